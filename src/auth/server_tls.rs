@@ -1,4 +1,4 @@
-//! TLS: the server's certificate, and what a client's certificate says.
+//! The TLS configuration of servers, and the grants of client certificates.
 
 use super::grant::{ClientPattern, Credential, Grant};
 use crate::net::pem_files::{PemError, certificates, private_key, roots};
@@ -11,7 +11,7 @@ use std::sync::Arc;
 use x509_parser::extensions::GeneralName;
 use x509_parser::prelude::{FromDer, X509Certificate};
 
-/// Which files TLS needs.
+/// Paths of the files from which the TLS configuration is loaded.
 #[derive(Debug, Clone)]
 pub struct TlsFiles {
     /// The server's certificate chain (PEM).
@@ -22,12 +22,12 @@ pub struct TlsFiles {
     pub client_ca: Option<PathBuf>,
 }
 
-/// Why there is no TLS.
+/// Why the TLS configuration can't be loaded.
 #[derive(Debug)]
 pub enum TlsError {
     /// A file can't be read, or is not PEM.
     File(PemError),
-    /// The parts don't fit.
+    /// The certificates and keys can't be used together, or one of them is invalid.
     Wrong(String),
 }
 
@@ -48,12 +48,12 @@ impl From<PemError> for TlsError {
     }
 }
 
-/// Whether a client must have a certificate.
+/// Whether a client must present a certificate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ClientCertPolicy {
-    /// It must.
+    /// Every client must present a certificate.
     Always,
-    /// It may show a token instead.
+    /// A client may send a bearer token instead.
     OrToken,
 }
 
@@ -87,8 +87,8 @@ impl TlsFiles {
     }
 }
 
-/// Returns the grant of a client certificate: to speak as each name in it, and as the users of
-/// that host. `None`: the certificate is malformed or names nobody.
+/// Returns the grant of a client certificate: to act for each host named in its common name or DNS
+/// names, and for the users of that host. `None`: the certificate is malformed or has no name.
 pub(crate) fn grant_of(certificate: &CertificateDer<'_>) -> Option<Grant> {
     let (_, parsed) = X509Certificate::from_der(certificate).ok()?;
     let mut names = Vec::new();
@@ -105,7 +105,8 @@ pub(crate) fn grant_of(certificate: &CertificateDer<'_>) -> Option<Grant> {
     names.dedup();
     let name = names.first()?.clone();
     let users = names.iter().map(|name| ClientPattern::Beginning(format!("{name}:")));
-    // The one that it is comes first, so that a request need not say it.
+    // The certificate's own names are exact patterns, so that a request may omit its client if the
+    // certificate has just one name.
     let clients = names.iter().cloned().map(ClientPattern::Exactly).chain(users).collect();
     let (credential, prefixes) = (Credential::Certificate, vec![String::new()]);
     Some(Grant { credential, name, clients, prefixes, steal: false, cluster: false, user: None })

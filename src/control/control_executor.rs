@@ -1,4 +1,4 @@
-//! Carries control requests out, and builds their answers.
+//! Executes control requests and builds their answers.
 
 use super::control_host::{ControlHost, ControlWaitEnd};
 use super::control_request::{AcquireRequest, ControlRequest, RenewRequest, StealRequest, refusal};
@@ -12,11 +12,11 @@ use crate::status::status_of;
 use crate::time::Span;
 use serde_json::{Value, json};
 
-/// Waiters shown in the answer to a request that waited: the answers to all clients that wait for
-/// one lock must not take the square of their number.
+/// Maximum number of waiters shown in the answer to a request that waited: the total size of the
+/// answers to all waiters of one lock must not grow with the square of their number.
 pub(crate) const WAITERS_SHOWN_MAX: usize = 16;
 
-/// Carries out a request. Returns the answer; `None`: the caller is gone.
+/// Executes a request and returns the answer; `None`: the caller is gone.
 pub(crate) async fn execute<H: ControlHost>(host: &H, request: ControlRequest) -> Option<Value> {
     if let Err(why) = host.allows(request.kind().operation()) {
         return Some(refusal(RefusalKind::Denied, &why));
@@ -40,7 +40,7 @@ pub(crate) async fn execute<H: ControlHost>(host: &H, request: ControlRequest) -
         }
         ControlRequest::Steal(ask) => Ok(steal(host, ask).await),
     };
-    // A request that names a process which can't be bound is refused by an answer as well.
+    // The error of a request that names an unusable process is an answer, too.
     Some(done.unwrap_or_else(|refused| refused))
 }
 
@@ -75,7 +75,7 @@ async fn acquire<H: ControlHost>(host: &H, ask: AcquireRequest) -> Option<Value>
         let op = Op::Renew(Renew { key, term: Some(term), firm, patch, acquires: true });
         return Some(decide(host, name, op, process).await);
     }
-    // A reentrant request renews a lease of the client in whatever way it is held.
+    // A reentrant request renews a lease of the client, whatever the ownership of the lease is.
     let hold = if by_name && !is_own { Ownership::Exclusive(None) } else { Ownership::Client };
     let (client, line) = (host.client().clone(), QueuePolicy::Skip);
     let ask = Acquire { name, client, mode, hold, term, line, patch };
@@ -150,7 +150,8 @@ async fn steal<H: ControlHost>(host: &H, ask: StealRequest) -> Value {
     decide(host, name, op, None).await
 }
 
-/// Has the service decide, binds the lease to a process, and shows the lock.
+/// Submits a command to the service, binds the granted lease to `process`, and returns the answer
+/// with the status of the lock.
 async fn decide<H: ControlHost>(
     host: &H,
     name: LockName,
@@ -172,14 +173,14 @@ async fn decide<H: ControlHost>(
             Some(tenure) => json!({ "ok": true, "token": tenure.token.as_u64() }),
             None => json!({ "ok": true }),
         },
-        // A service that did not decide can't show the lock either.
+        // A service that was unavailable for the command can't show the lock either.
         Err(failure @ RequestError::Unavailable(_)) => return failed(host, &name, failure),
         Err(failure) => failed(host, &name, failure),
     };
     status(host, &name, answer).await
 }
 
-/// Records that a request failed. Returns the answer that says so.
+/// Records that a request failed, and returns the answer that reports the failure.
 fn failed<H: ControlHost>(host: &H, name: &LockName, failure: RequestError) -> Value {
     let answer = refusal(failure.kind(), &failure.to_string());
     host.failed(name, failure);

@@ -1,4 +1,4 @@
-//! A control request: a JSON object that says in `do` what to do.
+//! Parsed control requests: JSON objects whose field `do` names the request.
 
 use super::control_kind::ControlKind;
 use super::lease_options::{LeaseOptions, options_of, short};
@@ -8,10 +8,10 @@ use crate::engine::{LockName, QueuePolicy, RefusalKind, StealReason, Token};
 use crate::service::List;
 use serde_json::{Map, Value, json};
 
-/// A request is a few names and a note of 1 KiB.
+/// Maximum size of a request: a few names, and a note of 1 KiB.
 pub(crate) const REQUEST_BYTES_MAX: usize = 8_192;
 
-/// A request whose parts are valid.
+/// A parsed and validated request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum ControlRequest {
     /// Describe the daemon or the server.
@@ -24,7 +24,7 @@ pub(crate) enum ControlRequest {
     Acquire(AcquireRequest),
     /// Renew a lock.
     Renew(RenewRequest),
-    /// Release a lock: that tenure, if a token is named.
+    /// Release a lock, or only the tenure with this token.
     Release(LockName, Option<Token>),
     /// Take a live lock from its holder.
     Steal(StealRequest),
@@ -37,12 +37,12 @@ pub(crate) struct AcquireRequest {
     pub(crate) name: LockName,
     /// The options of the lease.
     pub(crate) options: LeaseOptions,
-    /// Whether a lease that the client has already is renewed. Otherwise the lock is granted only
-    /// if no client holds it.
+    /// Whether a lease that the client already holds is renewed. If not set, the lock is granted
+    /// only if no client holds it, not even this one.
     pub(crate) reentrant: bool,
     /// Whether the lease is for the parent process of the caller, which is a shell.
     pub(crate) for_parent: bool,
-    /// Whether to wait.
+    /// Whether, and how long, to wait in the queue.
     pub(crate) queue: QueuePolicy,
 }
 
@@ -53,7 +53,8 @@ pub(crate) struct RenewRequest {
     pub(crate) name: LockName,
     /// The options of the lease.
     pub(crate) options: LeaseOptions,
-    /// Whether the lease outlives the process that it is bound to, such as a slot that is done.
+    /// Whether to unbind the lease from its process, so that it outlives the process; `latchfs run
+    /// --slot` keeps a finished slot in this way.
     pub(crate) unbinds: bool,
 }
 
@@ -84,12 +85,12 @@ impl ControlRequest {
         }
     }
 
-    /// Whether the answer may take as long as the queue is.
+    /// Whether the request may wait in a queue, so that its answer may take long.
     pub(crate) const fn waits(&self) -> bool {
         matches!(self, Self::Acquire(AcquireRequest { queue: QueuePolicy::Join(_), .. }))
     }
 
-    /// Returns the request that a JSON value is, or a sentence that says why it is none.
+    /// Parses a JSON value; the error is a sentence that says why it is no request.
     pub(crate) fn of(value: &Value) -> Result<Self, String> {
         let Value::Object(fields) = value else {
             return Err("a request is a JSON object such as {\"do\":\"about\"}".to_owned());
@@ -128,7 +129,7 @@ impl ControlRequest {
     }
 }
 
-/// Returns the request that `data` is, or a sentence that says why it is none.
+/// Parses the bytes of a request; the error is a sentence that says why they are no request.
 pub(crate) fn parse(data: &[u8]) -> Result<ControlRequest, String> {
     if data.len() > REQUEST_BYTES_MAX {
         return Err(format!("a request has at most {REQUEST_BYTES_MAX} bytes"));
@@ -138,12 +139,12 @@ pub(crate) fn parse(data: &[u8]) -> Result<ControlRequest, String> {
     ControlRequest::of(&value)
 }
 
-/// Returns the answer that refuses a request.
+/// Returns the answer to a refused request.
 pub(crate) fn refusal(kind: RefusalKind, sentence: &str) -> Value {
     json!({ "ok": false, "kind": kind.as_str(), "message": sentence })
 }
 
-/// Returns a field that is a text.
+/// Returns the value of an optional string field.
 pub(super) fn text<'a>(
     fields: &'a Map<String, Value>,
     key: &str,
@@ -155,7 +156,7 @@ pub(super) fn text<'a>(
     }
 }
 
-/// Returns a field that is true or false.
+/// Returns the value of an optional boolean field, which is false by default.
 fn flag(fields: &Map<String, Value>, key: &str) -> Result<bool, String> {
     match fields.get(key) {
         None | Some(Value::Null) => Ok(false),
@@ -164,7 +165,7 @@ fn flag(fields: &Map<String, Value>, key: &str) -> Result<bool, String> {
     }
 }
 
-/// Returns whether to wait in the queue: not at all, without limit, or so long.
+/// Parses the field `wait`: no wait, a wait without limit, or a wait of limited duration.
 fn queue(fields: &Map<String, Value>) -> Result<QueuePolicy, String> {
     match fields.get("wait") {
         None | Some(Value::Null | Value::Bool(false)) => Ok(QueuePolicy::Skip),
@@ -177,7 +178,7 @@ fn queue(fields: &Map<String, Value>) -> Result<QueuePolicy, String> {
     }
 }
 
-/// Returns the lock that a request names.
+/// Parses the required field `name`.
 fn name(fields: &Map<String, Value>) -> Result<LockName, String> {
     let text = text(fields, "name")?.ok_or("the request lacks a 'name'")?;
     LockName::parse(text).map_err(|error| {
@@ -212,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn every_kind_of_request_is_read() {
+    fn every_kind_of_request_is_parsed() {
         for kind in ControlKind::ALL {
             let what = kind.as_str();
             let request = json!({ "do": what, "name": "a", "reason": "why", "wait": true });

@@ -1,4 +1,4 @@
-//! The options of a lease, as requests to the control file and writes to lock files give them.
+//! The options of a lease, which control requests and writes to lock files share.
 
 use crate::engine::lease::TOKEN_MAX;
 use crate::engine::limits::NOTE_BYTES_MAX;
@@ -6,35 +6,35 @@ use crate::engine::{Grace, Mode, Token, Ttl};
 use serde_json::{Map, Value};
 use std::sync::Arc;
 
-/// The options of `60s`, `pid=123` and a JSON object of our keys.
+/// Options parsed from a JSON object, or from words such as `60s` and `pid=123`.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct LeaseOptions {
-    /// How long the lease lasts from now on.
+    /// The ttl of the lease from now on.
     pub(crate) ttl: Option<Ttl>,
-    /// How long its grace is from now on.
+    /// The grace period of the lease from now on.
     pub(crate) grace: Option<Grace>,
     /// Note shown to other clients.
     pub(crate) note: Option<Arc<str>>,
-    /// The token of the tenure that is meant.
+    /// The token of the only tenure to which the request applies.
     pub(crate) token: Option<Token>,
-    /// The process that keeps it alive.
+    /// The process to which the lease is bound.
     pub(crate) pid: Option<u32>,
-    /// Exclusive or shared.
+    /// Whether the lock is exclusive or shared.
     pub(crate) mode: Option<Mode>,
 }
 
-/// Returns the sentence for a text that is no process id.
+/// Returns the error message for an invalid process id.
 pub(crate) fn wrong_pid(text: &str) -> String {
     format!("'{}' is no process id; write pid=$$", short(text))
 }
 
-/// Returns a process id, if it may be one.
+/// Returns `pid` if it is in the range of process ids.
 pub(crate) fn checked_pid(pid: u32) -> Result<u32, String> {
-    // The kernel's own bound is 2^22; 0 would mean the caller's process group in kill(2).
+    // The kernel's own limit is 2^22; 0 would mean the caller's process group in kill(2).
     if pid == 0 || pid > i32::MAX as u32 { Err(wrong_pid(&pid.to_string())) } else { Ok(pid) }
 }
 
-/// Reads our keys from an object that may hold others; `null` is as good as absent.
+/// Parses the options in a JSON object and ignores its other keys; `null` counts as absent.
 pub(crate) fn options_of(object: &Map<String, Value>) -> Result<LeaseOptions, String> {
     let text_of = |key: &str| match object.get(key) {
         None | Some(Value::Null) => Ok(None),
@@ -79,7 +79,7 @@ pub(crate) fn options_of(object: &Map<String, Value>) -> Result<LeaseOptions, St
     Ok(options)
 }
 
-/// A note, if it may be one.
+/// Returns the note `text`, unless it is too long.
 pub(crate) fn checked_note(text: &str) -> Result<Arc<str>, String> {
     if text.len() > NOTE_BYTES_MAX {
         return Err(format!("a note has at most {NOTE_BYTES_MAX} bytes, this one {}", text.len()));
@@ -87,7 +87,7 @@ pub(crate) fn checked_note(text: &str) -> Result<Arc<str>, String> {
     Ok(text.into())
 }
 
-/// Enough of a text to recognise it in a sentence.
+/// Returns the first characters of a text, for an error message.
 pub(crate) fn short(text: &str) -> String {
     const SHOWN: usize = 40;
     let mut shown: String = text.chars().take(SHOWN).collect();

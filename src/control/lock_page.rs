@@ -1,4 +1,4 @@
-//! Pages of locks in answers to control requests.
+//! The control request `list`: parses its fields, and builds the page of locks in its answer.
 
 use super::control_request::text;
 use crate::engine::{Holder, LockName, LockView};
@@ -7,13 +7,14 @@ use crate::status::status_of;
 use crate::time::{Time, Wall};
 use serde_json::{Map, Value, json};
 
-/// Locks in one answer: all other requests wait while it is made, and the next page can be asked
-/// for.
+/// Maximum number of locks in one answer, because all other requests wait while the answer is
+/// built. The client requests the rest page by page.
 const LIST_MAX: usize = 512;
-/// The bytes of one answer, about, when locks have long names, notes and queues.
+/// Approximate maximum size of one answer, which applies to locks with long names, notes and
+/// queues.
 const LIST_BYTES_MAX: usize = 1 << 20;
 
-/// Returns the answer with a page of locks.
+/// Returns the answer with the locks of `page`, or with so many of them as fit.
 pub(super) fn answer(page: ListPage<LockView>, wall: impl Fn(Time) -> Wall) -> Value {
     let shown = cut(&page.items, LIST_BYTES_MAX);
     let last = shown.last().map(|last| last.name.to_string());
@@ -22,9 +23,10 @@ pub(super) fn answer(page: ListPage<LockView>, wall: impl Fn(Time) -> Wall) -> V
     json!({ "ok": true, "locks": locks, "next": next })
 }
 
-/// The first of `views`, one at least, that take about `max` bytes to show.
+/// Returns the first of `views`, at least one, whose statuses take about `max` bytes in all.
 fn cut(views: &[LockView], max: usize) -> &[LockView] {
-    /// Bytes of a status without the texts that clients choose, and bytes per waiter or holder.
+    /// Approximate bytes of a status without texts chosen by clients, and bytes per waiter or
+    /// holder.
     const STATUS_BYTES: usize = 400;
     const CLIENT_BYTES: usize = 100;
     let bytes = |view: &LockView| {
@@ -46,7 +48,7 @@ fn cut(views: &[LockView], max: usize) -> &[LockView] {
     &views[..fits.count()]
 }
 
-/// Returns which locks a request asks for.
+/// Parses the range of locks that a request selects.
 pub(super) fn query(fields: &Map<String, Value>) -> Result<List, String> {
     let after = match text(fields, "after")? {
         None => None,
@@ -68,7 +70,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_list_has_bounds() {
+    fn page_size_is_limited() {
         let list = |value: Value| match value {
             Value::Object(fields) => query(&fields),
             _ => panic!("no object"),

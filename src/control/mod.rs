@@ -1,9 +1,10 @@
-//! The request protocol behind `.latchfs/ctl` and `--server`: one JSON object asks, one answers.
+//! The request protocol of `.latchfs/ctl` and of commands with `--server`: each request and each
+//! answer is one JSON object.
 //!
-//! [`control_kind`] names the requests and the permission that each needs, [`control_request`] takes
-//! one apart, [`lease_options`] are the options that requests and writes to lock files share.
-//! [`control_executor`] carries a request out for a [`ControlHost`]: the mount, or the command line
-//! where it uses a server without one.
+//! [`control_kind`] lists the requests and the permission that each needs, [`control_request`]
+//! parses them, [`lease_options`] holds the options that requests and writes to lock files share.
+//! [`control_executor`] executes a request for a [`ControlHost`]: the mount, or a command that
+//! talks to a server without a mount.
 
 pub(crate) mod control_kind;
 pub(crate) mod lease_options;

@@ -1,4 +1,4 @@
-//! The accept loop of every server.
+//! The accept loop that all servers share.
 
 use crate::os_error::said;
 use std::future::Future;
@@ -7,12 +7,12 @@ use std::time::Duration;
 use tokio::net::TcpListener;
 use tokio::time::sleep;
 
-/// After an error of accept(2), such as too many open files, it is tried again after this.
+/// Delay before the next attempt after accept(2) has failed, for example with too many open files.
 const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
 
 /// A source of connections.
 pub(crate) trait Acceptor {
-    /// A connection.
+    /// The type of an accepted connection.
     type Connection;
     /// Waits for the next connection.
     fn accept(&self) -> impl Future<Output = io::Result<Self::Connection>> + Send;
@@ -26,8 +26,8 @@ impl Acceptor for TcpListener {
     }
 }
 
-/// Hands connections to `serve` until `stop` is ready. `serve` must not block. `what` names the
-/// connections in the log.
+/// Accepts connections and passes them to `serve`, which must not block, until `stop` is ready. The
+/// text `what` names the connections in the log.
 pub(crate) async fn accept_until<A: Acceptor>(
     acceptor: &A,
     what: &str,

@@ -1,4 +1,4 @@
-//! The calling end of an HTTP connection: dialling, TLS, and the errors of both.
+//! The client side of HTTP connections: dialling, TLS, the HTTP/1.1 handshake, and error texts.
 
 use crate::os_error::said;
 use http_body_util::Full;
@@ -16,14 +16,14 @@ use tokio_rustls::client::TlsStream;
 /// Sends requests on one HTTP connection.
 pub(crate) type HttpSender = SendRequest<Full<Bytes>>;
 
-/// Opens a TCP connection.
+/// Opens a TCP connection, with `TCP_NODELAY`.
 pub(crate) async fn dial(host: &str, port: u16) -> io::Result<TcpStream> {
     let stream = TcpStream::connect((host, port)).await?;
     stream.set_nodelay(true)?;
     Ok(stream)
 }
 
-/// Encrypts a connection to the server of this name.
+/// Performs the TLS handshake with the server called `name`.
 pub(crate) async fn encrypt(
     stream: TcpStream,
     connector: &TlsConnector,
@@ -32,7 +32,7 @@ pub(crate) async fn encrypt(
     connector.connect(name, stream).await
 }
 
-/// Starts HTTP/1.1 on a connection, which is driven by a task of its own.
+/// Starts HTTP/1.1 on a connection, which a spawned task drives.
 pub(crate) async fn start_http(
     stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
 ) -> io::Result<HttpSender> {
@@ -45,7 +45,7 @@ pub(crate) async fn start_http(
     Ok(sender)
 }
 
-/// Returns an error with all its causes: the last one says why a connection broke.
+/// Returns the text of an error with all its sources: the last one says why a connection broke.
 pub(crate) fn with_causes(error: &(dyn Error + 'static)) -> String {
     let mut text = said(&error);
     let mut cause = error.source();

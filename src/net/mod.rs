@@ -1,5 +1,5 @@
-//! Connections: listening, accepting with limits, dialling, TLS. Who may connect and what is said is
-//! the business of the layers above.
+//! Network connections: listening, accepting, dialling, TLS. Authorization and protocols belong to
+//! the layers above.
 
 pub(crate) mod listen;
 pub(crate) mod accept;

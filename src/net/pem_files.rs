@@ -1,4 +1,4 @@
-//! Certificates and keys in PEM, from files and from memory.
+//! Reads certificates and keys from PEM files.
 
 use crate::os_error::said;
 use rustls::RootCertStore;
@@ -7,12 +7,12 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-/// A file that can't be used, and why.
+/// A PEM file that can't be used, and the reason.
 #[derive(Debug)]
 pub struct PemError {
-    /// The file.
+    /// The path of the file.
     pub path: PathBuf,
-    /// A sentence without the file's name.
+    /// The reason, as a sentence without the file's name.
     pub why: String,
 }
 
@@ -25,13 +25,13 @@ impl fmt::Display for PemError {
 impl std::error::Error for PemError {}
 
 impl PemError {
-    /// Says why a file can't be used.
+    /// Returns an error that says why the file at `path` can't be used.
     pub(crate) fn new(path: &Path, why: impl Into<String>) -> Self {
         Self { path: path.to_owned(), why: why.into() }
     }
 }
 
-/// Reads all certificates of a file, of which there must be one.
+/// Reads all certificates of a file; a file without a certificate is an error.
 pub(crate) fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, PemError> {
     let read = CertificateDer::pem_file_iter(path).map_err(|error| unread(path, &error))?;
     let all: Vec<_> = read.collect::<Result<_, _>>().map_err(|error| unread(path, &error))?;
@@ -46,7 +46,7 @@ pub(crate) fn private_key(path: &Path) -> Result<PrivateKeyDer<'static>, PemErro
     PrivateKeyDer::from_pem_file(path).map_err(|error| unread(path, &error))
 }
 
-/// Reads the certificates of the authorities in a file.
+/// Reads the CA certificates of a file.
 pub(crate) fn roots(path: &Path) -> Result<RootCertStore, PemError> {
     let mut roots = RootCertStore::empty();
     for certificate in certificates(path)? {

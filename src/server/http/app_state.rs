@@ -1,4 +1,4 @@
-//! State shared by all requests.
+//! The state of the HTTP server that all requests share, and the phase of its shutdown.
 
 use super::body_memory::BodyMemory;
 use super::history::EventHistory;
@@ -17,33 +17,32 @@ use parking_lot::Mutex;
 use std::sync::Arc;
 use tokio::sync::{Semaphore, watch};
 
-/// Streams of events at once: each is told of every change.
+/// Maximum number of open event streams, because each receives every change.
 pub(super) const STREAMS_MAX: usize = 1_000;
 
-/// Adds to a page of metrics.
+/// A callback that adds metrics to the metrics page.
 pub(super) type MoreMetrics = Box<dyn Fn(&mut MetricsPage) + Send + Sync>;
 
-/// State that all requests share.
 pub(super) struct AppState {
     pub(super) locks: Locks,
-    /// How long a lease lasts that says nothing about it.
+    /// Default ttl of a lease, if the request names none.
     pub(super) ttl: Ttl,
-    /// The same for its grace.
+    /// Default grace period of a lease, if the request names none.
     pub(super) grace: Grace,
     pub(super) peers: ConnectionLimits,
-    /// The memory of long bodies that are being read.
+    /// Budget for long request bodies that are being read.
     pub(super) bodies: BodyMemory,
     pub(super) gate: Arc<Authenticator>,
     /// Serves the request batches of remote clients.
     pub(super) porter: BatchServer,
-    /// Requests that wait for a lock, and how many there are.
+    /// Requests that wait for a lock.
     pub(super) waits: Arc<QueueWaits>,
     pub(super) wait_slots: Arc<WaitSlots>,
-    /// The session on which their places hang.
+    /// The server's session, which keeps the queue places of waiting requests alive.
     pub(super) session: Arc<ServerSession>,
-    /// Recently ended tenures, and the recent losses of sessions.
+    /// Recently ended tenures, and the leases that sessions lost recently.
     pub(super) chronicle: EventHistory,
-    /// Places for streams of events.
+    /// Permits for event streams, [`STREAMS_MAX`] in all.
     pub(super) streams: Arc<Semaphore>,
     pub(super) requests: RequestCounts,
     /// Callbacks by which other components add to the metrics page.
@@ -56,11 +55,13 @@ pub(super) struct AppState {
 /// Progress of the server's shutdown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum ShutdownPhase {
-    /// It serves.
+    /// The server serves all requests.
     Serving,
-    /// It grants nothing any more; what is held can be released, and who asks is told.
+    /// The server grants no more locks: clients can still release locks, and other requests get an
+    /// error that says that the server is closing.
     Draining,
-    /// It takes no connections, and ends each that is there after the request at hand.
+    /// The server accepts no connections, and closes each open connection after its current
+    /// request.
     Closing,
 }
 
@@ -94,23 +95,23 @@ impl AppState {
         }
     }
 
-    /// How far the end is.
+    /// Returns the phase of the shutdown.
     pub(super) fn phase(&self) -> ShutdownPhase {
         *self.phase.borrow()
     }
 
-    /// Follows how far the end is.
+    /// Returns a receiver that follows the phase of the shutdown.
     pub(super) fn follow_phase(&self) -> watch::Receiver<ShutdownPhase> {
         self.phase.subscribe()
     }
 
-    /// The end comes nearer.
+    /// Advances the shutdown phase.
     pub(super) fn enter(&self, phase: ShutdownPhase) {
         self.phase.send_replace(phase);
     }
 }
 
-/// Returns when the end has come as near as `least`.
+/// Waits until the shutdown has reached the phase `least`.
 pub(super) async fn entered(phase: &mut watch::Receiver<ShutdownPhase>, least: ShutdownPhase) {
     // The sender lives as long as the server: an error means that it is gone.
     let _ = phase.wait_for(|phase| *phase >= least).await;

@@ -1,5 +1,5 @@
-//! Authenticates the caller of a request: by a bearer token in its head, by a client certificate,
-//! or as anonymous.
+//! Authenticates the caller of a request by the bearer token in its headers or by its client
+//! certificate, or admits it as anonymous.
 
 use super::problem::{HandlerResult, Problem};
 use crate::auth::{AuthenticationError, Authenticator, Grant};
@@ -7,7 +7,7 @@ use axum::http::HeaderMap;
 use axum::http::header::AUTHORIZATION;
 use std::sync::Arc;
 
-/// Returns the caller's permissions, by its headers or its certificate.
+/// Returns the grant of the caller, from the token in `headers` or the grant of its certificate.
 pub(super) fn grant_of(
     gate: &Authenticator,
     headers: &HeaderMap,
@@ -33,7 +33,7 @@ pub(super) fn grant_of(
     })
 }
 
-/// The token in an Authorization header.
+/// Returns the token in an Authorization header, if its scheme is `Bearer`.
 fn secret_of(header: &[u8]) -> Option<&[u8]> {
     let (scheme, secret) = header.split_at_checked(b"bearer ".len())?;
     scheme.eq_ignore_ascii_case(b"bearer ").then(|| secret.trim_ascii())

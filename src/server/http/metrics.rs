@@ -1,4 +1,5 @@
-//! `/metrics`: what the engine counts, and what was asked of this server.
+//! The endpoint `GET /metrics`: counters of the engine, the HTTP server and the cluster, in the
+//! Prometheus text format.
 
 use super::app_state::AppState;
 use super::endpoint::Endpoint;
@@ -10,7 +11,7 @@ use crate::metrics::MetricsPage;
 use crate::service::cluster_status::{Behind, Member, Outlook, Standing};
 use axum::http::{HeaderValue, StatusCode};
 
-/// GET /metrics, with the counts of all `endpoints`.
+/// Handles `GET /metrics`, which includes the request counts of all `endpoints`.
 pub(super) async fn show(
     mut call: RequestContext,
     endpoints: impl Iterator<Item = (&'static str, &'static Endpoint)>,
@@ -53,7 +54,7 @@ fn page(
     page.text()
 }
 
-/// How this node stands.
+/// Writes the metrics of this node's Raft state.
 fn of_node(page: &mut MetricsPage, own: &Member) {
     let leads = u64::from(own.standing == Standing::Leader);
     let votes = u64::from(!matches!(own.standing, Standing::Learner | Standing::Stranger));
@@ -89,7 +90,7 @@ fn of_nodes(page: &mut MetricsPage, outlook: &Outlook) {
         page.span("", last);
     }
     let label = |behind: &Behind| format!("node=\"{}\"", behind.id);
-    // A family without a value is left out.
+    // A metric family without samples is left out.
     let lags = outlook.behind.iter().filter_map(|one| Some((label(one), one.entries?)));
     let help = "Entries by which nodes are behind: all others where one leads, else this one.";
     for (at, (label, lag)) in lags.enumerate() {

@@ -1,4 +1,4 @@
-//! The table of routes, from which the router (`dispatch`) and the `OpenAPI` document are made.
+//! The table of routes, from which the router (`dispatch`) and the `OpenAPI` document are built.
 
 use super::backup_routes;
 use super::batch_endpoint;
@@ -23,21 +23,22 @@ use crate::auth::permissions::Operation;
 use axum::http::Method;
 use std::future::ready;
 
-/// One path, and what can be done there.
+/// One path with its endpoints.
 pub(super) struct Route {
-    /// As the document writes it.
+    /// The path in the syntax of the `OpenAPI` document.
     pub(super) path: &'static str,
-    /// As the router matches it; `None`: it is a part of the route before.
+    /// The path in the router's syntax; `None`: the preceding route also matches this path.
     pub(super) pattern: Option<&'static str>,
     pub(super) endpoints: &'static [Endpoint],
 }
 
-/// All endpoints of the table with their paths, in order.
+/// Returns all endpoints of the table with their paths, in order.
 pub(super) fn endpoints() -> impl Iterator<Item = (&'static str, &'static Endpoint)> {
     ROUTES.iter().flat_map(|route| route.endpoints.iter().map(|endpoint| (route.path, endpoint)))
 }
 
-/// Every request that has a path, and the row of the table of permissions that decides it.
+/// Returns the method and path of every endpoint, including internal ones, with the operation whose
+/// permissions it needs.
 pub(crate) fn requests() -> Vec<(String, Operation)> {
     let documented = ROUTES.iter().flat_map(|route| {
         route
@@ -126,7 +127,7 @@ pub(super) static ROUTES: &[Route] = &[
         )],
     },
     Route { path: "/locks/{name}", pattern: Some("/locks/{*name}"), endpoints: LOCK },
-    // A part of the route before, which finds out by the path.
+    // The preceding route matches this path, too; `dispatch` tells them apart.
     Route { path: "/locks/{name}/steal", pattern: None, endpoints: STEAL },
     Route {
         path: "/check",

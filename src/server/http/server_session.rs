@@ -1,5 +1,5 @@
-//! The session of this server, on which the places of waiting requests hang: when the server is
-//! killed, its waiters leave their queues as soon as this session is over.
+//! The server's own session, which keeps the queue places of waiting requests alive: if the server
+//! is killed, its waiters leave their queues when the session expires.
 
 use crate::engine::lease_terms::Ttl;
 use crate::engine::{
@@ -12,14 +12,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use tokio::sync::{Mutex as AsyncMutex, oneshot};
 
-/// How long waiters stay in their queues after their server was killed. A server that is stopped
-/// or cut off for longer loses the places of its waiters, which then enter their queues anew.
+/// The ttl of the session: how long waiters stay in their queues after their server was killed. A
+/// server that is suspended or partitioned for longer loses the places of its waiters, which then
+/// enter their queues again.
 pub(super) const TTL: Span = Span::from_secs(5);
 
 /// How often the session is kept alive.
 const HEARTBEAT: Span = Span::from_millis(1_250);
 
-/// The session, while any request waits.
+/// The server's session, which is open while any request waits.
 pub(super) struct ServerSession {
     locks: Locks,
     client: ClientId,
@@ -30,7 +31,7 @@ pub(super) struct ServerSession {
     waiting: AtomicU64,
 }
 
-/// Keeps the session alive for a waiting request.
+/// Keeps the session open for one waiting request, until it is dropped.
 pub(super) struct SessionUse(Arc<ServerSession>);
 
 impl ServerSession {
@@ -46,7 +47,7 @@ impl ServerSession {
         })
     }
 
-    /// Keeps the session alive as long as the result lives.
+    /// Keeps the session open until the result is dropped.
     pub(super) fn in_use(self: &Arc<Self>) -> SessionUse {
         self.waiting.fetch_add(1, Ordering::Relaxed);
         SessionUse(Arc::clone(self))
@@ -64,7 +65,8 @@ impl ServerSession {
             Some(session) => session,
             None => match self.open().await {
                 Ok(session) => session,
-                // There may be no room for another session: the place then outlives this server.
+                // The limit of sessions may be reached. The place is then attached to no session,
+                // and outlives a killed server.
                 Err(RequestError::Refused(why)) => {
                     log::warn!("requests wait without a session of this server: {why}");
                     return Ok(None);
@@ -99,7 +101,7 @@ impl ServerSession {
                     return self.locks.give_back(Op::EndSession(end));
                 }
             }
-            // Without an answer the next heartbeat may have one.
+            // If the service is unavailable, the next heartbeat is a retry.
             if let Err(RequestError::Refused(why)) = self.decide(Op::KeepAlive(session)).await {
                 log::warn!("the session of this server is over, so its waiters queue anew: {why}");
                 return self.forget(session);
@@ -119,7 +121,8 @@ impl ServerSession {
 }
 
 impl SessionUse {
-    /// Returns an attempt for one request that waits. `None`: there is no room for a session.
+    /// Returns a new id, in the server's session, for an attempt of a waiting request to acquire
+    /// its lock. `None`: the session could not be opened.
     pub(super) async fn attempt(&self) -> Result<Option<OpenId>, RequestError> {
         self.0.attempt().await
     }

@@ -1,8 +1,9 @@
 //! Waiting in the queue of a lock while a request is open: the place is lost when the connection
 //! closes.
 //!
-//! A request with an Idempotency-Key keeps its place when the connection closes: the key names
-//! the place, and later the grant. The place is kept for [`KEPT`] after the last repeat.
+//! A request with an Idempotency-Key keeps its place when the connection closes: the key identifies
+//! the place, and later the grant. The place is kept for [`KEPT`] after the last repeat of the
+//! request.
 
 use super::app_state::{ShutdownPhase, entered};
 use super::event_replay::unexpected;
@@ -21,16 +22,17 @@ use crate::time::Span;
 use std::time::Duration;
 use tokio::sync::oneshot;
 
-/// For how long the place of a request with an id is kept after its last repeat. A client that
-/// has lost its connection finds another node within this time; who is gone for good costs those
-/// behind it nothing but the ttl, if it is served meanwhile.
+/// How long the place of a request with an Idempotency-Key is kept after the last repeat of the
+/// request. A client that has lost its connection reaches another node within this time. A client
+/// that is gone for good delays the waiters behind it by a ttl at most, if it is granted the lock
+/// meanwhile.
 const KEPT: Span = Span::from_secs(30);
 
-/// Waits in the queue of the lock that `ask` names, and answers when it is granted or the wait is
-/// over.
+/// Waits in the queue of the lock that `ask` names, and returns when the lock is granted or the
+/// wait ends without it.
 ///
-/// The place hangs on the session of this server, so that it is left soon after the server was
-/// killed. If that session is over although the server lives, the request enters the queue anew.
+/// The place is attached to the server's session, so that it is freed soon after the server was
+/// killed. If that session ends although the server lives, the request enters the queue again.
 pub(super) async fn wait(call: &RequestContext, mut ask: Acquire, patience: Span) -> HandlerResult {
     let _slot = slot(call)?;
     let until = call.app.locks.now() + patience;
@@ -60,7 +62,8 @@ pub(super) async fn wait(call: &RequestContext, mut ask: Acquire, patience: Span
             }
             WaitEnd::Left(LeaveReason::SessionOver) => {
                 place.claim();
-                // If it was the session of the client, the next attempt is refused for that.
+                // If the session of the client is over, too, the next attempt is refused for that
+                // reason.
                 ask.hold.open().inspect(|open| in_use.forget(open.session));
             }
             WaitEnd::Left(why) => {
@@ -69,7 +72,8 @@ pub(super) async fn wait(call: &RequestContext, mut ask: Acquire, patience: Span
             }
             WaitEnd::Unknown => {
                 place.claim();
-                // A reentrant request: the client has the lock, or enters the queue anew.
+                // A reentrant request can be repeated safely: either the client already has the
+                // lock, or it enters the queue again.
                 if ask.hold != Ownership::Client {
                     return Err(lost_sight(&ask.name));
                 }
@@ -78,13 +82,13 @@ pub(super) async fn wait(call: &RequestContext, mut ask: Acquire, patience: Span
     }
 }
 
-/// A request that has been sent to a queue.
+/// The result of an attempt to acquire a lock or to enter its queue.
 enum Place {
     Waits(PlaceGuard, oneshot::Receiver<WaitEnd>),
     Decided(Outcome),
 }
 
-/// Acquires a lock, or enters its queue.
+/// Acquires a free lock, or enters the queue of a held one.
 async fn enter(call: &RequestContext, ask: &Acquire) -> Result<Place, RequestError> {
     let check = parent_check(&call.grant, &Op::Acquire(ask.clone()));
     let ((on_end, end), (then, answer)) = (oneshot::channel(), oneshot::channel());
@@ -101,7 +105,7 @@ async fn enter(call: &RequestContext, ask: &Acquire) -> Result<Place, RequestErr
     }
 }
 
-/// Whether a request was refused because the session of this server is over. It is then forgotten.
+/// Whether a request was refused because the server's session is over. If so, forgets the session.
 fn is_over(in_use: &SessionUse, ask: &Acquire, refusal: &Refusal) -> bool {
     let (Reason::NoSession(over), Some(open)) = (&*refusal.reason, ask.hold.open()) else {
         return false;
@@ -112,7 +116,7 @@ fn is_over(in_use: &SessionUse, ask: &Acquire, refusal: &Refusal) -> bool {
     *over == open.session
 }
 
-/// Counts a request that waits.
+/// Counts a waiting request; fails if too many wait already.
 fn slot(call: &RequestContext) -> HandlerResult<WaitSlot> {
     call.app.wait_slots.take().ok_or_else(|| {
         let detail = format!("{WAITING_MAX} requests wait, which is the limit; try again later");
@@ -120,12 +124,13 @@ fn slot(call: &RequestContext) -> HandlerResult<WaitSlot> {
     })
 }
 
-/// Makes the refusal of an acquire final under its id.
+/// Makes the refusal of an acquire final for its Idempotency-Key, and returns the refusal.
 ///
-/// The engine remembers what was done, and a refusal does nothing. An earlier try of the request,
-/// which a stopped node or the network delivers late, would be decided anew after the client has
-/// been told of the refusal, and the client would not learn of its grant. So the id is spent on a
-/// command that changes nothing. If an earlier try was granted in between, that is the answer.
+/// The engine remembers the outcomes of commands that changed its state, but a refusal changes
+/// nothing. If a suspended node or the network delivered an earlier attempt of the request late,
+/// the engine would decide it anew after the client has seen the refusal, and the client would not
+/// learn of the grant. So a command that changes nothing takes the key. If an earlier attempt was
+/// granted in between, that grant is the response.
 pub(super) async fn refuse_for_good(
     call: &RequestContext,
     ask: &Acquire,
@@ -139,7 +144,8 @@ pub(super) async fn refuse_for_good(
     }
 }
 
-/// Waits for what the request `request` asks for. Its place outlives this connection.
+/// Waits for the lock on behalf of the request with the key `request`, whose place in the queue
+/// outlives the connection.
 pub(super) async fn wait_by_id(
     call: &RequestContext,
     mut ask: Acquire,
@@ -171,7 +177,7 @@ pub(super) async fn wait_by_id(
             Err(problem) if has_waited && problem.is(RefusalKind::LockExpired) => {
                 return Err(in_vain(call, &ask, LeaveReason::TimedOut).await);
             }
-            // No time was left to enter the queue.
+            // The deadline passed before the request could enter the queue.
             Err(problem) if problem.is(RefusalKind::LockConflict) => {
                 return refuse_for_good(call, &ask, request, problem).await;
             }
@@ -185,7 +191,7 @@ pub(super) async fn wait_by_id(
         };
         let place = call.app.waits.follow(&ask, ticket, &mut before, told_end);
         drop(before);
-        // A retry of the request finds its place, or the grant.
+        // The guard must not free the place: a retry of the request finds it, or the grant.
         place.claim();
         let half_kept = Duration::from_nanos(KEPT.as_nanos() / 2);
         let end = tokio::select! {
@@ -201,14 +207,15 @@ pub(super) async fn wait_by_id(
     }
 }
 
-/// Returns the answer to a repeat of a request that was refused before: it stays refused.
+/// Returns the response to a repeat of a refused request, which stays refused.
 pub(super) async fn refused_before(call: &RequestContext, ask: &Acquire) -> Problem {
     let why = "a request with this Idempotency-Key was refused, and so are its repeats; send a \
                new key to ask again";
     refused_now(call, ask, ("refused_before", why)).await
 }
 
-/// The place is gone, and the event that says whether it was served was lost.
+/// Returns the error for an unknown outcome: the place is gone, and the event that tells whether
+/// the lock was granted was lost.
 fn lost_sight(name: &LockName) -> Problem {
     let detail = format!(
         "lock '{name}': this server has lost the events of the wait, so it is unknown whether the \
@@ -226,14 +233,14 @@ async fn served(call: &RequestContext, ask: &Acquire, outcome: &Outcome) -> Hand
     }
 }
 
-/// Shows the tenure that was granted to a waiter.
+/// Returns the response with the tenure that a waiter was granted.
 async fn show(call: &RequestContext, ask: &Acquire, grant: WaitGrant) -> HandlerResult {
     let WaitGrant { token, at } = grant;
     let tenure = Tenure { token, life: ask.term.begin(at), acquired_at: at, acquisition: 0 };
     show_tenure(call, &ask.name, &tenure, false).await
 }
 
-/// Why there is no lock at the end of a wait.
+/// Returns the error for a wait that ended without the lock.
 async fn in_vain(call: &RequestContext, ask: &Acquire, why: LeaveReason) -> Problem {
     let session = match ask.term {
         LeaseTerms::Session(id) if why == LeaveReason::SessionOver => Some(id),
@@ -247,7 +254,7 @@ async fn in_vain(call: &RequestContext, ask: &Acquire, why: LeaveReason) -> Prob
     refused_now(call, ask, ("waited_in_vain", "timed out waiting for the lock")).await
 }
 
-/// A conflict for this reason, with the holder of now.
+/// Returns a conflict with this reason, and with the current holder of the lock.
 async fn refused_now(call: &RequestContext, ask: &Acquire, (reason, why): (&str, &str)) -> Problem {
     let now = match call.view(&ask.name).await {
         Ok(view) => view,

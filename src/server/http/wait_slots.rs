@@ -1,12 +1,12 @@
-//! How many requests wait for locks: each has a connection, or a part of one.
+//! The limit on waiting requests. Each occupies a connection, or a stream of one.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Requests that wait at once.
+/// Maximum number of requests that wait at the same time.
 pub(super) const WAITING_MAX: usize = 10_000;
 
-/// The requests that wait.
+/// The number of waiting requests.
 #[derive(Default)]
 pub(super) struct WaitSlots(AtomicUsize);
 
@@ -21,7 +21,7 @@ impl WaitSlots {
         taken.is_ok().then(|| WaitSlot(Arc::clone(self)))
     }
 
-    /// Returns how many requests wait.
+    /// Returns the number of waiting requests.
     pub(super) fn waiting(&self) -> usize {
         self.0.load(Ordering::Relaxed)
     }
