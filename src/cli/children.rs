@@ -262,8 +262,9 @@ impl Group {
         if cfg!(target_os = "linux") { is_childless() } else { self.left().is_empty() }
     }
 
-    /// Ends the group and all that has left it: asks first, and kills after `notice`. Returns
-    /// whether all are dead: a process that another user owns, or that hangs in the kernel, is not.
+    /// Ends the group and all processes that have left it: sends SIGTERM first, and SIGKILL after
+    /// `notice`. Returns whether all are dead: a process that another user owns, or that hangs in
+    /// the kernel, is not.
     pub(super) fn end_all(&mut self, notice: Duration) -> bool {
         if self.is_dead() {
             return true;
@@ -302,7 +303,7 @@ impl Group {
 fn is_childless() -> bool {
     let mut found = MaybeUninit::uninit();
     let flags = libc::WEXITED | libc::WNOHANG | libc::WNOWAIT;
-    // SAFETY: the structure is a valid place to write to, and nobody reads it.
+    // SAFETY: the structure is a valid place to write to, and is never read.
     let result = unsafe { libc::waitid(libc::P_ALL, 0, found.as_mut_ptr(), flags) };
     result < 0 && io::Error::last_os_error().raw_os_error() == Some(libc::ECHILD)
 }

@@ -188,8 +188,8 @@ fn token_of_shell(ask: &dyn LockClient, name: &LockName) -> CliResult<u64> {
     if let Some((token, _)) = of_shell.max_by_key(|(_, maker)| is_shell(*maker)) {
         return Ok(*token);
     }
-    // The daemon is not asked to release what is not held: another program of this user could
-    // have acquired it meanwhile.
+    // No release is requested for a lease that was not found: another program of this user could
+    // have acquired the lock meanwhile.
     let sentence = match own.first() {
         Some((token, maker)) => not_from_here(name, *token, *maker),
         None => not_held(name, &status, &you),

@@ -32,8 +32,8 @@ pub(super) struct StorageArgs {
     grant_at_once: bool,
 }
 
-/// The default of `--max-ttl`: after a restart without state, nothing is granted for at most a
-/// minute and the grace.
+/// The default of `--max-ttl`, unless `--ttl` is longer: after a restart without state, nothing is
+/// granted for this time and the grace.
 const MAX_TTL_DEFAULT: Span = Span::from_secs(60);
 
 /// The storage that the options select.

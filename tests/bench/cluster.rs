@@ -189,7 +189,7 @@ fn gap(
     let killed = act(group)?;
     let acted = boot_now();
     let mut longest = Span::ZERO;
-    // Until no longer interruption has followed for a while.
+    // Continues until answers have arrived for some time after the longest gap.
     let calm = ANSWER_PATIENCE + ANSWER_PATIENCE;
     while last < acted || last.since(acted) < longest + calm {
         let patience = GAP_PATIENCE.as_duration();

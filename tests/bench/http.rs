@@ -21,7 +21,7 @@ const ETCD_WANTED: f64 = 5.0;
 
 /// The protocol of a server.
 pub(crate) trait Speech: Send + Sync {
-    /// Prepares a connection; returns what the requests need (a lease or script id), or nothing.
+    /// Prepares a connection. Returns the lease or script id that the requests need, or nothing.
     fn greet(&self, line: &mut Line) -> Result<String, String>;
     /// Returns the request that takes the client's lock; `session` is the result of the greeting.
     fn take(&self, client: usize, session: &str) -> Vec<u8>;

@@ -3,7 +3,7 @@
 use crate::harness::*;
 use std::process::Command;
 
-/// `acquire`, `renew`, `release` and `status` do what a script needs.
+/// `acquire`, `renew`, `release` and `status` work from scripts.
 #[test]
 fn lock_commands_work_on_a_mount() {
     let m = mount();

@@ -85,7 +85,7 @@ fn shared_fcntl_lock_ends() {
     by_open_file("fcntl_sh");
 }
 
-/// An OFD write lock, ended in each way. The kernel reports its end only by closing the file.
+/// An OFD write lock, ended in each way. For its implicit end the kernel sends only RELEASE.
 #[test]
 fn exclusive_ofd_lock_ends() {
     by_open_file("ofd_ex");

@@ -333,7 +333,7 @@ fn a_busy_mount_is_detached() {
     let mut m = mount();
     m.sh("mkdir build").ok();
     let mut inside = Command::new("sh");
-    // The shell says that it is there, and stays until its input ends.
+    // The shell reports that it runs, and stays until its input ends.
     let script = "cd build && exec 3<../.latchfs/README && echo there && read end";
     inside.args(["-c", script]).stdin(std::process::Stdio::piped());
     let mut inside =

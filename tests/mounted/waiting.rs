@@ -1,4 +1,5 @@
-//! Waiting for flock, fcntl and OFD locks: what ends a wait, what does not, and what it costs.
+//! Waiting for flock, fcntl and OFD locks: events that end a wait, events that do not, and the cost
+//! of waiting.
 
 use crate::harness::*;
 use crate::locking::locks_py;
