@@ -1,4 +1,5 @@
-//! `cluster reset`, `backup` and `restore`: what concerns all locks at once.
+//! The commands that affect all locks at once: `cluster reset`, `cluster backup` and `cluster
+//! restore`.
 
 use super::environment::own_client;
 use super::exit::{CliError, CliResult, Exit};
@@ -66,7 +67,7 @@ pub(super) struct RestoreArgs {
     old_holders_are_gone: bool,
 }
 
-/// Takes from clients what they hold and wait for.
+/// Takes the leases and queue places of the selected clients away (`cluster reset`).
 pub(super) fn reset(args: &ResetArgs, servers: &[String], key: &ServerKeyArgs) -> CliResult {
     let reason = StealReason::parse(&args.reason).ok_or_else(|| {
         CliError::usage("a reset needs a short reason, which the holders will read")
@@ -82,7 +83,7 @@ pub(super) fn reset(args: &ResetArgs, servers: &[String], key: &ServerKeyArgs) -
     let remote = server_options::connect(&key.access(&servers.join(","))?, None)?;
     let (send, answer) = channel();
     let op = Op::Reset(Reset { whose, by, reason });
-    // The receiver waits for this answer below.
+    // Sending can't fail: the receiver waits for this answer below.
     remote.submit(op.into(), Retry::Never, Box::new(move |answer| drop(send.send(answer))));
     let failed =
         |failure: Unanswered| Err(CliError::Said(Exit::of(failure.kind()), failure.to_string()));
@@ -97,7 +98,7 @@ pub(super) fn reset(args: &ResetArgs, servers: &[String], key: &ServerKeyArgs) -
     }
 }
 
-/// Writes all that a server knows to a file.
+/// Writes a backup of the first server that answers, with the whole state of its engine, to a file.
 pub(super) fn back_up(args: &BackupArgs, servers: &[String], key: &ServerKeyArgs) -> CliResult {
     let mut last = CliError::usage("--server names no server");
     for url in server_options::urls(&servers.join(",")) {
@@ -128,7 +129,7 @@ fn fetch(access: &ServerAccess) -> CliResult<Vec<u8>> {
     })
 }
 
-/// Puts a backup in its place, if it can be read.
+/// Writes a backup to `file` atomically, after it has checked that the backup can be read.
 fn keep(file: &Path, url: &str, bytes: &[u8]) -> CliResult {
     let backup = backup::read(bytes).map_err(|error| {
         CliError::unavailable(format!("the answer of {url} can't be used: {error}"))
@@ -161,7 +162,7 @@ fn keep(file: &Path, url: &str, bytes: &[u8]) -> CliResult {
     ))
 }
 
-/// Begins a new cluster with what a backup has.
+/// Creates the data directory of the first node of a new cluster from a backup.
 pub(super) fn restore(args: &RestoreArgs) -> CliResult {
     let file = args.file.display();
     let bytes = fs::read(&args.file)

@@ -1,4 +1,4 @@
-//! `cert`: a small certificate authority for the machines of a home.
+//! The `cert` command: a small certificate authority for the machines of a home.
 
 use super::exit::{CliError, CliResult};
 use super::output;
@@ -42,7 +42,7 @@ enum CertCommand {
     },
 }
 
-/// The name becomes that of a file.
+/// Parses the name of a peer or client, which also becomes the name of its files.
 fn file_name(text: &str) -> Result<String, &'static str> {
     let is_fine = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
     match text {

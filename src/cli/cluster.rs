@@ -1,5 +1,5 @@
-//! `cluster`: shows the nodes, and changes their membership: promotes a learner, removes a node,
-//! hands leadership over.
+//! The `cluster` command: shows the nodes of a cluster, promotes and removes nodes, and transfers
+//! leadership.
 
 use super::backup_restore;
 use super::exit::CliResult;
@@ -9,9 +9,9 @@ use crate::time::Span;
 use clap::Subcommand;
 use serde_json::Value;
 
-/// How long an answer may take; a change may have to send a new node all there is.
+/// Timeout of a membership change, which may have to send the whole state to a new node.
 const PATIENCE: Span = Span::from_secs(70);
-/// The same of a question, for which a server has no work to do.
+/// Timeout of a query, for which a server has no work to do.
 const LOOK_PATIENCE: Span = Span::from_secs(10);
 
 const HEAD: [&str; 11] = [
@@ -136,7 +136,7 @@ impl ClusterArgs {
         if self.json { output::json(&answer) } else { output::line(done) }
     }
 
-    /// Asks the first server that answers.
+    /// Sends a request to each server in turn, and returns the answer of the first that gives one.
     fn ask(&self, method: &str, path: &str) -> CliResult<Value> {
         let patience = if method == "GET" { LOOK_PATIENCE } else { PATIENCE };
         let answer =
@@ -145,7 +145,7 @@ impl ClusterArgs {
     }
 }
 
-/// The report as people read it.
+/// Formats the report as a table for people.
 fn table(report: &Value) -> String {
     let nodes: Vec<_> = report["nodes"].as_array().into_iter().flatten().collect();
     let mut rows = vec![HEAD.map(str::to_owned)];
@@ -187,7 +187,7 @@ fn row(node: &Value) -> [String; HEAD.len()] {
     [id, name, role, peers, clients, term, log, applied, lag, sync, heard]
 }
 
-/// How long the disk takes: half the time, and at most.
+/// Formats a node's fsync latency: the median and the maximum.
 fn syncs(node: &Value) -> String {
     let millis = |field: &str| {
         let hundredths = node[field].as_u64()?.div_ceil(10);
@@ -247,7 +247,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn a_report_is_read_at_a_glance() {
+    fn report_is_formatted_as_a_table() {
         let node = |id, role: &str, reachable: bool| {
             json!({
                 "id": id, "name": "box", "role": role, "address": "10.0.0.1:7100",

@@ -103,7 +103,7 @@ Examples:
     about = ABOUT,
     long_about = LONG_ABOUT,
     after_long_help = format!("{EXAMPLES}\n\n{}", Exit::table()),
-    // Without a line between the three, all of it fits a screen.
+    // Without blank lines between its parts, the help fits a screen.
     help_template = "{about-with-newline}{usage-heading} {usage}\n{all-args}{after-help}",
     max_term_width = 100,
     disable_help_subcommand = true
@@ -165,7 +165,7 @@ enum CliCommand {
     /// Print the shell completions of these commands
     Completions(generate::CompletionsArgs),
     /// Print the manual page: 'latchfs man | man -l -'
-    // The short list of commands fits a screen, and whoever packages this knows of it.
+    // Hidden, so that the short list of commands fits a screen; packagers know this command.
     #[command(hide = true)]
     Man(generate::ManArgs),
 }
@@ -206,7 +206,7 @@ fn run(command: &CliCommand) -> CliResult {
     }
 }
 
-/// clap's own answers: the help, the version, or what was wrong.
+/// Prints the output of clap itself (help, version or usage error), and returns the exit code.
 fn misused(error: &clap::Error) -> ExitCode {
     if !error.use_stderr() {
         // An error is ignored: the reader of a closed pipe has read enough.
@@ -216,13 +216,14 @@ fn misused(error: &clap::Error) -> ExitCode {
     let text = error.to_string();
     let _ = match text.strip_prefix("error: ") {
         Some(wrong) => write!(std::io::stderr().lock(), "latchfs: {wrong}"),
-        // Nothing was said, so all that can be is shown.
+        // There is no error message: clap shows the help, because the subcommand is missing.
         None => write!(std::io::stderr().lock(), "{text}"),
     };
     Exit::Usage.into()
 }
 
-/// The log goes to standard error. A daemon without terminal tells more, and when.
+/// Starts logging to standard error. For a daemon in the background, whose standard error is a log
+/// file, it also logs the level `info`, with timestamps.
 fn start_log(command: &CliCommand) {
     let in_log_file = matches!(command, CliCommand::Mount(args) if args.detached);
     let level = if in_log_file { LevelFilter::Info } else { LevelFilter::Warn };
@@ -243,7 +244,7 @@ mod tests {
         Cli::command().debug_assert();
     }
 
-    /// The arguments that a property list of `contrib/launchd` has launchd start a program with.
+    /// Returns the arguments with which a property list of `contrib/launchd` starts the program.
     fn arguments(plist: &str) -> Vec<&str> {
         let (_, rest) = plist.split_once("<key>ProgramArguments</key>").expect("it starts one");
         let (array, _) = rest.split_once("</array>").expect("the arguments are a list");
@@ -252,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn launchd_is_told_what_is_understood() {
+    fn launchd_arguments_are_valid() {
         let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/contrib/launchd");
         let mut commands = Vec::new();
         for file in std::fs::read_dir(folder).expect("it is there") {
@@ -284,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn durations_are_checked_at_once() {
+    fn durations_are_checked_by_the_parser() {
         let wrong = |args: &[&str]| Cli::try_parse_from(args).expect_err("refused").to_string();
         let short = wrong(&["latchfs", "mount", "x", "--ttl", "500ms"]);
         assert!(short.contains("a ttl is at least 1s"), "{short}");

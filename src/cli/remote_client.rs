@@ -1,6 +1,6 @@
-//! Commands on a server, without any mount: the requests that `.latchfs/ctl` takes, decided by that
-//! server. A lease that lasts as long as this process hangs on a session of its own, which a
-//! keep-alive thread renews.
+//! Commands on a server, without a mount: executes the requests that `.latchfs/ctl` takes by calls
+//! to the server's lock service. A lease that lasts as long as this process is bound to a session
+//! of its own, which a keep-alive thread renews.
 
 use super::exit::{CliError, CliResult};
 use super::mount_client::{LockClient, understand};
@@ -27,13 +27,13 @@ use std::os::unix::process::parent_id;
 use std::sync::mpsc::channel;
 use std::sync::{Arc, OnceLock};
 
-/// The attempts of this process, of which there is one.
+/// The number of the only attempt of this process (see [`OpenId`]).
 const NUMBER: u64 = 1;
 
-/// Why a request has no answer.
+/// The message for a request that was not sent.
 const NOT_ASKED: &str = "the server was not asked; try again";
 
-/// Why a wait has come to nothing.
+/// The message for a wait whose place in the queue was lost with its session.
 const PLACE_LOST: &str =
     "the server was away for so long that the place in the queue is lost; try again";
 
@@ -49,8 +49,8 @@ impl RemoteClient {
         Self { access, client, remote: OnceLock::new() }
     }
 
-    /// The door, connected at the first request; `session` is how long what it asks for lasts
-    /// when this process is gone.
+    /// Returns the connection to the server, made by the first request. `session` is the ttl of the
+    /// session that it opens, if any: how long its leases last after this process has ended.
     fn remote(&self, session: Option<Ttl>) -> CliResult<&Arc<Remote>> {
         if let Some(remote) = self.remote.get() {
             return Ok(remote);
@@ -61,13 +61,13 @@ impl RemoteClient {
         Ok(self.remote.get_or_init(|| remote))
     }
 
-    /// The door, for whoever follows events, from `since` on.
+    /// Returns a lock service for reading events, from event `since` on.
     pub(super) fn locks(&self, since: Option<u64>) -> CliResult<Locks> {
         Ok(Locks::new(server_options::connect_since(&self.access, None, since)? as _))
     }
 
-    /// Returns the host of one request, connected with a session if a lease or a place in a queue
-    /// hangs on one.
+    /// Returns the host of one request. Its connection has a session if the request's lease or
+    /// place in a queue depends on one.
     fn host(&self, request: &ControlRequest) -> CliResult<RemoteHost<'_>> {
         let session = match request {
             ControlRequest::Acquire(ask) if ask.options.pid.is_some() || request.waits() => {
@@ -83,7 +83,8 @@ impl LockClient for RemoteClient {
     fn ask(&self, request: &Value) -> CliResult<Value> {
         let request = ControlRequest::of(request).map_err(CliError::usage)?;
         let host = self.host(&request)?;
-        // All that it waits for is waited for on this thread, so that it is done at once.
+        // The host blocks this thread in each of its calls, so the future is ready at its first
+        // poll.
         let answer = execute(&host, request).now_or_never().flatten();
         let mut answer = answer.ok_or_else(|| CliError::unavailable(NOT_ASKED))?;
         answer["you"] = self.client.as_str().into();
@@ -108,7 +109,7 @@ struct RemoteHost<'a> {
 }
 
 impl RemoteHost<'_> {
-    /// Returns the attempt of this process, if it has a session.
+    /// Returns the id of the attempt of this process, if it has a session.
     fn attempt(&self) -> Option<OpenId> {
         match self.remote.own_session() {
             Ok(SessionOwner::Kept(session)) => Some(OpenId { session, number: NUMBER }),
@@ -122,7 +123,7 @@ impl RemoteHost<'_> {
 }
 
 impl ControlHost for RemoteHost<'_> {
-    /// Always this process: no other can be followed from here.
+    /// The owner of a lease is always this process: a server can't watch another one.
     type Process = ();
 
     fn client(&self) -> &ClientId {
@@ -130,7 +131,7 @@ impl ControlHost for RemoteHost<'_> {
     }
 
     fn allows(&self, _: Operation) -> Result<(), String> {
-        // The server decides, by the credentials.
+        // The server checks the credentials.
         Ok(())
     }
 
@@ -173,7 +174,7 @@ impl ControlHost for RemoteHost<'_> {
     }
 
     fn bind(&self, _: LeaseKey, _: Lifetime, (): &()) {
-        // The lease hangs on the session of this process.
+        // The session of this process keeps the lease alive.
     }
 
     fn unbind(&self, _: Token) -> Option<LeaseTerms> {
@@ -204,7 +205,7 @@ impl ControlHost for RemoteHost<'_> {
         let waits = QueueWaits::new(self.locks());
         let (on_end, end) = channel();
         let told_end = move |end| {
-            // The receiver waits for this below.
+            // An error is ignored: the receiver below is gone if the request did not have to wait.
             let _ = on_end.send(end);
         };
         let entered = received(|then| waits.enter(ask, None, told_end, then));
@@ -234,7 +235,7 @@ impl ControlHost for RemoteHost<'_> {
     }
 }
 
-/// Returns the answer that a call to the lock service gets, when it is here.
+/// Calls the lock service, and blocks until the answer is here.
 fn received<T: Send + 'static>(
     ask: impl FnOnce(Box<dyn FnOnce(Result<T, Unavailable>) + Send>),
 ) -> Result<T, Unavailable> {

@@ -1,4 +1,5 @@
-//! `sim`: a whole cluster on virtual time, with all that may go wrong, decided by one number.
+//! The `sim` command: simulates a whole cluster with injected faults on virtual time, reproducibly
+//! from one seed.
 
 use super::exit::{CliError, CliResult, Exit};
 use super::output;
@@ -6,7 +7,8 @@ use crate::sim::{SimOptions, SimReport, run as simulate};
 use crate::time::Span;
 use serde_json::{Map, json};
 
-/// Longer runs remember more than a laptop has memory for; another seed shows more.
+/// The maximum virtual time. The history of a longer run does not fit the memory of a laptop;
+/// another seed finds more.
 const SECONDS_MAX: u64 = 600;
 
 /// `sim`.
