@@ -4,6 +4,7 @@ pub mod time;
 pub mod os_error;
 pub mod storage;
 pub mod random;
+mod net;
 pub mod engine;
 pub mod service;
 pub mod raft;
@@ -14,6 +15,7 @@ pub mod status;
 pub mod event_json;
 pub mod metrics;
 pub mod auth;
+mod control;
 #[cfg(target_os = "linux")]
 pub mod fuse;
 #[cfg(not(target_os = "linux"))]

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
-/// One bug of tests/mutants/domain_bugs.txt.
+/// One bug of `tests/mutants/domain_bugs.txt`.
 #[derive(Default)]
 struct Bug {
     name: String,

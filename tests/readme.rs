@@ -1,18 +1,35 @@
-//! The README as printed: its `console` blocks run in order, in one shell, and say what it says.
+//! README.md and the chapters of `contrib/doc` as printed: each document runs in a shell and an
+//! empty directory of its own, and its `console` blocks must print what the document shows.
 //!
-//! A line that begins with `$ ` is a command, continued by lines that begin with `> `; what
-//! follows is its output, line by line; `[..]` stands for anything within a line. A block below
-//! `<!-- not run: WHY -->` is left out. One command is replaced: `cargo run --release -- mount
-//! ./locks` becomes the program under test, in the background, since it stays in the foreground.
+//! In a `console` block, a line that begins with `$ ` or `# ` is a command, which lines that begin
+//! with `> ` continue. The lines after it are its output; `[..]` stands for anything within a
+//! line. Other blocks are checked by their language:
+//!
+//! - `sh` and `bash`: never run, so `<!-- not run: WHY -->` must stand above the block.
+//! - `rust`: the lines are part of the doc test of `src/mutex/mod.rs`, which `cargo test --doc`
+//!   compiles.
+//! - `ini`: the lines are part of a unit in `contrib/systemd`, which `tests/server/units.rs` has
+//!   `systemd-analyze` verify.
+//! - `cron`: without the time and the user, the command is one that a `console` block runs.
+//! - `text`: a picture or a table, not checked here.
+//!
+//! A block in another language fails: nothing would notice when it is wrong. One command is
+//! replaced: `cargo run --release -- mount ./locks` stays in the foreground, so the test runs the
+//! program under test in the background instead. Each shell has a network namespace of its own, so
+//! two documents may use one port at the same time.
 
+#[path = "readme/markdown.rs"]
+mod markdown;
 #[path = "support/mod.rs"]
 mod support;
 
+use markdown::{Block, anchors, blocks, code_spans, links};
 use std::fmt::Write as _;
 use std::fs;
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc::{Receiver, channel};
 use std::thread;
 use std::time::Duration;
@@ -21,10 +38,49 @@ const LATCHFS: &str = env!("CARGO_BIN_EXE_latchfs");
 /// The README's first command for a newcomer, and the command that the test runs in its place.
 const MOUNT: &str = "cargo run --release -- mount ./locks";
 const MOUNT_HERE: &str = "latchfs mount ./locks --background --state ./.state";
-/// No command of a README takes longer.
+/// No command of a document takes longer.
 const LIMIT: Duration = Duration::from_secs(60);
-/// More blocks than this are not run only when nobody looks.
+/// The maximum number of lines of the README: three screens, and its tables.
+const README_LINES_MAX: usize = 200;
+/// The maximum number of blocks of one document that are not run.
 const NOT_RUN_MAX: usize = 3;
+
+/// One test for each document, so that a failure names it. `each_document_is_listed` compares this
+/// list with the directory.
+macro_rules! documents {
+    ($($test:ident: $path:literal,)*) => {
+        const DOCUMENTS: &[&str] = &[$($path),*];
+
+        mod as_printed {
+            $(
+                #[test]
+                fn $test() {
+                    super::run_document($path);
+                }
+            )*
+        }
+    };
+}
+
+documents! {
+    readme: "README.md",
+    architecture: "contrib/doc/architecture.md",
+    cluster: "contrib/doc/cluster.md",
+    commands: "contrib/doc/commands.md",
+    contributing: "contrib/doc/contributing.md",
+    files: "contrib/doc/files.md",
+    guarantees: "contrib/doc/guarantees.md",
+    http: "contrib/doc/http.md",
+    introduction: "contrib/doc/introduction.md",
+    library: "contrib/doc/library.md",
+    limits: "contrib/doc/limits.md",
+    line_protocol: "contrib/doc/line-protocol.md",
+    operations: "contrib/doc/operations.md",
+    permissions: "contrib/doc/permissions.md",
+    rules: "contrib/doc/rules.md",
+    security: "contrib/doc/security.md",
+    several_machines: "contrib/doc/several-machines.md",
+}
 
 /// A command and what it should print.
 #[derive(Debug, PartialEq)]
@@ -34,32 +90,33 @@ struct Step {
     output: Vec<String>,
 }
 
-/// The commands of a README, and how many blocks say that they are not run.
-fn steps(text: &str) -> (Vec<Step>, usize) {
-    let (mut steps, mut skipped) = (vec![], 0);
-    let mut inside = false;
-    let mut not_run = false;
-    for (number, line) in (1..).zip(text.lines()) {
-        match line {
-            "```console" => inside = true,
-            "```" if inside => {
-                skipped += usize::from(not_run);
-                (inside, not_run) = (false, false);
-            }
-            _ if line.starts_with("<!-- not run: ") => not_run = true,
-            _ if !inside || not_run => {}
-            _ => add(&mut steps, number, line),
-        }
-    }
-    (steps, skipped)
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
-fn add(steps: &mut Vec<Step>, number: usize, line: &str) {
+fn read(path: &str) -> String {
+    fs::read_to_string(root().join(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
+}
+
+/// Returns the commands of the `console` blocks that are run.
+fn steps(blocks: &[Block]) -> Vec<Step> {
+    let mut steps = vec![];
+    for block in blocks.iter().filter(|block| block.language == "console" && !block.not_run) {
+        let first = steps.len();
+        for (number, line) in &block.lines {
+            add(&mut steps, first, *number, line);
+        }
+    }
+    steps
+}
+
+fn add(steps: &mut Vec<Step>, first: usize, number: usize, line: &str) {
     if let Some(command) = line.strip_prefix("$ ").or_else(|| line.strip_prefix("# ")) {
         let command = command.to_owned();
         return steps.push(Step { line: number, command, output: vec![] });
     }
-    let step = steps.last_mut().unwrap_or_else(|| panic!("line {number}: no command yet"));
+    let step = steps.get_mut(first..).and_then(<[_]>::last_mut);
+    let step = step.unwrap_or_else(|| panic!("line {number}: no command yet"));
     match line.strip_prefix("> ") {
         Some(more) if step.output.is_empty() => {
             write!(step.command, "\n{more}").expect("memory suffices");
@@ -89,7 +146,7 @@ const UNMOUNT_OTHERS: &str = "for dir in $(grep latchfs /proc/self/mountinfo | c
                               do umount -l $dir; done";
 
 /// A shell that lives through all commands, in a directory and in namespaces of its own: there
-/// it sees no other mount, has all ports to itself, and with it all ends that it began.
+/// it sees no other mount and no other listener, and all that it started ends with it.
 struct Shell {
     child: Child,
     lines: Receiver<String>,
@@ -98,7 +155,10 @@ struct Shell {
 
 impl Shell {
     fn new() -> Self {
-        let dir = std::env::temp_dir().join(format!("latchfs-readme-{}", std::process::id()));
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let number = COUNT.fetch_add(1, Ordering::Relaxed);
+        let name = format!("latchfs-readme-{}-{number}", std::process::id());
+        let dir = std::env::temp_dir().join(name);
         fs::create_dir(&dir).expect("a fresh name");
         let own = Path::new(LATCHFS).parent().expect("it is a file").display();
         let path = std::env::var("PATH").expect("there is one");
@@ -110,6 +170,7 @@ impl Shell {
             .env("PATH", format!("{own}:{path}"))
             .env("LC_ALL", "C.UTF-8")
             .env_remove("LATCHFS_DIR")
+            .env_remove("LATCHFS_SERVER")
             .stdin(Stdio::piped())
             .stdout(Stdio::piped());
         let mut child = command.spawn().expect("there is a shell");
@@ -117,7 +178,7 @@ impl Shell {
         let (sender, lines) = channel();
         thread::spawn(move || {
             for line in out.lines().map_while(Result::ok) {
-                // Nobody listens any more behind a failure.
+                // After a failure the receiver is gone.
                 let _gone = sender.send(line);
             }
         });
@@ -158,14 +219,19 @@ impl Drop for Shell {
     }
 }
 
-#[test]
-fn the_readme_is_as_printed() {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("README.md");
-    let text = fs::read_to_string(path).expect("there is a README");
-    let (steps, skipped) = steps(&text);
-    assert!(steps.len() >= 5, "the README shows how it works: {} commands", steps.len());
-    assert!(skipped <= NOT_RUN_MAX, "{skipped} blocks are not run");
-    assert!(steps.iter().any(|step| step.command == MOUNT), "the README says '{MOUNT}'");
+fn run_document(path: &str) {
+    let blocks = blocks(&read(path));
+    let skipped = blocks.iter().filter(|block| block.not_run).count();
+    assert!(skipped <= NOT_RUN_MAX, "{path}: {skipped} blocks are not run");
+    let steps = steps(&blocks);
+    for block in &blocks {
+        if let Err(why) = check_block(block, &steps) {
+            panic!("{path}:{}: {why}", block.line);
+        }
+    }
+    if steps.is_empty() {
+        return;
+    }
     let mut shell = Shell::new();
     for step in &steps {
         let seen = shell.run(&step.command.replace(MOUNT, MOUNT_HERE));
@@ -173,21 +239,236 @@ fn the_readme_is_as_printed() {
             && seen.iter().zip(&step.output).all(|(line, pattern)| fits(pattern, line));
         assert!(
             alike,
-            "README.md:{}: $ {}\nsays {:#?}\nprints {:#?}",
+            "{path}:{}: $ {}\nsays {:#?}\nprints {:#?}",
             step.line, step.command, step.output, seen
         );
     }
+}
+
+/// Whether a block is run, or compared with something that is run or compiled.
+fn check_block(block: &Block, steps: &[Step]) -> Result<(), String> {
+    match block.language.as_str() {
+        _ if block.not_run => Ok(()),
+        "console" | "text" => Ok(()),
+        "rust" => check_rust(block),
+        "ini" => check_unit(block),
+        "cron" => check_cron(block, steps),
+        "sh" | "bash" => Err("a script is neither run nor marked 'not run'".to_owned()),
+        other => Err(format!("no test reads a block in the language '{other}'")),
+    }
+}
+
+/// Whether the lines of `block` are in `text`, in this order.
+fn is_part_of(block: &Block, text: &str) -> Result<(), String> {
+    let mut lines = text.lines().map(str::trim_end);
+    for (number, line) in &block.lines {
+        if !line.is_empty() && !lines.any(|other| other == line) {
+            return Err(format!("line {number} is not there, or not in this order: {line}"));
+        }
+    }
+    Ok(())
+}
+
+/// A doc test may have other comments than the block.
+fn check_rust(block: &Block) -> Result<(), String> {
+    let code = |line: &str| line.split(" // ").next().unwrap_or("").trim_end().to_owned();
+    let source = read("src/mutex/mod.rs");
+    let example = source.lines().filter_map(|line| line.strip_prefix("//! ")).map(code);
+    let lines = block.lines.iter().map(|(number, line)| (*number, code(line))).collect();
+    let block = Block { language: block.language.clone(), lines, ..*block };
+    is_part_of(&block, &example.collect::<Vec<_>>().join("\n"))
+}
+
+fn check_unit(block: &Block) -> Result<(), String> {
+    let units = fs::read_dir(root().join("contrib/systemd")).expect("there are units");
+    let texts = units
+        .map(|unit| fs::read_to_string(unit.expect("an entry").path()).expect("a unit is text"));
+    let results: Vec<_> = texts.map(|text| is_part_of(block, &text)).collect();
+    if results.iter().any(Result::is_ok) { Ok(()) } else { results.into_iter().collect() }
+}
+
+fn check_cron(block: &Block, steps: &[Step]) -> Result<(), String> {
+    let is_setting = |line: &str| line.split(' ').next().is_some_and(|word| word.contains('='));
+    for (number, line) in block.lines.iter().filter(|(_, line)| !is_setting(line)) {
+        // Five fields of a time, the user, the command; cron needs a backslash before each '%'.
+        let command = line.splitn(7, ' ').nth(6).unwrap_or("").replace("\\%", "%");
+        if !steps.iter().any(|step| step.command == command) {
+            return Err(format!("line {number}: no console block runs {command:?}"));
+        }
+    }
+    Ok(())
+}
+
+fn has_extension(path: &str, extension: &str) -> bool {
+    Path::new(path).extension().is_some_and(|found| found == extension)
+}
+
+/// Returns the names of the chapters in `contrib/doc`.
+fn chapters() -> Vec<String> {
+    let entries = fs::read_dir(root().join("contrib/doc")).expect("there are documents");
+    let names = entries.map(|entry| entry.expect("an entry").file_name());
+    let names = names.map(|name| name.into_string().expect("a name in UTF-8"));
+    let mut names: Vec<_> = names.filter(|name| has_extension(name, "md")).collect();
+    names.sort();
+    names
+}
+
+#[test]
+fn each_document_is_listed() {
+    let chapters = chapters();
+    let there = chapters.iter().filter(|name| *name != "SUMMARY.md");
+    let mut there: Vec<_> = there.map(|name| format!("contrib/doc/{name}")).collect();
+    there.insert(0, "README.md".to_owned());
+    assert_eq!(DOCUMENTS, there, "the list of documents in tests/readme.rs");
+}
+
+#[test]
+fn readme_shows_how_to_begin() {
+    let text = read("README.md");
+    assert!(text.lines().count() <= README_LINES_MAX, "details belong in contrib/doc");
+    for chapter in chapters().iter().filter(|name| *name != "SUMMARY.md") {
+        let link = format!("contrib/doc/{chapter}");
+        assert!(links(&text).iter().any(|(_, to)| *to == link), "the README has no link to {link}");
+    }
+    let steps = steps(&blocks(&text));
+    assert!(steps.len() >= 5, "the README shows how it works: {} commands", steps.len());
+    assert!(steps.iter().any(|step| step.command == MOUNT), "the README says '{MOUNT}'");
+}
+
+#[test]
+fn links_lead_somewhere() {
+    for path in DOCUMENTS {
+        let text = read(path);
+        let dir = root().join(path).parent().expect("a document has a directory").to_owned();
+        for (line, link) in links(&text) {
+            if link.contains("://") {
+                continue;
+            }
+            let (file, anchor) = link.split_once('#').unwrap_or((link, ""));
+            let target = if file.is_empty() { root().join(path) } else { dir.join(file) };
+            assert!(target.exists(), "{path}:{line}: there is no {link}");
+            assert!(
+                *path == "README.md" || !file.contains(".."),
+                "{path}:{line}: {link} leaves the book; name the file without a link"
+            );
+            let known = anchor.is_empty()
+                || anchors(&fs::read_to_string(&target).expect("text")).iter().any(|a| a == anchor);
+            assert!(known, "{path}:{line}: no heading has the anchor {link}");
+        }
+    }
+}
+
+/// Returns the paths and the contents of the sources, this file left out.
+fn sources() -> Vec<(String, String)> {
+    let mut dirs = vec![root().join("src"), root().join("tests")];
+    let mut sources = vec![];
+    while let Some(dir) = dirs.pop() {
+        for entry in fs::read_dir(&dir).expect("a directory of the repository") {
+            let path = entry.expect("an entry").path();
+            let name = path.strip_prefix(root()).expect("it is below").display().to_string();
+            let is_source = has_extension(&name, "rs") || has_extension(&name, "story");
+            if path.is_dir() {
+                dirs.push(path);
+            } else if is_source && name != "tests/readme.rs" {
+                sources.push((name, fs::read_to_string(&path).expect("text")));
+            }
+        }
+    }
+    sources
+}
+
+/// Whether a part of the prose names a source or a folder of it, a test or a planted bug, and the
+/// repository has no such thing.
+fn is_dangling(span: &str, sources: &[(String, String)]) -> bool {
+    let is_word = span.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_');
+    let is_test = is_word && span.matches('_').count() >= 3 && !span.contains("latchfs");
+    if is_test {
+        let head = format!("fn {span}(");
+        return !sources.iter().any(|(_, text)| text.contains(&head));
+    }
+    if span.contains('/') && root().join(span).exists() {
+        return false;
+    }
+    if has_extension(span, "rs") || has_extension(span, "story") {
+        let end = format!("/{span}");
+        return !sources.iter().any(|(path, _)| path == span || path.ends_with(&end));
+    }
+    let is_path = ["src/", "tests/", "contrib/"].iter().any(|dir| span.starts_with(dir));
+    is_path && !span.contains(' ') && !root().join(span).exists()
+}
+
+#[test]
+fn code_that_is_named_exists() {
+    let sources = sources();
+    for path in DOCUMENTS {
+        for (line, span) in code_spans(&read(path)) {
+            assert!(!is_dangling(span, &sources), "{path}:{line}: there is no {span}");
+        }
+    }
+    assert!(is_dangling("src/nothing.rs", &sources) && is_dangling("no_such_test_here", &sources));
+    assert!(!is_dangling("src/engine/", &sources) && !is_dangling("tokens.story", &sources));
+}
+
+#[test]
+fn rules_and_guarantees_that_code_cites_are_defined() {
+    let (rules, guarantees) = (read("contrib/doc/rules.md"), read("contrib/doc/guarantees.md"));
+    let is_defined = |text: &str, heading: &str| text.lines().any(|line| line.starts_with(heading));
+    for number in 1..=11 {
+        assert!(is_defined(&rules, &format!("## Rule {number}")), "rule {number}");
+    }
+    for number in 1..=12 {
+        assert!(is_defined(&guarantees, &format!("## G{number}: ")), "G{number}");
+    }
+}
+
+/// The script runs its commands again, in namespaces of their own.
+#[test]
+fn terminal_picture_is_current() {
+    let mut shell = Shell::new();
+    let script = root().join("contrib/terminal-picture");
+    let output = shell.run(&format!("{} --check; echo \"exit $?\"", script.display()));
+    assert_eq!(output, ["exit 0"], "the session is not as in the picture");
+}
+
+#[test]
+fn each_chapter_is_in_the_book() {
+    let summary = read("contrib/doc/SUMMARY.md");
+    let mut listed: Vec<_> = links(&summary).into_iter().map(|(_, link)| link.to_owned()).collect();
+    listed.push("SUMMARY.md".to_owned());
+    listed.sort();
+    assert_eq!(listed, chapters(), "contrib/doc/SUMMARY.md lists each chapter once");
 }
 
 #[test]
 fn blocks_are_read_as_written() {
     let text = "text\n```console\n$ one \\\n> two\nout\n\n$ three\n```\n\
                 <!-- not run: no -->\n```console\n$ four\n```\n```\n$ five\n```\n";
-    let (steps, skipped) = steps(text);
+    let blocks = blocks(text);
+    let steps = steps(&blocks);
     let said: Vec<_> = steps.iter().map(|step| (step.line, step.command.as_str())).collect();
     assert_eq!(said, [(3, "one \\\ntwo"), (7, "three")]);
     assert_eq!(steps[0].output, ["out", ""]);
-    assert_eq!(skipped, 1);
+    let not_run: Vec<_> = blocks.iter().map(|block| block.not_run).collect();
+    assert_eq!(not_run, [false, true, false]);
+}
+
+#[test]
+fn each_language_has_a_check() {
+    let check = |text: &str| {
+        let blocks = blocks(text);
+        let steps = steps(&blocks);
+        blocks.iter().try_for_each(|block| check_block(block, &steps))
+    };
+    assert!(check("```sh\ntrue\n```\n").is_err(), "a script that nothing runs");
+    assert!(check("<!-- not run: three boxes -->\n```sh\ntrue\n```\n").is_ok());
+    assert!(check("```yaml\na: b\n```\n").is_err(), "a language without a check");
+    assert!(check("```rust\nlet x = 1;\n```\n").is_err(), "not in the doc test");
+    assert!(check("```rust\nlet build = Mutex::open(\"/locks\", \"build\")?;\n```\n").is_ok());
+    assert!(check("```ini\nType=notify\n```\n").is_ok());
+    assert!(check("```ini\nType=simple\n```\n").is_err(), "in no unit");
+    let cron = "```cron\nPATH=/bin\n1 2 * * * root echo \\%\n```\n";
+    assert!(check(cron).is_err(), "no console block runs it");
+    assert!(check(&format!("```console\n$ echo %\n%\n```\n{cron}")).is_ok());
 }
 
 #[test]

@@ -1,9 +1,10 @@
-//! Stories on a virtual clock: `tests/stories/*.story`, one timeline each.
+//! Scripted tests of the engine on a virtual clock: each file `tests/stories/*.story` is one
+//! timeline.
 //!
-//! A line `t=TIME CLIENT VERB WORDS...` is a command; what is indented below it is what must come
-//! of it: `->` the answer, `*` each event, `=` each lock as it then stands. `#` begins a remark.
-//! `rules WORDS...` on the first line sets limits. A word that is not known fails.
-//! `UPDATE=1 cargo test --test stories` writes what comes of the commands into the files.
+//! A line `t=TIME CLIENT VERB WORDS...` is a command, and the indented lines below it are its
+//! expected results: `->` the answer, `*` each event, `=` the state of each lock afterwards. `#`
+//! begins a comment. `rules WORDS...` on the first line sets limits. An unknown word is an error.
+//! `UPDATE=1 cargo test --test stories` writes the actual results into the files.
 
 use latchfs::engine::lease_terms::{GRACE_DEFAULT, TTL_DEFAULT, parse_span};
 use latchfs::engine::{
@@ -21,7 +22,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 #[test]
-fn stories_come_out_as_they_are_told() {
+fn stories_have_the_expected_results() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/stories");
     let entries = fs::read_dir(&folder).expect("tests/stories is there");
     let mut paths: Vec<PathBuf> = entries.map(|entry| entry.expect("readable").path()).collect();
@@ -45,7 +46,7 @@ fn stories_come_out_as_they_are_told() {
     assert!(wrong.is_empty(), "\n{wrong}If this is right: UPDATE=1 cargo test --test stories");
 }
 
-/// A format that lets nonsense through tests nothing.
+/// The format rejects unknown words: a story with a typo would test nothing.
 #[test]
 fn unknown_words_fail() {
     for (story, why) in [
@@ -64,7 +65,7 @@ fn unknown_words_fail() {
     }
 }
 
-/// The first line in which two texts differ.
+/// Returns the first line in which two texts differ.
 fn difference(told: &str, came: &str) -> String {
     let (mut old, mut new) = (told.lines(), came.lines());
     for number in 1.. {
@@ -77,7 +78,7 @@ fn difference(told: &str, came: &str) -> String {
     unreachable!("texts end")
 }
 
-/// Carries the commands of a story out, and writes the story again with what came of them.
+/// Executes the commands of a story, and returns the story with the actual results below them.
 fn tell(story: &str) -> Result<String, String> {
     let mut stage = Stage::default();
     let mut text = String::new();
@@ -99,7 +100,7 @@ fn tell(story: &str) -> Result<String, String> {
     Ok(text)
 }
 
-/// The engine, and the places in line that commands may name.
+/// The engine, and the tickets that commands may refer to.
 #[derive(Default)]
 struct Stage {
     engine: Engine,
@@ -131,7 +132,7 @@ impl Stage {
         words.end()
     }
 
-    /// One command: what came of it, as the lines below it.
+    /// Executes one command; returns its results as the lines below it.
     fn play(&mut self, line: &str) -> Result<String, String> {
         self.played = true;
         let mut words = Words::new(line);
@@ -238,7 +239,8 @@ impl Stage {
     }
 }
 
-/// The request of a line: its digest is of what the line says, but for the time.
+/// Returns the idempotency key of a line. Its digest covers everything that the line says except
+/// the time.
 fn request_of(caller: Arc<str>, key: &str, op: &Op) -> IdempotencyKey {
     let digest = format!("{op:?}")
         .bytes()
@@ -276,7 +278,7 @@ fn parse_name(text: &str) -> Result<LockName, String> {
     LockName::parse(text).map_err(|why| format!("'{text}': {why}"))
 }
 
-/// The words of a line that nobody has taken yet.
+/// The words of a line that have not been parsed yet.
 struct Words(Vec<String>);
 
 impl Words {
@@ -291,7 +293,7 @@ impl Words {
         }
     }
 
-    /// The next word that is no option.
+    /// Removes and returns the next word that is no option.
     fn bare(&mut self) -> Option<String> {
         let place = self.0.iter().position(|word| !word.contains('='))?;
         Some(self.0.remove(place))
@@ -341,7 +343,7 @@ impl Words {
         Ok(self.number("session")?.map(SessionId::named))
     }
 
-    /// `ttl=30s grace=5s`, or `session=1`.
+    /// Parses `ttl=30s grace=5s` or `session=1`.
     fn term(&mut self) -> Result<Option<LeaseTerms>, String> {
         let (ttl, grace, session) = (self.ttl()?, self.grace()?, self.session()?);
         match (ttl, grace, session) {
@@ -355,7 +357,7 @@ impl Words {
         }
     }
 
-    /// `order=SESSION.NUMBER`
+    /// Parses `order=SESSION.NUMBER`.
     fn order(&mut self) -> Result<Option<RequestOrder>, String> {
         self.parsed("order", |text| {
             let (session, number) = text.split_once('.')?;
@@ -364,7 +366,7 @@ impl Words {
         })
     }
 
-    /// `firm`, `firm=SESSION.FILE`, `file=SESSION.FILE`.
+    /// Parses `firm`, `firm=SESSION.FILE` or `file=SESSION.FILE`.
     fn hold(&mut self) -> Result<Ownership, String> {
         let open = |text: &str| {
             let (session, number) = text.split_once('.')?;
@@ -386,7 +388,7 @@ impl Words {
     }
 }
 
-/// A moment, to the nanosecond where it matters.
+/// Formats a time in seconds, with decimals as far as needed.
 fn moment(at: Time) -> String {
     let (secs, nanos) = (at.as_nanos() / 1_000_000_000, at.as_nanos() % 1_000_000_000);
     if nanos == 0 {

@@ -1,4 +1,5 @@
-//! The rules of the house that rustfmt and clippy do not know: sizes, imports, clocks, leftovers.
+//! Checks of the source tree that rustfmt and clippy do not make: sizes of lines, functions and
+//! files, imports between layers, clocks, sleeps, leftovers, and the terms that files must name.
 
 #[path = "tidy/module_graph.rs"]
 mod module_graph;
@@ -8,34 +9,36 @@ use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Columns that fit beside another window.
+/// The maximum length of a line: two windows of this width fit side by side on a screen.
 const COLUMNS_MAX: usize = 100;
-/// Lines that fit on a screen.
+/// The maximum length of a function in lines: it fits on one screen.
 const FUNCTION_LINES_MAX: usize = 70;
-/// A file is one noun; a longer file holds two.
+/// The maximum length of a file in lines, tests excluded. A file covers one concept; a longer file
+/// covers two and should be split.
 const FILE_LINES_MAX: usize = 500;
-/// Arrows against the reading order in all of `src`.
+/// The maximum number of imports in `src` that point against the reading order of the modules.
 const UPWARD_ARROWS_MAX: usize = 20;
-/// Arrows against the reading order in `src/fuse`.
+/// The maximum number of imports in `src/fuse` that point against the reading order.
 const FUSE_UPWARD_ARROWS_MAX: usize = 8;
-/// Files of `src/fuse` that use each other in a circle.
+/// The maximum number of files of `src/fuse` in one import cycle.
 const FUSE_CIRCLE_MAX: usize = 4;
 
-/// One source file.
+/// A source file: its path relative to the repository, and its text.
 struct Source {
     path: String,
     text: String,
 }
 
 impl Source {
-    /// The lines that are built into the program: all up to the tests at the end of the file.
+    /// Returns the numbered lines that are built into the program: all lines up to the tests at the
+    /// end of the file.
     fn product(&self) -> impl Iterator<Item = (usize, &str)> {
         let tests_only = self.path.starts_with("tests/") || self.path.ends_with("/tests.rs");
         let lines = self.text.lines().take_while(|line| *line != "#[cfg(test)]");
         (1..).zip(lines.take(if tests_only { 0 } else { usize::MAX }))
     }
 
-    /// The same without comments.
+    /// Returns the numbered lines that are built into the program, without comment lines.
     fn code(&self) -> impl Iterator<Item = (usize, &str)> {
         self.product().filter(|(_, line)| !line.trim_start().starts_with("//"))
     }
@@ -49,7 +52,7 @@ impl Source {
     }
 }
 
-/// All Rust sources, and the scripts beside them.
+/// Returns all Rust sources of `src` and `tests`.
 fn sources() -> Vec<Source> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut paths = vec![];
@@ -71,7 +74,7 @@ fn walk(folder: &Path, paths: &mut Vec<PathBuf>) {
     }
 }
 
-/// Fails with one line for each finding of `find`.
+/// Fails with one line for each finding that `find` reports in any source file.
 fn none(rule: &str, find: impl Fn(&Source, &mut dyn FnMut(usize, &str))) {
     let mut findings = String::new();
     for source in sources() {
@@ -82,7 +85,7 @@ fn none(rule: &str, find: impl Fn(&Source, &mut dyn FnMut(usize, &str))) {
     assert!(findings.is_empty(), "{rule}:\n{findings}");
 }
 
-/// Whether `word` stands in `line` as a word of its own.
+/// Whether `word` occurs in `line` as a whole identifier.
 fn has_word(line: &str, word: &str) -> bool {
     let is_part = |c: char| c.is_alphanumeric() || c == '_';
     line.match_indices(word).any(|(at, _)| {
@@ -122,7 +125,7 @@ fn functions_fit_on_a_screen() {
 }
 
 #[test]
-fn files_are_one_noun() {
+fn files_cover_one_concept() {
     none("files have at most 500 lines beside their tests", |source, found| {
         let count = source.product().count();
         if count > FILE_LINES_MAX {
@@ -132,7 +135,7 @@ fn files_are_one_noun() {
 }
 
 #[test]
-fn files_say_what_they_own() {
+fn files_begin_with_a_module_header() {
     none("files begin with a sentence of documentation", |source, found| {
         if !source.text.starts_with("//! ") {
             found(1, "no '//!'");
@@ -141,7 +144,7 @@ fn files_say_what_they_own() {
 }
 
 #[test]
-fn input_never_panics() {
+fn product_code_has_no_unwrap() {
     none("no unwrap outside tests: say the invariant, or return the error", |source, found| {
         for (number, line) in source.code() {
             if line.contains(".unwrap()") {
@@ -152,7 +155,7 @@ fn input_never_panics() {
 }
 
 #[test]
-fn nothing_is_left_over() {
+fn no_leftovers() {
     let marks = [concat!("FIX", "ME"), concat!("TO", "DO"), concat!("XX", "X")];
     let macros = [concat!("todo", "!("), concat!("unimplemented", "!("), concat!("dbg", "!(")];
     none("no leftovers", |source, found| {
@@ -188,7 +191,7 @@ fn tests_wait_for_events() {
     let sleep = concat!("thread", "::sleep");
     none("tests sleep in the one bounded poll of tests/support only", |source, found| {
         let code: Vec<_> = match source.path.as_str() {
-            // The benchmark has one, too.
+            // The benchmark polls once as well.
             "tests/support/mod.rs" | "tests/bench/report.rs" => {
                 assert_eq!(source.text.matches(sleep).count(), 1, "one poll");
                 return;
@@ -204,14 +207,14 @@ fn tests_wait_for_events() {
     });
 }
 
-/// The table of layers: what a folder may name of `crate::`.
+/// The table of layers: for each folder, the names after `crate::` that its files may use.
 const LAYERS: &[(&str, &[&str])] = &[
     ("src/time.rs", &["time"]),
     ("src/os_error.rs", &[]),
     ("src/random.rs", &["time"]),
     ("src/holder_id.rs", &["time"]),
     ("src/engine/", &["time", "engine"]),
-    // Bytes in files, whatever they mean.
+    // Storage knows bytes in files, and nothing of their meaning.
     ("src/storage/", &["time", "os_error", "storage"]),
     ("src/service/", &["time", "os_error", "random", "storage", "engine", "service"]),
     ("src/raft/", &["time", "os_error", "random", "storage", "engine", "service", "raft"]),
@@ -219,8 +222,9 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("src/client/", &["time", "os_error", "random", "engine", "service", "client"]),
     ("src/status.rs", &["time", "engine"]),
     ("src/event_json.rs", &["time", "engine"]),
-    // Whether a caller may do something is one question for all front ends.
+    // Authorization is decided in one place for all front ends.
     ("src/auth/", &["time", "os_error", "engine", "auth"]),
+    ("src/control/", &["time", "engine", "service", "auth", "status", "control"]),
     (
         "src/fuse/",
         &[
@@ -229,6 +233,7 @@ const LAYERS: &[(&str, &[&str])] = &[
             "engine",
             "service",
             "auth",
+            "control",
             "holder_id",
             "status",
             "event_json",
@@ -250,9 +255,9 @@ const LAYERS: &[(&str, &[&str])] = &[
             "server",
         ],
     ),
-    // The library uses a mount as any program does, and knows nothing of what is behind it.
+    // The library uses a mount as any program does, and knows nothing of the server behind it.
     ("src/mutex/", &["time", "engine", "holder_id", "mutex"]),
-    // The command line starts all the others.
+    // The command line starts all other parts.
     (
         "src/cli/",
         &[
@@ -269,6 +274,7 @@ const LAYERS: &[(&str, &[&str])] = &[
             "event_json",
             "metrics",
             "auth",
+            "control",
             "fuse",
             "server",
             "cli",
@@ -286,7 +292,8 @@ fn layers_import_downwards_only() {
                     .chars()
                     .take_while(|c| c.is_alphanumeric() || *c == '_')
                     .collect();
-                // `crate::{a, b}` would hide names from this test.
+                // The name of `crate::{a, b}` is empty, so grouped imports, which would hide names
+                // from this test, fail.
                 if !may.contains(&name.as_str()) {
                     found(number, line.trim());
                 }
@@ -313,7 +320,7 @@ fn modules_are_read_in_order() {
 }
 
 #[test]
-fn the_engine_knows_std_only() {
+fn the_engine_imports_std_only() {
     let sources = sources();
     let own: Vec<_> = sources.iter().filter_map(|s| s.path.strip_prefix("src/engine/")).collect();
     none("the engine imports std, time and itself", |source, found| {
@@ -334,7 +341,7 @@ fn the_engine_knows_std_only() {
     });
 }
 
-/// A crate that one folder alone names.
+/// Crates that only the listed folders may name.
 const OWNED: &[(&str, &str)] = &[
     ("fuser", "src/fuse/kernel/"),
     ("clap", "src/cli/"),
@@ -364,8 +371,8 @@ fn crates_have_one_owner() {
     );
 }
 
-/// A word of the field, and the file where its behaviour is: the file's name, its header, or a type
-/// or function in it carries the word.
+/// Terms of the field, each with the file that implements it. The term must occur in the file's
+/// name, in its header, or in the name of a type or function in it, so that a search finds it.
 const FIELD_WORDS: &[(&str, &str)] = &[
     ("heartbeat", "src/raft/network.rs"),
     ("keep-alive", "src/client/session_keep_alive.rs"),
@@ -389,12 +396,13 @@ const FIELD_WORDS: &[(&str, &str)] = &[
     ("membership", "src/raft/membership.rs"),
 ];
 
-/// The text in lower case, with a space for each mark within a word.
+/// Returns the text in lower case, with hyphens and underscores replaced by spaces.
 fn plain(text: &str) -> String {
     text.to_lowercase().replace(['-', '_'], " ")
 }
 
-/// Whether a line is of a header, or defines a type or a function whose name has `word`.
+/// Whether a line belongs to a module header that contains `word`, or defines a type or a function
+/// whose name contains it.
 fn names_word(line: &str, word: &str) -> bool {
     if let Some(header) = line.strip_prefix("//!") {
         return plain(header).contains(word);
@@ -405,12 +413,12 @@ fn names_word(line: &str, word: &str) -> bool {
     let is_definition = defined.next().is_some_and(|kind| kinds.contains(&kind));
     let name = defined.next().unwrap_or_default();
     let name = name.split(['(', '<', '{', ';', ':']).next().unwrap_or_default();
-    // The name of a type has no marks between its words.
+    // Type names are in camel case, without separators between words.
     is_definition && (plain(name).contains(word) || plain(name).contains(&word.replace(' ', "")))
 }
 
 #[test]
-fn field_words_find_their_place() {
+fn field_terms_are_named_where_they_are_implemented() {
     let sources = sources();
     for (word, path) in FIELD_WORDS {
         let source = sources.iter().find(|source| source.path == *path);
@@ -424,7 +432,7 @@ fn field_words_find_their_place() {
 }
 
 #[test]
-fn unsafe_code_says_why_it_is_sound() {
+fn unsafe_blocks_have_a_safety_comment() {
     none("each unsafe block has a SAFETY line right above", |source, found| {
         let lines: Vec<_> = source.text.lines().collect();
         for (index, line) in lines.iter().enumerate() {

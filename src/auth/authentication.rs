@@ -1,5 +1,5 @@
 //! Authenticates callers by bearer token, client certificate or Unix user, or admits anyone if the
-//! server asks for no credentials.
+//! server requires no credentials.
 
 use super::grant::Grant;
 use super::server_tls::{ClientCertPolicy, TlsError, TlsFiles};
@@ -10,21 +10,21 @@ use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-/// Where credentials are kept.
+/// Paths of the files from which a server reads its credentials.
 #[derive(Debug, Clone, Default)]
 pub struct Credentials {
-    /// The file of bearer tokens.
+    /// The file of bearer tokens; `None`: the server accepts no tokens.
     pub tokens: Option<PathBuf>,
-    /// The server's certificate, and who signs those of clients.
+    /// The server's certificate, and the CA of client certificates; `None`: no TLS.
     pub tls: Option<TlsFiles>,
 }
 
-/// Why credentials can't be used.
+/// Why a credential file can't be used.
 #[derive(Debug)]
 pub enum CredentialsError {
-    /// The file of tokens.
+    /// The token file at this path is unreadable or invalid.
     Tokens(PathBuf, TokensError),
-    /// The certificates.
+    /// A certificate or key is unreadable or invalid.
     Tls(TlsError),
 }
 
@@ -40,13 +40,13 @@ impl fmt::Display for CredentialsError {
 impl std::error::Error for CredentialsError {}
 
 impl Credentials {
-    /// Whether nobody is served who is not known, and nobody else can listen: then other machines
-    /// may reach the server.
+    /// Whether the server authenticates every caller and encrypts every connection, so that it may
+    /// accept connections from other machines.
     pub const fn close(&self) -> bool {
         self.identify() && self.tls.is_some()
     }
 
-    /// Whether a caller has to say who it is.
+    /// Whether callers must authenticate, by a token or by a client certificate.
     pub const fn identify(&self) -> bool {
         self.tokens.is_some() || matches!(&self.tls, Some(TlsFiles { client_ca: Some(_), .. }))
     }
@@ -55,18 +55,18 @@ impl Credentials {
 /// Why a caller could not be authenticated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AuthenticationError {
-    /// Nothing was shown.
+    /// The request carries no credentials.
     Nothing,
-    /// The token that was shown is not among those that are known.
+    /// The request carries a token that is not in the token file.
     Token,
-    /// Only certificates are looked at, and there is none.
+    /// The server accepts client certificates only, and the connection has none.
     Certificate,
 }
 
 /// Authenticates callers: by a bearer token, a client certificate, or the socket's user.
 pub struct Authenticator {
     files: Credentials,
-    /// The grant of callers without credentials, if the server asks for none.
+    /// The grant of callers without credentials, if the server requires none.
     anyone: Arc<Grant>,
     known: RwLock<LoadedCredentials>,
 }
@@ -79,13 +79,14 @@ struct LoadedCredentials {
 }
 
 impl Authenticator {
-    /// Reads the files.
+    /// Reads and validates the credential files.
     pub fn new(files: Credentials) -> Result<Self, CredentialsError> {
         let known = RwLock::new(LoadedCredentials::load(&files)?);
         Ok(Self { files, anyone: Arc::new(Grant::everything()), known })
     }
 
-    /// Reads all files again. If one is wrong, all stays as it was.
+    /// Reads all credential files again. If one is invalid, the credentials that were loaded before
+    /// stay in force.
     pub fn reload(&self) -> Result<(), CredentialsError> {
         let known = LoadedCredentials::load(&self.files)?;
         if let Some(tokens) = &known.tokens {
@@ -95,14 +96,14 @@ impl Authenticator {
         Ok(())
     }
 
-    /// How connections are to be encrypted.
+    /// Returns the TLS configuration of new connections; `None`: connections are not encrypted.
     pub fn tls(&self) -> Option<Arc<ServerConfig>> {
         self.known.read().tls.clone()
     }
 
     /// Returns the grant of a caller: that of its bearer token, or else that of its certificate or
-    /// Unix user. If the server asks for no credentials, tokens are ignored, and a caller without
-    /// a certificate or Unix user may do everything.
+    /// Unix user. If the server requires no credentials, tokens are ignored, and a caller without a
+    /// certificate or Unix user may do everything.
     pub fn grant(
         &self,
         secret: Option<&[u8]>,
@@ -122,12 +123,13 @@ impl Authenticator {
         }
     }
 
-    /// See [`Credentials::close`].
+    /// Whether every caller is authenticated and every connection encrypted; see
+    /// [`Credentials::close`].
     pub const fn closes(&self) -> bool {
         self.files.close()
     }
 
-    /// Whether tokens are looked at.
+    /// Whether the server accepts bearer tokens.
     pub fn knows_tokens(&self) -> bool {
         self.known.read().tokens.is_some()
     }

@@ -9,23 +9,24 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use tokio::sync::Notify;
 
-/// Connections at once: some for each of the sessions that the engine can have, and within what
-/// a process may have open where nobody has raised that.
+/// Maximum number of open connections of the server: few enough for a process whose limit of open
+/// files nobody has raised.
 pub(crate) const CONNECTIONS_MAX: usize = 16_384;
 
-/// Connections of one address: several machines may be behind one, yet none may take all.
+/// Maximum number of open connections of one peer. Several machines may share one address (NAT),
+/// yet no address may use up all connections.
 pub(crate) const CONNECTIONS_PER_PEER_MAX: usize = CONNECTIONS_MAX * 3 / 4;
 
-/// Requests of one address that are not answered yet, waiting ones among them: more than any
-/// host has programs that wait.
+/// Maximum number of unanswered requests of one peer, including those that wait for a lock: more
+/// than the number of waiting programs on any host.
 pub(crate) const REQUESTS_PER_PEER_MAX: usize = 4_096;
 
 /// The peer of a connection: an IP address, or a local user.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum PeerIdentity {
-    /// An address.
+    /// The IP address of a TCP connection.
     Address(IpAddr),
-    /// A user of this machine, by a Unix socket.
+    /// The uid of a local user, for a Unix socket.
     User(u32),
 }
 
@@ -34,7 +35,7 @@ pub(crate) enum PeerIdentity {
 pub(crate) struct ConnectionLimits {
     known: Mutex<HashMap<PeerIdentity, Arc<PeerUsage>>>,
     connections: AtomicUsize,
-    /// Told when a connection has ended.
+    /// Notified when a connection ends.
     ended: Notify,
 }
 
@@ -63,7 +64,7 @@ pub(crate) struct ConnectionSlot<'a> {
 pub(crate) struct RequestSlot(Arc<PeerUsage>);
 
 impl ConnectionLimits {
-    /// Counts a connection, if there may be another.
+    /// Counts a connection. Returns `None` if the limit of `source` or of the server is reached.
     pub(crate) fn admit(&self, source: PeerIdentity) -> Option<ConnectionSlot<'_>> {
         let mut known = self.known.lock();
         let peer = known.entry(source).or_insert_with(|| {
@@ -80,12 +81,12 @@ impl ConnectionLimits {
         Some(ConnectionSlot { peers: self, source, peer: Arc::clone(peer) })
     }
 
-    /// How many connections there are.
+    /// Returns the number of open connections.
     pub(crate) fn connections(&self) -> usize {
         self.connections.load(Ordering::Relaxed)
     }
 
-    /// Returns when there is no connection.
+    /// Waits until no connection is open.
     pub(crate) async fn none_left(&self) {
         loop {
             let ended = self.ended.notified();
@@ -117,7 +118,7 @@ impl Drop for ConnectionSlot<'_> {
 }
 
 impl PeerUsage {
-    /// Counts a request, if there may be another.
+    /// Counts a request. Returns `None` if the peer has reached its limit of open requests.
     pub(crate) fn ask(self: &Arc<Self>) -> Option<RequestSlot> {
         let before = self.requests.fetch_add(1, Ordering::Relaxed);
         let asking = RequestSlot(Arc::clone(self));

@@ -1,4 +1,4 @@
-//! Grants: what some credentials allow. `Grant::may` compares a request with the table of
+//! Grants: the rights that credentials confer. `Grant::may` checks a request against the table of
 //! permissions, for every front end.
 
 use super::parent_lock::LocalUser;
@@ -9,43 +9,44 @@ use crate::engine::{
 use std::fmt;
 use std::sync::Arc;
 
-/// The rights of a caller.
+/// The rights of an authenticated or anonymous caller.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Grant {
     /// The kind of credential that gave the caller this grant.
     pub credential: Credential,
-    /// The name of the grant in the log and in refusals; stable for a credential.
+    /// The name of the grant in log lines and error messages; the same for each use of a
+    /// credential.
     pub name: String,
-    /// The clients that it may speak as.
+    /// Clients that the caller may act for.
     pub clients: Vec<ClientPattern>,
-    /// It may see and touch locks whose names begin with one of these; `""` is every lock.
+    /// Name prefixes of the locks that the caller may see and change; `""` matches every lock.
     pub prefixes: Vec<String>,
-    /// Whether it may take a live lock from its holder.
+    /// Whether the caller may take a live lock from its holder.
     pub steal: bool,
-    /// Whether it may change which nodes are in the cluster, and which of them leads.
+    /// Whether the caller may add and remove cluster nodes, and transfer leadership.
     pub cluster: bool,
-    /// The user of this machine who has it, where the kernel says so and that user's rights to
-    /// make names below others' locks are to be checked.
+    /// The local user behind the grant, if the kernel has identified it and the user's right to
+    /// create names below other users' locks must be checked.
     pub user: Option<Arc<LocalUser>>,
 }
 
 /// The kind of credential behind a grant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Credential {
-    /// Nothing, though the server wants credentials.
+    /// No credential, although the server requires one.
     Missing,
-    /// Nothing: the server wants no credentials.
+    /// No credential; the server requires none.
     Unneeded,
     /// A bearer token.
     Token,
     /// A client certificate.
     Certificate,
-    /// The user at the other end of a Unix socket or of a mount, as the kernel says.
+    /// A local user, identified by the kernel: the peer of a Unix socket, or the caller in a mount.
     User,
 }
 
 impl Credential {
-    /// As it is written in the audit log.
+    /// Returns the name of the kind in the audit log.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Missing | Self::Unneeded => "none",
@@ -59,9 +60,9 @@ impl Credential {
 /// Matches client ids: exactly one, or all with a prefix.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ClientPattern {
-    /// This one.
+    /// The client with exactly this id.
     Exactly(String),
-    /// Every client whose name begins with this text: `laptop1:*`, `*`.
+    /// Every client whose id begins with this text: the pattern `laptop1:*`, or `*` for all.
     Beginning(String),
 }
 
@@ -69,31 +70,31 @@ pub enum ClientPattern {
 /// owner.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum UnnamedOwner {
-    /// A session.
+    /// The owner of this session.
     Session(SessionId),
-    /// A place in a line.
+    /// The owner of this place in the queue of a lock.
     Place(LockName, Ticket),
 }
 
 /// How much of the lock space a grant may see.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Visibility {
-    /// All of it.
+    /// The whole lock or subtree.
     All,
-    /// Names that begin with one of these, and what leads there.
+    /// Only names that begin with one of these prefixes, and the directories that lead to them.
     Within(Vec<String>),
-    /// Nothing, not even whether it is there.
+    /// Nothing, not even whether the lock exists.
     Nothing,
 }
 
-/// Why not.
+/// The reason for which a request is denied.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Denial {
-    /// The operation needs credentials, and there are none.
+    /// The operation requires credentials, and the request has none.
     Unknown,
     /// The operation acts for a client or on a lock, and the request names none.
     Unnamed,
-    /// The grant may not speak as this client.
+    /// The grant may not act for this client.
     Client(ClientId),
     /// The grant may not touch this lock.
     Lock(LockName),
@@ -103,16 +104,16 @@ pub enum Denial {
     AllLocks,
     /// The grant may neither see every lock nor change the cluster.
     Nodes,
-    /// The grant, by its credential and name, may not change the cluster.
+    /// The grant may not change the cluster; its kind of credential and its name.
     Cluster(Credential, String),
     /// The name lies below a lock of another user.
     Below(LockName),
-    /// Only nodes may do this.
+    /// Only cluster nodes may perform the operation.
     Peer,
 }
 
 impl ClientPattern {
-    /// The pattern that `text` writes.
+    /// Parses a pattern: a client id, or a prefix of client ids followed by `*`.
     pub fn parse(text: &str) -> Self {
         match text.strip_suffix('*') {
             Some(beginning) => Self::Beginning(beginning.to_owned()),
@@ -129,7 +130,7 @@ impl ClientPattern {
 }
 
 impl Grant {
-    /// Everything: whoever can connect to a server without tokens.
+    /// Returns the grant of any caller of a server that requires no credentials: unlimited rights.
     pub fn everything() -> Self {
         Self {
             credential: Credential::Unneeded,
@@ -142,7 +143,7 @@ impl Grant {
         }
     }
 
-    /// Nothing: whoever asks what anybody may know.
+    /// Returns the grant of an unauthenticated caller: it may only perform public operations.
     pub fn nothing() -> Self {
         Self {
             credential: Credential::Missing,
@@ -155,7 +156,7 @@ impl Grant {
         }
     }
 
-    /// Returns the grant of a local user, identified by the kernel: to speak as these clients, on
+    /// Returns the grant of a local user, identified by the kernel: to act for these clients, on
     /// all locks, and to steal if `steal` is set (for root and the user that runs the daemon).
     pub fn of_user(uid: u32, clients: Vec<ClientPattern>, steal: bool) -> Self {
         Self {
@@ -169,8 +170,9 @@ impl Grant {
         }
     }
 
-    /// Decides by the table what the request alone does not change: the credentials and their
-    /// rights. A front end asks this before it reads anything else of a request.
+    /// Checks the parts of the rule that do not depend on the arguments of the request: whether the
+    /// caller is authenticated, and its rights. A front end calls this before it parses the
+    /// request.
     pub fn may_begin(&self, operation: Operation) -> Result<(), Denial> {
         let rule = operation.rule();
         let is_known = self.credential != Credential::Missing;
@@ -191,8 +193,8 @@ impl Grant {
         }
     }
 
-    /// Decides by the table whether it may make `request`. `owners` are the clients behind the
-    /// sessions and places in a queue that the request names, see [`unnamed_owners`].
+    /// Checks `request` against the table of permissions. `owners` are the clients that own the
+    /// sessions and queue places that the request names, see [`unnamed_owners`].
     pub fn may(&self, request: &AccessRequest<'_>, owners: &[ClientId]) -> Result<(), Denial> {
         self.may_begin(request.operation)?;
         let rule = request.operation.rule();
@@ -209,7 +211,7 @@ impl Grant {
         Ok(())
     }
 
-    /// Whether it may do all that commands and queries can ask for.
+    /// Whether the caller may submit every command and every query.
     pub fn may_everything(&self) -> bool {
         let anybody = |pattern: &ClientPattern| match pattern {
             ClientPattern::Beginning(text) => text.is_empty(),
@@ -219,7 +221,7 @@ impl Grant {
         is_known && self.steal && self.may_see_all() && self.clients.iter().any(anybody)
     }
 
-    /// Whether it may be told of `event`.
+    /// Whether the caller may see `event`.
     pub fn may_hear(&self, event: &Event) -> bool {
         match &event.what {
             EventKind::Granted { name, .. }
@@ -236,13 +238,13 @@ impl Grant {
         }
     }
 
-    /// Returns whose request ids the bearer chooses at one front end: rule 10. Credentials of one
-    /// name are one caller, so that a secret can be replaced while requests are repeated.
+    /// Returns the namespace of the caller's idempotency keys at one front end. Credentials of one
+    /// name share it, so that a secret can be replaced while requests are being retried.
     pub fn caller(&self, front_end: &str) -> Arc<str> {
         format!("{front_end}:{}:{}", self.credential.as_str(), self.name).into()
     }
 
-    /// Whether it may speak as `client`.
+    /// Checks whether the caller may act for `client`.
     pub fn may_speak_as(&self, client: &ClientId) -> Result<(), Denial> {
         if self.clients.iter().any(|pattern| pattern.matches(client)) {
             Ok(())
@@ -251,12 +253,12 @@ impl Grant {
         }
     }
 
-    /// Whether it may see and touch the lock `name`.
+    /// Checks whether the caller may see and change the lock `name`.
     pub fn may_touch(&self, name: &LockName) -> Result<(), Denial> {
         if self.may_see(name.as_str()) { Ok(()) } else { Err(Denial::Lock(name.clone())) }
     }
 
-    /// The same for a name that is text.
+    /// Whether the caller may see names that begin with `name`.
     pub fn may_see(&self, name: &str) -> bool {
         self.prefixes.iter().any(|prefix| name.starts_with(prefix.as_str()))
     }
@@ -282,8 +284,8 @@ impl Grant {
         if prefixes.is_empty() { Visibility::Nothing } else { Visibility::Within(prefixes) }
     }
 
-    /// Returns the prefixes below `wanted` that the caller may see: sorted, none within another.
-    /// Hidden names have no influence on a listing.
+    /// Returns the prefixes below `wanted` that the caller may see: sorted, none within another. A
+    /// listing built from them is not influenced by names that the caller may not see.
     pub fn narrowed(&self, wanted: &str) -> Vec<String> {
         if self.may_see(wanted) {
             return vec![wanted.to_owned()];
@@ -295,12 +297,12 @@ impl Grant {
         sorted
     }
 
-    /// Whether nothing is hidden from it.
+    /// Whether the caller may see every lock.
     pub fn may_see_all(&self) -> bool {
         self.prefixes.iter().any(String::is_empty)
     }
 
-    /// The only client that it names in full, if there is only one.
+    /// Returns the only client that the grant names exactly, if there is just one such client.
     pub fn only_client(&self) -> Option<&str> {
         let mut exact = self.clients.iter().filter_map(|pattern| match pattern {
             ClientPattern::Exactly(client) => Some(client.as_str()),
@@ -309,13 +311,14 @@ impl Grant {
         exact.next().filter(|_| exact.next().is_none())
     }
 
-    /// Whether it may submit `op`. `owners` are the clients behind what [`unnamed_owners`] names.
+    /// Checks whether the caller may submit `op`. `owners` are the clients that own the sessions
+    /// and queue places which [`unnamed_owners`] returns.
     pub fn may_submit(&self, op: &Op, owners: &[ClientId]) -> Result<(), Denial> {
         self.may(&AccessRequest::of_op(op), owners)
     }
 }
 
-/// The sessions and queue places that `op` names instead of their clients.
+/// Returns the sessions and queue places that `op` names instead of their clients.
 pub fn unnamed_owners(op: &Op) -> Vec<UnnamedOwner> {
     let of_hold = |hold: Ownership| hold.open().map(|open| UnnamedOwner::Session(open.session));
     let of_term = |term: Option<LeaseTerms>| match term {
@@ -343,8 +346,8 @@ impl fmt::Display for Denial {
         match self {
             Self::Client(client) => write!(
                 f,
-                "these credentials may not speak as {client}; use those of {client}, or have the \
-                 client added to them"
+                "these credentials may not act as '{client}'; use those of '{client}', or add \
+                 the client to them"
             ),
             Self::Lock(name) => write!(
                 f,
@@ -379,7 +382,7 @@ impl fmt::Display for Denial {
                  locks there; choose another name, or have its holder open it by 'chmod a+rwx'"
             ),
             Self::Unknown => write!(f, "this needs credentials"),
-            Self::Unnamed => write!(f, "the request does not say whose it is, or of which lock"),
+            Self::Unnamed => write!(f, "the request names no client or no lock"),
             Self::Peer => write!(f, "only the nodes of the cluster may do this"),
         }
     }
@@ -450,7 +453,7 @@ mod tests {
     }
 
     #[test]
-    fn who_may_steal_has_it_said() {
+    fn steal_needs_the_right_to_steal() {
         let (name, client) = (name("home"), client("laptop1"));
         let reason = StealReason::parse("why").expect("a reason");
         let (term, patch) = (LeaseTerms::Own(TTL_DEFAULT, GRACE_DEFAULT), Patch::default());
@@ -459,9 +462,8 @@ mod tests {
         assert_eq!(Grant { steal: true, ..laptop() }.may_submit(&steal, &[]), Ok(()));
     }
 
-    /// A session or queue place that a command names by its id must belong to the caller.
     #[test]
-    fn sessions_and_places_are_their_clients() {
+    fn session_or_queue_place_must_belong_to_the_caller() {
         let session = SessionId::named(7);
         let end = EndSession { session, end: SessionEnd::Closed };
         let leave = Leave { name: name("home"), ticket: Ticket::named(3), why: LeaveReason::Asked };
@@ -486,7 +488,7 @@ mod tests {
     }
 
     #[test]
-    fn what_leads_to_what_may_be_seen_is_seen_as_that() {
+    fn parent_of_a_visible_lock_is_visible_as_a_directory() {
         let grant = laptop();
         let within = |prefix: &str| Visibility::Within(vec![prefix.to_owned()]);
         assert_eq!(grant.sight_of(&name("team/x")), Visibility::All);
@@ -504,7 +506,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_is_of_what_may_be_seen() {
+    fn listing_is_narrowed_to_visible_prefixes() {
         let mut grant = laptop();
         assert_eq!(grant.narrowed(""), ["home", "team/"]);
         assert_eq!(grant.narrowed("te"), ["team/"]);

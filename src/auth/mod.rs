@@ -1,12 +1,12 @@
-//! Authorization, the same for every front end: each request is compared with the grant of its
-//! caller.
+//! Authentication and authorization, the same for every front end: each request is checked against
+//! the grant of its caller.
 //!
-//! Where to look: `listen` and `connection_limits` bound the connections and requests of each
-//! peer; `permissions` is the table of what each operation needs; `grant` is what some credentials
-//! allow; `parent_lock` decides which local users may make a name below a held lock; `server_tls`
-//! and `token_file` read credentials, and `authentication` finds the grant of a caller by them.
+//! Where to look: `connection_limits` bounds the connections and requests of each peer;
+//! `permissions` is the table of the rights that each operation needs; `grant` holds the rights
+//! that credentials confer; `parent_lock` decides which local users may create a name below a held
+//! lock; `server_tls` and `token_file` read credentials, and `authentication` maps the credentials
+//! of a caller to its grant.
 
-pub(crate) mod listen;
 pub mod permissions;
 mod grant;
 mod parent_lock;

@@ -1,30 +1,30 @@
-//! Decides whether a local user may make a name below a lock that somebody holds.
+//! Decides whether a local user may create a name below a lock that is held.
 //!
-//! The holder of `backup` could not empty it if others made `backup/x`, so the permission bits of
-//! the lock decide, as those of a directory do in other file systems. A name that nobody holds
-//! belongs to nobody, and everybody may make names below it. Clients whose user is not known
-//! (another machine, a bearer token) are kept apart by the prefixes of their credentials only.
+//! The holder of `backup` could not empty it if others created `backup/x`, so the permission bits
+//! of the lock decide, as those of a directory do in other file systems. Below a free name every
+//! user may create names. The uid of a caller on another machine, or of one with a bearer token, is
+//! unknown: only the prefixes of its credentials limit it.
 
 use super::grant::Denial;
 use crate::engine::{ClientId, FileAttrs, Lease, LockName};
 
-/// Write and search, for others.
+/// The permission bits for write and search, as they stand for "others".
 const WRITE: u16 = 0o3;
 
-/// A user of this machine, as the kernel names it.
+/// A user of this machine, as identified by the kernel.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LocalUser {
-    /// The user.
+    /// The user id.
     pub uid: u32,
-    /// All its groups. `None`: they are not known, and no right follows from them.
+    /// All groups of the user. `None`: the groups are unknown, and no right follows from them.
     pub groups: Option<Vec<u32>>,
-    /// The clients that stand for this machine: one for each mount.
+    /// The host parts of client ids that mean this machine: one for each mount.
     pub hosts: Vec<ClientId>,
 }
 
 impl LocalUser {
-    /// Decides whether this user may make `name` as `client`, where `holders` hold the nearest
-    /// lock above it that is held.
+    /// Checks whether this user may create `name` as `client`. `holders` hold the nearest ancestor
+    /// of `name` that is held.
     pub fn may_make(
         &self,
         name: &LockName,
@@ -37,8 +37,9 @@ impl LocalUser {
         may.then_some(()).ok_or_else(|| Denial::Below(name.clone()))
     }
 
-    /// Whether the permission bits of a held lock let this user make names below it. Root of
-    /// another machine is nobody here, as over NFS.
+    /// Whether the permission bits of a held lock let this user create names below it. Uids of
+    /// different machines are unrelated: for a lock of another machine, all users including root
+    /// are "others", as with root squash on NFS.
     fn may_write(&self, lease: &Lease) -> bool {
         let looks = lease.details.looks();
         let bits = FileAttrs::permissions(looks.face, looks.mode);
@@ -56,7 +57,7 @@ impl LocalUser {
     }
 }
 
-/// Whether it makes a difference in which groups a user is.
+/// Whether the decision about these holders depends on the groups of the user.
 pub fn depends_on_groups(holders: &[Lease]) -> bool {
     holders.first().is_some_and(|lease| {
         let looks = lease.details.looks();
@@ -76,7 +77,7 @@ mod tests {
         ClientId::parse(text).expect("valid")
     }
 
-    /// A directory of user 7 and group 70 of `box`.
+    /// Returns a lease on a directory that belongs to user 7 and group 70.
     fn held(holder: &str, mode: u16) -> Lease {
         let (face, mode) = (FileType::Directory, mode | FileAttrs::MODE_CHOSEN);
         let looks = FileAttrs { face, mode, uid: 7, gid: 70, ..FileAttrs::default() };
@@ -106,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn free_parent_is_everybodys() {
+    fn anybody_may_create_below_a_free_name() {
         let name = LockName::parse("backup/x").expect("valid");
         assert_eq!(user(8, None).may_make(&name, &client("box:bob"), &[]), Ok(()));
     }
@@ -124,7 +125,8 @@ mod tests {
             (0o666, false, false, false, false),
         ] {
             let lease = held("box:alice", mode);
-            // `alice2` is another client of Alice: her own client may always.
+            // `alice2` is another client of user 7: the bits do not apply to the holder's own
+            // client.
             decides(&alice, "box:alice2", &lease, alices);
             decides(&alice, "box:alice", &lease, true);
             decides(&bob, "box:bob", &lease, bobs);
@@ -137,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn lock_of_another_machine_is_nobodys_of_this_one() {
+    fn local_users_are_others_to_a_lock_of_another_machine() {
         let lease = held("boxes:alice", 0o755);
         decides(&user(7, None), "box:alice", &lease, false);
         decides(&user(0, None), "box:root", &lease, false);

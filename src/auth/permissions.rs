@@ -1,5 +1,5 @@
-//! The table of permissions: what each operation needs, whichever front end takes the request.
-//! `Grant::may` decides by this table, and nothing else decides.
+//! The table of permissions that each operation needs, whichever front end receives the request.
+//! `Grant::may` decides by this table alone.
 
 use crate::engine::{ClientId, LockName, Op};
 use std::fmt;
@@ -7,17 +7,17 @@ use std::fmt;
 /// The permissions that an operation needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Rule {
-    /// The operation as it is printed.
+    /// The description of the operation in documentation and logs.
     pub name: &'static str,
-    /// Which client the caller must be allowed to speak as.
+    /// The client that the caller must be allowed to act for.
     pub client: ClientRule,
-    /// Which locks the caller must be allowed to see and touch.
+    /// The locks that the caller must be allowed to see and change.
     pub locks: LockRule,
     /// The right that the credentials must have.
     pub right: Right,
 }
 
-/// Which client the caller must be allowed to speak as.
+/// The client that the caller must be allowed to act for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ClientRule {
     /// None: the operation acts for no client.
@@ -28,7 +28,7 @@ pub enum ClientRule {
     Owner,
 }
 
-/// Which locks the caller must be allowed to see and touch.
+/// The locks that the caller must be allowed to see and change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LockRule {
     /// None: the operation concerns no lock.
@@ -50,17 +50,17 @@ pub enum Right {
     Public,
     /// None, but the credentials must be known to the server.
     Known,
-    /// To take a live lock from its holder.
+    /// The right to take a live lock from its holder.
     Steal,
-    /// To change which nodes are in the cluster, and which of them leads.
+    /// The right to add and remove cluster nodes, and to transfer leadership.
     Cluster,
-    /// To speak as a node. No token and no client certificate has it.
+    /// The right to call as a cluster node. No token and no client certificate has it.
     Peer,
 }
 
 macro_rules! operations {
     ($($operation:ident $name:literal $client:ident $locks:ident $right:ident;)+) => {
-        /// Everything that a front end can be asked for.
+        /// An operation that a client can request from a front end.
         #[derive(Debug, Clone, Copy, PartialEq, Eq)]
         pub enum Operation {
             $(#[doc = $name] $operation,)+
@@ -85,7 +85,7 @@ macro_rules! operations {
     };
 }
 
-// One row for each operation: its name, the client, the locks, the right.
+// One row for each operation: its name, client rule, lock rule, and right.
 operations! {
     ShowLock        "show a lock"                 Any    Named         Known;
     LookUpLock      "look up a lock"              Any    Visible       Known;
@@ -124,7 +124,8 @@ operations! {
     CallPeer        "call as a node"              Any    Any           Peer;
 }
 
-/// A request as the table sees it: the operation, and the client and the locks that it names.
+/// A request reduced to the fields on which authorization depends: the operation, and the client
+/// and the locks that it names.
 #[derive(Debug, Clone, Copy)]
 pub struct AccessRequest<'a> {
     /// The requested operation.
@@ -136,17 +137,17 @@ pub struct AccessRequest<'a> {
 }
 
 impl<'a> AccessRequest<'a> {
-    /// A request that names one lock and no client.
+    /// Returns a request that names one lock and no client.
     pub const fn of_lock(operation: Operation, lock: &'a LockName) -> Self {
         Self { operation, client: None, locks: [Some(lock), None] }
     }
 
-    /// A request that names neither a client nor a lock.
+    /// Returns a request that names neither a client nor a lock.
     pub const fn of_nothing(operation: Operation) -> Self {
         Self { operation, client: None, locks: [None, None] }
     }
 
-    /// The request that a command of the engine is.
+    /// Returns the request that corresponds to an engine command.
     pub fn of_op(op: &'a Op) -> Self {
         let both = |operation, client: &'a ClientId, lock: &'a LockName| Self {
             operation,

@@ -1,19 +1,17 @@
-//! TLS: the server's certificate, and what a client's certificate says.
+//! The TLS configuration of servers, and the grants of client certificates.
 
 use super::grant::{ClientPattern, Credential, Grant};
-use crate::os_error::said;
-use rustls::RootCertStore;
+use crate::net::pem_files::{PemError, certificates, private_key, roots};
 use rustls::crypto::ring;
-use rustls::pki_types::pem::{self, PemObject};
-use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::pki_types::CertificateDer;
 use rustls::server::{ServerConfig, WebPkiClientVerifier};
 use std::fmt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use x509_parser::extensions::GeneralName;
 use x509_parser::prelude::{FromDer, X509Certificate};
 
-/// Which files TLS needs.
+/// Paths of the files from which the TLS configuration is loaded.
 #[derive(Debug, Clone)]
 pub struct TlsFiles {
     /// The server's certificate chain (PEM).
@@ -24,19 +22,19 @@ pub struct TlsFiles {
     pub client_ca: Option<PathBuf>,
 }
 
-/// Why there is no TLS.
+/// Why the TLS configuration can't be loaded.
 #[derive(Debug)]
 pub enum TlsError {
     /// A file can't be read, or is not PEM.
-    File(PathBuf, String),
-    /// The parts don't fit.
+    File(PemError),
+    /// The certificates and keys can't be used together, or one of them is invalid.
     Wrong(String),
 }
 
 impl fmt::Display for TlsError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::File(path, why) => write!(f, "{}: {why}", path.display()),
+            Self::File(error) => error.fmt(f),
             Self::Wrong(why) => write!(f, "the certificate can't be used: {why}"),
         }
     }
@@ -44,12 +42,18 @@ impl fmt::Display for TlsError {
 
 impl std::error::Error for TlsError {}
 
-/// Whether a client must have a certificate.
+impl From<PemError> for TlsError {
+    fn from(error: PemError) -> Self {
+        Self::File(error)
+    }
+}
+
+/// Whether a client must present a certificate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ClientCertPolicy {
-    /// It must.
+    /// Every client must present a certificate.
     Always,
-    /// It may show a token instead.
+    /// A client may send a bearer token instead.
     OrToken,
 }
 
@@ -57,7 +61,7 @@ impl TlsFiles {
     /// Reads the files and builds the rustls configuration.
     pub(super) fn load(&self, certified: ClientCertPolicy) -> Result<Arc<ServerConfig>, TlsError> {
         let chain = certificates(&self.cert)?;
-        let key = PrivateKeyDer::from_pem_file(&self.key).map_err(|e| unread(&self.key, &e))?;
+        let key = private_key(&self.key)?;
         let wrong = |error: rustls::Error| TlsError::Wrong(error.to_string());
         let provider = Arc::new(ring::default_provider());
         let builder = ServerConfig::builder_with_provider(Arc::clone(&provider))
@@ -66,12 +70,8 @@ impl TlsFiles {
         let builder = match &self.client_ca {
             None => builder.with_no_client_auth(),
             Some(path) => {
-                let mut roots = RootCertStore::empty();
-                for certificate in certificates(path)? {
-                    roots.add(certificate).map_err(wrong)?;
-                }
-                let verifier =
-                    WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider);
+                let roots = Arc::new(roots(path)?);
+                let verifier = WebPkiClientVerifier::builder_with_provider(roots, provider);
                 let verifier = match certified {
                     ClientCertPolicy::Always => verifier,
                     ClientCertPolicy::OrToken => verifier.allow_unauthenticated(),
@@ -87,26 +87,8 @@ impl TlsFiles {
     }
 }
 
-fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
-    let read = CertificateDer::pem_file_iter(path).map_err(|error| unread(path, &error))?;
-    let all: Vec<_> = read.collect::<Result<_, _>>().map_err(|error| unread(path, &error))?;
-    if all.is_empty() {
-        return Err(TlsError::File(path.to_owned(), "there is no certificate in it".to_owned()));
-    }
-    Ok(all)
-}
-
-fn unread(path: &Path, error: &pem::Error) -> TlsError {
-    let why = match error {
-        pem::Error::Io(error) => format!("it can't be read: {}", said(error)),
-        pem::Error::NoItemsFound => "there is no key or certificate in it".to_owned(),
-        other => format!("it is not PEM: {other}"),
-    };
-    TlsError::File(path.to_owned(), why)
-}
-
-/// Returns the grant of a client certificate: to speak as each name in it, and as the users of
-/// that host. `None`: the certificate is malformed or names nobody.
+/// Returns the grant of a client certificate: to act for each host named in its common name or DNS
+/// names, and for the users of that host. `None`: the certificate is malformed or has no name.
 pub(crate) fn grant_of(certificate: &CertificateDer<'_>) -> Option<Grant> {
     let (_, parsed) = X509Certificate::from_der(certificate).ok()?;
     let mut names = Vec::new();
@@ -123,7 +105,8 @@ pub(crate) fn grant_of(certificate: &CertificateDer<'_>) -> Option<Grant> {
     names.dedup();
     let name = names.first()?.clone();
     let users = names.iter().map(|name| ClientPattern::Beginning(format!("{name}:")));
-    // The one that it is comes first, so that a request need not say it.
+    // The certificate's own names are exact patterns, so that a request may omit its client if the
+    // certificate has just one name.
     let clients = names.iter().cloned().map(ClientPattern::Exactly).chain(users).collect();
     let (credential, prefixes) = (Credential::Certificate, vec![String::new()]);
     Some(Grant { credential, name, clients, prefixes, steal: false, cluster: false, user: None })

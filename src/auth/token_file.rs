@@ -1,5 +1,6 @@
-//! The file of bearer tokens: who each is, as which clients it may speak, which locks it may
-//! touch. A token is compared by its digest, with all of them, in constant time.
+//! The file of bearer tokens, with the name, clients and lock prefixes of each token.
+//!
+//! A presented token is compared by its digest, with all tokens, in constant time.
 
 use super::grant::{ClientPattern, Credential, Grant};
 use crate::os_error::said;
@@ -13,32 +14,33 @@ use std::path::Path;
 use std::sync::Arc;
 use subtle::{Choice, ConditionallySelectable, ConstantTimeEq};
 
-/// A shorter token could be guessed by asking.
+/// Minimum length of a secret in bytes: a shorter one could be guessed by trying.
 const SECRET_BYTES_MIN: usize = 16;
 
-/// A name is in the audit log, and in what the engine remembers of requests.
+/// Maximum length of a token's name, which is part of audit records and of the idempotency keys
+/// that the engine stores.
 const NAME_BYTES_MAX: usize = 255;
 
-/// Each request is compared with all of them.
+/// Maximum number of tokens, because each request is compared with all of them.
 const TOKENS_MAX: usize = 1_000;
 
-/// Prefixes of one token: each is looked up when what it may see is listed.
+/// Maximum number of lock prefixes of one token, because a listing looks up each of them.
 const PREFIXES_MAX: usize = 256;
 
-/// Permissions of anybody but the owner.
+/// Permission bits of all users but the owner of the file.
 const OTHERS: u32 = 0o077;
 
-/// All tokens.
+/// The digest and grant of each token in the file.
 pub(super) struct Tokens(Vec<([u8; 32], Arc<Grant>)>);
 
-/// Why a file of tokens can't be used.
+/// Why a token file can't be used.
 #[derive(Debug)]
 pub enum TokensError {
-    /// It can't be read.
+    /// The file can't be read.
     Read(io::Error),
-    /// Others than its owner may read or write it.
+    /// Users other than the owner may read or write the file; its mode.
     Exposed(u32),
-    /// It is not what it should be.
+    /// The content of the file is invalid; a description of the error.
     Wrong(String),
 }
 
@@ -84,7 +86,7 @@ impl fmt::Display for TokensError {
 impl std::error::Error for TokensError {}
 
 impl Tokens {
-    /// The tokens in the file at `path`.
+    /// Reads the token file at `path`, which no user but its owner may be able to access.
     pub(super) fn read(path: &Path) -> Result<Self, TokensError> {
         let mut file = File::open(path).map_err(TokensError::Read)?;
         let mode = file.metadata().map_err(TokensError::Read)?.mode() & 0o777;
@@ -99,7 +101,7 @@ impl Tokens {
     fn parse(text: &str) -> Result<Self, String> {
         let whole: TokenFile = toml::from_str(text).map_err(|error| error.message().to_owned())?;
         if whole.token.is_empty() {
-            return Err("there is no [[token]] in it, so nobody could do anything".to_owned());
+            return Err("it has no [[token]], so it would allow no request".to_owned());
         }
         if whole.token.len() > TOKENS_MAX {
             return Err(format!("there are more than {TOKENS_MAX} tokens in it"));
@@ -116,7 +118,7 @@ impl Tokens {
         Ok(Self(tokens))
     }
 
-    /// How many there are.
+    /// Returns the number of tokens.
     pub(super) fn len(&self) -> usize {
         self.0.len()
     }
@@ -210,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_is_wrong_says_where() {
+    fn invalid_file_is_explained() {
         let entry = |rest: &str| format!("[[token]]\nname = \"x\"\n{rest}\n");
         for (text, says) in [
             (String::new(), "no [[token]]"),

@@ -1,4 +1,4 @@
-//! The options that say who may use a server, and how its connections are encrypted.
+//! The options for access control and TLS of a server.
 
 use super::environment::absolute;
 use super::exit::CliResult;

@@ -4,7 +4,7 @@ use crate::engine::{Grace, Ttl};
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 
-/// A duration that is shown as people write it.
+/// A duration argument, whose default is displayed as people write it (`1m30s`).
 #[derive(Debug, Clone, Copy)]
 pub(super) struct DurationArg<T>(pub(super) T);
 
@@ -20,7 +20,7 @@ impl fmt::Display for DurationArg<Grace> {
     }
 }
 
-/// The address that `--listen` names.
+/// Parses the address of `--listen`. The error message shows how to write it.
 pub(super) fn address(text: &str) -> Result<SocketAddr, String> {
     text.parse().map_err(|_| {
         let next = match text.rsplit_once(':') {

@@ -1,7 +1,9 @@
-//! `mount --background`: the same program again, without the terminal, until it is ready.
+//! `mount --background`: runs this program again as a daemon without a terminal, and waits until
+//! its mounts are usable.
 //!
-//! The daemon reports through its standard output, which is a pipe to the one who waits: the
-//! lines to show, then [`READY`]. If the pipe ends without that word, the lines are why not.
+//! The daemon reports through its standard output, a pipe that its parent reads: the lines to
+//! print, then [`READY`]. If the pipe ends without that word, the start has failed, and the lines
+//! are the error messages.
 
 use super::exit::{CliError, CliResult, Exit};
 use super::output;
@@ -18,14 +20,14 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
-/// The hidden option by which the daemon knows that somebody waits for its report.
+/// The hidden option that tells the daemon that its parent waits for a report.
 pub(super) const DETACHED: &str = "--detached";
-/// Said when the mounts can be used.
+/// The last line of the report: the mounts are usable.
 pub(super) const READY: &str = "ready";
-/// Where a daemon without terminal writes what happens.
+/// The log file of a daemon without a terminal, in its state directory.
 const LOG: &str = "latchfs.log";
 
-/// Starts the daemon with this process's own arguments; returns when it is ready.
+/// Starts the daemon with this process's own arguments, and returns when it is ready.
 pub(super) fn start(state: Option<&Path>) -> CliResult {
     let mut child = spawn(state).map_err(|error| {
         CliError::system("the daemon can't be started in the background", &error)
@@ -43,7 +45,7 @@ pub(super) fn start(state: Option<&Path>) -> CliResult {
 
 #[allow(unsafe_code)]
 fn spawn(state: Option<&Path>) -> io::Result<Child> {
-    // The program that runs, even when another has been installed under its name since.
+    // The file that runs now, even if another version has been installed under its name since.
     let mut command = Command::new("/proc/self/exe");
     let mut args = std::env::args_os();
     command.arg0(args.next().unwrap_or_else(|| "latchfs".into()));
@@ -88,13 +90,13 @@ fn never_ready(mut child: Child, report: &str, state: Option<&Path>) -> CliError
     }
 }
 
-/// In the daemon: is called by its name in `ps`, and not after the file that it was started by.
+/// In the daemon: sets the name that `ps` shows, which would otherwise be `exe`.
 pub(super) fn take_name() {
-    // For show only.
+    // An error is ignored: the name is only displayed.
     let _ = std::fs::write("/proc/self/comm", "latchfs");
 }
 
-/// In the daemon: tells a service manager that asked for it (`Type=notify`) that all is mounted.
+/// In the daemon: notifies a service manager that requests it (`Type=notify`) that all is mounted.
 pub(super) fn notify_manager() {
     if let Some(socket) = std::env::var_os("NOTIFY_SOCKET")
         && let Err(error) = send_ready(socket.as_bytes())
@@ -114,15 +116,16 @@ fn send_ready(socket: &[u8]) -> io::Result<()> {
     UnixDatagram::unbound()?.send_to_addr(b"READY=1", &address).map(|_| ())
 }
 
-/// In the daemon: tells the one who waits that it may go, and lets go of the terminal.
+/// In the daemon: ends the report to the waiting parent with [`READY`], and detaches from the
+/// terminal.
 #[allow(unsafe_code)]
 pub(super) fn ready() -> CliResult {
     output::line(READY)?;
     let away = |error: io::Error| CliError::system("the daemon can't leave its terminal", &error);
-    // No directory may be kept busy by a daemon that happens to have been started in it.
+    // A daemon must not keep the directory busy in which it happens to have been started.
     std::env::set_current_dir("/").map_err(away)?;
     let null = OpenOptions::new().write(true).open("/dev/null").map_err(away)?;
-    // SAFETY: both are open descriptors; the pipe behind standard output is closed by this.
+    // SAFETY: both are open descriptors. The pipe behind standard output is closed by this call.
     match unsafe { libc::dup2(std::os::fd::AsRawFd::as_raw_fd(&null), libc::STDOUT_FILENO) } {
         -1 => Err(away(io::Error::last_os_error())),
         _ => Ok(()),
@@ -134,7 +137,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_service_manager_is_told() {
+    fn readiness_is_sent_to_the_service_manager() {
         let name = format!("latchfs-test-notify-{}", std::process::id());
         let address = SocketAddr::from_abstract_name(&name).expect("a short name");
         let manager = UnixDatagram::bind_addr(&address).expect("a fresh name");

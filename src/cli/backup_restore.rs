@@ -1,4 +1,5 @@
-//! `cluster reset`, `backup` and `restore`: what concerns all locks at once.
+//! The commands that affect all locks at once: `cluster reset`, `cluster backup` and `cluster
+//! restore`.
 
 use super::environment::own_client;
 use super::exit::{CliError, CliResult, Exit};
@@ -43,7 +44,7 @@ pub(super) struct ResetArgs {
 /// `cluster backup`.
 #[derive(Debug, clap::Args)]
 pub(super) struct BackupArgs {
-    /// Where to write it; what is there is replaced when all of it has come
+    /// The file to write; an older file there is replaced when the backup is complete
     #[arg(value_name = "FILE")]
     file: PathBuf,
 }
@@ -61,12 +62,12 @@ pub(super) struct RestoreArgs {
     #[arg(long, value_name = "DURATION", value_parser = parse_span,
         conflicts_with = "old_holders_are_gone")]
     hold_off: Option<Span>,
-    /// Grant at once: it is known that nobody believes any more to hold anything
+    /// Grant at once: it is certain that no client still relies on an old lease
     #[arg(long)]
     old_holders_are_gone: bool,
 }
 
-/// Takes from clients what they hold and wait for.
+/// Takes the leases and queue places of the selected clients away (`cluster reset`).
 pub(super) fn reset(args: &ResetArgs, servers: &[String], key: &ServerKeyArgs) -> CliResult {
     let reason = StealReason::parse(&args.reason).ok_or_else(|| {
         CliError::usage("a reset needs a short reason, which the holders will read")
@@ -82,22 +83,22 @@ pub(super) fn reset(args: &ResetArgs, servers: &[String], key: &ServerKeyArgs) -
     let remote = server_options::connect(&key.access(&servers.join(","))?, None)?;
     let (send, answer) = channel();
     let op = Op::Reset(Reset { whose, by, reason });
-    // The receiver waits for this answer below.
+    // Sending can't fail: the receiver waits for this answer below.
     remote.submit(op.into(), Retry::Never, Box::new(move |answer| drop(send.send(answer))));
     let failed =
         |failure: Unanswered| Err(CliError::Said(Exit::of(failure.kind()), failure.to_string()));
     match answer.recv() {
         Ok(Ok(Ok(Outcome::Reset { holds, waits }))) => {
-            output::line(&format!("took away {holds} held locks and {waits} places in line"))
+            output::line(&format!("ended {holds} holds and {waits} waits"))
         }
-        Ok(Ok(Ok(_))) => Err(CliError::unavailable("the server answered what was not asked")),
+        Ok(Ok(Ok(_))) => Err(CliError::unavailable("the server sent an unexpected answer")),
         Ok(Ok(Err(refusal))) => failed(Unanswered::Refused(refusal)),
         Ok(Err(why)) => failed(Unanswered::Unavailable(why)),
         Err(_) => Err(CliError::unavailable("the server was not asked; try again")),
     }
 }
 
-/// Writes all that a server knows to a file.
+/// Writes a backup of the first server that answers, with the whole state of its engine, to a file.
 pub(super) fn back_up(args: &BackupArgs, servers: &[String], key: &ServerKeyArgs) -> CliResult {
     let mut last = CliError::usage("--server names no server");
     for url in server_options::urls(&servers.join(",")) {
@@ -128,10 +129,10 @@ fn fetch(access: &ServerAccess) -> CliResult<Vec<u8>> {
     })
 }
 
-/// Puts a backup in its place, if it can be read.
+/// Writes a backup to `file` atomically, after it has checked that the backup can be read.
 fn keep(file: &Path, url: &str, bytes: &[u8]) -> CliResult {
     let backup = backup::read(bytes).map_err(|error| {
-        CliError::unavailable(format!("what {url} has sent can't be used: {error}"))
+        CliError::unavailable(format!("the answer of {url} can't be used: {error}"))
     })?;
     let beside = file.with_extension("part");
     let written = OpenOptions::new()
@@ -161,7 +162,7 @@ fn keep(file: &Path, url: &str, bytes: &[u8]) -> CliResult {
     ))
 }
 
-/// Begins a new cluster with what a backup has.
+/// Creates the data directory of the first node of a new cluster from a backup.
 pub(super) fn restore(args: &RestoreArgs) -> CliResult {
     let file = args.file.display();
     let bytes = fs::read(&args.file)

@@ -1,4 +1,4 @@
-//! `cert`: a small certificate authority for the machines of a home.
+//! The `cert` command: a small certificate authority for the machines of a home.
 
 use super::exit::{CliError, CliResult};
 use super::output;
@@ -18,7 +18,7 @@ pub(super) struct CertArgs {
 
 #[derive(Debug, Subcommand)]
 enum CertCommand {
-    /// The authority itself: ca.pem for every machine, ca.key for nobody
+    /// The authority itself: copy ca.pem to every machine, and keep ca.key private
     Ca,
     /// A server, under the names and addresses by which clients find it
     Server {
@@ -34,7 +34,7 @@ enum CertCommand {
     },
     /// A secret for all nodes of a cluster, instead of a certificate for each: peers.pem
     Secret,
-    /// A client: it may speak as NAME, and as NAME:USER
+    /// A client: it may act as NAME, and as NAME:USER
     Client {
         /// The client, such as laptop1
         #[arg(value_name = "NAME", value_parser = file_name)]
@@ -42,7 +42,7 @@ enum CertCommand {
     },
 }
 
-/// The name becomes that of a file.
+/// Parses the name of a peer or client, which also becomes the name of its files.
 fn file_name(text: &str) -> Result<String, &'static str> {
     let is_fine = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
     match text {

@@ -1,5 +1,5 @@
-//! The processes of a command: its group, what left the group, the signals between us and them,
-//! and the terminal.
+//! Process control for `run`: the command's process group, its descendants that have left the
+//! group, signal forwarding, and the foreground group of the terminal.
 
 #[cfg(target_os = "linux")]
 use std::fs;
@@ -11,7 +11,7 @@ use std::ptr;
 use std::thread;
 use std::time::Duration;
 
-/// Signals that are forwarded to the command.
+/// Signals that `run` forwards to its command.
 const PASSED_ON: [libc::c_int; 8] = [
     libc::SIGINT,
     libc::SIGTERM,
@@ -22,22 +22,24 @@ const PASSED_ON: [libc::c_int; 8] = [
     libc::SIGWINCH,
     libc::SIGCONT,
 ];
-/// Between two looks at whether all are dead.
+/// The interval between two checks for dead processes, and for pending signals where `sigtimedwait`
+/// is missing.
 const LOOK: Duration = Duration::from_millis(10);
-/// So often it is looked in a row: a process that SIGKILL does not end hangs in the kernel.
+/// The maximum number of checks after SIGKILL: a process that survives longer hangs in the kernel.
 const LOOKS_MAX: usize = 500;
 
-/// Signals that wait to be taken by this thread.
+/// Blocked signals, which this process receives synchronously by [`Signals::next`].
 pub(super) struct Signals(libc::sigset_t);
 
-/// A command that runs, with all that it started.
+/// A running command, with all processes that it has started.
 pub(super) struct Group {
     pid: libc::pid_t,
-    /// Our own group, where a terminal is handed back and forth.
+    /// The group `own` of [`Group::start`], if the command was given the terminal: the terminal
+    /// goes back to that group when the command stops or ends.
     terminal_of: Option<libc::pid_t>,
-    /// Its first process has ended, so that its number may name another group soon.
+    /// Whether the first process has ended: its pid may then soon name another group.
     has_ended: bool,
-    /// The user has stopped it at the terminal, and has not continued it.
+    /// Whether the user has stopped the command at the terminal and not continued it yet.
     is_stopped: bool,
 }
 
@@ -52,7 +54,7 @@ fn empty_set() -> libc::sigset_t {
 }
 
 impl Signals {
-    /// Lets the signals wait from now on, here and in threads that are made later.
+    /// Blocks the signals from now on, in this thread and in threads that are made later.
     #[allow(unsafe_code)]
     pub(super) fn take() -> io::Result<Self> {
         let mut set = empty_set();
@@ -71,7 +73,7 @@ impl Signals {
         if result == 0 { Ok(Self(set)) } else { Err(io::Error::from_raw_os_error(result)) }
     }
 
-    /// Lets them through again.
+    /// Unblocks the signals.
     #[cfg(target_os = "linux")]
     #[allow(unsafe_code)]
     pub(super) fn let_through(&self) {
@@ -81,7 +83,7 @@ impl Signals {
         }
     }
 
-    /// The next signal, if one comes in time.
+    /// Returns the next signal, if one arrives within `patience`.
     #[cfg(target_os = "linux")]
     #[allow(unsafe_code)]
     pub(super) fn next(&self, patience: Duration) -> Option<libc::c_int> {
@@ -95,7 +97,8 @@ impl Signals {
         (signal > 0).then_some(signal)
     }
 
-    /// The same where no system call waits for signals and for the time: it looks now and then.
+    /// Returns the next signal, if one arrives within `patience`. It polls, because this system has
+    /// no `sigtimedwait`.
     #[cfg(not(target_os = "linux"))]
     #[allow(unsafe_code)]
     pub(super) fn next(&self, patience: Duration) -> Option<libc::c_int> {
@@ -124,7 +127,7 @@ impl Signals {
     }
 }
 
-/// Has the command start with no signal blocked.
+/// Makes the command start with no signal blocked.
 #[allow(unsafe_code)]
 pub(super) fn unblock(command: &mut Command) {
     let none = empty_set();
@@ -178,7 +181,8 @@ impl Group {
         }
     }
 
-    /// Buries what has ended; the command's own end is told.
+    /// Reaps all children that have ended, and returns the exit status of the command if it is
+    /// among them.
     #[allow(unsafe_code)]
     pub(super) fn reap(&mut self) -> Option<ExitStatus> {
         let mut ended = None;
@@ -205,9 +209,9 @@ impl Group {
         ended
     }
 
-    /// The user has stopped the command at the terminal, and means the front process as well: the
-    /// shell gets the terminal, until it continues that process, which passes SIGCONT on. This
-    /// process goes on, for it renews the lease.
+    /// Stops the front process too when the user has stopped the command at the terminal, and gives
+    /// the terminal to the shell. When the shell continues the front process, that forwards
+    /// SIGCONT. This process keeps running, because it renews the lease.
     fn stop_with_it(&mut self) {
         let Some(own) = self.terminal_of else { return };
         self.is_stopped = true;
@@ -223,7 +227,7 @@ impl Group {
         }
     }
 
-    /// Gives the terminal to the command, if the shell has given it to our own group.
+    /// Gives the terminal to the command's group, if the shell has given it to the group `own`.
     #[allow(unsafe_code)]
     fn give_terminal(&self) {
         let Some(own) = self.terminal_of else { return };
@@ -258,8 +262,9 @@ impl Group {
         if cfg!(target_os = "linux") { is_childless() } else { self.left().is_empty() }
     }
 
-    /// Ends the group and all that has left it: asks first, and kills after `notice`. Returns
-    /// whether all are dead: a process that another user owns, or that hangs in the kernel, is not.
+    /// Ends the group and all processes that have left it: sends SIGTERM first, and SIGKILL after
+    /// `notice`. Returns whether all are dead: a process that another user owns, or that hangs in
+    /// the kernel, is not.
     pub(super) fn end_all(&mut self, notice: Duration) -> bool {
         if self.is_dead() {
             return true;
@@ -281,7 +286,7 @@ impl Group {
             if self.is_dead() {
                 return true;
             }
-            // Again and again: they may have made others meanwhile.
+            // Repeated, because the processes may fork in the meantime.
             self.signal(libc::SIGKILL);
             for pid in self.left() {
                 kill(pid, libc::SIGKILL);
@@ -298,7 +303,7 @@ impl Group {
 fn is_childless() -> bool {
     let mut found = MaybeUninit::uninit();
     let flags = libc::WEXITED | libc::WNOHANG | libc::WNOWAIT;
-    // SAFETY: the structure is a valid place to write to, and nobody reads it.
+    // SAFETY: the structure is a valid place to write to, and is never read.
     let result = unsafe { libc::waitid(libc::P_ALL, 0, found.as_mut_ptr(), flags) };
     result < 0 && io::Error::last_os_error().raw_os_error() == Some(libc::ECHILD)
 }
@@ -328,7 +333,8 @@ pub(super) fn kill(pid: libc::pid_t, signal: libc::c_int) {
     unsafe { libc::kill(pid, signal) };
 }
 
-/// The number of threads in `/proc/PID/stat`, behind the command: field 20 of all, from 1.
+/// The index of `num_threads`, field 20 of `/proc/PID/stat`, among the fields after the command
+/// name.
 #[cfg(target_os = "linux")]
 const THREADS_FIELD: usize = 20 - 3;
 

@@ -1,5 +1,5 @@
-//! `cluster`: shows the nodes, and changes their membership: promotes a learner, removes a node,
-//! hands leadership over.
+//! The `cluster` command: shows the nodes of a cluster, promotes and removes nodes, and transfers
+//! leadership.
 
 use super::backup_restore;
 use super::exit::CliResult;
@@ -9,9 +9,9 @@ use crate::time::Span;
 use clap::Subcommand;
 use serde_json::Value;
 
-/// How long an answer may take; a change may have to send a new node all there is.
+/// Timeout of a membership change, which may have to send the whole state to a new node.
 const PATIENCE: Span = Span::from_secs(70);
-/// The same of a question, for which a server has no work to do.
+/// Timeout of a query, for which a server has no work to do.
 const LOOK_PATIENCE: Span = Span::from_secs(10);
 
 const HEAD: [&str; 11] = [
@@ -77,18 +77,18 @@ enum ClusterCommand {
         #[arg(value_name = "ID")]
         id: u64,
     },
-    /// Take from clients whatever they hold and wait for
+    /// End all holds and waits of clients
     ///
-    /// Holders are told, the reason is logged, and for a second nobody may use what they held; then
-    /// it goes to whoever is next in line. Needs credentials that may steal and see all locks.
+    /// The holders are notified, the reason is logged, and for a second no client may use the locks;
+    /// then the next waiters get them. Needs credentials that may steal and see all locks.
     Reset(backup_restore::ResetArgs),
     /// Write all that the server knows to a file, while it goes on
     Backup(backup_restore::BackupArgs),
-    /// Begin a new cluster with what a backup has, when all nodes of the old one are lost
+    /// Begin a new cluster from a backup, when all nodes of the old one are lost
     ///
-    /// Nothing that was held goes on: others may have got it since. Tokens go on above all that
-    /// were ever given out. For some time nothing is granted, since somebody may still believe to
-    /// hold what the lost servers have granted. The old servers must be gone for good.
+    /// No lease of the backup continues: other clients may have got the locks since. New tokens are
+    /// above all earlier ones. For some time no lock is granted, because a client may still rely on
+    /// a lease of the lost servers. The old servers must be gone for good.
     Restore(backup_restore::RestoreArgs),
     /// Let another node lead
     Transfer {
@@ -136,7 +136,7 @@ impl ClusterArgs {
         if self.json { output::json(&answer) } else { output::line(done) }
     }
 
-    /// Asks the first server that answers.
+    /// Sends a request to each server in turn, and returns the answer of the first that gives one.
     fn ask(&self, method: &str, path: &str) -> CliResult<Value> {
         let patience = if method == "GET" { LOOK_PATIENCE } else { PATIENCE };
         let answer =
@@ -145,7 +145,7 @@ impl ClusterArgs {
     }
 }
 
-/// The report as people read it.
+/// Formats the report as a table for people.
 fn table(report: &Value) -> String {
     let nodes: Vec<_> = report["nodes"].as_array().into_iter().flatten().collect();
     let mut rows = vec![HEAD.map(str::to_owned)];
@@ -187,7 +187,7 @@ fn row(node: &Value) -> [String; HEAD.len()] {
     [id, name, role, peers, clients, term, log, applied, lag, sync, heard]
 }
 
-/// How long the disk takes: half the time, and at most.
+/// Formats a node's fsync latency: the median and the maximum.
 fn syncs(node: &Value) -> String {
     let millis = |field: &str| {
         let hundredths = node[field].as_u64()?.div_ceil(10);
@@ -217,7 +217,7 @@ fn remarks(report: &Value, nodes: &[&Value]) -> Vec<String> {
     let there = voters.iter().filter(|node| node["reachable"] == true).count();
     let majority = voters.len() / 2 + 1;
     if report["leader"].is_null() {
-        lines.push("nobody leads: nothing is granted, and nothing expires".to_owned());
+        lines.push("no leader: no lock is granted, and none expires".to_owned());
     }
     match voters.len() {
         0 | 1 => {}
@@ -247,7 +247,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn a_report_is_read_at_a_glance() {
+    fn report_is_formatted_as_a_table() {
         let node = |id, role: &str, reachable: bool| {
             json!({
                 "id": id, "name": "box", "role": role, "address": "10.0.0.1:7100",
@@ -271,6 +271,6 @@ mod tests {
         assert!(lines[6].contains("remove 9"), "{text}");
         let two = json!([node(1, "voter", false), node(7, "voter", true)]);
         let text = table(&json!({ "leader": null, "nodes": two }));
-        assert!(text.contains("nobody leads") && text.contains("1 of 2 voters answer"), "{text}");
+        assert!(text.contains("no leader") && text.contains("1 of 2 voters answer"), "{text}");
     }
 }

@@ -42,13 +42,13 @@ Examples:
   latchfs serve                                 on http://127.0.0.1:8080, until Ctrl-C
   curl -X POST 'localhost:8080/lock?client=laptop1&ttl=30s'
   curl -X POST 'localhost:8080/locks/team/build?client=laptop1&wait=10m'
-  curl -N localhost:8080/events                 what happens, as it happens";
+  curl -N localhost:8080/events                 events as they happen";
 
 const CERT_EXAMPLES: &str = "\
 Examples:
   latchfs cert ca
   latchfs cert server box.local 192.168.1.2
-  latchfs cert client laptop1                   it may speak as laptop1 and laptop1:USER
+  latchfs cert client laptop1                   it may act as laptop1 and laptop1:USER
   latchfs serve --listen 0.0.0.0:8443 --tls-cert latchfs-certs/server.pem \\
     --tls-key latchfs-certs/server.key --client-ca latchfs-certs/ca.pem";
 
@@ -60,7 +60,7 @@ Examples:
 
 const EVENTS_EXAMPLES: &str = "\
 Examples:
-  latchfs events            all that happens from now on
+  latchfs events            all events from now on
   latchfs events team/      to locks whose names begin so
   latchfs events --since 0 --json | jq -c 'select(.event == \"stolen\")'";
 
@@ -73,7 +73,7 @@ Examples:
 
 const RUN_EXAMPLES: &str = "\
 Examples:
-  latchfs run build -- ./build               waits in line, runs, releases
+  latchfs run build -- ./build               waits in the queue, runs, releases
   latchfs run build --wait 10m -- ./build    exits with 75 when it has waited so long
   latchfs run build --try -- ./build         exits with 75 if another has it
   latchfs run backup --slot 2026-01-15 -- ./backup   on one of many hosts, once
@@ -103,7 +103,7 @@ Examples:
     about = ABOUT,
     long_about = LONG_ABOUT,
     after_long_help = format!("{EXAMPLES}\n\n{}", Exit::table()),
-    // Without a line between the three, all of it fits a screen.
+    // Without blank lines between its parts, the help fits a screen.
     help_template = "{about-with-newline}{usage-heading} {usage}\n{all-args}{after-help}",
     max_term_width = 100,
     disable_help_subcommand = true
@@ -121,40 +121,40 @@ enum CliCommand {
     /// Serve locks to other machines over HTTP
     #[command(after_long_help = SERVE_EXAMPLES)]
     Serve(serve::ServeArgs),
-    /// Make a certificate authority, and what it signs: a server, clients
+    /// Make a certificate authority, and certificates for a server, clients
     #[command(after_long_help = CERT_EXAMPLES)]
     Cert(cert::CertArgs),
-    /// Show the nodes that decide together, and change who they are
+    /// Show the nodes of the cluster, and change its members
     #[command(after_long_help = CLUSTER_EXAMPLES)]
     Cluster(cluster::ClusterArgs),
     /// Unmount it; a busy mount is detached, a stale one removed
     Umount(umount::UmountArgs),
-    /// Show what is held, and by whom
+    /// Show the held locks and their holders
     #[command(after_long_help = LS_EXAMPLES)]
     Ls(ls::ListArgs),
     /// Show one lock, also a free one
     Status(lock_commands::StatusArgs),
-    /// Take a lock, or renew it if you have it already
+    /// Take a lock that nobody holds; with --reentrant also renew your own
     #[command(after_long_help = ACQUIRE_EXAMPLES)]
     Acquire(lock_commands::AcquireArgs),
-    /// Wait in line for a lock, and have it when this returns
+    /// Wait in the queue of a lock, and hold it when this returns
     Wait(lock_commands::WaitArgs),
     /// Make a lease last for another ttl
     Renew(lock_commands::RenewArgs),
     /// Give a lock back
     Release(lock_commands::ReleaseArgs),
-    /// Take a lock from its holder; root and whoever mounted may
+    /// Take a lock from its holder; for root and the user who mounted
     ///
-    /// The holder is told, the reason is logged, and for a second nobody may use the lock:
-    /// this command answers when you may.
+    /// The holder is notified, the reason is logged, and for a second no client may use the lock:
+    /// this command returns when you may.
     Steal(lock_commands::StealArgs),
-    /// Show what happens as it happens, until Ctrl-C
+    /// Show events as they happen, until Ctrl-C
     #[command(after_long_help = EVENTS_EXAMPLES)]
     Events(events::EventsArgs),
     /// Run a command under a lock: wait for it, keep it while the command runs, give it back
     #[command(after_long_help = RUN_EXAMPLES)]
     Run(run::RunArgs),
-    /// Look at all that a mount needs, and say what to mend
+    /// Check all that a mount needs, and say how to fix what is wrong
     Doctor(doctor::DoctorArgs),
     /// Try a whole cluster on virtual time, with all that may go wrong
     ///
@@ -162,10 +162,10 @@ enum CliCommand {
     /// meanwhile. If they saw anything that must not be it is said, and the exit code is 1.
     #[command(after_long_help = SIM_EXAMPLES)]
     Sim(sim::SimArgs),
-    /// Print what a shell needs to complete these commands
+    /// Print the shell completions of these commands
     Completions(generate::CompletionsArgs),
     /// Print the manual page: 'latchfs man | man -l -'
-    // The short list of commands fits a screen, and whoever packages this knows of it.
+    // Hidden, so that the short list of commands fits a screen; packagers know this command.
     #[command(hide = true)]
     Man(generate::ManArgs),
 }
@@ -206,7 +206,7 @@ fn run(command: &CliCommand) -> CliResult {
     }
 }
 
-/// clap's own answers: the help, the version, or what was wrong.
+/// Prints the output of clap itself (help, version or usage error), and returns the exit code.
 fn misused(error: &clap::Error) -> ExitCode {
     if !error.use_stderr() {
         // An error is ignored: the reader of a closed pipe has read enough.
@@ -216,13 +216,14 @@ fn misused(error: &clap::Error) -> ExitCode {
     let text = error.to_string();
     let _ = match text.strip_prefix("error: ") {
         Some(wrong) => write!(std::io::stderr().lock(), "latchfs: {wrong}"),
-        // Nothing was said, so all that can be is shown.
+        // There is no error message: clap shows the help, because the subcommand is missing.
         None => write!(std::io::stderr().lock(), "{text}"),
     };
     Exit::Usage.into()
 }
 
-/// The log goes to standard error. A daemon without terminal tells more, and when.
+/// Starts logging to standard error. For a daemon in the background, whose standard error is a log
+/// file, it also logs the level `info`, with timestamps.
 fn start_log(command: &CliCommand) {
     let in_log_file = matches!(command, CliCommand::Mount(args) if args.detached);
     let level = if in_log_file { LevelFilter::Info } else { LevelFilter::Warn };
@@ -243,7 +244,7 @@ mod tests {
         Cli::command().debug_assert();
     }
 
-    /// The arguments that a property list of `contrib/launchd` has launchd start a program with.
+    /// Returns the arguments with which a property list of `contrib/launchd` starts the program.
     fn arguments(plist: &str) -> Vec<&str> {
         let (_, rest) = plist.split_once("<key>ProgramArguments</key>").expect("it starts one");
         let (array, _) = rest.split_once("</array>").expect("the arguments are a list");
@@ -252,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn launchd_is_told_what_is_understood() {
+    fn launchd_arguments_are_valid() {
         let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/contrib/launchd");
         let mut commands = Vec::new();
         for file in std::fs::read_dir(folder).expect("it is there") {
@@ -284,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn durations_are_checked_at_once() {
+    fn durations_are_checked_by_the_parser() {
         let wrong = |args: &[&str]| Cli::try_parse_from(args).expect_err("refused").to_string();
         let short = wrong(&["latchfs", "mount", "x", "--ttl", "500ms"]);
         assert!(short.contains("a ttl is at least 1s"), "{short}");

@@ -7,11 +7,11 @@ use crate::fuse::mount::client_of_user;
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
-/// The client that this host is.
+/// Returns the client id of this host: its name.
 pub(super) fn host() -> CliResult<ClientId> {
     let name = host_name();
     ClientId::parse(name.trim()).map_err(|_| {
-        CliError::usage("this host has no usable name; say who this client is by --client NAME")
+        CliError::usage("this host has no usable name; name this client by --client NAME")
     })
 }
 
@@ -30,12 +30,12 @@ pub(super) fn host_name() -> String {
     String::from_utf8_lossy(text.unwrap_or_default()).into_owned()
 }
 
-/// The client of whoever runs this process: its host and user.
+/// Returns the client id of the user that runs this process: the host's name and the user's.
 pub(super) fn own_client() -> CliResult<ClientId> {
     Ok(client_of_user(&host()?))
 }
 
-/// The state directory: `None` for none.
+/// Returns the state directory given on the command line, or the default; `None` if it is 'none'.
 pub(super) fn state_dir(said: Option<&OsStr>) -> CliResult<Option<PathBuf>> {
     match said {
         Some(none) if none == "none" => Ok(None),
@@ -63,7 +63,7 @@ pub(super) fn absolute(path: &Path) -> CliResult<PathBuf> {
         .map_err(|error| CliError::system("the current directory can't be found", &error))
 }
 
-/// `LATCHFS_SERVER`; an empty one counts as none.
+/// Returns the URL in `LATCHFS_SERVER`. An empty value counts as unset.
 pub(super) fn server_of_environment() -> CliResult<Option<String>> {
     let Some(url) = std::env::var_os("LATCHFS_SERVER").filter(|url| !url.is_empty()) else {
         return Ok(None);

@@ -1,4 +1,5 @@
-//! `events`: what happens, line by line, until Ctrl-C or until nobody reads any more.
+//! The `events` command: prints events, one per line, until Ctrl-C or until the reader of its
+//! output has gone.
 
 use super::exit::{CliError, CliResult};
 use super::mount_client::no_answer;
@@ -16,15 +17,15 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
-/// Events taken from a server's feed at once.
+/// The maximum number of events taken from a server's event stream at once.
 const EVENTS_MAX: usize = 256;
-/// As much as one read of the stream gives.
+/// The size of the buffer for one read of the stream.
 const BUFFER_BYTES: usize = 64 << 10;
 
 /// `events`.
 #[derive(Debug, clap::Args)]
 pub(super) struct EventsArgs {
-    /// Only what happens to locks whose names begin so
+    /// Only events of locks whose names begin with this
     #[arg(value_name = "PREFIX", default_value = "", hide_default_value = true)]
     prefix: String,
     #[command(flatten)]
@@ -67,7 +68,7 @@ pub(super) fn run(args: &EventsArgs) -> CliResult {
     }
 }
 
-/// The same from a server.
+/// Prints the events of a server; never returns except with an error.
 fn follow(args: &EventsArgs, locks: &Locks) -> CliResult {
     let mut watch = locks.subscribe(args.since);
     let (send, news) = std::sync::mpsc::channel();
@@ -99,15 +100,15 @@ fn follow(args: &EventsArgs, locks: &Locks) -> CliResult {
     }
 }
 
-/// Waits until there is something to read, or nobody to read what would be written.
+/// Waits until the stream has data. Fails if the reader of standard output has gone.
 #[allow(unsafe_code)]
 fn wait(stream: &File) -> CliResult {
     let mut files = [
         libc::pollfd { fd: stream.as_raw_fd(), events: libc::POLLIN, revents: 0 },
         libc::pollfd { fd: libc::STDOUT_FILENO, events: 0, revents: 0 },
     ];
-    // SAFETY: two valid pollfds that live until the call returns. An error is a signal's, and the
-    // read that follows finds nothing then.
+    // SAFETY: two valid pollfds that live until the call returns. After an error, which only a
+    // signal causes, the read that follows finds nothing.
     unsafe { libc::poll(files.as_mut_ptr(), 2, -1) };
     if files[1].revents & libc::POLLERR != 0 { Err(CliError::Pipe) } else { Ok(()) }
 }
@@ -140,7 +141,7 @@ fn concerns(event: &Value, prefix: &str) -> bool {
     prefix.is_empty() || event["event"] == "lost" || begins("name") || begins("to")
 }
 
-/// An event as people say it.
+/// Formats an event as a sentence for people.
 fn sentence(event: &Value) -> String {
     let of = Status(event);
     let span = |field| of.number(field).map(|ms| Span::from_millis(ms.unsigned_abs()).to_string());
@@ -218,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn a_prefix_chooses_locks() {
+    fn prefix_selects_events_by_lock_name() {
         let event = |name: &str| json!({"event": "granted", "name": name});
         assert!(concerns(&event("team/a"), "team/") && concerns(&event("x"), ""));
         assert!(!concerns(&event("x"), "team/"));

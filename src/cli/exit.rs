@@ -1,4 +1,4 @@
-//! How a command ends: its exit code, and the sentence that says why.
+//! The exit codes of commands, and the errors behind them.
 
 use crate::engine::RefusalKind;
 use crate::os_error::said;
@@ -6,22 +6,22 @@ use std::fmt::Write;
 use std::io;
 use std::process::ExitCode;
 
-/// The exit codes. The numbers are those of sysexits.h where it has the meaning.
+/// The exit codes. Their numbers are those of sysexits.h where it defines the meaning.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Exit {
-    /// Done.
+    /// The command has succeeded.
     Done,
-    /// `doctor` or `sim` has found something.
+    /// `doctor` has found a problem, or `sim` a violation.
     Findings,
     /// The command line, a name, a ttl or the like is wrong.
     Usage,
-    /// No mount, no daemon, no device, no state directory: it could not be asked or done.
+    /// No mount, daemon, device, state directory or answer. The outcome of a change is unknown.
     Unavailable,
-    /// Held by another, or a limit is reached.
+    /// The lock is held by another client, or a limit is reached.
     Conflict,
-    /// The tenure is over: expired, or a newer token is current.
+    /// The lease is over: it has expired, or a newer token is current.
     Lost,
-    /// Not the holder, or not allowed.
+    /// The client is not the holder, or is not allowed to do this.
     Denied,
 }
 
@@ -36,7 +36,6 @@ impl Exit {
         Self::Denied,
     ];
 
-    /// The number.
     pub(super) const fn code(self) -> u8 {
         match self {
             Self::Done => 0,
@@ -49,7 +48,7 @@ impl Exit {
         }
     }
 
-    /// The one with this number.
+    /// Returns the exit with this code.
     pub(super) fn of_code(code: u8) -> Option<Self> {
         Self::ALL.into_iter().find(|exit| exit.code() == code)
     }
@@ -69,7 +68,7 @@ impl Exit {
         }
     }
 
-    /// The table of section 7 of the design.
+    /// Returns the exit code for a kind of refusal.
     pub(super) const fn of(kind: RefusalKind) -> Self {
         match kind {
             RefusalKind::LockConflict | RefusalKind::Limit => Self::Conflict,
@@ -82,7 +81,7 @@ impl Exit {
         }
     }
 
-    /// All of them, one a line.
+    /// Formats the table of all exit codes for the help, one per line.
     pub(super) fn table() -> String {
         Self::ALL.iter().fold(String::from("Exit codes:"), |mut table, exit| {
             let _ = write!(table, "\n  {:<3} {}", exit.code(), exit.meaning());
@@ -100,11 +99,11 @@ impl From<Exit> for ExitCode {
 /// Why a command failed.
 #[derive(Debug)]
 pub(super) enum CliError {
-    /// To be said to the user.
+    /// A message that is still to be printed for the user.
     Said(Exit, String),
-    /// All has been said, or there is nothing to say.
+    /// Everything has been printed already, or there is nothing to print.
     Silent(Exit),
-    /// The reader has closed the pipe of our output: `latchfs ls | head -1`. That is no error.
+    /// The reader of our output has closed the pipe (`latchfs ls | head -1`). That is no error.
     Pipe,
 }
 
@@ -112,22 +111,22 @@ pub(super) enum CliError {
 pub(super) type CliResult<T = ()> = Result<T, CliError>;
 
 impl CliError {
-    /// Something that the user has to say differently.
+    /// Returns the error for wrong usage, which the user has to correct.
     pub(super) fn usage(sentence: impl Into<String>) -> Self {
         Self::Said(Exit::Usage, sentence.into())
     }
 
-    /// Something that is not there.
+    /// Returns the error for something that is missing or does not answer.
     pub(super) fn unavailable(sentence: impl Into<String>) -> Self {
         Self::Said(Exit::Unavailable, sentence.into())
     }
 
-    /// An error of the operating system: `what` names the operation that failed.
+    /// Returns the error for a failed system call. `what` names the operation.
     pub(super) fn system(what: &str, error: &io::Error) -> Self {
         Self::unavailable(format!("{what}: {}", said(error)))
     }
 
-    /// An error while writing to standard output.
+    /// Returns the error for a failed write to standard output.
     pub(super) fn output(error: &io::Error) -> Self {
         match error.kind() {
             io::ErrorKind::BrokenPipe => Self::Pipe,
@@ -141,7 +140,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn kinds_have_the_exit_codes_of_the_design() {
+    fn each_refusal_kind_has_its_exit_code() {
         let codes = RefusalKind::ALL.map(|kind| (kind.as_str(), Exit::of(kind).code()));
         assert_eq!(
             codes,
@@ -172,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reader_that_has_gone_is_no_error() {
+    fn closed_output_pipe_is_no_error() {
         let gone = CliError::output(&io::ErrorKind::BrokenPipe.into());
         assert!(matches!(gone, CliError::Pipe));
         let full = CliError::output(&io::ErrorKind::StorageFull.into());

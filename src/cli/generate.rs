@@ -1,4 +1,4 @@
-//! `completions` and `man`: made from the same definitions that the commands are read by.
+//! The `completions` and `man` commands, which generate their output from the clap definitions.
 
 use super::exit::{CliError, CliResult};
 use super::output;
@@ -51,11 +51,11 @@ fn script(shell: Shell, mut root: Command) -> String {
     String::from_utf8_lossy(&script).into_owned()
 }
 
-/// Headings of a page, and of a part of it.
+/// The roff macros for the heading of a section and of a subsection.
 const SECTION: &str = ".SH";
 const SUBSECTION: &str = ".SS";
 
-/// The program and all its commands on one page.
+/// Renders one manual page of the program and all its commands.
 fn whole_page(mut root: Command) -> io::Result<Option<String>> {
     root.build();
     let mut page = head(&root, "LATCHFS")?;
@@ -106,7 +106,7 @@ fn tail(command: &Command, heading: &str) -> String {
         let title = title.trim_end_matches(':').to_uppercase();
         let _ = writeln!(page, "{heading} \"{title}\"\n.nf");
         for line in lines.lines() {
-            // A line that began with a dot or a quote would be a command to roff.
+            // roff would take a line that begins with a dot or a quote for a command.
             let _ = writeln!(page, "\\&{}", line.replace('\\', "\\e").replace('-', "\\-"));
         }
         page += ".fi\n";
@@ -114,7 +114,8 @@ fn tail(command: &Command, heading: &str) -> String {
     page
 }
 
-/// Each part comes with the same two lines that define the apostrophe; one time is enough.
+/// Removes repeated definitions: each rendered part begins with the same two lines, which define
+/// the apostrophe.
 fn once_defined(page: &[u8], first: bool) -> String {
     let page = String::from_utf8_lossy(page);
     let definition = |line: &str| line.starts_with(".ie ") || line.starts_with(".el ");

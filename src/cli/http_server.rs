@@ -5,7 +5,7 @@ use super::output;
 use crate::server::http::{HttpConfig, HttpServer, HttpStartError, Listen};
 use crate::service::Locks;
 
-/// Reads tokens and certificates again, and says it when something is wrong with them.
+/// Reloads tokens and certificates, and reports the result on standard error.
 pub(super) fn reload(server: &HttpServer) {
     match server.reload() {
         Ok(()) => output::say("tokens and certificates were read again"),
@@ -13,7 +13,7 @@ pub(super) fn reload(server: &HttpServer) {
     }
 }
 
-/// Begins a server, and says where it listens.
+/// Starts a server, and prints the address at which it listens.
 pub(super) fn start(locks: Locks, config: &HttpConfig) -> CliResult<HttpServer> {
     let server = HttpServer::start(locks, config).map_err(|error| refused(&error))?;
     let (ttl, grace) = (config.ttl.span(), config.grace.span());

@@ -1,5 +1,5 @@
-//! Renewals of a mount's lease that is bound to no process: `run` renews it while anything lives
-//! that its command has started.
+//! Renewal of a mount's lease that is bound to no process: `run` renews it while any process that
+//! its command has started is alive.
 
 use super::exit::{CliError, Exit};
 use super::mount_client::LockClient;
@@ -11,9 +11,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
-/// The lease is renewed so many times in each ttl.
+/// The number of renewals in each ttl.
 const RENEWALS_PER_TTL: u64 = 4;
-/// How soon a renewal is tried again that got no answer.
+/// The delay before the retry of a renewal that got no answer.
 const RETRY: Span = Span::from_millis(100);
 
 /// Renews one lease on a thread of its own.
@@ -22,7 +22,8 @@ pub(super) struct LeaseRenewal {
 }
 
 impl LeaseRenewal {
-    /// Renews the lease `token` from now on, until it is refused or stopped.
+    /// Renews the lease `token` from now on, until a renewal is refused or [`Self::stop`] is
+    /// called.
     pub(super) fn start(
         client: Arc<dyn LockClient>,
         name: &LockName,
@@ -42,7 +43,7 @@ impl LeaseRenewal {
                 }
                 pause = match client.ask(&request) {
                     Ok(_) => period,
-                    // The lease is over, as the watcher of the lease finds as well.
+                    // The lease is over, which the lease watcher detects as well.
                     Err(CliError::Said(Exit::Lost | Exit::Denied, _)) => return,
                     Err(_) => RETRY.min(period),
                 };
@@ -51,7 +52,7 @@ impl LeaseRenewal {
         Ok(Self { stopped })
     }
 
-    /// Renews it no more: the lease ends with its ttl.
+    /// Stops the renewals: the lease ends with its ttl.
     pub(super) fn stop(&self) {
         self.stopped.store(true, Ordering::Release);
     }

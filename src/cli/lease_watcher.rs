@@ -1,9 +1,9 @@
-//! Watches a lease from outside of the daemon: until when the lock is surely ours.
+//! Watches a lease from outside of the daemon, to know until when it is surely valid.
 //!
-//! A thread reads the lock's status. On a mount it polls the status file, and so reads again as
+//! A thread reads the lock's status. On a mount it polls the status file, so that it reads again as
 //! soon as the phase or the holder changes; a server it queries periodically. A status is valid
-//! until the expiry that it shows, counted from before the request was sent; a read that fails
-//! changes nothing.
+//! until the expiry that it shows, counted from before the request was sent; a failed read changes
+//! nothing.
 
 use super::exit::CliResult;
 use super::mount_client::{LockClient, no_answer};
@@ -19,19 +19,21 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 
-/// Between two looks at most. A change is told by poll; the rest is learning of renewals.
+/// The maximum interval between two reads. `poll` reports changes at once; the interval only delays
+/// the knowledge of renewals.
 const LOOK_MAX: Span = Span::from_secs(1);
-/// The same with a ttl of 1 s, and between two looks that fail.
+/// The minimum interval between two reads, used with a ttl of 1 s and after a failed read.
 const LOOK_MIN: Span = Span::from_millis(100);
-/// More than a status has that is not shared by hundreds; then it is read in parts.
+/// The size of one read: larger than a status, unless hundreds share the lock; then it takes
+/// several reads.
 const STATUS_BYTES: usize = 16 << 10;
 
 /// Watches one lease on a thread of its own.
 pub(super) struct LeaseWatcher {
-    /// Until when it is surely ours, in nanoseconds of the boot clock. 0: it is over.
+    /// Until when the lease is surely valid, in nanoseconds of the boot clock. 0: it is over.
     sure: Arc<AtomicU64>,
     sight: LeaseReader,
-    /// Between two looks.
+    /// The maximum interval between two reads.
     period: Span,
 }
 
@@ -59,8 +61,8 @@ impl LeaseWatcher {
         Ok(Self { sure, sight, period })
     }
 
-    /// Reads on from now on, on a thread of its own, because a daemon that is stopped answers late
-    /// and must not block the caller. Calls `woken` when the lease ends earlier than was known.
+    /// Continues to read on a separate thread, because a suspended daemon answers late and must not
+    /// block the caller. Calls `woken` when the lease ends earlier than was known.
     pub(super) fn follow(self, woken: impl Fn() + Send + 'static) -> LeaseValidity {
         let Self { sure, mut sight, period } = self;
         let known = LeaseValidity { sure: Arc::clone(&sure), period };
@@ -78,39 +80,41 @@ impl LeaseWatcher {
     }
 }
 
-/// Until when the watched lease is surely ours.
+/// The time until which the watched lease is surely valid.
 pub(super) struct LeaseValidity {
     sure: Arc<AtomicU64>,
     period: Span,
 }
 
 impl LeaseValidity {
-    /// Until when it is surely ours, on the boot clock. `Time::ZERO`: it is over.
+    /// Returns until when the lease is surely valid, on the boot clock. `Time::ZERO`: it is over.
     pub(super) fn sure(&self) -> Time {
         Time::from_nanos(self.sure.load(Ordering::Acquire))
     }
 
-    /// How long one may sleep at most: a sleep does not count the sleep of the machine.
+    /// Returns the maximum time for which a caller may sleep: its sleep does not count the time for
+    /// which the machine is suspended.
     pub(super) const fn period(&self) -> Span {
         self.period
     }
 }
 
 impl LeaseReader {
-    /// On the tenure `token` of a lock of the mount at `dir`.
+    /// Returns a reader of the lease `token` on a lock of the mount at `dir`.
     pub(super) fn of_mount(dir: &Path, name: &LockName, token: u64) -> Self {
-        // So written, a name is a file whatever lies below it.
+        // With its slashes encoded, the name is that of a file even if other locks lie below it.
         let name = name.as_str().replace('%', "%25").replace('/', "%2F");
         let path = dir.join(".latchfs/status").join(format!("%2F{name}"));
         Self { through: StatusSource::Mount { dir: dir.into(), path, file: None }, token }
     }
 
-    /// On the tenure `token` of a lock of a server.
+    /// Returns a reader of the lease `token` on a lock of a server.
     pub(super) fn of_server(ask: Arc<dyn LockClient>, name: &LockName, token: u64) -> Self {
         Self { through: StatusSource::Server { ask, name: name.clone() }, token }
     }
 
-    /// Until when the tenure is surely ours, counted from before asking. `Time::ZERO`: it is over.
+    /// Returns until when the lease is surely valid, counted from before the request was sent.
+    /// `Time::ZERO`: it is over.
     fn look(&mut self) -> CliResult<Time> {
         let asked_at = boot_now();
         let status = self.through.status()?;
@@ -120,7 +124,7 @@ impl LeaseReader {
         Ok(left.map_or(Time::ZERO, |left| asked_at + Span::from_millis(left)))
     }
 
-    /// Sleeps until something has changed, or so long.
+    /// Sleeps until the status has changed, or for `period`.
     #[allow(unsafe_code)]
     fn rest(&self, period: Span) {
         let file = match &self.through {
@@ -132,14 +136,14 @@ impl LeaseReader {
         // SAFETY: one valid pollfd, which lives through the call.
         let ready = unsafe { libc::poll(&raw mut poll, 1, period.as_millis() as i32) };
         if ready < 0 || poll.revents & !libc::POLLPRI != 0 {
-            // The daemon is gone, which poll tells again and again.
+            // The daemon is gone, which `poll` reports at once each time.
             thread::sleep(LOOK_MIN.as_duration());
         }
     }
 }
 
 impl StatusSource {
-    /// The lock's status as it is now.
+    /// Returns the current status of the lock.
     fn status(&mut self) -> CliResult<Value> {
         match self {
             Self::Server { ask, name } => {
@@ -163,7 +167,7 @@ impl StatusSource {
     }
 }
 
-/// Reads a status from its beginning.
+/// Reads a whole status, from the beginning of its file.
 fn read(file: &File) -> io::Result<Value> {
     let (mut text, mut part) = (Vec::new(), vec![0; STATUS_BYTES]);
     loop {
@@ -178,9 +182,9 @@ fn read(file: &File) -> io::Result<Value> {
 mod tests {
     use super::*;
 
-    /// A file that says what a status says, and another instead of it.
+    /// Replaces a status file by hand, and reads it after each change.
     #[test]
-    fn what_was_seen_holds_until_something_else_is_seen() {
+    fn lease_validity_follows_the_status_file() {
         let dir = std::env::temp_dir().join(format!("latchfs-tenure-{}", std::process::id()));
         std::fs::create_dir_all(dir.join(".latchfs/status")).expect("ours");
         let status = dir.join(".latchfs/status/%2Fteam%2Fbuild");
@@ -195,7 +199,7 @@ mod tests {
         let sure = Time::from_nanos(seen.sure.load(Ordering::Relaxed));
         assert!(sure >= asked_at + Span::from_secs(60) && sure < boot_now() + Span::from_secs(60));
         assert_eq!(seen.period, LOOK_MAX);
-        // Of a shared lock it is one of several.
+        // The watched lease is one of several on a shared lock.
         say(r#"{"token": 3, "expires_in_ms": 1,
                 "holders": [{"token": 3, "expires_in_ms": 1},
                             {"token": 7, "expires_in_ms": 50}]}"#);

@@ -1,4 +1,4 @@
-//! `acquire`, `renew`, `release`, `steal`, `status`: one lock, one request, one answer.
+//! The commands about one lock: `acquire`, `wait`, `renew`, `release`, `steal` and `status`.
 
 use super::exit::{CliError, CliResult, Exit};
 use super::mount_client::{LockClient, own_status};
@@ -15,7 +15,8 @@ use std::os::unix::process::parent_id;
 use std::thread;
 use std::time::Duration;
 
-/// The steal grace is 1 s; what claims to be longer than this is a misunderstanding.
+/// Upper bound on the wait after a steal: the steal grace is 1 s, so a status that implies a longer
+/// wait is wrong.
 const STEAL_WAIT_MAX: Duration = Duration::from_secs(5);
 
 /// Arguments of every command about one lock.
@@ -39,7 +40,7 @@ pub(super) struct TermArgs {
     /// How long after that only you may take it back [default: the mount's]
     #[arg(long, value_name = "DURATION", value_parser = Grace::parse)]
     grace: Option<Grace>,
-    /// A word to whoever finds the lock held
+    /// Note shown to clients that find the lock held
     #[arg(long, value_name = "TEXT")]
     note: Option<String>,
 }
@@ -111,7 +112,7 @@ pub(super) struct StealArgs {
     /// How long the lease lasts unrenewed [default: the mount's]
     #[arg(long, value_name = "DURATION", value_parser = Ttl::parse)]
     ttl: Option<Ttl>,
-    /// A word to whoever finds the lock held
+    /// Note shown to clients that find the lock held
     #[arg(long, value_name = "TEXT")]
     note: Option<String>,
 }
@@ -175,7 +176,8 @@ pub(super) fn release(args: &ReleaseArgs) -> CliResult {
     })
 }
 
-/// The token of the lease that a release from this shell means: rule 3 of the design.
+/// Returns the token of the lease that a `release` without options releases: one acquired from this
+/// shell, or by an ended process of its login session. A lease of the shell itself comes first.
 fn token_of_shell(ask: &dyn LockClient, name: &LockName) -> CliResult<u64> {
     let mut answer = ask.ask(&request("status", name.as_str(), &[]))?;
     let (status, you) = (answer["status"].take(), answer["you"].take());
@@ -186,8 +188,8 @@ fn token_of_shell(ask: &dyn LockClient, name: &LockName) -> CliResult<u64> {
     if let Some((token, _)) = of_shell.max_by_key(|(_, maker)| is_shell(*maker)) {
         return Ok(*token);
     }
-    // The daemon is not asked to release what is not held: another program of this user could
-    // have acquired it meanwhile.
+    // No release is requested for a lease that was not found: another program of this user could
+    // have acquired the lock meanwhile.
     let sentence = match own.first() {
         Some((token, maker)) => not_from_here(name, *token, *maker),
         None => not_held(name, &status, &you),
@@ -195,7 +197,8 @@ fn token_of_shell(ask: &dyn LockClient, name: &LockName) -> CliResult<u64> {
     Err(CliError::Said(Exit::of(RefusalKind::LockNotHeld), sentence))
 }
 
-/// The leases of a client among the holders of a lock: their tokens, and which process made them.
+/// Returns the leases of a client among the holders of a lock: each token, and the process that
+/// acquired it.
 fn leases_of(status: &Value, client: &Value) -> Vec<(u64, Option<Maker>)> {
     let lease_of = |holder: &Value| {
         let maker = holder["holder_id"].as_str().and_then(Maker::parse);
@@ -264,7 +267,7 @@ pub(super) fn status(args: &StatusArgs) -> CliResult {
     }
     let CommandTarget { ask, name, .. } = args.lock.target.asking(&args.lock.name.name)?;
     let status = ask.status(&request("status", name.as_str(), &[]));
-    // Also, and above all, when there is no answer.
+    // Queried even if the status request has failed: a lost contact explains that failure.
     let contact = ask.about().ok().map(|mut about| about["contact"].take());
     if let Some(contact) = contact.as_ref().and_then(Value::as_str)
         && contact != "connected"
@@ -281,7 +284,8 @@ fn shown(args: &StatusArgs, status: &Value) -> CliResult {
     output::write(&page(Status(status), TerminalStyle::of_stdout()))
 }
 
-/// How long a stolen lock may not be used yet: what its lease has beyond a whole ttl.
+/// Returns how long a stolen lock may not be used yet: the part of its remaining time that exceeds
+/// its ttl.
 fn before_use(status: Status<'_>) -> Option<Duration> {
     let beyond = status.number("expires_in_ms")? - status.number("ttl_ms")?;
     let wait = Duration::from_millis(u64::try_from(beyond).ok()?);
@@ -334,7 +338,7 @@ impl TokenArg {
     }
 }
 
-/// To the millisecond: the display of a span is for people, and rounds.
+/// Formats milliseconds exactly: the display of a span is for people, and rounds.
 fn exact(millis: u64) -> String {
     format!("{millis}ms")
 }
@@ -344,7 +348,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_request_has_what_was_said_and_nothing_else() {
+    fn request_has_only_the_fields_that_are_given() {
         let term = TermArgs { ttl: Ttl::parse("1m30s").ok(), grace: None, note: Some("hi".into()) };
         let token = TokenArg { token: None };
         let request = request("renew", "team/build", &[&term.json(), &token.json()]);

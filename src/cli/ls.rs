@@ -1,4 +1,4 @@
-//! `ls`: what is held, and by whom.
+//! The `ls` command: lists the locks that are held, in grace or waited for, with their holders.
 
 use super::exit::CliResult;
 use super::output::{self, TerminalStyle};
@@ -6,15 +6,15 @@ use super::status_table::table;
 use super::target::TargetArgs;
 use serde_json::Value;
 
-/// How often `--watch` looks: times are shown by the second.
+/// The interval of `--watch`: times are displayed in seconds.
 const EVERY_MS: libc::c_int = 1_000;
-/// To the top left, and to there all is cleared.
+/// Moves the cursor to the top left, and clears the screen from there.
 const REDRAW: &str = "\x1b[H\x1b[J";
 
 /// `ls`.
 #[derive(Debug, clap::Args)]
 pub(super) struct ListArgs {
-    /// Only locks whose names begin so
+    /// Only locks whose names begin with this
     #[arg(value_name = "PREFIX", default_value = "", hide_default_value = true)]
     prefix: String,
     #[command(flatten)]
@@ -22,7 +22,7 @@ pub(super) struct ListArgs {
     /// Print a JSON array of statuses
     #[arg(long)]
     json: bool,
-    /// Go on, and show what changes, until Ctrl-C
+    /// Keep running and show changes, until Ctrl-C
     #[arg(long)]
     watch: bool,
     /// Stale read: the state of the first node that answers, however old, without asking the leader
@@ -66,7 +66,7 @@ pub(super) fn run(args: &ListArgs) -> CliResult {
     }
 }
 
-/// A status without what changes by itself.
+/// Returns a status without the fields that change with time alone.
 fn without_time(status: &Value) -> Value {
     let mut status = status.clone();
     if let Some(fields) = status.as_object_mut() {

@@ -1,8 +1,8 @@
 //! The command line.
 //!
-//! Where to look: `exit` and `output` say how a command ends; `target` finds the mount or the
-//! server that a command is about, and `mount_client` and `remote_client` speak with it; each
-//! command has a module of its own, and `command_line` names them all.
+//! Modules: `exit` and `output` define how a command ends; `target` finds the mount or the server
+//! that a command is about, and `mount_client` and `remote_client` send requests to it; each
+//! command has a module of its own, and `command_line` lists them all.
 
 mod exit;
 mod output;

@@ -1,4 +1,5 @@
-//! `mount`: the engine, the mounts on it, and the end of both.
+//! The `mount` command: opens the engine or connects to a server, mounts, and shuts both down in
+//! order.
 
 use super::access_options::AccessArgs;
 use super::argument_types::{DurationArg, address};
@@ -61,7 +62,7 @@ pub(super) struct MountArgs {
     /// Serve all users [default: as root]
     #[arg(long, overrides_with = "no_allow_other")]
     allow_other: bool,
-    /// Serve nobody but the one who mounts [default: as anybody but root]
+    /// Serve only the user who mounts [default: as anybody but root]
     #[arg(long, overrides_with = "allow_other")]
     no_allow_other: bool,
     /// Serve HTTP as well: unix:PATH, for this machine's users, or an address, by --tokens
@@ -112,7 +113,7 @@ enum ContentArg {
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
 enum HoldArg {
-    /// Renewals, by whoever holds it
+    /// By renewals of its holder
     Renewal,
     /// The login session that made it: released when its leader ends
     Session,
@@ -121,13 +122,13 @@ enum HoldArg {
 /// The address at which a mount serves HTTP.
 #[derive(Debug, Clone)]
 enum HttpAddress {
-    /// At an address.
+    /// A TCP address.
     Tcp(SocketAddr),
-    /// At a Unix socket.
+    /// The path of a Unix socket.
     Unix(PathBuf),
 }
 
-/// The place that `--listen` names.
+/// Parses the address of `--listen`.
 fn place(text: &str) -> Result<HttpAddress, String> {
     match text.strip_prefix("unix:") {
         Some("") => Err("name a file, such as unix:/run/latchfs.sock".to_owned()),
@@ -141,13 +142,13 @@ fn place(text: &str) -> Result<HttpAddress, String> {
 
 /// Events that the main thread of the daemon waits for.
 enum MountEvent {
-    /// A signal says that it is to end.
+    /// A signal requests the end of the daemon.
     End,
-    /// A mount is gone.
+    /// A mount has ended.
     Gone,
-    /// The server is to read its tokens and certificates again.
+    /// SIGHUP requests that the server reloads its tokens and certificates.
     Reload,
-    /// The engine can't go on.
+    /// The engine has failed for good.
     Failed(Stop),
 }
 
@@ -168,20 +169,21 @@ pub(super) fn run(args: &MountArgs) -> CliResult {
     }
     let done = serve(args, clients, &kept, server.as_deref());
     if let (true, Err(CliError::Said(_, sentence))) = (args.detached, &done) {
-        // The one who waits says it to the user; the log gets it by main.
+        // The parent process prints this line for the user; `main` writes the error to the log.
         output::line(sentence)?;
     }
     done
 }
 
-/// The server whose locks are mounted: the one that `--server` names, else the environment's.
+/// Returns the server whose locks are mounted: the one that `--server` names, else the one in the
+/// environment.
 fn server_url(args: &MountArgs) -> CliResult<Option<String>> {
     if args.server.is_some() {
         return Ok(args.server.clone());
     }
     let Some(url) = server_of_environment()? else { return Ok(None) };
     let engine_here = args.listen.is_some() || args.keep.is_said();
-    // The daemon in the background would repeat what the command has said.
+    // The parent process has printed this already, so a daemon in the background does not.
     if !args.detached {
         output::say(&if engine_here {
             format!(
@@ -204,7 +206,7 @@ fn serve(
     let (send, news) = mpsc::channel();
     let tell = |news: fn() -> MountEvent| {
         let send = send.clone();
-        // The channel outlives both: a failure to send means that nobody needs to know any more.
+        // The channel outlives both. If sending fails, no thread receives these events any more.
         move || drop(send.send(news()))
     };
     let http = listening(args, &clients)?;
@@ -234,7 +236,8 @@ fn serve(
     ended.and(decider.close())
 }
 
-/// Mounts on a server: each with a session of its own, so that each loses only its own.
+/// Serves mounts on a server. Each has a session of its own, so that the loss of a session affects
+/// one mount.
 fn serve_remote(
     args: &MountArgs,
     clients: &[ClientId],
@@ -260,8 +263,8 @@ fn serve_remote(
     served
 }
 
-/// How the HTTP server beside the mounts is made, if one is wanted. It never lets a user of this
-/// machine do more than the mounts let that user do.
+/// Returns the configuration of the HTTP server beside the mounts, if one is wanted. That server
+/// never lets a user of this machine do more than the mounts let that user do.
 fn listening(args: &MountArgs, clients: &[ClientId]) -> CliResult<Option<HttpConfig>> {
     let listen = match args.listen.clone() {
         None => return Ok(None),
@@ -296,7 +299,7 @@ fn grant_of_peer(mounts: &[MountConfig], hosts: &[ClientId], peer: PeerUser) -> 
     Some(grant)
 }
 
-/// Mounts all; if one can't be, those before it are unmounted again.
+/// Mounts all directories. If one can't be mounted, those before it are unmounted again.
 fn mount_all(
     args: &MountArgs,
     each: impl Iterator<Item = (ClientId, Locks)>,
@@ -320,7 +323,7 @@ fn mount_all(
     Ok(mounts)
 }
 
-/// Returns when a signal has come, or all mounts are gone.
+/// Waits until a signal arrives, all mounts have ended, or the engine has failed.
 fn until_the_end(
     args: &MountArgs,
     mounts: &[Mounted],
@@ -347,7 +350,7 @@ fn until_the_end(
     Ok(())
 }
 
-/// Unmounts all, also when one fails; the first failure is told at the end.
+/// Unmounts all, even if one fails, and returns the first failure.
 fn unmount_all(mounts: &[Mounted]) -> CliResult {
     let mut failed = Ok(());
     for mounted in mounts {
@@ -403,7 +406,7 @@ fn mounted_line(mounted: &Mounted, config: &MountConfig) -> String {
     format!("latchfs: mounted {dir} (client {}, ttl {ttl}, grace {grace})", config.client)
 }
 
-/// One client for each DIR.
+/// Returns one client for each DIR.
 fn clients(args: &MountArgs) -> CliResult<Vec<ClientId>> {
     let (dirs, clients) = (args.dirs.len(), args.clients.len());
     match args.clients.as_slice() {

@@ -1,6 +1,6 @@
-//! How commands speak to a daemon: one JSON object there, one back.
-//!
-//! That is the mount's `.latchfs/ctl`, or (see `direct`) a server.
+//! [`LockClient`], by which commands send their requests, and its implementation for mounts: each
+//! request is a JSON object written to `.latchfs/ctl`, and each answer is one too. The
+//! implementation for servers is in `remote_client`.
 
 use super::exit::{CliError, CliResult, Exit};
 use crate::engine::RefusalKind;
@@ -14,17 +14,17 @@ use std::thread;
 use std::time::Duration;
 
 /// Timeout of a request. A running daemon answers in microseconds, so one that has not answered by
-/// then is taken for a suspended one.
+/// then is probably suspended.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// Locks in one answer to a list.
+/// The maximum number of locks in one answer to a list request.
 pub(super) const PAGE: usize = 1_000;
 
 /// Sends the requests of commands to a mount or a server.
 pub(super) trait LockClient: Send + Sync {
-    /// The answer to a request; a refusal is a failure with its sentence.
+    /// Sends a request, and returns the answer. A refusal becomes an error with its message.
     fn ask(&self, request: &Value) -> CliResult<Value>;
 
-    /// The answer to a request, however long it takes: a place in line.
+    /// Sends a request that may wait in a queue, and returns the answer, however long it takes.
     fn wait(&self, request: &Value) -> CliResult<Value>;
 
     /// Ends the use of the client: locks that depend on this process are released at once.
@@ -35,12 +35,12 @@ pub(super) trait LockClient: Send + Sync {
         self.ask(&json!({"do": "about"}))
     }
 
-    /// The status of a lock that a request leads to.
+    /// Sends a request, and returns the status in its answer.
     fn status(&self, request: &Value) -> CliResult<Value> {
         self.ask(request).map(own_status)
     }
 
-    /// The statuses of all locks whose names begin with `prefix`.
+    /// Returns the statuses of all locks whose names begin with `prefix`.
     fn list(&self, prefix: &str) -> CliResult<Vec<Value>> {
         let mut all = Vec::new();
         let mut after = Value::Null;
@@ -65,7 +65,7 @@ pub(super) trait LockClient: Send + Sync {
     }
 }
 
-/// The status in an answer, as the one who asked sees it.
+/// Returns the status in an answer as its client should see it: with its own lease and place.
 pub(super) fn own_status(mut answer: Value) -> Value {
     let mut status = answer["status"].take();
     show_own(&mut status, &answer["token"]);
@@ -73,8 +73,8 @@ pub(super) fn own_status(mut answer: Value) -> Value {
     status
 }
 
-/// Puts the holder whose token this is in front: a shared lock's status shows its first holder,
-/// and whoever has just acquired it wants to see its own token.
+/// Shows the holder with this token as the holder of the lock. The status of a shared lock shows
+/// its first holder, but a client that has just acquired it expects its own token.
 fn show_own(status: &mut Value, token: &Value) {
     let Some(holders) = status["holders"].as_array() else { return };
     let Some(own) = holders.iter().find(|holder| holder["token"] == *token).cloned() else {
@@ -86,7 +86,7 @@ fn show_own(status: &mut Value, token: &Value) {
     }
 }
 
-/// Adds `place` to a status: how far in front the caller waits, from 1.
+/// Adds `place` to a status: the caller's place in the queue, from 1.
 pub(super) fn show_place(status: &mut Value, you: &Value) {
     let Some(waiters) = status["waiters"].as_array() else { return };
     if let Some(ahead) = waiters.iter().position(|waiter| waiter["client"] == *you) {
@@ -101,7 +101,7 @@ pub(super) struct ControlFile {
 }
 
 impl ControlFile {
-    /// That of the mount at `dir`.
+    /// Returns the control file of the mount at `dir`.
     pub(super) fn of(dir: PathBuf) -> Self {
         Self { dir }
     }
@@ -129,7 +129,7 @@ impl LockClient for ControlFile {
         let (send, answer) = mpsc::channel();
         let (path, request) = (self.dir.join(".latchfs/ctl"), request.to_string());
         let dir = self.dir.display();
-        // On a thread of its own: a stopped daemon would keep us for ever.
+        // On a separate thread, because a suspended daemon would block this one for ever.
         let asked = thread::Builder::new().name("ask".into()).spawn(move || {
             let _ = send.send(exchange(&path, &request));
         });
@@ -156,8 +156,8 @@ fn exchange(path: &Path, request: &str) -> io::Result<Vec<u8>> {
     Ok(answer)
 }
 
-/// An answer, or the failure that it tells.
-fn understand(answer: Value) -> CliResult<Value> {
+/// Returns an answer, or the failure that it reports.
+pub(super) fn understand(answer: Value) -> CliResult<Value> {
     if answer["ok"] == Value::Bool(true) {
         return Ok(answer);
     }
@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_kernel_says_becomes_a_sentence() {
+    fn control_file_errors_are_explained() {
         let told = |code| match no_answer(Path::new("/l"), &io::Error::from_raw_os_error(code)) {
             CliError::Said(exit, sentence) => (exit, sentence),
             other => panic!("{other:?} says nothing"),
@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn of_a_shared_lock_one_sees_the_own_token() {
+    fn shared_holder_sees_its_own_token() {
         let holders = json!([
             {"client": "a", "token": 4, "expires_in_ms": 100, "holder_id": "a:7:70"},
             {"client": "b", "token": 5, "expires_in_ms": 200, "holder_id": "b:8:80"},
@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn who_waits_sees_the_own_place() {
+    fn waiter_sees_its_own_place() {
         let mut status = json!({"waiters": [{"client": "a"}, {"client": "b"}, {"client": "b"}]});
         let before = status.clone();
         show_place(&mut status, &json!("c"));

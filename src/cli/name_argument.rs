@@ -1,11 +1,11 @@
-//! The name of a lock as an argument, and the sentence that says why a text is no name.
+//! Lock names as arguments, and the error for an invalid name.
 
 use super::exit::{CliError, CliResult};
 use crate::engine::{LockName, NameError};
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 
-/// The lock of a server that an argument means.
+/// Parses an argument as the name of a lock on a server.
 pub(super) fn parsed(given: &OsStr) -> CliResult<LockName> {
     LockName::parse_bytes(given.as_bytes()).map_err(|error| not_a_name(given, error))
 }

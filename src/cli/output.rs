@@ -1,4 +1,4 @@
-//! Standard output and standard error: sentences, JSON, and colour where a person looks.
+//! Standard output and standard error: sentences, JSON, and colours on a terminal.
 
 use super::exit::{CliError, CliResult, Exit};
 use serde_json::Value;
@@ -17,23 +17,23 @@ pub(super) enum Colour {
     Faint,
 }
 
-/// Whether the terminal takes colours and cursor movements.
+/// Whether the output takes escape sequences for colours and cursor movements.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum TerminalStyle {
-    /// Text and nothing else.
+    /// Plain text only.
     Plain,
-    /// Escape sequences too.
+    /// Text with escape sequences.
     Terminal,
 }
 
 impl TerminalStyle {
-    /// As fits standard output.
+    /// Returns the style of standard output: plain unless it is a terminal and `NO_COLOR` is unset.
     pub(super) fn of_stdout() -> Self {
         let unwanted = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
         if io::stdout().is_terminal() && !unwanted { Self::Terminal } else { Self::Plain }
     }
 
-    /// `text` in a colour, if there are colours.
+    /// Returns `text` in a colour, or unchanged in plain style.
     pub(super) fn paint(self, colour: Colour, text: &str) -> String {
         let code = match colour {
             Colour::Green => 32,
@@ -66,7 +66,7 @@ pub(super) fn json(value: &Value) -> CliResult {
     line(&format!("{value:#}"))
 }
 
-/// Waits, but not for longer than there is somebody to read what comes next.
+/// Sleeps for `millis`, but fails at once if the reader of standard output has gone.
 #[allow(unsafe_code)]
 pub(super) fn pause(millis: libc::c_int) -> CliResult {
     let mut out = libc::pollfd { fd: libc::STDOUT_FILENO, events: 0, revents: 0 };
@@ -80,12 +80,13 @@ pub(super) fn say(sentence: &str) {
     let _ = writeln!(io::stderr().lock(), "latchfs: {}", harmless(sentence));
 }
 
-/// Without control characters: what others wrote into a note must not steer this terminal.
+/// Replaces control characters by spaces: a note that another user wrote must not control this
+/// terminal.
 pub(super) fn harmless(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
 }
 
-/// Says a failure on standard error, and gives its exit code.
+/// Prints a failure on standard error, and returns its exit code.
 pub(super) fn tell(failure: &CliError) -> Exit {
     match failure {
         CliError::Said(exit, sentence) => {
@@ -108,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn a_note_does_not_steer_the_terminal() {
+    fn control_characters_in_a_note_are_replaced() {
         assert_eq!(harmless("a\x1b[2Jb\nc"), "a [2Jb c");
     }
 }

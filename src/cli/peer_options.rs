@@ -1,4 +1,4 @@
-//! The options by which a durable server becomes one of several.
+//! The options that make a durable server a node of a cluster.
 
 use super::argument_types::address;
 use super::environment::{absolute, host_name};
@@ -70,7 +70,7 @@ impl PeerArgs {
             (Some(cert), Some(key), Some(ca)) => Some(PeerFiles { cert, key, ca, shared: None }),
             _ => whole(&self.peer_secret_file)?.map(|file| PeerFiles::secret(file, ca::NODES)),
         };
-        // Where other nodes find it clients do, too.
+        // Clients find this node at the same host as other nodes do.
         let host = match &self.peer_address {
             _ if !serves.ip().is_unspecified() => serves.to_string(),
             Some(address) => {

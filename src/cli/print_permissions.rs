@@ -1,7 +1,7 @@
-//! `serve --print-permissions`: the table by which all front ends decide who may do what.
+//! `serve --print-permissions`: prints the table by which every front end authorizes requests.
 
 use crate::auth::permissions::{Operation, Rule};
-use crate::fuse;
+
 use crate::server::{http, line};
 use std::fmt::Write;
 
@@ -25,10 +25,10 @@ A user of a mount speaks as that user's client; root, and the user who mounted, 
 at the mount's socket.
 ";
 
-/// Columns of the list of requests before it goes on in the next line.
+/// The width of the list of requests, after which it continues on the next line.
 const REQUESTS_COLUMN: usize = 40;
 
-/// The table as text.
+/// Formats the table of permissions, with its legend.
 pub(super) fn table() -> String {
     let requests = requests();
     let mut text = String::new();
@@ -67,7 +67,7 @@ fn wrapped<'a>(requests: impl Iterator<Item = &'a str>) -> Vec<String> {
     lines
 }
 
-/// The forms through files of a mount. Each is a request for the client of the calling user.
+/// The requests that system calls on files of a mount make, each as the client of the calling user.
 const FILES: [(&str, Operation); 10] = [
     ("cat", Operation::ShowLock),
     ("getxattr", Operation::ShowLock),
@@ -81,13 +81,13 @@ const FILES: [(&str, Operation); 10] = [
     ("mv", Operation::MoveLock),
 ];
 
-/// Everything that can be asked of any front end, with its row.
+/// Returns every request of every front end, with the operation that authorizes it.
 fn requests() -> Vec<(String, Operation)> {
     let of_http = http::requests();
     let of_batch = http::batch_requests().into_iter().map(|(ask, of)| (format!("batch {ask}"), of));
     let of_line = line::WORDS.iter().map(|(word, of)| (format!("line {word}"), *of));
-    let of_ctl =
-        fuse::CtlRequest::ALL.map(|ask| (format!("ctl {}", ask.as_str()), ask.operation()));
+    let of_ctl = crate::control::ControlKind::ALL
+        .map(|ask| (format!("ctl {}", ask.as_str()), ask.operation()));
     let of_files = FILES.map(|(form, of)| (format!("file {form}"), of));
     let of_peers = [("peer port".to_owned(), Operation::CallPeer)];
     let of_mounts = of_ctl.into_iter().chain(of_files);

@@ -1,32 +1,41 @@
-//! Commands on a server, without any mount: the requests that `.latchfs/ctl` takes, decided by that
-//! server. A lease that lasts as long as this process hangs on a session of its own, which a
-//! keep-alive thread renews.
+//! Commands on a server, without a mount: executes the requests that `.latchfs/ctl` takes by calls
+//! to the server's lock service. A lease that lasts as long as this process is bound to a session
+//! of its own, which a keep-alive thread renews.
 
-use super::exit::{CliError, CliResult, Exit};
-use super::mount_client::LockClient;
-use super::name_argument::not_a_name;
+use super::exit::{CliError, CliResult};
+use super::mount_client::{LockClient, understand};
 use super::server_options;
+use crate::auth::permissions::Operation;
 use crate::client::http_transport::ServerAccess;
 use crate::client::{Remote, Terms};
-use crate::engine::lease_terms::{GRACE_DEFAULT, TTL_DEFAULT, parse_span};
+use crate::control::lease_options::LeaseOptions;
+use crate::control::{ControlHost, ControlRequest, ControlWaitEnd, execute, refusal};
+use crate::engine::lease_terms::{GRACE_DEFAULT, TTL_DEFAULT};
 use crate::engine::{
-    Acquire, ClientId, EventKind, Firm, Grace, LeaseKey, LeaseTerms, LockName, LockView, Mode, Op,
-    OpenId, Outcome, Ownership, Patch, QueuePolicy, RefusalKind, Release, Renew, Steal,
-    StealReason, Ticket, Token, Ttl,
+    Acquire, ClientId, LeaseKey, LeaseTerms, LeaveReason, Lifetime, LockName, LockView, Op, OpenId,
+    Outcome, Ownership, Patch, Process, QueuePolicy, RefusalKind, Tenure, Token, Ttl,
 };
 use crate::holder_id::Maker;
-use crate::service::{self, CacheableView, List, LockService, Locks, Retry, SessionOwner};
-use crate::status::status_of;
-use crate::time::Span;
-use serde_json::{Value, json};
-use std::ffi::OsStr;
-use std::ops::ControlFlow;
+use crate::service::queue_waits::{Entered, QueueWaits, WaitEnd};
+use crate::service::{
+    List, ListPage, LockService as _, Locks, RequestError, SessionOwner, Unavailable,
+};
+use crate::time::{Span, Time, Wall};
+use futures_util::FutureExt as _;
+use serde_json::{Map, Value};
 use std::os::unix::process::parent_id;
-use std::sync::mpsc::{Receiver, channel};
+use std::sync::mpsc::channel;
 use std::sync::{Arc, OnceLock};
 
-/// Open files of this process, of which there is one: the wait in line.
+/// The number of the only attempt of this process (see [`OpenId`]).
 const NUMBER: u64 = 1;
+
+/// The message for a request that was not sent.
+const NOT_ASKED: &str = "the server was not asked; try again";
+
+/// The message for a wait whose place in the queue was lost with its session.
+const PLACE_LOST: &str =
+    "the server was away for so long that the place in the queue is lost; try again";
 
 /// A client of a server, for one process.
 pub(super) struct RemoteClient {
@@ -40,8 +49,8 @@ impl RemoteClient {
         Self { access, client, remote: OnceLock::new() }
     }
 
-    /// The door, connected at the first request; `session` is how long what it asks for lasts
-    /// when this process is gone.
+    /// Returns the connection to the server, made by the first request. `session` is the ttl of the
+    /// session that it opens, if any: how long its leases last after this process has ended.
     fn remote(&self, session: Option<Ttl>) -> CliResult<&Arc<Remote>> {
         if let Some(remote) = self.remote.get() {
             return Ok(remote);
@@ -52,266 +61,34 @@ impl RemoteClient {
         Ok(self.remote.get_or_init(|| remote))
     }
 
-    /// The door, for whoever follows events, from `since` on.
+    /// Returns a lock service for reading events, from event `since` on.
     pub(super) fn locks(&self, since: Option<u64>) -> CliResult<Locks> {
         Ok(Locks::new(server_options::connect_since(&self.access, None, since)? as _))
     }
 
-    fn decide(remote: &Remote, op: Op) -> CliResult<Outcome> {
-        let (send, answer) = channel();
-        remote.submit(
-            op.into(),
-            Retry::Never,
-            Box::new(move |answer| {
-                // The receiver waits for this answer below.
-                let _ = send.send(answer);
-            }),
-        );
-        let answer = received(&answer)?;
-        answer.map_err(|refusal| failed(&service::RequestError::Refused(refusal)))
-    }
-
-    fn view(remote: &Remote, name: &LockName) -> CliResult<LockView> {
-        let (send, view) = channel();
-        remote.view(name, Retry::Never, Box::new(move |view| drop(send.send(view))));
-        received(&view).map(|seen| seen.view)
-    }
-
-    fn shown(&self, remote: &Remote, name: &LockName, token: Option<Token>) -> CliResult<Value> {
-        let view = Self::view(remote, name)?;
-        let mut answer = json!({ "ok": true, "you": self.client.as_str() });
-        if let Some(token) = token {
-            answer["token"] = token.as_u64().into();
-        }
-        answer["status"] = status_of(&view, |at| remote.wall(at));
-        Ok(answer)
-    }
-
-    fn list(&self, request: &ControlRequest<'_>) -> CliResult<Value> {
-        let remote = self.remote(None)?;
-        let query = List {
-            prefix: request.text("prefix").unwrap_or_default().to_owned(),
-            after: request.text("after").and_then(|after| LockName::parse(after).ok()),
-            limit: request.number("limit").and_then(|n| n.try_into().ok()).unwrap_or(1_000),
-        };
-        let (send, page) = channel();
-        remote.list(
-            query,
-            Box::new(move |page| {
-                let _ = send.send(page);
-            }),
-        );
-        let page = received(&page)?;
-        let statuses = page.items.iter().map(|view| status_of(view, |at| remote.wall(at)));
-        let statuses: Vec<Value> = statuses.collect();
-        let you = self.client.as_str();
-        Ok(json!({ "ok": true, "locks": statuses, "next": page.next, "you": you }))
-    }
-
-    fn acquire(&self, request: &ControlRequest<'_>) -> CliResult<Value> {
-        let (name, line) = (request.name()?, request.line()?);
-        let lives_with_us = request.number("pid").is_some();
-        let leans = lives_with_us || matches!(line, QueuePolicy::Join(_));
-        let ttl = request.ttl()?.unwrap_or(TTL_DEFAULT);
-        let remote = self.remote(leans.then_some(ttl))?;
-        let attempt = match remote.own_session() {
-            Ok(SessionOwner::Kept(session)) => Some(OpenId { session, number: NUMBER }),
+    /// Returns the host of one request. Its connection has a session if the request's lease or
+    /// place in a queue depends on one.
+    fn host(&self, request: &ControlRequest) -> CliResult<RemoteHost<'_>> {
+        let session = match request {
+            ControlRequest::Acquire(ask) if ask.options.pid.is_some() || request.waits() => {
+                Some(ask.options.ttl.unwrap_or(TTL_DEFAULT))
+            }
             _ => None,
         };
-        let view = Self::view(remote, &name)?;
-        let own = view.held_by(&self.client).filter(|_| request.0["reentrant"] == true);
-        let own_term = |before: Option<&crate::engine::Holder>| {
-            let ttl = request.ttl()?.or(before.map(|own| own.ends.ttl)).unwrap_or(TTL_DEFAULT);
-            let grace = request.grace()?.or(before.map(|own| own.ends.grace));
-            Ok(LeaseTerms::Own(ttl, grace.unwrap_or(GRACE_DEFAULT)))
-        };
-        let term = match attempt.filter(|_| lives_with_us) {
-            Some(open) => LeaseTerms::Session(open.session),
-            None => own_term(own)?,
-        };
-        let says_more = own.is_none();
-        let ask = Acquire {
-            name: name.clone(),
-            client: self.client.clone(),
-            mode: request.mode()?,
-            hold: match attempt {
-                Some(open) if leans => Ownership::Exclusive(Some(open)),
-                _ if own.is_some() => Ownership::Client,
-                _ => Ownership::Exclusive(None),
-            },
-            term,
-            line,
-            patch: Patch {
-                note: request.text("note").map(Into::into),
-                holder_id: says_more.then(|| self.holder_id(request)),
-                ..Patch::default()
-            },
-        };
-        let mut watch = remote.subscribe(None);
-        let patience = match line {
-            QueuePolicy::Join(patience) => patience,
-            QueuePolicy::Skip => None,
-        };
-        let token = match Self::decide(remote, Op::Acquire(ask.clone()))? {
-            Outcome::Granted(tenure) | Outcome::Renewed(tenure) => tenure.token,
-            Outcome::Waiting { ticket, .. } => {
-                let found = Self::wait_in_line(remote, &mut watch, &ask, ticket)?;
-                found.ok_or_else(|| {
-                    // Without a limit it left the queue because its session is over.
-                    patience.map_or_else(place_lost, |limit| too_long(&name, limit))
-                })?
-            }
-            _ => return Err(CliError::unavailable("the server answered what was not asked")),
-        };
-        self.shown(remote, &name, Some(token))
-    }
-
-    /// Follows the line to its end: by events, and by a look where some are missing.
-    fn wait_in_line(
-        remote: &Remote,
-        watch: &mut service::event_log::EventWatch,
-        ask: &Acquire,
-        ticket: Ticket,
-    ) -> CliResult<Option<Token>> {
-        let served = |what: &EventKind| match what {
-            EventKind::Granted { token, waited: Some((of, _)), .. } if *of == ticket => {
-                Some(Some(*token))
-            }
-            EventKind::Left { ticket: of, .. } if *of == ticket => Some(None),
-            _ => None,
-        };
-        let (send, news) = channel();
-        watch.wake_by(Arc::new(move || {
-            let _ = send.send(());
-        }));
-        let session = ask.hold.open().map(|open| open.session);
-        loop {
-            let batch = watch.take(usize::MAX);
-            for (_, event) in &batch.events {
-                if let Some(end) = served(&event.what) {
-                    return Ok(end);
-                }
-                if let EventKind::SessionOver { session: over, .. } = event.what
-                    && Some(over) == session
-                {
-                    return Err(place_lost());
-                }
-            }
-            if batch.lost > 0
-                && let ControlFlow::Break(end) = Self::look_again(remote, ask, ticket)
-            {
-                return Ok(end);
-            }
-            // The sender lives as long as the watch.
-            let _ = news.recv();
-        }
-    }
-
-    /// How the wait for a place has ended, if it has, as the server says as soon as it answers.
-    fn look_again(remote: &Remote, ask: &Acquire, ticket: Ticket) -> ControlFlow<Option<Token>> {
-        let (send, view) = channel();
-        let answered = Box::new(move |view| drop(send.send(view)));
-        remote.view(&ask.name, Retry::UntilAnswered, answered);
-        // Without an answer the session is over, of which an event tells.
-        let Ok(Ok(CacheableView { view, .. })) = view.recv() else {
-            return ControlFlow::Continue(());
-        };
-        let mut leases = view.holders.iter().map(|holder| &holder.lease);
-        if let Some(own) = leases.find(|lease| lease.hold == ask.hold) {
-            return ControlFlow::Break(Some(own.token));
-        }
-        let waits = view.waiters.iter().any(|waiter| waiter.ticket == ticket);
-        if waits { ControlFlow::Continue(()) } else { ControlFlow::Break(None) }
-    }
-
-    fn renew(&self, request: &ControlRequest<'_>) -> CliResult<Value> {
-        let (remote, name) = (self.remote(None)?, request.name()?);
-        let (ttl, grace) = (request.ttl()?, request.grace()?);
-        let changes = ttl.is_some() || grace.is_some();
-        let term = LeaseTerms::Own(ttl.unwrap_or(TTL_DEFAULT), grace.unwrap_or(GRACE_DEFAULT));
-        let note = request.text("note").map(Into::into);
-        let renewed = Self::decide(
-            remote,
-            Op::Renew(Renew {
-                key: self.key(request, &name),
-                term: changes.then_some(term),
-                firm: if changes { Firm::Make } else { Firm::Keep },
-                patch: Patch { note, ..Patch::default() },
-                acquires: false,
-            }),
-        )?;
-        let token = match renewed {
-            Outcome::Renewed(tenure) => Some(tenure.token),
-            _ => None,
-        };
-        self.shown(remote, &name, token)
-    }
-
-    fn release(&self, request: &ControlRequest<'_>) -> CliResult<Value> {
-        let (remote, name) = (self.remote(None)?, request.name()?);
-        let key = self.key(request, &name);
-        Self::decide(remote, Op::Release(Release::of(key)))?;
-        self.shown(remote, &name, None)
-    }
-
-    fn steal(&self, request: &ControlRequest<'_>) -> CliResult<Value> {
-        let (remote, name) = (self.remote(None)?, request.name()?);
-        let reason = request.text("reason").and_then(StealReason::parse).ok_or_else(|| {
-            CliError::usage("taking a lock away needs a short reason, which its holder will read")
-        })?;
-        let stolen = Self::decide(
-            remote,
-            Op::Steal(Steal {
-                name: name.clone(),
-                client: self.client.clone(),
-                reason,
-                term: LeaseTerms::Own(request.ttl()?.unwrap_or(TTL_DEFAULT), GRACE_DEFAULT),
-                patch: Patch {
-                    note: request.text("note").map(Into::into),
-                    holder_id: Some(self.holder_id(request)),
-                    ..Patch::default()
-                },
-            }),
-        )?;
-        let token = match stolen {
-            Outcome::Stolen(tenure) | Outcome::Granted(tenure) => Some(tenure.token),
-            _ => None,
-        };
-        self.shown(remote, &name, token)
-    }
-
-    /// The process that acquires: this one, or the shell above it if the request says so.
-    fn holder_id(&self, request: &ControlRequest<'_>) -> Arc<str> {
-        let for_shell = request.0["parent"] == true;
-        let pid = if for_shell { parent_id() } else { std::process::id() };
-        format!("{}:{}", self.client, Maker::running(pid)).into()
-    }
-
-    fn key(&self, request: &ControlRequest<'_>, name: &LockName) -> LeaseKey {
-        let token = request.number("token").map(Token::named);
-        LeaseKey { name: name.clone(), client: self.client.clone(), token }
+        Ok(RemoteHost { client: &self.client, remote: self.remote(session)? })
     }
 }
 
 impl LockClient for RemoteClient {
     fn ask(&self, request: &Value) -> CliResult<Value> {
-        let request = ControlRequest(request);
-        match request.text("do").unwrap_or_default() {
-            "about" => {
-                let contact = self.remote(None)?.contact().as_str();
-                Ok(json!({ "ok": true, "contact": contact }))
-            }
-            "list" => self.list(&request),
-            "status" => {
-                let name = request.name()?;
-                self.shown(self.remote(None)?, &name, None)
-            }
-            "acquire" => self.acquire(&request),
-            "renew" => self.renew(&request),
-            "release" => self.release(&request),
-            "steal" => self.steal(&request),
-            other => Err(CliError::usage(format!("a server knows no request '{other}'"))),
-        }
+        let request = ControlRequest::of(request).map_err(CliError::usage)?;
+        let host = self.host(&request)?;
+        // The host blocks this thread in each of its calls, so the future is ready at its first
+        // poll.
+        let answer = execute(&host, request).now_or_never().flatten();
+        let mut answer = answer.ok_or_else(|| CliError::unavailable(NOT_ASKED))?;
+        answer["you"] = self.client.as_str().into();
+        understand(answer)
     }
 
     fn wait(&self, request: &Value) -> CliResult<Value> {
@@ -325,74 +102,144 @@ impl LockClient for RemoteClient {
     }
 }
 
-/// A request in the JSON form of the control file.
-struct ControlRequest<'a>(&'a Value);
+/// A server as the host of control requests, for this process.
+struct RemoteHost<'a> {
+    client: &'a ClientId,
+    remote: &'a Arc<Remote>,
+}
 
-impl ControlRequest<'_> {
-    fn text(&self, key: &str) -> Option<&str> {
-        self.0[key].as_str()
-    }
-
-    fn number(&self, key: &str) -> Option<u64> {
-        self.0[key].as_u64()
-    }
-
-    fn name(&self) -> CliResult<LockName> {
-        let text = self.text("name").unwrap_or_default();
-        LockName::parse(text).map_err(|error| not_a_name(OsStr::new(text), error))
-    }
-
-    fn ttl(&self) -> CliResult<Option<Ttl>> {
-        let ttl = self.text("ttl").map(Ttl::parse).transpose();
-        ttl.map_err(|error| CliError::usage(error.to_string()))
-    }
-
-    fn grace(&self) -> CliResult<Option<Grace>> {
-        let grace = self.text("grace").map(Grace::parse).transpose();
-        grace.map_err(|error| CliError::usage(error.to_string()))
-    }
-
-    fn mode(&self) -> CliResult<Mode> {
-        match self.text("mode") {
-            None | Some("exclusive") => Ok(Mode::Exclusive),
-            Some("shared") => Ok(Mode::Shared),
-            Some(other) => Err(CliError::usage(format!("there is no mode '{other}'"))),
+impl RemoteHost<'_> {
+    /// Returns the id of the attempt of this process, if it has a session.
+    fn attempt(&self) -> Option<OpenId> {
+        match self.remote.own_session() {
+            Ok(SessionOwner::Kept(session)) => Some(OpenId { session, number: NUMBER }),
+            _ => None,
         }
     }
 
-    fn line(&self) -> CliResult<QueuePolicy> {
-        match &self.0["wait"] {
-            Value::Bool(true) => Ok(QueuePolicy::Join(None)),
-            Value::String(text) => parse_span(text)
-                .map(|span| QueuePolicy::Join(Some(span)))
-                .map_err(|error| CliError::usage(error.to_string())),
-            _ => Ok(QueuePolicy::Skip),
+    fn locks(&self) -> Locks {
+        Locks::new(Arc::clone(self.remote) as _)
+    }
+}
+
+impl ControlHost for RemoteHost<'_> {
+    /// The owner of a lease is always this process: a server can't watch another one.
+    type Process = ();
+
+    fn client(&self) -> &ClientId {
+        self.client
+    }
+
+    fn allows(&self, _: Operation) -> Result<(), String> {
+        // The server checks the credentials.
+        Ok(())
+    }
+
+    fn about(&self) -> Map<String, Value> {
+        let contact = self.remote.contact().as_str();
+        Map::from_iter([("contact".to_owned(), contact.into())])
+    }
+
+    fn wall(&self, at: Time) -> Wall {
+        self.remote.wall(at)
+    }
+
+    fn process(&self, _: &LockName, _: u32) -> Result<(), Value> {
+        Ok(())
+    }
+
+    fn default_process(&self) -> Option<()> {
+        None
+    }
+
+    fn detail_of(&self, (): &()) -> Option<Process> {
+        None
+    }
+
+    fn terms(&self, options: &LeaseOptions, process: Option<&()>) -> LeaseTerms {
+        match self.attempt().filter(|_| process.is_some()) {
+            Some(open) => LeaseTerms::Session(open.session),
+            None => LeaseTerms::Own(
+                options.ttl.unwrap_or(TTL_DEFAULT),
+                options.grace.unwrap_or(GRACE_DEFAULT),
+            ),
+        }
+    }
+
+    fn details(&self, options: &LeaseOptions, for_parent: bool) -> Patch {
+        let pid = if for_parent { parent_id() } else { std::process::id() };
+        let holder_id = format!("{}:{}", self.client, Maker::running(pid));
+        let (holder_id, note) = (Some(holder_id.into()), options.note.clone());
+        Patch { holder_id, note, ..Patch::default() }
+    }
+
+    fn bind(&self, _: LeaseKey, _: Lifetime, (): &()) {
+        // The session of this process keeps the lease alive.
+    }
+
+    fn unbind(&self, _: Token) -> Option<LeaseTerms> {
+        None
+    }
+
+    fn continued(&self, _: &LockName, _: Token) {}
+
+    fn failed(&self, _: &LockName, _: RequestError) {}
+
+    async fn decide(&self, op: Op) -> Result<Outcome, RequestError> {
+        let answer = received(|then| self.locks().submit(op, then));
+        answer.map_err(RequestError::Unavailable)?.map_err(RequestError::Refused)
+    }
+
+    async fn view(&self, name: &LockName) -> Result<LockView, Unavailable> {
+        received(|then| self.locks().view(name, then))
+    }
+
+    async fn list(&self, query: List) -> Result<ListPage<LockView>, Unavailable> {
+        received(|then| self.locks().list(query, then))
+    }
+
+    async fn wait(&self, mut ask: Acquire, patience: Option<Span>) -> ControlWaitEnd {
+        ask.hold = Ownership::Exclusive(self.attempt());
+        ask.line = QueuePolicy::Join(patience);
+        let term = ask.term;
+        let waits = QueueWaits::new(self.locks());
+        let (on_end, end) = channel();
+        let told_end = move |end| {
+            // An error is ignored: the receiver below is gone if the request did not have to wait.
+            let _ = on_end.send(end);
+        };
+        let entered = received(|then| waits.enter(ask, None, told_end, then));
+        let place = match entered {
+            Ok(Ok(Entered::Waits(place))) => place,
+            Ok(Ok(Entered::Decided(Outcome::Granted(tenure) | Outcome::Renewed(tenure)))) => {
+                return ControlWaitEnd::Granted(tenure);
+            }
+            Ok(Ok(Entered::Decided(_))) => return ControlWaitEnd::Abandoned,
+            Ok(Err(refusal)) => return ControlWaitEnd::Failed(RequestError::Refused(refusal)),
+            Err(why) => return ControlWaitEnd::Failed(RequestError::Unavailable(why)),
+        };
+        let end = end.recv().unwrap_or(WaitEnd::Unknown);
+        place.claim();
+        match end {
+            WaitEnd::Granted(grant) => ControlWaitEnd::Granted(Tenure {
+                token: grant.token,
+                life: term.begin(grant.at),
+                acquired_at: grant.at,
+                acquisition: 0,
+            }),
+            WaitEnd::Left(LeaveReason::TimedOut) => ControlWaitEnd::Left,
+            WaitEnd::Left(_) | WaitEnd::Unknown => {
+                ControlWaitEnd::Refused(refusal(RefusalKind::ConsistencyUnavailable, PLACE_LOST))
+            }
         }
     }
 }
 
-fn received<T>(answer: &Receiver<Result<T, service::Unavailable>>) -> CliResult<T> {
-    match answer.recv() {
-        Ok(Ok(value)) => Ok(value),
-        Ok(Err(why)) => Err(failed(&service::RequestError::Unavailable(why))),
-        Err(_) => Err(CliError::unavailable("the server was not asked; try again")),
-    }
-}
-
-fn failed(failure: &service::RequestError) -> CliError {
-    CliError::Said(Exit::of(failure.kind()), failure.to_string())
-}
-
-fn place_lost() -> CliError {
-    CliError::unavailable(
-        "the server was away for so long that the place in line is lost; try again",
-    )
-}
-
-fn too_long(name: &LockName, patience: Span) -> CliError {
-    let sentence = format!(
-        "lock '{name}' was not to be had within {patience}; see 'latchfs status {name}' for who \
-         has it, or wait longer"
-    );
-    CliError::Said(Exit::of(RefusalKind::LockConflict), sentence)
+/// Calls the lock service, and blocks until the answer is here.
+fn received<T: Send + 'static>(
+    ask: impl FnOnce(Box<dyn FnOnce(Result<T, Unavailable>) + Send>),
+) -> Result<T, Unavailable> {
+    let (send, answer) = channel();
+    ask(Box::new(move |got| drop(send.send(got))));
+    answer.recv().unwrap_or(Err(Unavailable::Closing))
 }

@@ -1,5 +1,5 @@
-//! `run`: a command under a lock. It begins when the lock is ours, and ends before the lock can
-//! be another's.
+//! The `run` command: runs a command under a lock. The command starts when the lock is held, and is
+//! dead before another client can get the lock.
 
 use super::children::{self, Signals};
 use super::exit::{CliError, CliResult, Exit};
@@ -23,14 +23,15 @@ use std::sync::Arc;
 /// Time between SIGTERM and SIGKILL for the command when the lock was taken away: well within
 /// the steal grace of 1 s, in which no client may use the lock.
 const NOTICE_AFTER_STEAL: Span = Span::from_millis(300);
-/// The same when `run` was killed by SIGKILL, whose sender expects an end at once.
+/// Time between SIGTERM and SIGKILL when the front process was killed by SIGKILL, whose sender
+/// expects an end at once.
 const NOTICE_WHEN_KILLED: Span = Span::from_millis(300);
-/// The same for what a command has left running when its first process has ended: so short that a
-/// lock which is stolen meanwhile is not used when another may use it.
+/// Time between SIGTERM and SIGKILL for processes that are left when the command's first process
+/// has ended: well within the steal grace too, in case the lock is stolen meanwhile.
 const NOTICE_WHEN_LEFT: Span = Span::from_millis(300);
-/// With less grace than this the command is told before the lease has run out.
+/// With less grace than this, the command gets SIGTERM before the lease expires.
 const ENOUGH_GRACE: Span = Span::from_secs(1);
-/// How long a slot stays done by default.
+/// The default ttl of a slot: how long it stays done.
 const SLOT_TTL: &str = "1h";
 
 /// `run`.
@@ -40,7 +41,7 @@ pub(super) struct RunArgs {
     name: NameArg,
     #[command(flatten)]
     target: TargetArgs,
-    /// Wait in line so long at most: 10m, 1h30m [default: for ever]
+    /// Wait in the queue for at most this long: 10m, 1h30m [default: for ever]
     #[arg(long, value_name = "DURATION", value_parser = parse_span, conflicts_with = "try_only")]
     wait: Option<Span>,
     /// Do not wait: exit with 75 if another has the lock
@@ -52,7 +53,7 @@ pub(super) struct RunArgs {
     /// How long the lock stays held when this machine dies [default: the mount's]
     #[arg(long, value_name = "DURATION", value_parser = Ttl::parse)]
     ttl: Option<Ttl>,
-    /// A word to whoever finds the lock held
+    /// Note shown to clients that find the lock held
     #[arg(long, value_name = "TEXT")]
     note: Option<String>,
     /// Command to run with sh -c after the lock was lost and the command has ended
@@ -78,16 +79,16 @@ struct HeldLock {
 
 /// How the command ended.
 enum CommandEnd {
-    /// By itself.
+    /// The command exited.
     Exited(ExitStatus),
-    /// By us, for the lock is lost.
+    /// `run` ended the command because the lock was lost. Holds the message.
     Lost(String),
-    /// By us, for the process in front of us was killed.
+    /// `run` ended the command because the front process was killed.
     Killed,
 }
 
 pub(super) fn run(args: &RunArgs) -> CliResult {
-    // Before anything starts a thread.
+    // Forks, so it must run before any thread is started.
     let front = supervisor::split(|lease, step| inherit(args, lease, step))?;
     let CommandTarget { ask: ctl, place, dir, name } = args.target.asking(&args.name.name)?;
     let name = slot_name(name, args.slot.as_deref())?;
@@ -125,7 +126,7 @@ pub(super) fn run(args: &RunArgs) -> CliResult {
         CommandEnd::Killed => held.release(),
         CommandEnd::Exited(status) => {
             let code = status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0));
-            // Last of all, when the work is done.
+            // The lock is released, or the slot marked as done, only after the work is done.
             if args.slot.is_some() && code == 0 { held.keep() } else { held.release() }?;
             held.ctl.close();
             if code == 0 { Ok(()) } else { std::process::exit(code) }
@@ -148,7 +149,7 @@ fn inherit(args: &RunArgs, lease: SupervisedLease, step: Inheritance) {
         }
         ask.ask(&request)
     };
-    // The lease ends with its ttl otherwise.
+    // An error is only reported: the lease ends with its ttl anyway.
     if let Err(CliError::Said(_, why)) = ask() {
         output::say(&format!("after the supervisor was killed: {why}"));
     }
@@ -200,9 +201,9 @@ fn acquire(
 }
 
 impl HeldLock {
-    /// Passes signals on until the command has ended, or the lock is no longer surely ours.
+    /// Forwards signals until the command has ended, or the lock is no longer surely held.
     ///
-    /// The last known expiry of the lease decides: a daemon that is stopped or dead may come back
+    /// The last known expiry of the lease decides: a daemon that is suspended or dead may come back
     /// before it, and until then no other client can get the lock.
     fn look_after(
         &self,
@@ -210,7 +211,7 @@ impl HeldLock {
         (signals, front): (&Signals, &FrontProcess),
         (tenure, renewal): (LeaseWatcher, Option<&LeaseRenewal>),
     ) -> CommandEnd {
-        // A signal that we await anyway, and that says nothing by itself.
+        // SIGCHLD wakes the loop below, which waits for it anyway and then checks everything.
         let known =
             tenure.follow(|| children::kill(std::process::id().cast_signed(), libc::SIGCHLD));
         loop {
@@ -225,7 +226,7 @@ impl HeldLock {
                 let (name, token) = (&self.name, self.token);
                 return CommandEnd::Lost(format!(
                     "lock '{name}' was lost (token {token}), so the command was ended; \
-                     see 'latchfs status {name}' for who has it now"
+                     see 'latchfs status {name}' for its holder"
                 ));
             }
             if !front.lives() {
@@ -243,8 +244,8 @@ impl HeldLock {
         }
     }
 
-    /// Ends all that the command has started, and returns when it is dead: until then the lock
-    /// stays held.
+    /// Ends all processes that the command has started, and returns when they are dead: until then
+    /// the lock stays held.
     fn until_all_are_dead(&self, group: &mut children::Group, notice: Span) {
         let mut is_said = false;
         while !group.end_all(notice.as_duration()) {
@@ -258,9 +259,10 @@ impl HeldLock {
         }
     }
 
-    /// Has the lease hang on the two processes of `run` together, and no longer on this one, whose
-    /// death would end it at once, before anybody could end the command. A server's lease hangs on
-    /// a session, which outlives this process by its ttl; a mount's is renewed from here.
+    /// Makes the lease depend on both processes of `run` together. While it is bound to this
+    /// process alone, it ends at once when this process dies, before the front process can end the
+    /// command. A server's lease is bound to a session, which outlives this process by its ttl; a
+    /// mount's lease is unbound and renewed from here.
     fn hang_on_command(
         &self,
         front: &FrontProcess,
@@ -279,13 +281,15 @@ impl HeldLock {
             renewal.map(Some).map_err(|error| CliError::system("no thread can be made", &error))
         });
         renewal.inspect_err(|_| {
-            // Perhaps it hangs on no process any more.
+            // The lease may be unbound already, so that the end of this process would not release
+            // it.
             let _ = self.release();
         })
     }
 
-    /// How long before the end of the lease the command is told to end, and how long it may take:
-    /// all is dead before another can be served, which is after the grace, or the steal grace.
+    /// Returns how long before the end of the lease the command gets SIGTERM, and after how long
+    /// SIGKILL: all is dead before another client can be granted the lock, which is after the
+    /// grace, or after the steal grace.
     fn times(&self, sure: Time) -> (Span, Span) {
         let part = |span: Span, of: u64| Span::from_nanos(span.as_nanos() / of);
         match sure {
@@ -299,7 +303,8 @@ impl HeldLock {
         self.tell(&json!({"do": "release", "name": self.name.as_str(), "token": self.token}))
     }
 
-    /// A slot stays done until its ttl is over, whoever made it.
+    /// Keeps the slot done until its ttl is over, on whatever host: unbinds the lease from this
+    /// process.
     fn keep(&self) -> CliResult {
         let ttl = format!("{}ms", self.ttl.as_millis());
         self.tell(&json!({
@@ -313,7 +318,7 @@ impl HeldLock {
     }
 }
 
-/// Tells whoever wanted to know that the lock is lost.
+/// Runs the command of `--on-lost`.
 fn lost(args: &RunArgs, held: &HeldLock, place: &(&str, OsString)) {
     let Some(script) = &args.on_lost else { return };
     let mut command = Command::new("sh");

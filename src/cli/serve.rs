@@ -1,5 +1,5 @@
-//! `serve`: the engine and the HTTP server, and the end of both. `mount --listen` begins the
-//! same server beside its mounts.
+//! The `serve` command: starts the engine with its HTTP and line servers, and shuts them down in
+//! order. `mount --listen` starts the same HTTP server beside its mounts.
 
 use super::access_options::AccessArgs;
 use super::argument_types::{DurationArg, address};
@@ -21,7 +21,7 @@ use crate::service::Locks;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::mpsc;
 
-/// The seed's port, for those who are on this machine.
+/// The default address, which only this machine can reach.
 const LISTEN_DEFAULT: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 8_080);
 
 /// `serve`.
@@ -47,18 +47,18 @@ pub(super) struct ServeArgs {
     keep: StorageArgs,
     #[command(flatten)]
     peers: PeerArgs,
-    /// Print who may do what, by which credentials, and end
+    /// Print the table of permissions, and exit
     #[arg(long)]
     print_permissions: bool,
 }
 
 /// Events that the main thread of the server waits for.
 enum ServeEvent {
-    /// A signal says that it is to end.
+    /// A signal requests the end of the server.
     End,
-    /// Tokens and certificates are to be read again.
+    /// SIGHUP requests that tokens and certificates are reloaded.
     Reload,
-    /// The engine can't go on.
+    /// The engine has failed for good.
     Failed(Stop),
 }
 
@@ -74,7 +74,7 @@ pub(super) fn run(args: &ServeArgs) -> CliResult {
     let (send, news) = mpsc::channel();
     let tell = |news: fn() -> ServeEvent| {
         let send = send.clone();
-        // A failure to send means that nobody needs to know any more.
+        // If sending fails, no thread receives these events any more.
         move || drop(send.send(news()))
     };
     signals::on_end(Hangup::Calls(Box::new(tell(|| ServeEvent::Reload))), tell(|| ServeEvent::End))
@@ -103,7 +103,7 @@ pub(super) fn run(args: &ServeArgs) -> CliResult {
     served.and(closed)
 }
 
-/// Begins to serve lines beside a server, and says where.
+/// Starts the server of the line protocol beside the HTTP server, and prints its address.
 fn start_line(
     locks: Locks,
     listen: SocketAddr,

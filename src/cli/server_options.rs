@@ -1,4 +1,5 @@
-//! A server instead of an engine in this process: where it is, and how one gets in.
+//! The options for a server that is used instead of an engine in this process (its credentials),
+//! and the connection to it.
 
 use super::exit::{CliError, CliResult, Exit};
 use super::output;
@@ -15,7 +16,7 @@ use std::sync::Arc;
 /// How one gets in.
 #[derive(Debug, Clone, Default, clap::Args)]
 pub(super) struct ServerKeyArgs {
-    /// A file with the token that says who asks
+    /// A file with the bearer token of the client
     #[arg(
         long,
         value_name = "FILE",
@@ -36,7 +37,7 @@ pub(super) struct ServerKeyArgs {
 }
 
 impl ServerKeyArgs {
-    /// How one gets into the server at `url`.
+    /// Returns the URL of a server with the credentials for it.
     pub(super) fn access(&self, url: &str) -> CliResult<ServerAccess> {
         let file = |path: &Option<PathBuf>| path.as_deref().map(read).transpose();
         let token = file(&self.token_file)?;
@@ -63,7 +64,7 @@ fn warn_of_readers(path: &Path) {
     }
 }
 
-/// The servers that a list of URLs names, each once.
+/// Returns the URLs of a comma-separated list, each once.
 pub(super) fn urls(list: &str) -> Vec<&str> {
     let mut urls: Vec<&str> = Vec::new();
     for url in list.split(',').map(str::trim).filter(|url| !url.is_empty()) {
@@ -74,8 +75,8 @@ pub(super) fn urls(list: &str) -> Vec<&str> {
     urls
 }
 
-/// One request of the API to the first server of a list that answers: which that was, and what it
-/// says.
+/// Sends one API request to each server of a list in turn, until one answers; returns its URL and
+/// its answer.
 pub(super) fn ask_first(
     servers: &str,
     key: &ServerKeyArgs,
@@ -106,7 +107,7 @@ fn refused(code: u16, problem: &Value) -> CliError {
     CliError::Said(exit, said)
 }
 
-/// The server, or the servers, that `access` names.
+/// Returns the transport to the server that `access` names, or to all of them with failover.
 fn server(access: &ServerAccess) -> CliResult<Arc<dyn Transport>> {
     let usable = |url: &str| -> CliResult<Arc<dyn Transport>> {
         let access = ServerAccess { url: url.to_owned(), ..access.clone() };
@@ -125,7 +126,8 @@ fn server(access: &ServerAccess) -> CliResult<Arc<dyn Transport>> {
     }
 }
 
-/// Makes servers of the URLs that a server tells, with the same credentials.
+/// Returns a function that makes transports to servers whose URLs another server has announced,
+/// with the same credentials. It makes none to a URL that must not get these credentials.
 fn server_maker(access: &ServerAccess) -> MakeServer {
     let access = access.clone();
     Box::new(move |url| {
@@ -135,12 +137,12 @@ fn server_maker(access: &ServerAccess) -> MakeServer {
     })
 }
 
-/// Connects; fails if there is no server by the time in which one answers.
+/// Connects to a server; fails if none has answered in time.
 pub(super) fn connect(access: &ServerAccess, terms: Option<Terms>) -> CliResult<Arc<Remote>> {
     connect_since(access, terms, None)
 }
 
-/// The same, following events from `since` on.
+/// Connects to a server like [`connect`], with an event stream from event `since` on.
 pub(super) fn connect_since(
     access: &ServerAccess,
     terms: Option<Terms>,

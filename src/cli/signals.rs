@@ -1,5 +1,5 @@
-//! SIGINT, SIGTERM and SIGHUP as messages, for a daemon that ends in order, or reads its files
-//! again.
+//! Signal handling of a daemon: SIGINT, SIGTERM and SIGHUP shut it down in order; SIGHUP may reload
+//! its files instead.
 
 use super::output;
 use crate::time::{Span, boot_now};
@@ -12,7 +12,8 @@ use std::thread;
 /// Signals that end the daemon: Ctrl-C, `kill`, and a terminal that is closed.
 const ENDING: [libc::c_int; 3] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP];
 
-/// One Ctrl-C may come twice: from the terminal, and passed on by a program that started us.
+/// The time after the first signal in which others are ignored: one Ctrl-C may arrive twice, from
+/// the terminal and forwarded by the program that started us.
 const ONE_AND_THE_SAME: Span = Span::from_millis(500);
 
 /// How SIGHUP is handled.
@@ -25,8 +26,8 @@ pub(super) enum Hangup {
 
 /// Calls `then` at the first of these signals; the second ends the process at once.
 ///
-/// To be called before any other thread is made: they inherit that the signals wait for this
-/// one's thread.
+/// Must be called before any other thread is started: threads inherit the mask that blocks the
+/// signals, and only the thread `signals` may receive them.
 #[allow(unsafe_code)]
 pub(super) fn on_end(hangup: Hangup, then: impl FnOnce() + Send + 'static) -> io::Result<()> {
     let mut set = MaybeUninit::<libc::sigset_t>::uninit();
@@ -66,7 +67,7 @@ fn wait_for_end(set: &libc::sigset_t, hangup: &Hangup) -> libc::c_int {
     }
 }
 
-/// Waits for a signal that somebody means, and not for an echo of the one just taken.
+/// Waits for a second signal that is not a duplicate of the first.
 fn wait_again(set: &libc::sigset_t) -> libc::c_int {
     let first = boot_now();
     loop {

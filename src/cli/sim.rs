@@ -1,4 +1,5 @@
-//! `sim`: a whole cluster on virtual time, with all that may go wrong, decided by one number.
+//! The `sim` command: simulates a whole cluster with injected faults on virtual time, reproducibly
+//! from one seed.
 
 use super::exit::{CliError, CliResult, Exit};
 use super::output;
@@ -6,7 +7,8 @@ use crate::sim::{SimOptions, SimReport, run as simulate};
 use crate::time::Span;
 use serde_json::{Map, json};
 
-/// Longer runs remember more than a laptop has memory for; another seed shows more.
+/// The maximum virtual time. The history of a longer run does not fit the memory of a laptop;
+/// another seed finds more.
 const SECONDS_MAX: u64 = 600;
 
 /// `sim`.
@@ -23,7 +25,7 @@ pub(super) struct SimArgs {
     #[arg(long, value_name = "N", default_value_t = 20,
         value_parser = clap::value_parser!(u64).range(1..=SECONDS_MAX))]
     seconds: u64,
-    /// Print what came of it as JSON
+    /// Print the result as JSON
     #[arg(long)]
     json: bool,
     /// Print all that happened, too

@@ -1,5 +1,5 @@
-//! `--stale`: a stale read. A node answers at once with its local state, however old that is, and
-//! asks no other node: also when there is no majority.
+//! `--stale`: a stale read. A node answers at once with its local state, however old that is,
+//! without contacting another node; it does so without a majority, too.
 
 use super::exit::CliResult;
 use super::mount_client::{PAGE, show_place};
@@ -11,7 +11,7 @@ use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde_json::Value;
 use std::fmt::Display;
 
-/// A node that needs nobody else answers in a moment, or is away.
+/// Timeout of a stale read: a node answers it without waiting for another node.
 const PATIENCE: Span = Span::from_secs(2);
 
 /// Servers for stale reads; the first that answers is used.
@@ -30,7 +30,7 @@ pub(super) struct StaleAnswer<T> {
 }
 
 impl StaleServers<'_> {
-    /// The status of a lock.
+    /// Returns the status of a lock.
     pub(super) fn status(&self, name: &LockName) -> CliResult<StaleAnswer<Value>> {
         let name = encoded(name);
         // Servers of earlier versions know `stale` by this name only.
@@ -39,7 +39,7 @@ impl StaleServers<'_> {
         Ok(StaleAnswer { server, age_ms: it["age_ms"].as_u64(), it })
     }
 
-    /// The statuses of all locks whose names begin with `prefix`.
+    /// Returns the statuses of all locks whose names begin with `prefix`.
     pub(super) fn list(&self, prefix: &str) -> CliResult<StaleAnswer<Vec<Value>>> {
         let (prefix, mut all, mut after) = (encoded(&prefix), Vec::new(), String::new());
         let query = format!("/locks?consistency=local&limit={PAGE}&prefix={prefix}");
@@ -64,7 +64,7 @@ impl StaleServers<'_> {
 }
 
 impl<T> StaleAnswer<T> {
-    /// Says how old it is.
+    /// Prints how old the answer is.
     pub(super) fn warn(&self) {
         let server = &self.server;
         match self.age_ms.map(Span::from_millis) {

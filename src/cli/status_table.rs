@@ -1,6 +1,5 @@
-//! Statuses as people read them: the table of `ls`, the page of `status`, one line for a change.
-//!
-//! All that is here turns JSON into text, and asks nobody.
+//! Formats lock statuses for people: the table of `ls`, the page of `status`, one line for a
+//! change. It turns JSON into text, and sends no request.
 
 use super::output::{Colour, TerminalStyle, harmless};
 use crate::time::Span;
@@ -8,30 +7,29 @@ use serde_json::Value;
 use std::fmt::Write;
 
 const HEAD: [&str; 6] = ["NAME", "PHASE", "HOLDER", "EXPIRES IN", "WAITERS", "NOTE"];
-/// Between two columns.
 const GAP: &str = "  ";
 
-/// A status, read field by field: what is missing is empty.
+/// A status as JSON, read field by field; a missing field reads as empty.
 #[derive(Clone, Copy)]
 pub(super) struct Status<'a>(pub(super) &'a Value);
 
 impl Status<'_> {
-    /// A field of text, made harmless.
+    /// Returns a text field, without control characters.
     pub(super) fn text(self, field: &str) -> String {
         harmless(self.0[field].as_str().unwrap_or_default())
     }
 
-    /// A field of whole numbers.
+    /// Returns a field that is a whole number.
     pub(super) fn number(self, field: &str) -> Option<i64> {
         self.0[field].as_i64()
     }
 
-    /// `held`, `grace` or `free`.
+    /// Returns the phase: `held`, `grace` or `free`.
     pub(super) fn phase(self) -> String {
         self.text("phase")
     }
 
-    /// The time until it expires.
+    /// Returns the time until the lease expires.
     pub(super) fn left(self) -> Option<String> {
         match self.phase().as_str() {
             "grace" => Some("expired".into()),
@@ -54,7 +52,7 @@ impl Status<'_> {
         self.0["waiters"].as_array().into_iter().flatten().map(Status).collect()
     }
 
-    /// `2 (you: 1)`: how many wait, and where among them the reader does.
+    /// Formats the length of the queue and the caller's own place in it: `2 (you: 1)`.
     fn line(self) -> String {
         let count = self.waiters().len();
         match self.number("place") {
@@ -63,7 +61,7 @@ impl Status<'_> {
         }
     }
 
-    /// `laptop2:bob, for 24s, since ...`: one who waits, `number` in line.
+    /// Formats a waiter with its place in the queue: `1. laptop2:bob, for 24s, since ...`.
     fn waiting(self, number: i64, own: Option<i64>) -> String {
         let client = self.text("client");
         let waited = self.number("waited_ms").map(|ms| Span::from_millis(ms.unsigned_abs()));
@@ -72,7 +70,7 @@ impl Status<'_> {
         format!("{number}. {client}{waited}, since {}{own}", self.text("since"))
     }
 
-    /// `token 7, expires in 30s, grace 5s`.
+    /// Formats the terms of the lease: `token 7, expires in 30s, grace 5s`.
     pub(super) fn terms(self) -> String {
         let span = |field| self.number(field).map(|ms| Span::from_millis(ms.unsigned_abs()));
         let mut terms = Vec::new();
@@ -87,7 +85,7 @@ impl Status<'_> {
     }
 }
 
-/// The table of `ls`.
+/// Formats the table of `ls`.
 pub(super) fn table(statuses: &[Value], look: TerminalStyle) -> String {
     let rows: Vec<[String; 6]> = statuses.iter().map(|status| row(Status(status))).collect();
     let mut widths = HEAD.map(str::len);
@@ -135,7 +133,7 @@ fn aligned(cells: &[String; 6], widths: [usize; 6]) -> String {
     padded.collect::<Vec<_>>().join(GAP).trim_end().to_owned()
 }
 
-/// The page of `status`: one fact a line.
+/// Formats the page of `status`, one fact per line.
 pub(super) fn page(status: Status<'_>, look: TerminalStyle) -> String {
     let phase = status.phase();
     let colour = match phase.as_str() {
@@ -209,7 +207,7 @@ read               held   a and 1 more   1s          0
     }
 
     #[test]
-    fn a_page_tells_the_facts_that_there_are() {
+    fn page_shows_the_known_facts() {
         let text = page(Status(&held()), TerminalStyle::Plain);
         let expected = "\
 lock      build

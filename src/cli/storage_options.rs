@@ -1,5 +1,5 @@
-//! Where a daemon keeps what a restart needs, and the engine that keeps it there: a state
-//! directory, a data directory, or nothing.
+//! The options for a daemon's storage (a state directory, a data directory, or none), and the
+//! engine that is opened on it.
 
 use super::environment::{absolute, state_dir};
 use super::exit::{CliError, CliResult};
@@ -32,36 +32,37 @@ pub(super) struct StorageArgs {
     grant_at_once: bool,
 }
 
-/// The longest ttl where no state is kept: nobody waits longer than a minute for a restart.
+/// The default of `--max-ttl`, unless `--ttl` is longer: after a restart without state, nothing is
+/// granted for this time and the grace.
 const MAX_TTL_DEFAULT: Span = Span::from_secs(60);
 
 /// The storage that the options select.
 #[derive(Debug)]
 pub(super) enum StorageChoice {
-    /// In a state directory: it survives the daemon.
+    /// A state directory, whose content survives the daemon.
     State(PathBuf),
-    /// In a data directory: it survives the machine.
+    /// A data directory, whose content survives a power failure of the machine.
     Data(PathBuf),
-    /// Nowhere: after a start nothing is granted for so long, if for any time.
+    /// No storage. Nothing is granted for this time after a start; `None` grants at once.
     Nowhere(Option<Span>),
 }
 
 /// The engine of this process: used directly, or behind a Raft log.
 pub(super) enum LocalBackend {
-    /// Asked directly.
+    /// An engine that is called directly.
     Local(Arc<Local>),
-    /// Behind a log.
+    /// An engine behind a Raft log.
     Node(Arc<RaftNode>),
 }
 
 impl StorageArgs {
-    /// Whether the command line names a place.
+    /// Whether the command line has an option for storage.
     pub(super) fn is_said(&self) -> bool {
         self.state.is_some() || self.data.is_some() || self.max_ttl.is_some() || self.grant_at_once
     }
 
-    /// Where the state is kept, as the options say or by default. `ttl` and `grace` are those of a
-    /// lease that names none.
+    /// Returns the storage that the options or the defaults select. `ttl` and `grace` are those of
+    /// a lease that names none.
     pub(super) fn kept(&self, ttl: Ttl, grace: Grace) -> CliResult<StorageChoice> {
         let kept = self.place(ttl, grace)?;
         if let (Some(dir), true) = (kept.dir(), self.grant_at_once || self.max_ttl.is_some()) {
@@ -89,7 +90,7 @@ impl StorageArgs {
         }
     }
 
-    /// The longest lease, ttl and grace together.
+    /// Returns the maximum lifetime of a lease: ttl and grace together.
     fn longest(&self, ttl: Ttl, grace: Grace) -> CliResult<Span> {
         let longest = self.max_ttl.map_or(MAX_TTL_DEFAULT.max(ttl.span()), Ttl::span);
         if ttl.span() <= longest {
@@ -103,7 +104,7 @@ impl StorageArgs {
 }
 
 impl StorageChoice {
-    /// The directory, if there is one.
+    /// Returns the directory, if there is one.
     pub(super) fn dir(&self) -> Option<&Path> {
         match self {
             Self::State(dir) | Self::Data(dir) => Some(dir),
@@ -111,7 +112,7 @@ impl StorageChoice {
         }
     }
 
-    /// The sentence that warns of a restart without a state.
+    /// Returns the warning that a restart without stored state forgets all leases.
     pub(super) fn warning(&self) -> Option<String> {
         let Self::Nowhere(longest) = self else { return None };
         let forgets = "with --state none a restart forgets all leases at once";
@@ -128,12 +129,12 @@ impl StorageChoice {
         })
     }
 
-    /// The engine, with what it remembers.
+    /// Opens the engine with its stored state.
     pub(super) fn open(&self) -> CliResult<LocalBackend> {
         self.open_with_peers(None)
     }
 
-    /// The same, as one of several nodes.
+    /// Opens the engine with its stored state, as a node of a cluster if `peering` is given.
     pub(super) fn open_with_peers(&self, peering: Option<Peering>) -> CliResult<LocalBackend> {
         let rules = Rules::default();
         match self {
@@ -164,7 +165,7 @@ impl StorageChoice {
 }
 
 impl LocalBackend {
-    /// The door to it.
+    /// Returns the lock service of this engine.
     pub(super) fn locks(&self) -> Locks {
         let door: Arc<dyn LockService> = match self {
             Self::Local(local) => Arc::clone(local) as _,
@@ -173,16 +174,17 @@ impl LocalBackend {
         Locks::new(door)
     }
 
-    /// Has `tell` called with a sentence if it can't go on.
+    /// Registers `tell`, which is called if the engine fails for good.
     pub(super) fn on_failure(&self, tell: impl FnOnce(Stop) + Send + 'static) {
         match self {
-            // It tells whoever asks, and goes on when there is room again.
+            // A local engine returns an error to each caller, and continues when the disk has room
+            // again.
             Self::Local(_) => {}
             Self::Node(node) => node.on_failure(tell),
         }
     }
 
-    /// Ends its use of the directory in an orderly way.
+    /// Closes the engine and its directory in order.
     pub(super) fn close(&self) -> CliResult {
         match self {
             Self::Local(local) => {
@@ -196,7 +198,7 @@ impl LocalBackend {
     }
 }
 
-/// The error of a daemon that ends because its node has stopped.
+/// Returns the error of a daemon that ends because its node has stopped.
 pub(super) fn failed(stop: &Stop) -> CliError {
     CliError::unavailable(stop.to_string())
 }

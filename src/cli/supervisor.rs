@@ -1,11 +1,13 @@
-//! The two processes of `run`: one that others see, and a supervisor below it that holds the lock.
+//! The two processes of `run`: the front process, which the shell has started, and a supervisor
+//! below it, which holds the lock.
 //!
-//! SIGKILL can't be caught, so a process that was killed by it can't end what it had started. Each
-//! of the two can: all that the command starts descends from both, and both are subreapers. The
-//! lease hangs on neither of them. When the front process is killed, the supervisor ends the
-//! command and all its descendants, and then releases the lock. When the supervisor is killed, the
-//! front process does. When both are killed at once, the kernel kills the command's first process,
-//! and the lease ends with its ttl and grace; what else the command has started is not known then.
+//! SIGKILL can't be caught, so a process that is killed by it can't end its own descendants. Here
+//! each of the two processes can end them for the other: everything that the command starts
+//! descends from both, and both are subreapers. The lease is bound to neither of them. When the
+//! front process is killed, the supervisor ends the command and all its descendants, and then
+//! releases the lock. When the supervisor is killed, the front process does the same. When both are
+//! killed at once, the kernel kills the command's first process, and the lease ends with its ttl
+//! and grace; no process is left then to find the command's other descendants.
 
 use super::children::{self, Signals, kill};
 use super::exit::{CliError, CliResult};
@@ -13,10 +15,11 @@ use std::io::{self, Read as _, Write as _};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
-/// How long the front process sleeps at most: nothing depends on its waking up.
+/// The maximum sleep of the front process. Nothing depends on it: signals wake the process.
 const LOOK_EVERY: Duration = Duration::from_secs(60);
 
-/// How long the descendants of a killed supervisor are killed before its lease is renewed.
+/// How long the descendants of a killed supervisor are killed before its lease is renewed once
+/// more.
 const KILL_FOR: Duration = Duration::from_millis(200);
 
 /// The process in front of the supervisor.
@@ -36,15 +39,16 @@ pub(super) struct SupervisedLease {
 /// How the front process treats the lease of a supervisor that was killed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Inheritance {
-    /// Something of the command lives: the lease is renewed.
+    /// A process of the command is alive: the lease is renewed.
     Renew,
-    /// All of it is dead: the lease is released.
+    /// All processes of the command are dead: the lease is released.
     Release,
 }
 
-/// Goes on as the supervisor. The calling process stays in front of it: it passes signals on, and
-/// ends as the supervisor ends. When that is killed, it does with the lease what it hands to
-/// `inherit`. To be called while the process has one thread.
+/// Forks, and returns in the child, which becomes the supervisor. The calling process becomes the
+/// front process: it forwards signals, and ends as the supervisor ends. If the supervisor is
+/// killed, the front process calls `inherit` with its lease. Must be called while the process has
+/// one thread.
 #[allow(unsafe_code)]
 pub(super) fn split(inherit: impl Fn(SupervisedLease, Inheritance)) -> CliResult<FrontProcess> {
     let wrong = |error| CliError::system("the supervisor", &error);
@@ -60,7 +64,8 @@ pub(super) fn split(inherit: impl Fn(SupervisedLease, Inheritance)) -> CliResult
     match unsafe { libc::fork() } {
         -1 => Err(wrong(io::Error::last_os_error())),
         0 => {
-            // Signals to the group of the front process come by way of that process, and once.
+            // Signals to the group of the front process reach this process only by forwarding, and
+            // so once.
             // SAFETY: takes two numbers.
             unsafe { libc::setpgid(0, 0) };
             signals.let_through();
@@ -74,7 +79,8 @@ pub(super) fn split(inherit: impl Fn(SupervisedLease, Inheritance)) -> CliResult
     }
 }
 
-/// Has this process get a signal when the front process ends; at once if that has ended.
+/// Requests a signal for this process when the front process ends; sends it at once if that has
+/// ended already.
 #[allow(unsafe_code)]
 fn dies_with(front: &FrontProcess, signal: libc::c_int) {
     // SAFETY: takes numbers, and touches no memory.
@@ -90,8 +96,9 @@ impl FrontProcess {
         self.group
     }
 
-    /// From now on the supervisor outlives the front process, and is woken by SIGCHLD when that
-    /// ends; and the front process inherits the lease. Returns whether there is one that can.
+    /// Makes the supervisor outlive the front process, whose end from now on only wakes it by
+    /// SIGCHLD, and hands the lease on to the front process in case the supervisor is killed.
+    /// Returns whether there is a front process.
     pub(super) fn outlive(&self, lease: SupervisedLease) -> CliResult<bool> {
         let said = [lease.token.to_ne_bytes(), lease.ttl_ms.to_ne_bytes()].concat();
         let told = (&self.link).write_all(&said);
@@ -100,7 +107,7 @@ impl FrontProcess {
         Ok(true)
     }
 
-    /// Whether the front process lives: a process whose parent ends gets another.
+    /// Whether the front process lives: when it ends, this process gets another parent.
     #[allow(unsafe_code)]
     pub(super) fn lives(&self) -> bool {
         // SAFETY: only reads, and can't fail.
@@ -109,7 +116,7 @@ impl FrontProcess {
 }
 
 /// Runs the front process: forwards signals until the supervisor ends, then ends the same way. If
-/// the supervisor was killed, it calls `inherit` before.
+/// the supervisor was killed, it calls `inherit` first.
 #[allow(unsafe_code)]
 fn stay_in_front(supervisor: libc::pid_t, signals: &Signals, inherit: impl FnOnce()) -> ! {
     loop {
@@ -125,7 +132,7 @@ fn stay_in_front(supervisor: libc::pid_t, signals: &Signals, inherit: impl FnOnc
             continue;
         }
         if ended == supervisor && libc::WIFSTOPPED(status) {
-            // Stopped it could not renew the lease, while the command works on.
+            // A stopped supervisor could not renew the lease, while the command works on.
             kill(supervisor, libc::SIGCONT);
             continue;
         }
@@ -137,8 +144,9 @@ fn stay_in_front(supervisor: libc::pid_t, signals: &Signals, inherit: impl FnOnc
     }
 }
 
-/// Kills all that the killed supervisor has left, renews its lease until that is dead, and then
-/// releases the lease. Without a lease it was killed before it had started anything.
+/// Kills all descendants that the killed supervisor has left, renews its lease until they are dead,
+/// and then releases the lease. If no lease has been handed on, the supervisor was killed before it
+/// had started the command.
 fn inherit_all(mut link: UnixStream, inherit: &impl Fn(SupervisedLease, Inheritance)) {
     let mut said = [[0; 8]; 2];
     let is_said =
@@ -159,7 +167,7 @@ fn inherit_all(mut link: UnixStream, inherit: &impl Fn(SupervisedLease, Inherita
 /// Ends by the signal that ended the supervisor, as shells expect it.
 #[allow(unsafe_code)]
 fn end_by(signal: libc::c_int, signals: &Signals) -> ! {
-    // One core file is enough.
+    // The core file of the supervisor is enough.
     let no_core = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: the structure lives through the call, which only reads it; the rest takes numbers.
     unsafe {

@@ -1,4 +1,5 @@
-//! Where a process can't inherit the descendants of another, `run` is one process.
+//! Stand-in for `supervisor` on systems without subreapers, where `run` is one process: a process
+//! can't inherit the descendants of another there.
 
 use super::exit::CliResult;
 
@@ -16,13 +17,13 @@ pub(super) struct SupervisedLease {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[allow(dead_code)] // there is no front process
 pub(super) enum Inheritance {
-    /// Something of the command lives: the lease is renewed.
+    /// A process of the command is alive: the lease is renewed.
     Renew,
-    /// All of it is dead: the lease is released.
+    /// All processes of the command are dead: the lease is released.
     Release,
 }
 
-/// Goes on as the only process.
+/// Continues as the only process.
 #[allow(clippy::unnecessary_wraps)] // elsewhere it can fail
 pub(super) fn split(_: impl Fn(SupervisedLease, Inheritance)) -> CliResult<FrontProcess> {
     Ok(FrontProcess)
@@ -30,21 +31,21 @@ pub(super) fn split(_: impl Fn(SupervisedLease, Inheritance)) -> CliResult<Front
 
 #[allow(clippy::unused_self)] // elsewhere there is something to ask
 impl FrontProcess {
-    /// The process group that may have the terminal.
+    /// Returns the process group that may have the terminal.
     #[allow(unsafe_code)]
     pub(super) fn group(&self) -> libc::pid_t {
         // SAFETY: only reads, and can't fail.
         unsafe { libc::getpgrp() }
     }
 
-    /// There is nothing to outlive, and no other process inherits the lease.
+    /// Returns false: there is no front process to outlive, and none that inherits the lease.
     #[allow(clippy::unnecessary_wraps)] // elsewhere it can fail
     pub(super) fn outlive(&self, lease: SupervisedLease) -> CliResult<bool> {
         log::debug!("token {} lasts {} ms", lease.token, lease.ttl_ms);
         Ok(false)
     }
 
-    /// Always.
+    /// Whether the front process lives; without one, this is always true.
     pub(super) fn lives(&self) -> bool {
         true
     }

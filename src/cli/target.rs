@@ -1,4 +1,5 @@
-//! Target selection: which mount or server a command speaks to, and which lock of it.
+//! Target selection: the mount or server that a command sends its requests to, and the lock that it
+//! names.
 //!
 //! The command line comes first (`--dir`, `--server`, a path below a mount), then the mount that
 //! the current directory lies in, then the environment, then the only mount there is. `LATCHFS_DIR`
@@ -21,7 +22,8 @@ use std::sync::Arc;
 /// Which mount.
 #[derive(Debug, Clone, clap::Args)]
 pub(super) struct TargetArgs {
-    // clap would not tell the environment from the command line, and their order matters here.
+    // Without clap's `env`, which would hide whether a value comes from the environment or from the
+    // command line: that matters for the order.
     /// The mount to use [env: `LATCHFS_DIR`] [default: the only one there is]
     #[arg(long, value_name = "DIR", conflicts_with = "server")]
     pub(super) dir: Option<PathBuf>,
@@ -47,11 +49,12 @@ pub(super) struct MountedLock {
 
 /// The mount or server, and the lock, that a command is about.
 pub(super) struct CommandTarget {
-    /// Whom.
+    /// The client that sends requests to that mount or server.
     pub(super) ask: Arc<dyn LockClient>,
-    /// Where it is, for those that run under the lock: a variable and its value.
+    /// The variable, with its value, by which a command run under the lock finds that mount or
+    /// server.
     pub(super) place: (&'static str, OsString),
-    /// The mount, if it is one.
+    /// The mount point, if the target is a mount.
     pub(super) dir: Option<PathBuf>,
     /// The lock.
     pub(super) name: LockName,
@@ -83,7 +86,7 @@ impl TargetArgs {
         })
     }
 
-    /// Stale reads of a server: the first node that answers.
+    /// Returns the servers for stale reads, of which the first that answers is used.
     pub(super) fn stale(&self) -> CliResult<StaleServers<'_>> {
         let servers = self.server_for(None)?.ok_or_else(|| {
             CliError::usage("--stale asks a server for what it knows; name one by --server URL")
@@ -92,7 +95,7 @@ impl TargetArgs {
         Ok(StaleServers { servers, key: &self.key, client })
     }
 
-    /// The server to ask when no lock is named, if a server is meant.
+    /// Returns a client of the server for a request that names no lock; `None` if a mount is meant.
     pub(super) fn direct(&self) -> CliResult<Option<RemoteClient>> {
         self.server_for(None)?.map(|url| self.direct_to(&url)).transpose()
     }
@@ -102,7 +105,7 @@ impl TargetArgs {
         Ok(RemoteClient::new(self.key.access(url)?, client))
     }
 
-    /// The URL of the server that is meant; `None` if a mount is.
+    /// Returns the URL of the server that is meant; `None` if a mount is meant.
     fn server_for(&self, name: Option<&OsStr>) -> CliResult<Option<String>> {
         if let Some(url) = &self.server {
             return Ok(Some(url.clone()));
@@ -120,25 +123,25 @@ impl TargetArgs {
         Ok(url)
     }
 
-    /// The mount that the command line or the environment names.
+    /// Returns the mount that the command line or the environment names.
     fn dir_said(&self) -> Option<PathBuf> {
         let environment = || std::env::var_os("LATCHFS_DIR").filter(|dir| !dir.is_empty());
         self.dir.clone().or_else(|| environment().map(PathBuf::from))
     }
 
-    /// The mount that is meant when no lock is named.
+    /// Returns the mount that is meant when no lock is named.
     pub(super) fn mount(&self) -> CliResult<PathBuf> {
         let mounts = mounts()?;
         let inside = current_dir_in(&mounts);
         choose(self.wanted()?.as_deref(), inside.as_deref(), &mounts)
     }
 
-    /// The mount and the lock that `name` means: a lock's name, or a path below a mount.
+    /// Returns the mount and the lock that `name` means: a lock's name, or a path below a mount.
     pub(super) fn lock(&self, name: &OsStr) -> CliResult<MountedLock> {
         let mounts = mounts()?;
         let inside = current_dir_in(&mounts);
         let path = as_path(name, inside.is_some());
-        // A path names its mount, also while LATCHFS_DIR names another.
+        // A path determines its mount, even if `LATCHFS_DIR` names another one.
         let wanted = if is_path(name) && self.dir.is_none() { None } else { self.wanted()? };
         let at = path.as_deref().or(inside.as_deref());
         let dir = choose(wanted.as_deref(), at, &mounts)?;
@@ -164,14 +167,15 @@ fn names_mount(name: Option<&OsStr>) -> CliResult<bool> {
         || name.is_some_and(|name| is_path(name) || as_path(name, false).is_some_and(is_below)))
 }
 
-/// The current directory, if it lies in a mount.
+/// Returns the current directory, if it lies in a mount.
 fn current_dir_in(mounts: &[PathBuf]) -> Option<PathBuf> {
     let here = std::env::current_dir().ok()?;
     mounts.iter().any(|mount| here.starts_with(mount)).then_some(here)
 }
 
-/// The path that an argument may be. Inside a mount 'a/b' is the lock of that name, whatever the
-/// current directory; outside it may be a path to a lock, as the shell completes it.
+/// Returns the path that an argument may be. Inside a mount 'a/b' is the lock of that name,
+/// whatever the current directory; outside of a mount it may be the path of a lock, as the shell
+/// completes it.
 fn as_path(name: &OsStr, inside: bool) -> Option<PathBuf> {
     let may_be_path = is_path(name) || (!inside && name.as_bytes().contains(&b'/'));
     may_be_path.then(|| mountinfo::resolve(Path::new(name)).ok()).flatten()
@@ -183,7 +187,8 @@ fn mounts() -> CliResult<Vec<PathBuf>> {
     Ok(mounts.into_iter().map(|mount| mount.dir).collect())
 }
 
-/// The mount wanted by name; else the one that `path` lies in; else the only one there is.
+/// Returns the mount `wanted`; else the innermost one that `path` lies in; else the only one there
+/// is.
 fn choose(wanted: Option<&Path>, path: Option<&Path>, mounts: &[PathBuf]) -> CliResult<PathBuf> {
     if let Some(wanted) = wanted {
         if mounts.iter().any(|mount| mount == wanted) {
@@ -213,15 +218,16 @@ fn choose(wanted: Option<&Path>, path: Option<&Path>, mounts: &[PathBuf]) -> Cli
     }
 }
 
-/// Whether an argument can only be a path: no lock is called so.
+/// Whether an argument can only be a path: no lock has a name that begins like it.
 fn is_path(name: &OsStr) -> bool {
     [&b"/"[..], b"./", b"../"].iter().any(|start| name.as_bytes().starts_with(start))
 }
 
-/// The lock of the mount at `dir` that an argument means.
+/// Returns the lock of the mount at `dir` that an argument means.
 fn name_of(dir: &Path, given: &OsStr, path: Option<&Path>) -> CliResult<LockName> {
     let below = path.and_then(|path| path.strip_prefix(dir).ok());
-    // A slash at the end is a directory's, as the shell completes it; two in a row are a mistake.
+    // A trailing slash comes from the shell, which completes a directory; a double slash is a
+    // mistake.
     let is_odd = given.as_bytes().windows(2).any(|two| two == b"//");
     let name = match below {
         Some(below) if is_path(given) || !is_odd => below.as_os_str(),
@@ -253,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn the_only_mount_is_meant() {
+    fn the_only_mount_is_the_default() {
         assert_eq!(choose(None, None, &dirs(&["/locks"])).expect("found"), Path::new("/locks"));
         assert!(sentence(choose(None, None, &[])).contains("latchfs mount DIR"));
         let several = sentence(choose(None, None, &dirs(&["/a", "/b"])));
@@ -261,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mount_is_wanted_by_name() {
+    fn a_named_mount_is_chosen() {
         let mounts = dirs(&["/a", "/b"]);
         assert_eq!(choose(Some(Path::new("/b")), None, &mounts).expect("found"), Path::new("/b"));
         let wrong = sentence(choose(Some(Path::new("/c")), None, &mounts));
@@ -269,14 +275,14 @@ mod tests {
     }
 
     #[test]
-    fn a_path_names_its_mount() {
+    fn a_path_determines_its_mount() {
         let mounts = dirs(&["/a", "/a/b", "/c"]);
         let chosen = choose(None, Some(Path::new("/a/b/x")), &mounts).expect("found");
         assert_eq!(chosen, Path::new("/a/b"));
     }
 
     #[test]
-    fn a_lock_is_named_by_name_or_path() {
+    fn a_lock_is_given_by_name_or_path() {
         let name = |given: &str, path: Option<&str>| {
             name_of(Path::new("/locks"), OsStr::new(given), path.map(Path::new))
         };
@@ -298,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_name_is_told_with_what_to_write() {
+    fn an_invalid_name_is_reported_with_a_correction() {
         for (wrong, next) in [
             ("a//b", "; write one slash between parts, and none around them: team/build"),
             ("a/../b", "; write it whole, as from the top of a mount: team/build"),

@@ -1,4 +1,4 @@
-//! `umount`: takes mounts away, also busy and stale ones.
+//! The `umount` command: removes mounts, including busy and stale ones.
 
 use super::exit::{CliError, CliResult};
 #[cfg(target_os = "linux")]
@@ -13,7 +13,8 @@ use crate::fuse::kernel::mountinfo::{self, Life};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::path::{Path, PathBuf};
 
-/// Writing the state of a million locks takes a few seconds.
+/// Timeout of the daemon's exit: it may write the state of a million locks, which takes a few
+/// seconds.
 #[cfg(target_os = "linux")]
 const DAEMON_PATIENCE_MS: libc::c_int = 20_000;
 
@@ -29,7 +30,7 @@ pub(super) struct UmountArgs {
     unseal: bool,
 }
 
-/// Unmounts all, also when one fails; the first failure decides the exit code.
+/// Unmounts all, even if one fails; the first failure decides the exit code.
 pub(super) fn run(args: &UmountArgs) -> CliResult {
     let mut failed = Ok(());
     for dir in &args.dirs {
@@ -117,18 +118,18 @@ impl MountDaemon {
     }
 }
 
-/// The process behind a mount, which ends when its last mount is gone. It is waited for, so that
-/// whoever mounts again at once finds the state directory free.
+/// The process behind a mount, which ends when its last mount is gone. `umount` waits for it, so
+/// that the state directory is free for a mount that starts right after.
 #[cfg(target_os = "linux")]
 struct MountDaemon(OwnedFd);
 
 #[cfg(target_os = "linux")]
 impl MountDaemon {
-    /// The daemon of the mount at `dir`, if it has no other.
+    /// Returns the daemon of the mount at `dir`, if that is its only mount.
     fn that_ends_with(dir: &Path) -> Option<Self> {
         let pid = ControlFile::of(dir.into()).about().ok()?["pid"].as_i64()?;
-        // Each mount is one open device. Across a pid namespace the number is another process's,
-        // or nobody's, and has none.
+        // Each mount is one open FUSE device. In another pid namespace, the pid is that of another
+        // process or of none, which has no such device open.
         let open = std::fs::read_dir(format!("/proc/{pid}/fd")).ok()?.flatten();
         let devices = open
             .filter(|fd| std::fs::read_link(fd.path()).is_ok_and(|file| file == Path::new(DEVICE)))

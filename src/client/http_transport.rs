@@ -4,20 +4,17 @@
 //! connection can hold up no other.
 
 use super::transport::{FrameStream, ServerConnection, Transport, TransportError};
-use crate::os_error::said;
+use crate::net::http_connection::{HttpSender, dial, encrypt, start_http, with_causes};
 use crate::service::batch_messages::ANSWER_BYTES_MAX;
 use crate::time::Span;
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::{Bytes, Incoming};
-use hyper::client::conn::http1::{SendRequest, handshake};
 use hyper::header::{AUTHORIZATION, HOST, HeaderValue};
 use hyper::{Method, Request, Response, StatusCode, Uri};
-use hyper_util::rt::TokioIo;
 use std::error::Error;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::{fmt, io};
-use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::runtime::{Builder, Runtime};
 use tokio::time::timeout;
@@ -118,7 +115,7 @@ fn tls(access: &ServerAccess, host: &str) -> Result<(TlsConnector, ServerName<'s
     let unusable = |what: &str, why: &dyn fmt::Display| Unusable(format!("{what}: {why}"));
     let Some(ca) = &access.ca else {
         return Err(Unusable(
-            "an https server needs --ca FILE, the certificate of whoever vouches for it".to_owned(),
+            "an https server needs --ca FILE, the CA certificate (PEM) that verifies it".to_owned(),
         ));
     };
     let mut roots = RootCertStore::empty();
@@ -175,30 +172,33 @@ impl Transport for Http {
 }
 
 impl HttpTarget {
-    pub(super) async fn connect(&self) -> Result<Sender, TransportError> {
+    pub(super) async fn connect(&self) -> Result<HttpSender, TransportError> {
         let stream = self.reach().await.map_err(|error| broken(&error))?;
         self.speak(stream).await
     }
 
     /// A connection, on which nothing is said yet.
     pub(super) async fn reach(&self) -> io::Result<TcpStream> {
-        let stream = TcpStream::connect((self.host.as_str(), self.port)).await?;
-        stream.set_nodelay(true)?;
-        Ok(stream)
+        dial(&self.host, self.port).await
     }
 
     /// Agrees with the other end on how to speak.
-    pub(super) async fn speak(&self, stream: TcpStream) -> Result<Sender, TransportError> {
-        match &self.tls {
-            None => shake_hands(stream).await,
+    pub(super) async fn speak(&self, stream: TcpStream) -> Result<HttpSender, TransportError> {
+        let started = match &self.tls {
+            None => start_http(stream).await,
             Some((connector, name)) => {
-                let stream = connector.connect(name.clone(), stream).await.map_err(|error| {
+                let stream = encrypt(stream, connector, name.clone()).await.map_err(|error| {
                     // A peer that fails the TLS handshake must not be taken for the server.
-                    TransportError::Silent(format!("no TLS with {}: {}", self.url, whole(&error)))
+                    TransportError::Silent(format!(
+                        "no TLS with {}: {}",
+                        self.url,
+                        with_causes(&error)
+                    ))
                 })?;
-                shake_hands(stream).await
+                start_http(stream).await
             }
-        }
+        };
+        started.map_err(|error| broken(&error))
     }
 
     pub(super) fn request(
@@ -224,7 +224,7 @@ impl HttpTarget {
         &self,
         method: Method,
         path: &str,
-    ) -> Result<(Sender, Response<Incoming>), TransportError> {
+    ) -> Result<(HttpSender, Response<Incoming>), TransportError> {
         let mut sender = self.connect().await?;
         let request = self.request(method, path, Bytes::new())?;
         let response = sender.send_request(request).await.map_err(|error| broken(&error))?;
@@ -232,28 +232,12 @@ impl HttpTarget {
     }
 }
 
-async fn shake_hands(
-    stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
-) -> Result<Sender, TransportError> {
-    let (sender, connection) =
-        handshake(TokioIo::new(stream)).await.map_err(|error| broken(&error))?;
-    tokio::spawn(async move {
-        if let Err(error) = connection.await {
-            log::debug!("a connection to the server ended: {error}");
-        }
-    });
-    Ok(sender)
-}
-
 /// One connection, and the event loop that it needs while somebody waits for it.
 pub(super) struct Connection {
     pub(super) target: Arc<HttpTarget>,
     pub(super) runtime: Option<Runtime>,
-    pub(super) sender: Option<Sender>,
+    pub(super) sender: Option<HttpSender>,
 }
-
-/// Sends requests on one HTTP connection.
-pub(super) type Sender = SendRequest<Full<Bytes>>;
 
 impl ServerConnection for Connection {
     fn ask(&mut self, batch: &[u8], patience: Span) -> Result<Vec<u8>, TransportError> {
@@ -291,7 +275,7 @@ impl Connection {
     /// The outer error is that of the connection, the inner one the server's.
     async fn exchange_on(
         &mut self,
-        mut sender: Sender,
+        mut sender: HttpSender,
         batch: Bytes,
     ) -> Result<Result<Vec<u8>, TransportError>, TransportError> {
         sender.ready().await.map_err(|error| broken(&error))?;
@@ -361,21 +345,7 @@ pub(super) fn runtime() -> Result<Runtime, TransportError> {
 }
 
 pub(super) fn broken(error: &(dyn Error + 'static)) -> TransportError {
-    TransportError::Silent(whole(error))
-}
-
-/// An error with all that it comes from: what a connection broke by is the last of it.
-pub(super) fn whole(error: &(dyn Error + 'static)) -> String {
-    let mut text = said(&error);
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        let more = said(&error);
-        if !text.ends_with(&more) {
-            text = format!("{text}: {more}");
-        }
-        cause = error.source();
-    }
-    text
+    TransportError::Silent(with_causes(error))
 }
 
 pub(super) fn silent() -> TransportError {

@@ -292,7 +292,7 @@ fn odd(hub: &ClientState, reply: ItemReply) -> Unavailable {
     match reply {
         ItemReply::Unavailable(why) => why,
         other => {
-            log::warn!("{} answered what was not asked: {other:?}", hub.name);
+            log::warn!("{} sent an unexpected answer: {other:?}", hub.name);
             hub.no_answer()
         }
     }

@@ -1,7 +1,8 @@
 //! One look at a server, as `doctor` takes it: how far one gets, and what it says of the time.
 
-use super::http_transport::{Connection, Http, HttpTarget, runtime, whole};
+use super::http_transport::{Connection, Http, HttpTarget, runtime};
 use super::transport::{ServerConnection, TransportError};
+use crate::net::http_connection::with_causes;
 use crate::service::RttSample;
 use crate::service::batch_messages::{BatchItem, RequestBatch, decode_told, encode_batch};
 use crate::time::{Span, Wall, boot_now};
@@ -65,7 +66,7 @@ fn connect(runtime: Runtime, target: &Arc<HttpTarget>) -> Result<Connection, Stu
     let in_time = |why: &str| format!("{why} within {PATIENCE}");
     let sender = runtime.block_on(async {
         let stream = match timeout(patience, target.reach()).await {
-            Ok(reached) => reached.map_err(|error| Stuck::Unreachable(whole(&error)))?,
+            Ok(reached) => reached.map_err(|error| Stuck::Unreachable(with_causes(&error)))?,
             Err(_) => return Err(Stuck::Unreachable(in_time("no connection"))),
         };
         match timeout(patience, target.speak(stream)).await {

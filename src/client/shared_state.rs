@@ -295,7 +295,7 @@ impl ClientState {
         let Some(client) = self.with_session(|session| session.lose(lost)) else { return };
         self.counts.sessions_lost.fetch_add(1, Ordering::Relaxed);
         log::warn!(
-            "session {lost} with {} is over: what open files of this mount held is lost",
+            "session {lost} with {} is over: the locks of open files of this mount are lost",
             self.name
         );
         *self.session_lost.lock() = Some((lost, client.clone()));

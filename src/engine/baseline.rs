@@ -206,6 +206,18 @@ mod tests {
     }
 
     #[test]
+    fn a_baseline_leaves_the_last_token_out() {
+        let mut lost = Engine::default();
+        lost.raise_tokens(TOKEN_MAX - NUMBERS_SKIPPED - 1);
+        let baseline = lost.heritage(0, Span::ZERO).expect("there are tokens");
+        assert_eq!(baseline.tokens_from, TOKEN_MAX - 1);
+        lost.raise_tokens(TOKEN_MAX - NUMBERS_SKIPPED);
+        assert_eq!(lost.heritage(0, Span::ZERO), None);
+        assert!(Engine::afresh(Rules::default(), wall(WALL_SECS_MIN)).is_some());
+        assert!(Engine::afresh(Rules::default(), wall(WALL_SECS_MIN - 1)).is_none());
+    }
+
+    #[test]
     fn the_longest_ttl_is_known() {
         let mut engine = Engine::default();
         assert_eq!(engine.longest_ttl(), None);

@@ -127,7 +127,7 @@ impl Details {
         self.holder_id.as_ref()
     }
 
-    /// A word to whoever finds the lock held.
+    /// Note shown to clients that find the lock held.
     pub fn note(&self) -> Option<&Arc<str>> {
         self.rare.as_ref()?.note.as_ref()
     }

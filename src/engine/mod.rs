@@ -82,6 +82,14 @@ pub use view::{Child, Holder, LockView, SessionView, WaiterView};
 
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod tests_codec;
+#[cfg(test)]
+mod tests_queries;
+#[cfg(test)]
+mod tests_state;
+#[cfg(test)]
+mod tests_values;
 
 #[cfg(test)]
 #[path = "../../tests/model/mod.rs"]

@@ -269,6 +269,8 @@ mod tests {
         let name = LockName::parse("team/build").expect("valid");
         assert_eq!((name.as_str(), name.last_part()), ("team/build", "build"));
         assert!(LockName::parse("naïve lock, 2nd").is_ok());
+        assert!(is_plain("build-1_a"), "nearly every name needs no further check");
+        assert!(!is_plain("") && !is_plain("a/b") && !is_plain("a b"));
     }
 
     #[test]

@@ -245,7 +245,7 @@ impl fmt::Display for Refusal {
                 write!(f, "to end it")
             }
             Reason::NoSession(id) => {
-                write!(f, "session {id} is over, and what hung on it is lost; open a new one")
+                write!(f, "session {id} is over, and its leases are lost; open a new one")
             }
             Reason::NotInLine(name) => {
                 write!(
@@ -314,7 +314,7 @@ impl Conflict {
             }
             Way::Behind => {
                 write!(f, "lock '{name}' is shared by {holder}, and {waiting} wait before you; ")?;
-                write!(f, "wait in line with 'latchfs run --shared'")
+                write!(f, "wait in the queue with 'latchfs run --shared'")
             }
             Way::Restored { until } => {
                 write!(f, "lock '{name}': nothing is granted for {} more, ", until.since(at))?;

@@ -4,26 +4,26 @@ use super::*;
 use crate::time::{Span, Time};
 
 /// An engine, a clock that only the test moves, and the events of the last command.
-struct Lab {
-    engine: Engine,
-    now: Time,
-    events: Vec<Event>,
+pub(super) struct Lab {
+    pub(super) engine: Engine,
+    pub(super) now: Time,
+    pub(super) events: Vec<Event>,
 }
 
-fn name(text: &str) -> LockName {
+pub(super) fn name(text: &str) -> LockName {
     LockName::parse(text).expect("valid")
 }
 
-fn client(text: &str) -> ClientId {
+pub(super) fn client(text: &str) -> ClientId {
     ClientId::parse(text).expect("valid")
 }
 
-fn own(secs: u64, grace: u64) -> LeaseTerms {
+pub(super) fn own(secs: u64, grace: u64) -> LeaseTerms {
     let ttl = Ttl::new(Span::from_secs(secs)).expect("valid");
     LeaseTerms::Own(ttl, Grace::new(Span::from_secs(grace)).expect("valid"))
 }
 
-fn ask(lock: &str, who: &str) -> Acquire {
+pub(super) fn ask(lock: &str, who: &str) -> Acquire {
     Acquire {
         name: name(lock),
         client: client(who),
@@ -35,25 +35,25 @@ fn ask(lock: &str, who: &str) -> Acquire {
     }
 }
 
-fn key(lock: &str, who: &str, token: Option<Token>) -> LeaseKey {
+pub(super) fn key(lock: &str, who: &str, token: Option<Token>) -> LeaseKey {
     LeaseKey { name: name(lock), client: client(who), token }
 }
 
 impl Lab {
-    fn new() -> Self {
+    pub(super) fn new() -> Self {
         Self { engine: Engine::default(), now: Time::ZERO, events: Vec::new() }
     }
 
-    fn at(&mut self, secs: u64) -> &mut Self {
+    pub(super) fn at(&mut self, secs: u64) -> &mut Self {
         self.now = Time::from_secs(secs);
         self
     }
 
-    fn does(&mut self, op: Op) -> Answer {
+    pub(super) fn does(&mut self, op: Op) -> Answer {
         self.does_command(&op.into())
     }
 
-    fn does_command(&mut self, command: &Command) -> Answer {
+    pub(super) fn does_command(&mut self, command: &Command) -> Answer {
         self.events.clear();
         let answer = self.engine.apply(self.now, command, &mut self.events);
         self.engine.check();
@@ -64,18 +64,18 @@ impl Lab {
         answer
     }
 
-    fn granted(&mut self, ask: Acquire) -> Token {
+    pub(super) fn granted(&mut self, ask: Acquire) -> Token {
         match self.does(Op::Acquire(ask)) {
             Ok(Outcome::Granted(tenure) | Outcome::Renewed(tenure)) => tenure.token,
             other => panic!("not granted: {other:?}"),
         }
     }
 
-    fn refused(&mut self, op: Op) -> RefusalKind {
+    pub(super) fn refused(&mut self, op: Op) -> RefusalKind {
         self.does(op).expect_err("it must be refused").kind()
     }
 
-    fn session(&mut self, who: &str) -> SessionId {
+    pub(super) fn session(&mut self, who: &str) -> SessionId {
         let LeaseTerms::Own(ttl, grace) = own(10, 5) else { unreachable!() };
         match self.does(Op::OpenSession(OpenSession { client: client(who), ttl: Some(ttl), grace }))
         {
@@ -84,21 +84,21 @@ impl Lab {
         }
     }
 
-    fn holder(&self, lock: &str) -> String {
+    pub(super) fn holder(&self, lock: &str) -> String {
         let view = self.engine.view(&name(lock), self.now);
         view.holder().map_or_else(String::new, |holder| holder.lease.holder.to_string())
     }
 }
 
-fn shared(ask: Acquire) -> Acquire {
+pub(super) fn shared(ask: Acquire) -> Acquire {
     Acquire { mode: Mode::Shared, ..ask }
 }
 
-fn waiting(ask: Acquire) -> Op {
+pub(super) fn waiting(ask: Acquire) -> Op {
     Op::Acquire(Acquire { line: QueuePolicy::Join(None), ..ask })
 }
 
-fn opened(ask: Acquire, session: SessionId, number: u64) -> Acquire {
+pub(super) fn opened(ask: Acquire, session: SessionId, number: u64) -> Acquire {
     let hold = Ownership::OpenFile(OpenId { session, number });
     Acquire { hold, term: LeaseTerms::Session(session), ..ask }
 }
@@ -314,8 +314,11 @@ fn who_asks_again_gets_what_it_asked_for_last() {
     lab.granted(shared(ask("web", "a")));
     lab.does(waiting(ask("web", "b"))).expect("waits");
     lab.does(waiting(shared(ask("web", "c")))).expect("waits");
-    let Ok(Outcome::Granted(_)) = lab.does(waiting(shared(ask("web", "b")))) else { panic!() };
-    assert_eq!(lab.engine.view(&name("web"), lab.now).holders.len(), 3);
+    let Ok(Outcome::Granted(tenure)) = lab.does(waiting(shared(ask("web", "b")))) else { panic!() };
+    let view = lab.engine.view(&name("web"), lab.now);
+    assert_eq!(view.holders.len(), 3);
+    let own = view.held_by(&client("b")).map(|holder| holder.lease.token);
+    assert_eq!(own, Some(tenure.token), "c was let in behind b, under a later token");
 
     let hurried = QueuePolicy::Join(Some(Span::ZERO));
     let hurried = Op::Acquire(Acquire { line: hurried, ..ask("db", "c") });
@@ -456,7 +459,8 @@ fn directories_list_each_child_once() {
     }
     for limit in 1..9 {
         let (mut names, mut cursor) = (Vec::new(), None);
-        loop {
+        for pages in 1.. {
+            assert!(pages < 10, "the pages end");
             let (page, next) = lab.engine.children(None, cursor.as_deref(), limit);
             names.extend(page.iter().map(|c| (c.name.to_string(), c.lock.is_some())));
             cursor = next;

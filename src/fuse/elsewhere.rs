@@ -8,10 +8,6 @@ pub mod mount_users;
 pub mod mount_config;
 #[path = "kernel/own_user.rs"]
 pub mod own_user;
-#[path = "control_files/requests.rs"]
-mod requests;
-
-pub(crate) use requests::CtlRequest;
 
 /// The part that would know the kernel.
 pub mod kernel {

@@ -5,6 +5,7 @@ use crate::fuse::control_files::control_ops::entries;
 use crate::fuse::control_names::{ControlFile, LockFact};
 use crate::fuse::credentials::{Caller, Callers};
 use crate::fuse::errno::Act;
+use crate::fuse::file_waits::FileWaits;
 use crate::fuse::inodes::NodePlace;
 use crate::fuse::kernel::file_system::{Done, FileSystem, NameIn, Unsupported};
 use crate::fuse::kernel::invalidation::Invalidator;
@@ -26,7 +27,6 @@ use crate::fuse::parent_checks::ParentChecks;
 use crate::fuse::poll::Polls;
 use crate::fuse::posix_locks::{PosixLocks, ioctls};
 use crate::fuse::process::bindings::ProcessBindings;
-use crate::fuse::queue_wait::QueueWaits;
 use crate::service::Locks;
 use std::ffi::OsStr;
 use std::sync::Arc;
@@ -40,7 +40,7 @@ pub(crate) struct LockFs {
     parents: Arc<ParentChecks>,
     posix_locks: Arc<PosixLocks>,
     bindings: Arc<ProcessBindings>,
-    waits: Arc<QueueWaits>,
+    waits: Arc<FileWaits>,
     polls: Arc<Polls>,
     control: ControlFiles,
     ops: LockOps,
@@ -51,7 +51,7 @@ impl LockFs {
     pub(crate) fn new(service: &Locks, config: &MountConfig, follows_symlinks: bool) -> Arc<Self> {
         let parts = SharedParts::new(service, config);
         let (of, by) = (Arc::clone(&parts.posix_locks), Arc::clone(&parts.opens));
-        let waits = QueueWaits::new(service.clone(), of, by);
+        let waits = FileWaits::new(service.clone(), of, by);
         let control = parts.clone().control_files(config, &waits);
         let ops = parts.clone().ops(follows_symlinks);
         let SharedParts { callers, nodes, opens, cache, bindings, .. } = parts;

@@ -1,6 +1,7 @@
 //! Locks as inodes: the lock service, the inode table and the attributes, and the few steps that
 //! all operations have in common.
 
+use crate::control::lease_options::short;
 use crate::engine::name::RESERVED_PREFIX;
 use crate::engine::{FileType, LockName, LockView, NameError, Token};
 use crate::fuse::control_names::ControlFile;
@@ -11,7 +12,6 @@ use crate::fuse::inodes::{InodeTable, LockNode, NodePlace, TOP};
 use crate::fuse::kernel::file_system::NameIn;
 use crate::fuse::kernel::values::{Errno, FileAttr, NodeEntry};
 use crate::fuse::lock_access::LockAccess;
-use crate::fuse::write_message::short;
 use crate::service::CacheableView;
 use parking_lot::{Mutex, MutexGuard};
 use std::ffi::OsStr;

@@ -7,6 +7,7 @@ use crate::fuse::control_files::mount_pages::MountPages;
 use crate::fuse::control_files::wait_files::WaitFiles;
 use crate::fuse::credentials::Callers;
 use crate::fuse::file_attrs::Attributes;
+use crate::fuse::file_waits::FileWaits;
 use crate::fuse::kernel::interrupts::InterruptWatcher;
 use crate::fuse::kernel::own_user::own_uid;
 use crate::fuse::kernel::user_shares::Shares;
@@ -31,7 +32,6 @@ use crate::fuse::parent_checks::ParentChecks;
 use crate::fuse::poll::Polls;
 use crate::fuse::posix_locks::{LockingParts, PosixLocks};
 use crate::fuse::process::bindings::ProcessBindings;
-use crate::fuse::queue_wait::QueueWaits;
 use crate::fuse::refusals::Refusals;
 use crate::service::Locks;
 use std::sync::Arc;
@@ -116,7 +116,7 @@ impl SharedParts {
     pub(crate) fn control_files(
         self,
         config: &MountConfig,
-        waits: &Arc<QueueWaits>,
+        waits: &Arc<FileWaits>,
     ) -> ControlFiles {
         let Self { callers, nodes, opens, interrupts, bindings, parents, .. } = self;
         let pages = MountPages::new(

@@ -30,15 +30,13 @@ mod parent_checks;
 mod process;
 mod posix_locks;
 mod work_signal;
-mod queue_wait;
+mod file_waits;
 mod poll;
 mod ops;
 mod control_files;
 mod lock_parts;
 mod lock_fs;
 pub mod mount;
-
-pub(crate) use control_files::requests::CtlRequest;
 
 #[cfg(test)]
 mod tests;

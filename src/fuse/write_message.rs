@@ -1,11 +1,9 @@
 //! The meaning of a write to a lock's file. One write is one message. Pure: it reads bytes only.
 
-use crate::engine::lease::TOKEN_MAX;
+use crate::control::lease_options::{LeaseOptions, checked_pid, options_of, short, wrong_pid};
+use crate::engine::Ttl;
 use crate::engine::lease_terms::looks_like_a_duration;
-use crate::engine::limits::NOTE_BYTES_MAX;
-use crate::engine::{Grace, Mode, Token, Ttl};
-use serde_json::{Map, Value};
-use std::sync::Arc;
+use serde_json::Value;
 
 /// One message.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -13,26 +11,9 @@ pub(crate) enum Message {
     /// Nothing but white space: renew.
     Renew,
     /// Renew with these options.
-    Options(Options),
+    Options(LeaseOptions),
     /// Any other text: renew, and keep it.
     Text,
-}
-
-/// The options of `60s`, `pid=123` and a JSON object of our keys.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub(crate) struct Options {
-    /// How long the lease lasts from now on.
-    pub(crate) ttl: Option<Ttl>,
-    /// How long its grace is from now on.
-    pub(crate) grace: Option<Grace>,
-    /// A word to others.
-    pub(crate) note: Option<Arc<str>>,
-    /// The tenure that is meant.
-    pub(crate) token: Option<Token>,
-    /// The process that keeps it alive.
-    pub(crate) pid: Option<u32>,
-    /// Alone or with others.
-    pub(crate) mode: Option<Mode>,
 }
 
 /// Returns the message in `data`, or the sentence that says what is wrong with it.
@@ -44,13 +25,16 @@ pub(crate) fn parse(data: &[u8]) -> Result<Message, String> {
         _ if text.starts_with('{') => parse_object(text),
         _ if looks_like_a_duration(text) => {
             let ttl = Ttl::parse(text).map_err(|error| format!("'{}': {error}", short(text)))?;
-            Ok(Message::Options(Options { ttl: Some(ttl), ..Options::default() }))
+            Ok(Message::Options(LeaseOptions { ttl: Some(ttl), ..LeaseOptions::default() }))
         }
         _ => match text.strip_prefix("pid=") {
             // `pid=12 host=x` is some program's text, `pid=12` is a request.
             Some(digits) if is_number(digits) => {
                 let pid = digits.parse().map_err(|_| wrong_pid(digits))?;
-                Ok(Message::Options(Options { pid: Some(checked_pid(pid)?), ..Options::default() }))
+                Ok(Message::Options(LeaseOptions {
+                    pid: Some(checked_pid(pid)?),
+                    ..LeaseOptions::default()
+                }))
             }
             _ => Ok(Message::Text),
         },
@@ -59,15 +43,6 @@ pub(crate) fn parse(data: &[u8]) -> Result<Message, String> {
 
 fn is_number(text: &str) -> bool {
     !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit())
-}
-
-fn wrong_pid(text: &str) -> String {
-    format!("'{}' is no process id; write pid=$$", short(text))
-}
-
-fn checked_pid(pid: u32) -> Result<u32, String> {
-    // The kernel's own bound is 2^22; 0 would mean the caller's process group in kill(2).
-    if pid == 0 || pid > i32::MAX as u32 { Err(wrong_pid(&pid.to_string())) } else { Ok(pid) }
 }
 
 fn parse_object(text: &str) -> Result<Message, String> {
@@ -86,76 +61,15 @@ fn parse_object(text: &str) -> Result<Message, String> {
     options_of(&object).map(Message::Options)
 }
 
-/// Reads our keys from an object that may hold others; `null` is as good as absent.
-pub(crate) fn options_of(object: &Map<String, Value>) -> Result<Options, String> {
-    let text_of = |key: &str| match object.get(key) {
-        None | Some(Value::Null) => Ok(None),
-        Some(Value::String(text)) => Ok(Some(text.as_str())),
-        Some(other) => Err(format!("'{key}' is a text such as \"60s\", not {other}")),
-    };
-    let number_of = |key: &str| match object.get(key) {
-        None | Some(Value::Null) => Ok(None),
-        Some(value) => value
-            .as_u64()
-            .map(Some)
-            .ok_or_else(|| format!("'{key}' is a whole number, not {value}")),
-    };
-    let mut options = Options::default();
-    if let Some(text) = text_of("ttl")? {
-        options.ttl = Some(Ttl::parse(text).map_err(|error| format!("'ttl': {error}"))?);
-    }
-    if let Some(text) = text_of("grace")? {
-        options.grace = Some(Grace::parse(text).map_err(|error| format!("'grace': {error}"))?);
-    }
-    if let Some(text) = text_of("note")? {
-        options.note = Some(checked_note(text)?);
-    }
-    if let Some(number) = number_of("token")? {
-        if number > TOKEN_MAX {
-            return Err(format!("'token': {number} is more than any token"));
-        }
-        options.token = Some(Token::named(number));
-    }
-    if let Some(number) = number_of("pid")? {
-        let pid = u32::try_from(number).map_err(|_| wrong_pid(&number.to_string()))?;
-        options.pid = Some(checked_pid(pid)?);
-    }
-    options.mode = match text_of("mode")? {
-        None => None,
-        Some("exclusive") => Some(Mode::Exclusive),
-        Some("shared") => Some(Mode::Shared),
-        Some(other) => {
-            return Err(format!("'mode' is exclusive or shared, not '{}'", short(other)));
-        }
-    };
-    Ok(options)
-}
-
-/// A note, if it may be one.
-pub(crate) fn checked_note(text: &str) -> Result<Arc<str>, String> {
-    if text.len() > NOTE_BYTES_MAX {
-        return Err(format!("a note has at most {NOTE_BYTES_MAX} bytes, this one {}", text.len()));
-    }
-    Ok(text.into())
-}
-
-/// Enough of a text to recognise it in a sentence.
-pub(crate) fn short(text: &str) -> String {
-    const SHOWN: usize = 40;
-    let mut shown: String = text.chars().take(SHOWN).collect();
-    if shown.len() < text.len() {
-        shown.push_str("...");
-    }
-    shown
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::engine::limits::NOTE_BYTES_MAX;
+    use crate::engine::{Grace, Mode, Token};
     use crate::time::Span;
     use proptest::prelude::*;
 
-    fn options(text: &str) -> Options {
+    fn options(text: &str) -> LeaseOptions {
         match parse(text.as_bytes()) {
             Ok(Message::Options(options)) => options,
             other => panic!("{text:?} is {other:?}"),
@@ -246,7 +160,7 @@ mod tests {
         fn every_good_ttl_is_read(secs in 1_u64..=86_400) {
             let read = parse(format!("{secs}s\n").as_bytes());
             let ttl = Ttl::new(Span::from_secs(secs)).expect("within bounds");
-            let want = Message::Options(Options { ttl: Some(ttl), ..Options::default() });
+            let want = Message::Options(LeaseOptions { ttl: Some(ttl), ..LeaseOptions::default() });
             prop_assert_eq!(read, Ok(want));
         }
     }

@@ -82,7 +82,7 @@ impl RunningNode {
         let told = self.leader.lock().await.call(RpcRequest::Change(change), CHANGE_PATIENCE).await;
         match told? {
             RpcResponse::Done => Ok(()),
-            _ => Err(RpcFailure::Unheard("it answered what was not asked".to_owned())),
+            _ => Err(RpcFailure::Unheard("it sent an unexpected answer".to_owned())),
         }
     }
 }

@@ -1,5 +1,6 @@
 //! Why the data directory can't be used, in sentences.
 
+use crate::net::pem_files::PemError;
 use crate::os_error::said;
 use crate::storage::locked_dir::{PlaceError, Role};
 use std::io;
@@ -167,6 +168,12 @@ pub enum PeerError {
     Settled(String),
     /// The node has others to speak with, and was not told where to listen for them.
     Deaf,
+}
+
+impl From<PemError> for PeerError {
+    fn from(error: PemError) -> Self {
+        Self::File(error.path, error.why)
+    }
 }
 
 impl From<PeerError> for DataError {

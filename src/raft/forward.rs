@@ -43,7 +43,7 @@ impl<C: ClusterTypes> Forwarder<C> {
             RpcResponse::Forwarded(place, answers) if answers.len() == count => {
                 Ok((place, answers))
             }
-            _ => Err(RpcFailure::Unheard("it answered what was not asked".to_owned())),
+            _ => Err(RpcFailure::Unheard("it sent an unexpected answer".to_owned())),
         }
     }
 
@@ -51,7 +51,7 @@ impl<C: ClusterTypes> Forwarder<C> {
     pub(super) async fn read(&mut self, patience: Span) -> Result<LeaderProgress, RpcFailure> {
         match self.call(RpcRequest::Read, self.within(patience)).await? {
             RpcResponse::Read(place) => Ok(place),
-            _ => Err(RpcFailure::Unheard("it answered what was not asked".to_owned())),
+            _ => Err(RpcFailure::Unheard("it sent an unexpected answer".to_owned())),
         }
     }
 

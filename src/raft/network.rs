@@ -93,7 +93,7 @@ impl PeerLink {
 }
 
 fn foreign() -> RPCError<TypeConfig> {
-    Unreachable::from_string("it answered what was not asked").into()
+    Unreachable::from_string("it sent an unexpected answer").into()
 }
 
 impl RaftNetworkV2<TypeConfig> for PeerLink {

@@ -3,11 +3,11 @@
 
 use super::data_dir_error::{DataError, PeerError};
 use super::node_address::{NodeAddress, host_and_port};
-use super::rpc::accept;
 use super::rpc::messages::{ANYBODY, RpcError, RpcRequest, RpcResponse};
 use super::rpc::mutual_tls::{PeerFiles, PeerTls};
 use super::rpc::rpc_client::{RpcConnection, RpcFailure, RpcIdentity};
 use super::types::{ClusterId, NodeId};
+use crate::net::listen::listen;
 use crate::os_error::said;
 use crate::random::jittered;
 use crate::time::{Span, steady_now};
@@ -70,7 +70,7 @@ impl Peering {
             host_and_port(seed).ok_or_else(|| PeerError::Address(seed.clone()))?;
         }
         let refused = |error| PeerError::Listen(self.listen, error);
-        let listener = accept::bind(self.listen).map_err(refused)?;
+        let listener = listen(self.listen).map_err(refused)?;
         let heard = listener.local_addr().map_err(refused)?;
         let address = match self.address {
             Some(address) => address,
@@ -96,7 +96,7 @@ impl ListeningPeers {
         let told = runtime.block_on(ask_leader(&caller, &self.seeds, &call, JOIN_PATIENCE));
         match told {
             Ok(RpcResponse::Joined(cluster, node)) => Ok((cluster, node)),
-            Ok(_) => Err(self.not_joined("it answered what was not asked")),
+            Ok(_) => Err(self.not_joined("it sent an unexpected answer")),
             Err(trouble) => Err(self.not_joined(&trouble.to_string())),
         }
     }

@@ -158,7 +158,7 @@ impl Reporter {
                 let heard_ms = known.heard_ms;
                 MemberStatus { member: Member { heard_ms, ..said }, trouble: None, lag: None }
             }
-            Ok(_) => silent("it answered what was not asked".to_owned()),
+            Ok(_) => silent("it sent an unexpected answer".to_owned()),
             Err(trouble) => silent(trouble.to_string()),
         }
     }

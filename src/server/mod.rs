@@ -1,4 +1,5 @@
-//! server.
+//! The servers through which clients reach the lock service: HTTP, and the text protocol for
+//! scripts.
 
 pub mod http;
 pub mod line;

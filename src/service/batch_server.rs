@@ -26,7 +26,7 @@ use std::sync::Arc;
 /// Bytes of what one batch may be shown. The rest of an answer is for outcomes, which are short.
 const REPLIES_BYTES_MAX: usize = ANSWER_BYTES_MAX - (1 << 20);
 /// More than that is asked for.
-const TOO_MUCH: &str = "what one batch shows would be too long; ask for less at once";
+const TOO_MUCH: &str = "the answer to this batch would be too long; request less at once";
 /// The interval of heartbeats on an idle event stream. A client gives up after three.
 pub const BEAT: Span = Span::from_millis(500);
 

@@ -166,7 +166,7 @@ impl ServiceCounters {
     /// How long waits and tenures took.
     pub(crate) fn histograms(&self) -> Vec<Histogram> {
         vec![
-            self.waits.show("wait_seconds", "How long who was served had waited in line."),
+            self.waits.show("wait_seconds", "How long served waiters had waited."),
             self.holds.show("hold_seconds", "How long tenures lasted that are over."),
         ]
     }

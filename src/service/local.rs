@@ -295,13 +295,12 @@ impl LocalShared {
         command: &Command,
         check: Option<&ParentCheck>,
     ) -> Result<Answer, Unavailable> {
-        let (now, mut core) = match check {
-            // What is due is carried out first: a lock above may be free by now.
-            Some(_) => self.settled(),
-            None => {
-                let core = self.core.lock();
-                (self.timeline.now(), core)
-            }
+        let (now, mut core) = if check.is_some() {
+            // Expiries that are due come first: a lock above may be free by now.
+            self.settled()
+        } else {
+            let core = self.core.lock();
+            (self.timeline.now(), core)
         };
         let paid = self.pay(&mut core);
         let allowed = check.map_or(Ok(()), |check| check.allows(&core.engine));

@@ -10,8 +10,8 @@
 //! - What is asked and shown: `paging`, `backend_status`, `remote_status`, `event_log`, `counters`,
 //!   `cluster_status`.
 //! - `lock_service`, the trait; `locks`, the handle on it; on the handle `scoped_views` (the locks
-//!   below some prefixes), `stale_read` (reads that do not wait for a quorum) and `nested_names`
-//!   (commands that depend on who holds the lock above).
+//!   below some prefixes), `stale_read` (reads that do not wait for a quorum), `nested_names`
+//!   (commands that depend on who holds the lock above) and `queue_waits` (waiting in a queue).
 //! - `local` and its parts: `clock_mapping`, `deferred_commands`, `replay`, `backup`.
 //! - The server side of a remote client: `batch_idempotency`, `batch_messages`, `batch_server`.
 
@@ -33,6 +33,7 @@ mod locks;
 pub mod scoped_views;
 pub mod stale_read;
 mod nested_names;
+pub mod queue_waits;
 mod clock_mapping;
 mod deferred_commands;
 mod replay;

@@ -1,10 +1,10 @@
-//! Measures the cost of latchfs beside baselines that do nothing: `cargo bench`.
+//! Measures the cost of latchfs next to baselines that do no work: `cargo bench`.
 //!
-//! Not a test: it prints numbers with what is wanted beside them, and fails only if something
-//! does not work. Ratios of one run can be trusted more than numbers of two.
+//! This is no test: it prints each number next to its target, and fails only if a program does not
+//! work. Ratios within one run are more reliable than numbers of two runs.
 //!
 //! `cargo bench -- engine journal local files flock ls http sessions durable cluster` runs parts;
-//! `--quick` does less of each; `--pin` keeps everything on one processor, which takes out most of
+//! `--quick` runs fewer rounds; `--pin` keeps all processes on one processor, which removes most of
 //! the noise.
 
 #![allow(clippy::cast_precision_loss)] // numbers are printed with three digits
@@ -27,10 +27,10 @@ mod sessions;
 use std::env;
 use std::process::ExitCode;
 
-/// How much of each is done.
+/// How many rounds and operations to run.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Effort {
-    /// Rounds of each measurement; the median counts.
+    /// Rounds of each measurement, whose median is reported.
     pub(crate) rounds: usize,
     /// The divisor of large counts.
     pub(crate) divisor: usize,
@@ -40,13 +40,13 @@ impl Effort {
     const FULL: Self = Self { rounds: 21, divisor: 1 };
     const QUICK: Self = Self { rounds: 3, divisor: 20 };
 
-    /// `count`, or less.
+    /// Returns `count`, divided for `--quick`.
     pub(crate) const fn of(self, count: usize) -> usize {
         count / self.divisor
     }
 }
 
-/// A part: its name on the command line, and what it does.
+/// A part: its name on the command line, and its function.
 type Part = (&'static str, fn(Effort) -> Result<(), String>);
 
 const PARTS: [Part; 10] = [
@@ -66,7 +66,7 @@ fn main() -> ExitCode {
     let arguments: Vec<String> = env::args().skip(1).collect();
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let done = match words.as_slice() {
-        // The modes in which this program starts itself.
+        // The modes in which this program runs as a child of itself.
         ["null-fs", dir] => null::serve(dir),
         ["hold", path] => locks::hold(path),
         ["memory", count, notes] => engine::print_memory(count, notes),
@@ -86,7 +86,7 @@ fn run(words: &[&str]) -> Result<(), String> {
     let mut wanted = Vec::new();
     for word in words {
         match *word {
-            // Cargo says so to every benchmark.
+            // Cargo passes this to every benchmark.
             "--bench" => {}
             "--quick" => effort = Effort::QUICK,
             "--pin" => mounts::pin()?,

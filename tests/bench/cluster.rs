@@ -1,5 +1,6 @@
-//! Locks that are on the disk before they are granted: one node and three, beside etcd and Redis;
-//! and for how long nothing is answered when a leader dies, or hands over.
+//! Locks that are on disk before they are granted, with one node and with three, next to etcd and
+//! Redis; and the longest time without an answer when the leader is killed, or transfers
+//! leadership.
 
 use crate::Effort;
 use crate::groups::Group;
@@ -13,27 +14,28 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
 use std::thread;
 
-/// Clients at once.
+/// Numbers of concurrent clients.
 const CLIENTS: [usize; 2] = [1, 64];
-/// One durable node gives 64 clients so many times the pairs of etcd.
+/// Target: one durable node serves 64 clients this many times the lock-unlock pairs of one etcd.
 const ONE_WANTED: f64 = 4.0;
-/// Three nodes so many times those of three of etcd,
+/// Target: three nodes serve 64 clients this many times the pairs of three etcd nodes.
 const THREE_WANTED: f64 = 3.5;
-/// and a single client no fewer.
+/// Target: three nodes serve a single client this many times the pairs of three etcd nodes.
 const SINGLE_WANTED: f64 = 1.0;
-/// Leaders killed, and leaders asked to hand over.
+/// Number of leaders that are killed, and of leadership transfers.
 const TURNS: usize = 20;
-/// How long nothing may be answered when a leader is killed, and when it hands over.
+/// Targets in milliseconds: the longest time without an answer when the leader is killed, and when
+/// it transfers leadership.
 const KILL_WANTED: f64 = 2_000.0;
 const TRANSFER_WANTED: f64 = 100.0;
-/// A look at a lock that all have agreed on costs so many times one at a server in memory.
+/// Target: a linearizable read in a cluster takes this many times a read of a server in memory.
 const LOOK_WANTED: f64 = 3.0;
-/// A node that does not answer for so long is left for the next.
+/// Timeout of a request, after which the client tries the next node.
 const ANSWER_PATIENCE: Span = Span::from_millis(300);
-/// Nothing is answered again for so long: it never will.
+/// Timeout after which the cluster is considered unavailable for good.
 const GAP_PATIENCE: Span = Span::from_secs(30);
 
-/// One node.
+/// Measures one durable node.
 pub(crate) fn run_one(effort: Effort) -> Result<(), String> {
     let servers = [
         latchfs("latchfs, synced", State::Synced)?,
@@ -55,7 +57,7 @@ pub(crate) fn run_one(effort: Effort) -> Result<(), String> {
     Ok(())
 }
 
-/// Three nodes.
+/// Measures three nodes.
 pub(crate) fn run(effort: Effort) -> Result<(), String> {
     let mut own = Group::latchfs("latchfs, 3 nodes", 3)?;
     beside_etcd(&own, effort)?;
@@ -92,7 +94,7 @@ fn beside_etcd(own: &Group, effort: Effort) -> Result<(), String> {
     Ok(())
 }
 
-/// Looking at a lock, beside a single server in memory.
+/// Measures reads of a lock, in a cluster and on a single server in memory.
 fn looks(own: &Group, effort: Effort) -> Result<(), String> {
     let memory = latchfs("latchfs, in memory", State::None)?;
     let targets = [own.target().address, memory.address.as_str()];
@@ -123,7 +125,7 @@ fn looks(own: &Group, effort: Effort) -> Result<(), String> {
     Ok(())
 }
 
-/// The same through mounts.
+/// Measures the same reads through mounts.
 fn cats(servers: [&str; 2], effort: Effort) -> Result<[Vec<f64>; 2], String> {
     let mount = |server| Mount::remote(&format!("http://{server}"));
     let mounts = [mount(servers[0])?, mount(servers[1])?];
@@ -149,7 +151,7 @@ fn request(line: &mut Line, bytes: &[u8]) -> Result<(), String> {
     }
 }
 
-/// Has something done to the leader again and again, while a client renews its lock: the longest
+/// Applies `act` to the leader `turns` times while a client renews its lock. Returns the longest
 /// time between two answers around each.
 fn gaps(
     group: &mut Group,
@@ -176,7 +178,7 @@ fn gaps(
     })
 }
 
-/// One turn.
+/// Applies `act` once, and returns the longest time between two answers in milliseconds.
 fn gap(
     group: &mut Group,
     act: &mut impl FnMut(&mut Group) -> Result<Option<usize>, String>,
@@ -187,7 +189,7 @@ fn gap(
     let killed = act(group)?;
     let acted = boot_now();
     let mut longest = Span::ZERO;
-    // Until it has been answered for a while again.
+    // Continues until answers have arrived for some time after the longest gap.
     let calm = ANSWER_PATIENCE + ANSWER_PATIENCE;
     while last < acted || last.since(acted) < longest + calm {
         let patience = GAP_PATIENCE.as_duration();
@@ -201,14 +203,14 @@ fn gap(
     Ok(longest.as_nanos() as f64 / 1e6)
 }
 
-/// Renews one lock for ever, at whichever node answers; says when it was answered.
+/// Renews one lock until `stop`, at any node that answers, and sends the time of each answer.
 fn renew(addresses: &[String], stop: &AtomicBool, say: &mpsc::Sender<Time>) {
     let mut place = 0;
     while !stop.load(Ordering::Relaxed) {
         let address = &addresses[place % addresses.len()];
         place += 1;
         let Ok(mut line) = Line::to(address) else {
-            // It is gone; and so may the next one be.
+            // This node is down, and so may the next one be.
             poll(Span::from_millis(5), || false);
             continue;
         };
@@ -218,7 +220,7 @@ fn renew(addresses: &[String], stop: &AtomicBool, say: &mpsc::Sender<Time>) {
             if request(&mut line, renewal).is_err() {
                 break;
             }
-            // Nobody listens any more only at the end.
+            // An error is ignored: the receiver is gone only at the end.
             let _ = say.send(boot_now());
             poll(Span::from_millis(1), || false);
         }

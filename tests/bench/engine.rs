@@ -10,14 +10,14 @@ use latchfs::time::{Span, Time};
 use std::process;
 use std::sync::LazyLock;
 
-/// Names as a CI system would choose them, spread over the alphabet.
+/// Returns a name as a CI system would choose it; names are spread over the alphabet.
 pub(crate) fn name(number: usize) -> LockName {
     let team = number.wrapping_mul(2_654_435_761) % 997;
     let text = format!("team-{team:03}/build-{number:07}");
     LockName::parse(&text).expect("it is a valid name")
 }
 
-/// One of fifty. Each is made once, as a mount makes the clients of its users.
+/// Returns one of fifty clients. Each is parsed once, as a mount does for its users.
 fn client(number: usize) -> ClientId {
     static CLIENTS: LazyLock<Vec<ClientId>> = LazyLock::new(|| {
         let parsed = |number| ClientId::parse(&format!("runner{number:02}:ci"));
@@ -31,7 +31,7 @@ pub(crate) fn term(ttl: Span, grace: Span) -> LeaseTerms {
     LeaseTerms::Own(ttl, Grace::new(grace).expect("it is a valid grace"))
 }
 
-/// A note as people write them.
+/// A note of realistic length.
 const NOTE: &str = "release 2024.1 of the shop, ask in #ops";
 
 /// Returns the command that `mkdir` sends. Its strings are separate allocations, as those that come
@@ -55,7 +55,7 @@ pub(crate) fn release(number: usize) -> Command {
     Op::Release(Release::of(key)).into()
 }
 
-/// An engine in which `count` locks are held: those with even numbers.
+/// Returns an engine in which the `count` locks with even numbers are held.
 fn holding(count: usize, note: Option<&str>) -> Engine {
     let (mut engine, mut events) = (Engine::default(), Vec::new());
     let term = term(Span::from_secs(3_600), Span::from_secs(5));
@@ -92,12 +92,12 @@ pub(crate) fn run(effort: Effort) -> Result<(), String> {
     Ok(())
 }
 
-/// Microseconds for a pair, at random places among the held locks.
+/// Returns the microseconds of an acquire and a release, at random places among the held locks.
 fn acquire_and_release(held: usize, effort: Effort) -> f64 {
     let mut engine = holding(held, None);
     let mut events = Vec::new();
     let term = term(Span::from_secs(30), Span::from_secs(5));
-    // The commands are made beforehand: making them is the edges' part.
+    // The commands are made beforehand, because making them is the work of the front ends.
     let pairs: Vec<_> = (0..4_096)
         .map(|turn: usize| {
             let number = 2 * (turn.wrapping_mul(2_654_435_761) % held) + 1;
@@ -120,7 +120,7 @@ fn acquire_and_release(held: usize, effort: Effort) -> f64 {
     median(&rounds)
 }
 
-/// Microseconds for a sign of life, each of another session.
+/// Returns the microseconds of a keep-alive, each of another session.
 fn keep_alive(sessions: usize, effort: Effort) -> f64 {
     let (mut engine, mut events) = (Engine::default(), Vec::new());
     let mut now = Time::from_secs(1);
@@ -141,7 +141,7 @@ fn keep_alive(sessions: usize, effort: Effort) -> f64 {
     for _ in 0..effort.rounds {
         rounds.push(own_micros_each(10_000, |turn| {
             now = now + Span::from_nanos(1_000);
-            // Far from the one before, as they come.
+            // Far from the previous one, as keep-alives of many sessions are.
             let which = turn.wrapping_mul(2_654_435_761) % sessions;
             engine.apply(now, &opened[which], &mut events).expect("it lives");
             events.clear();
@@ -150,8 +150,8 @@ fn keep_alive(sessions: usize, effort: Effort) -> f64 {
     median(&rounds)
 }
 
-/// Seconds until all are free again while others come and go, and the longest time that one of
-/// those took: time passes for it, too, and it carries out what is due by then.
+/// Returns the seconds until all leases have expired while other clients acquire and release, and
+/// the longest time that one such pair took: each command first handles all leases that are due.
 fn expire(count: usize) -> (f64, f64) {
     let mut engine = holding(1_000, None);
     let mut events = Vec::new();
@@ -168,7 +168,7 @@ fn expire(count: usize) -> (f64, f64) {
         .collect();
     let mut longest = 0.0_f64;
     let (whole, ()) = own_seconds(|| {
-        // Half a second around each end: of the ttl, and of the grace.
+        // Half a second before and after each end: of the ttl, and of the grace.
         for around in [20, 25] {
             for step in 0..1_000 {
                 let now = Time::from_secs(around) - Span::from_millis(500 - step);
@@ -187,7 +187,7 @@ fn expire(count: usize) -> (f64, f64) {
     (whole, longest)
 }
 
-/// Memory is measured in a process of its own, where nothing else was allocated before.
+/// Measures memory in a new process, where nothing else was allocated before.
 fn memory_in_a_child(count: usize, notes: &str) -> Result<u64, String> {
     let this = std::env::current_exe().map_err(|error| error.to_string())?;
     let output = process::Command::new(this).args(["memory", &count.to_string(), notes]).output();
@@ -196,7 +196,7 @@ fn memory_in_a_child(count: usize, notes: &str) -> Result<u64, String> {
     said.trim().parse().map_err(|_| format!("the child said: {said}"))
 }
 
-/// Runs in the child process: prints the bytes of memory that `count` locks take.
+/// Runs in that child process: prints the bytes of memory that `count` held locks take.
 pub(crate) fn print_memory(count: &str, notes: &str) -> Result<(), String> {
     let count = count.parse().map_err(|_| format!("'{count}' is not a number"))?;
     let before = resident()?;
@@ -207,7 +207,7 @@ pub(crate) fn print_memory(count: &str, notes: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// Resident bytes of this process.
+/// Returns the resident bytes of this process.
 fn resident() -> Result<u64, String> {
     let status = std::fs::read_to_string("/proc/self/status").map_err(|error| error.to_string())?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));

@@ -1,4 +1,4 @@
-//! Latency of system calls on a mount, beside a file system that does nothing.
+//! Latency of system calls on a mount, next to a FUSE file system that does no work.
 
 use crate::Effort;
 use crate::mounts::Mount;
@@ -10,14 +10,14 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::{io, ptr};
 
-/// The target for the ratio to the file system that does nothing.
+/// The target for the ratio to the file system that does no work.
 const RATIO_WANTED: f64 = 1.2;
 
-/// A median this many times the least says more about the other work on the machine, and about
-/// which processor woke which, than about what is measured.
+/// A median this many times the minimum says more about other load on the machine, and about which
+/// processor woke which, than about the measured call.
 const DISTURBED: f64 = 1.3;
 
-/// One thing that programs do, on a directory, so many times.
+/// An operation on a directory, run so many times; returns the microseconds of each.
 type Work = fn(&Path, usize) -> f64;
 
 const WORKS: [(&str, Work); 4] = [
@@ -27,7 +27,7 @@ const WORKS: [(&str, Work); 4] = [
     ("stat", stat),
 ];
 
-/// A name that is held through the whole run.
+/// The name of a lock that is held throughout the run.
 const HELD: &str = "held";
 
 pub(crate) fn run(effort: Effort) -> Result<(), String> {
@@ -40,8 +40,8 @@ pub(crate) fn run(effort: Effort) -> Result<(), String> {
     for round in 0..=effort.rounds {
         for (work, (_, run)) in WORKS.iter().enumerate() {
             for turn in 0..mounts.len() {
-                // Each begins in turn, so that what one leaves behind does not always hit the
-                // same next one.
+                // The mounts take turns to be first, so that after-effects of one do not always hit
+                // the same next one.
                 let which = (turn + round) % mounts.len();
                 let micros = run(mounts[which].dir(), count);
                 // The first round only warms up.
@@ -113,7 +113,7 @@ fn stat(dir: &Path, count: usize) -> f64 {
     })
 }
 
-/// `ls DIR` with many locks in it.
+/// Measures `ls DIR` with many locks in it.
 pub(crate) fn run_ls(effort: Effort) -> Result<(), String> {
     let mount = Mount::latchfs(&["--ttl", "1h"])?;
     let count = effort.of(100_000);

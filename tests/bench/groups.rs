@@ -1,4 +1,4 @@
-//! Nodes that decide together, of latchfs and of etcd, on loopback; stopped whatever happens.
+//! Clusters of latchfs and of etcd on loopback, which are always stopped at the end.
 
 use crate::http::{Line, Speech, Target};
 use crate::report::poll;
@@ -8,10 +8,10 @@ use latchfs::time::Span;
 use serde_json::Value;
 use std::process::{Child, Command, Stdio};
 
-/// A group that does not agree after this long never will.
+/// Timeout until the nodes of a cluster agree on a leader.
 const AGREE_PATIENCE: Span = Span::from_secs(60);
 
-/// Some nodes.
+/// A cluster.
 pub(crate) struct Group {
     name: &'static str,
     speech: Box<dyn Speech>,
@@ -19,9 +19,9 @@ pub(crate) struct Group {
     leader: String,
 }
 
-/// One of them.
+/// A node of a cluster.
 struct Node {
-    /// Where clients find it.
+    /// The address for clients.
     address: String,
     program: &'static str,
     arguments: Vec<String>,
@@ -53,7 +53,7 @@ fn spawn(program: &str, arguments: &[String]) -> Result<Child, String> {
 }
 
 impl Group {
-    /// So many nodes of latchfs: one begins, the others join.
+    /// Starts this many nodes of latchfs: one begins, the others join.
     pub(crate) fn latchfs(name: &'static str, count: usize) -> Result<Self, String> {
         let (mut nodes, mut seed) = (Vec::<Node>::new(), None);
         let (program, mut secret) = (env!("CARGO_BIN_EXE_latchfs"), None);
@@ -66,7 +66,7 @@ impl Group {
                 ["serve", "--listen", &address, "--data", &data, "--peer-listen", &peer]
                     .map(str::to_owned)
                     .to_vec();
-            // The directory of the first node lasts as long as all of them.
+            // The directory of the first node exists as long as all of them.
             let dir = scratch.path().display().to_string();
             let secret = secret.get_or_insert_with(|| format!("{dir}/peers.pem"));
             if seed.is_none() {
@@ -77,7 +77,7 @@ impl Group {
             if let Some(seed) = &seed {
                 arguments.extend(["--seed".to_owned(), String::clone(seed)]);
             } else {
-                // A cluster begins with one node that is alone.
+                // A cluster begins with one node that has no peers.
                 let alone = arguments[..5].to_vec();
                 let alone = Node::start(program, address.clone(), alone, Scratch::new()?)?;
                 listens("latchfs", &alone.address)?;
@@ -91,7 +91,7 @@ impl Group {
         Ok(group)
     }
 
-    /// So many nodes of etcd.
+    /// Starts this many nodes of etcd.
     pub(crate) fn etcd(name: &'static str, count: usize) -> Result<Self, String> {
         let mut places = Vec::new();
         for _ in 0..count {
@@ -138,12 +138,12 @@ impl Group {
         Target { name: self.name, address: &self.leader, speech: &*self.speech }
     }
 
-    /// Where clients find the nodes.
+    /// Returns the addresses of the nodes for clients.
     pub(crate) fn addresses(&self) -> Vec<String> {
         self.nodes.iter().map(|node| node.address.clone()).collect()
     }
 
-    /// Waits until all vote and one leads.
+    /// Waits until all nodes vote and agree on a leader.
     pub(crate) fn agree(&mut self) -> Result<(), String> {
         let count = self.nodes.len();
         let mut leader = None;
@@ -160,7 +160,7 @@ impl Group {
         Ok(())
     }
 
-    /// Kills whoever leads; gives back its place among the nodes.
+    /// Kills the leader, and returns its index among the nodes.
     pub(crate) fn kill_leader(&mut self) -> Result<usize, String> {
         let place = self.nodes.iter().position(|node| node.address == self.leader);
         let place = place.ok_or("nobody leads")?;
@@ -176,7 +176,7 @@ impl Group {
         listens(self.name, &node.address)
     }
 
-    /// Another is to lead.
+    /// Requests that the leader transfers leadership.
     pub(crate) fn transfer(&self) -> Result<(), String> {
         let mut line = Line::to(&self.leader)?;
         line.send(b"POST /cluster/transfer HTTP/1.1\r\nhost: x\r\ncontent-length: 0\r\n\r\n")?;
@@ -203,7 +203,7 @@ fn nodes(report: &Value) -> impl Iterator<Item = &Value> {
     report["nodes"].as_array().into_iter().flatten()
 }
 
-/// Where clients find whoever leads.
+/// Returns the address of the leader for clients.
 fn leader_of(report: &Value) -> Option<String> {
     let leader = nodes(report).find(|node| node["role"] == "leader")?;
     leader["url"].as_str()?.strip_prefix("http://").map(str::to_owned)

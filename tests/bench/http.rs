@@ -1,5 +1,5 @@
-//! The HTTP server beside redis-server and etcd: a lock taken and given back, by the same
-//! clients, each on a connection of its own.
+//! The HTTP server next to redis-server and etcd: the same clients acquire and release locks, each
+//! on a connection of its own.
 
 use crate::Effort;
 use crate::report::{Table, least, median, number, poll, verdict};
@@ -10,24 +10,24 @@ use std::net::TcpStream;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
-/// Clients at once.
+/// Numbers of concurrent clients.
 const CLIENTS: [usize; 2] = [1, 64];
-/// A single client may be slower than with Redis by this.
+/// Target: for a single client, the median latency is at most this many times that of Redis.
 const SINGLE_WANTED: f64 = 1.5;
-/// Of Redis's pairs per second many clients get at least this.
+/// Target: many clients get at least this share of the pairs per second of Redis.
 const REDIS_WANTED: f64 = 0.5;
-/// And so many times etcd's.
+/// Target: many clients get at least this many times the pairs per second of etcd.
 const ETCD_WANTED: f64 = 5.0;
 
-/// How a server is spoken to: what is sent, and how long an answer is.
+/// The protocol of a server.
 pub(crate) trait Speech: Send + Sync {
-    /// Said once, before the rest.
+    /// Prepares a connection. Returns the lease or script id that the requests need, or nothing.
     fn greet(&self, line: &mut Line) -> Result<String, String>;
     /// Returns the request that takes the client's lock; `session` is the result of the greeting.
     fn take(&self, client: usize, session: &str) -> Vec<u8>;
-    /// Returns the request that gives it back.
+    /// Returns the request that releases the lock.
     fn give(&self, client: usize, session: &str) -> Vec<u8>;
-    /// Reads one answer, and says whether it is a yes.
+    /// Reads one answer, and returns whether it is a success.
     fn answer(&self, line: &mut Line) -> Result<bool, String>;
 }
 
@@ -39,7 +39,7 @@ pub(crate) struct Target<'a> {
     pub(crate) speech: &'a dyn Speech,
 }
 
-/// One connection.
+/// A connection of a client.
 pub(crate) struct Line {
     stream: BufReader<TcpStream>,
     body: Vec<u8>,
@@ -52,7 +52,7 @@ impl Line {
         Ok(Self { stream: BufReader::with_capacity(16 << 10, stream), body: Vec::new() })
     }
 
-    /// Gives up reading after so long; whether that could be had.
+    /// Sets the read timeout. Returns whether that has succeeded.
     pub(crate) fn wait_at_most(&mut self, patience: Span) -> bool {
         self.stream.get_ref().set_read_timeout(Some(patience.as_duration())).is_ok()
     }
@@ -61,7 +61,7 @@ impl Line {
         self.stream.get_mut().write_all(bytes).map_err(|error| format!("can't send: {error}"))
     }
 
-    /// One line, with its end.
+    /// Reads a line, and returns it with its line end.
     pub(crate) fn text(&mut self) -> Result<&[u8], String> {
         self.body.clear();
         let read = self.stream.read_until(b'\n', &mut self.body);
@@ -71,7 +71,7 @@ impl Line {
         }
     }
 
-    /// An answer of HTTP/1.1 with a length: its code; the body is kept.
+    /// Reads an HTTP/1.1 response with a content length, and returns its status code.
     pub(crate) fn http(&mut self) -> Result<u16, String> {
         let code = std::str::from_utf8(self.text()?.get(9..12).unwrap_or_default());
         let code = code.ok().and_then(|code| code.parse().ok()).ok_or("no status line")?;
@@ -92,7 +92,7 @@ impl Line {
         Ok(code)
     }
 
-    /// The body of the last answer.
+    /// Returns the body of the last response.
     pub(crate) fn body(&self) -> &[u8] {
         &self.body
     }
@@ -121,7 +121,7 @@ pub(crate) fn run(effort: Effort) -> Result<(), String> {
     Ok(())
 }
 
-/// Interleaved rounds with all servers, shown in a table.
+/// Measures all servers in interleaved rounds, and prints a table.
 pub(crate) fn rounds(
     clients: usize,
     servers: &[Target<'_>],
@@ -137,7 +137,7 @@ pub(crate) fn rounds(
     Ok(runs)
 }
 
-/// The median of something over the rounds.
+/// Returns the median of a value over the rounds.
 pub(crate) fn middle(runs: &[Run], of: fn(&Run) -> f64) -> f64 {
     median(&runs.iter().map(of).collect::<Vec<_>>())
 }
@@ -162,7 +162,7 @@ fn compare(clients: usize, servers: &[Target<'_>], runs: &[Vec<Run>]) {
     let pairs: Vec<f64> =
         runs.iter().map(|runs| middle(runs, |run| run.pairs_per_second)).collect();
     let mut table = Table::new("", &["", "measured", "wanted", ""]);
-    // Each beside what does as much for a restart.
+    // Each next to the server with the same durability.
     for (own, other) in [(0, 2), (1, 3)] {
         let of = servers[other].name;
         if clients == 1 {
@@ -177,13 +177,13 @@ fn compare(clients: usize, servers: &[Target<'_>], runs: &[Vec<Run>]) {
     }
 }
 
-/// A row with a ratio that should be at least `wanted`.
+/// Adds a row with a ratio that should be at least `wanted`.
 pub(crate) fn at_least(table: &mut Table, of: &str, ratio: f64, wanted: f64) {
     let (what, text) = (format!("pairs/s beside {of}"), format!("{} times", number(ratio)));
     table.row(&[&what, &text, &format!(">= {wanted}"), verdict(-ratio, -wanted)]);
 }
 
-/// All clients at once, each pair timed.
+/// Runs all clients concurrently, and times each pair.
 fn measure(server: Target<'_>, clients: usize, effort: Effort) -> Result<Run, String> {
     let lasts = Span::from_millis(effort.of(2_000).max(200) as u64);
     let stop = AtomicBool::new(false);

@@ -1,4 +1,4 @@
-//! The state directory alone.
+//! The journal in a state directory alone.
 
 use crate::Effort;
 use crate::engine::{acquire, release, term};

@@ -1,5 +1,5 @@
-//! The one door in this process: mutex, timer, events and journal around the engine, on the real
-//! clock.
+//! The lock service within this process: mutex, timer, events and journal around the engine, on the
+//! real clock.
 
 use crate::Effort;
 use crate::engine::{acquire, release, term};
@@ -52,7 +52,8 @@ fn journal_cost(effort: Effort, table: &mut Table) -> Result<(), String> {
     Ok(())
 }
 
-/// Leases that end within one second, while another thread takes and gives back other locks.
+/// Measures leases that expire within one second, while another thread acquires and releases other
+/// locks.
 fn expiry(effort: Effort, table: &mut Table) -> Result<(), String> {
     const TTL: Span = Span::from_secs(2);
     const GRACE: Span = Span::from_secs(1);
@@ -86,7 +87,7 @@ fn expiry(effort: Effort, table: &mut Table) -> Result<(), String> {
             done
         })
     };
-    // One more is the other thread's.
+    // One more lock may be that of the other thread.
     let all = poll(TTL + GRACE + PATIENCE, || locks.about().locks <= 1);
     let settled = boot_now().since(last_end).as_nanos() as f64 / 1e9;
     stop.store(true, Ordering::Relaxed);

@@ -12,16 +12,16 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 use std::{env, io, thread};
 
-/// The target for flock and unlock, as a ratio to the file system that does nothing.
+/// The target for flock and unlock, as a ratio to the file system that does no work.
 const RATIO_WANTED: f64 = 1.2;
-/// The target for a hand-over, as a ratio to the same through a file system that does nothing else.
+/// The target for the hand-over to a waiter, as a ratio to the file system that does no other work.
 const HAND_OVER_RATIO_WANTED: f64 = 1.5;
-/// How late the lock of a killed holder may be with the next waiter.
+/// The target for the time until the next waiter gets the lock of a killed holder, in milliseconds.
 const KILLED_MS_WANTED: f64 = 100.0;
-/// How long a waiter may take to begin to wait, and to get the lock.
+/// Timeout for a waiter to start waiting, and to get the lock.
 const PATIENCE: Span = Span::from_secs(20);
 
-/// The file that is locked.
+/// The name of the lock file.
 const FILE: &str = "contended";
 
 pub(crate) fn run(effort: Effort) -> Result<(), String> {
@@ -76,13 +76,13 @@ fn open(dir: &Path) -> io::Result<File> {
     OpenOptions::new().read(true).write(true).create(true).truncate(false).open(dir.join(FILE))
 }
 
-/// Two open files of one lock, the other one on a thread of its own.
+/// Two open files of one lock, one of them used by another thread.
 struct Pair {
     own: File,
     other: Waiter,
 }
 
-/// A thread that waits for the lock when it is told to, and says when it had it.
+/// A thread that locks the file for each order, and reports when it got the lock.
 struct Waiter {
     dir: PathBuf,
     tid: i32,
@@ -100,7 +100,7 @@ impl Pair {
         Ok(Self { own, other: Waiter::on(dir)? })
     }
 
-    /// From before unlocking until the waiter runs, as the median of `count` times.
+    /// Returns the median time from before the unlock until the waiter runs, in microseconds.
     fn hand_over(&self, count: usize) -> Result<f64, String> {
         let mut each = Vec::with_capacity(count);
         for _ in 0..count {
@@ -134,7 +134,7 @@ impl Waiter {
         Ok(Self { dir, tid, orders, had, thread })
     }
 
-    /// Returns when it stands in line.
+    /// Returns when the thread is in the queue.
     fn wait(&self) -> Result<(), String> {
         let orders = self.orders.as_ref().ok_or("it has ended")?;
         orders.send(()).map_err(|error| error.to_string())?;
@@ -147,11 +147,12 @@ impl Waiter {
             }
             thread::yield_now();
         }
-        // Requests are served in order, so what it has asked is known when this is answered.
+        // Requests are served in order, so the server has received the lock request when this one
+        // is answered.
         fs::metadata(self.dir.join(FILE)).map(drop).map_err(|error| error.to_string())
     }
 
-    /// When it had the lock. It has given it back.
+    /// Returns when the thread got the lock, which it has released since.
     fn had(&self) -> Result<Time, String> {
         self.had.recv_timeout(PATIENCE.as_duration()).map_err(|error| error.to_string())
     }
@@ -170,7 +171,7 @@ fn tid_of_this() -> i32 {
     unsafe { libc::gettid() }
 }
 
-/// How soon the lock of a holder that is killed is with the next waiter.
+/// Measures how soon the next waiter gets the lock of a killed holder.
 fn killed(effort: Effort, mounts: &[Mount; 3]) -> Result<(), String> {
     let count = effort.of(1_000).max(20);
     let mut table = Table::new(

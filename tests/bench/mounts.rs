@@ -9,12 +9,12 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::{fs, io, mem, ptr};
 
-/// A daemon that has not mounted after this long never will.
+/// Timeout until a daemon has mounted.
 const MOUNT_PATIENCE: Span = Span::from_secs(10);
-/// How long a daemon may take to end once its mount is gone.
+/// Timeout until a daemon has ended after its unmount.
 const END_PATIENCE: Span = Span::from_secs(5);
 
-/// A mounted directory, and who serves it.
+/// A mounted directory, and the daemon that serves it.
 pub(crate) struct Mount {
     dir: PathBuf,
     daemon: Option<Child>,
@@ -26,7 +26,7 @@ impl Mount {
         &self.dir
     }
 
-    /// latchfs as it is, with a state directory of its own.
+    /// Mounts latchfs, with a state directory of its own.
     pub(crate) fn latchfs(options: &[&str]) -> Result<Self, String> {
         let scratch = Scratch::new()?;
         let (dir, state) = (mount_point(&scratch)?, scratch.path().join("state"));
@@ -35,7 +35,7 @@ impl Mount {
         Self::start(scratch, dir, &mut command)
     }
 
-    /// latchfs on a server.
+    /// Mounts the locks of a server.
     pub(crate) fn remote(server: &str) -> Result<Self, String> {
         let scratch = Scratch::new()?;
         let dir = mount_point(&scratch)?;
@@ -44,7 +44,7 @@ impl Mount {
         Self::start(scratch, dir, &mut command)
     }
 
-    /// The file system that does nothing.
+    /// Mounts the file system that does no work.
     pub(crate) fn null() -> Result<Self, String> {
         let scratch = Scratch::new()?;
         let dir = mount_point(&scratch)?;
@@ -52,7 +52,7 @@ impl Mount {
         Self::start(scratch, dir.clone(), Command::new(this).arg("null-fs").arg(&dir))
     }
 
-    /// Memory, served by the kernel itself.
+    /// Mounts a tmpfs, which the kernel itself serves.
     #[allow(unsafe_code)]
     pub(crate) fn tmpfs() -> Result<Self, String> {
         let scratch = Scratch::new()?;

@@ -1,5 +1,5 @@
-//! A file system that does nothing but remember names, and who has locked them first: what the
-//! kernel and fuser cost, whatever one does with them. Its settings are those of latchfs.
+//! A FUSE file system that only keeps a table of names and lock queues: its latency is the cost of
+//! the kernel and fuser alone. Its settings are those of latchfs.
 
 use fuser::{
     BsdFileFlags, Config, Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags,
@@ -14,9 +14,9 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 const TTL: Duration = Duration::ZERO;
-/// The top never changes.
+/// The attributes of the root never change.
 const ROOT_TTL: Duration = Duration::from_secs(3_600);
-/// As in latchfs: RELEASE goes through the queue of background requests.
+/// As in latchfs: RELEASE goes through the kernel's queue of background requests.
 const MAX_BACKGROUND: u16 = 1_024;
 
 /// Files have odd numbers, directories even ones.
@@ -50,7 +50,7 @@ impl Null {
         self.queues.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Hands the lock over to who has waited longest.
+    /// Passes the lock to the waiter that has waited longest.
     fn unlock(&self, ino: INodeNo, owner: LockOwner) {
         let mut queues = self.queues();
         let queue = queues.entry(ino.0).or_default();
@@ -222,7 +222,7 @@ impl Filesystem for Null {
     }
 }
 
-/// Mounts and serves until it is unmounted.
+/// Mounts, and serves until the unmount.
 pub(crate) fn serve(dir: &str) -> Result<(), String> {
     let mut config = Config::default();
     config.mount_options = vec![MountOption::FSName("latchfs-bench-null".to_owned())];

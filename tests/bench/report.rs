@@ -1,10 +1,10 @@
-//! How numbers are taken and shown.
+//! Measuring times, and printing tables of numbers.
 
 use latchfs::time::{Span, boot_now};
 use std::time::Duration;
 use std::{fs, mem, thread};
 
-/// The machine, in a line: numbers without it say little.
+/// Returns a line about the machine, without which the numbers mean little.
 pub(crate) fn machine() -> String {
     let read = |path| fs::read_to_string(path).unwrap_or_default();
     let info = read("/proc/cpuinfo");
@@ -17,7 +17,7 @@ pub(crate) fn machine() -> String {
     format!("{cores} cores of {model}, Linux {}, load {load}", kernel.trim())
 }
 
-/// A table with a title; its columns are as wide as they must be.
+/// A table with a title, whose columns are as wide as their longest cell.
 pub(crate) struct Table {
     rows: Vec<Vec<String>>,
 }
@@ -32,20 +32,20 @@ impl Table {
         self.rows.push(cells.iter().map(ToString::to_string).collect());
     }
 
-    /// A row with a number in some unit that should be at most `wanted`.
+    /// Adds a row with a number in some unit that should be at most `wanted`.
     pub(crate) fn limit(&mut self, what: &str, value: f64, unit: &str, wanted: f64) {
         let (value_text, wanted_text) = (number(value), number(wanted));
         let verdict = verdict(value, wanted);
         self.row(&[what, &format!("{value_text} {unit}"), &format!("<= {wanted_text}"), verdict]);
     }
 
-    /// A row with a number that is only shown.
+    /// Adds a row with a number that has no target.
     pub(crate) fn shown(&mut self, what: &str, value: f64, unit: &str) {
         self.row(&[what, &format!("{} {unit}", number(value)), "", ""]);
     }
 }
 
-/// Printed when complete, or as far as it came.
+/// Prints the table, complete or not.
 impl Drop for Table {
     fn drop(&mut self) {
         let columns = self.rows.iter().map(Vec::len).max().unwrap_or_default();
@@ -57,7 +57,7 @@ impl Drop for Table {
         for row in &self.rows {
             let mut line = String::new();
             for (column, (cell, width)) in row.iter().zip(&widths).enumerate() {
-                // The first column is words, the others are numbers.
+                // The first column holds words, the others hold numbers.
                 let cell = match column {
                     0 => format!("  {cell:<width$}"),
                     _ => format!("  {cell:>width$}"),
@@ -74,7 +74,7 @@ pub(crate) fn verdict(value: f64, wanted: f64) -> &'static str {
     if value <= wanted { "ok" } else { "MISSED" }
 }
 
-/// Three digits.
+/// Formats a number with three digits.
 pub(crate) fn number(value: f64) -> String {
     match value {
         _ if value >= 100.0 => format!("{value:.0}"),
@@ -83,19 +83,19 @@ pub(crate) fn number(value: f64) -> String {
     }
 }
 
-/// The middle one.
+/// Returns the median.
 pub(crate) fn median(values: &[f64]) -> f64 {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
     sorted.get(sorted.len() / 2).copied().unwrap_or(f64::NAN)
 }
 
-/// The smallest one.
+/// Returns the minimum.
 pub(crate) fn least(values: &[f64]) -> f64 {
     values.iter().copied().fold(f64::INFINITY, f64::min)
 }
 
-/// How many microseconds each of `count` turns of `work` took.
+/// Returns the microseconds per turn of `work`.
 pub(crate) fn micros_each(count: usize, mut work: impl FnMut(usize)) -> f64 {
     let start = boot_now();
     for turn in 0..count {
@@ -104,7 +104,8 @@ pub(crate) fn micros_each(count: usize, mut work: impl FnMut(usize)) -> f64 {
     boot_now().since(start).as_nanos() as f64 / 1_000.0 / count as f64
 }
 
-/// The same, of this thread's processor time: what runs beside it on the machine counts less.
+/// Returns the microseconds per turn of `work` in processor time of this thread, on which other
+/// load has less influence.
 pub(crate) fn own_micros_each(count: usize, mut work: impl FnMut(usize)) -> f64 {
     let start = own_nanos();
     for turn in 0..count {
@@ -113,21 +114,21 @@ pub(crate) fn own_micros_each(count: usize, mut work: impl FnMut(usize)) -> f64 
     (own_nanos() - start) as f64 / 1_000.0 / count as f64
 }
 
-/// How many seconds `work` took, and what it gave.
+/// Returns the seconds that `work` took, and its result.
 pub(crate) fn seconds<T>(work: impl FnOnce() -> T) -> (f64, T) {
     let start = boot_now();
     let result = work();
     (boot_now().since(start).as_nanos() as f64 / 1e9, result)
 }
 
-/// The same, of this thread's processor time.
+/// Returns the seconds of processor time of this thread that `work` took, and its result.
 pub(crate) fn own_seconds<T>(work: impl FnOnce() -> T) -> (f64, T) {
     let start = own_nanos();
     let result = work();
     ((own_nanos() - start) as f64 / 1e9, result)
 }
 
-/// Processor time of this thread, its own and the kernel's for it.
+/// Returns the processor time of this thread, in user and kernel mode.
 #[allow(unsafe_code)]
 fn own_nanos() -> u64 {
     // SAFETY: the structure holds numbers only, for which zeros are valid.
@@ -140,7 +141,7 @@ fn own_nanos() -> u64 {
     nanos(used.ru_utime) + nanos(used.ru_stime)
 }
 
-/// Looks again and again until `done`, or until `patience` is over: then it is false.
+/// Polls until `done` returns true. Returns false if `patience` is over before.
 pub(crate) fn poll(patience: Span, mut done: impl FnMut() -> bool) -> bool {
     let start = boot_now();
     while !done() {

@@ -1,4 +1,4 @@
-//! A directory for one measurement, gone afterwards.
+//! The directory of a measurement, removed at its end.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};

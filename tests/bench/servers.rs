@@ -1,5 +1,5 @@
-//! Servers for a measurement, on loopback, each in a directory of its own, stopped whatever
-//! happens; and how each is spoken to.
+//! Servers on loopback, each in a directory of its own, which are always stopped at the end; and
+//! the protocol of each.
 
 use crate::http::{Line, Speech, Target};
 use crate::report::poll;
@@ -10,10 +10,10 @@ use std::io::{BufRead, BufReader};
 use std::net::{TcpListener, TcpStream};
 use std::process::{Child, Command, Stdio};
 
-/// A server that does not listen after this long never will.
+/// Timeout until a server listens.
 const START_PATIENCE: Span = Span::from_secs(20);
 
-/// A server that runs.
+/// A running server.
 pub(crate) struct Serving {
     pub(crate) name: &'static str,
     pub(crate) address: String,
@@ -35,7 +35,7 @@ impl Serving {
         Target { name: self.name, address: &self.address, speech: &*self.speech }
     }
 
-    /// Seconds of processor time that it has used.
+    /// Returns the processor time that the server has used, in seconds.
     pub(crate) fn work(&self) -> Result<f64, String> {
         let path = format!("/proc/{}/stat", self.child.id());
         let stat = fs::read_to_string(&path).map_err(|error| format!("{path}: {error}"))?;
@@ -47,7 +47,7 @@ impl Serving {
     }
 }
 
-/// A port that was free a moment ago.
+/// Returns a port that was free a moment ago.
 pub(crate) fn free_port() -> Result<u16, String> {
     let listener = TcpListener::bind("127.0.0.1:0").map_err(|error| error.to_string())?;
     listener.local_addr().map(|address| address.port()).map_err(|error| error.to_string())
@@ -77,7 +77,7 @@ pub(crate) enum State {
     None,
 }
 
-/// latchfs, with a directory of its own.
+/// Starts latchfs with a directory of its own.
 pub(crate) fn latchfs(name: &'static str, state: State) -> Result<Serving, String> {
     let scratch = Scratch::new()?;
     let mut command = Command::new(env!("CARGO_BIN_EXE_latchfs"));
@@ -97,7 +97,7 @@ pub(crate) fn latchfs(name: &'static str, state: State) -> Result<Serving, Strin
     Ok(Serving { name, address, speech, child, _scratch: scratch })
 }
 
-/// redis-server, without snapshots; with its log, as that comes, or without.
+/// Starts redis-server without snapshots, and with an append-only file unless `state` is `None`.
 pub(crate) fn redis(name: &'static str, state: State) -> Result<Serving, String> {
     let (scratch, port) = (Scratch::new()?, free_port()?);
     let mut command = Command::new("redis-server");
@@ -115,7 +115,7 @@ pub(crate) fn redis(name: &'static str, state: State) -> Result<Serving, String>
     Ok(Serving { name, address, speech: Box::new(Redis), child, _scratch: scratch })
 }
 
-/// One etcd, as it comes.
+/// Starts one etcd with its default settings.
 pub(crate) fn etcd() -> Result<Serving, String> {
     let scratch = Scratch::new()?;
     let (port, peer) = (free_port()?, free_port()?);
@@ -156,18 +156,18 @@ impl Speech for Latchfs {
 
 struct Redis;
 
-/// Deletes the key only if it is still ours: the recipe of Redis's own manual.
+/// Deletes the key only if it is still ours: the script in Redis's own manual.
 const DELETE: &str = "if redis.call('get',KEYS[1])==ARGV[1] then \
     return redis.call('del',KEYS[1]) else return 0 end";
 
-/// A command in Redis's protocol.
+/// Encodes a command in Redis's protocol.
 pub(crate) fn resp(parts: &[&str]) -> Vec<u8> {
     let parts = parts.iter().map(|part| format!("${}\r\n{part}\r\n", part.len()));
     format!("*{}\r\n{}", parts.len(), parts.collect::<String>()).into()
 }
 
 impl Speech for Redis {
-    /// Gives the digest by which the script is called.
+    /// Returns the digest by which the script is called.
     fn greet(&self, line: &mut Line) -> Result<String, String> {
         line.send(&resp(&["SCRIPT", "LOAD", DELETE]))?;
         line.text()?;
@@ -190,7 +190,7 @@ impl Speech for Redis {
 
 pub(crate) struct Etcd;
 
-/// A POST with a body of JSON.
+/// Encodes a POST request with a JSON body.
 pub(crate) fn post(path: &str, body: &str) -> Vec<u8> {
     let length = body.len();
     format!("POST {path} HTTP/1.1\r\nhost: x\r\ncontent-length: {length}\r\n\r\n{body}").into()
@@ -212,7 +212,7 @@ fn base64(text: &str) -> String {
 }
 
 impl Speech for Etcd {
-    /// Gives a lease for the keys of this client.
+    /// Returns a lease for the keys of this client.
     fn greet(&self, line: &mut Line) -> Result<String, String> {
         line.send(&post("/v3/lease/grant", "{\"TTL\":600}"))?;
         if line.http()? != 200 {

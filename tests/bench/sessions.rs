@@ -1,7 +1,9 @@
-//! Many sessions kept alive by the HTTP server, beside as many keys that redis-server is asked not
-//! to forget yet: what the machine takes for so many small requests, whoever answers.
+//! Many sessions kept alive through the HTTP server, next to redis-server with as many keys whose
+//! expiry is extended: the machine's cost of as many small requests to any server.
 //!
-//! Each comes by a connection of its own, as the sessions of as many machines do. How it is when
+//! Each session has a connection of its own, as sessions of different machines have. The table also
+//! shows a few connections for all sessions, as from a proxy, where each request waits for the one
+//! before.
 //! all come by a few, as from a proxy, is shown as well: then each waits for the one before.
 
 use crate::Effort;
@@ -17,48 +19,48 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::runtime::{Builder, Runtime};
 
-/// Sessions that are kept alive.
+/// The number of sessions.
 const SESSIONS: usize = 10_000;
 
-/// Processor time beside that of Redis for as many keys.
+/// Target: the ratio of the processor time to that of Redis for as many keys.
 const RATIO_WANTED: f64 = 1.5;
 
-/// Median time until a keep-alive is answered, in milliseconds.
+/// Target: the median latency of a keep-alive, in milliseconds.
 const ANSWER_WANTED: f64 = 1.0;
 
-/// How long one lives.
+/// The ttl of each session.
 const TTL_SECS: u64 = 30;
 
-/// Each is renewed after a third of its ttl.
+/// The interval between two keep-alives of a session.
 const PERIOD: Span = Span::from_secs(TTL_SECS / 3);
 
-/// Connections of a proxy.
+/// The number of connections of a proxy.
 const FEW: usize = 4;
 
-/// An answer comes at once, and is shorter than this.
+/// An upper bound on the size of an answer, which arrives in one read.
 const ANSWER_BYTES: usize = 1_024;
 
-/// Somebody else takes a lock and gives it back this often.
+/// The interval at which another client acquires and releases a lock.
 const OTHER_EVERY: Span = Span::from_millis(20);
 
-/// Connections, and what else a client has open.
+/// The number of files that the client may open: its connections and some more.
 const FILES: libc::rlim_t = SESSIONS as libc::rlim_t + 200;
 
-/// A server, and a request for each thing that it is to keep.
+/// A server, with one keep-alive request for each session or key.
 struct Keeping {
     server: Serving,
-    /// The clients.
+    /// The runtime of the clients.
     runtime: Runtime,
     requests: Vec<Vec<u8>>,
     /// The first bytes of a successful answer.
     kept: &'static [u8],
 }
 
-/// The result of keeping all of them alive for a while.
+/// The result of keeping all sessions alive for one interval.
 struct Kept {
-    /// Of one processor, in percent.
+    /// The processor time of the server, in percent of one processor.
     share: f64,
-    /// How long an answer took, in milliseconds, and how long a lock and unlock beside it.
+    /// The latencies of keep-alives, and of pairs of lock and unlock meanwhile, in milliseconds.
     answers: Vec<f64>,
     others: Vec<f64>,
 }
@@ -74,7 +76,7 @@ pub(crate) fn run(effort: Effort) -> Result<(), String> {
         let keeping = make(count)?;
         let name = keeping.server.name;
         let mut own = keeping.lines(count)?;
-        // The server has seen each of them once.
+        // The server has received each request once.
         keeping.keep(&mut own, false)?;
         let kept = keeping.keep(&mut own, false)?;
         table.shown(name, kept.share, "%");
@@ -108,7 +110,7 @@ pub(crate) fn run(effort: Effort) -> Result<(), String> {
     Ok(())
 }
 
-/// Sessions of a server that keeps its state.
+/// Opens sessions on a server that keeps its state.
 fn sessions(count: usize) -> Result<Keeping, String> {
     let server = latchfs("latchfs", State::Kept)?;
     let mut line = Line::to(&server.address)?;
@@ -126,7 +128,7 @@ fn sessions(count: usize) -> Result<Keeping, String> {
     Ok(Keeping { server, runtime: runtime()?, requests, kept: b"HTTP/1.1 200 " })
 }
 
-/// Keys that expire.
+/// Sets keys that expire.
 fn keys(count: usize) -> Result<Keeping, String> {
     let server = redis("Redis", State::Kept)?;
     let mut line = Line::to(&server.address)?;
@@ -148,8 +150,8 @@ fn keys(count: usize) -> Result<Keeping, String> {
 }
 
 impl Keeping {
-    /// Connections, each of which has asked for something: or those who ask would have to wait
-    /// for all who have come.
+    /// Opens connections, and sends a request on each at once: otherwise the first keep-alives
+    /// would have to wait until the server has accepted all connections.
     fn lines(&self, count: usize) -> Result<Vec<TcpStream>, String> {
         let mut lines = Vec::with_capacity(count);
         self.runtime.block_on(async {
@@ -172,8 +174,8 @@ impl Keeping {
         if answer.starts_with(self.kept) { Ok(()) } else { Err(said()) }
     }
 
-    /// Sends each request once, by its line or by one of few, and perhaps has somebody else take
-    /// a lock meanwhile.
+    /// Sends each request once, on its own connection or on one of a few. With `beside`, another
+    /// client acquires and releases a lock meanwhile.
     fn keep(&self, lines: &mut [TcpStream], beside: bool) -> Result<Kept, String> {
         let over = AtomicBool::new(false);
         let before = self.server.work()?;
@@ -184,13 +186,13 @@ impl Keeping {
             let others = other.map_or(Ok(Vec::new()), |other| other.join().expect("no panic"));
             Ok::<_, String>((answers?, others?))
         })?;
-        // Of the time that there is for all, also where it took longer.
+        // As a share of the whole interval, also if the requests took longer.
         let share = 100.0 * (self.server.work()? - before) / PERIOD.as_duration().as_secs_f64();
         Ok(Kept { share, answers, others })
     }
 
-    /// Sends all requests, evenly over a third of the ttl. One thread does: what it takes to wake
-    /// up clients, which are elsewhere, should not be counted as work of the server.
+    /// Sends all requests, evenly over a third of the ttl, on one thread: the cost of waking the
+    /// clients, which run elsewhere in reality, should not count as work of the server.
     fn send(&self, lines: &mut [TcpStream]) -> Result<Vec<f64>, String> {
         let begun = boot_now();
         let took = self.runtime.block_on(async {
@@ -203,7 +205,7 @@ impl Keeping {
         Ok(took.concat())
     }
 
-    /// Sends every `step`th request from the first on, each when its time has come.
+    /// Sends every `step`th request from `first` on, each when it is due.
     async fn send_by(
         &self,
         line: &mut TcpStream,
@@ -222,7 +224,7 @@ impl Keeping {
         Ok(took)
     }
 
-    /// Takes and gives back a lock meanwhile as another client, by a connection of its own.
+    /// Acquires and releases a lock repeatedly as another client, on a connection of its own.
     fn lock_and_unlock(&self, over: &AtomicBool) -> Result<Vec<f64>, String> {
         let (mut line, speech) = (Line::to(&self.server.address)?, &self.server.speech);
         let session = speech.greet(&mut line)?;
@@ -242,10 +244,11 @@ impl Keeping {
     }
 }
 
-/// Seconds for which this machine's processors were somebody else's, if it is a virtual one.
+/// Returns the seconds for which the host has run other guests on the processors of this virtual
+/// machine (steal time).
 fn stolen() -> Result<f64, String> {
     let stat = fs::read_to_string("/proc/stat").map_err(|error| error.to_string())?;
-    // Of all processors: "cpu", user, nice, system, idle, iowait, irq, softirq, steal.
+    // The fields of all processors: "cpu", user, nice, system, idle, iowait, irq, softirq, steal.
     let ticks = stat.split_whitespace().nth(8).and_then(|ticks| ticks.parse::<u64>().ok());
     Ok(ticks.unwrap_or_default() as f64 / 100.0)
 }
@@ -267,7 +270,7 @@ fn millis_since(begun: Time) -> f64 {
     boot_now().since(begun).as_nanos() as f64 / 1e6
 }
 
-/// This process, and those that it starts, may have that many files open.
+/// Raises the limit of open files to [`FILES`], for this process and those that it starts.
 #[allow(unsafe_code)]
 fn may_open_files() -> Result<(), String> {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };

@@ -1,12 +1,13 @@
-//! Programs that lock by flock, fcntl or OFD and know nothing of latchfs, as their packages bring
-//! them: held by another, tried while held, and tried after; and while they hold, nobody else. The
-//! forms are those of `clients`: the holder has the second mount where there are two.
+//! Unmodified programs that lock by flock, fcntl or OFD locks and know nothing of latchfs, as their
+//! packages install them. Each is tried while another process holds the lock, and again after that;
+//! while it holds the lock itself, no other process gets it. The clients run in the setups of
+//! `clients`: with two mounts, the other holder uses the second one.
 
 use crate::clients::{Client, all};
 use crate::harness::*;
 use std::process::{Child, Command, Stdio};
 
-/// Clients that lock a file which they have open.
+/// Clients that lock a file by its descriptor.
 const CLIENTS: [Client; 9] = [
     ("flock of util-linux", flock_of_util_linux),
     ("python filelock, portalocker, fasteners, lockf", python_locks),
@@ -34,11 +35,11 @@ fn on_two_nodes_of_a_cluster() {
     all(&CLIENTS, Behind::Cluster);
 }
 
-/// A process that holds `x` by flock(1) until it is let go.
+/// A process that holds a lock by flock(1) until [`Self::end`] is called.
 struct Holder(Child, String);
 
 impl Holder {
-    /// Begins to hold, as a user of the other mount where there are two.
+    /// Acquires the lock, on the second mount where there are two.
     fn new(m: &Mount, name: &str) -> Self {
         let mut command = Command::new("flock");
         command.args([name, "sh", "-c", "echo held; read end; true"]);
@@ -59,7 +60,8 @@ impl Holder {
     }
 }
 
-/// Checks a client: it prints `busy`, or `got` and the exit code of `flock -n` while it holds.
+/// Tests a client, which prints `busy`, or `got` and the exit code of a `flock -n` that it runs
+/// while it holds the lock.
 fn tried(m: &Mount, mut client: impl FnMut() -> Output) {
     let holder = Holder::new(m, "x");
     assert_eq!(client().ok().trim(), "busy");
@@ -68,23 +70,23 @@ fn tried(m: &Mount, mut client: impl FnMut() -> Output) {
     for _ in 0..2 {
         assert_eq!(client().ok().trim(), "got 1");
     }
-    // filelock leaves its file there, and with it a lease that it made by creating it.
+    // filelock leaves its file behind, and with it the lease that it acquired by creating the file.
     m.sh("rm -f x").ok();
     assert_eq!(m.sh("ls -A").ok(), "");
 }
 
-/// flock(1): -n, -w, -s, -u, -c, and by a descriptor as manuals show it.
+/// flock(1) with -n, -w, -s, -u, -c, and by a descriptor as manuals show it.
 fn flock_of_util_linux(m: &Mount) {
     tried(m, || m.sh("flock -n x -c 'flock -n x true; echo got $?' || echo busy"));
     tried(m, || m.sh("flock -w 0.1 x sh -c 'flock -n x true; echo got $?' || echo busy"));
     tried(m, || m.sh("flock -s -n x sh -c 'flock -n x true; echo got $?' || echo busy"));
     tried(m, || m.sh("(flock -n 9 && { flock -n x true; echo got $?; } || echo busy) 9>x"));
-    // -u gives back before the descriptor is closed.
+    // -u releases the lock before the descriptor is closed.
     m.sh("exec 9>x; flock 9; flock -u 9; flock -n x true").ok();
     m.sh("flock -s x flock -s -n x true").ok();
 }
 
-/// Python filelock, portalocker, fasteners, `fcntl.lockf`.
+/// Python: filelock, portalocker, fasteners and `fcntl.lockf`.
 fn python_locks(m: &Mount) {
     let ways = [
         "import filelock\ntry: lock = filelock.FileLock('x', timeout=0).acquire()\n\
@@ -136,7 +138,7 @@ fn java_file_channel(m: &Mount) {
     tried(m, || m.sh("java -Xshare:auto -cp $T Try"));
 }
 
-/// Go's gofrs/flock.
+/// gofrs/flock for Go.
 fn go_flock(m: &Mount) {
     let source = "package main
         import (\"fmt\"; \"os/exec\"; \"github.com/gofrs/flock\")
@@ -157,7 +159,7 @@ fn go_flock(m: &Mount) {
     tried(m, || m.sh("$T/try"));
 }
 
-/// Returns whether `flock -n` fails on a lock that this process holds.
+/// Whether `flock -n` fails on a lock that this process holds.
 fn refused(m: &Mount) -> bool {
     m.sh("flock -n x true").code == 1
 }
@@ -180,7 +182,7 @@ fn rust_std(m: &Mount) {
     m.sh("rm -f x").ok();
 }
 
-/// fd-lock, fs4, fslock.
+/// The crates fd-lock, fs4 and fslock.
 fn rust_crates(m: &Mount) {
     let x = m.dir().join("x");
     let open = || std::fs::File::create(&x).expect("opening never fails");
@@ -206,7 +208,8 @@ fn rust_crates(m: &Mount) {
     m.sh("rm -f x").ok();
 }
 
-/// dpkg, with the locks of its own directory led to the mount: it names the pid of the holder.
+/// dpkg, with symbolic links from its lock files to the mount: its message names the pid of the
+/// holder.
 fn dpkg(m: &Mount) {
     m.sh("mkdir -p $T/dpkg/updates $T/dpkg/info && : > $T/dpkg/status &&
           ln -s $D/frontend $T/dpkg/lock-frontend && ln -s $D/lock $T/dpkg/lock")
@@ -227,7 +230,8 @@ fn dpkg(m: &Mount) {
     m.sh("rm -f frontend lock").ok();
 }
 
-/// cargo, with the lock of its target directory led to the mount: the second build waits.
+/// cargo, with a symbolic link from the lock of its target directory to the mount: the second build
+/// waits.
 fn cargo(m: &Mount) {
     m.sh("cd $T && mkdir -p p/src target/debug && echo 'fn main() {}' > p/src/main.rs &&
           printf '[package]\\nname = \"p\"\\nedition = \"2024\"\\n' > p/Cargo.toml &&

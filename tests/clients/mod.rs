@@ -1,11 +1,11 @@
-//! Programs that lock by files and know nothing of latchfs, as their packages bring them. Each
-//! comes to the same outcome on one mount, on two mounts of a server, and on two nodes of a
-//! cluster, where other users have the second mount.
+//! Unmodified programs that lock by the existence of files and know nothing of latchfs, as their
+//! packages install them. Each has the same outcome on one mount, on two mounts of a server, and on
+//! two nodes of a cluster; with two mounts, other users use the second one.
 
 use crate::harness::*;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// A client: its name, and what it does on a mount.
+/// A client: its name, and the function that tests it on a mount.
 pub(crate) type Client = (&'static str, fn(&Mount));
 
 /// Clients that lock by the existence of a file, a directory, a link or a symbolic link.
@@ -31,7 +31,8 @@ const CLIENTS: [Client; 17] = [
     ("mkdir and symlink", mkdir_and_symlink_have_one_winner),
 ];
 
-/// Runs clients one after another on mounts of `behind`, and names all that fail.
+/// Tests clients one after another on mounts of `behind`, and fails with the names of those that
+/// fail.
 #[track_caller]
 pub(crate) fn all(clients: &[Client], behind: Behind) {
     let m = Setup::new().behind(behind).start();
@@ -68,12 +69,12 @@ fn on_two_nodes_of_a_cluster() {
     all(&CLIENTS, Behind::Cluster);
 }
 
-/// dotlockfile: a file of its own, linked to the lock's name; release by unlink.
+/// dotlockfile acquires by linking a file of its own to the lock's name, and releases by unlink.
 fn dotlockfile(m: &Mount) {
     m.sh("dotlockfile -l -r 0 build.lock").ok();
     assert_eq!(m.status("build.lock")["holder"], "laptop1:root");
     assert_eq!(m.sh("ls -A").ok(), "build.lock\n", "its own file is gone");
-    // -p writes the pid of the caller, who lives; without retries it gives up at once.
+    // -p writes the pid of the caller, which lives; without retries it gives up at once.
     m.sh("dotlockfile -u build.lock && dotlockfile -l -p -r 0 build.lock; echo $$; cat build.lock")
         .ok();
     let held = "exec 2>&1; dotlockfile -l -r 0 build.lock";
@@ -86,14 +87,14 @@ fn dotlockfile(m: &Mount) {
     m.sh_as(ALICE, "dotlockfile -l -r 0 build.lock && dotlockfile -u build.lock").ok();
 }
 
-/// dotlockfile around a command: held while it runs, free behind it.
+/// dotlockfile holds the lock while its command runs, and releases it afterwards.
 fn dotlockfile_around_a_command(m: &Mount) {
     let seen = m.sh("dotlockfile -r 0 build.lock cat .latchfs/status/build.lock").ok();
     assert_eq!(json(&seen)["phase"], "held");
     assert_eq!(m.phase("build.lock"), "free");
 }
 
-/// lockfile-create, -touch, -check, -remove.
+/// lockfile-create, lockfile-touch, lockfile-check and lockfile-remove.
 fn lockfile_progs(m: &Mount) {
     m.sh("lockfile-create --retry 0 build").ok();
     assert_eq!(m.sh("ls -A").ok(), "build.lock\n");
@@ -112,7 +113,7 @@ fn lockfile_progs(m: &Mount) {
     assert_eq!(m.sh("ls -A").ok(), "");
 }
 
-/// procmail's lockfile: linked into place, released by rm -f.
+/// procmail's lockfile acquires by link, and its locks are released by rm -f.
 fn procmail_lockfile(m: &Mount) {
     m.sh("lockfile -r 0 build.lock").ok();
     assert_eq!(m.sh("ls -A").ok(), "build.lock\n");
@@ -122,8 +123,8 @@ fn procmail_lockfile(m: &Mount) {
     m.sh_as(ALICE, "lockfile -r 0 build.lock && rm -f build.lock").ok();
 }
 
-/// procmail's lockfile takes a lock by force when its time is older than told. A lock that is
-/// held by another is not taken: the unlink is refused.
+/// procmail's lockfile breaks a lock whose mtime is older than the given time. It can't break a
+/// lock that another user holds: the unlink is refused.
 fn procmail_lockfile_by_force(m: &Mount) {
     m.sh_as(ALICE, "touch build.lock && touch -d '1 hour ago' build.lock").ok();
     let tried = m.sh_as(BOB, "timeout 1 lockfile -1 -l 60 -s 0 build.lock").fails();
@@ -132,7 +133,7 @@ fn procmail_lockfile_by_force(m: &Mount) {
     m.sh_as(ALICE, "rm build.lock").ok();
 }
 
-/// npm `lockfile`: `O_EXCL`, unlink, and a look at times for stale ones.
+/// npm `lockfile` acquires by `O_EXCL`, releases by unlink, and compares times to find stale locks.
 fn npm_lockfile(m: &Mount) {
     let seen = m.node(
         "const lock = require('lockfile');
@@ -152,15 +153,16 @@ fn npm_lockfile(m: &Mount) {
     assert_eq!(seen.ok(), "EEXIST true\ngot true\nEEXIST\n0\n");
 }
 
-/// For thirty seconds, with the times that are usual.
+/// proper-lockfile with its usual times, for thirty seconds.
 #[test]
-fn npm_proper_lockfile_for_long() {
+fn npm_proper_lockfile_with_its_usual_times() {
     let m = Setup::new().with("--ttl 12s --grace 0s").start();
     npm_proper_lockfile(&m, (10_000, 5_000, 30_000));
 }
 
-/// npm `proper-lockfile`: mkdir, a probe of the file system's time, and its own refresh every
-/// `update` ms for `span` ms: never compromised, and a second process gets ELOCKED all the time.
+/// npm `proper-lockfile` acquires by mkdir, probes the file system's time, and refreshes its lock
+/// every `update` ms. For `span` ms the lock is never reported as compromised, and a second process
+/// always gets ELOCKED.
 fn npm_proper_lockfile(m: &Mount, (stale, update, span): (u32, u32, u32)) {
     m.sh("echo data > $T/data").ok();
     let program = "const lockfile = require('proper-lockfile');
@@ -235,13 +237,13 @@ fn python_lockfile(m: &Mount, import: &str, class: &str) {
     .ok();
 }
 
-/// Python lockfile, by a pid in the file, also where a lock shows more than its note.
+/// Python's PIDLockFile reads its pid back even when the content of a lock file is the status.
 #[test]
-fn python_pid_lock_file_in_the_status() {
+fn python_pid_lock_file_with_status_content() {
     python_pid_lock_file(&Setup::new().with("--content status").start());
 }
 
-/// Python lockfile, by a pid in the file, which it reads back.
+/// Python's PIDLockFile writes its pid to the lock file and reads it back.
 fn python_pid_lock_file(m: &Mount) {
     m.py_with_packages(
         r#"
@@ -265,8 +267,9 @@ fn python_pid_lock_file(m: &Mount) {
     .ok();
 }
 
-/// flufl.lock: a claim of its own, linked to the lock's name; it looks for two links of one inode,
-/// and for the claim in the content. Its lifetime is the time of the file, put into the future.
+/// flufl.lock links a claim file of its own to the lock's name; it checks for two links of one
+/// inode, and for the claim's name in the content. The mtime of the file, set to the future, is the
+/// end of its lifetime.
 fn flufl_lock(m: &Mount) {
     m.py_with_packages(
         r#"
@@ -302,8 +305,8 @@ fn flufl_lock(m: &Mount) {
     .ok();
 }
 
-/// Mercurial's own lock class, and `hg` in a directory that is a lock. A symbolic link says which
-/// process has the lock; one of a dead process is broken.
+/// Mercurial's own lock class, and `hg` in a directory that is a lock. The target of a symbolic
+/// link names the process that has the lock; the lock of a dead process is broken.
 fn mercurial(m: &Mount) {
     m.sh("hg init $T/repo && mkdir d && cd d && : > f && hg -R $T/repo status && rm f && cd .. &&
           rmdir d && rm -r $T/repo")
@@ -337,7 +340,7 @@ fn mercurial(m: &Mount) {
     m.py_by("/usr/bin/python3", program).ok();
 }
 
-/// `ln` of a lock that a shell has made a moment ago: one inode with two links.
+/// `ln` of a lock that a shell has just made results in one inode with two links.
 fn links_of_a_shell(m: &Mount) {
     for _ in 0..10 {
         let seen = m.sh("(set -C; echo x > a) && ln a b && stat -c '%i %h' a b").ok();
@@ -350,7 +353,7 @@ fn links_of_a_shell(m: &Mount) {
     }
 }
 
-/// Programs that ask for their working directory, in a lock in which they make locks.
+/// Programs that query their working directory, in a lock below which they make locks.
 fn programs_in_a_lock(m: &Mount) {
     let seen = m.sh("mkdir d && cd d && : > f && node -p 'process.cwd()' && : > g &&
           python3 -c 'import os; print(os.getcwd())' && perl -MCwd -e 'print getcwd, qq(\n)' &&
@@ -359,7 +362,7 @@ fn programs_in_a_lock(m: &Mount) {
     assert_eq!(seen.ok(), format!("{}\n", dir.display()).repeat(4));
 }
 
-/// `set -C` in a script, as manuals show it: one of many wins.
+/// `set -C` in a script, as manuals show it: one of many processes wins.
 fn noclobber_has_one_winner(m: &Mount) {
     let race = "for n in 1 2 3 4 5 6 7 8; do
             (set -C; : > build) 2>/dev/null && echo won &
@@ -371,14 +374,14 @@ fn noclobber_has_one_winner(m: &Mount) {
     }
 }
 
-/// The same with `mkdir` and `ln -s`, on two mounts where there are two.
+/// Of many processes that run `mkdir` or `ln -s`, one wins, on two mounts where there are two.
 fn mkdir_and_symlink_have_one_winner(m: &Mount) {
     one_of_two_mounts_wins(m, "$OTHERS");
 }
 
-/// And on two mounts of one program.
+/// Of many processes on two mounts of one daemon, one wins.
 #[test]
-fn mkdir_and_symlink_on_two_mounts_of_one_program() {
+fn mkdir_and_symlink_have_one_winner_on_two_mounts_of_one_daemon() {
     let m = Setup::new().only("--client laptop1 --client laptop2").dirs(2).start();
     one_of_two_mounts_wins(&m, "$D2");
 }

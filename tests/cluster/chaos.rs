@@ -1,4 +1,5 @@
-//! Killed under load: what was answered is there, tokens rise, one holds at a time.
+//! Nodes killed under load: no acknowledged change is lost, tokens increase, each lock has one
+//! holder, and a failover stretches leases only a little.
 
 use crate::load::{Dice, Load};
 use crate::net::eventually;
@@ -8,15 +9,16 @@ use latchfs::time::{Span, Wall, boot_now};
 use std::hash::{BuildHasher, RandomState};
 use std::time::Duration;
 
-/// Clients that ask at once.
+/// The number of concurrent clients.
 const CLIENTS: usize = 6;
-/// How often the leader is killed.
+/// How often the leader is killed in a short run.
 const KILLS: usize = 8;
-/// The same in the full form.
+/// How often the leader is killed in a long run.
 const KILLS_LONG: usize = 20;
-/// Answers between two kills.
+/// The minimum number of answers between two kills.
 const ANSWERS: u64 = 300;
-/// The maximum for each change of the leader, as `contrib/doc/guarantees.md` states it.
+/// The maximum by which one change of the leader may stretch a lease, as
+/// `contrib/doc/guarantees.md` states it.
 const STRETCH_MS: u64 = 1_000;
 
 pub(crate) fn seed() -> u64 {
@@ -26,7 +28,8 @@ pub(crate) fn seed() -> u64 {
     seed
 }
 
-/// One node becomes three while clients ask it, and none of them notices.
+/// A cluster of one node grows to three while clients send requests, and every request gets an
+/// answer.
 #[test]
 fn one_becomes_three_under_load() {
     let mut cluster = Cluster::alone();
@@ -99,7 +102,7 @@ fn all_are_killed_and_come_back() {
     }
 }
 
-/// Releases the locks of a client of an earlier round, which would block the next round.
+/// Releases the locks that a client of an earlier round left, which would block the next round.
 fn release_all(cluster: &Cluster, client: usize) {
     let list = cluster.curl(0, "GET", "/locks").1;
     for lock in list["locks"].as_array().expect("a list") {
@@ -111,7 +114,7 @@ fn release_all(cluster: &Cluster, client: usize) {
     }
 }
 
-/// A write through one node is visible through all other nodes at once.
+/// An acknowledged write through one node is visible in the next read through any other node.
 #[test]
 fn a_read_through_any_node_sees_what_was_answered_by_another() {
     let cluster = Cluster::of(3);
@@ -129,7 +132,7 @@ fn a_read_through_any_node_sees_what_was_answered_by_another() {
     }
 }
 
-/// A lease lasts through a change of the leader, and ends.
+/// A failover does not end a lease early, and the lease still expires.
 #[test]
 fn a_lease_is_stretched_by_a_failover_and_not_cut() {
     let mut cluster = Cluster::of(3);
@@ -145,8 +148,8 @@ fn a_lease_is_stretched_by_a_failover_and_not_cut() {
     assert!(after >= 3_000_000, "granted after {after} us");
 }
 
-/// The leadership goes from node to node, and nobody writes anything: the lease of a client that is
-/// gone ends when it should, and not before.
+/// The leadership is transferred from node to node, without any writes: the lease of a client that
+/// is gone expires neither early nor late by more than `STRETCH_MS` per transfer.
 #[test]
 fn changes_of_the_leader_hardly_stretch_a_lease() {
     const TTL_MS: u64 = 6_000;
@@ -172,7 +175,7 @@ fn changes_of_the_leader_hardly_stretch_a_lease() {
             break;
         }
         let left = seen["expires_in_ms"].as_u64().expect("it is held");
-        // Both readings round down.
+        // Both times are rounded down.
         assert!(ms_since(began) + left + 5 >= TTL_MS, "cut: {left} ms left: {seen}");
         let latest = TTL_MS + changes * STRETCH_MS;
         assert!(ms_since(granted) <= latest, "{changes} changes: not over yet: {seen}");
@@ -181,12 +184,12 @@ fn changes_of_the_leader_hardly_stretch_a_lease() {
     assert!(ended >= TTL_MS, "free after {ended} ms");
 }
 
-/// The leader is killed again and again, each time as soon as the node before it is back: each
-/// election stretches the lease of a client that is gone by no more than a transfer does.
+/// The leader is killed repeatedly, each time as soon as the previous one has rejoined: an election
+/// stretches the lease of a client that is gone by no more than a transfer does.
 #[test]
 fn kills_of_the_leader_hardly_stretch_a_lease() {
     const TTL_MS: u64 = 18_000;
-    /// A node that has just come back may know the time from old entries only.
+    /// A node that has just restarted may know the leader's time only from old log entries.
     const BACK_US: u64 = 2_500_000;
     let mut cluster = Cluster::of(3);
     let began = crate::load::now();
@@ -210,7 +213,7 @@ fn kills_of_the_leader_hardly_stretch_a_lease() {
         let left = seen["expires_in_ms"].as_u64().expect("it is held");
         let (now, latest) = (crate::load::now(), TTL_MS + kills * STRETCH_MS);
         println!("{kills} kills: {left} ms left {} ms after the grant", (asked - granted) / 1_000);
-        // Both readings round down.
+        // Both times are rounded down.
         assert!((now - began) / 1_000 + left + 5 >= TTL_MS, "cut: {left} ms left: {seen}");
         let lasts = (asked - granted) / 1_000 + left;
         assert!(lasts <= latest, "{kills} kills: it lasts for {lasts} ms: {seen}");

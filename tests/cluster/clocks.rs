@@ -1,5 +1,5 @@
-//! Wall clocks that are set by an hour, each node's by itself, while leases last and leaders
-//! change: nobody is let in early, and what is over ends.
+//! Wall clocks that jump by an hour, each node's on its own, while leases run and the leader
+//! changes: no lease expires early, and leases still expire.
 
 use crate::load::now;
 use crate::net::{Daemon, Machine, eventually};
@@ -7,18 +7,18 @@ use crate::nodes::{Cluster, options};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// The wall clock of a node: a file says by how much it is wrong.
+/// Returns the file that holds the offset of a machine's wall clock.
 fn clock(machine: &Machine) -> PathBuf {
     machine.path("clock")
 }
 
-/// Sets it.
+/// Sets the offset of a machine's wall clock.
 fn set(machine: &Machine, wrong: &str) {
     fs::write(clock(machine), wrong).expect("the scratch directory is ours");
 }
 
-/// Returns the environment that makes a program read that wall clock, and leaves its monotonic
-/// clock alone.
+/// Returns the environment that makes a program read the shifted wall clock, and the real monotonic
+/// clock.
 fn environment(machine: &Machine) -> Vec<(&'static str, String)> {
     let library = "/usr/lib/x86_64-linux-gnu/faketime/libfaketime.so.1";
     assert!(Path::new(library).exists(), "libfaketime is missing; contrib/test installs it");
@@ -32,7 +32,7 @@ fn environment(machine: &Machine) -> Vec<(&'static str, String)> {
 }
 
 #[test]
-fn no_wall_clock_decides_anything() {
+fn jumps_of_wall_clocks_do_not_affect_leases() {
     let mut cluster = Cluster::of(3);
     for at in 0..3 {
         let machine = cluster.nodes[at].machine.clone();
@@ -47,7 +47,8 @@ fn no_wall_clock_decides_anything() {
         let asked = now();
         assert_eq!(cluster.curl(leader, "POST", &path("ann")).0, 200);
         let granted = now();
-        // Half of them first of the one that leads, and half of the one that will.
+        // The clock of the present leader jumps in even rounds, that of the next leader in odd
+        // ones.
         let next = (leader + 1) % 3;
         set(&cluster.nodes[if round % 2 == 0 { leader } else { next }].machine, wrong);
         cluster.ask(leader, &["transfer", &cluster.id(next).to_string()]).ok();
@@ -60,7 +61,7 @@ fn no_wall_clock_decides_anything() {
         });
         let after = now();
         assert!(after - asked >= 2_000_000, "{wrong}: granted after {} us", after - asked);
-        // A change of the leader stretches it by about an election, if at all.
+        // A change of the leader stretches the lease by about an election timeout at most.
         assert!(after - granted < 8_000_000, "{wrong}: freed after {} us", after - granted);
     }
     let shown = cluster.curl(0, "GET", "/locks/clock0").1;

@@ -1,6 +1,7 @@
-//! Faults drawn at random in a cluster under a mount that was given one URL or three: leaders are
-//! killed, stopped, cut off, deaf and out of disk space, the majority or all nodes go, and no node
-//! knows the token. When all is well again nobody is stuck and nothing stays held.
+//! Random faults in a cluster under a mount that was given the URL of one node or of all three: the
+//! leader is killed, stopped, isolated, loses the packets that it should receive, or runs out of
+//! disk space; the majority or all nodes are down; or no node knows the token. After the faults no
+//! program is stuck and no lock stays held.
 
 use crate::crowd::{Chance, Crowd, GRACE, TTL, patience, seed};
 use crate::net::{Net, eventually};
@@ -9,7 +10,7 @@ use crate::server_faults::{Disk, SECRET, allow, private};
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// The faults, one of which is drawn each time unless `LATCHFS_FAULT` names one.
+/// The faults. Each time one is drawn at random, unless `LATCHFS_FAULT` names one.
 const FAULTS: [&str; 9] = [
     "a killed leader",
     "a stopped leader",
@@ -22,7 +23,7 @@ const FAULTS: [&str; 9] = [
     "an unknown token",
 ];
 
-/// Three nodes, each with a disk of its own, that ask for a token.
+/// Three nodes that require a token, each with a disk of its own.
 struct Victims {
     cluster: Cluster,
     disks: Vec<Disk>,
@@ -57,7 +58,7 @@ impl Victims {
         Self { cluster, disks, tokens }
     }
 
-    /// These nodes are killed, and started again after a while.
+    /// Kills these nodes, waits, and restarts them. Returns how long the fault lasted.
     fn without(&mut self, nodes: &[usize], mut wait: impl FnMut() -> Duration) -> Duration {
         for node in nodes {
             self.cluster.nodes[*node].daemon.kill();
@@ -69,8 +70,8 @@ impl Victims {
         lasted
     }
 
-    /// The disks of these nodes are full for a while. A node that finds its disk full ends, and is
-    /// started again when there is room.
+    /// Fills the disks of these nodes for a while. A node that finds its disk full exits, so the
+    /// nodes are restarted when there is room again. Returns how long the fault lasted.
     fn full(&mut self, nodes: &[usize], mut wait: impl FnMut() -> Duration) -> Duration {
         for node in nodes {
             self.disks[*node].fill();
@@ -82,7 +83,7 @@ impl Victims {
         self.without(nodes, || lasted)
     }
 
-    /// All nodes know another secret from now on.
+    /// Replaces the token that all nodes accept.
     fn know(&self, secret: &str) {
         allow(&self.tokens, secret);
         for node in &self.cluster.nodes {
@@ -161,18 +162,19 @@ fn under_faults(urls: impl Fn(&Cluster) -> String) {
 }
 
 #[test]
-fn faults_under_a_mount_of_one_node_leave_nobody_waiting_and_nothing_held() {
+fn faults_under_a_mount_of_one_node_leave_no_program_stuck_and_no_lock_held() {
     under_faults(|cluster| cluster.urls().remove(0));
 }
 
 #[test]
-fn faults_under_a_mount_of_all_nodes_leave_nobody_waiting_and_nothing_held() {
+fn faults_under_a_mount_of_all_nodes_leave_no_program_stuck_and_no_lock_held() {
     under_faults(|cluster| cluster.urls().join(","));
 }
 
-/// One URL is enough: the mount learns the others, and its node may die.
+/// The mount is given the URL of one node, learns those of the others, and survives the death of
+/// its node.
 #[test]
-fn a_mount_of_one_node_goes_on_by_the_others() {
+fn a_mount_given_one_node_fails_over_to_others() {
     let mut cluster = Cluster::of(3);
     let leader = cluster.leader();
     let mount = cluster.clients.mount(&cluster.urls()[leader], "--ttl 20s");

@@ -1,9 +1,9 @@
-//! Recorded histories of three real nodes whose leaders are killed and stopped, judged by the
-//! checker of the simulator: the answers fit an order of single steps, no lease ends early, no two
-//! clients hold one lock, no lock is granted to a client that was refused, and a repeated request
-//! gets its first answer.
+//! Records histories of three real nodes whose leaders are killed and stopped, and checks them with
+//! the simulator's checker: the history is linearizable, no lease ends early, no two clients hold
+//! one lock, no refused request is granted later, and a repeated request gets its first answer.
 //!
-//! `contrib/histories` records a longer one, and `LATCHFS_SEED` repeats the choices of a run.
+//! `contrib/histories` records a longer history, and `LATCHFS_SEED` repeats the random choices of a
+//! run.
 
 use crate::chaos::seed;
 use crate::load::Dice;
@@ -21,27 +21,27 @@ use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-/// Operations of a run, unless the environment says otherwise.
+/// The number of operations of a run, unless `LATCHFS_OPERATIONS` says otherwise.
 const OPERATIONS: u64 = 10_000;
-/// Clients that ask at once, and locks that they want.
+/// The number of concurrent clients, and of the locks that they compete for.
 const CLIENTS: u64 = 40;
 const LOCKS: usize = 30;
-/// The shortest ttl: an abandoned lock is soon free again.
+/// The shortest ttl, so that abandoned locks are soon free again.
 const TTL: Span = Span::from_secs(1);
-/// How long a client waits in the queue of a lock.
+/// How long a client waits in the queue of a lock, in seconds.
 const QUEUE_SECONDS: u64 = 1;
-/// How long a client waits for an answer before it asks another node, and how often it asks.
+/// How long a client waits for an answer before it tries another node, and how often it tries.
 const ANSWER_LIMIT: Duration = Duration::from_millis(1_500);
 const TRIES: usize = 8;
-/// A run has a strike of each kind for so many operations, and two at least.
+/// A run has one fault of each kind per this number of operations, and at least two.
 const OPERATIONS_PER_STRIKE: u64 = 5_000;
-/// Kinds of strikes.
+/// The kinds of faults.
 const KILLED_LEADER: &str = "kill -9 of the leader";
 const STOPPED_LEADER: &str = "SIGSTOP of the leader";
 const KILLED_ANY: &str = "kill -9 of any node";
 const STOPPED_ANY: &str = "SIGSTOP of any node";
 
-/// A lock that a client holds, under a name that it uses for this lock only.
+/// A lease of a client. The client uses a new client name for each lock that it acquires.
 #[derive(Clone)]
 struct Held {
     lock: Lock,
@@ -49,19 +49,19 @@ struct Held {
     token: u64,
     from: Time,
     until: Time,
-    /// Whether it is left to expire.
+    /// Whether the client lets the lease expire.
     abandoned: bool,
 }
 
-/// The outcome of an operation.
+/// The outcome of an operation, and the interval in which it took place.
 struct Came {
     from: Time,
     to: Time,
-    /// `None`: unknown.
+    /// The answer; `None` if the outcome is unknown.
     answer: Option<(u16, Value)>,
 }
 
-/// How often what was done.
+/// The number of operations of each kind.
 type Counts = BTreeMap<&'static str, u64>;
 
 struct Client {
@@ -109,7 +109,8 @@ impl Client {
         act(&mut self.history.lock().expect("no client panics"));
     }
 
-    /// Asks until there is an answer. Repeats carry the same key, so they have no second effect.
+    /// Sends a request until it is answered, `TRIES` times at most. The retries carry the same
+    /// idempotency key, so they have no second effect.
     fn ask(&mut self, method: &str, path: &str, key: &str) -> Came {
         let (from, mut answer) = (boot_now(), None);
         let mut tries = 0;
@@ -131,7 +132,7 @@ impl Client {
         if !known {
             self.count("unknown outcomes");
         }
-        // The test may have seen enough.
+        // The test may have stopped reading.
         let _ = self.done.send(());
         Came { from, to: boot_now(), answer }
     }
@@ -148,7 +149,7 @@ impl Client {
         Some(answer)
     }
 
-    /// Asks another node from now on, perhaps.
+    /// Switches to a random node, possibly the same one.
     fn turn(&mut self) {
         self.connection = None;
         self.at = self.below(self.urls.len() as u64) as usize;
@@ -159,7 +160,8 @@ impl Client {
         format!("{}-{}", self.number, self.requests)
     }
 
-    /// Sends a request again that was answered, to any node: the answer must be the same.
+    /// Repeats an answered request at a random node, once in ten calls: the answer must be the
+    /// same.
     fn repeat(&mut self, method: &str, path: &str, key: &str, first: &Value, who: &Who) {
         if self.below(10) != 0 {
             return;
@@ -201,11 +203,11 @@ impl Client {
                 self.held.push(Held { lock, who: Arc::clone(&who), token, from, until, abandoned });
                 self.repeat("POST", &path, &key, body, &who);
                 if waits {
-                    // How much of the ttl is left it learns by a renewal only.
+                    // Only a renewal tells the client how much of the ttl is left after the wait.
                     self.renew(self.held.len() - 1);
                 }
             }
-            // The outcome is known: no try of this request is granted any more.
+            // The outcome is known: no try of this request is granted later.
             Some((409, body)) => {
                 assert_ne!(body["holder"], *who, "refused, and held by the client itself: {body}");
                 self.count(if waits { "waits in vain" } else { "conflicts" });
@@ -213,7 +215,7 @@ impl Client {
             }
             Some((410, body)) if body["reason"] == "left_queue" => self.count("waits in vain"),
             Some((code, body)) => {
-                // It was granted, and is over, before anybody was told.
+                // The lock was granted, and the lease was over before the answer was sent.
                 let over = *code == 410;
                 assert!(over || is_passing(*code), "acquire came to {code}: {body}");
                 self.count(if over { "grants that were over" } else { "passing refusals" });
@@ -233,7 +235,7 @@ impl Client {
         }
     }
 
-    /// A lease lasts at least a ttl from before it was asked for.
+    /// Records that a lease lasts at least one ttl from the time of its request.
     fn secured(&self, token: u64, from: Time) {
         self.note(|history| history.secure(token, from + TTL));
     }
@@ -263,7 +265,7 @@ impl Client {
 
     fn release(&mut self, at: usize) {
         let held = self.held.swap_remove(at);
-        // From here on it believes nothing, whatever the answer is.
+        // From here on the client does not rely on the lease, whatever the answer is.
         self.believed(&held, boot_now());
         let Held { lock, who, token, .. } = held.clone();
         let key = self.key();
@@ -293,7 +295,7 @@ impl Client {
         }
     }
 
-    /// A renewal was refused.
+    /// Records that a renewal was refused.
     fn gone(&mut self, at: usize, came: &Came, code: u16, body: &Value) {
         if !is_gone(code) {
             return assert!(is_passing(code), "renew came to {code}: {body}");
@@ -343,27 +345,28 @@ impl Client {
     }
 }
 
-/// Returns the part of an answer that a replay must repeat.
+/// Returns the part of an answer that must not change when the request is repeated.
 fn gist(body: &Value) -> String {
     format!("token {}, released {}", body["token"], body["released"])
 }
 
-/// Whether an answer repeats the first one to its request: it tells the state of now beside it.
+/// Whether an answer repeats the first answer to its request: a replay also shows the current
+/// state.
 fn is_replay((_, body): &(u16, Value)) -> bool {
     body.get("current").is_some()
 }
 
-/// The lease is over, or another's.
+/// Whether a status code means that the lease is over or belongs to another client.
 const fn is_gone(code: u16) -> bool {
     matches!(code, 403 | 409 | 410 | 412)
 }
 
-/// Too much was asked: nothing was done.
+/// Whether a status code means that the request exceeded a limit and had no effect.
 const fn is_passing(code: u16) -> bool {
     code == 429
 }
 
-/// Clients at work.
+/// The client threads of a run.
 struct Crowd {
     stop: Arc<AtomicBool>,
     done: Receiver<()>,
@@ -403,7 +406,7 @@ impl Crowd {
         Self { stop, done, operations: 0, threads, history }
     }
 
-    /// Lets the clients work for so long.
+    /// Lets the clients work for `millis` milliseconds.
     fn pass(&mut self, millis: u64) {
         let until = boot_now() + Span::from_millis(millis);
         while boot_now() < until {
@@ -429,7 +432,8 @@ impl Crowd {
     }
 }
 
-/// Kills or stops a node for a while, by turns, most often the leader. Returns the kind of strike.
+/// Kills or stops a node for a while, by turns; four times out of five the leader. Returns the kind
+/// of fault.
 fn strike(
     cluster: &mut Cluster,
     crowd: &mut Crowd,
@@ -446,7 +450,7 @@ fn strike(
         if hits_leader { KILLED_LEADER } else { KILLED_ANY }
     } else {
         daemon(cluster, libc::SIGSTOP);
-        // Longer than a client waits for an answer, about every second time.
+        // Longer than a client waits for an answer in about half of the cases.
         crowd.pass(300 + dice.next() % 2_500);
         daemon(cluster, libc::SIGCONT);
         if hits_leader { STOPPED_LEADER } else { STOPPED_ANY }
@@ -465,7 +469,7 @@ fn histories_of_three_nodes_are_linearizable() {
     let leaders_struck = |strikes: &Counts| {
         [KILLED_LEADER, STOPPED_LEADER].map(|kind| strikes.get(kind).copied().unwrap_or_default())
     };
-    // Some operations take place between two strikes, unless no node answers at all.
+    // Some operations take place between two faults, unless no node answers at all.
     for number in 0..20 + wanted / 100 {
         let kind = strike(&mut cluster, &mut crowd, (number, &mut dice));
         *strikes.entry(kind).or_default() += 1;
@@ -491,7 +495,7 @@ fn histories_of_three_nodes_are_linearizable() {
     assert!(operations >= wanted, "only {operations} operations");
     let struck = leaders_struck(&strikes);
     assert!(struck.iter().all(|count| *count >= each), "{each} of each are wanted: {strikes:?}");
-    // A history in which nothing happens shows nothing.
+    // A history without enough operations of each kind proves nothing.
     let least = |what, least| {
         let count = counts.get(what).copied().unwrap_or_default();
         assert!(count >= least, "only {count} {what}");
@@ -507,10 +511,11 @@ fn histories_of_three_nodes_are_linearizable() {
     }
 }
 
-/// The late answer to a request of another thread.
+/// A thread that waits for the answer to a request.
 type Late = JoinHandle<Option<(u16, Value)>>;
 
-/// Sends a request on a connection of its own, and has its answer read however late it comes.
+/// Sends a request on a new connection, and reads the answer in another thread, however late it
+/// comes.
 fn send(cluster: &Cluster, at: usize, path: &str, key: &str) -> Late {
     let (machine, url) = (cluster.clients.clone(), cluster.urls()[at].clone());
     let (path, header) = (path.to_owned(), format!("Idempotency-Key: {key}\r\n"));
@@ -520,8 +525,8 @@ fn send(cluster: &Cluster, at: usize, path: &str, key: &str) -> Late {
     })
 }
 
-/// A client is refused when it repeats a request whose first try a stopped node still has. When
-/// the node goes on, and the lock is free by then, that try is refused as well.
+/// A client repeats a request whose first try is still pending at a stopped node, and the repeat is
+/// refused. When the node resumes, and the lock is free by then, the first try is refused as well.
 #[test]
 fn the_first_try_of_a_refused_request_is_not_granted_later() {
     let cluster = Cluster::of(3);
@@ -549,7 +554,7 @@ fn the_first_try_of_a_refused_request_is_not_granted_later() {
         let (code, again) = again.expect("all nodes answer");
         let wanted = if wait.is_empty() { (409, "refused_before") } else { (410, "left_queue") };
         assert_eq!((code, again["reason"].as_str()), (wanted.0, Some(wanted.1)), "{again}");
-        // Another request is another matter.
+        // A request with a new key is granted.
         let anew = send(&cluster, other, &asks, &format!("{lock}-anew")).join().expect("it asks");
         assert_eq!(anew.expect("all nodes answer").0, 200);
     }

@@ -1,8 +1,8 @@
-//! Clients that ask as fast as they are answered, and know what they were told.
+//! Clients that send requests as fast as they are answered, and remember the answers.
 //!
-//! Checks at each answer: a new tenure has a token above all tokens that were given before its
-//! request, and no client is granted a lock that another holds and has not given back. Checks in
-//! the end: every granted lock is held.
+//! Checks at each answer: a new tenure has a higher token than all tokens that were granted before
+//! its request, and no client is granted a shared lock that another holds and has not released.
+//! Check at the end: every granted lock is held.
 
 use crate::net::Machine;
 use crate::nodes::talk;
@@ -13,11 +13,12 @@ use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-/// Locks of each client, and those that all of them want.
+/// The number of locks that each client has for itself, and of those that all clients compete for.
 const OWN: u64 = 12;
 const SHARED: u64 = 3;
 
-/// A request that has had no answer for so long is carried out by now, or never.
+/// In microseconds: a request without an answer for this long has been executed by now, or never
+/// will be.
 const OVER_US: u64 = 4_000_000;
 
 /// A small generator of random numbers (splitmix64): the same seed gives the same run.
@@ -36,21 +37,21 @@ impl Dice {
 /// The state that all clients share.
 #[derive(Default)]
 pub(crate) struct World {
-    /// The highest token that anybody was given.
+    /// The highest token that any client was granted.
     highest: AtomicU64,
     tokens: Mutex<BTreeSet<u64>>,
-    /// Of the locks that all clients use: the client that was granted it and has not asked to give
-    /// it back.
+    /// The holder of each shared lock: the client that was granted it and has not yet tried to
+    /// release it.
     holders: Mutex<BTreeMap<String, usize>>,
     pub(crate) answers: AtomicU64,
     /// Requests whose outcome is unknown.
     pub(crate) unknown: AtomicU64,
-    /// Microseconds of the longest pause between two answers of a client.
+    /// The longest pause between two answers to a client, in microseconds.
     pub(crate) gap: AtomicU64,
     stop: AtomicBool,
 }
 
-/// Clients at work.
+/// The client threads of a run.
 pub(crate) struct Load {
     pub(crate) world: Arc<World>,
     threads: Vec<JoinHandle<Client>>,
@@ -58,17 +59,17 @@ pub(crate) struct Load {
     machine: Machine,
 }
 
-/// The state that one client knows.
+/// The knowledge of one client.
 struct Client {
     number: usize,
     held: BTreeMap<String, u64>,
-    /// Locks whose last request has no answer, and since when: held or not.
+    /// The locks whose last request has no answer, and since when: each may be held or not.
     open: BTreeMap<String, u64>,
     world: Arc<World>,
 }
 
 impl Load {
-    /// So many clients on a machine, which ask all of `urls`.
+    /// Starts `clients` clients on a machine; they spread their requests over `urls`.
     pub(crate) fn begin(machine: &Machine, urls: &[String], clients: usize, seed: u64) -> Self {
         let world = Arc::new(World::default());
         let thread = |number| {
@@ -85,7 +86,7 @@ impl Load {
         Self { world, threads, urls: urls.to_vec(), machine: machine.clone() }
     }
 
-    /// Waits for so many more answers.
+    /// Waits for this many more answers.
     #[track_caller]
     pub(crate) fn go_on(&self, answers: u64) {
         let wanted = self.world.answers.load(Ordering::Relaxed) + answers;
@@ -96,12 +97,13 @@ impl Load {
         });
     }
 
-    /// The longest pause of any client since the last call.
+    /// Returns the longest pause of any client since the last call.
     pub(crate) fn gap(&self) -> Duration {
         Duration::from_micros(self.world.gap.swap(0, Ordering::Relaxed))
     }
 
-    /// Ends all, and compares what they know with what each node shows.
+    /// Stops all clients, and compares the answers that they got with the state that each node
+    /// shows.
     #[track_caller]
     pub(crate) fn end(self) -> Arc<World> {
         self.world.stop.store(true, Ordering::Relaxed);
@@ -123,7 +125,7 @@ impl Load {
 }
 
 impl Client {
-    /// Asks until it is told to stop.
+    /// Sends requests until the run is stopped.
     fn ask(&mut self, urls: &[String], mut dice: Dice) {
         let mut connection = None;
         let mut last = now();
@@ -154,14 +156,15 @@ impl Client {
                 known => {
                     self.open.insert(name, now());
                     self.world.unknown.fetch_add(1, Ordering::Relaxed);
-                    // A node without a quorum refuses: ask another one half of the time.
+                    // A node without a quorum refuses: switch to another node half of the time.
                     connection = known.filter(|_| dice.next().is_multiple_of(2)).map(|_| to);
                 }
             }
         }
     }
 
-    /// Whether there was an answer; `None`: the connection is gone.
+    /// Sends one request. Returns whether the node executed it (`false` after a 503), or `None` if
+    /// the connection is gone.
     fn ask_once(&mut self, to: &mut Talk, name: &str, shared: bool, dice: u64) -> Option<bool> {
         let holds = self.held.contains_key(name);
         let release = if shared { holds && dice.is_multiple_of(2) } else { holds };
@@ -185,7 +188,8 @@ impl Client {
         Some(true)
     }
 
-    /// Looks what became of a request without an answer. Says whether the connection is well.
+    /// Looks up the effect of a request without an answer. Returns whether the connection still
+    /// works.
     fn find_out(&mut self, to: &mut Talk, name: &str, shared: bool) -> bool {
         let below = 0;
         let Some((200, body)) = to.ask("GET", &format!("/locks/{name}")) else { return false };
@@ -222,8 +226,8 @@ impl Client {
         }
     }
 
-    /// Compares the state that a node shows with the answers that this client got. After a request
-    /// without an answer, either state is right.
+    /// Compares the state that a node shows with the answers that this client got. For a lock whose
+    /// last request has no answer, either state is right.
     fn compare(&self, talk: &mut Talk) {
         let names = (0..OWN).map(|n| format!("own{}-{n}", self.number));
         for name in names.chain((0..SHARED).map(|n| format!("shared{n}"))) {
@@ -239,7 +243,7 @@ impl Client {
     }
 }
 
-/// Microseconds on the steady clock.
+/// Returns the time of the steady clock in microseconds.
 pub(crate) fn now() -> u64 {
     latchfs::time::steady_now().as_nanos() / 1_000
 }

@@ -1,7 +1,7 @@
-//! Several nodes that decide together, as real processes. Each has a machine (a network namespace)
-//! of its own; they are killed, stopped, cut off, removed and replaced while clients ask.
+//! Clusters of real node processes, each on a machine (network namespace) of its own. Nodes are
+//! killed, stopped, isolated, removed and replaced while clients send requests.
 
-// The machines are those of another suite; not all of them is needed here.
+// The machines come from another suite; this one does not use all of their functions.
 #![allow(dead_code)]
 
 #[path = "../machines/crowd.rs"]

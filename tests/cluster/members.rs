@@ -7,7 +7,7 @@ use std::fs;
 use std::process::Stdio;
 
 #[test]
-fn leadership_is_handed_over_at_once() {
+fn leadership_is_transferred_at_once() {
     let cluster = Cluster::of(3);
     let elections = || cluster.status(0)?["elections"].as_u64();
     let seen = eventually("elections", elections);
@@ -29,9 +29,9 @@ fn leadership_is_handed_over_at_once() {
     assert!(said.contains("no voter"), "{said}");
 }
 
-/// Two nodes: the second learns, until somebody insists.
+/// The second node stays a learner until an administrator promotes it with `--force`.
 #[test]
-fn two_voters_are_made_only_by_force() {
+fn a_second_voter_requires_force() {
     let mut cluster = Cluster::alone();
     cluster.join();
     let id = eventually("a learner", || {
@@ -46,7 +46,7 @@ fn two_voters_are_made_only_by_force() {
     cluster.voters(2);
     let said = cluster.ask(0, &["status"]).ok();
     assert!(said.contains("both voters are needed"), "{said}");
-    // The third makes it three.
+    // With a third node all three become voters.
     cluster.join();
     cluster.voters(3);
 }
@@ -55,7 +55,7 @@ fn two_voters_are_made_only_by_force() {
 fn a_node_leaves_and_another_is_removed() {
     let mut cluster = Cluster::of(3);
     assert_eq!(cluster.curl(0, "POST", "/locks/kept?client=me&ttl=1h").0, 200);
-    // The leader leaves: another node has to lead first.
+    // The leader leaves after it has handed over the leadership.
     let leader = cluster.leader();
     let said = cluster.ask(leader, &["leave"]).ok();
     assert!(said.contains("has left"), "{said}");
@@ -65,7 +65,7 @@ fn a_node_leaves_and_another_is_removed() {
     let said = refusal(&gone.machine, "data", &[]);
     assert!(said.contains("join as a new node with --seed"), "{said}");
     cluster.voters(2);
-    // And one that is dead is removed by another.
+    // A node that is dead is removed by another one.
     cluster.join();
     cluster.voters(3);
     let dead = (cluster.leader() + 1) % 3;
@@ -77,7 +77,7 @@ fn a_node_leaves_and_another_is_removed() {
     let said = cluster.ask(0, &["remove", &id]).exits(75);
     assert!(said.contains("there is no node"), "{said}");
     assert_eq!(cluster.curl(1, "GET", "/locks/kept").1["holder"], "me");
-    // It has not heard of it, and is told.
+    // The removed node does not know of its removal, and learns of it when it restarts.
     dead.daemon.again();
     eventually("it ends", || (!dead.is_up()).then_some(()));
 
@@ -86,7 +86,7 @@ fn a_node_leaves_and_another_is_removed() {
 
 /// A node that has lost its data never rejoins under its old id: it joins as a new node.
 #[test]
-fn a_node_that_has_lost_its_data_is_somebody_else() {
+fn a_node_that_has_lost_its_data_joins_as_a_new_node() {
     let mut cluster = Cluster::of(3);
     assert_eq!(cluster.curl(0, "POST", "/locks/kept?client=me&ttl=1h").0, 200);
     let lost = (cluster.leader() + 1) % 3;
@@ -96,14 +96,14 @@ fn a_node_that_has_lost_its_data_is_somebody_else() {
     cluster.nodes[lost].daemon.kill();
     let machine = cluster.nodes[lost].machine.clone();
     let data = machine.path("data");
-    // The log alone: it still knows who it was.
+    // The log alone is lost: the node still knows its id.
     fs::rename(data.join("log"), data.join("away")).expect("it is there");
     let said = refusal(&machine, "data", &["--seed", &seeds]);
     assert!(said.contains("is missing"), "{said}");
     fs::create_dir(data.join("log")).expect("it is away");
     let said = refusal(&machine, "data", &["--seed", &seeds]);
     assert!(said.contains("the log is empty"), "{said}");
-    // All of it.
+    // The whole data directory is lost.
     cluster.nodes[lost].daemon = serve(&machine, "new", &["--seed", &seeds]);
     let new = cluster.id(lost);
     assert_ne!(new, old);
@@ -113,7 +113,7 @@ fn a_node_that_has_lost_its_data_is_somebody_else() {
     cluster.agree();
 }
 
-/// A snapshot is what a new node begins with when the log has forgotten the beginning.
+/// A new node starts from a snapshot when the leader has purged the beginning of its log.
 #[test]
 fn a_new_node_begins_with_a_snapshot() {
     let mut cluster = Cluster::alone();
@@ -132,7 +132,8 @@ fn a_new_node_begins_with_a_snapshot() {
     cluster.agree();
 }
 
-/// Nodes get other addresses, one after the other, whoever leads; the others learn of each.
+/// Nodes move to other addresses, one after the other, followers and the leader; the others learn
+/// of each.
 #[test]
 fn nodes_move_to_other_addresses() {
     let mut cluster = Cluster::of(3);
@@ -160,8 +161,8 @@ fn nodes_move_to_other_addresses() {
     cluster.agree();
 }
 
-/// A node that is killed while its leader writes to it for the first time has answered nothing,
-/// so it starts again. It is killed as soon as its data directory says that it has begun.
+/// A node that is killed during the first append of its leader has acknowledged nothing yet, so it
+/// can start again. The test kills it as soon as its data directory says that it has begun.
 #[test]
 fn a_node_killed_at_its_first_append_starts_again() {
     let mut cluster = Cluster::alone();

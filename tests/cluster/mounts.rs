@@ -1,5 +1,5 @@
-//! The storm again, through mounts: programs that make directories and lock files with flock(2),
-//! while nodes and the mounts themselves are struck.
+//! Random faults under mounts: programs make directories and lock files with flock(2), while faults
+//! hit the nodes and the mounts.
 
 use crate::chaos::seed;
 use crate::load::{Dice, now};
@@ -16,25 +16,26 @@ use std::thread;
 use std::time::{Duration, SystemTime};
 
 const MOUNTS: usize = 3;
-/// Directories that are locks. Each is made by one program of each mount: of two programs of one
-/// client one may remove what the other has made.
+/// The number of lock directories. Each mount has one program per directory: two programs of one
+/// client could remove each other's directories.
 const DIRS: usize = 3;
-/// Files that are locked by all that lock files.
+/// The number of lock files, which all file-locking programs share.
 const FILES: u64 = 3;
-/// Programs on each mount that lock files.
+/// The number of file-locking programs on each mount.
 const LOCKERS: usize = 3;
-/// A run is over after so many strikes.
+/// The number of faults after which a short run ends.
 const STRIKES: usize = 9;
-/// The same in the full form.
+/// The number of faults after which a long run ends.
 const STRIKES_LONG: usize = 16;
-/// And on a loaded machine, where less is answered between them, after so many.
+/// The maximum number of faults on a loaded machine, where there are fewer answers between two
+/// faults.
 const STRIKES_MAX: usize = 48;
-/// Nothing takes so long unless it hangs.
+/// An operation that takes this long hangs.
 const LIMIT: Duration = Duration::from_secs(20);
-/// Fewer answers show nothing.
+/// A run with fewer answers proves nothing.
 const ANSWERS_MIN: u64 = 1_500;
 
-/// Returns whether a call may fail like this while nodes fail; any other error is a fault.
+/// Whether a call may fail with this error while nodes fail; any other error is a violation.
 fn is_known(error: &io::Error) -> bool {
     let known = [libc::ETIMEDOUT, libc::ESTALE, libc::EEXIST, libc::EBUSY, libc::ENOENT];
     known.contains(&error.raw_os_error().unwrap_or(0))
@@ -44,14 +45,14 @@ fn is_unknown(error: &io::Error) -> bool {
     error.raw_os_error() == Some(libc::ETIMEDOUT)
 }
 
-/// A program on one mount.
+/// A program that works on one mount.
 struct Program {
     diary: Diary,
     dir: PathBuf,
 }
 
 impl Program {
-    /// Passes on the result of a call; an unexpected error is a fault.
+    /// Passes on the result of a call, and records an unexpected error as a violation.
     fn hear<T>(&mut self, what: &str, came: io::Result<T>) -> io::Result<T> {
         if let Err(error) = &came
             && !is_known(error)
@@ -61,7 +62,7 @@ impl Program {
         came
     }
 
-    /// The token of a lock that is held, as the status says.
+    /// Returns the token of a lock if the status file says that it is held.
     fn look(&mut self, lock: u64, name: &str) -> Option<u64> {
         let asked = now();
         let read = fs::read(self.dir.join(".latchfs/status").join(name));
@@ -73,7 +74,8 @@ impl Program {
         token
     }
 
-    /// Makes a directory, renews it, removes it.
+    /// Makes a lock directory that this program does not hold; looks at, renews or removes one that
+    /// it holds.
     fn make(&mut self, lock: u64, dice: &mut Dice) -> io::Result<()> {
         let (name, client) = (format!("dir{lock}"), self.diary.number);
         let path = self.dir.join(&name);
@@ -118,8 +120,8 @@ impl Program {
         self.hear("a directory", done)
     }
 
-    /// Locks a file, and checks again and again that it is still locked. The recorded belief covers
-    /// only the time for which the lock was surely held.
+    /// Locks a file and checks repeatedly that it is still locked. The recorded belief covers only
+    /// the time in which the lock was certainly held.
     fn lock(&mut self, lock: u64, dice: &mut Dice) -> io::Result<()> {
         let (name, client) = (format!("file{lock}"), self.diary.number);
         let path = self.dir.join(&name);
@@ -155,11 +157,11 @@ impl Program {
 }
 
 fn touch(file: io::Result<File>) -> io::Result<()> {
-    // Any time will do: setting one renews the lease.
+    // Setting any time renews the lease.
     file?.set_times(FileTimes::new().set_modified(SystemTime::UNIX_EPOCH))
 }
 
-/// Runs one program: those with the first numbers make directories, the others lock files.
+/// Runs one program: those with the lowest numbers make directories, the others lock files.
 fn program(diary: Diary, dirs: &[PathBuf], mut dice: Dice, ear: &Ear) -> Diary {
     let (number, mount) = (diary.number / MOUNTS, diary.number % MOUNTS);
     let mut program = Program { diary, dir: dirs[mount].clone() };
@@ -176,7 +178,7 @@ fn program(diary: Diary, dirs: &[PathBuf], mut dice: Dice, ear: &Ear) -> Diary {
     program.diary
 }
 
-/// A mount is cut off, or stopped.
+/// Isolates a mount, or stops its daemon, for a while.
 fn strike_mount(mount: &Mount, crowd: &mut Crowd, dice: &mut Dice) {
     let lasts = 200 + dice.next() % 4_000;
     if dice.next().is_multiple_of(2) {
@@ -228,8 +230,9 @@ fn mutex(dir: &Path) -> latchfs::Mutex {
     latchfs::Mutex::open(dir, "build").expect("it is mounted")
 }
 
-/// The library on mounts of a cluster: what is held outlives the leader, who waits on another
-/// machine is served by another node, and who is cut off is told before that.
+/// `latchfs::Mutex` on mounts of a cluster: a held mutex survives a failover, a waiter on another
+/// machine is served by another node, and an isolated holder is notified of its loss before the
+/// waiter is served.
 #[test]
 fn a_mutex_is_the_clusters() {
     let mut cluster = Cluster::of(3);

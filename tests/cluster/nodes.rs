@@ -1,4 +1,5 @@
-//! Nodes for one test: begun, asked, and gone again whatever happens.
+//! Clusters of real nodes for one test, on machines of their own; they are removed when the test
+//! ends, whatever its result.
 
 use crate::net::{Daemon, LATCHFS, Machine, Net, Output, PORT, eventually, run};
 use crate::talk::Talk;
@@ -7,26 +8,26 @@ use std::fs::File;
 use std::os::fd::AsRawFd;
 use std::process::Command;
 
-/// Where nodes listen for each other.
+/// The port on which nodes listen for their peers.
 const PEER_PORT: u16 = 7_100;
 
-/// Nodes on machines of their own, and a machine for clients.
+/// A cluster of nodes on machines of their own, and a machine for clients.
 pub(crate) struct Cluster {
     pub(crate) net: Net,
     pub(crate) clients: Machine,
     pub(crate) nodes: Vec<Node>,
-    /// The file with the token that the nodes ask for, if they do.
+    /// The file with the token that clients must use, if the nodes require one.
     pub(crate) token: Option<String>,
 }
 
-/// One of them.
+/// A node and its machine.
 pub(crate) struct Node {
     pub(crate) machine: Machine,
     pub(crate) daemon: Daemon,
 }
 
 impl Cluster {
-    /// One node that is alone, and has told where others find it.
+    /// Starts a cluster of a single node, whose peer address is known to later nodes.
     #[track_caller]
     pub(crate) fn alone() -> Self {
         let mut net = Net::new();
@@ -39,7 +40,7 @@ impl Cluster {
         cluster
     }
 
-    /// So many voters.
+    /// Starts a cluster of `count` voters.
     #[track_caller]
     pub(crate) fn of(count: usize) -> Self {
         let mut cluster = Self::alone();
@@ -48,7 +49,8 @@ impl Cluster {
         cluster
     }
 
-    /// Has all nodes vote: more than three do so only when somebody asks for it.
+    /// Waits until all nodes are voters. More than three voters require an explicit promotion of
+    /// each.
     #[track_caller]
     fn vote(&self) {
         let count = self.nodes.len();
@@ -61,7 +63,8 @@ impl Cluster {
         self.voters(count);
     }
 
-    /// A node loses its data: it is removed, and a new one comes in its place.
+    /// Simulates the loss of a node's data: removes the node from the cluster, and starts a new one
+    /// in its place.
     #[track_caller]
     pub(crate) fn replace(&mut self, at: usize) {
         let count = self.nodes.len();
@@ -69,7 +72,7 @@ impl Cluster {
         let (id, other) = (self.id(at), (at + 1) % count);
         self.nodes[at].daemon.kill();
         eventually("it is removed", || {
-            // If it was so already, that is an error.
+            // The command fails if an earlier try has removed the node already.
             let _ = self.ask(other, &["remove", &id.to_string()]);
             let status = self.status(other)?;
             let nodes = status["nodes"].as_array()?;
@@ -89,19 +92,19 @@ impl Cluster {
         self.nodes.push(Node { machine, daemon });
     }
 
-    /// Another node, which joins.
+    /// Adds another node, which joins the cluster.
     #[track_caller]
     pub(crate) fn join(&mut self) {
         let seeds: Vec<_> = self.nodes.iter().map(|node| node.machine.peers()).collect();
         self.add(&["--seed", &seeds.join(",")]);
     }
 
-    /// The URLs of all nodes.
+    /// Returns the URLs of all nodes.
     pub(crate) fn urls(&self) -> Vec<String> {
         self.nodes.iter().map(|node| node.machine.url()).collect()
     }
 
-    /// Runs `latchfs` where the clients are.
+    /// Runs `latchfs` on the machine of the clients.
     #[track_caller]
     pub(crate) fn latchfs(&self, args: &[&str]) -> Output {
         let token = self.token.iter().map(|token| ("LATCHFS_TOKEN_FILE", token));
@@ -115,13 +118,13 @@ impl Cluster {
         self.latchfs(&[&["cluster"], args, &["--server", &url]].concat())
     }
 
-    /// How all stand, as node `at` says, if it answers.
+    /// Returns the cluster status as node `at` reports it, or `None` if it does not answer.
     pub(crate) fn status(&self, at: usize) -> Option<Value> {
         let said = self.ask(at, &["status", "--json", "--state"]);
         (said.code == 0).then(|| serde_json::from_str(&said.out).expect("JSON"))
     }
 
-    /// Waits until so many nodes vote and one leads, which all of them know.
+    /// Waits until the cluster has `count` voters that agree on the leader.
     #[track_caller]
     pub(crate) fn voters(&self, count: usize) {
         eventually("voters", || {
@@ -134,7 +137,7 @@ impl Cluster {
         });
     }
 
-    /// Which of the nodes leads; waits until one does.
+    /// Returns the index of the leader; waits until there is one.
     #[track_caller]
     pub(crate) fn leader(&self) -> usize {
         eventually("a leader", || {
@@ -151,14 +154,14 @@ impl Cluster {
         })
     }
 
-    /// The number that node `at` has.
+    /// Returns the id of node `at`.
     #[track_caller]
     pub(crate) fn id(&self, at: usize) -> u64 {
         let id = || self.status(at)?["asked"].as_u64();
         eventually("a number", id)
     }
 
-    /// Waits until all nodes have carried out the same, and know the same.
+    /// Waits until all nodes report the same state.
     #[track_caller]
     pub(crate) fn agree(&self) {
         eventually("equal states", || {
@@ -170,14 +173,15 @@ impl Cluster {
         });
     }
 
-    /// One request to node `at`, from where the clients are.
+    /// Sends one request to node `at` from the machine of the clients; returns the status code and
+    /// the body.
     #[track_caller]
     pub(crate) fn curl(&self, at: usize, method: &str, path: &str) -> (u16, Value) {
         curl(&self.clients, &self.nodes[at].machine, method, path)
     }
 }
 
-/// One request, made on a machine.
+/// Sends one request from one machine to another; returns the status code and the body.
 #[track_caller]
 pub(crate) fn curl(from: &Machine, to: &Machine, method: &str, path: &str) -> (u16, Value) {
     let url = format!("{}{path}", to.url());
@@ -191,14 +195,14 @@ impl Node {
     pub(crate) fn is_up(&self) -> bool {
         let stat = format!("/proc/{}/stat", self.daemon.pid());
         let stat = std::fs::read_to_string(stat).unwrap_or_default();
-        // Stopped counts as down: it answers nobody.
+        // A stopped process counts as down.
         let state = stat.rsplit(") ").next().and_then(|rest| rest.chars().next());
         matches!(state, Some('S' | 'R' | 'D'))
     }
 }
 
 impl Machine {
-    /// Where other nodes find the one here.
+    /// Returns the peer address of the node on this machine.
     pub(crate) fn peers(&self) -> String {
         format!("{}:{PEER_PORT}", self.address)
     }
@@ -216,7 +220,8 @@ impl Machine {
         self.sh(script).ok();
     }
 
-    /// Has this thread be on the machine, for all connections that it makes from now on.
+    /// Moves the calling thread into the machine's network namespace, for all connections that it
+    /// makes from now on.
     #[allow(unsafe_code)]
     pub(crate) fn enter(&self) {
         let ns = File::open(format!("/run/netns/{}", self.ns)).expect("the machine is there");
@@ -226,7 +231,7 @@ impl Machine {
     }
 }
 
-/// The options of a node on a machine.
+/// Returns the command line of a node on a machine.
 pub(crate) fn options(machine: &Machine, data: &str, more: &[&str]) -> Vec<String> {
     let listen = format!("{}:{PORT}", machine.address);
     let data = machine.path(data).display().to_string();
@@ -239,7 +244,7 @@ pub(crate) fn options(machine: &Machine, data: &str, more: &[&str]) -> Vec<Strin
     own.into_iter().map(str::to_owned).collect()
 }
 
-/// The secret that all nodes of a net share.
+/// Returns the path of the peer secret that all nodes of a net share; makes it at the first call.
 pub(crate) fn secret(machine: &Machine) -> String {
     let path = machine.path("certs").with_file_name("peers.pem");
     if !path.exists() {
@@ -249,17 +254,17 @@ pub(crate) fn secret(machine: &Machine) -> String {
     path.display().to_string()
 }
 
-/// A node on a machine.
+/// Starts a node on a machine.
 #[track_caller]
 pub(crate) fn serve(machine: &Machine, data: &str, more: &[&str]) -> Daemon {
     Daemon::start(machine, options(machine, data, more), "listening")
 }
 
-/// Begins a cluster on a machine: a node that has no peers yet.
+/// Initializes a new cluster on a machine: runs a node without a peer port once.
 #[track_caller]
 pub(crate) fn begin(machine: &Machine, data: &str) {
     let mut args = options(machine, data, &[]);
-    // All up to the data directory.
+    // Keep the options up to the data directory.
     args.truncate(5);
     args.push("--insecure".to_owned());
     drop(Daemon::start(machine, args, "listening"));
@@ -271,7 +276,7 @@ pub(crate) fn refusal(machine: &Machine, data: &str, more: &[&str]) -> String {
     run(machine.command(LATCHFS).args(options(machine, data, more))).fails()
 }
 
-/// A connection to one of `urls`, tried in turn from `first` on, as soon as one takes it.
+/// Returns a connection to one of `urls`: tries them in turn after `first` until one accepts.
 pub(crate) fn talk(urls: &[String], first: usize) -> Talk {
     let mut at = first;
     eventually("a node that listens", || {

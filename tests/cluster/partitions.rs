@@ -1,22 +1,29 @@
-//! Partitions and stopped nodes: no split brain. The side with the majority goes on, and a node on
-//! the other side says in time that it can't.
+//! Network partitions and stopped nodes: there is no split brain. The side with the majority goes
+//! on, and a node on the other side reports in time that it can't answer.
 
 use crate::load::{Load, now};
 use crate::net::{LATCHFS, eventually, run};
 use crate::nodes::{Cluster, curl};
+use std::process::Stdio;
 
-/// No answer takes longer, give or take a loaded machine: 2 s are promised.
+/// The maximum time of an answer in microseconds: 2 s are guaranteed, the rest is for a loaded
+/// machine.
 const IN_TIME_US: u64 = 3_500_000;
 
-/// After so long others want to lead, with the settings of a LAN.
+/// The time in microseconds after which other nodes start an election, with the default settings
+/// for a LAN.
 const ELECTION_US: u64 = 800_000;
 
-/// A node that is cut off never shows a lock as free that it can't know to be, and says soon that
-/// it does not know.
+/// The time in microseconds after which the session of a node that is gone is over, also on a
+/// loaded machine.
+const SESSION_OVER_US: u64 = 9_000_000;
+
+/// A partitioned node never shows a lock as free unless it can know that it is, and reports soon
+/// that it can't answer.
 #[test]
-fn whoever_is_cut_off_says_that_it_does_not_know() {
+fn partitioned_nodes_refuse_in_time() {
     let cluster = Cluster::of(3);
-    // A follower first, and then whoever leads.
+    // The first round isolates a follower, the second one the leader.
     for round in 0..2 {
         let leader = cluster.leader();
         let cut = if round == 0 { (leader + 1) % 3 } else { leader };
@@ -37,8 +44,8 @@ fn whoever_is_cut_off_says_that_it_does_not_know() {
         eventually("the majority grants", || {
             (cluster.curl(other, "POST", &ask).0 == 200).then_some(())
         });
-        // A node that has been isolated for some time knows it, and refuses within an election
-        // timeout.
+        // A node that has been isolated for some time knows it, and refuses at once, in less than
+        // an election timeout.
         for (method, path) in [("GET", free.clone()), ("POST", format!("{free}?client=cut"))] {
             eventually("it says so at once", || {
                 let asked = now();
@@ -58,8 +65,8 @@ fn whoever_is_cut_off_says_that_it_does_not_know() {
     }
 }
 
-/// A node shows its local state at once, and says how old it is: with the others, isolated from
-/// them, and when it has come up alone.
+/// A stale read returns a node's local state at once, with an upper bound on its age: while the
+/// node is connected, while it is isolated, and after it has restarted alone.
 #[test]
 fn what_may_be_old_says_how_old_it_is() {
     const LOCAL: &str = "/locks/build?consistency=stale";
@@ -110,7 +117,7 @@ fn what_may_be_old_says_how_old_it_is() {
     assert_eq!((code, &said["kind"]), (503, &"E_CONSISTENCY_UNAVAILABLE".into()));
 }
 
-/// A leader that is stopped is replaced; when it goes on, nothing that it had begun counts.
+/// A stopped leader is replaced; when it resumes, its pending proposals have no effect.
 #[test]
 fn a_leader_that_stops_is_replaced() {
     let cluster = Cluster::of(3);
@@ -137,9 +144,9 @@ fn a_leader_that_stops_is_replaced() {
     }
 }
 
-/// Somebody waits at one node; the lock is given back through another.
+/// A request that waits at one node is granted when the lock is released through another node.
 #[test]
-fn who_waits_at_one_node_is_served_by_another() {
+fn waiters_at_one_node_are_served_by_a_release_at_another() {
     let cluster = Cluster::of(3);
     for at in 0..3 {
         let path = "/locks/line?client=first&ttl=1h";
@@ -160,7 +167,8 @@ fn who_waits_at_one_node_is_served_by_another() {
     }
 }
 
-/// A waiter goes while two of three nodes are stopped: it leaves the queue when they go on.
+/// A waiter disconnects while two of three nodes are stopped: it leaves the queue after they
+/// resume.
 #[test]
 fn a_departure_without_a_quorum_is_made_up_for() {
     let cluster = Cluster::of(3);
@@ -178,10 +186,54 @@ fn a_departure_without_a_quorum_is_made_up_for() {
     others().for_each(|daemon| daemon.signal(libc::SIGSTOP));
     waiter.kill().expect("it waits");
     waiter.wait().expect("it ends");
-    // Asked later than the departure, and refused: so the departure has been refused as well.
+    // These requests come after the departure and are refused, so the departure has been refused as
+    // well.
     for name in ["one", "two"] {
         assert_eq!(cluster.curl(leader, "POST", &format!("/locks/{name}?client=me")).0, 503);
     }
     others().for_each(|daemon| daemon.signal(libc::SIGCONT));
     eventually("it has left the queue", || (waiters(leader) == Some(0)).then_some(()));
+}
+
+/// Requests that wait at a killed node leave their queues when the session of that node ends, soon
+/// after the kill, and delay the clients behind them by none of their ttls.
+#[test]
+fn waiters_at_a_killed_node_leave_the_queue() {
+    const WAITERS: usize = 5;
+    let mut cluster = Cluster::of(3);
+    assert_eq!(cluster.curl(0, "POST", "/locks/build?client=a&ttl=10m").0, 200);
+    let killed = (cluster.leader() + 1) % 3;
+    let waiters = |cluster: &Cluster, count: usize| {
+        eventually("waiters", || {
+            let seen = cluster.curl((killed + 1) % 3, "GET", "/locks/build").1;
+            (seen["waiters"].as_array().map_or(0, Vec::len) == count).then_some(())
+        });
+    };
+    let wait = |cluster: &Cluster, at: usize, client: &str| {
+        let path = format!("/locks/build?client={client}&wait=10m&ttl=10m");
+        let url = format!("{}{path}", cluster.nodes[at].machine.url());
+        let mut command = cluster.clients.command("curl");
+        command.args(["-sS", "--max-time", "60", "-X", "POST", &url]);
+        command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().expect("curl is there")
+    };
+    let dead: Vec<_> = (0..WAITERS)
+        .map(|number| {
+            let child = wait(&cluster, killed, &format!("dead{number}"));
+            waiters(&cluster, number + 1);
+            child
+        })
+        .collect();
+    cluster.nodes[killed].daemon.kill();
+    let since = now();
+    let live = wait(&cluster, (killed + 1) % 3, "live");
+    waiters(&cluster, 1);
+    let took = now() - since;
+    assert!(took < SESSION_OVER_US, "{took} us");
+    assert_eq!(cluster.curl((killed + 1) % 3, "DELETE", "/locks/build?client=a").0, 200);
+    let answer = live.wait_with_output().expect("our child").stdout;
+    let answer: serde_json::Value = serde_json::from_slice(&answer).expect("JSON");
+    assert_eq!(answer["holder"], "live", "{answer}");
+    for mut child in dead {
+        assert!(!child.wait().expect("our child").success(), "its server is gone");
+    }
 }

@@ -1,13 +1,14 @@
-//! Failover of a client that knows all nodes: it goes on by itself when one of them dies or stops.
+//! Failover of a client that knows all nodes: it switches to another node by itself when its node
+//! dies or stops.
 
 use crate::net::{LATCHFS, eventually};
 use crate::nodes::{Cluster, Node, serve};
 use std::fs;
 
-/// A command runs under a lock while its node, the leader each time, is killed and frozen: the
-/// session and the hold are the cluster's, and the command ends when it wants to.
+/// A command runs under a lock while the leader is killed or stopped several times. The session and
+/// the lease belong to the cluster, so the command runs until it ends by itself.
 #[test]
-fn what_is_held_outlives_the_node_that_was_asked() {
+fn a_lease_outlives_the_node_that_granted_it() {
     let mut cluster = Cluster::of(3);
     let servers = cluster.urls().join(",");
     let (begun, stop) = (cluster.clients.path("begun"), cluster.clients.path("stop"));
@@ -29,7 +30,7 @@ fn what_is_held_outlives_the_node_that_was_asked() {
         } else {
             crate::support::signal(cluster.nodes[leader].daemon.pid(), libc::SIGSTOP);
         }
-        // A command that has to find out which of them is away.
+        // This command has to find out which of the nodes is down.
         let name = format!("round{round}");
         let take = ["acquire", &name, "--server", &servers, "--client", "bob"];
         eventually("another leads", || (cluster.latchfs(&take).code == 0).then_some(()));
@@ -51,7 +52,7 @@ fn what_is_held_outlives_the_node_that_was_asked() {
     cluster.agree();
 }
 
-/// Through a node that does not lead: all that it is asked is the cluster's.
+/// A follower accepts a backup and a reset, and they apply to the whole cluster.
 #[test]
 fn a_reset_and_a_backup_through_any_node() {
     let cluster = Cluster::of(3);
@@ -63,14 +64,14 @@ fn a_reset_and_a_backup_through_any_node() {
     let said = cluster.ask(follower, &["backup", &file]).ok();
     assert!(said.contains(": 2 locks, "), "{said}");
     let said = cluster.ask(follower, &["reset", "--keep", "here", "--reason", "it left"]).ok();
-    assert_eq!(said, "took away 2 held locks and 0 places in line\n");
+    assert_eq!(said, "ended 2 holds and 0 waits\n");
     cluster.agree();
 }
 
-/// A mount of all nodes: what an open file holds is held through the death of each leader, and
-/// calls are answered again as soon as another leads.
+/// A mount of all nodes: an open file keeps its lock through the death of each leader, and calls
+/// succeed again as soon as there is a new leader.
 #[test]
-fn a_mount_goes_on_when_its_node_dies() {
+fn a_mount_survives_the_death_of_each_leader() {
     let mut cluster = Cluster::of(3);
     let mount = cluster.clients.mount(&cluster.urls().join(","), "--ttl 20s");
     let mut holder = mount.python(
@@ -105,9 +106,10 @@ fn a_mount_goes_on_when_its_node_dies() {
     cluster.agree();
 }
 
-/// Lines are taken by each node: those that follow forward, and only the leader tells of changes.
+/// The line protocol on each node of a cluster: followers forward requests, and only the leader
+/// accepts registrations of change notifications.
 #[test]
-fn lines_through_any_node() {
+fn the_line_protocol_works_through_any_node() {
     let mut cluster = Cluster::alone();
     for _ in 0..2 {
         let seeds: Vec<_> = cluster.nodes.iter().map(|node| node.machine.peers()).collect();

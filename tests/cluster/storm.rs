@@ -1,9 +1,10 @@
-//! Everything at once, by seed: nodes are killed, stopped, cut off, made deaf, made to hand over
-//! and replaced by new ones, while clients take short leases through all of them.
+//! All kinds of faults at random, by a seed: nodes are killed, stopped, isolated, cut off from
+//! incoming packets, made to transfer the leadership and replaced by new ones, while clients take
+//! short leases through all of them.
 //!
-//! Each client goes by its own clock, as a real one does: it believes in a lease from the answer
-//! on, until it asks to give it back or its own deadline, which counts from before it asked. The
-//! test checks all beliefs and all observations in the end.
+//! Each client relies on its own clock, as a real one does: it believes in a lease from the answer
+//! on until it asks for its release or until its own deadline, which counts from before the
+//! request. At the end the test checks all beliefs against each other and against all observations.
 
 use crate::chaos::seed;
 use crate::load::{Dice, now};
@@ -17,19 +18,20 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-/// Clients that ask at once.
+/// The number of concurrent clients.
 const CLIENTS: usize = 12;
-/// Locks that all of them want.
+/// The number of locks that all clients compete for.
 const LOCKS: u64 = 8;
-/// How long a lease lasts, in microseconds.
+/// The ttl of a lease, in microseconds.
 pub(crate) const TTL: u64 = 2_000_000;
 /// The safety margin that a client deducts, for a slow clock and the latency of the answer.
 pub(crate) const MARGIN: u64 = TTL / 1_000 + 50_000;
-/// Answers of a short run; `LATCHFS_ANSWERS=50000 cargo test --test cluster storm` is a long one.
+/// The number of answers of a short run; `LATCHFS_ANSWERS=50000 cargo test --test cluster storm`
+/// makes a long run.
 const ANSWERS: u64 = 12_500;
-/// A short run is over after so long, however many answers there were.
+/// The maximum duration of a short run, however many answers there were.
 const PATIENCE: Duration = Duration::from_secs(25);
-/// Nothing that is done to the nodes lasts longer.
+/// The maximum duration of a fault, in milliseconds.
 const FAULT_MS: u64 = 3_000;
 
 /// A client's belief that it holds a lock.
@@ -40,7 +42,7 @@ pub(crate) struct Belief {
     pub(crate) token: u64,
     pub(crate) from: u64,
     pub(crate) until: u64,
-    /// When it was told that it had given the lock back.
+    /// When the client was told that its release succeeded.
     pub(crate) given_back: Option<u64>,
 }
 
@@ -50,17 +52,17 @@ pub(crate) struct Look {
     pub(crate) lock: u64,
     pub(crate) asked: u64,
     pub(crate) answered: u64,
-    /// By which tenure it was held.
+    /// The token of the tenure that held the lock.
     pub(crate) token: Option<u64>,
 }
 
-/// All of one client.
+/// The record of one client.
 #[derive(Default)]
 pub(crate) struct Diary {
     pub(crate) number: usize,
     pub(crate) beliefs: Vec<Belief>,
     pub(crate) looks: Vec<Look>,
-    /// The belief that it goes by, of each lock.
+    /// The index in `beliefs` of the current belief about each lock.
     pub(crate) current: BTreeMap<u64, usize>,
     /// Violations that this client has observed.
     faults: Vec<String>,
@@ -81,7 +83,7 @@ impl Diary {
         self.faults.push(format!("client {}: {what}", self.number));
     }
 
-    /// One request and its answer; `None`: it is not known what became of it.
+    /// Sends one request; returns `None` if its outcome is unknown.
     fn step(&mut self, to: &mut Talk, dice: &mut Dice) -> Option<()> {
         let lock = dice.next() % LOCKS;
         let path = format!("/locks/storm{lock}?client=c{}", self.number);
@@ -140,7 +142,7 @@ impl Diary {
     fn give_back(&mut self, to: &mut Talk, belief: &Belief, path: &str) -> Option<()> {
         let asked = now();
         let at = self.current.remove(&belief.lock).expect("it believes so");
-        // From here on it believes nothing, whatever comes.
+        // From here on the client does not rely on the lease, whatever the answer is.
         self.beliefs[at].until = asked.min(belief.until);
         let (code, body) = to.ask("DELETE", &format!("{path}&token={}", belief.token))?;
         let answered = now();
@@ -156,7 +158,7 @@ impl Diary {
     }
 }
 
-/// Clients at work.
+/// The client threads of a run.
 pub(crate) struct Crowd {
     stop: Arc<AtomicBool>,
     answers: Receiver<()>,
@@ -164,7 +166,7 @@ pub(crate) struct Crowd {
     threads: Vec<JoinHandle<Diary>>,
 }
 
-/// A client's connection to the test: it reports each answer, and learns when to stop.
+/// A client's connection to the test: the client reports each answer, and learns when to stop.
 pub(crate) struct Ear {
     stop: Arc<AtomicBool>,
     tell: Sender<()>,
@@ -172,7 +174,7 @@ pub(crate) struct Ear {
 
 impl Ear {
     pub(crate) fn tell(&self) {
-        // The test may have seen enough.
+        // The test may have stopped reading.
         let _ = self.tell.send(());
     }
 
@@ -182,7 +184,7 @@ impl Ear {
 }
 
 impl Crowd {
-    /// So many clients, each a thread that runs `client` until it is enough.
+    /// Starts `clients` threads, each of which runs `client` until the run is stopped.
     pub(crate) fn begin(
         clients: usize,
         seed: u64,
@@ -201,7 +203,7 @@ impl Crowd {
         Self { stop, answers, count: 0, threads }
     }
 
-    /// Clients that ask nodes.
+    /// Starts clients that send requests to nodes.
     fn of_nodes(machine: &Machine, urls: &[String], seed: u64) -> Self {
         let (machine, urls) = (machine.clone(), urls.to_vec());
         Self::begin(CLIENTS, seed, move |diary, dice, ear| {
@@ -210,7 +212,7 @@ impl Crowd {
         })
     }
 
-    /// Lets the clients ask for so long.
+    /// Lets the clients work for `millis` milliseconds.
     pub(crate) fn pass(&mut self, millis: u64) {
         let until = now() + millis * 1_000;
         while let Some(left) = until.checked_sub(now()).filter(|left| *left > 0) {
@@ -241,14 +243,14 @@ fn keep(mut diary: Diary, urls: &[String], mut dice: Dice, ear: &Ear) -> Diary {
     diary
 }
 
-/// All that can't be, of what the clients believed and saw.
+/// Returns all contradictions among the beliefs and observations of the clients.
 fn check(diaries: &[Diary]) -> Vec<String> {
     let mut faults: Vec<_> = diaries.iter().flat_map(|diary| diary.faults.clone()).collect();
     let mut beliefs: Vec<_> = diaries.iter().flat_map(|diary| &diary.beliefs).collect();
     beliefs.sort_by_key(|belief| belief.from);
     let (mut last, mut tokens) = (BTreeMap::<u64, &Belief>::new(), BTreeMap::new());
     for belief in beliefs.iter().copied() {
-        // One tenure may be answered twice, to one client.
+        // One client may get a tenure in two answers.
         let of = (belief.lock, belief.client);
         if *tokens.entry(belief.token).or_insert(of) != of {
             faults.push(format!("a token was given twice: {belief:?}"));
@@ -280,12 +282,12 @@ fn check(diaries: &[Diary]) -> Vec<String> {
     faults
 }
 
-/// Does something to the nodes, and undoes it.
+/// Injects a random fault, and ends it after a while.
 pub(crate) fn strike(cluster: &mut Cluster, crowd: &mut Crowd, dice: &mut Dice) {
     let count = cluster.nodes.len();
     let any = dice.next() as usize % count;
     let lasts = 200 + dice.next() % (FAULT_MS - 200);
-    // Leaders are what is worth it.
+    // Faults of the leader reveal most, so it is chosen at least half of the time.
     let which = if dice.next().is_multiple_of(2) { cluster.leader() } else { any };
     match dice.next() % 8 {
         0 | 1 => {
@@ -307,7 +309,7 @@ pub(crate) fn strike(cluster: &mut Cluster, crowd: &mut Crowd, dice: &mut Dice) 
             cluster.nodes[which].daemon.signal(libc::SIGCONT);
         }
         4 => {
-            // A minority, if there are five.
+            // Isolates one of three nodes, or two of five.
             let cut: Vec<_> = (0..count / 2).map(|n| (which + n) % count).collect();
             for at in &cut {
                 cluster.nodes[*at].machine.isolate(true);
@@ -323,7 +325,7 @@ pub(crate) fn strike(cluster: &mut Cluster, crowd: &mut Crowd, dice: &mut Dice) 
             cluster.nodes[which].machine.deaf(false);
         }
         6 => {
-            // It may be refused, if nobody else is fit to lead now.
+            // The transfer may be refused if no other voter is fit to lead now.
             let _ = cluster.ask(any, &["transfer"]);
         }
         _ => cluster.replace(which),
@@ -347,12 +349,12 @@ fn storm(count: usize) {
     let answers = crowd.count;
     let diaries = crowd.end();
     cluster.agree();
-    // Fewer show nothing.
+    // A run with fewer answers proves nothing.
     let answers_min = wanted / 4;
     judge(&format!("{count} nodes, {strikes} strikes"), &diaries, answers, answers_min);
 }
 
-/// Fails if anything was wrong, or if too little was asked to show it.
+/// Fails if there was any violation, or if there were too few answers to reveal one.
 pub(crate) fn judge(what: &str, diaries: &[Diary], answers: u64, answers_min: u64) {
     let faults = check(diaries);
     let grants: usize = diaries.iter().map(|diary| diary.beliefs.len()).sum();
@@ -371,9 +373,9 @@ fn five_nodes_in_a_storm() {
     storm(5);
 }
 
-/// The checker finds what it is there for.
+/// The checker detects each kind of contradiction.
 #[test]
-fn the_checker_finds_what_can_not_be() {
+fn the_checker_detects_contradictions() {
     let belief = |client, token, from, until| Belief {
         lock: 1,
         client,

@@ -1,4 +1,5 @@
-//! Trust between nodes: only nodes of the same cluster, with certificates of one authority.
+//! Trust between nodes: only nodes of the same cluster with credentials of the same authority talk
+//! to each other.
 
 use crate::net::Daemon;
 use crate::net::{LATCHFS, Machine, eventually, run};
@@ -6,13 +7,14 @@ use crate::nodes::{self, Cluster, begin, options, refusal, serve};
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 
-/// Makes an authority in a directory of a machine.
+/// Makes a certificate authority in a directory of a machine.
 fn authority(machine: &Machine, dir: &str) {
     let dir = machine.path(dir);
     run(std::process::Command::new(LATCHFS).args(["cert", "ca", "--dir"]).arg(dir)).ok();
 }
 
-/// A node's certificate, signed by the authority in `dir` of machine `of`; its options.
+/// Makes a certificate for `machine`, signed by the authority in `dir` of machine `of`. Returns the
+/// options of a node that use it.
 fn certified(of: &Machine, dir: &str, machine: &Machine, kind: &str) -> Vec<String> {
     let dir = of.path(dir);
     let mut make = std::process::Command::new(LATCHFS);
@@ -27,7 +29,7 @@ fn certified(of: &Machine, dir: &str, machine: &Machine, kind: &str) -> Vec<Stri
 }
 
 #[test]
-fn nodes_show_each_other_certificates() {
+fn nodes_require_certificates_of_their_authority() {
     let mut net = crate::net::Net::new();
     let clients = net.machine();
     let (a, b, c, d) = (net.machine(), net.machine(), net.machine(), net.machine());
@@ -41,8 +43,8 @@ fn nodes_show_each_other_certificates() {
     let first = start(&a, &certified(&a, "ca", &a, "peer"), &[]);
     let seed = ["--seed", &a.peers()].map(str::to_owned);
     let seed: Vec<_> = seed.iter().map(String::as_str).collect();
-    // A certificate of another authority, and the secret of other nodes: both nodes try at once,
-    // because each gives up only after the whole timeout of a join.
+    // A certificate of another authority, and the secret of other nodes: both nodes try to join at
+    // the same time, because each gives up only after the whole timeout.
     let foreign = certified(&a, "other", &c, "peer");
     let foreign: Vec<_> = foreign.iter().map(String::as_str).collect();
     let refused = |machine: &Machine, more: &[&str]| {
@@ -53,7 +55,7 @@ fn nodes_show_each_other_certificates() {
         scope.spawn(|| refused(&c, &[&foreign[..], &seed].concat()));
         scope.spawn(|| refused(&d, &seed));
     });
-    // With a certificate of a server that is no node.
+    // A server certificate that is not valid for a node.
     let server = certified(&a, "ca", &c, "server");
     let server: Vec<_> = server.iter().map(String::as_str).collect();
     let said = refusal(&c, "no", &[&server[..], &seed].concat());
@@ -68,19 +70,19 @@ fn nodes_show_each_other_certificates() {
     cluster.agree();
 }
 
-/// A node of another cluster is not let in, wherever it got the address from.
+/// A node of another cluster is not accepted, whatever its address is.
 #[test]
-fn nodes_of_other_clusters_are_strangers() {
+fn nodes_of_other_clusters_are_rejected() {
     let mut cluster = Cluster::of(3);
     let stranger = cluster.net.machine();
     let said = refusal(&stranger, "data", &[]);
     assert!(said.contains("--seed"), "{said}");
     begin(&stranger, "data");
-    // It has a cluster of its own already.
+    // The stranger has a cluster of its own already.
     let seed = cluster.nodes[0].machine.peers();
     let said = refusal(&stranger, "data", &["--seed", &seed]);
     assert!(said.contains("another cluster"), "{said}");
-    // One whose address is that of a node which is gone.
+    // The foreign node takes over the address of a node that is down.
     let gone = (cluster.leader() + 1) % 3;
     cluster.nodes[gone].daemon.kill();
     let place = cluster.nodes[gone].machine.clone();
@@ -98,9 +100,10 @@ fn nodes_of_other_clusters_are_strangers() {
     assert_eq!(cluster.curl(leader, "POST", "/locks/a?client=a").0, 200);
 }
 
-/// A port for nodes needs certificates or the secret, on loopback as well, whoever insists.
+/// A peer port requires certificates or the peer secret, on loopback as well and even with
+/// `--insecure`.
 #[test]
-fn a_port_for_nodes_is_never_open() {
+fn a_peer_port_always_requires_credentials() {
     let mut net = crate::net::Net::new();
     let machine = net.machine();
     begin(&machine, "data");
@@ -113,7 +116,7 @@ fn a_port_for_nodes_is_never_open() {
     }
     let daemon = Daemon::start(&machine, [args, secret].concat(), "listening");
     drop(daemon);
-    // The secret must be one.
+    // A secret file that others can read is refused.
     let others = fs::Permissions::from_mode(0o640);
     let copy = machine.path("copy.pem");
     fs::copy(nodes::secret(&machine), &copy).expect("it is there");
@@ -122,7 +125,7 @@ fn a_port_for_nodes_is_never_open() {
     let own: Vec<_> = [&options[..8], &options[10..]].concat();
     let said = run(machine.command(LATCHFS).args(&own)).exits(69);
     assert!(said.contains("chmod 600"), "{said}");
-    // A mount is always alone.
+    // A mount never takes part in a cluster.
     let said = run(machine.command(LATCHFS).args(["mount", "/x", "--peer-listen", "127.0.0.1:1"]));
     assert_eq!(said.code, 64, "{}", said.err);
 }

@@ -1,5 +1,5 @@
-//! Disks that are full, that fail, that can't be written: the node stops with a sentence, and what
-//! was answered is there when it comes back.
+//! Disks that are full, fail, or are read-only: the node stops with an error message, and after a
+//! restart all acknowledged changes are there.
 
 use crate::harness::{LATCHFS, Scratch, Server, latchfs};
 use crate::shim::Shim;
@@ -8,10 +8,10 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// How a server ends that can't go on.
+/// The exit code of a server that can't go on.
 const UNAVAILABLE: Option<i32> = Some(69);
 
-/// A small disk of its own for one test, unmounted afterwards.
+/// A small tmpfs for one test, unmounted when dropped.
 struct Disk(PathBuf);
 
 impl Disk {
@@ -42,7 +42,8 @@ fn start(data: &Path) -> Server {
     Server::listen(&["--data", &data.display().to_string()])
 }
 
-/// Takes locks until there is no answer that grants one. Gives how many, and the last answer.
+/// Acquires locks until one is refused or there is no answer. Returns the number of granted locks,
+/// and the last answer.
 fn take_until_refused(server: &Server, note: &str) -> (u64, Option<(u16, serde_json::Value)>) {
     let mut talk = Talk::to(&server.url).expect("it listens");
     for number in 0..100_000 {
@@ -55,7 +56,7 @@ fn take_until_refused(server: &Server, note: &str) -> (u64, Option<(u16, serde_j
     panic!("it never ended");
 }
 
-/// Fails unless so many locks are held.
+/// Fails unless the first `count` locks are held.
 #[track_caller]
 fn all_are_there(server: &Server, count: u64) {
     let mut talk = Talk::to(&server.url).expect("it listens");
@@ -80,7 +81,7 @@ fn a_full_disk_stops_the_node() {
     let log = server.log();
     assert!(log.contains("the log can't be written: no space left on device"), "{log}");
     assert!(log.contains("mend the disk or make room, and start it again"), "{log}");
-    // Still full: it says so, and loses nothing by trying.
+    // The disk is still full: the server reports that, and the attempt to start loses nothing.
     let said =
         latchfs(&["serve", "--listen", "127.0.0.1:0", "--data", &data.display().to_string()]);
     assert_eq!(said.0, UNAVAILABLE, "{}", said.1);
@@ -113,7 +114,7 @@ fn a_mount_whose_disk_is_full_is_unmounted() {
 }
 
 #[test]
-fn a_sync_that_fails_is_not_tried_again() {
+fn a_failed_sync_is_not_retried() {
     let scratch = Scratch::new();
     let data = scratch.path().join("data");
     let shim = Shim::new(&scratch, scratch.path());
@@ -124,7 +125,7 @@ fn a_sync_that_fails_is_not_tried_again() {
         assert_eq!(talk.ask("POST", &path).expect("it answers").1["token"], number + 1);
     }
     fs::write(&shim.fail, "").expect("there is room");
-    // It may be gone before it has said so.
+    // The server may be gone before it answers.
     if let Some((code, body)) = talk.ask("POST", "/locks/other?client=a&ttl=1h") {
         assert_eq!((code, &body["kind"]), (503, &"E_CONSISTENCY_UNAVAILABLE".into()), "{body}");
         assert!(body.to_string().contains("the outcome is unknown"), "{body}");
@@ -137,7 +138,7 @@ fn a_sync_that_fails_is_not_tried_again() {
 }
 
 #[test]
-fn a_directory_that_cannot_be_written_is_named() {
+fn a_read_only_data_directory_is_reported() {
     let scratch = Scratch::new();
     let disk = Disk::new(&scratch, "size=1m");
     let data = disk.0.join("data");

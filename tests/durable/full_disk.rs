@@ -1,6 +1,6 @@
-//! Full disks: a state directory on btrfs, ext4, xfs and tmpfs. Nothing new is granted, and the
-//! answer says why; releases still work; nothing is lost by `kill -9`; and when there is room
-//! again the daemon goes on by itself.
+//! Full disks, with a state directory on btrfs, ext4, xfs and tmpfs. New grants are refused with
+//! the reason, releases still work, `kill -9` loses nothing, and the daemon goes on by itself when
+//! there is space again.
 
 use crate::harness::{LATCHFS, Scratch, Server, eventually};
 use crate::support::run;
@@ -11,16 +11,16 @@ use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-/// A small file system of its own, unmounted afterwards.
+/// A small file system for one test, unmounted when dropped.
 struct Disk(PathBuf);
 
 impl Disk {
-    /// A tmpfs with a size limit.
+    /// Mounts a tmpfs with a size limit.
     fn tmpfs(scratch: &Scratch) -> Self {
         Self::mounted(scratch, &["-t", "tmpfs", "-o", "size=8m"], Path::new("tmpfs"))
     }
 
-    /// A file system in a file: `mkfs` makes one there.
+    /// Mounts a file system from an image file that `mkfs` formats.
     fn image(scratch: &Scratch, mkfs: &[&str], mebibytes: u64) -> Self {
         let image = scratch.path().join("image");
         let file = File::create(&image).expect("the scratch directory is ours");
@@ -42,7 +42,7 @@ impl Disk {
         self.0.join("state").display().to_string()
     }
 
-    /// Takes all the room there is, until a single byte does not fit.
+    /// Fills the file system until not even a single byte fits.
     fn fill(&self) {
         let mut options = OpenOptions::new();
         let path = self.0.join("fill");
@@ -64,8 +64,8 @@ impl Disk {
         self.sync();
     }
 
-    /// Writes the kernel's caches to the disk, as would happen sooner or later. From then on a
-    /// change of a block is a new block on a copy-on-write file system.
+    /// Writes the kernel's caches to the disk, as happens sooner or later anyway. After that a
+    /// copy-on-write file system needs a new block for each change of a block.
     fn sync(&self) {
         run(Command::new("sync").arg("-f").arg(&self.0)).ok();
     }
@@ -77,7 +77,7 @@ impl Drop for Disk {
     }
 }
 
-/// A mount point that is free afterwards, however the daemon ended.
+/// A mount point that is unmounted after a failed test, however the daemon ended.
 struct MountPoint(PathBuf);
 
 impl Drop for MountPoint {
@@ -106,7 +106,7 @@ fn is_held_there(dir: &Path, name: &str) -> bool {
     status.contains("\"phase\": \"held\"")
 }
 
-/// Takes locks until one is refused. Returns how many were granted.
+/// Acquires locks until one is refused. Returns the number of granted locks.
 #[track_caller]
 fn take_until_refused(talk: &mut Talk) -> u64 {
     for number in 0..10_000 {
@@ -140,7 +140,8 @@ fn can_take(talk: &mut Talk, name: &str) -> Option<()> {
     (talk.ask("POST", &path).expect("the server lives").0 == 200).then_some(())
 }
 
-/// A server on a full disk refuses, releases, is killed, starts again, and goes on.
+/// A server on a full disk refuses grants, accepts releases, survives SIGKILL and a restart, and
+/// goes on when there is space.
 fn a_server_survives(disk: &Disk) {
     let mut server = serve(disk);
     let mut talk = Talk::to(&server.url).expect("it listens");
@@ -164,7 +165,7 @@ fn a_server_survives(disk: &Disk) {
     }
     assert!(!is_held(&mut talk, &format!("lock{granted}")), "it was refused");
     release(&mut talk, "two", "a");
-    // Each release finds its space, also after what was there before went to the disk.
+    // Each release finds space, also after the kernel has written its caches to the disk.
     for number in 0..granted {
         release(&mut talk, &format!("lock{number}"), "a");
         if number % 16 == 0 {
@@ -183,7 +184,7 @@ impl Bound {
     fn new(dir: &Path, name: &str) -> Self {
         let process = Self(Command::new("sleep").arg("600").spawn().expect("sleep is there"));
         let mut file = File::create_new(dir.join(name)).expect("it is free");
-        // One write is one message.
+        // The kernel passes one write to the mount as one message.
         file.write_all(format!("pid={}", process.0.id()).as_bytes()).expect("it lives");
         process
     }
@@ -196,7 +197,8 @@ impl Drop for Bound {
     }
 }
 
-/// A mount on a full disk refuses with ENOSPC, lets go of what is given back, and goes on.
+/// A mount on a full disk refuses with ENOSPC, carries releases out, and goes on when there is
+/// space.
 fn a_mount_survives(disk: &Disk, scratch: &Scratch) {
     let point = MountPoint(scratch.path().join("locks"));
     let dir = &point.0;
@@ -231,7 +233,7 @@ fn a_mount_survives(disk: &Disk, scratch: &Scratch) {
         assert!(!is_held_there(dir, &format!("more{granted}")), "it was refused");
     };
     nothing_is_lost();
-    // Neither does a crash lose anything, nor keep a release from its space.
+    // A crash loses nothing, and leaves releases their reserved space.
     server.signal(libc::SIGKILL);
     server.wait();
     let mut server = mount(disk, dir);
@@ -253,35 +255,35 @@ fn both_survive(scratch: &Scratch, disk: &Disk) {
 }
 
 #[test]
-fn a_full_btrfs_is_an_error_and_passes() {
+fn grants_are_refused_while_a_btrfs_is_full() {
     let scratch = Scratch::new();
     let disk = Disk::image(&scratch, &["mkfs.btrfs", "-q"], 128);
     both_survive(&scratch, &disk);
 }
 
 #[test]
-fn a_full_ext4_is_an_error_and_passes() {
+fn grants_are_refused_while_an_ext4_is_full() {
     let scratch = Scratch::new();
     let disk = Disk::image(&scratch, &["mkfs.ext4", "-q"], 16);
     both_survive(&scratch, &disk);
 }
 
 #[test]
-fn a_full_xfs_is_an_error_and_passes() {
+fn grants_are_refused_while_an_xfs_is_full() {
     let scratch = Scratch::new();
     let disk = Disk::image(&scratch, &["mkfs.xfs", "-q"], 300);
     both_survive(&scratch, &disk);
 }
 
 #[test]
-fn a_full_tmpfs_is_an_error_and_passes() {
+fn grants_are_refused_while_a_tmpfs_is_full() {
     let scratch = Scratch::new();
     let disk = Disk::tmpfs(&scratch);
     both_survive(&scratch, &disk);
 }
 
-/// More files are closed on a full disk than the reserve has space for: the rest is given back
-/// when there is room, before anything that is asked then.
+/// Programs close more lock files on a full disk than the reserve has space for: the daemon
+/// releases the rest when there is space, before it handles any new request.
 #[test]
 fn closes_beyond_the_reserve_are_carried_out_when_there_is_room() {
     const FILES: usize = 15_000;

@@ -1,4 +1,5 @@
-//! Killed at any moment under load: what was answered is there again, and no token comes twice.
+//! A server that is killed at random moments under load: after a restart all acknowledged changes
+//! are there, and no token is granted twice.
 
 use crate::harness::{Scratch, Server};
 use crate::support::rounds;
@@ -9,15 +10,15 @@ use std::path::Path;
 use std::sync::mpsc;
 use std::thread;
 
-/// How often the server is killed.
+/// How often the server is killed in a short run.
 const ROUNDS: usize = 15;
-/// The same in the full form.
+/// How often the server is killed in a long run.
 const ROUNDS_LONG: usize = 30;
-/// Clients that ask at once.
+/// The number of concurrent clients.
 const CLIENTS: usize = 6;
-/// Answers until the server is killed, at most.
+/// The maximum number of answers before the server is killed.
 const ANSWERS_MAX: u64 = 2_400;
-/// Locks of each client, and those that all of them want.
+/// The number of locks that each client has for itself, and of those that all clients compete for.
 const OWN: u64 = 12;
 const SHARED: u64 = 3;
 
@@ -34,18 +35,18 @@ impl Dice {
     }
 }
 
-/// The state that one client knows of the locks that only it requests.
+/// The state of the locks, as far as one client knows it.
 #[derive(Default, Clone)]
 struct Knows {
-    /// The tokens of those it holds.
+    /// The tokens of the locks that the client holds, by name.
     held: BTreeMap<String, u64>,
     /// The lock whose last request has no answer: it may be held or not.
     open: Option<String>,
-    /// All tokens that it was ever given, by tenure.
+    /// All tokens that the client was ever granted, one for each tenure.
     tokens: BTreeSet<u64>,
 }
 
-/// Asks until the server is gone. Returns what it knows then.
+/// Sends requests until the server is gone. Returns the knowledge of the client at that time.
 fn ask(
     url: &str,
     client: usize,
@@ -86,13 +87,13 @@ fn ask(
             (false, 409) if shared => {}
             other => panic!("{name}: {other:?} {body}"),
         }
-        // The test has seen enough.
+        // The test may have stopped reading.
         let _ = answered.send(());
     }
 }
 
-/// Compares the server's state with its answers; after a request without an answer, either state is
-/// right.
+/// Compares the state that the server shows with its answers; for a lock whose last request has no
+/// answer, either state is right.
 fn compare(url: &str, client: usize, knows: &mut Knows) {
     let mut talk = Talk::to(url).expect("it listens");
     let names = (0..OWN).map(|n| format!("own{client}-{n}"));
@@ -130,8 +131,8 @@ fn what_was_answered_is_there_after_any_kill() {
     let data = scratch.path().join("data");
     let mut all = vec![Knows::default(); CLIENTS];
     let (mut answers, mut round) = (0, 0);
-    // Until the log was long enough for a snapshot: how many answers share an entry is the
-    // machine's affair.
+    // Continue until the log was long enough for a snapshot: the number of answers per log entry
+    // depends on the machine.
     let rounds = rounds(ROUNDS, ROUNDS_LONG);
     while round < rounds || !data.join("snapshot").exists() {
         assert!(round < 4 * ROUNDS_LONG, "no snapshot after {answers} answers");
@@ -152,7 +153,7 @@ fn what_was_answered_is_there_after_any_kill() {
                     scope.spawn(move || ask(url, client, own, knows, &tell))
                 })
                 .collect();
-            // Without clients nobody sends, and this ends too.
+            // The channel closes when all clients have ended, so the loop below ends as well.
             drop(tell);
             answered.iter().take(wanted as usize).for_each(drop);
             server.signal(libc::SIGKILL);

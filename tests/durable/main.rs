@@ -1,11 +1,12 @@
-//! A durable server: what every server does, and what only one with a log on the disk can promise.
+//! A durable server: the tests of every server, and those of the promises that only a server with a
+//! log on disk makes.
 //!
 //! The first modules are the tests of `tests/server`, run again on servers with `--data`.
 
-// The harness is that of all servers; not all of it is needed here.
+// The harness is shared with other suites; this one does not use all of it.
 #![allow(dead_code)]
 
-/// The servers keep all in a log.
+/// Whether the servers keep their state in a data directory (`--data`).
 pub(crate) const DURABLE: bool = true;
 
 #[path = "../server/harness.rs"]

@@ -1,8 +1,8 @@
-//! Power loss at every point: what a disk may hold after any prefix of what was written and
-//! synced opens to a state with all that had been answered by then.
+//! Power loss at every point: the server can open whatever a disk may hold after any prefix of its
+//! writes and syncs, and finds all changes that were acknowledged by then.
 //!
-//! The writes are those of a real server, written down by `shim.c`. A disk keeps of them what was
-//! synced, and of the rest what it likes; five kinds of liking are tried at each point.
+//! The writes are those of a real server, recorded by `shim.c`. A disk keeps all synced data, and
+//! of the rest anything from nothing to all; the test tries six variants at each point.
 
 use crate::harness::Scratch;
 use crate::shim::Shim;
@@ -17,11 +17,11 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::thread;
 
-/// Clients, and grants of each.
+/// The number of clients, and of the grants of each.
 const CLIENTS: u64 = 3;
 const GRANTS: u64 = 8;
 
-/// One thing that was done.
+/// One recorded call.
 #[derive(Debug, Clone)]
 struct Done {
     letter: u8,
@@ -30,7 +30,7 @@ struct Done {
     number: i64,
 }
 
-/// Reads what the shim wrote down.
+/// Reads the calls that the shim has recorded.
 fn read(trace: &Path) -> Vec<Done> {
     let bytes = fs::read(trace).expect("the server has done something");
     let mut rest = bytes.as_slice();
@@ -52,21 +52,22 @@ fn read(trace: &Path) -> Vec<Done> {
     all
 }
 
-/// Files by their names; a name and what it names become durable apart.
+/// Files by their names. A name and the content of its file become durable independently of each
+/// other.
 #[derive(Clone, Default)]
 struct Files {
-    /// Which file a name is; `None` is a directory.
+    /// The file that each name refers to; `None` for a directory.
     names: BTreeMap<String, Option<usize>>,
     contents: BTreeMap<usize, Vec<u8>>,
 }
 
-/// The content that the kernel shows, and the content that is sure to be on the disk.
+/// The content that the kernel shows, and the content that is certainly on the disk.
 #[derive(Default)]
 struct Disk {
     shown: Files,
     sure: Files,
     files: usize,
-    /// From where on a file may differ from what the disk is sure to hold.
+    /// For each changed file, the first offset at which it may differ from the content on the disk.
     changed: BTreeMap<usize, usize>,
 }
 
@@ -118,7 +119,7 @@ impl Disk {
             let from = self.changed.remove(&file).unwrap_or(usize::MAX);
             let shown = &self.shown.contents[&file];
             let sure = self.sure.contents.get_mut(&file).expect("made");
-            // Most of a log is on the disk already.
+            // Copy only the changed end: most of a log is on the disk already.
             sure.truncate(from.min(shown.len()));
             sure.extend_from_slice(&shown[sure.len()..]);
         } else {
@@ -136,7 +137,8 @@ impl Disk {
         };
         let sure = |file: usize| self.sure.contents[&file].clone();
         let shown = |file: usize| self.shown.contents[&file].clone();
-        // Of what was added since the last sync, a half; or its length, and no bytes yet.
+        // Variants of the data that was added since the last sync: its first half, or its length
+        // filled with zeros.
         let torn = |file: usize| {
             let (sure, shown) = (&self.sure.contents[&file], &self.shown.contents[&file]);
             match shown.strip_prefix(sure.as_slice()) {
@@ -159,7 +161,7 @@ impl Disk {
     }
 }
 
-/// The tokens in what was sent to clients, by lock.
+/// Returns the tokens in the answers that were sent to clients, with their locks.
 fn grants(sent: &[u8]) -> Vec<(String, u64)> {
     let text = String::from_utf8_lossy(sent);
     let bodies = text.split("\r\n\r\n").skip(1);
@@ -172,7 +174,7 @@ fn grants(sent: &[u8]) -> Vec<(String, u64)> {
     values.filter_map(grant).collect()
 }
 
-/// Opens an image, and fails unless all grants are there.
+/// Opens a disk image as a node, and fails unless all grants are there.
 #[track_caller]
 fn check(
     image: &BTreeMap<String, Option<Vec<u8>>>,
@@ -185,7 +187,7 @@ fn check(
         scratch.path().join(path.strip_prefix(base).expect("below it").trim_start_matches('/'))
     };
     for (path, content) in image {
-        // A name in a directory whose own name is lost is lost with it.
+        // If the name of a directory is lost, so are the names in it.
         if !place(path).parent().is_some_and(Path::is_dir) {
             continue;
         }
@@ -206,7 +208,7 @@ fn check(
     assert!(node.inspect(Engine::next_token) > highest, "{at}: a token would come twice");
 }
 
-/// Has a server work, and gives what it has done.
+/// Runs a server under load twice; returns the calls that it has made.
 fn work(scratch: &Scratch, dir: &Path) -> Vec<Done> {
     let shim = Shim::new(scratch, dir);
     let data = dir.canonicalize().expect("it is there").join("data");
@@ -224,13 +226,13 @@ fn work(scratch: &Scratch, dir: &Path) -> Vec<Done> {
                 });
             }
         });
-        // Killed the first time, so that a start after that is among what is looked at.
+        // The server is killed, so that the second start is part of the recorded calls.
         drop(server);
     }
     read(&shim.trace)
 }
 
-/// Counts of the syncs and disk images that were checked, and the granted tokens.
+/// The numbers of checked syncs and disk images, and the tokens granted so far.
 #[derive(Default, Debug)]
 struct Looked {
     syncs: usize,
@@ -238,7 +240,7 @@ struct Looked {
     granted: BTreeMap<String, u64>,
 }
 
-/// Fails the power at each step that is `wanted`, and looks at what may be left.
+/// Simulates a power loss after each step that is `wanted`, and checks all possible disk images.
 fn look(all: &[Done], base: &str, wanted: impl Fn(usize) -> bool) -> Looked {
     let (mut disk, mut seen, mut looked) = (Disk::default(), BTreeSet::new(), Looked::default());
     for (index, done) in all.iter().enumerate() {
@@ -247,7 +249,7 @@ fn look(all: &[Done], base: &str, wanted: impl Fn(usize) -> bool) -> Looked {
             continue;
         }
         looked.syncs += usize::from(done.letter == b'S');
-        // The lock files say nothing; whoever holds them is gone with the power.
+        // Lock files have no content, and their locks end with the power.
         if done.path.ends_with("/lock") || done.path.ends_with("/LOCK") {
             continue;
         }
@@ -271,7 +273,7 @@ fn look(all: &[Done], base: &str, wanted: impl Fn(usize) -> bool) -> Looked {
 }
 
 #[test]
-fn no_power_loss_takes_what_was_answered() {
+fn no_power_loss_loses_acknowledged_changes() {
     let scratch = Scratch::new();
     let dir = scratch.path().join("watched");
     fs::create_dir(&dir).expect("a fresh name");
@@ -280,7 +282,7 @@ fn no_power_loss_takes_what_was_answered() {
     let Looked { syncs, images, granted } = look(&all, &base, |_| true);
     println!("{} steps, {syncs} syncs, {images} images, {} grants", all.len(), granted.len());
     assert_eq!(granted.len() as u64, 2 * CLIENTS * GRANTS, "the answers were seen");
-    // The same server without some of its syncs would be found out.
+    // The check detects missing syncs: without those of the log or of the data directory it fails.
     for forgotten in [".wal", "/data"] {
         let is_sync = |done: &Done| done.letter == b'S' && done.path.ends_with(forgotten);
         assert!(all.iter().any(is_sync), "{forgotten} is synced");
@@ -290,12 +292,12 @@ fn no_power_loss_takes_what_was_answered() {
     }
 }
 
-/// While a snapshot takes the place of a part of the log, nothing is in neither of them.
+/// While a snapshot replaces a part of the log, each entry is in at least one of them.
 #[test]
-fn no_power_loss_falls_between_a_snapshot_and_the_log() {
-    /// More entries than make a snapshot.
+fn no_power_loss_loses_entries_between_snapshot_and_log() {
+    /// A little more than the number of entries after which a snapshot is made.
     const ENTRIES: usize = 10_050;
-    /// Steps beside those that touch the snapshot.
+    /// The number of steps before and after each access to the snapshot that are checked as well.
     const BESIDE: usize = 3;
     let scratch = Scratch::new();
     let dir = scratch.path().join("watched");

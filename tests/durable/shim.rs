@@ -1,22 +1,23 @@
-//! A library between a server and the kernel: built by the C compiler, preloaded into the server.
+//! A library that the C compiler builds and that is preloaded into a server: it records the
+//! server's file operations, and can make its syncs fail.
 
 use crate::harness::{LATCHFS, Scratch, Server};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// A library that can be put between a server and the kernel.
+/// A library that intercepts the file operations of a server.
 pub(crate) struct Shim {
     library: PathBuf,
-    /// Where all that is watched lies.
+    /// The directory whose files are watched.
     dir: PathBuf,
     /// The log of the intercepted calls.
     pub(crate) trace: PathBuf,
-    /// Once it is there, syncs fail.
+    /// While this file exists, syncs fail.
     pub(crate) fail: PathBuf,
 }
 
 impl Shim {
-    /// Builds it in a directory; what lies in `dir` is watched.
+    /// Builds the library in the scratch directory; it watches the files below `dir`.
     pub(crate) fn new(scratch: &Scratch, dir: &Path) -> Self {
         let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/durable/shim.c");
         let library = scratch.path().join("shim.so");
@@ -24,12 +25,12 @@ impl Shim {
         compiler.args(["-shared", "-fPIC", "-O1", "-o"]).arg(&library).arg(source).arg("-ldl");
         assert!(compiler.status().expect("the compiler is there").success());
         let (trace, fail) = (scratch.path().join("trace"), scratch.path().join("fail"));
-        // As the kernel shows it: without symbolic links.
+        // The path as the kernel reports it: without symbolic links.
         let dir = dir.canonicalize().expect("it is there");
         Self { library, dir, trace, fail }
     }
 
-    /// A server on a data directory, with this between it and the kernel.
+    /// Starts a server on a data directory with the library preloaded.
     pub(crate) fn serve(&self, data: &Path) -> Server {
         let mut command = Command::new(LATCHFS);
         command.env("LD_PRELOAD", &self.library).env("SHIM_DIR", &self.dir);

@@ -1,20 +1,20 @@
-//! Requests over one connection, as fast as they are answered.
+//! A client that sends HTTP requests over one connection, as fast as they are answered.
 
 use serde_json::Value;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::time::Duration;
 
-/// No answer takes so long unless the server hangs.
+/// A server that does not answer within this time hangs.
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// A connection that is kept.
+/// A persistent HTTP connection.
 pub(crate) struct Talk {
     stream: BufReader<TcpStream>,
 }
 
 impl Talk {
-    /// Connects to `http://ADDRESS`, or says that nobody is there.
+    /// Connects to `http://ADDRESS`; `None` if no server accepts the connection.
     pub(crate) fn to(url: &str) -> Option<Self> {
         let stream = TcpStream::connect(url.strip_prefix("http://")?).ok()?;
         stream.set_read_timeout(Some(LIMIT)).ok()?;
@@ -22,18 +22,18 @@ impl Talk {
         Some(Self { stream: BufReader::new(stream) })
     }
 
-    /// The answer's code and body, or nothing if the server is gone.
+    /// Sends a request; returns the status code and the body, or `None` if the server is gone.
     pub(crate) fn ask(&mut self, method: &str, path: &str) -> Option<(u16, Value)> {
         self.ask_with(method, path, "")
     }
 
-    /// How long to wait for an answer.
+    /// Sets the timeout for an answer.
     #[allow(dead_code)] // each suite uses a part of it
     pub(crate) fn wait_at_most(&self, limit: Duration) -> Option<()> {
         self.stream.get_ref().set_read_timeout(Some(limit)).ok()
     }
 
-    /// The same with header lines, each ended by CR LF.
+    /// Sends a request with additional header lines, each ended by CR LF.
     pub(crate) fn ask_with(
         &mut self,
         method: &str,

@@ -1,15 +1,16 @@
-//! A durable mount: tests of `tests/mounted`, run again on mounts with `--data`.
+//! A durable mount: the tests of `tests/mounted`, run again on mounts with `--data`.
 //!
-//! Not all of them: answers come a sync later, as those of a server do, and some programs there
-//! look in between. In `wait_file.rs` one reads without blocking in the moment in which its lock
-//! comes, in `flock.rs` one removes a file in the moment in which another's close gives it back.
+//! Some tests are left out: the answers of a durable mount come after a sync, as those of a server
+//! do, and some test programs look in between. A program in `wait_file.rs` does a non-blocking read
+//! at the moment in which its lock is granted, and one in `flock.rs` removes a file at the moment
+//! in which another program's close releases it.
 
-// The harness is that of all mounts; not all of it is needed here.
+// The harness is shared with other suites; this one does not use all of it.
 #![allow(dead_code)]
-// Programs in other languages stand in the tests as they are, whatever their quotes.
+// Programs in other languages keep their raw string delimiters, whether they contain quotes or not.
 #![allow(clippy::needless_raw_string_hashes)]
 
-/// The mounts keep all in a log.
+/// Whether the mounts keep their state in a data directory (`--data`).
 pub(crate) const DURABLE: bool = true;
 
 #[path = "../mounted/harness.rs"]

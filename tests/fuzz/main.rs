@@ -1,7 +1,7 @@
-//! Input that nobody thinks of, for whatever reads bytes: names, durations, the journal, and what
-//! crosses between a remote door and its server.
+//! Property tests of everything that parses bytes or text: names, durations, the journal and
+//! snapshots of the engine, and the batches and events between a client and its server.
 //!
-//! The parsers that belong to one layer (messages, requests) have theirs beside them.
+//! Parsers that belong to a single layer (messages, requests) have such tests in their own modules.
 
 use latchfs::engine::command::{Annotate, EndSession};
 use latchfs::engine::details::{Patch, TextPatch};
@@ -22,7 +22,7 @@ use latchfs::time::{Span, Time, Wall};
 use proptest::prelude::*;
 use std::sync::Arc;
 
-/// Names of which some are good, and many nearly.
+/// Generates byte strings of which some are valid names, and many almost are.
 fn nearly_names() -> impl Strategy<Value = Vec<u8>> {
     let text = r"(\.latchfs|\.\.|\.|/|[a-z]{1,8}|é|\x7f|\n){0,8}".prop_map(String::into_bytes);
     let long = (0..6_usize, 250..260_usize, any::<bool>()).prop_map(|(parts, bytes, slash)| {
@@ -145,7 +145,7 @@ fn decode_engine(bytes: &[u8]) -> Result<Engine, codec::Malformed> {
     codec::decode_engine(codec::FORMAT_VERSION, bytes)
 }
 
-/// An engine that has seen these commands, one a second or so.
+/// Returns an engine that has applied these commands, each after the given time in milliseconds.
 fn lived(commands: &[(u64, Command)]) -> Engine {
     let mut engine = Engine::new(Rules::default());
     let (mut at, mut events) = (Time::ZERO, vec![]);
@@ -212,7 +212,7 @@ fn told(commands: &[(u64, Command)]) -> (BatchResponse, Frame) {
 
 proptest! {
     #[test]
-    fn any_bytes_are_a_name_or_none(bytes in nearly_names()) {
+    fn a_name_is_accepted_exactly_if_it_is_valid(bytes in nearly_names()) {
         let good = |part: &str| {
             (1..=255).contains(&part.len()) && part != "." && part != ".."
                 && !part.chars().any(char::is_control)
@@ -228,7 +228,7 @@ proptest! {
     }
 
     #[test]
-    fn any_text_is_a_duration_or_none(
+    fn a_ttl_is_accepted_exactly_if_it_is_within_bounds(
         text in r"[-+]?([0-9]{0,22}(\.[0-9]{0,22})?[hmsnu ]{0,2}){0,4}",
     ) {
         let span = parse_span(&text);
@@ -240,7 +240,7 @@ proptest! {
     }
 
     #[test]
-    fn a_duration_says_what_its_parts_say(
+    fn a_duration_is_the_sum_of_its_parts(
         (h, m, s) in (0..30_u64, 0..60_u64, 0..60_u64),
         ms in 0..1000_u64,
     ) {
@@ -250,7 +250,7 @@ proptest! {
     }
 
     #[test]
-    fn a_span_is_read_as_it_is_shown_or_a_little_longer(
+    fn a_formatted_span_parses_to_itself_or_slightly_more(
         nanos in 0..200_000_000_000_000_u64,
         exact in 0..200_000_u64,
     ) {
@@ -265,7 +265,7 @@ proptest! {
     }
 
     #[test]
-    fn any_bytes_are_a_command_or_none(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+    fn arbitrary_bytes_decode_canonically(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
         if let Ok((at, command)) = decode_command(&bytes) {
             let mut again = vec![];
             codec::encode_command(at, &command, &mut again);
@@ -276,7 +276,7 @@ proptest! {
     }
 
     #[test]
-    fn a_damaged_command_is_another_or_none(
+    fn a_damaged_command_is_rejected_or_decodes_canonically(
         command in command(),
         at in any::<u64>(),
         place in any::<prop::sample::Index>(),
@@ -297,7 +297,7 @@ proptest! {
     }
 
     #[test]
-    fn a_damaged_engine_is_another_or_none(
+    fn a_damaged_snapshot_is_rejected_or_decodes_canonically(
         commands in proptest::collection::vec((0..20_000_u64, command()), 0..60),
         place in any::<prop::sample::Index>(),
         bit in 0..8,
@@ -316,8 +316,9 @@ proptest! {
     }
 
     #[test]
-    fn any_bytes_cross_or_do_not(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
-        // With the right version half of the time, or little would be read at all.
+    fn any_message_decodes_canonically(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
+        // Half of the inputs start with the right version; otherwise the decoder would read hardly
+        // more than the first byte.
         for bytes in [bytes.clone(), [&[batch_messages::VERSION], &bytes[..]].concat()] {
             if let Ok(batch) = decode_batch(&bytes) {
                 prop_assert_eq!(encode_batch(&batch), &bytes[..], "there is one way");
@@ -334,7 +335,7 @@ proptest! {
     }
 
     #[test]
-    fn a_damaged_batch_is_another_or_none(
+    fn a_damaged_batch_is_rejected_or_decodes_canonically(
         batch in batch(),
         place in any::<prop::sample::Index>(),
         bit in 0..8,
@@ -351,7 +352,7 @@ proptest! {
     }
 
     #[test]
-    fn what_a_server_tells_arrives_or_does_not(
+    fn a_damaged_response_is_rejected_or_decodes_canonically(
         commands in proptest::collection::vec((0..20_000_u64, command()), 0..40),
         place in any::<prop::sample::Index>(),
         bit in 0..8,
@@ -366,7 +367,7 @@ proptest! {
         if let Ok(told) = decode_told(&bytes) {
             prop_assert_eq!(encode_told(&told), bytes);
         }
-        // Two frames, which arrive in two parts cut anywhere.
+        // Two frames that arrive in two parts, cut anywhere, are decoded like whole ones.
         let whole = [encode_frame(&frame), encode_frame(&frame)].concat();
         let cut = cut.index(whole.len());
         let (mut got, mut read) = (whole[..cut].to_vec(), vec![]);

@@ -1,5 +1,5 @@
-//! Bounds of what one request may hold: each length that a batch can say, one below and one over,
-//! and the memory of the bodies of many requests together.
+//! Bounds on one request: each length field of a batch at its maximum and one above, and the memory
+//! that the bodies of many requests take together.
 
 use crate::floods::{
     FLOOD_KIB, acquire, ask, beside_victim, peak_kib, send, serves_the_victim, start, submit,
@@ -22,7 +22,7 @@ use std::net::TcpStream;
 use std::os::unix::fs::PermissionsExt as _;
 use std::time::Duration;
 
-/// A command with a part of so many bytes, or so many parts.
+/// Returns a command in which `part` has `count` bytes, or `count` elements for a list.
 fn with_part(part: &str, count: usize) -> Submission {
     let text = || "x".repeat(count);
     let of = |patch| match acquire("eve", "short") {
@@ -49,8 +49,8 @@ fn with_part(part: &str, count: usize) -> Submission {
     Submission { key, op }
 }
 
-/// Each part of a command in a batch has a bound: it is taken, one more is refused, and nothing is
-/// done.
+/// Each part of a command in a batch has a bound: the maximum is accepted, one more is refused, and
+/// the refused command has no effect.
 #[test]
 fn every_length_in_a_batch_has_a_bound() {
     let server = start();
@@ -78,14 +78,15 @@ fn every_length_in_a_batch_has_a_bound() {
     }
 }
 
-/// The reason of a steal, the name of a lock and a client can't be too long in a program: here the
-/// bytes of a batch are changed so that they say one byte more. The whole batch is refused.
+/// Rust types keep the reason of a steal, a lock name and a client name within their bounds, so the
+/// test edits an encoded batch to make one of them a byte too long. The server refuses the whole
+/// batch.
 #[test]
-fn a_text_of_a_batch_that_is_too_long_is_no_batch() {
+fn a_batch_with_a_text_over_its_bound_is_refused() {
     let server = start();
     ask(&server, 1, vec![submit(acquire("eve", "held"))]);
     let reason = "r".repeat(NOTE_BYTES_MAX);
-    // Four parts of at most 255 bytes make the longest name.
+    // The longest lock name consists of four components of at most 255 bytes.
     let name =
         ["n".repeat(255), "n".repeat(255), "n".repeat(255), "n".repeat(256 - 3 + 2)].join("/");
     let name = &name[..1_024.min(name.len())];
@@ -112,7 +113,7 @@ fn a_text_of_a_batch_that_is_too_long_is_no_batch() {
         ("client", &*client, steal("eve", &client, "why")),
     ] {
         assert_eq!(send(&server, &batch).0, 200, "{part} of {} bytes", text.len());
-        // The length, seven bits a byte, stands before the text.
+        // The length precedes the text, encoded with seven bits per byte.
         let length = |count: usize| vec![count as u8 & 0x7f | 0x80, (count >> 7) as u8];
         let said = [&length(text.len())[..], text.as_bytes()].concat();
         let at = batch.windows(said.len()).position(|window| window == said).expect("it is there");
@@ -126,10 +127,10 @@ fn a_text_of_a_batch_that_is_too_long_is_no_batch() {
     }
 }
 
-/// The caller of a command is never read from a request; it is the name of a token, which has a
-/// bound where tokens are read.
+/// The caller of a command is never read from a request: it is the name of a token, whose length is
+/// checked when the token file is read.
 #[test]
-fn the_name_of_a_caller_has_a_bound() {
+fn token_names_have_a_bound() {
     let scratch = Scratch::new();
     let path = scratch.path().join("tokens.toml");
     let serve = |length: usize| {
@@ -151,11 +152,11 @@ fn the_name_of_a_caller_has_a_bound() {
     assert!(code != Some(0) && said.contains("255"), "{said}");
 }
 
-/// Hundreds of connections, each in the middle of the longest batch, and of the longest request of
-/// the API: only so many are read at a time, and the others are refused before a byte of them is
-/// kept.
+/// Hundreds of connections each send the longest batch or the longest API request without its last
+/// byte. The server reads a limited number of bodies at a time and refuses the others before it
+/// keeps a byte of them.
 #[test]
-fn long_bodies_of_many_requests_share_one_memory() {
+fn bodies_of_many_requests_share_one_memory_bound() {
     let server = start();
     serves_the_victim(&server);
     let before = peak_kib(server.pid());
@@ -170,7 +171,7 @@ fn long_bodies_of_many_requests_share_one_memory() {
              content-length: {length}\r\n\r\n"
         );
         let _ = stream.write_all(head.as_bytes());
-        // All but the last byte, or what is read of it.
+        // All bytes but the last one, or as many as the server reads.
         let _ = stream.write_all(&vec![b' '; length - 1]);
         stream
     };

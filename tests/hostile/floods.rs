@@ -1,4 +1,5 @@
-//! Floods: a client that sends batches which would take much memory, and a server that answers so.
+//! Floods: a client that sends batches which would take much memory, and a server that floods its
+//! clients with such answers.
 
 use crate::mount_floods::victim;
 use crate::mounted_harness::{Behind, Setup};
@@ -25,32 +26,32 @@ use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::thread;
 use std::time::Duration;
 
-/// The limit for the memory that a flood may add to a process.
+/// The maximum memory in KiB that a flood may add to a process.
 pub(crate) const FLOOD_KIB: u64 = 64 << 10;
 
-/// A client that gets no answer says so within this.
+/// A client that gets no answer reports that within this time.
 pub(crate) const CLIENT_LIMIT: Duration = Duration::from_secs(20);
 
-/// A server of which anybody may ask anything.
+/// Starts a server without access control: any client may send any request.
 pub(crate) fn start() -> Server {
     Server::listen(&["--state", "none", "--grant-at-once"])
 }
 
-/// The most memory that a process has taken, in KiB; 0 when it has ended.
+/// Returns the peak memory (`VmHWM`) of a process in KiB, or 0 after it has ended.
 pub(crate) fn peak_kib(pid: i32) -> u64 {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
     line.and_then(|line| line.trim().strip_suffix(" kB")?.parse().ok()).unwrap_or_default()
 }
 
-/// Whether a process runs the program already. Between fork and exec a child has the memory of the
-/// process that started it, which here is all that the tests of this suite take.
+/// Whether a process runs latchfs already. Between fork and exec a child shares the memory of its
+/// parent, which here is the memory of all tests of this suite.
 fn runs_latchfs(pid: u32) -> bool {
     let program = fs::read_link(format!("/proc/{pid}/exe"));
     program.is_ok_and(|program| program == Path::new(LATCHFS))
 }
 
-/// The code and the body of the answer to a batch of these bytes.
+/// Sends a batch of these bytes; returns the status code and the body of the answer.
 pub(crate) fn send(server: &Server, batch: &[u8]) -> (u16, Vec<u8>) {
     let address = server.url.strip_prefix("http://").expect("plain HTTP");
     let mut stream = TcpStream::connect(address).expect("it listens");
@@ -59,7 +60,7 @@ pub(crate) fn send(server: &Server, batch: &[u8]) -> (u16, Vec<u8>) {
     let head = "POST /door/v1/ask HTTP/1.1\r\nhost: x\r\nconnection: close\r\n";
     let head = format!("{head}content-length: {length}\r\n\r\n");
     stream.write_all(head.as_bytes()).expect("it reads");
-    // It may have refused the body already.
+    // The server may have refused the body already.
     let _ = stream.write_all(batch);
     let mut answer = Vec::new();
     let _ = stream.read_to_end(&mut answer);
@@ -75,7 +76,7 @@ pub(crate) fn ask(server: &Server, from: u64, asks: Vec<BatchItem>) -> Vec<ItemR
     decode_told(&body).expect("an answer").replies
 }
 
-/// The victim beside the flood is served within a second.
+/// Checks that the victim beside the flood is served within a second.
 #[track_caller]
 pub(crate) fn serves_the_victim(server: &Server) {
     prompt("the victim's requests", || {
@@ -100,9 +101,10 @@ pub(crate) fn submit(op: Op) -> BatchItem {
     BatchItem::Submit(Submission { key: None, op })
 }
 
-/// Two million parts of one byte each are refused before there is a place for any of them.
+/// A batch of two million parts of one byte each is refused before memory for any of them is
+/// allocated.
 #[test]
-fn a_batch_of_many_parts_takes_no_memory() {
+fn a_refused_batch_of_many_parts_takes_no_memory() {
     let server = start();
     serves_the_victim(&server);
     let before = peak_kib(server.pid());
@@ -114,7 +116,7 @@ fn a_batch_of_many_parts_takes_no_memory() {
         session: None,
         asks: vec![BatchItem::Now],
     });
-    // The last two bytes are the count of the parts and the only one.
+    // The last two bytes of the batch are the number of its parts and the single part.
     let part = batch.pop().expect("a part");
     batch.pop();
     for shift in (0..21).step_by(7) {
@@ -136,9 +138,9 @@ fn a_batch_of_many_parts_takes_no_memory() {
     assert!(grown < FLOOD_KIB, "{grown} KiB for batches that are refused");
 }
 
-/// A note that the API refuses is refused here as well, and a listing goes on to work.
+/// A note that the HTTP API refuses is refused in a batch as well, and listings still work.
 #[test]
-fn a_batch_leaves_no_long_notes() {
+fn notes_in_a_batch_have_a_bound() {
     let server = start();
     let long = "x".repeat(1 << 20);
     let mut refused = 0;
@@ -171,7 +173,8 @@ fn a_batch_leaves_no_long_notes() {
     assert!(code == Some(0) && said.contains("eve/7") && !said.contains("eve/7x"), "{said}");
 }
 
-/// A sender's last answer is kept for a repeat, but not those of thousands of invented senders.
+/// The server keeps the last answer of each sender for a repeated request, but the memory for it is
+/// bounded: thousands of invented senders don't exhaust it.
 #[test]
 fn answers_for_invented_senders_have_a_bound() {
     let server = start();
@@ -182,7 +185,7 @@ fn answers_for_invented_senders_have_a_bound() {
         ask(&server, 1_000 + block, asks);
     }
     let list = || BatchItem::List(List { prefix: "eve/".to_owned(), after: None, limit: 1_024 });
-    // Warm: one answer, and one that is as long as an answer may be.
+    // Warm-up: one request before the first reading of the memory.
     ask(&server, 1, vec![list()]);
     let before = peak_kib(server.pid());
     for from in 0..150 {
@@ -190,7 +193,7 @@ fn answers_for_invented_senders_have_a_bound() {
         let [ItemReply::Listed(page)] = &replies[..] else { panic!("no page") };
         assert_eq!(page.items.len(), 1_000);
     }
-    // Many pages in one batch share what one page may have.
+    // Several pages in one batch share the limit of one page.
     let replies = ask(&server, 3_000, (0..256).map(|_| list()).collect());
     let items = |reply: &ItemReply| match reply {
         ItemReply::Listed(page) => page.items.len(),
@@ -205,11 +208,11 @@ fn answers_for_invented_senders_have_a_bound() {
     assert!(grown < FLOOD_KIB, "{grown} KiB for senders that nobody has seen before");
 }
 
-/// A server that answers every batch with millions of empty parts makes no client take much
-/// memory, nor does one that never stops; and no depth of an answer overflows the stack. A mount of
-/// another server on the same machine is served meanwhile.
+/// A server that answers each batch with millions of empty parts, or with an endless body, does not
+/// make a client take much memory, and a deeply nested answer does not overflow the stack. A mount
+/// of another server on the same machine is served meanwhile.
 #[test]
-fn a_hostile_server_takes_no_memory_of_its_clients() {
+fn flood_of_a_hostile_server_takes_no_memory_of_its_clients() {
     let mount = Setup::new().behind(Behind::Server).start();
     let stamp = Stamp {
         engine: 9,
@@ -221,12 +224,13 @@ fn a_hostile_server_takes_no_memory_of_its_clients() {
     let parts = encode_told(&BatchResponse { stamp, replies: vec![ItemReply::Now; 1 << 20] });
     let mut bytes = parts.clone();
     bytes.resize(256 << 20, 5);
-    // The same with 16 times as many parts: three bytes before them are their count.
+    // The same parts 16 times: the three bytes before them are their number.
     let mut many = parts.clone();
     many.truncate(parts.len() - (1 << 20) - 3);
     many.extend([0x80, 0x80, 0x80, 0x08]);
     many.resize(many.len() + (16 << 20), 5);
-    // A replay of a replay of a replay: each is two bytes before what it repeats, and one behind.
+    // Nested replays: each level adds two bytes before the outcome that it repeats, and one after
+    // it.
     let replay = Replay { at: Time::ZERO, first: Outcome::Settled, ends: None };
     let replay = ItemReply::Answered(Ok(Outcome::Replayed(Box::new(replay))));
     let mut nested = encode_told(&BatchResponse { stamp, replies: vec![replay] });
@@ -238,7 +242,7 @@ fn a_hostile_server_takes_no_memory_of_its_clients() {
     for (name, body) in bodies {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let url = format!("http://{}", listener.local_addr().expect("bound"));
-        // It ends with the test.
+        // The thread ends with the test.
         thread::spawn(move || {
             for stream in listener.incoming().flatten() {
                 flood(stream, &body);
@@ -251,8 +255,8 @@ fn a_hostile_server_takes_no_memory_of_its_clients() {
     }
 }
 
-/// A client at work: its exit code, what it said, the most memory that it took, in KiB, and for how
-/// long it ran.
+/// The result of a client process: its exit code, its standard error, its peak memory in KiB, and
+/// its running time.
 pub(crate) struct Client {
     pub(crate) code: Option<i32>,
     pub(crate) said: String,
@@ -260,15 +264,15 @@ pub(crate) struct Client {
     pub(crate) took: Duration,
 }
 
-/// Runs the program to its end, or kills it at `limit`; then there is no code.
+/// Runs a client to its end, or kills it at `limit`; a killed client has no exit code.
 pub(crate) fn run_client(limit: Duration, args: &[&str]) -> Client {
-    // On a busy machine a short run ends before its memory is read once.
+    // On a busy machine a short run may end before its memory is read once.
     const RUNS_MAX: usize = 5;
     let mut runs = (0..RUNS_MAX).map(|_| run_client_once(limit, args));
     runs.find(|run| run.peak > 0).expect("one of five runs lasts until its memory is read")
 }
 
-/// Runs a client once. Its peak is 0 if it ended before its memory was read.
+/// Runs a client once. The peak is 0 if the client ended before its memory was read.
 fn run_client_once(limit: Duration, args: &[&str]) -> Client {
     const LOOKS_MAX: usize = 3_000;
     let begun = boot_now();
@@ -291,7 +295,7 @@ fn run_client_once(limit: Duration, args: &[&str]) -> Client {
     Client { code: status.code(), said, peak, took }
 }
 
-/// Does `work` while a victim works beside it.
+/// Runs `work`, and `victim` again and again until `work` has ended.
 pub(crate) fn beside_victim<T: Send>(victim: impl Fn(), work: impl FnOnce() -> T + Send) -> T {
     let (done, ended) = channel();
     thread::scope(|scope| {
@@ -311,13 +315,13 @@ pub(crate) fn beside_victim<T: Send>(victim: impl Fn(), work: impl FnOnce() -> T
     })
 }
 
-/// Answers the first request of a connection.
+/// Reads the first request of a connection and answers it with `body`.
 fn flood(mut stream: TcpStream, body: &[u8]) {
     let mut request = [0; 4_096];
     let _ = stream.read(&mut request);
     let length = body.len();
     let head = format!("HTTP/1.1 200 OK\r\ncontent-length: {length}\r\n\r\n");
-    // The client may have had enough before the end.
+    // The client may close the connection before the end.
     let _ = stream.write_all(head.as_bytes());
     let _ = stream.write_all(body);
 }

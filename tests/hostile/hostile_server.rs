@@ -1,6 +1,6 @@
-//! A hostile server: every client of it says in bounded time that it got no answer, and takes
-//! little memory, whatever the server sends. A victim, a mount of another server on the same
-//! machine, is served meanwhile.
+//! A hostile server: whatever it sends, each client reports in bounded time that it got no answer,
+//! and takes little memory. A mount of another server on the same machine, the victim, is served
+//! meanwhile.
 
 use crate::floods::{CLIENT_LIMIT, Client, FLOOD_KIB, beside_victim, peak_kib, run_client};
 use crate::mount_floods::victim;
@@ -17,28 +17,28 @@ use std::sync::{Arc, Mutex as Guarded};
 use std::thread;
 use std::time::Duration;
 
-/// How a server answers every request of a connection.
+/// How a hostile server answers each request of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Attack {
     /// A body of a gigabyte.
     HugeBody,
-    /// Parts without an end.
+    /// Endless chunks.
     EndlessParts,
-    /// Headers without an end.
+    /// Endless headers.
     EndlessHeaders,
-    /// Answers before the answer, without an end.
+    /// Endless interim answers (100 Continue).
     EndlessContinue,
-    /// An error whose body is JSON as deep as it is long.
+    /// An error whose body is JSON with one level of nesting per byte.
     DeepJson,
-    /// JSON of as many numbers as fit.
+    /// A JSON array with as many numbers as fit.
     WideJson,
-    /// A length that is none.
+    /// A content length that is too large to parse.
     NoLength,
-    /// Less than its length says, and then nothing.
+    /// A body shorter than its content length, and then silence.
     HalfAnswer,
-    /// Events without an end, to whatever is asked.
+    /// An endless event stream, whatever the request was.
     EndlessEvents,
-    /// The beginning of an event of four gigabytes.
+    /// The beginning of an event that claims a length of four gigabytes.
     HugeEvent,
 }
 
@@ -100,7 +100,7 @@ impl Attack {
         }
     }
 
-    /// Answers the requests of a connection so, until the client ends it.
+    /// Answers the requests of a connection with this attack until the client closes it.
     fn answer(self, mut stream: TcpStream) {
         let _ = stream.set_write_timeout(Some(CLIENT_LIMIT));
         let (first, again, times) = self.bytes();
@@ -128,7 +128,7 @@ fn stamp() -> Stamp {
     }
 }
 
-/// As many events as one frame may have.
+/// Returns as many events as one frame may hold.
 fn events() -> Vec<(u64, Event)> {
     let event = |number| {
         let what = EventKind::SessionKept { session: SessionId::named(number) };
@@ -137,23 +137,23 @@ fn events() -> Vec<(u64, Event)> {
     (1..=1_024).map(event).collect()
 }
 
-/// A server that passes everything on to a good one, until it turns.
+/// A server that proxies to a good server until it turns hostile.
 struct Turncoat {
     url: String,
     attack: Arc<Guarded<Option<Attack>>>,
-    /// The connections that are passed on.
+    /// The connections that are proxied at present.
     passed: Arc<Guarded<Vec<TcpStream>>>,
 }
 
 impl Turncoat {
-    /// Passes on to `server`; without one it is hostile from the beginning.
+    /// Starts a proxy to `server`; without a server nothing answers until an attack is set.
     fn start(server: Option<&str>) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let url = format!("http://{}", listener.local_addr().expect("bound"));
         let to = server.map(|url| url.strip_prefix("http://").expect("plain HTTP").to_owned());
         let (attack, passed) = (Arc::default(), Arc::default());
         let turncoat = Self { url, attack: Arc::clone(&attack), passed: Arc::clone(&passed) };
-        // It ends with the test.
+        // The threads end with the test.
         thread::spawn(move || {
             for stream in listener.incoming().flatten() {
                 let (how, to) = (*attack.lock().expect("no panic"), to.clone());
@@ -168,7 +168,8 @@ impl Turncoat {
         turncoat
     }
 
-    /// From now on it answers so, or is good again.
+    /// Answers with `attack` from now on, or proxies again if it is `None`, and closes all
+    /// connections.
     fn turn(&self, attack: Option<Attack>) {
         *self.attack.lock().expect("no panic") = attack;
         for stream in self.passed.lock().expect("no panic").drain(..) {
@@ -192,10 +193,10 @@ fn pass_on(stream: TcpStream, to: &str, passed: &Guarded<Vec<TcpStream>>) {
     let _ = forth.join();
 }
 
-/// Each command, with each answer: it ends by itself, with a sentence and the code that there was
-/// no answer.
+/// Each client command against each attack ends by itself with an error message and the exit code
+/// for a missing answer.
 #[test]
-fn commands_at_a_hostile_server_say_so_and_take_no_memory() {
+fn commands_against_a_hostile_server_fail_in_time_and_take_no_memory() {
     let good = Setup::new().behind(Behind::Server).start();
     let commands: [&[&str]; 5] = [
         &["run", "--try", "build", "--", "true"],
@@ -232,10 +233,10 @@ fn commands_at_a_hostile_server_say_so_and_take_no_memory() {
     }
 }
 
-/// A mount whose server turns hostile: its daemon takes little memory, programs in it are told that
-/// there is no answer, a `latchfs::Mutex` as well, and all goes on when the server is good again.
+/// A mount whose server turns hostile: the daemon takes little memory, programs and a
+/// `latchfs::Mutex` get an error, and everything works again when the server behaves.
 #[test]
-fn a_mount_of_a_hostile_server_says_so_and_takes_no_memory() {
+fn a_mount_of_a_hostile_server_fails_in_time_and_takes_no_memory() {
     let real = Server::start(&[]);
     let good = Setup::new().behind(Behind::Server).start();
     let halves = Attack::ALL.chunks(Attack::ALL.len() / 2);
@@ -251,11 +252,11 @@ fn a_mount_of_a_hostile_server_says_so_and_takes_no_memory() {
     beside_victim(|| victim(&good), attack_all);
 }
 
-/// Mounts the locks of a server that turns, once for each of `attacks`.
+/// Mounts a server that turns hostile, and makes it turn once for each of `attacks`.
 fn attack_a_mount(real: &str, attacks: &[Attack]) {
     let server = Turncoat::start(Some(real));
     let m = Setup::new().no_state().with(&format!("--server {}", server.url)).start();
-    // The mounts have their locks of one server.
+    // Two mounts share the locks of one server, so each uses a lock of its own.
     let own = m.dir().join(format!("{:?}", attacks[0]));
     let works = || fs::create_dir(&own).and_then(|()| fs::remove_dir(&own));
     works().expect("the server is good");
@@ -271,7 +272,7 @@ fn attack_a_mount(real: &str, attacks: &[Attack]) {
     }
 }
 
-/// Tries what programs do in a mount; each says within the limit that it can't be done.
+/// Tries typical operations in a mount; each must fail within the limit.
 fn try_all(m: &Mount) -> Result<(), String> {
     let in_time = |what: &str, tried: &dyn Fn() -> bool| {
         let begun = boot_now();

@@ -1,5 +1,5 @@
-//! A hostile client of the line port: a web page, lines without end, bytes that are no lines,
-//! thousands of connections, answers that nobody reads, and followers that answer wrongly.
+//! A hostile client of the line port: a web page, endless lines, binary data, thousands of
+//! connections, unread answers, and followers with wrong answers.
 
 use crate::floods::{FLOOD_KIB, peak_kib};
 use crate::patience::prompt;
@@ -12,7 +12,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::thread;
 use std::time::Duration;
 
-/// A server under attack, and what it took before.
+/// A server under attack, and its peak memory in KiB before the attack.
 struct Target {
     lines: Lines,
     before: u64,
@@ -27,7 +27,8 @@ impl Target {
         target
     }
 
-    /// The victim beside the attack takes a lock, is seen to hold it, and gives it back.
+    /// Checks that the victim beside the attack acquires a lock, sees that it holds it, and
+    /// releases it.
     #[track_caller]
     fn serves_the_victim(&self) {
         prompt("the victim's requests", || {
@@ -54,9 +55,10 @@ impl Target {
     }
 }
 
-/// A page has the browser send a request whose body has lines. Before, each of them was obeyed.
+/// A web page makes the browser send an HTTP request whose body contains commands of the line
+/// protocol. An earlier version executed each of them.
 #[test]
-fn a_request_of_a_browser_is_not_obeyed() {
+fn browser_requests_are_not_executed() {
     let target = Target::start(&[]);
     let follower = TcpListener::bind("127.0.0.1:0").expect("a port");
     follower.set_nonblocking(true).expect("a flag");
@@ -79,13 +81,12 @@ fn a_request_of_a_browser_is_not_obeyed() {
     target.has_grown_little();
 }
 
-/// A line that never ends is cut off, however many send one, and bytes that are no lines change
-/// nothing.
+/// An endless line is cut off, even if many connections send one, and binary data changes nothing.
 #[test]
 fn endless_lines_and_binary_bytes_take_no_memory() {
     let target = Target::start(&[]);
     let endless = vec![b'x'; 16 << 20];
-    // Each byte value, in an order without a pattern that a line has.
+    // Each byte value, in an order that resembles no line.
     let binary: Vec<u8> =
         (0..4_u32 << 20).map(|n| (n.wrapping_mul(2_654_435_761) >> 13) as u8).collect();
     thread::scope(|scope| {
@@ -101,7 +102,7 @@ fn endless_lines_and_binary_bytes_take_no_memory() {
                         let _ = answers.read_to_end(&mut said);
                         said
                     });
-                    // It has had enough before the end.
+                    // The server may close the connection before the end.
                     let _ = stream.write_all(bytes);
                     let _ = stream.shutdown(std::net::Shutdown::Write);
                     let said = reading.join().expect("it reads");
@@ -119,9 +120,9 @@ fn endless_lines_and_binary_bytes_take_no_memory() {
     target.has_grown_little();
 }
 
-/// Two thousand connections, each in the middle of a line.
+/// Two thousand connections, each in the middle of a line, don't keep the victim from its answer.
 #[test]
-fn two_thousand_connections_leave_the_victim_its_answer() {
+fn two_thousand_connections_do_not_delay_the_victim() {
     may_open_files(4_096);
     let target = Target::start(&[]);
     let held: Vec<TcpStream> = (0..2_000)
@@ -138,7 +139,7 @@ fn two_thousand_connections_leave_the_victim_its_answer() {
     });
     target.has_grown_little();
     assert_eq!(target.lines.ask("OWN,build,x"), "NONE");
-    // Without its end a line is none.
+    // A line without its end is not executed.
     drop(held);
     eventually("all are gone", || {
         (target.lines.metric("latchfs_line_connections")? == 0).then_some(())
@@ -146,10 +147,10 @@ fn two_thousand_connections_leave_the_victim_its_answer() {
     assert_eq!(target.lines.ask("OWN,build,x"), "NONE");
 }
 
-/// Requests are sent as fast as they go, and nobody reads the answers: the server reads no more
-/// than it can answer, and ends the connection.
+/// Clients send requests as fast as they can and never read the answers: the server reads only as
+/// many requests as it can answer, and closes the connection.
 #[test]
-fn answers_that_nobody_reads_are_not_kept() {
+fn unread_answers_are_not_buffered() {
     let target = Target::start(&[]);
     let name = "n".repeat(200);
     let client = "c".repeat(250);
@@ -161,7 +162,7 @@ fn answers_that_nobody_reads_are_not_kept() {
                 scope.spawn(|| {
                     let mut stream = target.raw();
                     let mut sent = 0;
-                    // A server that read on would take a gigabyte of each.
+                    // A server that read on would take a gigabyte from each connection.
                     while sent < 1 << 30 {
                         match stream.write(asked.as_bytes()) {
                             Ok(count) => sent += count,
@@ -197,10 +198,11 @@ secret = "the secret of the operator"
 clients = ["*"]
 "#;
 
-/// A caller that may not see every lock has the server connect nowhere. One that may has it tell so
-/// many followers, and no more; their answers are read no further than an ACK goes.
+/// A caller that may not see all locks can't make the server connect anywhere. A caller that may
+/// registers a limited number of followers, and of the answer of a follower the server reads no
+/// more than an ACK takes.
 #[test]
-fn followers_are_bounded_and_what_they_say_is_too() {
+fn followers_and_their_answers_are_bounded() {
     let scratch = Scratch::new();
     let path = scratch.path().join("tokens.toml");
     fs::write(&path, TOKENS).expect("a fresh directory");
@@ -229,7 +231,7 @@ fn followers_are_bounded_and_what_they_say_is_too() {
     serves_the_victim();
     let nobody = unreached.accept().expect_err("nobody was sent there");
     assert_eq!(nobody.kind(), ErrorKind::WouldBlock);
-    // Half of the followers say nothing, the others never stop.
+    // Half of the followers never answer; the others never stop.
     let followers: Vec<TcpListener> =
         (0..80).map(|_| TcpListener::bind("127.0.0.1:0").expect("a port")).collect();
     let mut answers = Vec::new();
@@ -237,7 +239,7 @@ fn followers_are_bounded_and_what_they_say_is_too() {
         let address = follower.local_addr().expect("bound");
         if number % 2 == 0 {
             let follower = follower.try_clone().expect("a descriptor");
-            // It ends with the test.
+            // The thread ends with the test.
             thread::spawn(move || {
                 for mut stream in follower.incoming().flatten() {
                     let words = vec![b'A'; 1 << 20];
@@ -250,7 +252,7 @@ fn followers_are_bounded_and_what_they_say_is_too() {
     }
     let count = |word: &str| answers.iter().filter(|answer| *answer == word).count();
     assert_eq!(count("REGISTERED") + count("ERROR"), 80, "{answers:?}");
-    // Some were dropped meanwhile, which made room.
+    // The server dropped some followers meanwhile, which made room for others.
     assert!((64..80).contains(&count("REGISTERED")), "{answers:?}");
     let told = |talk: &mut Talk| talk.ask("OWN,victim,ann");
     assert_eq!(told(&mut ops()), "NONE");
@@ -259,7 +261,7 @@ fn followers_are_bounded_and_what_they_say_is_too() {
     assert!(grown < FLOOD_KIB, "{grown} KiB for followers");
 }
 
-/// Raises the limit of open files of the test itself.
+/// Raises the limit of open files of the test process.
 #[allow(unsafe_code)]
 fn may_open_files(count: u64) {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };

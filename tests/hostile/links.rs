@@ -1,13 +1,14 @@
-//! A local user on root's mount who makes links: out of the mount, and more than can be served.
+//! A local user who makes links in root's mount: symbolic links out of the mount, and more hard
+//! links than can be served.
 
 use crate::mounted_harness::*;
 use latchfs::time::steady_now;
 use std::time::Duration;
 
-/// A victim beside the attack gets its right answer within this.
+/// A victim beside the attack gets its answer within this time.
 const VICTIM_LIMIT: Duration = Duration::from_secs(1);
 
-/// Bob takes and releases a lock of his own.
+/// Checks that Bob acquires and releases a lock of his own in time.
 #[track_caller]
 fn victim_is_served(m: &Mount) {
     let begun = steady_now();
@@ -16,9 +17,9 @@ fn victim_is_served(m: &Mount) {
     assert!(waited < VICTIM_LIMIT, "the victim waited {waited:?}");
 }
 
-/// `ln -s /root-only/file locks/nightly` by a user: what root then does to `nightly` as the
-/// README says reaches no file outside, whoever the symlink claims to belong to and in whatever
-/// directory it lies. Reading the symlink works, since that is all that symlink locks need.
+/// After `ln -s /root-only/file locks/nightly` by a user, operations of root on `nightly` as the
+/// README describes them reach no file outside of the mount, whatever owner and directory the
+/// symlink has. Reading the symlink works: symlink locks need no more.
 #[test]
 fn symlink_out_of_the_mount_is_not_followed() {
     let m = mount();
@@ -45,8 +46,8 @@ fn symlink_out_of_the_mount_is_not_followed() {
     victim_is_served(&m);
 }
 
-/// Thousands of hard links of one lock: refused beyond a bound with EMLINK, and everything that
-/// reaches all names of the inode goes on working.
+/// A lock can have a limited number of hard links: beyond the bound link(2) fails with EMLINK, and
+/// operations that reach all names of the inode still work.
 #[test]
 fn hard_links_are_bounded() {
     let m = mount();
@@ -72,9 +73,9 @@ fn hard_links_are_bounded() {
     victim_is_served(&m);
 }
 
-/// A lock below another's directory would keep that directory from being removed: it can be made
-/// only by those who may write to the directory, in every form. The holder removes its directory
-/// within a second, whatever was tried.
+/// A lock below the directory of another user would keep that directory from being removed. Only
+/// users that may write to the directory can make one, by whatever operation. The holder removes
+/// its directory within a second in any case.
 #[test]
 fn name_below_anothers_lock_is_refused() {
     let m = mount();
@@ -113,9 +114,10 @@ fn name_below_anothers_lock_is_refused() {
     victim_is_served(&m);
 }
 
-/// The holder opens its directory by chmod. A directory that is only shown belongs to nobody.
+/// The holder shares its directory by chmod. A directory that is shown only because locks lie below
+/// it belongs to nobody.
 #[test]
-fn directory_of_locks_is_shared_by_chmod() {
+fn chmod_shares_a_directory_of_locks() {
     let m = mount();
     m.sh_as(ALICE, "mkdir team && mkdir team/x").ok();
     m.sh_as(BOB, "mkdir team/y").fails();

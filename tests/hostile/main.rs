@@ -1,13 +1,14 @@
-//! Attacks on the running program: a hostile client, a hostile local user, a hostile server, a
-//! hostile web page. Each test asserts what the attacker gets and that a victim beside it gets its
-//! right answer within a second.
+//! Attacks on the running program by a hostile client, a local user, a server and a web page. Each
+//! test asserts the result of the attack, and that a victim beside it gets its right answer within
+//! a second.
 
 // The harnesses belong to other suites; each test here uses a part of them.
 #![allow(dead_code, unused_imports)]
-// Programs in other languages stand in the tests as they are, whatever their quotes.
+// Programs in other languages keep their raw string delimiters, whether they contain quotes or not.
 #![allow(clippy::needless_raw_string_hashes)]
 
-/// The servers and mounts under attack keep their state in a journal.
+/// Whether servers and mounts keep their state in a data directory (`--data`): here servers keep
+/// none, and mounts use the journal of `--state`.
 pub(crate) const DURABLE: bool = false;
 
 mod mount_port;
@@ -26,7 +27,7 @@ mod support;
 #[path = "../line/talk.rs"]
 mod talk;
 
-// By this name the modules of other suites know the harness of servers.
+// The harness modules of other suites refer to the harness of servers by this name.
 use server_harness as harness;
 
 mod bounds;

@@ -1,5 +1,5 @@
-//! A local user who takes what all users of root's mount share: waits, descriptors, memory, and the
-//! time of the daemon.
+//! A local user who exhausts the resources that all users of root's mount share: waits,
+//! descriptors, memory, and the time of the daemon.
 
 use crate::mounted_harness::{
     ALICE, BOB, Mount, PRELUDE, Setup, dedent, eventually, json, lines, memory_kb, mount, users,
@@ -15,14 +15,14 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::thread;
 use std::time::Duration;
 
-/// An attack lasts at most so long.
+/// The maximum duration of an attack.
 const ATTACK_LIMIT: Duration = Duration::from_secs(60);
 
 pub(crate) fn since(begun: Time) -> Duration {
     boot_now().since(begun).as_duration()
 }
 
-/// A Python program of some user, which says each stage of its attack in a line.
+/// A Python program that runs as some user and prints a line for each stage of its attack.
 pub(crate) struct Attacker {
     child: Child,
     said: Receiver<String>,
@@ -32,7 +32,8 @@ impl Attacker {
     /// Starts `program` in the mount point.
     pub(crate) fn start(m: &Mount, user: &str, program: &str) -> Self {
         users();
-        // The interpreter may lie where only root may look.
+        // The interpreter may lie in a directory that only root can read, so the program starts as
+        // root and changes its user.
         let become_user = format!(
             "me = pwd.getpwnam('{user}'); os.setgroups([]); os.setgid(me.pw_gid); \
              os.setuid(me.pw_uid)"
@@ -45,7 +46,8 @@ impl Attacker {
         Self { child, said }
     }
 
-    /// Waits for the line that begins with `stage`, while root works. Gives the rest of it.
+    /// Waits for the line that begins with `stage`, and returns the rest of it. Root's work is
+    /// checked meanwhile.
     #[track_caller]
     pub(crate) fn until(&self, m: &Mount, stage: &str) -> String {
         let begun = boot_now();
@@ -71,8 +73,8 @@ impl Drop for Attacker {
     }
 }
 
-/// Does root's usual work several times, each within the limit: takes a lock, looks at it, touches
-/// it, gives it back.
+/// Checks that root's usual work is done in time, several times: acquire a lock, stat it, renew it,
+/// release it.
 #[track_caller]
 pub(crate) fn victim(m: &Mount) {
     let works = || {
@@ -87,7 +89,7 @@ pub(crate) fn victim(m: &Mount) {
     }
 }
 
-/// Renews a lock, as `touch` does.
+/// Renews a lock, as touch(1) does.
 #[allow(unsafe_code)]
 fn touch(lock: &Path) {
     let path = CString::new(lock.as_os_str().as_bytes()).expect("no zeros");
@@ -96,9 +98,9 @@ fn touch(lock: &Path) {
     assert_eq!(done, 0, "root renews it: {}", std::io::Error::last_os_error());
 }
 
-/// Waits whose ends follow each other closely, so that answering one comes upon the next. How
-/// closely they must follow to nest depends on the machine: the test without a clock is
-/// `wakers_that_make_events_do_not_nest` of the library.
+/// Waits that time out shortly after each other, so that the answer to one coincides with the next
+/// timeout. Whether they nest depends on the speed of the machine; the unit test
+/// `wakers_that_make_events_do_not_nest` checks the same without a clock.
 const TIMED_WAITS: &str = r#"
     COUNT = 20_000
     ctl = os.open('.latchfs/ctl', os.O_RDWR)
@@ -117,12 +119,13 @@ const TIMED_WAITS: &str = r#"
     print('answered', conflicts, limits, flush=True)
 "#;
 
-/// Before, the daemon overflowed its stack, and one user could have as many waits as it wanted.
+/// In an earlier version the daemon overflowed its stack, and the number of waits of a user had no
+/// bound.
 #[test]
-fn timed_waits_through_one_file_all_end() {
+fn all_timed_waits_through_one_file_end() {
     let m = mount();
     m.sh_as(BOB, "for n in 0 1 2 3 4 5 6 7 8 9; do echo 10m > held$n; done").ok();
-    // Waits of a user beyond its share are refused; those of root are not.
+    // Waits beyond the share of an unprivileged user are refused; root has no such limit.
     for (user, count, share) in [(ALICE, 4_000, 2_048), ("root", 20_000, 20_000)] {
         let program = TIMED_WAITS.replace("20_000", &count.to_string());
         let attacker = Attacker::start(&m, user, &program);
@@ -131,29 +134,29 @@ fn timed_waits_through_one_file_all_end() {
         let (conflicts, limits) = answers.split_once(' ').expect("two numbers");
         let numbers = [conflicts, limits].map(|number| number.parse::<usize>().expect("it is"));
         assert_eq!(numbers.iter().sum::<usize>(), count, "{user}: {answers}");
-        // On a slow machine some waits end before the last is asked for.
+        // On a slow machine some waits time out before the last one is requested.
         assert!(numbers[0] >= share, "{user}: {answers}");
         assert_eq!(numbers[1] > 0, user == ALICE, "{user}: {answers}");
     }
 }
 
-/// The daemon's soft limit of open files, as systemd and shells set it, and the hard one.
+/// The daemon's soft and hard limits of open files, as systemd and shells set them.
 const DESCRIPTORS: (u64, u64) = (1_024, 4_096);
-/// The limit for one user's bindings and waits, out of the 4,096 descriptors.
+/// The maximum number of bindings, and of waits, of one user, out of 4,096 descriptors.
 pub(crate) const WATCHED_OF_USER: usize = (4_096 - 256) / 2 / 2 / 4;
-/// The limit for the memory that a flood may add to the daemon, beside that of the locks that the
-/// flood is granted.
+/// The maximum memory in kB that a flood may add to the daemon, beside the memory of the locks that
+/// the flood is granted.
 const MEMORY_MAX_KB: u64 = 64 << 10;
 
-/// A mount by a daemon with the usual limits.
+/// Starts a mount whose daemon has the usual limits of open files.
 pub(crate) fn limited() -> Mount {
     Setup::new().descriptors(DESCRIPTORS).start()
 }
 
-/// Before, 1,010 bindings took all descriptors: no journal could be compacted any more, and every
-/// change failed. Another user has as many left for itself as the attacker has.
+/// In an earlier version 1,010 bindings took all descriptors: the journal could not be compacted
+/// any more, and every change failed. Now each user has its own share.
 #[test]
-fn bindings_leave_descriptors_to_storage_and_to_others() {
+fn bindings_leave_descriptors_for_storage_and_other_users() {
     const BIND: &str = r"
         bound, full = 0, 0
         for n in range(1_200):
@@ -173,7 +176,7 @@ fn bindings_leave_descriptors_to_storage_and_to_others() {
         let attacker = Attacker::start(&m, user, BIND);
         let said = attacker.until(&m, "bound");
         assert_eq!(said, format!("{WATCHED_OF_USER} full {}", 1_200 - WATCHED_OF_USER), "{user}");
-        // A process that ends gives all back.
+        // A process that ends frees its whole share.
         drop(attacker);
         eventually("its locks are free", || (bound(&m) == 0).then_some(()));
     }
@@ -192,9 +195,10 @@ pub(crate) fn bound(m: &Mount) -> usize {
     json(&server)["bound_to_processes"].as_u64().expect("a number") as usize
 }
 
-/// Before, a thousand waits took all descriptors, and nobody's wait could be ended by a signal.
+/// In an earlier version a thousand waits took all descriptors, and a signal could not interrupt
+/// the wait of any user.
 #[test]
-fn waits_of_one_user_leave_those_of_others_killable() {
+fn waits_of_one_user_leave_waits_of_others_killable() {
     let m = limited();
     m.sh_as(BOB, "echo 10m > held").ok();
     let attacker = Attacker::start(
@@ -234,7 +238,7 @@ fn waits_of_one_user_leave_those_of_others_killable() {
     }
 }
 
-/// Whether a process sleeps within a request to a mount.
+/// Whether a process sleeps in a flock or read system call, as in a request to a mount.
 pub(crate) fn is_waiting(pid: u32) -> bool {
     let place = fs::read_to_string(format!("/proc/{pid}/syscall")).unwrap_or_default();
     let call = place.split(' ').next().and_then(|number| number.parse::<i64>().ok());
@@ -243,7 +247,7 @@ pub(crate) fn is_waiting(pid: u32) -> bool {
     sleeps && call.is_some_and(|call| [libc::SYS_flock, libc::SYS_read].contains(&call))
 }
 
-/// Before, each open control file kept 16 MiB of answers that nobody read.
+/// In an earlier version each open control file kept 16 MiB of unread answers.
 #[test]
 fn unread_answers_have_a_bound() {
     let m = mount();
@@ -281,15 +285,15 @@ fn unread_answers_have_a_bound() {
         "#,
     );
     let answered: usize = attacker.until(&m, "answered").parse().expect("a number");
-    // The last room, which is too small for a list, is taken by refusals of some 100 bytes.
+    // The last bytes, too few for a list, are filled with refusals of about 100 bytes each.
     assert!((30..3_000).contains(&answered), "{answered} answers were kept");
     let took = memory_kb(&m).saturating_sub(before);
     assert!(took < MEMORY_MAX_KB, "{took} kB for answers that nobody reads");
 }
 
-/// Before, each open directory kept all names.
+/// In an earlier version each open directory kept all names.
 #[test]
-fn open_directories_keep_a_page() {
+fn open_directories_buffer_one_page() {
     const LOCKS: usize = 12_000;
     let m = mount();
     make_locks(&m, LOCKS);
@@ -318,7 +322,8 @@ fn open_directories_keep_a_page() {
     going_back_finds_the_same_names(&m.dir().join("many"), LOCKS);
 }
 
-/// Reads a directory, and again from places that it gave out.
+/// Reads a directory to its end, then seeks back to positions that it returned and reads there
+/// again.
 #[allow(unsafe_code)]
 fn going_back_finds_the_same_names(dir: &Path, count: usize) {
     let path = CString::new(dir.as_os_str().as_bytes()).expect("no zeros");
@@ -341,15 +346,15 @@ fn going_back_finds_the_same_names(dir: &Path, count: usize) {
     }
     assert_eq!(seen.len(), count + 2, "all names, and the dots");
     for (at, name) in seen.iter().rev().step_by(997).chain([&seen[0]]) {
-        // SAFETY: the stream is open, and the place is of it.
+        // SAFETY: the stream is open, and `at` is a position that it returned.
         unsafe { libc::seekdir(stream, *at) };
         assert_eq!(next().as_ref(), Some(name), "from place {at}");
     }
-    // SAFETY: it was opened above, and is not used any more.
+    // SAFETY: the stream was opened above, and is not used any more.
     unsafe { libc::closedir(stream) };
 }
 
-/// Makes locks below `many`, for ten minutes.
+/// Makes locks below `many` with a ttl of ten minutes.
 fn make_locks(m: &Mount, count: usize) {
     let program = r#"
         ctl = os.open('.latchfs/ctl', os.O_RDWR)
@@ -361,10 +366,10 @@ fn make_locks(m: &Mount, count: usize) {
     m.py(&program.replace("COUNT", &count.to_string())).ok();
 }
 
-/// Hundreds wait for parts of a file, and all of them are free in one step. Before, each grant
-/// served the next one deeper in the stack, and the daemon overflowed it.
+/// Hundreds of waiters for ranges of a file become unblocked in one step. In an earlier version
+/// each grant recursed into the next one, and the daemon overflowed its stack.
 #[test]
-fn ranges_that_are_free_at_once_are_granted_one_after_the_other() {
+fn ranges_unblocked_at_once_are_granted_without_recursion() {
     let m = mount();
     let attacker = Attacker::start(
         &m,
@@ -407,8 +412,9 @@ fn ranges_that_are_free_at_once_are_granted_one_after_the_other() {
     attacker.until(&m, "granted");
 }
 
-/// A file has a bound of locked ranges, as the kernel has: each request looks at all of them, and
-/// all requests take turns. Before, a few thousand kept everybody from locking.
+/// The number of locked ranges of a file is bounded, as in the kernel: each request scans all of
+/// them, and requests are serialized. In an earlier version a few thousand ranges kept everybody
+/// from locking.
 #[test]
 fn ranges_of_one_file_have_a_bound() {
     let m = mount();
@@ -443,14 +449,14 @@ fn ranges_of_one_file_have_a_bound() {
     assert!(took < MEMORY_MAX_KB, "{took} kB for ranges");
 }
 
-/// An exec waits for the mount of each file that it closes, and a kernel may make whoever reads of
-/// that process in `/proc` wait for the exec: a daemon that read it would wait for itself.
+/// An exec waits for the mount of each lock file that it closes, and a read of `/proc` of that
+/// process may block until the exec is over: a daemon that read it would deadlock with itself.
 #[test]
-fn a_process_that_closes_lock_files_in_exec_stops_nobody() {
+fn a_process_that_closes_lock_files_in_exec_blocks_nobody() {
     let m = mount();
     let (done, ended) = channel::<()>();
     let daemon = m.pid().to_string();
-    // Programs that wait for a daemon which waits for itself can be ended only with it.
+    // Programs that wait for a deadlocked daemon end only when the daemon is killed.
     let watchdog = thread::spawn(move || {
         let is_stuck = ended.recv_timeout(ATTACK_LIMIT) == Err(RecvTimeoutError::Timeout);
         if is_stuck {

@@ -1,4 +1,4 @@
-//! A local user at the HTTP server that a mount of root has beside it.
+//! A local user at the HTTP socket of root's mount.
 
 use crate::mounted_harness::{ALICE, Scratch, users};
 use crate::server_harness::{self as servers, Server, latchfs};
@@ -6,7 +6,7 @@ use std::fs;
 use std::path::PathBuf;
 use std::process::Command;
 
-/// A mount of root that serves all users, and HTTP by a socket that they reach.
+/// A mount of root that serves all users, with an HTTP socket that they can reach.
 struct Mounted {
     server: Server,
     dir: PathBuf,
@@ -53,10 +53,10 @@ impl Drop for Mounted {
 }
 
 #[test]
-fn a_local_user_is_itself_at_the_socket_of_a_mount() {
+fn a_local_user_at_the_socket_of_a_mount_acts_as_its_own_client() {
     let mount = Mounted::start();
     fs::create_dir(mount.dir.join("build")).expect("it is free");
-    // Alice may not act as root, whatever she calls herself, and neither steal nor reset.
+    // Alice may neither act as root, whatever client name she sends, nor steal or reset.
     for (method, path) in [
         ("DELETE", "/locks/build?client=box:root"),
         ("POST", "/locks/x?client=box:root"),
@@ -74,7 +74,7 @@ fn a_local_user_is_itself_at_the_socket_of_a_mount() {
     assert!(code == "403" && body.contains("E_LOCK_NOT_HELD"), "{code} {body}");
     let (code, body) = mount.alice("POST", "/locks/hers");
     assert!(code == "200" && body.contains(&format!("\"box:{ALICE}\"")), "{code} {body}");
-    // The victim, root, still holds its lock, is answered within a second, and may steal.
+    // The victim, root, still holds its lock, gets its answer within a second, and may steal.
     let root = |method: &str, path: &str| {
         mount.server.curl(&["--max-time", "1", "-X", method, path]).is(200)
     };
@@ -85,7 +85,7 @@ fn a_local_user_is_itself_at_the_socket_of_a_mount() {
 }
 
 #[test]
-fn a_mount_serves_no_address_without_credentials() {
+fn a_mount_serves_no_tcp_address_without_credentials() {
     let scratch = Scratch::new();
     let dir = scratch.path("locks").display().to_string();
     for more in [&[][..], &["--insecure"]] {
@@ -98,9 +98,9 @@ fn a_mount_serves_no_address_without_credentials() {
     assert!(!scratch.path("locks").exists(), "nothing was mounted");
 }
 
-/// A daemon that was killed leaves its socket behind; another file there is not touched.
+/// A daemon replaces the socket that a killed daemon left behind, but no other kind of file.
 #[test]
-fn a_socket_that_was_left_is_used_again() {
+fn a_stale_socket_is_replaced() {
     let scratch = Scratch::new();
     let start = |name: &str| {
         let mut command = Command::new(servers::LATCHFS);

@@ -1,5 +1,5 @@
-//! A local user who takes all that it may have of a mount, while root's mount has to go on: its
-//! journal is compacted, its listings delay nobody, and everybody's waits can be ended.
+//! A local user who uses up its whole share of root's mount. The mount must go on: its journal is
+//! compacted, listings delay nobody, and a signal ends the wait of any user.
 
 use crate::mount_floods::{Attacker, WATCHED_OF_USER, bound, is_waiting, limited, victim};
 use crate::mounted_harness::{ALICE, BOB, Setup, eventually, json, users};
@@ -17,8 +17,8 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-/// Everything that takes a descriptor of the daemon, as much as one user may have of it: locks
-/// bound to processes, threads that wait, open control files and open directories.
+/// Takes everything that costs the daemon a descriptor, up to the share of one user: locks bound to
+/// processes, waiting threads, open control files and open directories.
 const TAKE_ALL: &str = r#"
     import threading
     threading.stack_size(256 << 10)
@@ -51,18 +51,18 @@ const TAKE_ALL: &str = r#"
     time.sleep(60)
 "#;
 
-/// The snapshots in the state directory, by number.
+/// Returns the numbers of the snapshots in the state directory.
 fn snapshots(state: &Path) -> Vec<u64> {
     let files = fs::read_dir(state).expect("it is there").flatten();
     let names = files.map(|file| file.file_name().to_string_lossy().into_owned());
     names.filter_map(|name| name.strip_prefix("snapshot.")?.parse().ok()).collect()
 }
 
-/// Before, a user took all descriptors: no journal could be compacted any more, and when it had
-/// grown every change by anybody failed. Here both users have taken all that they may, root's
-/// changes make the journal long enough, and it is cut back.
+/// In an earlier version one user could take all descriptors: the journal could not be compacted
+/// any more, and once it had grown too long every change by any user failed. Here both users have
+/// taken their whole share, root's changes fill the journal, and it is compacted.
 #[test]
-fn a_journal_is_compacted_while_users_have_all_descriptors() {
+fn journal_is_compacted_while_users_hold_all_their_descriptors() {
     let m = limited();
     m.sh("(set -C; : > held); echo 10m > held").ok();
     let program = TAKE_ALL.replace("WATCHED", &WATCHED_OF_USER.to_string());
@@ -87,12 +87,12 @@ fn a_journal_is_compacted_while_users_have_all_descriptors() {
     });
     assert!(!m.log().contains("cut back"), "{}", m.log());
     victim(&m);
-    // The compacted state is complete after a restart.
+    // The compacted journal contains the latest content.
     assert!(m.sh("cat .latchfs/content/long").ok().trim_start().starts_with("2399"));
 }
 
-/// Before, 1,000 `pid=` bindings of one user took all that the daemon can watch, and no wait of
-/// anybody could be ended by a signal.
+/// In an earlier version 1,000 `pid=` bindings of one user took all that the daemon can watch, and
+/// a signal could not interrupt the wait of any user.
 #[test]
 fn bindings_of_one_user_leave_waits_of_others_killable() {
     let m = limited();
@@ -137,8 +137,8 @@ fn as_user(user: &str, script: &str) -> Command {
     command
 }
 
-/// The finding: one listing of 300,000 locks delayed root's `touch` by 0.8 s. Here four processes
-/// list them at the same time, twice each, and none of root's changes takes a second.
+/// In an earlier version one listing of 300,000 locks delayed root's `touch` by 0.8 s. Here four
+/// processes list them at the same time, twice each, and none of root's changes takes a second.
 #[test]
 fn listings_of_300_000_locks_delay_nobody() {
     const LOCKS: usize = 300_000;
@@ -160,7 +160,7 @@ fn listings_of_300_000_locks_delay_nobody() {
     }
 }
 
-/// Makes locks below `many`, in batches of requests to the socket of a mount.
+/// Acquires `count` locks below `many` by batches sent to the socket of a mount.
 fn make_locks(socket: &Path, count: usize) {
     let client = ClientId::parse("laptop1:root").expect("a client");
     let lock = |number: usize| {
@@ -193,7 +193,7 @@ fn make_locks(socket: &Path, count: usize) {
     }
 }
 
-/// The body of the next answer on a connection.
+/// Returns the body of the next answer on a connection.
 fn answer(stream: &mut UnixStream) -> Vec<u8> {
     let (mut said, mut part) = (Vec::new(), vec![0; 64 << 10]);
     loop {

@@ -1,4 +1,5 @@
-//! Locks that others make below a lock, by every way in: they keep its holder from nothing.
+//! Locks that other users or clients make below a held lock, through every interface: they don't
+//! hinder its holder.
 
 use crate::mounted_harness::*;
 use crate::server_harness::{self as servers, Server};
@@ -22,10 +23,10 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
 use std::time::Duration;
 
-/// A victim beside the attack gets its right answer within this.
+/// A victim beside the attack gets its answer within this time.
 const VICTIM_LIMIT: Duration = Duration::from_secs(1);
 
-/// A mount of root that serves all users, and HTTP by a socket that they reach.
+/// A mount of root that serves all users, with an HTTP socket that they can reach.
 struct Mounted {
     server: Server,
     dir: PathBuf,
@@ -41,7 +42,7 @@ impl Mounted {
         Self { server, dir, scratch }
     }
 
-    /// Runs a script in the mount as a user who is also in a group.
+    /// Runs a script in the mount as `user` with the supplementary group `group`.
     #[track_caller]
     fn sh_as(&self, user: &str, group: &str, script: &str) -> Output {
         let mut command = Command::new("setpriv");
@@ -50,7 +51,7 @@ impl Mounted {
         run(command.current_dir(&self.dir))
     }
 
-    /// A script by which a user sends a request to the socket.
+    /// Returns a shell command that sends a request to the socket.
     fn curl(&self, request: &str) -> String {
         let (method, path) = request.split_once(' ').expect("two words");
         let target = self.server.target(path);
@@ -63,7 +64,7 @@ impl Mounted {
         self.sh_as(ALICE, ALICE, &self.curl(request)).ok()
     }
 
-    /// Bob releases his lock within a second, whatever was tried.
+    /// Checks that Bob's script, which releases his lock, succeeds within a second after `tried`.
     #[track_caller]
     fn bob_is_served(&self, script: &str, tried: &str) {
         let begun = steady_now();
@@ -80,7 +81,7 @@ impl Drop for Mounted {
     }
 }
 
-/// A batch of one acquire of `name` by Alice.
+/// Returns an encoded batch with a single command: Alice acquires `name`.
 fn batch(name: &str, line: QueuePolicy) -> Vec<u8> {
     let ask = Acquire {
         name: LockName::parse(name).expect("valid"),
@@ -95,8 +96,8 @@ fn batch(name: &str, line: QueuePolicy) -> Vec<u8> {
     encode_batch(&RequestBatch { engine: 0, from: 7, number: 0, session: None, asks })
 }
 
-/// The socket of a mount knows its user as the mount does: what the permission bits of a lock
-/// forbid there, they forbid by HTTP, in every form of request.
+/// The HTTP socket of a mount knows the local user as the mount does, so the permission bits of a
+/// lock forbid the same over HTTP, in every form of request.
 #[test]
 fn name_below_anothers_lock_is_refused_at_the_socket() {
     let m = Mounted::start();
@@ -135,8 +136,8 @@ fn name_below_anothers_lock_is_refused_at_the_socket() {
     assert!(m.alice("DELETE /locks/mine").contains("true"));
 }
 
-/// The holder, the group and everybody, as the bits of the lock say; a client that holds a name
-/// already goes on under it.
+/// The permission bits of a lock apply to its holder, its group and others. A client that already
+/// holds a name below the lock may renew it.
 #[test]
 fn permission_bits_hold_at_the_socket() {
     let m = Mounted::start();
@@ -152,22 +153,22 @@ fn permission_bits_hold_at_the_socket() {
     assert!(!asks(ALICE, "own%2Fa"));
     root("chmod 777 own");
     assert!(asks(ALICE, "own%2Fa"));
-    // Bob's group may: she is in it only by a supplementary group.
+    // Bob's group may make names there; Alice is in that group only by a supplementary group.
     root(&format!("mkdir -m 775 crew && chgrp {BOB} crew"));
     assert!(!asks(ALICE, "crew%2Fa"));
     assert!(asks(BOB, "crew%2Fa"));
-    // The primary group.
+    // The same by the primary group.
     root(&format!("mkdir -m 775 hers && chgrp {ALICE} hers"));
     assert!(asks(BOB, "hers%2Fa"));
-    // Alice can renew a lock that she holds, whoever holds the lock above it by now.
+    // Alice can renew a lock that she holds, even if another client holds the lock above it by now.
     m.server.curl(&["-X", "POST", "/locks/team?client=box:root"]).is(200);
     assert!(asks(ALICE, "team%2Fold?reentrant=true"));
     assert!(!asks(ALICE, "team%2Fnew"));
 }
 
-/// Where no user is known (another client by HTTP, another machine) a name below a lock can be
-/// made. It does not hinder the holder: `rmdir` releases the lock, and the name goes on. The
-/// holder's own names below the lock do block the removal, as in other file systems.
+/// A caller without a known user (a client over HTTP, another machine) can make a name below a held
+/// lock. That does not hinder the holder: `rmdir` releases the lock and leaves the name. The
+/// holder's own names below the lock do block `rmdir`, as in other file systems.
 #[test]
 fn holder_removes_its_lock_above_names_of_others() {
     let m = Mounted::start();
@@ -184,22 +185,23 @@ fn holder_removes_its_lock_above_names_of_others() {
     let holder = |name: &str| m.server.curl(&[&format!("/locks/{name}")]).is(200)["holder"].clone();
     assert_eq!(holder("backup"), "");
     assert_eq!((holder("backup%2Fx"), holder("backup%2Fdeep%2Fy")), ("ci".into(), "ci".into()));
-    // It is shown as the way to what lies below, and belongs to nobody.
+    // `backup` is still shown as the path to the locks below it, and belongs to nobody.
     assert_eq!(m.sh_as(BOB, BOB, "ls backup; rmdir backup 2>&1 || :").ok().lines().count(), 3);
     m.sh_as(ALICE, ALICE, "mkdir backup/z && rmdir backup/z").ok();
     other("DELETE", "backup%2Fx");
     other("DELETE", "backup%2Fdeep%2Fy");
     m.sh_as(BOB, BOB, "mkdir backup").ok();
     other("POST", "backup%2Fx");
-    // Root releases what local users hold.
+    // Root can release locks of local users.
     m.sh_as("root", "root", "rmdir backup").ok();
     assert_eq!(holder("backup%2Fx"), "ci");
     other("DELETE", "backup%2Fx");
     assert_eq!(m.sh_as(BOB, BOB, "ls").ok(), "");
 }
 
-/// Two machines at one server: root of the other machine is nobody at the lock of this one, and
-/// what a client of the server makes below it by HTTP keeps nobody from releasing it.
+/// Two machines that mount one server: root of the other machine has no rights on a lock of this
+/// one, and a name that an HTTP client makes below the lock does not keep the holder from releasing
+/// it.
 #[test]
 fn names_below_a_lock_of_another_machine() {
     let server = Server::start(&[]);
@@ -233,9 +235,9 @@ fn names_below_a_lock_of_another_machine() {
     other.sh_as(ALICE, "rmdir backup/x").ok();
 }
 
-/// Alice takes and releases `backup/x` as fast as she can, while Bob takes and removes `backup`.
-/// She never has a name that she got while he had the lock above it, and he removes his lock each
-/// time within a second.
+/// Alice acquires and releases `backup/x` in a loop, while Bob makes and removes `backup`. Alice is
+/// never granted the name while Bob holds the lock above it, and each of Bob's removals takes less
+/// than a second.
 const RACE: &str = r#"
     rounds, tries = int(os.environ['ROUNDS']), 0
     def ask(fd, **request):
@@ -301,8 +303,8 @@ fn lock_above_is_respected_from_the_moment_it_is_taken_at_a_server() {
     race(&Setup::new().behind(Behind::Server).start(), 300);
 }
 
-/// Alice asks for `backup/x`, and Bob for `backup` while her condition is checked. Returns whether
-/// hers is the older tenure, and so was made below no held lock.
+/// Acquires `backup/x` for Alice, and `backup` for Bob while Alice's condition is checked. Returns
+/// whether Alice's tenure is the older one, so that it was not granted below a held lock.
 fn is_older(ask: impl FnOnce(&Locks, Op, Option<ParentCheck>, Sender<u64>)) -> bool {
     let locks = Locks::new(Arc::new(Local::in_memory(Rules::default()).expect("started")));
     let acquire = |name: &str, client: &str| {
@@ -328,7 +330,8 @@ fn is_older(ask: impl FnOnce(&Locks, Op, Option<ParentCheck>, Sender<u64>)) -> b
                 });
                 let _ = told.send(());
             });
-            // Where this is a step of the engine he is not let in before it is over.
+            // If the check is part of an engine step, Bob's request is not answered before the step
+            // is over.
             let _ = is_in.recv_timeout(Duration::from_millis(200));
             Ok(())
         }
@@ -344,7 +347,8 @@ fn token(answer: Result<Answer, Unavailable>) -> u64 {
     outcome.tenure().expect("a tenure").token.as_u64()
 }
 
-/// Nobody takes the lock above between the look at it and the grant. Two steps would let him.
+/// The check of the lock above and the grant are one step of the engine, so no other client can
+/// acquire the lock above in between. If they are two steps, Bob's request gets in between.
 #[test]
 fn condition_and_grant_are_one_step() {
     assert!(is_older(|locks, op, check, told| {

@@ -1,20 +1,21 @@
-//! How long a victim may have to wait beside an attack: a second, and whatever the machine itself
-//! keeps everybody waiting meanwhile because its processors have too much to do.
+//! The time that a victim may wait beside an attack: one second, plus the scheduling delay that the
+//! machine itself causes while its processors are overloaded.
 
 use latchfs::time::boot_now;
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::thread;
 use std::time::Duration;
 
-/// A victim beside an attack gets its right answer within this.
+/// A victim beside an attack gets its answer within this time, scheduling delays excluded.
 pub(crate) const VICTIM_LIMIT: Duration = Duration::from_secs(1);
 
-/// A request of a victim comes to its end after so many turns between threads, or fewer.
+/// An upper bound on the thread switches that a request of a victim needs.
 const TURNS: usize = 16;
-/// Between two looks at the machine.
+/// The time between two measurements of the scheduling delay.
 const LOOK_EVERY: Duration = Duration::from_millis(5);
 
-/// Does what a victim does, and fails if that took longer than a victim may have to wait.
+/// Runs the work of a victim; fails if it takes longer than `VICTIM_LIMIT` plus the scheduling
+/// delay.
 #[track_caller]
 pub(crate) fn prompt<T>(what: &str, work: impl FnOnce() -> T) -> T {
     let (took, stall, done) = timed(work);
@@ -22,8 +23,8 @@ pub(crate) fn prompt<T>(what: &str, work: impl FnOnce() -> T) -> T {
     done
 }
 
-/// Does some work: how long it took, and the longest that the machine took meanwhile for as many
-/// turns between two threads as a request needs.
+/// Runs `work`; returns how long it took, the longest time that the machine took meanwhile for
+/// `TURNS` round trips between two threads, and the result.
 pub(crate) fn timed<T>(work: impl FnOnce() -> T) -> (Duration, Duration, T) {
     let (done, ended) = channel::<()>();
     thread::scope(|scope| {
@@ -61,9 +62,9 @@ pub(crate) fn timed<T>(work: impl FnOnce() -> T) -> (Duration, Duration, T) {
     })
 }
 
-/// It tells a slow machine from a slow answer.
+/// The measured scheduling delay does not include the time of a slow answer.
 #[test]
-fn a_slow_answer_is_not_taken_for_a_slow_machine() {
+fn slow_answer_is_not_counted_as_scheduling_delay() {
     let (never, silent) = channel::<()>();
     let waits = || silent.recv_timeout(Duration::from_millis(300));
     let (took, stall, _) = timed(waits);

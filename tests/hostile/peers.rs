@@ -1,5 +1,5 @@
-//! A local user at the port of the nodes, with and without their secret, and a token that may steal
-//! at the cluster's controls.
+//! A local user at the peer port, with and without the peer secret, and a token with the right to
+//! steal at the cluster administration endpoints.
 
 use crate::floods::{FLOOD_KIB, acquire, peak_kib, submit};
 use crate::server_harness::{Reply, Scratch, Server, eventually, latchfs};
@@ -39,7 +39,7 @@ const THIEF: &str = "Authorization: Bearer the secret of the thief";
 const ADMIN: &str = "Authorization: Bearer the secret of the admin";
 const VICTIM: &str = "Authorization: Bearer the secret of the victim";
 
-/// One node, which has a port for others, and wants tokens of clients.
+/// A single node with a peer port that requires tokens of its clients.
 pub(crate) struct Node {
     pub(crate) server: Server,
     pub(crate) peers: String,
@@ -73,7 +73,7 @@ impl Node {
         self.server.curl(&["-H", who, "-X", method, path])
     }
 
-    /// A call of a client that has the secret; whether it fails is not looked at.
+    /// Sends an RPC with the peer secret; does not check whether it succeeds.
     fn call(&self, call: &str, body: &[u8], options: &[&str]) -> Output {
         let secret = self.scratch.path().join("certs/peers.pem");
         let mut curl = Command::new("curl");
@@ -82,12 +82,12 @@ impl Node {
         curl.arg(format!("https://{}/raft/v1/{call}", self.peers));
         curl.stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = curl.spawn().expect("curl is there");
-        // The node may have heard enough before the end.
+        // The node may close the connection before the end of the body.
         let _ = child.stdin.take().expect("piped").write_all(body);
         child.wait_with_output().expect("it ends")
     }
 
-    /// The victim beside the attack is served within a second.
+    /// Checks that the victim beside the attack is served within a second.
     pub(crate) fn serves_the_victim(&self) {
         let victim = ["--max-time", "1", "-H", VICTIM, "-X", "POST"];
         let granted = |path| self.server.curl(&[&victim[..], &[path]].concat()).is(200);
@@ -98,14 +98,14 @@ impl Node {
     }
 }
 
-/// Without the secret nobody is heard at the port of the nodes: not in the clear, not by TLS.
+/// Without the peer secret the peer port accepts no request, neither in plain text nor by TLS.
 #[test]
-fn a_local_user_can_not_act_as_a_node() {
+fn a_local_user_without_the_secret_can_not_act_as_a_node() {
     let node = Node::start();
     let mut stream = TcpStream::connect(&node.peers).expect("it listens");
     stream.set_read_timeout(Some(Duration::from_secs(20))).expect("a limit");
     let request = "POST /raft/v1/status HTTP/1.1\r\nhost: x\r\ncontent-length: 0\r\n\r\n";
-    // The other end may have closed it already.
+    // The node may have closed the connection already.
     let _ = stream.write_all(request.as_bytes());
     let mut said = Vec::new();
     let _ = stream.read_to_end(&mut said);
@@ -115,7 +115,7 @@ fn a_local_user_can_not_act_as_a_node() {
     let curl = curl.expect("curl is there");
     assert!(!curl.status.success() && curl.stdout.is_empty(), "{curl:?}");
     node.serves_the_victim();
-    // A node of one's own neither begins without a secret nor joins by another one.
+    // An attacker's own node neither starts without a secret nor joins with another one.
     let path = |name: &str| node.scratch.path().join(name).display().to_string();
     let (foreign, data) = (path("foreign"), path("mine"));
     let joins = ["serve", "--listen", "127.0.0.1:0", "--data", &data, "--seed", &node.peers];
@@ -125,7 +125,7 @@ fn a_local_user_can_not_act_as_a_node() {
     let (code, said) = latchfs(&[&joins[..], &["--insecure"]].concat());
     assert!(code == Some(69) && said.contains("--peer-secret-file"), "{said}");
     assert_eq!(latchfs(&["cert", "secret", "--dir", &foreign]).0, Some(0));
-    // It gives up after 30 s; the victim does not wait for that.
+    // The node gives up after 30 s; the test does not wait for that.
     let secret = format!("{foreign}/peers.pem");
     let mut joining = Command::new(crate::server_harness::LATCHFS);
     joining.args(&joins).args(["--peer-secret-file", &secret]);
@@ -140,9 +140,10 @@ fn a_local_user_can_not_act_as_a_node() {
     let _ = joining.wait();
 }
 
-/// To steal below `team/` is no right to change the cluster, and who changes it is written down.
+/// The right to steal below `team/` does not permit changes of the cluster, and the audit log names
+/// the caller of each change.
 #[test]
-fn a_thief_can_not_change_the_cluster() {
+fn the_right_to_steal_does_not_permit_cluster_changes() {
     let node = Node::start();
     for (method, path) in [
         ("POST", "/cluster/transfer"),
@@ -155,7 +156,7 @@ fn a_thief_can_not_change_the_cluster() {
         assert!(says.contains("add 'cluster = true'") && says.contains("'thief'"), "{says}");
     }
     node.serves_the_victim();
-    // It may still do what it may.
+    // The token keeps the rights that it has.
     node.asks(VICTIM, "POST", "/locks/team/x").is(200);
     node.asks(THIEF, "POST", "/locks/team/x/steal?reason=why").is(200);
     assert_eq!(node.asks(ADMIN, "DELETE", "/cluster/nodes/7").code, 409);
@@ -177,10 +178,11 @@ fn a_thief_can_not_change_the_cluster() {
     assert!(acts[1]["outcome"].as_str().is_some_and(|how| how.starts_with("not done: ")), "{log}");
 }
 
-/// The body of a call that forwards so many commands of two bytes each, as a node of this version
-/// may write it.
+/// Returns the body of a forward RPC with `count` commands of two bytes each, in the encoding of
+/// `version`.
 fn forwards(version: u8, count: usize) -> Vec<u8> {
-    // No cluster, from nobody to anybody, commands, and their count.
+    // The header: no cluster id, no sender, no receiver, the kind "commands", and then their
+    // number.
     let mut body = vec![version, 0, 0, 0, 5];
     let mut rest = count;
     while rest >= 0x80 {
@@ -188,15 +190,15 @@ fn forwards(version: u8, count: usize) -> Vec<u8> {
         rest >>= 7;
     }
     body.push(rest as u8);
-    // Each has no id, and settles what is due.
+    // Each command has no id and is `Settle`.
     body.resize(body.len() + 2 * count, 0);
     body
 }
 
-/// Thousands of strangers send as much as they can, in the clear and as the first message of TLS,
-/// and hold their connections: nothing of that is kept, and clients are served meanwhile.
+/// Hundreds of connections without credentials send as much as they can, in plain text and as a TLS
+/// ClientHello, and stay open. The node keeps none of it, and clients are served meanwhile.
 #[test]
-fn strangers_take_no_memory_at_the_port_of_the_nodes() {
+fn unauthenticated_peers_take_no_memory() {
     let node = Node::start();
     node.serves_the_victim();
     let before = peak_kib(node.server.pid());
@@ -205,7 +207,7 @@ fn strangers_take_no_memory_at_the_port_of_the_nodes() {
         "POST /raft/v1/forward HTTP/1.1\r\nhost: x\r\ncontent-length: {}\r\n\r\n",
         body.len()
     );
-    // A first message that says that 64 KiB of it follow, in records of 16 KiB.
+    // A ClientHello that claims 64 KiB of content, in records of 16 KiB.
     let mut hello = vec![1, 0, 0xff, 0xf0];
     hello.resize(3 << 14, 0);
     let hello: Vec<u8> =
@@ -215,7 +217,7 @@ fn strangers_take_no_memory_at_the_port_of_the_nodes() {
         scope.spawn(|| {
             for _ in 0..8 {
                 let mut stream = TcpStream::connect(&node.peers).expect("it listens");
-                // It is broken off.
+                // The node closes the connection.
                 let _ = stream.write_all(head.as_bytes());
                 let _ = stream.write_all(&body);
             }
@@ -234,13 +236,13 @@ fn strangers_take_no_memory_at_the_port_of_the_nodes() {
     assert!(grown < FLOOD_KIB, "{grown} KiB for strangers");
 }
 
-/// A client that has the secret may do what a node may, but no call takes more memory than a flood
-/// may, and only entries and snapshots may be long.
+/// A caller with the peer secret may send any RPC, but the memory for an RPC is bounded as for
+/// other floods, and only RPCs with log entries or snapshots may be long.
 #[test]
-fn a_call_of_a_node_takes_no_multiple_of_its_bytes() {
+fn memory_of_a_peer_rpc_is_bounded() {
     let node = Node::start();
     let call = |call: &str, body: &[u8]| node.call(call, body, &[]);
-    // The version, an error, and that it is malformed.
+    // The answer: the version, an error, and its kind "malformed".
     let malformed = call("forward", b"anything").stdout;
     let [version, 1, 0] = malformed[..] else { panic!("{malformed:?}") };
     let stranger = call("forward", &forwards(version, 1));
@@ -266,22 +268,23 @@ fn a_call_of_a_node_takes_no_multiple_of_its_bytes() {
     assert!(grown < FLOOD_KIB, "{grown} KiB for calls of {} KiB", long.len() >> 10);
 }
 
-/// The same as entries of the log, in one call without an end: all of them are read before it is
-/// known to be malformed.
+/// Returns the body of an append RPC whose single log entry holds `count` commands. The entry has
+/// no end, so the node decodes all commands before it finds the RPC malformed.
 fn appends(version: u8, count: usize) -> Vec<u8> {
     let commands = forwards(version, count);
-    // No cluster, from nobody to anybody, an append: its vote, no entry before, one entry.
+    // The header: no cluster id, no sender, no receiver, an append: its vote, no previous entry,
+    // one entry.
     let mut body = vec![version, 0, 0, 0, 0, 0, 0, 0, 0, 1];
-    // The id of the entry, which holds commands, their time, and how many there are.
+    // The id of the entry, its kind "commands", their time, and then their number.
     body.extend([0, 0, 0, 1, 1, 0]);
     body.extend(&commands[5..]);
     body
 }
 
-/// Many connections at once, each with the calls that take most memory, and some that never come to
-/// their end: together they take what the longest call may.
+/// Many connections at once send the RPCs that take the most memory, some of them without their
+/// end: together they may take as much memory as the longest RPC.
 #[test]
-fn calls_of_many_connections_share_one_memory() {
+fn peer_rpcs_of_many_connections_share_one_memory_bound() {
     let node = Node::start();
     let version = node.call("forward", b"anything", &[]).stdout[0];
     node.serves_the_victim();
@@ -312,10 +315,10 @@ fn calls_of_many_connections_share_one_memory() {
     assert!(grown < FLOOD_KIB, "{grown} KiB for calls of nodes");
 }
 
-/// A node that joins late gets 17 MiB of entries: more than one call may carry, so they come in
-/// several, and the node has all of them.
+/// A node that joins late receives 17 MiB of log entries. They exceed the limit of one RPC, so the
+/// leader sends several, and the node gets all of them.
 #[test]
-fn entries_beyond_one_call_are_sent_in_several() {
+fn entries_beyond_the_limit_of_one_rpc_are_sent_in_several() {
     let node = Node::start();
     let path = |name: &str| node.scratch.path().join(name).display().to_string();
     let text = "n".repeat(1_000);
@@ -345,7 +348,7 @@ fn entries_beyond_one_call_are_sent_in_several() {
     });
     let first = late.curl(&["-H", ADMIN, "/locks/many/0/0"]).is(200);
     assert_eq!(first["note"].as_str().map(str::len), Some(1_000));
-    // None of them came by a snapshot.
+    // The entries came by replication of the log, not by a snapshot.
     let cluster = node.asks(ADMIN, "GET", "/cluster").is(200);
     assert_eq!(cluster["nodes"][1]["snapshot"], 0, "{cluster}");
     node.serves_the_victim();

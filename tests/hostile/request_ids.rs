@@ -1,4 +1,4 @@
-//! Request ids: a caller who guesses another's Idempotency-Key, and one who repeats its own for
+//! Idempotency keys: a caller that guesses the key of another, and one that reuses its own key for
 //! another request.
 
 use crate::patience::prompt;
@@ -54,7 +54,7 @@ fn start(scratch: &Scratch) -> Server {
     Server::listen(&["--state", "none", "--grant-at-once", "--tokens", &tokens])
 }
 
-/// The path of the file of tokens.
+/// Writes the token file and returns its path.
 fn tokens(scratch: &Scratch) -> String {
     let path = scratch.path().join("tokens.toml");
     fs::write(&path, TOKENS).expect("a fresh directory");
@@ -62,7 +62,7 @@ fn tokens(scratch: &Scratch) -> String {
     path.display().to_string()
 }
 
-/// A keyed request of the victim, which must be answered at once.
+/// Sends a request of the victim with an idempotency key; it must be answered promptly.
 #[track_caller]
 fn victim(server: &Server, method: &str, key: &str, path: &str) -> Reply {
     prompt(&format!("{method} {path}"), || {
@@ -75,7 +75,7 @@ fn eve_asks(server: &Server, scratch: &Path, number: u64, asks: Vec<BatchItem>) 
     batch_of(server, scratch, EVE, number, asks)
 }
 
-/// Sends a batch as a caller; returns the replies.
+/// Sends a batch with the given credentials; returns the replies.
 fn batch_of(
     server: &Server,
     scratch: &Path,
@@ -87,7 +87,7 @@ fn batch_of(
     send(server, scratch, by, &batch)
 }
 
-/// Sends a batch with these credentials.
+/// Sends an encoded batch with these credentials; returns the replies.
 fn send(server: &Server, scratch: &Path, who: &str, batch: &RequestBatch) -> Vec<ItemReply> {
     let (sent, told) = (scratch.join("batch"), scratch.join("told"));
     fs::write(&sent, encode_batch(batch)).expect("it is ours");
@@ -129,16 +129,16 @@ fn release(lock: &str, who: &str) -> Op {
     Op::Release(Release::of(key))
 }
 
-/// The key under which a server kept a request of the API, before keys belonged to callers: anybody
-/// could compute it from what the victim was going to send.
+/// Returns the key under which an earlier version of the server kept the answer to an API request,
+/// before keys were scoped to callers: anybody could compute it from the victim's next request.
 fn digest(method: &str, path: &str, key: &str) -> String {
     format!("{:x}", Sha256::digest(format!("{method}\0{path}\0{key}\0")))
 }
 
-/// The attacker plants answers under keys that the victim will use. Neither is the victim told
-/// that it holds what its rival holds, nor that it has released what it goes on to hold.
+/// The attacker plants answers under keys that the victim will use. The victim is neither told that
+/// it holds a lock of its rival, nor that it has released a lock that it still holds.
 #[test]
-fn planted_answers_reach_nobody() {
+fn planted_answers_reach_no_other_caller() {
     let scratch = Scratch::new();
     let server = start(&scratch);
     let rivals = server.curl(&["-H", RIVAL, "-X", "POST", "/locks/prod/db"]).is(200);
@@ -174,9 +174,10 @@ fn planted_answers_reach_nobody() {
     assert_eq!(status["phase"], "free", "it was told to be released, and is");
 }
 
-/// The attacker reads nothing by the keys of the victim, by the batch endpoint or by HTTP.
+/// The attacker can't read the victim's answers by its keys, neither by the batch endpoint nor over
+/// HTTP.
 #[test]
-fn the_answers_of_others_are_not_told() {
+fn keys_of_others_reveal_no_answers() {
     let scratch = Scratch::new();
     let server = start(&scratch);
     let key = "Idempotency-Key: deploy-1";
@@ -207,14 +208,16 @@ fn the_answers_of_others_are_not_told() {
     assert_eq!(again.is(200)["holder"], "ci");
 }
 
-/// The attacker names the session of the victim, to use up the numbers of its requests.
+/// The attacker sends a batch with the victim's session and the highest request number, so that
+/// later requests of the session would be refused as late.
 #[test]
-fn the_numbers_of_anothers_requests_are_not_used_up() {
+fn request_numbers_of_another_session_owner_are_not_used_up() {
     let scratch = Scratch::new();
     let server = start(&scratch);
     let victims = |number, session, op: Op| {
         let asks = vec![BatchItem::Submit(op.into())];
-        // Another sender each time: the server itself knows the batches of one.
+        // A new sender for each batch, because the server also remembers the last batch of each
+        // sender.
         let batch = RequestBatch { engine: 0, from: number, number, session, asks };
         send(&server, scratch.path(), VICTIM, &batch)
     };
@@ -230,16 +233,17 @@ fn the_numbers_of_anothers_requests_are_not_used_up() {
     assert!(matches!(&told[..], [ItemReply::Answered(Ok(_))]), "what it may: {told:?}");
     let told = victims(2, session, acquire("prod/db", "ci"));
     assert!(matches!(&told[..], [ItemReply::Answered(Ok(Outcome::Granted(_)))]), "{told:?}");
-    // The victim itself uses them up.
+    // The victim itself can use up the numbers.
     victims(u64::MAX, session, acquire("prod/y", "ci"));
     let told = victims(u64::MAX - 1, session, acquire("prod/z", "ci"));
     let [ItemReply::Answered(Err(refusal))] = &told[..] else { panic!("{told:?}") };
     assert!(refusal.to_string().contains("came late"), "{refusal}");
 }
 
-/// A key belongs to the whole request: by another one it is refused, and nothing is done.
+/// A key is bound to the whole request: a different request with the same key is refused and has no
+/// effect.
 #[test]
-fn a_key_of_another_request_is_refused() {
+fn a_key_reused_for_another_request_is_refused() {
     let scratch = Scratch::new();
     let server = start(&scratch);
     let key = "Idempotency-Key: deploy-1";
@@ -262,16 +266,17 @@ fn a_key_of_another_request_is_refused() {
     assert_eq!(server.curl(&["-H", VICTIM, "/locks/prod/other"]).is(200)["phase"], "free");
 }
 
-/// The token that a part of a batch is answered with.
+/// Returns the token in the reply to one item of a batch.
 fn token_of(told: &ItemReply) -> Option<Token> {
     let ItemReply::Answered(Ok(outcome)) = told else { return None };
     outcome.clone().first().tenure().map(|tenure| tenure.token)
 }
 
-/// One credential, one key, two front ends of one server: each has its own answers. The line port
-/// has no keys, and what was answered elsewhere is nothing to it.
+/// One credential and one key at several front ends of one server: each front end has its own
+/// namespace of keys. The line protocol has no keys, and answers of other front ends don't affect
+/// it.
 #[test]
-fn a_key_at_one_front_end_is_none_at_another() {
+fn keys_of_one_front_end_are_unknown_to_another() {
     let scratch = Scratch::new();
     let tokens = tokens(&scratch);
     let options = ["--state", "none", "--grant-at-once", "--line-listen", "127.0.0.1:0"];
@@ -284,18 +289,18 @@ fn a_key_at_one_front_end_is_none_at_another() {
         told.pop().expect("an answer")
     };
     let over_http = victim(&server, "POST", key, "/locks/prod/db").is(200);
-    // The same key in a batch is new there: its request is carried out, not answered with that.
+    // The same key is new for the batch endpoint, so the request is executed.
     let told = batch(1, keyed("deploy-1", acquire("prod/other", "ci")));
     let ItemReply::Answered(Ok(Outcome::Granted(granted))) = &told else { panic!("{told:?}") };
     assert_ne!(over_http["token"], granted.token.as_u64());
     assert_eq!(victim(&server, "GET", key, "/locks/prod/other").is(200)["phase"], "held");
-    // Repeated, each front end repeats its own first answer.
+    // A repeated request gets the first answer of its own front end.
     let told = batch(2, keyed("deploy-1", acquire("prod/other", "ci")));
     assert_eq!(token_of(&told), Some(granted.token));
     let again = victim(&server, "POST", key, "/locks/prod/db");
     assert_eq!(again.header("Idempotent-Replayed"), Some("true"));
     assert_eq!(again.is(200)["token"], over_http["token"]);
-    // Another request under the key is refused by both, with the same kind.
+    // Both front ends refuse another request with the same key, with the same kind of error.
     for (number, op) in [(3, release("prod/other", "ci")), (4, acquire("prod/third", "ci"))] {
         let told = batch(number, keyed("deploy-1", op));
         let ItemReply::Answered(Err(refusal)) = &told else { panic!("{told:?}") };
@@ -311,11 +316,12 @@ fn a_key_at_one_front_end_is_none_at_another() {
     assert_eq!(talk.ask("OWN,prod/third,ci"), "NONE");
 }
 
-/// One credential and one key at two nodes of a cluster. The very same request is answered with the
-/// first answer at any node; another one is refused, and a batch at either node is another front
-/// end. A forwarded request keeps the caller that the first node has authenticated.
+/// One credential and one key at two nodes of a cluster. An identical request gets the first answer
+/// at any node, and a different one is refused. Batches have a namespace of keys of their own,
+/// which is also shared by all nodes. A forwarded request keeps the caller that the first node has
+/// authenticated.
 #[test]
-fn a_key_is_the_same_at_all_nodes_and_another_in_a_batch() {
+fn keys_are_shared_by_nodes_but_not_by_front_ends() {
     let scratch = Scratch::new();
     let tokens = tokens(&scratch);
     let path = |name: &str| scratch.path().join(name).display().to_string();
@@ -354,7 +360,7 @@ fn a_key_is_the_same_at_all_nodes_and_another_in_a_batch() {
     };
     let told = batch_of(&leader, scratch.path(), VICTIM, 1, part());
     assert_eq!(token_of(&told[0]), Some(granted.token), "{told:?}");
-    // The rival's key of the same text is another one at both nodes.
+    // The same key of the rival is a different key at both nodes.
     for server in [&leader, &follower] {
         let refused = server.curl(&["-H", RIVAL, "-H", key, "-X", "POST", "/locks/prod/db"]);
         assert_eq!(refused.is(409)["holder"], "ci");

@@ -1,14 +1,15 @@
-//! A hostile web page in the browser of a user who may use the server.
+//! A hostile web page in the browser of a user that may use the server.
 
 use crate::server_harness::Server;
 use latchfs::time::{Span, boot_now};
 
-/// A right answer comes within this, whatever an attacker does.
+/// The victim gets its answer within this time during the attack.
 const PROMPT: Span = Span::from_secs(1);
 
-/// The browser names the site of the page in a header that no page can set.
+/// The server refuses cross-site changes: the browser names the relation of the page's site in the
+/// `Sec-Fetch-Site` header, which no page can set.
 #[test]
-fn a_page_of_another_site_changes_nothing() {
+fn cross_site_requests_change_nothing() {
     let server = Server::start(&[]);
     server.curl(&["-X", "POST", "/locks/build?client=victim"]).is(200);
     for site in ["cross-site", "same-site"] {
@@ -23,7 +24,7 @@ fn a_page_of_another_site_changes_nothing() {
             let denied = server.curl(&["-X", method, "-H", &header, path]).is(403);
             assert_eq!(denied["kind"], "E_DENIED", "{method} {path}");
         }
-        // A link to the page of the server itself is fine.
+        // A link from another site to the server's own page works.
         assert_eq!(server.curl(&["-H", &header, "/"]).code, 200);
         let asked = boot_now();
         let seen = server.curl(&["/locks/build"]).is(200);

@@ -1,4 +1,4 @@
-//! Access to the line protocol: tokens, TLS, and an address that others can reach.
+//! Access control of the line protocol: tokens, TLS, and public addresses.
 
 use crate::harness::{Scratch, latchfs};
 use crate::talk::Lines;
@@ -28,7 +28,7 @@ fn tokens(scratch: &Scratch) -> String {
 }
 
 #[test]
-fn a_token_speaks_as_its_clients_and_touches_its_locks() {
+fn token_is_limited_to_its_clients_and_locks() {
     let scratch = Scratch::new();
     let lines = Lines::start(&["--tokens", &tokens(&scratch)]);
     for line in
@@ -57,7 +57,7 @@ fn a_token_speaks_as_its_clients_and_touches_its_locks() {
 }
 
 #[test]
-fn lines_are_encrypted_where_the_server_is() {
+fn lines_are_encrypted_if_the_server_uses_tls() {
     let scratch = Scratch::new();
     let dir = scratch.path().join("certs").display().to_string();
     for what in [&["ca"][..], &["server", "localhost", "127.0.0.1"], &["client", "laptop1"]] {
@@ -81,7 +81,7 @@ fn lines_are_encrypted_where_the_server_is() {
     assert!(!said.starts_with(b"laptop1") && !said.starts_with(b"NONE"), "{said:?}");
 }
 
-/// Sends lines through openssl; returns the answers that it prints.
+/// Sends lines over TLS with openssl, and returns the replies.
 fn encrypted(lines: &Lines, options: &[&str], said: &str) -> String {
     let mut command = Command::new("openssl");
     command.args(["s_client", "-quiet", "-verify_return_error", "-verify_quiet", "-connect"]);
@@ -90,7 +90,7 @@ fn encrypted(lines: &Lines, options: &[&str], said: &str) -> String {
     let mut child = command.spawn().expect("openssl is there");
     let mut input = child.stdin.take().expect("piped");
     let _ = input.write_all(said.as_bytes());
-    // More than a line has: the server ends the connection, so that openssl ends as well.
+    // A line that is too long makes the server close the connection, so that openssl ends as well.
     let _ = input.write_all(&[b'x'; 4_000]);
     let output = child.wait_with_output().expect("it ends");
     let said = String::from_utf8(output.stdout).expect("text");
@@ -98,7 +98,7 @@ fn encrypted(lines: &Lines, options: &[&str], said: &str) -> String {
 }
 
 #[test]
-fn it_is_not_open_to_a_network_by_mistake() {
+fn public_address_requires_credentials() {
     let (code, said) = latchfs(&[
         "serve",
         "--listen",

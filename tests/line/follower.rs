@@ -1,4 +1,5 @@
-//! A follower as the seed has it: it listens, takes SYNC, and says ACK.
+//! A follower as the original protocol specifies it: it listens, receives SYNC messages, and
+//! replies ACK.
 
 use crate::support::COMMAND_LIMIT;
 use std::io::{BufRead as _, BufReader, Write as _};
@@ -6,16 +7,16 @@ use std::net::TcpListener;
 use std::sync::mpsc::{Receiver, channel};
 use std::thread;
 
-/// How it treats a connection after an ACK.
+/// The follower's behaviour after an ACK.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum After {
-    /// As the seed's does.
+    /// It closes the connection, as a follower of the original protocol does.
     Ends,
-    /// It takes the next message.
+    /// It keeps the connection open for the next message.
     GoesOn,
 }
 
-/// A follower that says ACK to everything.
+/// A follower that replies ACK to every message.
 pub(crate) struct Follower {
     pub(crate) address: String,
     told: Receiver<String>,
@@ -26,7 +27,7 @@ impl Follower {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let address = listener.local_addr().expect("bound").to_string();
         let (send, told) = channel();
-        // It ends with the test.
+        // The thread ends with the test.
         thread::spawn(move || {
             for stream in listener.incoming() {
                 let mut stream = BufReader::new(stream.expect("a connection"));
@@ -45,7 +46,7 @@ impl Follower {
         Self { address, told }
     }
 
-    /// The next message.
+    /// Waits for the next message.
     #[track_caller]
     pub(crate) fn told(&self) -> String {
         self.told.recv_timeout(COMMAND_LIMIT).expect("a message")

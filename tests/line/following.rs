@@ -25,7 +25,7 @@ fn every_change(after: After) {
         assert_eq!(follower.told(), format!("SYNC,LOCK,lock{number},a"));
         assert_eq!(follower.told(), format!("SYNC,UNLOCK,lock{number},a"));
     }
-    // A lock that ends by itself, and one that another edge gives to the next in line.
+    // A lock that expires, and one that a release over HTTP passes to the next waiter.
     assert_eq!(talk.ask("LOCK,short,a,1s"), "SUCCESS");
     assert_eq!(follower.told(), "SYNC,LOCK,short,a");
     assert_eq!(follower.told(), "SYNC,UNLOCK,short,a");
@@ -55,7 +55,7 @@ fn every_change_goes_to_a_follower_that_keeps_its_connection() {
 }
 
 #[test]
-fn who_registers_again_begins_anew() {
+fn registering_again_starts_over() {
     let lines = Lines::start(&[]);
     let follower = Follower::start(After::GoesOn);
     register(&lines, &follower.address);
@@ -66,7 +66,8 @@ fn who_registers_again_begins_anew() {
     assert_eq!(lines.metric("latchfs_line_followers"), Some(1));
 }
 
-/// Neither one that is gone nor one that never answers holds anybody up, and both are dropped.
+/// Neither an unreachable follower nor one that never replies delays other clients, and both are
+/// dropped.
 #[test]
 fn dead_followers_are_dropped() {
     let lines = Lines::start(&[]);
@@ -74,7 +75,7 @@ fn dead_followers_are_dropped() {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         listener.local_addr().expect("bound").to_string()
     };
-    // Connections are taken by the system; nobody reads.
+    // The system accepts connections, but nobody reads from them.
     let mute = TcpListener::bind("127.0.0.1:0").expect("a port");
     register(&lines, &gone);
     register(&lines, &mute.local_addr().expect("bound").to_string());

@@ -1,5 +1,4 @@
-//! Input that nobody thinks of: whatever comes, each whole line has one answer that is a word,
-//! and the server goes on.
+//! Fuzzing of the line protocol: every whole line gets exactly one reply, and the server survives.
 
 use crate::talk::Lines;
 use proptest::prelude::*;
@@ -46,7 +45,7 @@ fn each_line_has_one_answer() {
 }
 
 #[test]
-fn a_line_without_an_end_is_cut_off() {
+fn endless_line_ends_the_connection() {
     let lines = Lines::start(&[]);
     let mut talk = lines.connect();
     talk.send(&vec![b'x'; 100_000]);

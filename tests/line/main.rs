@@ -1,9 +1,9 @@
-//! The line protocol as its clients meet it: the real program, and sockets without any library.
+//! Tests of the line protocol from the outside: the real program, and plain sockets.
 
-// The harness is that of all servers; not all of it is needed here.
+// The harness is shared with the suite tests/server; not all of it is used here.
 #![allow(dead_code)]
 
-/// Nothing here looks at what is on the disk.
+/// These tests need no durable servers.
 pub(crate) const DURABLE: bool = false;
 
 #[path = "../server/harness.rs"]

@@ -1,18 +1,18 @@
-//! A server of lines, and one connection to it.
+//! The test harness of the line protocol: a server, and connections to it.
 
 use crate::harness::Server;
 use crate::support::COMMAND_LIMIT;
 use std::io::{BufRead as _, BufReader, ErrorKind, Read as _, Write as _};
 use std::net::{Shutdown, TcpStream};
 
-/// A server that takes lines.
+/// A server that speaks the line protocol besides HTTP.
 pub(crate) struct Lines {
     pub(crate) server: Server,
     pub(crate) address: String,
 }
 
 impl Lines {
-    /// A server with these options.
+    /// Starts a server with these options.
     #[track_caller]
     pub(crate) fn start(options: &[&str]) -> Self {
         let mut server = Server::start(&[&["--line-listen", "127.0.0.1:0"], options].concat());
@@ -21,19 +21,20 @@ impl Lines {
         Self { address: address.trim_end().to_owned(), server }
     }
 
-    /// A new connection.
+    /// Opens a new connection.
     #[track_caller]
     pub(crate) fn connect(&self) -> Talk {
         Talk::to(&self.address)
     }
 
-    /// The answer to one line, on a connection of its own, as the seed's clients ask.
+    /// Returns the reply to one line, sent on a new connection, as clients of the original protocol
+    /// do.
     #[track_caller]
     pub(crate) fn ask(&self, line: &str) -> String {
         self.connect().ask(line)
     }
 
-    /// A value on the page of metrics.
+    /// Returns the value of a metric.
     pub(crate) fn metric(&self, name: &str) -> Option<u64> {
         let page = self.server.curl(&["/metrics"]).body;
         let mut lines = page.lines();
@@ -41,7 +42,7 @@ impl Lines {
     }
 }
 
-/// One connection.
+/// A connection of the line protocol.
 pub(crate) struct Talk(BufReader<TcpStream>);
 
 impl Talk {
@@ -52,18 +53,19 @@ impl Talk {
         Self(BufReader::new(stream))
     }
 
-    /// Sends bytes as they are.
+    /// Sends raw bytes.
     pub(crate) fn send(&mut self, bytes: &[u8]) {
         // The peer may have closed the connection.
         let _ = self.0.get_mut().write_all(bytes);
     }
 
-    /// Nothing more will be sent.
+    /// Closes the sending side of the connection.
     pub(crate) fn finish(&mut self) {
         let _ = self.0.get_mut().shutdown(Shutdown::Write);
     }
 
-    /// The next line, without its end; `None` at the end.
+    /// Waits for the next reply, and returns it without its newline; `None` at the end of the
+    /// connection.
     #[track_caller]
     pub(crate) fn word(&mut self) -> Option<String> {
         let mut line = String::new();
@@ -81,7 +83,7 @@ impl Talk {
         self.word().unwrap_or_else(|| panic!("no answer to {line}"))
     }
 
-    /// All that comes until the end.
+    /// Returns all bytes up to the end of the connection.
     pub(crate) fn rest(&mut self) -> Vec<u8> {
         let mut bytes = Vec::new();
         let _ = self.0.read_to_end(&mut bytes);

@@ -1,4 +1,4 @@
-//! Every line, and every word that answers it.
+//! The requests of the line protocol and their replies.
 
 use crate::harness::eventually;
 use crate::talk::{Lines, Talk};
@@ -6,14 +6,15 @@ use std::sync::Barrier;
 use std::thread;
 
 #[test]
-fn the_seeds_words() {
+fn replies_of_the_original_protocol() {
     let lines = Lines::start(&[]);
     for (line, word) in [
         ("OWN,build,a", "NONE"),
         ("LOCK,build,a", "SUCCESS"),
         ("OWN,build,b", "a"),
         ("LOCK,build,b", "FAIL"),
-        // Success if the lock does not exist, failure otherwise: also for its owner.
+        // The specification: success if the lock does not exist, failure otherwise, even for its
+        // owner.
         ("LOCK,build,a", "FAIL"),
         ("UNLOCK,build,b", "FAIL"),
         ("OWN,build,b", "a"),
@@ -84,9 +85,9 @@ fn one_of_64_clients_gets_each_lock() {
     }
 }
 
-/// Locks held through other protocols are visible here, and the other way round.
+/// Locks that were acquired over HTTP are visible over the line protocol, and vice versa.
 #[test]
-fn it_is_the_same_engine_as_over_http() {
+fn locks_are_shared_with_http() {
     let lines = Lines::start(&[]);
     lines.server.curl(&["-X", "POST", "/locks/build?client=web"]).is(200);
     assert_eq!(lines.ask("OWN,build,x"), "web");
@@ -97,7 +98,7 @@ fn it_is_the_same_engine_as_over_http() {
 }
 
 #[test]
-fn a_ttl_ends_a_lock_and_grace_is_its_owners() {
+fn lock_expires_and_grace_reserves_it_for_its_owner() {
     let lines = Lines::start(&["--grace", "1h"]);
     assert_eq!(lines.ask("LOCK,build,a,1s"), "SUCCESS");
     eventually("grace", || {
@@ -115,11 +116,11 @@ fn a_ttl_ends_a_lock_and_grace_is_its_owners() {
 }
 
 #[test]
-fn draining() {
+fn draining_server_only_releases_locks() {
     let mut lines = Lines::start(&[]);
     let mut talk = lines.connect();
     assert_eq!(talk.ask("LOCK,build,a"), "SUCCESS");
-    // Something is connected over HTTP, so that there is a moment in which to ask.
+    // An open HTTP connection makes the server drain for a moment.
     let mut events = lines.server.events(&["/events"]);
     lines.server.signal(libc::SIGTERM);
     events.until("closing");
@@ -130,10 +131,10 @@ fn draining() {
 }
 
 #[test]
-fn a_connection_that_is_idle_at_the_end_holds_nothing_up() {
+fn idle_connections_do_not_delay_the_shutdown() {
     let mut lines = Lines::start(&[]);
     let idle: Vec<Talk> = (0..10).map(|_| lines.connect()).collect();
-    // One that has said half a line, too.
+    // One connection has sent half a line.
     let mut half = lines.connect();
     half.send(b"LOCK,bui");
     eventually("all are there", || (lines.metric("latchfs_line_connections")? == 11).then_some(()));

@@ -1,10 +1,11 @@
-//! Permission to mount: tokens and certificates.
+//! Authorization of mounts at a server: tokens and certificates.
 
 use crate::net::{LATCHFS, Machine, Net, eventually, run};
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 
-/// Machine 2 may speak as itself and its users, below `team/` and in `own`.
+/// A token whose mount may act as machine 2 and its users, on locks below `team/` and on those
+/// whose names begin with `own`.
 const TOKENS: &str = r#"
 [[token]]
 name = "two"
@@ -37,7 +38,7 @@ fn refused(machine: &Machine, args: &[&str]) -> String {
 }
 
 #[test]
-fn a_token_says_who_mounts_and_what_it_may() {
+fn a_token_limits_the_client_and_the_locks_of_a_mount() {
     let mut net = Net::new();
     let (server, a) = (net.machine(), net.machine());
     let tokens = private(&server, "tokens.toml", TOKENS);
@@ -56,8 +57,8 @@ fn a_token_says_who_mounts_and_what_it_may() {
     flock.says("mine");
 }
 
-/// Through a mount, a token limited to prefixes shows what is below them, and what leads there;
-/// of all else neither names nor numbers nor whether it is there.
+/// Through a mount, a token limited to prefixes shows the locks below them and the directories
+/// above them. Of all other locks it reveals neither names nor numbers nor existence.
 #[test]
 fn a_token_sees_its_own_part_of_the_directory() {
     let mut net = Net::new();
@@ -77,7 +78,7 @@ fn a_token_sees_its_own_part_of_the_directory() {
         lines.sort_unstable();
         lines
     };
-    // The way to its part is there once there is something at its end.
+    // A directory above the token's prefix is shown only while there is a lock below the prefix.
     all.sh("mkdir team other other/x && touch zeta").ok();
     assert!(seen("ls").is_empty());
     let missing = part.sh("stat team");
@@ -93,7 +94,8 @@ fn a_token_sees_its_own_part_of_the_directory() {
         |args: &str| seen(&format!("{LATCHFS} ls {args} --dir . | awk 'NR > 1 {{print $1}}'"));
     assert_eq!(names(""), ["own", "own1", "owner", "team/a", "team/a/b"]);
     assert_eq!(names("te"), ["team/a", "team/a/b"]);
-    // `team` is the way there, whatever it is itself, and may not be touched.
+    // `team` is shown as the path to visible locks, whether it is a lock or not, and can't be
+    // changed.
     let team = part.sh("cat team/holder");
     assert!(team.err.contains("No such file") || team.err.contains("denied"), "{team:?}");
     for (call, code) in [("mkdir team", 1), ("rmdir team", 1), ("cat other", 1), ("ls other", 2)] {
@@ -109,15 +111,15 @@ fn a_token_sees_its_own_part_of_the_directory() {
     }
     let page = part.server_page();
     assert_eq!((&page["locks"], &page["sessions"]), (&0.into(), &0.into()));
-    // With the last of it the way is gone, also from what the kernel keeps.
+    // When the last visible lock is released the path disappears, also from the kernel's cache.
     all.sh("rmdir team/a/b team/a && rm own own1 owner").ok();
     eventually("the way is gone", || seen("ls").is_empty().then_some(()));
     assert!(part.sh("stat team").err.contains("No such file"));
 }
 
-/// A token that is taken away: the mount loses the server, and says why.
+/// After a token is removed from the server the mount loses its session and reports the reason.
 #[test]
-fn a_token_that_is_not_known_any_more_is_told() {
+fn a_mount_reports_that_its_token_is_not_known_any_more() {
     let mut net = Net::new();
     let (server, a) = (net.machine(), net.machine());
     let tokens = private(&server, "tokens.toml", TOKENS);
@@ -129,12 +131,12 @@ fn a_token_that_is_not_known_any_more_is_told() {
     served.signal(libc::SIGHUP);
     mount.is("lost");
     let said = &mount.server_page()["server"]["trouble"];
-    assert!(said.as_str().is_some_and(|said| said.contains("token is not known")), "{said}");
+    assert!(said.as_str().is_some_and(|said| said.contains("token is unknown")), "{said}");
     let seen = run(a.command(LATCHFS).arg("doctor"));
-    // Other tests have mounts as well: what is said of this one names its directory.
+    // Other tests have mounts as well, so only lines with the directory of this mount count.
     let ours = format!("{} has lost {}", mount.dir().display(), server.url());
     let line = seen.out.lines().find(|line| line.contains(&ours)).unwrap_or_default();
-    assert!(line.starts_with("wrong ") && line.contains("token is not known"), "{seen:?}");
+    assert!(line.starts_with("wrong ") && line.contains("token is unknown"), "{seen:?}");
     private(&server, "tokens.toml", TOKENS);
     served.signal(libc::SIGHUP);
     mount.is("connected");
@@ -142,7 +144,7 @@ fn a_token_that_is_not_known_any_more_is_told() {
 }
 
 #[test]
-fn certificates_say_who_is_who() {
+fn a_client_certificate_authenticates_a_mount() {
     let mut net = Net::new();
     let (server, a) = (net.machine(), net.machine());
     let dir = server.path("certs").display().to_string();

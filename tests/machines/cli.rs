@@ -1,4 +1,4 @@
-//! The command line without any mount.
+//! The command line with `--server`, without any mount.
 
 use crate::net::{LATCHFS, Machine, Net, Output, Program, eventually, run};
 
@@ -8,7 +8,7 @@ fn latchfs(machine: &Machine, url: &str, client: &str, args: &[&str]) -> Output 
 }
 
 #[test]
-fn all_commands_speak_to_a_server() {
+fn all_commands_work_with_a_server() {
     let mut net = Net::new();
     let (server, a) = (net.machine(), net.machine());
     let _served = server.serve("");
@@ -67,9 +67,9 @@ fn a_command_runs_under_a_lock_of_a_server() {
     assert_eq!(second.ended(), 0);
 }
 
-/// A runner that is cut off ends its command before another is served.
+/// An isolated `latchfs run` ends its command before another client is granted the lock.
 #[test]
-fn a_command_that_is_cut_off_is_ended_first() {
+fn an_isolated_command_is_ended_before_the_next_grant() {
     let mut net = Net::new();
     let (server, a, b) = (net.machine(), net.machine(), net.machine());
     let _served = server.serve("");
@@ -116,16 +116,17 @@ fn events_are_followed_from_a_server() {
     assert!(second.contains("\"event\":\"released\""), "{second}");
 }
 
-/// `doctor` says of each mount how it stands with its server, and of the server what is wrong.
+/// `latchfs doctor` reports the state of each mount's connection to its server, and problems of the
+/// server.
 #[test]
-fn doctor_knows_the_servers_of_mounts() {
+fn doctor_reports_the_servers_of_mounts() {
     let mut net = Net::new();
     let (server, a) = (net.machine(), net.machine());
     let _served = server.serve("");
     let url = server.url();
     let mount = a.mount(&url, "--ttl 2s");
     mount.is("connected");
-    // Other tests have mounts as well: what is said of this one names its directory.
+    // Other tests have mounts as well, so only lines with the directory of this mount count.
     let found = || {
         let seen = run(a.command(LATCHFS).arg("doctor"));
         let lines = seen.out.lines().filter(|line| line.contains(&*mount.dir().to_string_lossy()));

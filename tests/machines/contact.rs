@@ -1,11 +1,13 @@
-//! The network comes and goes.
+//! Loss and return of the connection between a mount and its server: timeouts, sessions, and
+//! restarts of the server.
 
 use crate::net::{Net, eventually};
 use latchfs::time::{Span, boot_now};
 
-/// A call takes 2 s at most; a loaded machine needs some air.
+/// The maximum duration of a call that times out: 2 s, and a margin for a loaded machine.
 const SOON: Span = Span::from_millis(3_000);
-/// A call that need not even try.
+/// The maximum duration of a call that fails at once, because the mount knows that its server does
+/// not answer.
 const AT_ONCE: Span = Span::from_millis(500);
 
 const CALLS: &[&str] = &[
@@ -49,9 +51,10 @@ fn nothing_hangs_when_the_cable_is_pulled() {
     a.sh("rmdir held").ok();
 }
 
-/// Requests arrive, but their answers are lost: no lock stays held that no client was told of.
+/// Requests reach the server, but the answers are lost: no lock stays held of which no client was
+/// told.
 #[test]
-fn what_was_granted_to_the_deaf_is_given_back() {
+fn grants_whose_answers_are_lost_are_released() {
     let mut net = Net::new();
     let (server, a, b) = (net.machine(), net.machine(), net.machine());
     let _served = server.serve("");
@@ -69,9 +72,9 @@ fn what_was_granted_to_the_deaf_is_given_back() {
     a.sh("mkdir z && rmdir z").ok();
 }
 
-/// The server is killed and started again: what is held and who waits is as it was.
+/// The server is killed and restarted: locks and queues are as before.
 #[test]
-fn a_server_that_is_started_again_knows_all() {
+fn a_restarted_server_keeps_locks_and_queues() {
     let mut net = Net::new();
     let (server, a, b) = (net.machine(), net.machine(), net.machine());
     let mut served = server.serve("");
@@ -108,10 +111,10 @@ fn a_server_that_is_started_again_knows_all() {
     a.sh("rmdir dir").ok();
 }
 
-/// A server that stands still for longer than a ttl: nobody hangs, the holders lose, and all goes
-/// on when it does.
+/// A server that is stopped for longer than a ttl: no call hangs, the holders lose their locks, and
+/// everything works again when the server resumes.
 #[test]
-fn a_server_that_stood_still_has_lost_its_sessions() {
+fn a_server_stopped_for_longer_than_a_ttl_expires_sessions() {
     let mut net = Net::new();
     let (server, a, b) = (net.machine(), net.machine(), net.machine());
     let served = server.serve("");
@@ -135,8 +138,8 @@ fn a_server_that_stood_still_has_lost_its_sessions() {
     a.sh("mkdir y && rmdir y").ok();
 }
 
-/// A server that ends a session by itself leaves its locks in grace, in which the client may come
-/// back. The open file was told that its lock is lost, and no later write of it renews the lease.
+/// When the server expires a session its locks enter grace, in which the client may come back. The
+/// open file has already reported the loss of its lock, and no later write to it renews the lease.
 #[test]
 fn a_write_does_not_renew_what_its_open_file_has_lost() {
     let mut net = Net::new();
@@ -160,14 +163,15 @@ fn a_write_does_not_renew_what_its_open_file_has_lost() {
     holder.tell("write");
     holder.says("ESTALE");
     assert_eq!(phase().as_deref(), Some("grace"), "nothing was renewed");
-    // Its owner comes back in grace by name, which does not give the lock back to the open file.
+    // The client renews the lock by name during grace, but that does not give the lock back to the
+    // open file.
     a.sh("touch x && echo 60s > x").ok();
     assert_eq!(phase().as_deref(), Some("held"));
     holder.tell("write");
     holder.says("ESTALE");
 }
 
-/// Holds a lock by flock, and writes to it when told.
+/// Locks a file by flock(2), and writes to it for each line of input.
 pub(crate) const HOLDER: &str = "
     f = open(sys.argv[1], 'w')
     fcntl.flock(f, fcntl.LOCK_EX)
@@ -176,10 +180,10 @@ pub(crate) const HOLDER: &str = "
         print(said(os.write, f.fileno(), b'\\n'))
 ";
 
-/// A daemon that was frozen for longer than its session lasts: the next holder has the lock, and
-/// the first write of the old one fails.
+/// The daemon of a mount is stopped for longer than its session lasts: another client is granted
+/// the lock, and the first write of the old holder fails.
 #[test]
-fn a_frozen_mount_lets_nothing_through_when_it_goes_on() {
+fn a_stopped_mount_fails_stale_writes_when_it_resumes() {
     let mut net = Net::new();
     let (server, a, b) = (net.machine(), net.machine(), net.machine());
     let _served = server.serve("");
@@ -201,9 +205,9 @@ fn a_frozen_mount_lets_nothing_through_when_it_goes_on() {
     a.sh("flock -n x true").ok();
 }
 
-/// A moment without network costs nothing: the session is resumed.
+/// A short loss of the network has no effect: the session is resumed.
 #[test]
-fn a_short_break_loses_nothing() {
+fn a_short_loss_of_the_network_loses_nothing() {
     let mut net = Net::new();
     let (server, a) = (net.machine(), net.machine());
     let _served = server.serve("");

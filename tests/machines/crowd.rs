@@ -1,8 +1,8 @@
-//! Programs that lock through a mount in every way, again and again, while the server fails; and
-//! what must be so when all is well again.
+//! Programs that repeatedly take locks in every way while the server fails, and the assertions that
+//! must hold after the last fault.
 //!
-//! Every program goes on until a file tells it to stop. One that never learns what became of its
-//! wait does not end, and that is how it is found.
+//! Every program runs until a file tells it to stop. A program whose wait is never answered does
+//! not end, so the test detects it.
 
 use crate::net::{LATCHFS, Machine, Mount, eventually};
 use latchfs::time::{Span, boot_now};
@@ -11,23 +11,25 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-/// How long a lease or a session lasts: short, so that some faults last longer.
+/// The ttl of leases and sessions: short, so that some faults last longer.
 pub(crate) const TTL: &str = "4s";
-/// The grace of leases and sessions, which `run` at a server can't change.
+/// The grace of leases and sessions; `run --server` can't change it.
 pub(crate) const GRACE: &str = "5s";
-/// The ttl and the grace together.
+/// The ttl and the grace together, after which every lease of the crowd is over.
 pub(crate) const TTL_AND_GRACE: Span = Span::from_secs(4 + 5);
-/// Added to them at the end: a request under way when the last fault ends takes 2 s to fail, a
-/// reconnect is tried each second, and a loaded machine needs some air.
+/// The margin added to the ttl and the grace at the end: a request under way when the last fault
+/// ends takes 2 s to fail, the mount reconnects once per second, and a loaded machine needs some
+/// time.
 pub(crate) const MARGIN: Span = Span::from_secs(5);
 
-/// For how long faults are made in a suite: 10 minutes by `contrib/faults`, so long otherwise.
+/// Returns how long a suite injects faults: `otherwise` seconds, or the time that `contrib/faults`
+/// sets (10 minutes).
 pub(crate) fn patience(otherwise: u64) -> Duration {
     let named = std::env::var("LATCHFS_FAULTS_SECONDS").ok().and_then(|text| text.parse().ok());
     Duration::from_secs(named.unwrap_or(otherwise))
 }
 
-/// The seed of a run, which is said, and taken from the environment to repeat a run.
+/// Returns the seed of a run and prints it; `LATCHFS_SEED` repeats a run.
 pub(crate) fn seed() -> u64 {
     let named = std::env::var("LATCHFS_SEED").ok().and_then(|seed| seed.parse().ok());
     let seed = named.unwrap_or_else(|| RandomState::new().hash_one(0));
@@ -35,7 +37,7 @@ pub(crate) fn seed() -> u64 {
     seed
 }
 
-/// Numbers from a seed (splitmix64).
+/// A generator of random numbers (splitmix64): the same seed gives the same numbers.
 pub(crate) struct Chance(pub(crate) u64);
 
 impl Chance {
@@ -47,7 +49,8 @@ impl Chance {
         (z ^ (z >> 31)) % limit
     }
 
-    /// Lets time pass: some faults are shorter than a request may take, some longer than a lease.
+    /// Lets a random time pass: sometimes less than a request may take, sometimes more than a lease
+    /// lasts.
     pub(crate) fn linger(&mut self, machine: &Machine) -> Duration {
         let longest = [300, 1_000, 2_500, 6_000][self.below(4) as usize];
         let span = Duration::from_millis(50 + self.below(longest));
@@ -56,10 +59,10 @@ impl Chance {
     }
 }
 
-/// Programs of each kind.
+/// The number of programs of each kind.
 const EACH: usize = 3;
 
-/// The prelude of the Python programs.
+/// The source of the Python programs.
 const PRELUDE: &str = "
 import fcntl, os, random, subprocess, sys, time
 kind, number, stop = sys.argv[1], int(sys.argv[2]), sys.argv[3]
@@ -99,17 +102,18 @@ while not os.path.exists(stop):
 open(f'{stop}.{kind}{number}', 'w').write(str(rounds))
 ";
 
-/// Every way to take a lock that the crowd uses.
+/// The kinds of programs: each takes locks in another way.
 const KINDS: [&str; 5] = ["run", "flock", "lockf", "wait", "bound"];
 
-/// The programs, and the file that tells them to stop.
+/// The running programs, and the file that tells them to stop.
 pub(crate) struct Crowd {
     programs: Vec<(String, Child)>,
     stop: PathBuf,
 }
 
 impl Crowd {
-    /// Begins; `run` asks the servers by itself, with the token in a file if one is needed.
+    /// Starts the programs on a mount. Those of kind `run` use the servers directly, with the token
+    /// from the file `token` if there is one.
     pub(crate) fn begin(mount: &Mount, servers: &str, token: Option<&str>, seed: u64) -> Self {
         let stop = mount.machine.path("stop");
         let mut programs = Vec::new();
@@ -119,8 +123,9 @@ impl Crowd {
                     runner(&mount.machine, (servers, token), &stop, number)
                 } else {
                     let mut command = mount.machine.command("python3");
-                    // Isolated: otherwise its imports list the directory in which it runs, the
-                    // mount, and it dies of a server that does not answer before it has begun.
+                    // Isolated mode (-I): otherwise Python's imports would list the working
+                    // directory, which is the mount, and the program would fail before its start if
+                    // the server does not answer.
                     command.args(["-I", "-c", PRELUDE, kind, &number.to_string()]).arg(&stop);
                     command.arg((seed >> 1).to_string()).current_dir(mount.dir());
                     command
@@ -131,13 +136,13 @@ impl Crowd {
         Self { programs, stop }
     }
 
-    /// Adds a program, which `end` waits for like for the others.
+    /// Adds a program, for which `end` waits as for the others.
     pub(crate) fn add(&mut self, name: &str, mut command: Command) {
         self.programs.push((name.to_owned(), start(&mut command)));
     }
 
-    /// All is well again: within the ttl, the grace and a margin every program comes to its end,
-    /// and every lock is free.
+    /// Stops the programs after the last fault. Within the ttl, the grace and a margin every
+    /// program must end, and every lock must be free.
     #[track_caller]
     pub(crate) fn end(mut self, mount: &Mount) {
         let (well_at, limit) = (boot_now(), TTL_AND_GRACE + MARGIN);
@@ -171,7 +176,7 @@ impl Crowd {
         }
     }
 
-    /// How often a program was granted a lock and gave it back.
+    /// Returns how often a program has acquired and released a lock.
     fn rounds(&self, kind: &str, number: usize) -> u64 {
         let path = format!("{}.{kind}{number}", self.stop.display());
         let text = std::fs::read_to_string(path).unwrap_or_default();
@@ -179,13 +184,12 @@ impl Crowd {
     }
 }
 
-/// The locks that are held now, with the status of each; `None` while the mount says that it does
-/// not know.
+/// Returns the status of each lock that is held now; `None` while the mount can't reach its server.
 fn held(mount: &Mount) -> Option<Vec<String>> {
     let entries = std::fs::read_dir(mount.dir()).and_then(Iterator::collect);
     let entries: Vec<_> = match entries {
         Ok(entries) => entries,
-        // The last fault has just ended, and the mount has not reached the server yet.
+        // The last fault has just ended, and the mount has not reconnected to the server yet.
         Err(error) if error.raw_os_error() == Some(libc::ETIMEDOUT) => return None,
         Err(error) => panic!("the mount lives: {error}"),
     };
@@ -206,7 +210,8 @@ impl Drop for Crowd {
     }
 }
 
-/// `latchfs run` in a loop, two locks in turn for all of them. It counts the commands that ran.
+/// Returns a shell loop of `latchfs run` commands on two locks by turns. It counts the commands
+/// that ran.
 fn runner(
     machine: &Machine,
     (servers, token): (&str, Option<&str>),

@@ -1,9 +1,10 @@
-//! G5 and G11: whoever is cut off learns that its lock is lost before another is granted it.
+//! Guarantees G5 and G11: an isolated holder learns that its lock is lost before another client is
+//! granted it.
 
 use crate::net::Net;
 use std::collections::BTreeMap;
 
-/// Mounts that are cut off together, and rounds: 200 losses in all.
+/// The number of mounts that are isolated together, and of rounds: 200 losses in all.
 const MOUNTS: usize = 20;
 const ROUNDS: usize = 10;
 
@@ -86,7 +87,7 @@ fn the_loss_is_seen_before_the_next_grant() {
     );
 }
 
-/// Returns the time that each mount reported, by mount.
+/// Returns the time that the program reports for each mount.
 fn times(program: &crate::net::Program, word: &str) -> BTreeMap<usize, u64> {
     let line = |_| {
         let line = program.line();

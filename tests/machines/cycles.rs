@@ -1,5 +1,6 @@
-//! Real waiters through power cycles of the server: flock, wait/NAME and `run --server` wait for
-//! one lock each while the server is killed and started again, and the holder lets go about then.
+//! Waiters through restarts of the server: flock(2), `.latchfs/wait/NAME` and `run --server` wait
+//! for one lock each while the server is killed and restarted, and the holder releases the locks at
+//! about that time.
 
 use crate::crowd::{Chance, GRACE, MARGIN, TTL, TTL_AND_GRACE, seed};
 use crate::net::{Daemon, LATCHFS, Machine, Mount, Net, Program, eventually};
@@ -7,13 +8,15 @@ use latchfs::time::{Span, boot_now};
 use std::process::{Child, Stdio};
 use std::time::Duration;
 
-/// Waiters of each kind in the mount, and commands that ask the server themselves.
+/// The number of waiters of each kind in the mount, and of `run` commands that use the server
+/// directly.
 const EACH: usize = 3;
 const RUNS: usize = 2;
 /// The names of the three locks.
 const LOCKS: [&str; 3] = ["flock", "wait", "run"];
 
-/// Holds all three locks, has threads wait for two of them, and lets go when it is told.
+/// Holds all three locks, starts threads that wait for two of them, and releases the locks on
+/// command.
 const WAITERS: &str = "
     from builtins import print as explain
     held = []
@@ -53,20 +56,20 @@ const WAITERS: &str = "
                     start(end, wait, number)
 ";
 
-/// How many rounds: 1,000 by `contrib/faults`.
+/// Returns the number of rounds; `contrib/faults` makes 1,000.
 fn rounds() -> usize {
     let named = std::env::var("LATCHFS_ROUNDS").ok().and_then(|text| text.parse().ok());
     named.unwrap_or(10)
 }
 
-/// How many wait for a lock now, as its status says.
+/// Returns how many clients wait for a lock, as its status says.
 fn waiting(mount: &Mount, name: &str) -> Option<usize> {
     let status = std::fs::read(mount.dir().join(".latchfs/status").join(name)).ok()?;
     let status: serde_json::Value = serde_json::from_slice(&status).ok()?;
     status["waiters"].as_array().map(Vec::len)
 }
 
-/// `latchfs run` at the server, killed with its handle.
+/// A `latchfs run` command that uses the server directly; it is killed when dropped.
 struct Run(Child);
 
 impl Run {
@@ -86,7 +89,8 @@ impl Drop for Run {
     }
 }
 
-/// The server is killed and started again, and the holder lets go before, meanwhile or after.
+/// Kills and restarts the server; the holder releases its locks before, meanwhile or afterwards.
+/// Returns which.
 fn power_cycle(
     server: &mut Daemon,
     (waiters, client): (&mut Program, &Machine),
@@ -125,7 +129,7 @@ fn power_cycle(
     }
 }
 
-/// Counts the outcomes of the waits.
+/// The numbers of granted and refused waits, and the duration of the slowest round.
 #[derive(Default)]
 struct Count {
     granted: usize,
@@ -133,7 +137,7 @@ struct Count {
     slowest: Span,
 }
 
-/// Every waiter of a round learns within the ttl, the grace and a margin what became of its wait.
+/// Checks that every waiter of a round gets an answer within the ttl, the grace and a margin.
 #[track_caller]
 fn all_end(waiters: &Program, mut runs: Vec<Run>, round: &str, count: &mut Count) {
     let begun = boot_now();
@@ -160,7 +164,7 @@ fn all_end(waiters: &Program, mut runs: Vec<Run>, round: &str, count: &mut Count
     count.slowest = count.slowest.max(boot_now().since(begun));
 }
 
-/// A server, a mount, and the waiters.
+/// A server, a mount, and the program with the waiters.
 struct Waiting {
     server: Daemon,
     mount: Mount,
@@ -180,7 +184,7 @@ impl Waiting {
         Self { server, mount, client, url, waiters, _net: net }
     }
 
-    /// All three locks are held, and all wait for them. Returns the commands among them.
+    /// Acquires all three locks and starts all waiters. Returns the `run` commands among them.
     #[track_caller]
     fn all_wait(&mut self) -> Vec<Run> {
         self.waiters.tell("hold");
@@ -223,10 +227,10 @@ fn no_waiter_is_stuck_after_a_power_cycle() {
     assert!(granted > 9 * refused, "{refused} of {} were refused", granted + refused);
 }
 
-/// The assertion can fail: the holder does not let go.
+/// The assertion of the test can fail: here the holder does not release its locks.
 #[test]
 #[should_panic(expected = "the round without a release: 6 waiters of the mount are stuck")]
-fn a_waiter_that_is_never_served_is_found() {
+fn a_waiter_that_is_never_served_is_detected() {
     let mut all = Waiting::new();
     let runs = all.all_wait();
     all.server.kill();

@@ -1,8 +1,8 @@
-//! Two machines exclude each other in every form.
+//! Mutual exclusion between two machines, for every way to take a lock.
 
 use crate::net::Net;
 
-/// Each form that takes a lock, how one sees that it was refused, and how it is given back.
+/// Each way to take a lock, which fails if it is held, and the command that releases it.
 const FORMS: &[(&str, &str)] = &[
     ("mkdir NAME", "rmdir NAME"),
     ("(set -C; : > NAME)", "rm NAME"),
@@ -14,7 +14,7 @@ const FORMS: &[(&str, &str)] = &[
 ];
 
 #[test]
-fn what_one_machine_holds_another_does_not_get() {
+fn locks_exclude_across_machines() {
     let mut net = Net::new();
     let (server, a, b) = (net.machine(), net.machine(), net.machine());
     let _served = server.serve("");
@@ -22,7 +22,7 @@ fn what_one_machine_holds_another_does_not_get() {
     for (number, (take, give)) in FORMS.iter().enumerate() {
         for (other, (try_it, _)) in FORMS.iter().enumerate() {
             if take.starts_with("ln -s") && try_it.starts_with("touch") {
-                // It follows the link, and takes the lock that its text names.
+                // `touch` follows the symlink and takes the lock that the link names.
                 continue;
             }
             let name = format!("l{number}-{other}");
@@ -48,7 +48,8 @@ fn what_one_machine_holds_another_does_not_get() {
     assert_eq!(a.sh("ls").ok(), "");
 }
 
-/// flock, fcntl and OFD locks, exclusive and shared, against each other and against names.
+/// flock(2), POSIX (fcntl) and OFD locks, exclusive and shared, exclude each other and the creation
+/// of names.
 #[test]
 fn open_files_exclude_across_machines() {
     let mut net = Net::new();
@@ -99,7 +100,7 @@ fn open_files_exclude_across_machines() {
     }
 }
 
-/// First come, first served, wherever they wait.
+/// Waiters on different machines are served in the order of their arrival.
 #[test]
 fn the_line_is_fair_across_machines() {
     let mut net = Net::new();

@@ -1,6 +1,6 @@
-//! Faults drawn at random between a server and a mount: the server is killed, away, silent, cut
-//! off, out of disk space, or does not know the token. When all is well again nobody is stuck and
-//! nothing stays held.
+//! Random faults between a server and a mount: the server is killed, down or isolated, loses the
+//! packets that it should receive, runs out of disk space, or does not know the token. After the
+//! faults no program is stuck and no lock stays held.
 
 use crate::crowd::{Chance, Crowd, GRACE, TTL, patience, seed};
 use crate::net::{Daemon, Machine, Mount, Net};
@@ -8,7 +8,7 @@ use crate::server_faults::{Disk, SECRET, allow, private};
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// The faults, one of which is drawn each time unless `LATCHFS_FAULT` names one.
+/// The faults. Each time one is drawn at random, unless `LATCHFS_FAULT` names one.
 const FAULTS: [&str; 6] = [
     "a power cycle",
     "refused connections",
@@ -18,7 +18,7 @@ const FAULTS: [&str; 6] = [
     "an unknown token",
 ];
 
-/// A server, and what can be done to it.
+/// A server, with the parts that faults act on.
 struct Victim {
     machine: Machine,
     daemon: Daemon,
@@ -73,7 +73,7 @@ impl Victim {
 }
 
 #[test]
-fn faults_of_a_server_leave_nobody_waiting_and_nothing_held() {
+fn faults_of_a_server_leave_no_program_stuck_and_no_lock_held() {
     let seed = seed();
     let mut chance = Chance(seed);
     let mut net = Net::new();
@@ -102,7 +102,7 @@ fn faults_of_a_server_leave_nobody_waiting_and_nothing_held() {
     crowd.end(&mount);
 }
 
-/// A healthy server with a mount, and the crowd on it.
+/// Runs a test with a healthy server, a mount of it, and a crowd on the mount.
 fn healthy(test: impl FnOnce(&Machine, &Mount, Crowd)) {
     let mut net = Net::new();
     let (machine, client) = (net.machine(), net.machine());
@@ -112,10 +112,10 @@ fn healthy(test: impl FnOnce(&Machine, &Mount, Crowd)) {
     test(&client, &mount, crowd);
 }
 
-/// The assertions of the crowd can fail: a lock that nobody gives back is found.
+/// The assertions of the crowd can fail: a lock that is never released is detected.
 #[test]
 #[should_panic(expected = "still held 14s after the faults: Some([\"leaked ")]
-fn a_lock_that_stays_held_is_found() {
+fn a_lock_that_stays_held_is_detected() {
     healthy(|_, mount, crowd| {
         let holder = mount.python(crate::contact::HOLDER, &["leaked"]);
         holder.says("mine");
@@ -123,10 +123,11 @@ fn a_lock_that_stays_held_is_found() {
     });
 }
 
-/// The same of a waiter that is never served, although it is the only one of its kind.
+/// The assertions can fail: a waiter that is never served is detected, even if it is the only one
+/// of its kind.
 #[test]
 #[should_panic(expected = "'the waiter' is stuck 14s after the faults")]
-fn a_waiter_that_is_stuck_is_found() {
+fn a_stuck_waiter_is_detected() {
     healthy(|client, mount, mut crowd| {
         let holder = mount.python(crate::contact::HOLDER, &["kept"]);
         holder.says("mine");
@@ -137,10 +138,11 @@ fn a_waiter_that_is_stuck_is_found() {
     });
 }
 
-/// The same of commands that never run, because the server refuses every request of `run`.
+/// The assertions can fail: commands that never run are detected. Here the server refuses every
+/// request of `run`.
 #[test]
 #[should_panic(expected = "no lock was ever granted to run")]
-fn a_run_that_is_always_refused_is_found() {
+fn a_run_that_is_always_refused_is_detected() {
     let mut net = Net::new();
     let (machine, client) = (net.machine(), net.machine());
     let tokens = machine.path("tokens.toml");

@@ -1,4 +1,5 @@
-//! Kernel caching: no repeated requests, and no stale results.
+//! The kernel's cache of names on a mount: no repeated requests to the server, and no stale
+//! results.
 
 use crate::net::Net;
 
@@ -6,7 +7,7 @@ const POLLS: u64 = 20_000;
 const CHANGES: usize = 50;
 
 #[test]
-fn looking_again_costs_the_server_nothing() {
+fn repeated_lookups_need_no_requests() {
     let mut net = Net::new();
     let (server, a) = (net.machine(), net.machine());
     let _served = server.serve("");
@@ -23,11 +24,11 @@ fn looking_again_costs_the_server_nothing() {
     let before = a.asks();
     a.python(look, &[&POLLS.to_string()]).says("done");
     let cost = a.asks() - before;
-    // Python itself looks at nothing there; the session is kept on a connection of its own.
+    // Python itself looks up no names there, and keep-alives use a connection of their own.
     assert!(cost <= 4, "{POLLS} looks at four names asked {cost} times");
 }
 
-/// A change made elsewhere is seen within 50 ms.
+/// A mount shows a change made on another machine within 50 ms.
 #[test]
 fn a_change_made_elsewhere_is_seen_at_once() {
     let mut net = Net::new();
@@ -66,13 +67,14 @@ fn a_change_made_elsewhere_is_seen_at_once() {
     latencies.sort_unstable();
     let (median, max) = (latencies[latencies.len() / 2], latencies[latencies.len() - 1]);
     println!("a change elsewhere is seen after {median} us in the median, {max} us at most");
-    // On a machine that does much else, one in twenty may wait longer for a processor.
+    // On a busy machine one in twenty may wait longer for a processor.
     assert!(latencies[latencies.len() * 19 / 20] < 50_000 && max < 1_000_000, "{latencies:?}");
 }
 
-/// Races between looking and changing, with the cache in between: the last look is always right.
+/// Races between lookups and changes, with the cache in between: the last lookup after each change
+/// is right.
 #[test]
-fn no_old_look_is_kept() {
+fn no_stale_lookup_is_cached() {
     let mut net = Net::new();
     let (server, a, b) = (net.machine(), net.machine(), net.machine());
     let _served = server.serve("");
@@ -96,7 +98,8 @@ fn no_old_look_is_kept() {
     looker.says("looking");
     for round in 0..40 {
         let made: Vec<_> = (0..8).filter(|n| (n + round) % 3 != 0).collect();
-        // Not by mkdir: there is no way to them before the first.
+        // `latchfs acquire` rather than mkdir, because the parent `team` does not exist before the
+        // first lock below it.
         let each = |what: &str, all: &[usize]| {
             let all: Vec<_> = all.iter().map(ToString::to_string).collect();
             let (program, all) = (crate::net::LATCHFS, all.join(" "));
@@ -115,9 +118,9 @@ fn no_old_look_is_kept() {
     looker.says("stopped");
 }
 
-/// While the server is away nothing is shown as if it were known.
+/// While the server is unreachable the mount shows nothing from its cache.
 #[test]
-fn nothing_kept_is_shown_while_the_server_is_away() {
+fn nothing_cached_is_shown_while_the_server_is_unreachable() {
     let mut net = Net::new();
     let (server, a) = (net.machine(), net.machine());
     let _served = server.serve("");

@@ -1,9 +1,9 @@
-//! Several machines: a server, and mounts that use it. Each machine is a network namespace with
-//! its own address; a cable can be pulled, and one direction of it can go dead.
+//! Several machines: a server, and mounts that use it. Each machine is a network namespace with an
+//! address of its own; its cable can be pulled, and its incoming packets can be dropped.
 
-// Programs in other languages stand in the tests as they are, whatever their quotes.
+// Programs in other languages keep their raw string delimiters, whether they contain quotes or not.
 #![allow(clippy::needless_raw_string_hashes)]
-// A server is served, and its machine is a server.
+// `server` is a machine and `served` the server process on it.
 #![allow(clippy::similar_names)]
 
 mod access;

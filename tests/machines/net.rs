@@ -1,7 +1,8 @@
-//! Machines for one test: begun, used, and gone again whatever happens.
+//! Machines (network namespaces) for one test; they are removed when the test ends, whatever its
+//! result.
 //!
-//! Nothing here waits by the clock: programs say when they are ready, commands end or are killed
-//! at a limit, and [`eventually`] is the one poll.
+//! Nothing here waits for a fixed time: programs report when they are ready, commands end or are
+//! killed at a limit, and [`eventually`] is the only poll.
 
 use crate::support::{self, COMMAND_LIMIT};
 pub(crate) use crate::support::{Output, run, signal};
@@ -18,18 +19,18 @@ use std::time::Duration;
 
 /// The program under test.
 pub(crate) const LATCHFS: &str = env!("CARGO_BIN_EXE_latchfs");
-/// Where servers listen.
+/// The port on which servers listen.
 pub(crate) const PORT: u16 = 8_080;
 static COUNT: AtomicUsize = AtomicUsize::new(0);
 
-/// Looks again and again until there is something to see.
+/// Calls `look` until it returns a value; fails at a limit.
 #[track_caller]
 pub(crate) fn eventually<T>(what: &str, look: impl FnMut() -> Option<T>) -> T {
     const LOOKS_MAX: usize = 1_500;
     support::look(LOOKS_MAX, what, look)
 }
 
-/// Some machines on one switch, and a directory for all that they keep.
+/// Machines on one switch, and a scratch directory for all of their files.
 pub(crate) struct Net {
     tag: String,
     scratch: PathBuf,
@@ -53,7 +54,7 @@ impl Net {
         format!("{}s", self.tag)
     }
 
-    /// Another machine, with a cable to the switch.
+    /// Adds a machine with a cable to the switch.
     pub(crate) fn machine(&mut self) -> Machine {
         self.machines += 1;
         let number = self.machines;
@@ -79,7 +80,7 @@ impl Drop for Net {
             let _gone = Command::new("ip").args(["netns", "del", &ns]).status();
         }
         let table = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
-        // Never walk through a mount that stayed: its files are locks.
+        // Don't descend into a mount that is still there: its files are locks.
         if !table.contains(&*self.scratch.to_string_lossy()) {
             support::remove_tree(&self.scratch);
         }
@@ -91,7 +92,7 @@ fn ip(args: &[&str]) {
     run(Command::new("ip").args(args)).ok();
 }
 
-/// One machine.
+/// A machine: a network namespace with one address.
 #[derive(Clone)]
 #[allow(dead_code)] // each suite uses a part of it
 pub(crate) struct Machine {
@@ -102,7 +103,7 @@ pub(crate) struct Machine {
 }
 
 impl Machine {
-    /// A program that runs on this machine.
+    /// Returns a command that runs on this machine.
     pub(crate) fn command(&self, program: &str) -> Command {
         let mut command = Command::new("nsenter");
         command.arg(format!("--net=/run/netns/{}", self.ns)).arg(program);
@@ -118,12 +119,12 @@ impl Machine {
         run(self.command("sh").args(["-c", script]))
     }
 
-    /// Pulls the cable, or plugs it in again.
+    /// Plugs the network cable of this machine in, or pulls it.
     pub(crate) fn cable(&self, plugged: bool) {
         ip(&["-n", &self.ns, "link", "set", "eth0", if plugged { "up" } else { "down" }]);
     }
 
-    /// Everything that comes in is dropped, while what goes out arrives; or not any more.
+    /// Drops all incoming TCP packets while outgoing ones still arrive, or stops dropping them.
     pub(crate) fn deaf(&self, deaf: bool) {
         let script = if deaf {
             "nft add table ip t; nft add chain ip t in '{ type filter hook input priority 0; }'; \
@@ -134,7 +135,7 @@ impl Machine {
         self.sh(script).ok();
     }
 
-    /// A server here; `more` are its options.
+    /// Starts a server on this machine with the options `more`.
     #[track_caller]
     pub(crate) fn serve(&self, more: &str) -> Daemon {
         let listen = format!("{}:{PORT}", self.address);
@@ -145,12 +146,12 @@ impl Machine {
         Daemon::start(self, args, "listening")
     }
 
-    /// Where the server of this machine is asked.
+    /// Returns the URL of the server on this machine.
     pub(crate) fn url(&self) -> String {
         format!("http://{}:{PORT}", self.address)
     }
 
-    /// Mounts of `server` here, as `dirs`, all by one program.
+    /// Mounts `server` at each of `dirs` on this machine, by one daemon.
     #[track_caller]
     pub(crate) fn mount_all(&self, server: &str, dirs: &[&str], more: &str) -> Mount {
         let dirs: Vec<_> = dirs.iter().map(|dir| self.path(dir)).collect();
@@ -162,27 +163,29 @@ impl Machine {
             args.extend(["--client".to_owned(), format!("machine{}", self.number)]);
         }
         let daemon = Daemon::start(self, args, "mounted");
-        // The daemon reports each directory when it is mounted; only the first is waited for above.
+        // The daemon reports each directory when it is mounted, and `start` waits for the first one
+        // only.
         for dir in &dirs {
             eventually("all are mounted", || dir.join(".latchfs").exists().then_some(()));
         }
         Mount { machine: self.clone(), dirs, daemon }
     }
 
-    /// A mount of `server` here.
+    /// Mounts `server` at `locks` on this machine.
     #[track_caller]
     pub(crate) fn mount(&self, server: &str, more: &str) -> Mount {
         self.mount_all(server, &["locks"], more)
     }
 }
 
-/// The option by which a server serves others without tokens, where there is one.
+/// Returns the option that lets a server serve other machines without tokens, if this version has
+/// one.
 fn insecure() -> Option<&'static str> {
     let help = run(Command::new(LATCHFS).args(["serve", "--help"])).ok();
     help.contains("--insecure").then_some("--insecure")
 }
 
-/// A latchfs that runs on a machine.
+/// A latchfs process on a machine.
 pub(crate) struct Daemon {
     child: Child,
     log: PathBuf,
@@ -198,7 +201,8 @@ impl Daemon {
         Self::start_with(machine, args, word, Vec::new())
     }
 
-    /// The same, with more in its environment.
+    /// Starts a daemon with additional environment variables; waits until it prints a line with
+    /// `word`.
     #[track_caller]
     pub(crate) fn start_with(
         machine: &Machine,
@@ -218,7 +222,7 @@ impl Daemon {
         out.read_line(&mut line).expect("it says something, or ends");
         let daemon = Self { child, log, machine: machine.clone(), args, word, environment };
         assert!(line.contains(word), "it said '{line}', and: {}", daemon.log());
-        // The pipe stays open: several mounts say a line each.
+        // Keep reading the pipe: a daemon with several mounts prints a line for each.
         thread::spawn(move || std::io::copy(&mut out, &mut std::io::sink()));
         daemon
     }
@@ -235,13 +239,13 @@ impl Daemon {
         signal(self.pid(), number);
     }
 
-    /// Ends it as a crash would.
+    /// Kills the process by SIGKILL, like a crash.
     pub(crate) fn kill(&mut self) {
         self.signal(libc::SIGKILL);
         self.child.wait().expect("it is our child");
     }
 
-    /// Starts it again.
+    /// Starts the process again with the same arguments.
     #[track_caller]
     pub(crate) fn again(&mut self) {
         let (args, environment) =
@@ -258,7 +262,7 @@ impl Drop for Daemon {
     }
 }
 
-/// Mounts on a machine, by one program.
+/// The mounts of one daemon on a machine.
 pub(crate) struct Mount {
     pub(crate) machine: Machine,
     dirs: Vec<PathBuf>,
@@ -274,14 +278,14 @@ impl Mount {
         &self.dirs
     }
 
-    /// Runs a script in the (first) mount point, on its machine.
+    /// Runs a script in the first mount point, on its machine.
     #[track_caller]
     pub(crate) fn sh(&self, script: &str) -> Output {
         let script = format!("cd '{}' && {script}", self.dir().display());
         self.machine.sh(&script)
     }
 
-    /// Runs a Python program there that goes on, line by line.
+    /// Starts a Python program in the first mount point; it exchanges lines with the test.
     #[track_caller]
     pub(crate) fn python(&self, program: &str, args: &[&str]) -> Program {
         let mut command = self.machine.command("python3");
@@ -296,14 +300,15 @@ impl Mount {
         serde_json::from_slice(&page).expect("JSON")
     }
 
-    /// Returns how many questions the mount has asked the server so far; one request holds several.
+    /// Returns how many batch items the mount has sent to the server so far; a request holds
+    /// several.
     pub(crate) fn asks(&self) -> u64 {
         let page = fs::read_to_string(self.dir().join(".latchfs/metrics")).expect("a page");
         let line = page.lines().find(|line| line.starts_with("latchfs_server_asks_total "));
         line.and_then(|line| line.split(' ').nth(1)?.parse().ok()).expect("a count")
     }
 
-    /// Waits until it stands so with the server.
+    /// Waits until the mount's contact with its server is `contact`.
     #[track_caller]
     pub(crate) fn is(&self, contact: &str) {
         eventually(contact, || (self.server_page()["contact"] == contact).then_some(()));
@@ -334,7 +339,7 @@ def said(call, *args):
         return errno.errorcode.get(e.errno, str(e.errno))
 ";
 
-/// A program that says lines and reads some.
+/// A program that exchanges lines with the test.
 pub(crate) struct Program {
     child: Child,
     input: Option<ChildStdin>,
@@ -349,14 +354,14 @@ impl Program {
         let (send, lines) = channel();
         let out = BufReader::new(child.stdout.take().expect("piped"));
         thread::spawn(move || {
-            // Nobody listens any more when the test has ended.
+            // The test may have ended and stopped reading.
             let _gone = out.lines().map_while(Result::ok).try_for_each(|line| send.send(line));
         });
         let input = child.stdin.take();
         Self { child, input, lines }
     }
 
-    /// The next line that it says.
+    /// Returns the next line of output.
     #[track_caller]
     pub(crate) fn line(&self) -> String {
         self.lines
@@ -364,12 +369,12 @@ impl Program {
             .unwrap_or_else(|error| panic!("it says nothing: {error}"))
     }
 
-    /// The next line that it says within `limit`.
+    /// Returns the next line of output, or `None` after `limit`.
     pub(crate) fn line_within(&self, limit: Duration) -> Option<String> {
         self.lines.recv_timeout(limit).ok()
     }
 
-    /// Whether it says nothing for a moment.
+    /// Whether the program prints nothing for 300 ms.
     pub(crate) fn is_silent(&self) -> bool {
         self.lines.recv_timeout(Duration::from_millis(300)).is_err()
     }
@@ -379,7 +384,7 @@ impl Program {
         assert_eq!(self.line(), wanted);
     }
 
-    /// Says it a line.
+    /// Sends the program a line of input.
     pub(crate) fn tell(&mut self, line: &str) {
         let input = self.input.as_mut().expect("open until the end");
         writeln!(input, "{line}").expect("it reads");
@@ -389,7 +394,7 @@ impl Program {
         self.child.id().cast_signed()
     }
 
-    /// Waits for its end, and gives the exit code.
+    /// Waits for the program to end; returns its exit code, or 128 plus the signal that killed it.
     pub(crate) fn ended(mut self) -> i32 {
         drop(self.input.take());
         let status = self.child.wait().expect("it is our child");
@@ -404,7 +409,7 @@ impl Drop for Program {
     }
 }
 
-/// Takes the indentation of the first line from all.
+/// Removes the indentation of the first line from all lines.
 fn dedent(program: &str) -> String {
     let mut lines = program.lines().skip_while(|line| line.trim().is_empty()).peekable();
     let indent = lines.peek().map_or(0, |line| line.len() - line.trim_start().len());

@@ -1,4 +1,5 @@
-//! A reply is lost after the server has decided: what is asked again is not done again.
+//! Lost replies: a request is retried after the server has executed it, and must not be executed
+//! twice.
 
 use crate::net::{Net, PORT};
 use std::io::{Read, Write};
@@ -7,7 +8,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
-/// Passes bytes on, and drops the answers to so many requests, with their connections.
+/// Starts a proxy that drops as many replies to batches as `drops` says, and closes their
+/// connections. Returns its port.
 fn proxy(server: String, drops: Arc<AtomicUsize>) -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").expect("loopback");
     let port = listener.local_addr().expect("bound").port();
@@ -54,10 +56,11 @@ fn back(mut server: TcpStream, mut client: TcpStream, drops: &AtomicUsize, asks:
 }
 
 #[test]
-fn a_lost_answer_is_given_again() {
+fn a_retry_after_a_lost_reply_has_no_second_effect() {
     let mut net = Net::new();
     let machine = net.machine();
-    // The proxy is a thread of this test, so the server listens here, too.
+    // The proxy is a thread of the test process, so the server runs in the test's network namespace
+    // as well.
     let here = format!("127.0.0.1:{}", free_port());
     let served = run_here(&here, machine.path("state"));
     let drops = Arc::new(AtomicUsize::new(0));

@@ -1,14 +1,14 @@
-//! The parts of a server that a test makes fail: the disk for its state, and its token file.
+//! Faults of a server that a test injects: a full disk for its state, and a changed token file.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// The secret that a server knows while it is well.
+/// The secret of the only valid token while the server is healthy.
 pub(crate) const SECRET: &str = "the secret of all";
 
-/// The token file of the server, with this secret in it.
+/// Writes the token file of the server, with a single token of this secret.
 pub(crate) fn allow(tokens: &Path, secret: &str) {
     let rights = "clients = [\"*\"]\ncluster = true";
     let text = format!("[[token]]\nname = \"all\"\nsecret = \"{secret}\"\n{rights}\n");
@@ -20,7 +20,7 @@ pub(crate) fn private(path: &Path, text: &str) {
     fs::set_permissions(path, fs::Permissions::from_mode(0o600)).expect("ours");
 }
 
-/// A small disk for the state of a server.
+/// A small tmpfs for the state of a server.
 pub(crate) struct Disk(PathBuf);
 
 impl Disk {
@@ -34,7 +34,7 @@ impl Disk {
     }
 
     pub(crate) fn fill(&self) {
-        // It ends when nothing fits any more.
+        // The write fails when the disk is full.
         let filled = fs::write(self.0.join("fill"), vec![0; 64 << 20]);
         assert!(filled.is_err(), "the disk is full");
     }

@@ -1,4 +1,5 @@
-//! Random commands: few names, few clients, short leases, and times at which something happens.
+//! Random commands for the model check: few names and clients, short leases, and times close to
+//! deadlines, so that commands often affect each other.
 
 use super::super::command::{
     Acquire, Annotate, Answer, Command, Digest, EndSession, Firm, IdempotencyKey, IfExists,
@@ -47,13 +48,13 @@ impl Dice {
     }
 }
 
-/// Draws commands, and remembers the numbers that the answers gave.
+/// Draws commands, and remembers the ids that earlier answers contained.
 pub(super) struct Draw {
     dice: Dice,
     old_rules: Dice,
     acquisitions: Dice,
     orders: Dice,
-    /// The highest number drawn so far, of any session.
+    /// The highest request number drawn so far, for any session.
     numbered: u64,
     names: Vec<LockName>,
     clients: Vec<ClientId>,
@@ -84,7 +85,7 @@ impl Draw {
         }
     }
 
-    /// Rules in which limits are met often, now and then, or never.
+    /// Returns limits that are reached often, sometimes, or never.
     pub(super) fn rules(&mut self) -> Rules {
         let (requests_kept, steal_grace) = (Span::from_secs(5), Span::from_secs(1));
         let roomy = Rules { requests_kept, steal_grace, ..Rules::default() };
@@ -131,7 +132,8 @@ impl Draw {
         }
     }
 
-    /// Mostly a little later; often exactly when something is due, or a nanosecond beside it.
+    /// Returns the time of the next command: usually a little later, often exactly at a deadline or
+    /// a nanosecond beside it.
     fn time(&mut self, engine: &Engine) -> Time {
         let (now, tick) = (engine.clock(), Span::from_nanos(1));
         let due = engine.next_deadline().unwrap_or(now);
@@ -142,16 +144,17 @@ impl Draw {
             12..=14 => due,
             15 => due - tick,
             16 => due + tick,
-            // Nobody looked for a while: much is due at once.
+            // A long time without any command: many deadlines pass at once.
             17 => now + Span::from_millis(self.dice.next() % 8_000),
             18 if self.dice.one_in(20) => now + Span::from_secs(100),
             18 => now + tick,
-            // A clock that went back.
+            // A clock that goes backwards.
             _ => now - Span::from_millis(self.dice.next() % 3_000),
         }
     }
 
-    /// Mostly the current one; the older one as a journal brings it back.
+    /// Returns usually the current rulebook, sometimes an older one, as in commands from an old
+    /// journal.
     fn rulebook(&mut self) -> Rulebook {
         let old = self.old_rules.one_in(8).then_some([Rulebook::First, Rulebook::Second]);
         old.map_or(Rulebook::Third, |old| self.old_rules.pick(&old))
@@ -197,7 +200,7 @@ impl Draw {
         }
     }
 
-    /// Mostly of one client; a reset of all leaves little to go on with.
+    /// Returns usually the reset of one client: a reset of all leaves few locks for later commands.
     fn reset(&mut self) -> Reset {
         let reason = StealReason::parse("they have left").expect("a reason");
         let whose = match self.dice.below(6) {
@@ -221,7 +224,8 @@ impl Draw {
         Acquire { name, client, mode, hold, term, line, patch: self.patch() }
     }
 
-    /// Mostly plain; an open file's hold hangs on its session, or at least on no other.
+    /// Returns usually plain ownership. An open file's lease usually depends on the file's session,
+    /// and otherwise has its own ttl.
     fn hold(&mut self) -> (Ownership, LeaseTerms) {
         let session = self.session();
         let open = OpenId { session, number: 1 + self.dice.next() % 2 };
@@ -238,7 +242,7 @@ impl Draw {
         let why = self.dice.pick(&[LeaveReason::Asked, LeaveReason::Gone]);
         let (name, ticket) = match &self.tickets[..] {
             [] => (self.name(), Ticket(1)),
-            // The wrong line now and then.
+            // Sometimes the ticket of another queue.
             known => {
                 let (name, ticket) = self.dice.pick(&known[known.len().saturating_sub(4)..]);
                 (if self.dice.one_in(8) { self.name() } else { name }, ticket)
@@ -247,7 +251,8 @@ impl Draw {
         Leave { name, ticket, why }
     }
 
-    /// Mostly what somebody has got; without the token, with it, or with an old one.
+    /// Returns usually the key of a tenure that was granted; without its token, with it, or with an
+    /// old one.
     fn key(&mut self) -> LeaseKey {
         if self.tokens.is_empty() || self.dice.one_in(5) {
             return LeaseKey { name: self.name(), client: self.client(), token: None };
@@ -258,14 +263,14 @@ impl Draw {
         LeaseKey { name, client, token: self.dice.one_in(2).then_some(token) }
     }
 
-    /// Mostly none; else that of the grant or of one of the next acquires.
+    /// Returns usually `None`, otherwise 0, 1 or 2: the acquisition of the grant, or a later one.
     fn acquisition(&mut self) -> Option<u32> {
         let drawn = self.acquisitions.below(6);
         u32::try_from(drawn).ok().filter(|drawn| *drawn < 3)
     }
 
-    /// Mostly none; else a later number than all before, or that of a late copy. Now and then the
-    /// session never was.
+    /// Returns usually `None`, otherwise a higher number than all before, or the number of a late
+    /// copy. Sometimes the session never existed.
     fn order(&mut self) -> Option<RequestOrder> {
         if !self.orders.one_in(12) {
             return None;
@@ -285,7 +290,7 @@ impl Draw {
         Some(RequestOrder { session, number })
     }
 
-    /// An id, with a digest that few requests share.
+    /// Returns an idempotency key, with a digest that few requests share.
     fn request(&mut self, op: &Op) -> IdempotencyKey {
         let (caller, key) = (self.client().as_str().into(), self.dice.pick(&["1", "2", "3"]));
         let digest = Digest(format!("{op:?}").bytes().map(u128::from).sum());
@@ -293,7 +298,7 @@ impl Draw {
     }
 
     fn name(&mut self) -> LockName {
-        // The first two are wanted most.
+        // The first two names are drawn most often, so that commands conflict.
         let end = if self.dice.one_in(2) { 2 } else { self.names.len() };
         let place = self.dice.below(end);
         self.names[place].clone()
@@ -304,7 +309,7 @@ impl Draw {
         self.clients[place].clone()
     }
 
-    /// Mostly one of the latest, now and then one that never was.
+    /// Returns usually one of the latest sessions, sometimes one that never existed.
     fn session(&mut self) -> SessionId {
         let recent = self.sessions.len().saturating_sub(3);
         if self.sessions.is_empty() || self.dice.one_in(40) {
@@ -335,7 +340,7 @@ impl Draw {
         }
         let text = match self.dice.below(4) {
             0 => Some(TextPatch::Set(vec![b'x'; self.dice.below(3)].into())),
-            // Two of these are too long together.
+            // Appending the longest of these twice exceeds the maximum length.
             1 => Some(TextPatch::Append(vec![b'y'; self.dice.pick(&[1, 2_000, 4_097])].into())),
             _ => None,
         };

@@ -1,11 +1,12 @@
 //! The model check: random commands for the engine and for a second, naive implementation of the
-//! same rules; after every command both must have said, told and come to the same.
+//! same rules. After every command both must have the same answer, events and state.
 //!
-//! A run is printed by its seed: `LATCHFS_SEED=...` repeats it. A failure is shrunk by leaving
-//! commands out while it still fails, and what is left is printed. `LATCHFS_MODEL_SEED=...` names the
-//! seed from which the seeds of all runs are drawn.
+//! `LATCHFS_SEED=...` repeats the run of a printed seed. A failing run is shrunk by removing
+//! commands while it still fails, and the rest is printed. `LATCHFS_MODEL_SEED=...` sets the seed
+//! from which the seeds of all runs are drawn.
 //!
-//! `contrib/mutants` breaks the rules on purpose, one at a time: the check must find each broken rule.
+//! `contrib/mutants` breaks the rules on purpose, one at a time: the check must find each broken
+//! rule.
 
 mod draw;
 mod naive;
@@ -21,23 +22,24 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// Commands in one run: long enough for lines and sessions to tangle, short enough to shrink.
+/// The number of commands in one run: enough for queues and sessions to interact, and few enough to
+/// shrink.
 const COMMANDS_A_RUN: usize = 400;
-/// Runs of one check: 120,000 commands.
+/// The number of runs of one check, which makes 120,000 commands.
 const RUNS: u64 = 300;
 
-/// A run: the rules, and what was asked when.
+/// The input of a run: the limits, and the commands with their times.
 pub(crate) type Script = (Rules, Vec<(Time, Command)>);
 
-/// Both implementations, and what must be true whatever they agree on.
+/// Both implementations, and the state for properties that are checked independently of them.
 struct Pair {
     engine: Engine,
     naive: Naive,
     names: Vec<LockName>,
     highest: Option<Token>,
-    /// Until when each tenure was promised to its holder: it must not lapse before.
+    /// The time until which each tenure was promised to its holder: it must not lapse earlier.
     promised: BTreeMap<Token, Time>,
-    /// Until when stolen locks are kept from everybody.
+    /// The time until which a stolen lock is withheld from all clients.
     kept: BTreeMap<LockName, Time>,
 }
 
@@ -54,7 +56,7 @@ impl Pair {
         }
     }
 
-    /// Carries one command out on both sides.
+    /// Applies a command to both implementations and compares the results.
     fn step(&mut self, at: Time, command: &Command) -> Result<Answer, String> {
         let mut settled = self.engine.clone();
         settled.apply(at, &Op::Settle.into(), &mut vec![]).expect("time passing is never refused");
@@ -142,7 +144,7 @@ impl Pair {
         Ok(())
     }
 
-    /// Records until when each tenure is promised. A lease that hangs on a session has no promise
+    /// Records until when each tenure is promised. A lease that depends on a session has no promise
     /// of its own.
     fn note_promises(&mut self, events: &[Event]) {
         for Event { at, what } in events {
@@ -161,22 +163,23 @@ impl Pair {
     }
 }
 
-/// Whether these are the bytes of `before`, or differ only by the place of the request among those
-/// of its session: a refused request has used that up.
+/// Whether `bytes` are the state before the command, or differ from it only in the session's last
+/// request number, which a refused request uses up.
 fn is_state_after_refusal(bytes: &[u8], mut before: Engine, command: &Command) -> bool {
     let as_before = bytes == codec::encode_engine(&before);
     let uses_place = before.books.enter_order(command.order).is_ok();
     as_before || (uses_place && bytes == codec::encode_engine(&before))
 }
 
-/// Checks that the conflict foreseen from the lock's view matches the engine's answer.
+/// Checks that the conflict which the lock's view predicts matches the engine's answer.
 fn same_foresight(before: &Engine, command: &Command, answer: &Answer) -> Result<(), String> {
     let (None, Op::Acquire(ask)) = (&command.request, &command.op) else { return Ok(()) };
     let view = before.view(&ask.name, before.clock());
     let foreseen = view.in_the_way(&ask.client, ask.hold, ask.mode);
     let foreseen = foreseen.map(|(holder, way)| (holder.lease.token, way));
     match answer {
-        // A client that is already queued, and asks for less, may be granted from the queue.
+        // A client that is already queued and now requests a weaker mode may be granted the lock
+        // from the queue.
         Ok(Outcome::Granted(_)) if ask.line != QueuePolicy::Skip => Ok(()),
         Ok(Outcome::Granted(_) | Outcome::Renewed(_)) => same("foresight", &foreseen, &None),
         Err(refusal) => match &*refusal.reason {
@@ -195,14 +198,14 @@ fn same<T: PartialEq + std::fmt::Debug>(what: &str, got: &T, wanted: &T) -> Resu
     Err(format!("{what} differ\n  engine: {got:?}\n  naive:  {wanted:?}"))
 }
 
-/// Runs fresh commands; what was run, and what went wrong if something did.
+/// Draws and applies new commands; returns them, and the first difference if there was one.
 fn run(seed: u64, commands: usize) -> (Script, Result<(), String>) {
     let mut draw = Draw::new(seed);
     let rules = draw.rules();
     let mut pair = Pair::new(&rules);
     let mut script = (rules, vec![]);
     for _ in 0..commands {
-        // Not guarded: were this to panic, nothing would be found out about the engine.
+        // Don't catch a panic here: it would be one of the generator, not of the engine.
         let (at, command) = draw.next(&pair.engine);
         script.1.push((at, command.clone()));
         match guarded(|| pair.step(at, &command)) {
@@ -214,7 +217,7 @@ fn run(seed: u64, commands: usize) -> (Script, Result<(), String>) {
     (script, done)
 }
 
-/// Runs known commands.
+/// Applies the commands of a script again.
 fn rerun((rules, commands): &Script) -> Result<(), String> {
     guarded(|| {
         let mut pair = Pair::new(rules);
@@ -225,7 +228,8 @@ fn rerun((rules, commands): &Script) -> Result<(), String> {
     })
 }
 
-/// The same commands, read back from their bytes, give the same bytes.
+/// Checks that the same commands, decoded from their encoding, lead to the same engine state, byte
+/// for byte.
 fn replays(rules: &Rules, commands: &[(Time, Command)], end: &Engine) -> Result<(), String> {
     let mut again = Engine::new(*rules);
     for (at, command) in commands {
@@ -242,7 +246,7 @@ fn replays(rules: &Rules, commands: &[(Time, Command)], end: &Engine) -> Result<
     Err("a replay has come to other bytes".to_owned())
 }
 
-/// A broken assertion is a finding like any other.
+/// Runs `body` and turns a panic, such as a failed assertion of the engine, into an error.
 fn guarded<T>(body: impl FnOnce() -> Result<T, String>) -> Result<T, String> {
     catch_unwind(AssertUnwindSafe(body)).unwrap_or_else(|panic| {
         let text = panic.downcast_ref::<String>().cloned();
@@ -251,7 +255,7 @@ fn guarded<T>(body: impl FnOnce() -> Result<T, String>) -> Result<T, String> {
     })
 }
 
-/// Leaves commands out, many at first and then one by one, while the rest still `fails`.
+/// Removes commands, many at first and then one by one, as long as the script still `fails`.
 fn shrink(mut script: Script, fails: impl Fn(&Script) -> bool) -> Script {
     let mut size = script.1.len() / 2;
     while size > 0 {
@@ -281,7 +285,7 @@ fn explain(seed: u64, script: Script) -> String {
     text + &why
 }
 
-/// Many runs; the first failure, explained.
+/// Makes `RUNS` runs; returns the first failure, shrunk, with an explanation.
 fn check(seed: u64) -> Result<(), String> {
     let mut seeds = Dice::new(seed);
     for _ in 0..RUNS {
@@ -311,10 +315,10 @@ fn the_engine_does_what_the_naive_rules_do() {
     }
 }
 
-/// Shrinking keeps the failure and loses most of the rest. A lease that expires stands for the
-/// failure here.
+/// Shrinking keeps the failure and removes most other commands. Here the "failure" is a lease that
+/// expires.
 #[test]
-fn a_failure_is_shrunk_to_what_causes_it() {
+fn a_failure_is_shrunk_to_its_cause() {
     let expires = |(rules, commands): &Script| {
         let (mut engine, mut events) = (Engine::new(*rules), vec![]);
         for (at, command) in commands {
@@ -327,16 +331,16 @@ fn a_failure_is_shrunk_to_what_causes_it() {
     assert!(left.1.len() <= 2, "an acquire and time passing would do: {:?}", left.1);
 }
 
-/// The commands of a run in which nothing went wrong.
+/// Returns the commands of a run that must succeed.
 pub(crate) fn sound(seed: u64, commands: usize) -> Script {
     let (script, done) = run(seed, commands);
     done.expect("the model check runs well");
     script
 }
 
-/// Two engines are one: the same commands, the same bytes, after each of them.
+/// Two engines that apply the same commands have the same state after each of them, byte for byte.
 #[test]
-fn two_engines_agree_to_the_byte() {
+fn two_engines_have_the_same_encoding() {
     let (rules, commands) = sound(2, 1_000);
     let (mut one, mut two) = (Engine::new(rules), Engine::new(rules));
     let (mut events_one, mut events_two) = (vec![], vec![]);
@@ -349,9 +353,9 @@ fn two_engines_agree_to_the_byte() {
     assert_eq!(events_one, events_two);
 }
 
-/// From each moment of a run a snapshot goes on to the same end.
+/// An engine restored from a snapshot at any point of a run reaches the same final state.
 #[test]
-fn a_snapshot_of_any_moment_goes_on_alike() {
+fn a_snapshot_of_any_moment_leads_to_the_same_state() {
     let (rules, commands) = sound(3, 2_000);
     let mut engine = Engine::new(rules);
     let mut snapshots = vec![codec::encode_engine(&engine)];
@@ -359,7 +363,7 @@ fn a_snapshot_of_any_moment_goes_on_alike() {
         let _answer = engine.apply(*at, command, &mut vec![]);
         snapshots.push(codec::encode_engine(&engine));
     }
-    // From one snapshot to the next is enough: equal bytes are equal states.
+    // Comparing each snapshot with the next one is enough: equal bytes are equal states.
     for (index, (at, command)) in commands.iter().enumerate() {
         let mut restored =
             codec::decode_engine(codec::FORMAT_VERSION, &snapshots[index]).expect("just written");
@@ -376,8 +380,8 @@ fn a_snapshot_of_any_moment_goes_on_alike() {
     }
 }
 
-/// Looking at moments when nothing is due changes nothing at all but the clock. Looking when
-/// something is due makes it happen then: who is served gets its lease from then on, not later.
+/// A `Settle` before the next deadline changes nothing but the clock. (At a deadline it would have
+/// an effect: the lease of the next waiter would begin then and not later.)
 #[test]
 fn settling_when_nothing_is_due_changes_nothing() {
     let mut dice = Dice::new(4);

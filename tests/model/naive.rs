@@ -1,5 +1,5 @@
-//! The rules of a lock once more, written from the design as plainly as they can be said: flat
-//! lists, looked through from the start each time. Slow, and easy to see through.
+//! A naive second implementation of the engine's rules, for the model check: flat lists that are
+//! searched from the start each time. It is slow, and simple enough to verify by reading.
 
 use super::super::command::Firm;
 use super::super::command::{
@@ -22,17 +22,17 @@ use super::super::{ClientId, LockName, Rules};
 use crate::time::{Span, Time};
 use std::sync::Arc;
 
-/// One who holds a lock.
+/// A lease of a holder on a lock.
 #[derive(Clone)]
 struct Held {
     name: LockName,
     mode: Mode,
     lease: Lease,
-    /// Whether its expiry has been told already.
+    /// Whether the event of its expiry has been emitted.
     expired: bool,
 }
 
-/// One who waits.
+/// A waiter in the queue of a lock.
 #[derive(Clone)]
 struct Waiting {
     name: LockName,
@@ -48,7 +48,7 @@ impl Waiting {
     }
 }
 
-/// One session.
+/// A session.
 #[derive(Clone)]
 struct Bond {
     id: SessionId,
@@ -56,7 +56,7 @@ struct Bond {
     ttl: Option<Ttl>,
     grace: Grace,
     renewed_at: Time,
-    /// The number of the last request in its order.
+    /// The number of the last ordered request of the session.
     last_request: u64,
 }
 
@@ -68,8 +68,8 @@ impl Bond {
     }
 }
 
-/// The next deadline. At the same time: sessions first, then the ends of waits, then leases, each
-/// by number.
+/// The event at the next deadline. At equal times sessions come first, then the timeouts of
+/// waiters, then leases, then answers to forget; within each kind the lowest id comes first.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
 enum Next {
     Session(SessionId),
@@ -78,15 +78,15 @@ enum Next {
     Forget(RequestId),
 }
 
-/// All locks.
+/// The state of the naive implementation: all locks, queues, sessions and kept answers.
 pub(super) struct Naive {
     rules: Rules,
     now: Time,
     next_number: u64,
     next_ticket: u64,
-    /// Oldest tenure first.
+    /// The leases, oldest tenure first.
     held: Vec<Held>,
-    /// First come first.
+    /// The waiters of all locks, in the order of their arrival.
     line: Vec<Waiting>,
     sessions: Vec<Bond>,
     replies: Vec<(IdempotencyKey, Time, Replay)>,
@@ -106,7 +106,8 @@ impl Naive {
         (answer, std::mem::take(&mut self.events))
     }
 
-    /// Rule 10.
+    /// Rule 10: a request with a known idempotency key gets its first answer and has no second
+    /// effect.
     fn answer(&mut self, command: &Command) -> Answer {
         if let Op::Acquire(Acquire { patch, .. })
         | Op::Renew(Renew { patch, .. })
@@ -152,7 +153,7 @@ impl Naive {
         Ok(outcome)
     }
 
-    /// A request of a session comes after all that its sender had carried out before.
+    /// Refuses an ordered request unless its number is higher than all that its session has used.
     fn enter_order(&mut self, command: &Command) -> Result<(), Refusal> {
         let Some(order) = command.order else { return Ok(()) };
         self.is_session(order.session)?;
@@ -183,7 +184,7 @@ impl Naive {
         self.replies.iter().any(|(known, until, _)| known.id == *id && *until == Time::NEVER)
     }
 
-    /// A request with an id that waited at `ticket` has come to `end`.
+    /// Replaces the kept answer of the request that waited with `ticket` by the `end` of its wait.
     fn wait_is_over(&mut self, ticket: Ticket, end: &Outcome) {
         let (replay, kept) = (self.replay(end), self.now + self.rules.requests_kept);
         for (_, until, known) in &mut self.replies {
@@ -212,7 +213,7 @@ impl Naive {
         }
     }
 
-    // --- looking ---
+    // --- queries ---
 
     fn no<T>(&self, reason: Reason) -> Result<T, Refusal> {
         Err(Refusal { at: self.now, reason: Box::new(reason) })
@@ -252,7 +253,7 @@ impl Naive {
         names.filter(|(i, held)| !self.held[..*i].iter().any(|h| h.name == held.name)).count()
     }
 
-    /// The lease that is in the way for longest; of several the newest.
+    /// Returns the lease that blocks the lock for longest; of several such leases the newest.
     fn foremost(&self, name: &LockName) -> Lease {
         let longest = self.on(name).max_by_key(|held| self.ends(held.lease.life).grace_until);
         longest.expect("somebody holds it").lease.clone()
@@ -304,12 +305,13 @@ impl Naive {
         names
     }
 
-    // --- time passing: rules 4, 5, 8 ---
+    // --- passing of time: rules 4, 5 and 8 ---
 
     fn pass(&mut self, at: Time) {
         let until = self.now.max(at);
         while let Some((due, next)) = self.next().filter(|(due, _)| *due <= until) {
-            // Nobody can have known earlier than now.
+            // Effects take place at the time of the present command: no earlier command could have
+            // observed them.
             self.now = until;
             match next {
                 Next::Session(id) => self.expire(id),
@@ -361,7 +363,7 @@ impl Naive {
         self.serve(&name);
     }
 
-    /// The session is over: its waiters go, its leases are in grace.
+    /// Expires a session: its waiters leave their queues, and its leases enter grace.
     fn expire(&mut self, id: SessionId) {
         let place = self.sessions.iter().position(|session| session.id == id);
         let session = self.sessions.remove(place.expect("it was open"));
@@ -387,7 +389,7 @@ impl Naive {
         }
     }
 
-    /// The leases that hang on a session, by name.
+    /// Returns the tokens of the leases that depend on a session, ordered by lock name.
     fn hanging_on(&self, id: SessionId) -> Vec<Token> {
         let hanging = self.held.iter().filter(|held| held.lease.life == Lifetime::Session(id));
         let mut hanging: Vec<_> =
@@ -396,7 +398,8 @@ impl Naive {
         hanging.into_iter().map(|(_, token)| token).collect()
     }
 
-    /// Takes the waiters of a session out, by name; returns what they waited for.
+    /// Removes the waiters of a session, ordered by lock name; returns the locks that they waited
+    /// for.
     fn unqueue_all(&mut self, id: SessionId) -> Vec<LockName> {
         let of_session = self.line.iter().filter(|waiting| waiting.leans_on(id));
         let mut all: Vec<_> = of_session.map(|w| (w.name.clone(), w.ticket)).collect();
@@ -415,7 +418,8 @@ impl Naive {
         name
     }
 
-    /// Rule 5: who is first, and still there, and fits beside the holders, is served.
+    /// Rule 5: grants the lock to the first waiters, as long as they fit beside the holders. A
+    /// waiter whose timeout or session is over leaves the queue instead.
     fn serve(&mut self, name: &LockName) {
         loop {
             let Some(first) = self.waiting_for(name).next().cloned() else { return };
@@ -449,7 +453,7 @@ impl Naive {
         self.tell(EventKind::Ended { name, holder: lease.holder, token, held, end });
     }
 
-    /// Gives a tenure back. A stolen lock is kept from everybody for the steal grace even so.
+    /// Releases a tenure. A stolen lock stays withheld from all clients for the steal grace.
     fn give_back(&mut self, token: Token, ttl: Ttl) {
         let now = self.now;
         let held = self.held.iter_mut().find(|held| held.lease.token == token);
@@ -468,7 +472,7 @@ impl Naive {
     }
 }
 
-// --- rules 1 to 3, 6 ---
+// --- rules 1 to 3 and 6: acquire, renew, release, sharing ---
 
 impl Naive {
     fn acquire(&mut self, ask: &Acquire, rules: Rulebook) -> Answer {
@@ -550,7 +554,7 @@ impl Naive {
         Ok(())
     }
 
-    /// A new tenure under a new token.
+    /// Grants a new tenure with a new token.
     fn grant(&mut self, ask: &Acquire, waited: Option<(Ticket, Span)>) -> Tenure {
         let lease = Lease {
             holder: ask.client.clone(),
@@ -579,7 +583,7 @@ impl Naive {
         tenure
     }
 
-    /// The client holds it already: the same tenure goes on, but for an upgrade.
+    /// Continues the client's own tenure; an upgrade from shared to exclusive begins a new one.
     fn go_on(&mut self, ask: &Acquire, own: &Held, rules: Rulebook) -> Answer {
         self.fits(&ask.name, &ask.patch, &own.lease.details)?;
         let mut held = own.clone();
@@ -607,7 +611,7 @@ impl Naive {
         Ok(outcome)
     }
 
-    /// Rule 6: an upgrade is a new tenure, under a new token.
+    /// Rule 6: an upgrade is a new tenure with a new token.
     fn upgraded(&mut self, held: Held, patch: &Patch) -> Tenure {
         self.end(held.lease.token, TenureEnd::Replaced);
         let mut lease = held.lease;
@@ -617,7 +621,7 @@ impl Naive {
         self.hold(&held.name, held.mode, lease, None)
     }
 
-    /// Puts a renewed lease in the place of the old one.
+    /// Replaces the lease by its renewed version.
     fn renewed(&mut self, mut held: Held, patch: &Patch) -> Outcome {
         held.expired = false;
         held.lease.renewed_at = self.now;
@@ -631,7 +635,7 @@ impl Naive {
         outcome
     }
 
-    /// An open file's hold is its own as long as the file's session is open.
+    /// Whether a lease belongs to an open file whose session is still open.
     fn is_open(&self, hold: Ownership) -> bool {
         matches!(hold, Ownership::OpenFile(open) if self.session(open.session).is_some())
     }
@@ -678,7 +682,7 @@ impl Naive {
         Ok(Outcome::Left)
     }
 
-    /// The lease that a holder speaks of.
+    /// Returns the lease that a key refers to.
     fn meant(&self, key: &LeaseKey) -> Result<Held, Refusal> {
         let LeaseKey { name, client, token } = key.clone();
         let mine: Vec<_> = self.on(&key.name).filter(|held| held.lease.holder == client).collect();
@@ -760,7 +764,7 @@ impl Naive {
     }
 }
 
-// --- moving, rules 8 and 9 ---
+// --- moves, and rules 8 and 9: sessions, steals ---
 
 impl Naive {
     fn move_over(&mut self, ask: &Move) -> Answer {
@@ -834,7 +838,8 @@ impl Naive {
         Ok(Outcome::Stolen(self.hold(&ask.name, Mode::Exclusive, lease, None)))
     }
 
-    /// All who are meant lose their places, then their locks; only then is anybody served.
+    /// Rule 9 for all locks at once: the affected clients lose their places in queues, then their
+    /// locks; only then are other waiters served.
     fn reset(&mut self, ask: &Reset) -> Outcome {
         let is_meant = |client: &ClientId| {
             let names = |named: &ClientId| {
@@ -919,7 +924,7 @@ impl Naive {
         self.is_session(id)?;
         if ask.end == SessionEnd::Expired {
             self.expire(id);
-            // A tenure without a grace period is over at once.
+            // A lease without a grace period is over at once.
             self.pass(self.now);
             return Ok(Outcome::SessionEnded);
         }
@@ -940,9 +945,9 @@ impl Naive {
     }
 }
 
-/// Which lease of its own a client means by asking with `want`: a plain request means any, an
-/// open file means a plain one, the one that it made, and its own; an exclusive form means none
-/// but a repeat of itself.
+/// Whether a request for `want` refers to the client's own lease `have`: a plain request refers to
+/// any lease; an open file to a plain one, to the one that it created and to its own; an exclusive
+/// request only to the lease of an earlier try of itself.
 fn is_meant(have: Ownership, want: Ownership) -> bool {
     match want {
         Ownership::Client => true,
@@ -955,7 +960,8 @@ fn is_meant(have: Ownership, want: Ownership) -> bool {
     }
 }
 
-/// The sessions without which a request is nobody's: the term's, and that of the open file.
+/// Returns the sessions on which a request depends: the session of its terms, and that of the open
+/// file.
 fn leans_on(hold: Ownership, term: LeaseTerms) -> [Option<SessionId>; 2] {
     let of_term = match term {
         LeaseTerms::Session(id) => Some(id),
@@ -968,7 +974,7 @@ fn leans_on(hold: Ownership, term: LeaseTerms) -> [Option<SessionId>; 2] {
     [of_term, of_file]
 }
 
-/// The same life from now on.
+/// Returns the lifetime that begins anew at `now`.
 fn again(life: Lifetime, now: Time) -> Lifetime {
     match life {
         Lifetime::Own { ttl, grace, .. } => {

@@ -1,6 +1,6 @@
-//! Mounts of the same locks, one beside the other: what a mount made and holds stays the same inode
-//! there, whatever the kernel is told to forget, and changes of the other mount are seen. Each
-//! test has a form for one mount, for two mounts of a server, and for two nodes of a cluster.
+//! Two mounts of the same locks: a lock keeps its inode on the mount that made and holds it,
+//! whatever the kernel drops from its caches, and changes made through the other mount become
+//! visible. Each test runs on one mount, on two mounts of a server, and on two nodes of a cluster.
 
 use crate::harness::*;
 
@@ -28,8 +28,8 @@ fn all(behind: Behind) {
     changes_of_another_mount_are_seen(&m);
 }
 
-/// `ln` of a lock that was made a moment ago: both names are one inode with two links, as often
-/// as one looks, also when the kernel has dropped all that it kept, and on the mount that made it.
+/// After `ln` of a lock that was just made, both names are one inode with two links on the mount
+/// that made it: every stat shows that, even after the kernel has dropped its caches.
 fn linked_locks_stay_one_inode(m: &Mount) {
     m.py(r#"
         def both():
@@ -74,7 +74,7 @@ fn working_directory_outlives_changes_below_it(m: &Mount) {
         .ok();
 }
 
-/// Changes through another mount are visible at once all the same.
+/// Changes made through another mount become visible at once, in spite of the kernel's caches.
 fn changes_of_another_mount_are_seen(m: &Mount) {
     m.py(r#"
         other = pathlib.Path(os.environ['OTHERS'])

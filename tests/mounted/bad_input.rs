@@ -1,10 +1,10 @@
-//! Input that is wrong: each gets its errno and a sentence, and nothing is lost or leaked.
+//! Invalid input: each gets its errno and an error message, and nothing is lost or leaked.
 
 use crate::harness::*;
 
-/// Names: 0, 255 and 256 bytes, 1,024 and 1,025 in all.
+/// Names may have 255 bytes per part and 1,024 bytes in all; longer and empty ones are refused.
 #[test]
-fn names_have_a_length() {
+fn name_length_is_limited() {
     let m = mount();
     m.py(r#"
         eq(no(os.mkdir, ''), 'ENOENT')
@@ -33,9 +33,9 @@ fn names_have_a_length() {
     m.sh("rm -rf a* mine && test -z \"$(ls -A)\"").ok();
 }
 
-/// Names that are not UTF-8, or have control characters, or are the mount's own.
+/// Names that are not UTF-8, have control characters, or are reserved for the mount are refused.
 #[test]
-fn names_are_text() {
+fn names_are_valid_text() {
     let m = mount();
     m.py(r#"
         os.close(exclusive('mine'))
@@ -56,10 +56,10 @@ fn names_are_text() {
         .ok();
 }
 
-/// A ttl of 0, a negative, an overflowing one, `500ms`, 25 h: EINVAL, a sentence, and the lease
-/// is as it was.
+/// A ttl or grace that is 0, negative, overflowing, too short (`500ms`) or too long (`25h`) gets
+/// EINVAL with a message, and the lease stays as it was.
 #[test]
-fn ttls_have_bounds() {
+fn ttl_and_grace_have_bounds() {
     let m = mount();
     m.py(r#"
         os.close(exclusive('build')); os.mkdir('dir')
@@ -90,7 +90,7 @@ fn ttls_have_bounds() {
 
 /// Invalid requests to the control file are answered, and never block it.
 #[test]
-fn requests_may_be_wrong() {
+fn invalid_control_requests_are_answered() {
     let m = mount();
     m.py(r#"
         fd = os.open('.latchfs/ctl', os.O_RDWR)
@@ -129,9 +129,9 @@ fn requests_may_be_wrong() {
         .ok();
 }
 
-/// A write of 1 MiB: EFBIG, and the text is as it was. ftruncate to 2^62 the same.
+/// A write of 1 MiB gets EFBIG and leaves the text as it was, and so does ftruncate to 2^62.
 #[test]
-fn texts_have_a_length() {
+fn content_length_is_limited() {
     let m = mount();
     m.py(r#"
         fd = exclusive('build')
@@ -156,9 +156,9 @@ fn texts_have_a_length() {
         .ok();
 }
 
-/// Modes of opening and flags that make no sense are not fatal.
+/// Unusual open flags and calls that do not fit the file type get their errno, and change nothing.
 #[test]
-fn flags_may_be_strange() {
+fn unusual_open_flags_are_handled() {
     let m = mount();
     m.py(r#"
         os.close(exclusive('build'))
@@ -179,7 +179,7 @@ fn flags_may_be_strange() {
         .ok();
 }
 
-/// Nothing is left of what came and went: the daemon does not grow.
+/// The daemon's memory and descriptors do not grow with locks that are acquired and released.
 #[test]
 fn nothing_leaks() {
     let m = mount();
@@ -202,6 +202,6 @@ fn nothing_leaks() {
     }
     let grown = memory_kb(&m).saturating_sub(memory);
     assert!(grown < 4_096, "grew by {grown} KiB in 18,000 tenures");
-    // A few processes that acquired are kept by a descriptor each.
+    // The daemon keeps a descriptor for each of a few processes that have acquired locks.
     assert!(files() <= open + 20, "{} open files, {open} before", files());
 }

@@ -1,4 +1,4 @@
-//! Servers and clusters behind the mounts of a test.
+//! Starts the servers and clusters that are the backends of a test's mounts.
 
 use super::{LATCHFS, MOUNT_LIMIT, Scratch, eventually, lines};
 use crate::support::{run, signal};
@@ -10,9 +10,9 @@ use std::process::{Child, Command, Stdio};
 /// The backend of a test's mounts.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Behind {
-    /// The mount itself.
+    /// An engine in the daemon of the mount.
     Itself,
-    /// A server.
+    /// One server.
     Server,
     /// A cluster of three nodes.
     Cluster,
@@ -48,7 +48,7 @@ impl Drop for Node {
     }
 }
 
-/// One server, or three nodes that vote.
+/// Starts one server, or three nodes of a cluster, and waits until all three vote.
 #[track_caller]
 pub(super) fn nodes(scratch: &Scratch, behind: Behind) -> Vec<Node> {
     let data = |n: usize| scratch.path(&format!("data{n}")).display().to_string();

@@ -1,11 +1,11 @@
-//! The command line, beside a mount: what it prints, and how it ends.
+//! The commands on a mount: their output and their exit codes.
 
 use crate::harness::*;
 use std::process::Command;
 
-/// `acquire`, `renew`, `release`, `status`: what a script needs, with exit codes.
+/// `acquire`, `renew`, `release` and `status` work from scripts.
 #[test]
-fn a_lock_by_commands() {
+fn lock_commands_work_on_a_mount() {
     let m = mount();
     m.latchfs(&["acquire", "build", "--ttl", "60s", "--note", "nightly"]).ok();
     let status = m.status("build");
@@ -22,10 +22,10 @@ fn a_lock_by_commands() {
     assert_eq!(json(&m.latchfs(&["status", "build", "--json"]).ok())["phase"], "free");
 }
 
-/// The exit codes of the design: 75 held by another, 77 not the holder, 76 the tenure is over,
-/// 64 wrong input, 69 nobody there.
+/// The exit codes: 75 held by another client, 77 not the holder, 76 the lease is over, 64 wrong
+/// usage, 69 no mount.
 #[test]
-fn exit_codes() {
+fn errors_have_their_exit_codes() {
     let m = mount();
     m.sh_as(ALICE, "mkdir build").ok();
     let said = m.latchfs(&["acquire", "build"]).exits(75);
@@ -55,10 +55,10 @@ fn exit_codes() {
     assert!(m.latchfs(&["--version"]).ok().starts_with("latchfs "));
 }
 
-/// Rule 3: from the same shell, or from the same login session once the process that acquired it
-/// has ended; else by its token, or by `--any`.
+/// A `release` without options works from the shell that acquired the lock, or from the same login
+/// session once the process that acquired it has ended. Else it needs the token, or `--any`.
 #[test]
-fn release_ends_what_the_same_shell_has_acquired() {
+fn release_ends_the_lease_of_the_same_shell() {
     let m = mount();
     m.sh("latchfs acquire build && latchfs release build").ok();
     m.login("mkdir build && latchfs release build").ok();
@@ -77,7 +77,8 @@ fn release_ends_what_the_same_shell_has_acquired() {
     assert_eq!(m.phase("build"), "held");
 }
 
-/// Of a lock that several share, a release ends the lease of its own shell, whoever is shown first.
+/// A `release` of a shared lock ends the lease of its own shell, even if the status shows another
+/// holder first.
 #[test]
 fn release_of_a_shared_lock_ends_the_lease_of_the_same_shell() {
     let m = mount();
@@ -94,7 +95,7 @@ fn release_of_a_shared_lock_ends_the_lease_of_the_same_shell() {
     assert_eq!(holders(), 1);
 }
 
-/// The scripts among the examples of `--help` leave alone a lock that another program holds.
+/// The scripts in the examples of `--help` do not touch a lock that another program holds.
 #[test]
 fn examples_of_the_help_release_only_their_own_lock() {
     let m = mount();
@@ -115,7 +116,7 @@ fn examples_of_the_help_release_only_their_own_lock() {
     }
 }
 
-/// `ls`: a table; `--json`: an array.
+/// `ls` prints a table, and `ls --json` an array.
 #[test]
 fn ls_is_a_table() {
     let m = mount();
@@ -138,9 +139,9 @@ fn ls_is_a_table() {
     m.sh("latchfs ls | head -1").ok();
 }
 
-/// `ls` of nothing is no error; many come in pages and are all there.
+/// `ls` without locks is no error; a list of many locks arrives in pages and is complete.
 #[test]
-fn ls_of_none_and_many() {
+fn ls_of_no_locks_and_of_many() {
     let m = mount();
     m.latchfs(&["ls"]).ok();
     assert_eq!(json(&m.latchfs(&["ls", "--json"]).ok()), serde_json::json!([]));
@@ -151,9 +152,9 @@ fn ls_of_none_and_many() {
     assert_eq!(locks[1_234]["name"], "lock-1234");
 }
 
-/// `ls --watch` shows what changes as it changes.
+/// `ls --watch` shows changes as they happen.
 #[test]
-fn ls_watches() {
+fn ls_watch_shows_changes() {
     let m = mount();
     let mut command = Command::new(LATCHFS);
     command.args(["ls", "--watch"]).stdout(std::process::Stdio::piped());
@@ -166,14 +167,15 @@ fn ls_watches() {
     watch.wait().expect("our child");
 }
 
-/// `steal --reason`: root and whoever mounted only; the holder's files are stale.
+/// `steal --reason` is for root and the user who mounted; the old holder can't release the lock any
+/// more.
 #[test]
-fn steal() {
+fn steal_needs_a_reason_and_permission() {
     let m = mount();
     m.sh_as(ALICE, "mkdir build").ok();
     let token = m.token("build");
     m.latchfs(&["steal", "build"]).exits(64);
-    // Users may not enter where the program was built.
+    // Other users may not enter the directory in which the program was built.
     std::fs::copy(LATCHFS, m.scratch().join("latchfs")).expect("there is room");
     m.sh_as(BOB, "$T/latchfs steal build --reason because").exits(77);
     m.latchfs(&["steal", "build", "--reason", "its host is gone"]).ok();
@@ -183,9 +185,10 @@ fn steal() {
     m.latchfs(&["release", "build"]).ok();
 }
 
-/// The mount: by `--dir`, by `LATCHFS_DIR`, by a path. With several and none said: told which.
+/// The mount is found by `--dir`, by `LATCHFS_DIR`, or by a path. With several mounts and none
+/// given, the message lists them.
 #[test]
-fn the_mount_is_found() {
+fn the_mount_is_selected() {
     let m = Setup::new().only("--client laptop1 --client laptop2").dirs(2).start();
     let bare = |args: &[&str]| run(Command::new(LATCHFS).args(args).env_remove("LATCHFS_DIR"));
     let dir = m.dir_at(1).display().to_string();
@@ -199,10 +202,10 @@ fn the_mount_is_found() {
     assert!(several.contains("--dir") && several.contains(&dir), "{several}");
 }
 
-/// A mount in a namespace of its own is the only one, and then none has to be named; without
-/// any, it is said how to get one.
+/// In a mount namespace with one latchfs mount, that is the default; without any, the message says
+/// how to mount one.
 #[test]
-fn the_only_mount_is_meant() {
+fn the_only_mount_is_the_default() {
     let scratch = Scratch::new();
     let script = "
         # A fresh namespace has the mounts of others too: they are taken away here.
@@ -227,9 +230,9 @@ fn the_only_mount_is_meant() {
 
 const DIR_NAME: &str = "LATCHFS_DIR";
 
-/// An unusable mount point is reported; a missing one is created.
+/// Each unusable mount point gets an error message and its exit code.
 #[test]
-fn a_mount_point_is_a_directory() {
+fn unusable_mount_points_are_reported() {
     let m = Setup::new().prepare();
     std::fs::write(m.scratch().join("file"), "text").expect("ours");
     let mount = |dir: &str| {
@@ -244,10 +247,10 @@ fn a_mount_point_is_a_directory() {
     }
 }
 
-/// A daemon that is gone: 69, at once, with a sentence. A stale mount is named by `doctor`, and
-/// taken away by `umount`.
+/// If the daemon is gone, commands exit with 69 at once, with a message. `doctor` names the stale
+/// mount, and `umount` removes it.
 #[test]
-fn a_dead_daemon_is_said() {
+fn a_dead_daemon_is_reported() {
     let mut m = mount();
     m.crash();
     let dir = m.dir().display().to_string();
@@ -263,13 +266,13 @@ fn a_dead_daemon_is_said() {
     assert!(!mounts().contains(&m.dir().to_owned()));
 }
 
-/// A daemon that is stopped is not waited for without end.
+/// Commands do not wait forever for a suspended daemon.
 #[test]
-fn a_stopped_daemon_is_not_waited_for() {
+fn commands_time_out_on_a_stopped_daemon() {
     let m = mount();
     signal(m.pid(), libc::SIGSTOP);
-    // A thread that still reads a request would stop with it in its hands: then not even SIGKILL
-    // ends the program that waits for the answer.
+    // A daemon thread that is still reading a request would be stopped while it has that request:
+    // then not even SIGKILL ends the program that waits for the answer.
     eventually("all threads stopped", || {
         let tasks = std::fs::read_dir(format!("/proc/{}/task", m.pid())).expect("it lives");
         let stats =
@@ -283,9 +286,9 @@ fn a_stopped_daemon_is_not_waited_for() {
     m.sh("mkdir build").ok();
 }
 
-/// `doctor`: each finding with its mend, and none when all is well.
+/// `doctor` reports all its checks.
 #[test]
-fn doctor_checks() {
+fn doctor_runs_all_checks() {
     let m = mount();
     let state = m.state().display().to_string();
     let seen = m.latchfs(&["doctor"]);
@@ -295,9 +298,9 @@ fn doctor_checks() {
     assert!(!state.is_empty());
 }
 
-/// `completions SHELL` and `man` print what they should, to be installed anywhere.
+/// `completions SHELL` and `man` print valid files, which can be installed anywhere.
 #[test]
-fn completions_and_manual() {
+fn completions_and_manual_are_printed() {
     let m = mount();
     for shell in ["bash", "zsh", "fish"] {
         assert!(m.latchfs(&["completions", shell]).ok().contains("latchfs"), "{shell}");
@@ -308,9 +311,9 @@ fn completions_and_manual() {
     assert!(manual.contains(".TH LATCHFS") && manual.contains("acquire"), "{manual}");
 }
 
-/// Nothing that a closed pipe or a closed descriptor does makes it panic.
+/// A closed pipe or a closed descriptor never makes a command panic.
 #[test]
-fn output_may_be_closed() {
+fn closed_output_does_not_panic() {
     let m = mount();
     for script in ["latchfs ls >&-", "latchfs man | true", "latchfs --help | head -1"] {
         let seen = m.sh(script);

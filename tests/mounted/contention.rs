@@ -1,11 +1,12 @@
-//! Many at one lock: a counter in an ordinary file that must come out exact, races that have one
-//! winner, and a daemon that dies while fifty hold and wait.
+//! Many processes at one lock: a counter in an ordinary file that must be exact, races that have
+//! one winner, and a daemon that is killed while fifty processes hold and wait.
 
 use crate::harness::*;
 use crate::locking::locks_py;
 
-/// 10,000 rounds by 8 processes of two owners: each reads a counter, adds one, writes it back.
-/// Half of the processes keep the file open, half open it anew each time.
+/// Runs 10,000 rounds in 8 processes of two owners, each of which reads a counter, adds one, and
+/// writes it back under a lock of this form. Half of the processes keep the lock file open, half
+/// open it for each round.
 fn counted(form: &str) {
     let m = mount();
     let program = r#"
@@ -55,34 +56,34 @@ until(lambda: listed() == [])
     locks_py(&m, &program.replace('@', form)).ok();
 }
 
-/// flock, 10,000 rounds.
+/// A counter under flock, for 10,000 rounds.
 #[test]
-fn flock_counts() {
+fn counter_under_flock_is_exact() {
     counted("flock_ex");
 }
 
-/// fcntl, 10,000 rounds.
+/// A counter under fcntl locks, for 10,000 rounds.
 #[test]
-fn fcntl_counts() {
+fn counter_under_fcntl_is_exact() {
     counted("fcntl_ex");
 }
 
-/// OFD locks, 10,000 rounds.
+/// A counter under OFD locks, for 10,000 rounds.
 #[test]
-fn ofd_counts() {
+fn counter_under_ofd_locks_is_exact() {
     counted("ofd_ex");
 }
 
-/// mkdir, 10,000 rounds.
+/// A counter under mkdir, for 10,000 rounds.
 #[test]
-fn mkdir_counts() {
+fn counter_under_mkdir_is_exact() {
     counted("mkdir");
 }
 
-/// Byte ranges: each of 8 processes locks its own and its neighbour's byte, as a ring. A counter
-/// for each byte comes out exact, and nobody is told of a circle that is none.
+/// Byte ranges: each of 8 processes locks its own and its neighbour's byte, in a ring. The counter
+/// of each byte is exact, and no process gets EDEADLK, because there is no cycle.
 #[test]
-fn ranges_count() {
+fn counters_under_byte_ranges_are_exact() {
     let m = mount();
     locks_py(
         &m,
@@ -112,8 +113,8 @@ fn ranges_count() {
     .ok();
 }
 
-/// Two clients, 1,000 races each on new names and on one name used again and again: `flock -n`,
-/// fcntl, OFD, `O_EXCL` and mkdir have exactly one winner every time.
+/// Two clients race 1,000 times for new names and 1,000 times for one name: `flock -n`, fcntl, OFD,
+/// `O_EXCL` and mkdir have exactly one winner every time.
 #[test]
 fn two_mounts_have_one_winner() {
     let m = Setup::new().only("--client laptop1 --client laptop2 --ttl 1h").dirs(2).start();
@@ -148,7 +149,7 @@ fn two_mounts_have_one_winner() {
     .ok();
 }
 
-/// The same with flock(1) as scripts use it.
+/// Two clients race with flock(1), as scripts use it.
 #[test]
 fn flock_n_has_one_winner_on_two_mounts() {
     let m = Setup::new().only("--client laptop1 --client laptop2").dirs(2).start();
@@ -171,11 +172,11 @@ fn flock_n_has_one_winner_on_two_mounts() {
     m.sh("cd / && bash $T/race").ok();
 }
 
-/// A holder is killed: the next waiter has its lock within 100 ms, p99 of 1,000. On a machine with
-/// other work to do the processes themselves wait for a processor, so the test grants 300 ms; the
-/// median is held to what is promised.
+/// When a holder is killed, the next waiter gets the lock within 100 ms. On a busy machine the
+/// processes themselves wait for a processor, so the test requires that of the median of 1,000
+/// rounds, and 300 ms of the 99th percentile.
 #[test]
-fn the_lock_of_a_killed_holder_goes_on() {
+fn the_lock_of_a_killed_holder_passes_to_the_next_waiter() {
     let m = mount();
     let took = locks_py(
         &m,
@@ -212,10 +213,10 @@ fn the_lock_of_a_killed_holder_goes_on() {
     print!("{took}");
 }
 
-/// The daemon is killed while 50 processes hold and wait: every one of them gets an error at
-/// once, nobody hangs, and the next start is clean.
+/// When the daemon is killed while 50 processes hold and wait, each of them gets an error at once,
+/// none hangs, and the next start is clean.
 #[test]
-fn the_daemon_dies_under_fifty() {
+fn fifty_processes_survive_the_death_of_the_daemon() {
     let mut m = mount();
     locks_py(
         &m,

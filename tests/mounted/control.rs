@@ -1,10 +1,10 @@
-//! `DIR/.latchfs`: there, but not listed.
+//! The control directory `DIR/.latchfs` and its files.
 
 use crate::harness::*;
 
-/// `DIR/.latchfs/` is there but not listed.
+/// `DIR/.latchfs/` exists, but the mount does not list it, and it can't be changed.
 #[test]
-fn it_is_there_but_not_listed() {
+fn control_directory_exists_but_is_not_listed() {
     let m = mount();
     assert_eq!(m.sh("ls -A").ok(), "");
     let inside = m.sh("ls .latchfs").ok();
@@ -29,9 +29,9 @@ fn it_is_there_but_not_listed() {
         .ok();
 }
 
-/// `status/NAME` (JSON also for free names), `content/NAME` (the text).
+/// `status/NAME` is the status as JSON, also of a free lock, and `content/NAME` is the text.
 #[test]
-fn status_and_content_are_by_name() {
+fn status_and_content_are_found_by_name() {
     let m = mount();
     m.sh("mkdir -p team && touch team/build && echo hello > team/build").ok();
     assert_eq!(m.status("team/build")["holder"], "laptop1:root");
@@ -52,8 +52,8 @@ fn status_and_content_are_by_name() {
 }
 
 /// A name in `status/` and `content/` is a directory while locks lie below it, as in the mount, and
-/// a file else. Written with `%2F` for a slash, and one in front where it has none, it is a file
-/// whatever lies below.
+/// a file otherwise. With `%2F` for each slash, or with a leading `%2F` if it has none, it is
+/// always a file.
 #[test]
 fn a_status_can_always_be_read() {
     let m = mount();
@@ -97,9 +97,9 @@ fn a_status_can_always_be_read() {
         .ok();
 }
 
-/// `metrics`: Prometheus text.
+/// `metrics` is Prometheus text.
 #[test]
-fn metrics_count() {
+fn metrics_change_with_each_lease() {
     let m = mount();
     let acquired = || {
         let shown = m.sh("cat .latchfs/metrics").ok();
@@ -116,9 +116,9 @@ fn metrics_count() {
     assert_ne!(acquired(), before, "two tenures show in the numbers");
 }
 
-/// `server`: JSON.
+/// `server` describes the backend as JSON.
 #[test]
-fn server_says_what_stands_behind() {
+fn server_file_describes_the_backend() {
     let m = mount();
     m.sh("mkdir a b").ok();
     let server = json(&m.sh("cat .latchfs/server").ok());
@@ -127,9 +127,9 @@ fn server_says_what_stands_behind() {
     assert!(text(&server["state"]).contains(&m.state().display().to_string()), "{server}");
 }
 
-/// `why`: the last refusal that the caller's owner got, in a sentence with what to do next.
+/// `why` has the last refusal of the calling user, as a sentence that suggests the next step.
 #[test]
-fn why_is_the_callers_own() {
+fn why_shows_the_callers_own_refusal() {
     let m = mount();
     m.sh_as(ALICE, "mkdir build").ok();
     m.sh_as(BOB, "mkdir other").ok();
@@ -150,7 +150,8 @@ fn why_is_the_callers_own() {
     json(&m.sh("cat .latchfs/why").ok());
 }
 
-/// The protocol of the command line: one write is one request, a read to the end is the answer.
+/// `ctl` is the protocol of the commands: one write is one request, and a read to the end is its
+/// answer.
 #[test]
 fn ctl_answers_requests() {
     let m = mount();
@@ -188,9 +189,9 @@ fn ctl_answers_requests() {
         .ok();
 }
 
-/// Shared holders may be many, each of its own.
+/// A lock may have several shared holders, each with a lease of its own.
 #[test]
-fn ctl_shares() {
+fn ctl_acquires_shared_locks() {
     let m = mount();
     m.py(r#"
         def ask(**request):
@@ -208,7 +209,7 @@ fn ctl_shares() {
         .ok();
 }
 
-/// Steal: an administrator's act: it needs a reason, mints a new token, and is denied to others.
+/// A steal needs a reason and permission, and results in a new token.
 #[test]
 fn ctl_steals_for_root() {
     let m = mount();

@@ -1,8 +1,9 @@
-//! The ways to give back and to move: `rm`, `rmdir`, `mv`.
+//! Operations that release or move a lock: `rm`, `rmdir`, `mv`.
 
 use crate::harness::*;
 
-/// `rm NAME`, `rmdir NAME`: release; not the holder -> EPERM; names below -> ENOTEMPTY.
+/// `rm NAME` and `rmdir NAME` release. A client that is not the holder gets EPERM; a name with
+/// locks below it gets ENOTEMPTY.
 #[test]
 fn removing_releases() {
     let m = mount();
@@ -37,7 +38,7 @@ fn removing_releases() {
     m.node(node).ok();
 }
 
-/// Only the holder releases, and what is released is gone for whoever had it open.
+/// A file that was open when its lock was released stays readable, and has no links.
 #[test]
 fn a_released_file_stays_readable_and_has_no_links() {
     let m = mount();
@@ -53,10 +54,10 @@ fn a_released_file_stays_readable_and_has_no_links() {
         .ok();
 }
 
-/// `mv A NAME` (A held by the caller): NAME free, or held by the caller -> the hold moves to
-/// NAME under a new token.
+/// `mv A NAME` moves a lock of the caller to NAME, under a new token, if NAME is free or held by
+/// the caller.
 #[test]
-fn moving_carries_the_hold_over() {
+fn mv_moves_the_lock() {
     let m = mount();
     m.py(r#"
         fd = exclusive('a')
@@ -95,9 +96,10 @@ fn moving_carries_the_hold_over() {
     assert_eq!(m.phase("team/build"), "held");
 }
 
-/// ... else EBUSY (`RENAME_NOREPLACE`: EEXIST); what one does not hold can't be moved.
+/// `mv` over the lock of another client gets EBUSY (with `RENAME_NOREPLACE` EEXIST), and `mv` of
+/// such a lock gets EPERM.
 #[test]
-fn moving_over_anothers_lock_is_busy() {
+fn mv_over_the_lock_of_another_is_busy() {
     let m = mount();
     m.py(r#"
         import ctypes

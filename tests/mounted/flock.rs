@@ -1,12 +1,12 @@
-//! flock, fcntl and OFD locks: modes, byte ranges, what is in the way, circles.
+//! flock, fcntl and OFD locks: modes, byte ranges, `F_GETLK`, deadlock detection.
 
 use crate::harness::*;
 use crate::locking::locks_py;
 
-/// A sole shared holder becomes the exclusive one, under a new token, and shares again under it.
-/// The mount follows its hold to that token: it can be unlocked, and written through.
+/// The only shared holder upgrades to exclusive, which gives it a new token, and downgrades again
+/// under that token. Its open file follows to the new token: it can unlock, and be written to.
 #[test]
-fn up_and_down() {
+fn upgrade_and_downgrade() {
     let m = mount();
     locks_py(
         &m,
@@ -43,7 +43,7 @@ fn up_and_down() {
     .ok();
 }
 
-/// Other open files of the holder go on speaking for the lock when one of them upgrades it.
+/// Other open files of the holder stay writable when one of them upgrades the lock.
 #[test]
 fn an_upgrade_leaves_other_open_files_writable() {
     let m = mount();
@@ -78,8 +78,8 @@ fn an_upgrade_leaves_other_open_files_writable() {
     .ok();
 }
 
-/// A refused upgrade, as on a local disk: flock(2) has given the old lock back, fcntl(2) has kept
-/// it.
+/// A refused upgrade behaves as on a local disk: flock(2) has released the old lock, fcntl(2) has
+/// kept it.
 #[test]
 fn a_refused_upgrade_is_as_on_a_local_disk() {
     let m = mount();
@@ -99,7 +99,7 @@ fn a_refused_upgrade_is_as_on_a_local_disk() {
     assert_eq!(ours, locks_py(&m, &at("os.environ['T'] + '/'")).ok());
 }
 
-/// Readers behind a waiting writer wait: it does not starve.
+/// Readers that come after a waiting writer queue behind it, so that it does not starve.
 #[test]
 fn a_waiting_writer_does_not_starve() {
     let m = mount();
@@ -124,7 +124,7 @@ fn a_waiting_writer_does_not_starve() {
     .ok();
 }
 
-/// Byte ranges across processes, fcntl and OFD: only what overlaps is in the way.
+/// Byte ranges of several processes, by fcntl and OFD: only overlapping ranges conflict.
 #[test]
 fn byte_ranges() {
     let m = mount();
@@ -164,9 +164,9 @@ fn byte_ranges() {
     .ok();
 }
 
-/// Across two clients any range takes the whole lock.
+/// Between two clients, a lock on any range takes the whole lock.
 #[test]
-fn a_range_takes_the_whole_lock_elsewhere() {
+fn a_range_takes_the_whole_lock_for_other_clients() {
     let m = Setup::new().only("--client laptop1 --client laptop2").dirs(2).start();
     locks_py(
         &m,
@@ -188,9 +188,10 @@ fn a_range_takes_the_whole_lock_elsewhere() {
     .ok();
 }
 
-/// `F_GETLK`: the first conflict by its start, and the pid that holds it; -1 for an OFD lock.
+/// `F_GETLK` returns the conflicting lock with the lowest start, and the pid that holds it; -1 for
+/// an OFD lock.
 #[test]
-fn what_is_in_the_way() {
+fn getlk_returns_the_first_conflict() {
     let m = mount();
     locks_py(
         &m,
@@ -220,9 +221,10 @@ fn what_is_in_the_way() {
     .ok();
 }
 
-/// `F_GETLK` says what `F_SETLK` would, whoever has the lock and however: the engine is asked.
+/// `F_GETLK` predicts the result of `F_SETLK` for every holder and form of lock, because it queries
+/// the engine.
 #[test]
-fn what_is_in_the_way_is_the_engines_word() {
+fn getlk_agrees_with_setlk() {
     let m = Setup::new().dirs(2).with("--client laptop2").start();
     locks_py(
         &m,
@@ -268,9 +270,9 @@ fn what_is_in_the_way_is_the_engines_word() {
     .ok();
 }
 
-/// A lock that is moved at the very moment of its release is released all the same.
+/// A lock that is moved while it is being released is released all the same.
 #[test]
-fn what_is_moved_while_it_is_given_back_is_free() {
+fn a_lock_that_is_moved_during_its_release_is_free() {
     let m = mount();
     locks_py(
         &m,
@@ -319,10 +321,10 @@ fn what_is_moved_while_it_is_given_back_is_free() {
     .ok();
 }
 
-/// A circle of waiting fcntl locks is found (EDEADLK), of two files and of three; a flock that
-/// only seems to close one is not taken for it.
+/// A deadlock of waiting fcntl locks on two or three files is detected (EDEADLK), for whole files
+/// and for ranges.
 #[test]
-fn circles_are_found() {
+fn deadlocks_are_detected() {
     let m = mount();
     locks_py(
         &m,

@@ -1,8 +1,9 @@
-//! Following what happens: poll(2) on a lock's file, and the line as status and ls show it.
+//! Following changes: poll(2) on the file of a lock, the queue as `status` and `ls` show it, and
+//! events.
 
 use crate::harness::*;
 
-/// The prelude of the Python programs here: a poller with a limit, in milliseconds.
+/// The prelude of the Python programs here: pollers with a timeout in milliseconds.
 const POLLER: &str = r#"
 import select, threading
 LIMIT = 20_000
@@ -23,7 +24,8 @@ def soon(call):
     return thread
 "#;
 
-/// Runs a Python program behind [`POLLER`], which is at the margin as the program will be.
+/// Runs a Python program after [`POLLER`]. The program is unindented by 8 columns, as the prelude
+/// is.
 fn py(m: &Mount, program: &str) -> Output {
     behind(m, POLLER, program)
 }
@@ -33,7 +35,7 @@ fn behind(m: &Mount, prelude: &str, program: &str) -> Output {
     m.py(&format!("{prelude}\n{}", lines.collect::<Vec<_>>().join("\n")))
 }
 
-/// `poll(2)` on a lock file wakes when its phase or holder changes, once until it is read again.
+/// `poll(2)` on a lock file wakes when its phase or holder changes, until the file is read again.
 #[test]
 fn a_change_wakes_pollers() {
     let m = Setup::new().with("--ttl 1s --grace 1s").start();
@@ -64,9 +66,9 @@ fn a_change_wakes_pollers() {
     .ok();
 }
 
-/// Renewing is no change, but it is one in grace; and what changed before the first poll is told.
+/// A renewal is no change, except in grace. A change before the first poll is reported by it.
 #[test]
-fn what_is_no_change_wakes_nobody() {
+fn a_renewal_does_not_wake_pollers() {
     let m = Setup::new().with("--ttl 60s --grace 10s").start();
     py(
         &m,
@@ -95,7 +97,8 @@ fn what_is_no_change_wakes_nobody() {
     .ok();
 }
 
-/// Edge-triggered users are woken too, several at once, and select(2) tells in its third set.
+/// Edge-triggered epoll, several pollers at once, and the exception set of select(2) report a
+/// change.
 #[test]
 fn all_ways_of_polling_are_woken() {
     let m = mount();
@@ -124,9 +127,10 @@ fn all_ways_of_polling_are_woken() {
     .ok();
 }
 
-/// `status` and `ls` show the line, one's own place in it, and for how long.
+/// `status` and `ls` show the queue, the caller's own place in it, and how long each waiter has
+/// waited.
 #[test]
-fn the_line_is_shown() {
+fn the_queue_is_shown() {
     let m = mount();
     m.py(r#"
         holder = os.open('build', os.O_RDWR | os.O_CREAT)
@@ -159,7 +163,7 @@ fn the_line_is_shown() {
         .ok();
 }
 
-/// The prelude of the programs that follow events.
+/// The prelude of the programs that read events.
 const READER: &str = r#"
 def opened(process):
     "Waits until a program has the stream open."
@@ -182,8 +186,8 @@ fn py_events(m: &Mount, program: &str) -> Output {
     behind(m, &format!("{POLLER}\n{READER}"), program)
 }
 
-/// `events`: a stream of JSON lines that a reader follows as they happen. `cat` prints each, and
-/// any signal ends it at once.
+/// `events` is a stream of JSON lines. `cat` prints each event as it happens, and any signal ends
+/// `cat` at once.
 #[test]
 fn cat_follows_events() {
     let m = mount();
@@ -207,10 +211,10 @@ fn cat_follows_events() {
     .ok();
 }
 
-/// Each reader reads from where it opened, or from event N by `events@N`; it can be polled, and
-/// does not wait if it does not want to.
+/// Each reader starts where it opened the stream, or at event N with `events@N`. The stream can be
+/// polled, and a non-blocking reader never waits.
 #[test]
-fn each_reader_has_its_own_place() {
+fn each_reader_has_its_own_position() {
     let m = mount();
     py_events(
         &m,
@@ -245,9 +249,10 @@ fn each_reader_has_its_own_place() {
     .ok();
 }
 
-/// A reader that is too slow gets a `lost` line with the count, and never blocks anyone.
+/// A reader that is too slow gets a `lost` line with the number of missed events, and blocks no
+/// other client.
 #[test]
-fn a_slow_reader_is_told_what_it_missed() {
+fn a_slow_reader_is_told_how_many_events_it_missed() {
     let m = mount();
     py_events(
         &m,
@@ -267,7 +272,7 @@ fn a_slow_reader_is_told_what_it_missed() {
     .ok();
 }
 
-/// `latchfs events`: sentences for people, JSON lines for programs; it ends with its reader.
+/// `latchfs events` prints sentences or JSON lines, and ends when its reader has gone.
 #[test]
 fn the_command_follows_events() {
     let m = mount();

@@ -1,7 +1,8 @@
-//! A mount of the real program for one test: begun, used, and gone again whatever happens.
+//! Mounts the real program for one test, and removes all that it made at the end, even if the test
+//! fails.
 //!
-//! Nothing here waits by the clock: the program says when it is mounted, commands end or are
-//! killed at a limit, and [`eventually`] is the one poll, for what only a look can tell.
+//! Tests do not sleep for fixed times: the program reports when it is mounted, commands end or are
+//! killed at a limit, and [`eventually`] is the only polling loop.
 
 #[path = "behind.rs"]
 mod behind;
@@ -28,20 +29,20 @@ use std::time::Duration;
 
 /// The program under test.
 pub(crate) const LATCHFS: &str = env!("CARGO_BIN_EXE_latchfs");
-/// Two users beside root, made by [`users`].
+/// The users beside root, created by [`users`].
 pub(crate) const ALICE: &str = "latchfs-a";
 pub(crate) const BOB: &str = "latchfs-b";
-/// A mount begins or ends within this, unless it hangs.
+/// Timeout of the start and of the end of a mount.
 const MOUNT_LIMIT: Duration = Duration::from_secs(20);
 
-/// Looks again and again until there is something to see.
+/// Polls until `look` returns a value, and returns it.
 #[track_caller]
 pub(crate) fn eventually<T>(what: &str, look: impl FnMut() -> Option<T>) -> T {
     const LOOKS_MAX: usize = 1_000;
     support::look(LOOKS_MAX, what, look)
 }
 
-/// The users [`ALICE`] and [`BOB`], made once.
+/// Creates the users [`ALICE`] and [`BOB`] unless they exist.
 pub(crate) fn users() {
     static MADE: OnceLock<()> = OnceLock::new();
     MADE.get_or_init(|| {
@@ -55,7 +56,7 @@ pub(crate) fn users() {
     });
 }
 
-/// Where `contrib/test` puts what pip and npm bring.
+/// Returns the directory in which `contrib/test` installs packages of pip and npm.
 pub(crate) fn tools() -> PathBuf {
     let profile = Path::new(LATCHFS).parent().and_then(Path::parent);
     let tools = profile.expect("the program lies in the target directory").join("test-tools");
@@ -63,7 +64,7 @@ pub(crate) fn tools() -> PathBuf {
     tools
 }
 
-/// A directory of one test, gone with it.
+/// The directory of one test, removed when dropped.
 pub(crate) struct Scratch(PathBuf);
 
 impl Scratch {
@@ -71,7 +72,7 @@ impl Scratch {
         static COUNT: AtomicUsize = AtomicUsize::new(0);
         let number = COUNT.fetch_add(1, Ordering::Relaxed);
         let name = format!("latchfs-test-{}-{number}", std::process::id());
-        // Not below the home of root, which other users may not enter.
+        // Outside of the home of root, which other users may not enter.
         let path = std::env::temp_dir().join(name);
         fs::create_dir(&path).expect("a fresh name");
         fs::set_permissions(&path, fs::Permissions::from_mode(0o777)).expect("ours");
@@ -85,20 +86,20 @@ impl Scratch {
 
 impl Drop for Scratch {
     fn drop(&mut self) {
-        // Never walk through a mount that stayed: its files are locks.
+        // A mount that is left over must not be walked through: its files are locks.
         if !mounts().iter().any(|dir| dir.starts_with(&self.0)) {
             support::remove_tree(&self.0);
         }
     }
 }
 
-/// The mount points that the kernel knows below the temporary directory.
+/// Returns all mount points of this mount namespace.
 pub(crate) fn mounts() -> Vec<PathBuf> {
     let table = fs::read_to_string("/proc/self/mountinfo").expect("proc is mounted");
     table.lines().filter_map(|line| line.split(' ').nth(4)).map(PathBuf::from).collect()
 }
 
-/// How to mount.
+/// The configuration of a mount.
 pub(crate) struct Setup {
     scratch: Scratch,
     dirs: usize,
@@ -116,8 +117,8 @@ impl Setup {
         Self { scratch, dirs: 1, args, state: true, behind, descriptors: None }
     }
 
-    /// Mounts what something else decides, twice: the second mount, beside the first, is that of
-    /// other users, and on another node.
+    /// Mounts the locks of this backend. Unless the test wants several directories, there is a
+    /// second mount beside the first, on another node of a cluster, for commands of other users.
     pub(crate) fn behind(mut self, behind: Behind) -> Self {
         self.behind = behind;
         self
@@ -129,32 +130,32 @@ impl Setup {
         self
     }
 
-    /// These arguments, and no others but `--state`.
+    /// Replaces the arguments by these; only the harness still adds `--state` or `--server`.
     pub(crate) fn only(mut self, args: &str) -> Self {
         self.args.clear();
         self.with(args)
     }
 
-    /// So many directories, `locks` and `locks2`...
+    /// Mounts this many directories: `locks`, `locks2` and so on.
     pub(crate) fn dirs(mut self, count: usize) -> Self {
         self.dirs = count;
         self
     }
 
-    /// Without a `--state` of the test.
+    /// Mounts without the `--state` that the harness adds.
     pub(crate) fn no_state(mut self) -> Self {
         self.state = false;
         self
     }
 
-    /// With these limits of open files, the soft one and the hard one.
+    /// Sets the soft and the hard limit of open files.
     #[allow(dead_code)] // only the suite of attacks uses it
     pub(crate) fn descriptors(mut self, limits: (u64, u64)) -> Self {
         self.descriptors = Some(limits);
         self
     }
 
-    /// Mounts.
+    /// Starts the daemon, and waits until all is mounted.
     #[track_caller]
     pub(crate) fn start(self) -> Mount {
         let mut mount = self.prepare();
@@ -162,7 +163,7 @@ impl Setup {
         mount
     }
 
-    /// All but the mounting itself.
+    /// Prepares directories and servers without mounting.
     pub(crate) fn prepare(self) -> Mount {
         let dirs: Vec<_> = (1..=self.dirs)
             .map(|n| if n == 1 { "locks".to_owned() } else { format!("locks{n}") })
@@ -181,7 +182,7 @@ impl Setup {
         if self.behind != Behind::Itself {
             servers = nodes(&self.scratch, self.behind);
             args.extend(["--server".to_owned(), servers[0].url.clone()]);
-            // A test that wants several directories says itself which is whose.
+            // A test with several directories assigns them to clients itself.
             if self.dirs == 1 {
                 let dir = self.scratch.path("beside");
                 fs::create_dir(&dir).expect("the scratch directory is empty");
@@ -197,43 +198,43 @@ impl Setup {
     }
 }
 
-/// The second mount of the same locks.
+/// The second mount of the same locks, on which commands of other users run.
 struct Beside {
     dir: PathBuf,
     url: String,
     daemon: Option<Child>,
 }
 
-/// A daemon, its mounts, and a directory for the rest.
+/// A daemon with its mounts, and the scratch directory of the test.
 pub(crate) struct Mount {
     dirs: Vec<PathBuf>,
     args: Vec<String>,
     daemon: Option<Child>,
     beside: Option<Beside>,
-    /// Ended after the mounts.
+    /// Servers, which end after the mounts.
     _servers: Vec<Node>,
     scratch: Scratch,
     descriptors: Option<(u64, u64)>,
 }
 
-/// A mount as most tests need it.
+/// Mounts with the default configuration.
 #[track_caller]
 pub(crate) fn mount() -> Mount {
     Setup::new().start()
 }
 
 impl Mount {
-    /// The mount point.
+    /// Returns the first mount point.
     pub(crate) fn dir(&self) -> &Path {
         &self.dirs[0]
     }
 
-    /// The second mount point, and so on.
+    /// Returns the mount point with this index.
     pub(crate) fn dir_at(&self, index: usize) -> &Path {
         &self.dirs[index]
     }
 
-    /// An ordinary directory.
+    /// Returns an ordinary directory, which every user may write to.
     pub(crate) fn scratch(&self) -> PathBuf {
         self.scratch.path("t")
     }
@@ -242,12 +243,12 @@ impl Mount {
         self.scratch.path("state")
     }
 
-    /// The daemon's process id.
+    /// Returns the process id of the daemon.
     pub(crate) fn pid(&self) -> i32 {
         self.daemon.as_ref().expect("it runs").id().cast_signed()
     }
 
-    /// The command that mounts, in the foreground.
+    /// Returns the command that mounts in the foreground.
     pub(crate) fn command(&self) -> Command {
         let mut command = Command::new("prlimit");
         if let Some((soft, hard)) = self.descriptors {
@@ -259,12 +260,13 @@ impl Mount {
         command
     }
 
-    /// The mount of other users: the second one, where there is one.
+    /// Returns the mount point for commands of other users: that of the second mount, where there
+    /// is one.
     pub(crate) fn others(&self) -> &Path {
         self.beside.as_ref().map_or(self.dir(), |beside| &beside.dir)
     }
 
-    /// Starts the daemon and waits until it says that all is mounted.
+    /// Starts the daemon, and waits until it reports that all is mounted.
     #[track_caller]
     pub(crate) fn start(&mut self) {
         assert!(self.daemon.is_none(), "it runs already");
@@ -278,7 +280,7 @@ impl Mount {
         self.daemon = Some(self.mounted(&mut self.command(), "log", self.dirs.len()));
     }
 
-    /// Starts a daemon and waits until it says so many times that it has mounted.
+    /// Starts a daemon, and waits until it has reported `count` mounts.
     #[track_caller]
     fn mounted(&self, command: &mut Command, log: &str, count: usize) -> Child {
         let path = self.scratch.path(log);
@@ -302,20 +304,20 @@ impl Mount {
         fs::read_to_string(self.scratch.path("log")).unwrap_or_default()
     }
 
-    /// Sends a signal to the daemon and waits for its end. Gives its exit code.
+    /// Sends a signal to the daemon, waits for its end, and returns its exit code.
     #[track_caller]
     pub(crate) fn stop(&mut self, number: i32) -> i32 {
         signal(self.pid(), number);
         self.reap().expect("it ends on a signal")
     }
 
-    /// Kills the daemon as a crash would: the mount stays, and is of no use.
+    /// Kills the daemon as a crash would: the mount stays, but is stale.
     #[track_caller]
     pub(crate) fn crash(&mut self) {
         assert_eq!(self.stop(libc::SIGKILL), 128 + libc::SIGKILL);
     }
 
-    /// Waits for the daemon's end by itself. Gives its exit code.
+    /// Waits until the daemon ends by itself, and returns its exit code.
     pub(crate) fn ended(&mut self) -> Option<i32> {
         self.reap()
     }
@@ -330,13 +332,14 @@ impl Mount {
         run(self.within(Command::new("sh").args(["-c", script])))
     }
 
-    /// The same in a login session of its own: that of the tests may have no leader any more.
+    /// Runs a script in a login session of its own: the session of the tests may have no leader any
+    /// more.
     #[track_caller]
     pub(crate) fn login(&self, script: &str) -> Output {
         run(self.within(Command::new("setsid").args(["-w", "sh", "-c", script])))
     }
 
-    /// The same from outside: for a mount that does not answer.
+    /// Runs a script outside of the mount point, for a mount that does not answer.
     #[track_caller]
     pub(crate) fn sh_gone(&self, script: &str) -> Output {
         let script = format!("exec 2>&1; {script}");
@@ -344,7 +347,7 @@ impl Mount {
         Output { err: seen.out.clone(), ..seen }
     }
 
-    /// The same as another user, in the mount of others.
+    /// Runs a script as another user, in the mount for other users.
     #[track_caller]
     pub(crate) fn sh_as(&self, user: &str, script: &str) -> Output {
         users();
@@ -354,7 +357,7 @@ impl Mount {
         run(self.within_others(&mut command))
     }
 
-    /// Runs a Python program in the mount point, behind [`PRELUDE`].
+    /// Runs a Python program in the mount point, after [`PRELUDE`].
     #[track_caller]
     pub(crate) fn py(&self, program: &str) -> Output {
         users();
@@ -362,13 +365,13 @@ impl Mount {
         run(self.within(Command::new("python3").args(["-c", &program])))
     }
 
-    /// The same with the packages of the test's own environment.
+    /// Runs a Python program with the packages of the tests' virtual environment.
     #[track_caller]
     pub(crate) fn py_with_packages(&self, program: &str) -> Output {
         self.py_by(tools().join("venv/bin/python"), program)
     }
 
-    /// The same by this interpreter, which finds its own packages.
+    /// Runs a Python program by this interpreter, which has packages of its own.
     #[track_caller]
     pub(crate) fn py_by(&self, python: impl AsRef<Path>, program: &str) -> Output {
         let program = format!("{PRELUDE}\n{}", dedent(program));
@@ -390,19 +393,19 @@ impl Mount {
         run(self.within(Command::new(LATCHFS).args(args)))
     }
 
-    /// The same from a directory outside, for a daemon that does not answer.
+    /// Runs `latchfs` outside of the mount point, for a daemon that does not answer.
     #[track_caller]
     pub(crate) fn latchfs_outside(&self, args: &[&str]) -> Output {
         run(self.within(Command::new(LATCHFS).args(args)).current_dir("/"))
     }
 
-    /// The same as [`Self::within`], in the mount of others.
+    /// Sets directory and environment like [`Self::within`], for the mount of other users.
     pub(crate) fn within_others<'a>(&self, command: &'a mut Command) -> &'a mut Command {
         let dir = self.others();
         self.within(command).current_dir(dir).env("LATCHFS_DIR", dir).env("D", dir)
     }
 
-    /// Sets the place and the names that every command here knows.
+    /// Sets the directory and the environment that every command of a test has.
     pub(crate) fn within<'a>(&self, command: &'a mut Command) -> &'a mut Command {
         let path = std::env::var("PATH").expect("there is one");
         let own = Path::new(LATCHFS).parent().expect("it is a file").display();
@@ -417,27 +420,27 @@ impl Mount {
             .env("LC_ALL", "C.UTF-8")
     }
 
-    /// The status of a lock, free or not.
+    /// Returns the status of a lock, also of a free one.
     #[track_caller]
     pub(crate) fn status(&self, name: &str) -> Value {
         let file = name.replace('/', "%2F");
         json(&self.sh(&format!("cat '.latchfs/status/%2F{file}'")).ok())
     }
 
-    /// The phase of a lock.
+    /// Returns the phase of a lock.
     #[track_caller]
     pub(crate) fn phase(&self, name: &str) -> String {
         text(&self.status(name)["phase"])
     }
 
-    /// The token of a held lock.
+    /// Returns the token of a held lock.
     #[track_caller]
     pub(crate) fn token(&self, name: &str) -> u64 {
         let status = self.status(name);
         status["token"].as_u64().unwrap_or_else(|| panic!("no token in {status}"))
     }
 
-    /// Waits until a lock is in a phase: time passes, and only the status tells.
+    /// Waits until a lock is in this phase.
     #[track_caller]
     pub(crate) fn until(&self, name: &str, phase: &str) {
         eventually(&format!("{name} is {phase}"), || (self.phase(name) == phase).then_some(()));
@@ -465,7 +468,7 @@ impl Drop for Mount {
     }
 }
 
-/// Waits for a daemon's end and gives its exit code; nothing if it does not end.
+/// Waits for the end of a daemon, and returns its exit code; `None` if it had to be killed.
 fn reap(mut child: Child) -> Option<i32> {
     let pid = child.id().cast_signed();
     let (sender, receiver) = channel();
@@ -480,7 +483,7 @@ fn reap(mut child: Child) -> Option<i32> {
     Some(status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0)))
 }
 
-/// The daemon's resident memory.
+/// Returns the resident memory of the daemon.
 pub(crate) fn memory_kb(m: &Mount) -> u64 {
     let status = fs::read_to_string(format!("/proc/{}/status", m.pid())).expect("it lives");
     let line = status.lines().find(|line| line.starts_with("VmRSS:")).expect("Linux says it");
@@ -488,26 +491,26 @@ pub(crate) fn memory_kb(m: &Mount) -> u64 {
     number.parse().expect("a number")
 }
 
-/// Sends the lines of a pipe as they come.
+/// Returns the lines of a pipe as they arrive, read by a thread.
 pub(crate) fn lines(pipe: impl Read + Send + 'static) -> Receiver<String> {
     let (sender, receiver) = channel();
     thread::spawn(move || {
         for line in BufReader::new(pipe).lines().map_while(Result::ok) {
             if sender.send(line).is_err() {
-                // The rest is read all the same: a full pipe would stop its writer.
+                // The rest is read all the same: a full pipe would block its writer.
             }
         }
     });
     receiver
 }
 
-/// Parses JSON; a failure shows the text.
+/// Parses JSON. A failure shows the text.
 #[track_caller]
 pub(crate) fn json(text: &str) -> Value {
     serde_json::from_str(text).unwrap_or_else(|error| panic!("no JSON ({error}): {text:?}"))
 }
 
-/// A JSON string's text.
+/// Returns the text of a JSON string.
 #[track_caller]
 pub(crate) fn text(value: &Value) -> String {
     value.as_str().unwrap_or_else(|| panic!("no text: {value}")).to_owned()

@@ -1,10 +1,10 @@
-//! Each kind of hold with each way to end: seen from another process of the same owner, and from
-//! another owner.
+//! Each kind of hold with each way to end it, as another process of the same owner and another
+//! owner see it.
 
 use crate::harness::*;
 use crate::locking::locks_py;
 
-/// The ends of holds that hang on an open file.
+/// The ways to end a hold that is bound to an open file.
 const ENDS: &str = "
 ENDS = {
     'unlock': 'unlock(held[name], form)',
@@ -17,7 +17,7 @@ ENDS = {
 }
 ";
 
-/// One kind of hold by an open file, with all ends.
+/// Tests one kind of hold by an open file with all of [`ENDS`].
 fn by_open_file(form: &str) {
     let m = mount();
     let program = r#"
@@ -61,44 +61,44 @@ eq(listed(), [])
     locks_py(&m, &format!("{ENDS}{}", program.replace('@', form))).ok();
 }
 
-/// flock exclusively: unlock, close, last dup, exit, exec, kill -9, rm.
+/// An exclusive flock, ended by unlock, close, the last dup, exit, exec, kill -9 and rm.
 #[test]
-fn flock_exclusive() {
+fn exclusive_flock_ends() {
     by_open_file("flock_ex");
 }
 
-/// flock shared.
+/// A shared flock, ended in each way.
 #[test]
-fn flock_shared() {
+fn shared_flock_ends() {
     by_open_file("flock_sh");
 }
 
-/// fcntl with a write lock.
+/// An fcntl write lock, ended in each way.
 #[test]
-fn fcntl_exclusive() {
+fn exclusive_fcntl_lock_ends() {
     by_open_file("fcntl_ex");
 }
 
-/// fcntl with a read lock.
+/// An fcntl read lock, ended in each way.
 #[test]
-fn fcntl_shared() {
+fn shared_fcntl_lock_ends() {
     by_open_file("fcntl_sh");
 }
 
-/// Open file description locks, to write. For them no message but the end of the file comes.
+/// An OFD write lock, ended in each way. For its implicit end the kernel sends only RELEASE.
 #[test]
-fn ofd_exclusive() {
+fn exclusive_ofd_lock_ends() {
     by_open_file("ofd_ex");
 }
 
-/// Open file description locks, to read.
+/// An OFD read lock, ended in each way.
 #[test]
-fn ofd_shared() {
+fn shared_ofd_lock_ends() {
     by_open_file("ofd_sh");
 }
 
-/// mkdir, `O_EXCL`, `ln -s`, `ln`: neither exit nor `kill -9` nor a close end them; removing does,
-/// by any process of the owner and by nobody else.
+/// A lease by mkdir, `O_EXCL`, `ln -s` or `ln` outlives exit, `kill -9` and close. It ends when a
+/// process of its owner, and of no other client, removes it.
 #[test]
 fn leases_end_by_removal() {
     let m = Setup::new().with("--ttl 1h").start();
@@ -140,8 +140,8 @@ fn leases_end_by_removal() {
     .ok();
 }
 
-/// A lease that nobody renews ends after its ttl and grace, and whoever waits has it then; an
-/// open file's hold does not end.
+/// A lease that is not renewed ends after its ttl and grace, and the next waiter gets the lock. A
+/// hold by an open file does not expire.
 #[test]
 fn leases_end_by_their_ttl() {
     let m = Setup::new().with("--ttl 1s --grace 1s").start();
@@ -176,10 +176,11 @@ fn leases_end_by_their_ttl() {
     .ok();
 }
 
-/// Section 6: a plain lease of the same owner becomes the open file's hold; one that was given a
-/// ttl or text by a write does not; one made exclusively only through the file that made it.
+/// An open file that locks may take over a plain lease of the same owner. It can't take over a
+/// lease that a write gave a ttl or text; a lease that was made exclusively only the file that made
+/// it can take over.
 #[test]
-fn a_lease_may_become_a_hold() {
+fn an_open_file_may_take_over_a_lease() {
     let m = Setup::new().with("--ttl 1h").start();
     locks_py(
         &m,
@@ -211,10 +212,11 @@ fn a_lease_may_become_a_hold() {
     .ok();
 }
 
-/// `rm` and `mv` of what an open file holds: the process that locked it and those below it may;
-/// the same owner gets EBUSY, others EPERM; `mv` over it gets EBUSY.
+/// `rm` and `mv` of a lock that an open file holds are allowed to the process that locked it and
+/// its descendants. Other processes of the owner get EBUSY, other clients EPERM; `mv` over the lock
+/// gets EBUSY.
 #[test]
-fn removing_what_an_open_file_holds() {
+fn removing_a_lock_that_an_open_file_holds() {
     let m = mount();
     locks_py(
         &m,

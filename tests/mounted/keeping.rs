@@ -1,8 +1,9 @@
-//! The ways to renew: times, writes, and what a file says that is no longer the holder's.
+//! Operations that renew a lock or write to it: times, ttls and text; and files whose lease is
+//! over.
 
 use crate::harness::*;
 
-/// `touch NAME`, utimensat: renew.
+/// `touch NAME` and utimensat renew.
 #[test]
 fn touch_renews() {
     let m = mount();
@@ -20,7 +21,7 @@ fn touch_renews() {
     m.sh("mkdir dir && touch dir && ln -s x link && touch -h link").ok();
 }
 
-/// ... and keep the times exactly as given (also future ones, to the nanosecond).
+/// utimensat keeps the times exactly as given, to the nanosecond, also in the future.
 #[test]
 fn times_are_kept_as_given() {
     let m = mount();
@@ -43,7 +44,7 @@ fn times_are_kept_as_given() {
     assert_eq!(m.sh("date -u -r file +%FT%T.%N").ok(), "2001-02-03T04:05:06.789012345\n");
 }
 
-/// ... not the holder -> EBUSY.
+/// `touch` of a lock that another client holds gets EBUSY.
 #[test]
 fn touch_by_another_is_busy() {
     let m = mount();
@@ -64,10 +65,10 @@ fn touch_by_another_is_busy() {
         .ok();
 }
 
-/// Closing a file that a non-holder opened for writing, wrote nothing to and tried no lock on:
-/// EBUSY from close(2). After a write: 0.
+/// close(2) gets EBUSY if the file was opened for writing by a client that is not the holder, and
+/// neither written to nor locked. After a write, close returns 0.
 #[test]
-fn closing_what_another_holds_is_busy() {
+fn closing_a_lock_of_another_is_busy() {
     let m = mount();
     m.py(r#"
         with user(A): os.close(exclusive('build'))
@@ -88,7 +89,7 @@ fn closing_what_another_holds_is_busy() {
     assert_eq!(m.node(touch).ok(), "ok\n");
 }
 
-/// `echo 60s > NAME` (existing): renew with that ttl; not the holder -> EBUSY from the write.
+/// `echo 60s > NAME` of a held lock renews with that ttl; for other clients the write gets EBUSY.
 #[test]
 fn writing_a_ttl_renews_with_it() {
     let m = mount();
@@ -115,7 +116,7 @@ fn writing_a_ttl_renews_with_it() {
         .ok();
 }
 
-/// Truncation by the holder empties the text, by others it does nothing; it never fails.
+/// Truncation by the holder empties the text, by other clients it does nothing; it never fails.
 #[test]
 fn truncation_empties_the_holders_text_only() {
     let m = mount();
@@ -136,7 +137,7 @@ fn truncation_empties_the_holders_text_only() {
         .ok();
 }
 
-/// `echo '{"ttl":"60s","note":"..."}' > NAME`: renew with options, if every key is one of ours.
+/// `echo '{"ttl":"60s","note":"..."}' > NAME` renews with these options, if all keys are known.
 #[test]
 fn writing_json_renews_with_options() {
     let m = mount();
@@ -163,10 +164,11 @@ fn writing_json_renews_with_options() {
         .ok();
 }
 
-/// Any other text, bare numbers too (programs write their pid): renew, and keep it as the
-/// lock's text (4 KiB at most, else EFBIG); `O_APPEND` appends; one WRITE is one message.
+/// Any other text, also a bare number (programs write their pid), renews and is stored as the
+/// content of the lock: 4 KiB at most, else EFBIG. `O_APPEND` appends; each WRITE request is one
+/// message.
 #[test]
-fn other_text_is_kept() {
+fn other_text_is_stored() {
     let m = mount();
     m.py(r#"
         kept = lambda: pathlib.Path('.latchfs/content/build').read_bytes()
@@ -194,8 +196,8 @@ fn other_text_is_kept() {
     m.sh("echo 4711 > build && test \"$(cat .latchfs/content/build)\" = 4711").ok();
 }
 
-/// A write through an open file whose own tenure is over (lost, removed): ESTALE, even when the
-/// same owner holds a newer tenure.
+/// A write through a file that was opened under a lease which is over gets ESTALE, even when the
+/// same owner holds a newer lease.
 #[test]
 fn a_file_of_an_ended_tenure_is_stale() {
     let m = mount();
@@ -217,8 +219,8 @@ fn a_file_of_an_ended_tenure_is_stale() {
         .ok();
 }
 
-/// ... lost by time: after ttl and grace, the file that made the lock is stale, and the lock is
-/// anybody's.
+/// After ttl and grace, the file that acquired the lock is stale, and other clients can get the
+/// lock.
 #[test]
 fn a_file_of_a_lost_lock_is_stale() {
     let m = Setup::new().with("--ttl 1s --grace 0s").start();
@@ -236,8 +238,8 @@ fn a_file_of_a_lost_lock_is_stale() {
         .ok();
 }
 
-/// In grace of another: refused, and the message says that grace is active and until when; the
-/// holder may take it back by a touch, under the same token.
+/// In the grace of another client, requests are refused, and the message says so. The holder can
+/// renew the lease under the same token.
 #[test]
 fn grace_is_the_holders() {
     let m = Setup::new().with("--ttl 1s --grace 1h").start();

@@ -1,9 +1,9 @@
-//! Shared tools of the tests of flock, fcntl and OFD locks: Python processes that take orders.
+//! Shared tools of the tests of flock, fcntl and OFD locks: Python processes that execute commands.
 
 use crate::harness::*;
 use std::process::Command;
 
-/// Runs a Python program in the mount point, behind the prelude of the harness and [`TOOLS`].
+/// Runs a Python program in the mount point, after the prelude of the harness and [`TOOLS`].
 #[track_caller]
 pub(crate) fn locks_py(m: &Mount, program: &str) -> Output {
     users();
@@ -16,10 +16,11 @@ pub(crate) fn locks_py(m: &Mount, program: &str) -> Output {
     run_within(LIMIT, m.within(command.args(["-B", "-c", &program])))
 }
 
-/// Thousands of rounds on a machine that has other work to do.
+/// Timeout of a program that runs thousands of rounds on a busy machine.
 const LIMIT: std::time::Duration = std::time::Duration::from_secs(240);
 
-/// `Peer`: a process of its own, as the user one likes, that does what it is told.
+/// Python tools. `Peer` is a process of its own, as a given user, that executes the code it is
+/// sent.
 const TOOLS: &str = r#"
 import atexit, platform, select, struct, threading, traceback
 

@@ -1,12 +1,13 @@
-//! latchfs as programs meet it: the real kernel, a real mount, unmodified programs.
+//! Tests of latchfs through the real kernel: a real mount and unmodified programs.
 //!
-//! Each test has a mount of its own, so that they run side by side. One file per part of the
-//! design's table of files; each row of it is the doc comment of the test that shows it.
+//! Each test has a mount of its own, so that tests run in parallel. Most files are about one group
+//! of operations; the doc comment of a test states the behaviour that it checks.
 
-// Programs in other languages stand in the tests as they are, whatever their quotes.
+// Programs in other languages stand in raw strings, whatever their quotes.
 #![allow(clippy::needless_raw_string_hashes)]
 
-/// Whether the mounts keep all in a log. See `tests/durable_mounts`, which has some of these tests.
+/// Whether the mounts store their locks in a data directory. `tests/durable_mounts`, which has some
+/// of these tests, sets this to true.
 pub(crate) const DURABLE: bool = false;
 
 mod harness;

@@ -1,8 +1,8 @@
-//! The ways to acquire: `mkdir`, `O_EXCL`, `O_CREAT`, `ln -s`, `ln`.
+//! Operations that acquire: `mkdir`, `O_EXCL`, `O_CREAT`, `ln -s`, `ln`.
 
 use crate::harness::*;
 
-/// `mkdir NAME`: acquire; refused -> EEXIST. The lock looks like a directory.
+/// `mkdir NAME` acquires, or gets EEXIST. The lock looks like a directory.
 #[test]
 fn mkdir_acquires() {
     let m = mount();
@@ -26,7 +26,7 @@ fn mkdir_acquires() {
     assert_eq!(m.node(refused).ok(), "EEXIST\n");
 }
 
-/// `open(O_CREAT|O_EXCL)`, `set -C; > NAME`: acquire exclusively; refused -> EEXIST.
+/// `open(O_CREAT|O_EXCL)` and `set -C; > NAME` acquire exclusively, or get EEXIST.
 #[test]
 fn create_exclusively_acquires() {
     let m = mount();
@@ -52,10 +52,10 @@ fn create_exclusively_acquires() {
     assert_eq!(m.node(refused).ok(), "EEXIST\n");
 }
 
-/// `open(O_CREAT)`, `> NAME`: acquire if free. Held by another: open it, as if it had been
-/// there: opening never fails for a non-holder.
+/// `open(O_CREAT)` and `> NAME` acquire a free lock. A lock of another client they open as an
+/// existing file: opening never fails.
 #[test]
-fn create_acquires_what_is_free_and_opens_the_rest() {
+fn create_acquires_a_free_lock_and_opens_a_held_one() {
     let m = mount();
     m.sh_as(ALICE, "> build").ok();
     assert_eq!(m.status("build")["holder"], format!("laptop1:{ALICE}"));
@@ -76,8 +76,8 @@ fn create_acquires_what_is_free_and_opens_the_rest() {
     assert_eq!(m.status("build")["holder"], format!("laptop1:{ALICE}"));
 }
 
-/// The same in a race: a name that the kernel does not know yet is sent as CREATE, and may
-/// have been taken on the other mount meanwhile.
+/// Opening never fails in a race either: the kernel sends CREATE for a name that it does not know,
+/// although the other mount may have acquired that lock meanwhile.
 #[test]
 fn a_race_to_create_never_fails_an_open() {
     let m = Setup::new().only("--client laptop1 --client laptop2").dirs(2).start();
@@ -101,8 +101,8 @@ fn a_race_to_create_never_fails_an_open() {
         .ok();
 }
 
-/// At most one has it: eight processes on two mounts add to a counter in an ordinary file, each
-/// time under the lock, and none of 1,600 additions is lost.
+/// At most one process holds the lock: eight processes on two mounts add to a counter in an
+/// ordinary file, each time under the lock, and none of 1,600 additions is lost.
 #[test]
 fn a_counter_comes_out_exact() {
     let m = Setup::new().only("--client laptop1 --client laptop2").dirs(2).start();
@@ -145,8 +145,8 @@ fn a_counter_comes_out_exact() {
     }
 }
 
-/// `ln -s TEXT NAME`: acquire exclusively; the lock looks like a symlink and readlink gives
-/// TEXT back.
+/// `ln -s TEXT NAME` acquires exclusively. The lock looks like a symlink, and readlink returns
+/// TEXT.
 #[test]
 fn symlink_acquires() {
     let m = mount();
@@ -167,9 +167,9 @@ fn symlink_acquires() {
         .ok();
 }
 
-/// `ln A NAME` (A held by the caller): acquire NAME too, exclusively; refused -> EEXIST. Both
-/// show the same inode and 2 links; what arrives through the inode applies to both; removing A
-/// leaves NAME held.
+/// `ln A NAME`, with A held by the caller, acquires NAME too, exclusively, or gets EEXIST. Both
+/// have the same inode and 2 links; a write through the inode applies to both; removing A leaves
+/// NAME held.
 #[test]
 fn link_acquires() {
     let m = mount();
@@ -195,10 +195,10 @@ fn link_acquires() {
         .ok();
 }
 
-/// `ln` as another: a name held by another is EEXIST, and so is what one does not hold no way
-/// to a lock (EPERM).
+/// `ln` to a name that another client holds gets EEXIST; `ln` of a lock that another client holds
+/// gets EPERM.
 #[test]
-fn link_excludes() {
+fn link_is_refused_for_locks_of_others() {
     let m = mount();
     m.py(r#"
         with user(A): os.close(exclusive('build'))
@@ -214,9 +214,9 @@ fn link_excludes() {
         .ok();
 }
 
-/// A name may have parts: `DIR/team/build` is the lock `team/build`; `team` is shown as a
-/// directory while something below it is held, and is a lock of its own when somebody made it
-/// with `mkdir`. Every form works at every depth.
+/// A name may have several parts: `DIR/team/build` is the lock `team/build`. `team` is shown as a
+/// directory while a lock below it is held, and is a lock of its own when `mkdir` has acquired it.
+/// Every operation works at every depth.
 #[test]
 fn names_have_parts() {
     let m = mount();

@@ -1,10 +1,10 @@
-//! Programs that know files and not locks: each does what the table says, and nothing hangs.
+//! Ordinary tools that know files and not locks: each works as documented, and none hangs.
 
 use crate::harness::*;
 
-/// `rm -rf` releases what is one's own, says what is not, and ends.
+/// `rm -rf` releases the caller's own locks, reports those of others, and ends.
 #[test]
-fn rm_rf() {
+fn rm_rf_releases_own_locks() {
     let m = mount();
     m.sh_as(ALICE, "mkdir -p team/build dir && touch team/build/x file && ln -s x link").ok();
     m.sh_as(BOB, "mkdir his").ok();
@@ -16,18 +16,19 @@ fn rm_rf() {
     assert_eq!(m.phase("team/build/x"), "free");
 }
 
-/// `find -delete` the same.
+/// `find -delete` releases all locks.
 #[test]
-fn find_delete() {
+fn find_delete_releases() {
     let m = mount();
     m.sh("mkdir -p a/b/c && touch a/b/x a/y z && ln -s x a/link").ok();
     m.sh("find . -mindepth 1 -delete").ok();
     assert_eq!(m.sh("find .").ok(), ".\n");
 }
 
-/// `cp -p` in: the lock is held, with the text and the times of the file; out: as cat shows it.
+/// `cp -p` to the mount acquires a lock with the text and the times of the file; `cp` from the
+/// mount copies the content as cat shows it.
 #[test]
-fn cp() {
+fn cp_to_and_from_the_mount() {
     let m = mount();
     m.sh("echo hello > $T/in && touch -d '2001-02-03 04:05:06.789 UTC' $T/in").ok();
     m.sh("cp -p $T/in build && cmp build $T/in").ok();
@@ -41,9 +42,10 @@ fn cp() {
     m.sh("cmp build $T/in").ok();
 }
 
-/// `mv` in: the file becomes a lock; `mv` out: the lock becomes a file and is free.
+/// `mv` to the mount turns a file into a lock; `mv` from the mount turns a lock into a file, and
+/// releases it.
 #[test]
-fn mv() {
+fn mv_to_and_from_the_mount() {
     let m = mount();
     m.sh("echo hello > $T/in && mv $T/in build && test ! -e $T/in").ok();
     assert_eq!(m.sh("cat build").ok(), "hello\n");
@@ -53,9 +55,9 @@ fn mv() {
     assert_eq!(m.sh("ls -A").ok(), "");
 }
 
-/// `rsync -a` in and out.
+/// `rsync -a` to and from the mount.
 #[test]
-fn rsync() {
+fn rsync_to_and_from_the_mount() {
     let m = mount();
     m.sh("mkdir -p $T/in/sub && echo one > $T/in/a && echo two > $T/in/sub/b").ok();
     m.sh("touch -d '2001-02-03 UTC' $T/in/a && rsync -a $T/in/ ./").ok();
@@ -66,20 +68,21 @@ fn rsync() {
     assert_eq!(m.sh("ls").ok(), "sub\n");
 }
 
-/// `tar` in and out.
+/// `tar` to and from the mount.
 #[test]
-fn tar() {
+fn tar_to_and_from_the_mount() {
     let m = mount();
     m.sh("mkdir -p $T/in/sub && echo one > $T/in/a && echo two > $T/in/sub/b").ok();
     m.sh("ln -s text $T/in/link && tar -C $T/in -cf - a sub link | tar -xf -").ok();
     assert_eq!(m.sh("cat a sub/b; readlink link; ls").ok(), "one\ntwo\ntext\na\nlink\nsub\n");
     m.sh("tar -cf $T/out.tar . && mkdir $T/out && tar -C $T/out -xf $T/out.tar").ok();
     m.sh("diff -r --no-dereference $T/in $T/out").ok();
-    // A status is shown with size 0, as in /proc: tar keeps the name and no content.
+    // A file that shows its status has size 0, as in /proc: tar archives its name without content.
     m.sh("touch plain && tar -cf - plain | tar -tf - | grep -qx plain").ok();
 }
 
-/// `sed -i`: a new file renamed over the lock: the hold moves, and the text is the new one.
+/// `sed -i` renames a new file over the lock, which moves that file's lease to its name: the text
+/// is the new one.
 #[test]
 fn sed_in_place() {
     let m = mount();
@@ -92,10 +95,10 @@ fn sed_in_place() {
     assert_eq!(m.sh("cat build; ls -A").ok(), "bye\nbuild\n", "nothing is left behind");
 }
 
-/// An editor that saves in DIR, with its swap file and its backup. It complains if its swap file
-/// does not fit into 4 KiB, but saves.
+/// vi saves in the mount, with its swap file and its backup. It complains if its swap file does not
+/// fit into 4 KiB, but saves.
 #[test]
-fn vi() {
+fn vi_saves_in_the_mount() {
     let m = mount();
     m.sh("set -C; echo hello > build").ok();
     m.sh("vi -u NONE -es -c 's/hello/bye/' -c wq build </dev/null || true").ok();
@@ -110,16 +113,16 @@ fn vi() {
 
 /// `ed` writes in place.
 #[test]
-fn ed() {
+fn ed_saves_in_the_mount() {
     let m = mount();
     m.sh("set -C; echo hello > build").ok();
     m.sh("printf 's/hello/bye/\\nw\\nq\\n' | ed -s build").ok();
     assert_eq!(m.sh("cat .latchfs/content/build; ls -A").ok(), "bye\nbuild\n");
 }
 
-/// `ls -laR` and others that look at all there is.
+/// `ls -laR` and other programs that read everything succeed, and acquire nothing.
 #[test]
-fn looking_around() {
+fn reading_everything_acquires_nothing() {
     let m = mount();
     m.sh("mkdir -p a/b && touch a/b/c d && ln -s nowhere e").ok();
     m.sh_as(ALICE, "mkdir hers").ok();
@@ -141,9 +144,9 @@ fn looking_around() {
     assert_eq!(m.sh("ls -A").ok(), "a\nd\ne\nhers\n", "looking takes nothing");
 }
 
-/// `ls DIR` lists what is held, also when it is much.
+/// `ls DIR` lists all held locks, also many.
 #[test]
-fn a_long_listing_is_whole() {
+fn a_long_listing_is_complete() {
     let m = mount();
     m.py(r#"
         names = [f'lock-{n:05}' for n in range(3_000)]

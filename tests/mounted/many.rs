@@ -1,4 +1,4 @@
-//! A million locks, and one more.
+//! The maximum number of locks, a million, and one more.
 
 use crate::harness::*;
 use latchfs::engine::{
@@ -15,7 +15,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 /// The engine's own limit.
 const LOCKS_MAX: usize = 1 << 20;
 
-/// Opens the state of a daemon that does not run, and hands each lock's name to `work`.
+/// Opens the state of a daemon that is not running, and submits an operation for each of a million
+/// locks.
 fn each_lock(state: &Path, work: impl Fn(LockName) -> Op) {
     let local = Arc::new(Local::open(state, Rules::default()).expect("no daemon runs"));
     let locks = Locks::new(local.clone());
@@ -54,10 +55,10 @@ fn release(name: LockName) -> Op {
     Op::Release(Release::of(LeaseKey { name, client: root(), token: None }))
 }
 
-/// 1,048,576 locks are held through a restart; the next one is refused with ENOSPC and a
-/// sentence, by every form, until one is released; the memory stays within its bound.
+/// 1,048,576 locks survive a restart. The next one is refused with ENOSPC and a message, by every
+/// operation, until one is released. The memory stays within its bound.
 #[test]
-fn the_limit_is_refused_with_a_sentence() {
+fn the_maximum_number_of_locks_is_enforced() {
     let mut m = Setup::new().prepare();
     each_lock(&m.state(), acquire);
     m.start();
@@ -83,7 +84,7 @@ fn the_limit_is_refused_with_a_sentence() {
     m.latchfs(&["acquire", "mine"]).ok();
     let said = m.latchfs(&["acquire", "more"]).exits(75);
     assert!(said.contains("1048576"), "{said}");
-    // Half a GiB: 400 MB for the locks, and some for the names that the listing made known.
+    // Half a GiB: 400 MB for the locks, and the rest for the names that the listing has made known.
     let memory = memory_kb(&m);
     assert!(memory < 700 << 10, "{memory} KiB");
     m.sh("rmdir mine || rm mine; mkdir lock-0000001").ok();
@@ -94,7 +95,8 @@ fn the_limit_is_refused_with_a_sentence() {
     assert_eq!(json(&m.sh("ls -A; cat .latchfs/server").ok())["locks"], 0);
 }
 
-/// 20,000 locks by the control file, one after the other, and gone again by `rm`.
+/// 20,000 locks are acquired through the control file, one after the other; half are released
+/// through it, half by `rm`.
 #[test]
 fn many_by_the_control_file() {
     let m = mount();

@@ -1,4 +1,4 @@
-//! `latchfs::Mutex`: the mount as a mutex of programs in Rust.
+//! `latchfs::Mutex`: a lock of a mount as a mutex of Rust programs.
 
 use crate::harness::*;
 use crate::support::rounds;
@@ -12,7 +12,7 @@ use std::sync::mpsc::{Receiver, channel};
 use std::thread;
 use std::time::Duration;
 
-/// Nothing takes so long unless it hangs.
+/// Timeout of every step, which only a hang exceeds.
 const LIMIT: Duration = Duration::from_secs(20);
 
 fn open(m: &Mount, name: &str) -> Mutex {
@@ -24,7 +24,7 @@ fn next<T>(told: &Receiver<T>) -> T {
     told.recv_timeout(LIMIT).expect("it is told")
 }
 
-/// The example of the documentation, run.
+/// The example of the documentation.
 #[test]
 fn the_example_works() {
     fn example(dir: &std::path::Path) -> std::io::Result<u64> {
@@ -35,12 +35,13 @@ fn the_example_works() {
         });
         let mut seen = 0;
         if let Some(guard) = build.lock_timeout(Duration::from_secs(10))? {
-            // Give the token to what the lock guards, and let that refuse lesser ones.
+            // Pass the token to the resource that the lock protects, and let that refuse lower
+            // ones.
             println!("mine, with token {}", guard.token());
-            let again = build.lock()?; // The same thread may: this is the same hold.
+            let again = build.lock()?; // The same thread may lock again: this is the same hold.
             assert_eq!(again.token(), guard.token());
             seen = guard.token();
-        } // Here it is given back, to whoever has waited longest.
+        } // Here it is released, and granted to the first waiter.
         Ok(seen)
     }
     let m = mount();
@@ -50,9 +51,9 @@ fn the_example_works() {
     assert!(example(m.dir()).expect("it works") > first, "a new tenure has a greater token");
 }
 
-/// Threads exclude each other, also through mutexes of their own; a counter comes out exact.
+/// Threads exclude each other, also through separate mutexes; their counter is exact.
 #[test]
-fn threads_take_turns() {
+fn threads_exclude_each_other() {
     const THREADS: u64 = 4;
     const ROUNDS: u64 = 50;
     let m = mount();
@@ -76,9 +77,9 @@ fn threads_take_turns() {
     assert_eq!(m.phase("count"), "free");
 }
 
-/// Other processes are excluded, and exclude: it is the flock that everybody uses.
+/// The mutex excludes other processes and is excluded by them: it is an ordinary flock.
 #[test]
-fn processes_take_turns() {
+fn processes_exclude_each_other() {
     let m = mount();
     let mutex = open(&m, "build");
     let guard = mutex.try_lock().expect("asked").expect("it is free");
@@ -93,7 +94,7 @@ fn processes_take_turns() {
     assert_eq!(next(&said), "locked");
     assert!(mutex.try_lock().expect("asked").is_none());
     assert!(mutex.lock_timeout(Duration::from_millis(50)).expect("asked").is_none());
-    // The other ends when its input does, and the wait with it.
+    // The other process ends at the end of its input, and so does the wait.
     thread::scope(|scope| {
         let waits = scope.spawn(|| mutex.lock_timeout(LIMIT).expect("asked").is_some());
         drop(other.stdin.take());
@@ -104,7 +105,7 @@ fn processes_take_turns() {
 
 /// A timed wait has a place in the queue like any other, and leaves the queue on its timeout.
 #[test]
-fn a_timed_wait_has_a_place_in_line() {
+fn a_timed_wait_has_a_place_in_the_queue() {
     let m = mount();
     let in_line = |count: usize| {
         eventually("so many waiters", || {
@@ -139,9 +140,9 @@ fn a_timed_wait_has_a_place_in_line() {
     });
 }
 
-/// A thread may lock again what it holds; what would wait for itself is an error.
+/// A thread may lock again a mutex that it holds; a lock that would wait for itself is an error.
 #[test]
-fn a_thread_reenters() {
+fn a_thread_may_lock_again() {
     let m = mount();
     let (mutex, same) = (open(&m, "build"), open(&m, "build"));
     let outer = mutex.lock().expect("granted");
@@ -163,9 +164,9 @@ fn a_thread_reenters() {
     assert_eq!(m.phase("build"), "free");
 }
 
-/// A listener is told of waiting and of grants.
+/// A listener is notified of waiting and of grants.
 #[test]
-fn a_listener_is_told() {
+fn a_listener_is_notified() {
     let m = mount();
     let (holder, mutex) = (open(&m, "build"), open(&m, "build"));
     let (tell, told) = channel();
@@ -174,7 +175,7 @@ fn a_listener_is_told() {
     thread::scope(|scope| {
         let waits = scope.spawn(|| mutex.lock().expect("granted").token());
         assert_eq!(next(&told), Notice::Waiting);
-        // In line, where the engine can see it, and so before whoever comes later.
+        // The waiter is in the queue of the engine, and so before any later one.
         eventually("a waiter", || {
             let waiting = m.status("build")["waiters"].as_array().is_some_and(|w| w.len() == 1);
             waiting.then_some(())
@@ -187,9 +188,9 @@ fn a_listener_is_told() {
     assert!(told.recv_timeout(LIMIT).is_err(), "giving it back is no loss");
 }
 
-/// A loss is told while the lock is held, and what is lost can't be entered again.
+/// A loss is reported while the lock is held, and a lost lock can't be locked again.
 #[test]
-fn a_loss_is_told() {
+fn a_loss_is_reported() {
     let m = mount();
     let mutex = open(&m, "build");
     let (tell, told) = channel();
@@ -213,7 +214,7 @@ fn a_loss_is_told() {
 
 /// A hold of this process that was not requested through the mutex is reported before locking.
 #[test]
-fn an_unasked_hold_is_told() {
+fn an_unrequested_hold_is_reported() {
     let m = mount();
     let mutex = open(&m, "build");
     let (tell, told) = channel();
@@ -228,11 +229,11 @@ fn an_unasked_hold_is_told() {
     assert!(told.try_recv().is_err(), "told once");
 }
 
-/// The token is that of the guard's own open file: whatever happens between the grant and the
-/// question, another holder's token is never given out.
+/// The token of a guard is that of its own open file: it is never that of another holder, whatever
+/// happens between the grant and the request for the token.
 #[test]
 fn the_token_of_another_holder_is_never_given_out() {
-    // How often each of the two has it.
+    // How often each of the two threads gets the lock.
     let times = rounds(50, 200);
     let m = mount();
     let mutex = open(&m, "build");
@@ -242,7 +243,7 @@ fn the_token_of_another_holder_is_never_given_out() {
             let file = m.dir().join("build");
             let mut tokens = Vec::new();
             while !ended.load(Ordering::Acquire) {
-                // Root may remove any lock; what it makes then is its own for a moment.
+                // Root may remove any lock, and can then acquire it for a moment.
                 let _gone = fs::remove_file(&file);
                 if fs::create_dir(&file).is_ok() {
                     tokens.extend(m.status("build")["token"].as_u64());
@@ -254,7 +255,7 @@ fn the_token_of_another_holder_is_never_given_out() {
         });
         let mut seen = Vec::new();
         while seen.len() < times || thefts.load(Ordering::Acquire) < times {
-            // An error says that it was lost at once, or is a directory now.
+            // An error means that the lock was lost at once, or is a directory now.
             if let Ok(Some(guard)) = mutex.try_lock() {
                 seen.push(guard.token());
             }
@@ -266,9 +267,10 @@ fn the_token_of_another_holder_is_never_given_out() {
     assert!(stolen.is_empty(), "tokens of others: {stolen:?}");
 }
 
-/// A stolen lock is told by the open file that held it, whoever holds it now.
+/// An open file returns the token of its own lease, and ESTALE once that is stolen, even while the
+/// lock is held again.
 #[test]
-fn an_open_file_tells_its_own_token() {
+fn an_open_file_returns_its_own_token() {
     let m = mount();
     let seen = m.py(r#"
         def token(fd):
@@ -287,7 +289,8 @@ fn an_open_file_tells_its_own_token() {
     seen.ok();
 }
 
-/// Before, the status of a lock with others below its name was a directory, and nothing was held.
+/// Regression test: the status of a lock with other locks below its name is a directory, which the
+/// mutex took for a loss.
 #[test]
 fn a_lock_below_the_name_makes_no_difference() {
     let m = mount();

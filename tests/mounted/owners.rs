@@ -1,8 +1,8 @@
-//! Owner identity: host, user, session; two clients in one process.
+//! The owner of a lock: host, user or session; and two clients of one daemon.
 
 use crate::harness::*;
 
-/// Two owners by user: each holds its own, and no other's.
+/// Two users are two owners: neither can renew or release the lock of the other.
 #[test]
 fn users_are_owners() {
     let m = mount();
@@ -15,18 +15,18 @@ fn users_are_owners() {
     m.sh_as(BOB, "mkdir build").ok();
 }
 
-/// Without a name in the user database, the user's number is its name.
+/// A user without a name in the user database is named by its uid.
 #[test]
-fn a_user_without_a_name_has_a_number() {
+fn a_user_without_a_name_is_named_by_its_uid() {
     let m = mount();
     m.py("os.setegid(54321); os.seteuid(54321); os.mkdir('build')").ok();
     assert_eq!(m.status("build")["holder"], "laptop1:54321");
     assert_eq!(m.sh("stat -c %u build").ok(), "54321\n");
 }
 
-/// Root may release what local users hold, and nothing more.
+/// Root may release the locks of local users, but not renew or move them.
 #[test]
-fn root_releases_what_users_hold() {
+fn root_may_release_the_locks_of_users() {
     let m = mount();
     m.sh_as(ALICE, "mkdir build && touch file && ln -s x link").ok();
     m.sh("touch build").fails();
@@ -35,7 +35,7 @@ fn root_releases_what_users_hold() {
     assert_eq!(m.sh("ls -A").ok(), "");
 }
 
-/// `--owner host` drops the user: any user of that laptop may renew and release.
+/// `--owner host` ignores the user: any user of the host may renew and release.
 #[test]
 fn the_host_may_be_the_owner() {
     let m = Setup::new().with("--owner host").start();
@@ -63,7 +63,7 @@ fn the_session_may_be_the_owner() {
     m.sh("rmdir build").ok();
 }
 
-/// Several DIRs may be mounted by one process, each with its own `--client`, on one engine.
+/// One process may mount several DIRs on one engine, each with its own `--client`.
 #[test]
 fn two_directories_are_two_clients() {
     let m = Setup::new().only("--client laptop1 --client laptop2").dirs(2).start();
@@ -85,7 +85,7 @@ fn two_directories_are_two_clients() {
 /// A change through one mount is visible at once through the other, also for names that were looked
 /// up before.
 #[test]
-fn a_release_is_seen_on_the_other_mount() {
+fn a_release_is_visible_on_the_other_mount() {
     let m = Setup::new().only("--client laptop1 --client laptop2").dirs(2).start();
     m.py(r#"
         there = os.environ['D2'] + '/build'
@@ -102,9 +102,9 @@ fn a_release_is_seen_on_the_other_mount() {
         .ok();
 }
 
-/// A mount made by root serves all users, unless told otherwise.
+/// A mount by root serves all users, unless `--no-allow-other` is given.
 #[test]
-fn others_are_let_in_by_root_only() {
+fn a_mount_by_root_serves_all_users() {
     let m = mount();
     m.sh_as(ALICE, "ls . && mkdir build").ok();
     let closed = Setup::new().with("--no-allow-other").start();

@@ -1,9 +1,9 @@
-//! Section 6, third way to hold: a process. Its life keeps the lock, its death frees it.
+//! Leases bound to a process: the process keeps the lock while it lives, and its death releases it.
 
 use crate::harness::*;
 use std::process::{Child, Command, Stdio};
 
-/// A process that does nothing; killed and reaped with its handle.
+/// A process that sleeps; killed and reaped when dropped.
 struct Sleeper(Child);
 
 impl Sleeper {
@@ -16,7 +16,7 @@ impl Sleeper {
         self.0.id()
     }
 
-    /// Kills it, and leaves it a zombie: its end is its death, not its burial.
+    /// Kills the process and leaves it a zombie: its lock must be released before it is reaped.
     fn kill(&self) {
         signal(self.pid().cast_signed(), libc::SIGKILL);
     }
@@ -29,15 +29,15 @@ impl Drop for Sleeper {
     }
 }
 
-/// `echo pid=$$ > NAME`: held while that process lives, however short the ttl; its death by
-/// `kill -9` frees the lock within 100 ms.
+/// `echo pid=$$ > NAME` binds the lease to that process, however short the ttl; its death by `kill
+/// -9` releases the lock within 100 ms.
 #[test]
-fn a_process_keeps_its_lock_and_its_death_frees_it() {
+fn a_process_keeps_its_lock_until_its_death() {
     let m = Setup::new().with("--ttl 1s --grace 0s").start();
     let sleeper = Sleeper::new();
     m.sh(&format!("touch build && echo pid={} > build && touch other", sleeper.pid())).ok();
     let token = m.token("build");
-    // The other lock's end tells that more than a ttl has passed.
+    // The expiry of the other lock shows that more than a ttl has passed.
     m.until("other", "free");
     m.sh("touch other").ok();
     m.until("other", "free");
@@ -56,9 +56,9 @@ fn a_process_keeps_its_lock_and_its_death_frees_it() {
     assert_eq!(m.sh("ls").ok(), "", "its name goes");
 }
 
-/// The same through `ctl` in a lock that is a directory, as JSON, and by the control file.
+/// A process can be named through the `ctl` of a directory, as JSON, and through the control file.
 #[test]
-fn a_process_is_named_in_all_ways_to_write() {
+fn a_process_is_named_by_every_kind_of_write() {
     let m = mount();
     let sleepers = [Sleeper::new(), Sleeper::new(), Sleeper::new(), Sleeper::new()];
     let pids = [0, 1, 2, 3].map(|n: usize| sleepers[n].pid());
@@ -88,7 +88,7 @@ fn a_process_is_named_in_all_ways_to_write() {
 
 /// A moved lock stays bound to its process; a hard link is bound to it too.
 #[test]
-fn the_process_goes_with_the_hold() {
+fn a_moved_lock_stays_bound_to_its_process() {
     let m = mount();
     let (mover, linker) = (Sleeper::new(), Sleeper::new());
     m.sh(&format!("touch a && echo pid={} > a && mv a b", mover.pid())).ok();
@@ -101,9 +101,9 @@ fn the_process_goes_with_the_hold() {
     m.until("d", "free");
 }
 
-/// A release by name ends the bond: the process may live on, and its later death frees nothing.
+/// A release by name unbinds the lease: the later death of the process releases nothing.
 #[test]
-fn a_release_ends_the_bond() {
+fn a_release_unbinds_the_process() {
     let m = mount();
     let sleeper = Sleeper::new();
     m.sh(&format!("touch build && echo pid={} > build && rm build && mkdir build", sleeper.pid()))
@@ -119,7 +119,8 @@ fn a_release_ends_the_bond() {
     assert_eq!(m.token("build"), token);
 }
 
-/// A pid that is not the caller's to name is refused: another user's, none at all, a thread's.
+/// A pid that the caller may not name is refused: that of another user's process, of no process, or
+/// 0.
 #[test]
 fn only_ones_own_process_can_be_named() {
     let m = mount();
@@ -143,19 +144,19 @@ fn only_ones_own_process_can_be_named() {
         .ok();
 }
 
-/// A caller that counts processes otherwise means another process than it says.
+/// A caller in another pid namespace would name another process than it means, and is refused.
 #[test]
-fn a_foreign_namespace_names_nobody() {
+fn a_pid_of_another_namespace_is_refused() {
     let m = mount();
     m.sh("touch build && unshare --pid --fork --mount-proc sh -c 'echo pid=1 > build'").fails();
     let why = m.sh("cat .latchfs/why").ok();
     assert!(why.contains("pid namespace"), "{why}");
 }
 
-/// After a restart of the daemon they are bound again if that very process still lives, and are
+/// After a restart of the daemon, a lease is bound again if the same process still lives, and is
 /// released otherwise.
 #[test]
-fn a_restart_binds_again() {
+fn a_restart_binds_processes_again() {
     let mut m = Setup::new().with("--ttl 10s").prepare();
     m.start();
     let (lives, dies) = (Sleeper::new(), Sleeper::new());
@@ -172,14 +173,15 @@ fn a_restart_binds_again() {
     m.until("lives", "free");
 }
 
-/// While the daemon is stopped, or gone, nobody else is served either: a lease for which no time
-/// was given is the process's still, however long that takes. One that was given a ttl counts on.
+/// While the daemon is suspended or down, no other client is served either: a lease without a ttl
+/// of its own stays bound to its process, however long that takes. A lease with a ttl expires
+/// meanwhile.
 #[test]
-fn a_pause_of_the_daemon_is_no_loss() {
+fn a_pause_of_the_daemon_loses_no_bound_lease() {
     let mut m = Setup::new().with("--ttl 1s --grace 0s").prepare();
     m.start();
     let clock = Setup::new().with("--ttl 1s --grace 0s").start();
-    // More than a ttl and its grace.
+    // Waits for more than a ttl and its grace.
     let pass = || {
         for _ in 0..2 {
             clock.sh("mkdir passes").ok();
@@ -209,9 +211,9 @@ fn a_pause_of_the_daemon_is_no_loss() {
     m.until("build", "free");
 }
 
-/// `mount --hold session`: a lease made by file lasts as long as the login session that made it.
+/// `mount --hold session`: a lease by file lasts as long as the login session that acquired it.
 #[test]
-fn a_login_session_keeps_what_it_made() {
+fn a_login_session_keeps_its_locks() {
     let m = Setup::new().with("--ttl 1s --grace 0s --hold session").start();
     let script = "mkdir dir && touch file && ln -s x link && echo made && exec sleep 300";
     let mut command = Command::new("setsid");
@@ -224,7 +226,7 @@ fn a_login_session_keeps_what_it_made() {
     let said = lines(session.stdout.take().expect("piped"));
     said.recv_timeout(std::time::Duration::from_secs(20)).expect("it makes them");
     let sleeper = Sleeper(session);
-    // A lock beside them shows that a ttl has passed, and a short one passes after it.
+    // An expiring lock on another mount shows that more than a ttl has passed.
     let other = Setup::new().with("--ttl 1s --grace 0s").start();
     for _ in 0..2 {
         other.sh("mkdir other").ok();

@@ -1,8 +1,8 @@
-//! The common prelude of the tests' Python programs.
+//! The prelude of the tests' Python programs.
 
 use std::fmt::Write as _;
 
-/// Takes away what a program is indented by in a test.
+/// Removes the indentation that a program has within a test.
 pub(crate) fn dedent(program: &str) -> String {
     let indent = program
         .lines()

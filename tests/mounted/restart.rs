@@ -1,4 +1,5 @@
-//! The end of the daemon, by whatever: nothing that was granted is lost, no token comes twice.
+//! Restarts of the daemon, after crashes and orderly ends: no lease is lost, and no token is used
+//! twice.
 
 use crate::harness::*;
 use latchfs::time::{Span, Wall, boot_now};
@@ -6,10 +7,10 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// `kill -9`: leases are there again, under the same tokens, with the time they had left; new
-/// tokens are greater; the stale mount is cleaned up at the next start.
+/// After `kill -9`, leases are held again under the same tokens with no more time than before; new
+/// tokens are greater; the next start cleans the stale mount up.
 #[test]
-fn a_crash_forgets_nothing() {
+fn a_crash_loses_no_lease() {
     let mut m = mount();
     m.sh_as(ALICE, "mkdir -p team/build && touch file && ln -s text link").ok();
     m.sh_as(ALICE, "echo 1h > file && echo hello > file && touch -d 2001-02-03 file").ok();
@@ -39,10 +40,10 @@ fn a_crash_forgets_nothing() {
 
 const LISTING: &str = "file\nlink\nteam\ntext\nhello\n";
 
-/// The kernel remembers for a while what the mount point looked like, also when the daemon is
-/// dead: the next start must not take that for life.
+/// The kernel caches the attributes of the mount point for a while, even when the daemon is dead:
+/// the next start must not conclude from them that the daemon is alive.
 #[test]
-fn a_dead_mount_is_known_at_once() {
+fn a_dead_mount_is_detected_at_once() {
     let mut m = mount();
     for _ in 0..5 {
         m.sh("stat . && ls -la").ok();
@@ -51,7 +52,7 @@ fn a_dead_mount_is_known_at_once() {
     }
 }
 
-/// Ten crashes in a row, each with a new tenure: tokens rise, and none comes twice.
+/// Ten crashes in a row, each with a new lease: tokens rise, and none is used twice.
 #[test]
 fn tokens_rise_through_crashes() {
     let mut m = mount();
@@ -67,9 +68,9 @@ fn tokens_rise_through_crashes() {
     }
 }
 
-/// A crash in the middle of much work: whatever a program was told is so afterwards.
+/// After a crash under load, every result that a program has received still holds.
 #[test]
-fn a_crash_in_the_middle_takes_nothing_back() {
+fn a_crash_under_load_takes_no_result_back() {
     let mut m = mount();
     let mut worker = Command::new("python3");
     let script = "import os
@@ -110,18 +111,19 @@ for n in range(1_000_000):
             _ => promised.remove(&format!("n{}", words[1])),
         };
     }
-    // The last of all may have been given back, and the crash have come before that was told.
+    // The release of the last lock may have been applied before the crash without a reply.
     let last = promised.len() - 1;
     for (name, token) in promised.iter().filter(|(_, token)| **token != greatest) {
         assert_eq!(seen.get(name), Some(&Some(*token)), "{name}");
     }
-    // One more may have been taken that nobody was told of.
+    // One more lock may have been acquired without a reply.
     assert!((last..=last + 2).contains(&seen.len()), "{} of {}", seen.len(), promised.len());
     m.sh("mkdir new").ok();
     assert!(m.token("new") > greatest);
 }
 
-/// SIGTERM and Ctrl-C unmount and end with 0; the next start goes on where it was.
+/// SIGTERM, Ctrl-C and SIGHUP unmount and exit with 0; the next start continues with the same
+/// leases.
 #[test]
 fn signals_end_it_cleanly() {
     let mut m = mount();
@@ -136,14 +138,14 @@ fn signals_end_it_cleanly() {
     }
 }
 
-/// A lease whose time passed while nobody was there is over at the next start.
+/// A lease whose time runs out while the daemon is down is over at the next start.
 #[test]
 fn time_passes_while_it_is_down() {
     let mut m = Setup::new().with("--ttl 1s --grace 0s").start();
     m.sh("mkdir build").ok();
     let token = m.token("build");
     m.crash();
-    // The boot clock goes on without the daemon; nothing else can tell when it has.
+    // The boot clock advances without the daemon, so it shows when the lease is over.
     let end = boot_now() + Span::from_millis(1_100);
     eventually("a second", || (boot_now() > end).then_some(()));
     m.start();
@@ -152,9 +154,9 @@ fn time_passes_while_it_is_down() {
     assert!(m.token("build") > token);
 }
 
-/// Two daemons on one state directory: the second is refused.
+/// A second daemon on the same state directory is refused.
 #[test]
-fn a_state_has_one_daemon() {
+fn a_state_directory_has_one_daemon() {
     let m = mount();
     let other = Setup::new().no_state().prepare();
     let mut second = other.command();
@@ -164,7 +166,7 @@ fn a_state_has_one_daemon() {
     m.sh("mkdir build").ok();
 }
 
-/// The same mount point twice: refused, and the first goes on.
+/// A second mount on the same mount point, or within a mount, is refused; the first one continues.
 #[test]
 fn a_directory_is_mounted_once() {
     let m = mount();
@@ -173,7 +175,7 @@ fn a_directory_is_mounted_once() {
     let said =
         run(second.arg("mount").arg(m.dir()).args(["--state", "none", "--grant-at-once"])).fails();
     assert!(said.contains("is a latchfs mount already"), "{said}");
-    // A directory made in a mount is a lock: none is taken for this.
+    // A directory created in a mount is a lock: the refused mount has acquired none.
     let inside = m.dir().join("inside");
     let mut third = Command::new(LATCHFS);
     let said =
@@ -183,7 +185,7 @@ fn a_directory_is_mounted_once() {
     assert_eq!(m.sh("ls").ok(), "build\n");
 }
 
-/// The files of the state directory, the greatest last.
+/// Returns the files of the state directory, the largest last.
 fn state_files(m: &Mount) -> Vec<PathBuf> {
     let entries = std::fs::read_dir(m.state()).expect("it was made");
     let mut files: Vec<_> = entries.map(|entry| entry.expect("readable").path()).collect();
@@ -195,9 +197,9 @@ fn state_files(m: &Mount) -> Vec<PathBuf> {
     files
 }
 
-/// A torn tail is cut off: what came before it is there.
+/// A torn tail of the journal is truncated, and all records before it are kept.
 #[test]
-fn a_torn_tail_is_cut_off() {
+fn a_torn_tail_is_truncated() {
     let mut m = mount();
     m.sh("mkdir first").ok();
     m.crash();
@@ -233,7 +235,7 @@ fn damage_is_an_error() {
     assert!(!whole.is_empty());
     for (bytes, path) in &whole {
         let mut damaged = bytes.clone();
-        // Behind the last record lies room that was taken for more.
+        // Behind the last record, the file has preallocated zeros.
         let middle = damaged.iter().rposition(|byte| *byte != 0).expect("not empty") / 2;
         damaged[middle] ^= 0x5a;
         std::fs::write(path, damaged).expect("ours");
@@ -257,9 +259,9 @@ fn an_unwritable_state_is_an_error() {
     assert!(!mounts().contains(&m.dir().to_owned()));
 }
 
-/// `--state none` keeps nothing, and says what that means.
+/// `--state none` stores nothing, and warns about it.
 #[test]
-fn no_state_forgets_all() {
+fn state_none_forgets_all_leases() {
     let mut m = Setup::new().with("--state none --grant-at-once").no_state().start();
     assert!(m.log().contains("forgets"), "{}", m.log());
     m.sh("mkdir build").ok();
@@ -270,11 +272,11 @@ fn no_state_forgets_all() {
     assert_eq!(m.sh("ls").ok(), "");
 }
 
-/// A mount that keeps nothing knows no lease from before: until the longest of them is over nothing
-/// is granted, which is said, and its tokens begin above all of theirs (G2).
+/// A mount without stored state knows no earlier lease. Until the longest of those is over it
+/// grants nothing and says so, and its tokens are greater than all of theirs (G2).
 #[test]
 fn no_state_holds_off() {
-    /// The longest ttl, and the grace.
+    /// The maximum ttl, and the grace.
     const HOLD_OFF: Span = Span::from_secs(6);
     let started = (boot_now(), Wall::now().secs);
     let setup = Setup::new().with("--state none --max-ttl 5s --ttl 5s --grace 1s");
@@ -288,7 +290,7 @@ fn no_state_holds_off() {
     }
     assert!(boot_now().since(started.0) < HOLD_OFF, "too slow to see anything");
     assert_eq!(m.sh("ls").ok(), "", "a refusal leaves nothing behind");
-    // A program that waits is served as soon as it is over.
+    // A waiter is served as soon as that time is over.
     let granted = json(&m.sh("cat .latchfs/wait/build").ok());
     let waited = boot_now().since(started.0);
     assert!(waited >= HOLD_OFF, "granted after {waited}");
@@ -297,7 +299,8 @@ fn no_state_holds_off() {
     m.sh("mkdir other && rmdir other").ok();
 }
 
-/// The first token of a mount that keeps nothing: its start in seconds, times 2^20.
+/// Asserts that a token is the first one of a mount without stored state: the second of its start,
+/// times 2^20.
 #[track_caller]
 fn begins_at(m: &Mount, name: &str, started_secs: i64) {
     let (token, now) = (m.token(name), Wall::now().secs);
@@ -305,9 +308,9 @@ fn begins_at(m: &Mount, name: &str, started_secs: i64) {
     assert!((started_secs..=now).contains(&secs), "{token} is not of {started_secs}..={now}");
 }
 
-/// Locks are granted at once if the mount is told that no holder of an earlier mount is left.
+/// With `--grant-at-once`, which says that no earlier holder is left, locks are granted at once.
 #[test]
-fn no_state_grants_at_once_where_told_so() {
+fn state_none_grants_at_once_if_told_so() {
     let mut last = 0;
     let mut m = Setup::new().with("--state none --grant-at-once").no_state().prepare();
     for _ in 0..3 {
@@ -323,13 +326,14 @@ fn no_state_grants_at_once_where_told_so() {
     m.start();
 }
 
-/// A busy mount is detached: who is inside gets errors, nobody waits.
+/// A busy mount is detached at the end: programs in it get errors, and the daemon does not wait for
+/// them.
 #[test]
 fn a_busy_mount_is_detached() {
     let mut m = mount();
     m.sh("mkdir build").ok();
     let mut inside = Command::new("sh");
-    // The shell says that it is there, and stays until its input ends.
+    // The shell reports that it runs, and stays until its input ends.
     let script = "cd build && exec 3<../.latchfs/README && echo there && read end";
     inside.args(["-c", script]).stdin(std::process::Stdio::piped());
     let mut inside =
@@ -344,7 +348,7 @@ fn a_busy_mount_is_detached() {
     assert_eq!(m.phase("build"), "held");
 }
 
-/// `latchfs umount DIR` ends the daemon, also when it is busy.
+/// `latchfs umount DIR` ends the daemon, even if the mount is busy.
 #[test]
 fn umount_ends_the_daemon() {
     for busy in [false, true] {
@@ -360,21 +364,21 @@ fn umount_ends_the_daemon() {
     }
 }
 
-/// umount(8) by an administrator ends the daemon as well.
+/// umount(8) by root ends the daemon as well.
 #[test]
-fn an_administrator_may_unmount() {
+fn umount_by_root_ends_the_daemon() {
     let mut m = mount();
     run(Command::new("umount").arg(m.dir())).ok();
     assert_eq!(m.ended(), Some(0), "{}", m.log());
 }
 
-/// In the background it returns only when the mount is usable, and lets go of the terminal.
+/// `mount --background` returns only when the mount is usable, and detaches from the terminal.
 #[test]
-fn in_the_background_it_returns_when_usable() {
+fn background_mount_returns_when_usable() {
     let m = Setup::new().no_state().prepare();
     let mut command = Command::new(LATCHFS);
     command.arg("mount").arg(m.dir()).arg("--background").arg("--state").arg(m.state());
-    // The pipes end with it: the daemon does not keep them.
+    // `run` returns at the end of the pipes, so the daemon has not kept them open.
     let said = run(&mut command).ok();
     assert!(said.contains("mounted"), "{said}");
     m.sh("mkdir build").ok();
@@ -382,14 +386,14 @@ fn in_the_background_it_returns_when_usable() {
     let refused = run(&mut command).fails();
     assert!(!refused.is_empty());
     run(Command::new(LATCHFS).arg("umount").arg(m.dir())).ok();
-    // The daemon writes its last words behind the unmount; the state is free when it is gone.
+    // The daemon lives for a moment after the unmount; its state is free when it has ended.
     eventually("the state is free", || (run(&mut command).code == 0).then_some(()));
     assert_eq!(m.phase("build"), "held");
     run(Command::new(LATCHFS).arg("umount").arg(m.dir())).ok();
     eventually("the daemon has ended", || (!is_named_by_a_process(&m.state())).then_some(()));
 }
 
-/// Whether a process was started with this path.
+/// Whether a running process has this path in its command line.
 fn is_named_by_a_process(path: &Path) -> bool {
     let path = path.display().to_string();
     let processes = std::fs::read_dir("/proc").expect("proc is mounted").flatten();
@@ -397,7 +401,7 @@ fn is_named_by_a_process(path: &Path) -> bool {
     commands.any(|command| String::from_utf8_lossy(&command).contains(&path))
 }
 
-/// A small file system, gone with the test.
+/// A small file system, unmounted when dropped.
 struct Disk(Scratch);
 
 impl Disk {
@@ -414,7 +418,7 @@ impl Disk {
         self.0.path("disk")
     }
 
-    /// Takes all the room there is.
+    /// Fills the file system.
     fn fill(&self) {
         let mut dd = Command::new("dd");
         let fill = format!("of={}", self.path().join("fill").display());
@@ -428,8 +432,8 @@ impl Drop for Disk {
     }
 }
 
-/// A full disk: nothing new is granted, at once and with a sentence; what is held is readable,
-/// and there again behind a restart.
+/// On a full disk nothing is granted: requests fail at once with a message. Held locks are still
+/// readable, and held after a restart.
 #[test]
 fn a_full_disk_grants_nothing() {
     let disk = Disk::new("2m");
@@ -464,9 +468,9 @@ fn a_full_disk_grants_nothing() {
     m.sh("mkdir other").ok();
 }
 
-/// Room again: it grants again, without a restart.
+/// When the disk has room again, locks are granted without a restart.
 #[test]
-fn a_full_disk_may_be_mended() {
+fn grants_resume_when_the_disk_has_room() {
     let disk = Disk::new("2m");
     let state = disk.path().join("state").display().to_string();
     let m = Setup::new().no_state().with(&format!("--state {state}")).start();

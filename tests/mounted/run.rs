@@ -1,4 +1,4 @@
-//! `latchfs run`: a command under a lock; and waiting in line through the control file.
+//! `latchfs run` and `latchfs wait`: commands under a lock, and waiting in its queue.
 
 use crate::harness::*;
 use latchfs::holder_id::Maker;
@@ -7,7 +7,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::RecvTimeoutError;
 use std::time::Duration;
 
-/// A script in the background, killed with its handle; its lines as they come.
+/// A script in the background, with its output line by line; killed when dropped.
 struct Job(Child, std::sync::mpsc::Receiver<String>);
 
 impl Job {
@@ -30,14 +30,14 @@ impl Job {
         self.0.id().cast_signed()
     }
 
-    /// It goes on for so long, and says nothing.
+    /// Asserts that the script runs for this long and prints nothing.
     #[track_caller]
     fn goes_on(&mut self, span: Duration) {
         assert_eq!(self.1.recv_timeout(span), Err(RecvTimeoutError::Timeout), "it goes on");
         assert_eq!(self.0.try_wait().expect("it is our child"), None);
     }
 
-    /// Its exit code.
+    /// Waits for the end of the script, and returns its exit code.
     #[track_caller]
     fn ends(&mut self) -> Option<i32> {
         let status = eventually("its end", || self.0.try_wait().expect("it is our child"));
@@ -52,8 +52,8 @@ impl Drop for Job {
     }
 }
 
-/// Held while the command runs, also beyond the ttl, and released after it; its exit code is
-/// given back, and it finds lock, token and directory in its environment.
+/// The lock is held while the command runs, also beyond the ttl, and released after it. `run`
+/// returns the command's exit code, and sets variables for lock, token and directory.
 #[test]
 fn a_command_runs_under_a_lock() {
     let m = Setup::new().with("--ttl 1s --grace 0s").start();
@@ -69,10 +69,10 @@ fn a_command_runs_under_a_lock() {
     assert_eq!(m.phase("x"), "free");
 }
 
-/// Two of the same user exclude each other: the second waits in line, `--try` and a short
-/// `--wait` give up with 75, and who waits can be interrupted.
+/// Two commands of the same user exclude each other: the second waits in the queue, `--try` and a
+/// short `--wait` give up with 75, and a signal ends a waiter.
 #[test]
-fn the_second_waits_in_line() {
+fn the_second_run_waits_in_the_queue() {
     let m = mount();
     let mut first = Job::new(&m, "exec latchfs run build -- sh -c 'echo on; exec sleep 100'");
     first.says("on");
@@ -100,8 +100,8 @@ fn the_second_waits_in_line() {
     assert_eq!(m.phase("build"), "free");
 }
 
-/// When the lock is taken away, all that the command started is dead before the new holder may
-/// begin, also what left its group; then `--on-lost` runs, and the exit code is 76.
+/// When the lock is stolen, all processes of the command, also those that have left its group, are
+/// dead before the new holder may begin; then `--on-lost` runs, and the exit code is 76.
 #[test]
 fn all_is_dead_when_the_lock_is_lost() {
     let m = mount();
@@ -120,9 +120,9 @@ fn all_is_dead_when_the_lock_is_lost() {
     assert_eq!(job.ends(), Some(76));
 }
 
-/// The death of `run` itself frees the lock, and its command dies with it.
+/// The death of `run` itself releases the lock, and ends its command.
 #[test]
-fn run_does_not_outlive_its_death() {
+fn the_command_dies_with_run() {
     let m = mount();
     let mut job = Job::new(&m, "exec latchfs run build -- sh -c 'echo $$; exec sleep 300'");
     let line = job.1.recv_timeout(Duration::from_secs(20)).expect("the command's pid");
@@ -135,7 +135,7 @@ fn run_does_not_outlive_its_death() {
     });
 }
 
-/// `latchfs wait`: in line like the others; the lock is the caller's when it returns.
+/// `latchfs wait` waits in the queue, and the caller has the lock when it returns.
 #[test]
 fn wait_returns_with_the_lock() {
     let m = mount();
@@ -158,8 +158,8 @@ fn wait_returns_with_the_lock() {
     m.latchfs(&["release", "build"]).ok();
 }
 
-/// Two runs of `acquire build && work; release build` at once: one of them works, and the other
-/// neither works nor releases what it has not acquired.
+/// Of two concurrent runs of `acquire build && work; release build`, one works, and the other
+/// neither works nor releases the lock that it has not acquired.
 #[test]
 fn two_scripts_of_one_user_exclude_each_other() {
     let m = mount();
@@ -183,7 +183,7 @@ fn two_scripts_of_one_user_exclude_each_other() {
     first.says("");
     first.says("released build");
     assert_eq!(m.phase("build"), "free");
-    // The same with a place in the queue: one after the other.
+    // With `wait` instead, the second script gets the lock after the first one.
     let first =
         Job::new(&m, "latchfs wait build > /dev/null; echo one; cat $T/go; latchfs release build");
     first.says("one");
@@ -199,9 +199,9 @@ fn two_scripts_of_one_user_exclude_each_other() {
     second.says("released build");
 }
 
-/// `--slot KEY`: once per key; a failed command gives the slot back.
+/// `--slot KEY` runs a command once per key; a failed command releases the slot.
 #[test]
-fn a_slot_is_done_once() {
+fn a_slot_runs_once() {
     let m = mount();
     let run =
         |script: &str| m.latchfs(&["run", "backup", "--slot", "monday", "--", "sh", "-c", script]);
@@ -214,12 +214,12 @@ fn a_slot_is_done_once() {
     assert_eq!((status["phase"].clone(), status["note"].clone()), ("held".into(), "done".into()));
 }
 
-/// A command that ends when it is told to, by `go` in the ordinary directory.
+/// A command that ends when the file `go` appears in the scratch directory.
 const UNTIL_TOLD: &str =
     "exec latchfs run build -- sh -c 'echo on; until [ -e $T/go ]; do sleep 0.1; done; echo off'";
 
-/// A daemon that is dead renews no more: the command is ended, not at once, but before the lease
-/// could be another's.
+/// A dead daemon renews no more: the command is ended, not at once, but before another client can
+/// get the lock.
 #[test]
 fn a_dead_daemon_ends_the_command_in_time() {
     let mut m = Setup::new().with("--ttl 3s --grace 2s").start();
@@ -229,7 +229,7 @@ fn a_dead_daemon_ends_the_command_in_time() {
     let left = m.status("build")["expires_in_ms"].as_u64().expect("it expires");
     let (expires, grace) = (asked_at + Span::from_millis(left), Span::from_secs(2));
     m.crash();
-    // It was renewed a second ago at most.
+    // The lease was renewed a second ago at most.
     job.goes_on(Duration::from_millis(800));
     assert_eq!(job.ends(), Some(76));
     let now = boot_now();
@@ -237,7 +237,7 @@ fn a_dead_daemon_ends_the_command_in_time() {
     assert_eq!(job.1.try_recv().ok(), None, "it was ended, and did not end");
 }
 
-/// Nor is a lock lost when another daemon takes over in time: it is the same tenure.
+/// A lock is not lost when another daemon takes over in time: its lease continues.
 #[test]
 fn a_restart_of_the_daemon_is_survived() {
     let mut m = Setup::new().with("--ttl 3s --grace 0s").start();
@@ -255,7 +255,7 @@ fn a_restart_of_the_daemon_is_survived() {
     assert_eq!(m.phase("build"), "free");
 }
 
-/// A daemon that is stopped, until this is dropped: also when a test fails.
+/// A suspended daemon, which continues when this is dropped, even if the test fails.
 struct Stopped(i32);
 
 impl Stopped {
@@ -271,8 +271,8 @@ impl Drop for Stopped {
     }
 }
 
-/// A daemon that is stopped for less than the ttl is nothing to a command; for longer, it ends the
-/// command, for the lease may be over when the daemon goes on.
+/// A daemon that is suspended for less than the ttl does not affect a command. After more, the
+/// command is ended, because the lease may be over when the daemon continues.
 #[test]
 fn a_stopped_daemon_ends_the_command_only_after_the_ttl() {
     let m = Setup::new().with("--ttl 4s --grace 2s").start();
@@ -293,13 +293,13 @@ fn a_stopped_daemon_ends_the_command_only_after_the_ttl() {
     assert!(took < Span::from_secs(4 + 2), "{took}");
 }
 
-/// A command whose workers leave its group, ignore SIGTERM and work on. It says its own number and
-/// those of the workers.
+/// A command whose workers leave its group, ignore SIGTERM and keep running. It prints its own pid
+/// and those of the workers.
 const WORKS: &str = "sh -c 'echo $$; for n in 1 2 3 4 5 6 7 8; do \
     setsid sh -c \"trap : TERM HUP; echo \\$\\$; while :; do sleep 0.01; done\" & done; wait'";
 const WORKERS: usize = 8;
 
-/// Waits in line, and looks at once which processes work although the lock is granted.
+/// Waits in the queue, and prints the processes that are alive when it is granted the lock.
 const NEXT: &str = "
 import os, sys
 def works(pid):
@@ -314,13 +314,13 @@ print('granted while these work:', [pid for pid in sys.argv[1:] if works(pid)], 
 os.unlink('build')
 ";
 
-/// Whether a process does anything still.
+/// Whether a process is alive and no zombie.
 fn works(pid: i32) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with(['Z', 'X']))
 }
 
-/// A command that runs under the lock, what it consists of, and the next one in the queue.
+/// A command that runs under the lock, its processes, and the next waiter.
 struct Running {
     job: Job,
     supervisor: i32,
@@ -330,7 +330,7 @@ struct Running {
 }
 
 impl Running {
-    /// Starts `run` with these options; `by_user` is what comes before it.
+    /// Starts `run` with these options, after the command prefix `by_user`.
     #[track_caller]
     fn new(m: &Mount, by_user: &str, options: &str) -> Self {
         let job = Job::new(m, &format!("exec {by_user} latchfs run build {options} -- {WORKS}"));
@@ -365,7 +365,8 @@ impl Drop for Running {
 
 const NONE_WORKS: &str = "granted while these work: []";
 
-/// The mount, and the option by which `run` asks the server behind it instead, if there is one.
+/// Returns two mounts, each with the option for `run`: none, to use the mount, or `--server`, to
+/// use the server behind the mount.
 fn targets() -> [(Mount, String); 2] {
     let behind = Setup::new().behind(Behind::Server).start();
     let page = behind.sh("cat .latchfs/server").ok();
@@ -374,8 +375,8 @@ fn targets() -> [(Mount, String); 2] {
     [(mount(), String::new()), (behind, format!("--server {url}"))]
 }
 
-/// SIGKILL of `run` ends all that its command has started, also what has left the group, and the
-/// lock is granted to the next only then.
+/// SIGKILL of `run` ends all processes that its command has started, also those that have left the
+/// group, and only then is the lock granted to the next waiter.
 #[test]
 fn all_is_dead_before_the_lock_of_a_killed_run_is_free() {
     for (m, options) in targets() {
@@ -393,8 +394,8 @@ fn all_is_dead_before_the_lock_of_a_killed_run_is_free() {
     running.job.ends();
 }
 
-/// SIGKILL of the supervisor does the same, and `run` ends by that signal. A server's lock is
-/// released then: its session would hold it for 35 s more.
+/// SIGKILL of the supervisor has the same effect, and `run` ends by that signal. A server's lock is
+/// released then; its session would hold it for 35 s more.
 #[test]
 fn all_is_dead_before_the_lock_of_a_killed_supervisor_is_free() {
     for (m, options) in targets() {
@@ -405,7 +406,7 @@ fn all_is_dead_before_the_lock_of_a_killed_supervisor_is_free() {
     }
 }
 
-/// SIGKILL of the command's first process ends the others, before the lock is released.
+/// SIGKILL of the command's first process ends the others before the lock is released.
 #[test]
 fn all_is_dead_before_the_lock_of_a_killed_command_is_free() {
     for (m, options) in targets() {
@@ -416,7 +417,7 @@ fn all_is_dead_before_the_lock_of_a_killed_command_is_free() {
     }
 }
 
-/// Nobody is left to end the command when both processes of `run` are killed at once: its first
+/// When both processes of `run` are killed at once, none is left to end the command: its first
 /// process dies, and the lock stays held for its ttl and grace.
 #[test]
 fn a_lock_outlives_both_processes_of_its_run_by_its_ttl() {
@@ -434,9 +435,9 @@ fn a_lock_outlives_both_processes_of_its_run_by_its_ttl() {
     }
 }
 
-/// A supervisor that is stopped could renew nothing: the front process continues it.
+/// A suspended supervisor could not renew the lease: the front process continues it.
 #[test]
-fn a_stopped_supervisor_goes_on_and_keeps_the_lock() {
+fn a_stopped_supervisor_is_continued_and_keeps_the_lock() {
     let m = Setup::new().with("--ttl 2s --grace 0s").start();
     let mut job = Job::new(&m, UNTIL_TOLD);
     job.says("on");
@@ -452,7 +453,7 @@ fn a_stopped_supervisor_goes_on_and_keeps_the_lock() {
 }
 
 /// A shell with job control and one job, on a terminal: Ctrl-Z stops the job for longer than the
-/// ttl, `fg` continues it, and it reads on.
+/// ttl, then `fg` continues it, and it reads its input.
 const JOB_CONTROL: &str = r#"
 import pty, signal
 SCRIPT = 'echo on; read line; echo "off $line"; exit 3'
@@ -504,7 +505,7 @@ fn a_job_that_is_stopped_at_the_terminal_keeps_its_lock() {
     assert_eq!(m.phase("build"), "free");
 }
 
-/// Processes that a command leaves running are ended with it, and the lock is free only then.
+/// Processes that a command leaves running are ended, and only then is the lock released.
 #[test]
 fn what_a_command_leaves_running_is_ended() {
     let m = mount();
@@ -524,7 +525,7 @@ fn what_a_command_leaves_running_is_ended() {
     assert_eq!(m.phase("build"), "free");
 }
 
-/// A `run` that is killed while it waits leaves the queue, and runs nothing.
+/// A `run` that is killed while it waits leaves the queue, and never starts its command.
 #[test]
 fn a_killed_run_leaves_the_queue() {
     let m = mount();

@@ -1,4 +1,5 @@
-//! A directory on which nothing is mounted: no program gets a lock there, whoever it is.
+//! Sealed mount points: while nothing is mounted on one, no program, not even root's, gets a lock
+//! there.
 
 use crate::harness::*;
 use std::fs;
@@ -6,11 +7,11 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::process::Command;
 
-/// How programs take a lock, each of which has to fail in a bare directory.
+/// Commands that acquire a lock, each of which must fail in a sealed directory.
 const FORMS: [&str; 4] =
     ["mkdir build", "(set -C; : > build)", "flock -n build true", "ln -s me build"];
 
-/// Every form fails in `dir`, as root and as another user.
+/// Asserts that each of [`FORMS`] fails in `dir`, as root and as another user.
 #[track_caller]
 fn nobody_locks_in(dir: &Path) {
     users();
@@ -26,7 +27,7 @@ fn nobody_locks_in(dir: &Path) {
     assert_eq!(fs::read_dir(dir).expect("root may look").count(), 0);
 }
 
-/// However the mount goes away.
+/// A mount point is sealed however the mount ends, until it is unsealed.
 #[test]
 fn nothing_is_locked_while_nothing_is_mounted() {
     let mut m = mount();
@@ -37,7 +38,7 @@ fn nothing_is_locked_while_nothing_is_mounted() {
     m.sh("mkdir build && rmdir build").ok();
     assert!(!m.log().contains("can't be sealed"), "{}", m.log());
     m.crash();
-    // The dead mount is there still.
+    // The stale mount still exists.
     fs::create_dir(m.dir().join("build")).expect_err("its daemon is gone");
     run(Command::new("umount").arg("-l").arg(m.dir())).ok();
     nobody_locks_in(m.dir());
@@ -58,7 +59,7 @@ fn nothing_is_locked_while_nothing_is_mounted() {
     fs::create_dir(m.dir().join("build")).expect("an ordinary directory");
 }
 
-/// A file or directory that latchfs has not sealed keeps its permissions.
+/// `umount --unseal` keeps the permissions of files and directories that latchfs has not sealed.
 #[test]
 fn only_a_sealed_directory_is_unsealed() {
     let m = Setup::new().prepare();
@@ -79,7 +80,8 @@ fn only_a_sealed_directory_is_unsealed() {
     assert_eq!((mode(&dir), mode(&file)), (0o1777, 0));
 }
 
-/// Entries that programs left in the bare directory are not hidden without a word.
+/// Entries of a mount point are not hidden silently: mounting on them needs `--nonempty`, and
+/// `doctor` reports them.
 #[test]
 fn a_directory_with_entries_is_refused() {
     let mut m = Setup::new().prepare();

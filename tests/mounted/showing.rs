@@ -1,8 +1,8 @@
-//! Reading locks: `cat`, `ls`, stat, attributes, and calls that are refused at once.
+//! Operations that read a lock: `cat`, `ls`, stat, extended attributes; and unsupported calls.
 
 use crate::harness::*;
 
-/// The fields of a status, in the order of the design.
+/// The fields of a status, in their order.
 const FIELDS: [&str; 16] = [
     "name",
     "holder",
@@ -22,7 +22,7 @@ const FIELDS: [&str; 16] = [
     "waiters",
 ];
 
-/// `cat NAME`: the status as JSON: one object on pretty-printed lines, newline at the end.
+/// `cat NAME` shows the status as JSON: one object, pretty-printed, with a newline at the end.
 #[test]
 fn cat_shows_the_status() {
     let m = mount();
@@ -52,7 +52,7 @@ fn cat_shows_the_status() {
     assert_eq!(m.sh("wc -c < build").ok(), format!("{}\n", m.sh("cat build").ok().len()));
 }
 
-/// Free: `{"name", "holder": "", "is_expired": true, "phase": "free"}`.
+/// The status of a free lock is `{"name", "holder": "", "is_expired": true, "phase": "free"}`.
 #[test]
 fn a_free_lock_has_a_status() {
     let m = mount();
@@ -62,11 +62,11 @@ fn a_free_lock_has_a_status() {
     assert_eq!(m.sh("ls -A; stat build 2>&1 | grep -c 'No such'").ok(), "1\n");
 }
 
-/// **The text instead** when it was written through the open file that made the lock
-/// exclusively, or through an `O_RDWR` one, or when the lock has been linked. An
-/// `O_RDWR` open file reads the text, empty at first.
+/// `cat NAME` shows the text instead of the status if it was written through the open file that
+/// acquired the lock exclusively, or through an `O_RDWR` one, or if the lock has been linked. An
+/// `O_RDWR` open file reads the text, which is empty at first.
 #[test]
-fn programs_read_back_their_text() {
+fn programs_read_their_text_back() {
     let m = mount();
     m.py(r#"
         read = lambda name: pathlib.Path(name).read_text()
@@ -102,7 +102,7 @@ fn programs_read_back_their_text() {
         .ok();
 }
 
-/// With `mount --content note`: always the text.
+/// With `mount --content note`, `cat NAME` always shows the text.
 #[test]
 fn content_note_shows_the_text_always() {
     let m = Setup::new().with("--content note").start();
@@ -114,8 +114,8 @@ fn content_note_shows_the_text_always() {
     assert_eq!(m.status("build")["ttl_ms"], 60_000);
 }
 
-/// `ls -l`, stat: owner: the holder's uid if local, else 65534; size: 0 when readers get JSON,
-/// the text's length when they get the text; mtime: last renewal; ctime: when acquired.
+/// stat shows the holder's uid, or 65534 if the holder is not local; size 0 if readers get JSON,
+/// else the length of the text; as mtime the last renewal, as ctime the acquisition.
 #[test]
 fn stat_shows_the_holder() {
     let m = Setup::new().only("--client laptop1 --client laptop2").dirs(2).start();
@@ -143,9 +143,9 @@ fn stat_shows_the_holder() {
     assert!(m.sh("ls -l").ok().contains(ALICE));
 }
 
-/// chmod and chown by the holder are kept for show.
+/// chmod and chown by the holder are stored and shown, but grant nothing.
 #[test]
-fn chmod_and_chown_are_kept_for_show() {
+fn chmod_and_chown_are_only_shown() {
     let m = mount();
     m.py(r#"
         mode = lambda name: stat.S_IMODE(os.stat(name).st_mode)
@@ -167,9 +167,9 @@ fn chmod_and_chown_are_kept_for_show() {
         .ok();
 }
 
-/// Inode numbers: a file lock keeps its number as long as the kernel knows the inode, also from
-/// free to held again; directories and symlinks get a new one each time, and so does a name
-/// whose old inode lives on under another name. nlink is 0 when free.
+/// A file lock keeps its inode number as long as the kernel knows the inode, even when it is
+/// released and acquired again. Directories and symlinks get a new number each time, and so does a
+/// name whose old inode lives on under another name. nlink is 0 when the lock is free.
 #[test]
 fn inode_numbers_follow_the_open_file() {
     let m = mount();
@@ -204,7 +204,7 @@ fn inode_numbers_follow_the_open_file() {
         .ok();
 }
 
-/// `getfattr -d NAME`: token, holder, phase, `expires_in_ms`, note, waiters.
+/// `getfattr -d NAME` shows token, holder, phase, `expires_in_ms`, note and waiters.
 #[test]
 fn attributes_show_the_status() {
     let m = mount();
@@ -225,10 +225,10 @@ fn attributes_show_the_status() {
     m.sh("mkdir dir && getfattr -d dir | grep -q latchfs.token").ok();
 }
 
-/// ... setting `user.latchfs.ttl` renews; unknown `user.*`: ENODATA, any other namespace:
-/// ENOTSUP (an ENODATA there makes editors set ACLs).
+/// Setting `user.latchfs.ttl` renews. Unknown `user.*` attributes get ENODATA, other namespaces
+/// ENOTSUP: with ENODATA there, editors would set ACLs.
 #[test]
-fn attributes_take_a_ttl() {
+fn setting_the_ttl_attribute_renews() {
     let m = mount();
     m.sh("touch build && setfattr -n user.latchfs.ttl -v 60s build").ok();
     assert_eq!(m.status("build")["ttl_ms"], 60_000);
@@ -249,10 +249,11 @@ fn attributes_take_a_ttl() {
         .ok();
 }
 
-/// `ls NAME/` (made by mkdir): one file per fact, and `ctl`, which takes what a write to a file
-/// lock takes. They are looked up by name and not listed, so that `rm -rf NAME` is a release.
+/// A directory made by mkdir has a file for each field of the status, and `ctl`, which takes the
+/// same writes as a file lock. They can be opened but are not listed, so that `rm -rf NAME` is a
+/// release.
 #[test]
-fn a_directory_has_a_file_per_fact() {
+fn a_directory_has_a_file_for_each_field() {
     let m = mount();
     m.sh_as(ALICE, "mkdir build && echo 60s > build/ctl").ok();
     let status = m.status("build");
@@ -280,10 +281,10 @@ fn a_directory_has_a_file_per_fact() {
     assert_eq!((m.phase("build"), m.phase("build/below")), ("free".into(), "free".into()));
 }
 
-/// Anything else: refused at once: EPERM, EXDEV or ENOTSUP as the manual pages say; never
-/// ENOSYS.
+/// Other calls are refused at once with the errno of their manual page (EPERM, EXDEV, ENOTSUP),
+/// never with ENOSYS.
 #[test]
-fn anything_else_is_refused_at_once() {
+fn unsupported_calls_are_refused_at_once() {
     let m = mount();
     m.py(r#"
         import mmap
@@ -318,9 +319,9 @@ fn anything_else_is_refused_at_once() {
     assert_eq!(m.sh("ls").ok(), "build\nd\n");
 }
 
-/// `statfs` shows free space: programs look before they write.
+/// `statfs` shows free space, because programs check it before they write.
 #[test]
-fn there_is_room() {
+fn statfs_shows_free_space() {
     let m = mount();
     m.py(r#"
         seen = os.statvfs('.')

@@ -1,13 +1,13 @@
-//! stress-ng on the mount and on tmpfs: no failure that tmpfs does not have.
+//! stress-ng on the mount and on tmpfs: the mount has no failure that tmpfs does not have.
 //!
-//! Two seconds each, or as many as `LATCHFS_STRESS_SECONDS` says.
+//! Each stressor runs for two seconds, or for `LATCHFS_STRESS_SECONDS`.
 
 use crate::harness::*;
 use std::path::Path;
 use std::process::Command;
 
-/// A lock keeps 4 KiB of text, and says EFBIG to more. Two stressors fill their file with 64 KiB
-/// before they lock it; behind this they believe that they have.
+/// Makes write(2) succeed after EFBIG. A lock stores 4 KiB of text, but two stressors fill their
+/// file with 64 KiB before they lock it.
 const FILLED: &str = r#"
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -21,7 +21,7 @@ ssize_t write(int fd, const void *bytes, size_t count) {
 }
 "#;
 
-/// Two workers of one stressor.
+/// Runs two workers of one stressor.
 fn stress(m: &Mount, stressor: &str, place: &Path, preload: Option<&Path>) -> Output {
     let seconds = std::env::var("LATCHFS_STRESS_SECONDS").unwrap_or_else(|_| "2".to_owned());
     let mut command = Command::new("stress-ng");
@@ -33,7 +33,7 @@ fn stress(m: &Mount, stressor: &str, place: &Path, preload: Option<&Path>) -> Ou
     run(m.within(&mut command).current_dir(m.scratch()))
 }
 
-/// The stressors, on both.
+/// Runs stressors on the mount and on tmpfs.
 fn stressed(stressors: &[&str]) {
     let m = mount();
     let library = m.scratch().join("filled.so");

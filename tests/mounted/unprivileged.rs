@@ -1,13 +1,14 @@
-//! Mounts by a user who is not root, and machines that lack something.
+//! Mounts by users other than root, and on machines that lack a component.
 //!
-//! Each script runs in a mount namespace of its own, where `/dev` can be changed for it alone.
+//! Each script runs in a mount namespace of its own, in which it may change `/dev`.
 
 use crate::harness::*;
 use std::fs;
 use std::process::Command;
 
-/// Runs a script as root in a namespace; `user COMMAND...` runs one as [`ALICE`]. `$T` is a
-/// directory open to all, with the program in it: users may not enter where it was built.
+/// Runs a script as root in a new mount namespace, where `user COMMAND...` runs a command as
+/// [`ALICE`]. `$T` is a directory open to all, with a copy of the program: users may not enter the
+/// directory in which it was built.
 fn in_a_namespace(script: &str) -> Output {
     users();
     let scratch = Scratch::new();
@@ -29,8 +30,8 @@ fn in_a_namespace(script: &str) -> Output {
     run(command.env("T", &place).env("PATH", path).env_remove("LATCHFS_DIR"))
 }
 
-/// As a user: fusermount3 mounts, the user's state is in the home directory, and nobody else is
-/// served, not even root.
+/// A user mounts by fusermount3, with the state in the home directory. No other user is served, not
+/// even root.
 #[test]
 fn a_user_mounts_by_fusermount3() {
     let seen = in_a_namespace(
@@ -52,9 +53,9 @@ fn a_user_mounts_by_fusermount3() {
     assert_eq!((seen.out.as_str(), seen.code), (said.as_str(), 0), "{}", seen.err);
 }
 
-/// `--allow-other` by a user needs a line in /etc/fuse.conf, and says so.
+/// `--allow-other` by a user needs a line in /etc/fuse.conf, which the message names.
 #[test]
-fn allow_other_needs_the_administrators_leave() {
+fn allow_other_needs_a_line_in_fuse_conf() {
     let seen = in_a_namespace(
         ": > $T/fuse.conf; mount --bind $T/fuse.conf /etc/fuse.conf
          user latchfs mount locks --allow-other --state none --background",
@@ -63,7 +64,7 @@ fn allow_other_needs_the_administrators_leave() {
 }
 
 /// A helper that does not know `nosymfollow` mounts without it. Then a symlink that leads out of
-/// the mount can be read only by its maker, so that nobody else follows it.
+/// the mount can be read only by the user who made it, so that no other user follows it.
 #[test]
 fn symlinks_are_guarded_where_the_kernel_follows_them() {
     let seen = in_a_namespace(&format!(
@@ -89,7 +90,7 @@ fn symlinks_are_guarded_where_the_kernel_follows_them() {
     assert_eq!(lines.collect::<Vec<_>>(), ["unread", "../secret", "me", "precious"], "{seen:?}");
 }
 
-/// A user without access to the device is told so, with what to do.
+/// A user without access to the device gets a message that names it.
 #[test]
 fn a_user_needs_the_device() {
     let seen =
@@ -98,9 +99,9 @@ fn a_user_needs_the_device() {
     assert!(seen.err.contains("/dev/fuse"), "{}", seen.err);
 }
 
-/// A machine without the device, for root too.
+/// On a machine without the device, root gets a message that suggests modprobe.
 #[test]
-fn without_the_device_it_says_so() {
+fn a_missing_device_is_reported() {
     let seen = in_a_namespace(
         "mount -t tmpfs tmpfs /dev; latchfs mount locks --state none --foreground 2>said
          code=$?; cat said; exit $code",
@@ -109,9 +110,9 @@ fn without_the_device_it_says_so() {
     assert!(seen.out.contains("/dev/fuse") && seen.out.contains("modprobe"), "{}", seen.out);
 }
 
-/// A user without fusermount3 is told which package brings it; root does not need it.
+/// A user without fusermount3 gets a message with its package; root does not need it.
 #[test]
-fn without_fusermount3_it_says_so() {
+fn a_missing_fusermount3_is_reported() {
     let seen = in_a_namespace(
         "user env PATH=/nowhere $T/latchfs mount locks --state none --foreground 2>&1; echo $?
          env PATH=/nowhere $T/latchfs mount locks --state none --background >$T/said 2>&1; echo $?
@@ -123,9 +124,9 @@ fn without_fusermount3_it_says_so() {
     assert_eq!(lines[lines.len() - 3..], ["69", "0", "0"], "{seen:?}");
 }
 
-/// `doctor` finds what is missing, and says how to mend it.
+/// `doctor` reports a device that the user can't open.
 #[test]
-fn doctor_finds_what_is_missing() {
+fn doctor_reports_an_unusable_device() {
     let seen = in_a_namespace("chmod 600 $T/fuse; user latchfs doctor");
     assert_eq!(seen.code, 1, "{seen:?}");
     assert!(seen.out.contains("/dev/fuse"), "{}", seen.out);

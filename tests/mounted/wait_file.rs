@@ -1,10 +1,10 @@
-//! `.latchfs/wait/NAME`: open and read: the read returns when the lock is the reader's; closing
-//! before that leaves the line.
+//! `.latchfs/wait/NAME`: a read returns when the reader has got the lock; closing the file before
+//! that leaves the queue.
 
 use crate::harness::*;
 use crate::locking::locks_py;
 
-/// The prelude of the Python programs here.
+/// The prelude of the Python programs here: a holder of the lock `x`, and readers.
 const WAITER: &str = r#"
         def cat(name, **how):
             return subprocess.Popen(['cat', '.latchfs/wait/' + name], stdout=subprocess.PIPE,
@@ -24,8 +24,8 @@ fn py(m: &Mount, program: &str) {
     locks_py(m, &format!("{WAITER}{program}")).ok();
 }
 
-/// `cat .latchfs/wait/x` returns with the status when the lock is its client's, in an ordinary
-/// lease that lasts after the close; when it is that already, at once.
+/// `cat .latchfs/wait/x` returns the status when its client has got the lock, as an ordinary lease
+/// that lasts after the close; a free lock is granted at once.
 #[test]
 fn the_read_returns_with_the_lock() {
     let m = mount();
@@ -60,7 +60,7 @@ fn the_read_returns_with_the_lock() {
     );
 }
 
-/// A waiter can be ended by Ctrl-C, `kill`, `kill -9` and `timeout`, and leaves the queue.
+/// Ctrl-C, `kill`, `kill -9` and `timeout` end a waiter, which leaves the queue.
 #[test]
 fn signals_end_the_wait() {
     let m = mount();
@@ -81,7 +81,7 @@ fn signals_end_the_wait() {
     );
 }
 
-/// Two readers are served in the order in which they came, of two clients and of one.
+/// Two readers are served in the order of their arrival, whether of one client or of two.
 #[test]
 fn readers_are_served_in_order() {
     let m = mount();
@@ -108,10 +108,10 @@ fn readers_are_served_in_order() {
     );
 }
 
-/// A closed file leaves no waiter; nor does it keep a lock that came and was never read of. A
-/// signal ends the read and not the wait: who reads again has the place it had.
+/// After close(2), no waiter is left, nor a lock that was granted but never read. A signal ends a
+/// read but not the wait: a reader that reads again has the same place.
 #[test]
-fn closing_leaves_the_line() {
+fn closing_leaves_the_queue() {
     let m = mount();
     py(
         &m,
@@ -146,9 +146,10 @@ fn closing_leaves_the_line() {
     );
 }
 
-/// Stopped and continued, a reader keeps its place; so does one that a handler has interrupted.
+/// A reader that is stopped and continued keeps its place, and so does one that a signal handler
+/// interrupts.
 #[test]
-fn a_stop_keeps_the_place() {
+fn a_stopped_reader_keeps_its_place() {
     let m = mount();
     py(
         &m,
@@ -179,7 +180,7 @@ fn a_stop_keeps_the_place() {
 
 /// Invalid names, and operations that these files do not support, are refused with an errno.
 #[test]
-fn mistakes_are_told() {
+fn invalid_names_and_operations_are_refused() {
     let m = mount();
     py(
         &m,

@@ -1,4 +1,5 @@
-//! Waiting in line for flock, fcntl and OFD locks: what ends a wait, what does not, what it costs.
+//! Waiting for flock, fcntl and OFD locks: events that end a wait, events that do not, and the cost
+//! of waiting.
 
 use crate::harness::*;
 use crate::locking::locks_py;
@@ -7,8 +8,8 @@ use std::process::Command;
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::Duration;
 
-/// Any signal that is not blocked or ignored ends the wait: Ctrl-C, kill, kill -9. Nobody sees
-/// errno 512, and the place in line is free.
+/// Any signal that is neither blocked nor ignored ends a wait (Ctrl-C, kill, kill -9). No program
+/// sees errno 512, and the waiter leaves the queue.
 #[test]
 fn signals_end_a_wait() {
     let m = mount();
@@ -39,9 +40,9 @@ fn signals_end_a_wait() {
     .ok();
 }
 
-/// `timeout`, `flock -w`, and a shell's Ctrl-C to the whole group.
+/// `timeout`, `flock -w`, and Ctrl-C of a shell to the whole group end a wait.
 #[test]
-fn flock_as_scripts_use_it() {
+fn flock_works_as_scripts_use_it() {
     let m = mount();
     locks_py(
         &m,
@@ -76,10 +77,10 @@ fn flock_as_scripts_use_it() {
     .ok();
 }
 
-/// Handlers: without `SA_RESTART` the program gets EINTR; with it the wait goes on, in its place.
-/// So it does over SIGSTOP and SIGCONT.
+/// After a signal handler without `SA_RESTART` the program gets EINTR; with it the wait continues
+/// in its place, as it does after SIGSTOP and SIGCONT.
 #[test]
-fn handlers_and_stops() {
+fn handlers_and_stops_during_a_wait() {
     let m = mount();
     locks_py(
         &m,
@@ -142,9 +143,9 @@ fn handlers_and_stops() {
     .ok();
 }
 
-/// Blocked and ignored signals do not end a wait; nor does one that another thread takes.
+/// Blocked and ignored signals do not end a wait, nor does a signal that another thread receives.
 #[test]
-fn deaf_waiters_wait_on() {
+fn blocked_and_ignored_signals_do_not_end_a_wait() {
     let m = mount();
     locks_py(
         &m,
@@ -198,7 +199,7 @@ fn deaf_waiters_wait_on() {
     .ok();
 }
 
-/// A process of many threads that waits in one of them is ended by kill and by Ctrl-C.
+/// kill and Ctrl-C end a process with many waiting threads.
 #[test]
 fn threads_that_wait_can_be_killed() {
     let m = mount();
@@ -224,9 +225,9 @@ fn threads_that_wait_can_be_killed() {
     .ok();
 }
 
-/// While some wait, other operations on the mount are not held up: also on the same file.
+/// Waiters do not block other operations on the mount, not even on the same file.
 #[test]
-fn nothing_else_is_held_up() {
+fn waiters_block_no_other_operation() {
     let m = mount();
     locks_py(
         &m,
@@ -256,10 +257,10 @@ fn nothing_else_is_held_up() {
     .ok();
 }
 
-/// With 20 waiters, for locks and for what is read, a signal ends a wait within 50 ms. The median
-/// is held to it; one measurement on a loaded machine may take longer, but never a second.
+/// With 20 waiters, by locks and by reads, a signal ends a wait within 50 ms. The test requires
+/// that of the median; on a busy machine one measurement may take longer, but never a second.
 #[test]
-fn a_signal_is_seen_soon() {
+fn a_signal_ends_a_wait_soon() {
     let m = mount();
     locks_py(
         &m,
@@ -288,8 +289,8 @@ fn a_signal_is_seen_soon() {
     .ok();
 }
 
-/// A thousand wait, half of them are killed: the others are served in the order in which they came,
-/// and nobody is stuck. Cleaning up after the killed ones costs less than a second.
+/// Of a thousand waiters half are killed: the others are served in the order of their arrival, and
+/// none is stuck. Removing the killed ones takes less than a second.
 #[test]
 fn a_thousand_wait_and_half_are_killed() {
     let m = mount();
@@ -337,7 +338,8 @@ fn a_thousand_wait_and_half_are_killed() {
     locks_py(&m, &program.replace("PROMISED", promised)).ok();
 }
 
-/// The daemon's processor time while 20 programs wait for five seconds, and while nobody waits.
+/// The daemon uses little processor time while 20 programs wait for five seconds, and none while no
+/// program waits.
 #[test]
 fn waiting_costs_little() {
     let m = mount();
@@ -366,12 +368,12 @@ fn waiting_costs_little() {
     let ticks = ticks_in(&m, Duration::from_secs(2));
     assert_eq!(ticks, 0, "nobody waits");
     let woken = self::switches(&m) - switches;
-    // The thread that has looked for a snapshot comes to its end about now.
+    // The thread that checks whether a snapshot is due ends about now.
     let most = if crate::DURABLE { 8 } else { 4 };
     assert!(woken <= most, "the daemon woke {woken} times in 2 s while nobody waited");
 }
 
-/// The processor time of the daemon while nothing happens for so long.
+/// Returns the processor time of the daemon, in ticks, during an idle time of this length.
 fn ticks_in(m: &Mount, span: Duration) -> u64 {
     let ticks = || {
         let stat = fs::read_to_string(format!("/proc/{}/stat", m.pid())).expect("it lives");
@@ -380,13 +382,13 @@ fn ticks_in(m: &Mount, span: Duration) -> u64 {
         times.iter().sum::<u64>()
     };
     let before = ticks();
-    // Nobody sends: only time can pass.
+    // Nothing is ever sent, so this only waits.
     let (_sender, never) = channel::<()>();
     assert_eq!(never.recv_timeout(span), Err(RecvTimeoutError::Timeout));
     ticks() - before
 }
 
-/// How often the daemon's threads have gone to sleep.
+/// Returns how often the daemon's threads have blocked.
 fn switches(m: &Mount) -> u64 {
     let tasks = fs::read_dir(format!("/proc/{}/task", m.pid())).expect("it lives");
     let of = |path: std::path::PathBuf| {

@@ -1,4 +1,4 @@
-//! Authorization: tokens, the permissions of each, and a token file that changes.
+//! Authorization over HTTP: tokens, their permissions, and reloading of the token file.
 
 use crate::harness::{Scratch, Server, eventually, latchfs};
 use std::fs;
@@ -34,9 +34,9 @@ fn start(scratch: &Scratch) -> (Server, PathBuf) {
     (Server::start(&["--tokens", &path.display().to_string()]), path)
 }
 
-/// A command says which option names the credentials that the server asks for.
+/// A command whose credentials are rejected names the option for other credentials.
 #[test]
-fn a_command_without_the_right_token_is_told_how_to_name_one() {
+fn command_with_rejected_credentials_names_the_option() {
     let scratch = Scratch::new();
     let (server, _) = start(&scratch);
     let (ended, said) = latchfs(&["ls", "--server", &server.url]);
@@ -53,7 +53,7 @@ fn a_command_without_the_right_token_is_told_how_to_name_one() {
 }
 
 #[test]
-fn nothing_without_a_token_but_whether_it_lives() {
+fn only_health_and_document_are_served_without_a_token() {
     let scratch = Scratch::new();
     let (server, _) = start(&scratch);
     for path in ["/lock", "/locks", "/locks/a", "/events", "/metrics", "/history", "/sessions/7"] {
@@ -70,12 +70,12 @@ fn nothing_without_a_token_but_whether_it_lives() {
 }
 
 #[test]
-fn a_token_speaks_as_its_clients_and_touches_its_locks() {
+fn token_is_limited_to_its_clients_and_locks() {
     let scratch = Scratch::new();
     let (server, _) = start(&scratch);
     let laptop = |method: &str, path: &str| server.curl(&["-H", LAPTOP, "-X", method, path]);
     let admin = |method: &str, path: &str| server.curl(&["-H", ADMIN, "-X", method, path]);
-    // The only client that it names in full need not be said.
+    // The request may omit the client, because the token names only one exactly.
     assert_eq!(laptop("POST", "/locks/team/a").is(200)["holder"], "laptop1");
     laptop("POST", "/locks/team/b?client=laptop1:alice").is(200);
     let denied = laptop("POST", "/locks/team/c?client=laptop2").is(403);
@@ -89,7 +89,7 @@ fn a_token_speaks_as_its_clients_and_touches_its_locks() {
     laptop("GET", "/metrics").is(403);
     admin("POST", "/locks/other?client=x").is(200);
     admin("POST", "/locks/team/a/steal?client=x&reason=x").is(200);
-    // Of a page and of the events it sees its own.
+    // Pages and event streams contain only the locks that the token may see.
     let page = laptop("GET", "/locks").is(200);
     assert_eq!(page["locks"].as_array().map(Vec::len), Some(2));
     let page = admin("GET", "/locks").is(200);
@@ -100,9 +100,10 @@ fn a_token_speaks_as_its_clients_and_touches_its_locks() {
     assert_eq!(events.event().data["name"], "team/seen");
 }
 
-/// A list is of what the token may see, page by page; where pages end says nothing of the rest.
+/// A listing contains the locks that the token may see, page by page; page boundaries reveal
+/// nothing about hidden locks.
 #[test]
-fn pages_end_where_what_may_be_seen_ends() {
+fn pages_are_made_of_visible_locks_only() {
     let scratch = Scratch::new();
     let parts = TOKENS.replace("[\"team/\"]", "[\"b\", \"team/x/\", \"team/x/y\", \"z\"]");
     let path = tokens(scratch.path(), &parts, 0o600).display().to_string();
@@ -137,9 +138,9 @@ fn pages_end_where_what_may_be_seen_ends() {
     assert_eq!(page("after=c&limit=1"), (vec!["team/x/1".to_owned()], Some("team/x/1".to_owned())));
 }
 
-/// A session is its client's, whoever knows its number.
+/// Knowing the id of another client's session gives no access to it.
 #[test]
-fn sessions_are_their_clients() {
+fn session_of_another_client_is_inaccessible() {
     let scratch = Scratch::new();
     let (server, _) = start(&scratch);
     let laptop = |method: &str, path: &str| server.curl(&["-H", LAPTOP, "-X", method, path]);
@@ -156,7 +157,7 @@ fn sessions_are_their_clients() {
 }
 
 #[test]
-fn the_file_is_read_again_and_a_broken_one_is_not_used() {
+fn token_file_is_reloaded_unless_it_is_invalid() {
     let scratch = Scratch::new();
     let (server, path) = start(&scratch);
     server.curl(&["-H", ADMIN, "/locks"]).is(200);
@@ -174,7 +175,7 @@ fn the_file_is_read_again_and_a_broken_one_is_not_used() {
 }
 
 #[test]
-fn a_file_that_others_may_read_is_refused() {
+fn token_file_that_others_may_read_is_refused() {
     let scratch = Scratch::new();
     let path = tokens(scratch.path(), TOKENS, 0o640).display().to_string();
     let (code, said) = latchfs(&["serve", "--state", "none", "--grant-at-once", "--tokens", &path]);
@@ -183,14 +184,14 @@ fn a_file_that_others_may_read_is_refused() {
 }
 
 #[test]
-fn a_network_wants_tokens_and_encryption() {
+fn public_address_requires_tokens_and_tls() {
     for address in ["0.0.0.0:0", "[::]:0"] {
         let (code, said) =
             latchfs(&["serve", "--state", "none", "--grant-at-once", "--listen", address]);
         assert_eq!(code, Some(64), "{said}");
         assert!(said.contains("--insecure"), "{said}");
     }
-    // By its own choice; the harness speaks to it through loopback all the same.
+    // With `--insecure` it starts; the harness reaches it through loopback.
     let server = Server::at("0.0.0.0:0", &["--state", "none", "--grant-at-once", "--insecure"]);
     server.curl(&["/healthz"]).is(200);
 }

@@ -1,4 +1,5 @@
-//! An administrator's operations on all locks: a reset; a backup, and a new cluster made of it.
+//! Administrative operations on all locks: reset, backup, and restoring a new cluster from a
+//! backup.
 
 use crate::harness::{Scratch, Server, latchfs};
 use serde_json::json;
@@ -10,7 +11,7 @@ fn acquire(server: &Server, name: &str, client: &str) -> u64 {
 }
 
 #[test]
-fn a_reset_takes_all_that_others_hold_and_wait_for() {
+fn reset_ends_leases_and_waits_of_all_other_clients() {
     let server = Server::start(&[]);
     for (name, client) in [("one", "gone"), ("two", "gone:ann"), ("three", "here")] {
         acquire(&server, name, client);
@@ -32,11 +33,11 @@ fn a_reset_takes_all_that_others_hold_and_wait_for() {
         "--server",
         &server.url,
     ]);
-    assert_eq!((code, said.as_str()), (Some(0), "took away 2 held locks and 1 places in line\n"));
+    assert_eq!((code, said.as_str()), (Some(0), "ended 2 holds and 1 waits\n"));
     assert_eq!(events.until("left").data["why"], "reset");
     let stolen = events.until("stolen").data;
     assert_eq!((&stolen["by"], &stolen["reason"]), (&json!("admin"), &json!("they have left")));
-    // The reset has removed the first waiter; the next one is kept, and gets the lock after the
+    // The reset has removed the first waiter; the second one stays, and gets the lock after the
     // steal grace.
     dead.reply().is(409);
     assert_eq!(next.reply().is(200)["holder"], "here:bob");
@@ -54,7 +55,7 @@ fn a_reset_takes_all_that_others_hold_and_wait_for() {
 }
 
 #[test]
-fn who_may_not_steal_may_not_reset_or_back_up() {
+fn reset_and_backup_need_the_right_to_steal() {
     use std::os::unix::fs::PermissionsExt as _;
     let scratch = Scratch::new();
     let path = scratch.path().join("tokens.toml");
@@ -91,7 +92,7 @@ fn who_may_not_steal_may_not_reset_or_back_up() {
 }
 
 #[test]
-fn a_backup_begins_a_new_cluster() {
+fn backup_is_restored_as_a_new_cluster() {
     let scratch = Scratch::new();
     let path = |name: &str| scratch.path().join(name).display().to_string();
     let (old, new, file) = (path("old"), path("new"), path("backup"));
@@ -126,7 +127,7 @@ fn a_backup_begins_a_new_cluster() {
 }
 
 #[test]
-fn a_damaged_backup_is_refused_and_nothing_is_left() {
+fn damaged_backup_is_refused_and_leaves_no_data() {
     let scratch = Scratch::new();
     let path = |name: &str| scratch.path().join(name).display().to_string();
     let server = Server::start(&[]);

@@ -1,5 +1,5 @@
-//! The image of `contrib/docker`: what it starts is started here, in a network of its own. The
-//! image itself is built where there is a registry for what it is built from.
+//! The image of `contrib/docker`: runs the command of its Dockerfile in a network namespace of its
+//! own. The image itself is not built here, because that needs a registry with the base images.
 
 use crate::harness::{LATCHFS, Scratch};
 use crate::support::run;
@@ -7,7 +7,7 @@ use std::process::Command;
 
 const DOCKERFILE: &str = include_str!("../../contrib/docker/Dockerfile");
 
-/// Returns the rest of the last line that begins with a word.
+/// Returns the arguments of the last Dockerfile instruction `word`.
 fn said(word: &str) -> &'static str {
     let mut lines =
         DOCKERFILE.lines().filter_map(|line| line.strip_prefix(word)?.strip_prefix(' '));
@@ -19,7 +19,7 @@ fn words(word: &str) -> Vec<String> {
 }
 
 #[test]
-fn what_the_image_starts_grants_locks() {
+fn command_of_the_image_grants_locks() {
     let [program] = &words("ENTRYPOINT")[..] else { panic!("one program is started") };
     assert_eq!(said("COPY"), format!("--from=build /src/target/release/latchfs {program}"));
     let (scratch, volume) = (Scratch::new(), said("VOLUME"));

@@ -1,4 +1,4 @@
-//! `doctor --server`: how far one gets, and what to do where one gets no further.
+//! `doctor --server`: the step at which a connection to a server fails, and the advice for it.
 
 use crate::harness::{Scratch, Server, latchfs};
 use serde_json::Value;
@@ -8,7 +8,7 @@ use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt as _;
 use std::thread;
 
-/// Returns doctor's findings about servers: the level, what it says, the mend.
+/// Returns doctor's findings about the servers at `url`: level, text and advice of each.
 #[track_caller]
 fn doctor(url: &str, more: &[&str]) -> Vec<(String, String, String)> {
     let (code, said) = latchfs(&[&["doctor", "--json", "--server", url], more].concat());
@@ -21,7 +21,8 @@ fn doctor(url: &str, more: &[&str]) -> Vec<(String, String, String)> {
     ours.map(|one| (text(one, "level"), text(one, "says"), text(one, "mend"))).collect()
 }
 
-/// It gets so far, and what there is to do has this word in it.
+/// Checks that doctor has one finding, an error that contains `says`, with advice that contains
+/// `mend`.
 #[track_caller]
 fn stuck(url: &str, more: &[&str], says: &str, mend: &str) {
     let found = doctor(url, more);
@@ -32,7 +33,7 @@ fn stuck(url: &str, more: &[&str], says: &str, mend: &str) {
 }
 
 #[test]
-fn a_server_that_is_well() {
+fn healthy_server_has_no_problem() {
     let server = Server::start(&[]);
     let found = doctor(&server.url, &[]);
     let [well, round_trip, clock] = &found[..] else { panic!("{found:?}") };
@@ -45,7 +46,7 @@ fn a_server_that_is_well() {
 }
 
 #[test]
-fn nobody_there() {
+fn unreachable_server_is_explained() {
     let listener = TcpListener::bind("127.0.0.1:0").expect("loopback");
     let url = format!("http://{}", listener.local_addr().expect("bound"));
     drop(listener);
@@ -53,9 +54,9 @@ fn nobody_there() {
     stuck("ftp://box", &[], "is neither http nor https", "http://HOST:PORT");
 }
 
-/// Somebody else is there: it answers with a page, or with nothing at all.
+/// Another program listens at the address: it answers with a page, or not at all.
 #[test]
-fn somebody_else_there() {
+fn server_of_another_program_is_explained() {
     let listener = TcpListener::bind("127.0.0.1:0").expect("loopback");
     let url = format!("http://{}", listener.local_addr().expect("bound"));
     let page = b"HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\n\r\n";
@@ -97,7 +98,7 @@ impl Certs {
 }
 
 #[test]
-fn who_may_not_come_in_is_told_what_to_show() {
+fn missing_credentials_are_explained() {
     let (certs, other) = (Certs::make(), Certs::make());
     let tokens = certs.path("tokens.toml");
     let entry = "[[token]]\nname = \"a\"\nsecret = \"the secret of a laptop\"\nclients = [\"*\"]\n";
@@ -112,12 +113,12 @@ fn who_may_not_come_in_is_told_what_to_show() {
     let url = &server.url;
     stuck(url, &[], "needs --ca FILE", "https://HOST:PORT");
     stuck(url, &["--ca", &other.ca()], "not to be trusted", "--ca");
-    stuck(url, &["--ca", &certs.ca()], "does not let us in: say who asks", "--token-file");
+    stuck(url, &["--ca", &certs.ca()], "does not let us in: send a header", "--token-file");
     let plain = url.replace("https:", "http:");
     stuck(&plain, &[], "gives no answer", "https server");
     let found = doctor(url, &["--ca", &certs.ca(), "--token-file", &certs.path("token")]);
     assert_eq!((found.len(), found[0].0.as_str()), (3, "ok"), "{found:?}");
-    // Certificates instead of tokens.
+    // A server that requires client certificates instead of tokens.
     let server = Server::start(&[&tls[..], &["--client-ca", &certs.ca()]].concat());
     let url = &server.url;
     stuck(url, &["--ca", &certs.ca()], "does not let us in: ", "--cert FILE");

@@ -1,16 +1,16 @@
-//! The end of a server: no new grants, waiters told, and an exit in order.
+//! Graceful shutdown of a server: no new grants, answers to waiters, exit code 0.
 
 use crate::harness::Server;
 
 #[test]
-fn draining() {
+fn waiters_and_event_streams_are_told_of_the_shutdown() {
     let mut server = Server::start(&[]);
     server.curl(&["-X", "POST", "/locks/build?client=a"]).is(200);
     let waits = server.open(&["-X", "POST", "/locks/build?client=b&wait=60s"]);
     server.in_line("build", 1);
     let mut events = server.events(&["/events"]);
     server.signal(libc::SIGTERM);
-    // The stream says so first; then the server is there for another moment.
+    // The event stream is told first; then the server keeps running for a moment.
     assert_eq!(events.until("closing").kind, "closing");
     let told = waits.reply().is(503);
     assert_eq!(told["kind"], "E_CONSISTENCY_UNAVAILABLE");
@@ -19,10 +19,10 @@ fn draining() {
 }
 
 #[test]
-fn while_it_drains_it_is_not_ready_and_grants_nothing() {
+fn draining_server_is_not_ready_and_grants_nothing() {
     let mut server = Server::start(&[]);
     server.curl(&["-X", "POST", "/locks/build?client=a"]).is(200);
-    // Something is connected, so that there is a moment to look.
+    // An open connection makes the server drain for a moment.
     let mut events = server.events(&["/events"]);
     server.signal(libc::SIGTERM);
     events.until("closing");
@@ -33,7 +33,7 @@ fn while_it_drains_it_is_not_ready_and_grants_nothing() {
 }
 
 #[test]
-fn what_was_held_is_held_after_a_restart() {
+fn held_lock_is_still_held_after_a_restart() {
     let scratch = crate::harness::Scratch::new();
     let state = scratch.path().join("state").display().to_string();
     let mut server = Server::listen(&["--state", &state]);

@@ -1,10 +1,10 @@
-//! The stream of events: what it shows, how it is resumed, what the slow are told.
+//! The event stream: its events, resumption, prefixes, and lost events of slow readers.
 
 use crate::harness::Server;
 use serde_json::json;
 
 #[test]
-fn what_happens_as_it_happens() {
+fn grant_and_release_are_streamed() {
     let server = Server::start(&[]);
     let mut events = server.events(&["/events"]);
     server.curl(&["-X", "POST", "/locks/build?client=a"]).is(200);
@@ -16,7 +16,7 @@ fn what_happens_as_it_happens() {
 }
 
 #[test]
-fn it_goes_on_behind_the_last_one_seen() {
+fn stream_resumes_after_the_last_event_seen() {
     let server = Server::start(&[]);
     let mut events = server.events(&["/events"]);
     for name in ["one", "two", "three"] {
@@ -30,14 +30,14 @@ fn it_goes_on_behind_the_last_one_seen() {
     assert_eq!(events.event().data["name"], "three");
     let mut events = server.events(&[&format!("/events?since={}", first.id)]);
     assert_eq!(events.event().data["name"], "two");
-    // An id of another server, or of the one before this was started anew.
+    // An event id from another server, or from an earlier run of this one.
     let mut events = server.events(&["-H", "Last-Event-ID: 0.0-99", "/events"]);
     assert_eq!(events.event().kind, "lost");
     assert_eq!(events.event().data["name"], "one");
 }
 
 #[test]
-fn only_what_one_asks_for() {
+fn stream_is_limited_to_a_prefix() {
     let server = Server::start(&[]);
     let mut events = server.events(&["/events?prefix=team/"]);
     for name in ["other", "team/one", "teams", "team/two"] {
@@ -49,13 +49,13 @@ fn only_what_one_asks_for() {
 
 /// A client that returns after more events than are kept learns how many it missed.
 #[test]
-fn the_slow_are_told_how_much_they_lost() {
+fn slow_reader_learns_how_many_events_it_lost() {
     let server = Server::start(&[]);
     let mut events = server.events(&["/events"]);
     server.curl(&["-X", "POST", "/locks/build?client=a"]).is(200);
     let first = events.event();
     drop(events);
-    // More than the 8,192 events that are kept, on one connection.
+    // One connection causes more than the 8,192 events that the server keeps.
     let mut command = vec!["-X".to_owned(), "POST".to_owned()];
     let url = format!("{}/locks/build?client=a&reentrant=1&ttl=[1000-9999]s", server.url);
     command.extend(["-s".to_owned(), "-o".to_owned(), "/dev/null".to_owned(), url]);

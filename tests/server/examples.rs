@@ -1,5 +1,5 @@
-//! The examples of contrib, each by its own interpreter: each runs a command under a lock, and
-//! stops it before the lock can be another's.
+//! The examples of contrib, each run by its own interpreter: each runs a command under a lock, and
+//! stops the command before the lock can be granted to another client.
 
 use crate::harness::{Scratch, Server, eventually};
 use crate::support::{drain, run, signal};
@@ -13,18 +13,18 @@ use std::process::{Child, Command, Stdio};
 
 const NAME: &str = "team/demo";
 
-/// The ttl that the examples ask for.
+/// The ttl that the examples request.
 const TTL: Span = Span::from_secs(5);
 const TTL_SECS: &str = "5";
 
-/// A guarded command that fails where another runs already, and ends when it is told to.
+/// A guarded command that fails while another one runs, and ends when it reads a line from `go`.
 const EXCLUSIVE: &str =
     r#"mkdir busy && echo "$LATCHFS_TOKEN" >> tokens && read -r _ < go && rmdir busy"#;
 
-/// A guarded command of two processes that hold the pipe `alive`, and ignore SIGTERM.
+/// A guarded command of two processes that keep the pipe `alive` open, and ignore SIGTERM.
 const STUBBORN: &str = "trap '' TERM; exec > alive; echo begun; sleep 30 & sleep 30";
 
-/// One run of an example beside the test, in a directory with the named pipes `alive` and `go`.
+/// One run of an example in the background, in a directory with the named pipes `alive` and `go`.
 struct Example {
     child: Child,
 }
@@ -47,7 +47,7 @@ impl Example {
         Self { child: program.spawn().expect("contrib/test installs the interpreter") }
     }
 
-    /// Its exit code, and what it complained.
+    /// Waits for the example to exit, and returns its exit code and its stderr.
     fn ends(&mut self) -> (Option<i32>, String) {
         let errors = drain(self.child.stderr.take().expect("piped"));
         let status = eventually("its end", || self.child.try_wait().expect("it is our child"));
@@ -56,7 +56,7 @@ impl Example {
 }
 
 impl Drop for Example {
-    /// A test that failed leaves it running.
+    /// Terminates an example that a failed test has left running.
     fn drop(&mut self) {
         signal(self.child.id().cast_signed(), libc::SIGTERM);
         let _ = self.child.wait();
@@ -69,7 +69,8 @@ fn scratch() -> Scratch {
     dir
 }
 
-/// Waits until the stubborn command has begun. Both of its processes hold the pipe.
+/// Waits until the stubborn command has started, and opens the pipe that both of its processes keep
+/// open.
 fn begins(dir: &Scratch) -> File {
     let path = dir.path().join("alive");
     let mut first = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(&path);
@@ -81,18 +82,18 @@ fn begins(dir: &Scratch) -> File {
     File::open(path).expect("a pipe")
 }
 
-/// Waits for the end of all processes of the stubborn command.
+/// Waits for the end of all processes of the stubborn command, and returns the time.
 fn is_dead_at(mut alive: File) -> Time {
     alive.read_to_end(&mut vec![]).expect("a pipe");
     boot_now()
 }
 
-/// Of two runs with the same client one waits until the other has ended.
+/// Checks that of two runs with the same client one waits until the other has ended.
 fn exclude_each_other(program: fn(&Scratch) -> Command) {
     let (server, dir) = (Server::start(&[]), scratch());
     let start = || Example::start(program(&dir), &server, &dir, EXCLUSIVE);
     let mut both = [start(), start()];
-    // For reading and writing, so that the open waits for nobody.
+    // Opened for reading and writing, so that the open does not block.
     let go = OpenOptions::new().read(true).write(true).open(dir.path().join("go"));
     let mut go = go.expect("a pipe");
     let tokens = || fs::read_to_string(dir.path().join("tokens")).unwrap_or_default();
@@ -102,7 +103,7 @@ fn exclude_each_other(program: fn(&Scratch) -> Command) {
     let holder = view["holder"].as_str().expect("it is held").to_owned();
     let waiter = view["waiters"][0]["client"].as_str().expect("a waiter").to_owned();
     assert!(holder.starts_with("ci-") && waiter.starts_with("ci-") && holder != waiter, "{view}");
-    // Longer than the ttl: the waiter's session is kept alive, too.
+    // The wait takes longer than the ttl, so the waiter's session must be kept alive, too.
     let later = boot_now() + TTL + Span::from_secs(1);
     eventually("more than a ttl", || (boot_now() > later).then_some(()));
     assert_eq!(tokens().lines().count(), 1);
@@ -118,7 +119,7 @@ fn exclude_each_other(program: fn(&Scratch) -> Command) {
     assert_eq!(server.curl(&["/locks/team/demo"]).is(200)["phase"], "free");
 }
 
-/// The command is dead before the session of a server that went silent is over.
+/// Checks that the command is killed before the session expires, if the server stops answering.
 fn stop_in_time(program: fn(&Scratch) -> Command, silence: i32) {
     let (server, dir) = (Server::start(&[]), scratch());
     let mut example = Example::start(program(&dir), &server, &dir, STUBBORN);
@@ -132,7 +133,7 @@ fn stop_in_time(program: fn(&Scratch) -> Command, silence: i32) {
     assert!(errors.contains("the lock is lost"), "{errors}");
 }
 
-/// The command is dead soon after its lock was stolen.
+/// Checks that the command is killed soon after its lock was stolen.
 fn stop_when_stolen(program: fn(&Scratch) -> Command) {
     let (server, dir) = (Server::start(&[]), scratch());
     let mut example = Example::start(program(&dir), &server, &dir, STUBBORN);
@@ -146,7 +147,7 @@ fn stop_when_stolen(program: fn(&Scratch) -> Command) {
     assert_eq!(server.curl(&["/locks/team/demo"]).is(200)["holder"], "other");
 }
 
-/// SIGTERM ends the command first, then the session, at once.
+/// Checks that SIGTERM immediately ends the command first, and then the session.
 fn stop_when_told(program: fn(&Scratch) -> Command) {
     let (server, dir) = (Server::start(&[]), scratch());
     let mut example = Example::start(program(&dir), &server, &dir, STUBBORN);
@@ -159,7 +160,7 @@ fn stop_when_told(program: fn(&Scratch) -> Command) {
     assert_eq!(server.curl(&["/locks/team/demo"]).is(200)["phase"], "free");
 }
 
-/// The command's own exit code is given back.
+/// Checks that the exit code of the command is returned.
 fn give_the_code_back(program: fn(&Scratch) -> Command) {
     let (server, dir) = (Server::start(&[]), scratch());
     let script = r#"test "$LATCHFS_LOCK" = team/demo && exit 7"#;
@@ -168,7 +169,7 @@ fn give_the_code_back(program: fn(&Scratch) -> Command) {
     assert_eq!(server.curl(&["/locks/team/demo"]).is(200)["phase"], "free");
 }
 
-/// Without the lock the command does not run.
+/// Checks that the command does not run if the lock is refused.
 fn start_nothing_without_the_lock(program: fn(&Scratch) -> Command) {
     let (server, dir) = (Server::start(&[]), scratch());
     let refused = ".latchfs/refused";
@@ -201,7 +202,7 @@ macro_rules! checked {
             use super::*;
 
             #[test]
-            fn two_of_one_client_exclude_each_other() {
+            fn two_runs_of_one_client_exclude_each_other() {
                 exclude_each_other($program);
             }
 
@@ -226,12 +227,12 @@ macro_rules! checked {
             }
 
             #[test]
-            fn a_refusal_starts_nothing() {
+            fn command_does_not_run_without_the_lock() {
                 start_nothing_without_the_lock($program);
             }
 
             #[test]
-            fn the_exit_code_is_the_commands() {
+            fn exit_code_of_the_command_is_returned() {
                 give_the_code_back($program);
             }
         }

@@ -1,5 +1,5 @@
-//! Requests that nobody thinks of, made from the server's own document: none is answered with
-//! a 5xx, none takes the server along, and every answer is as the document says.
+//! Fuzzing of the HTTP API by requests generated from the server's own OpenAPI document: no
+//! response is a 5xx, every response conforms to the document, and the server survives.
 
 use crate::harness::{LATCHFS, Scratch, Server};
 use serde_json::Value;
@@ -7,15 +7,16 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-/// Requests for each operation: what a minute on a loaded machine allows.
+/// Requests for each operation: as many as a minute on a loaded machine allows.
 const EXAMPLES: &str = "60";
 
-/// The checks of each answer. Methods have a test of their own: the path of a steal is, for other
-/// methods, that of a lock.
+/// The checks of each response. Unsupported methods have a test of their own: for methods other
+/// than POST, the path of a steal is the path of a lock.
 const CHECKS: &str = "not_a_server_error,status_code_conformance,content_type_conformance,\
     response_schema_conformance";
 
-/// The document without what never ends: the stream of events, and waits of hours.
+/// Returns the document without requests that may never end: the event stream, and the option
+/// `wait`.
 fn what_ends(mut document: Value) -> Value {
     let paths = document["paths"].as_object_mut().expect("paths");
     paths.shift_remove("/events");
@@ -35,7 +36,7 @@ fn what_ends(mut document: Value) -> Value {
 }
 
 #[test]
-fn no_request_is_answered_with_an_error_of_ours() {
+fn generated_requests_cause_no_server_error() {
     let server = Server::start(&[]);
     let scratch = Scratch::new();
     let path = scratch.path().join("openapi.json");

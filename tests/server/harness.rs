@@ -1,7 +1,8 @@
-//! A server of the real program for one test: begun, asked, and gone again whatever happens.
+//! The test harness: runs the real program as a server for one test, sends requests with curl, and
+//! kills the server at the end of the test.
 //!
-//! Nothing here waits by the clock: the program says when it listens, and commands end or are
-//! killed at a limit.
+//! Nothing here sleeps for fixed times: the program reports when it listens, and commands end or
+//! are killed at a time limit.
 
 use crate::support::{self, Output, run};
 use serde_json::Value;
@@ -14,10 +15,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 /// The program under test.
 pub(crate) const LATCHFS: &str = env!("CARGO_BIN_EXE_latchfs");
 
-/// No request takes so long unless it hangs; a loaded machine needs some air.
+/// Time limit of a request in seconds: only a request that hangs takes so long, even on a loaded
+/// machine.
 const REQUEST_LIMIT_SECS: &str = "60";
 
-/// A directory for one test, gone afterwards.
+/// A directory for one test, which is removed afterwards.
 pub(crate) struct Scratch(PathBuf);
 
 impl Scratch {
@@ -35,7 +37,7 @@ impl Scratch {
     }
 }
 
-/// Runs the program to its end: its exit code, and all that it said.
+/// Runs the program to its end, and returns its exit code and its output.
 #[track_caller]
 pub(crate) fn latchfs(arguments: &[&str]) -> (Option<i32>, String) {
     let Output { code, out, err } = run(Command::new(LATCHFS).args(arguments));
@@ -48,7 +50,7 @@ impl Drop for Scratch {
     }
 }
 
-/// A server that runs.
+/// A running server, which is killed when it is dropped.
 pub(crate) struct Server {
     child: Child,
     out: BufReader<ChildStdout>,
@@ -57,8 +59,8 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    /// A server with these options, on a port of its own. It keeps nothing, or all in a log:
-    /// the same tests are tests of both.
+    /// Starts a server with these options, on a free port. The server is in memory only, or durable
+    /// in the suite tests/durable, which shares these tests.
     #[track_caller]
     pub(crate) fn start(options: &[&str]) -> Self {
         if !crate::DURABLE {
@@ -71,13 +73,13 @@ impl Server {
         Self::spawn(&mut command, scratch)
     }
 
-    /// A server with these options, on a port of its own.
+    /// Starts a server with these options only, on a free port.
     #[track_caller]
     pub(crate) fn listen(options: &[&str]) -> Self {
         Self::at("127.0.0.1:0", options)
     }
 
-    /// A server at an address, with these options.
+    /// Starts a server at an address, with these options.
     #[track_caller]
     pub(crate) fn at(address: &str, options: &[&str]) -> Self {
         let scratch = Scratch::new();
@@ -86,7 +88,7 @@ impl Server {
         Self::spawn(&mut command, scratch)
     }
 
-    /// A mount at `dir` that serves as well; unmounted at its end.
+    /// Starts a mount at `dir` that also serves HTTP on a Unix socket.
     #[track_caller]
     pub(crate) fn mounted(dir: &Path) -> Self {
         let scratch = Scratch::new();
@@ -122,7 +124,7 @@ impl Server {
         Self { child, out, url, scratch }
     }
 
-    /// The next line that it prints.
+    /// Returns the next line that the server prints.
     #[track_caller]
     #[allow(dead_code)] // each suite uses a part of it
     pub(crate) fn says(&mut self) -> String {
@@ -140,17 +142,17 @@ impl Server {
         self.child.id().cast_signed()
     }
 
-    /// Sends it a signal.
+    /// Sends the server a signal.
     pub(crate) fn signal(&self, number: i32) {
         support::signal(self.pid(), number);
     }
 
-    /// Waits for its end, and gives the exit code.
+    /// Waits until the server has ended, and returns its exit code.
     pub(crate) fn wait(&mut self) -> Option<i32> {
         self.child.wait().expect("it is our child").code()
     }
 
-    /// Runs curl with these arguments, of which the last is a path; returns the reply.
+    /// Runs curl with these arguments, of which the last is a path, and returns the response.
     #[track_caller]
     pub(crate) fn curl(&self, arguments: &[&str]) -> Reply {
         let (path, options) = arguments.split_last().expect("a path at least");
@@ -159,13 +161,13 @@ impl Server {
         let output = command.args(self.target(path)).output().expect("curl is there");
         let said = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success(), "curl {arguments:?}: {said}");
-        // A backup is no text all through.
+        // The conversion is lossy, because a backup is binary.
         Reply::parse(&String::from_utf8_lossy(&output.stdout))
     }
 }
 
 impl Server {
-    /// How curl is told of a path here.
+    /// Returns the arguments by which curl finds a path of this server.
     pub(crate) fn target(&self, path: &str) -> Vec<String> {
         match self.url.strip_prefix("unix:") {
             None => vec![format!("{}{path}", self.url)],
@@ -175,7 +177,7 @@ impl Server {
         }
     }
 
-    /// A request beside the test, which may wait; the last argument is a path.
+    /// Starts a request in the background, which may wait; the last argument is a path.
     #[track_caller]
     pub(crate) fn open(&self, arguments: &[&str]) -> Open {
         let (path, options) = arguments.split_last().expect("a path at least");
@@ -187,7 +189,7 @@ impl Server {
         Open { child, out }
     }
 
-    /// A stream of events that has begun: what happens after this is in it.
+    /// Opens an event stream, and returns when it has begun: all later events are in it.
     #[track_caller]
     pub(crate) fn events(&self, arguments: &[&str]) -> Open {
         let mut open = self.open(arguments);
@@ -199,7 +201,7 @@ impl Server {
         panic!("the stream never began");
     }
 
-    /// Waits until so many are in the line of a lock.
+    /// Waits until `count` waiters are in the queue of a lock.
     pub(crate) fn in_line(&self, name: &str, count: usize) {
         eventually("waiters", || {
             let status = self.curl(&[&format!("/locks/{name}")]).json();
@@ -209,7 +211,7 @@ impl Server {
     }
 }
 
-/// Looks again and again until there is something to see.
+/// Polls `look` until it returns a value; fails after a limit.
 #[track_caller]
 pub(crate) fn eventually<T>(what: &str, look: impl FnMut() -> Option<T>) -> T {
     const LOOKS_MAX: usize = 1_000;
@@ -223,7 +225,7 @@ impl Drop for Server {
     }
 }
 
-/// One answer.
+/// An HTTP response.
 #[derive(Debug)]
 pub(crate) struct Reply {
     pub(crate) code: u16,
@@ -239,24 +241,24 @@ impl Reply {
         Self { code, head: head.to_owned(), body: body.to_owned() }
     }
 
-    /// Whether it came by HTTP/2.
+    /// Whether the response came over HTTP/2.
     pub(crate) fn is_http_2(&self) -> bool {
         self.head.starts_with("HTTP/2 ")
     }
 
-    /// A header's value.
+    /// Returns the value of a header.
     pub(crate) fn header(&self, name: &str) -> Option<&str> {
         let lines = self.head.lines().filter_map(|line| line.split_once(": "));
         lines.filter(|(key, _)| key.eq_ignore_ascii_case(name)).map(|(_, value)| value).next()
     }
 
-    /// The body as JSON.
+    /// Parses the body as JSON.
     #[track_caller]
     pub(crate) fn json(&self) -> Value {
         serde_json::from_str(&self.body).unwrap_or_else(|error| panic!("{error}: {self:?}"))
     }
 
-    /// Fails unless it has this code. Gives the body.
+    /// Checks the status code, and returns the body as JSON.
     #[track_caller]
     pub(crate) fn is(&self, code: u16) -> Value {
         assert_eq!(self.code, code, "{self:?}");
@@ -264,14 +266,14 @@ impl Reply {
     }
 }
 
-/// A request that is open: curl beside the test.
+/// An open request: curl in the background.
 pub(crate) struct Open {
     child: Child,
     out: BufReader<ChildStdout>,
 }
 
 impl Open {
-    /// Waits for the answer.
+    /// Waits for the response.
     #[track_caller]
     pub(crate) fn reply(mut self) -> Reply {
         let mut text = String::new();
@@ -279,26 +281,27 @@ impl Open {
         Reply::parse(&text)
     }
 
-    /// Cuts the connection.
+    /// Closes the connection by killing curl.
     pub(crate) fn cut(mut self) {
         self.child.kill().expect("it is our child");
         let _ = self.child.wait();
     }
 
-    /// The next line of a stream, without its end; `None` at its end.
+    /// Waits for the next line of a stream, and returns it without its newline; `None` at the end
+    /// of the stream.
     fn line(&mut self) -> Option<String> {
         let mut line = String::new();
         let count = self.out.read_line(&mut line).expect("text");
         (count > 0).then(|| line.trim_end().to_owned())
     }
 
-    /// The next event of a stream: its id, its kind, its data.
+    /// Waits for the next event of a stream.
     #[track_caller]
     pub(crate) fn event(&mut self) -> Event {
         self.try_event().expect("the stream goes on")
     }
 
-    /// The same, or `None` when the stream has ended.
+    /// Waits for the next event of a stream; `None` at the end of the stream.
     pub(crate) fn try_event(&mut self) -> Option<Event> {
         let (mut id, mut kind, mut data) = (None, None, None);
         loop {

@@ -1,9 +1,9 @@
-//! Whether the server lives, what it says to what it does not know, and its end.
+//! Health checks, responses to unknown paths and methods, and a clean exit.
 
 use crate::harness::Server;
 
 #[test]
-fn it_lives_and_is_ready() {
+fn running_server_is_alive_and_ready() {
     let server = Server::start(&[]);
     assert_eq!(server.curl(&["/healthz"]).is(200)["status"], "alive");
     assert_eq!(server.curl(&["/readyz"]).is(200)["status"], "ready");
@@ -11,7 +11,7 @@ fn it_lives_and_is_ready() {
 }
 
 #[test]
-fn what_is_not_there_is_told_as_a_problem() {
+fn unknown_path_or_method_is_a_problem() {
     let server = Server::start(&[]);
     let reply = server.curl(&["/nothing"]);
     assert_eq!(reply.is(404)["status"], 404);
@@ -22,7 +22,7 @@ fn what_is_not_there_is_told_as_a_problem() {
 }
 
 #[test]
-fn a_signal_ends_it_in_order() {
+fn sigterm_ends_the_server_cleanly() {
     let mut server = Server::start(&[]);
     server.curl(&["/healthz"]).is(200);
     server.signal(libc::SIGTERM);

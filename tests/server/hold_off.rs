@@ -1,11 +1,12 @@
-//! `--state none`: what a restart does not know is not given to another, and no token comes twice.
+//! `--state none`: after a restart the server grants nothing until all leases of the previous run
+//! have expired, and no token is issued twice.
 
 use crate::harness::{Server, latchfs};
 use latchfs::time::{Span, boot_now};
 use serde_json::{Value, json};
 
 const NONE: [&str; 8] = ["--state", "none", "--max-ttl", "2s", "--ttl", "2s", "--grace", "1s"];
-/// The longest ttl, and the grace.
+/// The hold-off after a restart: the longest ttl plus the grace period.
 const HOLD_OFF: Span = Span::from_secs(3);
 
 fn token(granted: &Value) -> u64 {
@@ -18,7 +19,7 @@ fn kill(server: &mut Server) {
 }
 
 #[test]
-fn a_lease_from_before_a_restart_is_over_before_the_next_grant() {
+fn lease_from_before_a_restart_expires_before_the_next_grant() {
     let mut server = Server::listen(&NONE);
     let first = server.curl(&["-X", "POST", "/locks/build?client=a&wait=20s"]).is(200);
     kill(&mut server);
@@ -29,13 +30,13 @@ fn a_lease_from_before_a_restart_is_over_before_the_next_grant() {
     let detail = refused["detail"].as_str().unwrap_or_default();
     assert!(detail.contains("nothing is granted for") && detail.contains("wait"), "{detail}");
     assert!(refused["retry_after_ms"].as_u64().is_some_and(|ms| ms <= 3_000), "{refused}");
-    // The one who waits is served when it is over.
+    // A client that waits is granted the lock when the hold-off is over.
     let second = server.curl(&["-X", "POST", "/locks/build?client=b&wait=20s"]).is(200);
     let waited = boot_now().since(restarted);
     assert!(waited >= HOLD_OFF, "granted after {waited}");
     assert_eq!(second["holder"], "b");
     assert!(token(&second) > token(&first), "{first} {second}");
-    // No lease lasts longer than the next start would wait for it.
+    // A lease may not last longer than the hold-off of the next start.
     let long = server.curl(&["-X", "POST", "/locks/long?client=b&ttl=2s&grace=2s"]).is(400);
     assert!(long["detail"].as_str().is_some_and(|why| why.contains("--max-ttl")), "{long}");
     let session = server.curl(&["-X", "POST", "/sessions?client=b&ttl=10m"]).is(400);
@@ -43,7 +44,7 @@ fn a_lease_from_before_a_restart_is_over_before_the_next_grant() {
 }
 
 #[test]
-fn who_knows_that_no_holder_is_left_waits_for_nothing() {
+fn grant_at_once_skips_the_hold_off() {
     let mut tokens = vec![];
     for _ in 0..3 {
         let mut server = Server::listen(&["--state", "none", "--grant-at-once"]);

@@ -1,4 +1,4 @@
-//! HTTP/2 by hand, frame by frame: what polite clients never do.
+//! HTTP/2 written by hand, frame by frame, to test the limits on misbehaving clients.
 
 use crate::harness::{Scratch, Server, latchfs};
 use std::io::{ErrorKind, Read as _, Write as _};
@@ -9,7 +9,8 @@ use std::time::Duration;
 /// The number of concurrent streams that the server announces.
 const STREAMS_MAX: usize = 256;
 
-/// Nothing takes so long unless it hangs: a connection without requests ends after 40 s.
+/// Time limit: only a test that hangs takes so long, because a connection without requests ends
+/// after 40 s.
 const LIMIT: Duration = Duration::from_secs(90);
 
 const DATA: u8 = 0;
@@ -23,12 +24,12 @@ const END_STREAM: u8 = 1;
 const ACK: u8 = 1;
 const END_HEADERS: u8 = 4;
 
-/// The code of a stream that may be tried again elsewhere.
+/// The error code `REFUSED_STREAM`: the request may be retried elsewhere.
 const REFUSED_STREAM: [u8; 4] = [0, 0, 0, 7];
-/// `SETTINGS_MAX_CONCURRENT_STREAMS`.
+/// The identifier of `SETTINGS_MAX_CONCURRENT_STREAMS`.
 const MAX_CONCURRENT_STREAMS: [u8; 2] = [0, 3];
 
-/// One frame.
+/// An HTTP/2 frame.
 #[derive(Debug)]
 struct Frame {
     kind: u8,
@@ -37,11 +38,11 @@ struct Frame {
     payload: Vec<u8>,
 }
 
-/// A connection that says what it is told to say.
+/// A connection on which the test sends and receives single frames.
 struct Raw(TcpStream);
 
 impl Raw {
-    /// It begins as HTTP/2 does.
+    /// Opens a connection, and sends the HTTP/2 preface and empty settings.
     #[track_caller]
     fn open(server: &Server) -> Self {
         let address = server.url.strip_prefix("http://").expect("no TLS");
@@ -62,7 +63,7 @@ impl Raw {
         self.0.write_all(&frame).expect("it reads");
     }
 
-    /// The next frame; `None` when the server has ended the connection.
+    /// Reads the next frame; `None` if the server has closed the connection.
     #[track_caller]
     fn hear(&mut self) -> Option<Frame> {
         let mut head = [0; 9];
@@ -80,7 +81,7 @@ impl Raw {
         Some(Frame { kind, flags, stream: number(&head[5..]), payload })
     }
 
-    /// The next frame of a kind; pings are answered meanwhile.
+    /// Reads frames up to the next one of this kind, and answers pings meanwhile.
     #[track_caller]
     fn until(&mut self, kind: u8) -> Option<Frame> {
         loop {
@@ -95,7 +96,8 @@ impl Raw {
     }
 }
 
-/// The head of a POST, without compression: pseudo-headers by their numbers in the table.
+/// Returns the header block of a POST request, with entries of HPACK's static table and literal
+/// values.
 fn post(path: &str) -> Vec<u8> {
     let mut block = vec![0x83, 0x86];
     for (name, value) in [(0x04, path), (0x01, "server")] {
@@ -105,7 +107,8 @@ fn post(path: &str) -> Vec<u8> {
     block
 }
 
-/// Streams beyond the limit are refused; those within it go on, and leave room when they end.
+/// Streams beyond the limit are refused; those within it continue, and free their slots when they
+/// end.
 #[test]
 fn streams_of_one_connection_are_limited() {
     let server = Server::start(&[]);
@@ -138,9 +141,9 @@ fn streams_of_one_connection_are_limited() {
     server.in_line("a", STREAMS_MAX);
 }
 
-/// A body that does not come is waited for 10 s, and then answered with 408.
+/// A body that does not arrive within 10 s is answered with 408.
 #[test]
-fn a_slow_body_is_cut_off() {
+fn slow_body_times_out() {
     let server = Server::start(&[]);
     let mut raw = Raw::open(&server);
     raw.say(HEADERS, END_HEADERS, 1, &post("/locks/a?client=x"));
@@ -151,13 +154,14 @@ fn a_slow_body_is_cut_off() {
     assert_eq!(server.curl(&["/locks/a"]).is(200)["phase"], "free");
 }
 
-/// A head that never ends, a connection that never asks, and one that never begins: all are ended.
+/// A request head that never ends, a connection without requests, and a TLS connection without a
+/// preface: the server closes all of them.
 #[test]
-fn who_never_asks_is_cut_off() {
+fn connection_without_requests_is_closed() {
     let server = Server::start(&[]);
     let mut slow = Raw::open(&server);
     slow.say(HEADERS, END_STREAM, 1, &post("/healthz"));
-    // It answers what it is asked, so only that it never asks shows what it is.
+    // This client answers pings, so only the lack of requests shows that the connection is idle.
     let mut idle = Raw::open(&server);
     let begun = tls_that_never_begins();
     assert!(idle.until(GOAWAY).is_some(), "it is told");
@@ -166,9 +170,9 @@ fn who_never_asks_is_cut_off() {
     begun.ended();
 }
 
-/// A connection that has a request at hand is not idle, however long that takes.
+/// A connection with an open request is not idle, however long the request takes.
 #[test]
-fn who_waits_is_not_cut_off() {
+fn connection_with_a_waiting_request_stays_open() {
     let server = Server::start(&[]);
     server.curl(&["-X", "POST", "/locks/a?client=holder&ttl=1h"]).is(200);
     let two = "--http2-prior-knowledge";
@@ -185,7 +189,7 @@ fn who_waits_is_not_cut_off() {
     assert_eq!(listening.until("granted").data["holder"], "x");
 }
 
-/// A client that agrees on HTTP/2 by TLS, and then says nothing.
+/// A client that negotiates HTTP/2 by TLS, and then sends nothing.
 struct Silent {
     client: std::process::Child,
     _server: Server,
@@ -222,7 +226,7 @@ with context.wrap_socket(plain, server_hostname='127.0.0.1') as s:
 }
 
 impl Silent {
-    /// The server has ended it.
+    /// Checks that the server has closed the connection.
     #[track_caller]
     fn ended(mut self) {
         assert!(self.client.wait().expect("it is our child").success(), "it was not ended");
@@ -231,7 +235,7 @@ impl Silent {
 
 impl Drop for Silent {
     fn drop(&mut self) {
-        // It has ended, unless the test has failed.
+        // The client has already ended, unless the test has failed.
         let _ = self.client.kill();
         let _ = self.client.wait();
     }

@@ -1,11 +1,11 @@
-//! Limits on a client: sending too much, or too slowly.
+//! Limits on HTTP/1.1 clients that send too much, or too slowly.
 
 use crate::harness::Server;
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
 
 #[test]
-fn a_long_body_is_refused() {
+fn long_body_is_refused() {
     let server = Server::start(&[]);
     let body = format!("{{\"note\":\"{}\"}}", "x".repeat(100_000));
     let json = "content-type: application/json";
@@ -29,9 +29,9 @@ fn long_heads_are_refused() {
     assert_eq!(server.curl(&arguments).code, 431);
 }
 
-/// A body that does not come is waited for 10 s, and then answered with 408.
+/// A body that does not arrive within 10 s is answered with 408.
 #[test]
-fn a_slow_body_is_cut_off() {
+fn slow_body_times_out() {
     let server = Server::start(&[]);
     let address = server.url.strip_prefix("http://").expect("no TLS");
     let mut stream = TcpStream::connect(address).expect("it listens");
@@ -42,9 +42,10 @@ fn a_slow_body_is_cut_off() {
     assert!(answer.starts_with("HTTP/1.1 408 "), "{answer}");
 }
 
-/// A head that does not come is waited for 30 s; one that has begun is answered with 408.
+/// A request head that does not arrive within 30 s ends the connection, with a 408 if a part of it
+/// has arrived.
 #[test]
-fn a_slow_head_is_cut_off() {
+fn slow_request_head_times_out() {
     let server = Server::start(&[]);
     let address = server.url.strip_prefix("http://").expect("no TLS");
     let mut silent = TcpStream::connect(address).expect("it listens");

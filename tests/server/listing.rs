@@ -1,4 +1,4 @@
-//! Many locks at once: pages, checks, history, metrics, the document.
+//! Requests about many locks: pages, token checks, history, metrics, and the OpenAPI document.
 
 use crate::harness::Server;
 use serde_json::{Value, json};
@@ -9,7 +9,7 @@ fn names(page: &Value) -> Vec<&str> {
 }
 
 #[test]
-fn pages_of_what_is_held() {
+fn held_locks_are_listed_in_pages() {
     let server = Server::start(&[]);
     assert_eq!(server.curl(&["/locks"]).is(200), json!({ "locks": [], "next": null }));
     for name in ["b", "team/x", "team/y", "team/z", "a"] {
@@ -25,9 +25,9 @@ fn pages_of_what_is_held() {
     server.curl(&["/locks?limit=x"]).is(400);
 }
 
-/// A server that decides alone knows nothing old.
+/// On a single server a stale read is as new as a linearizable one.
 #[test]
-fn what_is_known_here_is_what_is() {
+fn stale_read_of_a_single_server_is_current() {
     let server = Server::start(&[]);
     server.curl(&["-X", "POST", "/locks/team/x?client=a"]).is(200);
     let list = server.curl(&["/locks?consistency=stale&prefix=team/"]).is(200);
@@ -43,7 +43,7 @@ fn what_is_known_here_is_what_is() {
 }
 
 #[test]
-fn a_guarded_thing_asks_whether_a_token_is_current() {
+fn check_tells_whether_a_token_is_current() {
     let server = Server::start(&[]);
     let first = server.curl(&["-X", "POST", "/locks/a?client=x"]).is(200)["token"].clone();
     let checked = server.curl(&["-X", "POST", &format!("/check?name=a&token={first}")]).is(200);
@@ -65,7 +65,7 @@ fn a_guarded_thing_asks_whether_a_token_is_current() {
 }
 
 #[test]
-fn tenures_that_are_over_are_remembered_for_a_while() {
+fn ended_tenures_are_in_the_history() {
     let server = Server::start(&[]);
     server.curl(&["-X", "POST", "/locks/a?client=x"]).is(200);
     server.curl(&["-X", "DELETE", "/locks/a?client=x"]).is(200);
@@ -76,7 +76,7 @@ fn tenures_that_are_over_are_remembered_for_a_while() {
 }
 
 #[test]
-fn metrics_count_what_was_asked() {
+fn metrics_count_requests_and_grants() {
     let server = Server::start(&[]);
     server.curl(&["-X", "POST", "/locks/a?client=x"]).is(200);
     server.curl(&["-X", "POST", "/locks/a?client=y"]).is(409);
@@ -101,7 +101,7 @@ fn metrics_count_what_was_asked() {
     }
     let version = env!("CARGO_PKG_VERSION");
     assert!(metrics.body.contains(&format!("latchfs_build_info{{version=\"{version}\"}} 1")));
-    // Each metric is described once.
+    // Each metric family is described once.
     let heads: Vec<_> = metrics.body.lines().filter(|line| line.starts_with("# TYPE ")).collect();
     let mut once = heads.clone();
     once.sort_unstable();
@@ -111,7 +111,7 @@ fn metrics_count_what_was_asked() {
 
 /// Every path in the document exists, and answers other methods with 405.
 #[test]
-fn the_document_and_the_server_agree() {
+fn document_and_server_agree() {
     let server = Server::start(&[]);
     let document = server.curl(&["/openapi.json"]).is(200);
     assert_eq!(document["openapi"], "3.1.0");
@@ -126,7 +126,7 @@ fn the_document_and_the_server_agree() {
             }
             let reply = server.curl(&["-X", &method.to_ascii_uppercase(), &path]);
             let known = methods.contains_key(method);
-            // The route of steal is the one of a lock with that name, for all but POST.
+            // For all methods but POST, the path of a steal is the path of a lock with that name.
             let known = known || (path.ends_with("/steal") && method != "post");
             assert_eq!(reply.code == 405, !known, "{method} {path}: {reply:?}");
             assert_ne!(reply.code, 404, "{method} {path}");

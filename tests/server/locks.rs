@@ -1,10 +1,11 @@
-//! Any lock: status, acquire, renew, release, steal, by name and token.
+//! The API of a single lock: status, acquire, renew, release, steal, sessions, tokens, and
+//! idempotency keys.
 
 use crate::harness::Server;
 use serde_json::{Value, json};
 
 #[test]
-fn a_lock_from_begin_to_end() {
+fn lock_is_acquired_renewed_released_and_acquired_again() {
     let server = Server::start(&[]);
     let free = server.curl(&["/locks/build"]).is(200);
     assert_eq!((&free["phase"], &free["name"]), (&json!("free"), &json!("build")));
@@ -26,7 +27,7 @@ fn a_lock_from_begin_to_end() {
 }
 
 #[test]
-fn names_have_parts_however_they_are_written() {
+fn percent_encoded_names_are_equivalent() {
     let server = Server::start(&[]);
     for path in ["/locks/team/build", "/locks/team%2Fbuild", "/locks/t%65am/build"] {
         let held = server.curl(&["-X", "POST", &format!("{path}?client=a&reentrant=1")]).is(200);
@@ -44,7 +45,7 @@ fn names_have_parts_however_they_are_written() {
 }
 
 #[test]
-fn a_conflict_says_who_and_for_how_long() {
+fn conflict_names_the_holder_and_when_to_retry() {
     let server = Server::start(&[]);
     let held = server.curl(&["-X", "POST", "/locks/build?client=a"]).is(200);
     let reply = server.curl(&["-X", "POST", "/locks/build?client=b"]);
@@ -59,8 +60,8 @@ fn a_conflict_says_who_and_for_how_long() {
     assert!(reply.header("retry-after").is_some_and(|secs| secs.parse::<u64>().is_ok()));
 }
 
-/// Two programs of one user are two users of a lock: they speak as one client, and the second is
-/// refused, whatever it says but that it means the lease of the first.
+/// Two programs that act for one client exclude each other: the second is refused, unless its
+/// request says that it means the lease of the first.
 #[test]
 fn two_programs_of_one_client_exclude_each_other() {
     let server = Server::start(&[]);
@@ -77,7 +78,8 @@ fn two_programs_of_one_client_exclude_each_other() {
         let renewed = post(means_its_own).is(200);
         assert_eq!((&renewed["token"], &renewed["renewed"]), (&first["token"], &json!(true)));
     }
-    // Two that wait are two in the queue, and one after the other is served.
+    // Two waiting requests have two places in the queue, and are granted the lock one after the
+    // other.
     let path = "/locks/build?client=ci&wait=60s";
     let (one, two) = (server.open(&["-X", "POST", path]), server.open(&["-X", "POST", path]));
     server.in_line("build", 2);
@@ -91,9 +93,9 @@ fn two_programs_of_one_client_exclude_each_other() {
     assert_ne!(tokens[0], tokens[1]);
 }
 
-/// A request that names the session of a lease means that lease.
+/// A request that names the session of a lease renews that lease.
 #[test]
-fn a_session_acquires_again_what_it_holds() {
+fn acquire_with_the_session_of_a_lease_renews_it() {
     let server = Server::start(&[]);
     let [own, other] = ["1", "2"]
         .map(|_| server.curl(&["-X", "POST", "/sessions?client=ci"]).is(201)["session"].clone());
@@ -112,12 +114,12 @@ fn a_session_acquires_again_what_it_holds() {
 }
 
 #[test]
-fn a_token_names_a_tenure() {
+fn token_limits_a_request_to_its_tenure() {
     let server = Server::start(&[]);
     let first = server.curl(&["-X", "POST", "/locks/build?client=a"]).is(200)["token"].clone();
     server.curl(&["-X", "DELETE", "/locks/build?client=a"]).is(200);
     let tag = format!("If-Match: \"{first}\"");
-    // Nobody has it: that tenure is over.
+    // The lock is free, because that tenure is over.
     let gone = server.curl(&["-X", "POST", "-H", &tag, "/locks/build?client=a"]).is(410);
     assert_eq!(gone["kind"], "E_LOCK_EXPIRED");
     let second = server.curl(&["-X", "POST", "/locks/build?client=a"]).is(200)["token"].clone();
@@ -134,9 +136,10 @@ fn a_token_names_a_tenure() {
     server.curl(&["-X", "DELETE", &format!("/locks/build?client=a&token={second}")]).is(200);
 }
 
-/// A client gives a release up, and acquires the lock again before that release arrives.
+/// A client gives up waiting for the response to a release, and acquires the lock again before that
+/// release arrives.
 #[test]
-fn a_late_release_does_not_end_what_was_acquired_again() {
+fn late_release_does_not_end_a_later_acquisition() {
     let server = Server::start(&[]);
     let session = server.curl(&["-X", "POST", "/sessions?client=a"]).is(201)["session"].clone();
     let acquire = format!("/locks/build?client=a&session={session}");
@@ -158,7 +161,7 @@ fn a_late_release_does_not_end_what_was_acquired_again() {
 }
 
 #[test]
-fn a_renewal_changes_only_what_it_says() {
+fn renewal_changes_only_the_options_that_it_names() {
     let server = Server::start(&[]);
     server.curl(&["-X", "PATCH", "/locks/build?client=a"]).is(403);
     server.curl(&["-X", "POST", "/locks/build?client=a&ttl=60s&grace=7s&note=why"]).is(200);
@@ -170,7 +173,7 @@ fn a_renewal_changes_only_what_it_says() {
 }
 
 #[test]
-fn options_come_in_a_query_a_form_or_json() {
+fn options_are_read_from_query_form_and_json() {
     let server = Server::start(&[]);
     let held = server.curl(&["-d", "client=a&ttl=60s", "/locks/form"]).is(200);
     assert_eq!(held["ttl_ms"], 60_000);
@@ -192,11 +195,11 @@ fn options_come_in_a_query_a_form_or_json() {
 }
 
 #[test]
-fn a_repeated_request_has_one_effect() {
+fn repeated_request_has_one_effect() {
     let server = Server::start(&[]);
     let key = "Idempotency-Key: 0c1f";
     let first = server.curl(&["-X", "POST", "-H", key, "/locks/build?client=a"]).is(200);
-    // Without the key this is refused: the client has it.
+    // Without the key the request is refused, because the client already holds the lock.
     server.curl(&["-X", "POST", "/locks/build?client=a"]).is(409);
     let again = server.curl(&["-X", "POST", "-H", key, "/locks/build?client=a"]);
     assert_eq!(again.header("idempotent-replayed"), Some("true"));
@@ -209,12 +212,12 @@ fn a_repeated_request_has_one_effect() {
     let others = server.curl(&["-X", "POST", "/locks/build?client=b"]).is(200);
     let again = server.curl(&["-X", "DELETE", "-H", free, "/locks/build?client=a"]).is(200);
     assert_eq!((&again["released"], &again["current"]["holder"]), (&json!(true), &json!("b")));
-    // The tenure of the first answer is over, and another's has begun.
+    // The tenure of the first response is over, and another client holds the lock.
     let again = server.curl(&["-X", "POST", "-H", key, "/locks/build?client=a"]).is(200);
     same_but_for_the_milliseconds(&first, &again);
     let current = &again["current"];
     assert_eq!((&current["holder"], &current["token"]), (&json!("b"), &others["token"]));
-    // In a body as well, and by another client it is another request.
+    // Options in the body count like those in the query; another client makes it another request.
     let body = "client=a";
     server.curl(&["-H", key, "-d", body, "/locks/build"]).is(200);
     server.curl(&["-X", "POST", "-H", key, "/locks/build?client=b"]).is(422);
@@ -222,10 +225,10 @@ fn a_repeated_request_has_one_effect() {
     server.curl(&["-X", "POST", "-H", &long, "/locks/build?client=a"]).is(400);
 }
 
-/// A repeat that comes after the tenure has expired, while another client holds the lock, is told
-/// the first answer, marked as a replay, and apart from it who holds the lock now.
+/// A repeat that arrives after the tenure has expired, while another client holds the lock, gets
+/// the first response, marked as a replay, and beside it the current holder.
 #[test]
-fn a_repeat_after_the_tenure_tells_the_first_answer() {
+fn repeat_after_the_tenure_gets_the_first_response() {
     let server = Server::start(&[]);
     let key = "Idempotency-Key: 0c1f";
     let ask = ["-X", "POST", "-H", key, "/locks/build?client=a&ttl=1s&grace=0s"];
@@ -237,14 +240,14 @@ fn a_repeat_after_the_tenure_tells_the_first_answer() {
     assert_eq!(again.header("idempotent-replayed"), Some("true"));
     let current = &again.json()["current"];
     assert_eq!((&current["holder"], &current["token"]), (&json!("b"), &others["token"]));
-    // The holder goes on to hold, and is answered at once.
+    // The current holder keeps the lock, and the server responds at once.
     let status = server.curl(&["--max-time", "1", "/locks/build"]).is(200);
     assert_eq!((&status["holder"], &status["token"]), (&json!("b"), &others["token"]));
 }
 
-/// A session and a steal are replayed as they were first answered, too.
+/// Opening a session, and acquiring a lock with it, are replayed with the first response, too.
 #[test]
-fn a_repeat_opens_no_second_session() {
+fn repeat_opens_no_second_session() {
     let server = Server::start(&[]);
     let ask = ["-X", "POST", "-H", "Idempotency-Key: 1", "/sessions?client=a&ttl=1m"];
     let first = server.curl(&ask).is(201);
@@ -263,8 +266,9 @@ fn a_repeat_opens_no_second_session() {
     assert_eq!(again["current"]["phase"], "free");
 }
 
-/// A replay says what the first answer said. Both read the wall clock when they are written. The
-/// first answer counts the time left from then, the replay from when the request was carried out.
+/// Checks that a replay equals the first response, except for times. Both read the wall clock when
+/// they are written. The first response counts the remaining time from then, the replay from the
+/// time when the request was executed.
 #[track_caller]
 fn same_but_for_the_milliseconds(first: &Value, again: &Value) {
     let close = |key: &str| {
@@ -281,7 +285,7 @@ fn same_but_for_the_milliseconds(first: &Value, again: &Value) {
 }
 
 #[test]
-fn who_steals_says_why_and_waits_a_moment() {
+fn steal_needs_a_reason_and_begins_after_a_delay() {
     let server = Server::start(&[]);
     let mut events = server.events(&["/events?prefix=team/"]);
     let held = server.curl(&["-X", "POST", "/locks/team/build?client=a"]).is(200);
@@ -295,7 +299,7 @@ fn who_steals_says_why_and_waits_a_moment() {
     assert_eq!(refused["reason"], "steal_grace");
     let told = events.until("stolen");
     assert_eq!((&told.data["by"], &told.data["reason"]), (&json!("b"), &json!("host died")));
-    // A lock of that name is another thing, and can be had.
+    // A lock whose name ends in `/steal` is unrelated to a steal, and can be acquired.
     let lock = server.curl(&["-X", "PUT", "/locks/team/steal?client=c"]).is(200);
     assert_eq!(lock["name"], "team/steal");
     let path = "/locks/team%2Fsteal?client=c&reentrant=1";

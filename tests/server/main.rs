@@ -1,8 +1,9 @@
-//! The HTTP server as clients meet it: the real program, real connections, curl.
+//! Tests of the HTTP server from the outside: the real program, real connections, curl.
 //!
-//! Each test has a server of its own, so that they run side by side.
+//! Each test starts a server of its own, so that tests run in parallel.
 
-/// Whether the servers keep all in a log. See tests/durable, which has these tests, too.
+/// Whether the servers keep their state in a log on disk. The suite tests/durable runs these tests
+/// with `true`.
 pub(crate) const DURABLE: bool = false;
 
 mod fuzz;

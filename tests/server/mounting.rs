@@ -1,4 +1,4 @@
-//! A mount that serves: what is made as a file is seen over HTTP, and the other way round.
+//! A mount that also serves HTTP: locks created as files are visible over HTTP, and vice versa.
 
 use crate::harness::{LATCHFS, Scratch, Server};
 use std::fs;

@@ -1,10 +1,10 @@
-//! Nodes of one cluster on loopback, and what each shows of all: how they stand, how long their
-//! disks take.
+//! Two nodes of one cluster on loopback, and the status that they report: roles, lag, elections,
+//! and fsync latency.
 
 use crate::harness::{Scratch, Server, eventually, latchfs};
 use serde_json::Value;
 
-/// One that leads, and one that learns.
+/// A cluster of a leader and a learner.
 pub(crate) struct Nodes {
     pub(crate) leader: Server,
     pub(crate) learner: Server,
@@ -42,23 +42,23 @@ impl Nodes {
         nodes
     }
 
-    /// How they stand, as the leader says.
+    /// Returns the cluster status that the leader reports.
     #[track_caller]
     pub(crate) fn status(&self) -> Value {
         self.leader.curl(&["/cluster"]).is(200)
     }
 }
 
-/// The value of a line of metrics, by all of it that comes before.
+/// Returns the value of a metric, by its name with labels.
 #[track_caller]
 fn metric(page: &str, name: &str) -> String {
     let line = page.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
     line.unwrap_or_else(|| panic!("no {name} in {page}")).to_owned()
 }
 
-/// How long the disk of each node takes is told by itself, and by those that ask it.
+/// The fsync latency of each node is in its own metrics, and in the cluster status of every node.
 #[test]
-fn syncs_are_timed() {
+fn fsync_latency_is_reported() {
     let nodes = Nodes::start();
     nodes.leader.curl(&["-X", "POST", "/locks/a?client=x"]).is(200);
     for server in [&nodes.leader, &nodes.learner] {
@@ -67,7 +67,7 @@ fn syncs_are_timed() {
         let most = metric(&page, "latchfs_log_sync_seconds_bucket{le=\"+Inf\"}");
         assert!(count > 0 && most == count.to_string(), "{page}");
         assert!(page.contains("latchfs_log_sync_seconds_bucket{le=\"0.00005\"} "), "{page}");
-        // As it was before there were finer bounds.
+        // The bounds of other histograms, which must not change with those of fsync.
         assert!(page.contains("latchfs_hold_seconds_bucket{le=\"0.001\"} "), "{page}");
         assert!(page.contains("latchfs_hold_seconds_bucket{le=\"43200.000\"} "), "{page}");
         let said = server.curl(&["/cluster"]).is(200);
@@ -81,9 +81,10 @@ fn syncs_are_timed() {
     assert!(code == Some(0) && said.contains("  SYNC ") && said.contains("ms  now\n"), "{said}");
 }
 
-/// How far others are behind, and what was elected: with others and without, also after a change.
+/// Lag and elections are reported in status and metrics, by leader and learner, also when a node
+/// fails.
 #[test]
-fn lag_and_elections_are_counted() {
+fn lag_and_elections_are_reported() {
     let mut nodes = Nodes::start();
     let said = nodes.status();
     let id = said["nodes"][1]["id"].clone();
@@ -99,12 +100,12 @@ fn lag_and_elections_are_counted() {
     );
     metric(&page, &heard);
     metric(&page, "latchfs_cluster_elected_seconds");
-    // One that follows knows its own.
+    // A follower knows only its own lag.
     let page = nodes.learner.curl(&["/metrics"]).body;
     metric(&page, &lag);
     assert!(!page.contains("latchfs_cluster_heard_seconds"), "{page}");
     assert_eq!(metric(&page, "latchfs_cluster_votes"), "0");
-    // A node that is down lags behind by all entries that follow.
+    // The lag of a node that is down grows with each new entry.
     nodes.learner.signal(libc::SIGKILL);
     nodes.learner.wait();
     for number in 0..5 {
@@ -121,7 +122,7 @@ fn lag_and_elections_are_counted() {
     assert!(said.contains("has seen 1 election since its start"), "{said}");
 }
 
-/// Returns doctor's findings about the cluster: the level, what it says, the mend.
+/// Returns doctor's findings about the cluster: level, text and advice of each.
 #[track_caller]
 fn doctor(url: &str) -> Vec<(String, String, String)> {
     let (_, said) = latchfs(&["doctor", "--json", "--server", url]);
@@ -130,12 +131,12 @@ fn doctor(url: &str) -> Vec<(String, String, String)> {
     let findings = found["findings"].as_array().expect("a list").iter();
     let ours = findings.filter(|finding| finding["check"] == "cluster");
     let ours = ours.map(|one| (text(one, "level"), text(one, "says"), text(one, "mend")));
-    // On a machine that does much else the disk may really be slow.
+    // The disk of a busy test machine may really be slow.
     ours.filter(|(_, says, _)| !says.starts_with("the disk of node")).collect()
 }
 
 #[test]
-fn doctor_says_what_is_wrong_with_nodes() {
+fn doctor_finds_problems_of_nodes() {
     let mut nodes = Nodes::start();
     let (leader, learner) = (nodes.leader.url.clone(), nodes.learner.url.clone());
     for url in [leader.clone(), format!("{learner},{leader}")] {
@@ -152,14 +153,14 @@ fn doctor_says_what_is_wrong_with_nodes() {
     nodes.learner.signal(libc::SIGKILL);
     nodes.learner.wait();
     let found = eventually("it is missed", || {
-        // The first does not answer, and the second does.
+        // The first server does not answer, and the second does.
         let found = doctor(&format!("{learner},{leader}"));
         (found.len() == 3).then_some(found)
     });
     assert!(found[0].1.contains("1 of 2 voters answer"), "{found:?}");
     assert!(found[1].1.contains("does not answer"), "{found:?}");
     assert!(found[1].2.contains(&format!("cluster remove {id} ")), "{found:?}");
-    // A server that is no node has nothing to say of any.
+    // For a server that is no cluster node, doctor has no findings about nodes.
     let server = Server::listen(&["--state", "none", "--grant-at-once"]);
     assert_eq!(doctor(&server.url), []);
 }

@@ -1,5 +1,5 @@
-//! The page in a real browser: live, counting down, searched, stealing, and without contact.
-//! Pictures of it are kept beside the programs under test.
+//! The status page in a real browser: live updates, countdowns, search, steal, and a lost
+//! connection. Screenshots are stored in the target directory.
 
 use crate::harness::{LATCHFS, Scratch, Server};
 use crate::nodes::Nodes;
@@ -10,16 +10,16 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Stdio};
 
-/// No step takes so long unless it hangs; a browser on a loaded machine needs some air.
+/// Time limit in seconds: only a script that hangs takes so long, even on a loaded machine.
 const LIMIT: &str = "180";
 
-/// The directory of what `contrib/test` built.
+/// Returns the target directory, in which `contrib/test` installs its tools.
 fn target() -> PathBuf {
     let profile = Path::new(LATCHFS).parent().and_then(Path::parent);
     profile.expect("the program lies in the target directory").to_owned()
 }
 
-/// The script in the browser.
+/// A running script that controls a browser.
 struct Browser {
     child: Child,
     out: BufReader<ChildStdout>,
@@ -45,7 +45,8 @@ impl Browser {
         Self { child, out }
     }
 
-    /// The next step that the script has done, or asks for; fails if it has failed.
+    /// Waits for the next step that the script has done or requests; fails if the script has
+    /// failed.
     fn step(&mut self) -> String {
         let mut line = String::new();
         self.out.read_line(&mut line).expect("text");
@@ -75,7 +76,7 @@ impl Drop for Browser {
 }
 
 #[test]
-fn what_people_see() {
+fn page_works_in_a_browser() {
     let server = Server::start(&[]);
     let url = server.url.clone();
     let address = url.strip_prefix("http://").expect("no TLS").to_owned();
@@ -93,9 +94,9 @@ fn what_people_see() {
     }
 }
 
-/// A node shows all of them, and which of them does not answer.
+/// The page of a node shows all nodes, and which of them does not answer.
 #[test]
-fn a_node_shows_the_others() {
+fn page_of_a_node_shows_all_nodes() {
     let mut nodes = Nodes::start();
     let mut browser = Browser::start(&nodes.leader.url, "nodes");
     browser.until("kill");
@@ -110,7 +111,7 @@ fn a_node_shows_the_others() {
 }
 
 #[test]
-fn who_has_a_token_sees_its_locks() {
+fn page_accepts_a_token() {
     let scratch = Scratch::new();
     let path = scratch.path().join("tokens.toml");
     let tokens = "[[token]]\nname = \"laptop1\"\nsecret = \"the secret of laptop1\"\n\
@@ -121,9 +122,9 @@ fn who_has_a_token_sees_its_locks() {
     Browser::start(&server.url, "tokens").until("done");
 }
 
-/// Nothing from elsewhere, nothing that is not the page's own.
+/// The page's policy forbids foreign resources and inline code, and the page needs none.
 #[test]
-fn the_page_lets_nothing_else_in() {
+fn page_has_a_strict_content_security_policy() {
     let server = Server::start(&[]);
     let page = server.curl(&["/"]);
     assert_eq!(page.code, 200);

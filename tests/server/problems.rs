@@ -4,11 +4,11 @@ use crate::harness::Server;
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
 
-/// Sends bytes as they are, and gives what comes back.
+/// Sends raw bytes, and returns the response.
 fn raw(server: &Server, bytes: &[u8], close: bool) -> String {
     let address = server.url.strip_prefix("http://").expect("no TLS");
     let mut stream = TcpStream::connect(address).expect("it listens");
-    // The server may have closed already.
+    // The server may have closed the connection already.
     let _ = stream.write_all(bytes);
     if close {
         let _ = stream.shutdown(std::net::Shutdown::Write);
@@ -37,7 +37,7 @@ fn garbage_is_refused() {
 }
 
 #[test]
-fn odd_requests_are_told_what_is_wrong() {
+fn odd_requests_get_fitting_status_codes() {
     let server = Server::start(&[]);
     let status = |line: &str| {
         let request = format!("{line} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n");

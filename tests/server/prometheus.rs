@@ -1,5 +1,5 @@
-//! The rules of `contrib/prometheus` and the dashboard of `contrib/grafana`, on a real Prometheus
-//! that watches a real server, and two nodes of a cluster.
+//! The rules of `contrib/prometheus` and the dashboard of `contrib/grafana`, evaluated by a real
+//! Prometheus that scrapes a server and two cluster nodes.
 
 use crate::harness::{Scratch, Server, eventually};
 use crate::nodes::Nodes;
@@ -19,7 +19,7 @@ fn rules_file() -> PathBuf {
     contrib("prometheus/latchfs.rules.yml")
 }
 
-/// A Prometheus that watches servers.
+/// A running Prometheus that scrapes servers.
 struct Prometheus {
     child: Child,
     url: String,
@@ -41,7 +41,7 @@ impl Prometheus {
         );
         let path = scratch.path().join("prometheus.yml");
         fs::write(&path, config).expect("ours");
-        // It can't be told to find a free port by itself.
+        // Prometheus can't choose a free port itself.
         let port = TcpListener::bind("127.0.0.1:0").and_then(|free| free.local_addr());
         let address = port.expect("loopback").to_string();
         let log = fs::File::create(scratch.path().join("log")).expect("ours");
@@ -54,7 +54,7 @@ impl Prometheus {
         Self { child, url: format!("http://{address}"), scratch }
     }
 
-    /// Returns an answer of its API.
+    /// Returns a response of the Prometheus API.
     fn api(&self, path: &str, query: &str) -> Option<Value> {
         let mut command = Command::new("curl");
         command.args(["-sS", "--max-time", "20", "-G", "--data-urlencode"]);
@@ -62,7 +62,7 @@ impl Prometheus {
         serde_json::from_slice(&command.output().expect("curl is there").stdout).ok()
     }
 
-    /// Waits until an expression has a result; one that can't be evaluated fails.
+    /// Waits until an expression has a result; an invalid expression fails.
     #[track_caller]
     fn result(&self, expression: &str) -> Value {
         eventually(expression, || {
@@ -85,7 +85,7 @@ impl Drop for Prometheus {
     }
 }
 
-/// Something of everything that is counted.
+/// Starts a server, and causes something of everything that its metrics count.
 fn a_busy_server() -> Server {
     let server = Server::start(&[]);
     let post = |path: &str| server.curl(&["-X", "POST", path]);
@@ -99,7 +99,7 @@ fn a_busy_server() -> Server {
     server
 }
 
-/// Every expression in a piece of JSON.
+/// Collects every expression in a piece of JSON.
 fn expressions(value: &Value, found: &mut Vec<String>) {
     match value {
         Value::Object(fields) => {
@@ -119,7 +119,7 @@ fn filled_in(expression: &str) -> String {
     filled
 }
 
-/// The metrics that an expression names.
+/// Returns the metrics that an expression names.
 fn metrics_in(expression: &str) -> impl Iterator<Item = &str> {
     let words = expression.split(|c: char| !c.is_ascii_alphanumeric() && c != '_' && c != ':');
     words.filter(|word| word.starts_with("latchfs_"))
@@ -148,20 +148,20 @@ fn rules_and_metrics_are_well_formed() {
 }
 
 #[test]
-fn the_dashboard_and_the_rules_show_what_is_counted() {
+fn dashboard_and_rules_use_existing_metrics() {
     let server = a_busy_server();
     let nodes = Nodes::start();
     let servers = [&server, &nodes.leader, &nodes.learner];
     let prometheus = Prometheus::watching(&servers);
-    // A rate needs two samples of each.
+    // A rate needs at least two samples of each series.
     prometheus.result("count(count_over_time(latchfs_locks[1m]) > 2) == 3");
-    // And how long something took is known where it was done since the first.
+    // Latencies need an operation after the first sample.
     nodes.leader.curl(&["-X", "POST", "/locks/a?client=x"]).is(200);
     let dashboard = fs::read_to_string(contrib("grafana/latchfs.json")).expect("it is there");
     let mut shown = Vec::new();
     expressions(&serde_json::from_str(&dashboard).expect("JSON"), &mut shown);
     assert!(shown.len() > 10, "{shown:?}");
-    // Each panel has something to show.
+    // Each panel has data.
     let shown: Vec<_> = shown.iter().map(|expression| filled_in(expression)).collect();
     for expression in &shown {
         prometheus.result(expression);
@@ -188,7 +188,7 @@ fn the_dashboard_and_the_rules_show_what_is_counted() {
             assert!(known.contains(name), "{name} of '{expression}' is not on /metrics");
         }
     }
-    // And what happens is told: somebody takes a lock.
+    // A steal causes an alert.
     server.curl(&["-X", "POST", "/locks/a/steal?client=z&reason=test"]).is(200);
     let fires = eventually("the theft is an alert", || {
         let alerts = prometheus.api("alerts", "")?["data"]["alerts"].as_array()?.clone();

@@ -1,12 +1,13 @@
-//! The seed's three calls and its timeline, word for word.
+//! The single-lock API: the requests, responses and timeline of its original specification (the
+//! seed), word for word.
 
 use crate::harness::Server;
 use serde_json::json;
 
-/// t=0 acquire, t=10 and t=20 renew, t=50 grace, t=52 refused, t=56 granted to another: with the
-/// server's own events as the clock.
+/// The timeline of the specification: t=0 acquire, t=10 and t=20 renew, t=50 grace, t=52 refused,
+/// t=56 granted to another client. The server's own events serve as the clock.
 #[test]
-fn the_timeline() {
+fn timeline_of_the_specification() {
     let server = Server::start(&["--grace", "3s"]);
     let mut events = server.events(&["/events"]);
     for turn in 0..3 {
@@ -15,7 +16,7 @@ fn the_timeline() {
         assert!(held["expires_at"].as_str().is_some_and(|at| at.ends_with('Z')), "{held}");
         assert_eq!(events.event().kind, if turn == 0 { "granted" } else { "renewed" });
     }
-    // The lid is closed.
+    // The laptop goes to sleep: no more renewals.
     events.until("expired");
     let refused = server.curl(&["-X", "POST", "/lock?client=laptop2"]).is(409);
     assert_eq!(refused["message"], "grace period active");
@@ -26,7 +27,7 @@ fn the_timeline() {
 }
 
 #[test]
-fn within_grace_the_previous_holder_may_come_back() {
+fn holder_may_renew_within_grace() {
     let server = Server::start(&["--grace", "10s"]);
     let mut events = server.events(&["/events"]);
     server.curl(&["-X", "POST", "/lock?client=laptop1&ttl=1s"]).is(200);
@@ -38,7 +39,7 @@ fn within_grace_the_previous_holder_may_come_back() {
 }
 
 #[test]
-fn a_lock_that_is_held_is_refused() {
+fn held_lock_is_refused() {
     let server = Server::start(&[]);
     server.curl(&["-X", "POST", "/lock?client=laptop1"]).is(200);
     let refused = server.curl(&["-X", "POST", "/lock?client=laptop2"]).is(409);
@@ -47,7 +48,7 @@ fn a_lock_that_is_held_is_refused() {
 }
 
 #[test]
-fn only_its_holder_releases_it() {
+fn only_the_holder_can_release() {
     let server = Server::start(&[]);
     server.curl(&["-X", "DELETE", "/lock?client=laptop1"]).is(403);
     server.curl(&["-X", "POST", "/lock?client=laptop1"]).is(200);
@@ -57,7 +58,7 @@ fn only_its_holder_releases_it() {
 }
 
 #[test]
-fn a_status_has_the_seeds_fields_and_no_others() {
+fn status_has_the_specified_fields_only() {
     let server = Server::start(&[]);
     let free = server.curl(&["/lock"]);
     assert_eq!(free.is(200), json!({ "holder": "", "is_expired": true }));
@@ -71,9 +72,9 @@ fn a_status_has_the_seeds_fields_and_no_others() {
     assert_eq!(status["expires_at"], held["expires_at"]);
 }
 
-/// 30 s and 5 s, unless one says otherwise.
+/// The ttl is 30 s and the grace period 5 s by default.
 #[test]
-fn the_defaults() {
+fn default_ttl_and_grace() {
     let server = Server::start(&[]);
     server.curl(&["-X", "POST", "/lock?client=laptop1"]).is(200);
     let whole = server.curl(&["/locks/default"]).is(200);
@@ -83,7 +84,7 @@ fn the_defaults() {
 }
 
 #[test]
-fn what_is_missing_or_wrong_is_told() {
+fn invalid_requests_are_explained() {
     let server = Server::start(&[]);
     let no_client = server.curl(&["-X", "POST", "/lock"]).is(400);
     assert_eq!(no_client["kind"], "E_INVALID");

@@ -2,7 +2,8 @@
 
 use crate::harness::{Scratch, Server, latchfs};
 
-/// Runs it, and gives what it says; the system's numbers are not for people.
+/// Runs the program, checks its exit code, and returns its output, which must not contain numbers
+/// of OS errors.
 #[track_caller]
 fn said(code: i32, arguments: &[&str]) -> String {
     let (ended, said) = latchfs(arguments);
@@ -12,7 +13,7 @@ fn said(code: i32, arguments: &[&str]) -> String {
 }
 
 #[test]
-fn an_address_that_is_none() {
+fn invalid_address_is_explained() {
     for (address, next) in [
         ("nonsense", "write it like 127.0.0.1:8080"),
         ("localhost:8080", "write 127.0.0.1:8080"),
@@ -27,7 +28,7 @@ fn an_address_that_is_none() {
 }
 
 #[test]
-fn an_address_that_is_taken() {
+fn address_in_use_is_explained() {
     let server = Server::start(&[]);
     let address = server.url.strip_prefix("http://").expect("no TLS");
     let taken = said(69, &["serve", "--state", "none", "--grant-at-once", "--listen", address]);
@@ -36,7 +37,7 @@ fn an_address_that_is_taken() {
 }
 
 #[test]
-fn a_server_that_is_not_there() {
+fn unreachable_server_is_explained() {
     let gone = {
         let mut server = Server::start(&[]);
         server.signal(libc::SIGTERM);
@@ -48,7 +49,7 @@ fn a_server_that_is_not_there() {
 }
 
 #[test]
-fn files_that_are_not_there() {
+fn missing_files_are_explained() {
     let scratch = Scratch::new();
     let none = scratch.path().join("none").display().to_string();
     let tokens = said(69, &["serve", "--state", "none", "--grant-at-once", "--tokens", &none]);
@@ -61,7 +62,7 @@ fn files_that_are_not_there() {
 }
 
 #[test]
-fn a_name_that_is_none() {
+fn invalid_lock_name_is_explained() {
     let server = Server::start(&[]);
     for (name, next) in [
         ("a//b", "write one slash between parts"),

@@ -1,10 +1,11 @@
-//! Sessions: one call keeps all alive, says what was taken, and their end gives all back.
+//! Sessions: one keep-alive renews all leases and reports lost ones, and the end of a session
+//! releases all its locks.
 
 use crate::harness::Server;
 use serde_json::json;
 
 #[test]
-fn one_call_keeps_all_alive() {
+fn keep_alive_renews_all_leases_and_reports_losses() {
     let server = Server::start(&[]);
     let opened = server.curl(&["-X", "POST", "/sessions?client=a&ttl=2s&grace=1s"]).is(201);
     let id = opened["session"].as_u64().expect("an id");
@@ -22,13 +23,13 @@ fn one_call_keeps_all_alive() {
     server.curl(&["-X", "POST", "/locks/one/steal?client=b&reason=now"]).is(200);
     let kept = server.curl(&["-X", "POST", &format!("/sessions/{id}/keepalive")]).is(200);
     assert_eq!(kept["lost"], json!([{ "name": "one", "token": tokens[0] }]));
-    // It is said once.
+    // Each loss is reported once.
     let kept = server.curl(&["-X", "POST", &format!("/sessions/{id}/keepalive")]).is(200);
     assert_eq!(kept["lost"], json!([]));
 }
 
 #[test]
-fn its_end_gives_all_back() {
+fn ended_session_releases_all_locks() {
     let server = Server::start(&[]);
     let opened = server.curl(&["-X", "POST", "/sessions?client=a"]).is(201);
     let id = &opened["session"];
@@ -45,7 +46,7 @@ fn its_end_gives_all_back() {
 }
 
 #[test]
-fn an_expired_one_puts_all_in_grace() {
+fn expired_session_puts_its_locks_in_grace() {
     let server = Server::start(&[]);
     let mut events = server.events(&["/events"]);
     let opened = server.curl(&["-X", "POST", "/sessions?client=a&ttl=1s&grace=20s"]).is(201);
@@ -56,7 +57,7 @@ fn an_expired_one_puts_all_in_grace() {
     let refused = server.curl(&["-X", "POST", "/locks/one?client=b"]).is(409);
     assert_eq!(refused["reason"], "grace");
     server.curl(&["-X", "POST", &format!("/sessions/{id}/keepalive")]).is(410);
-    // Another program of the client does not take it back by chance.
+    // Another program of the same client can't take the lock by accident.
     let refused = server.curl(&["-X", "POST", "/locks/one?client=a"]).is(409);
     assert_eq!(refused["reason"], "own");
     let detail = refused["detail"].as_str().expect("a sentence");
@@ -66,7 +67,7 @@ fn an_expired_one_puts_all_in_grace() {
 }
 
 #[test]
-fn waiting_for_a_session() {
+fn waiting_request_gets_the_lock_for_its_session() {
     let server = Server::start(&[]);
     server.curl(&["-X", "POST", "/locks/one?client=b"]).is(200);
     let id = server.curl(&["-X", "POST", "/sessions?client=a"]).is(201)["session"].clone();
@@ -86,7 +87,7 @@ fn waiting_for_a_session() {
 }
 
 #[test]
-fn ids_are_numbers() {
+fn invalid_session_ids_are_refused() {
     let server = Server::start(&[]);
     server.curl(&["/sessions/x"]).is(400);
     server.curl(&["/sessions/0"]).is(400);

@@ -1,5 +1,5 @@
-//! Several servers for one client: the first may be dead, or frozen; one of another engine is not
-//! taken for ours.
+//! A client with several server URLs: failover from a dead or hanging server, and never to a server
+//! with other locks.
 
 use crate::harness::{Server, latchfs};
 use std::net::TcpListener;
@@ -14,7 +14,7 @@ fn acquire(servers: &str, name: &str) -> (Option<i32>, String) {
 }
 
 #[test]
-fn the_first_is_dead() {
+fn client_fails_over_from_a_dead_server() {
     let server = Server::start(&[]);
     let servers = format!("{},{}", dead(), server.url);
     let (code, said) = acquire(&servers, "build");
@@ -23,7 +23,7 @@ fn the_first_is_dead() {
 }
 
 #[test]
-fn the_first_is_frozen() {
+fn client_fails_over_from_a_hanging_server() {
     let (frozen, server) = (Server::start(&[]), Server::start(&[]));
     frozen.signal(libc::SIGSTOP);
     let servers = format!("{},{}", frozen.url, server.url);
@@ -35,7 +35,7 @@ fn the_first_is_frozen() {
 }
 
 #[test]
-fn nobody_is_there() {
+fn no_server_is_reachable() {
     let servers = format!("{},{}", dead(), dead());
     let (code, said) = acquire(&servers, "build");
     assert_eq!(code, Some(69), "{said}");
@@ -43,10 +43,10 @@ fn nobody_is_there() {
     assert_eq!(code, Some(64), "{said}");
 }
 
-/// `run` holds a lock on the first. When that dies, the second, which knows nothing of the lock,
-/// must not be asked in its place: the command ends, and nothing is held there.
+/// `run` holds a lock on the first server. When that dies, the client must not fail over to the
+/// second, which knows nothing of the lock: the command ends, and nothing is held on the second.
 #[test]
-fn another_engine_is_no_replacement() {
+fn client_does_not_fail_over_to_another_engine() {
     let (first, second) = (Server::start(&[]), Server::start(&[]));
     let servers = format!("{},{}", first.url, second.url);
     let script = format!("kill -9 {}; sleep 600", first.pid());

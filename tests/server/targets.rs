@@ -1,11 +1,11 @@
-//! Which mount or server a command speaks to when `LATCHFS_SERVER` is set as well.
+//! The mount or server that a command uses if `LATCHFS_SERVER` is set as well.
 
 use crate::harness::{LATCHFS, Scratch, Server};
 use crate::support::{Output, run};
 use std::path::PathBuf;
 use std::process::Command;
 
-/// A mount in the background, with an engine of its own.
+/// A mount in the background, with its own lock state.
 struct Mount(Scratch);
 
 impl Mount {
@@ -21,8 +21,8 @@ impl Mount {
         self.0.path().join("fst")
     }
 
-    /// A command beside the mount point, with `LATCHFS_SERVER` as given, or without it if that is
-    /// empty.
+    /// Runs a command in the parent directory of the mount point, with `LATCHFS_SERVER` set to
+    /// `server`, or without that variable if `server` is empty.
     fn command(&self, server: &str, args: &[&str]) -> Output {
         let mut command = Command::new(LATCHFS);
         command.args(args).current_dir(self.0.path());
@@ -40,9 +40,9 @@ impl Drop for Mount {
     }
 }
 
-/// `run --dir` and a path below a mount mean that mount: `fst/job` is held, so nothing runs.
+/// `run --dir` and a path below a mount select that mount: `fst/job` is held, so nothing runs.
 #[test]
-fn the_command_line_comes_before_the_environment() {
+fn command_line_takes_precedence_over_the_environment() {
     let (server, mount) = (Server::start(&[]), Mount::new());
     mount.command("", &["acquire", "job", "--dir", "fst"]).ok();
     let run_job = |target: &[&str]| {
@@ -53,15 +53,15 @@ fn the_command_line_comes_before_the_environment() {
     run_job(&["fst/job"]).exits(75);
     run_job(&["./fst/job"]).exits(75);
     assert!(!mount.0.path().join("ran").exists());
-    // A bare name outside of all mounts is the server's, where the lock is free.
+    // A bare name outside of all mounts selects the server, where the lock is free.
     run_job(&["job"]).ok();
     let both = mount.command("", &["status", "job", "--dir", "fst", "--server", &server.url]);
     assert!(both.exits(64).contains("cannot be used with"));
 }
 
-/// Inside a mount a name is that mount's, and so is it under `LATCHFS_DIR`.
+/// Inside a mount, and with `LATCHFS_DIR`, a name selects that mount.
 #[test]
-fn a_mount_that_is_named_or_stood_in_comes_before_the_servers_variable() {
+fn mount_takes_precedence_over_the_server_variable() {
     let (server, mount) = (Server::start(&[]), Mount::new());
     mount.command("", &["acquire", "job", "--dir", "fst"]).ok();
     let mut inside = Command::new(LATCHFS);
@@ -74,9 +74,10 @@ fn a_mount_that_is_named_or_stood_in_comes_before_the_servers_variable() {
     assert!(told.contains("--server URL"), "{told}");
 }
 
-/// A command that runs under a server's lock finds that server, whatever mount was exported.
+/// A command that runs under the lock of a server finds that server, even if `LATCHFS_DIR` is
+/// exported.
 #[test]
-fn a_command_under_a_lock_finds_where_the_lock_is() {
+fn command_under_a_lock_finds_the_server_of_the_lock() {
     let (server, mount) = (Server::start(&[]), Mount::new());
     let mut outer = Command::new(LATCHFS);
     outer.args(["run", "job", "--server", &server.url, "--", "sh", "-c"]);
@@ -84,10 +85,10 @@ fn a_command_under_a_lock_finds_where_the_lock_is() {
     assert_eq!(run(&mut outer).ok(), format!("none {}\n", server.url));
 }
 
-/// `mount` mounts the locks of the server that `LATCHFS_SERVER` names, and says so; options for an
-/// engine of its own come first, and are told of.
+/// `mount` mounts the locks of the server that `LATCHFS_SERVER` names, and says so. Options for
+/// local state take precedence, with a warning.
 #[test]
-fn mount_heeds_the_servers_variable() {
+fn mount_uses_the_server_variable() {
     let server = Server::start(&[]);
     let mount = Mount(Scratch::new());
     let told = mount.command(&server.url, &["mount", "fst", "--background"]);

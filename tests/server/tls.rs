@@ -1,4 +1,5 @@
-//! TLS with certificates that `latchfs cert` makes: both HTTPs, and clients known by theirs.
+//! TLS with certificates made by `latchfs cert`: HTTP/1.1 and HTTP/2, client certificates, and
+//! reloading.
 
 use crate::harness::{Scratch, Server, eventually, latchfs};
 use std::os::unix::fs::PermissionsExt as _;
@@ -34,7 +35,7 @@ impl Certs {
 }
 
 #[test]
-fn both_https() {
+fn both_http_versions_work_over_tls() {
     let certs = Certs::make();
     let server = certs.serve(&[]);
     let ca = certs.path("ca.pem");
@@ -44,8 +45,8 @@ fn both_https() {
     let two = server.curl(&["--cacert", &ca, "--http2", "/lock"]);
     assert_eq!(two.is(200)["holder"], "a");
     assert!(two.is_http_2(), "{two:?}");
-    // A client without the authority's certificate rejects the server, and a client without TLS
-    // gets no answer.
+    // A client without the CA certificate rejects the server, and a client without TLS gets no
+    // response.
     let url = format!("{}/lock", server.url);
     let strict = Command::new("curl").args(["-sS", &url]).output().expect("curl");
     assert!(!strict.status.success());
@@ -55,7 +56,7 @@ fn both_https() {
 }
 
 #[test]
-fn a_client_is_who_its_certificate_says() {
+fn client_certificate_limits_the_client_names() {
     let certs = Certs::make();
     let ca = certs.path("ca.pem");
     let server = certs.serve(&["--client-ca", &ca]);
@@ -76,9 +77,10 @@ fn a_client_is_who_its_certificate_says() {
     assert!(!foreign.expect("curl").status.success(), "another authority's certificate");
 }
 
-/// Certificates are read again at SIGHUP: who connects sees the new one, who is there stays.
+/// SIGHUP reloads the certificates: new connections get the new certificate, and existing ones
+/// continue.
 #[test]
-fn certificates_are_read_again() {
+fn certificates_are_reloaded() {
     let (certs, newer) = (Certs::make(), Certs::make());
     let server = certs.serve(&[]);
     let ca = |certs: &Certs| certs.path("ca.pem");
@@ -89,7 +91,7 @@ fn certificates_are_read_again() {
     };
     let mut old = server.events(&["--cacert", &ca(&certs), "/events"]);
     assert!(trusts(&certs) && !trusts(&newer));
-    // One that is broken is not used.
+    // An invalid certificate is not used.
     std::fs::write(certs.path("server.pem"), "no certificate").expect("it is ours");
     server.signal(libc::SIGHUP);
     eventually("it says so", || server.log().contains("all stays as it was").then_some(()));
@@ -105,7 +107,7 @@ fn certificates_are_read_again() {
 }
 
 #[test]
-fn keys_are_for_their_owner_and_nothing_is_overwritten() {
+fn keys_are_private_and_files_are_not_overwritten() {
     let certs = Certs::make();
     for name in ["ca.key", "server.key", "laptop1.key"] {
         let mode = std::fs::metadata(certs.path(name)).expect("it was made").permissions().mode();

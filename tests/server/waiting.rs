@@ -1,6 +1,11 @@
-//! Waiting in line while a request is open.
+//! Requests that wait in the queue of a lock.
 
-use crate::harness::Server;
+use crate::harness::{Scratch, Server, eventually};
+use latchfs::time::{Span, boot_now};
+
+/// The session of a dead or suspended server has certainly expired after this time, even on a
+/// loaded machine.
+const SESSION_OVER: Span = Span::from_secs(8);
 
 #[test]
 fn first_come_first_served() {
@@ -25,7 +30,7 @@ fn first_come_first_served() {
 }
 
 #[test]
-fn over_http_2_too() {
+fn waiting_works_over_http_2() {
     let server = Server::start(&[]);
     server.curl(&["-X", "POST", "/locks/build?client=a"]).is(200);
     let path = "/locks/build?client=b&wait=60s";
@@ -40,7 +45,7 @@ fn over_http_2_too() {
 }
 
 #[test]
-fn a_closed_connection_loses_its_place() {
+fn closed_connection_loses_its_place() {
     let server = Server::start(&[]);
     server.curl(&["-X", "POST", "/locks/build?client=a"]).is(200);
     let gone = server.open(&["-X", "POST", "/locks/build?client=b&wait=60s"]);
@@ -59,33 +64,33 @@ fn a_closed_connection_loses_its_place() {
 }
 
 #[test]
-fn a_wait_that_is_over_says_who_has_it() {
+fn timed_out_wait_names_the_holder() {
     let server = Server::start(&[]);
     server.curl(&["-X", "POST", "/locks/build?client=a"]).is(200);
     let refused = server.curl(&["-X", "POST", "/locks/build?client=b&wait=1s"]).is(409);
     assert_eq!(refused["reason"], "waited_in_vain");
     assert_eq!(refused["holder"], "a");
     server.in_line("build", 0);
-    // No wait at all is a refusal like any.
+    // A wait of 0 s is an ordinary refusal.
     let refused = server.curl(&["-X", "POST", "/locks/build?client=b&wait=0s"]).is(409);
     assert_eq!(refused["holder"], "a");
     server.curl(&["-X", "POST", "/locks/build?client=b&wait=25h"]).is(400);
 }
 
-/// Two reentrant requests of one client are one place, and both have the lock.
+/// Two reentrant requests of one client share one place in the queue, and both get the lock.
 #[test]
-fn the_reentrant_requests_of_a_client_stand_in_line_once() {
+fn reentrant_requests_of_a_client_share_one_place() {
     let server = Server::start(&[]);
     server.curl(&["-X", "POST", "/locks/build?client=a"]).is(200);
     let path = "/locks/build?client=b&wait=60s&reentrant=1";
     let (one, two) = (server.open(&["-X", "POST", path]), server.open(&["-X", "POST", path]));
     server.in_line("build", 1);
-    crate::harness::eventually("both wait", || {
+    eventually("both wait", || {
         let metrics = server.curl(&["/metrics"]).body;
         metrics.contains("latchfs_http_waiting 2").then_some(())
     });
     one.cut();
-    crate::harness::eventually("one waits", || {
+    eventually("one waits", || {
         let metrics = server.curl(&["/metrics"]).body;
         metrics.contains("latchfs_http_waiting 1").then_some(())
     });
@@ -96,7 +101,8 @@ fn the_reentrant_requests_of_a_client_stand_in_line_once() {
 
 const KEY: &str = "Idempotency-Key: nightly-7";
 
-/// The key names the place in the queue and later the grant, whatever becomes of connections.
+/// The Idempotency-Key identifies the place in the queue and later the grant, even if connections
+/// are lost.
 #[test]
 fn a_request_with_a_key_keeps_its_place_and_its_grant() {
     let server = Server::start(&[]);
@@ -107,9 +113,9 @@ fn a_request_with_a_key_keeps_its_place_and_its_grant() {
     let behind = server.open(&["-X", "POST", "/locks/build?client=c&wait=60s"]);
     server.in_line("build", 2);
     lost.cut();
-    // Two at once, as a client that has given a first try up for lost.
+    // Two at once, as of a client that has timed out and retried.
     let (one, two) = (server.open(&wait), server.open(&wait));
-    crate::harness::eventually("three wait", || {
+    eventually("three wait", || {
         let metrics = server.curl(&["/metrics"]).body;
         metrics.contains("latchfs_http_waiting 3").then_some(())
     });
@@ -120,28 +126,29 @@ fn a_request_with_a_key_keeps_its_place_and_its_grant() {
     let again = server.curl(&wait);
     assert_eq!(again.header("idempotent-replayed"), Some("true"));
     assert_eq!(again.is(200)["token"], one["token"]);
-    // Another request under the key is refused, not answered with the grant.
+    // Another request with the same key is refused, not answered with the grant.
     let other = ["-X", "POST", "-H", KEY, "/locks/other?client=b&wait=60s"];
     server.curl(&other).is(422);
     server
         .curl(&["-X", "DELETE", &format!("/locks/build?client=b&token={}", one["token"])])
         .is(200);
     assert_eq!(behind.reply().is(200)["holder"], "c");
-    // One effect: the tenure is over, and the key does not begin another.
+    // The tenure is over, and the key does not start another.
     let again = server.curl(&wait).is(200);
     assert_eq!((&again["token"], &again["current"]["holder"]), (&one["token"], &"c".into()));
 }
 
-/// Granted while nobody was connected: the repeat is told, and the lock is held once.
+/// If the lock is granted while no client is connected, a repeat gets that grant, and the lock is
+/// held once.
 #[test]
-fn a_grant_that_nobody_heard_of_is_told_to_the_repeat() {
+fn repeat_gets_a_grant_made_without_a_connection() {
     let server = Server::start(&[]);
     server.curl(&["-X", "POST", "/locks/build?client=a"]).is(200);
     let wait = ["-X", "POST", "-H", KEY, "/locks/build?client=b&wait=60s&ttl=60s"];
     let lost = server.open(&wait);
     server.in_line("build", 1);
     lost.cut();
-    crate::harness::eventually("nobody waits over HTTP", || {
+    eventually("nobody waits over HTTP", || {
         let metrics = server.curl(&["/metrics"]).body;
         metrics.contains("latchfs_http_waiting 0").then_some(())
     });
@@ -153,9 +160,9 @@ fn a_grant_that_nobody_heard_of_is_told_to_the_repeat() {
     assert_eq!(server.curl(&["/locks/build"]).is(200)["token"], told["token"]);
 }
 
-/// A place that nobody asks for any more is left, and a late repeat says so.
+/// A place in the queue expires if its request is not repeated, and a late repeat is told so.
 #[test]
-fn the_place_of_a_key_that_is_not_repeated_is_left() {
+fn place_of_a_key_without_repeats_expires() {
     let server = Server::start(&[]);
     server.curl(&["-X", "POST", "/locks/build?client=a"]).is(200);
     let wait = ["-X", "POST", "-H", KEY, "/locks/build?client=b&wait=2s"];
@@ -168,14 +175,14 @@ fn the_place_of_a_key_that_is_not_repeated_is_left() {
     let late = server.curl(&wait).is(410);
     assert!(late["detail"].as_str().is_some_and(|why| why.contains("new request key")), "{late}");
     server.in_line("build", 0);
-    // A client that waited in vain is told which client has the lock.
+    // A client whose wait timed out is told which client has the lock.
     let other = ["-X", "POST", "-H", "Idempotency-Key: other", "/locks/build?client=b&wait=1s"];
     assert_eq!(server.curl(&other).is(409)["reason"], "waited_in_vain");
 }
 
-/// Many wait, some go, the rest is served in order and nobody twice.
+/// Many clients wait, and some disconnect: the others get the lock in order, each once.
 #[test]
-fn a_long_line_with_gaps() {
+fn long_queue_with_disconnects_is_served_in_order() {
     let server = Server::start(&[]);
     server.curl(&["-X", "POST", "/locks/build?client=first"]).is(200);
     let mut line = Vec::new();
@@ -195,4 +202,58 @@ fn a_long_line_with_gaps() {
         before = format!("c{number:02}");
         assert_eq!(open.reply().is(200)["holder"], before);
     }
+}
+
+/// Waiters of a killed server leave the queue when the session of that server expires, and do not
+/// delay the clients behind them by their own ttls.
+#[test]
+fn waiters_of_a_killed_server_leave_the_queue() {
+    const WAITERS: usize = 5;
+    let scratch = Scratch::new();
+    let dir = scratch.path().join("kept").display().to_string();
+    let options = [if crate::DURABLE { "--data" } else { "--state" }, dir.as_str()];
+    let mut server = Server::listen(&options);
+    server.curl(&["-X", "POST", "/locks/build?client=a&ttl=10m"]).is(200);
+    let dead: Vec<_> = (0..WAITERS)
+        .map(|number| {
+            let path = format!("/locks/build?client=dead{number}&wait=10m&ttl=10m");
+            let open = server.open(&["-X", "POST", &path]);
+            server.in_line("build", number + 1);
+            open
+        })
+        .collect();
+    server.signal(libc::SIGKILL);
+    server.wait();
+    dead.into_iter().for_each(crate::harness::Open::cut);
+    let server = Server::listen(&options);
+    server.in_line("build", WAITERS);
+    let began = boot_now();
+    let live = server.open(&["-X", "POST", "/locks/build?client=live&wait=60s"]);
+    server.in_line("build", WAITERS + 1);
+    server.in_line("build", 1);
+    let took = boot_now().since(began);
+    assert!(took < SESSION_OVER, "{took}");
+    server.curl(&["-X", "DELETE", "/locks/build?client=a"]).is(200);
+    assert_eq!(live.reply().is(200)["holder"], "live");
+}
+
+/// If a server is suspended for longer than its session lasts, its waiters enter the queue again.
+#[test]
+fn waiters_of_a_suspended_server_queue_again() {
+    let server = Server::start(&[]);
+    server.curl(&["-X", "POST", "/locks/build?client=a&ttl=10m"]).is(200);
+    let waiter = server.open(&["-X", "POST", "/locks/build?client=b&wait=60s"]);
+    server.in_line("build", 1);
+    let mut events = server.events(&["/events"]);
+    server.signal(libc::SIGSTOP);
+    let stopped = boot_now();
+    eventually("time", || (boot_now().since(stopped) > SESSION_OVER).then_some(()));
+    server.signal(libc::SIGCONT);
+    // The engine's time of a durable node may stand still while the node is suspended.
+    if !crate::DURABLE {
+        assert_eq!(events.until("left").data["why"], "session_over");
+    }
+    server.in_line("build", 1);
+    server.curl(&["-X", "DELETE", "/locks/build?client=a"]).is(200);
+    assert_eq!(waiter.reply().is(200)["holder"], "b");
 }

@@ -1,7 +1,7 @@
-//! Simulated clusters: seeds that are always the same, and seeds that each commit draws anew. The
-//! same seed always gives the same run.
+//! Simulated clusters: a fixed set of seeds, and seeds derived from the commit. The same seed
+//! always gives the same run.
 //!
-//! `SEEDS=1000 FIRST=5000 cargo test --test sim` tries others; `contrib/sim-seeds` tries many.
+//! `SEEDS=1000 FIRST=5000 cargo test --test sim` runs other seeds; `contrib/sim-seeds` runs many.
 
 use latchfs::sim::{CoveragePoint, SimOptions, SimReport, run};
 use latchfs::time::Span;
@@ -16,14 +16,14 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 
-/// Seeds that are always tried, and for how long faults happen in each, in virtual seconds.
+/// The number of fixed seeds, and for how many virtual seconds faults are injected in each run.
 const SEEDS: u64 = 200;
 const SECONDS: u64 = 20;
-/// Seeds that the commit draws. They are short: a fault is as likely in any second.
+/// The number of seeds of a commit. Their runs are short: a fault is as likely in any second.
 const FRESH_SEEDS: u64 = 300;
 const FRESH_SECONDS: u64 = 8;
 
-/// Every tenth cluster has five nodes.
+/// Returns the number of nodes: every tenth cluster has five.
 const fn nodes(seed: u64) -> u64 {
     if seed % 10 == 9 { 5 } else { 3 }
 }
@@ -37,7 +37,7 @@ fn number(variable: &str) -> Option<u64> {
     Some(text.parse().unwrap_or_else(|_| panic!("{variable}={text} is no number")))
 }
 
-/// Runs seeds on all processors. None of them may break a promise.
+/// Runs seeds on all processors; fails if any run violates a guarantee.
 #[track_caller]
 fn nothing_goes_wrong(first: u64, seeds: u64, seconds: u64) {
     let (next, wrong) = (AtomicU64::new(first), Mutex::new(vec![]));
@@ -68,14 +68,14 @@ fn nothing_goes_wrong(first: u64, seeds: u64, seconds: u64) {
     thread::scope(|scope| (0..threads).for_each(|_| drop(scope.spawn(work))));
     let wrong = wrong.into_inner().expect("nobody panics");
     assert!(wrong.is_empty(), "{} of {seeds} seeds:\n{}", wrong.len(), wrong.join("\n"));
-    // A cluster that does nothing does nothing wrong.
+    // Fail if the clusters did too little: an idle cluster violates nothing.
     let (commands, answers) = (commands.into_inner(), answers.into_inner());
     let parts: BTreeMap<CoveragePoint, u64> = parts.into_inner().expect("nobody panics");
     println!("{seeds} seeds from {first}: {commands} commands, {answers} answers, {parts:?}");
     let least = seeds * seconds;
     assert!(commands > 5 * least && answers > 10 * least, "{commands}, {answers}");
-    // All of it takes part in the seeds that are always tried. A move is rare: its new name must be
-    // free.
+    // The fixed seeds reach all coverage points. Moves need many seeds: they are rare, because the
+    // new name must be free.
     if (first, seeds) == (1, SEEDS) {
         let missing = CoveragePoint::ALL.iter().find(|part| !parts.contains_key(part));
         assert_eq!(missing, None, "{parts:?}");
@@ -83,23 +83,23 @@ fn nothing_goes_wrong(first: u64, seeds: u64, seconds: u64) {
 }
 
 #[test]
-fn fixed_seeds_break_no_promise() {
+fn fixed_seeds_violate_nothing() {
     let (first, seeds) = (number("FIRST").unwrap_or(1), number("SEEDS").unwrap_or(SEEDS));
     nothing_goes_wrong(first, seeds, SECONDS);
 }
 
-/// Seeds that have shown a fault once: a late copy of a refused request, which made an exclusive
-/// lease shared, and two mistakes of the checker.
+/// Seeds that have once shown a bug: a late copy of a refused request that made an exclusive lease
+/// shared, and two bugs of the checker.
 #[test]
-fn seeds_that_found_a_fault_break_no_promise() {
+fn seeds_that_once_showed_a_bug_violate_nothing() {
     for seed in [7_002_774, 7_000_298, 9_019_264] {
         nothing_goes_wrong(seed, 1, SECONDS);
     }
 }
 
-/// Other seeds with every commit; without git, with every version.
+/// Each commit runs other seeds; without git, each version does.
 #[test]
-fn seeds_of_the_commit_break_no_promise() {
+fn seeds_of_the_commit_violate_nothing() {
     let mut git = Command::new("git");
     git.args(["rev-parse", "HEAD"]).current_dir(env!("CARGO_MANIFEST_DIR"));
     let commit = git.output().ok().filter(|output| output.status.success());
@@ -107,13 +107,13 @@ fn seeds_of_the_commit_break_no_promise() {
         .map_or_else(|| env!("CARGO_PKG_VERSION").as_bytes().to_vec(), |output| output.stdout);
     let digest = Sha256::digest(&commit);
     let drawn = digest.iter().take(4).fold(0, |drawn, byte| drawn << 8 | u64::from(*byte));
-    // Beyond the fixed ones.
+    // Start beyond the fixed seeds.
     nothing_goes_wrong(1_000_000 + drawn, FRESH_SEEDS, FRESH_SECONDS);
 }
 
-/// To the byte of the trace.
+/// A seed always gives the same run, down to each line of the trace.
 #[test]
-fn a_seed_gives_the_same_run() {
+fn a_seed_always_gives_the_same_run() {
     for seed in [3, 9] {
         let again = || run(&SimOptions { trace: true, ..options(seed, SECONDS) });
         let (one, two): (SimReport, SimReport) = (again(), again());
@@ -126,9 +126,9 @@ fn a_seed_gives_the_same_run() {
     }
 }
 
-/// The command line reproduces the run that the test prints for a seed.
+/// `latchfs sim` reproduces the run of a seed, as the failure message of the tests claims.
 #[test]
-fn the_command_runs_the_same() {
+fn the_command_reproduces_the_run_of_a_seed() {
     let report = run(&options(2, SECONDS));
     let mut latchfs = Command::new(env!("CARGO_BIN_EXE_latchfs"));
     let output = latchfs.args(["sim", "--seed", "2"]).output().expect("it runs");
@@ -137,7 +137,7 @@ fn the_command_runs_the_same() {
     assert!(said.contains(&format!("trace {}\nnothing was wrong\n", report.digest)), "{said}");
 }
 
-/// A directory of one test, gone afterwards.
+/// A scratch directory for one test, removed when dropped.
 struct Scratch(PathBuf);
 
 impl Scratch {
@@ -154,8 +154,8 @@ impl Drop for Scratch {
     }
 }
 
-/// Stands in for `latchfs sim --seed N`: seed 2 fails, and at seed 4 the script that calls it is
-/// killed once in the middle of writing a result.
+/// A stand-in for `latchfs sim --seed N`: seed 2 fails, and at seed 4 the calling script is killed
+/// once while it writes a result.
 const STAND_IN: &str = r#"#!/bin/sh
 cd "$(dirname "$0")" || exit 1
 if [ "$3" = 4 ] && mkdir killed; then
@@ -178,9 +178,9 @@ fn sim_seeds(scratch: &Path) -> Output {
         .expect("bash is there")
 }
 
-/// `contrib/sim-seeds` goes on after a kill with the seed whose result was cut short.
+/// After it was killed, `contrib/sim-seeds` resumes with the seed whose result is incomplete.
 #[test]
-fn a_search_that_was_killed_goes_on_where_it_stopped() {
+fn a_killed_search_resumes_where_it_stopped() {
     let scratch = Scratch::new();
     let stand_in = scratch.0.join("stand-in");
     fs::write(&stand_in, STAND_IN).expect("a fresh directory");
@@ -194,7 +194,7 @@ fn a_search_that_was_killed_goes_on_where_it_stopped() {
     assert_eq!(done.status.code(), Some(1), "seed 2 has failed: {done:?}");
     assert!(said.starts_with("6 seeds in ") && said.ends_with("failed: 2\n"), "{said}");
     let text = progress();
-    // Without the times.
+    // The results without their times.
     let results: Vec<_> = text.lines().map(|line| line.trim_end_matches(" ms")).collect();
     let result = |line: &&str| line.trim_end_matches(|c: char| c.is_ascii_digit()).to_owned();
     let results: Vec<_> = results.iter().map(result).collect();
@@ -212,7 +212,7 @@ fn a_search_that_was_killed_goes_on_where_it_stopped() {
         ],
         "{text}"
     );
-    // A file of another run stays as it is.
+    // The progress file of a different run is left unchanged.
     fs::write(scratch.0.join("progress"), "# of another\nhalf").expect("it is ours");
     assert_eq!(sim_seeds(&scratch.0).status.code(), Some(64));
     assert_eq!(progress(), "# of another\nhalf");

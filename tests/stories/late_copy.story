@@ -68,7 +68,7 @@ t=9s host end session=1
   * session 1 of host closed
   = all free
 t=9s host acquire z request=three order=1.8
-  -> refused, E_LOCK_EXPIRED: session 1 is over, and what hung on it is lost; open a new one
+  -> refused, E_LOCK_EXPIRED: session 1 is over, and its leases are lost; open a new one
   = all free
 t=9s host acquire z request=three order=4.2
   -> granted token 5 until t=39s

@@ -68,7 +68,7 @@ t=10s a release x
   = x: held, shared; b token 5 until t=40s; c token 6 until t=40s; waiting: d (shared)
   = y: held, shared; a token 2 until t=31s; b token 3 until t=33s
 t=11s e acquire x shared
-  -> refused, E_LOCK_CONFLICT: lock 'x' is shared by c, and 1 wait before you; wait in line with 'latchfs run --shared'
+  -> refused, E_LOCK_CONFLICT: lock 'x' is shared by c, and 1 wait before you; wait in the queue with 'latchfs run --shared'
   = x: held, shared; b token 5 until t=40s; c token 6 until t=40s; waiting: d (shared)
   = y: held, shared; a token 2 until t=31s; b token 3 until t=33s
 t=12s b release x

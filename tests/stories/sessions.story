@@ -29,7 +29,7 @@ t=18.999999999s - settle
 
 # It expires: all is in grace at once. A keep-alive of what is over is refused.
 t=19s host keep session=1
-  -> refused, E_LOCK_EXPIRED: session 1 is over, and what hung on it is lost; open a new one
+  -> refused, E_LOCK_EXPIRED: session 1 is over, and its leases are lost; open a new one
   * session 1 of host expired
   * x: expired, token 2 of host:ann
   * y: expired, token 3 of host:bob

@@ -15,7 +15,7 @@ t=2s w acquire db wait
   * db: w waits, ticket 1
   = db: held, shared; r1 token 1 until t=30s; r2 token 2 until t=31s; waiting: w (exclusive)
 t=3s r3 acquire db shared
-  -> refused, E_LOCK_CONFLICT: lock 'db' is shared by r2, and 1 wait before you; wait in line with 'latchfs run --shared'
+  -> refused, E_LOCK_CONFLICT: lock 'db' is shared by r2, and 1 wait before you; wait in the queue with 'latchfs run --shared'
   = db: held, shared; r1 token 1 until t=30s; r2 token 2 until t=31s; waiting: w (exclusive)
 t=3s r3 acquire db shared wait
   -> waiting with ticket 2, 1 ahead

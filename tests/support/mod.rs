@@ -1,5 +1,5 @@
 //! Tools of all suites that run the real program: commands that end or are killed at a limit,
-//! signals, and the one poll, for state that can only be observed by looking.
+//! signals, and a polling loop for state that can only be observed by polling.
 
 #![allow(dead_code)] // each suite uses a part of it
 
@@ -10,43 +10,43 @@ use std::sync::mpsc::{Receiver, channel};
 use std::thread;
 use std::time::Duration;
 
-/// No command takes so long unless it hangs; a loaded machine needs some air.
+/// Timeout of a command, which only a hang exceeds, even on a busy machine.
 pub(crate) const COMMAND_LIMIT: Duration = Duration::from_secs(60);
 
-/// Returns how many rounds a long test takes: `short` among all tests, and `long` in its full form,
-/// which `contrib/long-tests` runs.
+/// Returns the number of rounds of a long test: `short` in a normal test run, `long` when
+/// `contrib/long-tests` runs the full form.
 pub(crate) fn rounds(short: usize, long: usize) -> usize {
     if std::env::var_os("LATCHFS_LONG_TESTS").is_some() { long } else { short }
 }
 
-/// Between two looks.
+/// The interval of [`look`].
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
 /// The result of a command.
 #[derive(Debug)]
 pub(crate) struct Output {
-    /// The exit code; 128 and the signal for a killed one, as in a shell.
+    /// The exit code; for a killed command 128 and the signal, as in a shell.
     pub(crate) code: i32,
     pub(crate) out: String,
     pub(crate) err: String,
 }
 
 impl Output {
-    /// Returns its output; fails unless it succeeded.
+    /// Returns the output; fails unless the command succeeded.
     #[track_caller]
     pub(crate) fn ok(self) -> String {
         assert_eq!(self.code, 0, "the command failed\nout: {}\nerr: {}", self.out, self.err);
         self.out
     }
 
-    /// Returns its error output; fails if it succeeded.
+    /// Returns the error output; fails if the command succeeded.
     #[track_caller]
     pub(crate) fn fails(self) -> String {
         assert_ne!(self.code, 0, "the command succeeded\nout: {}\nerr: {}", self.out, self.err);
         self.err
     }
 
-    /// Fails unless it ended with `code`. Returns its error output.
+    /// Returns the error output; fails unless the command ended with `code`.
     #[track_caller]
     pub(crate) fn exits(self, code: i32) -> String {
         assert_eq!(self.code, code, "wrong exit code\nout: {}\nerr: {}", self.out, self.err);
@@ -54,13 +54,13 @@ impl Output {
     }
 }
 
-/// Runs a command to its end, or kills it and all it started when that takes too long.
+/// Runs a command to its end. If it takes too long, kills it and all that it started.
 #[track_caller]
 pub(crate) fn run(command: &mut Command) -> Output {
     run_within(COMMAND_LIMIT, command)
 }
 
-/// [`run`] with a limit of its own.
+/// Runs a command like [`run`], with another timeout.
 #[track_caller]
 pub(crate) fn run_within(limit: Duration, command: &mut Command) -> Output {
     let said = format!("{command:?}");
@@ -78,22 +78,21 @@ pub(crate) fn run_within(limit: Duration, command: &mut Command) -> Output {
     Output { code, out, err }
 }
 
-/// Removes a directory of a test, with the mount points in it, which nothing mounted any more has
-/// left immutable.
+/// Removes a directory of a test, also if mount points in it are sealed and therefore immutable.
 pub(crate) fn remove_tree(dir: &std::path::Path) {
     let mut chattr = Command::new("chattr");
     let _none_there = chattr.args(["-R", "-f", "-i"]).arg(dir).stderr(Stdio::null()).status();
     let _left = std::fs::remove_dir_all(dir);
 }
 
-/// Reads a pipe to its end on a thread of its own.
+/// Reads a pipe to its end on a separate thread.
 pub(crate) fn drain(mut pipe: impl Read + Send + 'static) -> Receiver<String> {
     let (sender, receiver) = channel();
     thread::spawn(move || {
         let mut bytes = vec![];
         let end = pipe.read_to_end(&mut bytes);
         let text = String::from_utf8_lossy(&bytes).into_owned();
-        // Nobody listens any more when the command hung.
+        // The receiver is gone if the command hung.
         let _gone = end.map(|_| sender.send(text));
     });
     receiver
@@ -109,7 +108,7 @@ pub(crate) fn signal(pid: i32, number: i32) {
     assert!(result == 0 || is_gone, "kill {pid}: {error}");
 }
 
-/// Looks again and again, `looks_max` times, until there is something to see. The one poll.
+/// Polls up to `looks_max` times until `look` returns a value.
 #[track_caller]
 pub(crate) fn look<T>(looks_max: usize, what: &str, mut look: impl FnMut() -> Option<T>) -> T {
     for _ in 0..looks_max {

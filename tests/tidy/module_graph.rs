@@ -1,5 +1,6 @@
-//! The graph of modules: an arrow is a `use` from one file to another, tests left out. It points
-//! upward against the reading order of the `mod` lines, in which a folder comes after its files.
+//! The import graph of a crate's modules. An arrow is a `use` from one file to another, tests
+//! excluded. It points upward if it goes against the reading order, which is the order of the `mod`
+//! lines; a folder comes after its files. A circle is an import cycle.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,8 +14,7 @@ pub(crate) struct ModuleGraph {
     arrows: BTreeMap<usize, BTreeSet<usize>>,
 }
 
-/// Returns the module that a file is, given its path below `src/`; `None` for the tests and the
-/// program.
+/// Returns the module of a file, given its path below `src/`; `None` for tests and for `main.rs`.
 fn module_of(path: &str) -> Option<Module> {
     let mut parts: Module = path.strip_suffix(".rs")?.split('/').map(str::to_owned).collect();
     match parts.last().map(String::as_str) {
@@ -25,14 +25,14 @@ fn module_of(path: &str) -> Option<Module> {
     Some(parts)
 }
 
-/// Returns the code of a file up to its tests, without lines of comments.
+/// Returns the code of a file up to its tests, without comment lines.
 fn code_of(text: &str) -> String {
     let lines = text.lines().take_while(|line| *line != "#[cfg(test)]");
     let code = lines.filter(|line| !line.trim_start().starts_with("//"));
     code.fold(String::new(), |code, line| code + line + "\n")
 }
 
-/// Returns the statements of a file that begin with this word, without their visibility.
+/// Returns the statements of a file that begin with the keyword `word`, without their visibility.
 fn statements<'a>(code: &'a str, word: &str) -> Vec<&'a str> {
     let (mut found, mut at) = (Vec::new(), 0);
     for line in code.split_inclusive('\n') {
@@ -52,7 +52,7 @@ fn statements<'a>(code: &'a str, word: &str) -> Vec<&'a str> {
     found
 }
 
-/// Returns the paths that `a::{b, c::{d, e as f}}` stands for.
+/// Returns the paths that a grouped import such as `a::{b, c::{d, e as f}}` stands for.
 fn expand(text: &str) -> Vec<String> {
     let text = text.trim();
     let Some((prefix, inner)) = text.split_once('{') else {
@@ -73,7 +73,8 @@ fn expand(text: &str) -> Vec<String> {
 }
 
 impl ModuleGraph {
-    /// Reads the graph of a crate from its files, by their paths below `src/`.
+    /// Builds the graph of a crate from its files, given as pairs of the path below `src/` and the
+    /// text.
     pub(crate) fn read<'a>(files: impl Iterator<Item = (&'a str, &'a str)>) -> Self {
         let code = files.filter_map(|(path, text)| Some((module_of(path)?, code_of(text))));
         let code: BTreeMap<Module, String> = code.collect();
@@ -89,7 +90,7 @@ impl ModuleGraph {
         graph
     }
 
-    /// Puts a module behind those that it declares.
+    /// Appends a module to the reading order, after the modules that it declares.
     fn walk(&mut self, module: &Module, code: &BTreeMap<Module, String>) {
         let Some(text) = code.get(module).filter(|_| !self.order.contains(module)) else { return };
         for child in statements(text, "mod") {
@@ -104,19 +105,19 @@ impl ModuleGraph {
         self.order[number].join("/")
     }
 
-    /// Returns how many modules there are.
+    /// Returns the number of modules.
     pub(crate) fn modules(&self) -> usize {
         self.order.len()
     }
 
-    /// Returns the arrows against the reading order, as `from -> to`.
+    /// Returns the arrows that go against the reading order, as `from -> to`.
     pub(crate) fn upward(&self) -> Vec<String> {
         let all = self.arrows.iter().flat_map(|(from, to)| to.iter().map(move |to| (*from, *to)));
         let upward = all.filter(|(from, to)| to > from);
         upward.map(|(from, to)| format!("{} -> {}", self.name(from), self.name(to))).collect()
     }
 
-    /// Returns the circles: sets of modules each of which leads to all others.
+    /// Returns the import cycles: sets of modules each of which reaches all others.
     pub(crate) fn circles(&self) -> Vec<Vec<String>> {
         let reached: Vec<_> = (0..self.order.len()).map(|from| self.reached(from)).collect();
         let mut circles = BTreeSet::new();
@@ -127,7 +128,7 @@ impl ModuleGraph {
         circles.into_iter().collect()
     }
 
-    /// Returns the modules that arrows lead to from this one.
+    /// Returns the modules that can be reached from this one.
     fn reached(&self, from: usize) -> BTreeSet<usize> {
         let (mut reached, mut open) = (BTreeSet::new(), vec![from]);
         while let Some(at) = open.pop() {
@@ -138,7 +139,7 @@ impl ModuleGraph {
     }
 }
 
-/// Returns the module that a path of a `use` names, or lies in; `None`: another crate.
+/// Returns the module that the path of a `use` names or lies in; `None` for another crate.
 fn resolve(module: &Module, path: &str, numbers: &BTreeMap<Module, usize>) -> Option<usize> {
     let parts: Vec<String> = path.split("::").map(|part| part.trim().to_owned()).collect();
     let (first, rest) = parts.split_first()?;

@@ -1,4 +1,4 @@
-//! A finding of `doctor`: how bad it is, and how to mend it.
+//! A finding of `doctor`: its severity, and how to fix the problem.
 
 use crate::cli::output::Colour;
 
@@ -9,20 +9,20 @@ pub(super) struct Finding {
     pub(super) check: &'static str,
     /// The result, as a sentence.
     pub(super) says: String,
-    /// Whether it is as it should be.
+    /// The severity.
     pub(super) level: Level,
     /// How to fix the problem; `None` if there is none.
     pub(super) mend: Option<String>,
 }
 
-/// How bad it is.
+/// The severity of a finding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Level {
-    /// As it should be.
+    /// As expected.
     Well,
-    /// Not as one would expect, and nothing depends on it.
+    /// Unexpected, but nothing depends on it.
     Odd,
-    /// To be mended.
+    /// A problem to be fixed.
     Wrong,
 }
 

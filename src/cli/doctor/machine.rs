@@ -1,4 +1,4 @@
-//! Checks that this machine has all that a mount needs.
+//! Checks of this machine: device, mount helper, kernel settings and clocks.
 
 use super::finding::Finding;
 use crate::cli::startup_warnings::request_timeout;
@@ -10,7 +10,7 @@ use std::fs::{Metadata, OpenOptions};
 use std::io::ErrorKind;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 
-/// Where root says what fusermount3 may do.
+/// The file in which root configures fusermount3.
 const FUSE_CONF: &str = "/etc/fuse.conf";
 /// 2025-01-01: this program is younger, so a clock that shows less is wrong.
 const WALL_SECS_MIN: i64 = 1_735_689_600;
@@ -60,7 +60,8 @@ fn is_setuid_root(meta: &Metadata) -> bool {
     meta.uid() == 0 && meta.permissions().mode() & 0o4000 != 0
 }
 
-/// Not to be allowed is no defect: it only matters to who wants --allow-other.
+/// Reports whether mounts can serve other users. A missing permission is no problem: it matters
+/// only with `--allow-other`.
 pub(super) fn conf() -> Finding {
     let check = "other users";
     let conf = std::fs::read_to_string(FUSE_CONF).unwrap_or_default();
@@ -89,7 +90,7 @@ pub(super) fn timeout() -> Finding {
             check,
             format!(
                 "fs.fuse.default_request_timeout is {seconds}: \
-                 whoever waits longer for a lock kills the whole mount"
+                 a program that waits longer for a lock ends the whole mount"
             ),
             "as root: sysctl fs.fuse.default_request_timeout=0",
         ),

@@ -1,4 +1,5 @@
-//! `doctor`: looks at all that a mount or a server needs, and says what to mend and how.
+//! The `doctor` command: checks everything that a mount or a server needs, and reports each problem
+//! with its fix.
 
 mod finding;
 mod machine;

@@ -1,4 +1,4 @@
-//! The mounts that there are.
+//! Checks of the mounts of this machine, and of configured mount points without a mount.
 
 use super::finding::Finding;
 use super::servers;
@@ -62,7 +62,8 @@ fn mount_finding(check: &'static str, dir: &Path, abouts: &mut Vec<Value>) -> Fi
     }
 }
 
-/// Entries below a mount: perhaps locks of programs that ran while nothing was mounted.
+/// Returns a finding if the directory below a mount has entries: they may be locks of programs that
+/// ran while nothing was mounted.
 fn hidden(dir: &Path) -> Option<Finding> {
     let (check, shown) = ("mount point", dir.display());
     match mount_seal::hidden(dir) {
@@ -82,7 +83,7 @@ fn hidden(dir: &Path) -> Option<Finding> {
     }
 }
 
-/// The mount points that the machine names: in /etc/fstab, and by `LATCHFS_DIR`.
+/// Returns the mount points that `/etc/fstab` and `LATCHFS_DIR` name.
 fn configured() -> Vec<PathBuf> {
     let fstab = std::fs::read_to_string("/etc/fstab").unwrap_or_default();
     let of_line = |line: &str| {
@@ -97,7 +98,7 @@ fn configured() -> Vec<PathBuf> {
     dirs
 }
 
-/// Entries of a mount point on which nothing is mounted.
+/// Returns a finding if a mount point without a mount has entries.
 fn leftovers(dir: &Path) -> Option<Finding> {
     let (entries, shown) = (mount_seal::entries(dir)?, dir.display());
     Some(Finding::wrong(

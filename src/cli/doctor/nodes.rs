@@ -1,5 +1,5 @@
-//! The nodes of a cluster, as one of them shows all: what is wrong with each, and with how many
-//! there are.
+//! Checks of a cluster, from the report of one of its nodes: the state of each node, and the number
+//! of voters.
 
 use super::finding::Finding;
 use crate::cli::cluster::votes;
@@ -9,14 +9,15 @@ use crate::client::api_request::fetch;
 use crate::time::Span;
 use serde_json::Value;
 
-/// A node asks the others for a second before it says how they stand.
+/// Timeout of the report: a node waits one second for the other nodes before it answers.
 const PATIENCE: Span = Span::from_secs(5);
 
 /// Maximum lag in entries: a node further behind may need a snapshot, and is no help when the
 /// leader fails.
 const LAG_MAX: u64 = 1_000;
 
-/// Half of the syncs may take so long: a disk that turns needs less, and each change waits for one.
+/// The maximum median fsync latency. A spinning disk is faster, and each change waits for one
+/// fsync.
 const SYNC_MAX: Span = Span::from_millis(20);
 
 const CHECK: &str = "cluster";
@@ -33,7 +34,7 @@ pub(super) fn of_nodes(urls: &[&str], key: &ServerKeyArgs) -> CliResult<Vec<Find
     Ok(Vec::new())
 }
 
-/// One finding for each thing that is wrong, or one that nothing is.
+/// Returns one finding for each problem in a report, or a single one that says that there is none.
 fn of_report(report: &Value, url: &str) -> Vec<Finding> {
     let nodes: Vec<_> = report["nodes"].as_array().into_iter().flatten().collect();
     let mut findings: Vec<_> = of_majority(report, &nodes, url).into_iter().collect();
@@ -47,7 +48,7 @@ fn of_report(report: &Value, url: &str) -> Vec<Finding> {
     findings
 }
 
-/// Whether anything can be granted.
+/// Returns a finding if nothing can be granted, because there is no majority or no leader.
 fn of_majority(report: &Value, nodes: &[&Value], url: &str) -> Option<Finding> {
     let voters = nodes.iter().filter(|node| votes(node));
     let (count, there) = (voters.clone().count(), voters.filter(|node| answers(node)).count());
@@ -98,7 +99,7 @@ fn of_node(node: &Value, url: &str) -> Vec<Finding> {
     findings
 }
 
-/// Whether their number is one that survives something.
+/// Returns a finding if another number of voters would tolerate more failures.
 fn of_voters(nodes: &[&Value], url: &str) -> Option<Finding> {
     let voters = nodes.iter().filter(|node| votes(node)).count();
     let learner = nodes.iter().find(|node| node["role"] == "learner" && answers(node));
@@ -145,7 +146,7 @@ fn answers(node: &Value) -> bool {
     node["reachable"] == true
 }
 
-/// A node as people find it.
+/// Returns how messages name a node: its id, and its name and address if they are known.
 fn named(node: &Value) -> String {
     let text = |field: &str| node[field].as_str().filter(|text| !text.is_empty());
     match (text("name"), text("address")) {
@@ -181,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn each_thing_that_is_wrong_is_one_finding() {
+    fn each_problem_is_one_finding() {
         use Level::{Odd, Well, Wrong};
         only(&three(), Well, "all 3 nodes answer, node 1 leads, and 1 of 3 voters may fail", "");
         only(&three()[..1], Well, "node 1 decides alone; of three, one could fail", "");
@@ -218,7 +219,7 @@ mod tests {
         let says = "node 12 (box, 10.0.0.1:7100) learns and does not vote: while one node decides, \
                     none may fail";
         only(&[node(1, "leader"), learner], Odd, says, "third");
-        // And several things at once.
+        // Several problems at once.
         let found = of_report(&json!({ "leader": null, "nodes": silent }), "http://u");
         let says: Vec<_> = found.iter().map(|finding| finding.says.as_str()).collect();
         assert_eq!(says.len(), 2, "{says:?}");

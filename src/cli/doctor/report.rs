@@ -27,7 +27,7 @@ pub(in crate::cli) struct DoctorArgs {
 pub(in crate::cli) fn run(args: &DoctorArgs) -> CliResult {
     let (of_mounts, abouts) = mounts::mounts();
     let mut findings = Vec::new();
-    // A container that asks a server needs no device.
+    // A container that only queries a server needs no FUSE device.
     let asks_only = args.server.is_some() && abouts.is_empty();
     let mounts = cfg!(target_os = "linux") && !asks_only;
     if mounts {
@@ -90,7 +90,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn findings_are_told_with_their_mend() {
+    fn findings_are_printed_with_their_fixes() {
         let findings = [
             Finding::well("device", "/dev/fuse is there"),
             Finding::odd("server clock", "it is 3s ahead", "timedatectl"),

@@ -1,4 +1,4 @@
-//! Servers: the one that is named, and those behind mounts.
+//! Checks of servers: the one that `--server` names, and those behind mounts.
 
 use super::finding::Finding;
 use crate::cli::exit::CliResult;
@@ -9,13 +9,15 @@ use crate::service::{Contact, RttSample};
 use crate::time::Span;
 use serde_json::Value;
 
-/// Clocks that differ by more are worth a word; the shown times read wrong by so much.
+/// The difference of wall clocks above which it is reported: displayed times are wrong by as much.
 const SKEW_SHOWN_MS: u64 = 2_000;
 
-/// A mount asks again after 2 s without an answer: what takes a quarter of that is slow.
+/// The round trip above which a server counts as slow: a quarter of the 2 s after which a mount
+/// retries.
 const ROUND_TRIP_SLOW: Span = Span::from_millis(500);
 
-/// The server that is named: how far one gets, and what it says.
+/// Returns the findings about the server at `url`: whether it is reachable and accepts the
+/// credentials, then its latency and its clock.
 pub(super) fn named(url: &str, key: &ServerKeyArgs) -> CliResult<Vec<Finding>> {
     let check = "server";
     let server = match Http::new(&key.access(url)?) {
@@ -47,12 +49,12 @@ fn stuck_at(check: &'static str, url: &str, stuck: &Stuck) -> Finding {
         ),
         Stuck::Untrusted(why) => (
             format!("{url} is there, but not to be trusted: {why}"),
-            "name by --ca the certificate of whoever signed the server's, and the server as that \
-             calls it; an http server is named http://",
+            "name by --ca the certificate of the authority that signed the server's, and use a \
+             host name from it; an http server is named http://",
         ),
         Stuck::Denied(why) => (
             format!("{url} does not let us in: {why}"),
-            "say who asks by --token-file FILE, or by --cert FILE and --key FILE",
+            "authenticate by --token-file FILE, or by --cert FILE and --key FILE",
         ),
         Stuck::Foreign(why) => (
             format!("{url} is no latchfs of this protocol: {why}"),
@@ -140,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mount_tells_how_it_stands() {
+    fn findings_of_a_mount_show_its_contact_with_the_server() {
         let well = of_mount(&about("connected", 1_250, -3));
         let says: Vec<_> = well.iter().map(|finding| finding.says.as_str()).collect();
         let expected = [
@@ -158,7 +160,7 @@ mod tests {
         assert_eq!(of_mount(&json!({"kind": "embedded"})), []);
     }
 
-    /// Nothing depends on wall clocks: that they differ is worth a word, and no more.
+    /// Nothing depends on wall clocks, so a difference between them is reported but is no problem.
     #[test]
     fn clocks_that_differ_are_odd_and_not_wrong() {
         for ahead in [2_001, -86_400_000] {

@@ -1,4 +1,4 @@
-//! Where mounts keep what a restart needs.
+//! Checks of state directories, in which mounts store the state for a restart.
 
 use super::finding::Finding;
 use crate::cli::environment::state_dir;
@@ -14,11 +14,11 @@ use std::mem::MaybeUninit;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-/// The journal of a busy day, twice.
+/// The minimum free space: twice the size of the journal of a busy day.
 const ROOM_MIN_BYTES: u64 = 64 << 20;
 
-/// The state directory that is named, or else those of the mounts, each once, or else the one that
-/// a mount would have.
+/// Returns the findings about the state directory `named`, or else about those of the mounts (each
+/// once), or else about the one that a mount would use by default.
 pub(super) fn states(named: Option<&OsStr>, abouts: &[Value]) -> CliResult<Vec<Finding>> {
     // With a server, the locks are stored there, so such a mount has no directory to check.
     let here = abouts.iter().filter(|about| about["kind"] != BackendKind::Server.as_str());
@@ -70,7 +70,7 @@ fn state_finding(state: &Path) -> Finding {
     )
 }
 
-/// The daemon that uses a state directory: it keeps the file `lock` locked.
+/// Returns the daemon that uses a state directory and therefore holds a lock on its file `lock`.
 fn user_of(state: &Path) -> Option<String> {
     let path = state.join("lock");
     let lock = File::open(&path).ok()?;
@@ -91,7 +91,7 @@ fn writable(dir: &Path) -> io::Result<()> {
     }
 }
 
-/// The bytes that are free for this user.
+/// Returns the number of free bytes that this user may use.
 #[allow(unsafe_code)]
 fn room(dir: &Path) -> io::Result<u64> {
     let path = CString::new(dir.as_os_str().as_bytes())?;

@@ -1,9 +1,9 @@
 //! The control file: requests and answers as JSON, for the command line. One write is one request;
 //! a read gets the answers that were not read yet.
 
+use crate::control::{ControlRequest, parse, refusal};
 use crate::engine::RefusalKind;
 use crate::fuse::control_files::ctl_commands::CtlCommands;
-use crate::fuse::control_files::ctl_request::{WrittenRequest, parse, wrong};
 use crate::fuse::credentials::Caller;
 use crate::fuse::errno::Act;
 use crate::fuse::kernel::pending::Pending;
@@ -86,11 +86,11 @@ impl CtlFile {
         match parse(data) {
             Ok(request) if request.waits() => self.begin_to_wait(caller, fh, open, request),
             Ok(request) => {
-                if let Some(answer) = self.commands.answer(caller, fh, &request).await {
+                if let Some(answer) = self.commands.answer(caller, fh, request).await {
                     self.keep(caller, open, answer);
                 }
             }
-            Err(sentence) => self.keep(caller, open, wrong(RefusalKind::Invalid, &sentence)),
+            Err(sentence) => self.keep(caller, open, refusal(RefusalKind::Invalid, &sentence)),
         }
         Ok(data.len() as u32)
     }
@@ -101,12 +101,12 @@ impl CtlFile {
         caller: &Caller,
         fh: u64,
         open: &Arc<OpenFile>,
-        request: WrittenRequest,
+        request: ControlRequest,
     ) {
         open.state().pending += 1;
         let (own, caller, open) = (Arc::clone(self), caller.clone(), Arc::clone(open));
         spawn(async move {
-            if let Some(answer) = own.commands.answer(&caller, fh, &request).await {
+            if let Some(answer) = own.commands.answer(&caller, fh, request).await {
                 own.keep(&caller, &open, answer);
                 end_reads(&open);
             }
@@ -123,7 +123,7 @@ impl CtlFile {
             // A list is refused. The outcome of an operation is always reported, but without the
             // lock's status, which can be queried again.
             if answer.get("locks").is_some() {
-                answer = wrong(RefusalKind::Limit, &full.to_string());
+                answer = refusal(RefusalKind::Limit, &full.to_string());
             } else if let Value::Object(fields) = &mut answer {
                 fields.remove("status");
             }

@@ -1,9 +1,6 @@
 //! The files of `.latchfs`.
 
-pub(crate) mod requests;
 pub(crate) mod mount_pages;
-pub(crate) mod ctl_request;
-pub(crate) mod ctl_list;
 pub(crate) mod ctl_commands;
 pub(crate) mod ctl;
 pub(crate) mod wait_files;

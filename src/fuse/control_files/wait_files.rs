@@ -5,14 +5,15 @@
 //! read and not the wait, since the program may read again; closing the file ends the wait, and
 //! gives back a lock that came and was never read of.
 
+use crate::control::WAITERS_SHOWN_MAX;
 use crate::engine::{
     Acquire, FileType, Firm, LeaseKey, LockName, Mode, Op, Ownership, Patch, QueuePolicy,
     RefusalKind, Release, Renew, Tenure,
 };
-use crate::fuse::control_files::ctl_request::WAITERS_SHOWN_MAX;
 use crate::fuse::credentials::{Caller, Callers};
 use crate::fuse::errno::Act;
 use crate::fuse::file_attrs::looks_of_new;
+use crate::fuse::file_waits::{FileWaitEnd, FileWaits};
 use crate::fuse::kernel::pending::Pending;
 use crate::fuse::kernel::task::spawn;
 use crate::fuse::kernel::user_shares::Pool;
@@ -25,7 +26,6 @@ use crate::fuse::open_files::waiting_reads::WaitingReads;
 use crate::fuse::parent_checks::ParentChecks;
 use crate::fuse::process::bindings::ProcessBindings;
 use crate::fuse::process::process_handle::ProcessHandle;
-use crate::fuse::queue_wait::{QueueWaits, WaitEnd};
 use crate::service::RequestError;
 use crate::status::{pretty, status_of};
 use std::sync::Arc;
@@ -39,7 +39,7 @@ pub(crate) struct WaitFiles {
     parents: Arc<ParentChecks>,
     callers: Arc<Callers>,
     bindings: Arc<ProcessBindings>,
-    waits: Arc<QueueWaits>,
+    waits: Arc<FileWaits>,
     reads: Arc<WaitingReads>,
 }
 
@@ -61,7 +61,7 @@ impl WaitFiles {
         parents: Arc<ParentChecks>,
         callers: Arc<Callers>,
         bindings: Arc<ProcessBindings>,
-        waits: Arc<QueueWaits>,
+        waits: Arc<FileWaits>,
         reads: Arc<WaitingReads>,
     ) -> Arc<Self> {
         Arc::new(Self { nodes, parents, callers, bindings, waits, reads })
@@ -190,17 +190,17 @@ impl WaitFiles {
         let refusals = self.nodes.locks.refusals();
         let check = self.parents.check_of_name(caller, name);
         match self.waits.join((file.fh, caller.uid), None, ask, check).await {
-            Some(WaitEnd::Granted(tenure)) => {
+            Some(FileWaitEnd::Granted(tenure)) => {
                 let key = self.bound(caller, name, tenure, process.as_ref());
                 self.tell(caller, file, key).await;
             }
-            Some(WaitEnd::Failed(failure)) => self.refuse(caller, file, failure),
-            Some(WaitEnd::NoRoom(full)) => {
+            Some(FileWaitEnd::Failed(failure)) => self.refuse(caller, file, failure),
+            Some(FileWaitEnd::NoRoom(full)) => {
                 fail(&file.open, refusals.full(caller, Act::Read, Some(name), full));
             }
-            Some(WaitEnd::TimedOut) => {
+            Some(FileWaitEnd::TimedOut) => {
                 let sentence =
-                    format!("the place in the line of lock '{name}' is lost; read again");
+                    format!("the place in the queue of lock '{name}' is lost; read again");
                 let (act, errno) = (Act::Read, Errno::ESTALE);
                 fail(&file.open, refusals.refused(caller, act, Some(name), errno, sentence));
             }

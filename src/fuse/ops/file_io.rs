@@ -1,5 +1,6 @@
 //! Open files of locks: open, read, write, close.
 
+use crate::control::lease_options::LeaseOptions;
 use crate::engine::limits::TEXT_BYTES_MAX;
 use crate::engine::{LockName, LockView, ReadMode, Reason, Refusal};
 use crate::fuse::credentials::Caller;
@@ -17,7 +18,7 @@ use crate::fuse::poll::Polls;
 use crate::fuse::process::bindings::ProcessBindings;
 use crate::fuse::process::process_handle::ProcessHandle;
 use crate::fuse::report_names::report_of;
-use crate::fuse::write_message::{Message, Options, parse};
+use crate::fuse::write_message::{Message, parse};
 use crate::service::RequestError;
 use crate::status::{pretty, status_of};
 use std::sync::Arc;
@@ -149,7 +150,7 @@ impl FileIo {
         message: &Message,
         meant: &mut ChangedLeases,
     ) -> Result<Option<Arc<ProcessHandle>>, (Errno, String)> {
-        let Message::Options(Options { pid, token, .. }) = message else { return Ok(None) };
+        let Message::Options(LeaseOptions { pid, token, .. }) = message else { return Ok(None) };
         let process = match pid {
             Some(pid) => Some(Arc::new(self.bindings.named(caller, *pid)?)),
             None => None,

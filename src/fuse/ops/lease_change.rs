@@ -1,6 +1,7 @@
 //! Changes that arrive through an inode: times, modes, sizes, messages. Each applies to all names
 //! that the inode has, and is asked for in the name of one client.
 
+use crate::control::lease_options::LeaseOptions;
 use crate::engine::limits::TEXT_BYTES_MAX;
 use crate::engine::{
     Acquire, Annotate, FileAttrs, Firm, Grace, Lease, LeaseKey, LeaseTerms, Lifetime, LockName,
@@ -17,7 +18,7 @@ use crate::fuse::lock_nodes::LockNodes;
 use crate::fuse::open_files::open_file::{OpenAccess, OpenFile};
 use crate::fuse::process::bindings::ProcessBindings;
 use crate::fuse::process::process_handle::ProcessHandle;
-use crate::fuse::write_message::{Message, Options};
+use crate::fuse::write_message::Message;
 use crate::time::Wall;
 use futures_util::future::join_all;
 use std::sync::Arc;
@@ -399,7 +400,7 @@ pub(crate) fn of_message(
     match message {
         Message::Renew => renewal,
         Message::Options(options) => {
-            let Options { ttl, grace, note, mode, pid, token: _ } = options;
+            let LeaseOptions { ttl, grace, note, mode, pid, token: _ } = options;
             let makes_firm = ttl.is_some() || grace.is_some() || pid.is_some();
             let firm = if makes_firm { Firm::Make } else { Firm::Keep };
             LeaseChange { renews: Some(firm), ttl, grace, mode, note, ..renewal }

@@ -1,5 +1,6 @@
 //! Extended attributes: single facts for programs that don't want to read JSON.
 
+use crate::control::lease_options::{checked_note, short};
 use crate::engine::{Firm, LockName, LockView, Ttl};
 use crate::fuse::credentials::Caller;
 use crate::fuse::errno::Act;
@@ -7,7 +8,6 @@ use crate::fuse::inodes::NodePlace;
 use crate::fuse::kernel::values::Errno;
 use crate::fuse::lock_nodes::LockNodes;
 use crate::fuse::ops::lease_change::{LeaseChange, LeaseChanges, TimesChange, meant_by_path};
-use crate::fuse::write_message::{checked_note, short};
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;

@@ -4,6 +4,7 @@ use super::messages::{
     Envelope, RpcError, RpcResponse, call_bytes_max, call_memory, decode_letter, encode_answer,
 };
 use super::mutual_tls::{PeerTls, is_peers};
+use crate::net::accept::{Acceptor, accept_until};
 use crate::os_error::said;
 use http_body_util::{BodyExt, Full};
 use hyper::body::{Body, Bytes, Incoming};
@@ -12,15 +13,15 @@ use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use std::convert::Infallible;
-use std::future::Future;
+use std::future::{Future, pending};
 use std::io;
-use std::net::{SocketAddr, TcpListener};
+use std::net::TcpListener;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-use tokio::time::{sleep, timeout};
+use tokio::time::timeout;
 
 /// Connections at once: seven nodes have five each with this one, and some are about to end.
 const CONNECTIONS_MAX: usize = 256;
@@ -28,8 +29,6 @@ const CONNECTIONS_MAX: usize = 256;
 const HANDSHAKE_PATIENCE: Duration = Duration::from_secs(5);
 /// How long a connection may be idle.
 const IDLE: Duration = Duration::from_secs(60);
-/// After an error of accept(2), such as too many open files, it is tried again after this.
-const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
 
 /// Bytes that a connection keeps of a call that is not read yet.
 const BUFFER_BYTES_MAX: usize = 64 << 10;
@@ -80,13 +79,6 @@ pub(in crate::raft) trait RpcHandler: Send + Sync + 'static {
     ) -> impl Future<Output = Result<RpcResponse, RpcError>> + Send;
 }
 
-/// Listens at an address, before anything runs.
-pub(in crate::raft) fn bind(address: SocketAddr) -> io::Result<TcpListener> {
-    let listener = TcpListener::bind(address)?;
-    listener.set_nonblocking(true)?;
-    Ok(listener)
-}
-
 /// Takes connections for ever.
 pub(in crate::raft) async fn accept(
     listener: TcpListener,
@@ -97,22 +89,31 @@ pub(in crate::raft) async fn accept(
         Ok(listener) => listener,
         Err(error) => return log::error!("peers can't be heard: {}", said(&error)),
     };
-    let (places, memory) = (Arc::new(Semaphore::new(CONNECTIONS_MAX)), Arc::new(CallMemory::new()));
-    loop {
-        let Ok(place) = Arc::clone(&places).acquire_owned().await else { return };
-        match listener.accept().await {
-            Ok((stream, _)) => {
-                let (tls, who, memory) = (tls.clone(), Arc::clone(&who), Arc::clone(&memory));
-                tokio::spawn(async move {
-                    serve(stream, tls, who, memory).await;
-                    drop(place);
-                });
-            }
-            Err(error) => {
-                log::warn!("a connection of a node can't be accepted: {}", said(&error));
-                sleep(ACCEPT_AGAIN).await;
-            }
-        }
+    let memory = Arc::new(CallMemory::new());
+    let acceptor = Limited { listener, places: Arc::new(Semaphore::new(CONNECTIONS_MAX)) };
+    accept_until(&acceptor, "a node", pending(), |(stream, place)| {
+        let (tls, who, memory) = (tls.clone(), Arc::clone(&who), Arc::clone(&memory));
+        tokio::spawn(async move {
+            serve(stream, tls, who, memory).await;
+            drop(place);
+        });
+    })
+    .await;
+}
+
+/// Accepts a connection when there is a place for it.
+struct Limited {
+    listener: tokio::net::TcpListener,
+    places: Arc<Semaphore>,
+}
+
+impl Acceptor for Limited {
+    type Connection = (TcpStream, OwnedSemaphorePermit);
+
+    async fn accept(&self) -> io::Result<Self::Connection> {
+        let place = Arc::clone(&self.places).acquire_owned().await.map_err(io::Error::other)?;
+        let (stream, _) = self.listener.accept().await?;
+        Ok((stream, place))
     }
 }
 

@@ -1,13 +1,13 @@
 //! Mutual TLS between nodes: each shows a certificate that is one of a peer, and that the same
 //! authority has signed; or all show the same one, whose key is the secret that they share.
 
+use crate::net::pem_files::{certificates, private_key, roots};
 use crate::os_error::said;
 use crate::raft::data_dir_error::PeerError;
 use rustls::crypto::ring;
-use rustls::pki_types::pem::{self, PemObject};
-use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::server::WebPkiClientVerifier;
-use rustls::{ClientConfig, RootCertStore, ServerConfig};
+use rustls::{ClientConfig, ServerConfig};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -57,14 +57,8 @@ impl PeerTls {
             let why = "it is not one of a node; make one by 'latchfs cert peer'".to_owned();
             return Err(PeerError::File(files.cert.clone(), why));
         }
-        let key =
-            |path: &Path| PrivateKeyDer::from_pem_file(path).map_err(|error| unread(path, &error));
         let wrong = |error: rustls::Error| PeerError::File(files.cert.clone(), error.to_string());
-        let mut roots = RootCertStore::empty();
-        for certificate in certificates(&files.ca)? {
-            roots.add(certificate).map_err(wrong)?;
-        }
-        let (roots, provider) = (Arc::new(roots), Arc::new(ring::default_provider()));
+        let (roots, provider) = (Arc::new(roots(&files.ca)?), Arc::new(ring::default_provider()));
         let verifier =
             WebPkiClientVerifier::builder_with_provider(Arc::clone(&roots), Arc::clone(&provider))
                 .build()
@@ -73,13 +67,13 @@ impl PeerTls {
             .with_safe_default_protocol_versions()
             .map_err(wrong)?
             .with_client_cert_verifier(verifier)
-            .with_single_cert(chain.clone(), key(&files.key)?)
+            .with_single_cert(chain.clone(), private_key(&files.key)?)
             .map_err(wrong)?;
         let client = ClientConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()
             .map_err(wrong)?
             .with_root_certificates(roots)
-            .with_client_auth_cert(chain, key(&files.key)?)
+            .with_client_auth_cert(chain, private_key(&files.key)?)
             .map_err(wrong)?;
         let accepts = TlsAcceptor::from(Arc::new(server));
         let shared = files.shared.and_then(|name| ServerName::try_from(name).ok());
@@ -108,22 +102,4 @@ fn refuse_exposed(path: &Path) -> Result<(), PeerError> {
         Ok(_) => refused("others than its owner may read or write it; 'chmod 600' it".to_owned()),
         Err(error) => refused(format!("{}; make one by 'latchfs cert secret'", said(&error))),
     }
-}
-
-fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, PeerError> {
-    let read = CertificateDer::pem_file_iter(path).map_err(|error| unread(path, &error))?;
-    let all: Vec<_> = read.collect::<Result<_, _>>().map_err(|error| unread(path, &error))?;
-    if all.is_empty() {
-        return Err(PeerError::File(path.to_owned(), "there is no certificate in it".to_owned()));
-    }
-    Ok(all)
-}
-
-fn unread(path: &Path, error: &pem::Error) -> PeerError {
-    let why = match error {
-        pem::Error::Io(error) => format!("it can't be read: {}", said(error)),
-        pem::Error::NoItemsFound => "there is no key or certificate in it".to_owned(),
-        other => format!("it is not PEM: {other}"),
-    };
-    PeerError::File(path.to_owned(), why)
 }

@@ -5,21 +5,17 @@ use super::messages::{
     ANYBODY, Envelope, RpcError, RpcRequest, RpcResponse, decode_answer, encode_letter,
 };
 use super::mutual_tls::{PeerTls, is_peers};
-use crate::os_error::said;
+use crate::net::http_connection::{HttpSender, dial, encrypt, start_http, with_causes};
 use crate::raft::node_address::host_and_port;
 use crate::raft::types::{ClusterId, NodeId};
 use crate::time::Span;
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::Bytes;
-use hyper::client::conn::http1::{SendRequest, handshake};
 use hyper::header::HOST;
 use hyper::{Request, StatusCode};
-use hyper_util::rt::TokioIo;
 use std::error::Error;
 use std::sync::Arc;
 use std::{fmt, io};
-use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 /// Bytes of one answer: to 512 commands, each of which may be refused in a long sentence.
@@ -53,7 +49,7 @@ pub(crate) struct RpcConnection {
     caller: Arc<RpcIdentity>,
     to: NodeId,
     pub(in crate::raft) address: Arc<str>,
-    sender: Option<SendRequest<Full<Bytes>>>,
+    sender: Option<HttpSender>,
 }
 
 /// Why a call came to nothing.
@@ -113,25 +109,25 @@ impl RpcConnection {
         // Put back when the answer is there: one that is not is of no use any more.
         let mut sender = match self.sender.take().filter(|sender| !sender.is_closed()) {
             Some(sender) => sender,
-            None => self.connect().await.map_err(|error| whole(&error))?,
+            None => self.connect().await.map_err(|error| with_causes(&error))?,
         };
         let request = |body| {
             let address: &str = &self.address;
             let request = Request::post(path).header(HOST, address);
-            request.body(Full::new(body)).map_err(|error| whole(&error))
+            request.body(Full::new(body)).map_err(|error| with_causes(&error))
         };
         *sent = SendOutcome::Perhaps;
         let response = match sender.send_request(request(body.clone())?).await {
             // The other end had closed it while it was idle, and nothing was written.
             Err(error) if error.is_canceled() => {
                 *sent = SendOutcome::No;
-                sender = self.connect().await.map_err(|error| whole(&error))?;
+                sender = self.connect().await.map_err(|error| with_causes(&error))?;
                 *sent = SendOutcome::Perhaps;
                 sender.send_request(request(body)?).await
             }
             answered => answered,
         };
-        let response = response.map_err(|error| whole(&error))?;
+        let response = response.map_err(|error| with_causes(&error))?;
         let status = response.status();
         let whole_body = Limited::new(response.into_body(), ANSWER_BYTES_MAX).collect().await;
         let bytes = whole_body.map_err(|error| format!("half an answer: {error}"))?.to_bytes();
@@ -142,22 +138,21 @@ impl RpcConnection {
         Ok(bytes)
     }
 
-    async fn connect(&self) -> io::Result<SendRequest<Full<Bytes>>> {
+    async fn connect(&self) -> io::Result<HttpSender> {
         let wrong = |why: &str| io::Error::new(io::ErrorKind::InvalidInput, why.to_owned());
         let (host, port) =
             host_and_port(&self.address).ok_or_else(|| wrong("it is no HOST:PORT"))?;
-        let stream = TcpStream::connect((host, port)).await?;
-        stream.set_nodelay(true)?;
+        let stream = dial(host, port).await?;
         match &self.caller.tls {
-            None => shake_hands(stream).await,
+            None => start_http(stream).await,
             Some(tls) => {
                 let name = tls.name(host).ok_or_else(|| wrong("its name can't be checked"))?;
-                let stream = tls.connects.connect(name, stream).await?;
+                let stream = encrypt(stream, &tls.connects, name).await?;
                 let chain = stream.get_ref().1.peer_certificates();
                 if !chain.and_then(|chain| chain.first()).is_some_and(is_peers) {
                     return Err(wrong("its certificate is not one of a node"));
                 }
-                shake_hands(stream).await
+                start_http(stream).await
             }
         }
     }
@@ -168,30 +163,4 @@ impl RpcConnection {
 enum SendOutcome {
     No,
     Perhaps,
-}
-
-async fn shake_hands(
-    stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
-) -> io::Result<SendRequest<Full<Bytes>>> {
-    let (sender, connection) = handshake(TokioIo::new(stream)).await.map_err(io::Error::other)?;
-    tokio::spawn(async move {
-        if let Err(error) = connection.await {
-            log::debug!("a connection to a node ended: {error}");
-        }
-    });
-    Ok(sender)
-}
-
-/// An error with all that it comes from: what a connection broke by is the last of it.
-fn whole(error: &(dyn Error + 'static)) -> String {
-    let mut text = said(&error);
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        let more = said(&error);
-        if !text.ends_with(&more) {
-            text = format!("{text}: {more}");
-        }
-        cause = error.source();
-    }
-    text
 }

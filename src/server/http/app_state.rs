@@ -1,44 +1,48 @@
-//! State shared by all requests.
+//! The state of the HTTP server that all requests share, and the phase of its shutdown.
 
 use super::body_memory::BodyMemory;
 use super::history::EventHistory;
-use super::queue_places::QueuePlaces;
 use super::request_counts::RequestCounts;
+use super::server_session::ServerSession;
+use super::wait_slots::WaitSlots;
 use crate::auth::Authenticator;
 use crate::auth::connection_limits::ConnectionLimits;
 use crate::engine::{Grace, Ttl};
 use crate::metrics::MetricsPage;
 use crate::service::Locks;
 use crate::service::batch_server::BatchServer;
+use crate::service::queue_waits::QueueWaits;
 use crate::time::Wall;
 use parking_lot::Mutex;
 use std::sync::Arc;
 use tokio::sync::{Semaphore, watch};
 
-/// Streams of events at once: each is told of every change.
+/// Maximum number of open event streams, because each receives every change.
 pub(super) const STREAMS_MAX: usize = 1_000;
 
-/// Adds to a page of metrics.
+/// A callback that adds metrics to the metrics page.
 pub(super) type MoreMetrics = Box<dyn Fn(&mut MetricsPage) + Send + Sync>;
 
-/// State that all requests share.
 pub(super) struct AppState {
     pub(super) locks: Locks,
-    /// How long a lease lasts that says nothing about it.
+    /// Default ttl of a lease, if the request names none.
     pub(super) ttl: Ttl,
-    /// The same for its grace.
+    /// Default grace period of a lease, if the request names none.
     pub(super) grace: Grace,
     pub(super) peers: ConnectionLimits,
-    /// The memory of long bodies that are being read.
+    /// Budget for long request bodies that are being read.
     pub(super) bodies: BodyMemory,
     pub(super) gate: Arc<Authenticator>,
     /// Serves the request batches of remote clients.
     pub(super) porter: BatchServer,
     /// Requests that wait for a lock.
-    pub(super) places: Arc<QueuePlaces>,
-    /// Recently ended tenures, and the recent losses of sessions.
+    pub(super) waits: Arc<QueueWaits>,
+    pub(super) wait_slots: Arc<WaitSlots>,
+    /// The server's session, which keeps the queue places of waiting requests alive.
+    pub(super) session: Arc<ServerSession>,
+    /// Recently ended tenures, and the leases that sessions lost recently.
     pub(super) chronicle: EventHistory,
-    /// Places for streams of events.
+    /// Permits for event streams, [`STREAMS_MAX`] in all.
     pub(super) streams: Arc<Semaphore>,
     pub(super) requests: RequestCounts,
     /// Callbacks by which other components add to the metrics page.
@@ -51,11 +55,13 @@ pub(super) struct AppState {
 /// Progress of the server's shutdown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum ShutdownPhase {
-    /// It serves.
+    /// The server serves all requests.
     Serving,
-    /// It grants nothing any more; what is held can be released, and who asks is told.
+    /// The server grants no more locks: clients can still release locks, and other requests get an
+    /// error that says that the server is closing.
     Draining,
-    /// It takes no connections, and ends each that is there after the request at hand.
+    /// The server accepts no connections, and closes each open connection after its current
+    /// request.
     Closing,
 }
 
@@ -68,8 +74,11 @@ impl AppState {
     ) -> Self {
         let (phase, _) = watch::channel(ShutdownPhase::Serving);
         let begun = Wall::now();
+        let instance = format!("{:x}.{:x}", begun.secs, begun.nanos);
         Self {
-            places: QueuePlaces::new(locks.clone()),
+            waits: QueueWaits::new(locks.clone()),
+            wait_slots: Arc::default(),
+            session: ServerSession::new(locks.clone(), &instance),
             chronicle: EventHistory::new(&locks),
             porter: BatchServer::new(locks.clone()),
             locks,
@@ -81,28 +90,28 @@ impl AppState {
             streams: Arc::new(Semaphore::new(STREAMS_MAX)),
             requests,
             more_metrics: Mutex::default(),
-            instance: format!("{:x}.{:x}", begun.secs, begun.nanos),
+            instance,
             phase,
         }
     }
 
-    /// How far the end is.
+    /// Returns the phase of the shutdown.
     pub(super) fn phase(&self) -> ShutdownPhase {
         *self.phase.borrow()
     }
 
-    /// Follows how far the end is.
+    /// Returns a receiver that follows the phase of the shutdown.
     pub(super) fn follow_phase(&self) -> watch::Receiver<ShutdownPhase> {
         self.phase.subscribe()
     }
 
-    /// The end comes nearer.
+    /// Advances the shutdown phase.
     pub(super) fn enter(&self, phase: ShutdownPhase) {
         self.phase.send_replace(phase);
     }
 }
 
-/// Returns when the end has come as near as `least`.
+/// Waits until the shutdown has reached the phase `least`.
 pub(super) async fn entered(phase: &mut watch::Receiver<ShutdownPhase>, least: ShutdownPhase) {
     // The sender lives as long as the server: an error means that it is gone.
     let _ = phase.wait_for(|phase| *phase >= least).await;

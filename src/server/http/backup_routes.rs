@@ -43,7 +43,7 @@ pub(super) const BACKUP: &[Endpoint] = &[endpoint(
     ),
 )];
 
-/// POST /reset.
+/// Handles `POST /reset`.
 async fn reset(mut call: RequestContext) -> HandlerResult {
     let mut options = RequestOptions::read(&mut call).await?;
     let by = options.client(&call)?;
@@ -68,7 +68,7 @@ async fn reset(mut call: RequestContext) -> HandlerResult {
     }
 }
 
-/// GET /backup.
+/// Handles `GET /backup`.
 async fn back_up(mut call: RequestContext) -> HandlerResult<Response> {
     RequestOptions::read(&mut call).await?;
     let (then, state) = oneshot::channel();

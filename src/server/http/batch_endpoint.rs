@@ -1,5 +1,6 @@
-//! The door for other machines: batches of requests and a stream of events, in bytes of our own
-//! (`locks::wire`). It is for `latchfs` itself; programs use the API.
+//! The internal endpoints for the clients of latchfs on other machines: batches of requests, and a
+//! stream of events, in the binary encoding of `service::batch_messages`. Other programs use the
+//! JSON API.
 
 use super::app_state::ShutdownPhase;
 use super::endpoint::{Endpoint, doc, endpoint};
@@ -49,11 +50,11 @@ pub(super) static ENDPOINTS: &[(&str, Endpoint)] = &[
     ),
 ];
 
-/// `POST /door/v1/ask`: a batch, and its answer.
+/// Handles `POST /door/v1/ask`: executes a batch of requests, and returns the batch of replies.
 async fn ask(mut call: RequestContext) -> HandlerResult<Response> {
     let bytes = call.bytes(BATCH_BYTES_MAX).await?;
-    // Every reply is stamped with the engine's time, from which the client computes expiry times.
-    // So this node must know that time.
+    // Every reply carries the engine's time, from which the client computes expiry times, so this
+    // node must know that time.
     call.app.locks.ready().map_err(RequestError::Unavailable)?;
     let mut batch = BatchServer::read(&bytes).or_else(turned)?;
     let limits = limits(&call, &batch).await;
@@ -71,8 +72,8 @@ async fn ask(mut call: RequestContext) -> HandlerResult<Response> {
     }
 }
 
-/// Forgets the session that a batch names, if it is not the caller's: nobody may use up the numbers
-/// of another's requests.
+/// Removes the session from a batch if the caller does not own it: no client may use up the request
+/// numbers of another client's session.
 async fn keep_to_own_session(call: &RequestContext, batch: &mut RequestBatch) {
     let Some(session) = batch.session else { return };
     if !call.grant.may_everything() && call.check(&Op::KeepAlive(session)).await.is_err() {
@@ -97,7 +98,7 @@ fn turned<T>(why: BatchError) -> HandlerResult<T> {
     })
 }
 
-/// Returns which items of a batch this caller may not use, or only in part.
+/// Returns the items of a batch that this caller may not use, or may see only in part.
 async fn limits(call: &RequestContext, batch: &RequestBatch) -> Limits {
     let mut limits = Limits::default();
     let serves = call.app.phase() == ShutdownPhase::Serving;
@@ -110,7 +111,7 @@ async fn limits(call: &RequestContext, batch: &RequestBatch) -> Limits {
                 Err(why) => Some(ItemAccess::Nothing(why)),
                 Ok(()) => parent_check(&call.grant, &command.op).map(ItemAccess::Checked),
             },
-            // Only the session's own client may see what hangs on it.
+            // Only the session's own client may see the leases that the session keeps alive.
             BatchItem::Leases(session, _) => {
                 let op = Op::KeepAlive(*session);
                 may_submit(call, &op, serves).await.err().map(ItemAccess::Nothing)
@@ -122,7 +123,8 @@ async fn limits(call: &RequestContext, batch: &RequestBatch) -> Limits {
     limits
 }
 
-/// The parts that a batch can have, and the rows of the table of permissions that decide them.
+/// Returns the kinds of items that a batch can have, with the operation whose permissions each
+/// needs.
 pub(crate) fn batch_requests() -> [(&'static str, Operation); 19] {
     [
         ("settle", Operation::ShowTime),
@@ -147,7 +149,7 @@ pub(crate) fn batch_requests() -> [(&'static str, Operation); 19] {
     ]
 }
 
-/// The row of the table of permissions for a part of a batch.
+/// Returns the operation whose permissions an item of a batch needs.
 pub(super) fn operation_of(ask: &BatchItem) -> Operation {
     match ask {
         BatchItem::Submit(command) => AccessRequest::of_op(&command.op).operation,
@@ -184,13 +186,13 @@ fn sight(call: &RequestContext, ask: &BatchItem) -> Option<ItemAccess> {
     }
 }
 
-/// While the server drains nothing is granted any more.
+/// Checks whether the caller may submit `op`. A draining server grants nothing any more.
 async fn may_submit(call: &RequestContext, op: &Op, serves: bool) -> Result<(), Unavailable> {
     if !serves && matches!(op, Op::Acquire(_) | Op::Steal(_) | Op::OpenSession(_)) {
         return Err(Unavailable::Closing);
     }
     match call.check(op).await {
-        // Only denials count here: the engine itself reports any other problem.
+        // Only denials matter here: the engine itself reports any other problem.
         Err(problem) => problem.denial().map_or(Ok(()), |why| Err(no(&why))),
         Ok(()) => Ok(()),
     }
@@ -200,7 +202,7 @@ fn no(why: &dyn Display) -> Unavailable {
     Unavailable::Denied { why: why.to_string().into() }
 }
 
-/// `GET /door/v1/events?start=&since=`: events as they happen, and a sign of life now and then.
+/// Handles `GET /door/v1/events?start=&since=`: a stream of events as they happen, with heartbeats.
 fn events(call: &RequestContext) -> HandlerResult<Response> {
     let query = call.head.uri.query().unwrap_or_default();
     let number = |name: &str| {
@@ -241,17 +243,18 @@ fn unseen(prefix: &dyn Display) -> Unavailable {
     ))
 }
 
-/// The pending next frame, with the stream's state.
+/// The future of the next frame, which returns the state of the stream with the frame.
 type NextFrame = Pin<Box<dyn Future<Output = (Option<Vec<u8>>, EventFrames)> + Send>>;
 
-/// State of one event stream.
+/// The state of one event stream.
 struct EventFrames {
     following: Following,
     news: Arc<Notify>,
     phase: tokio::sync::watch::Receiver<ShutdownPhase>,
 }
 
-/// The next frame; none when the server ends.
+/// Waits for the next frame, which is a heartbeat if no event happens for a while; `None`: the
+/// server is closing.
 async fn next_frame(mut state: EventFrames) -> (Option<Vec<u8>>, EventFrames) {
     loop {
         if let Some(frame) = state.following.frame() {
@@ -260,7 +263,7 @@ async fn next_frame(mut state: EventFrames) -> (Option<Vec<u8>>, EventFrames) {
         let woken = tokio::select! {
             () = state.news.notified() => StreamWake::News,
             () = tokio::time::sleep(BEAT.as_duration()) => StreamWake::Silence,
-            // An error means that the server is gone.
+            // An error means that the server's state has been dropped.
             _ = state.phase.wait_for(|phase| *phase == ShutdownPhase::Closing) => StreamWake::End,
         };
         match woken {
@@ -271,14 +274,14 @@ async fn next_frame(mut state: EventFrames) -> (Option<Vec<u8>>, EventFrames) {
     }
 }
 
-/// Why an idle event stream wakes.
+/// The reason why an idle event stream wakes.
 enum StreamWake {
     News,
     Silence,
     End,
 }
 
-/// Frames as a response body.
+/// A response body that yields the frames of an event stream.
 struct FramedBody(NextFrame);
 
 impl hyper::body::Body for FramedBody {

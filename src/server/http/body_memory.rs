@@ -1,18 +1,19 @@
-//! The memory of long request bodies: each body takes its bytes from one amount for all callers, of
-//! which the callers of one credential get half.
+//! A memory budget for long request bodies, shared by all callers. The callers with the same
+//! credential get at most half of it.
 
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// A body that is not longer is not counted: the requests of one address, 4,096, take 16 MiB.
+/// A body up to this length is not counted: the 4,096 requests that one address may send at once
+/// take 16 MiB.
 pub(super) const SHORT_BYTES: usize = 4 << 10;
-/// Bytes of all long bodies that are being read: eight of the longest batches.
+/// Total size in bytes of the long bodies that are being read: eight of the longest batches.
 const ALL_BYTES_MAX: usize = 16 << 20;
-/// Bytes of those of one credential: 160 batches of a busy mount.
+/// Total size in bytes for one credential: 160 batches of a busy mount.
 const CALLER_BYTES_MAX: usize = ALL_BYTES_MAX / 2;
 
-/// Counts the bytes of long bodies.
+/// The bytes of the budget in use, in all and by caller.
 #[derive(Debug, Clone, Default)]
 pub(super) struct BodyMemory(Arc<Mutex<Taken>>);
 
@@ -22,7 +23,7 @@ struct Taken {
     callers: HashMap<Arc<str>, usize>,
 }
 
-/// The memory of one body; dropping it gives the memory back.
+/// The share of one body in the budget; dropping it returns the bytes.
 #[derive(Debug)]
 pub(super) struct BodySlot {
     memory: BodyMemory,
@@ -31,7 +32,7 @@ pub(super) struct BodySlot {
 }
 
 impl BodyMemory {
-    /// Takes memory for a body of `bytes` bytes, if there is some left for the caller.
+    /// Takes `bytes` bytes from the budget. Returns `None` if too little is left for the caller.
     pub(super) fn take(&self, caller: &Arc<str>, bytes: usize) -> Option<BodySlot> {
         let mut taken = self.0.lock();
         let own = taken.callers.get(caller).copied().unwrap_or(0);

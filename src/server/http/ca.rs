@@ -1,4 +1,5 @@
-//! A small certificate authority for a homelab: one key that signs, and what it signs.
+//! A small certificate authority: one CA key, which signs the certificates of servers, clients and
+//! nodes (`latchfs cert`).
 
 use crate::os_error::said;
 use crate::time::Wall;
@@ -20,46 +21,48 @@ const AUTHORITY_DAYS: i64 = 3_650;
 /// accept.
 const CERTIFICATE_DAYS: i64 = 825;
 
-/// The secret of nodes: for ever, in dates that every parser knows.
+/// Validity of the nodes' shared certificate: practically for ever, within dates that every parser
+/// accepts.
 const SECRET_DAYS: i64 = 365 * 1_000;
 
-/// A clock that is behind must not find the certificate too young.
+/// How far a certificate's validity begins in the past, so that machines whose clocks are behind
+/// accept it.
 const BEFORE: Duration = Duration::days(1);
 
-/// The authority's name among the files.
+/// File name of the CA certificate and key, without the extension.
 pub const AUTHORITY: &str = "ca";
 
-/// The name in the certificate that all nodes of a cluster share.
+/// The DNS name in the certificate that all nodes of a cluster share.
 pub const NODES: &str = "nodes.latchfs.internal";
 
 /// The subject of a certificate.
 #[derive(Debug, Clone)]
 pub enum CertSubject {
-    /// The authority's.
+    /// The certificate authority itself.
     Authority,
-    /// A server's, under these names and addresses.
+    /// A server with these names and addresses.
     Server(Vec<String>),
-    /// A client's: the name that it may speak as.
+    /// A client, with the name for which it may act.
     Client(String),
-    /// A node's, under these names and addresses: good for both ends of a connection.
+    /// A cluster node with these names and addresses: valid for both ends of a connection.
     Peer(Vec<String>),
 }
 
-/// The files of a certificate.
+/// Paths of a certificate and its key.
 #[derive(Debug)]
 pub struct CertFiles {
-    /// The certificate.
+    /// The path of the certificate (PEM).
     pub cert: PathBuf,
-    /// The key.
+    /// The path of the private key (PEM).
     pub key: PathBuf,
 }
 
-/// Why there is no certificate.
+/// Why a certificate could not be created.
 #[derive(Debug)]
 pub enum CaError {
     /// A file can't be read or written.
     File(PathBuf, io::Error),
-    /// It can't be made.
+    /// The key or the certificate can't be generated.
     Make(rcgen::Error),
 }
 
@@ -90,7 +93,7 @@ impl From<rcgen::Error> for CaError {
     }
 }
 
-/// Makes a key and a certificate in `dir`, which overwrite nothing.
+/// Creates a key and a certificate in `dir`; existing files are never overwritten.
 pub fn make(dir: &Path, whose: &CertSubject) -> Result<CertFiles, CaError> {
     let (name, params) = match whose {
         CertSubject::Authority => (AUTHORITY, authority()?),
@@ -108,14 +111,14 @@ pub fn make(dir: &Path, whose: &CertSubject) -> Result<CertFiles, CaError> {
     make_dir(dir)?;
     let made =
         CertFiles { cert: dir.join(format!("{name}.pem")), key: dir.join(format!("{name}.key")) };
-    // The key first: a certificate without its key is of no use.
+    // The key is written first, because a certificate without its key is useless.
     write(&made.key, &key.serialize_pem(), 0o600)?;
     write(&made.cert, &cert.pem(), 0o644)?;
     Ok(made)
 }
 
-/// Makes the secret that all nodes of a cluster share: a file with a key, and with a certificate
-/// that is good for nothing but that key. It never expires: a cluster must not end with it.
+/// Creates the secret that all nodes of a cluster share: a file with a key, and with a self-signed
+/// certificate for that key. It never expires, because its expiry would stop the cluster.
 pub fn make_secret(dir: &Path) -> Result<PathBuf, CaError> {
     let mut params = peer(&[NODES.to_owned()])?;
     params.use_authority_key_identifier_extension = false;

@@ -1,5 +1,5 @@
-//! Authenticates the caller of a request: by a bearer token in its head, by a client certificate,
-//! or as anonymous.
+//! Authenticates the caller of a request by the bearer token in its headers or by its client
+//! certificate, or admits it as anonymous.
 
 use super::problem::{HandlerResult, Problem};
 use crate::auth::{AuthenticationError, Authenticator, Grant};
@@ -7,7 +7,7 @@ use axum::http::HeaderMap;
 use axum::http::header::AUTHORIZATION;
 use std::sync::Arc;
 
-/// Returns the caller's permissions, by its headers or its certificate.
+/// Returns the grant of the caller, from the token in `headers` or the grant of its certificate.
 pub(super) fn grant_of(
     gate: &Authenticator,
     headers: &HeaderMap,
@@ -23,16 +23,17 @@ pub(super) fn grant_of(
     };
     gate.grant(secret, certified).map_err(|unknown| {
         Problem::unknown(match unknown {
-            AuthenticationError::Token => "this token is not known; ask whoever runs the server",
-            AuthenticationError::Nothing => {
-                "say who asks by a header 'Authorization: Bearer TOKEN'"
+            AuthenticationError::Token => {
+                "this token is unknown; ask the operator of the server \
+                for one"
             }
-            AuthenticationError::Certificate => "say who asks by a client certificate",
+            AuthenticationError::Nothing => "send a header 'Authorization: Bearer TOKEN'",
+            AuthenticationError::Certificate => "use a client certificate",
         })
     })
 }
 
-/// The token in an Authorization header.
+/// Returns the token in an Authorization header, if its scheme is `Bearer`.
 fn secret_of(header: &[u8]) -> Option<&[u8]> {
     let (scheme, secret) = header.split_at_checked(b"bearer ".len())?;
     scheme.eq_ignore_ascii_case(b"bearer ").then(|| secret.trim_ascii())

@@ -1,4 +1,4 @@
-//! The nodes that decide together: how they stand, and what may be changed about them.
+//! The endpoints at `/cluster`: cluster status, leadership transfer, and membership changes.
 
 use super::endpoint::{Endpoint, doc, endpoint};
 use super::options::RequestOptions;
@@ -21,7 +21,7 @@ use tokio::sync::oneshot;
 
 const CHANGED: (u16, Schema) = (200, Schema::Changed);
 
-/// At `/cluster`.
+/// The endpoint `GET /cluster`, which shows the nodes and their state.
 pub(super) const SHOW: &[Endpoint] = &[endpoint(
     Method::GET,
     Operation::ShowCluster,
@@ -35,7 +35,7 @@ pub(super) const SHOW: &[Endpoint] = &[endpoint(
     ),
 )];
 
-/// At `/cluster/transfer`.
+/// The endpoint `POST /cluster/transfer`, which transfers leadership.
 pub(super) const TRANSFER: &[Endpoint] = &[endpoint(
     Method::POST,
     Operation::TransferLeader,
@@ -43,7 +43,7 @@ pub(super) const TRANSFER: &[Endpoint] = &[endpoint(
     doc("transfer", "Let another node lead.", &[TO], CHANGED, &[400, 403, 409, 415, 503]),
 )];
 
-/// At `/cluster/nodes/{node}`.
+/// The endpoint `DELETE /cluster/nodes/{node}`, which removes a node.
 pub(super) const REMOVE: &[Endpoint] = &[endpoint(
     Method::DELETE,
     Operation::RemoveNode,
@@ -57,7 +57,7 @@ pub(super) const REMOVE: &[Endpoint] = &[endpoint(
     ),
 )];
 
-/// At `/cluster/nodes/{node}/promote`.
+/// The endpoint `POST /cluster/nodes/{node}/promote`, which makes a learner a voter.
 pub(super) const PROMOTE: &[Endpoint] = &[endpoint(
     Method::POST,
     Operation::PromoteNode,
@@ -71,7 +71,7 @@ pub(super) const PROMOTE: &[Endpoint] = &[endpoint(
     ),
 )];
 
-/// GET /cluster.
+/// Handles `GET /cluster`.
 async fn show(mut call: RequestContext) -> HandlerResult {
     let options = RequestOptions::read(&mut call).await?;
     let council = council(&call)?;
@@ -121,33 +121,33 @@ fn micros(span: Span) -> u64 {
     span.as_nanos() / 1_000
 }
 
-/// POST /cluster/transfer.
+/// Handles `POST /cluster/transfer`.
 async fn transfer(mut call: RequestContext) -> HandlerResult {
     let options = RequestOptions::read(&mut call).await?;
     change(&call, ClusterChange::Transfer { to: options.to }).await
 }
 
-/// POST /cluster/nodes/{node}/promote.
+/// Handles `POST /cluster/nodes/{node}/promote`.
 async fn promote(mut call: RequestContext) -> HandlerResult {
     let id = id_of(&call)?;
     let options = RequestOptions::read(&mut call).await?;
     change(&call, ClusterChange::Promote { id, force: options.force }).await
 }
 
-/// DELETE /cluster/nodes/{node}.
+/// Handles `DELETE /cluster/nodes/{node}`.
 async fn remove(mut call: RequestContext) -> HandlerResult {
     let id = id_of(&call)?;
     RequestOptions::read(&mut call).await?;
     change(&call, ClusterChange::Remove { id }).await
 }
 
-/// The node that the path names.
+/// Returns the id of the node in the path.
 fn id_of(call: &RequestContext) -> HandlerResult<u64> {
     let part = call.head.uri.path().split('/').nth(3).unwrap_or_default();
     part.parse().map_err(|_| Problem::invalid("a node is a number, as GET /cluster shows it"))
 }
 
-/// Changes the cluster, with an entry in the audit log before and after.
+/// Changes the cluster, and writes an entry to the audit log before and after the change.
 async fn change(call: &RequestContext, change: ClusterChange) -> HandlerResult {
     let council = council(call)?;
     audit(call, &*council, change, "begun");

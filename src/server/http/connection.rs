@@ -1,4 +1,5 @@
-//! One connection: which HTTP it speaks, how long it may take, and its end.
+//! Serves one connection: detects the HTTP version, enforces timeouts and limits, and shuts down
+//! gracefully.
 
 use super::app_state::{AppState, ShutdownPhase, entered};
 use super::listener::ServerStream;
@@ -24,27 +25,28 @@ use tokio::sync::watch;
 use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
 
-/// A request's head comes within this, counted from the end of the request before: so this is
-/// also how long a connection may be idle. A client that renews every 10 s keeps its own.
+/// Timeout for the head of a request, counted from the end of the previous request, and hence also
+/// the idle timeout of a connection. A client that renews every 10 s keeps its connection.
 pub(super) const HEAD_PATIENCE: Duration = Duration::from_secs(30);
 
-/// A TLS handshake takes two turns of the line.
+/// Timeout for the TLS handshake, which takes two round trips.
 const HANDSHAKE_PATIENCE: Duration = Duration::from_secs(10);
 
-/// The bytes of a head: a name of 1 KiB, percent-encoded, in a query that has a note of 1 KiB.
+/// Maximum size of a request head: a name of 1 KiB, percent-encoded, in a query with a note of 1
+/// KiB.
 const HEAD_BYTES_MAX: usize = 16 << 10;
 
-/// The lines of a head: browsers send about twenty.
+/// Maximum number of header lines; browsers send about twenty.
 const HEADERS_MAX: usize = 64;
 
-/// Requests at once on one HTTP/2 connection: as many as a browser or a script has at most, and
-/// few enough that a connection can't take what others want.
+/// Maximum number of concurrent requests on one HTTP/2 connection: as many as a browser or a script
+/// sends at most, and few enough that one connection can't starve others.
 const STREAMS_MAX: u32 = 256;
 
-/// A silent HTTP/2 connection is asked this often whether it lives.
+/// Interval of HTTP/2 pings on a silent connection.
 const PING_EVERY: Duration = Duration::from_secs(15);
 
-/// And has this long to answer.
+/// Timeout for the answer to an HTTP/2 ping.
 const PING_PATIENCE: Duration = Duration::from_secs(10);
 
 /// The HTTP/2 connection preface, which identifies HTTP/2 where ALPN has not negotiated a protocol.
@@ -62,7 +64,8 @@ enum HttpVersion {
     Two,
 }
 
-/// The router as hyper calls it.
+/// Adapts the router to hyper's service trait, and adds the origin of the connection to each
+/// request.
 #[derive(Clone)]
 struct RouterService {
     router: Router,
@@ -81,13 +84,13 @@ impl Service<axum::http::Request<Incoming>> for RouterService {
     }
 }
 
-/// The router service, counting open requests.
+/// A router service that counts open requests, for the idle timeout of HTTP/2.
 struct CountingService {
     routed: RouterService,
     open: watch::Sender<usize>,
 }
 
-/// One open request; dropped when its response was sent or abandoned.
+/// Counts one open request; it is dropped when the response has been sent or abandoned.
 struct OpenRequest(watch::Sender<usize>);
 
 impl OpenRequest {
@@ -117,7 +120,7 @@ impl Service<axum::http::Request<Incoming>> for CountingService {
     }
 }
 
-/// The body of the answer to a request that is counted.
+/// A response body that keeps its request counted as open until the body is dropped.
 struct CountedBody {
     body: Body,
     _asked: OpenRequest,
@@ -143,7 +146,7 @@ impl hyper::body::Body for CountedBody {
     }
 }
 
-/// Serves a connection to its end.
+/// Serves a connection until it ends.
 pub(super) async fn serve(
     app: &AppState,
     router: &Router,
@@ -157,7 +160,7 @@ pub(super) async fn serve(
     let phase = app.follow_phase();
     let tcp = match &stream {
         ServerStream::Tcp(tcp) => tcp,
-        // The kernel has said who that is, and nobody listens in between.
+        // The kernel has identified the user, and nobody can eavesdrop: no TLS.
         ServerStream::Unix(_) => return serve_one(stream, service(user), phase).await,
     };
     let Some(config) = app.gate.tls() else {
@@ -168,7 +171,7 @@ pub(super) async fn serve(
             Ok(Some(HttpVersion::Two)) => {
                 serve_two(stream, service(None), phase).await;
             }
-            // It has gone without a word, or said nothing in time.
+            // The client disconnected or timed out before it sent a request.
             Ok(None) | Err(_) => {}
         };
     };
@@ -188,7 +191,8 @@ pub(super) async fn serve(
     }
 }
 
-/// Looks at the first bytes without taking them.
+/// Detects the HTTP version from the first bytes of a connection, without consuming them. `None`:
+/// the client has disconnected.
 async fn version_of(stream: &TcpStream) -> Option<HttpVersion> {
     let mut seen = [0; H2_PREFACE.len()];
     let mut before = 0;
@@ -198,7 +202,7 @@ async fn version_of(stream: &TcpStream) -> Option<HttpVersion> {
             0 => return None,
             _ if !H2_PREFACE.starts_with(&seen[..count]) => return Some(HttpVersion::One),
             _ if count == seen.len() => return Some(HttpVersion::Two),
-            // A part of the preface, and nothing new: look again a little later.
+            // Only a part of the preface has arrived, and nothing new: check again a little later.
             _ if count == before => tokio::time::sleep(Duration::from_millis(10)).await,
             _ => before = count,
         }
@@ -214,7 +218,7 @@ where
         .header_read_timeout(HEAD_PATIENCE)
         .max_buf_size(HEAD_BYTES_MAX)
         .max_headers(HEADERS_MAX)
-        // Answers are short: one buffer costs less than two.
+        // Responses are short: copying into one buffer is cheaper than vectored writes.
         .writev(false)
         .serve_connection(TokioIo::new(stream), routed);
     let closing = entered(&mut phase, ShutdownPhase::Closing);
@@ -263,7 +267,8 @@ where
     }
 }
 
-/// Serves until the other side ends it; or until `closing`, and then the requests at hand.
+/// Serves a connection until the client closes it. Once `closing` is ready, starts a graceful
+/// shutdown, which lets current requests finish.
 async fn to_the_end<C: Future + Unpin>(
     connection: &mut C,
     shut: fn(Pin<&mut C>),
@@ -281,7 +286,8 @@ async fn to_the_end<C: Future + Unpin>(
     .await
 }
 
-/// Returns when a connection has had no request for so long. HTTP/1.1 has this from hyper.
+/// Waits until a connection has had no open request for the time `patience`. For HTTP/1.1, hyper's
+/// header timeout has this effect.
 async fn idle_for(patience: Duration, mut open: watch::Receiver<usize>) {
     loop {
         match timeout(patience, open.changed()).await {
@@ -298,7 +304,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_answer_to_the_slow_has_its_length() {
+    fn request_timeout_response_has_the_right_content_length() {
         let text = std::str::from_utf8(TOO_SLOW).expect("ASCII");
         let (head, body) = text.split_once("\r\n\r\n").expect("a head and a body");
         assert!(head.contains(&format!("content-length: {}", body.len())), "{}", body.len());

@@ -1,8 +1,8 @@
-//! Dispatch of a request to its endpoint: the router of the table, and the checks that every
-//! request passes first.
+//! Dispatches requests to their endpoints: builds the router from the table of routes, and checks
+//! the limits and permissions of every request first.
 //!
-//! All of that is done at once, and only the endpoint itself may take its time: the state that
-//! waits for it is small, for a server may wait for thousands.
+//! The checks run synchronously, and only the handler itself is asynchronous: the state of a
+//! waiting request stays small, which matters because thousands of requests may wait.
 
 use super::app_state::AppState;
 use super::batch_endpoint;
@@ -28,7 +28,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use tower_service::Service;
 
-/// The router of the table.
+/// Builds the router from the table of routes and the internal endpoints.
 pub(super) fn router(app: &Arc<AppState>) -> Router {
     let mut router = Router::new();
     let mut first = 0;
@@ -87,7 +87,8 @@ impl PathEndpoints {
     }
 }
 
-/// A part of the path of a lock, which the router does not tell from it.
+/// Whether a request steals a lock. The router can't tell, because `/steal` could be a part of the
+/// lock's name.
 fn is_steal(request: &Request) -> bool {
     request.method() == Method::POST && lock_resource::steal_of(request.uri().path()).is_some()
 }
@@ -122,7 +123,8 @@ impl Service<Request> for PathService {
     }
 }
 
-/// Has a request answered, if there may be another of its address, and who asks may ask at all.
+/// Starts the handler of a request, if the request is within the limit of its address, does not
+/// come from a page of another site, and its caller may perform the operation.
 fn begin(
     endpoint: &'static Endpoint,
     app: Arc<AppState>,
@@ -152,8 +154,8 @@ fn begin(
     ))
 }
 
-/// Whether a browser says that the page of another site has made it ask. A browser may reach
-/// what its user may reach, a server on loopback for instance; such a page must not use that.
+/// Whether a browser sent the request for a page of another site. A browser can reach servers that
+/// its user can reach, on loopback for instance, and foreign pages must not exploit that.
 fn is_of_another_site(headers: &HeaderMap) -> bool {
     let site = headers.get("sec-fetch-site").map(HeaderValue::as_bytes);
     site.is_some_and(|site| site != b"same-origin" && site != b"none")

@@ -10,7 +10,7 @@ use axum::http::Method;
 pub(super) struct Endpoint {
     pub(super) method: Method,
     pub(super) doc: EndpointDoc,
-    /// The row of the table of permissions by which it is decided.
+    /// The operation whose permissions a request needs.
     pub(super) operation: Operation,
     pub(super) run: fn(RequestContext) -> HandlerFuture,
 }
@@ -27,7 +27,7 @@ pub(super) struct EndpointDoc {
     pub(super) problems: &'static [u16],
 }
 
-/// One method at a path.
+/// Builds an endpoint.
 pub(super) const fn endpoint(
     method: Method,
     operation: Operation,
@@ -37,7 +37,7 @@ pub(super) const fn endpoint(
     Endpoint { method, doc, operation, run }
 }
 
-/// The `OpenAPI` description of an endpoint.
+/// Builds the documentation of an endpoint.
 pub(super) const fn doc(
     id: &'static str,
     summary: &'static str,

@@ -1,5 +1,6 @@
-//! Answers to repeated requests: the first answer as it was, marked as a replay, and beside it the
-//! state of now. A replay says nothing of now: the tenure of the first answer may be over.
+//! Responses to repeated requests with the same Idempotency-Key: the first response as it was,
+//! marked as a replay, and the current state beside it. The tenure in the first response may be
+//! over by now, so the replay alone says nothing about the current state.
 
 use super::grant_response::{GrantResponse, tagged};
 use super::problem::{HandlerResult, Problem};
@@ -12,10 +13,10 @@ use axum::http::{HeaderName, HeaderValue, StatusCode};
 use serde::Serialize;
 use serde_json::Value;
 
-/// Marks an answer as a replay.
+/// The header that marks a response as a replay.
 pub(super) const REPLAYED: HeaderName = HeaderName::from_static("idempotent-replayed");
 
-/// The first answer of an acquire, a renewal or a steal.
+/// Returns the first response to an acquire, a renewal or a steal.
 pub(super) async fn granted(
     call: &RequestContext,
     of: (&LockName, &ClientId),
@@ -30,7 +31,7 @@ pub(super) async fn granted(
     Ok(tagged(response, tenure.token))
 }
 
-/// The first answer `first` of a request about a lock that granted nothing.
+/// Returns the first response to a request about a lock that granted nothing, such as a release.
 pub(super) async fn of_lock(
     call: &RequestContext,
     name: &LockName,
@@ -39,7 +40,8 @@ pub(super) async fn of_lock(
     Ok(marked(StatusCode::OK, first, Some(lock_now(call, name).await?)))
 }
 
-/// The first answer of a request that opened a session. The state of now is null if it is over.
+/// Returns the first response to a request that opened a session. The current state is null if the
+/// session is over.
 pub(super) async fn opened(
     call: &RequestContext,
     client: &ClientId,
@@ -53,7 +55,7 @@ pub(super) async fn opened(
     Ok(marked(StatusCode::CREATED, &first, Some(current.unwrap_or_default())))
 }
 
-/// An answer `first`, marked as a replay, with the state of now if there is any.
+/// Returns the response `first`, marked as a replay, with the current state if there is any.
 pub(super) fn marked(
     status: StatusCode,
     first: &impl Serialize,
@@ -73,7 +75,7 @@ async fn lock_now(call: &RequestContext, name: &LockName) -> HandlerResult<Value
     Ok(status_of(&view, |at| call.app.locks.wall(at)))
 }
 
-/// The engine answered what was not asked.
+/// Logs an outcome that does not fit the command, and returns a 500 response.
 pub(super) fn unexpected(outcome: &Outcome) -> Problem {
     log::error!("a request came to an outcome of another kind: {outcome:?}");
     let detail = "the engine gave an answer of another kind; look at the lock before you go on";

@@ -1,7 +1,8 @@
-//! Server-sent events, as they happen, resumable by the id of the last one seen.
+//! The endpoint `GET /events`: server-sent events, resumable by the id of the last event seen.
 //!
 //! Back-pressure: a stream takes events from the event log no faster than its reader takes them
-//! from the stream. A reader that is too far behind for that bounded log learns how many it lost.
+//! from the stream. The event log is bounded: a reader that falls too far behind is told how many
+//! events it has lost.
 
 use super::app_state::{AppState, STREAMS_MAX, ShutdownPhase, entered};
 use super::options::RequestOptions;
@@ -24,14 +25,15 @@ use std::time::Duration;
 use tokio::sync::{Notify, OwnedSemaphorePermit};
 use tokio::time::timeout;
 
-/// Events written at a time.
+/// Maximum number of events in one write.
 const BATCH: usize = 256;
 
-/// Parts of a stream that wait for a slow reader; then events wait in the feed, which is bounded.
+/// Maximum number of writes buffered for a slow reader; further events wait in the event log, which
+/// is bounded.
 const PARTS_MAX: usize = 4;
 
-/// A silent stream says this often that it lives: less than the minute after which middlemen
-/// cut what is idle.
+/// Interval of keep-alive comments on a silent stream: less than the minute after which proxies
+/// close idle connections.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
 
 /// One subscriber of the event stream.
@@ -43,7 +45,7 @@ struct EventSubscriber {
     _place: OwnedSemaphorePermit,
 }
 
-/// GET /events.
+/// Handles `GET /events`.
 pub(super) async fn stream(mut call: RequestContext) -> HandlerResult {
     let options = RequestOptions::read(&mut call).await?;
     let header = call.head.headers.get(LAST_EVENT_ID.name);
@@ -58,7 +60,7 @@ pub(super) async fn stream(mut call: RequestContext) -> HandlerResult {
     let (out, body) = Channel::new(PARTS_MAX);
     let RequestContext { app, grant, .. } = call;
     let reader = EventSubscriber { app, grant, prefix: options.prefix, out, _place: place };
-    // It ends when the reader has gone, or the server goes.
+    // The task ends when the reader disconnects or the server shuts down.
     tokio::spawn(reader.serve(last));
     let kind = HeaderValue::from_static("text/event-stream");
     Ok(text(StatusCode::OK, kind, Body::new(body)))
@@ -74,7 +76,7 @@ impl EventSubscriber {
         let mut phase = self.app.follow_phase();
         let mut hello = String::from(": latchfs\nretry: 1000\n\n");
         if restarted {
-            // How many is not known: the server has begun anew since.
+            // The number of lost events is unknown, because the server has restarted since: 0.
             part(&mut hello, None, "lost", &lost(0));
         }
         if self.send(hello).await.is_err() {
@@ -102,7 +104,8 @@ impl EventSubscriber {
         }
     }
 
-    /// Where to begin, and whether what was seen last was another server's.
+    /// Returns the number of the first event to send (`None`: only new events), and whether the
+    /// last event that the client saw came from another run of the server.
     fn since(&self, last: Option<&str>) -> (Option<u64>, bool) {
         let Some(last) = last else { return (None, false) };
         let seen = last.split_once('-').filter(|(server, _)| *server == self.app.instance);
@@ -145,7 +148,7 @@ fn part(written: &mut String, id: Option<&str>, kind: &str, value: &Value) {
     let _ = write!(written, "event: {kind}\ndata: {value}\n\n");
 }
 
-/// The lock that an event speaks of.
+/// Returns the name of the lock that an event concerns.
 fn name_of(what: &EventKind) -> Option<&str> {
     match what {
         EventKind::Granted { name, .. }

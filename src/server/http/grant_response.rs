@@ -1,4 +1,5 @@
-//! Answers that are made often, written without looking at the lock again.
+//! Responses to granted and renewed locks. These are frequent, so they are built from the tenure,
+//! without a query for the lock where possible.
 
 use super::response::{Response, text};
 use crate::engine::{ClientId, Ends, Lifetime, LockName, LockView, Tenure, Token};
@@ -8,7 +9,8 @@ use axum::http::header::ETAG;
 use axum::http::{HeaderValue, StatusCode};
 use serde::Serialize;
 
-/// A tenure that was granted or goes on: the seed's fields first.
+/// The response body for a tenure that was granted or renewed; the fields of the single-lock API
+/// come first.
 #[derive(Debug, Serialize)]
 pub(super) struct GrantResponse<'a> {
     name: &'a str,
@@ -19,7 +21,7 @@ pub(super) struct GrantResponse<'a> {
     token: u64,
     acquisition: u32,
     expires_in_ms: Option<u64>,
-    /// Until then nobody may use it, after a steal.
+    /// After a steal: the time until the new tenure begins. Before that nobody may use the lock.
     #[serde(skip_serializing_if = "Option::is_none")]
     begins_in_ms: Option<u64>,
     ttl_ms: u64,
@@ -30,7 +32,8 @@ pub(super) struct GrantResponse<'a> {
 }
 
 impl<'a> GrantResponse<'a> {
-    /// The same from the tenure alone, where that says when it ends.
+    /// Builds the response from the tenure alone. Returns `None` if the lease is attached to a
+    /// session, because the tenure does not tell when the session ends.
     pub(super) fn of(
         locks: &Locks,
         (name, client): (&'a LockName, &'a ClientId),
@@ -42,7 +45,8 @@ impl<'a> GrantResponse<'a> {
         Some(Self::ending(locks, (name, client), tenure, &ends, renewed, locks.now()))
     }
 
-    /// The same from a look at the lock, if the tenure is still there.
+    /// Builds the response from the state of the lock. Returns `None` if the tenure is already
+    /// over.
     pub(super) fn in_view(
         locks: &Locks,
         view: &'a LockView,
@@ -54,7 +58,7 @@ impl<'a> GrantResponse<'a> {
         Some(Self::ending(locks, of, tenure, &holder.ends, renewed, locks.now()))
     }
 
-    /// The same of a tenure that ends so, as seen at `now`.
+    /// Builds the response for a tenure with these ends, as seen at `now`.
     pub(super) fn ending(
         locks: &Locks,
         (name, client): (&'a LockName, &'a ClientId),
@@ -83,20 +87,20 @@ impl<'a> GrantResponse<'a> {
         }
     }
 
-    /// As it is sent.
+    /// Serializes the response, with the token as its entity tag.
     pub(super) fn into_response(self) -> Response {
         tagged(serialized(StatusCode::OK, &self), self.tag)
     }
 }
 
-/// JSON of a value that can always be written.
+/// Returns a JSON response. Serialization of the value must not fail.
 pub(super) fn serialized(status: StatusCode, value: &impl Serialize) -> Response {
     let mut body = serde_json::to_vec(value).expect("keys are texts, and nothing fails to write");
     body.push(b'\n');
     text(status, HeaderValue::from_static("application/json"), body)
 }
 
-/// The same with the token as entity tag.
+/// Sets the entity tag of a response to the token.
 pub(super) fn tagged(mut response: Response, token: Token) -> Response {
     let tag = format!("\"{token}\"");
     let tag = HeaderValue::try_from(tag).expect("digits in quotes are a header value");

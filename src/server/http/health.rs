@@ -1,4 +1,4 @@
-//! Whether the server lives, and whether it may be asked for locks.
+//! The liveness and readiness probes, `/healthz` and `/readyz`.
 
 use super::app_state::ShutdownPhase;
 use super::problem::{HandlerResult, Problem};
@@ -8,12 +8,13 @@ use crate::service::RequestError;
 use axum::http::StatusCode;
 use serde_json::json;
 
-/// It lives, or there would be no answer.
+/// Handles `GET /healthz`: always succeeds, because a process that answers is alive.
 pub(super) fn alive() -> Response {
     json(StatusCode::OK, &json!({ "status": "alive" }))
 }
 
-/// It grants locks; or it says that it is on its way out, or that nobody knows yet who decides.
+/// Handles `GET /readyz`: succeeds if the server grants locks, and fails while it shuts down or
+/// while the lock service is unavailable, for example without a leader.
 pub(super) fn ready(call: &RequestContext) -> HandlerResult<Response> {
     match call.app.phase() {
         ShutdownPhase::Serving => {

@@ -1,5 +1,5 @@
-//! Recent events, kept for later queries: tenures that ended within the last hour, for the chart
-//! of the status page, and the leases that a session has lost since its last keep-alive.
+//! Recent events, kept for later queries: the tenures that ended within the last hour, for the
+//! chart of the status page, and the leases that each session has lost since its last keep-alive.
 
 use crate::engine::{ClientId, Event, EventKind, LockName, SessionId, TenureEnd, Token};
 use crate::service::Locks;
@@ -12,39 +12,42 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 use tokio::sync::Notify;
 
-/// For how long a tenure is shown after its end.
+/// How long a tenure stays in the history after its end.
 pub(super) const KEPT: Span = Span::from_secs(3_600);
 
-/// Tenures kept: more would not be seen apart in a picture. About 500 KB.
+/// Maximum number of tenures in the history, about 500 KB: a chart could not show more of them.
 const TENURES_MAX: usize = 4_096;
 
-/// Losses kept for a session that is not kept alive: after so many it asks what it still has.
+/// Maximum number of recorded losses of one session. A client that has lost more than so many
+/// leases has to query the session for the leases that it still has.
 const LOSSES_MAX: usize = 1_000;
 
-/// Events looked at at a time: whoever causes some waits as long.
+/// Number of events visited under the mutex of the event log at a time: commands that append events
+/// wait meanwhile.
 const BATCH: usize = 512;
 
-/// The feed keeps 8,192 events: this many are fetched before it forgets some.
+/// Number of new events after which they are fetched at once, before the event log, which keeps
+/// 8,192, drops any.
 const FETCH_AFTER: usize = 1_024;
 
-/// When little happens it is fetched this often: nobody waits for it.
+/// Fetch interval while there are few events: nobody waits for them, and queries fetch first.
 const FETCH_EVERY: Duration = Duration::from_millis(500);
 
-/// Recently ended tenures, and the losses of sessions.
+/// Recently ended tenures, and the leases that sessions have lost.
 pub(super) struct EventHistory {
     state: Mutex<HistoryState>,
-    /// Changes since the last fetch.
+    /// The number of changes since the last fetch.
     news: Arc<AtomicUsize>,
     many: Arc<Notify>,
 }
 
-/// The event watch and what it has reported.
+/// The subscription to the event log, and the history built from its events.
 struct HistoryState {
     watch: EventWatch,
     past: RecentPast,
 }
 
-/// Tenures and sessions, as the events report them.
+/// The history itself: ended tenures, and the sessions with their leases.
 #[derive(Default)]
 struct RecentPast {
     tenures: VecDeque<EndedTenure>,
@@ -52,7 +55,7 @@ struct RecentPast {
     hanging: HashMap<Token, SessionId>,
 }
 
-/// A tenure that is over.
+/// A tenure that has ended.
 #[derive(Debug, Clone)]
 pub(super) struct EndedTenure {
     pub(super) name: LockName,
@@ -76,7 +79,8 @@ impl EventHistory {
         let mut watch = locks.subscribe(None);
         let (counted, wake) = (Arc::clone(&news), Arc::clone(&many));
         watch.wake_by(Arc::new(move || {
-            // Waking a thread for each change would cost whoever causes it more than the change.
+            // This runs in the thread that appends the event, and waking another thread would cost
+            // it more than the change itself.
             if counted.fetch_add(1, Ordering::Relaxed) == FETCH_AFTER {
                 wake.notify_one();
             }
@@ -85,10 +89,10 @@ impl EventHistory {
         Self { state, news, many }
     }
 
-    /// Fetches what happens, for ever.
+    /// Fetches new events in an endless loop.
     pub(super) async fn keep(&self) {
         loop {
-            // Whichever comes first.
+            // The result does not matter: the loop fetches after a timeout as after a notification.
             let _ = tokio::time::timeout(FETCH_EVERY, self.many.notified()).await;
             self.fetch(&mut self.state.lock());
         }
@@ -102,7 +106,7 @@ impl EventHistory {
         while watch.visit(BATCH, |_, event| past.learn(event)).more {}
     }
 
-    /// The tenures that ended within the last hour, oldest first.
+    /// Returns the tenures that ended within the last hour, oldest first.
     pub(super) fn tenures(&self, now: Time) -> Vec<EndedTenure> {
         let mut state = self.state.lock();
         self.fetch(&mut state);
@@ -110,7 +114,7 @@ impl EventHistory {
         state.past.tenures.iter().filter(|tenure| tenure.ended_at >= since).cloned().collect()
     }
 
-    /// A session is open.
+    /// Records an open session and its owner.
     pub(super) fn open(&self, id: SessionId, client: ClientId) {
         let bond = SessionLosses { client, hangs: HashSet::new(), lost: Vec::new() };
         self.state.lock().past.sessions.entry(id).or_insert(bond);

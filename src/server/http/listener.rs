@@ -1,8 +1,10 @@
-//! Where a server listens: at an address, or at a Unix socket, whose users the kernel names.
+//! Listening sockets of the HTTP server: a TCP address, or a Unix socket whose peers the kernel
+//! identifies.
 
 use crate::auth::Grant;
 use crate::auth::connection_limits::PeerIdentity;
-use crate::auth::listen::listen;
+use crate::net::accept::Acceptor;
+use crate::net::listen::listen;
 use std::fmt;
 use std::fs::Metadata;
 use std::io;
@@ -20,21 +22,21 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 /// Maps a user to its grant; `None` grants nothing.
 pub type UserGrants = Arc<dyn Fn(PeerUser) -> Option<Grant> + Send + Sync>;
 
-/// The user at the other end of a Unix socket, as the kernel says.
+/// The user at the other end of a Unix socket, as identified by the kernel.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PeerUser {
-    /// The user.
+    /// The effective user id of the peer.
     pub uid: u32,
-    /// All its groups, where the kernel says them.
+    /// All groups of the peer, where the kernel reports them (Linux).
     pub groups: Option<Vec<u32>>,
 }
 
-/// Where to listen.
+/// The socket on which a server listens.
 #[derive(Clone)]
 pub enum Listen {
-    /// At an address.
+    /// A TCP socket at this address.
     Tcp(SocketAddr),
-    /// At a Unix socket of this path, for these users.
+    /// A Unix socket at this path, with the grants of its users.
     Unix(PathBuf, UserGrants),
 }
 
@@ -57,7 +59,7 @@ pub(super) enum ServerStream {
 }
 
 impl Listen {
-    /// Whether only programs of this machine can connect.
+    /// Whether only programs on this machine can connect.
     pub(super) fn is_local(&self) -> bool {
         match self {
             Self::Tcp(address) => address.ip().is_loopback(),
@@ -65,7 +67,7 @@ impl Listen {
         }
     }
 
-    /// Listens, for an event loop, and gives where.
+    /// Opens the listener, and returns it with its address or path.
     pub(super) fn open(&self) -> io::Result<(BoundListener, String)> {
         match self {
             Self::Tcp(address) => {
@@ -74,14 +76,14 @@ impl Listen {
                 Ok((BoundListener::Tcp(listener), address))
             }
             Self::Unix(path, users) => {
-                // A daemon that was killed leaves its socket behind, at which nobody answers.
+                // A killed daemon leaves its socket file behind, on which nobody listens.
                 let is_socket = |file: Metadata| file.file_type().is_socket();
                 if path.symlink_metadata().is_ok_and(is_socket) && is_dead(path) {
                     std::fs::remove_file(path)?;
                 }
                 let listener = UnixListener::bind(path)?;
                 listener.set_nonblocking(true)?;
-                // Everybody may ask: the kernel says who does.
+                // Every user may connect, because the kernel identifies each of them.
                 std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o666))?;
                 Ok((BoundListener::Unix(listener, Arc::clone(users)), path.display().to_string()))
             }
@@ -89,7 +91,7 @@ impl Listen {
     }
 }
 
-/// Whether nobody answers at a Unix socket.
+/// Whether nobody listens on a Unix socket.
 fn is_dead(path: &Path) -> bool {
     let error = UnixStream::connect(path).err();
     error.is_some_and(|error| error.kind() == io::ErrorKind::ConnectionRefused)
@@ -117,7 +119,7 @@ pub(super) enum BoundListener {
 }
 
 impl BoundListener {
-    /// The same, of the event loop of this thread.
+    /// Registers the listener with the event loop of the current thread.
     pub(super) fn here(self) -> io::Result<Listener> {
         Ok(match self {
             Self::Tcp(listener) => Listener::Tcp(tokio::net::TcpListener::from_std(listener)?),
@@ -128,12 +130,13 @@ impl BoundListener {
     }
 }
 
-impl Listener {
-    /// Takes a connection: where it comes from, and what the user at its other end may do, where
-    /// the kernel says who that is.
-    pub(super) async fn accept(
-        &self,
-    ) -> io::Result<(AcceptedStream, PeerIdentity, Option<Arc<Grant>>)> {
+/// A connection, its peer, and the grant of a peer that the kernel has identified.
+pub(super) type AcceptedConnection = (AcceptedStream, PeerIdentity, Option<Arc<Grant>>);
+
+impl Acceptor for Listener {
+    type Connection = AcceptedConnection;
+
+    async fn accept(&self) -> io::Result<AcceptedConnection> {
         match self {
             Self::Tcp(listener) => {
                 let (stream, peer) = listener.accept().await?;
@@ -156,7 +159,7 @@ impl Listener {
     }
 }
 
-/// The supplementary groups of the process at the other end when it connected.
+/// Returns the supplementary groups that the peer's process had when it connected.
 #[cfg(target_os = "linux")]
 #[allow(unsafe_code)]
 fn other_groups(stream: &tokio::net::UnixStream) -> Option<Vec<u32>> {
@@ -167,7 +170,7 @@ fn other_groups(stream: &tokio::net::UnixStream) -> Option<Vec<u32>> {
         let bytes = size_of_val(&*groups);
         let mut length = bytes as libc::socklen_t;
         // SAFETY: the kernel writes at most `length` bytes into `groups`, which has as many, and
-        // says in `length` how many there are.
+        // stores in `length` the number of bytes that all groups take.
         let failed = unsafe {
             libc::getsockopt(
                 stream.as_raw_fd(),
@@ -182,7 +185,7 @@ fn other_groups(stream: &tokio::net::UnixStream) -> Option<Vec<u32>> {
             groups.truncate(count);
             return Some(groups);
         }
-        // ERANGE tells how much room is needed.
+        // With ERANGE, the kernel returns the size that it needs in `length`.
         if count <= groups.len() || count > GROUPS_MAX {
             return None;
         }
@@ -196,7 +199,7 @@ fn other_groups(_stream: &tokio::net::UnixStream) -> Option<Vec<u32>> {
 }
 
 impl AcceptedStream {
-    /// The same, of the event loop of this thread.
+    /// Registers the connection with the event loop of the current thread.
     pub(super) fn here(self) -> io::Result<ServerStream> {
         Ok(match self {
             Self::Tcp(stream) => ServerStream::Tcp(tokio::net::TcpStream::from_std(stream)?),

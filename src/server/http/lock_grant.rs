@@ -1,4 +1,4 @@
-//! The answer that shows a granted lock: from its tenure alone, or after a look at the lock.
+//! Responses that show a granted lock: built from its tenure alone, or after a query for the lock.
 
 use super::event_replay::{self, unexpected};
 use super::grant_response::GrantResponse;
@@ -7,7 +7,8 @@ use super::request_context::RequestContext;
 use crate::engine::{ClientId, Lifetime, LockName, Outcome, Reason, Refusal, Tenure};
 use crate::service::RequestError;
 
-/// The answer to a lock that was granted, renewed or stolen.
+/// Returns the response to a request whose lock was granted, renewed or stolen, or to a replay of
+/// such a request.
 pub(super) async fn granted(
     call: &RequestContext,
     of: (&LockName, &ClientId),
@@ -21,12 +22,12 @@ pub(super) async fn granted(
     };
     match GrantResponse::of(&call.app.locks, of, tenure, renewed) {
         Some(granted) => Ok(granted.into_response()),
-        // It hangs on a session, whose end only the engine knows.
+        // The lease is attached to a session, and only the engine knows when that ends.
         None => Box::pin(show_tenure(call, of.0, tenure, renewed)).await,
     }
 }
 
-/// Shows a tenure as it stands now.
+/// Queries the lock, and returns the response with the current state of the tenure.
 pub(super) async fn show_tenure(
     call: &RequestContext,
     name: &LockName,
@@ -41,7 +42,7 @@ pub(super) async fn show_tenure(
     granted.map(GrantResponse::into_response).ok_or_else(|| over(name, tenure))
 }
 
-/// It was granted, and is over already.
+/// Returns the error for a lease that was granted but has already ended.
 fn over(name: &LockName, tenure: &Tenure) -> Problem {
     let (name, token) = (name.clone(), tenure.token);
     let reason = Box::new(Reason::Expired { name, token });

@@ -1,4 +1,4 @@
-//! One lock: its status, acquire, renew, release, steal.
+//! The endpoints of one lock: status, acquire, renew, release, steal.
 
 use super::event_replay::{self, unexpected};
 use super::grant_response::tagged;
@@ -19,19 +19,19 @@ use crate::time::Span;
 use axum::http::StatusCode;
 use serde_json::json;
 
-/// Where the names of locks begin in paths.
+/// The path prefix before the name of a lock.
 const BELOW: &str = "/locks/";
 
 /// Path suffix of a POST that steals a lock. For a lock whose own name ends in `/steal`, the client
 /// writes that slash as `%2F`.
 const STEAL: &str = "/steal";
 
-/// The lock that the path names.
+/// Returns the name of the lock in the path.
 fn name_of(call: &RequestContext) -> HandlerResult<LockName> {
     name_in(call.head.uri.path().strip_prefix(BELOW).unwrap_or_default())
 }
 
-/// GET: the status, also of a free lock.
+/// Handles `GET`: returns the status of the lock, even if it is free.
 pub(super) async fn show(mut call: RequestContext) -> HandlerResult {
     let name = name_of(&call)?;
     let options = RequestOptions::read(&mut call).await?;
@@ -48,15 +48,17 @@ pub(super) async fn show(mut call: RequestContext) -> HandlerResult {
     })
 }
 
-/// The name in the path of a steal, if it is one.
+/// Returns the name of the lock in `path`, if it is the path of a steal.
 pub(super) fn steal_of(path: &str) -> Option<&str> {
     let name = path.strip_prefix(BELOW)?.strip_suffix(STEAL)?;
     (!name.is_empty()).then_some(name)
 }
 
-/// PUT, and POST: acquire what nobody holds; with a token renew only, and that tenure only. Rule 1
-/// of the design: a lock that the client itself holds is a conflict, unless the request names the
-/// session that the lease hangs on, or says `reentrant`.
+/// Handles `PUT` and `POST`: acquires a free lock. With a token, only renews the tenure with that
+/// token.
+///
+/// A lock that the client itself holds is a conflict, too, unless the request names the session to
+/// which the lease is attached, or sets `reentrant`.
 pub(super) async fn acquire(mut call: RequestContext) -> HandlerResult {
     let name = name_of(&call)?;
     let options = RequestOptions::read(&mut call).await?;
@@ -72,7 +74,7 @@ pub(super) async fn acquire(mut call: RequestContext) -> HandlerResult {
     let line = QueuePolicy::Skip;
     let ask = Acquire { name, client, mode, hold, term, line, patch };
     let answer = call.decide(Op::Acquire(ask.clone()), request.clone()).await;
-    // Boxed, as all that is rare: what is not would carry its size along.
+    // The futures of rare cases are boxed, so that the future of the common case stays small.
     match answer {
         Ok(Outcome::Replayed(first)) if matches!(first.first, Outcome::Waiting { .. }) => {
             Box::pin(wait(&call, ask, &options, request)).await
@@ -119,7 +121,8 @@ async fn acquire_held(
     }
 }
 
-/// The token of the lease that hangs on `session`, if there is one of this mode.
+/// Returns the token of the client's lease that is attached to `session`, if there is one of the
+/// same mode.
 async fn held_by_session(
     call: &RequestContext,
     ask: &Acquire,
@@ -146,7 +149,7 @@ async fn wait(
     }
 }
 
-/// PATCH: renew, and never acquire.
+/// Handles `PATCH`: renews a lease, and never acquires the lock.
 pub(super) async fn renew(mut call: RequestContext) -> HandlerResult {
     let name = name_of(&call)?;
     let options = RequestOptions::read(&mut call).await?;
@@ -177,7 +180,7 @@ async fn keep(
     granted(call, (&lock, &owner), &outcome).await
 }
 
-/// The ttl and grace of a lease of which one is to change: the other stays.
+/// Fills in the ttl or grace that a renewal does not name: the lease keeps its own.
 async fn missing(
     call: &RequestContext,
     name: &LockName,
@@ -196,7 +199,7 @@ async fn missing(
     Ok((ttl.unwrap_or(own_ttl), grace.unwrap_or(own_grace)))
 }
 
-/// DELETE: release.
+/// Handles `DELETE`: releases the lock.
 pub(super) async fn release(mut call: RequestContext) -> HandlerResult {
     let name = name_of(&call)?;
     let options = RequestOptions::read(&mut call).await?;
@@ -213,14 +216,14 @@ pub(super) async fn release(mut call: RequestContext) -> HandlerResult {
     }
 }
 
-/// POST to a name and `/steal`.
+/// Handles `POST` to `/locks/{name}/steal`.
 pub(super) async fn steal(mut call: RequestContext) -> HandlerResult {
     let name = name_in(steal_of(call.head.uri.path()).unwrap_or_default())?;
     let options = RequestOptions::read(&mut call).await?;
     let client = options.client(&call)?;
     let request = request_id(&call, &options, &client)?;
     let Some(reason) = options.reason.clone() else {
-        let detail = "whoever takes a live lock says why; add reason=WORDS";
+        let detail = "a steal needs a reason; add reason=WORDS";
         return Err(Problem::invalid(detail));
     };
     let term = call.term(&options, options.ttl, options.grace);

@@ -1,4 +1,5 @@
-//! `/metrics`: what the engine counts, and what was asked of this server.
+//! The endpoint `GET /metrics`: counters of the engine, the HTTP server and the cluster, in the
+//! Prometheus text format.
 
 use super::app_state::AppState;
 use super::endpoint::Endpoint;
@@ -10,7 +11,7 @@ use crate::metrics::MetricsPage;
 use crate::service::cluster_status::{Behind, Member, Outlook, Standing};
 use axum::http::{HeaderValue, StatusCode};
 
-/// GET /metrics, with the counts of all `endpoints`.
+/// Handles `GET /metrics`, which includes the request counts of all `endpoints`.
 pub(super) async fn show(
     mut call: RequestContext,
     endpoints: impl Iterator<Item = (&'static str, &'static Endpoint)>,
@@ -27,7 +28,7 @@ fn page(
     let mut page = MetricsPage::of(&app.locks);
     for (name, help, value) in [
         ("latchfs_http_connections", "Open connections.", app.peers.connections()),
-        ("latchfs_http_waiting", "Requests that wait in line.", app.places.waiting()),
+        ("latchfs_http_waiting", "Requests that wait in a queue.", app.wait_slots.waiting()),
     ] {
         page.family(name, help, "gauge");
         page.line("", value as u64);
@@ -53,7 +54,7 @@ fn page(
     page.text()
 }
 
-/// How this node stands.
+/// Writes the metrics of this node's Raft state.
 fn of_node(page: &mut MetricsPage, own: &Member) {
     let leads = u64::from(own.standing == Standing::Leader);
     let votes = u64::from(!matches!(own.standing, Standing::Learner | Standing::Stranger));
@@ -61,7 +62,11 @@ fn of_node(page: &mut MetricsPage, own: &Member) {
         ("latchfs_cluster_term", "The term: it rises with each election.", own.term),
         ("latchfs_cluster_leads", "Whether this node leads.", leads),
         ("latchfs_cluster_votes", "Whether this node votes.", votes),
-        ("latchfs_cluster_has_leader", "Whether anybody leads.", own.leader.is_some().into()),
+        (
+            "latchfs_cluster_has_leader",
+            "Whether the cluster has a leader.",
+            own.leader.is_some().into(),
+        ),
         ("latchfs_cluster_last_log", "The last entry of this node's log.", own.last_log),
         ("latchfs_cluster_applied", "The last entry carried out here.", own.applied),
     ] {
@@ -85,7 +90,7 @@ fn of_nodes(page: &mut MetricsPage, outlook: &Outlook) {
         page.span("", last);
     }
     let label = |behind: &Behind| format!("node=\"{}\"", behind.id);
-    // A family without a value is left out.
+    // A metric family without samples is left out.
     let lags = outlook.behind.iter().filter_map(|one| Some((label(one), one.entries?)));
     let help = "Entries by which nodes are behind: all others where one leads, else this one.";
     for (at, (label, lag)) in lags.enumerate() {
@@ -95,7 +100,7 @@ fn of_nodes(page: &mut MetricsPage, outlook: &Outlook) {
         page.line(&label, lag);
     }
     let heard = outlook.behind.iter().filter_map(|one| Some((label(one), one.heard?)));
-    let help = "How long ago this leader has heard of each node.";
+    let help = "Seconds since each node last answered this leader.";
     for (at, (label, ago)) in heard.enumerate() {
         if at == 0 {
             page.family("latchfs_cluster_heard_seconds", help, "gauge");

@@ -1,13 +1,14 @@
-//! The HTTP server: the seed's API, the same for any lock, sessions, events, metrics, a page.
+//! The HTTP server: the API for locks, sessions, events and metrics, the compatible single-lock
+//! API, and a status page.
 //!
-//! It alone names axum and hyper. Each request is decided by the lock service, on the thread that
-//! read it; no rule of locks is here.
+//! Only this module uses axum and the server side of hyper. The lock service decides each request,
+//! on the thread that read it; the module has no lock semantics of its own.
 //!
 //! Where to look: `response`, `problem` (the table of errors), `options`, `body_memory` and
-//! `request_context` are what all handlers share; `endpoint` is one method at a path, and `routes`
-//! the table of all, from which `dispatch` finds the handler of a request; `workers` are the
-//! threads; `connection` carries requests, with its limits; `server` starts and ends it.
-//! [`auth`](crate::auth) says what a caller may do.
+//! `request_context` are shared by all handlers; an `endpoint` is one method at a path, and
+//! `routes` is the table of all endpoints, by which `dispatch` finds the handler of a request;
+//! `workers` are the threads; `connection` serves one connection within its limits; `server` starts
+//! and stops the server. The rights of callers are the subject of [`auth`](crate::auth).
 
 mod response;
 mod parameters;
@@ -16,7 +17,8 @@ mod problem;
 mod caller;
 mod history;
 mod request_counts;
-mod queue_places;
+mod wait_slots;
+mod server_session;
 mod body_memory;
 mod app_state;
 mod request_context;

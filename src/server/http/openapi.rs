@@ -1,4 +1,4 @@
-//! `/openapi.json`: the table of routes as a document.
+//! The endpoint `GET /openapi.json`: the `OpenAPI` document, generated from the table of routes.
 
 use super::endpoint::Endpoint;
 use super::options::RequestOptions;
@@ -15,10 +15,10 @@ use std::sync::OnceLock;
 const ABOUT: &str = "Locks over HTTP: leases, fencing tokens, fair lines. Errors are problem+json \
     (RFC 9457). Options may be given in the query, or in a body of JSON or a form.";
 
-/// Written once: the table does not change.
+/// The document, generated once, because the table of routes does not change.
 static DOCUMENT: OnceLock<String> = OnceLock::new();
 
-/// GET /openapi.json, which documents all `endpoints`.
+/// Handles `GET /openapi.json`, which documents all `endpoints`.
 pub(super) async fn show(
     mut call: RequestContext,
     endpoints: impl Iterator<Item = (&'static str, &'static Endpoint)>,
@@ -117,12 +117,12 @@ fn answers(endpoint: &Endpoint) -> Value {
     }
     let mut answers = Map::new();
     answers.extend([(code, done)]);
-    // Any request may come without credentials, or while too many are at work.
+    // Any request may lack credentials, be too slow or too large, or exceed a rate limit.
     let always = [401, 403, 408, 413, 429];
     let key_reused = takes_key.then_some(422);
     let problems = endpoint.doc.problems.iter().copied().chain(always).chain(key_reused);
     answers.extend(problems.map(|code| answer(code, Schema::Problem)));
-    // Said before there is a request to answer, so there is nothing but the code.
+    // These are sent before a request has been parsed, without a problem document.
     for code in ["414", "431"] {
         answers.insert(code.to_owned(), json!({ "description": "The head is too long" }));
     }
@@ -136,7 +136,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     #[test]
-    fn operations_have_names_of_their_own() {
+    fn operation_ids_are_unique() {
         let mut seen = BTreeSet::new();
         for (path, endpoint) in endpoints() {
             assert!(seen.insert(endpoint.doc.id), "{path}: {}", endpoint.doc.id);
@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn all_that_is_named_is_there() {
+    fn referenced_schemas_are_defined() {
         let text = document(endpoints()).to_string();
         let schemas = &document(endpoints())["components"]["schemas"];
         for part in text.split("#/components/schemas/").skip(1) {

@@ -1,4 +1,5 @@
-//! The options of a request, read once: from the query, and from a body of JSON or a form.
+//! The options of a request, parsed from its query and from a JSON or form body; also its lock name
+//! and its Idempotency-Key.
 
 use super::parameters::{IDEMPOTENCY_KEY, IF_MATCH as IF_MATCH_PARAM, Param, ParamPlace};
 use super::problem::{HandlerResult, Problem};
@@ -22,10 +23,10 @@ use sha2::{Digest as _, Sha256};
 use std::borrow::Cow;
 use std::sync::Arc;
 
-/// Checks in one request: each is a look at one lock under the engine's mutex.
+/// Maximum number of checks in one request; each is a query for a lock under the engine's mutex.
 const CHECKS_MAX: usize = 1_000;
 
-/// The longest wait: a line that is longer than a day serves nobody.
+/// Maximum wait: a queue that takes longer than a day is of no use to anybody.
 const WAIT_MAX: Span = TTL_MAX;
 
 /// The parsed options of a request.
@@ -54,22 +55,22 @@ pub(super) struct RequestOptions {
     pub(super) force: bool,
     pub(super) state: bool,
     pub(super) whose: Option<ResetScope>,
-    /// Each option but the client, as it was sent, if the request has an Idempotency-Key.
+    /// Each option but the client, as sent; recorded only if the request has an Idempotency-Key.
     said: Vec<(String, String)>,
     is_keyed: bool,
 }
 
-/// How new what is shown must be.
+/// The consistency of a read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) enum Consistency {
-    /// All that was answered to anybody is in it.
+    /// The result reflects every command that was acknowledged before the read.
     #[default]
     Linearizable,
-    /// This node's applied state, however old: a stale read.
+    /// The result is this node's applied state, however old: a stale read.
     Stale,
 }
 
-/// The value of an option: a query knows texts only.
+/// The value of an option: any JSON value from a JSON body, text from a query or a form.
 #[derive(Clone, Copy)]
 enum OptionValue<'a> {
     Text(&'a str),
@@ -126,7 +127,7 @@ impl RequestOptions {
             return Err(Problem::invalid("a body is a JSON object such as {\"ttl\":\"30s\"}"));
         };
         members.iter().try_for_each(|(key, value)| match value {
-            // As good as absent.
+            // `null` counts as absent.
             Value::Null if is_known(params, key, true) => Ok(()),
             Value::String(text) => self.take(params, key, OptionValue::Text(text), true),
             value => self.take(params, key, OptionValue::Json(value), true),
@@ -163,7 +164,7 @@ impl RequestOptions {
         Ok(())
     }
 
-    /// Keeps an option for the digest of the request.
+    /// Records an option for the digest of the request.
     fn keep(&mut self, option: &str, value: String) {
         if self.is_keyed {
             self.said.push((option.to_owned(), value));
@@ -217,7 +218,7 @@ impl RequestOptions {
         }
         let only = call.grant.only_client().map(ClientId::parse);
         only.and_then(Result::ok)
-            .ok_or_else(|| Problem::invalid("the request does not say who asks; add client=NAME"))
+            .ok_or_else(|| Problem::invalid("the request names no client; add client=NAME"))
     }
 }
 
@@ -307,7 +308,7 @@ fn client(text: &str) -> Result<ClientId, String> {
     ClientId::parse(text).map_err(|error| error.to_string())
 }
 
-/// Several, by commas.
+/// Parses a comma-separated list of clients.
 fn clients(text: &str) -> Result<Vec<ClientId>, String> {
     text.split(',').map(|one| client(one.trim())).collect()
 }
@@ -322,7 +323,7 @@ fn mode(text: &str) -> Result<Mode, String> {
 
 fn consistency(text: &str) -> Result<Consistency, String> {
     match text {
-        // `local` is the name of before.
+        // `local` is the former name of `stale`.
         "stale" | "local" => Ok(Consistency::Stale),
         "linearizable" => Ok(Consistency::Linearizable),
         other => Err(format!("this is linearizable or stale, not '{}'", short(other))),
@@ -354,7 +355,7 @@ fn lock_name(text: &str) -> Result<LockName, String> {
     LockName::parse(text).map_err(|error: NameError| error.to_string())
 }
 
-/// The name of a lock in a path.
+/// Parses the percent-encoded name of a lock in a path.
 pub(super) fn name_in(path: &str) -> HandlerResult<LockName> {
     let bytes: Cow<'_, [u8]> = percent_decode_str(path).into();
     LockName::parse_bytes(&bytes).map_err(|error| {
@@ -363,7 +364,7 @@ pub(super) fn name_in(path: &str) -> HandlerResult<LockName> {
     })
 }
 
-/// The token in an entity tag; `*` names none.
+/// Parses the token in an entity tag; `None` for `*`, which matches every token.
 fn tag_of(tag: &[u8]) -> HandlerResult<Option<Token>> {
     let text = std::str::from_utf8(tag).unwrap_or("?").trim();
     if text == "*" {
@@ -376,7 +377,7 @@ fn tag_of(tag: &[u8]) -> HandlerResult<Option<Token>> {
     }
 }
 
-/// The id that a request carries, if it does, and a digest of all that the request says.
+/// Returns the Idempotency-Key of a request, if it has one, with a digest of the request.
 pub(super) fn request_id(
     call: &RequestContext,
     options: &RequestOptions,
@@ -396,8 +397,9 @@ pub(super) fn request_id(
     }
 }
 
-/// A digest of a request: its method, its path, the client, and each option as it was sent. Values
-/// that the server adds may have changed when the request is repeated.
+/// Returns a digest of a request: its method, its path, the client, and each option as it was sent.
+/// Defaults that the server adds are left out, because they may have changed when the request is
+/// repeated.
 fn digest_of(head: &Parts, options: &RequestOptions, client: &ClientId) -> Digest {
     let mut hash = Sha256::new();
     let mut put = |part: &str| {
@@ -408,7 +410,8 @@ fn digest_of(head: &Parts, options: &RequestOptions, client: &ClientId) -> Diges
     put(head.uri.path());
     put(client.as_str());
     let mut said: Vec<_> = options.said.iter().collect();
-    // Of an option that is sent twice, the last one counts: their order stays.
+    // The sort is stable: of an option that is sent twice, the last one counts, so their order
+    // matters.
     said.sort_by(|one, other| one.0.cmp(&other.0));
     for (option, value) in said {
         put(option);
@@ -418,7 +421,7 @@ fn digest_of(head: &Parts, options: &RequestOptions, client: &ClientId) -> Diges
     Digest(u128::from_le_bytes(hash[..16].try_into().expect("16 bytes of 32")))
 }
 
-/// Enough of a text to recognise it in a sentence.
+/// Returns the first characters of a text, escaped, for an error message.
 fn short(text: &str) -> String {
     const SHOWN: usize = 40;
     let shown: String = text.chars().take(SHOWN).flat_map(char::escape_debug).collect();

@@ -1,4 +1,5 @@
-//! The page at `/`: one file, which loads nothing and lets nothing else in.
+//! The status page at `/`: one HTML file that loads no other resources, with a policy that forbids
+//! any.
 
 use super::options::RequestOptions;
 use super::problem::HandlerResult;
@@ -26,7 +27,7 @@ static POLICY: LazyLock<HeaderValue> = LazyLock::new(|| {
     HeaderValue::try_from(policy).expect("base64 and words are a header value")
 });
 
-/// By which a browser knows the page's own script and style.
+/// Returns the digest of the page's inline script or style, by which the policy permits it.
 fn digest_of(tag: &str) -> String {
     let (open, close) = (format!("<{tag}>"), format!("</{tag}>"));
     let inside = PAGE.split_once(&open).and_then(|(_, rest)| rest.split_once(&close));
@@ -34,7 +35,7 @@ fn digest_of(tag: &str) -> String {
     BASE64_STANDARD.encode(Sha256::digest(inside))
 }
 
-/// GET /.
+/// Handles `GET /`.
 pub(super) async fn show(mut call: RequestContext) -> HandlerResult {
     RequestOptions::read(&mut call).await?;
     let kind = HeaderValue::from_static("text/html; charset=utf-8");
@@ -46,7 +47,7 @@ pub(super) async fn show(mut call: RequestContext) -> HandlerResult {
     Ok(response)
 }
 
-/// GET /me: what the page shows depends on it.
+/// Handles `GET /me`: returns the caller's rights, on which the content of the page depends.
 pub(super) async fn me(mut call: RequestContext) -> HandlerResult {
     RequestOptions::read(&mut call).await?;
     let grant = &call.grant;
@@ -54,7 +55,7 @@ pub(super) async fn me(mut call: RequestContext) -> HandlerResult {
         "name": grant.name,
         "client": grant.only_client(),
         "steal": grant.steal,
-        // Whether there are nodes to be shown, to this caller: the page asks for them only then.
+        // Whether there are nodes that this caller may see: only then does the page request them.
         "cluster": grant.may_begin(Operation::ShowCluster).is_ok()
             && call.app.locks.cluster_admin().is_some(),
         "locks": grant.prefixes,

@@ -15,16 +15,16 @@ pub(super) struct Param {
     pub(super) what: &'static str,
 }
 
-/// Where a request carries a parameter.
+/// The part of a request that carries a parameter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ParamPlace {
-    /// In the path.
+    /// A segment of the path.
     Path,
-    /// In the query, or as a member of the body.
+    /// A parameter of the query, or a member of the body.
     Option,
-    /// In the query alone.
+    /// A parameter of the query only.
     Query,
-    /// In a header.
+    /// A request header.
     Header,
 }
 
@@ -33,7 +33,7 @@ pub(super) enum ParamPlace {
 pub(super) enum ParamShape {
     Name,
     Client,
-    /// `30s`, `1m30s`.
+    /// A duration such as `30s` or `1m30s`.
     Duration,
     Mode,
     Note,
@@ -44,19 +44,19 @@ pub(super) enum ParamShape {
     Flag,
     Count,
     Text,
-    /// `"7"`, as in an entity tag.
+    /// A token as an entity tag, such as `"7"`.
     Tag,
     RequestId,
-    /// Pairs of names and tokens, in a body alone.
+    /// Pairs of lock names and tokens, in a JSON body only.
     Pairs,
     Consistency,
 }
 
-/// How people write durations.
+/// The syntax of durations, as a regular expression.
 const DURATION: &str = r"^([0-9]*\.?[0-9]+(h|m|s|ms))+$";
 
 impl ParamShape {
-    /// As JSON Schema.
+    /// Returns the JSON Schema of the parameter.
     pub(super) fn schema(self) -> Value {
         let text = |max: usize| json!({ "type": "string", "minLength": 1, "maxLength": max });
         match self {
@@ -114,7 +114,6 @@ pub(super) const CLIENT: Param = option(
     ParamShape::Client,
     "Who asks. May be left out where the credentials are for one client only.",
 );
-/// The seed's, which must be there where there are no credentials.
 pub(super) const TTL: Param =
     option("ttl", ParamShape::Duration, "How long the lease lasts unrenewed: 1 s to 24 h.");
 pub(super) const GRACE: Param = option(
@@ -125,7 +124,7 @@ pub(super) const GRACE: Param = option(
 pub(super) const MODE: Param =
     option("mode", ParamShape::Mode, "Alone (the default), or with others.");
 pub(super) const NOTE: Param =
-    option("note", ParamShape::Note, "A word to whoever finds the lock held.");
+    option("note", ParamShape::Note, "Note shown to clients that find the lock held.");
 pub(super) const TOKEN: Param =
     option("token", ParamShape::Token, "The tenure that is meant; the same as If-Match.");
 pub(super) const ACQUISITION: Param = option(
@@ -165,7 +164,7 @@ pub(super) const PREFIX: Param = Param {
     place: ParamPlace::Query,
     shape: ParamShape::Text,
     needed: false,
-    what: "Only locks whose names begin so.",
+    what: "Only locks whose names begin with this.",
 };
 pub(super) const AFTER: Param = Param {
     name: "after",

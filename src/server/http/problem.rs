@@ -1,4 +1,5 @@
-//! Errors as problem+json (RFC 9457), and the one table from kinds to status codes.
+//! Error responses as problem+json (RFC 9457), and the only table that maps kinds of refusals to
+//! status codes.
 
 use super::response::Response;
 use crate::auth::Denial;
@@ -10,7 +11,7 @@ use axum::http::header::{ALLOW, CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
 use axum::http::{HeaderName, HeaderValue, StatusCode};
 use serde_json::{Map, Value};
 
-/// Why a request was not done. Boxed: it is rarer than what it stands beside, and larger.
+/// The error response to a failed request. Boxed, because it is larger and rarer than a success.
 #[derive(Debug)]
 pub(super) struct Problem(Box<ProblemParts>);
 
@@ -19,20 +20,20 @@ struct ProblemParts {
     status: StatusCode,
     kind: Option<RefusalKind>,
     detail: String,
-    /// Members of our own.
+    /// Extension members of the problem document.
     more: Map<String, Value>,
     headers: Vec<(HeaderName, HeaderValue)>,
 }
 
-/// The reason of a refusal whose request has left the queue: its repeats are refused.
+/// The value of `reason` for a request that has left the queue: its repeats are refused.
 pub(super) const LEFT_QUEUE: &str = "left_queue";
 
 /// The result of a handler.
 pub(super) type HandlerResult<T = Response> = Result<T, Problem>;
 
-/// The status code of a kind: section 7 of the design. [`RefusalKind::Denied`] is 401 where nobody
-/// said who asks, which [`Problem::unknown`] says; [`RefusalKind::Invalid`] is 422 where an
-/// Idempotency-Key was used before for another request.
+/// Returns the status code of a kind of refusal. Two kinds have a second code:
+/// [`RefusalKind::Denied`] is 401 for a caller without valid credentials, see [`Problem::unknown`];
+/// [`RefusalKind::Invalid`] is 422 for an Idempotency-Key that was used before for another request.
 pub(super) const fn status_of(kind: RefusalKind) -> StatusCode {
     match kind {
         RefusalKind::LockConflict => StatusCode::CONFLICT,
@@ -50,7 +51,7 @@ pub(super) const fn status_of(kind: RefusalKind) -> StatusCode {
 /// Returns the title of a kind of problem: the same for every occurrence, as RFC 9457 asks.
 const fn title_of(kind: RefusalKind) -> &'static str {
     match kind {
-        RefusalKind::LockConflict => "The lock is not to be had now",
+        RefusalKind::LockConflict => "The lock is not available",
         RefusalKind::LockNotHeld => "You do not hold the lock",
         RefusalKind::LockExpired => "The lease is over",
         RefusalKind::FencingMismatch => "Another tenure is the current one",
@@ -75,49 +76,49 @@ const fn way_of(way: Way) -> &'static str {
 }
 
 impl Problem {
-    /// A problem of a kind.
+    /// Returns a problem for a kind of refusal.
     pub(super) fn of(kind: RefusalKind, detail: impl Into<String>) -> Self {
         let mut problem = Self::plain(status_of(kind), detail);
         problem.0.kind = Some(kind);
         problem
     }
 
-    /// A problem of HTTP itself.
+    /// Returns a problem without a kind, which concerns HTTP only.
     pub(super) fn plain(status: StatusCode, detail: impl Into<String>) -> Self {
         let (more, headers) = (Map::new(), Vec::new());
         Self(Box::new(ProblemParts { status, kind: None, detail: detail.into(), more, headers }))
     }
 
-    /// Something in the request is wrong.
+    /// Returns the problem of an invalid request (400).
     pub(super) fn invalid(detail: impl Into<String>) -> Self {
         Self::of(RefusalKind::Invalid, detail)
     }
 
-    /// The same under another status code.
+    /// Replaces the status code.
     fn under(mut self, status: StatusCode) -> Self {
         self.0.status = status;
         self
     }
 
-    /// Nobody said who asks, or nobody that is known.
+    /// Returns the problem of missing or unknown credentials (401).
     pub(super) fn unknown(detail: impl Into<String>) -> Self {
         let problem = Self::of(RefusalKind::Denied, detail).under(StatusCode::UNAUTHORIZED);
         problem.header(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer realm=\"latchfs\""))
     }
 
-    /// The caller is known, and may not do this.
+    /// Returns the problem of an authenticated caller without the necessary rights (403).
     pub(super) fn denied(denial: &Denial) -> Self {
         Self::of(RefusalKind::Denied, denial.to_string())
     }
 
-    /// There is nothing at this path.
+    /// Returns the problem of a path that does not exist (404).
     pub(super) fn no_such_path(path: &str) -> Self {
         let path: String = path.chars().take(80).collect();
         let detail = format!("there is nothing at {path}; /openapi.json says what there is");
         Self::plain(StatusCode::NOT_FOUND, detail)
     }
 
-    /// The path knows other methods.
+    /// Returns the problem of a method that the path does not support (405).
     pub(super) fn wrong_method(method: &str, allowed: &str) -> Self {
         let method: String = method.chars().take(20).collect();
         let detail = format!("{method} has no meaning here; there are {allowed}");
@@ -125,7 +126,7 @@ impl Problem {
         Self::plain(StatusCode::METHOD_NOT_ALLOWED, detail).header(ALLOW, allow)
     }
 
-    /// The server is on its way out.
+    /// Returns the problem of a server that is shutting down (503).
     pub(super) fn closing() -> Self {
         Self::from_failure(&RequestError::Unavailable(Unavailable::Closing))
             .header(RETRY_AFTER, HeaderValue::from_static("1"))
@@ -146,7 +147,7 @@ impl Problem {
         }
     }
 
-    /// Adds who is in the way, and when it makes sense to come again.
+    /// Adds the conflicting holder, and the time after which a retry makes sense.
     fn about(self, conflict: &Conflict, now: Time) -> Self {
         let free_at = match conflict.way {
             Way::StealGrace { until } | Way::Restored { until } => until,
@@ -172,7 +173,7 @@ impl Problem {
         self.with("retry_after_ms", span.as_millis()).header(RETRY_AFTER, seconds.into())
     }
 
-    /// The same with a member of our own.
+    /// Adds an extension member to the problem document.
     pub(super) fn with(mut self, key: &str, value: impl Into<Value>) -> Self {
         self.0.more.insert(key.to_owned(), value.into());
         self
@@ -188,17 +189,17 @@ impl Problem {
         (self.0.kind == Some(RefusalKind::Denied)).then_some(&*self.0.detail)
     }
 
-    /// Whether it is of this kind.
+    /// Whether the problem is of this kind.
     pub(super) fn is(&self, kind: RefusalKind) -> bool {
         self.0.kind == Some(kind)
     }
 
-    /// The reason of a conflict, if it is one.
+    /// Returns the machine-readable reason of a conflict, if the problem has one.
     pub(super) fn reason(&self) -> Option<&str> {
         self.0.more.get("reason").and_then(Value::as_str)
     }
 
-    /// As it is sent.
+    /// Converts the problem to a response with the content type `application/problem+json`.
     pub(super) fn into_response(self) -> Response {
         let ProblemParts { status, kind, detail, more, headers } = *self.0;
         let mut body = Map::with_capacity(8);
@@ -236,7 +237,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn kinds_have_the_status_codes_of_the_design() {
+    fn refusal_kinds_have_documented_status_codes() {
         let codes = RefusalKind::ALL.map(|kind| (kind.as_str(), status_of(kind).as_u16()));
         assert_eq!(
             codes,

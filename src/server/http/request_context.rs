@@ -1,4 +1,5 @@
-//! One request on its way to a handler, and what handlers read from it and answer with.
+//! The context of one request: its head, body and caller, and the calls to the lock service that
+//! handlers make on its behalf.
 
 use super::app_state::{AppState, ShutdownPhase};
 use super::body_memory::{BodySlot, SHORT_BYTES};
@@ -26,11 +27,12 @@ use tokio::sync::oneshot;
 /// The future of a running handler.
 pub(super) type HandlerFuture = Pin<Box<dyn Future<Output = HandlerResult> + Send>>;
 
-/// The longest body that makes sense: a note of 1 KiB, names and clients, several times over.
+/// Maximum size of a body, except for batches: a note of 1 KiB, names and clients, several times
+/// over.
 pub(super) const BODY_BYTES_MAX: usize = 64 << 10;
 
-/// A body of that length comes within a moment on any line; who needs longer keeps a place that
-/// another could have.
+/// Timeout for reading a body. A body of that length arrives within a moment on any network; a
+/// slower client would occupy a slot that another could use.
 pub(super) const BODY_PATIENCE: Duration = Duration::from_secs(10);
 
 /// One request, with the state that its handler needs.
@@ -38,7 +40,7 @@ pub(super) struct RequestContext {
     pub(super) app: Arc<AppState>,
     /// The caller's permissions.
     pub(super) grant: Arc<Grant>,
-    /// The parameters of the endpoint.
+    /// The parameters that the endpoint accepts.
     pub(super) params: &'static [Param],
     pub(super) head: Parts,
     /// The body is never shared; the mutex only makes the request `Sync`.
@@ -46,10 +48,10 @@ pub(super) struct RequestContext {
 }
 
 impl RequestContext {
-    /// The whole body, if it is not too long and comes in time.
+    /// Reads the whole body; fails if it is longer than `max` bytes or too slow.
     pub(super) async fn bytes(&mut self, max: usize) -> HandlerResult<axum::body::Bytes> {
         let body = std::mem::take(self.body.get_mut());
-        // Without a length it may become as long as any.
+        // A body of unknown length is counted with the maximum length.
         let length = body.size_hint().exact().map_or(max, |length| length as usize);
         let long = Some(length.min(max)).filter(|length| *length > SHORT_BYTES);
         let _memory = match long {
@@ -73,7 +75,7 @@ impl RequestContext {
 }
 
 impl RequestContext {
-    /// Takes the memory of a long body.
+    /// Takes a long body's bytes from the memory budget of the caller.
     fn memory(&self, length: usize) -> HandlerResult<BodySlot> {
         let slot = self.app.bodies.take(&self.grant.caller("body"), length);
         slot.ok_or_else(|| {
@@ -85,12 +87,12 @@ impl RequestContext {
         })
     }
 
-    /// Whether the caller may make a request that names no session.
+    /// Checks whether the caller may make a request that names no session.
     fn may(&self, request: &AccessRequest<'_>) -> HandlerResult<()> {
         self.grant.may(request, &[]).map_err(|denial| Problem::denied(&denial))
     }
 
-    /// Looks at one lock, if the caller may.
+    /// Returns the state of one lock (a linearizable read), if the caller may see it.
     pub(super) async fn view(&self, name: &LockName) -> HandlerResult<LockView> {
         self.may(&AccessRequest::of_lock(Operation::ShowLock, name))?;
         let (then, view) = oneshot::channel();
@@ -98,7 +100,8 @@ impl RequestContext {
         told(view.await)
     }
 
-    /// Looks at one lock as it is known here, if the caller may.
+    /// Returns the state of one lock as this node knows it (a stale read), if the caller may see
+    /// it.
     pub(super) async fn known(&self, name: &LockName) -> HandlerResult<StaleRead<LockView>> {
         self.may(&AccessRequest::of_lock(Operation::ShowLock, name))?;
         let (then, known) = oneshot::channel();
@@ -106,7 +109,7 @@ impl RequestContext {
         told(known.await)
     }
 
-    /// Has a command decided, if the caller may submit it.
+    /// Submits a command and returns its outcome, if the caller may submit it.
     pub(super) async fn decide(
         &self,
         op: Op,
@@ -123,12 +126,13 @@ impl RequestContext {
         told(answer.await)?.map_err(|refusal| RequestError::Refused(refusal).into())
     }
 
-    /// Grants nothing once the server is on its way out.
+    /// Fails if the server is shutting down, and so must not grant locks any more.
     pub(super) fn grants(&self) -> HandlerResult<()> {
         if self.app.phase() == ShutdownPhase::Serving { Ok(()) } else { Err(Problem::closing()) }
     }
 
-    /// Whether the caller may submit `op`.
+    /// Checks whether the caller may submit `op`, after looking up the owners of the sessions and
+    /// queue places that it names.
     pub(super) async fn check(&self, op: &Op) -> HandlerResult<()> {
         let mut actors = Vec::new();
         for owner in unnamed_owners(op) {
@@ -140,8 +144,8 @@ impl RequestContext {
         self.grant.may_submit(op, &actors).map_err(|denial| Problem::denied(&denial))
     }
 
-    /// Returns the owner of a session, if it is known here. It usually is: most sessions are kept
-    /// alive by the server that opened them.
+    /// Returns the owner of a session without a query, if this server knows it. It usually does,
+    /// because most sessions are kept alive by the server that opened them.
     fn known_actor(&self, owner: &UnnamedOwner) -> Option<ClientId> {
         match owner {
             UnnamedOwner::Session(id) => self.app.chronicle.client_of(*id),
@@ -169,8 +173,8 @@ impl RequestContext {
         Err(RequestError::Refused(refusal).into())
     }
 
-    /// Looks up the owner of a session that was not opened here (but on another node, or before a
-    /// restart), and remembers it.
+    /// Queries the owner of a session that this server does not know (opened on another node, or
+    /// before a restart), and remembers it.
     async fn client_of(&self, id: SessionId) -> HandlerResult<Option<ClientId>> {
         let client = self.session(id).await?.map(|session| session.client);
         if let Some(client) = &client {
@@ -179,7 +183,7 @@ impl RequestContext {
         Ok(client)
     }
 
-    /// Looks at a session.
+    /// Returns the state of a session; `None`: there is no such session.
     pub(super) async fn session(&self, id: SessionId) -> HandlerResult<Option<SessionView>> {
         let (then, view) = oneshot::channel();
         self.app.locks.session(id, |view| drop(then.send(view)));
@@ -187,7 +191,8 @@ impl RequestContext {
     }
 }
 
-/// The condition for a command of a local user that makes a name below others.
+/// Returns the check that applies to a local user's command if it creates a name below a lock of
+/// another user.
 pub(super) fn parent_check(grant: &Grant, op: &Op) -> Option<ParentCheck> {
     let user = grant.user.as_ref()?;
     ParentCheck::of(op, |_| {
@@ -198,7 +203,7 @@ pub(super) fn parent_check(grant: &Grant, op: &Op) -> Option<ParentCheck> {
     })
 }
 
-/// Converts a reply of the lock service, or the lack of one.
+/// Converts a reply of the lock service, or the loss of a reply, to a result.
 pub(super) fn told<T>(
     answer: Result<Result<T, Unavailable>, oneshot::error::RecvError>,
 ) -> HandlerResult<T> {

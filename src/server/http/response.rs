@@ -1,19 +1,20 @@
-//! Responses: JSON or text, which no cache may keep.
+//! Builders of responses with JSON or text, all with `Cache-Control: no-store`.
 
 use axum::body::Body;
 use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE};
 use axum::http::{HeaderValue, StatusCode};
 use serde_json::Value;
 
-/// A response.
+/// The response type of all handlers.
 pub(super) type Response = axum::http::Response<Body>;
 
-/// JSON with a status code.
+/// Returns a JSON response.
 pub(super) fn json(status: StatusCode, value: &Value) -> Response {
     text(status, HeaderValue::from_static("application/json"), format!("{value}\n"))
 }
 
-/// Text of some type, which nobody may keep: the next moment may show another.
+/// Returns a response with this content type. It must not be cached, because the state may change
+/// at any moment.
 pub(super) fn text(status: StatusCode, kind: HeaderValue, body: impl Into<Body>) -> Response {
     let mut response = Response::new(body.into());
     *response.status_mut() = status;

@@ -1,4 +1,4 @@
-//! The table of routes, from which the router (`dispatch`) and the `OpenAPI` document are made.
+//! The table of routes, from which the router (`dispatch`) and the `OpenAPI` document are built.
 
 use super::backup_routes;
 use super::batch_endpoint;
@@ -23,21 +23,22 @@ use crate::auth::permissions::Operation;
 use axum::http::Method;
 use std::future::ready;
 
-/// One path, and what can be done there.
+/// One path with its endpoints.
 pub(super) struct Route {
-    /// As the document writes it.
+    /// The path in the syntax of the `OpenAPI` document.
     pub(super) path: &'static str,
-    /// As the router matches it; `None`: it is a part of the route before.
+    /// The path in the router's syntax; `None`: the preceding route also matches this path.
     pub(super) pattern: Option<&'static str>,
     pub(super) endpoints: &'static [Endpoint],
 }
 
-/// All endpoints of the table with their paths, in order.
+/// Returns all endpoints of the table with their paths, in order.
 pub(super) fn endpoints() -> impl Iterator<Item = (&'static str, &'static Endpoint)> {
     ROUTES.iter().flat_map(|route| route.endpoints.iter().map(|endpoint| (route.path, endpoint)))
 }
 
-/// Every request that has a path, and the row of the table of permissions that decides it.
+/// Returns the method and path of every endpoint, including internal ones, with the operation whose
+/// permissions it needs.
 pub(crate) fn requests() -> Vec<(String, Operation)> {
     let documented = ROUTES.iter().flat_map(|route| {
         route
@@ -126,7 +127,7 @@ pub(super) static ROUTES: &[Route] = &[
         )],
     },
     Route { path: "/locks/{name}", pattern: Some("/locks/{*name}"), endpoints: LOCK },
-    // A part of the route before, which finds out by the path.
+    // The preceding route matches this path, too; `dispatch` tells them apart.
     Route { path: "/locks/{name}/steal", pattern: None, endpoints: STEAL },
     Route {
         path: "/check",
@@ -137,7 +138,7 @@ pub(super) static ROUTES: &[Route] = &[
             |call| Box::pin(list::check(call)),
             doc(
                 "check",
-                "Whether tokens are current: for what a lock guards, before it accepts a change.",
+                "Whether tokens are current: for a guarded resource, before it accepts a change.",
                 &[CHECKED_NAME, CHECKED_TOKEN, CHECKS],
                 (200, Schema::Checked),
                 &[400, 415],
@@ -174,7 +175,7 @@ pub(super) static ROUTES: &[Route] = &[
             |call| Box::pin(sessions::keep_alive(call)),
             doc(
                 "keepAlive",
-                "Keep a session alive with all that hangs on it, and hear what was taken from it.",
+                "Keep a session and its leases alive, and list the leases that it has lost.",
                 &[SESSION_ID],
                 (200, Schema::Kept),
                 &[400, 410],
@@ -296,7 +297,7 @@ const LOCK: &[Endpoint] = &[
         |call| Box::pin(lock_resource::acquire(call)),
         doc(
             "acquire",
-            "Acquire what nobody holds; renew the lease that a token or its session names, or the \
+            "Acquire a free lock; renew the lease that a token or its session names, or the \
              client's own with reentrant.",
             ACQUIRES,
             (200, Schema::Granted),
@@ -361,7 +362,7 @@ const SESSIONS: &[Endpoint] = &[
         |call| Box::pin(sessions::show(call)),
         doc(
             "session",
-            "A session, and what hangs on it.",
+            "A session and its leases.",
             &[SESSION_ID],
             (200, Schema::Session),
             &[400, 403, 410],
@@ -400,7 +401,7 @@ const PAGE: &[Endpoint] = &[endpoint(
     |call| Box::pin(page::show(call)),
     doc(
         "page",
-        "A page for people: what is held, live.",
+        "A live page of the held locks.",
         &[],
         (200, Schema::Text("text/html; charset=utf-8")),
         &[400],

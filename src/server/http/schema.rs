@@ -25,11 +25,11 @@ pub(super) enum Schema {
     Reset,
     Problem,
     Document,
-    /// Not JSON: a page, a stream, metrics.
+    /// A body that is not JSON, with its media type: a page, a stream, metrics.
     Text(&'static str),
 }
 
-/// Those that have a name in the document.
+/// All schemas with a name in the `OpenAPI` document.
 pub(super) const NAMED: [Schema; 20] = [
     Schema::Health,
     Schema::Acquired,
@@ -53,7 +53,7 @@ pub(super) const NAMED: [Schema; 20] = [
     Schema::Document,
 ];
 
-/// An object with these members; names that end with `?` may be absent.
+/// Returns the schema of an object with these members; a name that ends with `?` is optional.
 fn object(members: &[(&str, Value)]) -> Value {
     let bare = |name: &str| name.trim_end_matches('?').to_owned();
     let names = members.iter().map(|(name, _)| *name);
@@ -233,7 +233,7 @@ impl Schema {
         }
     }
 
-    /// The media type of the body.
+    /// Returns the media type of the body.
     pub(super) const fn media(self) -> &'static str {
         match self {
             Self::Problem => "application/problem+json",
@@ -242,7 +242,7 @@ impl Schema {
         }
     }
 
-    /// As the document defines it.
+    /// Returns the definition of the schema.
     pub(super) fn definition(self) -> Value {
         match self {
             Self::Health => object(&[("status", text())]),
@@ -309,7 +309,7 @@ impl Schema {
         }
     }
 
-    /// As answers name it.
+    /// Returns a reference to the named schema.
     pub(super) fn reference(self) -> Value {
         match self {
             Self::Text(_) => text(),

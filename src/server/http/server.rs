@@ -1,4 +1,4 @@
-//! The server's life: listening, a few threads that serve, an end in order.
+//! Starts and stops the HTTP server: listening, worker threads, TCP keep-alive, graceful shutdown.
 
 use super::app_state::{AppState, ShutdownPhase, entered};
 use super::connection;
@@ -11,6 +11,7 @@ use crate::auth::connection_limits::{CONNECTIONS_MAX, PeerIdentity};
 use crate::auth::{Authenticator, Credentials, CredentialsError, Grant};
 use crate::engine::{Grace, Ttl};
 use crate::metrics::MetricsPage;
+use crate::net::accept::accept_until;
 use crate::os_error::said;
 use crate::service::Locks;
 use axum::Router;
@@ -22,39 +23,37 @@ use std::sync::{Arc, mpsc};
 use std::time::Duration;
 use tokio::time::{sleep, timeout};
 
-/// While draining, so long whoever is connected can still see that the server is not ready, and
-/// release what it holds.
+/// How long the server drains before it closes connections. Connected clients can still see that it
+/// is not ready, and release their locks.
 const DRAIN_NOTICE: Duration = Duration::from_secs(1);
 
-/// Then connections have this long to end: with the notice, less than the 10 s that service
-/// managers give.
+/// How long connections may take to end after draining. Both times together are less than the 10 s
+/// that service managers grant.
 const DRAIN_PATIENCE: Duration = Duration::from_secs(6);
 
-/// After an error of accept(2), such as too many open files, it is tried again after this.
-const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
-
-/// A connection that is silent for so long is asked whether it is there,
+/// Idle time of a connection before the first TCP keep-alive probe.
 const SILENCE: Duration = Duration::from_secs(15);
-/// this often,
+/// Interval between TCP keep-alive probes.
 const PROBE: Duration = Duration::from_secs(5);
-/// and so many times: within a ttl the dead are known.
+/// Number of unanswered probes after which a connection is dead: dead peers are detected within the
+/// ttl of a lease.
 const PROBES: u32 = 3;
 
-/// Files beside connections: the state directory, mounts and their control files.
+/// Number of open files besides connections: the state directory, mounts and their control files.
 const OTHER_FILES: usize = 4_096;
 
-/// How a server is made.
+/// The configuration of an HTTP server.
 #[derive(Debug, Clone)]
 pub struct HttpConfig {
-    /// Where to listen.
+    /// The socket on which to listen.
     pub listen: Listen,
-    /// How long a lease lasts that says nothing about it.
+    /// Default ttl of leases and sessions.
     pub ttl: Ttl,
-    /// The same for its grace.
+    /// Default grace period of leases and sessions.
     pub grace: Grace,
     /// How clients authenticate, and how connections are encrypted.
     pub credentials: Credentials,
-    /// Whether it may be open to a network without authentication, or without TLS.
+    /// Whether the server may be reachable from other machines without authentication or TLS.
     pub insecure: bool,
 }
 
@@ -62,7 +61,7 @@ pub struct HttpConfig {
 pub struct HttpServer {
     app: Arc<AppState>,
     address: String,
-    /// The file of its Unix socket, which goes with it.
+    /// The path of the Unix socket, which is removed when the server stops.
     socket: Option<PathBuf>,
     workers: Workers,
 }
@@ -70,13 +69,13 @@ pub struct HttpServer {
 /// Why the HTTP server could not start.
 #[derive(Debug)]
 pub enum HttpStartError {
-    /// The address can't be listened on.
+    /// Listening on this socket failed.
     Listen(Listen, io::Error),
-    /// The system gives no threads or events.
+    /// The system could not provide threads or event loops.
     System(io::Error),
-    /// The credentials can't be used.
+    /// A credential file can't be used.
     Credentials(CredentialsError),
-    /// It would be open to a network.
+    /// Other machines could reach the server without authentication or TLS.
     Open(Listen),
 }
 
@@ -105,7 +104,7 @@ impl fmt::Display for HttpStartError {
 impl std::error::Error for HttpStartError {}
 
 impl HttpServer {
-    /// Listens, and serves from now on.
+    /// Starts listening and serving.
     pub fn start(locks: Locks, config: &HttpConfig) -> Result<Self, HttpStartError> {
         let credentials = &config.credentials;
         if !config.listen.is_local() && !credentials.close() && !config.insecure {
@@ -130,7 +129,7 @@ impl HttpServer {
         Ok(Self { app, address, socket, workers })
     }
 
-    /// Where it listens.
+    /// Returns the address or the socket path on which the server listens.
     pub fn address(&self) -> &str {
         &self.address
     }
@@ -140,17 +139,19 @@ impl HttpServer {
         Arc::clone(&self.app.gate)
     }
 
-    /// Has `more` added to the page of metrics.
+    /// Registers a callback that adds metrics to the metrics page.
     pub fn add_metrics(&self, more: impl Fn(&mut MetricsPage) + Send + Sync + 'static) {
         self.app.more_metrics.lock().push(Box::new(more));
     }
 
-    /// Reads tokens and certificates again. If something is wrong with them, all stays as it was.
+    /// Reads tokens and certificates again. If one of them is invalid, the previous ones stay in
+    /// force.
     pub fn reload(&self) -> Result<(), CredentialsError> {
         self.app.gate.reload()
     }
 
-    /// Ends in order: no new grants, waiters told, connections ended; 10 s at most.
+    /// Shuts down gracefully: grants no more locks, answers waiters, and closes connections. Takes
+    /// 10 s at most.
     pub fn drain(self) {
         let (done, ended) = mpsc::channel();
         let app = Arc::clone(&self.app);
@@ -161,13 +162,13 @@ impl HttpServer {
         });
         let _ = ended.recv_timeout(DRAIN_NOTICE + DRAIN_PATIENCE + Duration::from_secs(1));
         self.workers.stop();
-        // One that is left is no harm: the next server takes its place.
+        // A socket file that stays behind does no harm: the next server replaces it.
         let _ = self.socket.map(std::fs::remove_file);
     }
 }
 
 async fn drain(app: &AppState) {
-    // Looked at first: a stream of events ends at once.
+    // This comes before the phase change, because event streams end at once when draining begins.
     let is_in_use = app.peers.connections() > 0;
     app.enter(ShutdownPhase::Draining);
     if is_in_use {
@@ -179,7 +180,7 @@ async fn drain(app: &AppState) {
     }
 }
 
-/// Takes connections, and deals them out to the workers.
+/// Accepts connections and assigns them to the workers.
 async fn accept(
     app: Arc<AppState>,
     router: Router,
@@ -191,22 +192,12 @@ async fn accept(
         Err(error) => return log::error!("connections can't be accepted: {}", said(&error)),
     };
     let mut phase = app.follow_phase();
-    loop {
-        let taken = tokio::select! {
-            taken = listener.accept() => taken,
-            () = entered(&mut phase, ShutdownPhase::Closing) => return,
-        };
-        let (stream, source, user) = match taken {
-            Ok(taken) => taken,
-            Err(error) => {
-                log::warn!("a connection can't be accepted: {}", said(&error));
-                sleep(ACCEPT_AGAIN).await;
-                continue;
-            }
-        };
-        // A socket belongs to the events of the thread that serves it.
+    let closing = entered(&mut phase, ShutdownPhase::Closing);
+    accept_until(&listener, "the HTTP server", closing, |(stream, source, user)| {
+        // A socket belongs to the event loop of the thread that serves it.
         workers.assign(connect(Arc::clone(&app), router.clone(), stream, (source, user)));
-    }
+    })
+    .await;
 }
 
 async fn connect(
@@ -231,8 +222,8 @@ async fn connect(
     }
 }
 
-/// Has the system find out when the other side is gone without a word: who waits in line there
-/// must not keep its place.
+/// Enables TCP keep-alive, so that a waiting request loses its place in the queue when its client
+/// vanishes without closing the connection.
 fn watch_over(stream: &std::net::TcpStream) -> io::Result<()> {
     let socket = SockRef::from(stream);
     let probes = TcpKeepalive::new().with_time(SILENCE).with_interval(PROBE).with_retries(PROBES);
@@ -243,7 +234,8 @@ fn watch_over(stream: &std::net::TcpStream) -> io::Result<()> {
     Ok(())
 }
 
-/// As many open files as the system allows: each connection is one, and shells allow few.
+/// Raises the soft limit of open files to the number that all connections need, or to the hard
+/// limit. Shells often set a low soft limit.
 #[allow(unsafe_code)]
 fn raise_open_files() {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };

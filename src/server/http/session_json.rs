@@ -1,11 +1,11 @@
-//! Sessions as JSON: one that was opened, and one as it is now.
+//! JSON representations of sessions and their leases.
 
 use super::request_context::RequestContext;
 use crate::engine::{ClientId, Grace, LockName, SessionId, SessionView, Token, Ttl};
 use crate::time::Time;
 use serde_json::{Value, json};
 
-/// A session that was just opened.
+/// Returns a newly opened session as JSON.
 pub(super) fn opened(id: SessionId, client: &ClientId, ttl: Ttl, grace: Grace) -> Value {
     json!({
         "session": id.as_u64(),
@@ -16,12 +16,12 @@ pub(super) fn opened(id: SessionId, client: &ClientId, ttl: Ttl, grace: Grace) -
     })
 }
 
-/// A lease as its lock and token.
+/// Returns a lease as JSON: the name of its lock, and its token.
 pub(super) fn pair((name, token): &(LockName, Token)) -> Value {
     json!({ "name": name.as_str(), "token": token.as_u64() })
 }
 
-/// A session as it is now.
+/// Returns the current state of a session as JSON.
 pub(super) fn shown(call: &RequestContext, id: SessionId, view: &SessionView) -> Value {
     let lasts = view.ends.expires_at != Time::NEVER;
     let left = view.ends.left(call.app.locks.now()).as_millis();

@@ -1,4 +1,4 @@
-//! Sessions: open, keep alive with one call, look at, end.
+//! The endpoints of sessions: open, keep alive, show, end.
 
 use super::event_replay::{self, unexpected};
 use super::grant_response::serialized;
@@ -24,7 +24,7 @@ struct KeepAliveResponse {
     lost: Vec<Value>,
 }
 
-/// The session that the path names.
+/// Returns the id of the session in the path.
 fn id_of(call: &RequestContext) -> HandlerResult<SessionId> {
     let part = call.head.uri.path().split('/').nth(2).unwrap_or_default();
     match part.parse() {
@@ -33,7 +33,7 @@ fn id_of(call: &RequestContext) -> HandlerResult<SessionId> {
     }
 }
 
-/// POST /sessions.
+/// Handles `POST /sessions`.
 pub(super) async fn open(mut call: RequestContext) -> HandlerResult {
     let options = RequestOptions::read(&mut call).await?;
     let client = options.client(&call)?;
@@ -51,7 +51,7 @@ pub(super) async fn open(mut call: RequestContext) -> HandlerResult {
     }
 }
 
-/// POST /sessions/{session}/keepalive.
+/// Handles `POST /sessions/{session}/keepalive`.
 pub(super) async fn keep_alive(mut call: RequestContext) -> HandlerResult {
     let id = id_of(&call)?;
     RequestOptions::read(&mut call).await?;
@@ -70,7 +70,7 @@ pub(super) async fn keep_alive(mut call: RequestContext) -> HandlerResult {
     }
 }
 
-/// GET /sessions/{session}.
+/// Handles `GET /sessions/{session}`.
 pub(super) async fn show(mut call: RequestContext) -> HandlerResult {
     let id = id_of(&call)?;
     RequestOptions::read(&mut call).await?;
@@ -84,7 +84,7 @@ pub(super) async fn show(mut call: RequestContext) -> HandlerResult {
     Ok(json(StatusCode::OK, &shown(&call, id, &view)))
 }
 
-/// DELETE /sessions/{session}.
+/// Handles `DELETE /sessions/{session}`.
 pub(super) async fn end(mut call: RequestContext) -> HandlerResult {
     let id = id_of(&call)?;
     RequestOptions::read(&mut call).await?;

@@ -1,4 +1,6 @@
-//! The seed's three calls, to the letter: they act on the lock `default`.
+//! The single-lock API at `/lock`: acquire, release and show the lock `default`. Requests and
+//! responses reproduce to the letter the original specification of a single lock, which the code
+//! calls the seed.
 
 use super::event_replay::unexpected;
 use super::grant_response::serialized;
@@ -37,7 +39,7 @@ fn default_lock() -> LockName {
     LockName::parse(DEFAULT).expect("it is a name")
 }
 
-/// POST /lock.
+/// Handles `POST /lock`.
 pub(super) async fn acquire(mut call: RequestContext) -> HandlerResult {
     let options = RequestOptions::read(&mut call).await?;
     let client = options.client(&call)?;
@@ -71,7 +73,7 @@ fn in_seeds_words(problem: Problem) -> Problem {
     }
 }
 
-/// GET /lock.
+/// Handles `GET /lock`.
 pub(super) async fn show(mut call: RequestContext) -> HandlerResult {
     RequestOptions::read(&mut call).await?;
     let view = call.view(&default_lock()).await?;
@@ -83,7 +85,7 @@ pub(super) async fn show(mut call: RequestContext) -> HandlerResult {
     Ok(json(StatusCode::OK, &Value::Object(kept.collect::<Map<_, _>>())))
 }
 
-/// DELETE /lock.
+/// Handles `DELETE /lock`.
 pub(super) async fn release(mut call: RequestContext) -> HandlerResult {
     let options = RequestOptions::read(&mut call).await?;
     let client = options.client(&call)?;

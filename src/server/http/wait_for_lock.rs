@@ -1,72 +1,80 @@
 //! Waiting in the queue of a lock while a request is open: the place is lost when the connection
 //! closes.
 //!
-//! A request with an Idempotency-Key keeps its place when the connection closes: the key names
-//! the place, and later the grant. The place is kept for [`KEPT`] after the last repeat.
+//! A request with an Idempotency-Key keeps its place when the connection closes: the key identifies
+//! the place, and later the grant. The place is kept for [`KEPT`] after the last repeat of the
+//! request.
 
 use super::app_state::{ShutdownPhase, entered};
 use super::event_replay::unexpected;
 use super::lock_grant::{granted, show_tenure};
 use super::problem::{HandlerResult, Problem};
-use super::queue_places::{EnterOutcome, PlaceOutcome, WAITING_MAX};
-use super::request_context::{RequestContext, parent_check, told};
+use super::request_context::{RequestContext, parent_check};
+use super::server_session::SessionUse;
+use super::wait_slots::{WAITING_MAX, WaitSlot};
 use crate::engine::{
     Acquire, IdempotencyKey, LeaseTerms, LeaveReason, LockName, Op, Outcome, Ownership,
-    QueuePolicy, Reason, Refusal, RefusalKind, Replay, Tenure, Ticket, Token,
+    QueuePolicy, Reason, Refusal, RefusalKind, Replay, Tenure,
 };
-use crate::service::RequestError;
+use crate::service::queue_waits::{Entered, PlaceGuard, WaitEnd, WaitGrant};
+use crate::service::{RequestError, Unavailable};
 use crate::time::Span;
 use std::time::Duration;
+use tokio::sync::oneshot;
 
-/// For how long the place of a request with an id is kept after its last repeat. A client that
-/// has lost its connection finds another node within this time; who is gone for good costs those
-/// behind it nothing but the ttl, if it is served meanwhile.
+/// How long the place of a request with an Idempotency-Key is kept after the last repeat of the
+/// request. A client that has lost its connection reaches another node within this time. A client
+/// that is gone for good delays the waiters behind it by a ttl at most, if it is granted the lock
+/// meanwhile.
 const KEPT: Span = Span::from_secs(30);
 
-/// Waits in line for what `ask` asks for, and answers when it is there or the wait is over.
+/// Waits in the queue of the lock that `ask` names, and returns when the lock is granted or the
+/// wait ends without it.
+///
+/// The place is attached to the server's session, so that it is freed soon after the server was
+/// killed. If that session ends although the server lives, the request enters the queue again.
 pub(super) async fn wait(call: &RequestContext, mut ask: Acquire, patience: Span) -> HandlerResult {
-    let places = &call.app.places;
-    let Some(_counted) = places.count() else {
-        let detail = format!("{WAITING_MAX} requests wait, which is the limit; try again later");
-        return Err(Problem::of(RefusalKind::Limit, detail));
-    };
-    ask.line = QueuePolicy::Join(Some(patience));
+    let _slot = slot(call)?;
+    let until = call.app.locks.now() + patience;
+    let in_use = call.app.session.in_use();
     let mut phase = call.app.follow_phase();
-    let mut place = None;
     loop {
         call.grants()?;
-        let mut waiter = if let Some(waiter) = place.take() {
-            waiter
-        } else {
-            let check = parent_check(&call.grant, &Op::Acquire(ask.clone()));
-            let entered = told(places.enter(&ask, check).await)?;
-            match entered.map_err(RequestError::Refused)? {
-                EnterOutcome::Waits(waiter) => waiter,
-                EnterOutcome::Decided(outcome) => return served(call, &ask, &outcome).await,
-            }
+        ask.line = QueuePolicy::Join(Some(until.since(call.app.locks.now())));
+        if let Ownership::Exclusive(_) = ask.hold {
+            ask.hold = Ownership::Exclusive(in_use.attempt().await?);
+        }
+        let (place, mut end) = match enter(call, &ask).await {
+            Ok(Place::Waits(place, end)) => (place, end),
+            Ok(Place::Decided(outcome)) => return served(call, &ask, &outcome).await,
+            Err(RequestError::Refused(refusal)) if is_over(&in_use, &ask, &refusal) => continue,
+            Err(failure) => return Err(failure.into()),
         };
-        let fate = tokio::select! {
-            fate = &mut waiter.told => fate.unwrap_or(PlaceOutcome::Unknown),
+        let end = tokio::select! {
+            end = &mut end => end.unwrap_or(WaitEnd::Unknown),
             () = entered(&mut phase, ShutdownPhase::Draining) => return Err(Problem::closing()),
         };
-        match fate {
-            PlaceOutcome::Served(token) => {
-                let shown = show(call, &waiter.ask, token).await;
-                waiter.take();
+        match end {
+            WaitEnd::Granted(grant) => {
+                let shown = show(call, &ask, grant).await;
+                place.claim();
                 return shown;
             }
-            PlaceOutcome::Gone(why) => {
-                waiter.take();
-                return Err(in_vain(call, &waiter.ask, why).await);
+            WaitEnd::Left(LeaveReason::SessionOver) => {
+                place.claim();
+                // If the session of the client is over, too, the next attempt is refused for that
+                // reason.
+                ask.hold.open().inspect(|open| in_use.forget(open.session));
             }
-            PlaceOutcome::Unknown => {
-                let mut before = call.app.locks.subscribe(None);
-                if waits(call, &ask.name, waiter.ticket).await? {
-                    place = Some(Box::new(places.follow(&ask, waiter.ticket, &mut before)));
-                }
-                waiter.take();
-                // Another request of the client could be meant by what is held now.
-                if place.is_none() && ask.hold != Ownership::Client {
+            WaitEnd::Left(why) => {
+                place.claim();
+                return Err(in_vain(call, &ask, why).await);
+            }
+            WaitEnd::Unknown => {
+                place.claim();
+                // A reentrant request can be repeated safely: either the client already has the
+                // lock, or it enters the queue again.
+                if ask.hold != Ownership::Client {
                     return Err(lost_sight(&ask.name));
                 }
             }
@@ -74,12 +82,55 @@ pub(super) async fn wait(call: &RequestContext, mut ask: Acquire, patience: Span
     }
 }
 
-/// Makes the refusal of an acquire final under its id.
+/// The result of an attempt to acquire a lock or to enter its queue.
+enum Place {
+    Waits(PlaceGuard, oneshot::Receiver<WaitEnd>),
+    Decided(Outcome),
+}
+
+/// Acquires a free lock, or enters the queue of a held one.
+async fn enter(call: &RequestContext, ask: &Acquire) -> Result<Place, RequestError> {
+    let check = parent_check(&call.grant, &Op::Acquire(ask.clone()));
+    let ((on_end, end), (then, answer)) = (oneshot::channel(), oneshot::channel());
+    let told_end = |end| {
+        // An error means that the connection was closed.
+        let _ = on_end.send(end);
+    };
+    call.app.waits.enter(ask.clone(), check, told_end, |answer| drop(then.send(answer)));
+    let closing = RequestError::Unavailable(Unavailable::Closing);
+    match answer.await.map_err(|_| closing)?.map_err(RequestError::Unavailable)? {
+        Ok(Entered::Waits(place)) => Ok(Place::Waits(place, end)),
+        Ok(Entered::Decided(outcome)) => Ok(Place::Decided(outcome)),
+        Err(refusal) => Err(RequestError::Refused(refusal)),
+    }
+}
+
+/// Whether a request was refused because the server's session is over. If so, forgets the session.
+fn is_over(in_use: &SessionUse, ask: &Acquire, refusal: &Refusal) -> bool {
+    let (Reason::NoSession(over), Some(open)) = (&*refusal.reason, ask.hold.open()) else {
+        return false;
+    };
+    if *over == open.session {
+        in_use.forget(*over);
+    }
+    *over == open.session
+}
+
+/// Counts a waiting request; fails if too many wait already.
+fn slot(call: &RequestContext) -> HandlerResult<WaitSlot> {
+    call.app.wait_slots.take().ok_or_else(|| {
+        let detail = format!("{WAITING_MAX} requests wait, which is the limit; try again later");
+        Problem::of(RefusalKind::Limit, detail)
+    })
+}
+
+/// Makes the refusal of an acquire final for its Idempotency-Key, and returns the refusal.
 ///
-/// The engine remembers what was done, and a refusal does nothing. An earlier try of the request,
-/// which a stopped node or the network delivers late, would be decided anew after the client has
-/// been told of the refusal, and the client would not learn of its grant. So the id is spent on a
-/// command that changes nothing. If an earlier try was granted in between, that is the answer.
+/// The engine remembers the outcomes of commands that changed its state, but a refusal changes
+/// nothing. If a suspended node or the network delivered an earlier attempt of the request late,
+/// the engine would decide it anew after the client has seen the refusal, and the client would not
+/// learn of the grant. So a command that changes nothing takes the key. If an earlier attempt was
+/// granted in between, that grant is the response.
 pub(super) async fn refuse_for_good(
     call: &RequestContext,
     ask: &Acquire,
@@ -93,18 +144,15 @@ pub(super) async fn refuse_for_good(
     }
 }
 
-/// Waits for what the request `request` asks for. Its place outlives this connection.
+/// Waits for the lock on behalf of the request with the key `request`, whose place in the queue
+/// outlives the connection.
 pub(super) async fn wait_by_id(
     call: &RequestContext,
     mut ask: Acquire,
     patience: Span,
     request: IdempotencyKey,
 ) -> HandlerResult {
-    let places = &call.app.places;
-    let Some(_counted) = places.count() else {
-        let detail = format!("{WAITING_MAX} requests wait, which is the limit; try again later");
-        return Err(Problem::of(RefusalKind::Limit, detail));
-    };
+    let _slot = slot(call)?;
     let until = call.app.locks.now() + patience;
     let mut phase = call.app.follow_phase();
     let mut has_waited = false;
@@ -129,50 +177,50 @@ pub(super) async fn wait_by_id(
             Err(problem) if has_waited && problem.is(RefusalKind::LockExpired) => {
                 return Err(in_vain(call, &ask, LeaveReason::TimedOut).await);
             }
-            // No time was left to enter the queue.
+            // The deadline passed before the request could enter the queue.
             Err(problem) if problem.is(RefusalKind::LockConflict) => {
                 return refuse_for_good(call, &ask, request, problem).await;
             }
             Err(problem) => return Err(problem),
         };
         has_waited = true;
-        let mut waiter = places.follow(&ask, ticket, &mut before);
+        let (on_end, mut end) = oneshot::channel();
+        let told_end = |end| {
+            // An error means that the connection was closed.
+            let _ = on_end.send(end);
+        };
+        let place = call.app.waits.follow(&ask, ticket, &mut before, told_end);
         drop(before);
-        // A retry of the request finds its place, or the grant.
-        waiter.take();
+        // The guard must not free the place: a retry of the request finds it, or the grant.
+        place.claim();
         let half_kept = Duration::from_nanos(KEPT.as_nanos() / 2);
-        let fate = tokio::select! {
-            fate = &mut waiter.told => fate.unwrap_or(PlaceOutcome::Unknown),
-            () = tokio::time::sleep(half_kept), if left > KEPT => PlaceOutcome::Unknown,
+        let end = tokio::select! {
+            end = &mut end => end.unwrap_or(WaitEnd::Unknown),
+            () = tokio::time::sleep(half_kept), if left > KEPT => WaitEnd::Unknown,
             () = entered(&mut phase, ShutdownPhase::Draining) => return Err(Problem::closing()),
         };
-        match fate {
-            PlaceOutcome::Served(token) => return show(call, &ask, token).await,
-            PlaceOutcome::Gone(why) => return Err(in_vain(call, &ask, why).await),
-            PlaceOutcome::Unknown => {}
+        match end {
+            WaitEnd::Granted(grant) => return show(call, &ask, grant).await,
+            WaitEnd::Left(why) => return Err(in_vain(call, &ask, why).await),
+            WaitEnd::Unknown => {}
         }
     }
 }
 
-/// Returns the answer to a repeat of a request that was refused before: it stays refused.
+/// Returns the response to a repeat of a refused request, which stays refused.
 pub(super) async fn refused_before(call: &RequestContext, ask: &Acquire) -> Problem {
     let why = "a request with this Idempotency-Key was refused, and so are its repeats; send a \
                new key to ask again";
     refused_now(call, ask, ("refused_before", why)).await
 }
 
-/// Whether the place `ticket` is still in the queue of a lock.
-async fn waits(call: &RequestContext, name: &LockName, ticket: Ticket) -> HandlerResult<bool> {
-    let view = call.view(name).await?;
-    Ok(view.waiters.iter().any(|waiter| waiter.ticket == ticket))
-}
-
-/// The place is gone, and the event that says whether it was served was lost.
+/// Returns the error for an unknown outcome: the place is gone, and the event that tells whether
+/// the lock was granted was lost.
 fn lost_sight(name: &LockName) -> Problem {
     let detail = format!(
-        "lock '{name}': this server has lost sight of the wait, so it is unknown whether the lock \
-         was granted; look who holds it, and next time send an Idempotency-Key, which makes a wait \
-         safe to repeat"
+        "lock '{name}': this server has lost the events of the wait, so it is unknown whether the \
+         lock was granted; see which client holds it, and next time send an Idempotency-Key, which \
+         makes a wait safe to repeat"
     );
     Problem::of(RefusalKind::ConsistencyUnavailable, detail)
 }
@@ -185,15 +233,14 @@ async fn served(call: &RequestContext, ask: &Acquire, outcome: &Outcome) -> Hand
     }
 }
 
-/// Shows what a place was served with.
-async fn show(call: &RequestContext, ask: &Acquire, token: Token) -> HandlerResult {
-    let now = call.app.locks.now();
-    let life = ask.term.begin(now);
-    let tenure = Tenure { token, life, acquired_at: now, acquisition: 0 };
+/// Returns the response with the tenure that a waiter was granted.
+async fn show(call: &RequestContext, ask: &Acquire, grant: WaitGrant) -> HandlerResult {
+    let WaitGrant { token, at } = grant;
+    let tenure = Tenure { token, life: ask.term.begin(at), acquired_at: at, acquisition: 0 };
     show_tenure(call, &ask.name, &tenure, false).await
 }
 
-/// Why there is no lock at the end of a wait.
+/// Returns the error for a wait that ended without the lock.
 async fn in_vain(call: &RequestContext, ask: &Acquire, why: LeaveReason) -> Problem {
     let session = match ask.term {
         LeaseTerms::Session(id) if why == LeaveReason::SessionOver => Some(id),
@@ -204,11 +251,10 @@ async fn in_vain(call: &RequestContext, ask: &Acquire, why: LeaveReason) -> Prob
         let at = call.app.locks.now();
         return RequestError::Refused(Refusal { at, reason }).into();
     }
-    refused_now(call, ask, ("waited_in_vain", "the wait is over, and the lock was not to be had"))
-        .await
+    refused_now(call, ask, ("waited_in_vain", "timed out waiting for the lock")).await
 }
 
-/// A conflict for this reason, with the holder of now.
+/// Returns a conflict with this reason, and with the current holder of the lock.
 async fn refused_now(call: &RequestContext, ask: &Acquire, (reason, why): (&str, &str)) -> Problem {
     let now = match call.view(&ask.name).await {
         Ok(view) => view,

@@ -1,5 +1,5 @@
-//! The threads that serve connections: each has an event loop of its own, and they get new
-//! connections in turn.
+//! The threads that serve connections. Each has its own event loop, and new connections are
+//! assigned to them in turn.
 
 use std::future::Future;
 use std::io;
@@ -8,11 +8,11 @@ use std::thread::{self, JoinHandle};
 use tokio::runtime::{Builder, Handle};
 use tokio::sync::watch;
 
-/// A request is decided in microseconds, under one mutex: more threads would only wait for each
-/// other.
+/// Maximum number of threads. A request is decided in microseconds, under one mutex: more threads
+/// would only contend for it.
 const WORKERS_MAX: usize = 2;
 
-/// The threads. They serve until they are told to stop.
+/// The worker threads, which run until they are stopped.
 pub(super) struct Workers {
     handles: Vec<Handle>,
     stop: watch::Sender<bool>,
@@ -31,7 +31,7 @@ impl Workers {
             let mut stopped = stop.subscribe();
             threads.push(thread::Builder::new().name(format!("http-{number}")).spawn(
                 move || {
-                    // The sender is dropped only by a server that is gone.
+                    // The wait fails only if the sender was dropped together with the server.
                     let _ = runtime.block_on(stopped.wait_for(|stop| *stop));
                     runtime.shutdown_background();
                 },
@@ -40,17 +40,18 @@ impl Workers {
         Ok(Self { handles, stop, threads })
     }
 
-    /// Returns the thread for what is done once.
+    /// Returns the first thread, which also runs the tasks that exist once, such as the accept
+    /// loop.
     pub(super) fn first(&self) -> &Handle {
         &self.handles[0]
     }
 
-    /// Returns what assigns connections to the threads.
+    /// Returns a round-robin assignment of connections to the threads.
     pub(super) fn choice(&self) -> WorkerChoice {
         WorkerChoice { handles: self.handles.clone(), turn: 0 }
     }
 
-    /// Stops the threads, and whatever they still serve.
+    /// Stops the threads, and aborts the connections that they still serve.
     pub(super) fn stop(self) {
         self.stop.send_replace(true);
         for thread in self.threads {
@@ -61,14 +62,14 @@ impl Workers {
     }
 }
 
-/// Assigns each connection to a thread.
+/// Assigns connections to threads, round-robin.
 pub(super) struct WorkerChoice {
     handles: Vec<Handle>,
     turn: usize,
 }
 
 impl WorkerChoice {
-    /// Has the next thread in turn serve a connection.
+    /// Runs the task of a connection on the next thread.
     pub(super) fn assign(&mut self, serving: impl Future<Output = ()> + Send + 'static) {
         // The handle of the task is dropped: nobody waits for its end.
         drop(self.handles[self.turn].spawn(serving));
@@ -86,7 +87,7 @@ mod tests {
         let mut choice = workers.choice();
         let (say, said) = std::sync::mpsc::channel();
         let count = workers.handles.len();
-        for turn in 0..count + 1 {
+        for turn in 0..=count {
             let say = say.clone();
             choice.assign(async move {
                 let name = thread::current().name().map(str::to_owned);

@@ -19,20 +19,21 @@ use std::time::Duration;
 use tokio::sync::{oneshot, watch};
 use tokio::time::timeout;
 
-/// After this a request is answered by TIMEOUT: what the seed waits for a forwarded one.
+/// Timeout for a command or a query, after which the reply is TIMEOUT. The original protocol
+/// specifies the same time for a forwarded request.
 const ANSWER_PATIENCE: Duration = Duration::from_secs(10);
 
 /// State that all line connections share.
 pub(super) struct LineService {
     pub(super) locks: Locks,
-    /// How long a lock lasts whose line says nothing about it.
+    /// Default ttl of a lock, if the request names none.
     pub(super) ttl: Ttl,
-    /// For how long after that only its holder may take it back.
+    /// Grace period of every lock, during which only its holder may renew it.
     pub(super) grace: Grace,
     pub(super) gate: Arc<Authenticator>,
     pub(super) peers: ConnectionLimits,
     pub(super) followers: Arc<LineFollowers>,
-    /// Requests that are not answered yet.
+    /// The number of requests that have not been answered yet.
     pending: AtomicUsize,
     phase: watch::Sender<LinePhase>,
 }
@@ -40,15 +41,15 @@ pub(super) struct LineService {
 /// Progress of the line server's shutdown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum LinePhase {
-    /// It serves.
+    /// The server serves all requests.
     Serving,
-    /// It grants nothing any more; what is held can be given back.
+    /// The server grants no more locks, but clients can still release them.
     Draining,
-    /// Each connection ends after the request at hand.
+    /// The server closes each connection after its current request.
     Closing,
 }
 
-/// One counted request; dropping it ends the count.
+/// Counts one pending request, until it is dropped.
 struct PendingRequest<'a>(&'a AtomicUsize);
 
 impl<'a> PendingRequest<'a> {
@@ -72,24 +73,24 @@ impl LineService {
         Self { locks, ttl, grace, gate, peers, followers, pending, phase }
     }
 
-    /// How far the end is.
+    /// Returns the phase of the shutdown.
     pub(super) fn stage(&self) -> LinePhase {
         *self.phase.borrow()
     }
 
-    /// The end comes nearer.
+    /// Advances the shutdown phase.
     pub(super) fn enter(&self, stage: LinePhase) {
         self.phase.send_replace(stage);
     }
 
-    /// Returns when connections are to end.
+    /// Waits until connections have to be closed.
     pub(super) async fn closing(&self) {
         let mut phase = self.phase.subscribe();
-        // The sender lives as long as this.
+        // The sender belongs to `self`, so this can't fail.
         let _ = phase.wait_for(|stage| *stage == LinePhase::Closing).await;
     }
 
-    /// The word that answers a request of a caller who may do this.
+    /// Executes a request, if the caller may perform the operation, and returns the reply.
     pub(super) async fn answer(&self, grant: &Grant, request: LineRequest) -> LineReply {
         let _pending = PendingRequest::new(&self.pending);
         if let Err(denial) = grant.may_begin(request.operation()) {
@@ -103,7 +104,7 @@ impl LineService {
                 }
                 let term = LeaseTerms::Own(ttl.unwrap_or(self.ttl), self.grace);
                 let (mode, patch) = (Mode::Exclusive, Patch::default());
-                // As the seed has it: a lock that exists is refused, to its owner, too.
+                // The protocol specifies that LOCK fails for a held lock, even for its holder.
                 let (hold, line) = (Ownership::Exclusive(None), QueuePolicy::Skip);
                 self.decide(
                     grant,
@@ -124,13 +125,13 @@ impl LineService {
             }
             LineRequest::Own(name) => self.owner(grant, &name).await,
             LineRequest::Register(address) => self.register(address),
-            // The connection keeps what it was told.
+            // The connection has already stored the token.
             LineRequest::Auth(_) => LineReply::Success,
         }
     }
 
     async fn decide(&self, grant: &Grant, op: Op) -> LineReply {
-        // A line names no session and no place in a line, so all that it leans on is in it.
+        // A request names neither a session nor a queue place, so there are no owners to look up.
         if let Err(denial) = grant.may_submit(&op, &[]) {
             log::info!("a line is refused: {denial}");
             return LineReply::Error;
@@ -204,7 +205,7 @@ impl LineService {
     }
 }
 
-/// The word that an answer is.
+/// Converts the engine's answer to a reply.
 fn word_of(answer: &Result<Answer, Unavailable>) -> LineReply {
     match answer {
         Ok(Ok(_)) => LineReply::Success,
@@ -226,7 +227,8 @@ fn word_of(answer: &Result<Answer, Unavailable>) -> LineReply {
     }
 }
 
-/// The word for no answer: whether the outcome is known to be nothing, or not known.
+/// Returns the reply for an unavailable service: TIMEOUT if the outcome is unknown, ERROR if the
+/// request was certainly not executed.
 fn no_answer(why: &Unavailable) -> LineReply {
     log::info!("a line has no answer: {why}");
     match why {

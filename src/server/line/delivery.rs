@@ -1,4 +1,5 @@
-//! The way to one follower: a message, its ACK, and a new connection when the old one is over.
+//! The connection to one follower: sends a message, waits for its ACK, and reconnects when the
+//! connection was closed.
 
 use std::io;
 use std::net::SocketAddr;
@@ -7,13 +8,13 @@ use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-/// A follower takes a connection, and sends its ACK, within this: the seed's limit.
+/// Timeout for connecting to a follower, and for its ACK, as the original protocol specifies.
 pub(super) const ACK_PATIENCE: Duration = Duration::from_secs(5);
 
-/// Bytes of the line that is to be an ACK.
+/// Maximum length in bytes of the line that must be an ACK.
 const ACK_BYTES_MAX: u64 = 64;
 
-/// The connection to one follower.
+/// The connection to one follower, which is opened when it is needed.
 pub(super) struct FollowerConnection {
     address: SocketAddr,
     stream: Option<BufReader<TcpStream>>,
@@ -24,8 +25,8 @@ impl FollowerConnection {
         Self { address, stream: None }
     }
 
-    /// Sends a message, and returns when it is acknowledged. A follower may end the connection
-    /// after each message, as the seed's does: then this one goes over a new one.
+    /// Sends a message, and waits until it is acknowledged. A follower may close the connection
+    /// after each message; then the message goes over a new connection.
     pub(super) async fn tell(&mut self, message: &str) -> io::Result<()> {
         if let Some(stream) = self.stream.take()
             && let Ok(stream) = exchange(stream, message).await

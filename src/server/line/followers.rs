@@ -16,19 +16,20 @@ use std::time::Duration;
 use tokio::sync::{Notify, oneshot};
 use tokio::task::JoinHandle;
 
-/// Followers at once: each costs a connection, and a message for each change.
+/// Maximum number of followers: each costs a connection, and a message for each change.
 const FOLLOWERS_MAX: usize = 64;
 
-/// A message is sent so many times, before its follower is dropped,
+/// Number of attempts to send a message, before its follower is dropped.
 const TRIES_MAX: u32 = 3;
-/// with this between.
+/// Delay between two attempts.
 const TRY_AGAIN: Duration = Duration::from_secs(1);
 
-/// Events taken at a time. Later events stay in the event log, which drops the oldest ones beyond
-/// [`FEED_EVENTS_MAX`](crate::service::event_log::FEED_EVENTS_MAX), the bound of that log.
+/// Number of events taken from the event log at a time. Later events stay in that log, which keeps
+/// [`FEED_EVENTS_MAX`](crate::service::event_log::FEED_EVENTS_MAX) and drops the oldest beyond
+/// that.
 const BATCH: usize = 64;
 
-/// Locks listed at a time for a follower that begins.
+/// Page size when the held locks are listed for a new follower.
 const PAGE: usize = 1_000;
 
 /// All registered followers.
@@ -42,7 +43,7 @@ pub(super) struct LineFollowers {
 /// One registered follower.
 struct LineFollower {
     telling: JoinHandle<()>,
-    /// The number of the event that it is told next.
+    /// The number of the next event to send.
     next: Arc<AtomicU64>,
 }
 
@@ -52,11 +53,11 @@ pub(super) struct FollowersFull;
 /// Why delivery to a follower ended.
 #[derive(Debug)]
 enum DeliveryEnd {
-    /// It is not there, or does not answer.
+    /// The follower is unreachable, or does not acknowledge.
     Silent(io::Error),
-    /// More happened than is kept for it.
+    /// The follower is so slow that the event log dropped this many events before they were sent.
     Slow(u64),
-    /// The locks that are held can't be listed for it.
+    /// The held locks could not be listed.
     Unlisted,
 }
 
@@ -66,15 +67,15 @@ impl LineFollowers {
         Self { locks, known, sent, dropped }
     }
 
-    /// Tells this address of what is held, and of every change from now on. One that was told
-    /// before begins anew.
+    /// Registers a follower: sends it all held locks, and every change from now on. For a known
+    /// address, starts over.
     pub(super) fn register(self: &Arc<Self>, address: SocketAddr) -> Result<(), FollowersFull> {
         let mut known = self.known.lock();
         if known.len() >= FOLLOWERS_MAX && !known.contains_key(&address) {
             log::warn!("{address} is not told of changes: {FOLLOWERS_MAX} others are");
             return Err(FollowersFull);
         }
-        // From here on nothing is missed.
+        // The subscription comes first, so that no change after the listing is missed.
         let watch = self.locks.subscribe(None);
         let next = Arc::new(AtomicU64::new(watch.next()));
         let (all, place) = (Arc::clone(self), Arc::clone(&next));
@@ -100,7 +101,7 @@ impl LineFollowers {
         log::warn!("{address} is not told of changes any more: {why}; it has to register again");
     }
 
-    /// Tells a follower all there is to tell, for as long as it listens.
+    /// Sends a follower the held locks and then every change, until delivery fails.
     async fn tell(
         &self,
         address: SocketAddr,
@@ -210,7 +211,8 @@ fn message_of(event: &Event) -> Option<String> {
     }
 }
 
-/// One message. A name with a comma, which only other edges can make, can't be said here.
+/// Returns a SYNC message. Returns `None` for a name with a comma, which only other front ends can
+/// create and this protocol can't express.
 fn message(act: &str, name: &LockName, client: &crate::engine::ClientId) -> Option<String> {
     let name = name.as_str();
     (!name.contains(',')).then(|| format!("SYNC,{act},{name},{client}\n"))

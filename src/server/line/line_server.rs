@@ -1,11 +1,13 @@
-//! The life of the line protocol: listening, one thread that serves, an end in order.
+//! Starts and stops the server of the line protocol, which one thread serves.
 
 use super::commands::{LinePhase, LineService};
 use super::text_connection;
+use crate::auth::Authenticator;
 use crate::auth::connection_limits::PeerIdentity;
-use crate::auth::{self, Authenticator};
 use crate::engine::{Grace, Ttl};
 use crate::metrics::MetricsPage;
+use crate::net::accept::accept_until;
+use crate::net::listen::listen;
 use crate::os_error::said;
 use crate::service::Locks;
 use std::fmt;
@@ -16,33 +18,30 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 use tokio::runtime::{Builder, Handle, Runtime};
 use tokio::sync::watch;
-use tokio::time::{sleep, timeout};
+use tokio::time::timeout;
 
-/// Connections at once: those of the seed last for one request. They count among the files that
-/// the HTTP server leaves for others.
+/// Maximum number of open connections. Clients of the original protocol open one for each request.
+/// They count towards the file descriptors that the HTTP server reserves for other files.
 const CONNECTIONS_MAX: usize = 2_048;
 
-/// At the end, requests at hand are answered within this.
+/// How long current requests may take to finish during the shutdown.
 const CLOSE_PATIENCE: Duration = Duration::from_secs(2);
 
-/// After an error of accept(2), such as too many open files, it is tried again after this.
-const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
-
-/// How lines are served.
+/// The configuration of a server of the line protocol.
 pub struct LineConfig {
-    /// Where to listen.
+    /// The address on which to listen.
     pub listen: SocketAddr,
-    /// How long a lock lasts whose line says nothing about it.
+    /// Default ttl of a lock, if the request names none.
     pub ttl: Ttl,
-    /// For how long after that only its holder may take it back.
+    /// Grace period of every lock, during which only its holder may renew it.
     pub grace: Grace,
-    /// Authenticates clients, and says how connections are encrypted.
+    /// Authenticates clients, and provides the TLS configuration.
     pub gate: Arc<Authenticator>,
-    /// Whether it may be open to a network without authentication, or without TLS.
+    /// Whether the server may be reachable from other machines without authentication or TLS.
     pub insecure: bool,
 }
 
-/// A server of lines that runs.
+/// A running server of the line protocol.
 pub struct LineServer {
     desk: Arc<LineService>,
     address: SocketAddr,
@@ -54,11 +53,11 @@ pub struct LineServer {
 /// Why the line server could not start.
 #[derive(Debug)]
 pub enum LineStartError {
-    /// The address can't be listened on.
+    /// Listening on this address failed.
     Listen(SocketAddr, io::Error),
-    /// The system gives no thread or events.
+    /// The system could not provide a thread or an event loop.
     System(io::Error),
-    /// It would be open to a network.
+    /// Other machines could reach the server without authentication or TLS.
     Open(SocketAddr),
 }
 
@@ -84,14 +83,14 @@ impl fmt::Display for LineStartError {
 impl std::error::Error for LineStartError {}
 
 impl LineServer {
-    /// Listens, and serves from now on.
+    /// Starts listening and serving.
     pub fn start(locks: Locks, config: LineConfig) -> Result<Self, LineStartError> {
-        let LineConfig { listen, ttl, grace, gate, insecure } = config;
-        if !listen.ip().is_loopback() && !gate.closes() && !insecure {
-            return Err(LineStartError::Open(listen));
+        let LineConfig { listen: address, ttl, grace, gate, insecure } = config;
+        if !address.ip().is_loopback() && !gate.closes() && !insecure {
+            return Err(LineStartError::Open(address));
         }
-        let refused = |error| LineStartError::Listen(listen, error);
-        let listener = auth::listen::listen(listen).map_err(refused)?;
+        let refused = |error| LineStartError::Listen(address, error);
+        let listener = listen(address).map_err(refused)?;
         let address = listener.local_addr().map_err(refused)?;
         let desk = Arc::new(LineService::new(locks, (ttl, grace), gate));
         let runtime =
@@ -103,7 +102,7 @@ impl LineServer {
         Ok(Self { desk, address, handle, stop, worker })
     }
 
-    /// Where it listens.
+    /// Returns the address on which the server listens.
     pub const fn address(&self) -> SocketAddr {
         self.address
     }
@@ -114,12 +113,13 @@ impl LineServer {
         move |page| desk.show(page)
     }
 
-    /// Grants nothing any more; what is held can still be given back.
+    /// Stops granting locks; clients can still release them.
     pub fn drain(&self) {
         self.desk.enter(LinePhase::Draining);
     }
 
-    /// Ends: requests at hand are answered, followers told no more; 3 s at most.
+    /// Shuts down: answers current requests, closes connections, and stops the delivery to
+    /// followers. Takes 3 s at most.
     pub fn close(self) {
         self.desk.enter(LinePhase::Closing);
         let (done, ended) = mpsc::channel();
@@ -143,31 +143,20 @@ impl LineServer {
 
 fn work(runtime: Runtime, mut stopped: watch::Receiver<bool>) -> io::Result<JoinHandle<()>> {
     thread::Builder::new().name("line".to_owned()).spawn(move || {
-        // The sender is dropped only by a server that is gone.
+        // The wait fails only if the sender was dropped together with the server.
         let _ = runtime.block_on(stopped.wait_for(|stop| *stop));
         runtime.shutdown_background();
     })
 }
 
-/// Takes connections, until the end.
+/// Accepts and serves connections until the shutdown.
 async fn accept(desk: Arc<LineService>, listener: TcpListener) {
     let listener = match tokio::net::TcpListener::from_std(listener) {
         Ok(listener) => listener,
         Err(error) => return log::error!("lines can't be taken: {}", said(&error)),
     };
-    loop {
-        let taken = tokio::select! {
-            taken = listener.accept() => taken,
-            () = desk.closing() => return,
-        };
-        let (stream, peer) = match taken {
-            Ok(taken) => taken,
-            Err(error) => {
-                log::warn!("a connection for lines can't be accepted: {}", said(&error));
-                sleep(ACCEPT_AGAIN).await;
-                continue;
-            }
-        };
+    let closing = desk.closing();
+    accept_until(&listener, "the line protocol", closing, |(stream, peer)| {
         let desk = Arc::clone(&desk);
         tokio::spawn(async move {
             let Some(_connected) = desk.peers.admit(PeerIdentity::Address(peer.ip())) else {
@@ -178,5 +167,6 @@ async fn accept(desk: Arc<LineService>, listener: TcpListener) {
             }
             text_connection::serve(&desk, stream).await;
         });
-    }
+    })
+    .await;
 }

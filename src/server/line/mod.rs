@@ -1,12 +1,13 @@
-//! The line protocol: a lock by one line of text, as the third of the seeds has it.
+//! The line protocol: one line of text for each request, and one for its reply, for clients that
+//! can open a socket but have no HTTP library.
 //!
-//! `LOCK,name,client`, `UNLOCK,name,client` and `OWN,name,client` are answered by one word;
-//! `REGISTER,ip:port` has every change told to that address. No rule of locks is here: a line
-//! becomes a command, and what the engine says becomes a word.
+//! `LOCK,name,client`, `UNLOCK,name,client` and `OWN,name,client` get a one-word reply;
+//! `REGISTER,ip:port` subscribes that address to all changes. The protocol is a translation only: a
+//! line becomes a command, and the engine's answer becomes a word.
 //!
-//! Where to look: `request` parses a line, `commands` makes a command of it, `followers` tell of
-//! changes over connections of `delivery`, `text_connection` reads lines and writes words, and
-//! `line_server` starts and ends it.
+//! Where to look: `request` parses lines, `commands` executes requests, `followers` sends changes
+//! to followers over the connections of `delivery`, `text_connection` reads lines and writes
+//! replies, and `line_server` starts and stops the server.
 
 mod request;
 mod delivery;

@@ -5,61 +5,63 @@ use crate::engine::{ClientId, LockName, Ttl};
 use std::fmt;
 use std::net::SocketAddr;
 
-/// Bytes of a line: a name (1 KiB), a client (255), a word and a ttl, with room for a token.
+/// Maximum length of a line in bytes: a name (1 KiB), a client (255), a word and a ttl, with room
+/// for a token.
 pub(super) const LINE_BYTES_MAX: usize = 2_048;
 
 /// A parsed line.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum LineRequest {
-    /// Take a lock that nobody has.
+    /// Acquire a lock that is free.
     Lock(LockName, ClientId, Option<Ttl>),
-    /// Keep a lock.
+    /// Renew a lock.
     Renew(LockName, ClientId, Option<Ttl>),
-    /// Give a lock back.
+    /// Release a lock.
     Unlock(LockName, ClientId),
     /// Show the holder of a lock; the request names no client.
     Own(LockName),
-    /// Tell this address of every change.
+    /// Send every change to this address.
     Register(SocketAddr),
-    /// Authenticate this connection and its later requests.
+    /// Authenticate this connection, for its later requests, by a bearer token.
     Auth(Box<[u8]>),
 }
 
 /// Why a line is not a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum LineError {
-    /// Its parts are too few, too many, or not what they should be.
+    /// The line has too few or too many parts, or one of them is invalid.
     Format,
-    /// Its first word is not known.
+    /// The first word is unknown.
     Command,
 }
 
-/// The one word that answers a line.
+/// The reply to a line: one word.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum LineReply {
-    /// It was done.
+    /// The request succeeded.
     Success,
-    /// It was refused: held by another, not held.
+    /// The request was refused because of the lock's state: the lock is held, or is not held by
+    /// this client.
     Fail,
-    /// Nobody has the lock.
+    /// The lock is free.
     None,
-    /// This client has it.
+    /// This client holds the lock.
     Owner(ClientId),
-    /// It can't be done here and now, or not by this caller.
+    /// The request can't be executed here and now, or not for this caller.
     Error,
-    /// There was no answer in time: whether it was done is not known.
+    /// There was no answer in time: it is unknown whether the request was executed.
     Timeout,
-    /// [`LineError::Format`].
+    /// The line could not be parsed, see [`LineError::Format`].
     InvalidFormat,
-    /// [`LineError::Command`].
+    /// The command is unknown, see [`LineError::Command`].
     InvalidCommand,
-    /// Changes will be told.
+    /// The address has been registered as a follower.
     Registered,
-    /// Another server tells of changes.
+    /// This node is not the leader, and only the leader registers followers.
     NotLeader,
 }
 
-/// The first word of each line, and the row of the table of permissions that decides it.
+/// The first word of each kind of line, with the operation whose permissions it needs.
 pub(crate) const WORDS: [(&str, Operation); 6] = [
     ("LOCK", Operation::Acquire),
     ("RENEW", Operation::Renew),
@@ -70,7 +72,7 @@ pub(crate) const WORDS: [(&str, Operation); 6] = [
 ];
 
 impl LineRequest {
-    /// The row of the table of permissions that decides it.
+    /// Returns the operation whose permissions the request needs.
     pub(super) const fn operation(&self) -> Operation {
         match self {
             Self::Lock(..) => Operation::Acquire,
@@ -82,8 +84,8 @@ impl LineRequest {
         }
     }
 
-    /// Whether the line is the first of an HTTP request: a browser sends it, and the lines behind
-    /// it are not those of a client.
+    /// Whether the line is the first line of an HTTP request. The lines that follow it come from a
+    /// browser, not from a client of this protocol, and must not be executed.
     pub(super) fn is_http(line: &[u8]) -> bool {
         let line = line.strip_suffix(b"\r").unwrap_or(line);
         let mut words = line.split(|byte| *byte == b' ');
@@ -118,7 +120,7 @@ impl LineRequest {
             ["LOCK" | "RENEW" | "UNLOCK" | "OWN" | "REGISTER" | "AUTH", ..] => {
                 Err(LineError::Format)
             }
-            // The seed counts the parts before it looks at the first.
+            // As in the original protocol, the number of parts is checked before the first word.
             [_, _, _, ..] => Err(LineError::Command),
             _ => Err(LineError::Format),
         }
@@ -177,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_are_requests() {
+    fn valid_lines_are_parsed() {
         let ttl = Ttl::parse("1m").expect("valid");
         for (line, request) in [
             ("LOCK,a,x", LineRequest::Lock(name("a"), client("x"), None)),
@@ -193,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn http_is_told_from_lines() {
+    fn http_requests_are_recognized() {
         for line in
             ["POST / HTTP/1.1\r", "GET /a,b HTTP/1.0", "PRI * HTTP/2.0\r", "PUT /a b HTTP/1.1"]
         {
@@ -206,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn other_lines_are_not() {
+    fn invalid_lines_are_rejected() {
         for line in [
             "",
             ",",
@@ -239,15 +241,14 @@ mod tests {
     }
 
     proptest! {
-        /// Any input parses to a request or an error; and no name or client that is accepted
-        /// could break a line that is sent.
+        /// Any input parses to a request or an error, and never panics.
         #[test]
-        fn any_line_is_answered(line in proptest::collection::vec(any::<u8>(), 0..200)) {
+        fn any_line_is_parsed(line in proptest::collection::vec(any::<u8>(), 0..200)) {
             let _ = LineRequest::parse(&line);
         }
 
         #[test]
-        fn nothing_that_is_parsed_breaks_a_line(name in ".*", client in ".*") {
+        fn accepted_names_contain_no_line_breaks(name in ".*", client in ".*") {
             let line = format!("LOCK,{name},{client}");
             if let Ok(LineRequest::Lock(name, client, _)) = LineRequest::parse(line.as_bytes()) {
                 let sent = format!("SYNC,LOCK,{},{client}", name.as_str());

@@ -1,4 +1,4 @@
-//! One connection: lines in, words out, in order, and how long either may take.
+//! One connection of the line protocol: reads lines and writes replies, in order, within timeouts.
 
 use super::commands::LineService;
 use super::request::{LINE_BYTES_MAX, LineReply, LineRequest};
@@ -16,26 +16,26 @@ use tokio_rustls::TlsAcceptor;
 /// Idle timeout of a connection. A client with further requests has to reconnect.
 const IDLE_PATIENCE: Duration = Duration::from_secs(60);
 
-/// A line that has begun comes to its end within this: it fits one packet or two.
+/// Timeout for the rest of a line that has begun; a line fits into one or two packets.
 const LINE_PATIENCE: Duration = Duration::from_secs(10);
 
-/// A word is taken within this, or the other side is gone.
+/// Timeout for writing a reply, after which the client is considered dead.
 const WORD_PATIENCE: Duration = Duration::from_secs(10);
 
-/// A TLS handshake takes two turns of the line.
+/// Timeout for the TLS handshake, which takes two round trips.
 const HANDSHAKE_PATIENCE: Duration = Duration::from_secs(10);
 
 /// The result of reading one line.
 enum NextLine {
-    /// A line.
+    /// A whole line.
     Line,
-    /// More bytes than a line has, or an end in the middle of one.
+    /// A line that is too long, or that ended without a newline.
     Broken,
-    /// Nothing: the other side has ended it, or has asked nothing for too long.
+    /// No line: the client closed the connection, or was idle for too long.
     End,
 }
 
-/// Serves a connection to its end.
+/// Serves a connection until it ends.
 pub(super) async fn serve(desk: &LineService, stream: TcpStream) {
     let ended = match desk.gate.tls() {
         None => talk(desk, stream, None).await,
@@ -58,7 +58,7 @@ pub(super) async fn serve(desk: &LineService, stream: TcpStream) {
     }
 }
 
-/// Answers line after line.
+/// Reads lines and answers them one after the other.
 async fn talk<S>(desk: &LineService, stream: S, certified: Option<Arc<Grant>>) -> io::Result<()>
 where
     S: AsyncRead + AsyncWrite + Unpin,
@@ -83,7 +83,7 @@ where
         if let Ok(LineRequest::Auth(shown)) = &request {
             secret = Some(shown.clone());
         }
-        // Looked up each time: tokens may have been read again meanwhile.
+        // The grant is looked up for each request, because the token file may have been reloaded.
         let grant = desk.gate.grant(secret.as_deref(), certified.as_ref());
         let reply = match (grant, request) {
             (Ok(grant), Ok(request)) => desk.answer(&grant, request).await,
@@ -101,7 +101,7 @@ where
     timeout(WORD_PATIENCE, stream.get_mut().shutdown()).await.unwrap_or(Ok(()))
 }
 
-/// Waits for the next line, and gives it without its end.
+/// Waits for the next line, and stores it in `line` without its newline.
 async fn next_line<S>(stream: &mut S, line: &mut Vec<u8>) -> io::Result<NextLine>
 where
     S: AsyncBufRead + Unpin,
@@ -114,7 +114,7 @@ where
     let mut limited = stream.take(LINE_BYTES_MAX as u64);
     let whole = timeout(LINE_PATIENCE, limited.read_until(b'\n', line));
     whole.await.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))??;
-    // Without its end it may be the beginning of another: `bob` of `bobby`.
+    // Without a newline the line may be truncated: `bob` instead of `bobby`.
     Ok(if line.pop_if(|last| *last == b'\n').is_some() { NextLine::Line } else { NextLine::Broken })
 }
 

@@ -1,4 +1,4 @@
-//! How each request of the table is made. A request that is not known here fails the test.
+//! Sends each request of the permission table. A request that is unknown here fails the test.
 
 use super::site::{SHOWN, Site, Sites};
 use super::{ALL, Case, Outcome, Who};
@@ -14,7 +14,7 @@ use latchfs::service::batch_messages::{
 };
 use latchfs::service::{Children, List, Unavailable};
 
-/// Makes a request.
+/// Sends a request of the table and returns its outcome.
 pub(super) fn send(sites: &Sites, request: &str, who: &Who, case: &Case) -> Outcome {
     match request.split_once(' ').expect("two words") {
         ("batch", ask) => batch(sites, ask, who, case),
@@ -65,7 +65,7 @@ fn http(sites: &Sites, method: &str, path: &str, who: &Who, case: &Case) -> Outc
     Outcome { is_denied, body }
 }
 
-/// Opens a session of a client with all rights.
+/// Opens a session for `client` with a credential that has all rights; returns its id.
 pub(super) fn open(sites: &Sites, site: Site, client: &str) -> u64 {
     let path = format!("/sessions?client={client}");
     let (code, body) = sites.http(&Who { site, ..ALL }, "POST", &path, &[], None);
@@ -102,7 +102,7 @@ fn batch(sites: &Sites, ask: &str, who: &Who, case: &Case) -> Outcome {
     Outcome { is_denied, body: format!("{reply:?}").into_bytes() }
 }
 
-/// The reply to a batch of one part; nothing, if the caller is not known.
+/// Returns the reply to a batch of one item, or `None` if the caller is not authenticated.
 pub(super) fn submit(sites: &Sites, who: &Who, ask: BatchItem) -> Option<ItemReply> {
     let bytes = encode_batch(&batch_of(ask));
     let (code, body) = sites.http(who, "POST", "/door/v1/ask", &bytes, None);
@@ -176,7 +176,7 @@ fn acquire(name: LockName, client: ClientId, line: QueuePolicy) -> Acquire {
     }
 }
 
-/// Has the client wait for a lock that another holds, and gives its place in the queue.
+/// Makes the client wait for a lock that another client holds, and returns its ticket in the queue.
 fn queue(sites: &Sites, site: Site, case: &Case) -> Ticket {
     let admin = Who { site, ..ALL };
     let holder = ClientId::parse("holder").expect("a client");

@@ -1,24 +1,26 @@
-//! The forms through files of a mount, by the holder of a lock, by another user and by root. The
-//! table says who may ask; of those who may, only the holder changes what is held.
+//! Requests through files of a mount by the holder of a lock, by another user and by root. The
+//! table decides whether a caller is permitted; among permitted callers only the holder changes a
+//! held lock.
 
 use super::{LIMITED, Who, table};
 use crate::mounted_harness::{ALICE, BOB, Mount, json, mount};
 
-/// The condition that a request requires beside the permission to ask.
+/// The condition that a request requires beside the permission.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Needs {
-    /// Nothing.
+    /// No condition.
     Nothing,
-    /// That the lock is free.
+    /// The lock is free.
     Free,
-    /// That the caller holds it.
+    /// The caller holds the lock.
     Held,
-    /// The same, or that the caller is root, who may write in any directory and release what users
-    /// of this machine hold.
+    /// The caller holds the lock or is root, who may write in any directory and release locks of
+    /// users of this machine.
     HeldOrRoot,
 }
 
-/// How a form of the table is made on the lock `x`, which Bob holds, and what it needs.
+/// Returns the Python expression that makes a request of the table on the lock `x`, which Bob
+/// holds, and its condition.
 fn form(request: &str) -> (&'static str, Needs) {
     match request {
         "cat" => ("read('x/status.json')", Needs::Nothing),
@@ -35,8 +37,8 @@ fn form(request: &str) -> (&'static str, Needs) {
     }
 }
 
-/// Bob takes `x`, a caller tries, and Bob gives back what is left: the errno, and whether Bob held
-/// the same tenure after it.
+/// Bob acquires `x`, the caller makes the request, and Bob releases the locks that are left.
+/// Returns the errno, and whether Bob held the same tenure after the request.
 fn attempt(m: &Mount, user: Option<&str>, form: &str) -> (String, bool) {
     let caller =
         user.map_or("contextlib.nullcontext()".to_owned(), |user| format!("user('{user}')"));
@@ -63,7 +65,7 @@ fn attempt(m: &Mount, user: Option<&str>, form: &str) -> (String, bool) {
 }
 
 #[test]
-fn every_form_through_files_is_decided_by_the_table_and_the_holder() {
+fn every_request_through_files_is_decided_by_the_table_and_the_holder() {
     let m = mount();
     let of_user = |name, clients, steal| Who { name, clients, steal, locks: "", ..LIMITED };
     let callers = [
@@ -89,7 +91,7 @@ fn every_form_through_files_is_decided_by_the_table_and_the_holder() {
                 assert_eq!(said == "ok", may_ask && does, "{context}");
                 let ends = matches!(request, "rmdir" | "mv") && said == "ok";
                 assert_eq!(same, !ends, "{context}, the holder keeps what it has");
-                // A refusal of the engine is none of the table.
+                // A refusal by the engine is not a denial by the table.
                 assert!(said != "EACCES" || request == "flock" || !may_ask, "{context}");
                 count += 1;
             }

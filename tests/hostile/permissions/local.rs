@@ -1,5 +1,5 @@
-//! A mount that a user has made, with a socket beside it: its callers are users of this machine, as
-//! the kernel names them.
+//! A mount that an unprivileged user has made, with an HTTP socket: the kernel identifies its
+//! callers as users of this machine.
 
 use super::Who;
 use crate::mounted_harness::{self as mounted, ALICE, run, users};
@@ -10,8 +10,8 @@ use std::process::Command;
 use std::thread;
 use std::time::Duration;
 
-/// Alice's mount, which serves all users, and its socket. It lies in a mount namespace of its own,
-/// where she may open the device.
+/// Alice's mount, which serves all users, and its socket. It lives in a mount namespace of its own,
+/// in which Alice may open the FUSE device.
 pub(super) struct LocalMount {
     server: Server,
     scratch: mounted::Scratch,
@@ -21,7 +21,7 @@ impl LocalMount {
     pub(super) fn start() -> Self {
         users();
         let scratch = mounted::Scratch::new();
-        // Users may not enter where it was built.
+        // Users may not enter the build directory.
         fs::copy(LATCHFS, scratch.path("latchfs")).expect("there is room");
         let script = format!(
             "mknod fuse c 10 229 && chmod 666 fuse && mount --bind $PWD/fuse /dev/fuse || exit 99
@@ -37,10 +37,11 @@ impl LocalMount {
         Self { server, scratch }
     }
 
-    /// A connection of a user to the socket.
+    /// Connects to the socket as a user, or as root if `user` is `None`.
     pub(super) fn connect(&self, user: Option<&str>) -> UnixStream {
         let (path, ids) = (self.scratch.path("http.sock"), user.map(ids_of));
-        // The kernel keeps who connected. Only this thread becomes that user.
+        // The kernel records the credentials of the connecting thread, and only this thread changes
+        // its user.
         let connecting = thread::spawn(move || {
             ids.into_iter().for_each(become_user);
             UnixStream::connect(path).expect("it listens")
@@ -50,7 +51,7 @@ impl LocalMount {
         stream
     }
 
-    /// Returns the answer that a user reads of `.latchfs/ctl` after a request.
+    /// Sends a request to `.latchfs/ctl` as a user and returns the answer.
     pub(super) fn ctl(&self, who: &Who, ask: &str) -> String {
         let script = format!(
             "cd {} && exec 3<>.latchfs/ctl; printf '%s' '{ask}' >&3; IFS= read -r line <&3; \
@@ -67,7 +68,7 @@ impl LocalMount {
     }
 }
 
-/// The numbers of a user and its group.
+/// Returns the user id and the group id of a user.
 fn ids_of(user: &str) -> [u32; 2] {
     ["-u", "-g"].map(|which| {
         let number = run(Command::new("id").args([which, user])).ok();
@@ -75,10 +76,10 @@ fn ids_of(user: &str) -> [u32; 2] {
     })
 }
 
-/// Makes the calling thread, and no other, one of that user.
+/// Changes the user and the group of the calling thread only.
 #[allow(unsafe_code)]
 fn become_user([uid, gid]: [u32; 2]) {
-    // SAFETY: the calls take numbers only. Those of libc would change all threads.
+    // SAFETY: the calls take numbers only. The wrappers of libc would change all threads.
     unsafe {
         assert_eq!(libc::syscall(libc::SYS_setresgid, gid, gid, gid), 0);
         assert_eq!(libc::syscall(libc::SYS_setresuid, uid, uid, uid), 0);

@@ -1,5 +1,6 @@
-//! Every request of every front end, with every kind of credential: what comes of it is what the
-//! table of `latchfs serve --print-permissions` says, read here by a judgement of its own.
+//! Every request of every front end, with every kind of credential: the outcome must be the one
+//! that the table of `latchfs serve --print-permissions` states. The test evaluates the table by
+//! itself.
 
 mod ask;
 mod files;
@@ -14,7 +15,7 @@ use local::LocalMount;
 use site::{Site, Sites};
 use std::collections::BTreeSet;
 
-/// A row of the table.
+/// A row of the permission table.
 struct Row {
     client: String,
     locks: String,
@@ -22,7 +23,7 @@ struct Row {
     requests: Vec<String>,
 }
 
-/// A caller, and what its credentials allow.
+/// A caller, and the rights of its credentials.
 #[allow(clippy::struct_excessive_bools)] // They are the rights of the table.
 struct Who {
     name: &'static str,
@@ -33,22 +34,22 @@ struct Who {
     locks: &'static str,
     steal: bool,
     cluster: bool,
-    /// Whether it is a node of the cluster.
+    /// Whether the caller is a node of the cluster.
     node: bool,
-    /// The user at the socket or in the mount; `None`: root.
+    /// The user at the socket or in the mount; `None` for root.
     user: Option<&'static str>,
 }
 
-/// A client and locks that a request names.
+/// The client and the locks that a request names.
 #[derive(Debug)]
 struct Case {
     client: &'static str,
     lock: String,
-    /// For a move.
+    /// The new name of the lock, for a move.
     to: String,
 }
 
-/// The result of a request.
+/// The outcome of a request.
 struct Outcome {
     is_denied: bool,
     body: Vec<u8>,
@@ -84,7 +85,7 @@ const ALL: Who = Who {
     ..NOBODY
 };
 
-/// Every kind of credential of the server's front ends.
+/// One caller for each kind of credential of the server's front ends.
 const CALLERS: &[Who] = &[
     NOBODY,
     Who { name: "unknown token", token: Some("a guess of some length"), ..NOBODY },
@@ -119,7 +120,7 @@ const CALLERS: &[Who] = &[
     OTHER_USER,
 ];
 
-/// The user who has mounted, as the kernel names it at the socket and in the mount.
+/// The user that has mounted, as the kernel identifies it at the socket and in the mount.
 const MOUNTER: Who = Who {
     name: "mounter",
     site: Site::Mount,
@@ -129,7 +130,7 @@ const MOUNTER: Who = Who {
     user: Some(ALICE),
     ..ALL
 };
-/// Another user there, who is one client and no other.
+/// Another user of the mount, who may act as one client only.
 const OTHER_USER: Who = Who {
     name: "another user of a mount",
     clients: &[BOBS],
@@ -137,11 +138,11 @@ const OTHER_USER: Who = Who {
     user: Some(BOB),
     ..MOUNTER
 };
-/// The clients of the users of a mount.
+/// The client names of the users of a mount.
 const ALICES: &str = "box:latchfs-a";
 const BOBS: &str = "box:latchfs-b";
 
-/// The table as it is printed.
+/// Returns the table as the program prints it.
 fn table() -> Vec<Row> {
     let (code, text) = latchfs(&["serve", "--print-permissions"]);
     assert_eq!(code, Some(0), "{text}");
@@ -173,7 +174,8 @@ fn table() -> Vec<Row> {
 }
 
 impl Row {
-    /// Whether the table allows it, by a reading of the row that knows nothing of the program.
+    /// Whether the table allows the request, evaluated from the row without any code of the
+    /// program.
     fn allows(&self, who: &Who, client: &str, locks: &[&str]) -> bool {
         let has_right = match &*self.right {
             "none" => return true,
@@ -200,7 +202,7 @@ impl Row {
 }
 
 impl Case {
-    /// Own and others' clients and locks, each lock with a name of its own.
+    /// Returns cases with own and foreign clients and locks; each case has lock names of its own.
     fn all(who: &Who, number: &mut usize) -> [Self; 4] {
         *number += 1;
         let [own, others] = if who.site == Site::Mount { [BOBS, ALICES] } else { ["a", "b"] };
@@ -217,7 +219,7 @@ impl Case {
         ]
     }
 
-    /// The locks that a request names.
+    /// Returns the locks that a request names.
     fn locks(&self, request: &str) -> Vec<&str> {
         match request {
             "batch move" => vec![&self.lock, &self.to],
@@ -227,7 +229,7 @@ impl Case {
     }
 }
 
-/// Whether the answer, if there is one, must show what the caller may see.
+/// Whether the answer to an allowed request must contain the locks that the caller may see.
 fn shows(request: &str) -> bool {
     let lists = ["GET /locks", "GET /history", "GET /events", "GET /door/v1/events"];
     lists.contains(&request) || ["batch list", "batch children"].contains(&request)
@@ -272,7 +274,8 @@ fn with_all(request: &String) -> impl Iterator<Item = (&String, &'static Who)> {
     CALLERS.iter().filter(has).map(move |who| (request, who))
 }
 
-/// The control file of a mount: the user who has mounted, root, and another user.
+/// Requests to the control file of a mount by the user that has mounted, by root, and by another
+/// user.
 #[test]
 fn every_request_to_a_mount_is_decided_by_the_table() {
     let (mount, mut seen) = (LocalMount::start(), BTreeSet::new());
@@ -292,9 +295,9 @@ fn every_request_to_a_mount_is_decided_by_the_table() {
     assert!(seen.contains("steal") && seen.len() > 5, "{seen:?}");
 }
 
-/// The document shows the table as it is printed.
+/// The documentation contains the table exactly as the program prints it.
 #[test]
-fn the_table_is_documented_as_it_is_printed() {
+fn documentation_contains_the_printed_table() {
     let (_, printed) = latchfs(&["serve", "--print-permissions"]);
     let document = include_str!("../../../contrib/doc/permissions.md");
     assert!(document.contains(&printed), "print it anew into contrib/doc/permissions.md");

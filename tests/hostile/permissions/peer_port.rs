@@ -1,5 +1,4 @@
-//! The port of the nodes: every kind of credential of the other front ends there, and the secret
-//! that the nodes share.
+//! The peer port: the credentials of all other front ends, and the secret that the nodes share.
 
 use super::{CALLERS, Who, table};
 use crate::peers::Node;
@@ -10,7 +9,7 @@ use std::process::Command;
 const NODE: Who = Who { name: "a node", node: true, ..super::ALL };
 
 #[test]
-fn the_port_of_the_nodes_is_decided_by_the_table() {
+fn every_rpc_at_the_peer_port_is_decided_by_the_table() {
     let node = Node::start();
     let certs = node.scratch.path().join("clients");
     for what in [&["ca"][..], &["client", "a"]] {
@@ -38,7 +37,7 @@ fn the_port_of_the_nodes_is_decided_by_the_table() {
     }
 }
 
-/// Whether the node answers a call at all, if only that it is malformed.
+/// Whether the node sends any answer to an RPC, even an error for a malformed one.
 fn is_heard(
     peers: &str,
     call: &str,

@@ -1,4 +1,4 @@
-//! Servers that want no credentials, tokens, or certificates, and connections to them.
+//! Servers with and without credentials (none, tokens, certificates), and connections to them.
 
 use super::local::LocalMount;
 use super::{ALL, Who};
@@ -13,9 +13,9 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// In the names of locks that only those see who may see all.
+/// A part of the names of locks that only callers with access to all locks may see.
 pub(super) const HIDDEN: &[u8] = b"hidden-";
-/// In the names of locks that everybody sees.
+/// A part of the names of locks that every caller may see.
 pub(super) const SHOWN: &[u8] = b"team/shown";
 
 const TOKENS: &str = r#"
@@ -58,16 +58,16 @@ steal = true
 cluster = true
 "#;
 
-/// Which server.
+/// The server that a caller connects to, by its kind of authentication.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Site {
-    /// It wants no credentials.
+    /// A server that requires no credentials.
     Open,
-    /// It wants tokens.
+    /// A server that requires tokens.
     Tokens,
-    /// It wants client certificates, or tokens.
+    /// A server that requires client certificates or tokens.
     Certified,
-    /// The socket of a mount that a user has made.
+    /// The socket of a mount that an unprivileged user has made.
     Mount,
 }
 
@@ -75,7 +75,7 @@ pub(super) enum Site {
 pub(super) struct Sites {
     servers: [(Server, String); 3],
     pub(super) mount: LocalMount,
-    /// With the certificate of the client `a`, and without one.
+    /// TLS configurations with the certificate of the client `a`, and without one.
     tls: [Arc<ClientConfig>; 2],
     _scratch: Scratch,
 }
@@ -119,7 +119,8 @@ impl Sites {
         sites
     }
 
-    /// Locks to be seen, and locks to be hidden; what is hidden happens first.
+    /// Makes visible and hidden locks. The hidden ones come first, because a reader of the event
+    /// stream stops at the first visible lock.
     fn fill(&self, site: Site) {
         let admin = Who { site, ..ALL };
         for (method, name) in [
@@ -155,7 +156,8 @@ impl Sites {
         Box::new(StreamOwned::new(client, stream))
     }
 
-    /// One request: its code and its body; of a stream what comes up to `until`.
+    /// Sends one request; returns the status code and the body. The body of a stream is read up to
+    /// `until`.
     pub(super) fn http(
         &self,
         who: &Who,
@@ -179,7 +181,7 @@ impl Sites {
         loop {
             match stream.read(&mut part) {
                 Ok(count) if count > 0 => all.extend_from_slice(&part[..count]),
-                // Without a goodbye of TLS it has ended as well.
+                // A connection that ends without the close_notify of TLS has ended as well.
                 _ => break,
             }
             let is_there = |end: &[u8]| all.windows(end.len()).any(|window| window == end);
@@ -193,12 +195,12 @@ impl Sites {
         (code.unwrap_or_else(|| panic!("{method} {path}: {text}")), all.split_off(begins))
     }
 
-    /// The word that answers a line; nothing, if the connection ends.
+    /// Sends lines and returns the answer to the last one, which is empty if the connection ends.
     pub(super) fn line(&self, who: &Who, lines: &[String]) -> String {
         let (mut stream, mut said) = (self.connect(who, true), Vec::new());
         for line in lines {
             said.clear();
-            // The server may have ended the connection after the line before.
+            // The server may have closed the connection after the previous line.
             let _ = stream.write_all(format!("{line}\n").as_bytes());
             let mut byte = [0];
             while stream.read(&mut byte).is_ok_and(|count| count == 1) && byte != *b"\n" {

@@ -1,15 +1,15 @@
-//! Listening, the same for every edge that others can reach.
+//! Non-blocking TCP listeners with a long accept queue.
 
 use socket2::SockRef;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 
-/// So many may be connected by the system and not taken yet, or as many as the system allows.
-/// After a restart all machines come back within a moment, and who finds no room in this queue
-/// asks again after a second at the soonest; std has room for 128.
+/// Length of the accept queue, which the system may reduce. After a restart all machines reconnect
+/// within a moment, and a client whose SYN finds the queue full retries after a second at the
+/// soonest. std uses 128.
 const QUEUE: i32 = 4_096;
 
-/// Listens, for an event loop.
+/// Returns a non-blocking listener at `address`.
 pub(crate) fn listen(address: SocketAddr) -> io::Result<TcpListener> {
     let listener = TcpListener::bind(address)?;
     SockRef::from(&listener).listen(QUEUE)?;
@@ -24,10 +24,10 @@ mod tests {
     use std::time::Duration;
 
     #[test]
-    fn many_may_come_before_one_is_taken() {
+    fn accept_queue_holds_hundreds_of_connections() {
         let listener = listen(([127, 0, 0, 1], 0).into()).expect("a port is free");
         let address = listener.local_addr().expect("it is bound");
-        // Half a second is less than the system takes to ask again.
+        // Half a second is less than the time after which the system retransmits a SYN.
         let come = || TcpStream::connect_timeout(&address, Duration::from_millis(500));
         let all: io::Result<Vec<TcpStream>> = (0..500).map(|_| come()).collect();
         assert_eq!(all.expect("there is room").len(), 500);

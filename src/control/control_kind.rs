@@ -1,29 +1,29 @@
-//! The requests that a mount's control file accepts, and the permission that each needs.
+//! The kinds of control requests, and the permission that each needs.
 
 use crate::auth::Denial;
 use crate::auth::permissions::Operation;
 
-/// The kind of a request to `.latchfs/ctl`, from its field `do`.
+/// The kind of a request, from its field `do`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum CtlRequest {
-    /// The mount and its backend.
+pub(crate) enum ControlKind {
+    /// Describe the mount and its backend.
     About,
-    /// A page of locks.
+    /// List locks, one page at a time.
     List,
-    /// One lock.
+    /// Show the status of one lock.
     Status,
-    /// To acquire a lock, or to wait for it.
+    /// Acquire a lock, or wait for it.
     Acquire,
-    /// To renew a lock.
+    /// Renew a lease.
     Renew,
-    /// To release a lock.
+    /// Release a lock.
     Release,
-    /// To take a live lock from its holder.
+    /// Take a live lock from its holder.
     Steal,
 }
 
-impl CtlRequest {
-    /// All of them.
+impl ControlKind {
+    /// All kinds, in the order in which error messages list them.
     pub(crate) const ALL: [Self; 7] = [
         Self::About,
         Self::List,
@@ -34,7 +34,7 @@ impl CtlRequest {
         Self::Steal,
     ];
 
-    /// As it is written in `do`.
+    /// Returns the value of the field `do` for this kind.
     pub(crate) const fn as_str(self) -> &'static str {
         match self {
             Self::About => "about",
@@ -47,13 +47,12 @@ impl CtlRequest {
         }
     }
 
-    /// The request that `text` names.
-    #[cfg_attr(not(target_os = "linux"), allow(dead_code))]
+    /// Returns the kind whose name in the field `do` is `text`.
     pub(crate) fn named(text: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|request| request.as_str() == text)
     }
 
-    /// The row of the table of permissions that decides it.
+    /// Returns the operation whose permissions a request of this kind needs.
     pub(crate) const fn operation(self) -> Operation {
         match self {
             Self::About => Operation::ShowCounts,
@@ -67,8 +66,7 @@ impl CtlRequest {
     }
 }
 
-/// A denial as it is told to a user of a mount, who has no credentials but the user's number.
-#[cfg_attr(not(target_os = "linux"), allow(dead_code))]
+/// Returns the message of a denial for a user of a mount, who has no credentials but a uid.
 pub(crate) fn why_denied(denial: &Denial) -> String {
     match denial {
         Denial::Steal => {

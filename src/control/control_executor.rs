@@ -1,0 +1,222 @@
+//! Executes control requests and builds their answers.
+
+use super::control_host::{ControlHost, ControlWaitEnd};
+use super::control_request::{AcquireRequest, ControlRequest, RenewRequest, StealRequest, refusal};
+use super::lock_page;
+use crate::engine::{
+    Acquire, Firm, LeaseKey, LockName, Mode, Op, Outcome, Ownership, Patch, QueuePolicy,
+    RefusalKind, Release, Renew, Steal, Token,
+};
+use crate::service::{RequestError, Unavailable};
+use crate::status::status_of;
+use crate::time::Span;
+use serde_json::{Value, json};
+
+/// Maximum number of waiters shown in the answer to a request that waited: the total size of the
+/// answers to all waiters of one lock must not grow with the square of their number.
+pub(crate) const WAITERS_SHOWN_MAX: usize = 16;
+
+/// Executes a request and returns the answer; `None`: the caller is gone.
+pub(crate) async fn execute<H: ControlHost>(host: &H, request: ControlRequest) -> Option<Value> {
+    if let Err(why) = host.allows(request.kind().operation()) {
+        return Some(refusal(RefusalKind::Denied, &why));
+    }
+    let done = match request {
+        ControlRequest::About => {
+            let mut answer = host.about();
+            answer.insert("ok".to_owned(), true.into());
+            Ok(answer.into())
+        }
+        ControlRequest::List(query) => match host.list(query).await {
+            Ok(page) => Ok(lock_page::answer(page, |at| host.wall(at))),
+            Err(why) => Ok(unavailable(&why)),
+        },
+        ControlRequest::Status(name) => Ok(status(host, &name, json!({ "ok": true })).await),
+        ControlRequest::Acquire(ask) => return acquire(host, ask).await,
+        ControlRequest::Renew(ask) => renew(host, ask).await,
+        ControlRequest::Release(name, token) => {
+            let op = Op::Release(Release::of(key(host, &name, token)));
+            Ok(decide(host, name, op, None).await)
+        }
+        ControlRequest::Steal(ask) => Ok(steal(host, ask).await),
+    };
+    // The error of a request that names an unusable process is an answer, too.
+    Some(done.unwrap_or_else(|refused| refused))
+}
+
+async fn acquire<H: ControlHost>(host: &H, ask: AcquireRequest) -> Option<Value> {
+    let AcquireRequest { name, mut options, reentrant, for_parent, queue } = ask;
+    let named = match options.pid.map(|pid| host.process(&name, pid)).transpose() {
+        Ok(process) => process,
+        Err(refused) => return Some(refused),
+    };
+    let view = match host.view(&name).await {
+        Ok(view) => view,
+        Err(why) => return Some(unavailable(&why)),
+    };
+    let own = view.held_by(host.client()).filter(|_| reentrant);
+    let by_name = !reentrant || options.ttl.is_some() || options.grace.is_some() || named.is_some();
+    let process = named.or_else(|| host.default_process().filter(|_| own.is_none()));
+    let mut patch = match own {
+        // A renewal changes only the note, and below the process if the request names one: the
+        // other details and the file attributes stay.
+        Some(_) => Patch { note: options.note.clone(), ..Patch::default() },
+        None => host.details(&options, for_parent),
+    };
+    if let Some(own) = own {
+        options.ttl = options.ttl.or(Some(own.ends.ttl));
+        options.grace = options.grace.or(Some(own.ends.grace));
+    }
+    let (mode, is_own) = (options.mode.unwrap_or(Mode::Exclusive), own.is_some());
+    let term = host.terms(&options, process.as_ref());
+    patch.process = process.as_ref().and_then(|process| host.detail_of(process)).map(Some);
+    if is_own && process.is_some() && view.mode == mode {
+        let (key, firm) = (key(host, &name, None), Firm::Make);
+        let op = Op::Renew(Renew { key, term: Some(term), firm, patch, acquires: true });
+        return Some(decide(host, name, op, process).await);
+    }
+    // A reentrant request renews a lease of the client, whatever the ownership of the lease is.
+    let hold = if by_name && !is_own { Ownership::Exclusive(None) } else { Ownership::Client };
+    let (client, line) = (host.client().clone(), QueuePolicy::Skip);
+    let ask = Acquire { name, client, mode, hold, term, line, patch };
+    match queue {
+        QueuePolicy::Join(patience) if !is_own => wait(host, ask, patience, process).await,
+        _ => Some(decide(host, ask.name.clone(), Op::Acquire(ask), process).await),
+    }
+}
+
+async fn wait<H: ControlHost>(
+    host: &H,
+    ask: Acquire,
+    patience: Option<Span>,
+    process: Option<H::Process>,
+) -> Option<Value> {
+    let name = ask.name.clone();
+    Some(match host.wait(ask, patience).await {
+        ControlWaitEnd::Granted(tenure) => {
+            if let Some(process) = &process {
+                host.bind(key(host, &name, Some(tenure.token)), tenure.life, process);
+            }
+            let answer = json!({ "ok": true, "token": tenure.token.as_u64() });
+            short_status(host, &name, answer).await
+        }
+        ControlWaitEnd::Failed(failure) => failed(host, &name, failure),
+        ControlWaitEnd::Refused(answer) => answer,
+        ControlWaitEnd::Left => {
+            let sentence = match patience {
+                Some(patience) => format!(
+                    "timed out after {patience} waiting for lock '{name}'; see 'latchfs status \
+                     {name}' for its holder, or wait longer"
+                ),
+                None => format!("the place in the queue of lock '{name}' is lost; try again"),
+            };
+            short_status(host, &name, refusal(RefusalKind::LockConflict, &sentence)).await
+        }
+        ControlWaitEnd::Abandoned => return None,
+    })
+}
+
+async fn renew<H: ControlHost>(host: &H, ask: RenewRequest) -> Result<Value, Value> {
+    let RenewRequest { name, options, unbinds } = ask;
+    let process = options.pid.map(|pid| host.process(&name, pid)).transpose()?;
+    let changes = options.ttl.is_some() || options.grace.is_some();
+    let left = options.token.filter(|_| unbinds).and_then(|token| host.unbind(token));
+    let op = Op::Renew(Renew {
+        key: key(host, &name, options.token),
+        term: if changes { Some(host.terms(&options, None)) } else { left },
+        firm: if changes || process.is_some() { Firm::Make } else { Firm::Keep },
+        patch: Patch {
+            note: options.note.clone(),
+            process: match &process {
+                Some(process) => host.detail_of(process).map(Some),
+                None => unbinds.then_some(None),
+            },
+            ..Patch::default()
+        },
+        acquires: false,
+    });
+    Ok(decide(host, name, op, process).await)
+}
+
+async fn steal<H: ControlHost>(host: &H, ask: StealRequest) -> Value {
+    let StealRequest { name, options, reason, for_parent } = ask;
+    let op = Op::Steal(Steal {
+        name: name.clone(),
+        client: host.client().clone(),
+        reason,
+        term: host.terms(&options, None),
+        patch: host.details(&options, for_parent),
+    });
+    decide(host, name, op, None).await
+}
+
+/// Submits a command to the service, binds the granted lease to `process`, and returns the answer
+/// with the status of the lock.
+async fn decide<H: ControlHost>(
+    host: &H,
+    name: LockName,
+    op: Op,
+    process: Option<H::Process>,
+) -> Value {
+    let answer = host.decide(op).await;
+    if let (Some(process), Ok(Outcome::Granted(tenure) | Outcome::Renewed(tenure))) =
+        (&process, &answer)
+    {
+        host.bind(key(host, &name, Some(tenure.token)), tenure.life, process);
+    }
+    if let Ok(Outcome::Renewed(tenure)) = &answer {
+        host.continued(&name, tenure.token);
+    }
+    let answer = match answer {
+        // The status of a shared lock shows its first holder, and the caller may be another.
+        Ok(outcome) => match outcome.tenure() {
+            Some(tenure) => json!({ "ok": true, "token": tenure.token.as_u64() }),
+            None => json!({ "ok": true }),
+        },
+        // A service that was unavailable for the command can't show the lock either.
+        Err(failure @ RequestError::Unavailable(_)) => return failed(host, &name, failure),
+        Err(failure) => failed(host, &name, failure),
+    };
+    status(host, &name, answer).await
+}
+
+/// Records that a request failed, and returns the answer that reports the failure.
+fn failed<H: ControlHost>(host: &H, name: &LockName, failure: RequestError) -> Value {
+    let answer = refusal(failure.kind(), &failure.to_string());
+    host.failed(name, failure);
+    answer
+}
+
+fn unavailable(why: &Unavailable) -> Value {
+    refusal(RefusalKind::ConsistencyUnavailable, &why.to_string())
+}
+
+/// Adds the status of a lock to an answer.
+async fn status<H: ControlHost>(host: &H, name: &LockName, answer: Value) -> Value {
+    show(host, name, usize::MAX, answer).await
+}
+
+/// Adds the status of a lock to the answer to a request that has waited.
+async fn short_status<H: ControlHost>(host: &H, name: &LockName, answer: Value) -> Value {
+    show(host, name, WAITERS_SHOWN_MAX, answer).await
+}
+
+async fn show<H: ControlHost>(
+    host: &H,
+    name: &LockName,
+    waiters: usize,
+    mut answer: Value,
+) -> Value {
+    match host.view(name).await {
+        Ok(mut view) => {
+            view.waiters.truncate(waiters);
+            answer["status"] = status_of(&view, |at| host.wall(at));
+            answer
+        }
+        Err(why) => unavailable(&why),
+    }
+}
+
+fn key<H: ControlHost>(host: &H, name: &LockName, token: Option<Token>) -> LeaseKey {
+    LeaseKey { name: name.clone(), client: host.client().clone(), token }
+}

@@ -1,0 +1,423 @@
+//! Directed tests of the bytes: each value is read as it was written, and damage is refused.
+
+use super::codec::{Codec, Decoder, FORMAT_OLDEST, FORMAT_VERSION, Malformed};
+use super::deadlines::Due;
+use super::idempotency::IdempotencyRecord;
+use super::limits::LimitedField;
+use super::lock::{Lock, QueuedWaiter};
+use super::model::sound;
+use super::session::Session;
+use super::tests::{Lab, ask, client, key, name, own, shared, waiting};
+use super::*;
+use crate::time::{Span, Time, Wall};
+use std::collections::BTreeMap;
+use std::fmt::Debug;
+use std::sync::Arc;
+
+fn written(value: &impl Codec) -> Vec<u8> {
+    let mut bytes = vec![];
+    value.put(&mut bytes);
+    bytes
+}
+
+/// Reads a whole value in the current format.
+fn read<T: Codec>(bytes: &[u8]) -> Result<T, Malformed> {
+    let mut from = Decoder::new(bytes);
+    let value = T::take(&mut from)?;
+    from.end()?;
+    Ok(value)
+}
+
+/// A value is read as it was written, and not from a part of its bytes.
+#[track_caller]
+fn survives<T: Codec + PartialEq + Debug>(value: &T) {
+    let bytes = written(value);
+    assert_eq!(read::<T>(&bytes).as_ref(), Ok(value));
+    for end in 0..bytes.len() {
+        assert_eq!(read::<T>(&bytes[..end]), Err(Malformed), "{value:?} cut at {end}");
+    }
+    assert_eq!(read::<T>(&[&bytes[..], &[0]].concat()), Err(Malformed), "a byte is left");
+}
+
+#[test]
+fn numbers_have_one_form() {
+    for number in [0, 1, 127, 128, 300, 16_383, 16_384, u64::MAX >> 1, u64::MAX] {
+        survives(&number);
+    }
+    assert_eq!(written(&300_u64), [0xac, 0x02]);
+    assert_eq!(written(&u64::MAX), [[0xff; 9].as_slice(), &[0x01]].concat());
+    assert_eq!(read::<u64>(&[0x80, 0x00]), Err(Malformed), "padded");
+    assert_eq!(read::<u64>(&[[0xff; 9].as_slice(), &[0x02]].concat()), Err(Malformed), "65 bits");
+    assert_eq!(read::<u64>(&[[0xff; 10].as_slice(), &[0x01]].concat()), Err(Malformed));
+    for number in [0, -1, 1, i64::MIN, i64::MAX] {
+        survives(&number);
+    }
+    assert_eq!(written(&-1_i64), [1]);
+    assert_eq!(read::<u16>(&written(&65_536_u64)), Err(Malformed));
+    assert_eq!(read::<u32>(&written(&(1_u64 << 32))), Err(Malformed));
+    assert_eq!(read::<Ttl>(&written(&Span::ZERO)), Err(Malformed), "no ttl");
+}
+
+#[test]
+fn lists_options_and_flags_are_read_as_written() {
+    survives(&vec![1_u64, 300, 0]);
+    survives(&vec![1_u8, 255, 0]);
+    survives(&vec![5_u64; 1_000]);
+    survives(&Some(7_u64));
+    survives(&None::<u64>);
+    survives(&true);
+    survives(&false);
+    survives(&(Box::new(1_u64), Arc::new(2_u64)));
+    survives(&BTreeMap::from([(1_u64, 2_u64), (3, 4)]));
+    survives::<Arc<[u8]>>(&b"text".as_slice().into());
+    survives::<Arc<str>>(&"text".into());
+    assert_eq!(read::<bool>(&[2]), Err(Malformed));
+    assert_eq!(read::<Option<u64>>(&[2, 0]), Err(Malformed));
+    assert_eq!(read::<Result<u64, Refusal>>(&[2, 0]), Err(Malformed));
+    assert_eq!(read::<Mode>(&[2]), Err(Malformed));
+    assert_eq!(read::<Arc<str>>(&[1, 0xff]), Err(Malformed), "no UTF-8");
+    assert_eq!(read::<BTreeMap<u64, u64>>(&[2, 3, 0, 1, 0]), Err(Malformed), "out of order");
+    assert_eq!(read::<BTreeMap<u64, u64>>(&[2, 3, 0, 3, 0]), Err(Malformed), "twice");
+    assert_eq!(read::<StealReason>(&[2, b' ', b'x']), Err(Malformed), "not as it is kept");
+}
+
+/// A length is never trusted: there are no more items than bytes, and no more than there is memory.
+#[test]
+fn what_is_read_has_room() {
+    let bytes = [3, 1, 2, 3];
+    let within = |room| Vec::<u64>::take(&mut Decoder::within(room, &bytes));
+    let needed = 3 * size_of::<u64>() + 32;
+    assert_eq!(within(needed), Ok(vec![1, 2, 3]));
+    assert_eq!(within(needed - 1), Err(Malformed));
+    assert_eq!(read::<Vec<u64>>(&[4, 1, 2, 3]), Err(Malformed));
+    // Each value takes of the same room.
+    let both = [&bytes[..], &bytes[..]].concat();
+    let two = |room| <(Vec<u64>, Vec<u64>)>::take(&mut Decoder::within(room, &both));
+    assert!(two(2 * needed).is_ok() && two(2 * needed - 1).is_err());
+}
+
+#[test]
+fn a_decoder_knows_what_is_left() {
+    let mut from = Decoder::new(&[1, 2, 3]);
+    assert_eq!((from.peek(), from.format()), (Some(1), FORMAT_VERSION));
+    assert_eq!(from.take_array(), Ok([1, 2]));
+    assert!(!from.is_empty());
+    assert_eq!(from.take_array::<2>(), Err(Malformed));
+    assert_eq!((from.peek(), from.rest()), (Some(3), &[3][..]));
+    assert!(Decoder::new(&[]).is_empty());
+    assert_eq!(Decoder::new(&[]).peek(), None);
+    for (format, known) in [
+        (FORMAT_OLDEST - 1, false),
+        (FORMAT_OLDEST, true),
+        (FORMAT_VERSION, true),
+        (FORMAT_VERSION + 1, false),
+    ] {
+        assert_eq!(Decoder::of_format(format, &[]).is_ok(), known, "{format}");
+    }
+    let mut from = Decoder::of_format(FORMAT_OLDEST, &[7]).expect("it is known");
+    assert_eq!(from.take_since::<u64>(FORMAT_OLDEST + 1), Ok(0), "the default");
+    assert_eq!(from.take_since::<u64>(FORMAT_OLDEST), Ok(7));
+}
+
+/// All that the model makes of commands crosses to another process: events, answers and views.
+#[test]
+fn events_answers_and_views_are_read_as_written() {
+    let (rules, commands) = sound(5, 600);
+    let mut engine = Engine::new(rules);
+    for (at, command) in &commands {
+        let mut events = vec![];
+        let answer = engine.apply(*at, command, &mut events);
+        assert_eq!(read(&written(&answer)), Ok(answer));
+        assert_eq!(read(&written(&events)), Ok(events));
+        let views: Vec<_> = engine.list("", None, 9, *at).collect();
+        assert_eq!(read(&written(&views)), Ok(views));
+        let (children, _) = engine.children(None, None, 9);
+        assert_eq!(read(&written(&children)), Ok(children));
+    }
+    survives(&Err::<Outcome, _>(Refusal {
+        at: Time::from_secs(1),
+        reason: Box::new(Reason::Oversized(LimitedField::Note)),
+    }));
+    survives(&Ok::<_, Refusal>(Outcome::Settled));
+}
+
+#[test]
+fn baselines_and_rules_are_read_as_written() {
+    let rules = Rules { locks_max: 7, ..Rules::default() };
+    let baseline = Baseline { rules, tokens_from: 8, tickets_from: 9, hold_off: Span::ZERO };
+    survives(&baseline);
+    let mut bytes = vec![];
+    codec::encode_rules(&rules, &mut bytes);
+    assert_eq!(codec::decode_rules(&bytes), Ok(rules));
+    bytes.push(0);
+    assert_eq!(codec::decode_rules(&bytes), Err(Malformed));
+}
+
+#[test]
+fn details_are_read_as_written() {
+    let times = Some((Wall { secs: -1, nanos: 2 }, Wall { secs: 3, nanos: 4 }));
+    let looks = FileAttrs { face: FileType::Symlink, uid: 7, times, ..FileAttrs::default() };
+    let process = Some(Process { pid: 1, start: 2, boot: 3 });
+    let details = Details::default().with_looks(looks).with_process(process);
+    let details = details.with_note(Some("busy".into())).with_text(b"text".as_slice().into());
+    survives(&details.with_holder_id(Some("host:a:7:70".into())));
+}
+
+/// A replay within a replay would be read by a call within a call, and so on.
+#[test]
+fn the_answer_of_a_replay_is_no_replay() {
+    let replay = |first| Replay { at: Time::ZERO, first, ends: None };
+    let once = Outcome::Replayed(Box::new(replay(Outcome::Settled)));
+    survives(&once);
+    let twice = Outcome::Replayed(Box::new(replay(once)));
+    assert_eq!(read::<Outcome>(&written(&twice)), Err(Malformed));
+}
+
+/// The parts of a state, in bytes that no engine would write.
+struct State {
+    upcoming: u64,
+    next_ticket: u64,
+    sessions: Vec<(SessionId, Session)>,
+    locks: Vec<(LockName, Lock)>,
+    replies: Vec<(RequestId, IdempotencyRecord)>,
+    tail: Vec<u8>,
+}
+
+impl State {
+    /// Two sessions, two locks of which the first one is waited for, and two replies.
+    fn sound() -> Self {
+        let mut lab = Lab::new();
+        let session = lab.session("a");
+        lab.session("b");
+        lab.granted(Acquire { term: LeaseTerms::Session(session), ..ask("x", "a") });
+        let asked = Acquire { term: LeaseTerms::Session(session), ..ask("x", "a") };
+        let file = Ownership::OpenFile(OpenId { session, number: 1 });
+        for hold in [Ownership::Exclusive(None), file] {
+            lab.does(waiting(Acquire { hold, ..asked.clone() })).expect("waits");
+        }
+        lab.granted(shared(ask("y", "a")));
+        lab.granted(shared(ask("y", "b")));
+        for key in ["k1", "k2"] {
+            let id = RequestId { caller: "c".into(), key: key.into() };
+            let request = Some(IdempotencyKey { id, digest: Digest(1) });
+            lab.does_command(&Command { request, ..Op::Settle.into() }).expect("settled");
+        }
+        let books = &lab.engine.books;
+        Self {
+            upcoming: books.mint.upcoming(),
+            next_ticket: books.next_ticket,
+            sessions: books.sessions.clone().into_iter().collect(),
+            locks: lab
+                .engine
+                .locks
+                .iter()
+                .map(|(name, lock)| (name.clone(), *lock.clone()))
+                .collect(),
+            replies: books.replies.iter().map(|(id, reply)| (id.clone(), reply.clone())).collect(),
+            tail: vec![],
+        }
+    }
+
+    fn decode(&self) -> Result<Engine, Malformed> {
+        self.decode_format(FORMAT_VERSION)
+    }
+
+    fn decode_format(&self, format: u8) -> Result<Engine, Malformed> {
+        let mut bytes = written(&Rules::default());
+        Time::ZERO.put(&mut bytes);
+        self.upcoming.put(&mut bytes);
+        self.next_ticket.put(&mut bytes);
+        put_pairs(&self.sessions, &mut bytes);
+        put_pairs(&self.locks, &mut bytes);
+        put_pairs(&self.replies, &mut bytes);
+        bytes.extend_from_slice(&self.tail);
+        codec::decode_engine(format, &bytes)
+    }
+}
+
+/// What is wrong with a state, and how it comes to be so.
+type Damage = (&'static str, fn(&mut State));
+
+fn put_pairs<K: Codec, V: Codec>(pairs: &[(K, V)], out: &mut Vec<u8>) {
+    pairs.len().put(out);
+    for (key, value) in pairs {
+        key.put(out);
+        value.put(out);
+    }
+}
+
+/// A state that no engine can have come to is damaged, however well formed its bytes are.
+#[test]
+fn states_that_contradict_themselves_are_refused() {
+    State::sound().decode().expect("it is sound").check();
+    let damages: &[Damage] = &[
+        ("no token is upcoming", |state| {
+            (state.upcoming, state.locks) = (0, vec![]);
+        }),
+        ("a token would be given out again", |state| {
+            let lease = state.locks[1].1.leases().last().expect("it is held");
+            state.upcoming = lease.token.as_u64();
+        }),
+        ("a ticket would be given out again", |state| state.next_ticket -= 1),
+        ("sessions are out of order", |state| state.sessions.reverse()),
+        ("a session comes twice", |state| state.sessions[1].0 = state.sessions[0].0),
+        ("locks are out of order", |state| state.locks.reverse()),
+        ("a lock comes twice", |state| state.locks.push(state.locks[1].clone())),
+        ("replies are out of order", |state| state.replies.reverse()),
+        ("a reply comes twice", |state| state.replies.push(state.replies[1].clone())),
+        ("a lock is free", |state| state.locks[0].1 = Lock::default()),
+        ("the session of a lease is unknown", |state| {
+            state.sessions.remove(0);
+            let tickets: Vec<_> = state.locks[0].1.line.keys().copied().collect();
+            for ticket in tickets {
+                state.locks[0].1.line.remove(ticket);
+            }
+        }),
+        ("the session of a waiter is unknown", |state| {
+            let ask = ask("x", "c");
+            let term = LeaseTerms::Session(SessionId::named(99));
+            let waiter = QueuedWaiter::new(&Acquire { term, ..ask }, Time::ZERO, None);
+            state.locks[0].1.line.insert(Ticket::named(1), waiter);
+        }),
+        ("leases are out of order", |state| {
+            state.locks[1].1.leases_mut().reverse();
+        }),
+        ("two leases have one token", |state| {
+            let leases = state.locks[1].1.leases_mut();
+            leases[1].token = leases[0].token;
+        }),
+        ("a reply is kept for a place that is none", |state| {
+            let (ticket, ahead) = (Ticket::named(99), 0);
+            let reply = &mut state.replies[0].1;
+            (reply.until, reply.replay.first) = (Time::NEVER, Outcome::Waiting { ticket, ahead });
+        }),
+        ("a reply is kept for ever", |state| state.replies[0].1.until = Time::NEVER),
+        ("the hold-off ends at the beginning", |state| state.tail = vec![0]),
+        ("bytes are left", |state| state.tail = vec![1, 0]),
+    ];
+    for (damage, make) in damages {
+        let mut state = State::sound();
+        make(&mut state);
+        assert_eq!(state.decode().err(), Some(Malformed), "{damage}");
+    }
+    let held_off = State { tail: vec![9], ..State::sound() }.decode().expect("it is sound");
+    assert_eq!(held_off.shut_until(), Some(Time::from_nanos(9)));
+}
+
+/// Only the ids of the oldest format may be out of order.
+#[test]
+fn replies_of_a_later_format_are_in_order() {
+    let mut state = State { sessions: vec![], locks: vec![], ..State::sound() };
+    let engine = state.decode_format(FORMAT_OLDEST + 1).expect("it is sound");
+    let replies = engine.books.replies.iter().map(|(id, reply)| (id.clone(), reply.clone()));
+    assert_eq!(replies.collect::<Vec<_>>(), state.replies);
+    state.replies.reverse();
+    assert!(state.decode_format(FORMAT_OLDEST + 1).is_err());
+}
+
+/// A request that waits has a reply for as long as its place.
+#[test]
+fn a_reply_of_a_place_is_read_as_written() {
+    let mut state = State::sound();
+    let place = state.locks[0].1.line.keys().next().copied().expect("it is waited for");
+    let reply = &mut state.replies[0].1;
+    let first = Outcome::Waiting { ticket: place, ahead: 0 };
+    (reply.until, reply.replay.first) = (Time::NEVER, first);
+    let engine = state.decode().expect("it is sound");
+    engine.check();
+    assert!(engine.books.replies.waiting.contains_key(&place));
+}
+
+/// In the oldest format a request named a client, and its key could have any length.
+#[test]
+fn old_request_ids_are_told_apart() {
+    let read = |key: &[u8]| {
+        let bytes = [&[1, b'a'][..], &[key.len() as u8], key].concat();
+        let mut from = Decoder::of_format(FORMAT_OLDEST, &bytes).expect("it is known");
+        let RequestId { caller, key } = RequestId::take(&mut from).expect("well formed");
+        assert_eq!(&*caller, "client:a");
+        key.to_string()
+    };
+    assert_eq!(read(b"k"), "k");
+    assert_eq!(read(&[b'k'; 72]), "k".repeat(72));
+    assert_eq!(read(b""), "6c62272e07bb014262b821756295c58d", "FNV-1a of nothing");
+    assert_eq!(read(&[b'k'; 73]), "89bd9a82fd7b5febca01d644a4d9063a");
+    // Since then they are kept as they are.
+    let id = RequestId { caller: "c".into(), key: "k".repeat(73).into() };
+    let bytes = written(&id);
+    let mut from = Decoder::of_format(FORMAT_OLDEST + 1, &bytes).expect("it is known");
+    assert_eq!(RequestId::take(&mut from).as_ref(), Ok(&id));
+    let request = Some(IdempotencyKey { id, digest: Digest(7) });
+    let command = Command { request, ..Op::Settle.into() };
+    let mut bytes = vec![];
+    codec::encode_command(Time::ZERO, &command, &mut bytes);
+    let again = codec::decode_command(FORMAT_OLDEST + 1, &bytes);
+    assert_eq!(again, Ok((Time::ZERO, command)));
+}
+
+/// In the oldest format a state may have one id twice: the later reply counts.
+#[test]
+fn old_replies_are_due_once() {
+    let mut bytes = codec::encode_engine(&Engine::default());
+    assert_eq!(bytes.pop(), Some(0), "the replies come last");
+    2_u64.put(&mut bytes);
+    for until in [5, 6] {
+        bytes.extend_from_slice(&[1, b'a', 1, b'k']);
+        Time::from_secs(until).put(&mut bytes);
+        Outcome::Settled.put(&mut bytes);
+    }
+    let mut engine = codec::decode_engine(FORMAT_OLDEST, &bytes).expect("it is known");
+    engine.check();
+    assert_eq!(engine.next_deadline(), Some(Time::from_secs(6)));
+    engine.apply(Time::from_secs(6), &Op::Settle.into(), &mut vec![]).expect("settled");
+    assert_eq!(engine.size(), 0);
+    assert!(codec::decode_engine(FORMAT_VERSION, &bytes).is_err());
+}
+
+/// Texts of the oldest format are cut between two characters.
+#[test]
+fn old_texts_are_cut_to_what_fits() {
+    let note = "n".repeat(1_023) + "\u{e9}";
+    let patch = Patch {
+        note: Some(note.into()),
+        holder_id: Some("i".repeat(513).into()),
+        ..Patch::default()
+    };
+    let bytes = written(&patch);
+    let mut from = Decoder::of_format(FORMAT_OLDEST, &bytes).expect("it is known");
+    let old = Patch::take(&mut from).expect("well formed");
+    assert_eq!(old.note.as_deref(), Some(&*"n".repeat(1_023)));
+    assert_eq!(old.holder_id.as_deref(), Some(&*"i".repeat(512)));
+    assert_eq!(read::<Patch>(&bytes), Ok(patch), "not in the format of today");
+}
+
+/// What is due is ordered by time, and a session before all that hangs on it.
+#[test]
+fn sessions_end_before_what_hangs_on_them() {
+    let session = Due::Session(SessionId::named(9));
+    assert!(session < Due::Lease(Token::named(1), name("x")));
+    assert!(session < Due::Patience(Box::new((Ticket::named(1), name("x")))));
+}
+
+/// A command says by its first byte what it has.
+#[test]
+fn commands_are_read_as_written() {
+    let id = RequestId { caller: "c".into(), key: "k".into() };
+    let request = Some(IdempotencyKey { id, digest: Digest(u128::MAX) });
+    let order = Some(RequestOrder { session: SessionId::named(1), number: 2 });
+    for rules in [Rulebook::First, Rulebook::Second, Rulebook::Third] {
+        for request in [None, request.clone()] {
+            for order in [None, order] {
+                let op = Op::Release(Release::of(key("x", "a", None)));
+                survives(&Command { request: request.clone(), op, rules, order });
+            }
+        }
+    }
+    assert_eq!(read::<Command>(&[6, 0]), Err(Malformed), "no such rules");
+    let LeaseTerms::Own(ttl, grace) = own(30, 5) else { unreachable!("as made above") };
+    survives(&Op::OpenSession(OpenSession { client: client("a"), ttl: Some(ttl), grace }));
+    let mut bytes = vec![];
+    codec::encode_command(Time::ZERO, &Op::Settle.into(), &mut bytes);
+    bytes.push(0);
+    assert!(codec::decode_command(FORMAT_VERSION, &bytes).is_err(), "a byte is left");
+}

@@ -1,0 +1,261 @@
+//! Waiting in a queue through a file of `.latchfs`, the control file or one of `wait/`: the answer
+//! is read when the lock is granted, and closing the file before that leaves the queue.
+//!
+//! Each waiter asks in the name of an attempt of its own (an [`OpenId`]) on the session of the
+//! mount.
+
+use crate::engine::{
+    Acquire, LeaseKey, LeaveReason, Op, OpenId, Outcome, Ownership, QueuePolicy, Reason, Refusal,
+    Release, Tenure,
+};
+use crate::fuse::kernel::pending::{Pending, Promise, pending};
+use crate::fuse::kernel::user_shares::{Full, Pool, Share};
+use crate::fuse::open_files::OpenFiles;
+use crate::fuse::posix_locks::PosixLocks;
+use crate::fuse::work_signal::WorkSignal;
+use crate::service::queue_waits::{Entered, PlaceGuard, QueueWaits, WaitEnd};
+use crate::service::{Locks, ParentCheck, RequestError, Unavailable};
+use crate::time::Span;
+use parking_lot::Mutex;
+use std::collections::{BTreeSet, HashMap};
+use std::io;
+use std::sync::Arc;
+
+/// The requests of one mount that wait in a queue through a file of `.latchfs`.
+///
+/// They are answered by a thread of their own: as many can end at once as may wait, and the thread
+/// that happened to decide so has other requests to serve.
+pub(crate) struct FileWaits {
+    service: Locks,
+    queue: Arc<QueueWaits>,
+    posix_locks: Arc<PosixLocks>,
+    opens: Arc<OpenFiles>,
+    table: Arc<Mutex<FileWaitTable>>,
+    signal: Arc<WorkSignal>,
+}
+
+#[derive(Default)]
+struct FileWaitTable {
+    waits: HashMap<u64, FileWait>,
+    /// The numbers of the waits, behind that of their file.
+    by_file: BTreeSet<(u64, u64)>,
+    /// The numbers of waits that have ended, for the thread that answers.
+    ended: Vec<u64>,
+    /// Whether that thread runs.
+    answering: bool,
+}
+
+/// One waiter. Its place in the queue and its end are told by different threads, in any order.
+struct FileWait {
+    fh: u64,
+    ask: Acquire,
+    place: Option<PlaceGuard>,
+    end: Option<WaitEnd>,
+    promise: Promise<FileWaitEnd>,
+    _share: Share,
+}
+
+/// How a wait ends.
+#[derive(Debug)]
+pub(crate) enum FileWaitEnd {
+    /// The lock is the waiter's.
+    Granted(Tenure),
+    /// It was refused.
+    Failed(RequestError),
+    /// It left the queue: its time was over, or its client was reset.
+    TimedOut,
+    /// Its user has all the places that one user may have.
+    NoRoom(Full),
+}
+
+impl FileWaits {
+    /// The waits of one mount, of which there are none yet.
+    pub(crate) fn new(
+        service: Locks,
+        posix_locks: Arc<PosixLocks>,
+        opens: Arc<OpenFiles>,
+    ) -> Arc<Self> {
+        let queue = QueueWaits::new(service.clone());
+        let (table, signal) = (Arc::default(), Arc::default());
+        Arc::new(Self { service, queue, posix_locks, opens, table, signal })
+    }
+
+    /// Takes the lock that `ask` names for the open file `fh`, or waits for it. `None`: the file
+    /// was closed, and no program waits any more.
+    pub(crate) async fn join(
+        self: &Arc<Self>,
+        (fh, uid): (u64, u32),
+        patience: Option<Span>,
+        ask: Acquire,
+        check: Option<ParentCheck>,
+    ) -> Option<FileWaitEnd> {
+        match self.enqueue((fh, uid), patience, ask, check) {
+            Ok(end) => end.await,
+            Err(end) => Some(end),
+        }
+    }
+
+    fn enqueue(
+        self: &Arc<Self>,
+        (fh, uid): (u64, u32),
+        patience: Option<Span>,
+        mut ask: Acquire,
+        check: Option<ParentCheck>,
+    ) -> Result<Pending<FileWaitEnd>, FileWaitEnd> {
+        let share = self.opens.shares().take(Pool::Waits, uid, 1).map_err(FileWaitEnd::NoRoom)?;
+        let session = self.posix_locks.session().map_err(FileWaitEnd::Failed)?;
+        let number = self.opens.number();
+        ask.hold = Ownership::Exclusive(Some(OpenId { session, number }));
+        ask.line = QueuePolicy::Join(patience);
+        let (promise, ended) = pending();
+        let (place, end, asked) = (None, None, ask.clone());
+        let wait = FileWait { fh, ask, place, end, promise, _share: share };
+        if let Err(error) = self.insert(number, wait) {
+            log::error!("no thread to answer waits ({error}), so they are refused");
+            let why = "this daemon can't start another thread".into();
+            let unavailable = Unavailable::State { full: true, why };
+            return Err(FileWaitEnd::Failed(RequestError::Unavailable(unavailable)));
+        }
+        let (table, signal) = (Arc::clone(&self.table), Arc::clone(&self.signal));
+        let on_end = move |end| {
+            table.lock().end(number, end);
+            signal.ring();
+        };
+        let own = Arc::clone(self);
+        self.queue.enter(asked.clone(), check, on_end, move |answer| match answer {
+            Ok(Ok(Entered::Waits(place))) => own.queued(number, place),
+            Ok(Ok(Entered::Decided(outcome))) => own.decided(number, asked, &outcome),
+            Ok(Err(refusal)) => own.failed(number, RequestError::Refused(refusal)),
+            Err(why) => own.failed(number, RequestError::Unavailable(why)),
+        });
+        Ok(ended)
+    }
+
+    /// A waiter has a place in the queue, which is left if its file was closed.
+    fn queued(&self, number: u64, place: PlaceGuard) {
+        let unwanted = self.table.lock().queued(number, place);
+        // With no mutex held: leaving the queue is a request to the engine.
+        drop(unwanted);
+        self.signal.ring();
+    }
+
+    /// A lock was granted without a wait, and is given back if the file was closed.
+    fn decided(&self, number: u64, ask: Acquire, outcome: &Outcome) {
+        let (Outcome::Granted(tenure) | Outcome::Renewed(tenure)) = *outcome else { return };
+        if let Some(wait) = self.take(number) {
+            wait.promise.keep(FileWaitEnd::Granted(tenure));
+        } else {
+            let key = LeaseKey { name: ask.name, client: ask.client, token: Some(tenure.token) };
+            self.service.give_back(Op::Release(Release::of(key)));
+        }
+    }
+
+    fn failed(&self, number: u64, failure: RequestError) {
+        if let Some(wait) = self.take(number) {
+            wait.promise.keep(FileWaitEnd::Failed(failure));
+        }
+    }
+
+    /// An open file is gone, and with it its places in queues.
+    pub(crate) fn closed(&self, fh: u64) {
+        let numbers: Vec<u64> = {
+            let table = self.table.lock();
+            table.by_file.range((fh, 0)..=(fh, u64::MAX)).map(|(_, number)| *number).collect()
+        };
+        // With no mutex held: a task goes on when its promise is dropped.
+        for number in numbers {
+            drop(self.take(number));
+        }
+    }
+
+    /// Answers the waits that have ended.
+    fn answer_ended(&self) {
+        let ended = std::mem::take(&mut self.table.lock().ended);
+        for number in ended {
+            let Some(FileWait { ask, place, end: Some(end), promise, .. }) = self.take(number)
+            else {
+                continue;
+            };
+            place.inspect(PlaceGuard::claim);
+            promise.keep(self.end_of(&ask, end));
+        }
+    }
+
+    fn end_of(&self, ask: &Acquire, end: WaitEnd) -> FileWaitEnd {
+        match end {
+            WaitEnd::Granted(grant) => FileWaitEnd::Granted(Tenure {
+                token: grant.token,
+                life: ask.term.begin(grant.at),
+                acquired_at: grant.at,
+                acquisition: 0,
+            }),
+            WaitEnd::Left(LeaveReason::SessionOver) => match ask.hold.open() {
+                Some(open) => {
+                    let reason = Box::new(Reason::NoSession(open.session));
+                    let refusal = Refusal { at: self.service.now(), reason };
+                    FileWaitEnd::Failed(RequestError::Refused(refusal))
+                }
+                None => FileWaitEnd::TimedOut,
+            },
+            WaitEnd::Left(_) | WaitEnd::Unknown => FileWaitEnd::TimedOut,
+        }
+    }
+
+    /// Starts the thread that answers waits. It ends with the mount.
+    fn start_answering(self: &Arc<Self>) -> io::Result<()> {
+        let (signal, own) = (Arc::clone(&self.signal), Arc::downgrade(self));
+        let answer = move || {
+            while signal.wait() {
+                let Some(own) = own.upgrade() else { return };
+                own.answer_ended();
+            }
+        };
+        std::thread::Builder::new().name("waits".to_owned()).spawn(answer).map(drop)
+    }
+
+    /// Keeps a wait, unless there is no thread to answer it.
+    fn insert(self: &Arc<Self>, number: u64, wait: FileWait) -> io::Result<()> {
+        let mut table = self.table.lock();
+        if !table.answering {
+            self.start_answering()?;
+            table.answering = true;
+        }
+        table.by_file.insert((wait.fh, number));
+        table.waits.insert(number, wait);
+        Ok(())
+    }
+
+    fn take(&self, number: u64) -> Option<FileWait> {
+        let mut table = self.table.lock();
+        let wait = table.waits.remove(&number)?;
+        table.by_file.remove(&(wait.fh, number));
+        Some(wait)
+    }
+}
+
+impl FileWaitTable {
+    /// Records the end of a wait. It is answered when its place is known as well.
+    fn end(&mut self, number: u64, end: WaitEnd) {
+        let Some(wait) = self.waits.get_mut(&number) else { return };
+        wait.end = Some(end);
+        if wait.place.is_some() {
+            self.ended.push(number);
+        }
+    }
+
+    /// Records the place of a waiter. Returns it if the file was closed.
+    fn queued(&mut self, number: u64, place: PlaceGuard) -> Option<PlaceGuard> {
+        let Some(wait) = self.waits.get_mut(&number) else { return Some(place) };
+        wait.place = Some(place);
+        if wait.end.is_some() {
+            self.ended.push(number);
+        }
+        None
+    }
+}
+
+impl Drop for FileWaits {
+    fn drop(&mut self) {
+        self.signal.stop();
+    }
+}

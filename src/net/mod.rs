@@ -1,0 +1,7 @@
+//! Network connections: listening, accepting, dialling, TLS. Authorization and protocols belong to
+//! the layers above.
+
+pub(crate) mod listen;
+pub(crate) mod accept;
+pub(crate) mod pem_files;
+pub(crate) mod http_connection;

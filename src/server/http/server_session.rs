@@ -1,0 +1,140 @@
+//! The server's own session, which keeps the queue places of waiting requests alive: if the server
+//! is killed, its waiters leave their queues when the session expires.
+
+use crate::engine::lease_terms::Ttl;
+use crate::engine::{
+    ClientId, EndSession, Grace, Op, OpenId, OpenSession, Outcome, SessionEnd, SessionId,
+};
+use crate::service::{Locks, RequestError, Unavailable};
+use crate::time::Span;
+use parking_lot::Mutex;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use tokio::sync::{Mutex as AsyncMutex, oneshot};
+
+/// The ttl of the session: how long waiters stay in their queues after their server was killed. A
+/// server that is suspended or partitioned for longer loses the places of its waiters, which then
+/// enter their queues again.
+pub(super) const TTL: Span = Span::from_secs(5);
+
+/// How often the session is kept alive.
+const HEARTBEAT: Span = Span::from_millis(1_250);
+
+/// The server's session, which is open while any request waits.
+pub(super) struct ServerSession {
+    locks: Locks,
+    client: ClientId,
+    current: Mutex<Option<SessionId>>,
+    /// Held while the session is opened, so that there is only one.
+    opening: AsyncMutex<()>,
+    attempts: AtomicU64,
+    waiting: AtomicU64,
+}
+
+/// Keeps the session open for one waiting request, until it is dropped.
+pub(super) struct SessionUse(Arc<ServerSession>);
+
+impl ServerSession {
+    pub(super) fn new(locks: Locks, instance: &str) -> Arc<Self> {
+        let client = ClientId::parse(&format!("server-{instance}"));
+        Arc::new(Self {
+            locks,
+            client: client.expect("an instance is letters and digits"),
+            current: Mutex::default(),
+            opening: AsyncMutex::default(),
+            attempts: AtomicU64::new(0),
+            waiting: AtomicU64::new(0),
+        })
+    }
+
+    /// Keeps the session open until the result is dropped.
+    pub(super) fn in_use(self: &Arc<Self>) -> SessionUse {
+        self.waiting.fetch_add(1, Ordering::Relaxed);
+        SessionUse(Arc::clone(self))
+    }
+
+    /// Forgets a session that is over.
+    pub(super) fn forget(&self, over: SessionId) {
+        self.current.lock().take_if(|current| *current == over);
+    }
+
+    async fn attempt(self: &Arc<Self>) -> Result<Option<OpenId>, RequestError> {
+        let _opening = self.opening.lock().await;
+        let known = *self.current.lock();
+        let session = match known {
+            Some(session) => session,
+            None => match self.open().await {
+                Ok(session) => session,
+                // The limit of sessions may be reached. The place is then attached to no session,
+                // and outlives a killed server.
+                Err(RequestError::Refused(why)) => {
+                    log::warn!("requests wait without a session of this server: {why}");
+                    return Ok(None);
+                }
+                Err(failure) => return Err(failure),
+            },
+        };
+        let number = self.attempts.fetch_add(1, Ordering::Relaxed) + 1;
+        Ok(Some(OpenId { session, number }))
+    }
+
+    async fn open(self: &Arc<Self>) -> Result<SessionId, RequestError> {
+        let (client, ttl) = (self.client.clone(), Ttl::new(TTL).ok());
+        let op = Op::OpenSession(OpenSession { client, ttl, grace: Grace::NONE });
+        let Outcome::SessionOpened(session) = self.decide(op).await? else {
+            return Err(RequestError::Unavailable(Unavailable::Closing));
+        };
+        *self.current.lock() = Some(session);
+        tokio::spawn(Arc::clone(self).keep_alive(session));
+        Ok(session)
+    }
+
+    /// Keeps the session alive until no request waits any more.
+    async fn keep_alive(self: Arc<Self>, session: SessionId) {
+        loop {
+            tokio::time::sleep(HEARTBEAT.as_duration()).await;
+            if self.waiting.load(Ordering::Relaxed) == 0 {
+                let _opening = self.opening.lock().await;
+                if self.waiting.load(Ordering::Relaxed) == 0 {
+                    self.forget(session);
+                    let end = EndSession { session, end: SessionEnd::Closed };
+                    return self.locks.give_back(Op::EndSession(end));
+                }
+            }
+            // If the service is unavailable, the next heartbeat is a retry.
+            if let Err(RequestError::Refused(why)) = self.decide(Op::KeepAlive(session)).await {
+                log::warn!("the session of this server is over, so its waiters queue anew: {why}");
+                return self.forget(session);
+            }
+        }
+    }
+
+    async fn decide(&self, op: Op) -> Result<Outcome, RequestError> {
+        let (then, answer) = oneshot::channel();
+        self.locks.submit(op, |answer| drop(then.send(answer)));
+        match answer.await {
+            Ok(Ok(answer)) => answer.map_err(RequestError::Refused),
+            Ok(Err(why)) => Err(RequestError::Unavailable(why)),
+            Err(_) => Err(RequestError::Unavailable(Unavailable::Closing)),
+        }
+    }
+}
+
+impl SessionUse {
+    /// Returns a new id, in the server's session, for an attempt of a waiting request to acquire
+    /// its lock. `None`: the session could not be opened.
+    pub(super) async fn attempt(&self) -> Result<Option<OpenId>, RequestError> {
+        self.0.attempt().await
+    }
+
+    /// Forgets a session that is over.
+    pub(super) fn forget(&self, over: SessionId) {
+        self.0.forget(over);
+    }
+}
+
+impl Drop for SessionUse {
+    fn drop(&mut self) {
+        self.0.waiting.fetch_sub(1, Ordering::Relaxed);
+    }
+}

@@ -1,0 +1,580 @@
+//! Waiting for a place in the queue of a lock, for every front end: the ticket of the place, what
+//! becomes of it, events that were lost, and a waiter that leaves.
+//!
+//! The engine keeps the queue. Here is one subscription to its events, as long as any request
+//! waits. A waiter whose request names an attempt of its own (an [`OpenId`](crate::engine::OpenId))
+//! leaves the queue with the session of that attempt, and is found again when events were lost.
+
+use super::event_log::EventWatch;
+use super::failure::Unavailable;
+use super::locks::Locks;
+use super::nested_names::ParentCheck;
+use crate::engine::{
+    Acquire, Event, EventKind, LeaseKey, Leave, LeaveReason, LockName, LockView, Op, Outcome,
+    Ownership, Refusal, Release, SessionId, Ticket, Token,
+};
+use crate::time::Time;
+use parking_lot::Mutex;
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock, Weak};
+
+/// Events taken at a time: a bound on how long the mutex is held.
+const EVENTS_MAX: usize = 256;
+
+/// How the wait for a place ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum WaitEnd {
+    /// The lock was granted.
+    Granted(WaitGrant),
+    /// The place was given up: by the waiter, or because its time or its session was over.
+    Left(LeaveReason),
+    /// Events were lost, and the request names no attempt of its own: whether it was granted is
+    /// unknown.
+    Unknown,
+}
+
+/// A grant to a waiter.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct WaitGrant {
+    /// The token of the new tenure.
+    pub token: Token,
+    /// When it was granted.
+    pub at: Time,
+}
+
+/// Where the end of a wait is told: with a mutex held, so it must be quick and call nobody.
+pub type OnWaitEnd = Box<dyn FnOnce(WaitEnd) + Send>;
+
+/// The answer to a request that may wait.
+pub enum Entered {
+    /// It waits.
+    Waits(PlaceGuard),
+    /// It was decided at once.
+    Decided(Outcome),
+}
+
+/// The requests that wait for places in queues.
+pub struct QueueWaits {
+    locks: Locks,
+    own: Weak<Self>,
+    state: Mutex<WaitState>,
+}
+
+#[derive(Default)]
+struct WaitState {
+    /// There is a subscription while any request waits.
+    watch: Option<EventWatch>,
+    places: HashMap<Ticket, QueuePlace>,
+    /// Distinguishes the requests that share a place.
+    next: u64,
+}
+
+/// One place in a queue, and the requests that wait for it: several reentrant requests of one
+/// client share a place.
+struct QueuePlace {
+    name: LockName,
+    hold: Ownership,
+    waiters: Vec<(u64, OnWaitEnd)>,
+    claims: Arc<SharedClaims>,
+}
+
+/// The requests that share a place: its grant is released if none of them claims it.
+#[derive(Default)]
+struct SharedClaims {
+    open: AtomicUsize,
+    claimed: AtomicBool,
+    granted: OnceLock<Token>,
+}
+
+impl QueueWaits {
+    /// No request waits yet.
+    pub fn new(locks: Locks) -> Arc<Self> {
+        Arc::new_cyclic(|own| {
+            let (own, state) = (Weak::clone(own), Mutex::default());
+            Self { locks, own, state }
+        })
+    }
+
+    /// Acquires a lock, or enters its queue. `entered` gets the guard of the place as soon as there
+    /// is one, `on_end` is called at the end of the wait.
+    pub fn enter(
+        self: &Arc<Self>,
+        ask: Acquire,
+        check: Option<ParentCheck>,
+        on_end: impl FnOnce(WaitEnd) + Send + 'static,
+        entered: impl FnOnce(Result<Result<Entered, Refusal>, Unavailable>) + Send + 'static,
+    ) {
+        let (waits, op) = (Arc::clone(self), Op::Acquire(ask.clone()));
+        let mut before = self.locks.subscribe(None);
+        self.locks.submit_checked(op, check, move |answer| {
+            entered(answer.map(|answer| {
+                answer.map(|outcome| match outcome {
+                    Outcome::Waiting { ticket, .. } => {
+                        Entered::Waits(waits.follow(&ask, ticket, &mut before, on_end))
+                    }
+                    outcome => Entered::Decided(outcome),
+                })
+            }));
+        });
+    }
+
+    /// Follows a place that `ask` has got; `before` is a subscription from before that.
+    pub fn follow(
+        self: &Arc<Self>,
+        ask: &Acquire,
+        ticket: Ticket,
+        before: &mut EventWatch,
+        on_end: impl FnOnce(WaitEnd) + Send + 'static,
+    ) -> PlaceGuard {
+        let mut state = self.state.lock();
+        if state.watch.is_none() {
+            state.watch = Some(self.subscribe());
+        }
+        state.next += 1;
+        let number = state.next;
+        let place = state.places.entry(ticket).or_insert_with(|| QueuePlace {
+            name: ask.name.clone(),
+            hold: ask.hold,
+            waiters: Vec::new(),
+            claims: Arc::default(),
+        });
+        place.waiters.push((number, Box::new(on_end)));
+        let claims = Arc::clone(&place.claims);
+        claims.open.fetch_add(1, Ordering::Relaxed);
+        drop(state);
+        self.look_back(ticket, before);
+        PlaceGuard { waits: Arc::clone(self), ask: Box::new(ask.clone()), ticket, number, claims }
+    }
+
+    fn subscribe(&self) -> EventWatch {
+        let own = Weak::clone(&self.own);
+        let mut watch = self.locks.subscribe(None);
+        watch.wake_by(Arc::new(move || {
+            if let Some(waits) = own.upgrade() {
+                waits.on_events();
+            }
+        }));
+        watch
+    }
+
+    /// Finds what became of a place between getting and following it.
+    fn look_back(self: &Arc<Self>, ticket: Ticket, before: &mut EventWatch) {
+        loop {
+            let batch = before.take(EVENTS_MAX);
+            let end = batch.events.iter().find_map(|(_, event)| end_of(event, ticket));
+            if let Some(end) = end {
+                return self.end(ticket, end);
+            }
+            if batch.lost > 0 {
+                self.look_again(ticket);
+            }
+            if batch.events.is_empty() {
+                return;
+            }
+        }
+    }
+
+    /// Tells the waiters that the latest events concern. Runs on the thread that decided a command.
+    fn on_events(self: &Arc<Self>) {
+        let mut state = self.state.lock();
+        let mut unclear = Vec::new();
+        let WaitState { watch: Some(watch), places, .. } = &mut *state else { return };
+        loop {
+            let batch = watch.take(EVENTS_MAX);
+            if batch.lost > 0 {
+                unclear.extend(places.keys().copied());
+            }
+            for (_, event) in &batch.events {
+                if let EventKind::SessionOver { session, .. } = event.what {
+                    end_session(places, session);
+                }
+                if let Some(ticket) = ticket_of(event)
+                    && let Some(end) = end_of(event, ticket)
+                    && let Some(place) = places.remove(&ticket)
+                {
+                    // With the mutex held: a thread that looks next finds all waiters told.
+                    place.tell(end);
+                }
+            }
+            if batch.events.len() < EVENTS_MAX {
+                break;
+            }
+        }
+        drop(state);
+        for ticket in unclear {
+            self.look_again(ticket);
+        }
+    }
+
+    fn end(&self, ticket: Ticket, end: WaitEnd) {
+        if let Some(place) = self.state.lock().places.remove(&ticket) {
+            place.tell(end);
+        }
+    }
+
+    /// Events were lost: asks the engine what became of a place.
+    fn look_again(self: &Arc<Self>, ticket: Ticket) {
+        let place = {
+            let state = self.state.lock();
+            state.places.get(&ticket).map(|place| (place.name.clone(), place.hold))
+        };
+        let Some((name, hold)) = place else { return };
+        let own = Arc::clone(self);
+        self.locks.view_until_answered(&name, move |view| {
+            // Without an answer the engine is gone, and its session with it.
+            let end = view.map_or(Some(WaitEnd::Unknown), |view| end_seen(&view, ticket, hold));
+            if let Some(end) = end {
+                own.end(ticket, end);
+            }
+        });
+    }
+
+    /// A request is no longer interested in its place.
+    fn unfollow(&self, ticket: Ticket, number: u64) {
+        let mut state = self.state.lock();
+        if let Some(place) = state.places.get_mut(&ticket) {
+            place.waiters.retain(|(other, _)| *other != number);
+            if place.waiters.is_empty() {
+                state.places.remove(&ticket);
+            }
+        }
+        // A subscription that nobody needs would cost every command something.
+        let watch = if state.places.is_empty() { state.watch.take() } else { None };
+        drop(state);
+        drop(watch);
+    }
+}
+
+impl QueuePlace {
+    fn tell(self, end: WaitEnd) {
+        if let WaitEnd::Granted(grant) = end {
+            // It is set once: a place ends once.
+            let _ = self.claims.granted.set(grant.token);
+        }
+        for (_, on_end) in self.waiters {
+            on_end(end);
+        }
+    }
+}
+
+/// Ends the places of a session that is over.
+fn end_session(places: &mut HashMap<Ticket, QueuePlace>, session: SessionId) {
+    let hangs = |_: &Ticket, place: &mut QueuePlace| {
+        place.hold.open().is_some_and(|open| open.session == session)
+    };
+    for (_, place) in places.extract_if(hangs) {
+        place.tell(WaitEnd::Left(LeaveReason::SessionOver));
+    }
+}
+
+fn ticket_of(event: &Event) -> Option<Ticket> {
+    match &event.what {
+        EventKind::Granted { waited: Some((ticket, _)), .. } | EventKind::Left { ticket, .. } => {
+            Some(*ticket)
+        }
+        _ => None,
+    }
+}
+
+/// Returns how an event ends the wait for a place.
+fn end_of(event: &Event, ticket: Ticket) -> Option<WaitEnd> {
+    match &event.what {
+        EventKind::Granted { waited: Some((served, _)), token, .. } if *served == ticket => {
+            Some(WaitEnd::Granted(WaitGrant { token: *token, at: event.at }))
+        }
+        EventKind::Left { ticket: left, why, .. } if *left == ticket => Some(WaitEnd::Left(*why)),
+        _ => None,
+    }
+}
+
+/// Returns how the wait for a place has ended, as a view of its lock shows it. `None`: it goes on.
+fn end_seen(view: &LockView, ticket: Ticket, hold: Ownership) -> Option<WaitEnd> {
+    if view.waiters.iter().any(|waiter| waiter.ticket == ticket) {
+        return None;
+    }
+    // Only the hold of an attempt of its own is surely this waiter's.
+    Some(match hold {
+        Ownership::Exclusive(Some(_)) => {
+            granted(view, hold).map_or(WaitEnd::Left(LeaveReason::TimedOut), WaitEnd::Granted)
+        }
+        _ => WaitEnd::Unknown,
+    })
+}
+
+/// Returns the grant to an attempt, if there is one.
+fn granted(view: &LockView, hold: Ownership) -> Option<WaitGrant> {
+    let lease = view.holders.iter().map(|holder| &holder.lease).find(|l| l.hold == hold)?;
+    Some(WaitGrant { token: lease.token, at: lease.acquired_at })
+}
+
+/// A place in a queue. A guard that is dropped before the grant was claimed leaves the queue, or
+/// gives the lock back if it was granted in that moment.
+pub struct PlaceGuard {
+    waits: Arc<QueueWaits>,
+    ask: Box<Acquire>,
+    ticket: Ticket,
+    number: u64,
+    claims: Arc<SharedClaims>,
+}
+
+impl PlaceGuard {
+    /// Marks the end of the wait as delivered, or as needing no delivery: dropping the guard then
+    /// gives nothing back.
+    pub fn claim(&self) {
+        self.claims.claimed.store(true, Ordering::Relaxed);
+    }
+
+    fn key(&self, token: Token) -> LeaseKey {
+        let (name, client) = (self.ask.name.clone(), self.ask.client.clone());
+        LeaseKey { name, client, token: Some(token) }
+    }
+}
+
+impl Drop for PlaceGuard {
+    fn drop(&mut self) {
+        let others = self.claims.open.fetch_sub(1, Ordering::Relaxed) > 1;
+        if others || self.claims.claimed.load(Ordering::Relaxed) {
+            return self.waits.unfollow(self.ticket, self.number);
+        }
+        let (locks, ticket) = (self.waits.locks.clone(), self.ticket);
+        // A grant before this line is in `granted`, one after it in `after`.
+        let mut after = locks.subscribe(None);
+        self.waits.on_events();
+        self.waits.unfollow(ticket, self.number);
+        if let Some(token) = self.claims.granted.get() {
+            return locks.give_back(Op::Release(Release::of(self.key(*token))));
+        }
+        let (ask, name) = (Acquire::clone(&self.ask), self.ask.name.clone());
+        let leave = Op::Leave(Leave { name, ticket, why: LeaveReason::Gone });
+        self.waits.locks.submit_until_answered(leave, move |answer| {
+            if matches!(answer, Ok(Ok(_))) {
+                return;
+            }
+            let batch = after.take(usize::MAX);
+            let end = batch.events.iter().find_map(|(_, event)| end_of(event, ticket));
+            give_back_unclaimed(&locks, ask, ticket, end);
+        });
+    }
+}
+
+/// A waiter has left too late: gives back the lock if it was granted. `end` is what events told.
+fn give_back_unclaimed(locks: &Locks, ask: Acquire, ticket: Ticket, end: Option<WaitEnd>) {
+    let give_back = |locks: &Locks, ask: Acquire, token| {
+        let key = LeaseKey { name: ask.name, client: ask.client, token: Some(token) };
+        locks.give_back(Op::Release(Release::of(key)));
+    };
+    match end {
+        Some(WaitEnd::Granted(grant)) => give_back(locks, ask, grant.token),
+        Some(_) => {}
+        None => {
+            let own = locks.clone();
+            locks.view_until_answered(&ask.name.clone(), move |view| {
+                let seen = view.ok().and_then(|view| end_seen(&view, ticket, ask.hold));
+                if let Some(WaitEnd::Granted(grant)) = seen {
+                    give_back(&own, ask, grant.token);
+                }
+            });
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::local::Local;
+    use super::*;
+    use crate::engine::lease_terms::{GRACE_DEFAULT, TTL_DEFAULT, Ttl};
+    use crate::engine::{
+        ClientId, EndSession, Grace, LeaseTerms, Mode, OpenId, OpenSession, Patch, QueuePolicy,
+        Rules, SessionEnd,
+    };
+    use std::sync::mpsc::{Receiver, channel};
+    use std::thread;
+
+    fn waits() -> Arc<QueueWaits> {
+        let local = Local::in_memory(Rules::default()).expect("a thread can be started");
+        QueueWaits::new(Locks::new(Arc::new(local)))
+    }
+
+    fn client(text: &str) -> ClientId {
+        ClientId::parse(text).expect("valid")
+    }
+
+    fn ask(who: &str, line: QueuePolicy) -> Acquire {
+        Acquire {
+            name: LockName::parse("build").expect("valid"),
+            client: client(who),
+            mode: Mode::Exclusive,
+            hold: Ownership::Exclusive(None),
+            term: LeaseTerms::Own(TTL_DEFAULT, GRACE_DEFAULT),
+            line,
+            patch: Patch::default(),
+        }
+    }
+
+    fn waiting(who: &str) -> Acquire {
+        ask(who, QueuePolicy::Join(None))
+    }
+
+    fn submit(waits: &QueueWaits, op: Op) -> Outcome {
+        let (send, answer) = channel();
+        waits.locks.submit(op, move |answer| send.send(answer).expect("it is waited for"));
+        answer.recv().expect("an answer").expect("available").expect("not refused")
+    }
+
+    fn view(waits: &QueueWaits) -> LockView {
+        let (send, view) = channel();
+        let name = LockName::parse("build").expect("valid");
+        waits.locks.view(&name, move |view| send.send(view).expect("it is waited for"));
+        view.recv().expect("an answer").expect("available")
+    }
+
+    fn holder(waits: &QueueWaits) -> Option<String> {
+        view(waits).holder().map(|holder| holder.lease.holder.to_string())
+    }
+
+    /// Has `first` hold the lock. Returns the key of its lease.
+    fn held(waits: &QueueWaits) -> LeaseKey {
+        let first = ask("first", QueuePolicy::Skip);
+        let key = LeaseKey { name: first.name.clone(), client: first.client.clone(), token: None };
+        submit(waits, Op::Acquire(first));
+        key
+    }
+
+    /// Enters the queue. Returns the place, and where its end is told.
+    fn queue(waits: &Arc<QueueWaits>, ask: Acquire) -> (PlaceGuard, Receiver<WaitEnd>) {
+        let ((on_end, end), (then, answer)) = (channel(), channel());
+        let told_end = move |end| on_end.send(end).unwrap_or_default();
+        waits.enter(ask, None, told_end, move |answer| drop(then.send(answer)));
+        match answer.recv().expect("an answer").expect("available").expect("not refused") {
+            Entered::Waits(place) => (place, end),
+            Entered::Decided(outcome) => panic!("{outcome:?}"),
+        }
+    }
+
+    fn session(waits: &QueueWaits) -> SessionId {
+        let (client, ttl) = (client("server"), Ttl::parse("5s").ok());
+        match submit(waits, Op::OpenSession(OpenSession { client, ttl, grace: Grace::NONE })) {
+            Outcome::SessionOpened(session) => session,
+            outcome => panic!("{outcome:?}"),
+        }
+    }
+
+    #[test]
+    fn waiter_is_told_its_grant() {
+        let waits = waits();
+        let key = held(&waits);
+        let (place, end) = queue(&waits, waiting("next"));
+        assert!(end.try_recv().is_err());
+        submit(&waits, Op::Release(Release::of(key)));
+        let WaitEnd::Granted(grant) = end.recv().expect("told") else { panic!("not granted") };
+        assert_eq!(view(&waits).holders[0].lease.token, grant.token);
+        place.claim();
+        drop(place);
+        assert_eq!(holder(&waits).as_deref(), Some("next"));
+        assert!(waits.state.lock().watch.is_none(), "no request waits any more");
+    }
+
+    /// Whether it is granted first or gone first: a waiter that is gone keeps nothing.
+    #[test]
+    fn waiter_that_leaves_while_it_is_served_keeps_nothing() {
+        let waits = waits();
+        for _ in 0..500 {
+            let key = held(&waits);
+            let ((gone, _), (next, _)) =
+                (queue(&waits, waiting("gone")), queue(&waits, waiting("next")));
+            let serving = Arc::clone(&waits);
+            let serve = thread::spawn(move || submit(&serving, Op::Release(Release::of(key))));
+            drop(gone);
+            serve.join().expect("it does not panic");
+            assert_eq!(holder(&waits).as_deref(), Some("next"));
+            drop(next);
+            assert_eq!(holder(&waits), None, "it went on to nobody");
+        }
+        assert!(waits.state.lock().places.is_empty());
+    }
+
+    /// A front end may be gone before it hears that its request waits.
+    #[test]
+    fn place_that_nobody_takes_is_left() {
+        let waits = waits();
+        let key = held(&waits);
+        waits.enter(waiting("b"), None, |_| {}, drop);
+        assert_eq!(view(&waits).waiters.len(), 0);
+        let (place, _end) = queue(&waits, waiting("b"));
+        submit(&waits, Op::Release(Release::of(key)));
+        assert_eq!(holder(&waits).as_deref(), Some("b"));
+        drop(place);
+        assert_eq!(holder(&waits), None);
+        assert!(waits.state.lock().places.is_empty());
+    }
+
+    /// Two reentrant requests of one client share a place, which is kept until both have gone.
+    #[test]
+    fn reentrant_requests_of_a_client_share_a_place() {
+        let waits = waits();
+        held(&waits);
+        let reentrant = || Acquire { hold: Ownership::Client, ..waiting("b") };
+        let ((one, _), (two, _)) = (queue(&waits, reentrant()), queue(&waits, reentrant()));
+        assert_eq!(one.ticket, two.ticket);
+        drop(one);
+        assert_eq!(view(&waits).waiters.len(), 1);
+        drop(two);
+        assert_eq!(view(&waits).waiters.len(), 0);
+    }
+
+    #[test]
+    fn waiter_leaves_with_the_session_of_its_attempt() {
+        let waits = waits();
+        held(&waits);
+        let open = OpenId { session: session(&waits), number: 1 };
+        let ask = Acquire { hold: Ownership::Exclusive(Some(open)), ..waiting("b") };
+        let (place, end) = queue(&waits, ask);
+        submit(
+            &waits,
+            Op::EndSession(EndSession { session: open.session, end: SessionEnd::Closed }),
+        );
+        assert_eq!(end.recv(), Ok(WaitEnd::Left(LeaveReason::SessionOver)));
+        drop(place);
+        assert_eq!(view(&waits).waiters.len(), 0);
+    }
+
+    /// More events than the log keeps: the engine is asked what became of each place.
+    #[test]
+    fn waiter_whose_events_were_lost_is_found_by_its_attempt() {
+        let waits = waits();
+        let session = session(&waits);
+        let attempt = |number| Ownership::Exclusive(Some(OpenId { session, number }));
+        for hold in [attempt(1), Ownership::Exclusive(None)] {
+            let key = held(&waits);
+            let mut before = waits.locks.subscribe(None);
+            let ask = Acquire { hold, ..waiting("b") };
+            let Outcome::Waiting { ticket, .. } = submit(&waits, Op::Acquire(ask.clone())) else {
+                panic!("it was granted")
+            };
+            submit(&waits, Op::Release(Release::of(key)));
+            for number in 0..5_000 {
+                let name = LockName::parse(&format!("other{}", number % 7)).expect("valid");
+                let client = client("other");
+                let other = Acquire { name: name.clone(), ..ask.clone() };
+                let other = Acquire { client: client.clone(), hold: Ownership::Client, ..other };
+                submit(&waits, Op::Acquire(other));
+                let key = LeaseKey { name, client, token: None };
+                submit(&waits, Op::Release(Release::of(key)));
+            }
+            let (on_end, end) = channel();
+            let told_end = move |end| on_end.send(end).unwrap_or_default();
+            let place = waits.follow(&ask, ticket, &mut before, told_end);
+            let lease = view(&waits).holders[0].lease.clone();
+            let grant = WaitGrant { token: lease.token, at: lease.acquired_at };
+            let expected = match hold {
+                Ownership::Exclusive(Some(_)) => WaitEnd::Granted(grant),
+                _ => WaitEnd::Unknown,
+            };
+            assert_eq!(end.try_recv(), Ok(expected));
+            place.claim();
+            let key = LeaseKey { name: ask.name, client: ask.client, token: None };
+            submit(&waits, Op::Release(Release::of(key)));
+        }
+    }
+}
