@@ -42,7 +42,7 @@ struct FailoverState {
     alone: AtomicBool,
     /// The timeout per server, in milliseconds.
     try_ms: AtomicU64,
-    /// Returns the transports of other nodes of the cluster, as they become known.
+    /// Creates the transports of other nodes of the cluster when their URLs become known.
     make: Option<MakeServer>,
 }
 

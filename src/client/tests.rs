@@ -479,7 +479,7 @@ fn wait_until_free(world: &ClientFixture, watch: &mut EventWatch, of: &str) {
 
 /// A release that the server could not carry out must not be forgotten.
 #[test]
-fn a_release_is_repeated_until_the_server_carries_it_out() {
+fn a_release_is_repeated_until_the_server_has_carried_it_out() {
     let full = Unavailable::State { full: true, why: "no space left on device".into() };
     let faults = [
         Fault::Unable(full),

@@ -79,8 +79,7 @@ impl Engine {
         }
     }
 
-    /// Grants a new tenure, or a share in a lock that is already shared, to the client of the
-    /// request.
+    /// Grants the client of the request a share in a lock that is shared.
     fn grant(&mut self, ask: &Acquire, events: &mut Vec<Event>) -> Tenure {
         let lock = self.locks.get_or_new(&ask.name);
         self.books.let_in(lock, &ask.name, Entrant::at_once(ask), events)

@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 /// An action that is due at a time. The variants are ordered, so that actions due at the same time
-/// happen in the same order on every replica.
+/// take effect in the same order on every replica.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Due {
     /// A session expires. Comes first, so that its waiters are gone before any lock is granted to

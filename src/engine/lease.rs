@@ -20,8 +20,8 @@ pub const TOKEN_MAX: u64 = (1 << 53) - 1;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SessionId(pub(super) u64);
 
-/// The id of one open file, or of one attempt to open, of a session. Tells two programs of one
-/// client apart.
+/// The id of an open file, or of an attempt to acquire a lock, within a session. Tells two programs
+/// of one client apart.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct OpenId {
     /// The session to which the open file belongs.

@@ -33,8 +33,7 @@ impl Engine {
         })
     }
 
-    /// Returns the lease under `name` that blocks other clients longest, without building the whole
-    /// view.
+    /// Returns the oldest lease under `name`, without building the whole view.
     pub fn lease(&self, name: &LockName) -> Option<&Lease> {
         self.locks.get(name).and_then(|lock| lock.leases().first())
     }

@@ -601,8 +601,8 @@ fn older_commands_and_sessions_have_no_order() {
     assert!(codec::decode_engine(codec::FORMAT_VERSION, &old).is_err());
 }
 
-/// Encodes the format before leases counted their acquires: without the last byte of each release
-/// and each lease.
+/// The format before leases counted their acquires lacks the last byte of each release and each
+/// lease.
 #[test]
 fn older_releases_and_leases_name_no_acquire() {
     let mut lab = Lab::new();

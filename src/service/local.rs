@@ -103,9 +103,9 @@ impl Local {
     }
 
     /// Returns locks that are forgotten when the process ends, with tokens above those of every
-    /// earlier process of this kind. Nothing is granted for `longest`, the longest time that a
-    /// lease of such a process lasts, or at once if `None`: then no holder from before can be
-    /// alive. Fails if the clock is not set.
+    /// earlier process of this kind. For `longest`, the longest time that a lease of such a process
+    /// lasts, nothing is granted; `None` means that no holder from before can be alive. Fails if
+    /// the clock is not set.
     pub fn afresh(rules: Rules, wall: Wall, longest: Option<Span>) -> io::Result<Self> {
         let timeline = ClockMapping::starting_at(Time::ZERO, Time::ZERO);
         let mut engine = Engine::afresh(rules, wall).ok_or_else(|| {

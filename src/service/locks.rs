@@ -153,7 +153,7 @@ impl Locks {
         self.0.connection()
     }
 
-    /// Returns the URLs of all nodes of the cluster, if the backend is one.
+    /// Returns the URLs of all nodes of the cluster, if the backend belongs to one.
     pub fn urls(&self) -> Vec<String> {
         self.0.urls()
     }

@@ -44,8 +44,9 @@ fn list_on(
     });
 }
 
-/// Passes the view of a name that itself lies outside `prefixes` but leads to them, to `then`. The
-/// name is shown as a directory if locks exist within the prefixes, whatever else it is.
+/// Passes the view of a name that itself lies outside `prefixes` but leads to them, to `then`. All
+/// prefixes must lie below the name. It is shown as a directory if locks exist within them,
+/// whatever else it is.
 pub fn lead(
     locks: &Locks,
     name: LockName,

@@ -113,7 +113,7 @@ fn a_restart_after_a_kill_restores_the_leases() {
 }
 
 #[test]
-fn tokens_rise_through_kills_and_clean_shutdowns() {
+fn tokens_rise_through_kills_and_clean_ends() {
     let scratch = ServiceScratch::new("tokens");
     let mut last = 0;
     for round in 0..6 {
@@ -195,7 +195,7 @@ fn a_long_journal_is_compacted_while_commands_continue() {
 }
 
 #[test]
-fn a_repeated_request_is_recognized_after_a_restart() {
+fn a_repeat_is_known_after_a_restart() {
     let scratch = ServiceScratch::new("repeat");
     let (local, locks) = open(&scratch.state());
     let id = RequestId { caller: "http:a".into(), key: "once".into() };
@@ -268,7 +268,7 @@ fn leases_of_the_killed_process_are_in_grace() {
 /// The requests of a waker cause events, which wake it again, as when it reads a lock whose next
 /// deadline has passed by then. With stack frames for each wake-up this overflowed the stack.
 #[test]
-fn wakers_that_cause_events_do_not_nest() {
+fn wakers_that_make_events_do_not_nest() {
     const EVENTS: u64 = 100_000;
     let locks = Locks::new(Arc::new(Local::in_memory(Rules::default()).expect("it starts")));
     let (send, ended) = mpsc::channel();
