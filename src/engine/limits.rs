@@ -3,19 +3,22 @@
 
 use super::name::CLIENT_BYTES_MAX;
 
-/// The length of a note in bytes. A note is a short message to a person, not a document.
+/// The maximum length of a note in bytes. A note is a short message to a person, not a document.
 pub const NOTE_BYTES_MAX: usize = 1_024;
-/// The length of a holder id in bytes: room for a host and a user as long as clients may be, a pid
-/// and its start.
+/// The maximum length of a holder id in bytes: room for a host and a user as long as clients may
+/// be, a pid and its start.
 pub const HOLDER_ID_BYTES_MAX: usize = 512;
-/// The length of the text of a lock in bytes. Programs write pids, host names and small JSON.
+/// The maximum length of the text of a lock in bytes. Programs write pids, host names and small
+/// JSON.
 pub const TEXT_BYTES_MAX: usize = 4_096;
-/// The length of a request key in bytes. A UUID has 36; twice that leaves room for a prefix.
+/// The maximum length of a request key in bytes. A UUID has 36; twice that leaves room for a
+/// prefix.
 pub const REQUEST_KEY_BYTES_MAX: usize = 72;
-/// The length of a caller in bytes: the name of a front end, and that of a credential, which may be
-/// as long as a client's.
+/// The maximum length of a caller in bytes: the name of a front end, and that of a credential,
+/// which may be as long as a client's.
 pub const CALLER_BYTES_MAX: usize = CLIENT_BYTES_MAX + 32;
-/// The number of clients that one reset can spare: more than fit into a request body of the API.
+/// The maximum number of clients that one reset can spare: more than fit into a request body of the
+/// API.
 pub const SPARED_MAX: usize = 16_384;
 
 /// A part of a command that has its own limit.

@@ -4,8 +4,8 @@ use crate::engine::{Refusal, RefusalKind};
 use std::fmt;
 use std::sync::Arc;
 
-/// The reason why there is no answer, or none that can be trusted. Except where noted, the outcome
-/// is unknown.
+/// Why there is no answer, or none that can be trusted. Unless the variant says otherwise, assume
+/// that the outcome is unknown.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Unavailable {
     /// The state directory cannot be written. Nothing was done: nothing is granted that a restart
