@@ -9,7 +9,8 @@ use std::sync::Arc;
 pub const NAME_BYTES_MAX: usize = 1_024;
 /// The maximum length of one part of a name in bytes: the kernel's own limit for a file name.
 pub const PART_BYTES_MAX: usize = 255;
-/// The maximum length of a client name in bytes: several times that of a host name (64) and a user (32).
+/// The maximum length of a client name in bytes: several times that of a host name (64) and a user
+/// (32).
 pub const CLIENT_BYTES_MAX: usize = 255;
 /// The prefix of names that are reserved for the mount's own files.
 pub const RESERVED_PREFIX: &str = ".latchfs";
