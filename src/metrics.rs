@@ -22,7 +22,7 @@ impl MetricsPage {
         let about = locks.about();
         for (name, help, value) in [
             ("latchfs_locks", "Locks that are held, in grace or waited for.", about.locks),
-            ("latchfs_waiters", "Waiters in all lines.", about.waiters),
+            ("latchfs_waiters", "Waiters in all queues.", about.waiters),
             ("latchfs_sessions", "Open sessions.", about.sessions),
         ] {
             page.family(name, help, "gauge");
@@ -34,7 +34,7 @@ impl MetricsPage {
             let whole = if name.starts_with("latchfs_") { "" } else { "latchfs_" };
             let name = format!("{whole}{name}");
             if page.family != name {
-                page.family(&name, "What happened since the start.", "counter");
+                page.family(&name, "Events since the start.", "counter");
             }
             page.line(labels.trim_end_matches('}'), value);
         }

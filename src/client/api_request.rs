@@ -41,6 +41,6 @@ async fn ask(target: &HttpTarget, method: Method, path: &str) -> Result<(u16, Va
     let (_sender, response) = target.begin(method, path).await.map_err(said)?;
     let code = response.status().as_u16();
     let body = Limited::new(response.into_body(), ANSWER_BYTES_MAX).collect().await;
-    let bytes = body.map_err(|error| format!("half an answer: {error}"))?.to_bytes();
+    let bytes = body.map_err(|error| format!("incomplete response: {error}"))?.to_bytes();
     Ok((code, serde_json::from_slice(&bytes).unwrap_or_default()))
 }

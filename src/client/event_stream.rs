@@ -96,7 +96,7 @@ fn is_ours(hub: &ClientState, frame: &Frame) -> Result<(), TransportError> {
     if engine == 0 || engine == stamp.engine {
         return Ok(());
     }
-    let trouble = TransportError::Elsewhere("it is of another cluster".to_owned());
+    let trouble = TransportError::Elsewhere("it belongs to another cluster".to_owned());
     if hub.server.is_several() {
         hub.server.pass_over(&trouble);
     } else {

@@ -100,7 +100,10 @@ impl FailoverState {
                 && !servers.iter().any(is_known)
                 && let Some(server) = make(url)
             {
-                log::info!("{}: {url} is of the same cluster, and asked when need be", self.name);
+                log::info!(
+                    "{}: {url} belongs to the same cluster and is used for failover",
+                    self.name
+                );
                 servers.push(server);
             }
         }
@@ -126,7 +129,7 @@ impl FailoverState {
         if moved.is_ok() && self.count() > 1 {
             let (from, to) = (self.server(at), self.server(next));
             let (from, to) = (from.name(), to.name());
-            log::info!("{from} is passed over ({why}); {to} is asked next");
+            log::info!("failover from {from} to {to}: {why}");
         }
     }
 

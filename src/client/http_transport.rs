@@ -69,7 +69,7 @@ impl Http {
     pub fn new(access: &ServerAccess) -> Result<Self, Unusable> {
         let url = access.url.trim_end_matches('/');
         let wrong = |why: &str| {
-            Unusable(format!("'{url}' {why}; a server is named like http://box.local:8080"))
+            Unusable(format!("'{url}' {why}; expected a URL such as http://box.local:8080"))
         };
         let uri: Uri = url.parse().map_err(|_| wrong("is no URL"))?;
         let authority = uri.authority().ok_or_else(|| wrong("names no host"))?;
@@ -84,7 +84,7 @@ impl Http {
         let host = authority.host().trim_start_matches('[').trim_end_matches(']').to_owned();
         let token = access.token.as_ref().map(|token| {
             let token = HeaderValue::from_str(&format!("Bearer {}", token.trim()));
-            token.map_err(|_| Unusable("the token has characters that none has".to_owned()))
+            token.map_err(|_| Unusable("the token contains invalid characters".to_owned()))
         });
         let tls = if is_tls { Some(tls(access, &host)?) } else { None };
         Ok(Self(Arc::new(HttpTarget {
@@ -288,8 +288,8 @@ impl Connection {
             Err(trouble) => return Ok(Err(trouble)),
         };
         let whole = Limited::new(body, ANSWER_BYTES_MAX).collect().await;
-        let whole =
-            whole.map_err(|error| TransportError::Silent(format!("half an answer: {error}")))?;
+        let whole = whole
+            .map_err(|error| TransportError::Silent(format!("incomplete response: {error}")))?;
         self.sender = Some(sender);
         Ok(Ok(whole.to_bytes().into()))
     }
@@ -317,7 +317,7 @@ pub(super) async fn understood(response: Response<Incoming>) -> Result<Incoming,
         }
         status if status.is_server_error() => TransportError::Silent(said),
         _ => TransportError::Foreign(format!(
-            "{said}; see whether it is a latchfs server of the same version"
+            "{said}; check that it is a latchfs server of the same version"
         )),
     })
 }

@@ -75,7 +75,7 @@ impl Remote {
         let (kind, next) = match why {
             TransportError::Denied(_) => (
                 RefusalKind::Denied,
-                "name credentials that it knows by --token-file, or by --cert and --key",
+                "pass valid credentials with --token-file, or with --cert and --key",
             ),
             _ => (RefusalKind::ConsistencyUnavailable, "see whether it runs and can be reached"),
         };
@@ -147,7 +147,7 @@ impl Remote {
 
 fn joined(thread: JoinHandle<()>) {
     if thread.join().is_err() {
-        log::error!("a thread of the remote door has panicked");
+        log::error!("a client thread has panicked");
     }
 }
 

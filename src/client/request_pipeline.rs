@@ -173,7 +173,11 @@ impl Lane {
             decode_told(&told).map_err(|error| TransportError::Foreign(error.to_string()))?;
         let told = self.hub.able(&mut *self.line, told)?;
         if told.replies.len() != batch.len() {
-            return Err(TransportError::Foreign("the server has not answered all".to_owned()));
+            return Err(TransportError::Foreign(
+                "the response does not answer all requests of the \
+                batch"
+                    .to_owned(),
+            ));
         }
         self.hub.hear(asked_at, &told.stamp);
         Ok(told)

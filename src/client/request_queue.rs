@@ -330,7 +330,7 @@ impl RequestQueue {
         }
         self.unconfirmed.extend(unconfirmed.into_iter().filter(is_meant));
         for op in undo.into_iter().filter(|op| !is_superseded(op)) {
-            log::info!("an answer came too late, and what it gave is given back: {op:?}");
+            log::info!("a grant arrived after the caller's deadline and is released: {op:?}");
             let ask = BatchItem::Submit(op.into());
             let asked = QueuedRequest { ask, until: Time::ZERO, then: None, insists: true };
             self.unconfirmed.push_front(asked);

@@ -203,7 +203,7 @@ fn end(hub: &ClientState, line: &mut dyn ServerConnection) {
     let Some(id) = hub.with_session(|session| session.id.take()) else { return };
     let asks = vec![BatchItem::Submit(end_of(id).into())];
     if let Err(trouble) = ask(hub, line, asks, PATIENCE_MAX) {
-        log::warn!("session {id} could not be ended, and runs out by itself: {trouble}");
+        log::warn!("session {id} could not be ended; it will expire: {trouble}");
     }
 }
 
@@ -213,6 +213,6 @@ fn be_first() {
     // SAFETY: takes no pointers; 0 is the calling thread.
     let done = unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, PRIORITY) };
     if done != 0 {
-        log::debug!("the keeper of the session has no higher priority than others");
+        log::debug!("the priority of the keep-alive thread could not be raised");
     }
 }

@@ -148,7 +148,11 @@ impl ClientState {
             decode_told(&told).map_err(|error| TransportError::Foreign(error.to_string()))?;
         self.engine.store(told.stamp.engine, Ordering::Release);
         if told.stamp.engine == 0 {
-            log::warn!("{}: one has no name for its engine, and is the only one asked", self.name);
+            log::warn!(
+                "{}: a server's engine has no id; only that server is used, without \
+                failover",
+                self.name
+            );
             line.stay();
         }
         *met = true;
@@ -191,7 +195,7 @@ impl ClientState {
             self.engine.store(0, Ordering::Release);
             *met = false;
         }
-        log::warn!("{} is of another engine than before: all that was held is lost", self.name);
+        log::warn!("{} has another engine than before; all locks are lost", self.name);
         *self.clock.lock() = ServerClock::default();
         self.forgotten();
         let given_up = self.queue.lock().clear();
@@ -431,7 +435,7 @@ impl ClientState {
         let forgot = self.clock.lock().hear(asked_at, stamp);
         // An engine with an id keeps its state, although a node of it may be behind.
         if forgot && stamp.engine == 0 {
-            log::warn!("{} has forgotten all that was held", self.name);
+            log::warn!("{} has lost its state; all locks are lost", self.name);
             self.forgotten();
         }
     }

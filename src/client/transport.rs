@@ -24,7 +24,11 @@ impl fmt::Display for TransportError {
             Self::Silent(why) | Self::Denied(why) | Self::Foreign(why) | Self::Elsewhere(why) => {
                 f.write_str(why)
             }
-            Self::Late => write!(f, "the server does not know this request any more"),
+            Self::Late => write!(
+                f,
+                "the server no longer has the answer to this request, or is \
+                still busy with it"
+            ),
         }
     }
 }

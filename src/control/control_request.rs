@@ -120,9 +120,9 @@ impl ControlRequest {
             ControlKind::Steal => Self::Steal(StealRequest {
                 name: name(fields)?,
                 options: options_of(fields)?,
-                reason: text(fields, "reason")?.and_then(StealReason::parse).ok_or(
-                    "taking a lock away needs a short 'reason', which its holder will read",
-                )?,
+                reason: text(fields, "reason")?
+                    .and_then(StealReason::parse)
+                    .ok_or("a steal needs a short 'reason', which is shown to the holder")?,
                 for_parent: flag(fields, "parent")?,
             }),
         })

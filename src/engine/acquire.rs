@@ -183,7 +183,7 @@ impl Engine {
         events: &mut Vec<Event>,
     ) -> Outcome {
         let lock = self.locks.get_mut(&ask.name).expect("a lock that is waited for is held");
-        let before = lock.line.remove(ticket).expect("who asks again is in line");
+        let before = lock.line.remove(ticket).expect("a repeated request is in the queue");
         self.books.unbook_waiter(&ask.name, ticket, &before);
         let waiter = QueuedWaiter::new(ask, before.since, until);
         self.books.book_waiter(&ask.name, ticket, &waiter);
@@ -195,7 +195,7 @@ impl Engine {
         }
         let served = |lease: &&Lease| lease.holder == ask.client && lease.hold == ask.hold;
         let lease = lock.leases().iter().rev().find(served);
-        Outcome::Granted(Tenure::of(lease.expect("who has left the line was served")))
+        Outcome::Granted(Tenure::of(lease.expect("a waiter that has left was served")))
     }
 
     /// Sets the deadline of a waiter; `None` means that it waits without one.
@@ -243,7 +243,7 @@ impl Engine {
             if !lock.admits(mode) || self.books.is_full(lock) {
                 break;
             }
-            let waiter = lock.line.remove(ticket).expect("who is next is in line");
+            let waiter = lock.line.remove(ticket).expect("the next waiter is in the queue");
             self.books.unbook_waiter(name, ticket, &waiter);
             if self.books.is_alive(&waiter) {
                 let entrant = Entrant::from_line(ticket, &waiter);

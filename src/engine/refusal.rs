@@ -254,7 +254,7 @@ impl fmt::Display for Refusal {
             Reason::NotInLine(name) => {
                 write!(
                     f,
-                    "there is no such place in the queue of lock '{name}'; ask for the lock "
+                    "there is no such waiter in the queue of lock '{name}'; request the lock "
                 )?;
                 write!(f, "anew, under a new request key if there was one")
             }

@@ -76,8 +76,8 @@ impl Engine {
     fn rob(&mut self, swept: &Swept, ask: &Reset, events: &mut Vec<Event>) {
         let name = &swept.name;
         for token in &swept.leases {
-            let lock = self.locks.get_mut(name).expect("what is swept is there");
-            let lease = lock.lease_mut(*token).expect("what is swept is held");
+            let lock = self.locks.get_mut(name).expect("a swept lock is there");
+            let lease = lock.lease_mut(*token).expect("a swept lock is held");
             self.books.unbook(name, lease);
             let end = TenureEnd::Stolen { by: ask.by.clone(), reason: ask.reason.clone() };
             self.books.finish(lock, name, *token, end, events);

@@ -53,7 +53,11 @@ pub enum BackupError {
 impl fmt::Display for BackupError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Foreign => write!(f, "it is no backup; name a file that 'backup' has made"),
+            Self::Foreign => write!(
+                f,
+                "it is not a backup; name a file that 'latchfs cluster \
+                backup' has written"
+            ),
             Self::Newer(why) => {
                 write!(f, "a newer latchfs wrote it: {why}; restore it with that one")
             }

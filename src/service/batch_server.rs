@@ -33,8 +33,7 @@ const TOO_MUCH: &str = "the answer to this batch would be too long; request less
 pub const BEAT: Span = Span::from_millis(500);
 
 /// The refusal of a session without a ttl: if its remote client crashed, it would never end.
-const ENDLESS: &str = "a session of another machine ends by itself when that is gone; open it \
-    with a ttl, and keep it alive";
+const ENDLESS: &str = "a remote session needs a ttl; open it with one, and send keep-alives";
 
 /// The access restrictions of a batch, by index of the part. The front end that authorized the
 /// batch fills them in; a part without an entry is unrestricted.

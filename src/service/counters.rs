@@ -167,7 +167,7 @@ impl ServiceCounters {
     pub(crate) fn histograms(&self) -> Vec<Histogram> {
         vec![
             self.waits.show("wait_seconds", "How long served waiters had waited."),
-            self.holds.show("hold_seconds", "How long tenures lasted that are over."),
+            self.holds.show("hold_seconds", "Duration of ended tenures."),
         ]
     }
 }

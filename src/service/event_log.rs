@@ -30,7 +30,7 @@ struct EventRing {
 /// The readers' wakers, to be called once no mutex is held. Replaced as a whole on a change, so
 /// that publishing clones one pointer, or none if there are no readers.
 #[derive(Clone, Default)]
-#[must_use = "who follows is to be woken"]
+#[must_use = "a follower must be woken"]
 pub struct Wakers(Option<Arc<Vec<(u64, Waker)>>>);
 
 thread_local! {

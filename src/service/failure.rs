@@ -90,7 +90,7 @@ impl fmt::Display for Unavailable {
             Self::State { why, .. } => write!(
                 f,
                 "the state directory can't be written ({why}), so nothing is granted or changed \
-                 that a restart would forget; make room or mend it, and try again"
+                 that a restart would forget; free disk space or repair it, and try again"
             ),
             Self::Closing => write!(f, "the daemon is being stopped; try again when it is back"),
             Self::NoAnswer { server } => write!(

@@ -22,7 +22,7 @@ This is the state of a latchfs daemon: what it must still know after a restart.
 
 Don't edit or copy these files while a daemon runs. To forget all locks, stop the daemon and
 move journal.* and snapshot.* away. Keep `tokens`: without it fencing tokens would begin at 1
-again, and whoever checks them would take an old holder for the new one.
+again, and a resource that checks them would accept a stale holder.
 ";
 
 /// An open directory, locked against other processes.
@@ -56,7 +56,7 @@ impl Dir {
         match fs::metadata(path) {
             Ok(found) if !found.is_dir() => return Err(Role::State.not_a_directory(path).into()),
             Ok(found) if found.permissions().mode() & 0o022 != 0 => {
-                warn!("others may write into the state directory {}", path.display());
+                warn!("the state directory is writable by other users {}", path.display());
             }
             Ok(_) => {}
             Err(error) if error.kind() == io::ErrorKind::NotFound => {

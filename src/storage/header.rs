@@ -82,7 +82,7 @@ impl Header {
         let u32_at = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().expect("4 bytes"));
         let u64_at = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().expect("8 bytes"));
         if bytes[..8] != *kind.magic() {
-            return Err(StateError::damaged(file, 0, "it does not begin as such a file does"));
+            return Err(StateError::damaged(file, 0, "it is not a file of this type"));
         }
         // Checked before the checksum, which another version may store elsewhere.
         if u32_at(8) != VERSION {

@@ -153,7 +153,9 @@ fn work(runtime: Runtime, mut stopped: watch::Receiver<bool>) -> io::Result<Join
 async fn accept(desk: Arc<LineService>, listener: TcpListener) {
     let listener = match tokio::net::TcpListener::from_std(listener) {
         Ok(listener) => listener,
-        Err(error) => return log::error!("lines can't be taken: {}", said(&error)),
+        Err(error) => {
+            return log::error!("the line server can't accept connections: {}", said(&error));
+        }
     };
     let closing = desk.closing();
     accept_until(&listener, "the line protocol", closing, |(stream, peer)| {
