@@ -3,11 +3,11 @@
 use std::fmt;
 use std::io;
 
-/// Tells the kernel once that an open file is worth another poll.
+/// A callback that notifies the kernel once that an open file should be polled again.
 pub(crate) struct PollWaker(Box<dyn FnOnce() -> io::Result<()> + Send>);
 
 impl PollWaker {
-    /// A waker that does `wake`.
+    /// Returns a waker that calls `wake`.
     pub(crate) fn new(wake: impl FnOnce() -> io::Result<()> + Send + 'static) -> Self {
         Self(Box::new(wake))
     }
