@@ -1,4 +1,4 @@
-//! Reads of control files that wait for what will be there to read.
+//! Reads of control files that wait for data, and their interruption by signals.
 
 use crate::fuse::kernel::file_system::Done;
 use crate::fuse::kernel::interrupts::{InterruptWatcher, InterruptibleWait, WaitStatus};
@@ -12,7 +12,7 @@ use crate::fuse::open_files::open_table::OpenFiles;
 use parking_lot::MutexGuard;
 use std::sync::{Arc, Weak};
 
-/// Has waiting reads end when their threads get a signal.
+/// Registers waiting reads, and ends them when their threads get a signal.
 pub(crate) struct WaitingReads {
     opens: Arc<OpenFiles>,
     interrupts: Arc<InterruptWatcher>,
@@ -20,7 +20,7 @@ pub(crate) struct WaitingReads {
 }
 
 impl WaitingReads {
-    /// The reads of `opens`, watched by `interrupts`.
+    /// Returns the registry of waiting reads of `opens`, watched by `interrupts`.
     pub(crate) const fn new(
         opens: Arc<OpenFiles>,
         interrupts: Arc<InterruptWatcher>,
@@ -29,17 +29,18 @@ impl WaitingReads {
         Self { opens, interrupts, locks }
     }
 
-    /// Returns a number for a read that was never given out before.
+    /// Returns a number for a read that was never returned before.
     pub(crate) fn number(&self) -> u64 {
         self.opens.number()
     }
 
-    /// Returns the shares of users.
+    /// Returns the limits of users.
     pub(crate) fn shares(&self) -> &Shares {
         self.opens.shares()
     }
 
-    /// Keeps a read of the open file `fh` by the thread `tid` until it is answered.
+    /// Registers a read of the open file `fh` by the thread `tid`. Returns the future of its
+    /// answer.
     pub(crate) fn hold(
         &self,
         fh: u64,
@@ -55,7 +56,7 @@ impl WaitingReads {
         answer
     }
 
-    /// Watches a read that is held already.
+    /// Watches the thread of a read that is registered already.
     pub(crate) fn watch(&self, fh: u64, number: u64, tid: u32) {
         let (opens, locks) = (Arc::downgrade(&self.opens), self.locks.clone());
         self.interrupts.watch(number, tid, WaitingRead { opens, locks, fh, number });
