@@ -119,7 +119,7 @@ impl LockAccess {
         views.into_iter().collect()
     }
 
-    /// Returns the view of a lock, with the number of the last event that it includes.
+    /// Returns the view of a lock, with the number of the first event that it may not include.
     pub(crate) async fn seen(
         &self,
         caller: &Caller,

@@ -61,7 +61,8 @@ pub(super) fn take(
 const GIVE_UP: libc::c_ulong = 0x4c01;
 /// The ioctl that returns the token by which an open file holds its lock.
 const TOKEN: libc::c_ulong = 0x8008_4c02;
-/// The longest single wait of a clock that stops while the machine sleeps.
+/// The longest single sleep. Its clock stops while the machine is suspended, unlike the deadline,
+/// so the deadline is checked at least this often.
 const LOOK_EVERY: Span = Span::from_secs(1);
 /// How long to wait for the effect of a cancellation before it is repeated: it may have come before
 /// the thread had begun to wait.

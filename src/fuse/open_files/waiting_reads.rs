@@ -63,7 +63,7 @@ impl WaitingReads {
     }
 }
 
-/// A read that waits, as the watcher of interrupts knows it.
+/// A waiting read, as the interrupt watcher sees it.
 struct WaitingRead {
     opens: Weak<OpenFiles>,
     locks: LockAccess,
@@ -72,7 +72,7 @@ struct WaitingRead {
 }
 
 impl WaitingRead {
-    /// Returns its place among those who read this file and wait.
+    /// Returns the index of this read among the waiting reads of its file.
     fn place(&self, state: &OpenFileState) -> Option<usize> {
         state.held.iter().position(|held| held.number == self.number)
     }
@@ -85,8 +85,8 @@ impl InterruptibleWait for WaitingRead {
         if waits { WaitStatus::Asks } else { WaitStatus::Over }
     }
 
-    /// It gets an errno, and the file keeps its place, for the program may read again; if it does
-    /// not, it closes the file.
+    /// Fails the read with EINTR. The file keeps its queue place, because the program may read
+    /// again; if it does not, closing the file gives the place up.
     fn interrupt(&self) {
         let Some(open) = self.opens.upgrade().and_then(|opens| opens.get(self.fh)) else { return };
         let mut state = open.state();
