@@ -31,9 +31,7 @@ const SESSIONS_MAX: usize = 1_024;
 /// The caller of a file operation.
 #[derive(Debug, Clone)]
 pub(crate) struct Caller {
-    /// The user.
     pub(crate) uid: u32,
-    /// The group.
     pub(crate) gid: u32,
     /// The thread, or 0 if it lives in a foreign pid namespace.
     pub(crate) pid: u32,

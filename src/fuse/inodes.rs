@@ -37,7 +37,7 @@ pub(crate) enum NodePlace {
     Control(ControlFile),
 }
 
-/// A lock as an inode.
+/// An inode that stands for a lock.
 #[derive(Debug, Clone)]
 pub(crate) struct LockNode {
     /// The file type, which never changes: the kernel does not support an inode that changes its
@@ -52,7 +52,6 @@ pub(crate) struct LockNode {
 /// One name of an inode.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct NodeLink {
-    /// The name.
     pub(crate) name: LockName,
     /// The token under which it was last seen held; `None` for a directory that is only a parent of
     /// locks.

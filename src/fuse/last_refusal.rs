@@ -25,7 +25,6 @@ pub(crate) enum RefusedBy {
     FileSystem(RefusalKind, String),
 }
 
-/// A recorded refusal.
 #[derive(Debug)]
 struct LastRefused {
     at: Wall,

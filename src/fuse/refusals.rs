@@ -30,12 +30,10 @@ impl Default for Refusals {
 }
 
 impl Refusals {
-    /// Counts a request.
     pub(crate) fn count_act(&self, act: Act) {
         self.acts[act as usize].fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Counts a refusal.
     pub(crate) fn count_errno(&self, errno: Errno) {
         if let Some(count) = usize::try_from(errno.code()).ok().and_then(|n| self.errnos.get(n)) {
             count.fetch_add(1, Ordering::Relaxed);

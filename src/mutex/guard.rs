@@ -1,4 +1,4 @@
-//! The mutex as a program uses it, and the guard that holds the lock.
+//! The public types of the mutex: [`Mutex`], and the [`Guard`] that holds the lock.
 
 use super::lock_file::{self, MutexMode, WaitLimit};
 use super::notice::{Listeners, Notice, Unexpected};

@@ -198,10 +198,10 @@ impl ThreadHold {
 
     /// Releases the lock.
     fn end(&self) {
-        // First, so that the watcher does not take this for a loss.
+        // The watcher is stopped first, so that it does not take the release for a loss.
         drop(self.stop.lock().take());
-        // Explicitly, because closing the file does not wait for the release. An error is ignored:
-        // a lock that was lost can't be released.
+        // Unlocked explicitly, because closing the file does not wait for the release. An error is
+        // ignored: a lock that was lost can't be released.
         let _ = self.file.unlock();
     }
 }

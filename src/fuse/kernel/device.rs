@@ -90,8 +90,8 @@ pub(crate) fn expire_entry(device: RawFd, parent: u64, name: &OsStr) -> io::Resu
     message.extend_from_slice(&EXPIRE_ONLY.to_ne_bytes());
     message.extend_from_slice(name);
     message.push(0);
-    // SAFETY: as many bytes as `message` has are read from it, and write(2) on a number is sound
-    // whatever that names.
+    // SAFETY: exactly the bytes of `message` are read, and write(2) is sound for any descriptor
+    // number.
     let written = unsafe { libc::write(device, message.as_ptr().cast(), message.len()) };
     match io::Error::last_os_error() {
         // Success; or ENOENT, because the kernel has dropped the entry already.
@@ -174,7 +174,7 @@ fn mount_by_helper(dir: &Path, users: Users, more: &str) -> Result<OwnedFd, Moun
 #[allow(unsafe_code)]
 fn inherit(command: &mut Command, fd: RawFd) {
     let keep = move || {
-        // SAFETY: fcntl on a number is sound whatever it names, and may be called after fork.
+        // SAFETY: fcntl is sound for any descriptor number, and may be called after fork.
         match unsafe { libc::fcntl(fd, libc::F_SETFD, 0) } {
             -1 => Err(io::Error::last_os_error()),
             _ => Ok(()),

@@ -17,7 +17,6 @@ pub(crate) type Done<T> = Result<T, Errno>;
 pub(crate) struct NameIn<'a> {
     /// The inode of the directory.
     pub(crate) parent: u64,
-    /// The name.
     pub(crate) name: &'a OsStr,
 }
 

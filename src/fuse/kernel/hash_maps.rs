@@ -8,7 +8,7 @@ use std::hash::{BuildHasherDefault, Hasher};
 /// A map keyed by a number, or by a newtype of one.
 pub(crate) type Numbered<T, K = u64> = HashMap<K, T, BuildHasherDefault<Spread>>;
 
-/// A set of numbers.
+/// A set of numbers that this process generates.
 pub(crate) type Numbers = HashSet<u64, BuildHasherDefault<Spread>>;
 
 /// A map keyed by names, which callers choose: seeded against hash flooding, and still a fraction

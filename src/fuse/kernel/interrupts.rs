@@ -87,7 +87,6 @@ struct UserWaits {
     due: Time,
 }
 
-/// One waiter.
 struct WatchedWait {
     waiter: Box<dyn InterruptibleWait>,
     _share: Share,

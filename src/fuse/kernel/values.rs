@@ -14,9 +14,7 @@ use std::time::Duration;
 /// The user, group and thread that made a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Requester {
-    /// The user.
     pub(crate) uid: u32,
-    /// The group.
     pub(crate) gid: u32,
     /// The thread, or 0 if it lives in a foreign pid namespace.
     pub(crate) pid: u32,

@@ -16,7 +16,6 @@ pub(crate) const PAGE: usize = 256;
 /// The maximum number of marks, from which reading can continue without starting over.
 const MARKS_MAX: usize = 64;
 
-/// An open directory.
 #[derive(Debug)]
 pub(crate) struct OpenDir {
     pub(crate) reading: Mutex<DirReading>,

@@ -12,7 +12,6 @@ use crate::fuse::open_files::dir_reading::{DirMark, DirReading, OpenDir, PAGE, P
 use crate::service::{Children, ListPage, RequestError};
 use std::sync::Arc;
 
-/// Opens and reads directories.
 pub(crate) struct Directories {
     nodes: Arc<LockNodes>,
     opens: Arc<OpenFiles>,

@@ -12,7 +12,6 @@ use crate::fuse::parent_checks::ParentChecks;
 use crate::fuse::posix_locks::PosixLocks;
 use std::sync::Arc;
 
-/// Renames locks.
 pub(crate) struct Renames {
     nodes: Arc<LockNodes>,
     cache: Arc<KernelCache>,

@@ -17,7 +17,6 @@ use crate::fuse::ops::lease_change::{
 use crate::time::Wall;
 use std::sync::Arc;
 
-/// Changes the attributes of locks.
 pub(crate) struct SetAttributes {
     nodes: Arc<LockNodes>,
     opens: Arc<OpenFiles>,

@@ -7,7 +7,7 @@ use crate::fuse::posix_locks::table::messages::{Ask, Call, Effect, No, Waits};
 use crate::fuse::posix_locks::table::table_state::Table;
 
 impl<R> Table<R> {
-    /// A request for a part of the file, or for a file of which parts are locked.
+    /// Locks a part of the file, or the whole of a file of which parts are locked.
     pub(super) fn lock_range(
         &mut self,
         mut asking: Asking<R>,

@@ -1,4 +1,4 @@
-//! Unlocking, closing, and waits that end by a signal.
+//! Releases holds and gives up waits: on unlock, on close, and after a signal.
 
 use crate::engine::{LeaseKey, Leave, LeaveReason, LockName, Op, Release, Ticket};
 use crate::fuse::kernel::interrupts::WaitStatus;

@@ -41,6 +41,6 @@ impl Far {
 }
 
 #[test]
-fn lost_answers_and_events_leave_no_waiter_and_no_hold() {
+fn lost_answers_and_events_leave_nobody_waiting_and_nothing_held() {
     (SEEDS..SEEDS + LOSSES).for_each(|seed| run(seed, false));
 }
