@@ -24,7 +24,7 @@ pub(crate) enum ControlFile {
 /// A file in `.latchfs`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum ControlPage {
-    /// Help: what programs can do in the mount.
+    /// Help: the operations that programs can use in the mount.
     Readme,
     /// The last refusal of the reader.
     Why,

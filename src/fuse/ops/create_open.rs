@@ -115,8 +115,8 @@ impl CreateOpen {
         }
     }
 
-    /// Returns the ownership of a lock that a create takes. If the create has O_EXCL, only the open
-    /// file that it makes can lock it by flock later.
+    /// Returns the ownership of a lock that a create takes. If the create has `O_EXCL`, only the
+    /// open file that it makes can lock it by flock later.
     fn maker_of(&self, is_new: bool, fh: u64) -> Result<Ownership, RequestError> {
         if !is_new {
             return Ok(Ownership::Client);

@@ -194,8 +194,8 @@ impl FileIo {
         self.opens.remove(fh)
     }
 
-    /// Handles close(2) of one descriptor. Opening a file for writing and closing it without a write
-    /// is an attempt to renew; the close fails with EBUSY if another client holds the lock.
+    /// Handles close(2) of one descriptor. Opening a file for writing and closing it without a
+    /// write is an attempt to renew; the close fails with EBUSY if another client holds the lock.
     pub(crate) async fn flush(&self, caller: &Caller, fh: u64) -> Result<(), Errno> {
         let Some(open) = self.opens.get(fh) else { return Ok(()) };
         let is_idle = {

@@ -83,7 +83,7 @@ pub(crate) enum Turn {
     Next,
 }
 
-/// What a grant of the request is for.
+/// The change that a grant of the request makes in the table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Wants {
     Hold,
