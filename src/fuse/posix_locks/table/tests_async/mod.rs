@@ -466,8 +466,7 @@ fn run(seed: u64, says: bool) {
     for _ in 0..STEPS {
         far.step(&mut dice);
     }
-    // Programs that do not wait close the file, until none waits: each must have been granted its
-    // lock or refused.
+    // Programs that do not wait close the file, until each waiter was granted or refused.
     for _ in 0..2 * PROGRAMS {
         far.settle(&mut dice);
         far.agree();
@@ -475,8 +474,7 @@ fn run(seed: u64, says: bool) {
             if far.programs[&n].asks.is_none() {
                 far.close(n);
             } else if kind == Kind::Moves {
-                // Under its other name, the lock may be part of a deadlock that the table can't
-                // see.
+                // With the lock's other name, it may be in a deadlock that the table can't see.
                 far.give_up(n);
             }
         }
