@@ -6,7 +6,7 @@ use crate::auth::Authenticator;
 use crate::auth::connection_limits::PeerIdentity;
 use crate::engine::{Grace, Ttl};
 use crate::metrics::MetricsPage;
-use crate::net::accept::accept_until;
+use crate::net::accept_loop::accept_until;
 use crate::net::listen::listen;
 use crate::os_error::said;
 use crate::service::Locks;
