@@ -218,6 +218,7 @@ mod tests {
         assert_eq!(baseline.tokens_from, TOKEN_MAX - 1);
         lost.raise_tokens(TOKEN_MAX - NUMBERS_SKIPPED);
         assert_eq!(lost.heritage(0, Span::ZERO), None);
+        assert_eq!(NUMBERS_SKIPPED, 1_099_511_627_776, "2^40, more than a lost engine used");
         assert!(Engine::afresh(Rules::default(), wall(WALL_SECS_MIN)).is_some());
         assert!(Engine::afresh(Rules::default(), wall(WALL_SECS_MIN - 1)).is_none());
     }
