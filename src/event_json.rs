@@ -1,11 +1,13 @@
-//! One event as one line of JSON: what `.latchfs/events` streams and `latchfs events --json`
-//! prints. Its number and time come first, then what happened, then to what and to whom.
+//! Renders an event as one line of JSON, for `.latchfs/events` and `latchfs events --json`. The
+//! number and the time come first, then the kind of the event, then its lock, client and other
+//! fields.
 
 use crate::engine::{Event, EventKind, LeaveReason, SessionEnd, TenureEnd, Token};
 use crate::time::{Span, Time, Wall};
 use serde_json::{Map, Value, json};
 
-/// An event, under its number in the feed. `wall` puts an engine time on the wall clock.
+/// Returns the JSON of an event that has the number `number` in the event log. `wall` converts an
+/// engine time to wall-clock time.
 pub fn event_of(number: u64, event: &Event, wall: impl Fn(Time) -> Wall) -> Value {
     let mut line = Map::with_capacity(10);
     line.insert("n".to_owned(), number.into());
@@ -21,7 +23,7 @@ pub fn lost(count: u64) -> Value {
     json!({ "event": "lost", "count": count })
 }
 
-/// Each kind's own fields; what is null is left out.
+/// Returns the fields that are specific to the kind of event, without those that are null.
 fn fields_of(what: &EventKind) -> Value {
     match what {
         EventKind::Granted { name, holder, token, mode, hold: _, waited } => json!({
@@ -119,7 +121,7 @@ mod tests {
     use super::*;
     use crate::engine::{ClientId, LockName, Mode, Ownership, SessionId, StealReason, Ticket};
 
-    /// The line of an event, without its number and time, which are checked here.
+    /// Returns the line of an event without its number and time, which it asserts here.
     fn line(what: EventKind) -> String {
         let wall = |at: Time| Wall { secs: (at.as_nanos() / 1_000_000_000) as i64, nanos: 0 };
         let line = event_of(12, &Event { at: Time::from_secs(3), what }, wall).to_string();
@@ -149,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn a_grant_says_how_long_it_was_waited_for() {
+    fn a_grant_tells_how_long_the_client_waited() {
         let alone = r#""event":"granted","name":"team/build","holder":"a","token":7,"#;
         assert_eq!(line(granted(None)), format!(r#"{alone}"mode":"shared"}}"#));
         assert_eq!(
@@ -159,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn tenures_go_on() {
+    fn renewals_and_annotations_name_their_tenure() {
         let (build, token) = (name("build"), Token::named(7));
         let renewed = EventKind::Renewed { name: build.clone(), holder: client("a"), token };
         let of = r#""name":"build","holder":"a","token":7}"#;
@@ -188,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn waiters_come_and_go() {
+    fn waiters_join_and_leave_with_a_reason() {
         let ticket = Ticket::named(3);
         let of = r#""name":"build","client":"a","ticket":3"#;
         let joined = EventKind::Joined { name: name("build"), client: client("a"), ticket };
@@ -205,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn sessions_begin_go_on_and_end() {
+    fn sessions_open_renew_and_end() {
         let session = SessionId::named(5);
         let opened = line(EventKind::SessionOpened { session, client: client("a") });
         assert_eq!(opened, r#""event":"session_opened","session":5,"client":"a"}"#);
@@ -218,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn the_slow_are_told_how_many_they_lost() {
+    fn a_slow_reader_learns_how_many_events_it_lost() {
         assert_eq!(lost(5).to_string(), r#"{"event":"lost","count":5}"#);
     }
 }

@@ -1,9 +1,11 @@
-//! The process that acquired a lock, as `holder_id` of a status names it:
-//! `host:user:pid:start:session.start.boot`. The session is the login session, by the pid and the
-//! start of its leader: pids alone come again, in containers above all. A start is the number of
-//! [`start_of`]. The boot tells both from processes of other machines, and of this one before it
-//! was restarted.
-//! Statuses written by an older latchfs lack the boot, or the session as well.
+//! The process that acquired a lock, and its text form `holder_id`, as a status shows it:
+//! `host:user:pid:start:session.start.boot`.
+//!
+//! `session` is the login session, given by the pid of its leader and the start of that process,
+//! since pids are reused, above all in containers. A start is a number that [`start_of`] returns.
+//! `boot` tells both processes from those of other machines, and from those of this machine before
+//! its last restart. Statuses written by older versions of latchfs lack the boot, or the boot and
+//! the session.
 
 use crate::time::this_boot;
 use std::fmt;
@@ -13,28 +15,30 @@ use std::io::Read;
 #[cfg(target_os = "linux")]
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
-/// A process, whether it still runs or not.
+/// A process that acquired a lock. It may have ended since.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Maker {
-    /// Which process.
+    /// The process itself.
     pub process: ProcessStart,
-    /// The leader of its login session.
+    /// The leader of the login session of the process.
     pub session: ProcessStart,
-    /// Half of the kernel's name for the boot in which both started; 0 if that is not known.
+    /// Half of the kernel's boot id for the boot in which both processes started; 0 if it is
+    /// unknown.
     pub boot: u64,
 }
 
-/// A pid, and what tells its process from others of that pid; zeros where that is not known.
+/// A pid with a number that distinguishes the process from all others with that pid. Zeros mean
+/// unknown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct ProcessStart {
-    /// Which pid.
+    /// The pid of the process.
     pub pid: u32,
-    /// Its [`start_of`].
+    /// The result of [`start_of`] for the process.
     pub at: u64,
 }
 
 impl ProcessStart {
-    /// The process that has this pid now, if one has.
+    /// Returns the process that has this pid now, or `None` if there is none.
     pub fn running(pid: u32) -> Option<Self> {
         Some(Self { pid, at: start_of(pid)? })
     }
@@ -50,14 +54,14 @@ impl ProcessStart {
 }
 
 impl Maker {
-    /// The process `pid`.
+    /// Returns the running process `pid` with its login session and the current boot.
     pub fn running(pid: u32) -> Self {
         let process = ProcessStart { pid, at: start_of(pid).unwrap_or(0) };
         let session = ProcessStart::running(session_of(pid)).unwrap_or_default();
         Self { process, session, boot: this_boot() as u64 }
     }
 
-    /// The process that a `holder_id` names.
+    /// Parses the process that a `holder_id` names.
     pub fn parse(holder_id: &str) -> Option<Self> {
         let mut parts = holder_id.rsplit(':').peekable();
         let (session, boot) = match parts.next_if(|last| last.contains('.')) {
@@ -73,13 +77,14 @@ impl Maker {
         Some(Self { process, session, boot })
     }
 
-    /// Whether it was of this machine, and not before its last start.
+    /// Whether the process belongs to the current boot of this machine.
     pub fn is_of_this_boot(self) -> bool {
         self.boot == this_boot() as u64
     }
 
-    /// Whether a command below `other`, a shell, may release what this process acquired: it is
-    /// that shell, or it has ended and was of the same login session.
+    /// Whether a command started from the shell `other` may release a lock that this process
+    /// acquired: this process is that shell, or it has ended and belonged to the same login
+    /// session.
     pub fn is_of_shell(self, other: Self) -> bool {
         if self.boot != other.boot {
             return false;
@@ -92,7 +97,7 @@ impl Maker {
     }
 }
 
-/// The end of a `holder_id`.
+/// Writes the part of a `holder_id` that follows host and user.
 impl fmt::Display for Maker {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { process, session, boot } = self;
@@ -100,26 +105,26 @@ impl fmt::Display for Maker {
     }
 }
 
-/// A number that tells a process from all others that have its pid before or after it: the inode
-/// of its pidfd where the kernel counts those (Linux 6.9), else when it started, in ticks since
+/// Returns a number that tells a process from all earlier and later ones with its pid: the inode of
+/// its pidfd where the kernel makes that unique (Linux 6.9), else its start time in ticks since
 /// boot.
 ///
-/// `/proc/PID/stat` is not read where that can be avoided: newer kernels make the reader wait while
-/// the process is in exec, and an exec waits for the daemon of each mount of which it closes a
-/// file. A daemon that read it while it serves that mount would wait for itself.
+/// `/proc/PID/stat` is avoided where possible: newer kernels block its reader while the process is
+/// in exec, and an exec waits for the FUSE daemon of each mount of which it closes a file. A daemon
+/// that read the file while it serves such a mount would wait for itself.
 #[cfg(target_os = "linux")]
 pub fn start_of(pid: u32) -> Option<u64> {
     let process = pidfd_of(pid).ok()?;
     inode_of(&process).or_else(|| ticks_of(pid))
 }
 
-/// Nothing is known of other systems.
+/// Returns `None`: process starts are known on Linux only.
 #[cfg(not(target_os = "linux"))]
 pub const fn start_of(_pid: u32) -> Option<u64> {
     None
 }
 
-/// A descriptor of a process, if `pid` is one and not a mere thread of one.
+/// Opens a pidfd of the process `pid`. Fails if `pid` is the id of a mere thread.
 #[cfg(target_os = "linux")]
 #[allow(unsafe_code)]
 pub fn pidfd_of(pid: u32) -> io::Result<OwnedFd> {
@@ -130,15 +135,16 @@ pub fn pidfd_of(pid: u32) -> io::Result<OwnedFd> {
     let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, pid as libc::pid_t, 0) };
     let fd = i32::try_from(fd).ok().filter(|fd| *fd >= 0);
     let fd = fd.ok_or_else(io::Error::last_os_error)?;
-    // SAFETY: the kernel has just made this descriptor for us.
+    // SAFETY: the kernel has just created this descriptor, and nothing else owns it.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// The inode of a pidfd, where each process has one of its own.
+/// Returns the inode of a pidfd, or `None` if the kernel does not give each process its own inode.
 #[cfg(target_os = "linux")]
 #[allow(unsafe_code)]
 fn inode_of(process: &OwnedFd) -> Option<u64> {
-    /// The file system of pidfds: before there was one, all of them shared an inode.
+    /// The magic number of pidfs, the file system of pidfds. On kernels before it, all pidfds share
+    /// one inode.
     const PIDFS_MAGIC: u64 = 0x5049_4446;
     let fd = process.as_raw_fd();
     let mut system = std::mem::MaybeUninit::<libc::statfs>::uninit();
@@ -155,7 +161,7 @@ fn inode_of(process: &OwnedFd) -> Option<u64> {
     (system.f_type as u64 == PIDFS_MAGIC).then_some(stat.st_ino)
 }
 
-/// When a process started, in ticks since boot. May wait: see [`start_of`].
+/// Returns the start time of a process in ticks since boot. May block: see [`start_of`].
 pub fn ticks_of(pid: u32) -> Option<u64> {
     let mut buffer = [0_u8; 1_024];
     let mut file = std::fs::File::open(format!("/proc/{pid}/stat")).ok()?;
@@ -163,14 +169,15 @@ pub fn ticks_of(pid: u32) -> Option<u64> {
     parse_start(&buffer[..length])
 }
 
-/// Field 22. The second field is the command in brackets, which may hold spaces and brackets.
+/// Parses field 22 of `/proc/PID/stat`. Field 2 is the command in brackets, and may itself contain
+/// spaces and brackets.
 fn parse_start(stat: &[u8]) -> Option<u64> {
     let after_command = stat.iter().rposition(|byte| *byte == b')')? + 2;
     let fields = std::str::from_utf8(stat.get(after_command..)?).ok()?;
     fields.split(' ').nth(22 - 3)?.trim().parse().ok()
 }
 
-/// The login session of a thread; 0 if it is gone or in a foreign pid namespace.
+/// Returns the login session of a thread; 0 if it has ended or is in a foreign pid namespace.
 #[allow(unsafe_code)]
 pub fn session_of(tid: u32) -> u32 {
     if tid == 0 {
@@ -188,7 +195,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_holder_id_is_read_as_it_is_written() {
+    fn a_holder_id_survives_a_round_trip() {
         let own = Maker::running(std::process::id());
         assert!(own.process.runs() && own.process.is_known());
         assert_eq!(Maker::parse(&format!("laptop1:ann:{own}")), Some(own));
@@ -216,7 +223,8 @@ mod tests {
 
     #[test]
     fn a_shell_may_release_what_it_acquired() {
-        // The test may run where the leader of its session has ended or cannot be seen.
+        // The leader of the test's own session may have ended or be invisible, so the test sets
+        // one.
         let session = ProcessStart { pid: 4_000, at: 17 };
         let here = Maker { session, ..Maker::running(std::process::id()) };
         assert!(here.is_of_shell(here));
@@ -243,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn a_session_is_known_while_its_leader_runs() {
+    fn a_session_has_a_start_while_its_leader_runs() {
         let mut leader = std::process::Command::new("setsid")
             .args(["sh", "-c", "sleep 60 & echo $!; exec cat"])
             .stdin(std::process::Stdio::piped())

@@ -1,11 +1,11 @@
-//! Metrics in Prometheus's text format: what the engine counts, the same on every edge.
+//! Writes metrics in Prometheus's text format. Every front end exposes the same engine counters.
 
 use crate::service::Locks;
 use crate::service::counters::Histogram;
 use crate::time::Span;
 use std::fmt::Write;
 
-/// A page of metrics, written from top to bottom.
+/// A page of metrics in text format, written from top to bottom.
 #[derive(Debug, Default)]
 pub struct MetricsPage {
     text: String,
@@ -13,7 +13,8 @@ pub struct MetricsPage {
 }
 
 impl MetricsPage {
-    /// A page that begins with what the engine behind `locks` counts.
+    /// Returns a page that begins with the counters, gauges and histograms of the engine behind
+    /// `locks`.
     pub fn of(locks: &Locks) -> Self {
         let mut page = Self::default();
         page.family("latchfs_build_info", "The program, as labels.", "gauge");
@@ -21,19 +22,19 @@ impl MetricsPage {
         let about = locks.about();
         for (name, help, value) in [
             ("latchfs_locks", "Locks that are held, in grace or waited for.", about.locks),
-            ("latchfs_waiters", "Waiters in all lines.", about.waiters),
+            ("latchfs_waiters", "Waiters in all queues.", about.waiters),
             ("latchfs_sessions", "Open sessions.", about.sessions),
         ] {
             page.family(name, help, "gauge");
             page.line("", value as u64);
         }
         for (name, value) in locks.counts() {
-            // Some have labels in their names.
+            // The names of some counters carry their labels.
             let (name, labels) = name.split_once('{').unwrap_or((name, ""));
             let whole = if name.starts_with("latchfs_") { "" } else { "latchfs_" };
             let name = format!("{whole}{name}");
             if page.family != name {
-                page.family(&name, "What happened since the start.", "counter");
+                page.family(&name, "Events since the start.", "counter");
             }
             page.line(labels.trim_end_matches('}'), value);
         }
@@ -43,13 +44,13 @@ impl MetricsPage {
         page
     }
 
-    /// Begins a metric; lines of its own follow.
+    /// Begins a metric with its HELP and TYPE lines. Its values follow.
     pub fn family(&mut self, name: &str, help: &str, kind: &str) {
         let _ = write!(self.text, "# HELP {name} {help}\n# TYPE {name} {kind}\n");
         name.clone_into(&mut self.family);
     }
 
-    /// One value of the metric, with its labels: `code="200"`.
+    /// Adds one value of the current metric, with its labels, such as `code="200"`.
     pub fn line(&mut self, labels: &str, value: u64) {
         let name = &self.family;
         let _ = match labels {
@@ -58,7 +59,7 @@ impl MetricsPage {
         };
     }
 
-    /// The same for a length of time, in seconds.
+    /// Adds a duration as one value of the current metric, in seconds.
     pub fn span(&mut self, labels: &str, value: Span) {
         let name = &self.family;
         let (secs, micros) = (value.as_nanos() / 1_000_000_000, value.as_nanos() / 1_000);
@@ -75,7 +76,7 @@ impl MetricsPage {
         for (bound, count) in &histogram.at_most {
             let (secs, micros) = (bound.as_nanos() / 1_000_000_000, bound.as_nanos() / 1_000);
             let (millis, rest) = (micros / 1_000 % 1_000, micros % 1_000);
-            // Milliseconds have three digits; what is finer has as many as it needs.
+            // Three digits for whole milliseconds; a finer bound has as many more as it needs.
             let rest = if rest == 0 { String::new() } else { format!("{rest:03}") };
             let rest = rest.trim_end_matches('0');
             let _ = writeln!(self.text, "{name}_bucket{{le=\"{secs}.{millis:03}{rest}\"}} {count}");
@@ -86,7 +87,7 @@ impl MetricsPage {
         let _ = writeln!(self.text, "{name}_sum {secs}.{rest:09}\n{name}_count {count}");
     }
 
-    /// All of it.
+    /// Returns the text of the whole page.
     pub fn text(self) -> String {
         self.text
     }

@@ -1,11 +1,11 @@
-//! One lock as JSON: what `cat`, the control file and `latchfs status` show, in the order of the
-//! design: the seed's fields first.
+//! The status of one lock as JSON, for `cat`, the control file and `latchfs status`. The fields of
+//! the single-lock HTTP API come first.
 
 use crate::engine::{Ends, Lease, LockView, Phase};
 use crate::time::{Span, Time, Wall};
 use serde_json::{Map, Value, json};
 
-/// The status of a lock. `wall` puts an engine time on the wall clock, for display.
+/// Returns the status of a lock. `wall` converts an engine time to wall-clock time, for display.
 pub fn status_of(view: &LockView, wall: impl Fn(Time) -> Wall) -> Value {
     let shown = |at: Time| Value::from(wall(at).to_string());
     // A lease of an open file ends when the file is closed, and has no expiry time to show.
@@ -45,7 +45,7 @@ pub fn status_of(view: &LockView, wall: impl Fn(Time) -> Wall) -> Value {
     Value::Object(status)
 }
 
-/// A value as people read it: pretty-printed lines, and a newline at the end.
+/// Returns the value as indented lines of JSON with a newline at the end.
 pub fn pretty(value: &Value) -> String {
     // `{:#}` of a value is serde_json's pretty form, and writing to a string can't fail.
     format!("{value:#}\n")
@@ -76,7 +76,8 @@ fn waiters_of(view: &LockView, shown: impl Fn(Time) -> Value) -> Value {
         .collect()
 }
 
-/// All who share the lock; a single holder is told by the fields above.
+/// Returns all holders of a shared lock. The top-level fields describe the holder of an exclusive
+/// one.
 fn holders_of(view: &LockView) -> Value {
     let holders = view.holders.iter();
     holders
@@ -133,14 +134,14 @@ mod tests {
     }
 
     #[test]
-    fn a_free_lock_says_little() {
+    fn a_free_lock_shows_only_its_name_and_state() {
         let status = status_of(&free("build"), wall).to_string();
         let want = r#"{"name":"build","holder":"","is_expired":true,"phase":"free"}"#;
         assert_eq!(status, want);
     }
 
     #[test]
-    fn a_held_lock_says_all_in_order() {
+    fn a_held_lock_shows_all_fields_in_order() {
         let status = status_of(&held("build"), wall).to_string();
         let want = concat!(
             r#"{"name":"build","holder":"laptop1:alice","expires_at":"2024-01-15T10:30:00.000Z","#,
@@ -154,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn in_grace_it_is_expired_and_not_free() {
+    fn a_lock_in_grace_is_expired_and_not_free() {
         let mut view = held("build");
         view.at = Time::from_secs(31);
         let status = status_of(&view, wall);
@@ -163,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn who_waits_is_shown_and_for_how_long() {
+    fn waiters_are_shown_with_how_long_they_have_waited() {
         let mut view = held("build");
         let client = ClientId::parse("laptop2:bob").expect("valid");
         let (mode, since) = (Mode::Exclusive, Time::from_secs(4));
@@ -175,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn readers_get_lines() {
+    fn pretty_status_is_indented_lines() {
         let text = pretty(&status_of(&free("build"), wall));
         assert_eq!(text.lines().count(), 6);
         assert!(text.ends_with("}\n"));

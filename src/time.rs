@@ -1,7 +1,7 @@
-//! Time: the only module that reads a clock.
+//! Engine time, wall-clock time and durations. Only this module reads a clock.
 //!
-//! Durations run on the boot clock (`CLOCK_BOOTTIME`), which goes on while a laptop sleeps:
-//! a machine that slept has really been away. The wall clock is for display only.
+//! Durations run on the boot clock (`CLOCK_BOOTTIME`), which advances while a laptop sleeps: a
+//! client on a sleeping machine does not renew its leases. The wall clock is for display only.
 
 use std::fmt;
 use std::ops::{Add, Sub};
@@ -12,72 +12,73 @@ use std::time::Duration;
 const NANOS_PER_SEC: u64 = 1_000_000_000;
 const NANOS_PER_MS: u64 = 1_000_000;
 
-/// A point in engine time: nanoseconds since a moment that only its maker knows.
+/// A point in engine time: nanoseconds since an epoch that only the source of the time defines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Time(u64);
 
-/// A length of time, in nanoseconds.
+/// A duration in nanoseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Span(u64);
 
 impl Time {
-    /// The beginning.
+    /// The epoch.
     pub const ZERO: Self = Self(0);
 
-    /// Later than all that ends by itself.
+    /// Later than every deadline: the expiry of a lease that does not expire by itself.
     pub const NEVER: Self = Self(u64::MAX);
 
-    /// The point that lies `nanos` after the beginning.
+    /// Returns the point `nanos` nanoseconds after the epoch.
     pub const fn from_nanos(nanos: u64) -> Self {
         Self(nanos)
     }
 
-    /// The point that lies `secs` after the beginning.
+    /// Returns the point `secs` seconds after the epoch.
     pub const fn from_secs(secs: u64) -> Self {
         Self(secs * NANOS_PER_SEC)
     }
 
-    /// Nanoseconds since the beginning.
+    /// Returns the nanoseconds since the epoch.
     pub const fn as_nanos(self) -> u64 {
         self.0
     }
 
-    /// The time from `earlier` to here, or nothing if that lies later.
+    /// Returns the time from `earlier` to `self`, or [`Span::ZERO`] if `earlier` is later.
     pub const fn since(self, earlier: Self) -> Span {
         Span(self.0.saturating_sub(earlier.0))
     }
 }
 
 impl Span {
-    /// No time at all.
+    /// The empty duration.
     pub const ZERO: Self = Self(0);
 
-    /// So many nanoseconds.
+    /// Returns a duration of `nanos` nanoseconds.
     pub const fn from_nanos(nanos: u64) -> Self {
         Self(nanos)
     }
 
-    /// So many milliseconds.
+    /// Returns a duration of `millis` milliseconds.
     pub const fn from_millis(millis: u64) -> Self {
         Self(millis * NANOS_PER_MS)
     }
 
-    /// So many seconds.
+    /// Returns a duration of `secs` seconds.
     pub const fn from_secs(secs: u64) -> Self {
         Self(secs * NANOS_PER_SEC)
     }
 
-    /// Nanoseconds.
+    /// Returns the duration in nanoseconds.
     pub const fn as_nanos(self) -> u64 {
         self.0
     }
 
-    /// Whole milliseconds, rounded up: who waits this long has waited long enough.
+    /// Returns the duration in whole milliseconds, rounded up, so that a client that waits this
+    /// long has waited long enough.
     pub const fn as_millis(self) -> u64 {
         self.0.div_ceil(NANOS_PER_MS)
     }
 
-    /// As std's duration.
+    /// Returns the duration as std's type.
     pub const fn as_duration(self) -> Duration {
         Duration::from_nanos(self.0)
     }
@@ -91,7 +92,7 @@ impl From<Duration> for Span {
 
 impl Add<Span> for Time {
     type Output = Self;
-    /// Saturates: no lease can end by overflowing.
+    /// Saturates, so that a lease with a distant deadline does not end by overflow.
     fn add(self, span: Span) -> Self {
         Self(self.0.saturating_add(span.0))
     }
@@ -111,8 +112,8 @@ impl Add for Span {
     }
 }
 
-/// As people say it: `24s`, `1m30s`, `2h`, `350ms`. Rounded up: to tenths below ten
-/// seconds, to seconds above.
+/// Writes a duration in units: `24s`, `1m30s`, `2h`, `350ms`. Rounds up: to tenths of a second
+/// below ten seconds, to seconds above.
 impl fmt::Display for Span {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let millis = self.as_millis();
@@ -138,7 +139,7 @@ impl fmt::Display for Span {
     }
 }
 
-/// Seconds since the beginning, as the stories write it: `t=30s`.
+/// Writes the seconds since the epoch as the test scripts in `tests/stories` do: `t=30s`.
 impl fmt::Display for Time {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (secs, millis) = (self.0 / NANOS_PER_SEC, self.0 / NANOS_PER_MS % 1_000);
@@ -146,14 +147,14 @@ impl fmt::Display for Time {
     }
 }
 
-/// The clock that goes on while the machine sleeps.
+/// The clock that advances while the machine sleeps.
 #[cfg(target_os = "linux")]
 const BOOT_CLOCK: libc::clockid_t = libc::CLOCK_BOOTTIME;
-/// On a Mac that is the monotonic one; the one that stands still is called `UPTIME_RAW` there.
+/// On macOS the monotonic clock advances during sleep; the one that stops is `UPTIME_RAW`.
 #[cfg(not(target_os = "linux"))]
 const BOOT_CLOCK: libc::clockid_t = libc::CLOCK_MONOTONIC;
 
-/// Reads the boot clock: time since boot, sleep included.
+/// Returns the boot clock: the time since boot, including sleep.
 pub fn boot_now() -> Time {
     let now = read(BOOT_CLOCK);
     if now.saturating_sub(WALL_SEEN.load(Ordering::Relaxed)) > WALL_TRUSTED.0 {
@@ -162,13 +163,15 @@ pub fn boot_now() -> Time {
     Time(now)
 }
 
-/// Reads the steady clock: it never jumps, and stands still while the machine sleeps. The time of
-/// a log runs with it: who could not reach the log's keeper, because that slept, loses nothing.
+/// Returns the steady clock, which never jumps and stands still while the machine sleeps. The
+/// leader of a cluster derives engine time from it, so that clients which could not reach the
+/// leader because its machine slept lose no lease.
 pub fn steady_now() -> Time {
     Time(read(libc::CLOCK_MONOTONIC))
 }
 
-/// Which start of the machine the boot clock counts from, as the kernel names it. 0: it does not.
+/// Returns the kernel's boot id, which tells the epoch of the boot clock from that of other boots;
+/// 0 if the kernel has none.
 pub fn this_boot() -> u128 {
     static BOOT: OnceLock<u128> = OnceLock::new();
     *BOOT.get_or_init(|| {
@@ -183,7 +186,7 @@ fn boot_id() -> String {
     std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default()
 }
 
-/// The same as the kernel of a Mac names it.
+/// Reads the boot id on macOS.
 #[cfg(not(target_os = "linux"))]
 #[allow(unsafe_code)]
 fn boot_id() -> String {
@@ -197,7 +200,7 @@ fn boot_id() -> String {
     String::from_utf8_lossy(known).into_owned()
 }
 
-/// How long the calling thread has had a processor: what it costs, however loaded the machine is.
+/// Returns the CPU time of the calling thread, which does not depend on the load of the machine.
 pub fn thread_work() -> Duration {
     Duration::from_nanos(read(libc::CLOCK_THREAD_CPUTIME_ID))
 }
@@ -212,32 +215,33 @@ fn read(clock: libc::clockid_t) -> u64 {
     now.tv_sec as u64 * NANOS_PER_SEC + now.tv_nsec as u64
 }
 
-/// A moment of the wall clock: seconds and nanoseconds since 1970. For display only.
+/// A wall-clock time: seconds and nanoseconds since 1970. For display only.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Wall {
-    /// Seconds since 1970, negative before.
+    /// Seconds since 1970; negative before that.
     pub secs: i64,
     /// Nanoseconds within the second.
     pub nanos: u32,
 }
 
-/// How far the wall clock is ahead of the boot clock, as last looked.
+/// How far the wall clock was ahead of the boot clock at the last reading, in nanoseconds.
 static WALL_AHEAD: AtomicI64 = AtomicI64::new(0);
 
-/// When that was, on the boot clock; 0 is "not yet".
+/// The boot time of the last reading of the wall clock; 0 before the first one.
 static WALL_SEEN: AtomicU64 = AtomicU64::new(0);
 
 /// How long a reading of the wall clock stays valid. Code that shows a time has read the boot clock
 /// just before, so a step of the wall clock is noticed after this long.
 const WALL_TRUSTED: Span = Span::from_millis(10);
 
-/// A difference up to this is drift or reading noise; more is a step, and is followed.
+/// A change of the offset up to this is drift or reading noise and is ignored; a larger one is a
+/// step of the wall clock, and is adopted.
 const WALL_STEP_NANOS: i64 = NANOS_PER_SEC as i64;
 
-/// Notes how far the wall clock is ahead when the boot clock shows `boot` nanoseconds.
+/// Updates the offset between the clocks, given that the boot clock shows `boot` nanoseconds.
 ///
-/// The offset between the clocks is kept until the wall clock is set: a file's times must not
-/// tremble by the nanoseconds between two readings, or `tar` finds it changed.
+/// The offset stays the same until the wall clock is set. If a file's times varied by the
+/// nanoseconds between two clock readings, `tar` would report that the file changed.
 fn look_at_wall(boot: u64) {
     let ahead = (read(libc::CLOCK_REALTIME) as i64).wrapping_sub(boot as i64);
     if (ahead - WALL_AHEAD.load(Ordering::Relaxed)).abs() > WALL_STEP_NANOS {
@@ -247,7 +251,7 @@ fn look_at_wall(boot: u64) {
 }
 
 impl Wall {
-    /// Now.
+    /// Returns the current wall-clock time.
     pub fn now() -> Self {
         Self::from_nanos(read(libc::CLOCK_REALTIME) as i64)
     }
@@ -258,7 +262,7 @@ impl Wall {
         Self::from_nanos((boot.0 as i64).saturating_add(WALL_AHEAD.load(Ordering::Relaxed)))
     }
 
-    /// How many milliseconds later this is; negative if it is earlier.
+    /// Returns how many milliseconds `self` is later than `other`; negative if it is earlier.
     pub fn millis_ahead_of(self, other: Self) -> i64 {
         let millis = |wall: Self| {
             wall.secs.saturating_mul(1_000).saturating_add(i64::from(wall.nanos / 1_000_000))
@@ -272,7 +276,7 @@ impl Wall {
     }
 }
 
-/// RFC 3339 in UTC, with milliseconds: `2024-01-15T10:30:00.000Z`.
+/// Writes RFC 3339 in UTC, with milliseconds: `2024-01-15T10:30:00.000Z`.
 impl fmt::Display for Wall {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (days, secs) = (self.secs.div_euclid(86_400), self.secs.rem_euclid(86_400));
@@ -283,7 +287,7 @@ impl fmt::Display for Wall {
             let date = format_args!("{year:04}-{month:02}-{day:02}");
             return write!(f, "{date}T{hour:02}:{minute:02}:{second:02}.{millis:03}Z");
         }
-        // Digit by digit: each status shows several times, and the formatter takes its own.
+        // Written digit by digit: each status contains several times, and `write!` is slower.
         let mut shown = *b"0000-00-00T00:00:00.000Z";
         let places = [
             (4, year),
@@ -306,7 +310,7 @@ impl fmt::Display for Wall {
     }
 }
 
-/// The calendar date of a day counted from 1970-01-01 (Hinnant's `civil_from_days`).
+/// Returns the calendar date of a day counted from 1970-01-01 (Hinnant's `civil_from_days`).
 const fn civil(days: i64) -> (i64, i64, i64) {
     let shifted = days + 719_468; // count from 0000-03-01, so that leap days end a year
     let era = shifted.div_euclid(146_097);
@@ -326,7 +330,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn spans_read_as_people_say_them() {
+    fn spans_are_shown_in_units() {
         let said = |millis| Span::from_millis(millis).to_string();
         assert_eq!(said(0), "0ms");
         assert_eq!(said(350), "350ms");
@@ -352,7 +356,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_time_does_not_tremble() {
+    fn converted_file_times_are_stable() {
         let boot = boot_now();
         assert_eq!(Wall::at_boot_time(boot), Wall::at_boot_time(boot));
     }

@@ -351,7 +351,7 @@ impl fmt::Display for Denial {
             ),
             Self::Lock(name) => write!(
                 f,
-                "these credentials may not touch lock '{name}'; have its prefix added to them"
+                "these credentials give no access to lock '{name}'; add its prefix to their 'locks'"
             ),
             Self::Steal => write!(
                 f,

@@ -39,7 +39,7 @@ pub(super) fn address(text: &str) -> Result<SocketAddr, String> {
             }
             _ => "write it like 127.0.0.1:8080 or [::1]:8080".to_owned(),
         };
-        format!("it is no IP:PORT; {next}")
+        format!("not an IP:PORT address; {next}")
     })
 }
 
@@ -71,7 +71,7 @@ mod tests {
             ("", "like 127.0.0.1:8080"),
         ] {
             let said = address(wrong).expect_err(wrong);
-            assert!(said.starts_with("it is no IP:PORT; ") && said.contains(next), "{said}");
+            assert!(said.starts_with("not an IP:PORT address; ") && said.contains(next), "{said}");
         }
     }
 }

@@ -165,7 +165,7 @@ fn sentence(event: &Value) -> String {
             format!("stolen from {holder} by {}: {}{held}", of.text("by"), of.text("reason"))
         }
         "joined" => format!("{client} waits"),
-        "left" => format!("{client} waits no more ({})", of.text("why").replace('_', " ")),
+        "left" => format!("{client} left the queue ({})", of.text("why").replace('_', " ")),
         "session_opened" => format!("{client} opened it"),
         "session_kept" => "kept alive".to_owned(),
         "session_over" => format!("{client} is done with it ({})", of.text("why")),
@@ -210,7 +210,7 @@ mod tests {
         let stolen = json!({"event": "stolen", "by": "b", "reason": "dead\u{1b}", "held_ms": 1});
         assert_eq!(said(&stolen), "T  build  stolen from a by b: dead , held for 1ms");
         let left = json!({"event": "left", "client": "c", "why": "timed_out"});
-        assert_eq!(said(&left), "T  build  c waits no more (timed out)");
+        assert_eq!(said(&left), "T  build  c left the queue (timed out)");
         let session = json!({"event": "session_opened", "session": 5, "client": "c", "at": "T"});
         assert_eq!(sentence(&session), "T  session 5  c opened it");
         assert!(

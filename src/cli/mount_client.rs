@@ -110,7 +110,7 @@ impl ControlFile {
         let answer = answer.map_err(|error| no_answer(&self.dir, &error))?;
         serde_json::from_slice(&answer).map_err(|_| {
             CliError::unavailable(format!(
-                "the daemon of {} answered what this program does not understand; \
+                "the daemon of {} sent a response that this version can't read; \
                  see whether both are of the same version",
                 self.dir.display()
             ))

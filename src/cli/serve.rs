@@ -120,6 +120,6 @@ fn start_line(
         CliError::Said(exit, error.to_string())
     })?;
     server.add_metrics(line.metrics());
-    output::line(&format!("latchfs: taking lines on {}", line.address()))?;
+    output::line(&format!("latchfs: line protocol listening on {}", line.address()))?;
     Ok(line)
 }

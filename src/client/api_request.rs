@@ -1,4 +1,5 @@
-//! One request of the API, and its answer as JSON: for commands about the server itself.
+//! Sends one request to the HTTP API and returns its JSON answer, for commands about the server
+//! itself.
 
 use super::http_transport::{Http, HttpTarget, ServerAccess, runtime};
 use super::transport::TransportError;
@@ -8,11 +9,11 @@ use hyper::Method;
 use serde_json::Value;
 use tokio::time::timeout;
 
-/// Bytes of an answer: 64 nodes with the longest names and URLs take an eighth of it. As JSON in
-/// memory two bytes may take a hundred.
+/// The maximum length of an answer in bytes: eight times that of 64 nodes with the longest names
+/// and URLs. As JSON in memory, two bytes may take a hundred.
 const ANSWER_BYTES_MAX: usize = 512 << 10;
 
-/// Asks for something; the status code, and the body. `Err` is a sentence.
+/// Sends a request and returns the status code and the body. The error is a sentence.
 pub fn fetch(
     access: &ServerAccess,
     method: &str,
@@ -40,6 +41,6 @@ async fn ask(target: &HttpTarget, method: Method, path: &str) -> Result<(u16, Va
     let (_sender, response) = target.begin(method, path).await.map_err(said)?;
     let code = response.status().as_u16();
     let body = Limited::new(response.into_body(), ANSWER_BYTES_MAX).collect().await;
-    let bytes = body.map_err(|error| format!("half an answer: {error}"))?.to_bytes();
+    let bytes = body.map_err(|error| format!("incomplete response: {error}"))?.to_bytes();
     Ok((code, serde_json::from_slice(&bytes).unwrap_or_default()))
 }

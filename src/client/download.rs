@@ -1,4 +1,4 @@
-//! One long answer of a server: bytes as they come, and how many there are so far.
+//! Downloads one long answer of a server, and reports the progress.
 
 use super::http_transport::{Http, broken, runtime, silent, understood};
 use super::transport::TransportError;
@@ -8,7 +8,7 @@ use hyper::Method;
 use hyper::body::Body;
 use tokio::time::timeout;
 
-/// The server has so long to begin, and for each part: it writes down all that it knows.
+/// How long the server may take to begin, and for each part: it encodes its whole state first.
 const PATIENCE: Span = Span::from_secs(60);
 
 /// Downloads `path` from the server, `max` bytes at most. `come` is called with the number of bytes

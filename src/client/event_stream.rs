@@ -1,4 +1,4 @@
-//! The thread that follows the server's events, and hands them on to whoever follows them here.
+//! The thread that reads the server's event stream and publishes its events to local readers.
 
 use super::session_state::SessionKeepAlive;
 use super::shared_state::ClientState;
@@ -10,16 +10,16 @@ use crate::time::Time;
 use crate::time::{Span, boot_now};
 use std::sync::Arc;
 
-/// A server that says nothing for so long is away: it beats twice a second.
+/// The silence after which a server counts as unreachable: it sends a heartbeat every 500 ms.
 const SILENCE: Span = Span::from_millis(1_600);
-/// How long it may take to be let in.
+/// How long opening the stream may take.
 const PATIENCE: Span = Span::from_secs(2);
-/// The first pause after a failure, and the longest: doubled each time.
+/// The first pause after a failure, which doubles up to [`PAUSE_MAX`].
 const PAUSE_MIN: Span = Span::from_millis(20);
-/// See [`PAUSE_MIN`].
+/// The longest pause after a failure.
 const PAUSE_MAX: Span = Span::from_millis(500);
 
-/// Where the stream is.
+/// The position in the event stream.
 struct StreamPosition {
     start: u64,
     next: u64,
@@ -33,7 +33,7 @@ pub(super) fn start(
     let (hub, keeper) = (Arc::clone(hub), Arc::clone(keeper));
     let thread = std::thread::Builder::new().name("events".to_owned());
     thread.spawn(move || {
-        // Whichever start of the server this is, the first time.
+        // Any start of the server will do for the first connection.
         let start = since.map_or(0, |_| ANY_START);
         let (mut place, mut pause) =
             (StreamPosition { start, next: since.unwrap_or(0) }, PAUSE_MIN);
@@ -59,7 +59,7 @@ pub(super) fn start(
     })
 }
 
-/// Reads until the stream ends.
+/// Reads the stream until it ends.
 fn follow(
     hub: &ClientState,
     keeper: &SessionKeepAlive,
@@ -89,14 +89,14 @@ fn follow(
     }
 }
 
-/// Whether this is told by the engine that is asked.
+/// Fails if a frame comes from another engine than the one in use.
 fn is_ours(hub: &ClientState, frame: &Frame) -> Result<(), TransportError> {
     let Frame::Begin(stamp, _) = frame else { return Ok(()) };
     let engine = hub.engine();
     if engine == 0 || engine == stamp.engine {
         return Ok(());
     }
-    let trouble = TransportError::Elsewhere("it is of another cluster".to_owned());
+    let trouble = TransportError::Elsewhere("it belongs to another cluster".to_owned());
     if hub.server.is_several() {
         hub.server.pass_over(&trouble);
     } else {
@@ -123,7 +123,8 @@ fn hear(
             place.next = newest + 1;
             for (_, event) in &events {
                 match &event.what {
-                    // Before anybody hears of it: who does asks for the new one.
+                    // Done before any reader sees the event, since the reader would then look for
+                    // the new session.
                     EventKind::SessionOver { session, .. } => {
                         hub.lose_session(*session);
                         keeper.call();
@@ -150,11 +151,12 @@ fn begin(hub: &ClientState, stamp: &Stamp, next: u64, place: &mut StreamPosition
     hub.hear(asked_at, stamp);
     let goes_on = place.start == stamp.start && place.next == next;
     if matches!(place.start, 0 | ANY_START) {
-        // Nobody follows yet: the numbers are the server's, as long as it is not started anew.
-        // Nobody has asked for these, so nobody is woken.
+        // Local readers use the server's numbers until the server restarts. Before the first stream
+        // there are no readers to wake.
         drop(hub.feed.skip(next));
     } else if !goes_on {
-        // The events in the meantime are lost: a gap in the local numbers tells readers so.
+        // Events during the interruption may be missing: a gap in the local numbers tells readers
+        // so.
         hub.skip(1);
     }
     *place = StreamPosition { start: stamp.start, next };

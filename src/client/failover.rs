@@ -1,10 +1,11 @@
-//! Failover between the nodes of one cluster, of which any may be asked: a client goes on to the
-//! next node when one is down or on the other side of a partition. One URL is enough to begin with:
-//! its server tells the URLs of the others.
+//! Failover between the nodes of one cluster, any of which can serve a request: a client goes on to
+//! the next node when one is down or on the other side of a partition. One URL is enough to start:
+//! its server reports the URLs of the others.
 //!
-//! All threads of a door ask the same one, and stay with it while it answers. When it does not,
-//! or says that it can't, they go on to the next. Whether the next is of the same cluster is the
-//! hub's to know: a request says which engine it is for, and another one does not take it.
+//! All threads of a client use the same server as long as it answers. When it does not answer, or
+//! reports that it cannot serve a request, they all go on to the next. Each request names the
+//! engine that it is for, and a server of another engine refuses it, so this module need not know
+//! whether the next server belongs to the same cluster.
 
 use super::transport::{FrameStream, ServerConnection, Transport, TransportError};
 use crate::time::{Span, boot_now};
@@ -12,48 +13,51 @@ use parking_lot::RwLock;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
-/// A server that has not answered by then is passed over. On a network of this size answers come
-/// in a tenth of it, and the door's own deadline has room for three more tries.
+/// The timeout after which the next server is tried. On a typical network answers take a tenth of
+/// it, and the client's own deadline has room for three more tries.
 const TRY_FIRST: Span = Span::from_millis(300);
 
-/// When none of them has answered, all may be far away: then each is given twice as long as
-/// before, up to this.
+/// The upper bound of the timeout per server, which doubles whenever no server has answered, since
+/// all of them may be slow to reach.
 const TRY_MAX: Span = Span::from_millis(1_000);
 
-/// Servers that one door knows: five nodes and their successors.
+/// The maximum number of servers that one client knows: five nodes and their successors.
 pub const SERVERS_MAX: usize = 16;
 
-/// Makes a server of the URL of a node, if that may be asked; see [`Failover::learning`].
+/// Returns the transport for the URL of a node, if the client may use it: see
+/// [`Failover::learning`].
 pub type MakeServer = Box<dyn Fn(&str) -> Option<Arc<dyn Transport>> + Send + Sync>;
 
-/// Several servers.
+/// A transport over several servers.
 pub struct Failover(Arc<FailoverState>);
 
 struct FailoverState {
     servers: RwLock<Vec<Arc<dyn Transport>>>,
-    /// The names of those that were given, for people.
+    /// The names of the configured servers, for display.
     name: String,
-    /// Which one is asked: its index, and above that how often another one was chosen.
+    /// The server in use: its index in the low bits, and above them the number of failovers.
     at: AtomicUsize,
-    /// It is the only one: its engine has no name by which another could be known as the same.
+    /// Whether failover is off, because the engine of the server has no id by which another server
+    /// could be recognized as one of the same cluster.
     alone: AtomicBool,
-    /// How long one is waited for.
+    /// The timeout per server, in milliseconds.
     try_ms: AtomicU64,
-    /// How to ask the other nodes of the cluster.
+    /// Creates the transports of other nodes of the cluster when their URLs become known.
     make: Option<MakeServer>,
 }
 
-/// Bits of [`FailoverState::at`] that are the index.
+/// The number of bits of [`FailoverState::at`] that hold the index.
 const INDEX_BITS: u32 = 8;
 const _: () = assert!(SERVERS_MAX <= 1 << INDEX_BITS, "each server has an index");
 
 impl Failover {
-    /// These servers, the first of which is asked first.
+    /// Returns a transport over `servers`, the first of which is tried first.
     pub fn new(servers: Vec<Arc<dyn Transport>>) -> Self {
         Self::made(servers, None)
     }
 
-    /// The same, and the other nodes of their cluster as soon as one of them tells their URLs.
+    /// Returns a transport over `servers` that adds the other nodes of their cluster as soon as one
+    /// of them reports their URLs.
     pub fn learning(servers: Vec<Arc<dyn Transport>>, make: MakeServer) -> Self {
         Self::made(servers, Some(make))
     }
@@ -96,7 +100,10 @@ impl FailoverState {
                 && !servers.iter().any(is_known)
                 && let Some(server) = make(url)
             {
-                log::info!("{}: {url} is of the same cluster, and asked when need be", self.name);
+                log::info!(
+                    "{}: {url} belongs to the same cluster and is used for failover",
+                    self.name
+                );
                 servers.push(server);
             }
         }
@@ -106,12 +113,12 @@ impl FailoverState {
         self.alone.load(Ordering::Acquire)
     }
 
-    /// How long one is waited for.
+    /// Returns the timeout per server.
     fn try_max(&self) -> Span {
         Span::from_millis(self.try_ms.load(Ordering::Relaxed))
     }
 
-    /// Another one is asked from now on, unless that has been decided already.
+    /// Fails over from the server `at` to the next one, unless another thread has done so already.
     fn pass_over(&self, at: usize, why: &TransportError) {
         if self.is_alone() {
             return;
@@ -122,11 +129,11 @@ impl FailoverState {
         if moved.is_ok() && self.count() > 1 {
             let (from, to) = (self.server(at), self.server(next));
             let (from, to) = (from.name(), to.name());
-            log::info!("{from} is passed over ({why}); {to} is asked next");
+            log::info!("failover from {from} to {to}: {why}");
         }
     }
 
-    /// Tries one after the other, each once, until one gives an answer.
+    /// Tries each server once, until one answers.
     fn each<T>(
         &self,
         patience: Span,
@@ -145,7 +152,8 @@ impl FailoverState {
             }
             let is_last = tried == count;
             match ask(at, if is_last { left } else { left.min(try_max) }) {
-                // It is busy with the very same request: to be asked again, and nobody else.
+                // The server is still busy with this request: only the same server can be asked
+                // again.
                 Err(TransportError::Late) => return Err(TransportError::Late),
                 Err(trouble) => {
                     self.pass_over(at, &trouble);
@@ -157,7 +165,7 @@ impl FailoverState {
         let longer = (try_max + try_max).min(TRY_MAX);
         self.try_ms.store(longer.as_millis(), Ordering::Relaxed);
         match worst {
-            // Not all have been asked: ours may be among the others.
+            // Some servers were not tried, and the engine in question may be behind one of them.
             Some(TransportError::Elsewhere(why)) if !tried_all => Err(TransportError::Silent(why)),
             Some(trouble) => Err(trouble),
             None => Err(TransportError::Silent("no answer in time".to_owned())),
@@ -165,8 +173,8 @@ impl FailoverState {
     }
 }
 
-/// Which of two troubles is told. That one is away may pass; only if all are of another engine is
-/// ours gone for good.
+/// Returns the error to report of two. An unreachable server may come back; only if every server
+/// has another engine is the one in use gone for good.
 fn worse(before: Option<TransportError>, now: TransportError) -> TransportError {
     match (before, now) {
         (None | Some(TransportError::Elsewhere(_)), now)
@@ -190,7 +198,8 @@ impl Transport for Failover {
         since: u64,
         patience: Span,
     ) -> Result<Box<dyn FrameStream>, TransportError> {
-        // The one that is asked, or events would be ahead of answers, or behind.
+        // The server in use: with another one, events could be ahead of the answers, or behind
+        // them.
         let at = self.0.at();
         let is_one = self.0.is_alone() || self.0.count() == 1;
         let patience = if is_one { patience } else { patience.min(self.0.try_max()) };
@@ -216,11 +225,11 @@ impl Transport for Failover {
     }
 }
 
-/// A connection to each, made when it is needed.
+/// Connections to the servers, each opened when it is first needed.
 struct FailoverConnection {
     shared: Arc<FailoverState>,
     lines: Vec<Box<dyn ServerConnection>>,
-    /// The server that has answered last.
+    /// The position of the server that answered last, as in [`FailoverState::at`].
     answered: usize,
 }
 
@@ -247,7 +256,7 @@ impl ServerConnection for FailoverConnection {
     }
 }
 
-/// The events of one of them.
+/// The event stream of one of the servers.
 struct FailoverStream {
     shared: Arc<FailoverState>,
     at: usize,
@@ -272,7 +281,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_if_all_are_of_another_engine_is_ours_gone() {
+    fn the_engine_is_gone_only_if_every_server_has_another_one() {
         let silent = || TransportError::Silent("away".to_owned());
         let denied = || TransportError::Denied("no".to_owned());
         let other = || TransportError::Elsewhere("another".to_owned());

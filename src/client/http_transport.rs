@@ -1,7 +1,7 @@
-//! The server over HTTP: one connection for each thread that asks, kept open between requests.
+//! The transport over HTTP: one connection per requesting thread, kept open between requests.
 //!
-//! Each has an event loop of its own, which runs only while its thread waits: what happens on one
-//! connection can hold up no other.
+//! Each connection has its own event loop, which runs only while its thread waits, so that no
+//! connection can delay another.
 
 use super::transport::{FrameStream, ServerConnection, Transport, TransportError};
 use crate::net::http_connection::{HttpSender, dial, encrypt, start_http, with_causes};
@@ -23,10 +23,10 @@ use tokio_rustls::rustls::pki_types::pem::PemObject;
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use tokio_rustls::rustls::{ClientConfig, RootCertStore};
 
-/// Bytes of a complaint that are read.
+/// The maximum number of bytes read from an error response.
 const COMPLAINT_BYTES_MAX: usize = 16 << 10;
 
-/// Where a server is, and how one gets in.
+/// The address of a server and the credentials for it.
 #[derive(Debug, Clone, Default)]
 pub struct ServerAccess {
     /// `http://host:port` or `https://host:port`.
@@ -39,7 +39,7 @@ pub struct ServerAccess {
     pub identity: Option<(Vec<u8>, Vec<u8>)>,
 }
 
-/// Why an [`ServerAccess`] can't be used.
+/// Why a [`ServerAccess`] is not usable.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Unusable(String);
 
@@ -51,10 +51,10 @@ impl fmt::Display for Unusable {
 
 impl Error for Unusable {}
 
-/// A server that speaks HTTP.
+/// A server that is reached over HTTP.
 pub struct Http(pub(super) Arc<HttpTarget>);
 
-/// Where it is, and what is said there first.
+/// The parsed address of a server, its TLS configuration and the headers of each request.
 pub(super) struct HttpTarget {
     url: String,
     host: String,
@@ -65,11 +65,11 @@ pub(super) struct HttpTarget {
 }
 
 impl Http {
-    /// The server that `access` names.
+    /// Returns the transport for the server that `access` names.
     pub fn new(access: &ServerAccess) -> Result<Self, Unusable> {
         let url = access.url.trim_end_matches('/');
         let wrong = |why: &str| {
-            Unusable(format!("'{url}' {why}; a server is named like http://box.local:8080"))
+            Unusable(format!("'{url}' {why}; expected a URL such as http://box.local:8080"))
         };
         let uri: Uri = url.parse().map_err(|_| wrong("is no URL"))?;
         let authority = uri.authority().ok_or_else(|| wrong("names no host"))?;
@@ -84,7 +84,7 @@ impl Http {
         let host = authority.host().trim_start_matches('[').trim_end_matches(']').to_owned();
         let token = access.token.as_ref().map(|token| {
             let token = HeaderValue::from_str(&format!("Bearer {}", token.trim()));
-            token.map_err(|_| Unusable("the token has characters that none has".to_owned()))
+            token.map_err(|_| Unusable("the token contains invalid characters".to_owned()))
         });
         let tls = if is_tls { Some(tls(access, &host)?) } else { None };
         Ok(Self(Arc::new(HttpTarget {
@@ -99,9 +99,10 @@ impl Http {
     }
 }
 
-/// Whether a client of the server at `known` may ask the node at `url`, which that server has told
-/// it of. The credentials go there too: never from https to http, and to this machine only if the
-/// known server is here. Over https the certificate has to be for the host of `url`.
+/// Whether a client of the server at `known` may also use the node at `url`, whose URL that server
+/// reported. The credentials are sent there too, so the scheme must be the same, and a URL on this
+/// machine is accepted only if the known server is on it as well. Over https, the certificate must
+/// be valid for the host of `url`.
 pub fn may_learn(known: &str, url: &str) -> bool {
     let (Ok(known), Ok(url)) = (known.parse::<Uri>(), url.parse::<Uri>()) else { return false };
     let (Some(from), Some(to)) = (known.host(), url.host()) else { return false };
@@ -177,18 +178,18 @@ impl HttpTarget {
         self.speak(stream).await
     }
 
-    /// A connection, on which nothing is said yet.
+    /// Opens a TCP connection.
     pub(super) async fn reach(&self) -> io::Result<TcpStream> {
         dial(&self.host, self.port).await
     }
 
-    /// Agrees with the other end on how to speak.
+    /// Performs the TLS and HTTP handshakes.
     pub(super) async fn speak(&self, stream: TcpStream) -> Result<HttpSender, TransportError> {
         let started = match &self.tls {
             None => start_http(stream).await,
             Some((connector, name)) => {
                 let stream = encrypt(stream, connector, name.clone()).await.map_err(|error| {
-                    // A peer that fails the TLS handshake must not be taken for the server.
+                    // A peer that fails the TLS handshake must not be mistaken for the server.
                     TransportError::Silent(format!(
                         "no TLS with {}: {}",
                         self.url,
@@ -219,7 +220,7 @@ impl HttpTarget {
 }
 
 impl HttpTarget {
-    /// Asks on a connection of its own, for as long as the sender is kept.
+    /// Sends a request on a new connection, which lasts as long as the returned sender.
     pub(super) async fn begin(
         &self,
         method: Method,
@@ -232,7 +233,7 @@ impl HttpTarget {
     }
 }
 
-/// One connection, and the event loop that it needs while somebody waits for it.
+/// One connection, and the event loop that runs it while its thread waits.
 pub(super) struct Connection {
     pub(super) target: Arc<HttpTarget>,
     pub(super) runtime: Option<Runtime>,
@@ -261,7 +262,7 @@ impl ServerConnection for Connection {
 
 impl Connection {
     async fn exchange(&mut self, batch: Bytes) -> Result<Vec<u8>, TransportError> {
-        // A connection that was idle may have been closed meanwhile, which shows only in use.
+        // An idle connection may have been closed meanwhile, which shows only when it is used.
         if let Some(sender) = self.sender.take()
             && !sender.is_closed()
             && let Ok(answer) = self.exchange_on(sender, batch.clone()).await
@@ -272,7 +273,8 @@ impl Connection {
         self.exchange_on(sender, batch).await?
     }
 
-    /// The outer error is that of the connection, the inner one the server's.
+    /// Sends a batch on an open connection. The outer error is that of the connection, the inner
+    /// one the server's.
     async fn exchange_on(
         &mut self,
         mut sender: HttpSender,
@@ -286,14 +288,14 @@ impl Connection {
             Err(trouble) => return Ok(Err(trouble)),
         };
         let whole = Limited::new(body, ANSWER_BYTES_MAX).collect().await;
-        let whole =
-            whole.map_err(|error| TransportError::Silent(format!("half an answer: {error}")))?;
+        let whole = whole
+            .map_err(|error| TransportError::Silent(format!("incomplete response: {error}")))?;
         self.sender = Some(sender);
         Ok(Ok(whole.to_bytes().into()))
     }
 }
 
-/// The body of a good answer, or what the others mean.
+/// Returns the body of a successful response, or the error that the status stands for.
 pub(super) async fn understood(response: Response<Incoming>) -> Result<Incoming, TransportError> {
     let (head, body) = response.into_parts();
     if head.status == StatusCode::OK {
@@ -309,18 +311,18 @@ pub(super) async fn understood(response: Response<Incoming>) -> Result<Incoming,
         StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => TransportError::Denied(said),
         StatusCode::CONFLICT => TransportError::Late,
         StatusCode::PRECONDITION_FAILED => TransportError::Elsewhere(said),
-        // Too many, on its way out, or not the one that can: it may be better soon.
+        // The server is overloaded, shutting down or cannot serve the request: a retry may succeed.
         StatusCode::TOO_MANY_REQUESTS | StatusCode::MISDIRECTED_REQUEST => {
             TransportError::Silent(said)
         }
         status if status.is_server_error() => TransportError::Silent(said),
         _ => TransportError::Foreign(format!(
-            "{said}; see whether it is a latchfs server of the same version"
+            "{said}; check that it is a latchfs server of the same version"
         )),
     })
 }
 
-/// A stream of frames.
+/// An event stream in the body of a response.
 struct Body {
     runtime: Runtime,
     body: Incoming,
@@ -364,7 +366,7 @@ mod tests {
     }
 
     #[test]
-    fn a_learned_server_gets_the_credentials_only_where_they_are_as_safe() {
+    fn credentials_go_to_a_learned_server_only_where_they_are_as_safe() {
         let may = [
             ("http://a:1", "http://b:2"),
             ("https://a:1", "https://b:2"),
@@ -388,7 +390,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_is_named_by_scheme_host_and_port() {
+    fn the_name_of_a_server_is_scheme_host_and_port() {
         for good in ["http://box", "http://10.0.0.1:8080/", "http://[::1]:80"] {
             assert_eq!(why(good), "", "{good}");
         }

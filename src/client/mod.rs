@@ -1,16 +1,17 @@
-//! The client: a lock service that asks a server over HTTP, or any node of a cluster.
+//! The client: a lock service that sends requests to a server over HTTP, or to any node of a
+//! cluster.
 //!
-//! No call waits longer than [`REPLY_DEADLINE`]. A request is repeated within that time, and has
-//! one effect however often it is: the server knows a batch by its number, and, where the server
-//! is killed in between, the engine knows a request that may not be done twice by its id.
+//! No call waits longer than [`REPLY_DEADLINE`]. A request is retried within that time, and has one
+//! effect however often it is sent: the server recognizes a batch by its number, and if the server
+//! is killed in between, the engine recognizes a request that must not be repeated by its id.
 //!
 //! The modules in reading order:
 //!
 //! - `transport`, the connection to a server; `http_transport` over HTTP; `api_request`, `download`
 //!   and `server_probe` for single requests of the command line; `failover` over several servers.
-//! - `server_clock`, `sequence_mapping` (numbers of events here and there), `request_queue`,
-//!   `session_state`; `shared_state` is what the threads share.
-//! - Three threads, each with a connection of its own: `request_pipeline` asks, in order;
+//! - `server_clock`, `sequence_mapping` (event numbers of the server and local ones),
+//!   `request_queue`, `session_state`; `shared_state`, the data that the threads share.
+//! - Three threads, each with its own connection: `request_pipeline` sends requests in order;
 //!   `session_keep_alive` keeps the session alive; `event_stream` reads the events.
 //! - `remote`, the lock service.
 

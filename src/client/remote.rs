@@ -1,4 +1,4 @@
-//! The lock service that asks a server: each call becomes a request in the queue of [`Remote`].
+//! The lock service of a remote engine: each call becomes a request in the queue of [`Remote`].
 
 use super::event_stream;
 use super::request_pipeline;
@@ -25,23 +25,23 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::JoinHandle;
 
-/// The locks of a server.
+/// The lock service of a remote engine.
 pub struct Remote {
     pub(super) hub: Arc<ClientState>,
     keeper: Arc<SessionKeepAlive>,
     threads: Mutex<Vec<JoinHandle<()>>>,
-    /// Makes the ids of requests differ from those of any other door, and of each other.
+    /// A random prefix of request ids, which makes them differ from those of other clients.
     door: u64,
     requests: AtomicU64,
 }
 
 impl Remote {
-    /// Connects, and returns when requests are answered, events arrive and the session is open.
+    /// Connects, and returns once requests are answered, events arrive and the session is open.
     pub fn connect(server: Arc<dyn Transport>, terms: Option<Terms>) -> io::Result<Self> {
         Self::connect_since(server, terms, None)
     }
 
-    /// The same, following events from the server's number `since` on, if it still has them.
+    /// Connects, and follows the events from the server's number `since` on, if it still has them.
     pub fn connect_since(
         server: Arc<dyn Transport>,
         terms: Option<Terms>,
@@ -59,12 +59,13 @@ impl Remote {
         Ok(Self { hub, keeper, threads, door, requests })
     }
 
-    /// Waits until it can be used, as long as an answer may take.
+    /// Waits until the connection works, for at most [`REPLY_DEADLINE`]. Returns whether it does.
     pub fn is_ready(&self) -> bool {
         self.hub.is_ready(boot_now() + REPLY_DEADLINE)
     }
 
-    /// Why it can't be used, as long as an answer may take: the kind, and a sentence.
+    /// Returns why the connection does not work, as a kind and a sentence, after waiting for it for
+    /// at most [`REPLY_DEADLINE`].
     pub fn trouble(&self) -> Option<(RefusalKind, String)> {
         if self.is_ready() {
             return None;
@@ -74,22 +75,23 @@ impl Remote {
         let (kind, next) = match why {
             TransportError::Denied(_) => (
                 RefusalKind::Denied,
-                "name credentials that it knows by --token-file, or by --cert and --key",
+                "pass valid credentials with --token-file, or with --cert and --key",
             ),
             _ => (RefusalKind::ConsistencyUnavailable, "see whether it runs and can be reached"),
         };
         Some((kind, format!("the server {} can't be used: {why}; {next}", self.hub.name)))
     }
 
-    /// How it stands with the server.
+    /// Returns the state of the connection to the server.
     pub fn contact(&self) -> Contact {
         self.hub.contact()
     }
 
-    /// Ends the session, so that all that hangs on it is free at once, and asks nothing more.
+    /// Ends the session, which releases all its leases at once, and stops all requests.
     pub fn close(&self) {
         let mut threads = std::mem::take(&mut *self.threads.lock());
-        // The keeper ends the session first, which needs no other thread.
+        // The keep-alive thread goes first: it ends the session, and needs no other thread for
+        // that.
         let Some(keeping) = threads.pop() else { return };
         self.flush();
         self.keeper.stop();
@@ -98,7 +100,7 @@ impl Remote {
         threads.into_iter().for_each(joined);
     }
 
-    /// Lets what was asked so far be asked.
+    /// Waits until the requests that are queued so far have been sent.
     fn flush(&self) {
         let (send, done) = std::sync::mpsc::channel();
         self.ask(BatchItem::Now, Retry::Never, move |_| {
@@ -114,7 +116,8 @@ impl Remote {
         self.hub.ask(QueuedRequest { ask, until, then: Some(Box::new(then)), insists });
     }
 
-    /// The command, under a key if it must not be done twice.
+    /// Returns the submission of a command, with a key if the command must not be carried out
+    /// twice.
     fn named(&self, command: Command) -> Submission {
         let Command { request, op, rules: _, order: _ } = command;
         let key = request.map(|request| request.id.key);
@@ -123,12 +126,13 @@ impl Remote {
     }
 
     fn needs_key(&self, op: &Op) -> bool {
-        // One that seemed to be away may carry out late what another has done long since; and who
-        // asks another hears what came of it the first time, not that there is nothing left to do.
+        // With several servers even a release needs a key. A server that seemed unreachable may
+        // carry it out late, after another did; and a retry at another server must get the first
+        // outcome, not the refusal that there is nothing to release.
         let several = self.hub.server.is_several();
         match op {
             Op::Release(_) => several,
-            // Again by the same open file it is the same hold.
+            // A repeated acquire by the same open file only renews its lease.
             Op::Acquire(ask) => several || !matches!(ask.hold, Ownership::OpenFile(_)),
             Op::Move(_) | Op::Steal(_) | Op::Reset(_) | Op::Annotate(_) => true,
             _ => false,
@@ -143,7 +147,7 @@ impl Remote {
 
 fn joined(thread: JoinHandle<()>) {
     if thread.join().is_err() {
-        log::error!("a thread of the remote door has panicked");
+        log::error!("a client thread has panicked");
     }
 }
 
@@ -153,7 +157,7 @@ impl Drop for Remote {
     }
 }
 
-/// The tenure that a command names, if it only makes sense within that.
+/// Returns the tenure that a command names, if the command is only valid within it.
 fn tenure_named(op: &Op) -> Option<(&LockName, Token)> {
     let key = match op {
         Op::Renew(ask) => &ask.key,
@@ -171,7 +175,8 @@ impl LockService for Remote {
             then(match got {
                 Ok((ItemReply::Answered(answer), _)) => Ok(answer),
                 Ok((reply, _)) => Err(odd(&hub, reply)),
-                // Nobody answers, but the time of this tenure is over whatever would be said.
+                // Without an answer the tenure may still be known to have expired, whatever the
+                // server would say.
                 Err(why) => match tenure_named(&op) {
                     Some((name, token)) if hub.is_lost(name, token) => {
                         let (at, name) = (hub.clock.lock().now(), name.clone());
@@ -287,7 +292,7 @@ impl BackendStatus for Remote {
     }
 }
 
-/// A reply that is none to what was asked, or that says that there is none.
+/// Returns the failure in a reply that does not fit its request.
 fn odd(hub: &ClientState, reply: ItemReply) -> Unavailable {
     match reply {
         ItemReply::Unavailable(why) => why,

@@ -1,11 +1,11 @@
-//! The request pipeline: one thread sends one batch after the other on one connection, so that
-//! the server carries out all requests in the order in which they were made.
+//! The request pipeline: one thread sends one batch after the other on one connection, so that the
+//! server carries out all requests in the order of the calls.
 //!
-//! Retry with backoff: a batch that may have taken something is sent again after pauses that
-//! double, under the number that gives it idempotency, until its answer is known, however long the
-//! server is away. A caller that waited for it was told that there is no answer when its deadline
-//! had passed; a lock that is granted after that is given back. A part of a batch that the server
-//! could not decide is repeated in the batches that follow: see [`RequestQueue`].
+//! Retry with backoff: a batch that may have acquired a lock is sent again after pauses that
+//! double, under the same number, by which the server recognizes it, until its answer is known,
+//! however long the server is unreachable. A caller whose deadline passes is told that there is no
+//! answer; a lock that is granted after that is released. A part of a batch that the server could
+//! not decide is repeated in the batches that follow: see [`RequestQueue`].
 //!
 //! [`RequestQueue`]: super::request_queue::RequestQueue
 
@@ -24,24 +24,25 @@ use std::sync::atomic::Ordering;
 
 /// How long one try may take: a connection that lost a packet recovers within this.
 const TRY_MAX: Span = Span::from_secs(1);
-/// A try needs some time on any network.
+/// The shortest timeout of a try, since an answer needs some time on any network.
 const TRY_MIN: Span = Span::from_millis(20);
-/// The first pause after a failure, and the longest: doubled each time.
+/// The first pause after a failure, which doubles up to [`PAUSE_MAX`].
 const PAUSE_MIN: Span = Span::from_millis(20);
-/// See [`PAUSE_MIN`]. A server that is back is found within this.
+/// The longest pause after a failure. A server that is back is noticed within it.
 const PAUSE_MAX: Span = Span::from_millis(500);
-/// How long the server may be busy with one batch.
+/// How long the server may be busy with one batch before the client gives up on its answer.
 const LATE_MAX: Span = Span::from_secs(10);
-/// The longest pause while the server refuses the credentials: a caller hears of that within it.
+/// The longest pause while the server refuses the credentials. A waiting caller is told within it.
 const DENIED_PAUSE_MAX: Span = Span::from_millis(100);
 
-/// The thread's own.
+/// The state of the pipeline's thread.
 struct Lane {
     hub: Arc<ClientState>,
     line: Box<dyn ServerConnection>,
     from: u64,
     number: u64,
-    /// The server says that this session is over: requests have no order until there is another.
+    /// A session that the server reported as over: until another one is open, requests have no
+    /// order.
     over: Option<SessionId>,
 }
 
@@ -53,11 +54,11 @@ pub(super) fn start(hub: &Arc<ClientState>) -> std::io::Result<std::thread::Join
 }
 
 impl Lane {
-    /// Carries out what is asked; false at the end.
+    /// Sends one batch. Returns false once the client has stopped.
     fn go_on(&mut self) -> bool {
         let Some(batch) = self.next_batch() else { return false };
         if batch.is_empty() {
-            // Whether the server is back has to be tried.
+            // Probes whether the server is back.
             let now = QueuedRequest {
                 ask: BatchItem::Now,
                 until: Time::ZERO,
@@ -69,7 +70,8 @@ impl Lane {
         self.carry_out(batch)
     }
 
-    /// Waits for something to ask; `None` at the end.
+    /// Waits for requests. Returns an empty batch if the server must be probed, `None` once the
+    /// client has stopped.
     fn next_batch(&self) -> Option<Vec<QueuedRequest>> {
         let mut queue = self.hub.queue.lock();
         while queue.is_empty() && self.hub.is_reached() {
@@ -108,21 +110,21 @@ impl Lane {
                     if self.hub.is_stopped() || !batch.iter().any(is_wanted) {
                         return self.hub.pause(jittered(PAUSE_MIN));
                     }
-                    // Something was given back, or perhaps taken by an earlier try.
+                    // The batch contains a release, or an earlier try may have acquired a lock.
                     self.hub.pause(jittered(pause));
                     pause = (pause + pause).min(DENIED_PAUSE_MAX);
                 }
                 Err(TransportError::Elsewhere(why)) => {
                     self.hub.troubled("another engine", &TransportError::Elsewhere(why));
                     self.hub.engine_gone(request.engine);
-                    // Nothing of this was for that one.
+                    // None of these requests was meant for the new engine.
                     for asked in batch {
                         self.hub.refuse(asked.then);
                     }
                     return self.hub.pause(jittered(PAUSE_MIN));
                 }
-                // The server has been at it for so long that its answer may never come: what has
-                // to be known is asked for anew.
+                // The server has been busy for so long that its answer may never come: the requests
+                // whose outcome must be known are sent again under a new number.
                 Err(TransportError::Late) if boot_now().since(first_asked_at) > LATE_MAX => {
                     self.hub.troubled("no answer", &TransportError::Late);
                     self.expire(&mut batch);
@@ -134,7 +136,7 @@ impl Lane {
                     self.hub.counts.repeats.fetch_add(1, Ordering::Relaxed);
                     self.expire(&mut batch);
                     if self.hub.is_stopped() || !batch.iter().any(is_wanted) {
-                        // Nobody waits, and nothing was taken.
+                        // No caller waits for the batch, and it cannot have acquired a lock.
                         return self.hub.pause(jittered(pause));
                     }
                     self.hub.pause(jittered(pause));
@@ -151,14 +153,14 @@ impl Lane {
     ) -> Result<BatchResponse, TransportError> {
         let waits = batch.iter().filter(|asked| asked.is_impatient()).map(|asked| asked.until);
         let until = waits.min().unwrap_or(Time::NEVER);
-        // After a sleep of the machine, another client may hold our locks: nothing is sent until it
-        // is known whether the session still lives.
+        // After a sleep of the machine, another client may hold the locks of this one: nothing is
+        // sent until it is known whether the session is alive.
         if !self.hub.session_is_clear(until.min(boot_now() + TRY_MAX)) {
             let why = "it is not known yet whether the session still lives";
             return Err(TransportError::Silent(why.to_owned()));
         }
         let asked_at = boot_now();
-        // No try outlasts the session, so that its holders are told at once when it is lost.
+        // No try outlasts the session, so that its holders are notified as soon as it is lost.
         let until = self.hub.session_until().map_or(until, |session| session.min(until));
         let patience = until.since(asked_at).clamp(TRY_MIN, TRY_MAX);
         self.hub.counts.batches.fetch_add(1, Ordering::Relaxed);
@@ -171,14 +173,18 @@ impl Lane {
             decode_told(&told).map_err(|error| TransportError::Foreign(error.to_string()))?;
         let told = self.hub.able(&mut *self.line, told)?;
         if told.replies.len() != batch.len() {
-            return Err(TransportError::Foreign("the server has not answered all".to_owned()));
+            return Err(TransportError::Foreign(
+                "the response does not answer all requests of the \
+                batch"
+                    .to_owned(),
+            ));
         }
         self.hub.hear(asked_at, &told.stamp);
         Ok(told)
     }
 
-    /// Tells those whose time is over. From the first of them on nobody waits for this server
-    /// until it answers again.
+    /// Answers the callers whose deadline has passed that there is no answer. From the first of
+    /// them on, no caller waits for this server until it answers again.
     fn expire(&self, batch: &mut [QueuedRequest]) {
         let (now, lost) = (boot_now(), self.hub.contact() == Contact::Lost);
         let nobody_waits = !batch.iter().any(|asked| asked.then.is_some());
@@ -196,7 +202,7 @@ impl Lane {
         }
     }
 
-    /// Tells all who wait that the server does not let them in.
+    /// Answers all waiting callers that the server denied access.
     fn deny(&self, batch: &mut [QueuedRequest], why: &Arc<str>) {
         let impatient = batch.iter_mut().filter(|asked| asked.is_impatient());
         let mut denied: Vec<_> = impatient.filter_map(|asked| asked.then.take()).collect();
@@ -247,13 +253,13 @@ impl Lane {
     }
 }
 
-/// Whether the server says that this session is over.
+/// Whether the server reports that this session is over.
 pub(super) fn is_over(reply: &ItemReply, session: Option<SessionId>) -> bool {
     let ItemReply::Answered(Err(refusal)) = reply else { return false };
     matches!(*refusal.reason, Reason::NoSession(id) if Some(id) == session)
 }
 
-/// Whether a batch has to be asked again for the sake of this part.
+/// Whether a batch must be repeated because of this part.
 fn is_wanted(asked: &QueuedRequest) -> bool {
     asked.then.is_some() || asked.leaves_traces()
 }

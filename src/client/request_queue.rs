@@ -2,8 +2,8 @@
 //! caller waits.
 //!
 //! Some requests are repeated until the server answers: releases, departures from a queue, and
-//! whatever [`QueuedRequest::insists`]. They are *unconfirmed* from the first reply that is no
-//! answer (no quorum, a full disk, no credentials) until the answer, and go first in each batch.
+//! requests with [`QueuedRequest::insists`]. From the first reply without an outcome (no quorum, a
+//! full disk, no credentials) until the answer they are *unconfirmed*, and go first in each batch.
 
 use crate::engine::{
     LeaseKey, LeaseTerms, Leave, LeaveReason, LockName, Op, Outcome, Ownership, Reason,
@@ -15,85 +15,87 @@ use crate::service::batch_messages::{ASKS_MAX, BatchItem, ItemReply, Stamp};
 use crate::time::{Span, Time, boot_now};
 use std::collections::{BTreeMap, VecDeque};
 
-/// No answer takes longer, or it is none: a person who waits longer thinks that it hangs.
+/// How long a call waits for its answer: after a longer time a user thinks that the program hangs.
 pub const REPLY_DEADLINE: Span = Span::from_secs(2);
 
-/// Bound on the requests that are kept for a server that gives no answer: more open files than a
-/// machine has. Beyond it the oldest is dropped, and left to the comparison after a reconnect.
+/// The maximum number of requests kept for a server that gives no answer: more than the open files
+/// of a machine. Beyond it the oldest is dropped, and left to the comparison after a reconnect.
 const OWED_MAX: usize = 1 << 16;
-/// Unconfirmed requests in one batch. The rest of the batch is for new ones: a server that cannot
-/// write may still be able to show locks.
+/// The maximum number of unconfirmed requests in one batch. The rest of the batch is for new ones:
+/// a server that cannot write may still be able to show locks.
 const REPEATS_MAX: usize = ASKS_MAX / 2;
-/// The first pause before unconfirmed requests are repeated, and the longest: doubled each time.
+/// The first pause before unconfirmed requests are repeated, which doubles up to [`PAUSE_MAX`].
 const PAUSE_MIN: Span = Span::from_millis(20);
-/// See [`PAUSE_MIN`].
+/// The longest pause before unconfirmed requests are repeated.
 const PAUSE_MAX: Span = Span::from_millis(500);
 
-/// A reply, and when it was given.
+/// A reply and its stamp, or the reason why there is none.
 pub(super) type ItemResult = Result<(ItemReply, Stamp), Unavailable>;
 
-/// Where a reply goes.
+/// The callback for a reply.
 pub(super) type Then = Box<dyn FnOnce(ItemResult) + Send>;
 
-/// Something that was asked.
+/// A request in the queue.
 pub(super) struct QueuedRequest {
     pub(super) ask: BatchItem,
-    /// Until when an answer is waited for.
+    /// The deadline until which the caller waits.
     pub(super) until: Time,
-    /// `None`: nobody waits any more, or nobody ever did.
+    /// The callback. `None` if no caller waits, or none waits any more.
     pub(super) then: Option<Then>,
-    /// It is repeated until the server answers, however long that takes, and `then` gets the
-    /// answer.
+    /// Whether the request is repeated until the server answers, however long that takes, and
+    /// `then` gets the answer.
     pub(super) insists: bool,
 }
 
-/// Requests, first asked first.
+/// The queue of requests, oldest first.
 #[derive(Default)]
 pub(super) struct RequestQueue {
     new: VecDeque<QueuedRequest>,
     unconfirmed: VecDeque<QueuedRequest>,
-    /// When the unconfirmed are repeated at the latest.
+    /// The latest time at which unconfirmed requests are repeated.
     due: Time,
     pause: Span,
-    /// The number of the last acquire of each tenure that this mount acquired more than once and
+    /// The number of the last acquire of each tenure that this client acquired more than once and
     /// has not released since: see [`Release::acquisition`].
     acquisitions: BTreeMap<Token, u32>,
 }
 
-/// A lock or a place in its queue that a caller was given, and may use from now on.
+/// A lock or a queue place whose grant a caller has received and may use from now on.
 struct Delivered {
     name: LockName,
     hold: Ownership,
-    /// Its token, and the number of the acquire.
+    /// The token, and the number of the acquire.
     tenure: Option<(Token, u32)>,
     ticket: Option<Ticket>,
 }
 
-/// The work that is left after the replies to a batch.
+/// The work that is left after the replies to a batch were processed.
 #[derive(Default)]
 pub(super) struct BatchRemainder {
     unconfirmed: Vec<QueuedRequest>,
-    /// Takes back what was given to callers that had stopped waiting.
+    /// Operations that release locks and places which were granted after their callers had stopped
+    /// waiting.
     undo: Vec<Op>,
     delivered: Vec<Delivered>,
-    /// The tenures whose release was answered.
+    /// The tokens of releases that were answered.
     released: Vec<Token>,
-    /// Releases that an acquire overtook whose answer nobody waited for: sent again, they name it.
+    /// Releases that came after an acquire whose answer was not delivered: they are sent again, and
+    /// name that acquire.
     overtaken: Vec<QueuedRequest>,
-    /// The session that gave the requests their order.
+    /// The session that numbered the requests of the batch.
     session: Option<SessionId>,
-    /// Requests of which the engine saw a copy too late, or whose order was of no session: they are
-    /// sent under a new number, before all others.
+    /// Requests that the engine refused as late copies, or because the session that numbered them
+    /// is over: they are sent again under a new number, before all others.
     again: Vec<QueuedRequest>,
 }
 
 impl QueuedRequest {
-    /// Whether it is to be done even when nobody waits for the answer any more: what a program
-    /// has given back must not stay held because the network was away just then.
+    /// Whether the request must be carried out even if no caller waits for the answer any more: a
+    /// lock that a program released must not stay held because the network failed at that moment.
     pub(super) fn is_owed(&self) -> bool {
         let is_given_back = match &self.ask {
             BatchItem::Submit(command) => match &command.op {
-                // Without its token it could hit a newer tenure.
+                // A release without a token could end a newer tenure.
                 Op::Release(release) => release.key.token.is_some(),
                 Op::Leave(_) => true,
                 _ => false,
@@ -103,7 +105,8 @@ impl QueuedRequest {
         is_given_back || self.insists
     }
 
-    /// Whether its outcome has to be known: it may have taken something, or must be done.
+    /// Whether the outcome must be known: the request may have acquired a lock, or must be carried
+    /// out.
     pub(super) fn leaves_traces(&self) -> bool {
         let takes = match &self.ask {
             BatchItem::Submit(command) => matches!(command.op, Op::Acquire(_) | Op::Steal(_)),
@@ -112,7 +115,7 @@ impl QueuedRequest {
         takes || self.is_owed()
     }
 
-    /// The release that it is, of a certain tenure.
+    /// Returns the release in this request and its token, if it is one and names a token.
     fn release(&mut self) -> Option<(&mut Release, Token)> {
         let BatchItem::Submit(command) = &mut self.ask else { return None };
         let Op::Release(release) = &mut command.op else { return None };
@@ -120,7 +123,7 @@ impl QueuedRequest {
         Some((release, token))
     }
 
-    /// Whether what it asks for hangs on this session, so that it is refused without it.
+    /// Whether the request depends on this session, so that it is refused without it.
     fn leans_on(&self, id: SessionId) -> bool {
         let BatchItem::Submit(command) = &self.ask else { return false };
         let of_term = |term: LeaseTerms| matches!(term, LeaseTerms::Session(of) if of == id);
@@ -136,15 +139,15 @@ impl QueuedRequest {
         }
     }
 
-    /// Whether a caller waits who is told when the deadline has passed.
+    /// Whether a caller waits that gets a failure when the deadline passes.
     pub(super) fn is_impatient(&self) -> bool {
         self.then.is_some() && !self.insists
     }
 
-    /// Whether it has to be repeated after this reply.
+    /// Whether the request must be repeated after this reply.
     fn is_unconfirmed_by(&self, reply: &ItemReply) -> bool {
         let ItemReply::Unavailable(why) = reply else { return false };
-        // A caller that hears a plain no decides for itself what comes next.
+        // A waiting caller that receives a definite failure decides itself how to continue.
         let is_unknown = why.kind() == RefusalKind::ConsistencyUnavailable || self.then.is_none();
         self.insists || is_unknown && self.leaves_traces()
     }
@@ -190,15 +193,15 @@ impl Delivered {
         Some(Self { name: ask.name.clone(), hold: ask.hold, tenure, ticket })
     }
 
-    /// Whether `op` would take away what was delivered: it was meant for an earlier use of the
-    /// same open file.
+    /// Whether `op` would take away the lock or place that was delivered: it was meant for an
+    /// earlier use of the same open file.
     fn supersedes(&self, op: &Op) -> bool {
         match op {
             Op::Release(release) => {
                 self.tenure.is_some_and(|(token, _)| release.key.token == Some(token))
             }
             Op::Leave(leave) => Some(leave.ticket) == self.ticket,
-            // An acquire for the same open file got the lock or place that was delivered.
+            // The acquire of the same open file got the lock or place that was delivered.
             Op::Acquire(ask) => {
                 ask.hold.open().is_some() && ask.hold == self.hold && ask.name == self.name
             }
@@ -214,13 +217,14 @@ impl FromIterator<QueuedRequest> for BatchRemainder {
 }
 
 impl BatchRemainder {
-    /// An empty remainder of a batch whose requests were ordered by `session`.
+    /// Returns an empty remainder of a batch whose requests were numbered by `session`.
     pub(super) fn of_session(session: Option<SessionId>) -> Self {
         Self { session, ..Self::default() }
     }
 
-    /// Whether a reply only says that the request came too late to be carried out. An earlier try
-    /// may have been: under its key, or asked anew, the request gets its real answer.
+    /// Whether a reply only says that the request arrived too late to be carried out. An earlier
+    /// copy may have been: sent again, under its key if it has one, the request gets its real
+    /// answer.
     fn is_late_copy(&self, asked: &QueuedRequest, reply: &ItemReply) -> bool {
         let ItemReply::Answered(Err(refusal)) = reply else { return false };
         match *refusal.reason {
@@ -230,7 +234,7 @@ impl BatchRemainder {
         }
     }
 
-    /// Hands a reply to its caller, or keeps the request to be repeated.
+    /// Delivers a reply to its caller, or keeps the request for a repetition.
     pub(super) fn sort(&mut self, mut asked: QueuedRequest, reply: ItemReply, stamp: Stamp) {
         if self.is_late_copy(&asked, &reply) {
             if asked.then.is_some() || asked.leaves_traces() {
@@ -266,8 +270,8 @@ impl BatchRemainder {
 }
 
 impl RequestQueue {
-    /// A release names the last acquire that this mount knows of: a copy of it that arrives late
-    /// ends nothing that was acquired since.
+    /// Adds a request. A release names the last acquire that this client knows of: a copy of it
+    /// that arrives late ends no later acquire.
     pub(super) fn push(&mut self, mut asked: QueuedRequest) {
         if let Some((release, token)) = asked.release() {
             let known = self.acquisitions.get(&token).copied().unwrap_or(0);
@@ -276,18 +280,18 @@ impl RequestQueue {
         self.new.push_back(asked);
     }
 
-    /// Whether there is nothing new.
+    /// Whether there are no new requests.
     pub(super) fn is_empty(&self) -> bool {
         self.new.is_empty()
     }
 
-    /// When unconfirmed requests are to be repeated, if there are any.
+    /// Returns when unconfirmed requests are to be repeated, if there are any.
     pub(super) fn due(&self) -> Option<Time> {
         (!self.unconfirmed.is_empty()).then_some(self.due)
     }
 
-    /// As much as goes in one batch, the unconfirmed first: a release must not be overtaken by
-    /// the next acquire.
+    /// Takes the requests of one batch, the unconfirmed ones first: the next acquire must not
+    /// overtake a release.
     pub(super) fn take(&mut self) -> Vec<QueuedRequest> {
         let repeats = self.unconfirmed.len().min(REPEATS_MAX);
         let until = boot_now() + REPLY_DEADLINE;
@@ -299,7 +303,7 @@ impl RequestQueue {
         batch
     }
 
-    /// Keeps what the replies to a batch have left to do.
+    /// Queues the work that is left after the replies to a batch.
     pub(super) fn keep(&mut self, left: BatchRemainder) {
         let BatchRemainder { mut unconfirmed, undo, delivered, released, overtaken, .. } = left;
         for asked in left.again.into_iter().rev() {
@@ -326,7 +330,7 @@ impl RequestQueue {
         }
         self.unconfirmed.extend(unconfirmed.into_iter().filter(is_meant));
         for op in undo.into_iter().filter(|op| !is_superseded(op)) {
-            log::info!("an answer came too late, and what it gave is given back: {op:?}");
+            log::info!("a grant arrived after the caller's deadline and is released: {op:?}");
             let ask = BatchItem::Submit(op.into());
             let asked = QueuedRequest { ask, until: Time::ZERO, then: None, insists: true };
             self.unconfirmed.push_front(asked);
@@ -335,21 +339,22 @@ impl RequestQueue {
         self.bound();
     }
 
-    /// The next repetition is later after each one in vain.
+    /// Schedules the next repetition, with a pause that doubles after each one in vain.
     fn put_off(&mut self, in_vain: bool) {
         let longer = (self.pause + self.pause).clamp(PAUSE_MIN, PAUSE_MAX);
         self.pause = if in_vain { longer } else { Span::ZERO };
         self.due = boot_now() + jittered(self.pause);
     }
 
-    /// Takes out everything; gives who waits, to be told that there is no answer.
+    /// Removes all requests and returns the callbacks of waiting callers, which must be told that
+    /// there is no answer.
     pub(super) fn clear(&mut self) -> Vec<Then> {
         let all = self.unconfirmed.drain(..).chain(self.new.drain(..));
         all.filter_map(|asked| asked.then).collect()
     }
 
-    /// Takes out all who wait and do not insist, to be told that there is no answer; what is owed
-    /// stays.
+    /// Removes the requests that need not be carried out, and returns the callbacks of callers that
+    /// do not insist, which must be told that there is no answer.
     pub(super) fn give_up(&mut self) -> Vec<Then> {
         let mut told = Vec::new();
         self.new.retain_mut(|asked| {
@@ -367,7 +372,7 @@ impl RequestQueue {
         self.new.drain(..excess);
         let excess = self.unconfirmed.len().saturating_sub(OWED_MAX);
         self.unconfirmed.drain(..excess);
-        // Tenures that were lost and never released stay until then.
+        // Tenures that were lost and never released stay in the map until it exceeds the bound.
         while self.acquisitions.len() > OWED_MAX {
             self.acquisitions.pop_first();
         }
@@ -398,7 +403,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_given_back_is_owed_until_the_server_knows() {
+    fn releases_are_repeated_until_the_server_confirms_them() {
         let mut queue = RequestQueue::default();
         for ask in [BatchItem::Now, release(Some(7)), release(None), BatchItem::About] {
             queue.push(asked(ask));
@@ -439,9 +444,9 @@ mod tests {
         queue.keep(left);
     }
 
-    /// The program has unlocked its file and locked it again before the server could do either.
+    /// The program has unlocked its file and locked it again before the server carried out either.
     #[test]
-    fn a_late_release_does_not_end_what_the_same_open_file_holds_again() {
+    fn a_late_release_does_not_end_a_later_acquire_of_the_same_open_file() {
         let full = || Unavailable::State { full: true, why: "no room".into() };
         let mut queue = RequestQueue::default();
         queue.push(QueuedRequest { insists: true, ..asked(release(Some(7))) });
@@ -468,7 +473,7 @@ mod tests {
         queue.push(acquire());
         answer_all(&mut queue, acquired(&Tenure { acquisition: 3, ..tenure(7) }));
         queue.push(QueuedRequest { insists: true, ..asked(release(Some(7))) });
-        // The server has granted an acquire of which this release knows nothing.
+        // The server has granted an acquire that this release does not know of.
         let current = 4;
         let name = LockName::parse("build").expect("valid");
         let reason = Reason::AcquiredAgain { name, token: Token::named(7), current };
@@ -489,7 +494,7 @@ mod tests {
 
     /// Two threads of a program: one unlocks the open file while the other locks it.
     #[test]
-    fn a_release_that_was_overtaken_does_not_end_what_was_delivered_since() {
+    fn an_overtaken_release_does_not_end_a_lock_that_was_delivered_since() {
         let mut queue = RequestQueue::default();
         queue.push(QueuedRequest { insists: true, ..asked(release(Some(7))) });
         queue.push(acquire());
@@ -506,12 +511,13 @@ mod tests {
         assert_eq!(queue.take().len(), 0, "the tenure goes on");
     }
 
-    /// The server has refused a request for its number: an earlier try may have had an effect.
+    /// The server has refused a request because of its number: an earlier copy may have had an
+    /// effect.
     #[test]
-    fn a_request_that_came_too_late_is_sent_again_before_all_others() {
+    fn a_late_copy_is_sent_again_before_all_other_requests() {
         let late = [
             Reason::LateCopy(SessionId::named(9)),
-            // The session that numbered the request; it is not that of the open file.
+            // The session that numbered the request, which is not that of the open file.
             Reason::NoSession(SessionId::named(9)),
         ];
         for reason in late {
@@ -525,7 +531,7 @@ mod tests {
             assert_eq!(batch[0].ask, acquire().ask, "{refusal}");
             assert!(batch[0].then.is_some(), "its caller still waits: {refusal}");
         }
-        // The lock hangs on this session: the caller has to know that it is over.
+        // The lock depends on this session: the caller must learn that it is over.
         let mut queue = RequestQueue::default();
         queue.push(acquire());
         let reason = Box::new(Reason::NoSession(SessionId::named(1)));

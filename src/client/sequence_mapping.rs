@@ -1,36 +1,38 @@
-//! Maps the event numbers of the server to local ones: the server's numbers begin anew when it
-//! restarts, and those of the local event log must not.
+//! Maps the event numbers of the server to local ones: the server's numbers restart with it, and
+//! those of the local event log must not.
 
 use std::collections::VecDeque;
 
-/// Runs of events that are remembered: a view that is older than the last thousand is not kept.
+/// The maximum number of runs of events that are remembered. A view that is older than the last
+/// thousand is not cached.
 const RUNS_MAX: usize = 1_024;
 
-/// The events that have come from the server, and their local numbers.
+/// The events received from the server, by their numbers there and here.
 #[derive(Debug, Default)]
 pub(super) struct SequenceMapping {
-    /// The start of the server that numbered them; 0 while the stream is interrupted.
+    /// The id of the server's start that numbered them; 0 while the stream is interrupted.
     start: u64,
-    /// The first number of each run there, and here.
+    /// The first number of each run, at the server and here.
     runs: VecDeque<(u64, u64)>,
-    /// The server's number of the event that is to come next.
+    /// The server's number of the next event.
     next: u64,
-    /// That event's number here.
+    /// The local number of the next event.
     next_here: u64,
 }
 
 impl SequenceMapping {
-    /// The stream goes on, or begins, at the event `next` of this start of the server.
+    /// Records that the stream begins or continues at event `next` of this start of the server.
     pub(super) fn begin(&mut self, start: u64, next: u64, next_here: u64) {
         *self = Self { start, runs: VecDeque::new(), next, next_here };
     }
 
-    /// The stream is interrupted: no events come.
+    /// Records that the stream is interrupted.
     pub(super) fn cut(&mut self) {
         self.start = 0;
     }
 
-    /// Events up to `next` have come, as those from `first_here` to `next_here`.
+    /// Records that the events up to the server's number `next` were published as those from
+    /// `first_here` to `next_here`.
     pub(super) fn came(&mut self, next: u64, first_here: u64, next_here: u64) {
         self.runs.push_back((self.next, first_here));
         if self.runs.len() > RUNS_MAX {
@@ -39,7 +41,7 @@ impl SequenceMapping {
         (self.next, self.next_here) = (next, next_here);
     }
 
-    /// A number here such that all events before the server's `number` have smaller ones.
+    /// Returns a local number such that all events before it are before the server's `number`, too.
     pub(super) fn here(&self, start: u64, number: u64) -> Option<u64> {
         if start != self.start || self.start == 0 {
             return None;
@@ -47,7 +49,7 @@ impl SequenceMapping {
         if number >= self.next {
             return Some(self.next_here);
         }
-        // Within a run the first is as good as any: what is older than that is not kept.
+        // The first number of the run is safe: at worst the view counts as too old to be cached.
         let after = self.runs.partition_point(|(first, _)| *first <= number);
         after.checked_sub(1).map(|run| self.runs[run].1)
     }
@@ -58,7 +60,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_number_there_has_one_here() {
+    fn server_numbers_map_to_local_ones() {
         let mut numbers = SequenceMapping::default();
         assert_eq!(numbers.here(0, 0), None, "nothing is followed yet");
         numbers.begin(5, 100, 7);

@@ -1,25 +1,25 @@
-//! Estimates the server's time from here: never earlier than it really is there, so that a lease
-//! always seems to end here before it does there.
+//! Estimates the server's time. The estimate is never behind the server's clock, so that a lease
+//! expires here before it does there.
 
 use crate::service::batch_messages::Stamp;
 use crate::time::{Span, Time, Wall, boot_now};
 
-/// By so much of a time two clocks may drift apart: 0.1 %, ten times what crystals do.
+/// How far two clocks may drift apart: 0.1 %, ten times the drift of quartz crystals.
 const DRIFT_PER_MILLE: u64 = 1;
-/// A wall clock that has moved by more was set, and is followed.
+/// The change of the wall clock's offset above which the clock counts as set, and is followed.
 const WALL_STEP_NANOS: i128 = 1_000_000_000;
 
-/// The server's clock.
+/// The estimate of the server's clock.
 #[derive(Debug, Default)]
 pub(super) struct ServerClock {
     start: u64,
-    /// The latest time that it has told.
+    /// The latest engine time that the server reported.
     latest: Time,
     bound: Option<ClockBound>,
     wall: Option<(Time, Wall)>,
 }
 
-/// At `boot` here it was `server` there, at the latest.
+/// At the local time `boot`, the server's time was at most `server`.
 #[derive(Debug, Clone, Copy)]
 struct ClockBound {
     boot: Time,
@@ -34,8 +34,8 @@ impl ClockBound {
 }
 
 impl ServerClock {
-    /// The server has said `stamp` to something that was asked at `asked_at` or later. Says
-    /// whether it has forgotten all: its time goes on where it was, as long as it has its state.
+    /// Records the stamp of an answer to a request that was sent at `asked_at` or later. Returns
+    /// whether the server has lost its state: a server that keeps its state continues its time.
     pub(super) fn hear(&mut self, asked_at: Time, stamp: &Stamp) -> bool {
         let anew = stamp.start != self.start;
         let forgot = anew && stamp.now < self.latest;
@@ -47,7 +47,8 @@ impl ServerClock {
         if self.bound.is_none_or(|bound| heard.server < bound.at(asked_at)) {
             self.bound = Some(heard);
         }
-        // Kept until the clock is set: a file's times must not tremble.
+        // The offset stays the same until the clock is set, since varying times of a file would
+        // look like changes.
         let moved = self.wall.map(|(at, wall)| {
             (nanos(stamp.wall) - nanos(wall))
                 - (i128::from(stamp.now.as_nanos()) - i128::from(at.as_nanos()))
@@ -58,7 +59,7 @@ impl ServerClock {
         forgot
     }
 
-    /// The server's time now, or later.
+    /// Returns the server's time, or a later one.
     pub(super) fn now(&self) -> Time {
         self.bound.map_or(Time::ZERO, |bound| bound.at(boot_now()))
     }
@@ -91,32 +92,33 @@ mod tests {
     }
 
     #[test]
-    fn the_server_is_never_taken_to_be_earlier_than_it_is() {
+    fn the_estimate_is_never_behind_the_server() {
         let mut clock = ServerClock::default();
-        // Asked at 10, answered (later) at what is 105 there: 95 ahead at most.
+        // Sent at 10, answered later with the server's time 105: the server is at most 95 ahead.
         clock.hear(Time::from_secs(10), &stamp(1, 105));
         assert_eq!(at(&clock, 10), Time::from_secs(105));
-        // Asked at 20, and the answer says 114: 94 ahead at most, which is known better.
+        // Sent at 20 and answered with 114: at most 94 ahead, which is a tighter bound.
         clock.hear(Time::from_secs(20), &stamp(1, 114));
         assert_eq!(at(&clock, 20), Time::from_secs(114));
-        // A slow answer says less.
+        // A slow answer yields a looser bound.
         clock.hear(Time::from_secs(30), &stamp(1, 129));
         assert!(at(&clock, 30) < Time::from_secs(125));
     }
 
     #[test]
-    fn what_was_known_long_ago_is_known_less_well() {
+    fn an_old_bound_is_replaced_by_a_looser_new_one() {
         let mut clock = ServerClock::default();
         clock.hear(Time::ZERO, &stamp(1, 0));
         assert_eq!(at(&clock, 1_000), Time::from_secs(1_001));
-        // So an answer that took half a second is news after a quarter of an hour.
+        // By then the drift has loosened the old bound, so an answer that took half a second is an
+        // improvement after a quarter of an hour.
         let late = Stamp { now: Time::from_secs(1_000) + Span::from_millis(500), ..stamp(1, 0) };
         clock.hear(Time::from_secs(1_000), &late);
         assert_eq!(at(&clock, 1_000), late.now);
     }
 
     #[test]
-    fn another_start_of_the_server_has_another_clock() {
+    fn a_restarted_server_has_a_new_clock() {
         let mut clock = ServerClock::default();
         clock.hear(Time::from_secs(10), &stamp(1, 10));
         assert!(!clock.hear(Time::from_secs(11), &stamp(2, 500)), "it goes on");
@@ -126,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn wall_times_do_not_tremble() {
+    fn wall_times_are_stable() {
         let mut clock = ServerClock::default();
         clock.hear(Time::ZERO, &stamp(1, 10));
         let before = clock.wall(Time::from_secs(3));

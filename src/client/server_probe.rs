@@ -1,4 +1,4 @@
-//! One look at a server, as `doctor` takes it: how far one gets, and what it says of the time.
+//! Probes a server, for `doctor`: how far a connection gets, and the time that the server reports.
 
 use super::http_transport::{Connection, Http, HttpTarget, runtime};
 use super::transport::{ServerConnection, TransportError};
@@ -10,28 +10,28 @@ use std::sync::Arc;
 use tokio::runtime::Runtime;
 use tokio::time::timeout;
 
-/// How long each step may take: a person who waits longer thinks that it hangs.
+/// How long each step may take: after a longer time a user thinks that the program hangs.
 const PATIENCE: Span = Span::from_secs(2);
 
-/// Requests, of which the fastest counts: the first ones warm the connection.
+/// The number of requests, of which the fastest counts. The first ones warm the connection.
 const LOOKS: usize = 5;
 
-/// How far one got, and why not further.
+/// The step at which a probe failed, and the reason.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Stuck {
-    /// There is no connection.
+    /// The TCP connection fails.
     Unreachable(String),
     /// The TLS handshake failed: one side does not trust the other's certificate.
     Untrusted(String),
-    /// It does not let us in.
+    /// The server refuses the credentials.
     Denied(String),
-    /// It is no server of this version.
+    /// The peer is not a latchfs server of this version.
     Foreign(String),
-    /// It takes connections, and gives no answer.
+    /// The server accepts connections, and does not answer.
     Silent(String),
 }
 
-/// Looks at a server; asks it for nothing but the time.
+/// Probes a server with requests for its time only.
 pub fn probe(server: &Http) -> Result<RttSample, Stuck> {
     let runtime = runtime().map_err(|trouble| Stuck::Unreachable(trouble.to_string()))?;
     let mut connection = connect(runtime, &server.0)?;
@@ -48,7 +48,7 @@ pub fn probe(server: &Http) -> Result<RttSample, Stuck> {
         let told = connection.ask(&ask, PATIENCE).map_err(|trouble| match trouble {
             TransportError::Denied(why) => Stuck::Denied(why),
             TransportError::Foreign(why) | TransportError::Elsewhere(why) => Stuck::Foreign(why),
-            // That is how TLS tells a client that its certificate is missing or unknown.
+            // A TLS alert tells a client that its certificate is missing or unknown.
             TransportError::Silent(why) if why.contains("alert") => Stuck::Denied(why),
             TransportError::Silent(_) | TransportError::Late => Stuck::Silent(trouble.to_string()),
         })?;

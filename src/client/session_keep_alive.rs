@@ -1,5 +1,5 @@
-//! The session of a remote client, and its keep-alive thread: with a connection of its own,
-//! so that nothing else can hold it up, and on the boot clock, so that sleep counts.
+//! The keep-alive thread of a client's session. It has its own connection, so that no other request
+//! can delay it, and runs on the boot clock, so that sleep counts.
 
 use super::session_state::{KeepAliveStep, SessionKeepAlive, Terms};
 use super::shared_state::ClientState;
@@ -15,11 +15,11 @@ use crate::time::{Span, Time, boot_now};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// How soon a sign of life is tried again that was not answered.
+/// The pause before a keep-alive without an answer is retried.
 const RETRY: Span = Span::from_millis(100);
-/// How long one try may take: a try that hangs is worth less than a new one.
+/// The timeout of one try: a new try is worth more than one that hangs.
 const PATIENCE_MAX: Span = Span::from_secs(1);
-/// Nice value of the thread: scheduled before ordinary programs, and after the kernel's threads.
+/// The nice value of the thread: before ordinary programs, and after the kernel's threads.
 const PRIORITY: libc::c_int = -10;
 
 impl SessionKeepAlive {
@@ -27,7 +27,7 @@ impl SessionKeepAlive {
         hub: &Arc<ClientState>,
     ) -> std::io::Result<(Arc<Self>, std::thread::JoinHandle<()>)> {
         let keeper = Arc::new(Self { alarm: Alarm::new()?, stopped: AtomicBool::new(false) });
-        // A door has one keeper.
+        // A client has one keep-alive thread, so the value is set once.
         let _ = hub.keeper.set(Arc::clone(&keeper));
         let (hub, keeping) = (Arc::clone(hub), Arc::clone(&keeper));
         let thread = std::thread::Builder::new().name("keeper".to_owned());
@@ -61,7 +61,8 @@ impl SessionKeepAlive {
                     Ok(()) => continue,
                     Err(trouble) => {
                         hub.troubled("the session", &trouble);
-                        // Not a moment later: what hangs on it may be another's then.
+                        // Wakes no later than the end of the session, since another client may
+                        // acquire its locks then.
                         (boot_now() + jittered(RETRY)).min(until)
                     }
                 },
@@ -75,8 +76,8 @@ impl SessionKeepAlive {
     }
 }
 
-/// Asks on the keeper's own connection. It may be carried out again: keeping alive twice does no
-/// harm, and a session that was opened twice runs out.
+/// Sends a batch without a number on the thread's own connection. It may be carried out twice: a
+/// second keep-alive does no harm, and a second session expires.
 fn ask(
     hub: &ClientState,
     line: &mut dyn ServerConnection,
@@ -169,7 +170,7 @@ fn sign_of_life(
                 Some(ItemReply::Answered(Err(refusal))) => {
                     Err(TransportError::Denied(refusal.to_string()))
                 }
-                // The state can't be written: the session may still live on.
+                // The server cannot write its state: the session may still be alive.
                 _ => {
                     let why = "the server did not keep the session";
                     late(hub, until, TransportError::Silent(why.to_owned()))
@@ -187,7 +188,7 @@ fn sign_of_life(
     }
 }
 
-/// There was no answer: `Err` when by now it is too late for one.
+/// Records that a keep-alive had no answer. Returns `Err` if the session has ended by now.
 fn late(
     hub: &ClientState,
     until: Time,
@@ -197,21 +198,21 @@ fn late(
     if boot_now() >= until { Err(trouble) } else { Ok(trouble) }
 }
 
-/// The last thing: all that hangs on the session is free at once.
+/// Ends the session when the client closes, which releases its leases at once.
 fn end(hub: &ClientState, line: &mut dyn ServerConnection) {
     let Some(id) = hub.with_session(|session| session.id.take()) else { return };
     let asks = vec![BatchItem::Submit(end_of(id).into())];
     if let Err(trouble) = ask(hub, line, asks, PATIENCE_MAX) {
-        log::warn!("session {id} could not be ended, and runs out by itself: {trouble}");
+        log::warn!("session {id} could not be ended; it will expire: {trouble}");
     }
 }
 
-/// Before ordinary programs, where that is allowed: a machine under load must not lose its locks.
+/// Raises the priority of the thread, if permitted: a machine under load must not lose its locks.
 #[allow(unsafe_code)]
 fn be_first() {
     // SAFETY: takes no pointers; 0 is the calling thread.
     let done = unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, PRIORITY) };
     if done != 0 {
-        log::debug!("the keeper of the session has no higher priority than others");
+        log::debug!("the priority of the keep-alive thread could not be raised");
     }
 }

@@ -1,4 +1,4 @@
-//! The state of a session with a server, and when it is due to be kept alive.
+//! The client's view of its session with a server, and the schedule of keep-alives.
 
 use crate::engine::{ClientId, Grace, SessionId, Ttl};
 use crate::service::Contact;
@@ -6,21 +6,21 @@ use crate::service::timer::Alarm;
 use crate::time::{Span, Time};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// A session is kept alive so many times in each ttl.
+/// The number of keep-alives in each ttl.
 const KEEPS_PER_TTL: u64 = 3;
-/// By so much of a ttl the clocks of two machines may drift apart meanwhile.
+/// How far the clocks of two machines may drift apart during a ttl.
 const DRIFT_PER_MILLE: u64 = 1;
-/// Between the end of a lease here and at the server: time to tell those who hold it.
+/// How much earlier a lease ends here than at the server: time to notify its holders.
 const MARGIN: Span = Span::from_millis(50);
 
-/// How a session is opened.
+/// The parameters with which a session is opened.
 #[derive(Debug, Clone)]
 pub struct Terms {
-    /// In whose name.
+    /// The client that owns the session.
     pub client: ClientId,
-    /// How long it lasts unrenewed.
+    /// How long the session lasts without a keep-alive.
     pub ttl: Ttl,
-    /// How long what hung on it is in grace then.
+    /// The grace of the leases that are bound to the session, from its expiry on.
     pub grace: Grace,
 }
 
@@ -28,13 +28,13 @@ pub struct Terms {
 pub(super) struct SessionState {
     terms: Option<Terms>,
     pub(super) id: Option<SessionId>,
-    /// Until when it surely lives.
+    /// The time until which the session is certainly alive.
     until: Time,
-    /// When the last sign of life that was answered was sent.
+    /// When the last keep-alive that was answered was sent.
     kept_at: Time,
-    /// The last sign of life has not been answered (yet).
+    /// Whether the last keep-alive has no answer, or none yet.
     pub(super) unanswered: bool,
-    /// Sessions that were given up here, and may live on at the server.
+    /// Sessions that were given up here, and may still be alive at the server.
     given_up: Vec<SessionId>,
 }
 
@@ -46,7 +46,7 @@ pub(super) enum KeepAliveStep {
     Sleep(Time),
 }
 
-/// Until when something surely lasts that was renewed by a request sent at `asked_at`.
+/// Returns until when a lease or session certainly lasts that a request sent at `asked_at` renewed.
 pub(super) fn surely_until(asked_at: Time, ttl: Ttl) -> Time {
     let ttl = ttl.span().as_nanos();
     asked_at + Span::from_nanos(ttl - ttl / 1_000 * DRIFT_PER_MILLE) - MARGIN
@@ -67,27 +67,28 @@ impl SessionState {
         }
     }
 
-    /// The session, while it surely lives.
+    /// Returns the session while it is certainly alive.
     pub(super) fn bond(&self, now: Time) -> Option<SessionId> {
         self.id.filter(|_| now < self.until)
     }
 
-    /// Until when it surely lives, while it does.
+    /// Returns until when the session is certainly alive, while it is.
     pub(super) fn until(&self, now: Time) -> Option<Time> {
         self.bond(now).map(|_| self.until)
     }
 
-    /// Its time is over here, and nobody has decided yet what that means: we slept.
+    /// Whether the session has ended by the local clock, and it is not decided yet whether it is
+    /// lost: the machine slept.
     pub(super) fn is_unclear(&self, now: Time) -> bool {
         self.id.is_some() && now >= self.until
     }
 
-    /// Whether this session was lost. After a sleep, when that is not known yet, it was not.
+    /// Whether this session was lost. False while that is undecided after a sleep of the machine.
     pub(super) fn is_over(&self, session: SessionId) -> bool {
         self.id != Some(session)
     }
 
-    /// It is over; gives whose it was, if it was this one.
+    /// Gives up the session `lost`, if it is the current one, and returns its client.
     pub(super) fn lose(&mut self, lost: SessionId) -> Option<ClientId> {
         if self.id != Some(lost) {
             return None;
@@ -98,7 +99,8 @@ impl SessionState {
         self.terms.as_ref().map(|terms| terms.client.clone())
     }
 
-    /// The server has forgotten all: what it may give this number to is another's.
+    /// Forgets given-up sessions, because the server has lost its state: it may reuse their numbers
+    /// for sessions of other clients.
     pub(super) fn forget(&mut self) {
         self.given_up.clear();
     }
@@ -140,7 +142,7 @@ pub(super) struct SessionKeepAlive {
 }
 
 impl SessionKeepAlive {
-    /// There may be something to do now.
+    /// Wakes the thread, which may have something to do.
     pub(super) fn call(&self) {
         self.alarm.set(Time::ZERO);
     }
@@ -162,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn it_lasts_from_before_the_request_was_sent() {
+    fn a_session_is_counted_from_before_its_request_was_sent() {
         let mut session = session();
         let at = Time::from_secs;
         assert_eq!((session.contact(at(0)), session.bond(at(0))), (Contact::Lost, None));
@@ -178,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_kept_alive_three_times_in_a_ttl_and_at_once_after_a_failure() {
+    fn keep_alives_are_sent_three_times_in_a_ttl_and_at_once_after_a_failure() {
         let mut session = session();
         assert!(matches!(session.next(Time::ZERO), KeepAliveStep::Open(..)));
         session.opened(SessionId::named(4), Time::from_secs(100));
@@ -193,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_lost_once() {
+    fn a_session_is_lost_once() {
         let mut session = session();
         session.opened(SessionId::named(4), Time::from_secs(100));
         assert_eq!(session.lose(SessionId::named(3)), None);

@@ -1,4 +1,4 @@
-//! The state that the threads of a client share: data about the server, and the state of the
+//! The state that the threads of a client share: the data about the server, and the state of the
 //! connection to it. No mutex is held while a reply is delivered or a waiter is woken.
 
 use super::request_queue::{ItemResult, QueuedRequest, RequestQueue, Then};
@@ -21,10 +21,10 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
-/// Tenures whose end is kept in mind: what is beyond is only known by asking.
+/// The maximum number of tenures whose end is remembered. The server must be asked about others.
 const TENURES_MAX: usize = 1 << 16;
 
-/// Shared by the threads of one remote door.
+/// The state that the threads of one client share.
 pub(super) struct ClientState {
     pub(super) server: Arc<dyn Transport>,
     pub(super) name: Arc<str>,
@@ -32,10 +32,10 @@ pub(super) struct ClientState {
     pub(super) numbers: Mutex<SequenceMapping>,
     pub(super) clock: Mutex<ServerClock>,
     pub(super) queue: Mutex<RequestQueue>,
-    /// There is something in the queue, or the end has come.
+    /// Signals that the queue has a request, or that the client stops.
     pub(super) asked: Condvar,
     state: Mutex<ConnectionState>,
-    /// The state has changed.
+    /// Signals that `state` has changed.
     changed: Condvar,
     tenures: Mutex<HashMap<Token, KnownTenure>>,
     about: Mutex<About>,
@@ -45,11 +45,11 @@ pub(super) struct ClientState {
     /// The most recent error.
     trouble: Mutex<Option<TransportError>>,
     pub(super) counts: Counts,
-    /// The name of the engine that is asked; 0: it has none, or is not known yet.
+    /// The id of the engine in use; 0 if it has none, or is not known yet.
     engine: AtomicU64,
-    /// Whether one of several servers has said which engine it is.
+    /// Whether the engine's id is known: with several servers, from the first one that answered.
     met: Mutex<bool>,
-    /// The thread that keeps the session alive.
+    /// The handle on the keep-alive thread.
     pub(super) keeper: OnceLock<Arc<SessionKeepAlive>>,
 }
 
@@ -65,19 +65,19 @@ pub(super) struct Counts {
 }
 
 struct ConnectionState {
-    /// Requests are answered.
+    /// Whether requests are answered.
     asks_work: bool,
-    /// Events arrive.
+    /// Whether events arrive.
     events_work: bool,
     session: SessionState,
     stopped: bool,
 }
 
-/// A tenure of this door's clients, as far as it is known here.
+/// A tenure of this client, as far as it is known here.
 struct KnownTenure {
     name: LockName,
     life: Lifetime,
-    /// Until when it surely lasts, by the boot clock.
+    /// Until when the tenure certainly lasts, by the boot clock.
     until: Time,
 }
 
@@ -116,13 +116,13 @@ impl ClientState {
         }
     }
 
-    /// For which engine requests are.
+    /// Returns the id of the engine that requests are for.
     pub(super) fn engine(&self) -> u64 {
         self.engine.load(Ordering::Acquire)
     }
 
-    /// Of several servers the first that answers says which engine it is, before anything is
-    /// asked that would change another.
+    /// Returns the id of the engine. With several servers, first asks one of them for it, before a
+    /// request could change the state of another engine.
     pub(super) fn introduce(
         &self,
         line: &mut dyn ServerConnection,
@@ -131,7 +131,7 @@ impl ClientState {
         if !self.server.is_several() {
             return Ok(self.engine());
         }
-        // One thread at a time, or two could meet two.
+        // One thread at a time, or two threads could settle on two engines.
         let mut met = self.met.lock();
         if *met {
             return Ok(self.engine());
@@ -148,7 +148,11 @@ impl ClientState {
             decode_told(&told).map_err(|error| TransportError::Foreign(error.to_string()))?;
         self.engine.store(told.stamp.engine, Ordering::Release);
         if told.stamp.engine == 0 {
-            log::warn!("{}: one has no name for its engine, and is the only one asked", self.name);
+            log::warn!(
+                "{}: a server's engine has no id; only that server is used, without \
+                failover",
+                self.name
+            );
             line.stay();
         }
         *met = true;
@@ -182,7 +186,8 @@ impl ClientState {
     /// engine are refused, because they are not meant for the new one.
     pub(super) fn engine_gone(&self, before: u64) {
         {
-            // In one step: nobody may take the new engine for the one before, or for none.
+            // In one step: no thread may take the new engine for the old one, or for one without an
+            // id.
             let mut met = self.met.lock();
             if before == 0 || self.engine() != before {
                 return;
@@ -190,7 +195,7 @@ impl ClientState {
             self.engine.store(0, Ordering::Release);
             *met = false;
         }
-        log::warn!("{} is of another engine than before: all that was held is lost", self.name);
+        log::warn!("{} has another engine than before; all locks are lost", self.name);
         *self.clock.lock() = ServerClock::default();
         self.forgotten();
         let given_up = self.queue.lock().clear();
@@ -199,29 +204,29 @@ impl ClientState {
         }
     }
 
-    /// Session numbers begin anew: what is called by the old one may be another's.
+    /// Gives up the session, because a server that lost its state may reuse its number.
     fn forgotten(&self) {
         if let Some(session) = self.bond() {
             self.lose_session(session);
             self.with_session(SessionState::forget);
         }
-        // It opens a new one.
+        // The thread opens a new session.
         if let Some(keeper) = self.keeper.get() {
             keeper.call();
         }
     }
 
-    /// The answer of a server that gives none.
+    /// Returns the failure of a server that does not answer.
     pub(super) fn no_answer(&self) -> Unavailable {
         Unavailable::NoAnswer { server: Arc::clone(&self.name) }
     }
 
-    /// Whether it makes sense to ask: no call waits for a server that is known to be away.
+    /// Whether requests are answered: no call waits for a server that is known to be unreachable.
     pub(super) fn is_reached(&self) -> bool {
         self.state.lock().asks_work
     }
 
-    /// Requests are answered, or not any more.
+    /// Records whether requests are answered.
     pub(super) fn asks_work(&self, work: bool) {
         self.change(|state| {
             let before = std::mem::replace(&mut state.asks_work, work);
@@ -232,7 +237,8 @@ impl ClientState {
         });
     }
 
-    /// Events arrive, or not any more: then what was seen may have changed unseen.
+    /// Records whether events arrive. Without them, locks that were seen may have changed
+    /// unnoticed.
     pub(super) fn events_work(&self, work: bool) {
         let before = std::mem::replace(&mut self.state.lock().events_work, work);
         if before && !work {
@@ -250,7 +256,7 @@ impl ClientState {
         }
     }
 
-    /// How it stands with the server.
+    /// Returns the state of the connection to the server.
     pub(super) fn contact(&self) -> Contact {
         let state = self.state.lock();
         let up = state.asks_work && state.events_work;
@@ -260,17 +266,17 @@ impl ClientState {
         }
     }
 
-    /// The session on which holds hang.
+    /// Returns the session to which leases are bound, while it is certainly alive.
     pub(super) fn bond(&self) -> Option<SessionId> {
         self.state.lock().session.bond(boot_now())
     }
 
-    /// Whether a session is over that was kept here.
+    /// Whether a session that was kept alive here has ended.
     pub(super) fn is_session_over(&self, session: SessionId) -> bool {
         self.state.lock().session.is_over(session)
     }
 
-    /// Until when the session surely lives, if there is one.
+    /// Returns until when the session is certainly alive, if there is one.
     pub(super) fn session_until(&self) -> Option<Time> {
         self.state.lock().session.until(boot_now())
     }
@@ -290,7 +296,7 @@ impl ClientState {
         done
     }
 
-    /// All that hung on the session is lost: everybody who follows is told.
+    /// Gives up a session and notifies all readers of events: all leases bound to it are lost.
     pub(super) fn lose_session(&self, lost: SessionId) {
         let Some(client) = self.with_session(|session| session.lose(lost)) else { return };
         self.counts.sessions_lost.fetch_add(1, Ordering::Relaxed);
@@ -302,8 +308,8 @@ impl ClientState {
         self.tell_session_over(lost, client);
     }
 
-    /// Tells all readers that so many events were lost. The event that a session is over may be
-    /// dropped as well, before anybody has read it, and is told again: no waiter may miss it.
+    /// Reports to all readers that `count` events were lost. The event that the session is over may
+    /// be among them, so it is published again: no waiter may miss it.
     pub(super) fn skip(&self, count: u64) {
         let wakers = self.feed.skip(count);
         let lost = self.session_lost.lock().take();
@@ -319,8 +325,8 @@ impl ClientState {
         self.feed.publish(&mut vec![Event { at, what }]).wake();
     }
 
-    /// Waits until it is known whether the session still lives, as after a sleep; but not longer
-    /// than until `limit`. False: it is still not known.
+    /// Waits until it is known whether the session is alive, which it is not after a sleep of the
+    /// machine, but at most until `limit`. Returns false if it is still unknown.
     pub(super) fn session_is_clear(&self, limit: Time) -> bool {
         let mut state = self.state.lock();
         while state.session.is_unclear(boot_now()) {
@@ -333,7 +339,8 @@ impl ClientState {
         true
     }
 
-    /// Waits until events arrive and a session is there, or until `limit`.
+    /// Waits until requests are answered, events arrive and a session is open, but at most until
+    /// `limit`. Returns whether they do.
     pub(super) fn is_ready(&self, limit: Time) -> bool {
         let mut state = self.state.lock();
         loop {
@@ -349,7 +356,7 @@ impl ClientState {
         }
     }
 
-    /// Sleeps, unless the end comes first; false at the end.
+    /// Sleeps. Returns false if the client stops meanwhile.
     pub(super) fn pause(&self, span: Span) -> bool {
         let until = boot_now() + span;
         let mut state = self.state.lock();
@@ -366,7 +373,7 @@ impl ClientState {
     pub(super) fn stop(&self) {
         self.state.lock().stopped = true;
         self.changed.notify_all();
-        // Under the mutex of the queue, or the thread could be just about to wait.
+        // Under the mutex of the queue, since its thread could be about to wait.
         let _queue = self.queue.lock();
         self.asked.notify_all();
     }
@@ -375,7 +382,7 @@ impl ClientState {
         self.state.lock().stopped
     }
 
-    /// A tenure that was begun or renewed by something first asked at `asked_at`.
+    /// Remembers a tenure that was begun or renewed by a request first sent at `asked_at`.
     pub(super) fn keep_in_mind(&self, name: &LockName, tenure: &Tenure, asked_at: Time) {
         let until = match tenure.life {
             Lifetime::Own { ttl, .. } => surely_until(asked_at, ttl),
@@ -392,7 +399,7 @@ impl ClientState {
         }
     }
 
-    /// Keeps in mind what is wrong.
+    /// Records the most recent error.
     pub(super) fn troubled(&self, what: &str, trouble: &TransportError) {
         log::debug!("{}: {what}: {trouble}", self.name);
         *self.trouble.lock() = Some(trouble.clone());
@@ -406,7 +413,7 @@ impl ClientState {
         self.tenures.lock().remove(&token);
     }
 
-    /// Whether a tenure is over by what is known here, whatever the server would say.
+    /// Whether a tenure is known to be over, whatever the server would say.
     pub(super) fn is_lost(&self, name: &LockName, token: Token) -> bool {
         let tenures = self.tenures.lock();
         let Some(known) = tenures.get(&token).filter(|known| known.name == *name) else {
@@ -418,7 +425,7 @@ impl ClientState {
         }
     }
 
-    /// The server has told its time.
+    /// Records the stamp of an answer.
     pub(super) fn hear(&self, asked_at: Time, stamp: &Stamp) {
         let round_trip = boot_now().since(asked_at);
         *self.heard.lock() = Some(RttSample::new(round_trip, stamp.wall, Wall::now()));
@@ -426,20 +433,21 @@ impl ClientState {
             self.engine.store(stamp.engine, Ordering::Release);
         }
         let forgot = self.clock.lock().hear(asked_at, stamp);
-        // One that has a name forgets nothing, though another node of it may be behind.
+        // An engine with an id keeps its state, although a node of it may be behind.
         if forgot && stamp.engine == 0 {
-            log::warn!("{} has forgotten all that was held", self.name);
+            log::warn!("{} has lost its state; all locks are lost", self.name);
             self.forgotten();
         }
     }
 
-    /// The server has told the URLs of all nodes of its cluster: any of them may be asked.
+    /// Records the URLs of all nodes of the server's cluster, any of which can be used from now on.
     pub(super) fn learn(&self, urls: &[String]) {
         if self.engine() == 0 || urls.len() < 2 {
             return;
         }
         if !self.server.is_several() {
-            // The first of several is asked which engine it is; here that is known.
+            // With several servers the first one would be asked for the engine's id, which is known
+            // here.
             *self.met.lock() = true;
         }
         self.server.learn(urls);
@@ -466,7 +474,8 @@ impl ClientState {
         RemoteStatus { server: Arc::clone(&self.name), heard, trouble }
     }
 
-    /// Asks at once or never: nobody is kept waiting for a server that is away.
+    /// Queues a request, or refuses it at once if the server is known to be unreachable. A request
+    /// that must be carried out is queued in any case, but its caller does not wait.
     pub(super) fn ask(&self, asked: QueuedRequest) {
         let away = !self.is_reached();
         if away && !asked.is_owed() {

@@ -1,4 +1,4 @@
-//! The remote door on a server in this process: what the network can do is done by a switch.
+//! Tests of the remote client with a server in this process and simulated faults of the network.
 
 use super::transport::{FrameStream, ServerConnection, Transport, TransportError};
 use super::*;
@@ -23,24 +23,24 @@ use std::sync::{Arc, mpsc};
 /// Simulated faults of the network and of the server.
 #[derive(Default)]
 pub(super) struct ServerFaults {
-    /// Nothing arrives.
+    /// Whether the network is partitioned.
     pub(super) cut: AtomicBool,
-    /// The next so many batches arrive, and their answers do not.
+    /// The number of next batches that arrive, but whose answers are lost.
     pub(super) answers_lost: AtomicU64,
-    /// Batches that arrived.
+    /// The number of batches that arrived.
     pub(super) arrived: AtomicU64,
     /// The current fault of the server.
     fault: Mutex<Option<Fault>>,
 }
 
-/// A fault of a server that can be reached.
+/// A fault of a server that is reachable.
 #[derive(Clone)]
 enum Fault {
-    /// It decides nothing, and says why.
+    /// The server decides nothing, and reports the reason.
     Unable(Unavailable),
-    /// It decides, and does not know so: its log was too slow.
+    /// The server decides, but cannot tell that it did, because its log was too slow.
     Unsure,
-    /// It does not know the credentials.
+    /// The server rejects the credentials.
     Unauthorized,
 }
 
@@ -50,7 +50,7 @@ impl Fault {
     }
 }
 
-/// A server in this process.
+/// A transport to a server in this process.
 pub(super) struct Near {
     pub(super) porter: Mutex<BatchServer>,
     pub(super) weather: Arc<ServerFaults>,
@@ -148,7 +148,7 @@ impl FrameStream for NearStream {
         }
         let (woken, called) = &*self.woken;
         let mut woken = woken.lock();
-        // Often enough to notice the weather.
+        // Often enough to notice a change of the simulated faults.
         if !*woken {
             called.wait_for(&mut woken, Span::from_millis(20).as_duration());
         }
@@ -205,13 +205,13 @@ pub(super) fn acquire(of: &str, who: &str, hold: Ownership, term: LeaseTerms, li
     Op::Acquire(Acquire { name, client, mode, hold, term, line, patch: Patch::default() })
 }
 
-/// As `mkdir` takes it.
+/// Returns the request that `mkdir` on the mount makes.
 pub(super) fn mkdir(of: &str, who: &str) -> Op {
     let term = LeaseTerms::Own(TTL_DEFAULT, GRACE_DEFAULT);
     acquire(of, who, Ownership::Exclusive(None), term, InLine::Skip)
 }
 
-/// As `flock` takes it.
+/// Returns the request that `flock` on the mount makes.
 pub(super) fn flock(door: &Remote, of: &str, who: &str, number: u64, line: InLine) -> Op {
     let session = session_of(door);
     let hold = Ownership::OpenFile(OpenId { session, number });
@@ -239,7 +239,7 @@ pub(super) fn granted(answer: Result<Answer, Unavailable>) -> Token {
     }
 }
 
-/// Follows events until one is as wanted.
+/// Reads events until one matches `wanted`.
 pub(super) fn wait_for(door: &Remote, watch: &mut EventWatch, wanted: impl Fn(&EventKind) -> bool) {
     let (send, news) = mpsc::channel();
     watch.wake_by(Arc::new(move || {
@@ -257,7 +257,7 @@ pub(super) fn wait_for(door: &Remote, watch: &mut EventWatch, wanted: impl Fn(&E
 }
 
 #[test]
-fn what_a_server_decides_is_what_a_door_says() {
+fn the_server_decides_the_requests_of_remote_clients() {
     let world = world();
     let door = world.door("a", "30s");
     let token = granted(submit(&door, mkdir("build", "a")));
@@ -273,7 +273,7 @@ fn what_a_server_decides_is_what_a_door_says() {
 }
 
 #[test]
-fn an_answer_that_was_lost_comes_again_and_nothing_is_done_twice() {
+fn a_lost_answer_is_repeated_and_the_request_has_one_effect() {
     let world = world();
     let door = world.door("a", "30s");
     world.weather.answers_lost.store(1, Ordering::Release);
@@ -284,11 +284,12 @@ fn an_answer_that_was_lost_comes_again_and_nothing_is_done_twice() {
 }
 
 #[test]
-fn an_answer_that_a_restart_lost_comes_again_by_the_id_of_the_request() {
+fn an_answer_lost_in_a_restart_is_repeated_by_the_id_of_the_request() {
     let world = world();
     let door = world.door("a", "30s");
     world.weather.answers_lost.store(1, Ordering::Release);
-    // The new porter knows no batches, as after a restart; the engine has its state.
+    // The new server has no record of earlier batches, as after a restart; the engine keeps its
+    // state.
     let locks = Locks::new(Arc::clone(&world.local) as _);
     let (send, answer) = mpsc::channel();
     door.submit(
@@ -313,7 +314,7 @@ fn a_release_is_never_overtaken_by_the_next_acquire() {
         let send = send.clone();
         let ask = flock(&door, "build", "a", number, InLine::Skip);
         door.submit(ask.into(), Retry::Never, Box::new(move |got| drop(send.send(got))));
-        // Without a token: whatever is held by then.
+        // Without a token, so that the release matches any lease that is held by then.
         let key = LeaseKey { name: name("build"), client: client("a"), token: None };
         door.submit(Op::Release(Release::of(key)).into(), Retry::Never, Box::new(|_| {}));
     }
@@ -326,7 +327,7 @@ fn a_release_is_never_overtaken_by_the_next_acquire() {
 }
 
 #[test]
-fn nobody_waits_for_a_server_that_is_away() {
+fn no_call_waits_for_an_unreachable_server() {
     let world = world();
     let door = world.door("a", "30s");
     world.cut(true);
@@ -346,11 +347,11 @@ fn nobody_waits_for_a_server_that_is_away() {
 }
 
 #[test]
-fn what_came_too_late_is_given_back_and_what_was_given_back_is_free() {
+fn late_grants_are_released_and_releases_are_carried_out_after_a_failure() {
     let world = world();
     let door = world.door("a", "30s");
     let token = granted(submit(&door, flock(&door, "held", "a", 1, InLine::Skip)));
-    // It arrives, and is carried out; the answer comes when nobody waits for it any more.
+    // The request arrives and is carried out, but its answer arrives after the caller's deadline.
     world.weather.answers_lost.store(u64::MAX, Ordering::Release);
     let no = submit(&door, flock(&door, "build", "a", 2, InLine::Skip));
     assert!(no.is_err(), "{no:?}");
@@ -372,7 +373,7 @@ fn what_came_too_late_is_given_back_and_what_was_given_back_is_free() {
 }
 
 #[test]
-fn a_session_is_kept_and_what_hangs_on_it_is_lost_before_another_can_have_it() {
+fn a_session_is_kept_alive_and_its_loss_is_reported_before_the_next_grant() {
     let world = world();
     let door = world.door("a", "1s");
     let session = session_of(&door);
@@ -381,12 +382,12 @@ fn a_session_is_kept_and_what_hangs_on_it_is_lost_before_another_can_have_it() {
     let mut lost = door.subscribe(None);
     let waiting = submit(&other, flock(&other, "build", "b", 1, InLine::Join(None)));
     assert!(matches!(waiting, Ok(Ok(Outcome::Waiting { .. }))), "{waiting:?}");
-    // Longer than its ttl: it is kept alive.
+    // Waits for longer than the ttl, so that only keep-alives preserve the session.
     let kept =
         |what: &EventKind| matches!(what, EventKind::SessionKept { session: of } if *of == session);
     (0..4).for_each(|_| wait_for(&door, &mut door.subscribe(None), kept));
     assert_eq!(session_of(&door), session);
-    // Both are cut off, but b only waits, and has a longer session.
+    // Both clients are partitioned, but b only waits, and has a longer session.
     let over =
         |what: &_| matches!(what, EventKind::SessionOver { session: of, .. } if *of == session);
     let granted_at = std::thread::scope(|scope| {
@@ -428,7 +429,7 @@ fn a_session_is_kept_and_what_hangs_on_it_is_lost_before_another_can_have_it() {
 }
 
 #[test]
-fn events_that_were_missed_are_told_as_lost_and_others_are_not() {
+fn an_interruption_is_reported_as_lost_events_and_later_events_arrive() {
     let world = world();
     let door = world.door("a", "30s");
     let mut watch = door.subscribe(None);
@@ -443,7 +444,8 @@ fn events_that_were_missed_are_told_as_lost_and_others_are_not() {
     let (send, done) = mpsc::channel();
     locks.submit(mkdir("two", "x"), move |answer| drop(send.send(answer)));
     done.recv().expect("answered").expect("decided").expect("granted");
-    // A break is told, for what was seen is not certain any more; then all comes.
+    // The interruption is reported as lost events, since locks may have changed unnoticed. After it
+    // all events arrive.
     let mut lost = 0;
     while lost == 0 {
         lost += watch.take(usize::MAX).lost;
@@ -454,7 +456,7 @@ fn events_that_were_missed_are_told_as_lost_and_others_are_not() {
 }
 
 #[test]
-fn the_end_of_a_door_frees_what_hangs_on_it_at_once() {
+fn closing_a_client_releases_its_leases_at_once() {
     let world = world();
     let door = world.door("a", "24h");
     granted(submit(&door, flock(&door, "build", "a", 1, InLine::Skip)));
@@ -475,7 +477,7 @@ fn wait_until_free(world: &ClientFixture, watch: &mut EventWatch, of: &str) {
     }
 }
 
-/// Findings D3: a release that the server could not carry out was forgotten.
+/// A release that the server could not carry out must not be forgotten.
 #[test]
 fn a_release_is_repeated_until_the_server_has_carried_it_out() {
     let full = Unavailable::State { full: true, why: "no space left on device".into() };
@@ -507,9 +509,9 @@ fn a_release_is_repeated_until_the_server_has_carried_it_out() {
     }
 }
 
-/// Findings D4: a lock whose grant was never told stayed held.
+/// A lock whose grant was never reported to the caller must not stay held.
 #[test]
-fn a_lock_that_was_granted_without_an_answer_is_given_back() {
+fn a_lock_granted_without_an_answer_is_released() {
     let world = world();
     let door = world.door("a", "30s");
     let mut watch = world.local.subscribe(None);
@@ -521,9 +523,9 @@ fn a_lock_that_was_granted_without_an_answer_is_given_back() {
     wait_until_free(&world, &mut watch, "build");
 }
 
-/// Findings D6: a look that was refused was not repeated, and the waiter never told.
+/// A refused view of a lock must be repeated, so that the waiter is notified.
 #[test]
-fn a_look_that_has_to_be_answered_is_once_the_server_is_back() {
+fn a_view_that_must_be_answered_is_once_the_server_is_back() {
     let world = world();
     let door = world.door("a", "30s");
     granted(submit(&door, flock(&door, "build", "a", 1, InLine::Skip)));

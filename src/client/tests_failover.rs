@@ -1,4 +1,5 @@
-//! The remote door on several servers in this process, which are nodes of one engine, or not.
+//! Tests of the remote client with several servers in this process, with the same engine or
+//! different ones.
 
 use super::tests::{
     ClientFixture, Near, ServerFaults, acquire, client, flock, granted, mkdir, name, session_of,
@@ -22,7 +23,7 @@ use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// An engine that has a name, as those of clusters have.
+/// An engine with an id, like those of clusters.
 struct Named(Arc<Local>, u64);
 
 impl LockService for Named {
@@ -88,7 +89,7 @@ fn local() -> Arc<Local> {
     Arc::new(Local::in_memory(Rules::default()).expect("started"))
 }
 
-/// A server in front of an engine of this name.
+/// Returns a server in front of an engine with this id.
 fn node(local: &Arc<Local>, engine: u64) -> ClientFixture {
     let locks = Locks::new(Arc::new(Named(Arc::clone(local), engine)));
     let weather = Arc::new(ServerFaults::default());
@@ -106,7 +107,7 @@ fn door(nodes: &[&ClientFixture]) -> Remote {
 }
 
 #[test]
-fn any_node_will_do_and_the_session_survives_the_move() {
+fn any_node_can_serve_and_the_session_survives_a_failover() {
     let engine = local();
     let (one, two, three) = (node(&engine, 7), node(&engine, 7), node(&engine, 7));
     one.cut(true);
@@ -133,9 +134,9 @@ fn any_node_will_do_and_the_session_survives_the_move() {
     assert_eq!(engine.about().sessions, 0);
 }
 
-/// The node that has done it is away before it says so; another one is asked again.
+/// A node carries out a request and fails before its answer arrives; another node gets the retry.
 #[test]
-fn what_one_node_has_done_another_does_not_do_again() {
+fn a_request_carried_out_by_one_node_is_not_repeated_by_another() {
     let engine = local();
     let (one, two) = (node(&engine, 7), node(&engine, 7));
     let door = door(&[&one, &two]);
@@ -161,8 +162,9 @@ fn what_one_node_has_done_another_does_not_do_again() {
         let after = engine.inspect(crate::engine::Engine::next_token);
         assert_eq!(after, before + 1, "one grant");
     }
-    // Without a token it could hit what was taken since; with one, who asks again would hear that
-    // there is nothing to release. It is done once, and so it is said.
+    // Without a token a repeated release could end a later tenure; with one, the retry would be
+    // told that there is nothing to release. The release takes effect once, and the retry reports
+    // that.
     for (lock, token) in [("held", None), ("build", Some(tokens[0]))] {
         let key = LeaseKey { name: name(lock), client: client("a"), token };
         one.weather.answers_lost.store(1, Ordering::Release);
@@ -174,7 +176,7 @@ fn what_one_node_has_done_another_does_not_do_again() {
 }
 
 #[test]
-fn a_server_of_another_engine_is_never_asked() {
+fn a_server_of_another_engine_is_never_used() {
     let (ours, others) = (local(), local());
     let (one, two) = (node(&ours, 7), node(&others, 8));
     let door = door(&[&one, &two]);
@@ -191,9 +193,10 @@ fn a_server_of_another_engine_is_never_asked() {
     assert_eq!((others.about().locks, others.about().sessions), (0, 0));
 }
 
-/// Two servers without a name could be two engines: only the first that answers is asked.
+/// Two servers whose engines have no id could have different engines: only the first that answers
+/// is used.
 #[test]
-fn of_servers_without_a_name_one_is_asked() {
+fn only_one_of_several_servers_without_an_engine_id_is_used() {
     let (engine, others) = (local(), local());
     let (one, two) = (node(&engine, 0), node(&others, 0));
     one.cut(true);
@@ -209,7 +212,7 @@ fn of_servers_without_a_name_one_is_asked() {
     assert_eq!(two.holders("build"), ["a"]);
 }
 
-/// All nodes come from a backup: what hung on the session is lost, and is said to be.
+/// All nodes were restored from a backup: the leases of the session are lost, and this is reported.
 #[test]
 fn an_engine_that_is_gone_for_good_is_given_up() {
     let (engine, restored) = (local(), local());
@@ -220,7 +223,7 @@ fn an_engine_that_is_gone_for_good_is_given_up() {
     let hold = Ownership::OpenFile(OpenId { session, number: 1 });
     let mut watch = door.subscribe(None);
     granted(submit(&door, acquire("build", "a", hold, LeaseTerms::Session(session), InLine::Skip)));
-    // So that the numbers of sessions differ.
+    // Makes the session numbers of the engines differ.
     for _ in 0..5 {
         mint(&restored);
     }
@@ -239,7 +242,7 @@ fn an_engine_that_is_gone_for_good_is_given_up() {
     assert!(restored.about().locks > 0);
 }
 
-/// A number for a session that nobody keeps.
+/// Opens a session that no client keeps alive, which uses up a number.
 fn mint(engine: &Arc<Local>) -> SessionId {
     let (send, answer) = std::sync::mpsc::channel();
     let ttl = Some(Ttl::parse("24h").expect("valid"));

@@ -1,4 +1,4 @@
-//! How bytes come to a server and back: what the rest of the remote door needs of a transport.
+//! The transport between a client and its servers: the interface that the rest of the client needs.
 
 use crate::time::Span;
 use std::fmt;
@@ -6,15 +6,15 @@ use std::fmt;
 /// Why there is no answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum TransportError {
-    /// Nothing came back in time, or the connection broke: the outcome is unknown.
+    /// No answer arrived in time, or the connection broke: the outcome is unknown.
     Silent(String),
-    /// The server does not let this client in: it says why.
+    /// The server refuses the credentials, for this reason.
     Denied(String),
-    /// The server answers, but is none of this version: it says what it is.
+    /// The peer answers, but is not a server of this version. Contains its message.
     Foreign(String),
-    /// It is of another engine than the one that was asked before: it says so, and did nothing.
+    /// The server has another engine than the one in use. It reports this and did nothing.
     Elsewhere(String),
-    /// It has forgotten the answer, or is still busy with it.
+    /// The server has forgotten the answer to the batch, or is still busy with it.
     Late,
 }
 
@@ -24,46 +24,50 @@ impl fmt::Display for TransportError {
             Self::Silent(why) | Self::Denied(why) | Self::Foreign(why) | Self::Elsewhere(why) => {
                 f.write_str(why)
             }
-            Self::Late => write!(f, "the server does not know this request any more"),
+            Self::Late => write!(
+                f,
+                "the server no longer has the answer to this request, or is \
+                still busy with it"
+            ),
         }
     }
 }
 
 impl std::error::Error for TransportError {}
 
-/// One connection, which one thread uses for requests one after the other. It connects by itself
-/// when it has to.
+/// One connection, on which one thread sends requests one after the other. Reconnects by itself.
 pub trait ServerConnection: Send {
-    /// Sends a batch, and waits so long at most for the answer.
+    /// Sends a batch, and waits for the answer for at most `patience`.
     fn ask(&mut self, batch: &[u8], patience: Span) -> Result<Vec<u8>, TransportError>;
-    /// The server that answered last could not serve the request: another one is asked next, if
-    /// there is one.
+    /// Reports that the server that answered last could not serve the request: the next request
+    /// goes to another server, if there is one.
     fn pass_over(&mut self, _why: &TransportError) {}
-    /// Only the server that answered last is asked from now on.
+    /// Restricts all further requests to the server that answered last.
     fn stay(&mut self) {}
 }
 
-/// A stream of frames that is being read.
+/// An event stream that is being read.
 pub trait FrameStream: Send {
-    /// Adds what has come to `bytes`; waits so long at most for more.
+    /// Appends received bytes to `bytes`; waits for at most `patience` if there are none.
     fn read(&mut self, bytes: &mut Vec<u8>, patience: Span) -> Result<(), TransportError>;
 }
 
-/// A server, as far as one can connect to it.
+/// A server, or several of one cluster, to which a client can connect.
 pub trait Transport: Send + Sync {
     /// The name that is shown to users.
     fn name(&self) -> &str;
-    /// Whether it is several, of which any may be asked.
+    /// Whether there are several servers, any of which can serve a request.
     fn is_several(&self) -> bool {
         false
     }
-    /// The current server is unsuitable: another one is asked next, if there is one.
+    /// Reports that the current server is unsuitable: the next request goes to another server, if
+    /// there is one.
     fn pass_over(&self, _why: &TransportError) {}
-    /// The server has told the URLs of all nodes of its cluster.
+    /// Records the URLs of all nodes of the cluster, as a server reported them.
     fn learn(&self, _urls: &[String]) {}
-    /// A connection for requests.
+    /// Returns a connection for requests.
     fn line(&self) -> Box<dyn ServerConnection>;
-    /// A stream of events, from `since` on if this is still the server's same start.
+    /// Opens the event stream, from `since` on if the server's start still has the id `start`.
     fn follow(
         &self,
         start: u64,

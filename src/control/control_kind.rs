@@ -67,6 +67,7 @@ impl ControlKind {
 }
 
 /// Returns the message of a denial for a user of a mount, who has no credentials but a uid.
+#[cfg_attr(not(target_os = "linux"), allow(dead_code))]
 pub(crate) fn why_denied(denial: &Denial) -> String {
     match denial {
         Denial::Steal => {

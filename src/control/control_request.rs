@@ -9,6 +9,7 @@ use crate::service::List;
 use serde_json::{Map, Value, json};
 
 /// Maximum size of a request: a few names, and a note of 1 KiB.
+#[cfg_attr(not(target_os = "linux"), allow(dead_code))]
 pub(crate) const REQUEST_BYTES_MAX: usize = 8_192;
 
 /// A parsed and validated request.
@@ -120,9 +121,9 @@ impl ControlRequest {
             ControlKind::Steal => Self::Steal(StealRequest {
                 name: name(fields)?,
                 options: options_of(fields)?,
-                reason: text(fields, "reason")?.and_then(StealReason::parse).ok_or(
-                    "taking a lock away needs a short 'reason', which its holder will read",
-                )?,
+                reason: text(fields, "reason")?
+                    .and_then(StealReason::parse)
+                    .ok_or("a steal needs a short 'reason', which is shown to the holder")?,
                 for_parent: flag(fields, "parent")?,
             }),
         })
@@ -130,6 +131,7 @@ impl ControlRequest {
 }
 
 /// Parses the bytes of a request; the error is a sentence that says why they are no request.
+#[cfg_attr(not(target_os = "linux"), allow(dead_code))]
 pub(crate) fn parse(data: &[u8]) -> Result<ControlRequest, String> {
     if data.len() > REQUEST_BYTES_MAX {
         return Err(format!("a request has at most {REQUEST_BYTES_MAX} bytes"));

@@ -13,7 +13,13 @@ pub(crate) mod lock_page;
 pub(crate) mod control_host;
 pub(crate) mod control_executor;
 
-pub(crate) use control_executor::{WAITERS_SHOWN_MAX, execute};
+#[cfg(target_os = "linux")]
+pub(crate) use control_executor::WAITERS_SHOWN_MAX;
+pub(crate) use control_executor::execute;
 pub(crate) use control_host::{ControlHost, ControlWaitEnd};
-pub(crate) use control_kind::{ControlKind, why_denied};
-pub(crate) use control_request::{ControlRequest, parse, refusal};
+pub(crate) use control_kind::ControlKind;
+#[cfg(target_os = "linux")]
+pub(crate) use control_kind::why_denied;
+#[cfg(target_os = "linux")]
+pub(crate) use control_request::parse;
+pub(crate) use control_request::{ControlRequest, refusal};

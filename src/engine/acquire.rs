@@ -1,4 +1,5 @@
-//! Rule 1: acquire. Rule 5: the line. Rule 6: sharing.
+//! Acquires locks: grants and renews leases (rule 1), queues requests (rule 5) and shares locks
+//! (rule 6).
 
 use super::command::{Acquire, Answer, Leave, Outcome, QueuePolicy, Rulebook, Tenure};
 use super::conflict::{ConflictCheck, Facts};
@@ -16,7 +17,7 @@ use super::state::{Engine, EngineState};
 use crate::time::{Span, Time};
 use std::sync::{Arc, LazyLock};
 
-/// The details of a lease that has none. Shared, so that a plain lease needs no memory for them.
+/// The shared details of a lease without any, so that a plain lease needs no memory for them.
 static NOTHING_SAID: LazyLock<Arc<Details>> = LazyLock::new(Arc::default);
 
 impl Engine {
@@ -78,14 +79,15 @@ impl Engine {
         }
     }
 
-    /// A new tenure.
+    /// Grants the client of the request a share in a lock that is shared.
     fn grant(&mut self, ask: &Acquire, events: &mut Vec<Event>) -> Tenure {
         let lock = self.locks.get_or_new(&ask.name);
         self.books.let_in(lock, &ask.name, Entrant::at_once(ask), events)
     }
 
-    /// Renews a lease, hands it to an open file, or changes its mode. An upgrade begins a new
-    /// tenure: a resource may already have seen a later token, from another sharer.
+    /// Renews a lease, hands it to an open file, or changes its mode. An upgrade to exclusive
+    /// begins a new tenure under a new token: a protected resource may already have seen a higher
+    /// token from another sharer.
     fn go_on(
         &mut self,
         ask: &Acquire,
@@ -105,14 +107,16 @@ impl Engine {
                 lease.hold = ask.hold;
                 lease.life = ask.term.begin(now);
             }
-            // An open file's hold lasts as long as the file, whoever touches the name meanwhile.
+            // A lease that an open file owns lasts as long as the file, even if other programs of
+            // the client touch the name.
             (hold, _) if self.books.is_open(hold) => lease.life = again(lease.life, now),
             _ => lease.life = renewed(lease.life, ask.term, now),
         }
         lease.renewed_at = now;
         lease.acquisition = lease.acquisition.saturating_add(1);
         match ask.hold {
-            // An open file that takes a lock over leaves it looking as its maker wanted it.
+            // An open file that takes a lock over leaves its file attributes as its creator set
+            // them.
             Ownership::OpenFile(_) => {
                 Patch { looks: None, ..ask.patch.clone() }.apply(&mut lease.details);
             }
@@ -136,10 +140,10 @@ impl Engine {
         Ok(Outcome::Renewed(tenure))
     }
 
-    /// Enters the request at the end of the queue. An open file that waits already keeps its place,
-    /// and what it asks for now is what it will get; so does whoever speaks for the client. Another
-    /// program of the client ([`Ownership::Exclusive`] of no open file) gets a place of its own:
-    /// two programs that share a place would both be told of the one grant.
+    /// Adds the request to the end of the queue. A waiting open file, or a client that waits as
+    /// [`Ownership::Client`], keeps its place, and the new request replaces the old one. Another
+    /// program of the client ([`Ownership::Exclusive`] without an open file) gets a place of its
+    /// own: two programs that shared a place would both take the one grant for theirs.
     pub(super) fn join(
         &mut self,
         ask: &Acquire,
@@ -169,8 +173,8 @@ impl Engine {
         Ok(Outcome::Waiting { ticket, ahead })
     }
 
-    /// The place stays, the request is a new one: another mode may be to be had at once, and
-    /// whoever waits for an answer must not get less than it asked for last.
+    /// Replaces the request of a waiter and keeps its place. The queue is served at once, since the
+    /// new mode may be available, and the waiter must not be granted less than it requested last.
     fn ask_again(
         &mut self,
         ask: &Acquire,
@@ -179,7 +183,7 @@ impl Engine {
         events: &mut Vec<Event>,
     ) -> Outcome {
         let lock = self.locks.get_mut(&ask.name).expect("a lock that is waited for is held");
-        let before = lock.line.remove(ticket).expect("who asks again is in line");
+        let before = lock.line.remove(ticket).expect("a repeated request is in the queue");
         self.books.unbook_waiter(&ask.name, ticket, &before);
         let waiter = QueuedWaiter::new(ask, before.since, until);
         self.books.book_waiter(&ask.name, ticket, &waiter);
@@ -191,10 +195,10 @@ impl Engine {
         }
         let served = |lease: &&Lease| lease.holder == ask.client && lease.hold == ask.hold;
         let lease = lock.leases().iter().rev().find(served);
-        Outcome::Granted(Tenure::of(lease.expect("who has left the line was served")))
+        Outcome::Granted(Tenure::of(lease.expect("a waiter that has left was served")))
     }
 
-    /// Sets how long a waiter waits from now on.
+    /// Sets the deadline of a waiter; `None` means that it waits without one.
     pub(super) fn wait_until(&mut self, name: &LockName, ticket: Ticket, until: Option<Time>) {
         let Some(lock) = self.locks.get_mut(name) else { return };
         let Some(mut waiter) = lock.line.remove(ticket) else { return };
@@ -204,7 +208,7 @@ impl Engine {
         lock.line.insert(ticket, waiter);
     }
 
-    /// A waiter goes, and who stood behind it may be next.
+    /// Removes a waiter from the queue, then serves the waiters behind it.
     pub(super) fn leave(&mut self, ask: &Leave, events: &mut Vec<Event>) -> Answer {
         self.books.tokens_left()?;
         if !self.unqueue(&ask.name, ask.ticket, ask.why, events) {
@@ -214,7 +218,7 @@ impl Engine {
         Ok(Outcome::Left)
     }
 
-    /// Takes a waiter out of its line. Serves nobody yet.
+    /// Removes a waiter from its queue without serving the next one. Returns whether it was queued.
     pub(super) fn unqueue(
         &mut self,
         name: &LockName,
@@ -231,14 +235,15 @@ impl Engine {
         true
     }
 
-    /// Gives the lock to whoever is next and can have it; forgets a lock that nobody has.
+    /// Grants the lock to the waiters at the head of the queue as long as it admits them, and
+    /// removes a lock without leases.
     pub(super) fn serve(&mut self, name: &LockName, events: &mut Vec<Event>) {
         let Some(lock) = self.locks.get_mut(name) else { return };
         while let Some((ticket, mode)) = next_in_line(lock) {
             if !lock.admits(mode) || self.books.is_full(lock) {
                 break;
             }
-            let waiter = lock.line.remove(ticket).expect("who is next is in line");
+            let waiter = lock.line.remove(ticket).expect("the next waiter is in the queue");
             self.books.unbook_waiter(name, ticket, &waiter);
             if self.books.is_alive(&waiter) {
                 let entrant = Entrant::from_line(ticket, &waiter);
@@ -286,13 +291,13 @@ impl<'a> Entrant<'a> {
     }
 }
 
-/// Returns the ticket of the next waiter to serve, and the mode that it asks for.
+/// Returns the ticket of the next waiter to serve, and the mode that it requests.
 fn next_in_line(lock: &Lock) -> Option<(Ticket, Mode)> {
     lock.line.first_key_value().map(|(ticket, waiter)| (*ticket, waiter.mode))
 }
 
-/// A lease's life after the client has acquired it again. One that hangs on a session keeps
-/// hanging there, unless it is to hang on another.
+/// Returns the lifetime of a lease after its client acquired it again. A lease bound to a session
+/// stays bound, unless the request names another session.
 fn renewed(life: Lifetime, term: LeaseTerms, now: Time) -> Lifetime {
     match (life, term) {
         (Lifetime::Session(id), LeaseTerms::Own(..)) => Lifetime::Session(id),
@@ -301,7 +306,7 @@ fn renewed(life: Lifetime, term: LeaseTerms, now: Time) -> Lifetime {
 }
 
 impl EngineState {
-    /// A request that leans on a session needs it to be open.
+    /// Refuses a request that depends on a session which is not open.
     pub(super) fn may_lean_on(&self, hold: Ownership, term: LeaseTerms) -> Result<(), Refusal> {
         match sessions_of(hold, term).find(|id| !self.sessions.contains_key(id)) {
             Some(id) => Err(self.refuse(Reason::NoSession(id))),
@@ -328,20 +333,20 @@ impl EngineState {
         Facts { leases, mode, has_line, now: self.clock }.stance(ask.into())
     }
 
-    /// Whether a shared lock has as many holders as it may have.
+    /// Whether a shared lock has the maximum number of holders.
     pub(super) fn is_full(&self, lock: &Lock) -> bool {
         let full = lock.leases().len() >= self.rules.holders_max;
         lock.mode() == Mode::Shared && full
     }
 
-    /// The lease that is longest in the way.
+    /// Returns the lease whose grace ends last, and which therefore blocks other clients longest.
     pub(super) fn foremost<'a>(&self, lock: &'a Lock) -> &'a Lease {
         let ends = |lease: &&Lease| self.ends(lease.life).grace_until;
         let foremost = lock.leases().iter().max_by_key(ends);
         foremost.expect("a lock that is stored is held")
     }
 
-    /// Begins a tenure for a request that nothing is in the way of.
+    /// Begins a tenure for a request without a conflict.
     fn let_in(
         &mut self,
         lock: &mut Lock,
@@ -389,7 +394,7 @@ impl EngineState {
         self.tell(events, EventKind::Granted { name, holder, token, mode, hold, waited: None });
     }
 
-    /// Enters a waiter where the ends of its session and of its patience will be found.
+    /// Registers a waiter with its deadline and its sessions, so that the end of either removes it.
     pub(super) fn book_waiter(&mut self, name: &LockName, ticket: Ticket, waiter: &QueuedWaiter) {
         self.waiting += 1;
         if let Some(until) = waiter.until {

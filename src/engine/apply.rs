@@ -1,4 +1,5 @@
-//! Carries a command out: each operation has its own module, and this one calls them.
+//! Applies commands: advances time, checks limits and idempotency, then calls the operation's
+//! module.
 
 use super::command::{Answer, Command, Op, Outcome};
 use super::event::Event;
@@ -7,9 +8,9 @@ use super::state::Engine;
 use crate::time::Time;
 
 impl Engine {
-    /// Carries `command` out at `at`, and adds what happened to `events`.
+    /// Applies `command` at the time `at`, and appends the resulting events to `events`.
     ///
-    /// An `at` before the latest one counts as that: time never goes back.
+    /// An `at` before the latest one is taken as the latest one: engine time never goes back.
     pub fn apply(&mut self, at: Time, command: &Command, events: &mut Vec<Event>) -> Answer {
         self.settle(at, events);
         if let Some(part) = command.oversized() {

@@ -1,10 +1,11 @@
-//! The start of an engine after another one is lost, or without any state: its numbers were never
-//! given out before, and for a time it grants nothing, since clients of the lost engine may still
-//! believe that they hold something. Requests that wait are queued meanwhile.
+//! The baseline of an engine that replaces a lost one, restored from a backup or started without
+//! state. Its tokens and tickets were never issued before. During a hold-off after the start it
+//! grants nothing, since clients of the lost engine may still believe that they hold locks;
+//! requests that wait are queued meanwhile.
 //!
-//! Nothing that was held goes on. A lock that a backup has as held may have been given back and
-//! taken by another since, and one that it has as free may have been taken: whoever is told by the
-//! new engine that it holds must not share that with somebody of the old one.
+//! No lease is carried over. A lock that is held in the backup may have been released and acquired
+//! by another client since, and a lock that is free in it may have been acquired: a client to which
+//! the new engine grants a lock must not share it with a client of the lost engine.
 
 use super::command::{Acquire, Answer, Rulebook};
 use super::event::Event;
@@ -16,18 +17,20 @@ use super::state::{Engine, EngineState, Rules};
 use super::tokens::TokenAllocator;
 use crate::time::{Span, Time, Wall};
 
-/// How far beyond those of a backup numbers go on: what a node that decides a million commands a
-/// second, which none can, uses in twelve days, and at what one does measure, in years.
+/// How far the numbers of a restored engine start above those of the backup. A node that applied a
+/// million commands a second, more than any can, would need twelve days to use so many; at measured
+/// rates it takes years.
 const NUMBERS_SKIPPED: u64 = 1 << 40;
 
-/// Numbers for each second since 1970: more than are used in one, so that of two engines that
-/// begin from the same backup the later goes on above the earlier. Enough until 2242.
+/// Numbers reserved for each second since 1970: more than are used in a second, so that of two
+/// engines started from the same backup, the later one has the higher numbers. Enough until 2242.
 const NUMBERS_A_SECOND: u64 = 1 << 20;
 
-/// A clock that is behind the beginning of 2020 has not been set: tokens could repeat.
+/// The earliest plausible wall-clock time, the start of 2020. A clock before it was never set, and
+/// tokens derived from it could repeat.
 const WALL_SECS_MIN: i64 = 1_577_836_800;
 
-/// The holder of a lock that nobody can have yet.
+/// The holder shown for a lock that cannot be granted during the hold-off.
 const NOBODY: &str = "hold-off";
 
 fn nobody() -> ClientId {
@@ -48,8 +51,8 @@ pub struct Baseline {
 }
 
 impl Engine {
-    /// Returns the baseline of an engine that starts from this backup of a lost one, at
-    /// `wall_secs` (seconds since 1970). `None`: there would be no tokens left.
+    /// Returns the baseline of an engine that starts from this backup of a lost one, at `wall_secs`
+    /// (seconds since 1970), or `None` if no tokens would be left.
     pub fn heritage(&self, wall_secs: u64, hold_off: Span) -> Option<Baseline> {
         let by_time = wall_secs.saturating_mul(NUMBERS_A_SECOND);
         let tokens_from = self.next_token().saturating_add(NUMBERS_SKIPPED).max(by_time);
@@ -62,7 +65,7 @@ impl Engine {
         })
     }
 
-    /// An engine in which nothing is held, and that gives no number out which another has.
+    /// Returns an engine without leases whose numbers were not issued by any earlier engine.
     pub fn inheriting(heritage: &Baseline) -> Self {
         let mut engine = Self::new(heritage.rules);
         engine.books.mint = TokenAllocator::at(heritage.tokens_from.max(1));
@@ -71,9 +74,9 @@ impl Engine {
         engine
     }
 
-    /// An engine without any state, that begins at this time of the wall clock: its tokens are
-    /// above those of every engine that began so before. `None`: the clock is not set, or tokens
-    /// would reach 2^53.
+    /// Returns an engine without state that starts at this wall-clock time: its tokens are above
+    /// those of every engine that was started so before. `None` if the clock is not set, or if
+    /// tokens would reach 2^53.
     pub fn afresh(rules: Rules, wall: Wall) -> Option<Self> {
         if wall.secs < WALL_SECS_MIN {
             return None;
@@ -85,15 +88,15 @@ impl Engine {
         (from < TOKEN_MAX).then_some(engine)
     }
 
-    /// Grants nothing until then: an earlier engine, of which nothing is known, granted leases that
-    /// lasted for `longest`, ttl and grace together. This one refuses longer ones, so that the next
-    /// need not wait longer either.
+    /// Grants nothing until `until`, since an earlier engine, whose state is lost, may have granted
+    /// leases of up to `longest` (ttl and grace together). This engine refuses longer ones, so that
+    /// its successor does not have to wait longer either.
     pub fn hold_off(&mut self, until: Time, longest: Span) {
         (self.books.shut_until, self.books.longest) = (until, Some(longest));
     }
 
-    /// Queues a request while nothing is granted: for so long the lock is nobody's, and then its
-    /// queue is served.
+    /// Queues a request during the hold-off: a placeholder lease keeps the lock until its end, and
+    /// then the queue is served.
     pub(super) fn join_early(
         &mut self,
         ask: &Acquire,
@@ -114,7 +117,8 @@ impl Engine {
         self.join(ask, until, rules, events)
     }
 
-    /// The longest ttl of all that is held or kept alive: how long somebody may believe in it.
+    /// Returns the longest ttl of all leases and sessions: how long a client may believe that it
+    /// still holds a lock.
     pub fn longest_ttl(&self) -> Option<Span> {
         let leases = self.locks.values().flat_map(|lock| lock.leases());
         let of_leases = leases.map(|lease| self.books.ends(lease.life).ttl);
@@ -124,7 +128,7 @@ impl Engine {
 }
 
 impl EngineState {
-    /// Refuses all that would begin a tenure while nothing is granted.
+    /// Refuses a request for a new tenure during the hold-off.
     pub(super) fn grants(&self, name: &LockName) -> Result<(), Refusal> {
         if self.clock >= self.shut_until {
             return Ok(());
@@ -166,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_granted_before_the_time_and_no_token_comes_twice() {
+    fn nothing_is_granted_during_the_hold_off_and_no_token_repeats() {
         let mut lost = Engine::default();
         let highest = token(&mut lost, Time::from_secs(1_000));
         let hold_off = Span::from_secs(60);
@@ -178,7 +182,7 @@ mod tests {
             let refusal = engine.apply(early, &acquire(line), &mut vec![]).expect_err("too early");
             let said = refusal.to_string();
             assert!(said.contains("nothing is granted for 1ms more"), "{said}");
-            // Also when it comes from the disk or another node meanwhile.
+            // The hold-off must also survive a snapshot or a transfer to another node.
             let again = codec::decode_engine(codec::FORMAT_VERSION, &codec::encode_engine(&engine))
                 .expect("written");
             assert_eq!(again, engine);
@@ -190,9 +194,10 @@ mod tests {
         assert_eq!(again, engine);
     }
 
-    /// One backup may be restored twice: what the first one gave out the second one does not.
+    /// One backup may be restored twice: the second engine issues no number that the first one
+    /// issued.
     #[test]
-    fn of_one_backup_each_engine_has_numbers_of_its_own() {
+    fn engines_restored_from_one_backup_use_disjoint_numbers() {
         let lost = Engine::default();
         let at = |secs| {
             let heritage = lost.heritage(secs, Span::ZERO).expect("there are tokens");
@@ -200,7 +205,7 @@ mod tests {
         };
         let (first, second) = (at(1_790_000_000), at(1_790_000_060));
         assert_eq!(second - first, 60 * NUMBERS_A_SECOND);
-        // Without a clock that can be trusted it is still beyond the backup.
+        // With an unset clock the numbers still start above those of the backup.
         assert!(at(0) > NUMBERS_SKIPPED);
         assert_eq!(lost.heritage(u64::MAX, Span::ZERO), None);
     }
@@ -213,12 +218,13 @@ mod tests {
         assert_eq!(baseline.tokens_from, TOKEN_MAX - 1);
         lost.raise_tokens(TOKEN_MAX - NUMBERS_SKIPPED);
         assert_eq!(lost.heritage(0, Span::ZERO), None);
+        assert_eq!(NUMBERS_SKIPPED, 1_099_511_627_776, "2^40, more than a lost engine used");
         assert!(Engine::afresh(Rules::default(), wall(WALL_SECS_MIN)).is_some());
         assert!(Engine::afresh(Rules::default(), wall(WALL_SECS_MIN - 1)).is_none());
     }
 
     #[test]
-    fn the_longest_ttl_is_known() {
+    fn the_longest_ttl_covers_leases_and_sessions() {
         let mut engine = Engine::default();
         assert_eq!(engine.longest_ttl(), None);
         token(&mut engine, Time::ZERO);
@@ -229,9 +235,9 @@ mod tests {
         Wall { secs, nanos: 0 }
     }
 
-    /// Requests that wait have their place from the start, and are served when it is over.
+    /// Requests that wait are queued from the start, and are served when the hold-off is over.
     #[test]
-    fn who_waits_meanwhile_is_served_when_it_is_over() {
+    fn requests_queued_during_the_hold_off_are_served_after_it() {
         let mut engine = Engine::afresh(Rules::default(), wall(1_790_000_000)).expect("tokens");
         let (until, longest) = (Time::from_secs(65), Span::from_secs(65));
         engine.hold_off(until, longest);
@@ -258,7 +264,8 @@ mod tests {
         assert_eq!(holder(&mut engine, until), "a");
     }
 
-    /// An engine that begins without a state waits for as long as leases can have lasted.
+    /// An engine without state holds off for as long as the leases of its predecessor can have
+    /// lasted.
     #[test]
     fn no_lease_is_longer_than_the_next_start_waits() {
         let mut engine = Engine::afresh(Rules::default(), wall(1_790_000_000)).expect("tokens");

@@ -1,8 +1,8 @@
-//! Commands and states as bytes: what a journal, a snapshot and another replica are made of.
+//! Encodes commands and engine states as bytes, for the journal, snapshots and replication.
 //!
-//! One way to write each value, so that equal states are equal bytes. Reading never panics and
-//! never trusts a length: bytes come from disks and networks. The containers around these bytes
-//! (journal records, snapshots) carry the format's version.
+//! Each value has exactly one encoding, so equal states have equal bytes. Decoding never panics and
+//! never trusts a length, since the bytes come from disks and networks. The containers (journal
+//! records, snapshots) carry the version of the format.
 
 use super::baseline::Baseline;
 use super::command::{
@@ -34,13 +34,13 @@ use crate::time::{Span, Time, Wall};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-/// Writes `command`, to be carried out at `at`, behind what `out` holds.
+/// Appends `command`, to be applied at `at`, to `out`.
 pub fn encode_command(at: Time, command: &Command, out: &mut Vec<u8>) {
     at.put(out);
     command.put(out);
 }
 
-/// Reads what [`encode_command`] of this `format` wrote.
+/// Decodes the output of [`encode_command`] in this `format`.
 pub fn decode_command(format: u8, bytes: &[u8]) -> Result<(Time, Command), Malformed> {
     let mut from = Decoder::of_format(format, bytes)?;
     let decoded = (Time::take(&mut from)?, Command::take(&mut from)?);
@@ -48,12 +48,12 @@ pub fn decode_command(format: u8, bytes: &[u8]) -> Result<(Time, Command), Malfo
     Ok(decoded)
 }
 
-/// Writes `rules` behind what `out` holds.
+/// Appends `rules` to `out`.
 pub fn encode_rules(rules: &Rules, out: &mut Vec<u8>) {
     rules.put(out);
 }
 
-/// Reads what [`encode_rules`] wrote.
+/// Decodes the output of [`encode_rules`].
 pub fn decode_rules(bytes: &[u8]) -> Result<Rules, Malformed> {
     let mut from = Decoder::new(bytes);
     let rules = Rules::take(&mut from)?;
@@ -61,7 +61,7 @@ pub fn decode_rules(bytes: &[u8]) -> Result<Rules, Malformed> {
     Ok(rules)
 }
 
-/// The whole state.
+/// Encodes the whole state of an engine.
 pub fn encode_engine(engine: &Engine) -> Vec<u8> {
     let mut out = Vec::new();
     let books = &engine.books;
@@ -84,7 +84,8 @@ pub fn encode_engine(engine: &Engine) -> Vec<u8> {
         id.put(&mut out);
         reply.put(&mut out);
     }
-    // Most never had any: their bytes are as they were before there was such a thing.
+    // Written only by an engine with a hold-off: the bytes of all others stay as they were before
+    // hold-offs existed.
     if books.shut_until > Time::ZERO {
         books.shut_until.put(&mut out);
     }
@@ -127,7 +128,8 @@ pub fn decode_engine(format: u8, bytes: &[u8]) -> Result<Engine, Malformed> {
     }
     for _ in 0..u64::take(from)? {
         let (id, reply) = (RequestId::take(from)?, IdempotencyRecord::take(from)?);
-        // Keys that had no limit then are others now, and in another order.
+        // A key that had no limit when it was written is replaced by its hash, which changes the
+        // order.
         let in_order = engine.books.replies.last().is_none_or(|last| *last < id);
         require(in_order || format < WITH_CALLERS)?;
         require(
@@ -153,7 +155,7 @@ fn require_sound(lock: &Lock, books: &EngineState) -> Result<(), Malformed> {
     };
     require(!lock.leases().is_empty() && lock.leases().iter().all(lives))?;
     require(lock.leases().windows(2).all(|pair| pair[0].token < pair[1].token))?;
-    // A token or a place that the counters would give out again is the worst damage of all.
+    // A token or a ticket that the counters would issue again is the worst damage of all.
     require(lock.leases().iter().all(|lease| lease.token.as_u64() < books.mint.upcoming()))?;
     require(lock.line.keys().all(|ticket| ticket.as_u64() < books.next_ticket))?;
     require(lock.line.values().all(|waiter| waiter.sessions().all(known)))
@@ -163,7 +165,7 @@ wire_number! {
     u16: |n| u64::from(*n), |n| n.try_into().ok();
     u32: |n| u64::from(*n), |n| n.try_into().ok();
     usize: |n| *n as u64, |n| n.try_into().ok();
-    // Zigzag: small numbers of either sign are short.
+    // Zigzag encoding: numbers close to zero are short, whatever their sign.
     i64: |n| ((n << 1) ^ (n >> 63)) as u64, |n| Some((n >> 1) as i64 ^ -((n & 1) as i64));
     Time: |time| time.as_nanos(), |n| Some(Time::from_nanos(n));
     Span: |span| span.as_nanos(), |n| Some(Span::from_nanos(n));
@@ -212,8 +214,9 @@ wire_struct! {
     }
 }
 
-/// The first byte says whether there is an id, and which rules the command follows: before there
-/// were several, it was that of the `Option`. [`ORDERED`] is added where there is an order.
+/// The first byte holds the rules version and whether there is an id. Its values 0 and 1 are those
+/// of the tag of the `Option` that stood there when there was one version only. [`ORDERED`] is
+/// added if there is an order.
 impl Codec for Command {
     fn put(&self, out: &mut Vec<u8>) {
         let has_id = u8::from(self.request.is_some());
@@ -252,10 +255,10 @@ impl Codec for Command {
 const WITH_CALLERS: u8 = 3;
 /// The first format in which a lease counts its acquires.
 const WITH_ACQUISITIONS: u8 = 4;
-/// The first format in which a command may name its place among those of its session.
+/// The first format in which a command may carry its place among those of its session.
 const WITH_ORDERS: u8 = 5;
 
-/// In the first byte of a command: there is an order.
+/// Flag in the first byte of a command: an order follows.
 const ORDERED: u8 = 8;
 
 impl Codec for RequestId {
@@ -266,21 +269,24 @@ impl Codec for RequestId {
 
     fn take(from: &mut Decoder<'_>) -> Result<Self, Malformed> {
         let caller: Arc<str> = if from.format() < WITH_CALLERS {
-            // No front end speaks for such a caller, so a repeat gets none of these answers.
+            // No front end produces such a caller name, so no repeat of today gets one of these
+            // answers.
             format!("client:{}", ClientId::take(from)?).into()
         } else {
             Codec::take(from)?
         };
         let mut key: Arc<str> = Codec::take(from)?;
         if from.format() < WITH_CALLERS && !(1..=REQUEST_KEY_BYTES_MAX).contains(&key.len()) {
-            // Nothing limited it then; all of it still tells it from others.
+            // Old formats did not limit a key. The hash of the whole key still tells it from
+            // others.
             key = format!("{:032x}", long_key(&key)).into();
         }
         Ok(Self { caller, key })
     }
 }
 
-/// FNV-1a, 128 bits: enough to tell old keys apart for the ten minutes that they are known.
+/// FNV-1a with 128 bits: enough to tell old keys apart for the ten minutes that they are
+/// remembered.
 fn long_key(key: &str) -> u128 {
     let start = 0x6c62_272e_07bb_0142_62b8_2175_6295_c58d;
     key.bytes().fold(start, |hash, byte| {
@@ -328,7 +334,7 @@ impl Codec for IdempotencyRecord {
     }
 }
 
-/// The first byte of [`Outcome::Replayed`].
+/// The tag of [`Outcome::Replayed`].
 const REPLAYED: u8 = 13;
 
 impl Codec for Replay {
@@ -340,7 +346,8 @@ impl Codec for Replay {
 
     fn take(from: &mut Decoder<'_>) -> Result<Self, Malformed> {
         let at = Codec::take(from)?;
-        // The first answer is no replay: a hostile server would nest them deeper than any stack.
+        // The first answer must not be a replay: a hostile peer would nest them until the stack
+        // overflows.
         require(from.peek() != Some(REPLAYED))?;
         Ok(Self { at, first: Codec::take(from)?, ends: Codec::take(from)? })
     }

@@ -1,4 +1,4 @@
-//! The commands of the engine (a closed list) and its answers.
+//! The commands of the engine, which are a closed list, and the answers to them.
 
 use super::details::Patch;
 use super::event::{LeaveReason, SessionEnd};
@@ -12,57 +12,58 @@ use super::refusal::Refusal;
 use crate::time::{Span, Time};
 use std::sync::Arc;
 
-/// One request: what to do, and the id by which a repeat is known.
+/// One request: an operation, the version of its rules, and the id that identifies a repeat of it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Command {
-    /// Repeating a request under the same id has no second effect and gets the first answer.
+    /// The id of the request. A repeat under the same id has no second effect and gets the first
+    /// answer.
     pub request: Option<IdempotencyKey>,
     /// The operation to carry out.
     pub op: Op,
-    /// The version of the rules by which it is carried out.
+    /// The version of the rules that the operation follows.
     pub rules: Rulebook,
-    /// The place of this request among all requests of its sender: a copy that the network
-    /// delivers late is refused. `None`: the sender sends no copies.
+    /// The place of this request among all requests of its sender, by which a copy that the network
+    /// delivers late is refused. `None` if the sender sends no copies.
     pub order: Option<RequestOrder>,
 }
 
-/// The place of a request among those of one session, which has one sender.
+/// The place of a request among those of one session. A session has one sender.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RequestOrder {
     /// The session of the sender.
     pub session: SessionId,
-    /// Rises with each request, from 1 on. The engine carries a number out once, and none below
-    /// the last one: whatever became of such a request, its sender has sent later ones since.
+    /// Rises with each request, from 1 on. The engine applies each number once, and refuses every
+    /// number up to the last one applied: the sender has sent later requests since.
     pub number: u64,
 }
 
-/// The version of the rules that a command follows. A journal written by an older latchfs replays
-/// by the rules of its time, so that it comes to the tokens that clients have been given.
+/// The version of the rules that a command follows. A journal written by an older latchfs is
+/// replayed by the rules of its time, so that it yields the same tokens that clients were given.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub enum Rulebook {
     /// An upgrade to exclusive keeps its token.
     First,
-    /// An upgrade to exclusive mints a token. The answer to a request that waits is forgotten
-    /// after a while, and requests of one client that no open file makes share a place in the
-    /// queue.
+    /// An upgrade to exclusive issues a new token. The answer to a queued request is forgotten
+    /// after a while, and the requests of one client that belong to no open file share a place in
+    /// the queue.
     Second,
-    /// The id of a request that waits names its place, and later the grant. Each exclusive
-    /// request that no open file makes has a place of its own. A request may wait for the time
-    /// from which on locks are granted.
+    /// The id of a queued request identifies its place, and later its grant. Each exclusive request
+    /// that belongs to no open file has its own place. A request may be queued during the hold-off
+    /// after a restore, until locks are granted again.
     #[default]
     Third,
 }
 
-/// Rule 10: the id of a request, and a digest of all that the request says.
+/// An idempotency key (rule 10): the id of a request, and a digest of its whole content.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct IdempotencyKey {
-    /// The id.
+    /// The id of the request.
     pub id: RequestId,
-    /// Tells a repeat of the request from another request under the same id.
+    /// Tells a repeat of the request from a different request under the same id.
     pub digest: Digest,
 }
 
-/// An id of a caller's choosing. Two callers may choose the same.
+/// A request id that the caller chooses. Ids of different callers are independent.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RequestId {
     /// The front end and the credential that it has authenticated, at most
@@ -73,12 +74,13 @@ pub struct RequestId {
     pub key: Arc<str>,
 }
 
-/// 128 bits of a cryptographic hash over a whole request, made by the front end that took it: the
-/// lock and the options as they were sent, not as defaults and the state of the lock complete them.
+/// 128 bits of a cryptographic hash over a whole request, computed by the front end that received
+/// it. It covers the lock and the options as they were sent, before defaults and the state of the
+/// lock complete them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Digest(pub u128);
 
-/// An operation.
+/// An operation of the engine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Op {
     /// Advance time: expire everything that is due, and serve the next waiters.
@@ -87,34 +89,35 @@ pub enum Op {
     Acquire(Acquire),
     /// Make a lease last longer.
     Renew(Renew),
-    /// Change what the holder said about the lock, and nothing else.
+    /// Change the details of a lease, and nothing else.
     Annotate(Annotate),
-    /// Give a lock back.
+    /// Release a lock.
     Release(Release),
-    /// Leave the line.
+    /// Leave a queue.
     Leave(Leave),
-    /// Carry a hold over to another name.
+    /// Move a lease to another name.
     Move(Move),
-    /// Take a live lock away from its holders: an administrator's act.
+    /// Take a live lock away from its holders: an administrative operation.
     Steal(Steal),
-    /// Begin a session.
+    /// Open a session.
     OpenSession(OpenSession),
-    /// Renew a session, and with it all that hangs on it.
+    /// Renew a session, and with it all leases that are bound to it.
     KeepAlive(SessionId),
     /// End a session.
     EndSession(EndSession),
-    /// Take whatever some clients hold and wait for away from them: an administrator's act.
+    /// Take all locks and queue places from a set of clients: an administrative operation.
     Reset(Reset),
 }
 
 impl Op {
-    /// Whether it only ends holds and waits, so that nothing but waiters can get a token by it. A
-    /// full disk must not stop such a command: somebody would keep a lock that is given back.
+    /// Whether the operation only ends leases and waits, so that only waiters can get a token by
+    /// it. A full disk must not block such a command: a released lock would stay held.
     pub const fn only_ends(&self) -> bool {
         matches!(self, Self::Settle | Self::Release(_) | Self::Leave(_) | Self::EndSession(_))
     }
 
-    /// Returns how long what it makes lasts unrenewed, ttl and grace together.
+    /// Returns how long the lease or session that the operation creates lasts unrenewed, ttl and
+    /// grace together.
     pub(super) fn lasts(&self) -> Span {
         match self {
             Self::Acquire(Acquire { term: LeaseTerms::Own(ttl, grace), .. })
@@ -143,12 +146,12 @@ impl Op {
     }
 }
 
-/// Rule 1.
+/// Acquires a lock (rule 1).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Acquire {
-    /// Which lock.
+    /// The name of the lock.
     pub name: LockName,
-    /// The client that asks.
+    /// The client that acquires the lock.
     pub client: ClientId,
     /// Exclusive or shared.
     pub mode: Mode,
@@ -166,13 +169,13 @@ pub struct Acquire {
 /// Whether a request waits if the lock is not available now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum QueuePolicy {
-    /// Be refused.
+    /// The request is refused.
     Skip,
-    /// Wait, until served or this much later (`None`: for ever).
+    /// The request waits until it is granted or this time has passed (`None`: without limit).
     Join(Option<Span>),
 }
 
-/// Rule 2.
+/// Renews a lease (rule 2).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Renew {
     /// The lease to renew.
@@ -182,76 +185,76 @@ pub struct Renew {
     /// Whether the ownership becomes [`Ownership::Exclusive`], as with a new ttl, grace or process.
     /// The mode stays as it is.
     pub firm: Firm,
-    /// The changes of its details.
+    /// The changes to the details of the lease.
     pub patch: Patch,
-    /// Whether it stands for an acquire, by a client that names its lease: then it counts in
-    /// [`Tenure::acquisition`], and a release that was sent before it ends nothing.
+    /// Whether the renewal stands for an acquire by a client that names its lease. If so, it counts
+    /// in [`Tenure::acquisition`], and a release that was sent before it ends nothing.
     pub acquires: bool,
 }
 
-/// Whether a renewal leaves a loose hold loose.
+/// Whether a renewal changes [`Ownership::Client`] to [`Ownership::Exclusive`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Firm {
-    /// As it was.
+    /// The ownership stays as it is.
     Keep,
-    /// Only by name from now on: no open file may take it over.
+    /// The ownership becomes exclusive: no open file may take the lease over.
     Make,
 }
 
-/// Names a lease by its lock and holder.
+/// Identifies a lease by its lock and holder.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LeaseKey {
-    /// Which lock.
+    /// The name of the lock.
     pub name: LockName,
-    /// The holder.
+    /// The client that holds the lock.
     pub client: ClientId,
-    /// The token, where the caller knows it: then only that tenure is meant.
+    /// The token, if the caller knows it: then the key matches only that tenure.
     pub token: Option<Token>,
 }
 
-/// A change of the details only.
+/// Changes the details of a lease, and nothing else.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Annotate {
     /// The lease to annotate.
     pub key: LeaseKey,
-    /// The changes of its details.
+    /// The changes to the details of the lease.
     pub patch: Patch,
 }
 
-/// Rule 3.
+/// Releases a lock (rule 3).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Release {
     /// The lease to release.
     pub key: LeaseKey,
-    /// The acquire whose effect it ends, as [`Tenure::acquisition`] told it: refused once a later
-    /// acquire was answered with the same tenure. `None`: whichever was last.
+    /// The acquire whose effect the release ends, by its [`Tenure::acquisition`]: the release is
+    /// refused if a later acquire was answered with the same tenure. `None` matches any acquire.
     pub acquisition: Option<u32>,
 }
 
 impl Release {
-    /// Ends the hold of `key`, whichever acquire began or renewed it.
+    /// Returns a release of `key` for any acquire that began or renewed it.
     pub const fn of(key: LeaseKey) -> Self {
         Self { key, acquisition: None }
     }
 }
 
-/// A waiter goes.
+/// Removes a waiter from a queue.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Leave {
-    /// Which lock.
+    /// The name of the lock.
     pub name: LockName,
-    /// The place in its line.
+    /// The ticket of the waiter.
     pub ticket: Ticket,
-    /// Why, for the event.
+    /// The reason, for the event.
     pub why: LeaveReason,
 }
 
-/// `mv A NAME`.
+/// Moves a lease to another name, as `mv` does.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Move {
     /// The lease that moves.
     pub from: LeaseKey,
-    /// Where to.
+    /// The new name.
     pub to: LockName,
     /// Whether to replace a lock that the same client holds under the target name.
     pub over: IfExists,
@@ -266,14 +269,14 @@ pub enum IfExists {
     Refuse,
 }
 
-/// Rule 9.
+/// Takes a live lock away from its holders (rule 9).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Steal {
-    /// Which lock.
+    /// The name of the lock.
     pub name: LockName,
-    /// The client that takes it.
+    /// The client that takes the lock.
     pub client: ClientId,
-    /// Why, for the holder and the audit log.
+    /// The reason, for the previous holder and the audit log.
     pub reason: StealReason,
     /// How the lease is kept alive: by renewals or by a session.
     pub term: LeaseTerms,
@@ -281,44 +284,44 @@ pub struct Steal {
     pub patch: Patch,
 }
 
-/// Rule 8.
+/// Opens a session (rule 8).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OpenSession {
-    /// The client that opens it.
+    /// The client that owns the session.
     pub client: ClientId,
-    /// How long it lasts unrenewed. `None`: until it is ended, as that of a mount in the
-    /// engine's own process: while that sleeps nobody else is served either.
+    /// How long the session lasts unrenewed. `None`: until it is ended, which suits a mount in the
+    /// engine's own process: while that process sleeps, it serves no other client either.
     pub ttl: Option<Ttl>,
-    /// How long its leases are in grace when it has expired.
+    /// The grace of the leases that are bound to the session, from its expiry on.
     pub grace: Grace,
 }
 
-/// The end of a session.
+/// Ends a session.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EndSession {
-    /// Which.
+    /// The id of the session.
     pub session: SessionId,
-    /// `Closed` releases all that hangs on it. `Expired` puts it in grace: the client is gone
-    /// without a word, and may come back.
+    /// `Closed` releases the leases that are bound to the session. `Expired` puts them in grace:
+    /// the client disappeared without closing the session, and may come back.
     pub end: SessionEnd,
 }
 
-/// Ends all holds of the clients in its scope, and removes them from all queues.
+/// Ends all leases of the clients in its scope, and removes these clients from all queues.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Reset {
-    /// The clients that lose their holds and queue places.
+    /// The clients that lose their leases and queue places.
     pub whose: ResetScope,
     /// The client on whose behalf the reset is made.
     pub by: ClientId,
-    /// Why, for the holders and the audit log.
+    /// The reason, for the previous holders and the audit log.
     pub reason: StealReason,
 }
 
-/// The clients whose holds and queue places a [`Reset`] ends; a client includes its users.
+/// The clients to which a [`Reset`] applies. A client includes its users.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ResetScope {
-    /// All clients except these: the listed ones stay, and all others are taken to have left. If
-    /// the list is empty, all clients.
+    /// All clients except the listed ones, which are those that are still present. An empty list
+    /// means all clients.
     AllBut(Vec<ClientId>),
     /// Only this client.
     Of(ClientId),
@@ -327,62 +330,62 @@ pub enum ResetScope {
 /// The engine's answer to a command.
 pub type Answer = Result<Outcome, Refusal>;
 
-/// The effect of a command.
+/// The effect of a command that was not refused.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Outcome {
     /// Time has passed.
     Settled,
     /// A new tenure began.
     Granted(Tenure),
-    /// The tenure goes on.
+    /// The tenure continues: the lease was renewed.
     Renewed(Tenure),
-    /// In line.
+    /// The request waits in the queue.
     Waiting {
-        /// The place.
+        /// The ticket of the place in the queue.
         ticket: Ticket,
-        /// How many are served before, from 0.
+        /// The number of waiters ahead in the queue.
         ahead: usize,
     },
-    /// Given back.
+    /// The lock was released.
     Released,
-    /// Out of the line.
+    /// The waiter left the queue.
     Left,
-    /// Annotated.
+    /// The details of the lease were changed.
     Annotated,
-    /// The hold has another name and token.
+    /// The lease has another name and token.
     Moved(Tenure),
-    /// Taken away; the new tenure begins after the steal grace.
+    /// The lock was taken from its holders; the new tenure begins after the steal grace.
     Stolen(Tenure),
     /// The session is open.
     SessionOpened(SessionId),
-    /// The session lasts until then.
+    /// The session was kept alive and lasts until this time.
     KeptAlive(Time),
-    /// The session is over.
+    /// The session was ended.
     SessionEnded,
-    /// So many holds and places in lines were taken away.
+    /// The reset removed this many leases and queue places.
     Reset {
-        /// Holds.
+        /// The number of leases that were ended.
         holds: usize,
-        /// Places.
+        /// The number of waiters that were removed from queues.
         waits: usize,
     },
-    /// Nothing: the request had been carried out before.
+    /// Nothing was done: the request had been applied before.
     Replayed(Box<Replay>),
 }
 
-/// The first answer to a request that was repeated.
+/// The answer that a repeated request gets: that of its first execution.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Replay {
-    /// When the request was carried out.
+    /// When the request was applied.
     pub at: Time,
     /// The outcome of the first execution.
     pub first: Outcome,
-    /// When the tenure or the session of `first` was to end, as things stood then.
+    /// When the tenure or session of `first` was to end, as known at that time.
     pub ends: Option<Ends>,
 }
 
 impl Outcome {
-    /// Returns what the request did when it was carried out, now or before.
+    /// Returns the outcome of the first execution, whether this answer is that of a repeat or not.
     #[must_use]
     pub fn first(self) -> Self {
         match self {
@@ -391,7 +394,7 @@ impl Outcome {
         }
     }
 
-    /// Returns the tenure that this speaks of.
+    /// Returns the tenure in this outcome, if there is one.
     pub const fn tenure(&self) -> Option<&Tenure> {
         match self {
             Self::Granted(tenure)
@@ -403,22 +406,22 @@ impl Outcome {
     }
 }
 
-/// The tenure that an outcome speaks of.
+/// A tenure as answers show it: one uninterrupted possession of a lock under one token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Tenure {
-    /// Its token.
+    /// The fencing token of the tenure.
     pub token: Token,
     /// How it is kept alive: by its own renewals, until a time, or by a session.
     pub life: Lifetime,
-    /// When it began, or will begin.
+    /// When the tenure began, or will begin after a steal.
     pub acquired_at: Time,
     /// See [`Lease::acquisition`](super::lease::Lease::acquisition).
     pub acquisition: u32,
 }
 
 impl Command {
-    /// Whether the state is another one after this answer, apart from what events tell: the answer
-    /// to a request with an id is remembered.
+    /// Whether the command changed the state, apart from the events that it produced. A settle with
+    /// a request id counts, since the answer is remembered.
     pub fn changes_state(&self, answer: &Answer) -> bool {
         match answer {
             Err(_) => false,
@@ -427,7 +430,7 @@ impl Command {
         }
     }
 
-    /// Returns a part that is too long, if there is one.
+    /// Returns a part of the command that is too long, if there is one.
     pub(super) fn oversized(&self) -> Option<LimitedField> {
         let id = self.request.as_ref().map(|request| &request.id);
         let key = id.filter(|id| id.key.is_empty() || id.key.len() > LimitedField::Key.max());

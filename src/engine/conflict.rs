@@ -1,5 +1,5 @@
-//! How a request stands to a lock: judged by the same words when it is carried out and when
-//! somebody only looks ([`LockView::in_the_way`]).
+//! Decides whether a request conflicts with the leases of a lock. Commands and read-only checks
+//! ([`LockView::in_the_way`]) use the same code.
 
 use super::command::Acquire;
 use super::lease::{Ends, Lease, Mode, Ownership, Phase};
@@ -9,20 +9,20 @@ use super::refusal::Way;
 use super::view::{Holder, LockView};
 use crate::time::Time;
 
-/// How a request stands to a lock that is held.
+/// The relation between a request and the leases of a lock that is held.
 pub(super) enum ConflictCheck<'a> {
-    /// The client has it by this lease, and may go on.
+    /// The client holds the lock by this lease, which the request renews.
     Own(&'a Lease),
-    /// There is room beside those who have it.
+    /// The request may share the lock with its holders.
     Beside,
-    /// This lease is in the way, in this way.
+    /// This lease conflicts with the request, in this way.
     Conflict(&'a Lease, Way),
 }
 
 /// The parts of a request on which a conflict depends.
 #[derive(Clone, Copy)]
 pub(super) struct Wish<'a> {
-    /// The client that asks.
+    /// The client that makes the request.
     pub(super) client: &'a ClientId,
     /// The owner within the client.
     pub(super) hold: Ownership,
@@ -41,13 +41,13 @@ impl<'a> From<&'a Acquire> for Wish<'a> {
 pub(super) struct Facts<L> {
     pub(super) leases: L,
     pub(super) mode: Mode,
-    /// Whether somebody waits.
+    /// Whether the queue of the lock has waiters.
     pub(super) has_line: bool,
     pub(super) now: Time,
 }
 
 impl<'a, L: Iterator<Item = (&'a Lease, Ends)> + Clone> Facts<L> {
-    /// How `wish` stands to this lock.
+    /// Returns how `wish` relates to this lock.
     pub(super) fn stance(&self, wish: Wish<'_>) -> ConflictCheck<'a> {
         let (foremost, ends) = self.foremost();
         if self.mode == Mode::Exclusive && foremost.acquired_at > self.now {
@@ -62,8 +62,9 @@ impl<'a, L: Iterator<Item = (&'a Lease, Ends)> + Clone> Facts<L> {
         let now = self.now;
         let usable = leases.clone().filter(move |lease| lease.acquired_at <= now);
         if let Some(own) = own_among(&usable, wish.client, wish.hold) {
-            // An open file's mode is its own affair: a downgrade from outside would let others in
-            // beside a program that was promised to be alone.
+            // The mode of an open file's lease is changed through that file only: a downgrade by
+            // another program would admit sharers beside a program that was promised exclusive
+            // access.
             let of_file =
                 matches!((own.hold, wish.hold), (Ownership::OpenFile(_), Ownership::Client));
             if self.mode != wish.mode && of_file {
@@ -89,7 +90,7 @@ impl<'a, L: Iterator<Item = (&'a Lease, Ends)> + Clone> Facts<L> {
         ConflictCheck::Conflict(foremost, way)
     }
 
-    /// The lease that is longest in the way.
+    /// Returns the lease whose grace ends last, and which therefore blocks other clients longest.
     fn foremost(&self) -> (&'a Lease, Ends) {
         let foremost = self.leases.clone().max_by_key(|(_, ends)| ends.grace_until);
         foremost.expect("a lock that is stored is held")
@@ -97,8 +98,8 @@ impl<'a, L: Iterator<Item = (&'a Lease, Ends)> + Clone> Facts<L> {
 }
 
 impl LockView {
-    /// The holder that would be in the way of an acquire that does not wait, and in which way: what
-    /// the engine would say at this moment, without asking for anything.
+    /// Returns the holder that conflicts with an acquire that does not wait, and in which way: the
+    /// answer that the engine would give at this moment, without sending it a command.
     pub fn in_the_way(
         &self,
         client: &ClientId,

@@ -7,21 +7,22 @@ use crate::time::Time;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-/// Something that happens by itself. Ordered, so that what is due at one moment happens in the
-/// same order on every replica.
+/// An action that is due at a time. The variants are ordered, so that actions due at the same time
+/// take effect in the same order on every replica.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Due {
-    /// A session runs out. First, so that its waiters are gone before any lock is given on.
+    /// A session expires. Comes first, so that its waiters are gone before any lock is granted to
+    /// the next one.
     Session(SessionId),
-    /// A waiter's patience is over. Boxed, so that what most of these are needs less room.
+    /// The wait of a request times out. Boxed, so that the more frequent variants take less memory.
     Patience(Box<(Ticket, LockName)>),
-    /// A lease runs out, or its grace does.
+    /// A lease, or its grace, expires.
     Lease(Token, LockName),
-    /// A request id may be forgotten.
+    /// A remembered answer may be dropped.
     Reply(Arc<RequestId>),
 }
 
-/// All that is due, by time.
+/// All deadlines in order of time.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Deadlines(BTreeSet<(Time, Due)>);
 
@@ -36,26 +37,26 @@ impl Deadlines {
         assert!(known, "what ends was due");
     }
 
-    /// Puts off what is due at `from` until `to`.
+    /// Moves the deadline of `due` from `from` to `to`.
     pub(super) fn put_off(&mut self, from: Time, to: Time, due: Due) {
         if from != to {
-            // In this order the set never is empty in between, and keeps its memory.
+            // In this order the set is never empty in between, and keeps its memory.
             self.add(to, due.clone());
             self.remove(from, due);
         }
     }
 
-    /// Removes what may just have been taken by [`Deadlines::pop`].
+    /// Removes a deadline that [`Deadlines::pop`] may already have taken.
     pub(super) fn discard(&mut self, at: Time, due: Due) {
         self.0.remove(&(at, due));
     }
 
-    /// When the next thing is due.
+    /// Returns the time of the next deadline.
     pub(super) fn next(&self) -> Option<Time> {
         self.0.first().map(|(at, _)| *at)
     }
 
-    /// Takes the first thing that is due by `now`.
+    /// Takes the first deadline that is due by `now`.
     pub(super) fn pop(&mut self, now: Time) -> Option<(Time, Due)> {
         if self.next()? > now {
             return None;
@@ -63,7 +64,7 @@ impl Deadlines {
         self.0.pop_first()
     }
 
-    /// How much there is.
+    /// Returns the number of deadlines.
     pub(super) fn len(&self) -> usize {
         self.0.len()
     }

@@ -11,14 +11,14 @@ use std::sync::Arc;
 /// fields are in a separate allocation to save memory.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Details {
-    /// Shared: a process that takes many locks is named once.
+    /// Shared between locks: a process that acquires many of them stores its id once.
     holder_id: Option<Arc<str>>,
     face: FileType,
     reads: ReadMode,
     mode: u16,
     uid: u32,
     gid: u32,
-    /// Never a box of nothing, so that equal details are equal.
+    /// `None` rather than a box of defaults, so that equal details compare equal.
     rare: Option<Box<RareDetails>>,
 }
 
@@ -31,40 +31,40 @@ struct RareDetails {
     times: Option<(Wall, Wall)>,
 }
 
-/// A process that a reused pid cannot be mistaken for, nor one of a later boot.
+/// A process with enough identity that pid reuse and reboots are detected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Process {
-    /// Its id.
+    /// The pid of the process.
     pub pid: u32,
-    /// The number that tells it from other processes of that id in the same boot.
+    /// The number that tells the process from others with that pid in the same boot.
     pub start: u64,
-    /// The boot, by half of the kernel's name for it: after another one the same two numbers are
-    /// another process.
+    /// Half of the kernel's boot id. After a reboot the same pid and start are another process.
     pub boot: u64,
 }
 
-/// How a lock looks as a file.
+/// How a lock appears as a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct FileAttrs {
-    /// File, directory or symlink.
+    /// Whether the lock appears as a file, a directory or a symlink.
     pub face: FileType,
     /// The content that a read of the file returns.
     pub reads: ReadMode,
-    /// Permission bits, for show.
+    /// Permission bits, for display only.
     pub mode: u16,
-    /// The holder's user on its own machine.
+    /// The uid of the holder on its own machine.
     pub uid: u32,
-    /// The holder's group on its own machine.
+    /// The gid of the holder on its own machine.
     pub gid: u32,
-    /// Access and modification time, where a program set them.
+    /// Access and modification time, if a program set them.
     pub times: Option<(Wall, Wall)>,
 }
 
 impl FileAttrs {
-    /// The bit of [`FileAttrs::mode`] that says that a program chose the other bits.
+    /// The bit of [`FileAttrs::mode`] that marks the permission bits as chosen by a program.
     pub const MODE_CHOSEN: u16 = 0o100_000;
 
-    /// Returns the permission bits in force: those that a program chose, or the usual ones.
+    /// Returns the permission bits in force: those that a program chose, or the defaults of the
+    /// type.
     pub const fn permissions(face: FileType, mode: u16) -> u16 {
         match face {
             _ if mode & Self::MODE_CHOSEN != 0 => mode & 0o7777,
@@ -75,15 +75,15 @@ impl FileAttrs {
     }
 }
 
-/// The kind of file that a lock was made as.
+/// The type of file as which a lock was created.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum FileType {
-    /// By open, `touch`, `>`.
+    /// A regular file, created by open, `touch` or `>`.
     #[default]
     File,
-    /// By `mkdir`.
+    /// A directory, created by `mkdir`.
     Directory,
-    /// By `ln -s`.
+    /// A symlink, created by `ln -s`.
     Symlink,
 }
 
@@ -93,103 +93,103 @@ pub enum ReadMode {
     /// The lock's status as JSON.
     #[default]
     Status,
-    /// The text: the program that locks so reads back what it wrote.
+    /// The text that a program wrote into the file, which therefore reads back its own writes.
     Text,
 }
 
 /// Changes of the details of a lease; `None` leaves a field as it is.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Patch {
-    /// The process that acquired.
+    /// The id of the process that acquired the lock.
     pub holder_id: Option<Arc<str>>,
-    /// The note; an empty one takes it away.
+    /// The note. An empty one removes the note.
     pub note: Option<Arc<str>>,
-    /// The text.
+    /// The change of the text.
     pub text: Option<TextPatch>,
-    /// The process that keeps it alive; `Some(None)` unbinds.
+    /// The process that keeps the lease alive; `Some(None)` removes the binding.
     pub process: Option<Option<Process>>,
-    /// How it looks.
+    /// The file attributes.
     pub looks: Option<FileAttrs>,
 }
 
-/// A change of the text.
+/// A change of the text of a lock.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum TextPatch {
-    /// It becomes this.
+    /// Replaces the text.
     Set(Arc<[u8]>),
-    /// This comes behind it.
+    /// Appends to the text.
     Append(Arc<[u8]>),
 }
 
 impl Details {
-    /// `host:user:pid:start_time` of the process that acquired.
+    /// Returns the id of the process that acquired the lock: `host:user:pid:start_time` and more.
     pub const fn holder_id(&self) -> Option<&Arc<str>> {
         self.holder_id.as_ref()
     }
 
-    /// Note shown to clients that find the lock held.
+    /// Returns the note shown to anyone who finds the lock held.
     pub fn note(&self) -> Option<&Arc<str>> {
         self.rare.as_ref()?.note.as_ref()
     }
 
-    /// The text that a program wrote into the lock's file.
+    /// Returns the text that a program wrote into the lock's file.
     pub fn text(&self) -> &[u8] {
         self.rare.as_ref().map_or(&[], |rare| &rare.text)
     }
 
-    /// The same, to keep.
+    /// Returns the text as a shared allocation.
     pub fn shared_text(&self) -> Arc<[u8]> {
         self.rare.as_ref().map(|rare| Arc::clone(&rare.text)).unwrap_or_default()
     }
 
-    /// The process that keeps the lease alive.
+    /// Returns the process that keeps the lease alive.
     pub fn process(&self) -> Option<Process> {
         self.rare.as_ref()?.process
     }
 
-    /// How the lock looks as a file.
+    /// Returns the file attributes.
     pub fn looks(&self) -> FileAttrs {
         let Self { face, reads, mode, uid, gid, .. } = *self;
         let times = self.rare.as_ref().and_then(|rare| rare.times);
         FileAttrs { face, reads, mode, uid, gid, times }
     }
 
-    /// The same, by this process.
+    /// Returns the details with this holder id.
     #[must_use]
     pub fn with_holder_id(mut self, holder_id: Option<Arc<str>>) -> Self {
         self.holder_id = holder_id;
         self
     }
 
-    /// The same with this note, or with none.
+    /// Returns the details with this note, or without one.
     #[must_use]
     pub fn with_note(mut self, note: Option<Arc<str>>) -> Self {
         self.amend(|rare| rare.note = note);
         self
     }
 
-    /// The same with this text.
+    /// Returns the details with this text.
     #[must_use]
     pub fn with_text(mut self, text: Arc<[u8]>) -> Self {
         self.amend(|rare| rare.text = text);
         self
     }
 
-    /// The same, kept alive by this process, or by none.
+    /// Returns the details with this process keeping the lease alive, or with none.
     #[must_use]
     pub fn with_process(mut self, process: Option<Process>) -> Self {
         self.amend(|rare| rare.process = process);
         self
     }
 
-    /// The same with other looks.
+    /// Returns the details with these file attributes.
     #[must_use]
     pub fn with_looks(mut self, looks: FileAttrs) -> Self {
         self.look(looks);
         self
     }
 
-    /// Carries a change out, in place: it is a part of every touch.
+    /// Applies a patch in place, since each write and `touch` of a lock file brings one.
     pub(super) fn apply(&mut self, patch: &Patch) {
         if let Some(holder_id) = &patch.holder_id {
             self.holder_id = Some(Arc::clone(holder_id));
@@ -233,7 +233,7 @@ impl Details {
 }
 
 impl Patch {
-    /// Returns a part that is too long, if there is one.
+    /// Returns a part of the patch that is too long, if there is one.
     pub(super) fn oversized(&self) -> Option<LimitedField> {
         let exceeds = |text: &Option<Arc<str>>, part: LimitedField| {
             text.as_ref().filter(|text| text.len() > part.max()).map(|_| part)

@@ -1,19 +1,19 @@
-//! How single values are written as bytes: numbers, texts, lists, structs and enums.
+//! Encodes single values as bytes: numbers, texts, lists, structs and enums.
 //!
-//! One way to write each value, so that equal values are equal bytes. Reading never panics and
-//! never trusts a length: bytes come from disks and networks.
+//! Each value has exactly one encoding, so equal values have equal bytes. Decoding never panics and
+//! never trusts a length, since the bytes come from disks and networks.
 
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
-/// The version of these bytes. A change of any layout below raises it.
+/// The version of the encoding. Any change of a layout below raises it.
 pub const FORMAT_VERSION: u8 = 5;
 
-/// The oldest version that is still read.
+/// The oldest version that can still be decoded.
 pub const FORMAT_OLDEST: u8 = 2;
 
-/// The bytes are not what they should be.
+/// The error for bytes that are not a valid encoding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Malformed;
 
@@ -25,40 +25,41 @@ impl fmt::Display for Malformed {
 
 impl std::error::Error for Malformed {}
 
-/// Bytes that are read from front to back.
+/// Decodes values from bytes, front to back.
 pub(crate) struct Decoder<'a> {
     bytes: &'a [u8],
-    /// The [`FORMAT_VERSION`] of the program that wrote them.
+    /// The [`FORMAT_VERSION`] of the program that wrote the bytes.
     format: u8,
-    /// Bytes of memory that what is read may still take.
+    /// How many bytes of memory the decoded values may still take.
     room: usize,
 }
 
-/// Items for which a list has memory before they are read. Most lists are shorter.
+/// Items for which a list reserves memory before they are decoded. Most lists are shorter.
 const RESERVED_MAX: usize = 256;
 
 /// Bytes of overhead to assume for each allocation.
 const ALLOCATION: usize = 32;
 
 impl<'a> Decoder<'a> {
-    /// Reads what this version of the program wrote, from a source that is trusted.
+    /// Returns a decoder for bytes in the current format from a trusted source.
     pub(crate) const fn new(bytes: &'a [u8]) -> Self {
         Self::within(usize::MAX, bytes)
     }
 
-    /// Reads what anybody may have sent; what is read takes `room` bytes of memory at most.
+    /// Returns a decoder for bytes from an untrusted source: the decoded values take at most `room`
+    /// bytes of memory.
     pub(crate) const fn within(room: usize, bytes: &'a [u8]) -> Self {
         Self { bytes, format: FORMAT_VERSION, room }
     }
 
-    /// Reads what was written in `format`, if that is known here.
+    /// Returns a decoder for bytes in `format`, or an error if this version cannot decode that.
     pub(crate) fn of_format(format: u8, bytes: &'a [u8]) -> Result<Self, Malformed> {
         require((FORMAT_OLDEST..=FORMAT_VERSION).contains(&format))?;
         Ok(Self { bytes, format, room: usize::MAX })
     }
 
-    /// Reads the length of a list of `T`, before there is any memory for it: each item has a byte
-    /// at least, so there can't be more of them than bytes.
+    /// Decodes the length of a list of `T` and claims memory for it. Each item takes at least one
+    /// byte, so a length beyond the remaining bytes is an error.
     pub(crate) fn take_length<T>(&mut self) -> Result<usize, Malformed> {
         let length = usize::take(self)?;
         require(length <= self.bytes.len())?;
@@ -66,13 +67,13 @@ impl<'a> Decoder<'a> {
         Ok(length)
     }
 
-    /// Takes memory out of what there may be.
+    /// Takes `bytes` from the memory that is left.
     fn claim(&mut self, bytes: usize) -> Result<(), Malformed> {
         self.room = self.room.checked_sub(bytes.saturating_add(ALLOCATION)).ok_or(Malformed)?;
         Ok(())
     }
 
-    /// Reads a value that was written from `format` on; before that it is the default.
+    /// Decodes a value that exists since `format`; in an older format it is the default.
     pub(crate) fn take_since<T: Codec + Default>(&mut self, format: u8) -> Result<T, Malformed> {
         if self.format < format { Ok(T::default()) } else { T::take(self) }
     }
@@ -87,7 +88,7 @@ impl<'a> Decoder<'a> {
         Ok(*array)
     }
 
-    /// The next byte, which stays to be read.
+    /// Returns the next byte without consuming it.
     pub(crate) fn peek(&self) -> Option<u8> {
         self.bytes.first().copied()
     }
@@ -96,18 +97,18 @@ impl<'a> Decoder<'a> {
         self.bytes.is_empty()
     }
 
-    /// The bytes that are left.
+    /// Returns the remaining bytes.
     pub(crate) const fn rest(self) -> &'a [u8] {
         self.bytes
     }
 
-    /// Fails if there are bytes left.
+    /// Fails if bytes remain.
     pub(crate) fn end(self) -> Result<(), Malformed> {
         require(self.is_empty())
     }
 }
 
-/// A value with one way to be written.
+/// A value that has exactly one encoding.
 pub(crate) trait Codec: Sized {
     fn put(&self, out: &mut Vec<u8>);
     fn take(from: &mut Decoder<'_>) -> Result<Self, Malformed>;
@@ -117,7 +118,7 @@ pub(crate) fn require(sound: bool) -> Result<(), Malformed> {
     if sound { Ok(()) } else { Err(Malformed) }
 }
 
-/// Seven bits a byte, lowest first, the top bit saying that there are more.
+/// LEB128: seven bits a byte, lowest first; the top bit marks that another byte follows.
 impl Codec for u64 {
     fn put(&self, out: &mut Vec<u8>) {
         let mut rest = *self;
@@ -138,7 +139,7 @@ impl Codec for u64 {
             }
             value |= bits << shift;
             if byte & 0x80 == 0 {
-                // One way to write each value: no padding with empty groups.
+                // Rejects padding with empty groups, so that each value has one encoding only.
                 return if byte == 0 && shift > 0 { Err(Malformed) } else { Ok(value) };
             }
         }
@@ -158,7 +159,7 @@ impl Codec for u8 {
     }
 }
 
-/// Values that are written as a number.
+/// Implements [`Codec`] for types that are encoded as a number.
 macro_rules! wire_number {
     ($($type:ty: $to:expr, $from:expr;)*) => {$(
         impl Codec for $type {
@@ -198,7 +199,7 @@ pub(super) fn put_text(text: &str, out: &mut Vec<u8>) {
     out.extend_from_slice(text.as_bytes());
 }
 
-/// Values that are written as a text, and checked when read.
+/// Implements [`Codec`] for types that are encoded as a text and checked when decoded.
 macro_rules! wire_text {
     ($($type:ty: $to:expr, $from:expr;)*) => {$(
         impl Codec for $type {
@@ -305,7 +306,8 @@ impl<T: Codec> Codec for Arc<T> {
     }
 }
 
-/// Structs: their fields, in the order given. A field that an older format lacks is its default.
+/// Implements [`Codec`] for a struct: its fields in the order given. A field that an older format
+/// lacks gets its default.
 macro_rules! wire_struct {
     ($(
         $type:ident { $($field:ident),* $(; $($derived:ident),*)? }
@@ -327,7 +329,8 @@ macro_rules! wire_struct {
     )*};
 }
 
-/// Enums: a number for the variant, then what it holds. A number is never given anew.
+/// Implements [`Codec`] for an enum: the number of the variant, then its fields. A number is never
+/// reused.
 macro_rules! wire_enum {
     ($($type:ident {
         $($number:literal $variant:ident $(($($part:ident),*))? $({ $($field:ident),* })?),* $(,)?

@@ -4,10 +4,10 @@ use super::lease::{Mode, Ownership, SessionId, StealReason, Ticket, Token};
 use super::name::{ClientId, LockName};
 use crate::time::{Span, Time};
 
-/// One thing that happened.
+/// One state change of the engine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Event {
-    /// When the engine learned of it.
+    /// The engine time of the change.
     pub at: Time,
     /// The kind of event, with its data.
     pub what: EventKind,
@@ -18,96 +18,96 @@ pub struct Event {
 pub enum EventKind {
     /// A tenure began.
     Granted {
-        /// Of this lock.
+        /// The name of the lock.
         name: LockName,
-        /// By whom.
+        /// The client that holds the lock.
         holder: ClientId,
-        /// Its token.
+        /// The fencing token of the tenure.
         token: Token,
-        /// Alone or with others.
+        /// Exclusive or shared.
         mode: Mode,
         /// The owner within the client.
         hold: Ownership,
-        /// The place in line that was served, and how long it had waited.
+        /// The queue place that was served and how long the client had waited, if it had.
         waited: Option<(Ticket, Span)>,
     },
-    /// A tenure goes on: renewed, taken back within grace, or downgraded to shared.
+    /// A tenure continues: the lease was renewed, recovered within grace, or downgraded to shared.
     Renewed {
-        /// Of this lock.
+        /// The name of the lock.
         name: LockName,
-        /// By whom.
+        /// The client that holds the lock.
         holder: ClientId,
-        /// Its token.
+        /// The fencing token of the tenure.
         token: Token,
     },
     /// The details of a lease have changed.
     Annotated {
-        /// Of this lock.
+        /// The name of the lock.
         name: LockName,
-        /// The tenure.
+        /// The token of the lease.
         token: Token,
     },
-    /// A lease ran out: the lock is in grace.
+    /// A lease expired: the lock is in grace.
     Expired {
-        /// Of this lock.
+        /// The name of the lock.
         name: LockName,
         /// The client that may still renew the lease within its grace.
         holder: ClientId,
-        /// The tenure.
+        /// The token of the lease.
         token: Token,
     },
     /// A tenure ended.
     Ended {
-        /// Of this lock.
+        /// The name of the lock.
         name: LockName,
         /// The client that held it.
         holder: ClientId,
-        /// The tenure.
+        /// The token of the tenure.
         token: Token,
         /// How long it was held.
         held: Span,
         /// How it ended.
         end: TenureEnd,
     },
-    /// A waiter came.
+    /// A waiter joined a queue.
     Joined {
-        /// To this lock's line.
+        /// The name of the lock.
         name: LockName,
-        /// Who.
+        /// The client that waits.
         client: ClientId,
-        /// The place.
+        /// The ticket of the place in the queue.
         ticket: Ticket,
     },
-    /// A waiter went without having been served.
+    /// A waiter left a queue without being served.
     Left {
-        /// From this lock's line.
+        /// The name of the lock.
         name: LockName,
-        /// Who.
+        /// The client that waited.
         client: ClientId,
-        /// The place.
+        /// The ticket of the place in the queue.
         ticket: Ticket,
-        /// Why.
+        /// The reason.
         why: LeaveReason,
     },
-    /// A session began.
+    /// A session was opened.
     SessionOpened {
-        /// Which.
+        /// The id of the session.
         session: SessionId,
-        /// Whose.
+        /// The client that owns the session.
         client: ClientId,
     },
-    /// A session was kept alive, and with it all that hangs on it.
+    /// A session was kept alive, and with it the leases that are bound to it.
     SessionKept {
-        /// Which.
+        /// The id of the session.
         session: SessionId,
     },
-    /// A session is over.
+    /// A session ended.
     SessionOver {
-        /// Which.
+        /// The id of the session.
         session: SessionId,
-        /// Whose.
+        /// The client that owned the session.
         client: ClientId,
-        /// How.
+        /// How the session ended.
         end: SessionEnd,
     },
 }
@@ -115,46 +115,46 @@ pub enum EventKind {
 /// How a tenure ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum TenureEnd {
-    /// Given back.
+    /// The holder released the lock.
     Released,
-    /// Not renewed, and not taken back within grace.
+    /// The lease expired and was not recovered within its grace.
     Lapsed,
-    /// Carried over to another name.
+    /// The lease moved to another name.
     Moved {
-        /// That name.
+        /// The new name of the lease.
         to: LockName,
     },
     /// Replaced by another tenure of the same client: by `mv`, or by an upgrade to exclusive.
     Replaced,
-    /// Taken away.
+    /// The lock was taken away.
     Stolen {
-        /// By whom.
+        /// The client that took it.
         by: ClientId,
-        /// Why.
+        /// The reason that this client gave.
         reason: StealReason,
     },
 }
 
-/// Why a waiter went.
+/// Why a waiter left a queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LeaveReason {
-    /// It asked to.
+    /// The waiter asked to leave.
     Asked,
     /// A signal, a closed file or a closed connection ended the wait.
     Gone,
-    /// Its patience was over.
+    /// Its timeout passed.
     TimedOut,
-    /// Its session was over.
+    /// Its session ended.
     SessionOver,
-    /// An administrator has reset what its client holds and waits for.
+    /// An administrator reset the client.
     Reset,
 }
 
 /// How a session ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SessionEnd {
-    /// It was ended: all that hung on it is released.
+    /// It was closed: the leases that were bound to it are released.
     Closed,
-    /// It was not kept alive: all that hung on it is in grace.
+    /// It was not kept alive: the leases that were bound to it are in grace.
     Expired,
 }

@@ -68,7 +68,7 @@ wire_enum! {
     }
 }
 
-/// An answer of the engine: a number for yes or no, then what it says.
+/// The result of a command: a tag for success or refusal, then its data.
 impl<T: Codec> Codec for Result<T, Refusal> {
     fn put(&self, out: &mut Vec<u8>) {
         match self {

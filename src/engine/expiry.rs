@@ -1,4 +1,5 @@
-//! Rule 4, and all else that happens by itself: what is due ends, who is next is served.
+//! Expires leases, graces, sessions, waits and remembered answers (rule 4), and serves the next
+//! waiters.
 
 use super::deadlines::Due;
 use super::event::{Event, EventKind, LeaveReason, TenureEnd};
@@ -10,11 +11,12 @@ use crate::time::Time;
 
 impl Engine {
     /// Advances time to `at`. Deadlines take effect in the order in which they were due. A waiter
-    /// that is served by one gets its lease from `at` on, since it could not know earlier.
+    /// that is served by one gets its lease from `at` on, since it could not learn of it earlier.
     pub(super) fn settle(&mut self, at: Time, events: &mut Vec<Event>) {
         let until = self.books.clock.max(at);
         while let Some((due_at, due)) = self.books.agenda.pop(until) {
-            // Only now: what is booked at a time tells by the clock whether it is past expiry.
+            // Set only now: what a lease registers for depends on whether the clock is past its
+            // expiry.
             self.books.clock = until;
             match due {
                 Due::Session(id) => {
@@ -34,7 +36,7 @@ impl Engine {
         self.books.clock = until;
     }
 
-    /// A lease has run out, or its grace has.
+    /// Handles the expiry of a lease or of its grace.
     fn lease_due(&mut self, due_at: Time, token: Token, name: &LockName, events: &mut Vec<Event>) {
         let lock = self.locks.get_mut(name).expect("a lease that is due has its lock");
         let lease = lock.lease_mut(token).expect("a lease that is due is there");
@@ -45,17 +47,18 @@ impl Engine {
             self.books.agenda.add(ends.grace_until, due);
             self.books.tell(events, EventKind::Expired { name: name.clone(), holder, token });
         } else {
-            // A lease that was released within its steal grace was never held: see `give_back`.
+            // A stolen lock that was released within its steal grace was never held: see
+            // `give_back`.
             let given_back = ends.grace_until == lease.acquired_at;
             let end = if given_back { TenureEnd::Released } else { TenureEnd::Lapsed };
-            // It was booked here, and has just been taken off the agenda.
+            // The deadline was just taken off the agenda, so the lease is no longer registered.
             self.finish(name, token, end, events);
             self.serve(name, events);
         }
     }
 
-    /// Takes all waiters of a session out of their lines. Serves nobody yet: another waiter of
-    /// the same session could be next, in this line or in another.
+    /// Removes all waiters of a session from their queues. Serves no waiter yet: the next one, in
+    /// this queue or in another, could belong to the same session.
     pub(super) fn unqueue_all<'a>(
         &mut self,
         waiters: impl Iterator<Item = &'a (LockName, Ticket)>,
@@ -66,7 +69,7 @@ impl Engine {
         }
     }
 
-    /// Ends a tenure that is no longer booked. Serves nobody yet.
+    /// Ends a tenure whose deadline is no longer registered, without serving the next waiter.
     pub(super) fn finish(
         &mut self,
         name: &LockName,
@@ -80,7 +83,8 @@ impl Engine {
 }
 
 impl EngineState {
-    /// The same, of a lock that was found already: among a million, finding it is what costs.
+    /// Ends a tenure of a lock that the caller already looked up: with a million locks, the lookup
+    /// is the main cost.
     pub(super) fn finish(
         &mut self,
         lock: &mut Lock,
@@ -95,10 +99,10 @@ impl EngineState {
         self.tell(events, EventKind::Ended { name, holder, token, held, end });
     }
 
-    /// Whether a waiter is still somebody: its session lives and its patience is not over.
+    /// Whether a waiter can still be served: its sessions are alive and its timeout has not passed.
     ///
-    /// All that is due up to the clock happens before any command, but a waiter can be served by
-    /// something that was due earlier than its own end in the same step.
+    /// All deadlines up to the clock take effect before any command, but a deadline can serve a
+    /// waiter whose own deadline is later and due in the same step.
     pub(super) fn is_alive(&self, waiter: &QueuedWaiter) -> bool {
         let lives = |id| self.sessions.get(&id).is_some_and(|s| s.expires_at() > self.clock);
         waiter.sessions().all(lives) && waiter.until.is_none_or(|until| until > self.clock)

@@ -10,14 +10,14 @@ use std::sync::Arc;
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct IdempotencyTable {
     pub(super) by_id: BTreeMap<Arc<RequestId>, IdempotencyRecord>,
-    /// The ids of requests that wait, by their place in a queue.
+    /// The ids of queued requests, by their ticket.
     pub(super) waiting: BTreeMap<Ticket, BTreeSet<Arc<RequestId>>>,
 }
 
 /// The first answer to one request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct IdempotencyRecord {
-    /// When it is forgotten. `Time::NEVER`: not before its request has left the queue.
+    /// When the answer is dropped. `Time::NEVER` while the request is in the queue.
     pub(super) until: Time,
     /// The digest of the request.
     pub(super) digest: Digest,
@@ -30,24 +30,24 @@ impl IdempotencyTable {
         self.by_id.len()
     }
 
-    /// Forgets the reply of an id whose time is over.
+    /// Drops the answer under this id.
     pub(super) fn forget(&mut self, id: &RequestId) {
         self.by_id.remove(id);
     }
 
-    /// The reply with the highest id.
+    /// Returns the highest id.
     pub(super) fn last(&self) -> Option<&RequestId> {
         self.by_id.last_key_value().map(|(id, _)| &**id)
     }
 
-    /// Each reply, by id.
+    /// Returns all ids and answers, ordered by id.
     pub(super) fn iter(&self) -> impl Iterator<Item = (&RequestId, &IdempotencyRecord)> {
         self.by_id.iter().map(|(id, reply)| (&**id, reply))
     }
 }
 
 impl IdempotencyRecord {
-    /// The place in the queue of a request that waits.
+    /// Returns the ticket of the request while it is in the queue.
     pub(super) fn place(&self) -> Option<Ticket> {
         match self.replay.first {
             Outcome::Waiting { ticket, .. } if self.until == Time::NEVER => Some(ticket),

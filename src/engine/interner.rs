@@ -7,8 +7,8 @@ use super::name::ClientId;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-/// The client and holder ids that were decoded so far, each stored once: a million locks of one
-/// client share its name, as they did before they were encoded.
+/// The client and holder ids decoded so far, each stored once: a million locks of one client share
+/// its name, as they did before they were encoded.
 #[derive(Debug, Default)]
 pub struct Interner {
     clients: BTreeSet<ClientId>,
@@ -16,7 +16,7 @@ pub struct Interner {
 }
 
 impl Interner {
-    /// The first client that was equal to this one.
+    /// Returns the interned copy of `client`.
     fn client(&mut self, client: &ClientId) -> ClientId {
         if let Some(known) = self.clients.get(client) {
             return known.clone();
@@ -33,7 +33,7 @@ impl Interner {
         Arc::clone(id)
     }
 
-    /// Has a command that was read share what is known.
+    /// Replaces the ids in a decoded command by their interned copies.
     pub fn share(&mut self, command: &mut Command) {
         if let Op::Acquire(ask) = &mut command.op {
             ask.client = self.client(&ask.client);

@@ -1,4 +1,4 @@
-//! The invariants, in one place: what must be true between any two commands.
+//! The invariants of the engine: conditions that hold between any two commands.
 
 use super::command::Outcome;
 use super::lease::{Lifetime, Ownership, Ticket};
@@ -9,7 +9,8 @@ use crate::time::Time;
 use std::collections::BTreeSet;
 
 impl Engine {
-    /// Panics if an invariant is broken. Walks all there is: for tests, and for a loaded state.
+    /// Panics if an invariant is broken. Walks the whole state: for tests, and for a state that was
+    /// loaded.
     pub fn check(&self) {
         let mut tokens = BTreeSet::new();
         let mut waiting = 0;

@@ -8,36 +8,38 @@ use crate::time::{Span, Time};
 use std::fmt;
 use std::sync::Arc;
 
-/// The fencing token of one tenure. Rises with each new tenure, is never reused.
+/// The fencing token of one tenure. Rises with each new tenure and is never reused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Token(pub(super) u64);
 
 /// Tokens stay below 2^53, so that JSON readers keep them exact.
 pub const TOKEN_MAX: u64 = (1 << 53) - 1;
 
-/// A client process's bond with the engine. Ids come from the same counter as tokens.
+/// The id of a session: a client process with a keep-alive. Ids come from the same counter as
+/// tokens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SessionId(pub(super) u64);
 
-/// One open file, or one attempt, of a session: what tells two programs of one client apart.
+/// The id of an open file, or of an attempt to acquire a lock, within a session. Tells two programs
+/// of one client apart.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct OpenId {
-    /// The session whose open file it is.
+    /// The session to which the open file belongs.
     pub session: SessionId,
-    /// The session's own number for it, never used twice.
+    /// The session's own number for the open file, never used twice.
     pub number: u64,
 }
 
-/// A place in a line. Numbers rise; the lowest is served first.
+/// A place in a queue. Numbers rise; the lowest is served first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Ticket(pub(super) u64);
 
-/// How many may hold at once.
+/// Whether a lock has one holder or several.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Mode {
-    /// One.
+    /// One holder.
     Exclusive,
-    /// Any number that ask for the same.
+    /// Any number of holders that all request this mode.
     Shared,
 }
 
@@ -48,109 +50,110 @@ pub enum Ownership {
     /// The client as a whole: acquiring again renews, and the first open file of the client that
     /// locks takes the lease over.
     Client,
-    /// Made exclusively, or given a ttl, text or process: acquiring again is refused even to the
-    /// client itself, and only the open file that made it (if one did) may take it over.
+    /// One program of the client: the lock was created exclusively, or was given a ttl, text or
+    /// process. Another acquire is refused, even to the client itself; only the open file that
+    /// created it (if one did) may take it over.
     Exclusive(Option<OpenId>),
-    /// One open file's, until that file is unlocked or gone.
+    /// An open file, until it is unlocked or closed.
     OpenFile(OpenId),
 }
 
 /// How a lease is kept alive: by its own renewals or by a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum LeaseTerms {
-    /// Its own renewals: it lasts so long after each, and then has its grace.
+    /// By its own renewals: it lasts for the ttl after each, and then has its grace.
     Own(Ttl, Grace),
-    /// The session it hangs on.
+    /// By a session, to which it is bound.
     Session(SessionId),
 }
 
-/// A [`LeaseTerms`] that runs.
+/// How a granted lease is kept alive: its [`LeaseTerms`] with their current deadline.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Lifetime {
     /// Ends at `expires_at` unless renewed.
     Own {
         /// How long each renewal lasts.
         ttl: Ttl,
-        /// How long after the end only the holder may come back.
+        /// How long after the expiry only the holder may take it back.
         grace: Grace,
-        /// When it ends.
+        /// When it expires.
         expires_at: Time,
     },
     /// Ends with the session.
     Session(SessionId),
 }
 
-/// The fact that a client holds a lock.
+/// A client's possession of a lock.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Lease {
     /// The client that has the lock.
     pub holder: ClientId,
     /// The token of this tenure.
     pub token: Token,
-    /// How the client holds it.
+    /// The owner of the lease within the client.
     pub hold: Ownership,
     /// How it is kept alive: by its own renewals, until a time, or by a session.
     pub life: Lifetime,
     /// When the tenure began. After a steal this lies ahead by the steal grace.
     pub acquired_at: Time,
-    /// When it was last renewed.
+    /// When the lease was last renewed.
     pub renewed_at: Time,
-    /// How often an acquire was answered with this lease after the one that began it: a release
-    /// that was meant for an earlier one does not end it.
+    /// How often an acquire was answered with this lease, after the one that began it. A release
+    /// that names an earlier acquire does not end the lease.
     pub acquisition: u32,
     /// The holder id, note, text, process and file attributes. No rule reads them.
     pub details: Arc<Details>,
 }
 
-/// Where a lock stands at some moment. Derived from a lease and a time, never stored.
+/// The state of a lock at some moment, derived from a lease and a time, never stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Phase {
-    /// Nobody has it.
+    /// No client holds it.
     Free,
-    /// A client has it.
+    /// A client holds it.
     Held,
-    /// A lease has run out, and only its holder may come back.
+    /// Its lease has expired, and only the holder may take it back.
     Grace,
 }
 
 impl Token {
-    /// As a number.
+    /// Returns the token as a number.
     pub const fn as_u64(self) -> u64 {
         self.0
     }
 
-    /// The token that a caller names by number. Naming one does not make one.
+    /// Returns the token with this number, as a caller names it. Issues no token.
     pub const fn named(number: u64) -> Self {
         Self(number)
     }
 }
 
 impl Ticket {
-    /// As a number.
+    /// Returns the ticket as a number.
     pub const fn as_u64(self) -> u64 {
         self.0
     }
 
-    /// The place that a caller names by number. Naming one does not make one.
+    /// Returns the ticket with this number, as a caller names it. Issues no ticket.
     pub const fn named(number: u64) -> Self {
         Self(number)
     }
 }
 
 impl SessionId {
-    /// As a number.
+    /// Returns the session id as a number.
     pub const fn as_u64(self) -> u64 {
         self.0
     }
 
-    /// The session that a caller names by number. Naming one does not make one.
+    /// Returns the session id with this number, as a caller names it. Opens no session.
     pub const fn named(number: u64) -> Self {
         Self(number)
     }
 }
 
 impl Ownership {
-    /// The open file that it belongs to, or may come to belong to.
+    /// Returns the open file that owns the lease, or that may take it over.
     pub const fn open(self) -> Option<OpenId> {
         match self {
             Self::Client | Self::Exclusive(None) => None,
@@ -160,7 +163,7 @@ impl Ownership {
 }
 
 impl LeaseTerms {
-    /// The same, running from `now`.
+    /// Returns the lifetime that begins at `now` under these terms.
     pub fn begin(self, now: Time) -> Lifetime {
         match self {
             Self::Own(ttl, grace) => Lifetime::Own { ttl, grace, expires_at: now + ttl.span() },
@@ -169,21 +172,21 @@ impl LeaseTerms {
     }
 }
 
-/// When a lease ends, whatever keeps it alive.
+/// When a lease ends, whether its own renewals or a session keep it alive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Ends {
-    /// From here the lock is in grace.
+    /// When the lock enters its grace.
     pub expires_at: Time,
-    /// From here it is another's.
+    /// When the grace ends and another client may acquire the lock.
     pub grace_until: Time,
-    /// How long a renewal lasts.
+    /// How long each renewal lasts.
     pub ttl: Ttl,
-    /// How long the grace is.
+    /// The length of the grace.
     pub grace: Grace,
 }
 
 impl Ends {
-    /// Where a lease that ends so stands at `now`.
+    /// Returns the phase at `now` of a lock whose lease ends so.
     pub fn phase(&self, now: Time) -> Phase {
         match now {
             _ if now < self.expires_at => Phase::Held,
@@ -192,14 +195,14 @@ impl Ends {
         }
     }
 
-    /// The time it still has before it expires.
+    /// Returns the time from `now` to the expiry.
     pub const fn left(&self, now: Time) -> Span {
         self.expires_at.since(now)
     }
 }
 
 impl Mode {
-    /// As written in statuses and commands.
+    /// Returns the name of the mode in statuses and commands.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Exclusive => "exclusive",
@@ -209,7 +212,7 @@ impl Mode {
 }
 
 impl Phase {
-    /// As written in statuses.
+    /// Returns the name of the phase in statuses.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Free => "free",
@@ -219,19 +222,19 @@ impl Phase {
     }
 }
 
-/// Why a live lock is taken away: a sentence, never nothing.
+/// Why a live lock is taken away: a text that is never empty.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StealReason(Arc<str>);
 
 impl StealReason {
-    /// The reason that `text` gives, if it gives one.
+    /// Returns the reason in `text`, or `None` if that is blank.
     pub fn parse(text: &str) -> Option<Self> {
         let text = text.trim();
         let fits = !text.is_empty() && text.len() <= NOTE_BYTES_MAX;
         (fits && !text.chars().any(char::is_control)).then(|| Self(text.into()))
     }
 
-    /// As text.
+    /// Returns the reason as text.
     pub fn as_str(&self) -> &str {
         &self.0
     }

@@ -1,42 +1,42 @@
-//! How long a lease lasts: the ttl and the grace, checked once, and how people write them.
+//! The ttl and the grace of a lease, validated once, and the syntax of durations.
 
 use crate::time::Span;
 use std::fmt;
 
-/// Shorter leases would end between two renewals of a busy machine.
+/// The shortest ttl: shorter leases could expire between two renewals on a busy machine.
 pub const TTL_MIN: Span = Span::from_secs(1);
-/// Longer leases would outlive the memory of who took them; a program that lives renews.
+/// The longest ttl. A live program renews; nobody would remember the purpose of an older lease.
 pub const TTL_MAX: Span = Span::from_secs(24 * 3_600);
-/// The seed's default.
+/// The ttl of a request that names none.
 pub const TTL_DEFAULT: Ttl = Ttl(Span::from_secs(30));
-/// The seed's default.
+/// The grace of a request that names none.
 pub const GRACE_DEFAULT: Grace = Grace(Span::from_secs(5));
 
-/// How long what hung on a daemon's own process is in grace when that process is gone: time for
-/// the next daemon to bind what still lives.
+/// The grace of leases that depended on a daemon's own process, once that process is gone: time for
+/// the next daemon to bind the processes that are still alive.
 pub const GRACE_OF_PROCESS: Grace = Grace(Span::from_secs(5));
 
-/// How long a lease lasts unrenewed.
+/// How long a lease lasts without renewal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Ttl(Span);
 
-/// How long after that only the previous holder may take it back. May be zero.
+/// How long after the expiry only the previous holder may take the lock back. May be zero.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Grace(Span);
 
-/// Why a text or a length is no ttl, grace or duration.
+/// Why a text or a length is not a valid ttl, grace or duration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TermError {
-    /// Not of the form `1m30s`.
+    /// The text is not of the form `1m30s`.
     NotADuration,
-    /// Below [`TTL_MIN`].
+    /// The ttl is below [`TTL_MIN`].
     TooShort,
-    /// Above [`TTL_MAX`].
+    /// The duration is above [`TTL_MAX`].
     TooLong,
 }
 
 impl Ttl {
-    /// A ttl of this length, if it may be one.
+    /// Returns a ttl of this length, if it is within bounds.
     pub fn new(span: Span) -> Result<Self, TermError> {
         match span {
             _ if span < TTL_MIN => Err(TermError::TooShort),
@@ -45,38 +45,39 @@ impl Ttl {
         }
     }
 
-    /// The ttl that a text such as `60s` or `1m30s` says.
+    /// Parses a ttl such as `60s` or `1m30s`.
     pub fn parse(text: &str) -> Result<Self, TermError> {
         Self::new(parse_span(text)?)
     }
 
-    /// Its length.
+    /// Returns the length of the ttl.
     pub const fn span(self) -> Span {
         self.0
     }
 }
 
 impl Grace {
-    /// None at all.
+    /// A grace of zero length.
     pub const NONE: Self = Self(Span::ZERO);
 
-    /// A grace of this length, if it may be one.
+    /// Returns a grace of this length, if it is within bounds.
     pub fn new(span: Span) -> Result<Self, TermError> {
         if span > TTL_MAX { Err(TermError::TooLong) } else { Ok(Self(span)) }
     }
 
-    /// The grace that a text such as `5s` or `0s` says.
+    /// Parses a grace such as `5s` or `0s`.
     pub fn parse(text: &str) -> Result<Self, TermError> {
         Self::new(parse_span(text)?)
     }
 
-    /// Its length.
+    /// Returns the length of the grace.
     pub const fn span(self) -> Span {
         self.0
     }
 }
 
-/// Whether `text` is meant as a duration, well formed or not: `60s` and `-5m`, not `60` or `hi`.
+/// Whether `text` is meant as a duration, well formed or not: true for `60s` and `-5m`, false for
+/// `60` and `hi`.
 pub fn looks_like_a_duration(text: &str) -> bool {
     let digits = text.strip_prefix(['-', '+']).unwrap_or(text);
     let first = digits.strip_prefix('.').unwrap_or(digits);
@@ -87,7 +88,7 @@ pub fn looks_like_a_duration(text: &str) -> bool {
         && digits.ends_with(['h', 'm', 's'])
 }
 
-/// Reads `1h`, `1m30s`, `1.5h`, `500ms`: numbers with units, greatest unit first or not.
+/// Parses durations such as `1h`, `1m30s`, `1.5h`, `500ms`: numbers with units, in any order.
 pub fn parse_span(text: &str) -> Result<Span, TermError> {
     if text.starts_with('-') && looks_like_a_duration(text) {
         return Err(TermError::TooShort);
@@ -106,7 +107,8 @@ pub fn parse_span(text: &str) -> Result<Span, TermError> {
     Ok(Span::from_nanos(total))
 }
 
-/// `number` units in nanoseconds, in integers only: every replica reads `1.1s` alike.
+/// Returns `number` units in nanoseconds, by integer arithmetic only, so that every replica reads
+/// `1.1s` alike.
 fn scaled(number: &str, unit: &str) -> Result<u64, TermError> {
     let per_unit: u64 = match unit {
         "h" => 3_600_000_000_000,
@@ -150,7 +152,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn durations_read_as_people_write_them() {
+    fn durations_parse_with_units() {
         let millis = |text| parse_span(text).map(Span::as_millis);
         assert_eq!(millis("30s"), Ok(30_000));
         assert_eq!(millis("1m30s"), Ok(90_000));

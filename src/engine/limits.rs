@@ -1,22 +1,27 @@
-//! Lengths and counts of a command. They are checked here as well, whatever a front end has
-//! checked: what is kept of a command, and what replicas copy, has a bound.
+//! Limits on the parts of a command. The engine checks them even if a front end already has, so
+//! that the memory of the engine and the traffic between replicas stay bounded.
 
 use super::name::CLIENT_BYTES_MAX;
 
-/// A note is a word to a person, not a document.
+/// The maximum length of a note in bytes. A note is a short message to a person, not a document.
 pub const NOTE_BYTES_MAX: usize = 1_024;
-/// A host, a user, a pid and its start fit, the first two as long as clients may be.
+/// The maximum length of a holder id in bytes: room for a host and a user as long as clients may
+/// be, a pid and its start.
 pub const HOLDER_ID_BYTES_MAX: usize = 512;
-/// Programs write pids, host names, small JSON.
+/// The maximum length of the text of a lock in bytes. Programs write pids, host names and small
+/// JSON.
 pub const TEXT_BYTES_MAX: usize = 4_096;
-/// A UUID has 36 bytes; twice that leaves room for a prefix.
+/// The maximum length of a request key in bytes. A UUID has 36; twice that leaves room for a
+/// prefix.
 pub const REQUEST_KEY_BYTES_MAX: usize = 72;
-/// The name of a credential, as long as that of a client, behind the name of a front end.
+/// The maximum length of a caller in bytes: the name of a front end, and that of a credential,
+/// which may be as long as a client's.
 pub const CALLER_BYTES_MAX: usize = CLIENT_BYTES_MAX + 32;
-/// Clients that one reset spares: more than a body of the API can name.
+/// The maximum number of clients that one reset can spare: more than fit into a request body of the
+/// API.
 pub const SPARED_MAX: usize = 16_384;
 
-/// A part of a command that has a limit of its own.
+/// A part of a command that has its own limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LimitedField {
     /// The note, in bytes.
@@ -32,7 +37,7 @@ pub enum LimitedField {
 }
 
 impl LimitedField {
-    /// The most that there may be.
+    /// Returns the maximum for this part.
     pub const fn max(self) -> usize {
         match self {
             Self::Note => NOTE_BYTES_MAX,
@@ -43,7 +48,7 @@ impl LimitedField {
         }
     }
 
-    /// A sentence about a command in which this part is too long.
+    /// Returns a sentence about a command in which this part is too long.
     pub(super) fn excess(self) -> String {
         let max = self.max();
         match self {

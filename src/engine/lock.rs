@@ -1,4 +1,4 @@
-//! One lock: who has it, and who waits.
+//! One lock: its leases and its wait queue.
 
 use super::command::Acquire;
 use super::details::Details;
@@ -30,7 +30,7 @@ impl WaitQueue {
 
     pub(super) fn remove(&mut self, ticket: Ticket) -> Option<QueuedWaiter> {
         let waiter = self.0.as_mut()?.remove(&ticket);
-        // Never a box of nothing, so that equal lines are equal.
+        // `None` rather than an empty box, so that equal queues compare equal.
         self.0.take_if(|line| line.is_empty());
         waiter
     }
@@ -72,7 +72,7 @@ pub(super) struct QueuedWaiter {
     pub(super) term: LeaseTerms,
     pub(super) patch: Patch,
     pub(super) since: Time,
-    /// When its patience is over.
+    /// When the wait times out.
     pub(super) until: Option<Time>,
 }
 
@@ -93,7 +93,7 @@ impl Lock {
         }
     }
 
-    /// Whether nobody has it or waits for it: then it is not to be stored.
+    /// Whether the lock has no lease and no waiter, and so is not stored.
     pub(super) fn is_idle(&self) -> bool {
         matches!(self.tenancy, Tenancy::Nobody) && self.line.is_empty()
     }
@@ -105,12 +105,12 @@ impl Lock {
         }
     }
 
-    /// Whether somebody who asks for `mode` could hold it beside those who do.
+    /// Whether a request for `mode` can share the lock with its present holders.
     pub(super) const fn admits(&self, mode: Mode) -> bool {
         matches!(self.tenancy, Tenancy::Nobody) || admits(self.mode(), mode)
     }
 
-    /// Lets `lease` in.
+    /// Adds `lease` to the lock.
     pub(super) fn admit(&mut self, mode: Mode, lease: Lease) {
         assert!(self.admits(mode), "a grant follows admits()");
         match (&mut self.tenancy, mode) {
@@ -120,7 +120,7 @@ impl Lock {
         }
     }
 
-    /// Takes the lease with this token out.
+    /// Removes and returns the lease with this token.
     pub(super) fn evict(&mut self, token: Token) -> Option<Lease> {
         match &mut self.tenancy {
             Tenancy::Shared(leases) => {
@@ -145,7 +145,7 @@ impl Lock {
         self.leases_mut().iter_mut().find(|lease| lease.token == token)
     }
 
-    /// The lease that an acquire would renew or take over.
+    /// Returns the lease that an acquire by `client` would renew or take over.
     pub(super) fn own(&self, client: &ClientId, want: Ownership) -> Option<&Lease> {
         own_among(&self.leases().iter(), client, want)
     }
@@ -157,12 +157,13 @@ impl Lock {
     }
 }
 
-/// Whether beside those who hold a lock by `have` there is room for one by `want`.
+/// Whether a lock held in mode `have` can also be held in mode `want`.
 pub(super) const fn admits(have: Mode, want: Mode) -> bool {
     matches!((have, want), (Mode::Shared, Mode::Shared))
 }
 
-/// The lease among those of a lock that an acquire would renew or take over.
+/// Returns the lease, among those of one lock, that an acquire by `client` would renew or take
+/// over.
 pub(super) fn own_among<'a>(
     leases: &(impl Iterator<Item = &'a Lease> + Clone),
     client: &ClientId,
@@ -174,10 +175,12 @@ pub(super) fn own_among<'a>(
         .or_else(|| of_client().find(|lease| takes_over(lease.hold, want)))
 }
 
-/// Whether an acquire by `want` means the lease that the same client has by `have`.
+/// Whether an acquire with the ownership `want` renews or takes over a lease of the same client
+/// with the ownership `have`.
 ///
-/// Section 6 of the design: whoever speaks for the client renews; the exclusive forms exclude
-/// even the client itself; an open file takes over what is loose, or what it made itself.
+/// A request of the client as a whole always does. An exclusive one does so only for the open file
+/// that made the lease, and so excludes even the client itself. An open file does so for a lease of
+/// the client as a whole, and for one that it made itself.
 fn takes_over(have: Ownership, want: Ownership) -> bool {
     match (have, want) {
         (_, Ownership::Client) | (Ownership::Client, Ownership::OpenFile(_)) => true,
@@ -203,13 +206,14 @@ impl QueuedWaiter {
         }
     }
 
-    /// The sessions without which it is nobody.
+    /// Returns the sessions that must be alive for the waiter to be served.
     pub(super) fn sessions(&self) -> impl Iterator<Item = SessionId> + use<> {
         sessions_of(self.hold, self.term)
     }
 }
 
-/// The sessions that a request leans on: one at most in practice, two if a caller mixes them.
+/// Returns the sessions on which a request depends: in practice at most one, two if a caller mixes
+/// them.
 pub(super) fn sessions_of(hold: Ownership, term: LeaseTerms) -> impl Iterator<Item = SessionId> {
     let of_term = match term {
         LeaseTerms::Session(id) => Some(id),
@@ -220,7 +224,7 @@ pub(super) fn sessions_of(hold: Ownership, term: LeaseTerms) -> impl Iterator<It
 }
 
 impl Patch {
-    /// Whether the text that would come of it is short enough.
+    /// Whether the resulting text is short enough.
     pub(super) fn fits(&self, before: &Details) -> bool {
         let length = match &self.text {
             None => 0,
@@ -230,7 +234,7 @@ impl Patch {
         length <= TEXT_BYTES_MAX
     }
 
-    /// Carries the change out.
+    /// Applies the patch.
     pub(super) fn apply(&self, details: &mut Arc<Details>) {
         if *self == Self::default() {
             return;

@@ -1,7 +1,7 @@
-//! The locks that are held, by name, and how many of them lie below another name.
+//! The locks that are held, by name, and the number of them whose names have several parts.
 //!
-//! Nearly every request of a file system asks whether something lies below a name. Where no name
-//! has parts, which is so for most users, the count answers that.
+//! Nearly every file system request needs to know whether a lock lies below a name. Most users have
+//! no names with several parts, and then this number answers the question without a search.
 
 use super::lock::Lock;
 use super::name::LockName;
@@ -9,36 +9,37 @@ use std::collections::BTreeMap;
 use std::collections::btree_map::{Entry, OccupiedEntry, VacantEntry};
 use std::ops::Deref;
 
-/// The locks. Reading is that of the map; writing keeps the count.
+/// A map of locks. Reads go straight to the map; writes also maintain the count.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct LockTable {
     locks: BTreeMap<LockName, Box<Lock>>,
-    /// Names that have more than one part.
+    /// The number of locks whose names have more than one part.
     below: usize,
 }
 
-/// The place of a name.
+/// The entry of a name, like that of std's maps.
 pub(super) enum Slot<'a> {
-    /// There is a lock.
+    /// The lock is in the table.
     Taken(&'a mut Lock),
-    /// There is none.
+    /// The lock is not in the table.
     Free(VacantSlot<'a>),
 }
 
-/// The place of a lock that is there.
+/// The entry of a lock in the table.
 pub(super) struct OccupiedSlot<'a> {
     slot: OccupiedEntry<'a, LockName, Box<Lock>>,
     below: &'a mut usize,
 }
 
-/// A place where nothing is.
+/// The entry of a lock that is not in the table.
 pub(super) struct VacantSlot<'a> {
     slot: VacantEntry<'a, LockName, Box<Lock>>,
     below: &'a mut usize,
 }
 
 impl LockTable {
-    /// The place of `name`: among a million locks, finding it is what costs, so once is enough.
+    /// Returns the entry of `name`. With a million locks the lookup is the main cost, so the caller
+    /// does it once.
     pub(super) fn slot(&mut self, name: &LockName) -> Slot<'_> {
         match self.locks.entry(name.clone()) {
             Entry::Occupied(slot) => Slot::Taken(slot.into_mut()),
@@ -46,7 +47,7 @@ impl LockTable {
         }
     }
 
-    /// The lock of this name, for who may remove it.
+    /// Returns the lock of this name as an entry that can be removed.
     pub(super) fn taken(&mut self, name: &LockName) -> Option<OccupiedSlot<'_>> {
         match self.locks.entry(name.clone()) {
             Entry::Occupied(slot) => Some(OccupiedSlot { slot, below: &mut self.below }),
@@ -54,7 +55,7 @@ impl LockTable {
         }
     }
 
-    /// The lock of this name, or a new one.
+    /// Returns the lock of this name, inserting an empty one if there is none.
     pub(super) fn get_or_new(&mut self, name: &LockName) -> &mut Lock {
         match self.slot(name) {
             Slot::Taken(lock) => lock,
@@ -72,7 +73,7 @@ impl LockTable {
         }
     }
 
-    /// How many names have more than one part.
+    /// Returns the number of locks whose names have more than one part.
     pub(super) const fn below(&self) -> usize {
         self.below
     }

@@ -1,17 +1,32 @@
-//! The rules of a lock, as a pure value.
+//! The lock engine: a deterministic state machine with all rules of locks, leases, queues and
+//! sessions.
 //!
-//! An [`Engine`] is told what is asked and when, and answers; it reads no clock, does no IO, logs
-//! nothing and draws no random numbers. The same commands at the same times give the same answers,
-//! events and bytes, on every replica and after every restart.
+//! An [`Engine`] receives commands with their times and returns answers; it reads no clock, does no
+//! IO, logs nothing and draws no random numbers. The same commands at the same times yield the same
+//! answers, events and bytes, on every replica and after every restart.
 //!
-//! - **Time is an argument.** Each command carries `at`. First all that is due by then happens
-//!   ([`Op::Settle`] is only that), in the order in which it was due; then the command.
-//! - **Facts are stored, phases derived.** A lease has its ends; whether it is held or in grace
-//!   depends on when one looks. A free lock is not stored.
-//! - **A refusal leaves nothing behind.** Every operation first finds out whether it may, and only
-//!   then changes anything.
-//! - **A waiter is served in the step that frees the lock**, and only if it is still somebody:
-//!   its session lives, its patience is not over.
+//! - **Time is an argument.** Each command carries `at`. Everything that is due by then happens
+//!   first ([`Op::Settle`] does only that), in the order in which it was due; then the command is
+//!   applied.
+//! - **Facts are stored, phases are derived.** A lease stores when it ends; whether it is held or
+//!   in grace depends on the time of the query. A free lock is not stored.
+//! - **A refusal changes nothing.** Every operation first checks whether it is allowed, and only
+//!   then changes the state.
+//! - **A waiter is served in the step that frees the lock**, and only if its session is alive and
+//!   its timeout has not passed.
+//!
+//! Comments in this crate cite the rules of a lock by number:
+//!
+//! 1. Acquire: a free lock is granted, the client's own lease is renewed.
+//! 2. Renew: only the holder can, until the end of the grace.
+//! 3. Release: only the holder can, and only the tenure that it names.
+//! 4. Expiry: a lease that is not renewed is in grace, and then ends.
+//! 5. Queue: waiters are served first come, first served.
+//! 6. Sharing: shared leases coexist; a request for a shared lock does not overtake a waiter.
+//! 7. Tokens: each tenure has a fencing token above all earlier ones.
+//! 8. Sessions: one keep-alive renews all leases that are bound to a session.
+//! 9. Steal: a lock that is taken away stays unusable for the steal grace.
+//! 10. Idempotency: a repeated request has one effect and gets the first answer.
 //!
 //! The modules in reading order:
 //!
@@ -20,13 +35,13 @@
 //! - The interface: `event`, `refusal`, `command`, `view`.
 //! - Parts of the state: `tokens` (rule 7), `deadlines`, `lock` (one lock and its queue),
 //!   `lock_table`, `session`, `idempotency` (answers kept for repeats), `interner`; `conflict`
-//!   decides whether a lease is in the way of a request; `state` puts them together.
+//!   decides whether a lease conflicts with a request; `state` puts them together.
 //! - Operations on it: `renew` (rules 2 and 3), `acquire` (rules 1, 5, 6), `expiry` (rule 4),
 //!   `session_lifecycle` (rule 8), `transfer` (moves and rule 9), `reset`, `baseline` (a start
-//!   after the loss of all replicas), `request_replay` (rule 10); `apply` carries a command out.
+//!   after the loss of all replicas), `request_replay` (rule 10); `apply` applies a command.
 //! - Readers: `query`, and `invariants`, which tests check after each command.
-//! - Bytes: `encoding` (how each value is written), `codec` (what outlives a process),
-//!   `event_codec` (what only crosses to another one).
+//! - Bytes: `encoding` (single values), `codec` (everything that is stored), `event_codec`
+//!   (everything that is only sent to another process).
 
 pub mod name;
 pub mod lease_terms;

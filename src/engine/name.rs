@@ -1,34 +1,36 @@
-//! Names of locks and clients: parsed once at the edge, valid ever after.
+//! Names of locks and clients, validated when they are parsed.
 
 use std::cmp::Ordering;
 use std::fmt;
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
-/// Bytes in a whole name: what a lock costs in memory must have a bound.
+/// The maximum length of a whole name in bytes: the memory of a lock must have a bound.
 pub const NAME_BYTES_MAX: usize = 1_024;
-/// Bytes in one part of a name: the kernel's own limit for a file name.
+/// The maximum length of one part of a name in bytes: the kernel's own limit for a file name.
 pub const PART_BYTES_MAX: usize = 255;
-/// Bytes in a client: a host name (64) and a user (32) fit several times.
+/// The maximum length of a client name in bytes: several times that of a host name (64) and a user
+/// (32).
 pub const CLIENT_BYTES_MAX: usize = 255;
-/// Names that begin so are the mount's own files.
+/// The prefix of names that are reserved for the mount's own files.
 pub const RESERVED_PREFIX: &str = ".latchfs";
 
 /// The name of a lock: `build`, `team/build`.
 ///
-/// Names are ordered as texts.
+/// Names are ordered by their bytes.
 #[derive(Clone)]
 pub struct LockName(NameText);
 
-/// The text of a name. A short one is kept in place: among a million locks, what takes time is
-/// to follow a pointer to each name that one is compared with.
+/// The text of a name. A short one is stored inline: in a search among a million locks, following a
+/// pointer to each name that is compared is the main cost.
 #[derive(Clone)]
 enum NameText {
     Short(u8, [u8; SHORT_BYTES_MAX]),
     Long(Arc<str>),
 }
 
-/// As long as fits beside the length into three words; a pointer and its length need two.
+/// The longest inline text: with its length it fits into three words, where a pointer and its
+/// length would need two.
 const SHORT_BYTES_MAX: usize = 22;
 
 impl NameText {
@@ -75,15 +77,15 @@ impl PartialOrd for LockName {
 }
 
 impl Ord for LockName {
-    /// Bytes of UTF-8 are ordered as their texts.
+    /// Compares the bytes: UTF-8 sorts by bytes as its text does.
     fn cmp(&self, other: &Self) -> Ordering {
         self.0.as_bytes().cmp(other.0.as_bytes())
     }
 }
 
 impl Hash for LockName {
-    /// As the text's, which a table may be asked for instead: its bytes, and one that no text
-    /// has. A test holds the two together.
+    /// Hashes as `str` does (the bytes and 0xff), so that a map of names can be queried with a
+    /// `&str`. A test checks this.
     fn hash<H: Hasher>(&self, state: &mut H) {
         state.write(self.0.as_bytes());
         state.write_u8(0xff);
@@ -100,25 +102,25 @@ impl fmt::Debug for LockName {
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ClientId(Arc<str>);
 
-/// Why a text is no name.
+/// Why a text is not a valid name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NameError {
-    /// The text, or a part of it, has no bytes.
+    /// The text, or a part of it, is empty.
     Empty,
     /// A part is longer than [`PART_BYTES_MAX`], or the whole than [`NAME_BYTES_MAX`].
     TooLong,
     /// The bytes are not UTF-8.
     NotUtf8,
-    /// There is a control character in it.
+    /// The text contains a control character.
     Control,
     /// A part is `.` or `..`.
     Dots,
-    /// It begins with [`RESERVED_PREFIX`].
+    /// The name begins with [`RESERVED_PREFIX`].
     Reserved,
 }
 
 impl LockName {
-    /// The name that `text` spells, if it is one.
+    /// Parses a name.
     pub fn parse(text: &str) -> Result<Self, NameError> {
         if text.len() > NAME_BYTES_MAX {
             return Err(NameError::TooLong);
@@ -132,37 +134,37 @@ impl LockName {
         Ok(Self(NameText::new(text)))
     }
 
-    /// The name that `bytes` spell, if they do.
+    /// Parses a name from bytes, which must be UTF-8.
     pub fn parse_bytes(bytes: &[u8]) -> Result<Self, NameError> {
-        // Length first: 300 bytes of garbage are too long before they are anything else.
+        // The length is checked first: 300 bytes of garbage are reported as too long.
         if bytes.len() > NAME_BYTES_MAX {
             return Err(NameError::TooLong);
         }
         Self::parse(std::str::from_utf8(bytes).map_err(|_| NameError::NotUtf8)?)
     }
 
-    /// As text.
+    /// Returns the name as text.
     pub fn as_str(&self) -> &str {
         self.0.as_str()
     }
 
-    /// Whether it lies below another name.
+    /// Whether the name has more than one part, and so lies below another one.
     pub(super) fn has_parts(&self) -> bool {
         self.0.as_bytes().contains(&b'/')
     }
 
-    /// The names above this one, the nearest first: `a/b` and `a` of `a/b/c`.
+    /// Returns the names above this one, nearest first: `a/b` and `a` for `a/b/c`.
     pub fn parents(&self) -> impl Iterator<Item = Self> + '_ {
         parents(self.as_str()).filter_map(|parent| Self::parse(parent).ok())
     }
 
-    /// The last part: `build` of `team/build`.
+    /// Returns the last part of the name: `build` for `team/build`.
     pub fn last_part(&self) -> &str {
         self.as_str().rsplit('/').next().unwrap_or_default()
     }
 }
 
-/// The names above `name`, the nearest first.
+/// Returns the names above `name`, nearest first.
 pub(super) fn parents(name: &str) -> impl Iterator<Item = &str> {
     fn above(name: &str) -> Option<&str> {
         name.rsplit_once('/').map(|(above, _)| above)
@@ -170,7 +172,7 @@ pub(super) fn parents(name: &str) -> impl Iterator<Item = &str> {
     std::iter::successors(above(name), |name| above(name))
 }
 
-/// So that a lock can be looked up by a text, without making a name of it first.
+/// Lets a map of locks be searched by a text, without building a name first.
 impl std::borrow::Borrow<str> for LockName {
     fn borrow(&self) -> &str {
         self.as_str()
@@ -178,13 +180,14 @@ impl std::borrow::Borrow<str> for LockName {
 }
 
 impl ClientId {
-    /// Whether it is `host` itself, or a user of it: `laptop1:alice` is one of `laptop1`.
+    /// Whether this client is `host` itself or one of its users: `laptop1:alice` is one of
+    /// `laptop1`.
     pub fn is_of_host(&self, host: &Self) -> bool {
         let rest = self.as_str().strip_prefix(host.as_str());
         rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(':'))
     }
 
-    /// The client that `text` names, if it can be one.
+    /// Parses the name of a client.
     pub fn parse(text: &str) -> Result<Self, NameError> {
         match text {
             "" => Err(NameError::Empty),
@@ -194,25 +197,25 @@ impl ClientId {
         }
     }
 
-    /// As text.
+    /// Returns the name as text.
     pub fn as_str(&self) -> &str {
         &self.0
     }
 
-    /// Whether it is `other`, or one of its users.
+    /// Whether this client is `other` or one of its users.
     pub fn belongs_to(&self, other: &Self) -> bool {
         let rest = self.0.strip_prefix(other.as_str());
         rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(':'))
     }
 
-    /// The host: what stands before the first colon.
+    /// Returns the host: the text before the first colon.
     pub fn host(&self) -> &str {
         self.0.split(':').next().unwrap_or(&self.0)
     }
 }
 
-/// Whether there is nothing to check: one part of letters, digits and the like. Each request of
-/// the kernel brings a name, and most are so.
+/// Whether a name needs no further checks: one part that consists of letters, digits and the like.
+/// Each file system request brings a name, and most are of this kind.
 fn is_plain(text: &str) -> bool {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_';
     (1..=PART_BYTES_MAX).contains(&text.len()) && text.bytes().all(plain)
@@ -274,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_name_says_why() {
+    fn an_invalid_name_gives_its_reason() {
         let why = |text: &str| LockName::parse(text).err();
         assert_eq!(why(""), Some(NameError::Empty));
         assert_eq!(why("a//b"), Some(NameError::Empty));
@@ -293,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn a_table_of_names_may_be_asked_for_a_text() {
+    fn a_map_of_names_can_be_queried_with_a_text() {
         let long = "x".repeat(SHORT_BYTES_MAX + 1);
         for text in ["build", "team/naïve", &long] {
             let names = std::collections::HashSet::from([LockName::parse(text).expect("valid")]);

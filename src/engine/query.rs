@@ -33,12 +33,12 @@ impl Engine {
         })
     }
 
-    /// The lease under `name` that matters most to a reader, without copying the whole view.
+    /// Returns the oldest lease under `name`, without building the whole view.
     pub fn lease(&self, name: &LockName) -> Option<&Lease> {
         self.locks.get(name).and_then(|lock| lock.leases().first())
     }
 
-    /// Locks whose names begin with `prefix`, behind `after`, `limit` at most.
+    /// Returns at most `limit` locks whose names begin with `prefix` and come after `after`.
     pub fn list<'a>(
         &'a self,
         prefix: &'a str,
@@ -72,25 +72,26 @@ impl Engine {
             let Some(rest) = name.as_str().strip_prefix(&prefix) else { return (children, None) };
             if let Some((part, _)) = rest.split_once('/') {
                 let dir = format!("{prefix}{part}");
-                // A directory that is a lock itself has come already, under its own name.
+                // A directory that is itself a lock was already returned under its own name.
                 if !self.locks.contains_key(dir.as_str())
                     && let Ok(name) = LockName::parse(&dir)
                 {
                     children.push(Child { name, lock: None });
                 }
-                // '0' follows '/': behind all that lies below this directory.
+                // '0' follows '/' in ASCII: the next search starts behind all names below this
+                // directory.
                 from = dir + "0";
             } else {
                 let lock = lock.leases().first().cloned();
                 children.push(Child { name: name.clone(), lock });
-                // The least text behind this name.
+                // The smallest text greater than this name.
                 from = format!("{name}\0");
             }
         }
         (children, Some(from))
     }
 
-    /// One session, and at most `limit` of the leases that hang on it.
+    /// Returns a session with at most `limit` of the leases that are bound to it.
     pub fn session(&self, id: SessionId, limit: usize) -> Option<SessionView> {
         let session = self.books.sessions.get(&id)?;
         Some(SessionView {
@@ -102,7 +103,8 @@ impl Engine {
         })
     }
 
-    /// At most `limit` of the leases that hang on a session, by name, those behind `after`.
+    /// Returns at most `limit` of the leases that are bound to a session, in order of their names,
+    /// after `after`.
     pub fn leases_of(
         &self,
         id: SessionId,
@@ -155,7 +157,7 @@ impl Engine {
         Holder { lease, ends }
     }
 
-    /// When a lease was last renewed, by itself or with its session.
+    /// Returns when a lease was last renewed, by itself or with its session.
     pub(super) fn renewed_at(&self, lease: &Lease) -> Time {
         let session = match lease.life {
             Lifetime::Session(id) => self.books.sessions.get(&id),

@@ -1,4 +1,5 @@
-//! Why the engine says no. A refusal is an answer: deterministic, and it leaves nothing behind.
+//! The reasons for which the engine refuses a command. A refusal is deterministic and changes
+//! nothing.
 
 use super::lease::{Ends, Mode, SessionId, Token};
 use super::limits::{LimitedField, TEXT_BYTES_MAX};
@@ -7,117 +8,119 @@ use crate::time::{Span, Time};
 use std::fmt;
 use std::sync::Arc;
 
-/// A no, with all that is needed to say it in a sentence.
+/// A refusal with all data that its message needs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Refusal {
-    /// When.
+    /// The engine time of the refusal.
     pub at: Time,
-    /// Why.
+    /// The reason for the refusal.
     pub reason: Box<Reason>,
 }
 
-/// Why not.
+/// The reason for a refusal.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Reason {
-    /// Another holds it, or the client itself in a way that excludes this request.
+    /// Another client holds the lock, or the client itself holds it in a way that excludes this
+    /// request.
     Conflict(Conflict),
-    /// The client does not hold it.
+    /// The client does not hold the lock.
     NotHeld {
-        /// Which lock.
+        /// The name of the lock.
         name: LockName,
-        /// The client that asked.
+        /// The client that made the request.
         client: ClientId,
-        /// The client that does hold it.
+        /// The client that holds the lock, if any.
         holder: Option<ClientId>,
     },
-    /// The tenure that the caller names is over, and nobody has the lock.
+    /// The tenure that the caller names is over, and no client holds the lock.
     Expired {
-        /// Which lock.
+        /// The name of the lock.
         name: LockName,
-        /// The tenure named.
+        /// The token that the caller named.
         token: Token,
     },
     /// The caller names a tenure that is not the current one.
     StaleToken {
-        /// Which lock.
+        /// The name of the lock.
         name: LockName,
-        /// The token named.
+        /// The token that the caller named.
         named: Token,
-        /// The current one.
+        /// The current token.
         current: Token,
     },
-    /// The holder has acquired the lock again, under the same token, after what a release names.
+    /// After the acquire that a release names, the holder acquired the lock again under the same
+    /// token.
     AcquiredAgain {
-        /// Which lock.
+        /// The name of the lock.
         name: LockName,
-        /// The tenure, which goes on.
+        /// The token of the tenure, which continues.
         token: Token,
-        /// The last acquire that was answered with it.
+        /// The number of the last acquire that was answered with this tenure.
         current: u32,
     },
-    /// The session is over, or never was.
+    /// The session has ended or never existed.
     NoSession(SessionId),
-    /// There is no such place in the line.
+    /// The queue has no such place.
     NotInLine(LockName),
-    /// The sender of this session has had a later request carried out, or this one before: this is
-    /// a copy, and what became of the request is not known.
+    /// The request is a copy: this one, or a later one of the session, was applied before. The
+    /// outcome of the first copy is unknown.
     LateCopy(SessionId),
-    /// A hold moves onto itself.
+    /// The old and the new name of a move are the same.
     SameName(LockName),
-    /// There are as many as there may be.
+    /// The maximum number is reached.
     Limit(Limit),
     /// The text would be longer than [`TEXT_BYTES_MAX`].
     TextTooLong(LockName),
-    /// The lease or session would last longer than this server lets it.
+    /// The lease or session would last longer than this server permits.
     TooLong {
-        /// The longest ttl and grace together.
+        /// The longest permitted sum of ttl and grace.
         max: Span,
     },
-    /// A part of the command is longer than it may be.
+    /// A part of the command is too long.
     Oversized(LimitedField),
-    /// The caller has used this key for another request.
+    /// The caller used this key for a different request.
     KeyReused(Arc<str>),
 }
 
-/// The lease in the way.
+/// The lease that conflicts with a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Conflict {
-    /// Which lock.
+    /// The name of the lock.
     pub name: LockName,
-    /// The holder that is in the way.
+    /// The client that holds the lease.
     pub holder: ClientId,
-    /// Under which token.
+    /// The fencing token of the lease.
     pub token: Token,
-    /// Alone or with others.
+    /// Exclusive or shared.
     pub mode: Mode,
-    /// Until when.
+    /// When the lease and its grace end.
     pub ends: Ends,
-    /// How the lease is in the way.
+    /// How the lease conflicts with the request.
     pub way: Way,
-    /// How many wait.
+    /// The number of waiters in the queue.
     pub waiting: usize,
 }
 
-/// How a lease is in the way.
+/// How a lease conflicts with a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Way {
-    /// It is held.
+    /// The lock is held.
     Held,
-    /// It has run out, and only its holder may come back.
+    /// The lease has expired, and only its holder may take it back.
     Grace,
-    /// The caller itself holds it, by another form or open file.
+    /// The caller itself holds the lock, with another ownership or through another open file.
     Own,
-    /// It is shared, and an exclusive request waits before this one.
+    /// The lock is shared, and a waiter is queued ahead of this request.
     Behind,
-    /// It was stolen, and nobody may use it before the steal grace is over.
+    /// The lock was stolen, and is unusable until the steal grace ends.
     StealGrace {
-        /// When that is.
+        /// The end of the steal grace.
         until: Time,
     },
-    /// The leases from before a restore, or a start without state, are not known: a client may
-    /// still believe to hold this one.
+    /// The leases from before a restore, or from before a start without state, are unknown: a
+    /// client may still believe that it holds the lock.
     Restored {
-        /// Until when.
+        /// The end of the hold-off.
         until: Time,
     },
 }
@@ -127,7 +130,7 @@ pub enum Way {
 pub enum Limit {
     /// Locks that are held.
     Locks(usize),
-    /// Waiters in one line.
+    /// Waiters in one queue.
     Waiters(usize),
     /// Holders of one shared lock.
     Holders(usize),
@@ -135,35 +138,36 @@ pub enum Limit {
     Sessions(usize),
     /// Requests whose answers are kept for repeats.
     Requests(usize),
-    /// Tokens that there can ever be.
+    /// Tokens that can ever be issued.
     Tokens,
 }
 
-/// The kinds of section 7 of the design, which each edge translates by its own table.
+/// The kinds of refusals. Each front end maps them to its own codes, such as HTTP statuses and
+/// errnos.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum RefusalKind {
-    /// Held by another, or in another's grace.
+    /// Another client holds the lock, or is in its grace.
     LockConflict,
     /// The caller is not the holder.
     LockNotHeld,
-    /// The caller's lease is past grace, or gone.
+    /// The caller's lease is past its grace, or gone.
     LockExpired,
-    /// The token named is not the current one.
+    /// The token that the caller named is not the current one.
     FencingMismatch,
-    /// Clocks differ by more than allowed.
+    /// The clocks of client and server differ by more than is allowed.
     ClockSkewExceeded,
-    /// No answer in time: the outcome is unknown.
+    /// The answer did not arrive in time: the outcome is unknown.
     ConsistencyUnavailable,
-    /// Bad name, ttl, JSON, range.
+    /// A name, ttl, JSON value or range is invalid.
     Invalid,
-    /// Too many.
+    /// A limit is reached.
     Limit,
-    /// Not allowed.
+    /// The credentials do not permit the request.
     Denied,
 }
 
 impl RefusalKind {
-    /// All of them, in the order of the design.
+    /// All kinds.
     pub const ALL: [Self; 9] = [
         Self::LockConflict,
         Self::LockNotHeld,
@@ -176,7 +180,7 @@ impl RefusalKind {
         Self::Denied,
     ];
 
-    /// As written in answers and logs.
+    /// Returns the name of the kind in answers and logs.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::LockConflict => "E_LOCK_CONFLICT",
@@ -193,7 +197,7 @@ impl RefusalKind {
 }
 
 impl Refusal {
-    /// The kind of section 7.
+    /// Returns the kind of this refusal.
     pub const fn kind(&self) -> RefusalKind {
         match *self.reason {
             Reason::Conflict(_) => RefusalKind::LockConflict,
@@ -215,7 +219,7 @@ impl Refusal {
     }
 }
 
-/// One sentence: the thing, the reason, the next step.
+/// Writes one sentence: the subject, the reason, the next step.
 impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &*self.reason {
@@ -250,7 +254,7 @@ impl fmt::Display for Refusal {
             Reason::NotInLine(name) => {
                 write!(
                     f,
-                    "there is no such place in the queue of lock '{name}'; ask for the lock "
+                    "there is no such waiter in the queue of lock '{name}'; request the lock "
                 )?;
                 write!(f, "anew, under a new request key if there was one")
             }

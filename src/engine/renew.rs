@@ -1,4 +1,5 @@
-//! Rule 2: renew. Rule 3: release. Only the holder, and only the tenure it means.
+//! Renews (rule 2), annotates and releases (rule 3) leases. Only the holder can, and only the
+//! tenure that it names.
 
 use super::command::{Annotate, Answer, Firm, LeaseKey, Outcome, Release, Renew, Tenure};
 use super::details::Patch;
@@ -18,7 +19,8 @@ impl Engine {
         self.is_usable(&ask.key.name, lease)?;
         self.books.patch_fits(&ask.key, &ask.patch, lease)?;
         if let Some(term) = ask.term {
-            // The hold may have been made through a session that is over: it is held all the same.
+            // The open file behind the lease may belong to a session that has ended; the lease
+            // still exists, so only the new terms are checked.
             self.books.may_lean_on(Ownership::Client, term)?;
         }
         let name = &ask.key.name;
@@ -26,7 +28,7 @@ impl Engine {
         let lease = lock.lease_mut(token).expect("the lease meant is there");
         let now = self.books.clock;
         lease.life = match ask.term {
-            // An open file's hold lasts as long as the file: a ttl does not cut it short.
+            // A lease that an open file owns lasts as long as the file: a ttl does not shorten it.
             Some(term) if !self.books.is_open(hold) => term.begin(now),
             _ => again(life, now),
         };
@@ -77,10 +79,11 @@ impl Engine {
         Ok(Outcome::Released)
     }
 
-    /// Ends a tenure that is given back, and that is no longer booked. Serves nobody yet.
+    /// Ends a tenure that the holder releases and that is no longer registered, without serving the
+    /// next waiter.
     ///
-    /// Rule 9: a stolen lock is kept from everybody for the steal grace, even when the thief does
-    /// not want it any more. Its lease stays until it would have begun, and ends then.
+    /// Rule 9: a stolen lock stays unusable for the steal grace, even if the new holder releases it
+    /// at once. Its lease then stays until the time when it would have begun, and ends.
     pub(super) fn give_back(
         &mut self,
         name: &LockName,
@@ -92,7 +95,7 @@ impl Engine {
         self.books.give_back(lock, name, token, ttl, events);
     }
 
-    /// Ends a tenure. Serves nobody yet.
+    /// Ends a tenure without serving the next waiter.
     pub(super) fn end_tenure(
         &mut self,
         key: &LeaseKey,
@@ -106,7 +109,7 @@ impl Engine {
         self.books.finish(lock, &key.name, token, end, events);
     }
 
-    /// Within the steal grace nobody may use the lock, not even who stole it.
+    /// Refuses the use of a lock within its steal grace, even to the client that stole it.
     pub(super) fn is_usable(&self, name: &LockName, lease: &Lease) -> Result<(), Refusal> {
         if lease.acquired_at <= self.books.clock {
             return Ok(());
@@ -117,10 +120,11 @@ impl Engine {
         Err(self.books.refuse(Reason::Conflict(conflict)))
     }
 
-    /// The lease that a holder means: of its token if it names one, else the client's own.
+    /// Returns the lease that a key denotes: that of its token if it has one, else the client's
+    /// own.
     ///
-    /// Of several (a shared lock held by several open files of one client) the one that hangs on
-    /// no open file comes first: that is what a client without a file can speak of.
+    /// If several open files of one client share a lock, a lease that belongs to no open file comes
+    /// first: it is the only one that a client without a file can refer to.
     pub(super) fn meant(&self, key: &LeaseKey) -> Result<&Lease, Refusal> {
         let leases = self.locks.get(&key.name).map_or(&[][..], |lock| lock.leases());
         self.books.meant(key, leases)
@@ -128,14 +132,14 @@ impl Engine {
 }
 
 impl EngineState {
-    /// The same, of these leases of the lock.
+    /// Returns the lease among `leases` that a key denotes.
     fn meant<'a>(&self, key: &LeaseKey, leases: &'a [Lease]) -> Result<&'a Lease, Refusal> {
         let LeaseKey { name, client, token } = key;
         let own = || leases.iter().filter(|lease| lease.holder == *client);
         let refuse = |reason| Err(self.refuse(reason));
         let Some(named) = *token else {
-            // Prefers leases that have begun: one that begins later may be the placeholder that a
-            // reset left, which nobody owns.
+            // Leases that have begun are preferred: one that begins later may be the placeholder
+            // that a reset left, which nobody owns.
             let begun = || own().filter(|lease| lease.acquired_at <= self.clock);
             let is_loose = |lease: &&Lease| !matches!(lease.hold, Ownership::OpenFile(_));
             let usable = begun().find(is_loose).or_else(|| begun().next());
@@ -172,7 +176,8 @@ impl EngineState {
     }
 }
 
-/// Another ttl from `now`, or what the session gives.
+/// Returns the lifetime after a renewal at `now`. A lease that is bound to a session is renewed by
+/// the session only.
 pub(super) fn again(life: Lifetime, now: Time) -> Lifetime {
     match life {
         Lifetime::Own { ttl, grace, .. } => LeaseTerms::Own(ttl, grace).begin(now),
@@ -181,9 +186,11 @@ pub(super) fn again(life: Lifetime, now: Time) -> Lifetime {
 }
 
 impl EngineState {
-    /// Whether a hold is an open file's that may still be open, as far as anybody knows.
+    /// Whether the lease belongs to an open file that may still be open, as far as the engine
+    /// knows.
     ///
-    /// An open file whose session is over may be anywhere; its lease is then like any other.
+    /// A session that has ended tells nothing about its open files; the lease is then like any
+    /// other.
     pub(super) fn is_open(&self, hold: Ownership) -> bool {
         matches!(hold, Ownership::OpenFile(open) if self.sessions.contains_key(&open.session))
     }

@@ -1,15 +1,16 @@
-//! Rule 10: a repeated request has one effect, and gets the first answer.
+//! Answers repeated requests (rule 10): a repeated request has one effect, and gets the first
+//! answer.
 //!
-//! Only what was done is remembered. A refusal had no effect, and remembering it would let a client
-//! that is refused fill the memory. A copy of a refused request could still be carried out when the
-//! client has acquired the lock by a later one: it would turn that hold into what the first request
-//! asked for. Therefore each session remembers the number of its last request, and a request with
-//! an order ([`RequestOrder`]) that does not come after it is refused.
+//! Only successes are remembered. A refusal had no effect, and remembering refusals would let a
+//! client that is refused fill the memory. But a late copy of a refused request could still be
+//! applied after the client has acquired the lock by a later one: it would turn that lease into the
+//! one that the first request specified. Therefore each session remembers the number of its last
+//! request, and a request with an order ([`RequestOrder`]) that does not come after it is refused.
 //!
-//! The id of a request that waits names its place in the queue: it is kept as long as the place,
-//! each repeat sets anew how long the request waits, and when the place is served the id names the
-//! grant. When the place is left unserved, a repeat is refused: one that was on its way must not
-//! enter the queue again.
+//! The id of a queued request identifies its place in the queue. It is kept as long as the place,
+//! each repeat sets a new timeout for the wait, and when the place is served the id identifies the
+//! grant. If the waiter leaves the queue unserved, a repeat is refused: a repeat that was under way
+//! must not enter the queue again.
 
 use super::command::{
     Answer, IdempotencyKey, Op, Outcome, QueuePolicy, Replay, RequestId, RequestOrder, Rulebook,
@@ -24,8 +25,8 @@ use crate::time::{Span, Time};
 use std::sync::Arc;
 
 impl Engine {
-    /// Returns the answer to a request that was carried out before, or that uses the id of another
-    /// one; `None` if the id is new.
+    /// Returns the answer to a request that was applied before, or a refusal if its id belongs to a
+    /// different request; `None` if the id is new.
     pub(super) fn replay(&mut self, request: &IdempotencyKey, op: &Op) -> Option<Answer> {
         let known = self.books.replies.by_id.get(&request.id)?;
         if known.digest != request.digest {
@@ -46,7 +47,7 @@ impl Engine {
         Some(Ok(Outcome::Replayed(Box::new(replay))))
     }
 
-    /// Whether the answer to one more request can be kept.
+    /// Refuses a request whose answer could not be kept.
     pub(super) fn has_room_for_reply(&self) -> Result<(), Refusal> {
         let (known, max) = (self.books.replies.len(), self.books.rules.requests_max);
         self.books.limit(known, max, Limit::Requests)
@@ -54,9 +55,9 @@ impl Engine {
 }
 
 impl EngineState {
-    /// Refuses a copy of a request that was carried out before, or whose sender has sent later
-    /// ones since. A refusal is not remembered, so only this keeps a copy of a refused request
-    /// from changing what the client has acquired meanwhile.
+    /// Refuses a copy of a request that was applied before, or whose sender has sent later ones
+    /// since. Refusals are not remembered, so only this prevents a copy of a refused request from
+    /// changing a lock that the client has acquired meanwhile.
     pub(super) fn enter_order(&mut self, order: Option<RequestOrder>) -> Result<(), Refusal> {
         let Some(RequestOrder { session: id, number }) = order else { return Ok(()) };
         let Some(session) = self.sessions.get_mut(&id) else {
@@ -87,7 +88,8 @@ impl EngineState {
         Replay { at: self.clock, first: first.clone(), ends }
     }
 
-    /// The wait at this place has come to `end`: so say from now on the ids that named the place.
+    /// Records that the wait of `ticket` has ended with `end`: repeats under the ids of that ticket
+    /// get this answer from now on.
     pub(super) fn wait_is_over(&mut self, ticket: Ticket, end: &Outcome) {
         for id in self.replies.waiting.remove(&ticket).unwrap_or_default() {
             let waited = self.replies.by_id.get(&id).expect("a request that waits has its reply");
@@ -97,7 +99,7 @@ impl EngineState {
         }
     }
 
-    /// Enters a reply: what a snapshot brings back.
+    /// Inserts a remembered answer, new or from a snapshot.
     pub(super) fn restore_reply(&mut self, id: RequestId, reply: IdempotencyRecord) {
         let (id, until, place) = (Arc::new(id), reply.until, reply.place());
         if let Some(before) = self.replies.by_id.insert(Arc::clone(&id), reply)

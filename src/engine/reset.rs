@@ -1,10 +1,7 @@
-//! Reset: whoever is not to hold or wait any more does not, for all locks in one step.
+//! Ends all leases and waits of a set of clients, for all locks in one step.
 //!
-//! The second of the seeds does so with those who have left a cluster: "Check all holds and waiters
-//! if it's in the list, if not then remove it from all holding and waiting status, notice the
-//! waiter that being promoted to the holder during unlocking should be in the list as well." Here
-//! it is an administrator's act, and like a steal (rule 9) it keeps what was held from everybody
-//! for the steal grace, so that whoever had it can stop.
+//! An administrator uses it when clients have left for good. Like a steal (rule 9), it keeps each
+//! affected lock unusable for the steal grace, so that the previous holders can stop.
 
 use super::command::{Answer, Outcome, Reset, ResetScope};
 use super::event::{Event, EventKind, LeaveReason, TenureEnd};
@@ -36,15 +33,15 @@ struct Swept {
 }
 
 impl Engine {
-    /// Everybody who is meant leaves all lines and loses all locks; then the lines are served.
+    /// Removes the clients in scope from all queues and ends their leases; then serves the queues.
     pub(super) fn reset(&mut self, ask: &Reset, events: &mut Vec<Event>) -> Answer {
         let swept = self.swept(&ask.whose);
         let robbed = swept.iter().filter(|lock| !lock.leases.is_empty()).count() as u64;
-        // One for each lock that is kept, one for each waiter.
+        // Reserves one token for each lock that stays unusable, and one for each waiter.
         if self.books.mint.left() <= self.books.waiting as u64 + robbed + 1 {
             return Err(self.books.refuse(Reason::Limit(Limit::Tokens)));
         }
-        // First of all, or one of them could be served by the end of another's hold.
+        // Waiters go first, or one of them could be served when a lease of another ends.
         for lock in &swept {
             for ticket in &lock.places {
                 self.unqueue(&lock.name, *ticket, LeaveReason::Reset, events);
@@ -61,7 +58,7 @@ impl Engine {
         Ok(Outcome::Reset { holds, waits })
     }
 
-    /// The locks that are meant, by name, and what of them is.
+    /// Returns the locks that have leases or waiters of clients in scope, by name.
     fn swept(&self, whose: &ResetScope) -> Vec<Swept> {
         let of_lock = |name: &LockName, lock: &Lock| {
             let held = lock.leases().iter().filter(|lease| !self.books.is_kept_from_all(lease));
@@ -75,12 +72,12 @@ impl Engine {
         self.locks.iter().filter_map(|(name, lock)| of_lock(name, lock)).collect()
     }
 
-    /// Ends tenures of one lock, and keeps it from everybody until they are surely over.
+    /// Ends leases of one lock, and keeps it unusable for the steal grace.
     fn rob(&mut self, swept: &Swept, ask: &Reset, events: &mut Vec<Event>) {
         let name = &swept.name;
         for token in &swept.leases {
-            let lock = self.locks.get_mut(name).expect("what is swept is there");
-            let lease = lock.lease_mut(*token).expect("what is swept is held");
+            let lock = self.locks.get_mut(name).expect("a swept lock is there");
+            let lease = lock.lease_mut(*token).expect("a swept lock is held");
             self.books.unbook(name, lease);
             let end = TenureEnd::Stolen { by: ask.by.clone(), reason: ask.reason.clone() };
             self.books.finish(lock, name, *token, end, events);
@@ -96,7 +93,7 @@ impl Engine {
 }
 
 impl EngineState {
-    /// Keeps a lock from everybody until then: as if `by` had stolen it, and given it back at once.
+    /// Keeps a lock unusable until `begins`, as if `by` had stolen it and released it at once.
     pub(super) fn keep_from_all(
         &mut self,
         lock: &mut Lock,
@@ -122,7 +119,8 @@ impl EngineState {
         lock.admit(mode, lease);
     }
 
-    /// Whether a lease is nobody's, and only keeps a stolen lock until that is usable again.
+    /// Whether a lease is a placeholder that only keeps a stolen lock unusable until the steal
+    /// grace ends.
     fn is_kept_from_all(&self, lease: &Lease) -> bool {
         lease.acquired_at > self.clock && self.ends(lease.life).grace_until == lease.acquired_at
     }

@@ -1,4 +1,5 @@
-//! A session: one keep-alive renews all that hangs on it, at a cost that does not grow.
+//! A session: one keep-alive renews all leases that are bound to it, at a cost that does not grow
+//! with their number.
 
 use super::lease::{Ends, Ticket, Token};
 use super::lease_terms::{Grace, TTL_DEFAULT, Ttl};
@@ -6,20 +7,20 @@ use super::name::{ClientId, LockName};
 use crate::time::Time;
 use std::collections::BTreeSet;
 
-/// A client process's bond with the engine.
+/// A session of a client process with its leases and waiters.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Session {
     pub(super) client: ClientId,
-    /// `None`: it lasts until it is ended.
+    /// How long a keep-alive lasts. `None`: the session lasts until it is ended.
     pub(super) ttl: Option<Ttl>,
     pub(super) grace: Grace,
     pub(super) renewed_at: Time,
-    /// The number of the last request that its sender had carried out: see
+    /// The number of the last applied request of the sender: see
     /// [`RequestOrder`](super::command::RequestOrder).
     pub(super) last_request: u64,
-    /// The leases that end with it.
+    /// The leases that are bound to the session.
     pub(super) leases: BTreeSet<(LockName, Token)>,
-    /// The places in line that end with it.
+    /// The waiters that end with the session.
     pub(super) waiters: BTreeSet<(LockName, Ticket)>,
 }
 
@@ -33,7 +34,7 @@ impl Session {
         self.ttl.map_or(Time::NEVER, |ttl| self.renewed_at + ttl.span())
     }
 
-    /// When the leases that hang on it end, unless it is kept alive.
+    /// Returns when the leases that are bound to the session end, unless it is kept alive.
     pub(super) fn ends(&self) -> Ends {
         let expires_at = self.expires_at();
         let grace_until = expires_at + self.grace.span();

@@ -50,14 +50,15 @@ impl Engine {
             SessionEnd::Closed => self.close_session(id, session, events),
             SessionEnd::Expired => {
                 self.expire_session(id, session, events);
-                // Without a grace the leases are over already.
+                // Without a grace the leases end at once.
                 self.settle(self.books.clock, events);
             }
         }
         Ok(Outcome::SessionEnded)
     }
 
-    /// A clean end: waiters go, leases are released, and only then is anybody served.
+    /// Closes a session: its waiters leave, its leases are released, and only then are waiters
+    /// served.
     fn close_session(&mut self, id: SessionId, session: Session, events: &mut Vec<Event>) {
         self.unqueue_all(session.waiters.iter(), events);
         let ttl = session.ends().ttl;
@@ -73,7 +74,7 @@ impl Engine {
         }
     }
 
-    /// A session was not kept alive: its waiters go, its leases are in grace.
+    /// Expires a session that was not kept alive: its waiters leave, its leases enter their grace.
     pub(super) fn expire_session(
         &mut self,
         id: SessionId,
@@ -90,7 +91,7 @@ impl Engine {
         for (name, token) in &session.leases {
             let lock = self.locks.get_mut(name).expect("a session's lease has its lock");
             let lease = lock.lease_mut(*token).expect("a session's lease is there");
-            // Rule 9: a stolen lock is kept from everybody until its lease begins.
+            // Rule 9: a stolen lock stays unusable until its lease begins.
             let expires_at = expires_at.max(lease.acquired_at);
             lease.life = Lifetime::Own { ttl, grace, expires_at };
             lease.renewed_at = lease.renewed_at.max(session.renewed_at);
@@ -108,7 +109,7 @@ impl Engine {
 }
 
 impl EngineState {
-    /// Enters a session where its end will be found.
+    /// Registers the expiry of a session.
     pub(super) fn book_session(&mut self, id: SessionId, session: &Session) {
         if session.ttl.is_some() {
             self.agenda.add(session.expires_at(), Due::Session(id));

@@ -1,4 +1,4 @@
-//! The state of an engine: its locks, its sessions, what is due, and the rules they are kept by.
+//! The state of an engine: its locks, sessions, deadlines, counters and limits.
 
 use super::command::Op;
 use super::deadlines::{Deadlines, Due};
@@ -19,17 +19,17 @@ use std::collections::BTreeMap;
 pub struct Rules {
     /// Locks that may be held at once. At 400 bytes each the default is about 400 MB.
     pub locks_max: usize,
-    /// Waiters in one line: more would wait for longer than anybody does.
+    /// Waiters in one queue: a longer queue would take longer than any client waits.
     pub waiters_max: usize,
-    /// Holders of one shared lock: each is looked at when the lock is asked for.
+    /// Holders of one shared lock: each acquire looks at all of them.
     pub holders_max: usize,
     /// Open sessions: one per mount or HTTP client.
     pub sessions_max: usize,
-    /// Request ids remembered at once.
+    /// Remembered request ids.
     pub requests_max: usize,
-    /// For how long a request id is remembered: longer than any client retries.
+    /// How long a request id is remembered: longer than any client retries.
     pub requests_kept: Span,
-    /// For how long a stolen lock is kept from everybody: time for the old holder to stop.
+    /// How long a stolen lock stays unusable: time for the old holder to stop.
     pub steal_grace: Span,
 }
 
@@ -47,29 +47,29 @@ impl Default for Rules {
     }
 }
 
-/// All locks, and what may happen to them.
+/// The engine: all locks, and the state that their rules need.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Engine {
     pub(super) locks: LockTable,
     pub(super) books: EngineState,
 }
 
-/// All but the locks: apart, so that a lock and the books can be changed side by side.
+/// The state apart from the locks: separate, so that both can be borrowed mutably at once.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct EngineState {
     pub(super) rules: Rules,
-    /// The latest time seen. It never goes back, whatever a caller's clock does.
+    /// The latest time seen. It never goes back, whatever times callers pass.
     pub(super) clock: Time,
     pub(super) mint: TokenAllocator,
-    /// The place in line that the next waiter gets.
+    /// The ticket of the next waiter.
     pub(super) next_ticket: u64,
-    /// Waiters in all lines.
+    /// The number of waiters in all queues.
     pub(super) waiting: usize,
-    /// Until then nothing is granted: this engine goes on from a backup of a lost one, or knows
-    /// nothing of the one before.
+    /// The end of the hold-off, before which nothing is granted: this engine was restored from a
+    /// backup of a lost one, or knows nothing of its predecessor.
     pub(super) shut_until: Time,
-    /// The longest lease, ttl and grace together, where nothing outlives the engine. Only such an
-    /// engine has one, so it is never written.
+    /// The longest permitted lease, ttl and grace together, if the engine is not persisted.
+    /// Therefore it is never encoded.
     pub(super) longest: Option<Span>,
     pub(super) sessions: BTreeMap<SessionId, Session>,
     pub(super) agenda: Deadlines,
@@ -83,7 +83,7 @@ impl Default for Engine {
 }
 
 impl Engine {
-    /// An engine in which nothing is held.
+    /// Returns an engine without leases.
     pub fn new(rules: Rules) -> Self {
         let books = EngineState {
             rules,
@@ -100,12 +100,13 @@ impl Engine {
         Self { locks: LockTable::default(), books }
     }
 
-    /// When time passing will next change anything. Until then nobody has to call.
+    /// Returns the time at which the state next changes without a command. No call is needed
+    /// before.
     pub fn next_deadline(&self) -> Option<Time> {
         self.books.agenda.next()
     }
 
-    /// The latest time seen.
+    /// Returns the latest time seen.
     pub const fn clock(&self) -> Time {
         self.books.clock
     }
@@ -116,8 +117,8 @@ impl Engine {
         self.books.mint.upcoming()
     }
 
-    /// How many tokens a command may use up: each waiter may be served, and the command itself,
-    /// which may be about all locks.
+    /// Returns the most tokens that a command may use: one for each waiter, which it may serve, and
+    /// those of the command itself, which may concern all locks.
     pub fn tokens_wanted(&self, op: &Op) -> u64 {
         let own = match op {
             Op::Reset(_) => self.locks.len() as u64 + 1,
@@ -126,17 +127,18 @@ impl Engine {
         self.books.waiting as u64 + own
     }
 
-    /// Tokens go on at `floor` at least: after a restart that may have forgotten some.
+    /// Raises the next token to `floor` at least: tokens issued before a restart may not be on
+    /// record.
     pub fn raise_tokens(&mut self, floor: u64) {
         self.books.mint.raise(floor);
     }
 
-    /// The limits.
+    /// Returns the limits.
     pub const fn rules(&self) -> Rules {
         self.books.rules
     }
 
-    /// Until when nothing is granted, if that is so now.
+    /// Returns the end of the hold-off, if nothing is granted now.
     pub fn shut_until(&self) -> Option<Time> {
         (self.books.shut_until > self.books.clock).then_some(self.books.shut_until)
     }
@@ -146,27 +148,27 @@ impl Engine {
         self.books.rules = rules;
     }
 
-    /// How many locks are held.
+    /// Returns the number of locks that are held.
     pub fn locks(&self) -> usize {
         self.locks.len()
     }
 
-    /// How many wait, in all lines.
+    /// Returns the number of waiters in all queues.
     pub const fn waiters(&self) -> usize {
         self.books.waiting
     }
 
-    /// How many sessions are open.
+    /// Returns the number of open sessions.
     pub fn sessions(&self) -> usize {
         self.books.sessions.len()
     }
 
-    /// How much there is to remember: locks, waiters, sessions and answers kept for repeats.
+    /// Returns the number of stored items: locks, waiters, sessions and remembered answers.
     pub fn size(&self) -> usize {
         self.locks() + self.waiters() + self.sessions() + self.books.replies.len()
     }
 
-    /// Forgets what requests have come to: a bug that tests plant.
+    /// Drops all remembered answers: a bug that tests inject.
     #[cfg(test)]
     pub(crate) fn forget_replies(&mut self) {
         let known: Vec<_> =
@@ -180,8 +182,8 @@ impl Engine {
         }
     }
 
-    /// The sessions that last until they are ended: after a restart those who opened them are
-    /// gone.
+    /// Returns the sessions that last until they are ended. After a restart the processes that
+    /// opened them are gone.
     pub fn unending_sessions(&self) -> Vec<SessionId> {
         let unending = self.books.sessions.iter().filter(|(_, session)| session.ttl.is_none());
         unending.map(|(id, _)| *id).collect()
@@ -202,7 +204,7 @@ impl EngineState {
         if have < max { Ok(()) } else { Err(self.refuse(Reason::Limit(limit(max)))) }
     }
 
-    /// A command that may use up tokens is refused while there could be too few of them.
+    /// Refuses a command that may issue tokens while too few may be left.
     pub(super) fn tokens_left(&self) -> Result<(), Refusal> {
         if self.mint.left() > self.waiting as u64 + 1 {
             Ok(())
@@ -215,7 +217,7 @@ impl EngineState {
         events.push(Event { at: self.clock, what });
     }
 
-    /// Enters a lease where its end will be found.
+    /// Registers a lease with its deadline or its session.
     pub(super) fn book(&mut self, name: &LockName, lease: &Lease) {
         match lease.life {
             Lifetime::Own { .. } => {
@@ -230,7 +232,7 @@ impl EngineState {
         }
     }
 
-    /// Takes a lease out again.
+    /// Removes a lease from the deadlines or from its session.
     pub(super) fn unbook(&mut self, name: &LockName, lease: &Lease) {
         match lease.life {
             Lifetime::Own { .. } => {
@@ -245,7 +247,7 @@ impl EngineState {
         }
     }
 
-    /// Enters a lease anew whose life was another before: what a renewal does.
+    /// Registers a renewed lease in place of its registration under the lifetime `before`.
     pub(super) fn rebook(&mut self, name: &LockName, lease: &Lease, before: Lifetime) {
         match (before, lease.life) {
             (Lifetime::Session(before), Lifetime::Session(now)) if before == now => {}
@@ -260,13 +262,14 @@ impl EngineState {
         }
     }
 
-    /// When a lease with a term of its own is next due: at its expiry, or else at its grace's end.
+    /// Returns the next deadline of a lease with its own term: its expiry, or else the end of its
+    /// grace.
     pub(super) fn due_at(&self, life: Lifetime) -> Time {
         let ends = self.ends(life);
         if ends.expires_at > self.clock { ends.expires_at } else { ends.grace_until }
     }
 
-    /// When a lease ends, whatever keeps it alive.
+    /// Returns when a lease ends, whether its own renewals or a session keep it alive.
     pub(super) fn ends(&self, life: Lifetime) -> Ends {
         match life {
             Lifetime::Own { ttl, grace, expires_at } => {

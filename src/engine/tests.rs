@@ -1,4 +1,4 @@
-//! Directed tests of single rules. The stories are in tests/stories, the model in tests/model.
+//! Directed tests of single rules. The test scripts are in tests/stories, the model in tests/model.
 
 use super::*;
 use crate::time::{Span, Time};
@@ -182,13 +182,14 @@ fn a_waiter_whose_session_ended_in_the_same_step_is_not_served() {
     let dead = lab.at(26).session("b");
     lab.does(waiting(opened(ask("build", "b"), dead, 1))).expect("waits");
     lab.does(waiting(ask("build", "c"))).expect("waits");
-    // The lease was over at t=35s, b's session at t=36s: nobody looked before t=50s.
+    // The lease expired at t=35s and b's session at t=36s, but the engine was not called before
+    // t=50s.
     lab.at(50).does(Op::Settle).expect("settled");
     assert_eq!(lab.holder("build"), "c");
 }
 
 #[test]
-fn ending_a_session_serves_nobody_of_that_session() {
+fn ending_a_session_serves_no_waiter_of_that_session() {
     let mut lab = Lab::new();
     let session = lab.session("a");
     lab.granted(opened(ask("x", "a"), session, 1));
@@ -223,7 +224,7 @@ fn open_files_of_one_client_exclude_each_other() {
 }
 
 #[test]
-fn a_stolen_lock_is_kept_from_everybody_for_a_moment() {
+fn a_stolen_lock_is_unusable_for_the_steal_grace() {
     let mut lab = Lab::new();
     let old = lab.granted(ask("build", "a"));
     let steal = stolen("build", "root", own(30, 5));
@@ -246,7 +247,7 @@ fn stolen(lock: &str, by: &str, term: LeaseTerms) -> Op {
 }
 
 #[test]
-fn a_thief_that_goes_at_once_lets_nobody_in_before_the_steal_grace_is_over() {
+fn releasing_a_stolen_lock_does_not_shorten_the_steal_grace() {
     let by_release = |_| Op::Release(Release::of(key("build", "root", None)));
     let by_end = |session| Op::EndSession(EndSession { session, end: SessionEnd::Closed });
     let ways: [fn(SessionId) -> Op; 2] = [by_release, by_end];
@@ -267,7 +268,7 @@ fn a_thief_that_goes_at_once_lets_nobody_in_before_the_steal_grace_is_over() {
 }
 
 #[test]
-fn a_thief_whose_session_expires_lets_nobody_in_before_the_steal_grace_is_over() {
+fn session_expiry_after_a_steal_does_not_shorten_the_steal_grace() {
     let mut lab = Lab::new();
     let (ttl, grace) = (Ttl::new(Span::from_secs(1)).expect("valid"), Grace::NONE);
     let session = OpenSession { client: client("root"), ttl: Some(ttl), grace };
@@ -283,7 +284,7 @@ fn a_thief_whose_session_expires_lets_nobody_in_before_the_steal_grace_is_over()
 }
 
 #[test]
-fn an_open_files_mode_is_its_own_affair() {
+fn an_open_files_mode_is_changed_by_that_file_only() {
     let mut lab = Lab::new();
     let session = lab.session("a");
     lab.granted(opened(ask("db", "a"), session, 1));
@@ -299,7 +300,7 @@ fn an_open_files_mode_is_its_own_affair() {
 }
 
 #[test]
-fn who_asks_again_gets_what_it_asked_for_last() {
+fn a_repeated_wait_is_granted_the_mode_requested_last() {
     let mut lab = Lab::new();
     lab.granted(ask("db", "a"));
     let Ok(Outcome::Waiting { ticket, .. }) = lab.does(waiting(shared(ask("db", "b")))) else {
@@ -350,7 +351,7 @@ fn a_lease_outlives_the_session_through_which_it_was_made() {
 }
 
 #[test]
-fn limits_hold_for_moves_and_for_the_line() {
+fn limits_hold_for_moves_and_for_the_queue() {
     let rules = Rules { locks_max: 2, holders_max: 2, ..Rules::default() };
     let mut lab = Lab { engine: Engine::new(rules), ..Lab::new() };
     for lock in ["a", "b"] {
@@ -369,7 +370,7 @@ fn limits_hold_for_moves_and_for_the_line() {
 }
 
 #[test]
-fn a_move_leaves_the_line_behind() {
+fn a_move_leaves_the_queue_behind() {
     let mut lab = Lab::new();
     let token = lab.granted(ask("a", "x"));
     lab.does(waiting(ask("a", "y"))).expect("waits");
@@ -408,7 +409,7 @@ fn keyed(caller: &str, digest: u128, op: Op) -> Command {
     Command { request: Some(IdempotencyKey { id, digest: Digest(digest) }), ..op.into() }
 }
 
-/// Rule 10: an id belongs to its caller and to the whole request.
+/// Rule 10: an id is scoped to its caller, and matches only the same request.
 #[test]
 fn a_known_key_answers_only_its_caller_and_its_request() {
     let mut lab = Lab::new();
@@ -425,7 +426,7 @@ fn a_known_key_answers_only_its_caller_and_its_request() {
 }
 
 #[test]
-fn a_leaver_lets_those_behind_it_in() {
+fn leaving_the_queue_serves_the_waiters_behind() {
     let mut lab = Lab::new();
     lab.granted(shared(ask("db", "a")));
     let Ok(Outcome::Waiting { ticket, .. }) = lab.does(waiting(ask("db", "w"))) else { panic!() };
@@ -437,7 +438,7 @@ fn a_leaver_lets_those_behind_it_in() {
 }
 
 #[test]
-fn patience_ends_a_wait() {
+fn a_timeout_ends_a_wait() {
     let mut lab = Lab::new();
     lab.granted(ask("build", "a"));
     let line = QueuePolicy::Join(Some(Span::from_secs(3)));
@@ -495,7 +496,7 @@ fn damaged_bytes_are_refused_and_do_not_panic() {
 }
 
 #[test]
-fn who_is_gone_without_a_word_may_come_back() {
+fn a_client_whose_session_expired_may_come_back() {
     let mut lab = Lab::new();
     let grace = Grace::new(Span::from_secs(5)).expect("valid");
     let open = OpenSession { client: client("a"), ttl: None, grace };
@@ -553,11 +554,11 @@ fn waiting_for(lock: &str, who: &str) -> Acquire {
 /// Texts from before there were limits are truncated, so that old commands replay with the same
 /// result.
 #[test]
-fn old_commands_without_limits_are_carried_out() {
+fn old_commands_without_limits_are_applied() {
     let patch = Patch { note: Some("n".repeat(9_999).into()), ..Patch::default() };
     let op = Op::Acquire(Acquire { patch, ..ask("x", "a") });
     let mut bytes = Vec::new();
-    // In the format of then: time, a request of a client and a key, the op.
+    // In the old format: time, the client and key of a request, the operation.
     codec::encode_command(Time::ZERO, &op.into(), &mut bytes);
     let at = bytes.len() - bytes[2..].len();
     let mut old = bytes[..at - 1].to_vec();
@@ -573,7 +574,7 @@ fn old_commands_without_limits_are_carried_out() {
     assert_eq!(lab.engine.books.replies.len(), 1);
 }
 
-/// Before requests had an order, a command said nothing of one, and sessions kept no number.
+/// Before requests had an order, a command carried none, and sessions stored no number.
 #[test]
 fn older_commands_and_sessions_have_no_order() {
     let mut lab = Lab::new();
@@ -604,14 +605,14 @@ fn older_commands_and_sessions_have_no_order() {
     assert!(codec::decode_engine(codec::FORMAT_VERSION, &old).is_err());
 }
 
-/// Bytes of the format before leases counted their acquires: without the last byte of each release
-/// and of each lease.
+/// The format before leases counted their acquires lacks the last byte of each release and each
+/// lease.
 #[test]
 fn older_releases_and_leases_name_no_acquire() {
     let mut lab = Lab::new();
     lab.granted(ask("x", "a"));
     let mut state = codec::encode_engine(&lab.engine);
-    // Behind the lease come the lengths of the queue and of the replies.
+    // The lengths of the queue and of the replies follow the lease.
     state.remove(state.len() - 3);
     assert_eq!(codec::decode_engine(3, &state).as_ref(), Ok(&lab.engine));
     assert!(codec::decode_engine(codec::FORMAT_VERSION, &state).is_err());

@@ -65,6 +65,7 @@ fn limits_are_those_that_were_set() {
 
 #[test]
 fn the_last_tokens_are_given_out_and_no_more() {
+    assert_eq!(TOKEN_MAX, 9_007_199_254_740_991, "2^53 - 1, which JSON readers keep exact");
     let mut lab = Lab::new();
     lab.engine.raise_tokens(TOKEN_MAX - 1);
     lab.engine.raise_tokens(5);

@@ -1,47 +1,47 @@
-//! The one maker of tokens and session ids: what must be unique has one source.
+//! Allocates tokens and session ids from one counter, so that both are unique.
 
 use super::lease::{SessionId, TOKEN_MAX, Token};
 
-/// The counter. It only rises; a restart takes care that it never falls behind.
+/// The counter. It only rises; a restart must never set it back.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct TokenAllocator {
     next: u64,
 }
 
 impl Default for TokenAllocator {
-    /// The first token is 1: programs take 0 for "none".
+    /// The first token is 1: programs use 0 for "none".
     fn default() -> Self {
         Self { next: 1 }
     }
 }
 
 impl TokenAllocator {
-    /// A mint that goes on at `next`.
+    /// Returns an allocator whose next number is `next`.
     pub(super) const fn at(next: u64) -> Self {
         Self { next }
     }
 
-    /// Returns the next token.
+    /// Returns the next token without allocating it.
     pub(super) const fn upcoming(&self) -> u64 {
         self.next
     }
 
-    /// How many it can still give.
+    /// Returns how many tokens can still be allocated.
     pub(super) const fn left(&self) -> u64 {
         (TOKEN_MAX + 1).saturating_sub(self.next)
     }
 
-    /// Goes on at `floor`, if it has not come so far yet.
+    /// Raises the next number to `floor`, if it is lower.
     pub(super) fn raise(&mut self, floor: u64) {
         self.next = self.next.max(floor);
     }
 
-    /// A token that nobody has had.
+    /// Allocates a token.
     pub(super) fn token(&mut self) -> Token {
         Token(self.take())
     }
 
-    /// A session id that nobody has had.
+    /// Allocates a session id.
     pub(super) fn session(&mut self) -> SessionId {
         SessionId(self.take())
     }

@@ -1,4 +1,4 @@
-//! A hold that changes its name, and rule 9: a hold that is taken away.
+//! Moves a lease to another name, and steals a lock (rule 9).
 
 use super::command::{Answer, IfExists, LeaseKey, Move, Outcome, Steal, Tenure};
 use super::details::Details;
@@ -11,7 +11,7 @@ use super::state::{Engine, EngineState};
 use std::sync::Arc;
 
 impl Engine {
-    /// The hold goes to another name, under a new token; who waited for the old name gets that.
+    /// Moves a lease to another name, under a new token. A waiter for the old name gets that lock.
     pub(super) fn transfer(&mut self, ask: &Move, events: &mut Vec<Event>) -> Answer {
         self.books.tokens_left()?;
         let lease = self.meant(&ask.from)?;
@@ -30,14 +30,15 @@ impl Engine {
             self.end_tenure(&key, token, TenureEnd::Replaced, events);
         }
         let tenure = self.install(&ask.to, moved, mode, events);
-        // Only now: were the old name's line served first, the new name's token could be lower.
+        // Served only now, so that the moved lease gets its token before the waiters do.
         self.serve(&ask.from.name, events);
-        // A shared hold that moves onto an exclusive one may let sharers in.
+        // A shared lease that replaces an exclusive one under the new name may admit sharers.
         self.serve(&ask.to, events);
         Ok(Outcome::Moved(tenure))
     }
 
-    /// A move to a free name needs room for one lock more, if the old name stays in use.
+    /// Refuses a move to a free name if it needs room for one more lock, because the old name stays
+    /// in use.
     fn has_room(&self, ask: &Move) -> Result<(), Refusal> {
         let stays = |lock: &Lock| lock.leases().len() > 1 || !lock.line.is_empty();
         let old_stays = self.locks.get(&ask.from.name).is_some_and(|lock| stays(lock));
@@ -47,7 +48,8 @@ impl Engine {
         self.books.limit(self.locks.len(), self.books.rules.locks_max, Limit::Locks)
     }
 
-    /// The client's own lease at the goal, which the move replaces; `None` if the goal is free.
+    /// Returns the client's own lease under the new name, which the move replaces; `None` if that
+    /// name is free.
     fn replaceable(&self, ask: &Move) -> Result<Option<Token>, Refusal> {
         let Some(lock) = self.locks.get(&ask.to) else { return Ok(None) };
         let foremost = self.books.foremost(lock);
@@ -101,8 +103,8 @@ impl Engine {
         tenure
     }
 
-    /// Takes a lock from its holders. The new tenure begins after the steal grace, so that the
-    /// old holders can stop; until then the lock is kept from everybody.
+    /// Takes a lock from its holders. The new tenure begins after the steal grace, so that the old
+    /// holders can stop; until then the lock is unusable for all clients.
     pub(super) fn steal(&mut self, ask: &Steal, events: &mut Vec<Event>) -> Answer {
         self.books.tokens_left()?;
         self.books.grants(&ask.name)?;
@@ -147,7 +149,7 @@ impl Engine {
 }
 
 impl EngineState {
-    /// The lease in the way, and how it is.
+    /// Returns the conflict with `lease`, for a refusal.
     pub(super) fn conflict(
         &self,
         name: &LockName,

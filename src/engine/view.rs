@@ -5,14 +5,14 @@ use super::lease::{Ends, Lease, Mode, Phase, Ticket, Token};
 use super::name::{ClientId, LockName};
 use crate::time::Time;
 
-/// One lock at one moment.
+/// The state of one lock at one moment.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LockView {
-    /// Its name.
+    /// The name of the lock.
     pub name: LockName,
-    /// The moment.
+    /// The time of the view.
     pub at: Time,
-    /// Alone or with others, if anybody has it.
+    /// Exclusive or shared, if the lock is held.
     pub mode: Mode,
     /// The holders, oldest first; empty when the lock is free.
     pub holders: Vec<Holder>,
@@ -22,59 +22,60 @@ pub struct LockView {
     pub has_below: bool,
 }
 
-/// One holder of the lock.
+/// One holder of a lock.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Holder {
-    /// The fact.
+    /// The lease of the holder.
     pub lease: Lease,
-    /// When it ends, whatever keeps it alive.
+    /// When the lease ends, whether its own renewals or a session keep it alive.
     pub ends: Ends,
 }
 
-/// One who waits.
+/// One waiter in a queue.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WaiterView {
-    /// Who.
+    /// The client that waits.
     pub client: ClientId,
-    /// The place.
+    /// The ticket of the place in the queue.
     pub ticket: Ticket,
-    /// Alone or with others.
+    /// Exclusive or shared.
     pub mode: Mode,
-    /// Since when.
+    /// When the client joined the queue.
     pub since: Time,
 }
 
-/// One session at one moment.
+/// The state of one session at one moment.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SessionView {
-    /// The client that owns it.
+    /// The client that owns the session.
     pub client: ClientId,
-    /// When it ends unless it is kept alive.
+    /// When the session ends unless it is kept alive.
     pub ends: Ends,
-    /// Its leases by lock name, up to the number that was asked for.
+    /// The leases by lock name, up to the number requested.
     pub leases: Vec<(LockName, Token)>,
-    /// The number of all its leases.
+    /// The number of all leases of the session.
     pub held: usize,
     /// The number of queues in which it waits.
     pub waiting: usize,
 }
 
-/// Something directly below a directory.
+/// An entry directly below a directory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Child {
-    /// The whole name.
+    /// The full name of the entry.
     pub name: LockName,
-    /// The lock of that name, if it is held; otherwise it is only the way to locks below.
+    /// The lock of that name, if it is held; otherwise the entry is only a parent of locks below
+    /// it.
     pub lock: Option<Lease>,
 }
 
 impl LockView {
-    /// The first holder: the only one of an exclusive lock.
+    /// Returns the first holder: the only one of an exclusive lock.
     pub fn holder(&self) -> Option<&Holder> {
         self.holders.first()
     }
 
-    /// Where the lock stands. A shared lock is held while any of its holders is.
+    /// Returns the phase of the lock. A shared lock is held as long as one of its leases is.
     pub fn phase(&self) -> Phase {
         let phases = self.holders.iter().map(|holder| holder.ends.phase(self.at));
         match phases.max_by_key(|phase| match phase {
@@ -92,7 +93,7 @@ impl LockView {
         self.held_by(client).is_some() || self.waiters.iter().any(|place| place.client == *client)
     }
 
-    /// The holder that is this client, if it is one.
+    /// Returns the holder that is this client, if any.
     pub fn held_by(&self, client: &ClientId) -> Option<&Holder> {
         self.holders.iter().find(|holder| holder.lease.holder == *client)
     }

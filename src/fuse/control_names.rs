@@ -1,20 +1,21 @@
-//! The names of control files: what `.latchfs` holds, and the facts in a directory that is a lock.
+//! The names of control files: the files in `.latchfs`, and the facts in a directory that is a
+//! lock.
 
 use crate::engine::LockName;
 use std::ffi::OsStr;
 
-/// Something that is no lock.
+/// A file or directory of the mount that is not a lock.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) enum ControlFile {
-    /// `.latchfs` itself.
+    /// The directory `.latchfs`.
     Top,
-    /// A file in it.
+    /// A file in `.latchfs`.
     Page(ControlPage),
-    /// The events, from a number on or from now on.
+    /// The event stream, from an event number on, or from now on.
     Events(Option<u64>),
-    /// A directory of reports, or one within where locks lie below a name.
+    /// A directory of reports, or one in it for a name that has locks below it.
     Reports(LockReport, Option<LockName>),
-    /// A report on a lock, held or free.
+    /// A report about a lock, whether it is held or free.
     Report(LockReport, LockName),
     /// A fact about a lock that is a directory.
     Fact(LockFact, LockName),
@@ -23,26 +24,26 @@ pub(crate) enum ControlFile {
 /// A file in `.latchfs`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum ControlPage {
-    /// The table of what programs can do here.
+    /// Help: the operations that programs can use in the mount.
     Readme,
-    /// The last refusal.
+    /// The last refusal of the reader.
     Why,
-    /// How this mount is made.
+    /// The configuration and state of this mount.
     Server,
-    /// Counts, for Prometheus.
+    /// Counters, for Prometheus.
     Metrics,
-    /// Requests and answers, for the command line.
+    /// Requests and answers as JSON, for the command line.
     Ctl,
 }
 
-/// The subject of a report.
+/// The kind of a report about a lock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum LockReport {
     /// The status, as JSON.
     Status,
-    /// The text that programs wrote.
+    /// The content that programs wrote.
     Content,
-    /// The status, as soon as the lock is the reader's.
+    /// The status, as soon as the lock is granted to the reader.
     Wait,
 }
 
@@ -51,17 +52,17 @@ pub(crate) enum LockReport {
 pub(crate) enum LockFact {
     /// The status, as JSON.
     Status,
-    /// The holder.
+    /// The client that holds the lock.
     Holder,
-    /// The token.
+    /// The fencing token.
     Token,
-    /// The phase.
+    /// The phase: free, held or grace.
     Phase,
-    /// When it expires.
+    /// The time at which the lease expires.
     ExpiresAt,
-    /// The waiters, one a line.
+    /// The waiting clients, one per line.
     Waiters,
-    /// Takes what a write to a lock's file takes.
+    /// Accepts the messages that a write to a lock's file accepts.
     Ctl,
 }
 
@@ -93,7 +94,7 @@ impl LockReport {
 }
 
 impl LockFact {
-    /// The fact of this name.
+    /// Returns the fact with this name.
     pub(crate) fn named(name: &OsStr) -> Option<Self> {
         match name.to_str()? {
             "status.json" => Some(Self::Status),
@@ -117,7 +118,7 @@ impl ControlFile {
         matches!(self, Self::Page(ControlPage::Ctl) | Self::Fact(LockFact::Ctl, _))
     }
 
-    /// Whether it is there whatever becomes of the locks.
+    /// Whether the file exists independently of locks.
     pub(crate) const fn is_constant(&self) -> bool {
         matches!(self, Self::Top | Self::Page(_) | Self::Events(None) | Self::Reports(_, None))
     }

@@ -1,4 +1,5 @@
-//! The credentials of a caller: the client of a file operation, and the process that acquires.
+//! The identity of callers: maps the user and session of a file operation to a client, and
+//! describes the process that acquires a lock.
 
 use crate::auth::{ClientPattern, Grant};
 use crate::engine::ClientId;
@@ -15,33 +16,33 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Users whose names are kept. A lookup may ask a directory server, so it must be rare.
+/// The maximum number of cached user names. A lookup may query a directory server, so it must be
+/// rare.
 const USERS_MAX: usize = 4_096;
-/// Processes whose start time is kept, each with one open descriptor: a few that loop.
+/// The maximum number of processes whose start time is cached, each with one open descriptor:
+/// enough for a few that loop.
 const PROCESSES_MAX: usize = 16;
-/// A process that lived this long ago is not asked again: the kernel gives a number out anew only
-/// after all others, and making 32,768 processes takes it a second and more.
+/// How long a process that was seen alive is not checked again. The kernel reuses a pid only after
+/// all others, and creating 32,768 processes takes it more than a second.
 const LIFE_TRUSTED: Span = Span::from_millis(50);
-/// Sessions whose clients are kept.
+/// The maximum number of sessions whose clients are cached.
 const SESSIONS_MAX: usize = 1_024;
 
 /// The caller of a file operation.
 #[derive(Debug, Clone)]
 pub(crate) struct Caller {
-    /// The user.
     pub(crate) uid: u32,
-    /// The group.
     pub(crate) gid: u32,
     /// The thread, or 0 if it lives in a foreign pid namespace.
     pub(crate) pid: u32,
-    /// The client that the engine knows.
+    /// The client on whose behalf it acts in the engine.
     pub(crate) client: ClientId,
 }
 
-/// Knows users, sessions and processes.
+/// Maps requesters to callers, and caches users, sessions and processes.
 #[derive(Debug)]
 pub(crate) struct Callers {
-    /// Tells these owners from those of another mount.
+    /// Distinguishes this instance from that of another mount in the thread-local cache.
     number: u64,
     host: ClientId,
     owner: Owner,
@@ -57,8 +58,8 @@ struct KnownUser {
 }
 
 thread_local! {
-    /// The last caller on this thread, which nearly always is the next one as well: found without a
-    /// mutex.
+    /// The last caller on this thread, which nearly always is the next one as well. It is found
+    /// without a mutex.
     static LATEST: RefCell<Option<LatestCaller>> = const { RefCell::new(None) };
 }
 
@@ -68,19 +69,19 @@ struct LatestCaller {
     client: ClientId,
 }
 
-/// A process that was asked for, and a descriptor that tells whether it still is the same.
+/// A cached process, with a pidfd that tells whether it still is the same process.
 #[derive(Debug)]
 struct KnownProcess {
     tid: u32,
     uid: u32,
     id: Arc<str>,
     alive: OwnedFd,
-    /// When it was last seen to live.
+    /// The time at which it was last seen alive.
     seen: Time,
 }
 
 impl Callers {
-    /// The owners of one mount.
+    /// Returns the callers of one mount.
     pub(crate) fn new(config: &MountConfig) -> Self {
         static NUMBERS: AtomicU64 = AtomicU64::new(0);
         Self {
@@ -93,7 +94,7 @@ impl Callers {
         }
     }
 
-    /// The caller of a request.
+    /// Returns the caller of a request.
     pub(crate) fn caller(&self, who: Requester) -> Caller {
         let Requester { uid, gid, pid } = who;
         Caller { uid, gid, pid, client: self.client(uid, pid) }
@@ -132,7 +133,7 @@ impl Callers {
         if let Some(user) = self.users.lock().get(&uid.into()) {
             return user.clone();
         }
-        // Outside of the mutex: this may read files or ask a server.
+        // Called outside the mutex, because it may read files or query a server.
         let name: Arc<str> = name_of_user(uid).unwrap_or_else(|| uid.to_string()).into();
         let user = KnownUser { client: joined(&self.host, &name), name };
         let mut users = self.users.lock();
@@ -143,12 +144,12 @@ impl Callers {
         user
     }
 
-    /// Whether `client` is one of this mount's host.
+    /// Whether `client` is a client of this mount's host.
     pub(crate) fn is_local(&self, client: &ClientId) -> bool {
         client.is_of_host(&self.host)
     }
 
-    /// The caller as a `holder_id` names it: which process it was, even after its end.
+    /// Returns the `holder_id` of the caller: it identifies the process even after its end.
     pub(crate) fn holder_id(&self, caller: &Caller) -> Arc<str> {
         self.holder_id_at(boot_now(), caller)
     }
@@ -161,8 +162,8 @@ impl Callers {
         {
             return Arc::clone(&known.id);
         }
-        // First the descriptor, then the start time: what is read is then the time of the process
-        // that the descriptor stands for, or the descriptor says that it is dead.
+        // The pidfd is opened first: the start time read after that belongs to its process, or the
+        // pidfd says that the process is dead.
         let alive = pidfd_of(tid).ok();
         let pid = if alive.is_some() { tid } else { leader_of(tid).unwrap_or(tid) };
         let maker = Maker::running(pid);
@@ -180,7 +181,7 @@ impl Callers {
 }
 
 impl KnownProcess {
-    /// Whether its number is still its own.
+    /// Whether its pid still belongs to this process.
     fn still_lives(&mut self, now: Time) -> bool {
         if now.since(self.seen) < LIFE_TRUSTED {
             return true;
@@ -190,30 +191,30 @@ impl KnownProcess {
     }
 }
 
-/// The client of a user of `host`.
+/// Returns the client of a user of `host`.
 pub(crate) fn client_of_user(host: &ClientId, uid: u32) -> ClientId {
     joined(host, &name_of_user(uid).unwrap_or_else(|| uid.to_string()))
 }
 
 impl Caller {
-    /// Returns the rights of the user by a mount: act as its own client, on all locks.
+    /// Returns the rights that a user has by a mount: to act as its own client, on all locks.
     pub(crate) fn grant(&self, mounter: u32) -> Grant {
         let clients = vec![ClientPattern::Exactly(self.client.to_string())];
         Grant::of_user(self.uid, clients, self.is_root() || self.uid == mounter)
     }
 
-    /// Whether this is root, who may release what local users hold.
+    /// Whether the caller is root, who may release locks that local users hold.
     pub(crate) const fn is_root(&self) -> bool {
         self.uid == 0
     }
 }
 
-/// `host:part`, or the host alone where that would be too long for a client.
+/// Returns the client `host:part`, or the host alone if that would be too long.
 fn joined(host: &ClientId, part: &str) -> ClientId {
     ClientId::parse(&format!("{host}:{part}")).unwrap_or_else(|_| host.clone())
 }
 
-/// The name of a user, as the system knows it.
+/// Returns the name of a user from the system's user database.
 #[allow(unsafe_code)]
 fn name_of_user(uid: u32) -> Option<String> {
     const BUFFER_BYTES_MAX: usize = 1 << 20;
@@ -243,7 +244,7 @@ fn name_of_user(uid: u32) -> Option<String> {
     None
 }
 
-/// Whether a process has not ended. While that is so, its number is nobody else's.
+/// Whether a process has not ended. Until it has, its pid is not reused.
 #[allow(unsafe_code)]
 pub(crate) fn is_alive(process: &OwnedFd) -> bool {
     let mut poll = libc::pollfd { fd: process.as_raw_fd(), events: libc::POLLIN, revents: 0 };
@@ -252,9 +253,9 @@ pub(crate) fn is_alive(process: &OwnedFd) -> bool {
     ready == 0
 }
 
-/// Whether the thread `tid` is of one of `processes`, or of a process below one of them.
+/// Whether the thread `tid` belongs to one of `processes`, or to a descendant of one.
 pub(crate) fn descends_from(tid: u32, processes: &[u32]) -> bool {
-    /// Deeper than any tree of processes that a person makes; a bound against a changing one.
+    /// Deeper than any process tree in practice; bounds the loop while the tree changes.
     const GENERATIONS_MAX: usize = 64;
     let mut at = leader_of(tid);
     for _ in 0..GENERATIONS_MAX {
@@ -267,19 +268,20 @@ pub(crate) fn descends_from(tid: u32, processes: &[u32]) -> bool {
     false
 }
 
-/// The users of a process, as kill(2) sees them, and its pid namespaces.
+/// The users of a process that kill(2) checks, and its pid namespaces.
 pub(crate) struct Ids {
-    /// Its real and its saved user.
+    /// The real and the saved user id.
     pub(crate) users: [u32; 2],
-    /// In how many pid namespaces it has a number, from ours on down.
+    /// The number of pid namespaces in which the process has a pid, from that of this daemon
+    /// downwards.
     pub(crate) spaces: usize,
 }
 
-/// Returns the users of the thread `tid`; `None` if it is gone.
+/// Returns the ids of the thread `tid`; `None` if it has ended.
 pub(crate) fn ids_of(tid: u32) -> Option<Ids> {
     let status = std::fs::read_to_string(format!("/proc/{tid}/status")).ok()?;
     let fields = |name: &str| status.lines().find_map(|line| line.strip_prefix(name));
-    // Real, effective, saved, and that of the file system.
+    // The fields are the real, effective, saved and file-system user id.
     let mut users = fields("Uid:")?.split_whitespace();
     let mut next = |skip| users.nth(skip)?.parse().ok();
     let users = [next(0)?, next(1)?];
@@ -287,7 +289,7 @@ pub(crate) fn ids_of(tid: u32) -> Option<Ids> {
     Some(Ids { users, spaces })
 }
 
-/// Returns the supplementary groups of the thread `tid`; none if it is gone.
+/// Returns the supplementary groups of the thread `tid`; none if it has ended.
 pub(crate) fn groups_of(tid: u32) -> Vec<u32> {
     let status = std::fs::read_to_string(format!("/proc/{tid}/status")).unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("Groups:")).unwrap_or_default();
@@ -300,7 +302,7 @@ pub(crate) fn parent_of(pid: u32) -> Option<u32> {
     line.trim().parse().ok()
 }
 
-/// The process that a thread belongs to.
+/// Returns the pid of the process to which a thread belongs.
 fn leader_of(tid: u32) -> Option<u32> {
     let status = std::fs::read_to_string(format!("/proc/{tid}/status")).ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("Tgid:"))?;
@@ -340,14 +342,14 @@ mod tests {
     }
 
     #[test]
-    fn local_is_the_host_and_what_is_below_it() {
+    fn host_and_its_users_are_local() {
         let owners = owners(Owner::User);
         let local = |text| owners.is_local(&ClientId::parse(text).expect("valid"));
         assert!(local("laptop1") && local("laptop1:root"));
         assert!(!local("laptop10") && !local("laptop10:root") && !local("other:laptop1"));
     }
 
-    /// Process and start time, as the holder's id tells them.
+    /// Returns the pid and the start time in the holder id of a process.
     fn process(owners: &Callers, pid: u32) -> (u32, u64) {
         process_at(boot_now(), owners, pid)
     }
@@ -361,7 +363,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_is_known_while_it_lives() {
+    fn process_is_cached_while_it_lives() {
         let owners = owners(Owner::User);
         let own = std::process::id();
         let start = start_of(own).expect("we run");
@@ -378,7 +380,7 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_speaks_for_its_process() {
+    fn thread_gets_the_holder_id_of_its_process() {
         let owners = owners(Owner::User);
         let own = std::process::id();
         let told = std::thread::scope(|scope| {

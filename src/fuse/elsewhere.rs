@@ -1,4 +1,5 @@
-//! Where there is no FUSE of Linux: what the command line asks of mounts, and that there are none.
+//! The substitute for the FUSE front end on systems other than Linux: the same interface for the
+//! command line, without any mounts.
 
 #[path = "kernel/device_names.rs"]
 pub mod device_names;
@@ -9,117 +10,117 @@ pub mod mount_config;
 #[path = "kernel/own_user.rs"]
 pub mod own_user;
 
-/// The part that would know the kernel.
+/// The substitute for the FUSE protocol layer.
 pub mod kernel {
     pub use super::{device, device_names, mount_seal, mount_users, mountinfo, own_user};
 }
 
-/// The kernel's side of a mount.
+/// The substitute for creating and removing mounts.
 pub mod device {
     use std::io;
     use std::path::Path;
 
-    /// How a mount went away.
+    /// How a mount was removed.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub enum Gone {
-        /// At once.
+        /// The mount was not busy, and is gone.
         Clean,
-        /// It was busy.
+        /// The mount was busy, and was detached.
         Detached,
     }
 
-    /// There is nothing to take away.
+    /// Fails, since there are no mounts.
     pub fn unmount(_dir: &Path) -> io::Result<Gone> {
         Err(io::ErrorKind::Unsupported.into())
     }
 
-    /// There is nothing to take away.
+    /// Fails, since there are no mounts.
     pub fn detach(_dir: &Path) -> io::Result<()> {
         Err(io::ErrorKind::Unsupported.into())
     }
 }
 
-/// The directories below mounts: there are none.
+/// The substitute for sealing directories below mounts.
 pub mod mount_seal {
     use std::io;
     use std::path::Path;
 
-    /// Nothing was mounted there.
+    /// Fails, since no directory is sealed.
     pub fn unseal(_dir: &Path) -> io::Result<bool> {
         Err(io::ErrorKind::Unsupported.into())
     }
 
-    /// Nothing is named.
+    /// Returns `None`: mounts hide no entries here.
     pub fn entries(_dir: &Path) -> Option<String> {
         None
     }
 
-    /// Nothing is hidden.
+    /// Returns `None`: mounts hide no entries here.
     pub fn hidden(_dir: &Path) -> io::Result<Option<String>> {
         Ok(None)
     }
 }
 
-/// The mounts of this machine: nothing of ours.
+/// The substitute for the list of mounts, always empty.
 pub mod mountinfo {
     use std::io;
     use std::path::{Path, PathBuf};
 
-    /// The file system type of mounts where there are some.
+    /// The file system type of latchfs mounts on Linux.
     pub const TYPE: &str = "fuse.latchfs";
 
     /// One mount.
     #[derive(Debug, Clone, PartialEq, Eq)]
     pub struct MountPoint {
-        /// Where.
+        /// The mount point.
         pub dir: PathBuf,
     }
 
     impl MountPoint {
-        /// Whether it is one of ours.
+        /// Whether this is a latchfs mount.
         pub fn is_latchfs(&self) -> bool {
             false
         }
     }
 
-    /// Whether somebody serves a mount.
+    /// Whether a daemon serves a mount.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub enum Life {
-        /// It answers.
+        /// The daemon responds.
         Live,
-        /// Its daemon is gone.
+        /// The daemon is gone.
         Dead,
-        /// There is no answer.
+        /// The daemon does not respond.
         Silent,
     }
 
-    /// All mounts of ours.
+    /// Returns the latchfs mounts: none.
     pub fn ours() -> io::Result<Vec<MountPoint>> {
         Ok(Vec::new())
     }
 
-    /// The mount at a directory.
+    /// Returns the mount at a directory: none.
     pub fn at(_dir: &Path) -> io::Result<Option<MountPoint>> {
         Ok(None)
     }
 
-    /// The real path.
+    /// Returns the absolute path of `path` without symlinks.
     pub fn resolve(path: &Path) -> io::Result<PathBuf> {
         path.canonicalize()
     }
 
-    /// Whether somebody serves the mount at a directory.
+    /// Returns whether a daemon serves the mount at a directory: none does.
     pub fn probe(_dir: &Path) -> Life {
         Life::Dead
     }
 
-    /// Whether an error says that a daemon is gone.
+    /// Whether an error says that the daemon of a mount is gone.
     pub fn is_dead(_error: &io::Error) -> bool {
         false
     }
 }
 
-/// Mounting.
+/// The substitute for mounting, which always fails.
 pub mod mount {
     use crate::auth::Grant;
     use crate::engine::ClientId;
@@ -130,26 +131,26 @@ pub mod mount {
     use std::io;
     use std::path::Path;
 
-    /// A directory that is mounted: there is none.
+    /// A mounted directory; no value of it exists.
     pub enum Mounted {}
 
     /// The result of unmounting.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub enum Unmounted {
-        /// It was there, and went so.
+        /// The file system was mounted, and was unmounted in this way.
         Now(Gone),
-        /// It was not there any more.
+        /// The file system was not mounted any more.
         Before,
     }
 
-    /// Why a directory can't be mounted.
+    /// The reason why a directory can't be mounted.
     #[derive(Debug)]
     pub enum MountError {
-        /// This is not Linux.
+        /// This system is not Linux.
         Elsewhere,
-        /// Only where there is a device.
+        /// Never returned here; exists on Linux.
         DeviceDenied,
-        /// Only where there is a helper.
+        /// Never returned here; exists on Linux.
         AllowOther,
     }
 
@@ -164,22 +165,22 @@ pub mod mount {
 
     impl std::error::Error for MountError {}
 
-    /// Says that it can't be.
+    /// Fails, since mounts need Linux.
     pub fn mount(_locks: &Locks, _config: &MountConfig) -> Result<Mounted, MountError> {
         Err(MountError::Elsewhere)
     }
 
-    /// Says that it can't be.
+    /// Fails, since mounts need Linux.
     pub fn check(_dir: &Path, _nonempty: bool) -> Result<(), MountError> {
         Err(MountError::Elsewhere)
     }
 
-    /// No mount serves anybody.
+    /// Returns `None`: no mount serves any user.
     pub fn grant_of_user(_mounts: &[MountConfig], _uid: u32) -> Option<Grant> {
         None
     }
 
-    /// The client of the user of this process, on the host `host`.
+    /// Returns the client of the user of this process on the host `host`.
     pub fn client_of_user(host: &ClientId) -> ClientId {
         let user = std::env::var("USER").unwrap_or_default();
         let named = ClientId::parse(&format!("{host}:{user}"));
@@ -187,22 +188,22 @@ pub mod mount {
     }
 
     impl Mounted {
-        /// The mount point.
+        /// Returns the mount point.
         pub fn dir(&self) -> &Path {
             match *self {}
         }
 
-        /// Whether there was no such directory before.
+        /// Whether the mount created its directory.
         pub fn made_dir(&self) -> bool {
             match *self {}
         }
 
-        /// Calls `then` when it is gone.
+        /// Calls `then` when the mount is gone.
         pub fn on_end(&self, _then: impl FnOnce() + Send + 'static) {
             match *self {}
         }
 
-        /// Takes it away.
+        /// Unmounts the directory.
         pub fn unmount(&self) -> io::Result<Unmounted> {
             match *self {}
         }

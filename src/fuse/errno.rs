@@ -1,13 +1,13 @@
-//! The one table from what went wrong to an errno, by what the program did.
+//! The single table that maps failures to errnos, depending on the operation of the program.
 
 use crate::engine::{NameError, Reason, RefusalKind};
 use crate::fuse::kernel::values::Errno;
 use crate::service::RequestError;
 
-/// The operation of a program. The kind of act decides how the same refusal reads in errnos.
+/// The operation of a program. It determines to which errno a refusal is mapped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Act {
-    /// Asked for a name.
+    /// lookup of a name.
     Lookup,
     /// `stat`.
     Stat,
@@ -31,7 +31,7 @@ pub(crate) enum Act {
     Link,
     /// `mv`.
     Rename,
-    /// `mv` that must not replace.
+    /// `mv` that must not replace the target.
     RenameNew,
     /// `rm`.
     Unlink,
@@ -55,15 +55,15 @@ pub(crate) enum Act {
     SetXattr,
     /// A request through the control file.
     Control,
-    /// An operation for which a directory of locks has no use.
+    /// An operation that locks don't support.
     Other,
 }
 
 impl Act {
-    /// How many acts there are.
+    /// The number of acts.
     pub(crate) const COUNT: usize = Self::Other as usize + 1;
 
-    /// All of them.
+    /// All acts, in order.
     pub(crate) const ALL: [Self; Self::COUNT] = [
         Self::Lookup,
         Self::Stat,
@@ -92,7 +92,7 @@ impl Act {
         Self::Other,
     ];
 
-    /// As written in `why` and in metrics.
+    /// Returns the name of the act in `why` and in metrics.
     pub(crate) const fn as_str(self) -> &'static str {
         match self {
             Self::Lookup => "lookup",
@@ -123,13 +123,13 @@ impl Act {
         }
     }
 
-    /// Whether the act takes a lock away rather than asking something of it.
+    /// Whether the act removes a lock.
     const fn removes(self) -> bool {
         matches!(self, Self::Unlink | Self::Rmdir)
     }
 }
 
-/// The errno of a refusal, or of no answer.
+/// Returns the errno for a refusal, or for a missing answer.
 pub(crate) fn errno_of(failure: &RequestError, act: Act) -> Errno {
     if let RequestError::Refused(refusal) = failure {
         match &*refusal.reason {
@@ -139,7 +139,7 @@ pub(crate) fn errno_of(failure: &RequestError, act: Act) -> Errno {
             Reason::NotHeld { holder: None, .. } if matches!(act, Act::Rename | Act::RenameNew) => {
                 return Errno::ENOENT;
             }
-            // ... and whoever touches it through an open file has lost it.
+            // ... and a program that touches it through an open file has lost it.
             Reason::NotHeld { holder: None, .. } if act == Act::Touch => return Errno::ESTALE,
             _ => {}
         }
@@ -147,7 +147,7 @@ pub(crate) fn errno_of(failure: &RequestError, act: Act) -> Errno {
     errno_of_kind(failure.kind(), act)
 }
 
-/// The errno of a kind.
+/// Returns the errno for a kind of refusal.
 pub(crate) fn errno_of_kind(kind: RefusalKind, act: Act) -> Errno {
     match kind {
         RefusalKind::LockConflict => errno_of_conflict(act),
@@ -163,7 +163,7 @@ pub(crate) fn errno_of_kind(kind: RefusalKind, act: Act) -> Errno {
 
 fn errno_of_conflict(act: Act) -> Errno {
     match act {
-        // "File exists" is what programs that lock by making something wait for.
+        // Programs that lock by creating an entry retry on EEXIST.
         Act::Mkdir | Act::CreateNew | Act::Symlink | Act::Link | Act::RenameNew => Errno::EEXIST,
         Act::Unlink | Act::Rmdir | Act::Chmod => Errno::EPERM,
         Act::Lock => Errno::EAGAIN,
@@ -188,7 +188,7 @@ fn errno_of_conflict(act: Act) -> Errno {
 
 fn errno_of_not_held(act: Act) -> Errno {
     match act {
-        // A renewal by another: the lock is in use.
+        // A renewal of a lock that another client holds: the lock is busy.
         Act::Touch | Act::Truncate | Act::Write | Act::Close | Act::SetXattr | Act::Create => {
             Errno::EBUSY
         }
@@ -214,7 +214,7 @@ fn errno_of_not_held(act: Act) -> Errno {
     }
 }
 
-/// The errno of a name that is none, for whoever wants to make or change something.
+/// Returns the errno for an invalid name when a program creates or changes an entry.
 pub(crate) fn errno_of_name(error: NameError) -> Errno {
     match error {
         NameError::TooLong => Errno::ENAMETOOLONG,
@@ -226,8 +226,8 @@ pub(crate) fn errno_of_name(error: NameError) -> Errno {
     }
 }
 
-/// The same for a lookup: what can't be a name is not there, and the call that makes something
-/// under it, which the kernel sends next, says EINVAL.
+/// Returns the errno for an invalid name in a lookup: such a name does not exist. The call that
+/// creates an entry under it, which the kernel sends next, fails with EINVAL.
 pub(crate) fn errno_of_lookup(error: NameError) -> Errno {
     match error {
         NameError::TooLong => Errno::ENAMETOOLONG,
@@ -239,7 +239,7 @@ pub(crate) fn errno_of_lookup(error: NameError) -> Errno {
     }
 }
 
-/// The name of an errno, for people.
+/// Returns the symbolic name of an errno.
 pub(crate) fn name_of(errno: Errno) -> &'static str {
     match errno.code() {
         libc::EPERM => "EPERM",
@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn the_same_refusal_reads_as_the_act_wants_it() {
+    fn errno_of_a_refusal_depends_on_the_act() {
         let of = |kind, act| errno_of_kind(kind, act).code();
         assert_eq!(of(RefusalKind::LockConflict, Act::Mkdir), libc::EEXIST);
         assert_eq!(of(RefusalKind::LockConflict, Act::Rename), libc::EBUSY);
@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn some_reasons_say_more_than_their_kind() {
+    fn some_reasons_override_the_errno_of_their_kind() {
         let name = LockName::parse("build").expect("valid");
         let client = ClientId::parse("c").expect("valid");
         let free = Reason::NotHeld { name: name.clone(), client, holder: None };

@@ -1,4 +1,4 @@
-//! The attributes of a lock as a file. All of them come from the lease, so that a lock looks the
+//! The file attributes of locks. All of them are derived from the lease, so that a lock looks the
 //! same after a restart and on every mount.
 
 use crate::engine::{FileAttrs, FileType, Holder, Lease, LockView, ReadMode, Tenure, Token};
@@ -11,21 +11,21 @@ use crate::time::{Time, Wall};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// The owner of a lock that no user of this machine holds: the kernel's `nobody`.
+/// The owner that is shown for a lock that no user of this machine holds: the kernel's `nobody`.
 pub(crate) const UID_FOREIGN: u32 = 65_534;
-/// The size of a block as stat counts them.
+/// The size of the blocks that stat counts.
 const BLOCK_BYTES: u64 = 512;
 
-/// The bits of [`FileAttrs::mode`] above the permissions: set where a program chose them, so that
-/// `chmod 0` can be told from a lock that never was a file.
+/// The flag in [`FileAttrs::mode`] that says that a program chose the permissions. It distinguishes
+/// `chmod 0` from a lock that was never a file.
 const MODE_CHOSEN: u16 = FileAttrs::MODE_CHOSEN;
 
-/// Returns the permission bits for [`FileAttrs::mode`].
+/// Returns the value of [`FileAttrs::mode`] for permissions that a program chose.
 pub(crate) const fn chosen_mode(mode: u32) -> u16 {
     MODE_CHOSEN | (mode & 0o7777) as u16
 }
 
-/// Returns how something that the caller makes looks.
+/// Returns the attributes of a file that the caller creates.
 pub(crate) fn looks_of_new(caller: &Caller, face: FileType, mode: u32) -> FileAttrs {
     FileAttrs {
         face,
@@ -37,14 +37,14 @@ pub(crate) fn looks_of_new(caller: &Caller, face: FileType, mode: u32) -> FileAt
     }
 }
 
-/// The state of a lock, as far as a file shows it.
+/// The state of a lock, as far as its file shows it.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum NodeState {
-    /// There is nothing.
+    /// No such file exists.
     Nothing,
-    /// A directory on the way to locks below.
+    /// A directory that exists only because of locks below it.
     Way,
-    /// A file that nobody holds, for which somebody waits.
+    /// A file for a free lock that has waiters.
     Awaited,
     /// A lock that is held.
     Held(HeldNode),
@@ -53,22 +53,22 @@ pub(crate) enum NodeState {
 /// The state of a lock that is held.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct HeldNode {
-    /// The tenure.
+    /// The fencing token.
     pub(crate) token: Token,
-    /// How its file looks.
+    /// The attributes of the file.
     pub(crate) looks: FileAttrs,
-    /// Whether the holder is of this mount's host.
+    /// Whether the holder is a client of this mount's host.
     pub(crate) local: bool,
-    /// The length of the text.
+    /// The length of the content in bytes.
     pub(crate) text_bytes: usize,
-    /// When the tenure began.
+    /// The time at which the tenure began.
     pub(crate) acquired_at: Time,
-    /// When it was renewed last.
+    /// The time of the last renewal.
     pub(crate) renewed_at: Time,
 }
 
 impl NodeState {
-    /// The kind of file, and the tenure if it is held; `None`: there is nothing.
+    /// Returns the file type, and the token if the lock is held; `None` if no file exists.
     pub(crate) const fn shown(&self) -> Option<(FileType, Option<Token>)> {
         match self {
             Self::Held(held) => Some((held.looks.face, Some(held.token))),
@@ -78,25 +78,25 @@ impl NodeState {
         }
     }
 
-    /// Whether somebody holds it.
+    /// Whether the lock is held.
     pub(crate) const fn is_held(&self) -> bool {
         matches!(self, Self::Held(_))
     }
 }
 
-/// Makes attributes of what is known of locks.
+/// Derives file attributes from views of locks.
 pub(crate) struct Attributes {
     service: Locks,
     callers: Arc<Callers>,
     content: Content,
-    /// When the mount was made: the time of what has no other.
+    /// The time of the mount, shown for files that have no other time.
     since: Wall,
     /// The user who mounted.
     mounter: u32,
 }
 
 impl Attributes {
-    /// The attributes on a mount that `mounter` makes now.
+    /// Returns the attributes on a mount that the user `mounter` makes now.
     pub(crate) fn new(
         service: Locks,
         callers: Arc<Callers>,
@@ -106,7 +106,7 @@ impl Attributes {
         Self { service, callers, content, since: Wall::now(), mounter }
     }
 
-    /// Returns when the mount was made.
+    /// Returns the time of the mount.
     pub(crate) const fn since(&self) -> Wall {
         self.since
     }
@@ -116,7 +116,7 @@ impl Attributes {
         self.mounter
     }
 
-    /// Returns the state of a lock that was shown.
+    /// Returns the state that a view of a lock shows.
     pub(crate) fn state_of(&self, view: &LockView) -> NodeState {
         match view.holder() {
             Some(Holder { lease, .. }) => NodeState::Held(self.held(lease, lease.renewed_at)),
@@ -160,7 +160,8 @@ impl Attributes {
         let size = match face {
             FileType::Symlink => held.text_bytes as u64,
             FileType::File if self.reads(looks) == ReadMode::Text => held.text_bytes as u64,
-            // As in /proc: reads are direct, and the length changes by the millisecond.
+            // The size is 0 as in /proc: reads bypass the page cache, and the length of the status
+            // changes by the millisecond.
             FileType::File | FileType::Directory => 0,
         };
         let local = held.local && looks.mode & MODE_CHOSEN != 0;
@@ -177,7 +178,7 @@ impl Attributes {
         }
     }
 
-    /// Returns what reading such a lock gives on this mount.
+    /// Returns whether a read of the file returns its content or its status on this mount.
     pub(crate) fn reads(&self, looks: &FileAttrs) -> ReadMode {
         match self.content {
             Content::Note => ReadMode::Text,
@@ -185,7 +186,8 @@ impl Attributes {
         }
     }
 
-    /// Returns the attributes of a lock that is not held, or of a directory on the way to locks.
+    /// Returns the attributes of a lock that is not held, or of a directory that is only a parent
+    /// of locks.
     pub(crate) fn of_nobody(&self, ino: u64, face: FileType, nlink: u32) -> FileAttr {
         let since = system_time(self.since);
         FileAttr {
@@ -200,19 +202,21 @@ impl Attributes {
 
     /// Returns the attributes of the mount point.
     pub(crate) fn of_top(&self) -> FileAttr {
-        // Every user of the mount may make locks in it, and none another's away: as in /tmp.
+        // As in /tmp, every user of the mount may create locks, and no user may remove those of
+        // another.
         let top = self.of_nobody(TOP, FileType::Directory, LINKS);
         FileAttr { perm: 0o1777, uid: self.mounter, ..top }
     }
 
-    /// Returns the attributes of an inode with one name, or none.
+    /// Returns the attributes of an inode with at most one name.
     pub(crate) fn of_one(&self, ino: u64, node: &LockNode, state: &NodeState) -> FileAttr {
         let face = node.face;
         let Some(link) = node.links.first() else { return self.of_nobody(ino, face, 0) };
         let Some((shown, token)) = state.shown().filter(|(shown, _)| *shown == face) else {
             return self.of_nobody(ino, face, 0);
         };
-        // A file goes on under the next tenure; a directory or symlink of an older one is gone.
+        // A file continues under the next tenure; a directory or symlink of a former tenure is
+        // gone.
         let same = link.token == token || link.token.is_none() || token.is_none();
         match state {
             NodeState::Held(held) if same || shown == FileType::File => {
@@ -223,8 +227,8 @@ impl Attributes {
         }
     }
 
-    /// Returns the attributes of an inode with several names, of which the views are in order: it
-    /// has as many links as are still held.
+    /// Returns the attributes of an inode with several names, whose views are in the order of the
+    /// names. Its link count is the number of names that are still held.
     pub(crate) fn of_group(&self, ino: u64, node: &LockNode, views: &[LockView]) -> FileAttr {
         let held = node.links.iter().zip(views).filter_map(|(link, view)| {
             let NodeState::Held(held) = self.state_of(view) else { return None };
@@ -237,7 +241,8 @@ impl Attributes {
         }
     }
 
-    /// Returns the attributes of a tenure that the caller has begun, without asking the service.
+    /// Returns the attributes of a tenure that the caller has begun, without a request to the
+    /// service.
     pub(crate) fn of_tenure(
         &self,
         ino: u64,
@@ -278,7 +283,7 @@ fn blank(ino: u64, face: FileType, size: u64) -> FileAttr {
     }
 }
 
-/// Returns the kind of file.
+/// Returns the node type for a file type.
 pub(crate) const fn kind_of(face: FileType) -> NodeType {
     match face {
         FileType::File => NodeType::RegularFile,
@@ -287,16 +292,17 @@ pub(crate) const fn kind_of(face: FileType) -> NodeType {
     }
 }
 
-/// How many links a held lock has, standing alone. For a directory this says that the number of
-/// directories in it is not told: `find` would trust any other number.
+/// The link count of a held lock with one name. For a directory, 1 means that the number of
+/// subdirectories is not tracked; `find` would rely on any other number.
 pub(crate) const LINKS: u32 = 1;
 
-/// The permission bits that are shown.
+/// Returns the permission bits to show.
 pub(crate) const fn permissions(face: FileType, mode: u16) -> u16 {
     FileAttrs::permissions(face, mode)
 }
 
-/// A wall time as fuser takes it. Saturates where std can't count so far.
+/// Converts a wall time to std's type, which fuser takes. Times that std can't represent become the
+/// epoch.
 pub(crate) fn system_time(wall: Wall) -> SystemTime {
     let time = if let Ok(secs) = u64::try_from(wall.secs) {
         UNIX_EPOCH.checked_add(Duration::new(secs, wall.nanos))
@@ -307,10 +313,10 @@ pub(crate) fn system_time(wall: Wall) -> SystemTime {
     time.unwrap_or(UNIX_EPOCH)
 }
 
-/// A time that fuser has read from the kernel.
+/// Converts a time that fuser has read from the kernel.
 ///
-/// fuser 0.18 takes the nanoseconds of a time before 1970 for a part of the distance: what the
-/// kernel calls (-2 s, +0.8 s) arrives as 2.8 s before 1970. This takes it apart the same way.
+/// fuser 0.18 treats the nanoseconds of a time before 1970 as part of the distance: the kernel's
+/// (-2 s, +0.8 s) arrives as 2.8 s before 1970. This function reverses that.
 pub(crate) fn wall_of(time: SystemTime) -> Wall {
     match time.duration_since(UNIX_EPOCH) {
         Ok(after) => Wall {
@@ -338,8 +344,8 @@ mod tests {
     }
 
     #[test]
-    fn times_before_1970_are_taken_as_fuser_brings_them() {
-        // fuser turns (-2, 800_000_000) into this.
+    fn times_before_1970_are_read_as_fuser_converts_them() {
+        // fuser converts (-2, 800_000_000) to this.
         let brought = UNIX_EPOCH - Duration::new(2, 800_000_000);
         let wall = wall_of(brought);
         assert_eq!(wall, Wall { secs: -2, nanos: 800_000_000 });
@@ -349,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mode_of_nothing_is_not_no_mode() {
+    fn chosen_mode_zero_differs_from_no_mode() {
         assert_eq!(permissions(FileType::File, chosen_mode(0)), 0);
         assert_eq!(permissions(FileType::File, 0), 0o644);
         assert_eq!(permissions(FileType::Directory, chosen_mode(0o40_700)), 0o700);

@@ -1,8 +1,7 @@
-//! Waiting in a queue through a file of `.latchfs`, the control file or one of `wait/`: the answer
-//! is read when the lock is granted, and closing the file before that leaves the queue.
+//! Waits in lock queues through files of `.latchfs`: the control file, or one of `wait/`. The
+//! answer can be read when the lock is granted; closing the file before that leaves the queue.
 //!
-//! Each waiter asks in the name of an attempt of its own (an [`OpenId`]) on the session of the
-//! mount.
+//! Each wait has an identity of its own, an [`OpenId`] on the session of the mount.
 
 use crate::engine::{
     Acquire, LeaseKey, LeaveReason, Op, OpenId, Outcome, Ownership, QueuePolicy, Reason, Refusal,
@@ -23,8 +22,8 @@ use std::sync::Arc;
 
 /// The requests of one mount that wait in a queue through a file of `.latchfs`.
 ///
-/// They are answered by a thread of their own: as many can end at once as may wait, and the thread
-/// that happened to decide so has other requests to serve.
+/// A dedicated thread answers them: as many waits can end at once as there may be, and the thread
+/// that happened to execute the command has other requests to serve.
 pub(crate) struct FileWaits {
     service: Locks,
     queue: Arc<QueueWaits>,
@@ -37,15 +36,15 @@ pub(crate) struct FileWaits {
 #[derive(Default)]
 struct FileWaitTable {
     waits: HashMap<u64, FileWait>,
-    /// The numbers of the waits, behind that of their file.
+    /// The wait numbers of each file, as pairs of file handle and number.
     by_file: BTreeSet<(u64, u64)>,
-    /// The numbers of waits that have ended, for the thread that answers.
+    /// The numbers of waits that have ended, for the answering thread.
     ended: Vec<u64>,
-    /// Whether that thread runs.
+    /// Whether the answering thread has been started.
     answering: bool,
 }
 
-/// One waiter. Its place in the queue and its end are told by different threads, in any order.
+/// One waiter. Different threads report its queue place and its end, in any order.
 struct FileWait {
     fh: u64,
     ask: Acquire,
@@ -55,21 +54,21 @@ struct FileWait {
     _share: Share,
 }
 
-/// How a wait ends.
+/// The end of a wait.
 #[derive(Debug)]
 pub(crate) enum FileWaitEnd {
-    /// The lock is the waiter's.
+    /// The lock was granted.
     Granted(Tenure),
-    /// It was refused.
+    /// The request was refused, or got no answer.
     Failed(RequestError),
-    /// It left the queue: its time was over, or its client was reset.
+    /// The request left the queue: its wait timed out, or its client was reset.
     TimedOut,
-    /// Its user has all the places that one user may have.
+    /// The user has reached its limit of queue places.
     NoRoom(Full),
 }
 
 impl FileWaits {
-    /// The waits of one mount, of which there are none yet.
+    /// Returns the waits of one mount, initially none.
     pub(crate) fn new(
         service: Locks,
         posix_locks: Arc<PosixLocks>,
@@ -80,8 +79,8 @@ impl FileWaits {
         Arc::new(Self { service, queue, posix_locks, opens, table, signal })
     }
 
-    /// Takes the lock that `ask` names for the open file `fh`, or waits for it. `None`: the file
-    /// was closed, and no program waits any more.
+    /// Takes the lock that `ask` names for the open file `fh`, or waits for it. Returns `None` if
+    /// the file was closed, so that no program waits any more.
     pub(crate) async fn join(
         self: &Arc<Self>,
         (fh, uid): (u64, u32),
@@ -111,7 +110,10 @@ impl FileWaits {
         let (place, end, asked) = (None, None, ask.clone());
         let wait = FileWait { fh, ask, place, end, promise, _share: share };
         if let Err(error) = self.insert(number, wait) {
-            log::error!("no thread to answer waits ({error}), so they are refused");
+            log::error!(
+                "the thread that answers waits can't be started ({error}), so waits are \
+                refused"
+            );
             let why = "this daemon can't start another thread".into();
             let unavailable = Unavailable::State { full: true, why };
             return Err(FileWaitEnd::Failed(RequestError::Unavailable(unavailable)));
@@ -131,15 +133,15 @@ impl FileWaits {
         Ok(ended)
     }
 
-    /// A waiter has a place in the queue, which is left if its file was closed.
+    /// Records the queue place of a waiter, or gives it up if the file was closed.
     fn queued(&self, number: u64, place: PlaceGuard) {
         let unwanted = self.table.lock().queued(number, place);
-        // With no mutex held: leaving the queue is a request to the engine.
+        // Dropped with no mutex held: leaving the queue is a request to the engine.
         drop(unwanted);
         self.signal.ring();
     }
 
-    /// A lock was granted without a wait, and is given back if the file was closed.
+    /// Reports a lock that was granted without a wait, or releases it if the file was closed.
     fn decided(&self, number: u64, ask: Acquire, outcome: &Outcome) {
         let (Outcome::Granted(tenure) | Outcome::Renewed(tenure)) = *outcome else { return };
         if let Some(wait) = self.take(number) {
@@ -156,13 +158,13 @@ impl FileWaits {
         }
     }
 
-    /// An open file is gone, and with it its places in queues.
+    /// Gives up the queue places of an open file that was closed.
     pub(crate) fn closed(&self, fh: u64) {
         let numbers: Vec<u64> = {
             let table = self.table.lock();
             table.by_file.range((fh, 0)..=(fh, u64::MAX)).map(|(_, number)| *number).collect()
         };
-        // With no mutex held: a task goes on when its promise is dropped.
+        // Dropped with no mutex held: a task resumes when its promise is dropped.
         for number in numbers {
             drop(self.take(number));
         }
@@ -213,7 +215,7 @@ impl FileWaits {
         std::thread::Builder::new().name("waits".to_owned()).spawn(answer).map(drop)
     }
 
-    /// Keeps a wait, unless there is no thread to answer it.
+    /// Records a wait. Fails if the thread that would answer it can't be started.
     fn insert(self: &Arc<Self>, number: u64, wait: FileWait) -> io::Result<()> {
         let mut table = self.table.lock();
         if !table.answering {
@@ -234,7 +236,7 @@ impl FileWaits {
 }
 
 impl FileWaitTable {
-    /// Records the end of a wait. It is answered when its place is known as well.
+    /// Records the end of a wait, which is answered once its place is known as well.
     fn end(&mut self, number: u64, end: WaitEnd) {
         let Some(wait) = self.waits.get_mut(&number) else { return };
         wait.end = Some(end);

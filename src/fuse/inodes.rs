@@ -1,13 +1,14 @@
-//! The inode table: which number stands for which name. Pure: it asks nobody and knows no rule.
+//! The inode table: maps inode numbers to names. Pure state: it makes no requests and applies no
+//! lock rules.
 //!
-//! The kernel counts the lookups that it was answered and gives them back by forget; an inode
-//! lives here as long as the kernel knows it. A file lock keeps its number through free and held
-//! again, because a program that waits for flock holds the file open meanwhile. Directories and
-//! symlinks get a new number with each tenure. The names of one link group share a number.
+//! The kernel counts its lookups of an inode and returns them by FORGET; an inode stays here for as
+//! long as the kernel knows it. A file keeps its number when its lock is released and taken again,
+//! because a program that waits for flock keeps the file open meanwhile. Directories and symlinks
+//! get a new number with each tenure. All names of one group of hard links share a number.
 //!
-//! While a hold lives, its number is the same, whatever the kernel forgets meanwhile: the number
-//! of a new inode is computed from the token, and an inode that has another one, or several
-//! names, stays here when the kernel forgets it.
+//! While a lock is held, its inode number stays the same, even if the kernel forgets the inode
+//! meanwhile: the number of a new inode is computed from the token, and an inode that has another
+//! number, or several names, stays here when the kernel forgets it.
 
 use crate::engine::{FileType, LockName, NameError, Token};
 use crate::fuse::control_names::ControlFile;
@@ -17,12 +18,12 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
 
-/// The mount point.
+/// The inode number of the mount point.
 pub(crate) const TOP: u64 = 1;
-/// The first number for what nobody holds. These are even, those of holds odd.
+/// The first number of inodes without a holder. Their numbers are even, those of held locks odd.
 const FIRST: u64 = 2;
-/// Inodes that the kernel has forgotten and that are kept for their holds, at 300 bytes each.
-/// Beyond this the oldest get a new number.
+/// The maximum number of inodes that are kept for their holders after the kernel has forgotten
+/// them, at 300 bytes each. Beyond this, the oldest are dropped and get a new number.
 const DORMANT_MAX: usize = 1 << 14;
 
 /// The object that an inode stands for.
@@ -30,32 +31,33 @@ const DORMANT_MAX: usize = 1 << 14;
 pub(crate) enum NodePlace {
     /// The mount point.
     Top,
-    /// A lock, or the way to locks below.
+    /// A lock, or a directory that exists only because of locks below it.
     Lock(Arc<LockNode>),
-    /// Something in `.latchfs`, or a fact in a directory that is a lock.
+    /// A file in `.latchfs`, or a fact in a directory that is a lock.
     Control(ControlFile),
 }
 
-/// A lock as an inode.
+/// An inode that stands for a lock.
 #[derive(Debug, Clone)]
 pub(crate) struct LockNode {
-    /// Fixed: the kernel does not bear an inode that changes its kind.
+    /// The file type, which never changes: the kernel does not support an inode that changes its
+    /// type.
     pub(crate) face: FileType,
-    /// The name that it has, or had last.
+    /// The current name, or the last one.
     pub(crate) name: LockName,
-    /// The names that it has: none when all are gone, several after `ln`.
+    /// The current names: none after all were removed, several after `ln`.
     pub(crate) links: Vec<NodeLink>,
 }
 
 /// One name of an inode.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct NodeLink {
-    /// The name.
     pub(crate) name: LockName,
-    /// The tenure under which it was last seen held; `None` for the way to locks below.
+    /// The token under which it was last seen held; `None` for a directory that is only a parent of
+    /// locks.
     pub(crate) token: Option<Token>,
-    /// The tenure that this one goes back to by `ln`, `mv` and upgrades: open files are bound to
-    /// that.
+    /// The token of the first tenure from which this one has continued by `ln`, `mv` and upgrades;
+    /// open files are bound to that.
     pub(crate) origin: Option<Token>,
 }
 
@@ -65,18 +67,18 @@ struct InodeSlot {
     lookups: u64,
 }
 
-/// The table.
+/// The inode table of one mount.
 #[derive(Debug)]
 pub(crate) struct InodeTable {
     nodes: Numbered<InodeSlot>,
     locks: Named<LockName, u64>,
     controls: Named<ControlFile, u64>,
     next: u64,
-    /// Nodes without lookups, the oldest first; some are looked up again or gone.
+    /// Inodes without lookups, oldest first; some have been looked up again or removed since.
     dormant: VecDeque<u64>,
 }
 
-/// The number of a new inode of this tenure.
+/// Returns the number of a new inode for this tenure.
 const fn number_of(token: Token) -> u64 {
     token.as_u64() << 1 | 1
 }
@@ -90,7 +92,7 @@ impl Default for InodeTable {
 }
 
 impl InodeTable {
-    /// The object that an inode stands for.
+    /// Returns the object that an inode stands for.
     pub(crate) fn place(&self, ino: u64) -> Option<NodePlace> {
         match ino {
             TOP => Some(NodePlace::Top),
@@ -98,7 +100,7 @@ impl InodeTable {
         }
     }
 
-    /// The number of a name that is seen to look so, counted as one lookup.
+    /// Returns the number of a name that exists with this type and token, and counts one lookup.
     pub(crate) fn seen(&mut self, name: &LockName, face: FileType, token: Option<Token>) -> u64 {
         if let Some(ino) = self.locks.get(name).copied() {
             if self.still(ino, name, face, token) {
@@ -110,7 +112,8 @@ impl InodeTable {
         self.insert_lock(name, face, token)
     }
 
-    /// The number of a name that was made just now: a new one, unless it is a file's.
+    /// Returns the number of a name that was created just now, and counts one lookup. The number is
+    /// new unless it is a file's.
     pub(crate) fn made(&mut self, name: &LockName, face: FileType, token: Token) -> u64 {
         if face != FileType::File {
             self.detach(name);
@@ -118,7 +121,7 @@ impl InodeTable {
         self.seen(name, face, Some(token))
     }
 
-    /// The number of something in `.latchfs`, counted as one lookup.
+    /// Returns the number of a control file, and counts one lookup.
     pub(crate) fn control(&mut self, control: &ControlFile) -> u64 {
         if let Some(ino) = self.controls.get(control).copied() {
             self.count(ino);
@@ -129,17 +132,17 @@ impl InodeTable {
         ino
     }
 
-    /// The number that a name has, without counting.
+    /// Returns the number of a name, without counting a lookup.
     pub(crate) fn number(&self, name: &LockName) -> Option<u64> {
         self.locks.get(name).copied()
     }
 
-    /// The number that a name has or would have, for listings.
+    /// Returns the number that a name has or would have, for directory listings.
     pub(crate) fn number_seen(&self, name: &LockName, token: Option<Token>) -> Option<u64> {
         self.number(name).or(token.map(number_of))
     }
 
-    /// There is nothing of this name.
+    /// Drops the inode of a name that does not exist any more, if the kernel has forgotten it.
     pub(crate) fn gone(&mut self, name: &LockName) {
         if !self.dormant.is_empty() && self.locks.get(name).is_some_and(|ino| !self.is_known(*ino))
         {
@@ -147,7 +150,8 @@ impl InodeTable {
         }
     }
 
-    /// The kernel gives `count` lookups back.
+    /// Subtracts `count` lookups of the kernel; without lookups an inode is dropped unless it must
+    /// keep its number.
     pub(crate) fn forget(&mut self, ino: u64, count: u64) {
         let Some(node) = self.nodes.get_mut(&ino) else { return };
         node.lookups = node.lookups.saturating_sub(count);
@@ -182,8 +186,8 @@ impl InodeTable {
         }
     }
 
-    /// `ln`: the inode has another name, and one lookup more. `origin` is the tenure of the name
-    /// that it was linked from.
+    /// Handles `ln`: adds a name to the inode, and counts one lookup. The origin of the new name is
+    /// that of the name `of`.
     pub(crate) fn linked(&mut self, ino: u64, name: &LockName, token: Token, of: &LockName) {
         self.detach(name);
         let Some(lock) = self.lock_mut(ino) else { return };
@@ -194,8 +198,8 @@ impl InodeTable {
         self.count(ino);
     }
 
-    /// `rm`: a file alone with its name keeps it, since it may be held again while it is open;
-    /// everything else loses it.
+    /// Handles `rm`: a file with a single name keeps it, since it may be held again while it is
+    /// open; otherwise the inode loses the name.
     pub(crate) fn removed(&mut self, name: &LockName) {
         let Some(ino) = self.locks.get(name).copied() else { return };
         let known = self.is_known(ino);
@@ -205,7 +209,7 @@ impl InodeTable {
         }
     }
 
-    /// `mv`: the inode of `from` is `to`'s from now on, under a new token of the same origin.
+    /// Handles `mv`: the inode of `from` gets the name `to`, under a new token of the same origin.
     pub(crate) fn moved(&mut self, from: &LockName, to: &LockName, token: Token) {
         if from == to {
             return;
@@ -223,7 +227,7 @@ impl InodeTable {
         self.locks.insert(to.clone(), ino);
     }
 
-    /// An upgrade: the hold of `name` goes on under a new token of the same origin.
+    /// Handles an upgrade: the hold of `name` continues under a new token of the same origin.
     pub(crate) fn continued(&mut self, name: &LockName, token: Token) {
         let Some(ino) = self.locks.get(name).copied() else { return };
         let Some(lock) = self.lock_mut(ino) else { return };
@@ -235,8 +239,8 @@ impl InodeTable {
         }
     }
 
-    /// Whether the inode that has this name still stands for it; takes over a new tenure where
-    /// the number outlives the old one.
+    /// Whether the inode that has this name still stands for it. Records a new tenure if the number
+    /// outlives the old one.
     fn still(&mut self, ino: u64, name: &LockName, face: FileType, token: Option<Token>) -> bool {
         let Some(NodePlace::Lock(lock)) = self.nodes.get_mut(&ino).map(|node| &mut node.place)
         else {
@@ -255,7 +259,7 @@ impl InodeTable {
         }
         let goes_on = match face {
             FileType::File => alone,
-            // A directory that becomes a lock, or ceases to be one while locks are below it.
+            // A directory becomes a lock, or stops being one while there are locks below it.
             FileType::Directory => before.is_none() || token.is_none(),
             FileType::Symlink => false,
         };
@@ -269,13 +273,13 @@ impl InodeTable {
 
     fn lock_mut(&mut self, ino: u64) -> Option<&mut LockNode> {
         match self.nodes.get_mut(&ino).map(|node| &mut node.place) {
-            // Shared with requests on their way, which go on with what they saw.
+            // Copied if requests in progress share it; those continue with the old value.
             Some(NodePlace::Lock(lock)) => Some(Arc::make_mut(lock)),
             _ => None,
         }
     }
 
-    /// Whether the kernel knows this inode.
+    /// Whether the kernel has looked up this inode and not forgotten it.
     fn is_known(&self, ino: u64) -> bool {
         self.nodes.get(&ino).is_some_and(|node| node.lookups > 0)
     }
@@ -323,7 +327,7 @@ impl InodeTable {
 }
 
 impl NodePlace {
-    /// The name of a lock in this directory.
+    /// Returns the full name of a lock in this directory.
     pub(crate) fn child(&self, name: &OsStr) -> Result<LockName, NameError> {
         let name = name.as_bytes();
         match self {
@@ -339,7 +343,7 @@ impl NodePlace {
         }
     }
 
-    /// Whether this is a directory that somebody holds as a lock.
+    /// Whether this is a directory that is held as a lock.
     pub(crate) fn is_held_directory(&self) -> bool {
         matches!(self, Self::Lock(lock) if lock.face == FileType::Directory
             && lock.links.first().is_some_and(|link| link.token.is_some()))
@@ -347,7 +351,7 @@ impl NodePlace {
 }
 
 impl LockNode {
-    /// Whether this inode, of this number, can't be made again from the tokens of its names.
+    /// Whether the number of this inode can't be computed again from the token of its name.
     fn is_kept_as(&self, ino: u64) -> bool {
         match &*self.links {
             [link] => link.token.is_some_and(|token| number_of(token) != ino),
@@ -355,20 +359,22 @@ impl LockNode {
         }
     }
 
-    /// The tenure that open files of this one are bound to.
+    /// Returns the token to which open files of this tenure are bound.
     pub(crate) fn origin_of(&self, token: Token) -> Token {
         let link = self.links.iter().find(|link| link.token == Some(token));
         link.and_then(|link| link.origin).unwrap_or(token)
     }
 
-    /// Whether this is a directory that nobody made, there because of locks below it.
+    /// Whether this is a directory that is no lock itself, and exists only because of locks below
+    /// it.
     pub(crate) fn is_only_a_way(&self) -> bool {
         let held = self.links.first().is_some_and(|link| link.token.is_some());
         self.face == FileType::Directory && !self.links.is_empty() && !held
     }
 
-    /// The names that an open file of this tenure speaks of. Where the tree knows none, the
-    /// engine is asked about the name itself, and says what has become of the tenure.
+    /// Returns the names for which an open file of this tenure stands. If the table knows none,
+    /// returns the last name with the tenure's token; the engine then reports how that tenure
+    /// ended.
     pub(crate) fn links_of(&self, tenure: Option<Token>) -> Vec<NodeLink> {
         let bound = |link: &&NodeLink| tenure.is_none() || link.origin == tenure;
         let links: Vec<NodeLink> = self.links.iter().filter(bound).cloned().collect();
@@ -414,13 +420,13 @@ mod tests {
     }
 
     #[test]
-    fn the_number_of_a_hold_outlives_the_kernels_cache() {
+    fn number_of_a_held_lock_survives_forget() {
         let mut tree = InodeTable::default();
         let made = tree.made(&name("a"), FileType::File, token(1));
         tree.forget(made, 1);
         assert!(tree.place(made).is_none());
         assert_eq!(tree.seen(&name("a"), FileType::File, Some(token(1))), made);
-        // Held again under a number that is not its token's.
+        // Held again under a number that is not computed from its token.
         assert_eq!(tree.seen(&name("a"), FileType::File, Some(token(2))), made);
         tree.forget(made, 2);
         assert_eq!(tree.seen(&name("a"), FileType::File, Some(token(2))), made);
@@ -430,7 +436,7 @@ mod tests {
     }
 
     #[test]
-    fn links_outlive_the_kernels_cache() {
+    fn links_survive_forget() {
         let mut tree = InodeTable::default();
         let ino = tree.made(&name("a"), FileType::File, token(1));
         tree.linked(ino, &name("b"), token(2), &name("a"));
@@ -473,7 +479,7 @@ mod tests {
     }
 
     #[test]
-    fn a_way_may_become_a_lock_and_back() {
+    fn parent_directory_may_become_a_lock_and_back() {
         let mut tree = InodeTable::default();
         let way = tree.seen(&name("team"), FileType::Directory, None);
         assert!(!tree.place(way).expect("there").is_held_directory());
@@ -483,7 +489,7 @@ mod tests {
     }
 
     #[test]
-    fn another_face_is_another_inode() {
+    fn change_of_file_type_makes_a_new_inode() {
         let mut tree = InodeTable::default();
         let file = tree.seen(&name("a"), FileType::File, Some(token(1)));
         let directory = tree.seen(&name("a"), FileType::Directory, Some(token(2)));
@@ -500,7 +506,7 @@ mod tests {
         assert_eq!(lock(&tree, ino).links_of(Some(token(1))).len(), 2);
         tree.removed(&name("a"));
         assert_eq!(lock(&tree, ino).name, name("b"));
-        // The old inode lives on under b, so a is another from now on.
+        // The old inode continues under b, so a gets another one.
         assert_ne!(tree.made(&name("a"), FileType::File, token(3)), ino);
         let left = lock(&tree, ino).links_of(Some(token(1)));
         assert_eq!(left.iter().map(|link| link.token).collect::<Vec<_>>(), [Some(token(2))]);
@@ -517,7 +523,7 @@ mod tests {
     }
 
     #[test]
-    fn a_moved_file_speaks_of_its_new_name() {
+    fn moved_file_stands_for_its_new_name() {
         let mut tree = InodeTable::default();
         let ino = tree.made(&name("a"), FileType::File, token(1));
         let target = tree.made(&name("b"), FileType::File, token(2));
@@ -530,7 +536,7 @@ mod tests {
     }
 
     #[test]
-    fn an_open_file_of_an_old_tenure_asks_about_that_tenure() {
+    fn open_file_of_a_former_tenure_keeps_its_token() {
         let mut tree = InodeTable::default();
         let ino = tree.made(&name("a"), FileType::File, token(1));
         tree.seen(&name("a"), FileType::File, Some(token(2)));

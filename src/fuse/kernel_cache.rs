@@ -1,11 +1,12 @@
-//! The cache of the kernel: which names and attributes the kernel keeps, and their invalidation.
-//! The kernel keeps something only where the lock service says what its answers include and tells
-//! of every change: then `test -e` in a loop costs the server nothing, and still sees a change at
-//! once.
+//! The names and attributes that the kernel caches, and their invalidation.
 //!
-//! A look that is older than a change must not be kept after the kernel was told of the change. So
-//! the last change of each name is remembered, by the number of its event, and a change that comes
-//! while an answer is on its way to the kernel is told after that answer.
+//! The kernel may cache an answer only if the lock service says which events it includes, and
+//! reports every later change. Then `test -e` in a loop costs the server nothing, and still sees a
+//! change at once.
+//!
+//! An answer that is older than a change must not be cached after the kernel was notified of that
+//! change. So the number of the last event about each name is remembered, and a change that arrives
+//! while an answer is on its way to the kernel is sent after that answer.
 
 use crate::engine::{EventKind, LockName};
 use crate::fuse::inodes::TOP;
@@ -18,17 +19,18 @@ use std::collections::HashMap;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-/// How long the kernel keeps what it is told to forget when it changes. Not for ever, so that a
-/// mistake ends.
+/// How long the kernel caches an answer that is invalidated on change. The limit bounds the effect
+/// of a mistake.
 const KEEP: Duration = Duration::from_secs(3_600);
-/// Names that are kept at a time: more than programs look at again, at 100 bytes each.
+/// The maximum number of cached names: more than programs look up repeatedly, at 100 bytes each.
 const NAMES_MAX: usize = 1 << 16;
-/// Changes that are remembered; what was looked at before the oldest is not kept.
+/// The maximum number of remembered changes; an answer from before the oldest of them is not
+/// cached.
 const CHANGES_MAX: usize = 1 << 14;
-/// Events taken at once: a bound on how long the mutex is held.
+/// The maximum number of events handled at once, which bounds how long the mutex is held.
 const EVENTS_MAX: usize = 256;
 
-/// The names and attributes of one mount that the kernel keeps.
+/// The kernel's cache of one mount.
 pub(crate) struct KernelCache {
     nodes: Arc<LockNodes>,
     kept: Mutex<Kept>,
@@ -37,45 +39,45 @@ pub(crate) struct KernelCache {
 #[derive(Default)]
 struct Kept {
     names: CachedNames,
-    /// Followed from the first name that is kept.
+    /// The subscription to engine events, from the first cached name on.
     watch: Option<EventWatch>,
-    /// `None`: the kernel can't be told to forget, and keeps nothing.
+    /// `None` if the kernel can't be sent invalidations; then it caches nothing.
     invalidator: Option<Invalidator>,
 }
 
-/// Names that the kernel keeps, and changes. Pure.
+/// Cached names, and recent changes. Pure state.
 #[derive(Default)]
 struct CachedNames {
     names: HashMap<LockName, CachedName>,
-    /// The last change of a name, or of anything below it.
+    /// The number of the last event about a name, or about anything below it.
     changed: HashMap<LockName, u64>,
-    /// Changes before this number are not remembered one by one.
+    /// Changes before this event number are not remembered individually.
     floor: u64,
 }
 
-/// The inodes that the kernel knows by a name.
+/// The inode numbers under which the kernel has cached a name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct KnownAs {
     /// The inode of the directory.
     parent: u64,
-    /// The inode itself; `None`: the kernel knows that there is none.
+    /// The inode itself; `None` for a negative entry.
     ino: Option<u64>,
 }
 
-/// One name that the kernel keeps.
+/// A name that the kernel has cached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct CachedName {
     known_as: KnownAs,
-    /// Answers about it that are on their way to the kernel.
+    /// The number of answers about it that are on their way to the kernel.
     on_their_way: u32,
-    /// Changed since the first of them was made.
+    /// Whether it has changed since the first of these answers was made.
     changed: bool,
 }
 
-/// How long the kernel may keep an answer, and what is to be dropped after the reply.
+/// How long the kernel may cache an answer, and a value to drop after the reply.
 pub(crate) type Keep = (Duration, Option<UntilReplied>);
 
-/// An answer that is on its way to the kernel. When it has arrived, this is dropped.
+/// An answer on its way to the kernel; dropped after the reply was sent.
 struct OnItsWay {
     cache: Weak<KernelCache>,
     name: LockName,
@@ -92,30 +94,30 @@ impl Drop for OnItsWay {
 }
 
 impl KernelCache {
-    /// The cache of a mount, of which the kernel keeps nothing yet.
+    /// Returns the cache of a mount, initially empty.
     pub(crate) fn new(nodes: Arc<LockNodes>) -> Arc<Self> {
         Arc::new(Self { nodes, kept: Mutex::default() })
     }
 
-    /// Sets how the kernel is told to forget. Until then it keeps nothing.
+    /// Sets the means of invalidation. Nothing is cached before this.
     pub(crate) fn attach(&self, invalidator: Invalidator) {
         self.kept.lock().invalidator = Some(invalidator);
     }
 
-    /// Whether a directory may be kept: dropping its name would lose it for programs that are in
-    /// it, unless the kernel can let the name expire.
+    /// Whether directories may be cached: an invalidation would drop the name, and programs that
+    /// are in the directory would lose it, unless the kernel can let the name expire.
     pub(crate) fn may_keep_directories(&self) -> bool {
         self.kept.lock().invalidator.as_ref().is_some_and(Invalidator::can_expire)
     }
 
-    /// The mount is gone.
+    /// Stops following events after the mount is gone.
     pub(crate) fn end(&self) {
         let kept = std::mem::take(&mut *self.kept.lock());
         drop(kept);
     }
 
-    /// Returns how long the kernel may keep an answer about `name`. `as_of` is the event up to
-    /// which the answer is known to be true; `ino` is `None` if there is nothing of that name.
+    /// Returns how long the kernel may cache an answer about `name`. The answer includes all events
+    /// before `as_of`; `ino` is `None` if the name does not exist.
     pub(crate) fn keep(
         self: &Arc<Self>,
         name: &LockName,
@@ -139,13 +141,13 @@ impl KernelCache {
         (KEEP, Some(UntilReplied::new(on_its_way)))
     }
 
-    /// `mv`: the kernel keeps what it knew of the old name for the new one.
+    /// Handles `mv`, after which the kernel uses its entry of the old name for the new one.
     pub(crate) fn moved(&self, from: &LockName, to: &LockName) {
         let parent = self.parent_of(to);
         self.kept.lock().names.moved(from, to, parent);
     }
 
-    /// Returns the inode of the directory that `name` is in, if the kernel knows it.
+    /// Returns the inode of the directory of `name`, if the kernel knows it.
     fn parent_of(&self, name: &LockName) -> Option<u64> {
         match above(name) {
             None => Some(TOP),
@@ -165,7 +167,7 @@ impl KernelCache {
         kept.watch = Some(watch);
     }
 
-    /// Called on the thread that brought the event, with no lock held.
+    /// Handles new events. Called on the thread that delivered them, with no lock held.
     fn on_events(&self) {
         loop {
             let mut kept = self.kept.lock();
@@ -178,7 +180,7 @@ impl KernelCache {
     }
 }
 
-/// Returns the name of the directory that `name` is in; `None`: the mount point.
+/// Returns the name of the directory of `name`; `None` if that is the mount point.
 fn above(name: &LockName) -> Option<LockName> {
     let (above, _) = name.as_str().rsplit_once('/')?;
     LockName::parse(above).ok()
@@ -191,7 +193,7 @@ fn stale_name(name: &LockName, known_as: KnownAs) -> StaleName {
 
 impl Kept {
     fn keep(&mut self, name: &LockName, known_as: KnownAs, as_of: u64) -> bool {
-        // EventKind has happened already, and nobody has looked at yet, counts as well.
+        // Events that have happened but were not handled yet count as well.
         let stale = self.take_news().0;
         self.forget(stale);
         if self.names.names.len() >= NAMES_MAX {
@@ -225,22 +227,24 @@ impl Kept {
 }
 
 impl CachedNames {
-    /// Whether the kernel may keep this. Then the answer is on its way, until it has
-    /// [arrived](Self::arrived).
+    /// Returns whether the kernel may cache this answer. If so, the answer counts as on its way
+    /// until [`arrived`](Self::arrived) is called.
     fn keep(&mut self, name: &LockName, known_as: KnownAs, as_of: u64) -> bool {
         let changed = self.changed.get(name).is_some_and(|change| *change >= as_of);
         if changed || as_of < self.floor {
             return false;
         }
         let on_their_way = self.names.get(name).map_or(0, |cached| cached.on_their_way);
-        // Of an answer that is stale already the kernel is told when the last has arrived.
+        // If an earlier answer is stale already, the invalidation is sent after the last answer has
+        // arrived.
         let changed = self.names.get(name).is_some_and(|cached| cached.changed);
         let cached = CachedName { known_as, on_their_way: on_their_way + 1, changed };
         self.names.insert(name.clone(), cached);
         true
     }
 
-    /// An answer has reached the kernel. Returns the name if the kernel is to forget it again.
+    /// Records that an answer has reached the kernel. Returns the name if it must be invalidated
+    /// now.
     fn arrived(&mut self, name: &LockName) -> Option<StaleName> {
         let cached = self.names.get_mut(name)?;
         cached.on_their_way = cached.on_their_way.saturating_sub(1);
@@ -251,7 +255,7 @@ impl CachedNames {
         Some(stale_name(name, known_as))
     }
 
-    /// The kernel is to forget a name: at once, or when the answers on their way have arrived.
+    /// Invalidates a name: at once, or after the answers on their way have arrived.
     fn invalidate(&mut self, name: &LockName, stale: &mut Vec<StaleName>) {
         let Some(cached) = self.names.get_mut(name) else { return };
         if cached.on_their_way > 0 {
@@ -276,7 +280,7 @@ impl CachedNames {
         self.names.insert(to.clone(), CachedName { known_as, on_their_way, changed });
     }
 
-    /// Notes a change.
+    /// Records the change that an event reports.
     fn hear(&mut self, number: u64, what: &EventKind, stale: &mut Vec<StaleName>) {
         match what {
             EventKind::Granted { name, .. }
@@ -286,7 +290,7 @@ impl CachedNames {
             | EventKind::Ended { name, .. }
             | EventKind::Joined { name, .. }
             | EventKind::Left { name, .. } => self.note(number, name, stale),
-            // EventKind hangs on a session is told one by one when it ends.
+            // When a session ends, separate events report the end of each lease.
             EventKind::SessionOpened { .. }
             | EventKind::SessionKept { .. }
             | EventKind::SessionOver { .. } => {}
@@ -300,7 +304,7 @@ impl CachedNames {
         }
         self.changed.insert(name.clone(), number);
         self.invalidate(name, stale);
-        // With the first lock below it a name is there, and with the last it is gone.
+        // A directory exists from the first lock below it on, and disappears with the last one.
         let mut below = above(name);
         while let Some(name) = below {
             self.changed.insert(name.clone(), number);
@@ -332,7 +336,7 @@ mod tests {
         KnownAs { parent: TOP, ino }
     }
 
-    /// Keeps a name, the answer about which arrives at once.
+    /// Caches a name; the answer arrives at once.
     fn keep(book: &mut CachedNames, text: &str, ino: Option<u64>, as_of: u64) -> bool {
         let kept = book.keep(&name(text), known_as(ino), as_of);
         assert_eq!(book.arrived(&name(text)), None);
@@ -347,7 +351,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_kept_is_forgotten_when_it_changes() {
+    fn cached_name_is_invalidated_once_when_it_changes() {
         let mut book = CachedNames::default();
         assert!(keep(&mut book, "a", Some(7), 5));
         assert!(keep(&mut book, "b", None, 5));
@@ -357,7 +361,7 @@ mod tests {
     }
 
     #[test]
-    fn an_old_look_is_not_kept() {
+    fn answer_from_before_a_change_is_not_cached() {
         let mut book = CachedNames::default();
         change(&mut book, 5, "a");
         assert!(!keep(&mut book, "a", None, 5), "it may lack the change");
@@ -366,7 +370,7 @@ mod tests {
     }
 
     #[test]
-    fn the_way_to_a_lock_changes_with_it() {
+    fn parent_directories_change_with_a_lock() {
         let mut book = CachedNames::default();
         assert!(keep(&mut book, "team", None, 0));
         assert_eq!(change(&mut book, 1, "team/a/b"), ["team"]);
@@ -374,7 +378,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_remembered_is_not_kept() {
+    fn answer_from_before_the_oldest_remembered_change_is_not_cached() {
         let mut book = CachedNames::default();
         for number in 0..=CHANGES_MAX as u64 {
             change(&mut book, number, &format!("n{number}"));
@@ -384,9 +388,9 @@ mod tests {
         assert!(keep(&mut book, "other", None, CHANGES_MAX as u64 + 1));
     }
 
-    /// The kernel would keep the stale answer if it were told to forget before that arrives.
+    /// If the invalidation were sent before the answer, the kernel would cache the stale answer.
     #[test]
-    fn a_change_is_told_after_the_answers_on_their_way() {
+    fn invalidation_is_sent_after_the_answers_on_their_way() {
         let mut book = CachedNames::default();
         let a = name("a");
         assert!(book.keep(&a, known_as(None), 1) && book.keep(&a, known_as(None), 1));

@@ -1,4 +1,5 @@
-//! The last refusal of each owner, kept as it was and put into a sentence when somebody reads it.
+//! The last refusal of each client, for `.latchfs/why`. It is stored as a value, and formatted when
+//! it is read.
 
 use crate::engine::{
     ClientId, Conflict, LockName, LockView, Phase, Reason, Refusal, RefusalKind, Way,
@@ -11,19 +12,19 @@ use crate::time::Wall;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 
-/// Owners whose last refusal is kept: more users than one machine has, at 300 bytes each.
+/// The maximum number of clients whose last refusal is kept: more than one machine has users, at
+/// 300 bytes each.
 const OWNERS_MAX: usize = 1_024;
 
-/// Why an act failed: the engine's words, or the file system's own.
+/// The source of a refusal, with its reason.
 #[derive(Debug)]
 pub(crate) enum RefusedBy {
-    /// By the engine, or by nobody in time.
+    /// The engine refused, or did not answer in time.
     Service(RequestError),
-    /// By the file system.
+    /// The file system refused.
     FileSystem(RefusalKind, String),
 }
 
-/// One refusal.
 #[derive(Debug)]
 struct LastRefused {
     at: Wall,
@@ -36,37 +37,37 @@ struct LastRefused {
 #[derive(Debug, Default)]
 struct OwnersLast {
     refused: Option<LastRefused>,
-    /// The lock that a lookup found since. `mkdir` and the like fail in the kernel when the name
-    /// is there already, so this is all that is ever seen of them.
+    /// The lock that a lookup found after the refusal. If a name exists already, the kernel itself
+    /// fails `mkdir` and the like, so their lookup is all that this daemon sees of them.
     met: Option<LockName>,
     turn: u64,
 }
 
-/// The last refusals, by owner.
+/// The last refusals, by client.
 #[derive(Debug, Default)]
 pub(crate) struct LastRefusals(Mutex<ByOwner>);
 
 #[derive(Debug, Default)]
 struct ByOwner {
-    /// The owner that looked a lock up last, and the lock: nearly every lookup comes here, and
-    /// nearly always by the same owner.
+    /// The client that made the last successful lookup, with its lock. Nearly every lookup updates
+    /// this, and nearly always for the same client.
     latest: Option<(ClientId, LockName)>,
     owners: Named<ClientId, OwnersLast>,
     turns: u64,
 }
 
-/// The last refusal of an owner.
+/// The last refusal of a client.
 pub(crate) enum Why {
-    /// Nothing was refused.
+    /// No request was refused.
     Nothing,
-    /// This was.
+    /// A request was refused; this describes it.
     Refused(Value),
-    /// A lock of this name was found, which may be why something could not be made.
+    /// A lookup found a lock of this name, which may be why an entry could not be created.
     Met(LockName),
 }
 
 impl LastRefusals {
-    /// Keeps a refusal.
+    /// Records a refusal.
     pub(crate) fn refused(
         &self,
         client: &ClientId,
@@ -83,7 +84,7 @@ impl LastRefusals {
         last.refused = Some(refused);
     }
 
-    /// Keeps that a lookup by `client` found a lock.
+    /// Records that a lookup by `client` found a lock.
     pub(crate) fn met(&self, client: &ClientId, name: &LockName) {
         let mut kept = self.0.lock();
         match &mut kept.latest {
@@ -154,12 +155,12 @@ impl LastRefused {
     }
 }
 
-/// Returns the text for an owner that was refused nothing.
+/// Returns the answer for a client without a refusal.
 pub(crate) fn nothing(client: &ClientId) -> Value {
-    json!({ "client": client.as_str(), "message": format!("nothing was refused to {client}") })
+    json!({ "client": client.as_str(), "message": format!("no request was refused to {client}") })
 }
 
-/// Returns the text about a lock that a lookup found: the refusal that an acquire would get now.
+/// Returns the answer about a lock that a lookup found: the refusal that an acquire would get now.
 pub(crate) fn met(client: &ClientId, view: &LockView) -> Value {
     let Some(refusal) = conflict(client, view) else {
         let name = &view.name;
@@ -185,16 +186,17 @@ pub(crate) fn met(client: &ClientId, view: &LockView) -> Value {
     })
 }
 
-/// Why a directory that nobody made can't be what a lock can.
+/// Returns the error message for an operation on a directory that is no lock, and exists only
+/// because of locks below it.
 pub(crate) fn only_a_way(name: &LockName) -> String {
     format!(
-        "'{name}' is no lock that anybody holds, only the way to locks below it; \
+        "'{name}' is not held: this directory exists only because of locks below it; \
          take the lock of that name with 'latchfs acquire {name}'"
     )
 }
 
-/// A refusal to whoever does not hold a lock, in words that say until when it is held, or that
-/// its grace runs. The engine has decided; this only says more.
+/// Replaces a refusal to a client that does not hold a lock by one that says until when the lock is
+/// held, or that it is in grace. The engine has decided; this only adds detail.
 pub(crate) fn in_the_way(
     client: &ClientId,
     view: &LockView,
@@ -240,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn each_owner_reads_its_own_last_refusal() {
+    fn each_client_reads_its_own_last_refusal() {
         let whys = LastRefusals::default();
         let say = |who: &str, text: &str| {
             let said = RefusedBy::FileSystem(RefusalKind::Invalid, text.into());
@@ -256,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_lookup_met_is_newer_than_an_old_refusal() {
+    fn lookup_replaces_an_older_refusal() {
         let whys = LastRefusals::default();
         let said = RefusedBy::FileSystem(RefusalKind::Invalid, "old".into());
         whys.refused(&client("a"), Act::Write, None, Errno::EINVAL, said);
@@ -265,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn the_number_of_owners_is_bounded() {
+    fn the_number_of_clients_is_bounded() {
         let whys = LastRefusals::default();
         for n in 0..OWNERS_MAX + 10 {
             let said = RefusedBy::FileSystem(RefusalKind::Invalid, "no".into());

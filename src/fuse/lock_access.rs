@@ -1,5 +1,5 @@
-//! How file operations reach the lock service: each call is a future, and a refusal is recorded for
-//! its caller.
+//! Access of file operations to the lock service: each call is a future, and failures are recorded
+//! for the caller.
 
 use crate::engine::{Answer, Child, ClientId, LockName, LockView, Op, Outcome, Refusal};
 use crate::fuse::credentials::Caller;
@@ -20,13 +20,13 @@ pub(crate) struct LockAccess {
     refusals: Arc<Refusals>,
 }
 
-/// Joins both kinds of failure of an answer.
+/// Flattens the two kinds of failure of an answer, no answer and refusal, into one error.
 pub(crate) fn flat<T>(answer: Result<Result<T, Refusal>, Unavailable>) -> Result<T, RequestError> {
     answer.map_err(RequestError::Unavailable)?.map_err(RequestError::Refused)
 }
 
-/// Waits for what the service hands to a callback. A callback that is dropped says that the service
-/// ends.
+/// Converts a call with a callback into a future. A callback that is dropped uncalled means that
+/// the service is closing.
 async fn answer_of<T: Send + 'static>(
     ask: impl FnOnce(Box<dyn FnOnce(Result<T, Unavailable>) + Send>),
 ) -> Result<T, Unavailable> {
@@ -36,7 +36,7 @@ async fn answer_of<T: Send + 'static>(
 }
 
 impl LockAccess {
-    /// Access to `service` that records in `refusals`.
+    /// Returns access to `service` that records failures in `refusals`.
     pub(crate) const fn new(service: Locks, refusals: Arc<Refusals>) -> Self {
         Self { service, refusals }
     }
@@ -51,12 +51,12 @@ impl LockAccess {
         &self.refusals
     }
 
-    /// Has the service decide.
+    /// Submits a command to the service, and waits for its outcome.
     pub(crate) async fn decide(&self, op: Op) -> Result<Outcome, RequestError> {
         self.decide_checked(op, None).await
     }
 
-    /// Has the service decide under a condition.
+    /// Submits a command under a condition on a parent lock, and waits for its outcome.
     pub(crate) async fn decide_checked(
         &self,
         op: Op,
@@ -67,7 +67,7 @@ impl LockAccess {
         flat(answer)
     }
 
-    /// Has the service decide; a refusal is recorded.
+    /// Submits a command, and waits for its outcome; records a failure, and returns its errno.
     pub(crate) async fn submit(
         &self,
         caller: &Caller,
@@ -78,7 +78,8 @@ impl LockAccess {
         self.submit_checked(caller, act, name, op, None).await
     }
 
-    /// Has the service decide under a condition; a refusal is recorded.
+    /// Submits a command under a condition on a parent lock, and waits for its outcome; records a
+    /// failure, and returns its errno.
     pub(crate) async fn submit_checked(
         &self,
         caller: &Caller,
@@ -91,12 +92,12 @@ impl LockAccess {
         decided.map_err(|failure| self.refusals.failed(caller, act, Some(name), failure))
     }
 
-    /// Shows a lock.
+    /// Returns the view of a lock.
     pub(crate) async fn view_of(&self, name: &LockName) -> Result<LockView, Unavailable> {
         answer_of(|then| self.service.view(name, then)).await
     }
 
-    /// Shows a lock; that there is no answer is recorded.
+    /// Returns the view of a lock; records a failure, and returns its errno.
     pub(crate) async fn view(
         &self,
         caller: &Caller,
@@ -107,7 +108,7 @@ impl LockAccess {
         view.map_err(|why| self.unavailable(caller, act, name, why))
     }
 
-    /// Shows several locks, in order.
+    /// Returns the views of several locks, in order.
     pub(crate) async fn views(
         &self,
         caller: &Caller,
@@ -118,7 +119,7 @@ impl LockAccess {
         views.into_iter().collect()
     }
 
-    /// Shows a lock, and up to which event that is so.
+    /// Returns the view of a lock, with the number of the first event that it may not include.
     pub(crate) async fn seen(
         &self,
         caller: &Caller,
@@ -138,12 +139,12 @@ impl LockAccess {
         answer_of(|then| self.service.holds_below(name, client, then)).await
     }
 
-    /// Shows a page of locks.
+    /// Returns a page of locks.
     pub(crate) async fn list(&self, query: List) -> Result<ListPage<LockView>, Unavailable> {
         answer_of(|then| self.service.list(query, then)).await
     }
 
-    /// Shows a page of what lies directly below a name.
+    /// Returns a page of the names directly below a name.
     pub(crate) async fn children(&self, query: Children) -> Result<ListPage<Child>, Unavailable> {
         answer_of(|then| self.service.children(query, then)).await
     }

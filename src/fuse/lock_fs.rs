@@ -1,4 +1,4 @@
-//! The file system of locks: sends each operation to the part that does it.
+//! The file system of locks: dispatches each operation to the component that implements it.
 
 use crate::fuse::control_files::ControlFiles;
 use crate::fuse::control_files::control_ops::entries;
@@ -31,7 +31,7 @@ use crate::service::Locks;
 use std::ffi::OsStr;
 use std::sync::Arc;
 
-/// One mount.
+/// The file system of one mount.
 pub(crate) struct LockFs {
     callers: Arc<Callers>,
     nodes: Arc<LockNodes>,
@@ -47,7 +47,8 @@ pub(crate) struct LockFs {
 }
 
 impl LockFs {
-    /// A mount of `service`, in which the kernel follows symlinks or not.
+    /// Returns the file system of a mount of `service`; `follows_symlinks` says whether the kernel
+    /// follows symlinks in it.
     pub(crate) fn new(service: &Locks, config: &MountConfig, follows_symlinks: bool) -> Arc<Self> {
         let parts = SharedParts::new(service, config);
         let (of, by) = (Arc::clone(&parts.posix_locks), Arc::clone(&parts.opens));
@@ -71,13 +72,13 @@ impl LockFs {
         })
     }
 
-    /// Returns the caller of a request, which is counted.
+    /// Counts a request, and returns its caller.
     fn caller(&self, who: Requester, act: Act) -> Caller {
         self.nodes.locks.refusals().count_act(act);
         self.callers.caller(who)
     }
 
-    /// Counts an operation that has no meaning for a lock. Returns its errno.
+    /// Counts an operation that locks don't support. Returns its errno.
     fn not_here(&self, errno: Errno) -> Errno {
         let refusals = self.nodes.locks.refusals();
         refusals.count_act(Act::Other);
@@ -217,7 +218,7 @@ impl FileSystem for LockFs {
                 self.ops.files.read(&caller, &open, (*ino, name), asked).await
             }
             OpenTarget::Control(control) => {
-                // A read in `wait/` shows the lock of the reader, and not a change.
+                // A read in `wait/` shows a lock of the reader, and is not a look for changes.
                 if asked.offset == 0 && open.waits_for().is_none() {
                     self.polls.reads(asked.fh);
                 }
@@ -246,7 +247,8 @@ impl FileSystem for LockFs {
     }
 
     fn release(&self, ino: u64, fh: u64) {
-        // By the handle and not by the kernel's owner: for OFD locks it names none.
+        // By the file handle and not by the kernel's lock owner, which RELEASE does not contain for
+        // OFD locks.
         self.waits.closed(fh);
         self.posix_locks.closed(ino, fh);
         if let Some(open) = self.ops.files.release(fh) {
@@ -339,7 +341,7 @@ impl FileSystem for LockFs {
         self.not_here(match operation {
             Unsupported::Mknod => Errno::EPERM,
             Unsupported::Fallocate => Errno::ENOTSUP,
-            // There are no holes.
+            // Files of locks have no holes.
             Unsupported::Lseek => Errno::EINVAL,
             Unsupported::CopyFileRange => Errno::EXDEV,
         })

@@ -1,5 +1,5 @@
-//! Locks as inodes: the lock service, the inode table and the attributes, and the few steps that
-//! all operations have in common.
+//! Locks as inodes: combines the lock service, the inode table and the attributes, with the steps
+//! that all operations have in common.
 
 use crate::control::lease_options::short;
 use crate::engine::name::RESERVED_PREFIX;
@@ -19,20 +19,20 @@ use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The kernel may keep what never changes.
+/// How long the kernel may cache entries and attributes that never change.
 pub(crate) const FOREVER: Duration = Duration::from_secs(3_600);
 
 /// The locks of one mount as inodes.
 pub(crate) struct LockNodes {
     /// The lock service.
     pub(crate) locks: LockAccess,
-    /// The attributes of its locks.
+    /// The file attributes of locks.
     pub(crate) attrs: Attributes,
     inodes: Mutex<InodeTable>,
 }
 
 impl LockNodes {
-    /// The inodes of a mount of which the kernel knows none yet.
+    /// Returns the inodes of a mount of which the kernel knows none yet.
     pub(crate) fn new(locks: LockAccess, attrs: Attributes) -> Self {
         Self { locks, attrs, inodes: Mutex::default() }
     }
@@ -42,9 +42,9 @@ impl LockNodes {
         self.inodes.lock()
     }
 
-    /// Returns what an inode stands for.
+    /// Returns the object that an inode stands for.
     pub(crate) fn place(&self, ino: u64) -> Option<NodePlace> {
-        // Asked with nearly every name.
+        // Nearly every name is looked up here, so this avoids the mutex.
         if ino == TOP {
             return Some(NodePlace::Top);
         }
@@ -59,21 +59,21 @@ impl LockNodes {
         }
     }
 
-    /// Returns the tenure to which an open file of the inode is to be bound, so that it speaks for
-    /// `token`.
+    /// Returns the token to which an open file of the inode must be bound, so that it stands for
+    /// the tenure `token`.
     pub(crate) fn origin_of(&self, ino: u64, token: Token) -> Token {
         self.lock_node(ino).map_or(token, |node| node.origin_of(token))
     }
 
-    /// Returns the lock that an open file of the inode speaks of: the one of its tenure, else the
-    /// one under whose name it was opened.
+    /// Returns the lock for which an open file of the inode stands: that of its tenure, or else
+    /// that under whose name it was opened.
     pub(crate) fn spoken_of(&self, ino: u64, name: &LockName, tenure: Option<Token>) -> LockName {
         let node = tenure.and_then(|_| self.lock_node(ino));
         let links = node.map(|node| node.links_of(tenure)).unwrap_or_default();
         links.into_iter().next().map_or_else(|| name.clone(), |link| link.name)
     }
 
-    /// Returns the name of a lock that the caller wants to make, change or remove in a directory.
+    /// Returns the name of a lock that the caller creates, changes or removes in a directory.
     pub(crate) fn name_in(
         &self,
         caller: &Caller,
@@ -98,7 +98,7 @@ impl LockNodes {
         self.locks.refusals().refused(caller, act, None, Errno::EPERM, sentence)
     }
 
-    /// Returns the attributes of a control file: as in /proc, its size is not known before it is
+    /// Returns the attributes of a control file. As in /proc, its size is unknown before it is
     /// read.
     pub(crate) fn control_attr(&self, ino: u64, control: &ControlFile) -> FileAttr {
         let (kind, perm) = match control {
@@ -117,8 +117,8 @@ impl LockNodes {
         NodeEntry { entry_ttl, ..NodeEntry::uncached(self.control_attr(ino, control)) }
     }
 
-    /// Returns the state of a lock as a file, and up to which event that is so, if the kernel may
-    /// keep it.
+    /// Returns the state of a lock as a file. If the kernel may cache it, also returns the number
+    /// of the first event that it may not include.
     pub(crate) async fn state(
         &self,
         caller: &Caller,
@@ -129,8 +129,8 @@ impl LockNodes {
         Ok((self.attrs.state_of(&view), as_of))
     }
 
-    /// Returns the attributes of a lock's inode as things are now. An inode whose names are all
-    /// gone has no links any more; fstat of an open file still shows it.
+    /// Returns the current attributes of a lock's inode. An inode whose names are all gone has no
+    /// links; fstat of an open file still shows it.
     pub(crate) async fn attr_now(
         &self,
         caller: &Caller,
@@ -146,7 +146,7 @@ impl LockNodes {
         Ok(self.attrs.of_one(ino, node, &state))
     }
 
-    /// Returns the attributes of an inode of which the lock was just shown.
+    /// Returns the attributes of an inode from a view of its lock.
     pub(crate) fn attr_of_view(&self, ino: u64, view: &LockView) -> FileAttr {
         let state = self.attrs.state_of(view);
         if let Some(node) = self.lock_node(ino) {
@@ -157,7 +157,7 @@ impl LockNodes {
     }
 }
 
-/// Returns the sentence for a name that no lock can have.
+/// Returns the error message for a name that no lock can have.
 pub(crate) fn wrong_name(name: &OsStr, error: NameError) -> String {
     let shown = String::from_utf8_lossy(name.as_bytes());
     let shown = short(&shown.escape_debug().to_string());

@@ -1,4 +1,4 @@
-//! The parts of one mount, and how they are put together: each gets the few others that it uses.
+//! Constructs the components of one mount, and wires each to the few others that it uses.
 
 use crate::fuse::control_files::ControlFiles;
 use crate::fuse::control_files::ctl::CtlFile;
@@ -60,31 +60,31 @@ pub(crate) struct LockOps {
     pub(crate) directories: Directories,
 }
 
-/// The parts that other parts share.
+/// The components that other components share.
 #[derive(Clone)]
 pub(crate) struct SharedParts {
-    /// The users, as clients.
+    /// The mapping of callers to clients.
     pub(crate) callers: Arc<Callers>,
     /// The locks as inodes.
     pub(crate) nodes: Arc<LockNodes>,
     /// Open files and directories.
     pub(crate) opens: Arc<OpenFiles>,
-    /// The names that the kernel keeps.
+    /// The kernel's cached names and attributes.
     pub(crate) cache: Arc<KernelCache>,
-    /// Watches threads that wait.
+    /// The watcher of waiting threads.
     pub(crate) interrupts: Arc<InterruptWatcher>,
-    /// Leases that processes keep alive.
+    /// Leases that are bound to processes.
     pub(crate) bindings: Arc<ProcessBindings>,
-    /// The permission to make names below a lock.
+    /// The checks whether a caller may create names below a lock.
     pub(crate) parents: Arc<ParentChecks>,
-    /// flock and fcntl.
+    /// flock, fcntl and OFD locks.
     pub(crate) posix_locks: Arc<PosixLocks>,
-    /// Files that are polled.
+    /// Polls of open files.
     pub(crate) polls: Arc<Polls>,
 }
 
 impl SharedParts {
-    /// Returns the parts of a mount of `service`.
+    /// Returns the shared components of a mount of `service`.
     pub(crate) fn new(service: &Locks, config: &MountConfig) -> Self {
         let shares = Shares::new(own_uid());
         let interrupts = Arc::new(InterruptWatcher::new(shares.clone()));
@@ -144,7 +144,8 @@ impl SharedParts {
         ControlFiles::new(nodes, opens, interrupts, pages, ctl, waits)
     }
 
-    /// Returns the operations, where the kernel follows symlinks or not.
+    /// Returns the operations; `follows_symlinks` says whether the kernel follows symlinks of the
+    /// mount.
     pub(crate) fn ops(self, follows_symlinks: bool) -> LockOps {
         let Self { callers, nodes, opens, cache, bindings, parents, posix_locks, polls, .. } = self;
         let changes = LeaseChanges::new(Arc::clone(&nodes), Arc::clone(&bindings));

@@ -1,14 +1,14 @@
-//! The FUSE front end: file operations become requests to the lock service, and its answers become
-//! errnos, attributes and entries.
+//! The FUSE front end: turns file operations into requests to the lock service, and its answers
+//! into errnos, attributes and directory entries.
 //!
-//! `kernel` talks to the kernel, for any file system. Above it, `lock_fs` is the file system of
-//! locks: it sends each operation to the part that does it, in `ops`, `posix_locks` or
-//! `control_files`. No part knows who may hold a lock: each parses, asks the lock service, and
-//! turns a refusal into an errno by the one table in `errno`.
+//! `kernel` speaks the FUSE protocol and serves any file system. Above it, `lock_fs` is the file
+//! system of locks: it passes each operation to its implementation in `ops`, `posix_locks` or
+//! `control_files`. None of these modules decides which client may hold a lock: each parses its
+//! request, calls the lock service, and maps a refusal to an errno by the one table in `errno`.
 //!
 //! An operation is a future that yields plain values. It runs on the thread that read the request
-//! until the lock service makes it wait, and then on the thread that brings the answer, so a slow
-//! answer never blocks the thread that reads the kernel's requests.
+//! until it has to wait for the lock service, and then on the thread that delivers the answer, so a
+//! slow answer never blocks the thread that reads the kernel's requests.
 
 pub mod kernel;
 pub mod mount_config;

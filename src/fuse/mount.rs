@@ -1,4 +1,4 @@
-//! Mounts the locks of a service on a directory.
+//! The entry points of the FUSE front end: mounts the locks of a service on a directory.
 
 use crate::auth::{ClientPattern, Grant};
 use crate::engine::ClientId;
@@ -22,13 +22,14 @@ pub fn mount(locks: &Locks, config: &MountConfig) -> Result<Mounted, MountError>
     })
 }
 
-/// The client of the user of this process, on the host `host`: as a mount of that host calls it.
+/// Returns the client of the user of this process on the host `host`, as a mount of that host names
+/// it.
 pub fn client_of_user(host: &ClientId) -> ClientId {
     credentials::client_of_user(host, own_uid())
 }
 
-/// Returns the rights of a user of this machine over HTTP beside these mounts: those that it has by
-/// them. `None`: none of them serves that user.
+/// Returns the rights over HTTP of a user of this machine: those that the user has by these mounts.
+/// `None` if none of them serves that user.
 pub fn grant_of_user(mounts: &[MountConfig], uid: u32) -> Option<Grant> {
     if uid == 0 || uid == own_uid() {
         let anybody = vec![ClientPattern::Beginning(String::new())];

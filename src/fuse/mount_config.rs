@@ -1,58 +1,57 @@
-//! How a directory is mounted, and for whom.
+//! The configuration of a mount.
 
 use crate::engine::{ClientId, Grace, Ttl};
 pub use crate::fuse::kernel::mount_users::Users;
 use std::path::PathBuf;
 
-/// How one directory is mounted.
+/// The configuration of one mount.
 #[derive(Debug, Clone)]
 pub struct MountConfig {
     /// The mount point.
     pub dir: PathBuf,
     /// The host part of every client of this mount.
     pub client: ClientId,
-    /// The parts of a caller that distinguish clients, besides the host.
+    /// How callers are mapped to clients, besides the host.
     pub owner: Owner,
-    /// How long a lease lasts unless a program says otherwise.
+    /// The ttl of a lease unless a program sets one.
     pub ttl: Ttl,
-    /// How long its grace is.
+    /// The grace of a lease unless a program sets one.
     pub grace: Grace,
-    /// The text that readers get.
+    /// The content that reads of a lock's file return.
     pub content: Content,
-    /// Whether other users may use the mount.
+    /// The users that the mount serves.
     pub users: Users,
-    /// The means that keeps a lease alive that a program made by file.
+    /// How a lease that a program made by file is kept alive.
     pub hold: HoldBy,
-    /// Whether to mount on a directory with entries, and leave it as it is.
+    /// Whether to mount on a directory that has entries, without sealing it.
     pub nonempty: bool,
 }
 
-/// How callers are told apart.
+/// How callers are mapped to clients.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Owner {
-    /// Nothing: the host is the client.
+    /// One client for all users: the host.
     Host,
-    /// The user.
+    /// One client per user.
     User,
-    /// The user and the login session.
+    /// One client per user and login session.
     Session,
 }
 
-/// The text that `cat NAME` shows.
+/// The content that `cat NAME` shows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Content {
     /// The status as JSON.
     Status,
-    /// The text, always.
+    /// The text that was written to the file, always.
     Note,
 }
 
-/// The means that keeps a lease alive that a program made by file, unless the program says
-/// otherwise.
+/// How a lease that a program made by file is kept alive, unless the program says otherwise.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum HoldBy {
-    /// The program renews it.
+    /// By the program, which renews it.
     Renewal,
-    /// The login session in which it was made, as long as its leader lives.
+    /// By the mount, for as long as the leader of the login session lives in which it was made.
     Session,
 }

@@ -1,6 +1,6 @@
-//! The permission to make a name below a lock. `auth` decides it for all front ends, by the
-//! permission bits of the nearest lock above the name that is held; this module gives it the users
-//! of the mount.
+//! Checks whether a caller may create a name below a lock. `auth` decides that for all front ends,
+//! by the permission bits of the nearest held lock above the name; this module provides the
+//! identity of the mount's users.
 
 use crate::auth::{LocalUser, depends_on_groups};
 use crate::engine::{Acquire, ClientId, Lease, LockName, Op, Ownership};
@@ -13,7 +13,7 @@ use crate::fuse::open_files::OpenFiles;
 use crate::service::{ParentCheck, RequestError, Unavailable};
 use std::sync::Arc;
 
-/// Makes the conditions on names below locks.
+/// Creates the conditions under which names below locks may be created.
 pub(crate) struct ParentChecks {
     locks: LockAccess,
     opens: Arc<OpenFiles>,
@@ -21,25 +21,26 @@ pub(crate) struct ParentChecks {
 }
 
 impl ParentChecks {
-    /// The conditions of one mount, whose users are clients of `host`.
+    /// Returns the checks of one mount, whose users are clients of `host`.
     pub(crate) const fn new(locks: LockAccess, opens: Arc<OpenFiles>, host: ClientId) -> Self {
         Self { locks, opens, host }
     }
 
-    /// Returns the condition for an operation of `caller`. `None`: it makes no name below others.
+    /// Returns the condition for an operation of `caller`; `None` if it creates no name below
+    /// another.
     pub(crate) fn check_of(&self, caller: &Caller, op: &Op) -> Option<ParentCheck> {
         ParentCheck::of(op, |_| allows(self.user_of(caller)))
     }
 
-    /// Returns the condition for a request for `name` that `caller` makes.
+    /// Returns the condition for a request of `caller` for `name`.
     pub(crate) fn check_of_name(&self, caller: &Caller, name: &LockName) -> Option<ParentCheck> {
         ParentCheck::of_name(name, &caller.client, |_| allows(self.user_of(caller)))
     }
 
-    /// Returns the condition for a request that an open file makes, after [`Self::check_lock`] has
-    /// let it pass: a lock above may have been taken meanwhile. The groups of the file's opener are
-    /// not known any more, so a lock above whose mode gives its group another right than others is
-    /// not looked at again.
+    /// Returns the condition for a request through an open file that has passed
+    /// [`Self::check_lock`]; a lock above may have been taken since then. The groups of the file's
+    /// opener are no longer known, so a lock above is not checked again if its mode gives its group
+    /// other rights than other users.
     pub(crate) fn check_of_open(&self, ask: &Acquire) -> Option<ParentCheck> {
         let Ownership::OpenFile(open) = ask.hold else { return None };
         ParentCheck::of_name(&ask.name, &ask.client, |_| {
@@ -51,8 +52,8 @@ impl ParentChecks {
         })
     }
 
-    /// Checks `flock` and fcntl: they lock in the name of the user who opened the file, and the
-    /// name may be free by now.
+    /// Checks a request by `flock` or fcntl. Such a request acts on behalf of the user who opened
+    /// the file, and its name may be free by now.
     pub(crate) async fn check_lock(
         &self,
         caller: &Caller,

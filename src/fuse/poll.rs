@@ -1,9 +1,9 @@
-//! poll(2) on the file of a lock: as any file it can always be read and written, and a change of
-//! its phase or holder is told by POLLPRI, once, until the file is read again from its beginning,
-//! as in /sys.
+//! poll(2) on the file of a lock. Like any file it is always readable and writable. A change of the
+//! lock's phase or holder is reported by POLLPRI, until the file is read again from its beginning,
+//! as in sysfs.
 //!
-//! Between the opening or the last reading and the first poll, [`LastSeen`] tells whether something
-//! has changed; from then on events do.
+//! Between the open or the last read and the first poll, [`LastSeen`] detects a change; after that,
+//! events do.
 
 use crate::engine::{Event, EventKind, LockName, Phase};
 use crate::fuse::control_names::ControlFile;
@@ -18,10 +18,10 @@ use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// Events taken at once: a bound on how long the mutex is held.
+/// The maximum number of events handled at once, which bounds how long the mutex is held.
 const EVENTS_MAX: usize = 256;
 
-/// The state that a file always has.
+/// The poll events that always apply to a file.
 const ALWAYS: PollEvents = PollEvents::POLLIN
     .union(PollEvents::POLLOUT)
     .union(PollEvents::POLLRDNORM)
@@ -34,22 +34,23 @@ pub(crate) struct Polls {
     polled: Mutex<PollTable<PollWaker>>,
 }
 
-/// `N` wakes the pollers of one open file.
+/// The polled files. `N` is the waker of the pollers of one open file.
 struct PollTable<N> {
     files: HashMap<u64, PolledFile<N>>,
-    /// The files of each lock.
+    /// The polled files of each lock, by file handle.
     of_lock: HashMap<LockName, Vec<u64>>,
-    /// Followed while there is a file.
+    /// The subscription to engine events, while any file is polled.
     watch: Option<EventWatch>,
 }
 
 struct PolledFile<N> {
     name: LockName,
-    /// Changed since it was read.
+    /// Whether the lock has changed since the file was read.
     changed: bool,
-    /// In grace when last looked at: a renewal is a change then.
+    /// Whether the lock was in grace at the last check, so that a renewal changes its phase.
     in_grace: bool,
-    /// The kernel has one queue of pollers per open file, so the latest wakes them all.
+    /// The latest waker; it wakes all pollers, because the kernel has one queue of pollers per open
+    /// file.
     waker: Option<N>,
 }
 
@@ -60,7 +61,8 @@ impl<N> Default for PollTable<N> {
 }
 
 impl<N> PollTable<N> {
-    /// Keeps who is to be woken, and says whether there was a change since the last reading.
+    /// Registers a polled file and its waker. Returns whether the lock has changed since the last
+    /// read.
     fn register(&mut self, fh: u64, name: &LockName, waker: Option<N>) -> bool {
         if self.files.get(&fh).is_some_and(|file| file.name != *name) {
             self.remove(fh);
@@ -85,7 +87,7 @@ impl<N> PollTable<N> {
         }
     }
 
-    /// Notes an event; who is to be woken goes to `due`.
+    /// Handles an event; appends the wakers that must be called to `due`.
     fn hear(&mut self, event: &Event, due: &mut Vec<N>) {
         match &event.what {
             EventKind::Granted { name, .. }
@@ -98,7 +100,7 @@ impl<N> PollTable<N> {
                     }
                 }
             }
-            // These only end a grace, which the poller sees when it looks again.
+            // A renewal ends a grace at most, and the poller notices that when it checks again.
             EventKind::Renewed { name, .. } => {
                 for fh in self.of_lock.get(name).into_iter().flatten() {
                     if let Some(file) = self.files.get_mut(fh).filter(|file| file.in_grace) {
@@ -114,7 +116,7 @@ impl<N> PollTable<N> {
         }
     }
 
-    /// Events were lost: any lock may have changed.
+    /// Handles a loss of events: any lock may have changed.
     fn hear_of_loss(&mut self, due: &mut Vec<N>) {
         for file in self.files.values_mut() {
             file.changed = true;
@@ -124,12 +126,13 @@ impl<N> PollTable<N> {
 }
 
 impl Polls {
-    /// The polls of one mount, of which there are none yet.
+    /// Returns the polls of one mount, initially none.
     pub(crate) fn new(nodes: Arc<LockNodes>, opens: Arc<OpenFiles>) -> Arc<Self> {
         Arc::new(Self { nodes, opens, polled: Mutex::default() })
     }
 
-    /// poll(2), select(2), epoll(7). With a `waker`, the program waits to be woken.
+    /// Returns the poll events of an open file (poll(2), select(2), epoll(7)). With a `waker`, the
+    /// program sleeps until that is called.
     pub(crate) async fn poll(
         self: &Arc<Self>,
         fh: u64,
@@ -145,7 +148,7 @@ impl Polls {
         let (true, Some(name)) = (events.contains(PollEvents::POLLPRI), self.lock_of(&open)) else {
             return always;
         };
-        // Before looking: a change in between finds it registered.
+        // Registers before the check, so that a change in between is not missed.
         if self.register(fh, &name, waker) {
             return always | PollEvents::POLLPRI;
         }
@@ -156,7 +159,7 @@ impl Polls {
         if changed { always | PollEvents::POLLPRI } else { always }
     }
 
-    /// Returns the lock whose changes a poller of this file waits for.
+    /// Returns the lock whose changes a poll of this file reports.
     fn lock_of(&self, open: &OpenFile) -> Option<LockName> {
         match &open.target {
             OpenTarget::Lock(ino, name) => Some(self.nodes.spoken_of(*ino, name, open.tenure())),
@@ -182,7 +185,7 @@ impl Polls {
         polled.register(fh, name, waker)
     }
 
-    /// It was looked at for a poller. Returns whether there is a change to tell.
+    /// Records the result of a check for a poller. Returns whether there is a change to report.
     fn looked(&self, fh: u64, phase: Phase, changed: bool) -> bool {
         let mut polled = self.polled.lock();
         let Some(file) = polled.files.get_mut(&fh) else { return changed };
@@ -191,14 +194,14 @@ impl Polls {
         file.changed
     }
 
-    /// It is about to be read: a change from here on is a change again.
+    /// Clears the change flag before a read of the file; only later changes are reported then.
     pub(crate) fn reads(&self, fh: u64) {
         if let Some(file) = self.polled.lock().files.get_mut(&fh) {
             file.changed = false;
         }
     }
 
-    /// The last descriptor of it is closed.
+    /// Forgets a file after its last descriptor was closed.
     pub(crate) fn closed(&self, fh: u64) {
         let mut polled = self.polled.lock();
         polled.remove(fh);
@@ -207,7 +210,7 @@ impl Polls {
         drop(unused);
     }
 
-    /// Called on the thread that decided a command, with no lock held.
+    /// Handles new events. Called on the thread that executed a command, with no lock held.
     fn on_events(&self) {
         loop {
             let mut due = Vec::new();
@@ -288,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_lost_may_have_been_anything() {
+    fn loss_of_events_wakes_all_pollers() {
         let mut inner = PollTable::default();
         inner.register(1, &name("a"), Some(10));
         inner.register(2, &name("b"), Some(20));

@@ -1,4 +1,4 @@
-//! The requests to a mount and its refusals: counted, and kept for `.latchfs/why`.
+//! Counters of requests and refusals of a mount, and the last refusals for `.latchfs/why`.
 
 use crate::engine::{LockName, RefusalKind};
 use crate::fuse::credentials::Caller;
@@ -9,10 +9,10 @@ use crate::fuse::last_refusal::{LastRefusals, RefusedBy};
 use crate::service::RequestError;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Errnos that are counted by number; Linux has fewer than this.
+/// The number of errnos that are counted; Linux has fewer.
 const ERRNOS: usize = 134;
 
-/// The requests and refusals of one mount.
+/// The counters and last refusals of one mount.
 pub(crate) struct Refusals {
     last: LastRefusals,
     acts: [AtomicU64; Act::COUNT],
@@ -30,36 +30,34 @@ impl Default for Refusals {
 }
 
 impl Refusals {
-    /// Counts a request.
     pub(crate) fn count_act(&self, act: Act) {
         self.acts[act as usize].fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Counts a refusal.
     pub(crate) fn count_errno(&self, errno: Errno) {
         if let Some(count) = usize::try_from(errno.code()).ok().and_then(|n| self.errnos.get(n)) {
             count.fetch_add(1, Ordering::Relaxed);
         }
     }
 
-    /// Returns how often each act was asked for.
+    /// Returns the number of requests of each act.
     pub(crate) fn acts(&self) -> impl Iterator<Item = (Act, u64)> + '_ {
         Act::ALL.iter().map(|act| (*act, self.acts[*act as usize].load(Ordering::Relaxed)))
     }
 
-    /// Returns how often each errno was the answer, where it ever was.
+    /// Returns how often each errno was returned, without those that never were.
     pub(crate) fn errnos(&self) -> impl Iterator<Item = (Errno, u64)> + '_ {
         let all = self.errnos.iter().enumerate();
         all.map(|(n, count)| (Errno::from_i32(n as i32), count.load(Ordering::Relaxed)))
             .filter(|(_, count)| *count > 0)
     }
 
-    /// Returns the last refusals by owner.
+    /// Returns the last refusal of each client.
     pub(crate) const fn last(&self) -> &LastRefusals {
         &self.last
     }
 
-    /// Records that the engine refused, or did not answer. Returns the errno.
+    /// Records a refusal of the engine, or a missing answer. Returns the errno.
     pub(crate) fn failed(
         &self,
         caller: &Caller,
@@ -71,7 +69,7 @@ impl Refusals {
         self.keep(caller, act, name, errno, RefusedBy::Service(failure))
     }
 
-    /// Records that the file system itself refused. Returns the errno.
+    /// Records a refusal by the file system itself. Returns the errno.
     pub(crate) fn refused(
         &self,
         caller: &Caller,
@@ -90,7 +88,7 @@ impl Refusals {
         self.keep(caller, act, name, errno, RefusedBy::FileSystem(kind, sentence.into()))
     }
 
-    /// Records that a user has its share of something. Returns the errno.
+    /// Records that a user has reached a limit. Returns the errno.
     pub(crate) fn full(
         &self,
         caller: &Caller,
@@ -126,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_is_counted_and_kept_for_its_owner() {
+    fn a_refusal_is_counted_and_recorded_for_its_client() {
         let refusals = Refusals::default();
         refusals.count_act(Act::Mkdir);
         let errno = refusals.refused(&caller(), Act::Mkdir, None, Errno::EACCES, "no");

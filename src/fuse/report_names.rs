@@ -1,5 +1,5 @@
-//! The names of files in `.latchfs`: `events@N`, and locks as `status/`, `content/` and `wait/`
-//! spell them.
+//! Parses and writes the names of files in `.latchfs`: `events@N`, and names of locks in `status/`,
+//! `content/` and `wait/`.
 
 use crate::engine::{LockName, LockView, NameError};
 use crate::fuse::control_names::ControlFile;
@@ -9,8 +9,8 @@ use crate::fuse::lock_nodes::wrong_name;
 use std::borrow::Cow;
 use std::ffi::OsStr;
 
-/// `events`, or `events@N`. Neither is listed: a program that reads all files of a directory would
-/// never come to an end.
+/// Parses `events` or `events@N`. These files are not listed: a program that reads all files of a
+/// directory would never finish.
 pub(crate) fn events(text: &str) -> Option<ControlFile> {
     match text.strip_prefix("events")? {
         "" => Some(ControlFile::Events(None)),
@@ -22,17 +22,19 @@ pub(crate) fn events(text: &str) -> Option<ControlFile> {
     }
 }
 
-/// How a name is written in `status/`, `content/` and `wait/`.
+/// The spelling of a lock's name in `status/`, `content/` and `wait/`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum SpelledName {
-    /// As it is: a directory while locks lie below it, as in the mount itself, and a file else.
+    /// Unescaped: a directory if there are locks below the name, as in the mount itself, and
+    /// otherwise a file.
     Plain,
-    /// With a `%2F` for a slash: a file, whatever lies below. Every name can be written so, if need
-    /// be as an absolute path: `%2Fteam`.
+    /// With `%2F` for a slash: always a file. Every name can be written like this, if need be as an
+    /// absolute path: `%2Fteam`.
     Escaped,
 }
 
-/// The lock that a name in `status/`, `content/` or `wait/` is about, below a `parent` or not.
+/// Returns the lock to which a name in `status/`, `content/` or `wait/` refers, relative to
+/// `parent` if given.
 pub(crate) fn reported(
     parent: Option<&LockName>,
     text: &OsStr,
@@ -40,8 +42,10 @@ pub(crate) fn reported(
     let wrong = |error| (errno_of_name(error), wrong_name(text, error));
     let name = text.to_str().ok_or(NameError::NotUtf8).map_err(wrong)?;
     let Some(name) = unescaped(name) else {
-        let sentence =
-            format!("'{name}' says nothing: here %2F is a slash, and %25 a percent sign");
+        let sentence = format!(
+            "'{name}' is not a valid escaped name: write %2F for a slash and %25 for a \
+                percent sign"
+        );
         return Err((Errno::EINVAL, sentence));
     };
     let written = if name.contains('/') { SpelledName::Escaped } else { SpelledName::Plain };
@@ -52,7 +56,7 @@ pub(crate) fn reported(
     Ok((name.map_err(wrong)?, written))
 }
 
-/// The file in `status/` about a lock, whether or not others lie below it.
+/// Returns the name of the file in `status/` about a lock, whether or not there are locks below it.
 pub(crate) fn report_of(view: &LockView) -> String {
     let name = view.name.as_str().replace('%', "%25").replace('/', "%2F");
     if view.has_below && !name.contains("%2F") { format!("%2F{name}") } else { name }
@@ -86,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn slashes_in_reports_are_written_out() {
+    fn slashes_in_report_names_are_escaped() {
         let view = |text, has_below| {
             let (at, mode) = (crate::time::Time::ZERO, crate::engine::Mode::Exclusive);
             let (holders, waiters) = (Vec::new(), Vec::new());
@@ -109,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn events_begin_now_or_at_a_number() {
+    fn events_start_now_or_at_a_number() {
         assert_eq!(events("events"), Some(ControlFile::Events(None)));
         assert_eq!(events("events@0"), Some(ControlFile::Events(Some(0))));
         assert_eq!(events("events@17"), Some(ControlFile::Events(Some(17))));
@@ -119,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn a_report_is_about_a_name() {
+    fn report_names_are_parsed() {
         let told = |parent: Option<&LockName>, text| {
             reported(parent, OsStr::new(text)).map_err(|(errno, _)| errno.code())
         };

@@ -1,4 +1,5 @@
-//! File operations on an engine in memory, without a mount: each test says what a program sees.
+//! Tests of file operations with an engine in memory, without a mount: each test checks the results
+//! that a program sees.
 
 use crate::engine::{ClientId, Rules};
 use crate::fuse::inodes::TOP;
@@ -26,9 +27,9 @@ const ALICE: Requester = Requester { uid: 4_000_001, gid: 4_000_001, pid: 0 };
 const BOB: Requester = Requester { uid: 4_000_002, gid: 4_000_002, pid: 0 };
 const ROOT: Requester = Requester { uid: 0, gid: 0, pid: 0 };
 
-/// No answer takes so long, however loaded the machine is.
+/// The timeout of tests: no answer takes so long, however loaded the machine is.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// flock and fcntl lock up to here.
+/// The last byte of a whole-file lock by flock or fcntl.
 const TO_END: u64 = i64::MAX as u64;
 
 /// A file system without a mount.
@@ -61,7 +62,7 @@ fn at(name: &str) -> NameIn<'_> {
     in_dir(TOP, name)
 }
 
-/// The errno of a failure.
+/// Returns the errno of a failure.
 fn errno<T: std::fmt::Debug>(done: Done<T>) -> i32 {
     done.expect_err("it fails").code()
 }
@@ -91,7 +92,7 @@ impl Rig {
         block_on(self.0.lookup(who, in_dir(parent, name)))
     }
 
-    /// Looks a path up, name by name.
+    /// Looks up a path, name by name.
     fn walk(&self, who: Requester, path: &str) -> u64 {
         path.split('/').fold(TOP, |parent, name| {
             self.lookup_in(who, parent, name).expect("it is there").attr.ino.0
@@ -134,7 +135,7 @@ impl Rig {
         block_on(self.0.write(who, fh, 0, text.as_bytes()))
     }
 
-    /// Asks the control file.
+    /// Sends a request to the control file, and returns its answer.
     fn ctl(&self, who: Requester, request: &str) -> Value {
         let ino = self.walk(who, ".latchfs/ctl");
         let fh = self.open(who, ino, libc::O_RDWR).expect("it opens").fh;
@@ -168,7 +169,7 @@ impl Rig {
         block_on(self.0.link(who, ino, at(to)))
     }
 
-    /// All names in a directory.
+    /// Returns all names in a directory.
     fn names_in(&self, ino: u64) -> Vec<String> {
         let fh = self.0.opendir(ALICE, ino).expect("it opens").fh;
         let mut names = Vec::new();
@@ -186,12 +187,12 @@ impl Rig {
         }
     }
 
-    /// Locks without waiting.
+    /// Takes a lock without waiting.
     fn lock(&self, who: Requester, asked: LockRequest) -> Done<()> {
         block_on(self.0.setlk(who, asked, false))
     }
 
-    /// Begins to lock, and waits if it must. Returns how it ends.
+    /// Starts to take a lock, and waits if needed. Returns the receiver of the result.
     fn begin_lock(&self, who: Requester, asked: LockRequest) -> Receiver<Done<()>> {
         let (fs, (send, end)) = (Arc::clone(&self.0), channel());
         spawn(async move {
@@ -201,7 +202,7 @@ impl Rig {
         end
     }
 
-    /// Begins to read, and waits if it must. Returns how it ends.
+    /// Starts a read, and waits if needed. Returns the receiver of the result.
     fn begin_read(&self, who: Requester, fh: u64) -> Receiver<Done<Vec<u8>>> {
         let (fs, (send, end)) = (Arc::clone(&self.0), channel());
         spawn(async move {
@@ -213,24 +214,24 @@ impl Rig {
     }
 }
 
-/// flock, by an open file that is its own owner.
+/// Returns a flock request of an open file that is its own owner.
 fn whole((ino, fh): (u64, u64), kind: i32) -> LockRequest {
     LockRequest { ino, fh, owner: fh, start: 0, end: TO_END, kind, pid: 0 }
 }
 
-/// fcntl of one byte by a process.
+/// Returns an fcntl request of a process for one byte.
 fn byte((ino, fh): (u64, u64), owner: u64, byte: u64, kind: i32) -> LockRequest {
     LockRequest { ino, fh, owner, start: byte, end: byte, kind, pid: owner as u32 }
 }
 
-/// utimensat: the time of modification.
+/// Returns the attributes of a utimensat that sets the modification time.
 fn touch_at(secs: u64) -> SetAttrs {
     let time = TimeOrNow::SpecificTime(UNIX_EPOCH + Duration::from_secs(secs));
     SetAttrs { times: (None, Some(time)), ..SetAttrs::default() }
 }
 
 #[test]
-fn mkdir_takes_a_lock_that_looks_like_a_directory_of_its_maker() {
+fn mkdir_takes_a_lock_that_is_shown_as_a_directory_of_its_maker() {
     let rig = Rig::new();
     let attr = rig.mkdir(ALICE, "build").expect("it is free").attr;
     assert_eq!((attr.kind, attr.perm, attr.uid), (NodeType::Directory, 0o755, ALICE.uid));
@@ -246,7 +247,7 @@ fn mkdir_of_a_held_lock_says_that_it_exists() {
 }
 
 #[test]
-fn mkdir_of_what_can_be_no_name_is_invalid() {
+fn mkdir_of_an_invalid_name_fails() {
     let rig = Rig::new();
     assert_eq!(errno(rig.mkdir(ALICE, "a\nb")), libc::EINVAL);
     assert_eq!(errno(rig.mkdir(ALICE, &"x".repeat(256))), libc::ENAMETOOLONG);
@@ -298,7 +299,7 @@ fn lookup_finds_what_was_made_and_nothing_else() {
 }
 
 #[test]
-fn a_name_with_locks_below_is_a_directory_of_nobody() {
+fn a_free_name_with_locks_below_is_a_directory_without_a_holder() {
     let rig = Rig::new();
     assert_eq!(rig.ctl(ALICE, r#"{"do":"acquire","name":"team/x"}"#)["ok"], true);
     let team = rig.lookup(BOB, "team").expect("the way to a lock").attr;
@@ -339,7 +340,7 @@ fn a_symlink_keeps_its_text() {
 }
 
 #[test]
-fn where_the_kernel_follows_symlinks_anothers_must_not_lead_out() {
+fn symlink_of_another_user_must_not_lead_out_where_the_kernel_follows_symlinks() {
     let rig = Rig(LockFs::new(&service(), &config(), true));
     let made = block_on(rig.0.symlink(ALICE, at("out"), OsStr::new("/etc/passwd")));
     let ino = made.expect("it is free").attr.ino.0;
@@ -368,7 +369,7 @@ fn create_new_fails_where_create_opens_anothers_lock() {
 }
 
 #[test]
-fn create_of_a_directory_sends_the_kernel_back() {
+fn create_of_a_name_that_became_a_directory_is_stale() {
     let rig = Rig::new();
     rig.mkdir(ALICE, "build").expect("it is free");
     let created = rig.create(BOB, "build", libc::O_WRONLY);
@@ -396,7 +397,7 @@ fn a_reader_gets_the_status() {
 }
 
 #[test]
-fn a_write_by_another_is_busy_and_changes_nothing() {
+fn a_write_by_a_non_holder_is_busy_and_changes_nothing() {
     let rig = Rig::new();
     let (ino, own) = rig.created(ALICE, "job");
     rig.write(ALICE, own, "mine").expect("its holder may");
@@ -408,7 +409,7 @@ fn a_write_by_another_is_busy_and_changes_nothing() {
 }
 
 #[test]
-fn a_write_that_is_too_long_or_makes_no_sense_is_refused() {
+fn a_write_that_is_too_long_or_invalid_is_refused() {
     let rig = Rig::new();
     let (_, fh) = rig.created(ALICE, "job");
     assert_eq!(errno(rig.write(ALICE, fh, &"x".repeat(1 << 20))), libc::EFBIG);
@@ -417,7 +418,7 @@ fn a_write_that_is_too_long_or_makes_no_sense_is_refused() {
 }
 
 #[test]
-fn a_duration_that_is_written_renews_for_so_long() {
+fn writing_a_duration_renews_with_that_ttl() {
     let rig = Rig::new();
     let (ino, fh) = rig.created(ALICE, "job");
     assert_eq!(rig.write(ALICE, fh, "90s\n"), Ok(4));
@@ -426,7 +427,7 @@ fn a_duration_that_is_written_renews_for_so_long() {
 }
 
 #[test]
-fn an_open_that_truncates_takes_the_own_text_away() {
+fn truncating_open_clears_the_content_of_an_own_lock() {
     let rig = Rig::new();
     let (ino, fh) = rig.created(ALICE, "job");
     rig.write(ALICE, fh, "mine").expect("its holder may");
@@ -460,7 +461,7 @@ fn chmod_is_for_the_holder() {
 }
 
 #[test]
-fn chown_gives_nothing_away() {
+fn only_root_may_chown_to_another_user() {
     let rig = Rig::new();
     let ino = rig.mkdir(ALICE, "build").expect("it is free").attr.ino.0;
     let to = |uid| SetAttrs { owner: (Some(uid), None), ..SetAttrs::default() };
@@ -598,7 +599,7 @@ fn a_directory_lists_all_locks_in_order_and_not_the_control_files() {
 }
 
 #[test]
-fn the_mode_of_a_directory_says_who_may_make_locks_below() {
+fn directory_mode_restricts_creating_locks_below() {
     let rig = Rig::new();
     let team = rig.mkdir(ALICE, "team").expect("it is free").attr.ino.0;
     let make = |who, name| block_on(rig.0.mkdir(who, in_dir(team, name), 0o755));
@@ -656,7 +657,7 @@ fn a_waiter_that_gives_up_gets_eagain() {
 }
 
 #[test]
-fn an_ioctl_tells_the_token_of_an_open_file() {
+fn an_ioctl_returns_the_token_of_an_open_file() {
     let rig = Rig::new();
     let file = rig.created(ALICE, "job");
     let token = || block_on(rig.0.ioctl(ALICE, file.0, file.1, ioctls::TOKEN));
@@ -669,7 +670,7 @@ fn an_ioctl_tells_the_token_of_an_open_file() {
 }
 
 #[test]
-fn parts_of_a_file_are_locked_apart_and_getlk_says_who_has_them() {
+fn byte_ranges_are_locked_separately_and_getlk_reports_their_holder() {
     let rig = Rig::new();
     let file = rig.created(ALICE, "job");
     assert_eq!(rig.lock(ALICE, byte(file, 11, 1, libc::F_WRLCK)), Ok(()));
@@ -683,7 +684,7 @@ fn parts_of_a_file_are_locked_apart_and_getlk_says_who_has_them() {
 }
 
 #[test]
-fn waiting_in_a_circle_is_a_deadlock() {
+fn waiting_in_a_cycle_is_a_deadlock() {
     let rig = Rig::new();
     let file = rig.created(ALICE, "job");
     assert_eq!(rig.lock(ALICE, byte(file, 11, 1, libc::F_WRLCK)), Ok(()));
@@ -714,7 +715,7 @@ fn control_files_can_not_be_locked() {
 }
 
 #[test]
-fn control_files_are_opened_for_what_they_are() {
+fn control_files_are_opened_according_to_their_kind() {
     let rig = Rig::new();
     let readme = rig.walk(ALICE, ".latchfs/README");
     assert_eq!(errno(rig.open(ALICE, readme, libc::O_WRONLY)), libc::EACCES);
@@ -754,7 +755,7 @@ fn the_control_file_answers_in_json() {
 }
 
 #[test]
-fn a_request_that_waits_is_answered_when_the_lock_is_there() {
+fn a_waiting_request_is_answered_when_the_lock_is_granted() {
     let rig = Rig::new();
     rig.mkdir(ALICE, "job").expect("it is free");
     let ino = rig.walk(BOB, ".latchfs/ctl");
@@ -770,7 +771,7 @@ fn a_request_that_waits_is_answered_when_the_lock_is_there() {
 }
 
 #[test]
-fn a_read_of_a_file_in_wait_returns_when_the_lock_is_the_readers() {
+fn a_read_of_a_wait_file_returns_when_the_lock_is_granted() {
     let rig = Rig::new();
     rig.mkdir(ALICE, "job").expect("it is free");
     let ino = rig.walk(BOB, ".latchfs/wait/job");
@@ -785,7 +786,7 @@ fn a_read_of_a_file_in_wait_returns_when_the_lock_is_the_readers() {
     assert_eq!(errno(rig.mkdir(ALICE, "job")), libc::EEXIST, "it is the reader's");
 }
 
-/// On a thread of its own: an event that is heard under a mutex would never return.
+/// On a thread of its own: handling an event while holding the mutex would deadlock.
 #[test]
 fn a_lease_that_is_bound_to_a_process_can_be_released() {
     let (rig, (send, done)) = (Rig::new(), channel());
@@ -835,7 +836,7 @@ fn events_are_read_as_they_happen() {
 }
 
 #[test]
-fn poll_tells_a_change_once_until_the_file_is_read() {
+fn poll_reports_a_change_until_the_file_is_read() {
     let rig = Rig::new();
     let (ino, own) = rig.created(ALICE, "job");
     let fh = rig.open(BOB, ino, libc::O_RDONLY).expect("it opens").fh;
@@ -857,7 +858,7 @@ fn poll_tells_a_change_once_until_the_file_is_read() {
 }
 
 #[test]
-fn why_tells_the_last_refusal_of_the_reader_alone() {
+fn why_shows_only_the_readers_own_last_refusal() {
     let rig = Rig::new();
     rig.mkdir(ALICE, "build").expect("it is free");
     assert_eq!(errno(rig.rmdir(BOB, "build")), libc::EPERM);
@@ -865,11 +866,11 @@ fn why_tells_the_last_refusal_of_the_reader_alone() {
         serde_json::from_str(&rig.cat(BOB, ".latchfs/why").expect("it is read")).expect("JSON");
     assert_eq!((&why["operation"], &why["errno"]), (&"rmdir".into(), &"EPERM".into()));
     let nothing = rig.cat(ALICE, ".latchfs/why").expect("it is read");
-    assert!(nothing.contains("nothing was refused"), "{nothing}");
+    assert!(nothing.contains("no request was refused"), "{nothing}");
 }
 
 #[test]
-fn what_has_no_meaning_for_a_lock_fails_as_its_manual_page_says() {
+fn unsupported_operations_fail_with_the_documented_errno() {
     let rig = Rig::new();
     let codes = [
         (Unsupported::Mknod, libc::EPERM),
@@ -896,9 +897,10 @@ fn one_user_can_not_open_more_than_its_share() {
     assert!(rig.0.opendir(BOB, TOP).is_ok(), "others have theirs");
 }
 
-/// An engine in this process decides before the kernel could keep anything, so it keeps nothing.
+/// An engine in this process answers so fast that caching gains nothing, so the kernel caches
+/// nothing.
 #[test]
-fn the_kernel_keeps_nothing_of_what_is_decided_here() {
+fn the_kernel_caches_nothing_with_an_engine_in_this_process() {
     let rig = Rig::new();
     let (invalidator, stale): (_, Receiver<Vec<StaleName>>) = Invalidator::for_test();
     rig.0.attached(invalidator);

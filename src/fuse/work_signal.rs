@@ -1,4 +1,4 @@
-//! Wakes one thread when there is work: many wake-ups before it looks count as one.
+//! A wake-up signal for one thread: several signals before the thread wakes count as one.
 
 use parking_lot::{Condvar, Mutex};
 
@@ -16,7 +16,7 @@ struct SignalState {
 }
 
 impl WorkSignal {
-    /// There is work. Never blocks for long: it may be called by any thread.
+    /// Signals that there is work. Never blocks for long, so any thread may call it.
     pub(crate) fn ring(&self) {
         let before = std::mem::replace(&mut self.state.lock().is_due, true);
         if !before {
@@ -24,13 +24,13 @@ impl WorkSignal {
         }
     }
 
-    /// The thread has nothing to do any more.
+    /// Ends the thread's work.
     pub(crate) fn stop(&self) {
         self.state.lock().is_over = true;
         self.rung.notify_one();
     }
 
-    /// Sleeps until there is work; false when there will be none.
+    /// Sleeps until there is work. Returns false after [`WorkSignal::stop`].
     pub(crate) fn wait(&self) -> bool {
         let mut state = self.state.lock();
         self.rung.wait_while(&mut state, |state| !state.is_due && !state.is_over);

@@ -1,22 +1,23 @@
-//! The meaning of a write to a lock's file. One write is one message. Pure: it reads bytes only.
+//! Parses the messages that programs write to a lock's file. One write is one message. Pure: it
+//! reads bytes only.
 
 use crate::control::lease_options::{LeaseOptions, checked_pid, options_of, short, wrong_pid};
 use crate::engine::Ttl;
 use crate::engine::lease_terms::looks_like_a_duration;
 use serde_json::Value;
 
-/// One message.
+/// A message in a write.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Message {
-    /// Nothing but white space: renew.
+    /// Only white space: renews the lease.
     Renew,
-    /// Renew with these options.
+    /// Renews the lease with these options.
     Options(LeaseOptions),
-    /// Any other text: renew, and keep it.
+    /// Any other text: renews the lease, and becomes the content.
     Text,
 }
 
-/// Returns the message in `data`, or the sentence that says what is wrong with it.
+/// Returns the message in `data`, or a message that says why it is invalid.
 pub(crate) fn parse(data: &[u8]) -> Result<Message, String> {
     let Ok(text) = std::str::from_utf8(data) else { return Ok(Message::Text) };
     let text = text.trim();
@@ -28,7 +29,7 @@ pub(crate) fn parse(data: &[u8]) -> Result<Message, String> {
             Ok(Message::Options(LeaseOptions { ttl: Some(ttl), ..LeaseOptions::default() }))
         }
         _ => match text.strip_prefix("pid=") {
-            // `pid=12 host=x` is some program's text, `pid=12` is a request.
+            // `pid=12 host=x` is content of some program, `pid=12` is an option.
             Some(digits) if is_number(digits) => {
                 let pid = digits.parse().map_err(|_| wrong_pid(digits))?;
                 Ok(Message::Options(LeaseOptions {
@@ -89,14 +90,14 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_a_renewal() {
+    fn empty_write_is_a_renewal() {
         for empty in ["", "\n", "  \t\n", "{}"] {
             assert_eq!(parse(empty.as_bytes()), Ok(Message::Renew), "{empty:?}");
         }
     }
 
     #[test]
-    fn what_programs_write_is_text() {
+    fn texts_that_programs_write_are_content() {
         for text in ["1234", "1234\n", "host:1234", "hello", "s", "12 s", "[1]", "pid=12 host=x"] {
             assert_eq!(parse(text.as_bytes()), Ok(Message::Text), "{text:?}");
         }
@@ -105,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn an_object_of_our_keys_is_options() {
+    fn object_with_only_option_keys_is_options() {
         let text = r#"{"ttl":"60s","grace":"0s","note":"hi","token":7,"pid":12,"mode":"shared"}"#;
         let read = options(text);
         assert_eq!(read.ttl.map(Ttl::span), Some(Span::from_secs(60)));
@@ -117,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn wrong_options_are_told() {
+    fn wrong_options_are_rejected() {
         let deep = format!("{{\"note\":{}{}}}", "[".repeat(1_500), "]".repeat(1_500));
         let long = format!("{{\"note\":\"{}\"}}", "x".repeat(NOTE_BYTES_MAX + 1));
         for wrong in [
@@ -143,14 +144,14 @@ mod tests {
     }
 
     proptest! {
-        /// No input panics, and only white space, `{`, a duration or `pid=` is ours.
+        /// No input panics; only white space, `{`, a duration or `pid=` is not taken as text.
         #[test]
         fn any_bytes_are_some_message(data in proptest::collection::vec(any::<u8>(), 0..200)) {
             let _ = parse(&data);
         }
 
         #[test]
-        fn almost_ours(
+        fn near_messages_do_not_panic(
             text in r#"[ ]?(pid=|\{"(ttl|pid|note|x)":"?)?-?[0-9.]{0,25}[hmsu]{0,2}"?\}?"#,
         ) {
             let _ = parse(text.as_bytes());

@@ -1,4 +1,4 @@
-//! The mutex as a program uses it, and the guard that holds the lock.
+//! The public types of the mutex: [`Mutex`], and the [`Guard`] that holds the lock.
 
 use super::lock_file::{self, MutexMode, WaitLimit};
 use super::notice::{Listeners, Notice, Unexpected};
@@ -12,64 +12,64 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-/// One lock of one mount.
+/// A mutex: one lock in one mount.
 pub struct Mutex {
     place: Arc<ProcessLock>,
     hooks: Arc<Listeners>,
 }
 
-/// The lock is held until this is dropped. It belongs to the thread that locked.
+/// A held lock, which is released when the guard is dropped. It belongs to the thread that locked.
 #[must_use = "the lock is given back when the guard is dropped"]
 pub struct Guard<'a> {
     mutex: &'a Mutex,
     hold: Arc<ThreadHold>,
-    /// Not to be sent: re-entrance is counted by thread.
+    /// Makes the guard `!Send`, because re-entrance is counted by thread.
     thread: PhantomData<*const ()>,
 }
 
 impl Mutex {
-    /// The lock `name` of the latchfs that is mounted at `dir`. Nothing is locked yet.
+    /// Opens the lock `name` of the latchfs that is mounted at `dir`, without locking it.
     pub fn open(dir: impl AsRef<Path>, name: &str) -> io::Result<Self> {
         Ok(Self { place: ProcessLock::open(dir.as_ref(), name)?, hooks: Arc::default() })
     }
 
-    /// Calls `listener` whenever this mutex waits, is granted, or is lost. It is called by the
-    /// thread that locks, and for a loss by a thread that watches; register it before locking.
+    /// Calls `listener` whenever this mutex waits, is granted, or is lost. The thread that locks
+    /// calls it, except for a loss, which a watching thread reports. Register it before locking.
     pub fn listen(&self, listener: impl Fn(Notice) + Send + Sync + 'static) {
         self.hooks.listeners.write().push(Arc::new(listener));
     }
 
-    /// Calls `handler` when something happens that nobody asked for; register it before locking.
+    /// Calls `handler` on changes that no call has requested. Register it before locking.
     pub fn on_unexpected(&self, handler: impl Fn(Unexpected) + Send + Sync + 'static) {
         self.hooks.handlers.write().push(Arc::new(handler));
     }
 
-    /// Takes the lock, alone; waits in line until it is there.
+    /// Takes the lock in exclusive mode; waits in the queue until it is granted.
     pub fn lock(&self) -> io::Result<Guard<'_>> {
         self.enter(MutexMode::Exclusive, WaitLimit::Ever).and_then(granted)
     }
 
-    /// Takes the lock, alone, if that is possible at once.
+    /// Takes the lock in exclusive mode if it is free.
     pub fn try_lock(&self) -> io::Result<Option<Guard<'_>>> {
         self.enter(MutexMode::Exclusive, WaitLimit::No)
     }
 
-    /// Takes the lock, alone, if that is possible within `patience`; waits in line meanwhile.
+    /// Takes the lock in exclusive mode; waits in the queue for at most `patience`.
     pub fn lock_timeout(&self, patience: Duration) -> io::Result<Option<Guard<'_>>> {
         self.enter(MutexMode::Exclusive, within(patience))
     }
 
-    /// Takes the lock together with others that only read; waits in line until it is there.
+    /// Takes the lock in shared mode; waits in the queue until it is granted.
     pub fn read(&self) -> io::Result<Guard<'_>> {
         self.enter(MutexMode::Shared, WaitLimit::Ever).and_then(granted)
     }
 
-    /// The same, if that is possible at once.
+    /// Takes the lock in shared mode if that is possible at once.
     pub fn try_read(&self) -> io::Result<Option<Guard<'_>>> {
         self.enter(MutexMode::Shared, WaitLimit::No)
     }
 
-    /// The same, if that is possible within `patience`, as [`Mutex::lock_timeout`] does it.
+    /// Takes the lock in shared mode; waits in the queue for at most `patience`.
     pub fn read_timeout(&self, patience: Duration) -> io::Result<Option<Guard<'_>>> {
         self.enter(MutexMode::Shared, within(patience))
     }
@@ -125,18 +125,18 @@ fn granted(guard: Option<Guard<'_>>) -> io::Result<Guard<'_>> {
 }
 
 impl Guard<'_> {
-    /// The fencing token: greater than that of every tenure before. Each holder of a shared lock
-    /// has its own.
+    /// Returns the fencing token: greater than that of every earlier tenure. Each holder of a
+    /// shared lock has its own.
     pub fn token(&self) -> u64 {
         self.hold.token
     }
 
-    /// How it is held.
+    /// Returns the mode in which the lock is held.
     pub fn mode(&self) -> MutexMode {
         self.hold.mode
     }
 
-    /// Asks whether it is held still.
+    /// Queries the mount whether the lock is still held.
     pub fn is_held(&self) -> bool {
         self.hold.is_held()
     }

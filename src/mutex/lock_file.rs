@@ -1,4 +1,5 @@
-//! The file of a lock: open it, lock it by flock(2), and wait for a change of it by poll(2).
+//! Operations on the file of a lock: locking it by flock(2), and waiting for a change of it by
+//! poll(2).
 
 use crate::time::{Span, Time, boot_now};
 use std::fs::{File, OpenOptions, TryLockError};
@@ -10,27 +11,28 @@ use std::sync::Arc;
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
 
-/// Exclusive or shared.
+/// The mode of a lock: exclusive or shared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MutexMode {
-    /// Nobody else has it.
+    /// There is no other holder.
     Exclusive,
-    /// Others may have it in this mode.
+    /// Other holders may share the lock in this mode.
     Shared,
 }
 
 /// How long to wait for a lock.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum WaitLimit {
-    /// Not at all.
+    /// Does not wait.
     No,
-    /// Until then.
+    /// Waits until this time.
     Until(Time),
-    /// In line, until it is there.
+    /// Waits until the lock is granted.
     Ever,
 }
 
-/// Takes the lock; `None` when it was not to be had in time. Calls `waiting` before it waits.
+/// Takes the lock; returns `None` if it was not granted within the limit. Calls `waiting` before it
+/// waits.
 pub(super) fn take(
     path: &Path,
     mode: MutexMode,
@@ -55,18 +57,19 @@ pub(super) fn take(
     }
 }
 
-/// The `ioctl` of a lock's file by which a program gives up what it waits for.
+/// The ioctl on a lock's file that cancels a wait.
 const GIVE_UP: libc::c_ulong = 0x4c01;
-/// The `ioctl` that tells the token by which an open file holds its lock.
+/// The ioctl that returns the token by which an open file holds its lock.
 const TOKEN: libc::c_ulong = 0x8008_4c02;
-/// A clock that sleeps with the machine measures no longer than this at a time.
+/// The longest single sleep. Its clock stops while the machine is suspended, unlike the deadline,
+/// so the deadline is checked at least this often.
 const LOOK_EVERY: Span = Span::from_secs(1);
-/// How long an answer to giving up is waited for before it is said again: it may have come before
+/// How long to wait for the effect of a cancellation before it is repeated: it may have come before
 /// the thread had begun to wait.
 const SAY_AGAIN: Span = Span::from_millis(10);
 
-/// Waits in line until the lock is there, or until `deadline`. No call waits for flock with a
-/// limit. So a thread of its own waits, and gives up when it is told so.
+/// Waits in the queue until the lock is granted, or until `deadline`. flock has no timeout, so a
+/// thread waits in it, and its wait is cancelled at the deadline.
 fn lock_until(
     path: &Path,
     file: File,
@@ -74,7 +77,8 @@ fn lock_until(
     deadline: Time,
 ) -> io::Result<Option<File>> {
     let locked = |error| cant("can't be locked", path, &error);
-    // First, while nobody waits yet: a mount that does not know how would let it wait for ever.
+    // Called once before any wait: in a mount that does not support it, the thread would wait for
+    // ever.
     give_up(&file).map_err(locked)?;
     let (file, (say, said)) = (Arc::new(file), mpsc::channel());
     let waiting = Arc::clone(&file);
@@ -92,14 +96,14 @@ fn lock_until(
         match said.recv_timeout(patience.as_duration()) {
             Ok(result) => break result,
             Err(RecvTimeoutError::Timeout) if left == Span::ZERO => {
-                // If the mount is gone, the thread hears of it as well.
+                // It fails if the mount is gone, and then the wait of the thread fails as well.
                 let _ = give_up(&file);
             }
             Err(RecvTimeoutError::Timeout) => {}
             Err(RecvTimeoutError::Disconnected) => break Err(io::Error::other("its thread ended")),
         }
     };
-    // It has nothing to do any more.
+    // The thread has sent its result, so this does not wait.
     let _ = thread.join();
     match result {
         Ok(()) => Arc::into_inner(file).map_or(Err(ErrorKind::Other.into()), |file| Ok(Some(file))),
@@ -108,7 +112,7 @@ fn lock_until(
     }
 }
 
-/// Ends what is waited for through this open file.
+/// Cancels the wait on this open file.
 #[allow(unsafe_code)]
 fn give_up(file: &File) -> io::Result<()> {
     // SAFETY: the file is open, and this request takes no argument.
@@ -118,7 +122,7 @@ fn give_up(file: &File) -> io::Result<()> {
     }
 }
 
-/// The token by which this open file holds its lock; an error when it does not hold it.
+/// Returns the token by which this open file holds its lock; fails if it does not hold it.
 #[allow(unsafe_code)]
 pub(super) fn token_of(file: &File) -> io::Result<u64> {
     let mut token = 0_u64;
@@ -129,7 +133,7 @@ pub(super) fn token_of(file: &File) -> io::Result<u64> {
     }
 }
 
-/// Signals to the process are for threads that the program knows.
+/// Blocks all signals in the current thread, so that they go to threads that the program knows.
 #[allow(unsafe_code)]
 fn leave_signals_to_others() {
     // SAFETY: all zeros is a valid set, which sigfillset fills; both live through the calls.
@@ -155,7 +159,8 @@ fn try_lock(path: &Path, file: &File, mode: MutexMode) -> io::Result<bool> {
     }
 }
 
-/// Waits in line. A signal whose handler returns does not end the wait.
+/// Waits in the queue until the lock is granted. A signal whose handler returns does not end the
+/// wait.
 fn lock(file: &File, mode: MutexMode) -> io::Result<()> {
     loop {
         let locked = match mode {
@@ -174,7 +179,7 @@ pub(super) fn see(file: &File) -> io::Result<()> {
     file.read_at(&mut [0], 0).map(|_| ())
 }
 
-/// Waits until the lock has changed, or `stop` was closed at its other end.
+/// Waits until the lock has changed, or the other end of `stop` was closed.
 #[allow(unsafe_code)]
 pub(super) fn await_change(file: &File, stop: &PipeReader) -> io::Result<()> {
     let mut files = [

@@ -1,5 +1,6 @@
 //! A mutex across processes and machines, for programs in Rust: `flock` on the file of a lock in a
-//! latchfs mount, re-entrant per thread, with a token, and with a word when the lock is lost.
+//! latchfs mount. It is re-entrant per thread, has a fencing token, and reports the loss of the
+//! lock.
 //!
 //! ```no_run
 //! use latchfs::mutex::{Mutex, Unexpected};
@@ -12,19 +13,19 @@
 //!     Unexpected::Granted { token } => eprintln!("this process held it already, by {token}"),
 //! });
 //! if let Some(guard) = build.lock_timeout(Duration::from_secs(10))? {
-//!     // Give the token to what the lock guards, and let that refuse lesser ones.
+//!     // Pass the token to the protected resource, and let that refuse smaller tokens.
 //!     println!("mine, with token {}", guard.token());
-//!     let again = build.lock()?; // The same thread may: this is the same hold.
+//!     let again = build.lock()?; // The same thread may lock again, with the same token.
 //!     assert_eq!(again.token(), guard.token());
-//! } // Here it is given back, to whoever has waited longest.
+//! } // Here the lock is released, and passes to the longest waiter.
 //! # Ok(())
 //! # }
 //! ```
 //!
-//! Each thread that locks opens the file for itself, so threads exclude each other as processes
-//! do. Not promised, by this or any other lock: that a process which was stopped for long does
-//! not *believe* that it holds the lock. [`Guard::is_held`] asks, the handler of
-//! [`Mutex::on_unexpected`] is told, and whoever checks tokens is safe in any case.
+//! Each thread that locks opens the file for itself, so threads exclude each other as processes do.
+//! Neither this nor any other lock can keep a process that was stopped for a long time from
+//! *believing* that it still holds the lock. [`Guard::is_held`] checks that, the handler of
+//! [`Mutex::on_unexpected`] is notified, and a resource that checks tokens is safe in any case.
 
 mod notice;
 mod lock_file;

@@ -1,4 +1,4 @@
-//! Notices of a mutex: waiting, granted, lost, and the callbacks that receive them.
+//! The notices of a mutex, such as waiting, granted and lost, and the callbacks that receive them.
 
 use parking_lot::RwLock;
 use std::sync::Arc;
@@ -6,16 +6,16 @@ use std::sync::Arc;
 /// A change of a mutex's state, reported to listeners in the order in which it happens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Notice {
-    /// Another has the lock, so the caller waits.
+    /// Another holder has the lock, so the caller waits.
     Waiting,
-    /// The caller has it.
+    /// The lock was granted to the caller.
     Granted {
-        /// The tenure.
+        /// The fencing token.
         token: u64,
     },
-    /// It was lost while it was held.
+    /// The lock was lost while it was held.
     Lost {
-        /// The tenure that is over.
+        /// The token of the lost lock.
         token: u64,
     },
 }
@@ -25,20 +25,20 @@ pub enum Notice {
 pub enum Unexpected {
     /// The lock was lost while it was held: stolen, removed, or the mount is gone.
     Lost {
-        /// The tenure that is over.
+        /// The token of the lost lock.
         token: u64,
     },
-    /// This process holds the lock, though by none of its mutexes: it made the file otherwise.
-    /// Told before the next lock, which then takes over what can be taken over.
+    /// This process holds the lock, but by none of its mutexes: it made the file in another way.
+    /// Reported before the next lock call, which then takes over the existing lock if possible.
     Granted {
-        /// The tenure.
+        /// The fencing token.
         token: u64,
     },
 }
 
 type Callback<T> = Arc<dyn Fn(T) + Send + Sync>;
 
-/// Callbacks of one mutex.
+/// The callbacks of one mutex.
 #[derive(Default)]
 pub(super) struct Listeners {
     pub(super) listeners: RwLock<Vec<Callback<Notice>>>,

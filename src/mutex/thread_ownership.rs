@@ -1,5 +1,5 @@
-//! The state that all mutexes of one process on one lock share: which thread holds it, and how
-//! often. A thread that would deadlock with itself gets an error.
+//! The state that all mutexes of one process on one lock share: the threads that hold it, each with
+//! its number of guards. A thread that would deadlock with itself gets an error.
 
 use super::lock_file::{MutexMode, await_change, is_stopped, see, token_of};
 use super::notice::{Listeners, Notice, Unexpected};
@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, LazyLock, Weak};
 use std::thread::{self, ThreadId};
 
-/// All locks that this process has a mutex for.
+/// The locks for which this process has a mutex, by path.
 static PLACES: LazyLock<Mutex<HashMap<PathBuf, Weak<ProcessLock>>>> = LazyLock::new(Mutex::default);
 
 /// One lock, shared by all mutexes of this process on it.
@@ -29,35 +29,35 @@ pub(super) struct ProcessLock {
 struct ThreadHolds {
     /// The threads that hold the lock, each with its number of guards.
     threads: HashMap<ThreadId, (Arc<ThreadHold>, usize)>,
-    /// Threads on their way in.
+    /// The number of threads that are acquiring the lock.
     entering: usize,
 }
 
 /// Whether a thread holds the lock already.
 pub(super) enum Reentry {
-    /// It does; it has one guard more now.
+    /// The thread holds it, and has one more guard now.
     Already(Arc<ThreadHold>),
-    /// It does not, and is on its way in.
+    /// The thread does not hold it, and is acquiring it now.
     No {
-        /// Nobody else of this process holds it or is on its way in.
+        /// Whether no other thread of this process holds it or is acquiring it.
         is_first: bool,
     },
 }
 
 /// One thread's hold of the lock.
 pub(super) struct ThreadHold {
-    /// The tenure.
+    /// The fencing token.
     pub(super) token: u64,
-    /// How it is held.
+    /// The mode in which the lock is held.
     pub(super) mode: MutexMode,
     file: File,
     lost: Arc<AtomicBool>,
-    /// Closed to end the thread that watches.
+    /// The pipe whose closing ends the watching thread.
     stop: Mutex<Option<PipeWriter>>,
 }
 
 impl ProcessLock {
-    /// The lock `name` in the mount at `dir`.
+    /// Returns the shared state of the lock `name` in the mount at `dir`.
     pub(super) fn open(dir: &Path, name: &str) -> io::Result<Arc<Self>> {
         let shown = dir.display();
         let name = LockName::parse(name).map_err(|error| {
@@ -79,19 +79,20 @@ impl ProcessLock {
         }
         places.retain(|_, place| place.strong_count() > 0);
         let report = name.as_str().replace('%', "%25").replace('/', "%2F");
-        // With a slash in front, for else it is a directory while locks lie below the name.
+        // The leading slash makes this a file even if there are locks below the name, in which case
+        // it would be a directory otherwise.
         let status = dir.join(".latchfs/status").join(format!("%2F{report}"));
         let place = Arc::new(Self { path: path.clone(), status, holds: Mutex::default() });
         places.insert(path, Arc::downgrade(&place));
         Ok(place)
     }
 
-    /// The lock's file.
+    /// Returns the path of the lock's file.
     pub(super) fn path(&self) -> &Path {
         &self.path
     }
 
-    /// A thread wants the lock: again, if it has it.
+    /// Begins to lock for a thread: adds a guard if the thread holds the lock already.
     pub(super) fn reenter(&self, thread: ThreadId, mode: MutexMode) -> io::Result<Reentry> {
         let mut holds = self.holds.lock();
         let Some((hold, count)) = holds.threads.get_mut(&thread) else {
@@ -119,19 +120,19 @@ impl ProcessLock {
         Ok(Reentry::Already(Arc::clone(hold)))
     }
 
-    /// A thread on its way in has it.
+    /// Records that a thread that was acquiring the lock holds it.
     pub(super) fn entered(&self, thread: ThreadId, hold: &Arc<ThreadHold>) {
         let mut holds = self.holds.lock();
         holds.entering -= 1;
         holds.threads.insert(thread, (Arc::clone(hold), 1));
     }
 
-    /// A thread on its way in does not get it.
+    /// Records that a thread that was acquiring the lock failed.
     pub(super) fn gave_up(&self) {
         self.holds.lock().entering -= 1;
     }
 
-    /// A guard of a thread is dropped; with its last one the lock is given back.
+    /// Drops one guard of a thread; with the last one the lock is released.
     pub(super) fn leave(&self, thread: ThreadId) {
         let last = {
             let mut holds = self.holds.lock();
@@ -151,7 +152,7 @@ impl ProcessLock {
         serde_json::from_str(&fs::read_to_string(&self.status)?).map_err(io::Error::other)
     }
 
-    /// The token by which this process holds the lock, as far as the mount knows.
+    /// Returns the token by which this process holds the lock, according to the mount.
     pub(super) fn held_by_this_process(&self) -> io::Result<Option<u64>> {
         let status = self.status()?;
         let id = status["holder_id"].as_str().unwrap_or_default();
@@ -161,7 +162,7 @@ impl ProcessLock {
 }
 
 impl ThreadHold {
-    /// The hold that a locked file is. With `hooks` it is watched.
+    /// Returns the hold of a locked file. With `hooks`, a thread watches it for loss.
     pub(super) fn new(
         place: &Arc<ProcessLock>,
         file: File,
@@ -195,12 +196,12 @@ impl ThreadHold {
         !self.lost.load(Ordering::Acquire) && token_of(&self.file).is_ok_and(|t| t == self.token)
     }
 
-    /// Gives it back.
+    /// Releases the lock.
     fn end(&self) {
-        // First, so that the watcher does not take this for a loss.
+        // The watcher is stopped first, so that it does not take the release for a loss.
         drop(self.stop.lock().take());
-        // Explicitly, because closing the file does not wait for the release. An error is ignored:
-        // a lock that was lost can't be released.
+        // Unlocked explicitly, because closing the file does not wait for the release. An error is
+        // ignored: a lock that was lost can't be released.
         let _ = self.file.unlock();
     }
 }
@@ -215,7 +216,7 @@ struct HoldWatcher {
 
 impl HoldWatcher {
     fn watch(&self, stop: &PipeReader) {
-        // First a look: the lock may be lost before this thread has begun.
+        // Checks before the first wait: the lock may be lost before this thread has begun.
         let mut changed = Ok(());
         loop {
             let token = changed.and_then(|()| see(&self.file)).and_then(|()| token_of(&self.file));
@@ -223,7 +224,7 @@ impl HoldWatcher {
                 return;
             }
             let is_held = token.is_ok_and(|token| token == self.token);
-            // Asked again: it may have been given back while we looked.
+            // Checked again, because the guard may have been dropped meanwhile.
             if !is_held && !is_stopped(stop) {
                 self.lost.store(true, Ordering::Release);
                 self.hooks.notice(Notice::Lost { token: self.token });
@@ -240,7 +241,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_no_mount_is_refused() {
+    fn directory_without_a_mount_and_invalid_name_are_refused() {
         let error = ProcessLock::open(Path::new("/"), "build").err().expect("refused");
         assert!(error.to_string().contains("no latchfs is mounted at /"), "{error}");
         let error = ProcessLock::open(Path::new("/"), "a//b").err().expect("refused");

@@ -2,6 +2,6 @@
 //! the layers above.
 
 pub(crate) mod listen;
-pub(crate) mod accept;
+pub(crate) mod accept_loop;
 pub(crate) mod pem_files;
 pub(crate) mod http_connection;

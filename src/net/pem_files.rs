@@ -36,7 +36,7 @@ pub(crate) fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, 
     let read = CertificateDer::pem_file_iter(path).map_err(|error| unread(path, &error))?;
     let all: Vec<_> = read.collect::<Result<_, _>>().map_err(|error| unread(path, &error))?;
     if all.is_empty() {
-        return Err(PemError::new(path, "there is no certificate in it"));
+        return Err(PemError::new(path, "it contains no certificate"));
     }
     Ok(all)
 }

@@ -1,6 +1,6 @@
-//! The audit log: who took a live lock from whom, and why, and who changed the cluster. One JSON
-//! object a line, on the disk before anybody is told; without a state directory it goes to the
-//! ordinary log.
+//! The audit log: who took which live lock from whom, and why, and who changed the cluster. Each
+//! entry is one line of JSON, and is on disk before anybody is notified of the change. Without a
+//! state directory, entries go to the ordinary log.
 
 use crate::engine::{Event, EventKind, TenureEnd};
 use crate::time::Wall;
@@ -10,42 +10,43 @@ use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
-/// The file's name in the state directory.
+/// The name of the audit log in the state directory.
 const AUDIT_FILE: &str = "audit.log";
 
-/// An administrator's act on the cluster: each has an entry when it begins, and one when it ends.
+/// An administrative action on the cluster. It is logged when it begins and when it ends.
 #[derive(Debug, Clone, Copy)]
 pub struct AdminAction<'a> {
-    /// The action.
+    /// The name of the action.
     pub what: &'a str,
-    /// The node that it affects, if the request names one.
+    /// The node that the action affects, if the request names one.
     pub node: Option<u64>,
-    /// The name of the credential.
+    /// The name of the credential that authorized the action.
     pub by: &'a str,
-    /// The kind of the credential.
+    /// The kind of that credential.
     pub credential: &'a str,
-    /// Where the request came from.
+    /// The address from which the request came.
     pub address: &'a str,
-    /// How far it is: begun, or how it ended.
+    /// The progress of the action: that it has begun, or how it ended.
     pub outcome: &'a str,
 }
 
-/// Where entries go.
+/// The file to which entries are appended; without one they go to the log.
 pub(crate) struct Audit(Option<File>);
 
 impl Audit {
-    /// Entries go behind those that are in `dir` already.
+    /// Opens the audit log in `dir` and appends to the entries that it already has.
     pub(crate) fn open(dir: &Path) -> io::Result<Self> {
         let path = dir.join(AUDIT_FILE);
         OpenOptions::new().append(true).create(true).mode(0o600).open(path).map(Some).map(Self)
     }
 
-    /// Entries go to the log.
+    /// Returns an audit log that writes its entries to the ordinary log.
     pub(crate) const fn to_log() -> Self {
         Self(None)
     }
 
-    /// Writes an entry if `event` is one that needs it; `wall` is then asked when that was.
+    /// Writes an entry if `event` requires one. Only then is `wall` called, for the time of the
+    /// event.
     pub(crate) fn enter(&mut self, event: &Event, wall: impl FnOnce() -> Wall) {
         let EventKind::Ended { name, holder, token, end: TenureEnd::Stolen { by, reason }, .. } =
             &event.what
@@ -65,7 +66,7 @@ impl Audit {
         self.write(&entry);
     }
 
-    /// Writes an entry for an administrator's act on the cluster.
+    /// Writes an entry for an administrative action on the cluster.
     pub(crate) fn enter_act(&mut self, act: &AdminAction<'_>, at: Wall) {
         let AdminAction { what, node, by, credential, address, outcome } = act;
         let entry = json!({

@@ -1,4 +1,5 @@
-//! The status of a backend: its kind, the connection to it, and how much it holds.
+//! The status of a backend: its kind, the connection to it, and how many locks, waiters and
+//! sessions it has.
 
 use super::callback::Then;
 use super::cluster_status::ClusterAdmin;
@@ -8,7 +9,7 @@ use super::remote_status::RemoteStatus;
 use crate::engine::SessionId;
 use std::sync::Arc;
 
-/// What a backend says of itself.
+/// The information that a backend reports about itself.
 pub trait BackendStatus {
     /// Returns its kind, and the number of locks, waiters and sessions.
     fn about(&self) -> About;
@@ -24,32 +25,32 @@ pub trait BackendStatus {
     fn urls(&self) -> Vec<String> {
         Vec::new()
     }
-    /// Whether the engine's time is known here: until then no lock can be shown or acquired.
+    /// Whether this node knows the engine's time: until then no lock can be shown or acquired.
     fn ready(&self) -> Result<(), Unavailable> {
         Ok(())
     }
-    /// Whether commands are ordered here, and not forwarded to the leader.
+    /// Whether this node orders the commands itself, instead of forwarding them to the leader.
     fn leads(&self) -> bool {
         true
     }
-    /// Whether every call is answered before it returns: the engine is in this process, and no
+    /// Whether every call has its answer when it returns: the engine is in this process, and no
     /// other node takes part.
     fn answers_at_once(&self) -> bool {
         false
     }
-    /// Returns the id of the engine, which all nodes of a cluster share, and which outlives
-    /// restarts. 0: it has none.
+    /// Returns the id of the engine, which all nodes of a cluster share and which survives
+    /// restarts; 0 if it has none.
     fn engine_id(&self) -> u64 {
         0
     }
     /// Encodes the whole state of the engine, at one moment after all requests before this one.
-    /// `None`: the engine is not here.
+    /// `None` if the engine is not in this process.
     fn state(&self, then: Then<Result<Option<Vec<u8>>, Unavailable>>) {
         then(Ok(None));
     }
     /// Returns counts of events and requests since the start, by metric name.
     fn counts(&self) -> Vec<(&'static str, u64)>;
-    /// Returns how long requests and syncs took.
+    /// Returns histograms of how long requests and syncs took.
     fn histograms(&self) -> Vec<Histogram> {
         Vec::new()
     }
@@ -58,15 +59,15 @@ pub trait BackendStatus {
 /// The status of the backend, for `.latchfs/server` and `status`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct About {
-    /// The kind of backend.
+    /// The kind of the backend.
     pub kind: BackendKind,
-    /// The state of the connection to it.
+    /// The state of the connection to the backend.
     pub contact: Contact,
-    /// Where the state is kept, or why it is not.
+    /// The directory of the state, or the reason why the state is not persisted.
     pub state: String,
     /// Locks that are held, in grace or waited for.
     pub locks: usize,
-    /// Waiters in all lines.
+    /// Waiters in all queues.
     pub waiters: usize,
     /// Open sessions.
     pub sessions: usize,
@@ -77,12 +78,12 @@ pub struct About {
 pub enum BackendKind {
     /// An engine in this process.
     Embedded,
-    /// One behind a server.
+    /// An engine behind a server.
     Server,
 }
 
 impl BackendKind {
-    /// As written in statuses.
+    /// Returns the name of the kind in statuses.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Embedded => "embedded",
@@ -91,19 +92,19 @@ impl BackendKind {
     }
 }
 
-/// How it stands with whoever decides.
+/// The state of the connection between a front end and its backend.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Contact {
-    /// Requests are answered.
+    /// The backend answers requests.
     Connected,
-    /// The last sign of life was not answered; what is held is still held.
+    /// The last keep-alive was not answered. The leases are still valid.
     Jeopardy,
-    /// For so long that all that hung on the session is lost.
+    /// The backend has not answered for so long that the session and all its leases are lost.
     Lost,
 }
 
 impl Contact {
-    /// As written in statuses.
+    /// Returns the name of the state in statuses.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Connected => "connected",
@@ -113,12 +114,12 @@ impl Contact {
     }
 }
 
-/// On which session the holds of an edge hang, and who keeps that alive.
+/// The session to which the leases of a front end are bound, by the party that keeps it alive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SessionOwner {
-    /// The edge opens one of its own, which lasts until it is ended: the engine is in this
-    /// process, and while that sleeps nobody else is served either.
+    /// The front end opens its own session, which lasts until it is ended: the engine is in this
+    /// process, and while the process sleeps it serves no other client either.
     Own,
-    /// The door keeps one alive, and says by an event when it is over.
+    /// The lock service keeps this session alive, and reports its end by an event.
     Kept(SessionId),
 }

@@ -1,4 +1,4 @@
-//! A backup: the state of an engine in one file that can be told from a damaged one.
+//! The format of backups: the state of an engine in one file whose checksum reveals damage.
 //!
 //! ```text
 //! latchfs backup 1
@@ -21,39 +21,43 @@ use std::fmt;
 const MAGIC: &str = "latchfs backup ";
 /// The version of the file. A reader rejects a newer one.
 const VERSION: u32 = 1;
-/// Bytes of the lines before the state: six short ones.
+/// The maximum length in bytes of the lines before the state: six short ones.
 const HEAD_BYTES_MAX: usize = 1_024;
-/// Bytes of a backup: a million locks of 400 bytes, several times over.
+/// The maximum length of a backup in bytes: several times that of a million locks of 400 bytes.
 pub const BACKUP_BYTES_MAX: usize = 4 << 30;
 
 /// A decoded backup.
 #[derive(Debug)]
 pub struct Backup {
-    /// When it was taken, by the server's wall clock.
+    /// The time of the backup, by the server's wall clock.
     pub taken: String,
-    /// The id of the engine; 0: it has none.
+    /// The id of the engine; 0 if it has none.
     pub engine_id: u64,
-    /// Its state.
+    /// The state of the engine.
     pub engine: Engine,
 }
 
-/// Why a file is no backup that can be used.
+/// Why a file cannot be used as a backup.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum BackupError {
-    /// It is something else.
+    /// The file is not a backup.
     Foreign,
-    /// A newer latchfs wrote it: how it differs.
+    /// A newer latchfs wrote the file. Contains the difference.
     Newer(String),
-    /// So many bytes are there, and so many should be.
+    /// The file is truncated: the number of bytes present and expected.
     CutOff(usize, usize),
-    /// It is not what was written.
+    /// The checksum does not match, or the state cannot be decoded.
     Damaged,
 }
 
 impl fmt::Display for BackupError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Foreign => write!(f, "it is no backup; name a file that 'backup' has made"),
+            Self::Foreign => write!(
+                f,
+                "it is not a backup; name a file that 'latchfs cluster \
+                backup' has written"
+            ),
             Self::Newer(why) => {
                 write!(f, "a newer latchfs wrote it: {why}; restore it with that one")
             }
@@ -67,7 +71,7 @@ impl fmt::Display for BackupError {
 
 impl std::error::Error for BackupError {}
 
-/// A state as a backup, taken now.
+/// Returns a backup of a state, taken now.
 pub fn write(engine_id: u64, state: &[u8]) -> Vec<u8> {
     let (taken, bytes) = (Wall::now(), state.len());
     let head = format!(
@@ -85,7 +89,7 @@ fn sum(head: &[u8], state: &[u8]) -> String {
     format!("{:x}", digest.finalize())
 }
 
-/// Reads what [`write()`] wrote: all of it, or nothing.
+/// Decodes a backup that [`write()`] made. Fails unless all of it is intact.
 pub fn read(bytes: &[u8]) -> Result<Backup, BackupError> {
     let begin = &bytes[..bytes.len().min(HEAD_BYTES_MAX)];
     if !begin.starts_with(MAGIC.as_bytes()) {
@@ -141,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_written_is_read_and_what_was_changed_is_not() {
+    fn a_backup_is_read_back_and_a_damaged_one_is_rejected() {
         let bytes = write(7, &codec::encode_engine(&engine()));
         let backup = read(&bytes).expect("as it was written");
         assert_eq!((backup.engine_id, backup.engine), (7, engine()));
@@ -157,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn a_newer_one_says_so() {
+    fn a_newer_backup_is_reported_as_newer() {
         let text = String::from_utf8_lossy(&write(7, &[])).into_owned();
         let newer = text.replace("latchfs backup 1", "latchfs backup 2");
         let said = read(newer.as_bytes()).map(drop).expect_err("newer").to_string();

@@ -1,26 +1,28 @@
-//! Idempotency of batches: the last answer to each sender, for a batch that comes again because its
-//! answer was lost. Senders choose their numbers themselves, so the numbers belong to the sender's
-//! credential, and the answers kept for one credential have a limit in bytes and an age.
+//! Idempotency of batches: remembers the last answer to each sender, for a batch that is repeated
+//! because its answer was lost. Senders choose their own numbers, so the numbers are scoped to the
+//! sender's credential, and the answers kept for one credential are limited in bytes and age.
 //!
-//! An answer that is forgotten too early is not given wrong: the batch is carried out again, and
-//! the engine knows the keys of the commands that must not be.
+//! Forgetting an answer too early causes no wrong answer: the batch is carried out again, and the
+//! engine recognizes the request ids of the commands that must not be.
 
 use crate::time::{Span, Time};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-/// Bytes kept for one credential: 100,000 mounts with short answers, or 16 with the longest.
+/// Bytes kept for one credential: enough for 100,000 mounts with short answers, or 16 with the
+/// longest.
 const CALLER_BYTES_MAX: usize = 16 << 20;
-/// Bytes kept in all.
+/// Bytes kept for all credentials.
 const BYTES_MAX: usize = 32 << 20;
-/// Bytes to count for each sender in addition to its answer.
+/// Bytes charged for each sender in addition to its answer.
 const SENDER_BYTES: usize = 128;
-/// As long as the engine knows keys: a sender that repeats later has its keys forgotten as well.
+/// How long an answer is kept: as long as the engine remembers request ids, since a sender that
+/// repeats later finds those forgotten as well.
 const AGE_MAX: Span = Span::from_secs(600);
-/// How often answers are looked through for those that are too old.
+/// How often answers that are too old are dropped.
 const SWEEP: Span = Span::from_secs(60);
 
-/// The answers of all callers.
+/// The remembered answers of all callers.
 #[derive(Debug, Default)]
 pub(super) struct BatchReplyCache {
     callers: HashMap<Arc<str>, CallerReplies>,
@@ -28,11 +30,11 @@ pub(super) struct BatchReplyCache {
     swept_at: Time,
 }
 
-/// The answers to the senders of one credential.
+/// The remembered answers to the senders of one credential.
 #[derive(Debug, Default)]
 struct CallerReplies {
     senders: HashMap<u64, LastBatch>,
-    /// Senders by when they last sent something.
+    /// The senders ordered by their last batch or answer.
     by_age: BTreeMap<u64, u64>,
     next: u64,
     bytes: usize,
@@ -42,19 +44,19 @@ struct CallerReplies {
 #[derive(Debug)]
 struct LastBatch {
     number: u64,
-    /// `None`: it is being carried out.
+    /// The answer. `None` while the batch is being carried out.
     told: Option<Arc<[u8]>>,
     at: Time,
-    /// Its key in `by_age`.
+    /// The key of this sender in `by_age`.
     turn: u64,
 }
 
 /// The reason why a batch is not carried out again.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum DuplicateBatch {
-    /// It was carried out: this was its answer.
+    /// The batch was carried out, with this answer.
     Told(Arc<[u8]>),
-    /// It is being carried out, or a later one of the sender came first.
+    /// The batch is being carried out, or a later one of the sender arrived first.
     Late,
 }
 
@@ -65,7 +67,7 @@ impl LastBatch {
 }
 
 impl BatchReplyCache {
-    /// Notes that a batch is being carried out, unless it is known.
+    /// Records that a batch is being carried out. Fails if the batch, or a later one, is known.
     pub(super) fn begin(
         &mut self,
         caller: &Arc<str>,
@@ -87,7 +89,7 @@ impl BatchReplyCache {
         Ok(())
     }
 
-    /// Keeps the answer to a batch that was begun.
+    /// Remembers the answer to a batch that [`Self::begin`] recorded.
     pub(super) fn end(&mut self, caller: &Arc<str>, from: u64, number: u64, told: &Arc<[u8]>) {
         let of_caller = self.callers.get(caller);
         let Some(last) = of_caller.and_then(|of_caller| of_caller.senders.get(&from)) else {
@@ -140,7 +142,7 @@ impl CallerReplies {
         self.senders.get(from).map(|last| last.at)
     }
 
-    /// Forgets the sender that has been silent for longest; returns how many bytes it took.
+    /// Drops the sender that was recorded the longest ago, and returns how many bytes it took.
     fn forget_oldest(&mut self) -> usize {
         let oldest = self.by_age.first_key_value().map(|(_, from)| *from);
         oldest.map_or(0, |from| self.remove(from))
@@ -163,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sender_of_one_credential_is_not_that_of_another() {
+    fn batch_numbers_are_scoped_to_a_credential() {
         let (mut answers, now) = (BatchReplyCache::default(), Time::from_secs(1));
         let (ann, eve): (Arc<str>, Arc<str>) = ("ann".into(), "eve".into());
         answers.begin(&ann, 7, 3, now).expect("new");
@@ -177,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_kept_has_a_limit_and_an_age() {
+    fn remembered_answers_are_limited_in_bytes_and_age() {
         let (mut answers, now) = (BatchReplyCache::default(), Time::from_secs(1));
         let ann: Arc<str> = "ann".into();
         answers.begin(&ann, 1, 1, now).expect("new");

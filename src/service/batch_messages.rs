@@ -1,10 +1,10 @@
-//! The encoding of the messages between a remote client and its server.
+//! The messages between a remote client and its server, and their encoding.
 //!
-//! A request is a batch of all that was asked while the previous batch was in flight. Its parts are
-//! carried out in their order, so that a release is never overtaken by the next acquire. Each
-//! batch of a client has a number, by which a repeat is recognized and gets the first answer.
+//! A request is a batch of all calls that were made while the previous batch was in flight. Its
+//! parts are carried out in order, so that the next acquire never overtakes a release. Each batch
+//! of a client has a number, by which a repeat is recognized and gets the first answer.
 //!
-//! Reading is strict: it never panics, and believes no length further than the bytes go.
+//! Decoding is strict: it never panics, and accepts no length beyond the end of the bytes.
 
 use super::backend_status::{About, BackendKind, Contact};
 use super::failure::Unavailable;
@@ -18,35 +18,40 @@ use crate::time::{Time, Wall};
 use sha2::{Digest as _, Sha256};
 use std::sync::Arc;
 
-/// The version of these bytes: both ends must be of the same.
+/// The version of the encoding. Client and server must use the same one.
 pub const VERSION: u8 = 5;
-/// Parts of one batch: what queues up in the time of one answer, on a busy mount.
+/// The maximum number of parts in a batch: as many as queue up during one round trip on a busy
+/// mount.
 pub const ASKS_MAX: usize = 256;
-/// Bytes of one batch: each part says 4 KiB of text, 1 KiB of note and a name at most.
+/// The maximum length of a batch in bytes: each part has at most 4 KiB of text, 1 KiB of note and a
+/// name.
 pub const BATCH_BYTES_MAX: usize = ASKS_MAX * 8_192;
-/// Bytes of one answer: what a client takes from a server that it can't trust.
+/// The maximum length of an answer in bytes, which a client accepts from a server that it need not
+/// trust.
 pub const ANSWER_BYTES_MAX: usize = 8 << 20;
-/// Memory of one answer when it is read: lists of short items take more of it than bytes.
+/// The maximum memory of a decoded answer: lists of short items take more memory than bytes.
 const ANSWER_MEMORY_MAX: usize = 3 * ANSWER_BYTES_MAX;
-/// Items on one page that crosses: 1,024 locks with the longest names, notes and texts fit an
-/// answer.
+/// The maximum number of items on a page in an answer: 1,024 locks with the longest names, notes
+/// and texts fit.
 pub const PAGE_MAX: usize = 1_024;
-/// Bytes of one frame of the stream of events: some thousand events.
+/// The maximum length of a frame of the event stream in bytes: some thousand events.
 pub const FRAME_BYTES_MAX: usize = 4 << 20;
-/// Events in one frame.
+/// The maximum number of events in a frame.
 pub const FRAME_EVENTS_MAX: usize = 1_024;
 
-/// Stands for whichever start of a server there is.
+/// A client that does not know the id of the server's present start requests events from any start.
 pub const ANY_START: u64 = u64::MAX;
 
 /// A batch of requests from one client.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RequestBatch {
-    /// The id of the engine that must decide it, as in the stamps of its answers; 0: any engine.
+    /// The id of the engine that must decide the batch, as in the stamps of its answers; 0 for any
+    /// engine.
     pub engine: u64,
-    /// The sender: a random number that each remote client draws.
+    /// The id of the sender: a random number that each remote client draws.
     pub from: u64,
-    /// The sequence number of the batch at its sender. 0: it may be carried out again.
+    /// The sequence number of the batch at its sender; 0 if the batch may be carried out
+    /// repeatedly.
     pub number: u64,
     /// The session of which this client is the only sender. With it the engine refuses parts of the
     /// batch that arrive after parts of a later one: see [`RequestOrder`].
@@ -57,28 +62,28 @@ pub struct RequestBatch {
 
 /// One part of a batch.
 #[derive(Debug, Clone, PartialEq, Eq)]
-#[allow(clippy::large_enum_variant)] // Nearly all of them are the large one.
+#[allow(clippy::large_enum_variant)] // Nearly all parts are of the large variant.
 pub enum BatchItem {
     /// Decide a command.
     Submit(Submission),
-    /// Show a lock.
+    /// Return the view of a lock.
     View(LockName),
-    /// Show a page of locks.
+    /// Return a page of locks.
     List(List),
-    /// Show a page of a directory.
+    /// Return a page of a directory.
     Children(Children),
-    /// Tell what stands behind the door.
+    /// Return the status of the backend.
     About,
-    /// Tell the time.
+    /// Return the time.
     Now,
-    /// Show a page of the leases that hang on a session, those behind a name.
+    /// Return a page of the leases that are bound to a session, those after a name.
     Leases(SessionId, Option<LockName>),
-    /// Tell the URLs of all nodes of the cluster.
+    /// Return the URLs of all nodes of the cluster.
     Urls,
 }
 
-/// A command as another machine sends it. Of a request id it can only choose the key: the caller
-/// is the credential that the server has authenticated.
+/// A command as a remote client sends it. The client chooses only the key of the request id; the
+/// caller in it is the credential that the server authenticated.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Submission {
     /// The idempotency key, by which a repeat of the command is recognized.
@@ -88,8 +93,8 @@ pub struct Submission {
 }
 
 impl RequestBatch {
-    /// Returns the place of one part among all parts that this door sends; none for a batch that
-    /// may be carried out again.
+    /// Returns the order of one part among all parts that the session's client sends, or `None` for
+    /// a batch that may be carried out repeatedly or names no session.
     pub fn order(&self, place: usize) -> Option<RequestOrder> {
         let session = self.session.filter(|_| self.number > 0)?;
         let before = self.number.saturating_mul(ASKS_MAX as u64);
@@ -104,7 +109,7 @@ impl From<Op> for Submission {
 }
 
 impl Submission {
-    /// Returns the command of `caller`, under an id if it has a key.
+    /// Returns the command of `caller`, with a request id if it has a key.
     pub fn into_command(self, caller: &Arc<str>, order: Option<RequestOrder>) -> Command {
         let Self { key, op } = self;
         let request = key.map(|key| {
@@ -115,7 +120,7 @@ impl Submission {
     }
 }
 
-/// A digest of all that a command says.
+/// Returns the digest of an operation with all its fields.
 fn digest_of(op: &Op) -> Digest {
     let mut bytes = Vec::new();
     op.put(&mut bytes);
@@ -126,33 +131,33 @@ fn digest_of(op: &Op) -> Digest {
 /// The answer to a batch.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BatchResponse {
-    /// By which server, since which start of it.
+    /// The server and its time when it received the batch.
     pub stamp: Stamp,
-    /// One for each part, in order.
+    /// The replies, one for each part, in order.
     pub replies: Vec<ItemReply>,
 }
 
-/// When a server said something.
+/// The identity of a server and its time when it sent a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Stamp {
-    /// The name of the engine, the same at all nodes of a cluster; 0: it has none.
+    /// The id of the engine, the same at all nodes of a cluster; 0 if it has none.
     pub engine: u64,
-    /// Drawn at random when the server starts: event numbers begin anew with it.
+    /// A random number that is drawn when the server starts. Event numbers restart with it.
     pub start: u64,
     /// The engine's time.
     pub now: Time,
     /// The wall clock at that time, for display.
     pub wall: Wall,
-    /// All events before this number are in what is shown.
+    /// The number of the next event: the replies include the effect of all events before it.
     pub next_event: u64,
 }
 
 /// The answer to one part.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ItemReply {
-    /// To a command.
+    /// The answer to a command.
     Answered(Answer),
-    /// A lock.
+    /// The view of a lock.
     Viewed(LockView),
     /// A page of locks.
     Listed(ListPage<LockView>),
@@ -160,24 +165,25 @@ pub enum ItemReply {
     Found(ListPage<Child>),
     /// The status of the backend.
     About(About),
-    /// The time is in the stamp.
+    /// The time, which is in the stamp.
     Now,
-    /// There is no answer.
+    /// There is no answer, for this reason.
     Unavailable(Unavailable),
-    /// Leases of a session.
+    /// A page of the leases of a session.
     Leases(ListPage<(LockName, Token)>),
-    /// The URLs of all nodes of the cluster; none if the server is alone.
+    /// The URLs of all nodes of the cluster; none if the server is not in one.
     Urls(Vec<String>),
 }
 
-/// One frame of the stream of events.
+/// One frame of the event stream.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Frame {
-    /// The first: the stream goes on at this event.
+    /// The first frame: the stream continues at this event.
     Begin(Stamp, u64),
-    /// Events that were dropped before they could be sent, and then those with their numbers.
+    /// The number of events that were dropped before they could be sent, then the events after
+    /// those with their numbers.
     Events(u64, Vec<(u64, Event)>),
-    /// Nothing has happened: a sign of life.
+    /// A heartbeat, sent when there are no events.
     Beat(Stamp),
 }
 
@@ -248,31 +254,32 @@ impl Codec for String {
     }
 }
 
-/// A batch, in bytes.
+/// Encodes a batch.
 pub fn encode_batch(batch: &RequestBatch) -> Vec<u8> {
     encode(batch)
 }
 
-/// Reads what [`encode_batch`] wrote.
+/// Decodes the output of [`encode_batch`].
 pub fn decode_batch(bytes: &[u8]) -> Result<RequestBatch, Malformed> {
     require(bytes.len() <= BATCH_BYTES_MAX)?;
     decode(2 * BATCH_BYTES_MAX, bytes)
 }
 
-/// The answer to a batch, in bytes.
+/// Encodes the answer to a batch.
 pub fn encode_told(told: &BatchResponse) -> Vec<u8> {
     encode(told)
 }
 
-/// A reply, in bytes: replies wait in this form for the others of their batch, in which a page of
-/// locks takes no more than it will on the way.
+/// Encodes a reply. Replies wait in this form for the others of their batch, since a page of locks
+/// takes less memory so.
 pub(super) fn encode_reply(reply: &ItemReply) -> Vec<u8> {
     let mut out = Vec::new();
     reply.put(&mut out);
     out
 }
 
-/// The same as [`encode_told`], of replies that [`encode_reply`] wrote.
+/// Encodes the answer to a batch, as [`encode_told`] does, from replies that [`encode_reply`]
+/// encoded.
 pub(super) fn encode_replies(stamp: &Stamp, replies: &[Vec<u8>]) -> Vec<u8> {
     let mut out = vec![VERSION];
     stamp.put(&mut out);
@@ -283,13 +290,13 @@ pub(super) fn encode_replies(stamp: &Stamp, replies: &[Vec<u8>]) -> Vec<u8> {
     out
 }
 
-/// Reads what [`encode_told`] wrote.
+/// Decodes the output of [`encode_told`].
 pub fn decode_told(bytes: &[u8]) -> Result<BatchResponse, Malformed> {
     require(bytes.len() <= ANSWER_BYTES_MAX)?;
     decode(ANSWER_MEMORY_MAX, bytes)
 }
 
-/// A frame, in bytes, behind the four bytes of its length.
+/// Encodes a frame, preceded by its length in four bytes.
 pub fn encode_frame(frame: &Frame) -> Vec<u8> {
     let bytes = encode(frame);
     let mut out = (bytes.len() as u32).to_le_bytes().to_vec();
@@ -297,7 +304,7 @@ pub fn encode_frame(frame: &Frame) -> Vec<u8> {
     out
 }
 
-/// Takes the first whole frame out of `bytes`, if there is one.
+/// Removes the first complete frame from `bytes` and decodes it, if there is one.
 pub fn take_frame(bytes: &mut Vec<u8>) -> Result<Option<Frame>, Malformed> {
     let Some((length, rest)) = bytes.split_first_chunk() else { return Ok(None) };
     let length = u32::from_le_bytes(*length) as usize;
@@ -314,7 +321,7 @@ fn encode(value: &impl Codec) -> Vec<u8> {
     out
 }
 
-/// Reads a value that takes `room` bytes of memory at most.
+/// Decodes a value that takes at most `room` bytes of memory.
 fn decode<T: Codec>(room: usize, bytes: &[u8]) -> Result<T, Malformed> {
     let mut from = Decoder::within(room, bytes);
     require(u8::take(&mut from)? == VERSION)?;

@@ -1,7 +1,8 @@
-//! The other side of a remote door: takes batches as bytes, asks the locks, gives bytes back.
+//! The server side of remote clients: decodes batches, submits their parts to the lock service, and
+//! encodes the replies.
 //!
-//! It knows how far each client has come. A batch that comes again, because its answer was lost,
-//! gets that answer; one that comes late, because the network kept it, is not carried out.
+//! It tracks the last batch of each client. A batch that is repeated because its answer was lost
+//! gets that answer; one that arrives late, because the network delayed it, is not carried out.
 
 use super::backend_status::About;
 use super::batch_idempotency::{BatchReplyCache, DuplicateBatch};
@@ -23,16 +24,16 @@ use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// Bytes of what one batch may be shown. The rest of an answer is for outcomes, which are short.
+/// The maximum length of the views in one answer, in bytes. The rest of an answer is for outcomes,
+/// which are short.
 const REPLIES_BYTES_MAX: usize = ANSWER_BYTES_MAX - (1 << 20);
-/// More than that is asked for.
+/// The message for a batch whose views exceed [`REPLIES_BYTES_MAX`].
 const TOO_MUCH: &str = "the answer to this batch would be too long; request less at once";
 /// The interval of heartbeats on an idle event stream. A client gives up after three.
 pub const BEAT: Span = Span::from_millis(500);
 
 /// The refusal of a session without a ttl: if its remote client crashed, it would never end.
-const ENDLESS: &str = "a session of another machine ends by itself when that is gone; open it \
-    with a ttl, and keep it alive";
+const ENDLESS: &str = "a remote session needs a ttl; open it with one, and send keep-alives";
 
 /// The access restrictions of a batch, by index of the part. The front end that authorized the
 /// batch fills them in; a part without an entry is unrestricted.
@@ -43,27 +44,27 @@ pub type Limits = HashMap<usize, ItemAccess>;
 pub enum ItemAccess {
     /// The part is refused, for this reason.
     Nothing(Unavailable),
-    /// A command that makes a name below others, under this condition.
+    /// A command that creates a name below other names is checked by this condition.
     Checked(ParentCheck),
     /// The caller sees only names with one of these prefixes: sorted, none within another.
     Within(Vec<String>),
 }
 
-/// Where the answer to a batch goes.
+/// The callback for the answer to a batch.
 type Then = Box<dyn FnOnce(Result<Arc<[u8]>, BatchError>) + Send>;
 
 /// Why a batch is not carried out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BatchError {
-    /// The bytes are no batch.
+    /// The bytes are not a valid batch.
     Malformed,
-    /// It is for another engine.
+    /// The batch is for another engine.
     Elsewhere,
-    /// Its answer has been given and forgotten, or it is being carried out.
+    /// The answer was given and is forgotten, or the batch is still being carried out.
     Late,
 }
 
-/// Serves the remote doors of other machines.
+/// Serves remote clients.
 #[derive(Clone)]
 pub struct BatchServer(Arc<BatchServerState>);
 
@@ -74,18 +75,18 @@ struct BatchServerState {
 }
 
 impl BatchServer {
-    /// A porter for these locks.
+    /// Returns a server for the locks of `locks`.
     pub fn new(locks: Locks) -> Self {
         let start = random();
         Self(Arc::new(BatchServerState { locks, start, answers: Mutex::default() }))
     }
 
-    /// The batch that `bytes` are.
+    /// Decodes a batch.
     pub fn read(bytes: &[u8]) -> Result<RequestBatch, BatchError> {
         decode_batch(bytes).map_err(|Malformed| BatchError::Malformed)
     }
 
-    /// Carries a batch of `caller` out, within its `limits`; the answer goes to `then`.
+    /// Carries out a batch of `caller`, subject to its `limits`, and passes the answer to `then`.
     pub fn ask(
         &self,
         caller: &Arc<str>,
@@ -103,7 +104,8 @@ impl BatchServer {
     }
 
     fn carry_out(&self, caller: &Arc<str>, batch: RequestBatch, mut limits: Limits, then: Then) {
-        // Before anything is looked at: what is shown has at least all events before this.
+        // Taken before any part is carried out, so that every view includes at least all events
+        // before it.
         let stamp = self.stamp();
         let orders: Vec<_> = (0..batch.asks.len()).map(|place| batch.order(place)).collect();
         let RequestBatch { from, number, asks, .. } = batch;
@@ -146,7 +148,8 @@ impl BatchServer {
         }
     }
 
-    /// A stream of events: from `since` on, if that is a number of this start of the server.
+    /// Returns the stream of events from `since` on, if `start` is the id of this start of the
+    /// server; otherwise from now on.
     pub fn follow(&self, start: u64, since: u64) -> Following {
         let from = (start == self.0.start || start == ANY_START).then_some(since);
         let watch = self.0.locks.subscribe(from);
@@ -155,25 +158,25 @@ impl BatchServer {
     }
 }
 
-/// Which events are for somebody.
+/// Selects events.
 type Wanted = Box<dyn Fn(&Event) -> bool + Send>;
 
-/// One client's place in the stream of events.
+/// The position of one client in the stream of events.
 pub struct Following {
     porter: BatchServer,
-    /// To be woken by.
+    /// The watch that wakes the stream's thread.
     pub watch: EventWatch,
     begun: Option<u64>,
     wanted: Wanted,
 }
 
 impl Following {
-    /// Leaves out all other events from now on.
+    /// Restricts the stream to selected events from now on.
     pub fn only(&mut self, wanted: impl Fn(&Event) -> bool + Send + 'static) {
         self.wanted = Box::new(wanted);
     }
 
-    /// The next frame as bytes, if there is something to tell.
+    /// Returns the next frame as bytes, if there are new events.
     pub fn frame(&mut self) -> Option<Vec<u8>> {
         if let Some(next) = self.begun.take() {
             return Some(encode_frame(&Frame::Begin(self.porter.stamp(), next)));
@@ -184,14 +187,14 @@ impl Following {
         (!quiet).then(|| encode_frame(&Frame::Events(batch.lost, batch.events)))
     }
 
-    /// A sign of life.
+    /// Returns a heartbeat frame.
     pub fn beat(&self) -> Vec<u8> {
         encode_frame(&Frame::Beat(self.porter.stamp()))
     }
 }
 
 impl BatchServerState {
-    /// Whether a batch is new; if not, what there is to say to it.
+    /// Records a batch if it is new; for a known one, returns its first answer or an error.
     fn enter(
         &self,
         caller: &Arc<str>,
@@ -237,7 +240,7 @@ impl BatchServerState {
         }
     }
 
-    /// The same for a command under a condition.
+    /// Carries out a part; a command only if `check` permits it.
     fn ask_checked(
         self: &Arc<Self>,
         caller: &Arc<str>,
@@ -254,7 +257,7 @@ impl BatchServerState {
         }
     }
 
-    /// The same for whoever may see only what begins with one of `prefixes`.
+    /// Carries out a part for a caller that may see only names with one of `prefixes`.
     fn ask_within(
         self: &Arc<Self>,
         caller: &Arc<str>,
@@ -281,7 +284,7 @@ impl BatchServerState {
                 });
             }
             BatchItem::About => {
-                // How much there is of what one may not see is not told either.
+                // The counts would reveal how many locks the caller may not see.
                 let about = About { locks: 0, waiters: 0, sessions: 0, ..locks.about() };
                 then(ItemReply::About(about));
             }
@@ -298,7 +301,7 @@ impl BatchServerState {
         then: impl FnOnce(ItemReply) + Send + 'static,
     ) {
         if let (Op::Settle, None) = (&command.op, &command.request) {
-            // Time passes by itself here.
+            // A server settles its engine by itself.
             return then(ItemReply::Now);
         }
         if let Op::OpenSession(OpenSession { ttl: None, .. }) = command.op {
@@ -308,8 +311,8 @@ impl BatchServerState {
         let named = command.request.is_some();
         let locks = self.locks.clone();
         self.locks.submit_checked(command, check.clone(), move |answer| match &answer {
-            // More requests are remembered than there is room for. Without its id this one is
-            // still known by its batch, unless the server is killed before it answers.
+            // The engine's idempotency table is full. Without its id, a repeat of this command is
+            // still recognized by its batch, unless the server is killed before it answers.
             Ok(Err(refusal))
                 if named && matches!(*refusal.reason, Reason::Limit(Limit::Requests(_))) =>
             {
@@ -322,7 +325,8 @@ impl BatchServerState {
     }
 }
 
-/// Items on each page of a batch: all of them together have as many as one may have alone.
+/// Returns the items for each page of a batch: all its pages together may have as many as one page
+/// alone.
 fn page_share(asks: &[BatchItem]) -> usize {
     let pages = asks
         .iter()
@@ -345,10 +349,10 @@ fn or_not<T>(result: Result<T, Unavailable>, reply: impl FnOnce(T) -> ItemReply)
     result.map_or_else(ItemReply::Unavailable, reply)
 }
 
-/// Where replies go when all of them are there, in bytes.
+/// The callback for the encoded replies of a batch, once it is complete.
 type Gather = Box<dyn FnOnce(Vec<Vec<u8>>) + Send>;
 
-/// Replies that are still to come, and those that are there, in bytes.
+/// Collects the encoded replies of a batch until it is complete.
 struct Gathering(Mutex<Gathered>);
 
 struct Gathered {
@@ -466,7 +470,7 @@ mod tests {
     }
 
     #[test]
-    fn what_one_may_not_is_denied_and_the_rest_is_done() {
+    fn denied_parts_do_not_stop_the_rest_of_a_batch() {
         let porter = porter();
         let no = Unavailable::Denied { why: "no".into() };
         let no_sessions: Limits = [(1, ItemAccess::Nothing(no.clone()))].into();
@@ -480,7 +484,7 @@ mod tests {
         assert_eq!(empty, Ok(vec![]));
     }
 
-    /// A machine that is gone for good says nothing: what it held must end by itself.
+    /// A client whose machine is gone for good cannot end its session, so the session needs a ttl.
     #[test]
     fn a_session_without_an_end_is_refused() {
         let porter = porter();
@@ -496,7 +500,7 @@ mod tests {
     }
 
     #[test]
-    fn more_ids_than_are_remembered_stop_nobody() {
+    fn more_request_ids_than_are_remembered_block_no_command() {
         let rules = Rules { requests_max: 1, ..Rules::default() };
         let local = Arc::new(Local::in_memory(rules).expect("started"));
         let porter = BatchServer::new(Locks::new(local));
@@ -511,9 +515,9 @@ mod tests {
         }
     }
 
-    /// A node that knows nothing of the later batches gets a copy of an earlier one.
+    /// A node that does not know of later batches receives a copy of an earlier one.
     #[test]
-    fn a_late_copy_at_another_node_does_not_share_what_is_held_alone() {
+    fn a_late_copy_at_another_node_does_not_share_an_exclusive_lock() {
         let local = Arc::new(Local::in_memory(Rules::default()).expect("started"));
         let [one, two] =
             [(); 2].map(|()| BatchServer::new(Locks::new(Arc::<Local>::clone(&local))));
@@ -557,7 +561,7 @@ mod tests {
         done(&one, &numbered(5, vec![BatchItem::Submit(alone)])).expect("granted");
         let late = done(&two, &numbered(3, vec![share.clone()])).expect_err("it comes too late");
         assert!(matches!(*late.reason, Reason::LateCopy(of) if of == session), "{late}");
-        // The client asks anew, and means it.
+        // The client itself sends a new request to share, which is carried out.
         done(&two, &numbered(6, vec![share])).expect("the open file takes the lease over");
     }
 
@@ -571,7 +575,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_of_another_version_are_turned_away() {
+    fn bytes_of_another_version_are_rejected() {
         assert_eq!(BatchServer::read(&[9, 1, 1, 0]), Err(BatchError::Malformed));
     }
 }

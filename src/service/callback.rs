@@ -1,5 +1,5 @@
-//! The callback that receives an answer.
+//! The callback type for asynchronous answers.
 
-/// Where an answer goes. Called once, with no lock held, perhaps on another thread, perhaps
-/// before the call that took it has returned.
+/// A callback for an answer. Called once, with no mutex held, possibly on another thread, and
+/// possibly before the call that received it has returned.
 pub type Then<T> = Box<dyn FnOnce(T) + Send>;

@@ -1,13 +1,14 @@
-//! Engine time on the boot clock: it runs with it, and goes on where it was after a reboot.
+//! Maps engine time to the boot clock. Engine time advances with the boot clock, and continues
+//! after a reboot where it stopped.
 
 use crate::time::{Time, boot_now};
 
-/// One moment on both clocks; from there they run at the same speed.
+/// One moment on both clocks. From there on they run at the same speed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct ClockMapping {
-    /// The moment, on the boot clock of this boot.
+    /// The boot-clock time of the moment, in the current boot.
     boot: Time,
-    /// The moment, in engine time.
+    /// The engine time of the moment.
     engine: Time,
 }
 
@@ -16,17 +17,18 @@ impl ClockMapping {
         Self { boot, engine }
     }
 
-    /// Engine time goes on at `engine` from now: what a lease had left counts from here.
+    /// Returns a mapping by which engine time continues at `engine` from now on: the time that a
+    /// lease had left counts from here.
     pub(super) fn going_on_at(engine: Time) -> Self {
         Self { boot: boot_now(), engine }
     }
 
-    /// The two readings.
+    /// Returns the boot-clock time and the engine time of the moment.
     pub(super) const fn readings(self) -> (Time, Time) {
         (self.boot, self.engine)
     }
 
-    /// The engine's time now.
+    /// Returns the engine time now.
     pub(super) fn now(self) -> Time {
         self.engine + boot_now().since(self.boot)
     }
@@ -46,7 +48,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn engine_time_goes_on_after_a_reboot() {
+    fn engine_time_continues_after_a_reboot() {
         let line = ClockMapping::starting_at(Time::from_secs(5), Time::from_secs(100));
         assert_eq!(line.boot(Time::from_secs(110)), Time::from_secs(15));
         assert_eq!(line.boot(Time::from_secs(97)), Time::from_secs(2));

@@ -1,5 +1,5 @@
-//! The nodes that decide together, for the edges: who they are, how they stand, and what may be
-//! changed about them. Locks have nothing to do with it.
+//! The status of a cluster's nodes, and changes of its membership and leadership, for the front
+//! ends. It is independent of the locks.
 
 pub use super::audit::AdminAction;
 use super::callback::Then;
@@ -8,47 +8,46 @@ use crate::time::Span;
 use std::fmt;
 use std::sync::Arc;
 
-/// Cluster administration: reports of the nodes, and changes of membership and leadership.
+/// Cluster administration: reports on the nodes, and changes of membership and leadership.
 pub trait ClusterAdmin: Send + Sync {
     /// Reports the status of all nodes. `with_state`: also a checksum of each node's state, which
     /// takes a moment.
     fn report(&self, with_state: bool, then: Then<ClusterReport>);
     /// Changes the membership of the cluster, or its leader.
     fn change(&self, change: ClusterChange, then: Then<Result<(), Unchanged>>);
-    /// Writes an entry to the audit log of the node that is asked, and returns when it is on the
-    /// disk.
+    /// Writes an entry to the audit log of this node, and returns when it is on disk.
     fn audit(&self, act: &AdminAction<'_>);
     /// Returns the status of this node.
     fn own(&self) -> Member;
-    /// Returns the status of the cluster as this node knows it, without asking the others.
+    /// Returns the status of the cluster as this node knows it, without contacting other nodes.
     fn outlook(&self) -> Outlook;
 }
 
-/// How the nodes of a cluster stand.
+/// The status of the nodes of a cluster.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ClusterReport {
-    /// Which cluster.
+    /// The id of the cluster.
     pub cluster: String,
-    /// The node that was asked.
+    /// The node that produced the report.
     pub asked: u64,
-    /// The leader, as far as that node knows.
+    /// The leader, as far as the reporting node knows.
     pub leader: Option<u64>,
-    /// The elections that that node has seen.
+    /// The elections that the reporting node has seen.
     pub elections: ElectionStats,
-    /// All members, by number.
+    /// All members, ordered by number.
     pub nodes: Vec<MemberStatus>,
 }
 
 /// The elections that a node has seen since its start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct ElectionStats {
-    /// How many.
+    /// The number of elections.
     pub count: u64,
-    /// How long ago the last was.
+    /// How long ago the last election was.
     pub last: Option<Span>,
 }
 
-/// The status of the cluster as one node knows it, without asking the others.
+/// The status of the cluster as one node knows it, without contacting other nodes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Outlook {
     /// The number of voters.
@@ -57,91 +56,91 @@ pub struct Outlook {
     pub learners: usize,
     /// The elections that this node has seen.
     pub elections: ElectionStats,
-    /// The others, if it leads; else itself.
+    /// The replication lag of the other nodes, if this node leads; else that of this node.
     pub behind: Vec<Behind>,
 }
 
 /// How far a node is behind the leader.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Behind {
-    /// Which.
+    /// The number of the node.
     pub id: u64,
-    /// By how many entries, as far as is known.
+    /// The number of log entries by which the node is behind, if known.
     pub entries: Option<u64>,
-    /// How long ago the leader has heard of it, if it leads that knows.
+    /// How long ago the leader last heard from the node, if known.
     pub heard: Option<Span>,
 }
 
-/// A member, and whether it has answered.
+/// The status of a member and whether the member responded.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MemberStatus {
-    /// The status as the member reports it, or as other nodes know it.
+    /// The status that the member reports, or that other nodes know.
     pub member: Member,
-    /// Why it has not answered.
+    /// Why the member did not respond.
     pub trouble: Option<String>,
-    /// How many entries of the leader's log it has not got, as far as is known.
+    /// How many entries of the leader's log the member lacks, if known.
     pub lag: Option<u64>,
 }
 
-/// One member.
+/// One member of a cluster.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Member {
-    /// Its number in the cluster.
+    /// The number of the member in the cluster.
     pub id: u64,
-    /// Its name.
+    /// The name of the member.
     pub name: Arc<str>,
-    /// Where its peers find it.
+    /// The address for its peers.
     pub address: Arc<str>,
-    /// Where clients find it.
+    /// The URL for clients.
     pub url: Arc<str>,
-    /// Its role.
+    /// The role of the member.
     pub standing: Standing,
-    /// The term that it is in.
+    /// The current term of the member.
     pub term: u64,
-    /// The leader, as far as it knows.
+    /// The leader, as far as the member knows.
     pub leader: Option<u64>,
-    /// Its last entry.
+    /// The index of the last entry in its log.
     pub last_log: u64,
-    /// The last entry that it knows to be decided.
+    /// The index of the last entry that it knows to be committed.
     pub committed: u64,
-    /// The last entry that it has carried out.
+    /// The index of the last entry that it has applied.
     pub applied: u64,
-    /// The last entry of its snapshot.
+    /// The index of the last entry in its snapshot.
     pub snapshot: u64,
-    /// A sum of all that it knows at `applied`: equal entries, equal sums.
+    /// A checksum of the member's state at `applied`: equal logs yield equal checksums.
     pub state: Option<Arc<str>>,
-    /// How long its disk takes lately.
+    /// The recent fsync latency of its disk.
     pub syncing: Option<Syncing>,
-    /// How long ago the leader has heard of it, if it leads itself or knows.
+    /// How long ago the leader last heard from the member, in milliseconds, if known.
     pub heard_ms: Option<u64>,
 }
 
-/// How long the last few hundred syncs of a log took.
+/// The latency of the last few hundred syncs of a log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Syncing {
-    /// Half of them took no longer.
+    /// The median latency.
     pub median: Span,
-    /// The longest.
+    /// The highest latency.
     pub worst: Span,
 }
 
 /// The role of a member.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Standing {
-    /// It orders the commands.
+    /// Orders the commands.
     Leader,
-    /// It votes, and counts for the majority.
+    /// Votes and counts towards the quorum.
     Voter,
-    /// It follows, and does not count.
+    /// Receives the log, and does not count towards the quorum.
     Learner,
-    /// It votes, and wants to lead.
+    /// Votes and stands for election.
     Candidate,
-    /// It is no member, or not yet.
+    /// Is not a member, or not yet.
     Stranger,
 }
 
 impl Standing {
-    /// As written in reports.
+    /// Returns the name of the role in reports.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Leader => "leader",
@@ -156,29 +155,30 @@ impl Standing {
 /// A change of membership or leadership.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ClusterChange {
-    /// A learner becomes a voter; `force`: also when that makes two, of which both are needed.
+    /// Promotes a learner to a voter. `force` permits it even if the result is two voters, of which
+    /// both are needed for a quorum.
     Promote {
-        /// Which.
+        /// The number of the learner.
         id: u64,
-        /// Whether two are wanted.
+        /// Whether a cluster of two voters is intended.
         force: bool,
     },
-    /// A node is a member no more.
+    /// Removes a node from the cluster.
     Remove {
-        /// Which.
+        /// The number of the node.
         id: u64,
     },
-    /// Another leads.
+    /// Transfers leadership to another node.
     Transfer {
-        /// The new leader; `None`: the most suitable voter.
+        /// The new leader; `None` for the most suitable voter.
         to: Option<u64>,
     },
 }
 
-/// Why nothing was changed, or not known to be.
+/// Why a change was not made, or is not known to have been made.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Unchanged {
-    /// It makes no sense, in a sentence.
+    /// The change is not valid, for the reason in this sentence.
     Refused(String),
     /// There is no answer.
     Unavailable(Unavailable),

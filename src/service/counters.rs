@@ -1,46 +1,46 @@
-//! Counts of what happened since the start, for the metrics. Fed by events and answers.
+//! Counters and histograms of requests and events since the start, for the metrics.
 
 use crate::engine::{Answer, Event, EventKind, LeaveReason, RefusalKind, TenureEnd};
 use crate::time::Span;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// One counter a metric, and how long things took.
+/// The counters of the lock service, and the histograms of waits and tenures.
 pub(crate) struct ServiceCounters {
     counters: [AtomicU64; COUNTERS.len()],
     waits: LatencyHistogram<{ BOUNDS_MS.len() }>,
     holds: LatencyHistogram<{ BOUNDS_MS.len() }>,
 }
 
-/// How long something took, each time: counts by upper bound.
+/// A histogram of durations, with cumulative counts by upper bound.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Histogram {
-    /// The metric.
+    /// The name of the metric.
     pub name: &'static str,
-    /// The help text: the quantity that is measured.
+    /// The help text of the metric.
     pub help: &'static str,
-    /// How many took at most so long.
+    /// Upper bounds, each with the number of durations up to it.
     pub at_most: Vec<(Span, u64)>,
-    /// How many there were.
+    /// The number of durations.
     pub count: u64,
-    /// How long they took together.
+    /// The sum of the durations.
     pub sum: Span,
 }
 
-/// Upper bounds in milliseconds: a hand-over, a command, a build, a ttl, a night.
+/// Upper bounds in milliseconds, chosen for a hand-over, a command, a build, a ttl, a night.
 const BOUNDS_MS: [u64; 12] =
     [1, 5, 25, 100, 500, 1_000, 5_000, 30_000, 120_000, 600_000, 3_600_000, 43_200_000];
 
-/// How long something took, by the upper bounds that suit it.
+/// A concurrent histogram of durations with its own upper bounds.
 pub(crate) struct LatencyHistogram<const N: usize> {
     bounds: [Span; N],
-    /// Those within each bound and above the one before.
+    /// The number of durations up to each bound and above the previous one.
     within: [AtomicU64; N],
     count: AtomicU64,
     nanos: AtomicU64,
 }
 
 impl<const N: usize> LatencyHistogram<N> {
-    /// Nothing yet; the bounds rise.
+    /// Returns an empty histogram. The bounds must rise.
     pub(crate) fn new(bounds: [Span; N]) -> Self {
         let within = std::array::from_fn(|_| AtomicU64::new(0));
         Self { bounds, within, count: AtomicU64::new(0), nanos: AtomicU64::new(0) }
@@ -71,7 +71,7 @@ impl<const N: usize> LatencyHistogram<N> {
     }
 }
 
-/// The metrics, by the index of their counter.
+/// The names of the metrics, by the index of their counters.
 const COUNTERS: [&str; 16] = [
     "grants_total",
     "renewals_total",
@@ -157,17 +157,17 @@ impl ServiceCounters {
         self.counters[index].fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Each metric's name and count.
+    /// Returns the name and value of each counter.
     pub(crate) fn counts(&self) -> Vec<(&'static str, u64)> {
         let counts = self.counters.iter().map(|counter| counter.load(Ordering::Relaxed));
         COUNTERS.into_iter().zip(counts).collect()
     }
 
-    /// How long waits and tenures took.
+    /// Returns the histograms of waits and tenures.
     pub(crate) fn histograms(&self) -> Vec<Histogram> {
         vec![
             self.waits.show("wait_seconds", "How long served waiters had waited."),
-            self.holds.show("hold_seconds", "How long tenures lasted that are over."),
+            self.holds.show("hold_seconds", "Duration of ended tenures."),
         ]
     }
 }

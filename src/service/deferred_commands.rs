@@ -1,5 +1,5 @@
-//! Commands that have to be decided although the journal cannot take them now: on a disk that is
-//! full a process may still close its files and die.
+//! Commands that must take effect although the journal cannot record them now: even while the disk
+//! is full, a process may close its files or die.
 
 use super::callback::Then;
 use super::counters::ServiceCounters;
@@ -7,13 +7,13 @@ use super::event_log::Wakers;
 use super::failure::Unavailable;
 use crate::engine::{Answer, Command};
 
-/// A command that is decided as soon as the journal takes it.
+/// A command that is decided as soon as the journal can record it.
 pub(super) struct DeferredCommand {
     pub(super) command: Command,
     pub(super) then: Then<Result<Answer, Unavailable>>,
 }
 
-/// Owed commands that were decided, to be answered when no mutex is held.
+/// Deferred commands that were decided. Their callers are answered once no mutex is held.
 #[derive(Default)]
 #[must_use = "callers wait for their answers"]
 pub(super) struct DeferredAnswers(pub(super) Vec<(DeferredCommand, Answer, Wakers)>);

@@ -1,4 +1,4 @@
-//! Events on their way to whoever follows them: a bounded ring that no reader can hold up.
+//! The event log: a bounded ring of recent events, whose readers never block the publisher.
 
 use crate::engine::Event;
 use parking_lot::Mutex;
@@ -6,8 +6,8 @@ use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// Events kept for readers. A reader this far behind is told how many it lost; at 100,000
-/// events a second (more than one machine's kernel can cause) that is 80 ms.
+/// Events kept for readers. A reader further behind is told how many it lost. At 100,000 events a
+/// second, more than the kernel of one machine can cause, the ring covers 80 ms.
 pub const FEED_EVENTS_MAX: usize = 8_192;
 
 /// A reader's callback for new events. It must not block: it runs on the thread that decided a
@@ -21,7 +21,7 @@ pub struct EventLog(Mutex<EventRing>);
 #[derive(Default)]
 struct EventRing {
     events: VecDeque<Event>,
-    /// The number that the next event will get.
+    /// The number of the next event.
     next: u64,
     wakers: Wakers,
     watches: u64,
@@ -30,18 +30,18 @@ struct EventRing {
 /// The readers' wakers, to be called once no mutex is held. Replaced as a whole on a change, so
 /// that publishing clones one pointer, or none if there are no readers.
 #[derive(Clone, Default)]
-#[must_use = "who follows is to be woken"]
+#[must_use = "a follower must be woken"]
 pub struct Wakers(Option<Arc<Vec<(u64, Waker)>>>);
 
 thread_local! {
-    /// Wake-ups that became due while this thread was calling wakers; `None` while it calls none.
+    /// Wake-ups that became due while this thread was calling wakers; `None` if it calls none.
     static DUE: RefCell<Option<VecDeque<Wakers>>> = const { RefCell::new(None) };
 }
 
 impl Wakers {
-    /// Calls them all. A waker may look at a lock, which carries out the next deadline and makes
-    /// the next wake-up due: the outermost call on a thread makes all of them, one after the
-    /// other, so the depth of the stack does not depend on how many deadlines there are.
+    /// Calls all wakers. A waker may read a lock, which applies the next deadline and makes the
+    /// next wake-up due. The outermost call on a thread makes all of them one after the other, so
+    /// the stack depth does not depend on the number of deadlines.
     pub fn wake(self) {
         if self.0.is_none() {
             return;
@@ -64,11 +64,12 @@ impl Wakers {
     }
 }
 
-/// Marks this thread as calling wakers, until it is dropped.
+/// Marks this thread as calling wakers until it is dropped.
 struct Calling;
 
 impl Calling {
-    /// `None`: the thread does so further out, and `wakers` are called there.
+    /// Starts calling wakers on this thread. `None` if a call further up the stack does so already:
+    /// it will call `wakers`.
     fn begin(wakers: &Wakers) -> Option<Self> {
         DUE.with_borrow_mut(|due| match due {
             None => {
@@ -76,7 +77,7 @@ impl Calling {
                 Some(Self)
             }
             Some(due) => {
-                // A waker takes all that has come, so one call serves many wake-ups.
+                // A waker takes all new events, so one call serves several wake-ups.
                 if !due.back().is_some_and(|last| last.is_same(wakers)) {
                     due.push_back(wakers.clone());
                 }
@@ -98,7 +99,7 @@ impl From<Vec<(u64, Waker)>> for Wakers {
     }
 }
 
-/// One reader's place in the feed.
+/// One reader's position in the event log.
 pub struct EventWatch {
     feed: Arc<EventLog>,
     id: u64,
@@ -108,18 +109,18 @@ pub struct EventWatch {
 /// The events that a reader has not seen yet.
 #[derive(Debug, Default)]
 pub struct EventBatch {
-    /// Events that were dropped before this reader came for them.
+    /// The number of events that were dropped before this reader could read them.
     pub lost: u64,
-    /// The others, numbered, in order.
+    /// The events with their numbers, in order.
     pub events: Vec<(u64, Event)>,
 }
 
 /// The result of [`EventWatch::visit`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Visit {
-    /// Events that were dropped before this reader came for them.
+    /// The number of events that were dropped before this reader could read them.
     pub lost: u64,
-    /// Whether there is more.
+    /// Whether more events are available.
     pub more: bool,
 }
 
@@ -138,12 +139,13 @@ impl EventLog {
         ring.wakers.clone()
     }
 
-    /// The number that the next event will get.
+    /// Returns the number of the next event.
     pub fn next(&self) -> u64 {
         self.0.lock().next
     }
 
-    /// Leaves so many numbers out: events happened, and nobody here will learn which.
+    /// Skips `count` numbers, for events that happened without being recorded here. Returns the
+    /// wakers.
     pub fn skip(&self, count: u64) -> Wakers {
         let mut ring = self.0.lock();
         ring.events.clear();
@@ -156,7 +158,7 @@ impl EventLog {
         self.0.lock().wakers.clone()
     }
 
-    /// Follows from event `since` on, or from now on.
+    /// Returns a reader that starts at event `since`, or at the next event.
     pub fn watch(self: &Arc<Self>, since: Option<u64>) -> EventWatch {
         let mut ring = self.0.lock();
         ring.watches += 1;
@@ -166,7 +168,7 @@ impl EventLog {
 }
 
 impl EventWatch {
-    /// Takes what has come since the last call, `max` events at most.
+    /// Returns the events since the last call, at most `max`.
     pub fn take(&mut self, max: usize) -> EventBatch {
         let ring = self.feed.0.lock();
         let (lost, start, skip) = self.place_in(&ring);
@@ -176,9 +178,9 @@ impl EventWatch {
         EventBatch { lost, events }
     }
 
-    /// Shows what has come since the last call to `look`, `max` events at most, and returns how
-    /// many were dropped before. For who looks at all and keeps little: nothing is copied. The
-    /// feed stands still meanwhile, so `look` must be quick, and not come back here.
+    /// Calls `look` for each event since the last call, at most `max`, and returns how many were
+    /// dropped before those. Copies nothing, which suits a reader that keeps few of the events. The
+    /// log is locked meanwhile, so `look` must be fast and must not call the log.
     pub fn visit(&mut self, max: usize, mut look: impl FnMut(u64, &Event)) -> Visit {
         let ring = self.feed.0.lock();
         let (lost, start, skip) = self.place_in(&ring);
@@ -191,25 +193,25 @@ impl EventWatch {
         Visit { lost, more: next < ring.next }
     }
 
-    /// How many were dropped before this reader came for them, the number of the next one, and
-    /// where it is in the ring.
+    /// Returns how many events were dropped before this reader could read them, and the number and
+    /// ring index of the next one.
     fn place_in(&self, ring: &EventRing) -> (u64, u64, usize) {
         let oldest = ring.next - ring.events.len() as u64;
         let start = self.next.max(oldest);
         (oldest.saturating_sub(self.next), start, (start - oldest) as usize)
     }
 
-    /// The number of the event that comes next here.
+    /// Returns the number of the next event for this reader.
     pub const fn next(&self) -> u64 {
         self.next
     }
 
-    /// Whether something has come since the last call of [`take`](Self::take).
+    /// Whether there are new events since the last call of [`take`](Self::take).
     pub fn has_more(&self) -> bool {
         self.next < self.feed.0.lock().next
     }
 
-    /// Has `waker` called whenever there is more, until this watch is dropped.
+    /// Calls `waker` whenever there are new events, until this watch is dropped.
     pub fn wake_by(&mut self, waker: Waker) {
         let mut ring = self.feed.0.lock();
         let mut wakers = ring.wakers.without(self.id);
@@ -239,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reader_sees_what_comes_after_it() {
+    fn a_reader_sees_the_events_after_its_start() {
         let feed = Arc::new(EventLog::default());
         feed.publish(&mut vec![event(0)]).wake();
         let mut watch = feed.watch(None);
@@ -259,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slow_reader_is_told_what_it_lost() {
+    fn a_slow_reader_is_told_how_many_events_it_lost() {
         let feed = Arc::new(EventLog::default());
         let mut watch = feed.watch(None);
         let count = FEED_EVENTS_MAX as u64 + 5;

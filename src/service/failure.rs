@@ -1,34 +1,36 @@
-//! Why there is no outcome: the engine said no, or nobody said anything.
+//! Why a request has no outcome: the engine refused it, or there was no answer.
 
 use crate::engine::{Refusal, RefusalKind};
 use std::fmt;
 use std::sync::Arc;
 
-/// There was no answer, or none that can be trusted: the outcome is unknown.
+/// Why there is no answer, or none that can be trusted. Unless the variant says otherwise, assume
+/// that the outcome is unknown.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Unavailable {
-    /// The state directory can't be written: nothing is granted that a restart would forget.
+    /// The state directory cannot be written. Nothing was done: nothing is granted that a restart
+    /// would forget.
     State {
-        /// Whether there is no room, which may pass.
+        /// Whether the disk is full, which may pass.
         full: bool,
         /// The error text of the operating system.
         why: Arc<str>,
     },
-    /// The daemon is on its way out.
+    /// The daemon is shutting down.
     Closing,
-    /// The server has not answered in time, or can't be reached.
+    /// The server did not answer in time, or cannot be reached.
     NoAnswer {
-        /// Where it should be.
+        /// The name of the server.
         server: Arc<str>,
     },
-    /// The log that decides gives no answer: its disk has failed, is full or takes too long.
+    /// The replicated log gives no answer: its disk has failed, is full or is too slow.
     Log {
         /// A description of the failure.
         why: Arc<str>,
     },
     /// The cluster has no quorum, or no leader yet.
     NoQuorum {
-        /// The reason, in words.
+        /// A description of the cause.
         why: Arc<str>,
     },
     /// The caller lacks the permission.
@@ -39,7 +41,8 @@ pub enum Unavailable {
 }
 
 impl Unavailable {
-    /// The kind of section 7. A full disk is a limit like others: nothing was done, try again.
+    /// Returns the kind of this failure. A full disk counts as a limit: nothing was done, and the
+    /// request can be retried.
     pub const fn kind(&self) -> RefusalKind {
         match self {
             Self::State { full: true, .. } => RefusalKind::Limit,
@@ -53,17 +56,17 @@ impl Unavailable {
     }
 }
 
-/// Why there is no outcome to show: a no, or no answer.
+/// Why a request has no outcome: a refusal, or no answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum RequestError {
-    /// The engine said no.
+    /// The engine refused the request.
     Refused(Refusal),
-    /// Nobody said anything.
+    /// There is no answer.
     Unavailable(Unavailable),
 }
 
 impl RequestError {
-    /// The kind of section 7.
+    /// Returns the kind of the refusal or failure.
     pub const fn kind(&self) -> RefusalKind {
         match self {
             Self::Refused(refusal) => refusal.kind(),
@@ -87,7 +90,7 @@ impl fmt::Display for Unavailable {
             Self::State { why, .. } => write!(
                 f,
                 "the state directory can't be written ({why}), so nothing is granted or changed \
-                 that a restart would forget; make room or mend it, and try again"
+                 that a restart would forget; free disk space or repair it, and try again"
             ),
             Self::Closing => write!(f, "the daemon is being stopped; try again when it is back"),
             Self::NoAnswer { server } => write!(

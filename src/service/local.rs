@@ -1,11 +1,12 @@
-//! The engine in this process: a request is decided on the thread that brought it.
+//! The local backend: an engine in this process, which decides a request on the thread that made
+//! it.
 //!
-//! One mutex guards the engine, its journal and the order of its events. Nothing is answered,
-//! and nobody is woken, while it is held. One thread sleeps until the next deadline.
+//! One mutex guards the engine, its journal and the order of its events. No answer is delivered and
+//! no waiter is woken while it is held. One thread sleeps until the next deadline.
 //!
-//! The order in which effects happen: the journal has the command, the engine carries it out,
-//! the feed has the events, the caller has the answer. So whatever anybody has been told is in
-//! the journal, and a restart comes to the same state by replaying it.
+//! The order of effects: the journal records the command, the engine applies it, the event log
+//! receives the events, the caller receives the answer. So every answer and event that was
+//! delivered is in the journal, and a restart restores the same state by replaying it.
 
 use super::audit::Audit;
 use super::backend_status::{About, BackendKind, BackendStatus, Contact};
@@ -36,22 +37,22 @@ use std::path::Path;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
-/// Tokens reserved at a time: one fsync (some milliseconds) for so many tenures.
+/// Tokens reserved at a time: one fsync (some milliseconds) per block.
 const TOKEN_BLOCK: u64 = 1 << 16;
 
-/// Of these an ordinary command takes none: what only ends holds may still serve waiters when the
-/// disk is full and no block can be reserved.
+/// Reserved tokens that an ordinary command does not use: commands that only end leases may still
+/// serve waiters when the disk is full and no block can be reserved.
 const TOKENS_KEPT: u64 = 1 << 12;
 
-/// When a deadline could not be carried out (the journal can't be written), it is tried again
-/// after this long.
+/// How long until a deadline is retried that could not be applied because the journal cannot be
+/// written.
 const RETRY_AFTER: Span = Span::from_secs(1);
 
-/// A state of up to so many things is copied while everybody waits: half a millisecond, once in
-/// some ten thousand commands.
+/// The largest state that is copied under the mutex: the copy blocks all requests for half a
+/// millisecond, once in some ten thousand commands.
 const COPIED_AT_ONCE_MAX: usize = 2_000;
 
-/// The locks of this process.
+/// The lock service of an engine in this process.
 pub struct Local {
     shared: Arc<LocalShared>,
     timer: Option<JoinHandle<()>>,
@@ -63,7 +64,7 @@ struct LocalShared {
     alarm: Alarm,
     tally: ServiceCounters,
     timeline: ClockMapping,
-    /// Where the state is, for people.
+    /// The location of the state, for display.
     place: String,
 }
 
@@ -72,39 +73,39 @@ struct LocalState {
     engine: Engine,
     state: Store,
     audit: Audit,
-    /// Emptied after each command; kept for its memory.
+    /// The events of the current command. Emptied after each, and kept to reuse the allocation.
     events: Vec<Event>,
-    /// The record being written; kept for its memory.
+    /// The record being written. Kept to reuse the allocation.
     record: Vec<u8>,
-    /// Tokens below this may be handed out.
+    /// Tokens below this number are reserved and may be issued.
     reserved: u64,
-    /// Releases and the like that the journal could not take, oldest first. They go before
-    /// everything that is asked after them.
+    /// Releases and similar commands that the journal could not record, oldest first. They precede
+    /// all later commands.
     owed: VecDeque<DeferredCommand>,
 }
 
-/// Where a restart finds the state again.
+/// The location from which a restart restores the state.
 enum Store {
-    /// In a directory.
+    /// A directory.
     Kept(Box<StateDir>),
-    /// Nowhere: a restart forgets all.
+    /// None: a restart forgets everything.
     None,
-    /// The state was written and closed; nothing may change any more.
+    /// Closed after the final write; nothing may change any more.
     Closed,
 }
 
 impl Local {
-    /// Locks that are forgotten when the process ends.
+    /// Returns locks that are forgotten when the process ends.
     pub fn in_memory(rules: Rules) -> io::Result<Self> {
         let timeline = ClockMapping::starting_at(Time::ZERO, Time::ZERO);
         let engine = Engine::new(rules);
         Self::start(engine, Store::None, Audit::to_log(), u64::MAX, timeline)
     }
 
-    /// Locks that are forgotten when the process ends, with tokens above those of every process
-    /// that did so before it. For `longest`, the longest that a lease of such a process lasts,
-    /// nothing is granted; `None`: no holder of an earlier one can be alive. Fails if the clock is
-    /// not set.
+    /// Returns locks that are forgotten when the process ends, with tokens above those of every
+    /// earlier process of this kind. For `longest`, the longest time that a lease of such a process
+    /// lasts, nothing is granted; `None` means that no holder from before can be alive. Fails if
+    /// the clock is not set.
     pub fn afresh(rules: Rules, wall: Wall, longest: Option<Span>) -> io::Result<Self> {
         let timeline = ClockMapping::starting_at(Time::ZERO, Time::ZERO);
         let mut engine = Engine::afresh(rules, wall).ok_or_else(|| {
@@ -116,13 +117,14 @@ impl Local {
         Self::start(engine, Store::None, Audit::to_log(), u64::MAX, timeline)
     }
 
-    /// Locks that are found again in the directory `path`.
+    /// Opens the locks that are persisted in the directory `path`.
     pub fn open(path: &Path, rules: Rules) -> Result<Self, StateError> {
         let (mut dir, recovered) = StateDir::open(path)?;
         let restored = replay::restore(recovered, rules)?;
         let unwritable = |error| StateError::io(path, error);
         for record in &restored.start_records {
-            // On a full disk it starts all the same, and releases what can be released.
+            // Uses the reserved space: on a full disk the daemon still starts, and releases can be
+            // recorded.
             dir.append_reserved(record).map_err(unwritable)?;
         }
         let audit = Audit::open(path).map_err(unwritable)?;
@@ -160,12 +162,12 @@ impl Local {
         Ok(Self { shared, timer: Some(timer) })
     }
 
-    /// Writes the state so that a start finds all of it, and changes nothing after that.
+    /// Writes the final state, which the next start will read, and rejects all changes after that.
     pub fn close(&self) -> Result<(), StateError> {
         self.shared.close()
     }
 
-    /// Carries `look` out on the engine as it stands now.
+    /// Calls `look` with the engine in its current state.
     pub fn inspect<T>(&self, look: impl FnOnce(&Engine) -> T) -> T {
         look(&self.shared.settled().1.engine)
     }
@@ -289,14 +291,14 @@ impl LockService for Local {
 }
 
 impl LocalShared {
-    /// Decides a command, if `check` lets it.
+    /// Decides a command, if `check` permits it.
     fn submit(
         self: &Arc<Self>,
         command: &Command,
         check: Option<&ParentCheck>,
     ) -> Result<Answer, Unavailable> {
         let (now, mut core) = if check.is_some() {
-            // Expiries that are due come first: a lock above may be free by now.
+            // Deadlines are applied first: a lock above may have expired by now.
             self.settled()
         } else {
             let core = self.core.lock();
@@ -317,7 +319,7 @@ impl LocalShared {
         answer
     }
 
-    /// Decides a command now or as soon as the journal takes it.
+    /// Decides a command now, or as soon as the journal can record it.
     fn owe(self: &Arc<Self>, owed: DeferredCommand) {
         let mut core = self.core.lock();
         if let Store::Closed = core.state {
@@ -330,7 +332,8 @@ impl LocalShared {
         paid.answer(&self.tally);
     }
 
-    /// Decides what is owed, as far as the journal takes it; the timer tries the rest again.
+    /// Decides deferred commands as long as the journal can record them; the timer retries the
+    /// rest.
     fn pay(self: &Arc<Self>, core: &mut LocalState) -> DeferredAnswers {
         let mut paid = DeferredAnswers::default();
         while let Some(owed) = core.owed.pop_front() {
@@ -352,7 +355,7 @@ impl LocalShared {
         core.engine.view(name, now)
     }
 
-    /// Decides one command. The caller frees the mutex, then wakes, then answers.
+    /// Decides one command. The caller must unlock the mutex, then wake the readers, then answer.
     fn decide(
         self: &Arc<Self>,
         core: &mut LocalState,
@@ -367,7 +370,7 @@ impl LocalShared {
         let answer = engine.apply(at, command, events);
         let quiet = events.is_empty() && !command.changes_state(&answer);
         if quiet {
-            // Nothing has changed, so nothing needs to be replayed.
+            // The state is unchanged, so a replay does not need the record.
             core.take_back();
         }
         for event in &core.events {
@@ -380,7 +383,7 @@ impl LocalShared {
         (Ok(answer), wakers)
     }
 
-    /// The engine with all that is due by now carried out, if the journal lets it.
+    /// Locks the engine with all deadlines up to now applied, if the journal can record that.
     fn settled(self: &Arc<Self>) -> (Time, MutexGuard<'_, LocalState>) {
         let mut core = self.core.lock();
         let now = self.timeline.now();
@@ -415,10 +418,10 @@ impl LocalShared {
         }
     }
 
-    /// Has a long journal made into a snapshot by a thread of its own, while the engine goes on.
+    /// Compacts a long journal into a snapshot, on a thread of its own, while the engine continues.
     ///
-    /// A small state is copied here and now. Of a large one the thread makes its own copy, by
-    /// replaying the journal, which takes as long again as it took to come about.
+    /// A small state is copied here under the mutex. For a large one, the thread builds its own
+    /// copy by replaying the journal, which takes about as long as the commands took at first.
     fn cut_back(&self, core: &mut LocalState) {
         let Store::Kept(dir) = &mut core.state else { return };
         if !dir.wants_rotation() {
@@ -456,7 +459,7 @@ impl LocalShared {
 }
 
 impl LocalState {
-    /// Appends the command to the journal, and makes sure that its tokens are reserved.
+    /// Reserves the tokens that the command may use, and appends the command to the journal.
     fn record(&mut self, at: Time, command: &Command) -> Result<(), Unavailable> {
         let dir = match &mut self.state {
             Store::None => return Ok(()),

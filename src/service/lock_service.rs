@@ -1,4 +1,4 @@
-//! The lock service: the interface between the front ends and the engine, wherever that is.
+//! The lock service: the interface between the front ends and a backend, wherever the engine runs.
 
 use super::backend_status::{BackendStatus, SessionOwner};
 use super::callback::Then;
@@ -10,13 +10,14 @@ use super::stale_read::StaleReads;
 use crate::engine::{Answer, Child, Command, LockName, LockView, SessionId, SessionView, Token};
 use crate::time::{Time, Wall};
 
-/// Whether a request that gets no answer is sent again.
+/// Whether a request without an answer is sent again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Retry {
     /// The caller is told that there is no answer.
     Never,
-    /// Until there is an answer, however long that takes: for a release and the like, for which no
-    /// client waits. `Unavailable` then says that the engine is gone.
+    /// The request is repeated until there is an answer, however long that takes. For releases and
+    /// similar requests, for whose outcome no user waits. [`Unavailable`] then means that the
+    /// engine is gone for good.
     UntilAnswered,
 }
 
@@ -24,8 +25,8 @@ pub enum Retry {
 pub trait LockService: BackendStatus + StaleReads + Send + Sync {
     /// Decides a command.
     fn submit(&self, command: Command, retry: Retry, then: Then<Result<Answer, Unavailable>>);
-    /// Decides a command in the same step in which a condition on it is checked. `None`: the engine
-    /// is elsewhere, so that the condition can only be checked before and after.
+    /// Decides a command in the same step in which `check` is evaluated. `None` if the engine is
+    /// remote, so that the condition can only be checked before and after the command.
     fn submit_if(
         &self,
         _check: &ParentCheck,
@@ -33,19 +34,19 @@ pub trait LockService: BackendStatus + StaleReads + Send + Sync {
     ) -> Option<Result<Answer, Unavailable>> {
         None
     }
-    /// Shows one lock.
+    /// Returns the view of one lock.
     fn view(&self, name: &LockName, retry: Retry, then: Then<Result<CacheableView, Unavailable>>);
-    /// Shows a page of locks, by name.
+    /// Returns a page of locks, ordered by name.
     fn list(&self, query: List, then: Then<Result<ListPage<LockView>, Unavailable>>);
-    /// Shows a page of what lies directly below a name (or at the top).
+    /// Returns a page of the entries directly below a name (or at the top level).
     fn children(&self, query: Children, then: Then<Result<ListPage<Child>, Unavailable>>);
-    /// Shows one session, and some of the leases that hang on it.
+    /// Returns one session and some of the leases that are bound to it.
     fn session(&self, id: SessionId, then: Then<Result<Option<SessionView>, Unavailable>>) {
         let _ = id;
         then(Ok(None));
     }
-    /// Shows a page of the leases that hang on a session, by name; none if there is no such
-    /// session.
+    /// Returns a page of the leases that are bound to a session, ordered by name; an empty one if
+    /// there is no such session.
     fn leases(
         &self,
         session: SessionId,
@@ -55,39 +56,38 @@ pub trait LockService: BackendStatus + StaleReads + Send + Sync {
         let _ = (session, after);
         then(Ok(ListPage { items: Vec::new(), next: None }));
     }
-    /// Returns the session on which the holds of a front end hang.
+    /// Returns the session to which the leases of a front end are bound.
     fn own_session(&self) -> Result<SessionOwner, Unavailable> {
         Ok(SessionOwner::Own)
     }
-    /// Whether a session that [`LockService::own_session`] gave is over, so that all leases that
-    /// hung on it are lost.
+    /// Whether a session that [`LockService::own_session`] returned has ended, so that the leases
+    /// bound to it are lost.
     fn is_session_over(&self, session: SessionId) -> bool {
         let _ = session;
         false
     }
-    /// Follows events from now on, or from event `since` on.
+    /// Returns a reader of the events from now on, or from event `since` on.
     fn subscribe(&self, since: Option<u64>) -> EventWatch;
-    /// Returns the number that the next event will get.
+    /// Returns the number of the next event.
     fn next_event(&self) -> u64;
-    /// Returns the engine's time now, or later: a caller that uses it never trusts a lease for too
-    /// long.
+    /// Returns the engine's time, or a later one: a caller never trusts a lease for too long.
     fn now(&self) -> Time;
     /// Converts an engine time to wall-clock time. For display only.
     fn wall(&self, at: Time) -> Wall;
 }
 
-/// A lock, and what a cache of it needs.
+/// The view of a lock, with the event number that a cache needs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CacheableView {
-    /// The lock.
+    /// The view of the lock.
     pub view: LockView,
-    /// All events before this number are in it; later ones may not be. `None`: it must not be
-    /// cached, because no event would tell of a change, or because asking is cheap.
+    /// The view includes all events before this number, and possibly later ones. `None`: the view
+    /// must not be cached, because no event would report a change, or because a request is cheap.
     pub as_of: Option<u64>,
 }
 
 impl CacheableView {
-    /// A view that must not be cached.
+    /// Returns a view that must not be cached.
     pub const fn uncached(view: LockView) -> Self {
         Self { view, as_of: None }
     }

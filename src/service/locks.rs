@@ -1,4 +1,4 @@
-//! The handle on a lock service that every front end holds.
+//! The handle on a lock service that all front ends hold.
 
 use super::backend_status::{About, SessionOwner};
 use super::cluster_status::ClusterAdmin;
@@ -14,17 +14,17 @@ use crate::engine::{
 use crate::time::{Time, Wall};
 use std::sync::Arc;
 
-/// The handle that every front end holds. Cheap to clone.
+/// A handle on a lock service. Cheap to clone.
 #[derive(Clone)]
 pub struct Locks(pub(super) Arc<dyn LockService>);
 
 impl Locks {
-    /// A handle on `service`.
+    /// Returns a handle on `service`.
     pub fn new(service: Arc<dyn LockService>) -> Self {
         Self(service)
     }
 
-    /// Decides a command; the answer goes to `then`.
+    /// Decides a command and passes the answer to `then`.
     pub fn submit(
         &self,
         command: impl Into<Command>,
@@ -33,7 +33,7 @@ impl Locks {
         self.0.submit(command.into(), Retry::Never, Box::new(then));
     }
 
-    /// Decides a command, and asks again until there is an answer; see [`Retry::UntilAnswered`].
+    /// Decides a command, and repeats it until there is an answer: see [`Retry::UntilAnswered`].
     pub fn submit_until_answered(
         &self,
         command: impl Into<Command>,
@@ -42,12 +42,12 @@ impl Locks {
         self.0.submit(command.into(), Retry::UntilAnswered, Box::new(then));
     }
 
-    /// Has a release or a departure from a queue carried out, however long that takes.
+    /// Submits a release or a departure from a queue, and repeats it until it is carried out.
     pub fn give_back(&self, op: Op) {
         self.submit_until_answered(op, |_| {});
     }
 
-    /// Shows one lock to `then`.
+    /// Passes the view of one lock to `then`.
     pub fn view(
         &self,
         name: &LockName,
@@ -56,7 +56,7 @@ impl Locks {
         self.view_cacheable(name, |seen| then(seen.map(|seen| seen.view)));
     }
 
-    /// Shows one lock to `then`, and asks again until there is an answer.
+    /// Passes the view of one lock to `then`, and repeats the request until there is an answer.
     pub fn view_until_answered(
         &self,
         name: &LockName,
@@ -66,7 +66,7 @@ impl Locks {
         self.0.view(name, Retry::UntilAnswered, then);
     }
 
-    /// Shows one lock to `then`, with the number that a cache of it needs.
+    /// Passes the view of one lock to `then`, with the event number that a cache needs.
     pub fn view_cacheable(
         &self,
         name: &LockName,
@@ -75,7 +75,7 @@ impl Locks {
         self.0.view(name, Retry::Never, Box::new(then));
     }
 
-    /// Shows a page of the leases that hang on a session to `then`.
+    /// Passes a page of the leases that are bound to a session to `then`.
     pub fn leases(
         &self,
         session: SessionId,
@@ -85,7 +85,7 @@ impl Locks {
         self.0.leases(session, after, Box::new(then));
     }
 
-    /// Shows a page of locks to `then`.
+    /// Passes a page of locks to `then`.
     pub fn list(
         &self,
         query: List,
@@ -94,7 +94,7 @@ impl Locks {
         self.0.list(query, Box::new(then));
     }
 
-    /// Shows a page of a directory to `then`.
+    /// Passes a page of a directory to `then`.
     pub fn children(
         &self,
         query: Children,
@@ -103,7 +103,7 @@ impl Locks {
         self.0.children(query, Box::new(then));
     }
 
-    /// Shows one session, and some of what hangs on it, to `then`.
+    /// Passes one session, and some of the leases that are bound to it, to `then`.
     pub fn session(
         &self,
         id: SessionId,
@@ -112,28 +112,28 @@ impl Locks {
         self.0.session(id, Box::new(then));
     }
 
-    /// Follows events from now on, or from event `since` on.
+    /// Returns a reader of the events from now on, or from event `since` on.
     pub fn subscribe(&self, since: Option<u64>) -> EventWatch {
         self.0.subscribe(since)
     }
 
-    /// The number that the next event will get.
+    /// Returns the number of the next event.
     pub fn next_event(&self) -> u64 {
         self.0.next_event()
     }
 
-    /// Returns the session on which the holds of a front end hang.
+    /// Returns the session to which the leases of a front end are bound.
     pub fn own_session(&self) -> Result<SessionOwner, Unavailable> {
         self.0.own_session()
     }
 
-    /// Whether a session that [`Self::own_session`] gave is over, so that all leases that hung on
+    /// Whether a session that [`Self::own_session`] returned has ended, so that the leases bound to
     /// it are lost.
     pub fn is_session_over(&self, session: SessionId) -> bool {
         self.0.is_session_over(session)
     }
 
-    /// The engine's time now, or later.
+    /// Returns the engine's time, or a later one.
     pub fn now(&self) -> Time {
         self.0.now()
     }
@@ -153,37 +153,38 @@ impl Locks {
         self.0.connection()
     }
 
-    /// The URLs by which clients reach all nodes that decide together, if there can be several.
+    /// Returns the URLs of all nodes of the cluster, if the backend belongs to one.
     pub fn urls(&self) -> Vec<String> {
         self.0.urls()
     }
 
-    /// Whether every call is answered before it returns.
+    /// Whether every call has its answer when it returns.
     pub fn answers_at_once(&self) -> bool {
         self.0.answers_at_once()
     }
 
-    /// Whether commands are ordered here, and not forwarded to another server that does it.
+    /// Whether this node orders the commands itself, instead of forwarding them to another server.
     pub fn leads(&self) -> bool {
         self.0.leads()
     }
 
-    /// The name of the engine that decides; 0: it has none.
+    /// Returns the id of the engine; 0 if it has none.
     pub fn engine_id(&self) -> u64 {
         self.0.engine_id()
     }
 
-    /// All that the engine knows, as bytes, to `then`, if the engine is here.
+    /// Passes the encoded state of the engine to `then`, or `None` if the engine is not in this
+    /// process.
     pub fn state(&self, then: impl FnOnce(Result<Option<Vec<u8>>, Unavailable>) + Send + 'static) {
         self.0.state(Box::new(then));
     }
 
-    /// Counts of what happened since the start, by metric name.
+    /// Returns the counters of events and requests since the start, by metric name.
     pub fn counts(&self) -> Vec<(&'static str, u64)> {
         self.0.counts()
     }
 
-    /// How long what happened took.
+    /// Returns histograms of how long requests and syncs took.
     pub fn histograms(&self) -> Vec<Histogram> {
         self.0.histograms()
     }
@@ -193,7 +194,7 @@ impl Locks {
         self.0.cluster_admin()
     }
 
-    /// Whether the engine's time is known here: until then nothing can be shown or asked.
+    /// Whether this node knows the engine's time: until then no lock can be shown or acquired.
     pub fn ready(&self) -> Result<(), Unavailable> {
         self.0.ready()
     }

@@ -1,16 +1,16 @@
-//! The lock service: every front end asks it, and it asks the engine, wherever that is.
+//! The lock service: the interface of all front ends to the engine, wherever that runs.
 //!
-//! The implementation of [`LockService`] decides which engine orders the commands: [`local`]
-//! calls one in this process under one short critical section; `raft` replicates it; `client` asks
-//! a server. The rules are the engine's in every case.
+//! The implementation of [`LockService`] determines which engine orders the commands: [`local`]
+//! calls one in this process under one short critical section; `raft` replicates it; `client` sends
+//! requests to a server. The engine implements the rules in every case.
 //!
 //! The modules in reading order:
 //!
-//! - `timer`, `callback`, `failure` (no answer, and why), `audit`.
-//! - What is asked and shown: `paging`, `backend_status`, `remote_status`, `event_log`, `counters`,
-//!   `cluster_status`.
-//! - `lock_service`, the trait; `locks`, the handle on it; on the handle `scoped_views` (the locks
-//!   below some prefixes), `stale_read` (reads that do not wait for a quorum), `nested_names`
+//! - `timer`, `callback`, `failure` (why there is no answer), `audit`.
+//! - The data of requests and answers: `paging`, `backend_status`, `remote_status`, `event_log`,
+//!   `counters`, `cluster_status`.
+//! - `lock_service`, the trait; `locks`, the handle on it; on top of the handle `scoped_views` (the
+//!   locks below some prefixes), `stale_read` (reads that do not wait for a quorum), `nested_names`
 //!   (commands that depend on who holds the lock above) and `queue_waits` (waiting in a queue).
 //! - `local` and its parts: `clock_mapping`, `deferred_commands`, `replay`, `backup`.
 //! - The server side of a remote client: `batch_idempotency`, `batch_messages`, `batch_server`.

@@ -1,5 +1,5 @@
-//! Commands that make a name below a lock, decided only where the holders of that lock let the
-//! caller; and what lies below a lock that is to be removed.
+//! Commands that create a name below another lock, which are decided only if the holders of that
+//! lock permit the caller; and the names below a lock that is to be removed.
 
 use super::callback::Then;
 use super::failure::Unavailable;
@@ -12,16 +12,16 @@ use parking_lot::Mutex;
 use std::fmt;
 use std::sync::Arc;
 
-/// Names below a lock that are looked at before it is removed: one page. Others may have made any
-/// number of them, and what they made does not matter.
+/// Names below a lock that are examined before it is removed: one page. Other clients may have
+/// created any number of them, but only the caller's own block the removal.
 const BELOW_MAX: usize = 1_000;
 
-/// Decides by the holders of the nearest lock above a name: `Err` says why not.
+/// Decides by the holders of the nearest lock above a name. The error is the reason.
 type Allows = dyn Fn(&[Lease]) -> Result<(), Arc<str>> + Send + Sync;
 
-/// A condition on a command that makes a name below others: the holders of the nearest lock above
-/// that name, if any lock above it is held, must let the caller. A client that holds or waits for
-/// the name already goes on under it.
+/// A condition on a command that creates a name below other names: the holders of the nearest held
+/// lock above that name must permit the caller. A client that already holds the name or waits for
+/// it needs no permission.
 #[derive(Clone)]
 pub struct ParentCheck {
     name: LockName,
@@ -30,8 +30,8 @@ pub struct ParentCheck {
 }
 
 impl ParentCheck {
-    /// Returns the condition for `op`. `None`: it makes no name below others. The check that
-    /// `allows` returns gets the name, the client that makes it, and the holders.
+    /// Returns the condition for `op`, or `None` if `op` creates no name below others. The check
+    /// that `allows` returns is called with the name, the client that creates it, and the holders.
     pub fn of<F>(op: &Op, allows: impl FnOnce(&LockName) -> F) -> Option<Self>
     where
         F: Fn(&LockName, &ClientId, &[Lease]) -> Result<(), Arc<str>> + Send + Sync + 'static,
@@ -43,7 +43,8 @@ impl ParentCheck {
         }
     }
 
-    /// The condition for a name that `client` is to make. `None`: it lies below no other.
+    /// Returns the condition for a name that `client` is to create, or `None` if the name lies
+    /// below no other.
     pub fn of_name<F>(
         name: &LockName,
         client: &ClientId,
@@ -59,7 +60,7 @@ impl ParentCheck {
         Some(Self { name, client, allows })
     }
 
-    /// Checks the condition in the state of an engine.
+    /// Checks the condition against the state of an engine.
     pub(super) fn allows(&self, engine: &Engine) -> Result<(), Unavailable> {
         if engine.involves(&self.name, &self.client) {
             return Ok(());
@@ -67,7 +68,7 @@ impl ParentCheck {
         self.allows_below(engine.holders_above(&self.name))
     }
 
-    /// Checks the condition in views of the name and of all names above it.
+    /// Checks the condition against views of the name and of all names above it.
     fn allows_seen(&self, views: &[LockView]) -> Result<(), Unavailable> {
         let involved = views.first().is_some_and(|own| own.involves(&self.client));
         if involved { Ok(()) } else { self.allows_below(&nearest(views)) }
@@ -78,7 +79,7 @@ impl ParentCheck {
     }
 }
 
-/// Two conditions are never known to be equal.
+/// Two conditions are equal only if they have the same name and share the same closure.
 impl PartialEq for ParentCheck {
     fn eq(&self, other: &Self) -> bool {
         self.name == other.name && Arc::ptr_eq(&self.allows, &other.allows)
@@ -93,7 +94,7 @@ impl fmt::Debug for ParentCheck {
     }
 }
 
-/// The holders of the nearest lock that is held above the first of these names.
+/// Returns the holders of the nearest held lock above the first of these names.
 fn nearest(views: &[LockView]) -> Vec<Lease> {
     let above = views.iter().skip(1).find(|view| !view.holders.is_empty());
     let holders = above.map(|view| view.holders.iter().map(|holder| holder.lease.clone()));
@@ -103,9 +104,9 @@ fn nearest(views: &[LockView]) -> Vec<Lease> {
 impl Locks {
     /// Decides a command under a condition, if there is one.
     ///
-    /// Where the engine is in this process both are one step. Elsewhere the condition is checked
-    /// before and after: a lock that was acquired below a lock which another has taken in between
-    /// is given back, and the answer is a denial.
+    /// If the engine is in this process, both happen in one step. Otherwise the condition is
+    /// checked before and after the command: if another client took a lock above in between, the
+    /// lock that was acquired is released again, and the answer is a denial.
     pub fn submit_checked(
         &self,
         command: impl Into<Command>,
@@ -120,7 +121,7 @@ impl Locks {
         }
     }
 
-    /// Tells `then` whether a condition holds now.
+    /// Passes to `then` whether a condition holds now.
     pub fn check_parent(
         &self,
         check: ParentCheck,
@@ -131,7 +132,8 @@ impl Locks {
         });
     }
 
-    /// Tells `then` whether `client` itself holds a lock below `name`, as far as one page shows.
+    /// Passes to `then` whether `client` itself holds a lock below `name`, as far as one page
+    /// shows.
     pub fn holds_below(
         &self,
         name: &LockName,
@@ -145,7 +147,7 @@ impl Locks {
     }
 }
 
-/// Checks, submits, and checks again.
+/// Checks the condition, submits the command, and checks again.
 fn submit_elsewhere(
     locks: &Locks,
     command: Command,
@@ -157,7 +159,7 @@ fn submit_elsewhere(
         if let Err(why) = allowed {
             return then(Err(why));
         }
-        // A hold that was moved can't be moved back: another may have its old name by now.
+        // A lease that was moved can't be moved back: another client may hold its old name by now.
         let acquires = matches!(command.op, Op::Acquire(_));
         door.clone().submit(command, move |answer| match &answer {
             Ok(Ok(outcome)) if acquires => match outcome.clone().first() {
@@ -176,7 +178,7 @@ fn submit_elsewhere(
     });
 }
 
-/// Gives back what was granted if another has taken a lock above it before that.
+/// Releases a lock that was granted if another client had taken a lock above it before.
 fn confirm(
     locks: &Locks,
     granted: LeaseKey,
@@ -186,9 +188,9 @@ fn confirm(
 ) {
     let door = locks.clone();
     look_up(locks, &granted.name.clone(), move |views| {
-        // Without an answer the grant stands: it was allowed a moment before.
+        // Without an answer the grant stands: the check passed a moment before.
         let above = views.map(|views| nearest(&views)).unwrap_or_default();
-        // A lock above that is younger was taken beside a name that was there.
+        // A lock above that is younger was acquired while the name existed already.
         let is_older = |lease: &Lease| granted.token.is_some_and(|token| lease.token < token);
         match check.allows_below(&above) {
             Err(denied) if above.iter().any(is_older) => {
@@ -200,7 +202,7 @@ fn confirm(
     });
 }
 
-/// Shows a lock and all above it, the nearest first, to `then`.
+/// Passes views of a lock and of all locks above it, nearest first, to `then`.
 fn look_up(
     locks: &Locks,
     name: &LockName,
@@ -277,7 +279,7 @@ mod tests {
         Op::Release(Release::of(key))
     }
 
-    /// Nobody may make a name below a lock of another.
+    /// A condition that forbids creating a name below a lock of another client.
     fn closed(op: &Op) -> Option<ParentCheck> {
         ParentCheck::of(op, |_| {
             |_: &LockName, client: &ClientId, holders: &[Lease]| {
@@ -316,10 +318,10 @@ mod tests {
         Local::in_memory(Rules::default()).expect("started")
     }
 
-    /// Does something when a command has come, or when it has been decided.
+    /// Runs when a command has arrived, or when it has been decided.
     type Meanwhile = Box<dyn Fn(&Local, &Command) + Send + Sync>;
 
-    /// An engine that is not here, and what others do meanwhile.
+    /// A remote engine, with a hook for the actions of other clients in between.
     struct Elsewhere {
         engine: Local,
         before: Meanwhile,
@@ -395,19 +397,20 @@ mod tests {
             assert_eq!(submit(&locks, acquire("a/b/x", "alice")), denied());
             assert_eq!(submit(&locks, acquire("a/b/x/y", "alice")), denied());
             assert_eq!(view(&locks, "a/b/x").holders, []);
-            // Her own lock is hers, whoever has the lock above; and beside it all is as it was.
+            // Alice already holds the name, so the lock above does not matter; a new name beside it
+            // is denied.
             granted(submit(&locks, acquire("a/b/c", "alice")));
             granted(submit(&locks, acquire("a/x", "alice")));
             granted(submit(&locks, acquire("a/b/x", "bob")));
             granted(submit(&locks, acquire("ab", "alice")));
-            // The nearest is Alice's.
+            // The nearest lock above is Alice's.
             granted(submit(&locks, acquire("a/b/c/x", "alice")));
             assert_eq!(submit(&locks, acquire("a/b/c/y", "bob")), denied());
         }
     }
 
-    /// Bob takes and gives back the lock above, Alice the one below: what she gets, she gets while
-    /// nobody holds the lock above.
+    /// Bob acquires and releases the lock above while Alice acquires the one below: she gets it
+    /// only while nobody holds the lock above.
     #[test]
     fn lock_above_is_looked_at_in_the_same_step() {
         const ROUNDS: usize = 20_000;
@@ -451,7 +454,7 @@ mod tests {
         let locks = elsewhere(bob_comes, |_, _| {});
         assert_eq!(submit(&locks, acquire("backup/x", "alice")), denied());
         assert_eq!(view(&locks, "backup/x").holders, []);
-        // A lock above that is taken after the name was made leaves it alone.
+        // A lock above that is acquired after the name was created leaves the name alone.
         let locks = elsewhere(|_, _| {}, bob_comes);
         granted(submit(&locks, acquire("backup/x", "alice")));
         assert_eq!(view(&locks, "backup/x").holders.len(), 1);

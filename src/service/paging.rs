@@ -2,25 +2,25 @@
 
 use crate::engine::{Engine, LockName, SessionId, Token};
 
-/// Which locks to list.
+/// A query for a page of locks.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct List {
-    /// Only names that begin so.
+    /// Only locks whose names begin with this prefix.
     pub prefix: String,
-    /// Only names behind this one.
+    /// Only locks whose names come after this one.
     pub after: Option<LockName>,
-    /// At most so many.
+    /// The maximum number of items on the page.
     pub limit: usize,
 }
 
-/// Which directory to list.
+/// A query for a page of a directory.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Children {
-    /// The directory; `None` is the top.
+    /// The directory; `None` for the top level.
     pub parent: Option<LockName>,
-    /// Where the page before ended.
+    /// The cursor from the previous page.
     pub cursor: Option<String>,
-    /// At most so many.
+    /// The maximum number of items on the page.
     pub limit: usize,
 }
 
@@ -29,17 +29,18 @@ pub struct Children {
 pub struct ListPage<T> {
     /// The items on the page.
     pub items: Vec<T>,
-    /// The cursor of the next page; `None`: this is the last.
+    /// The cursor of the next page; `None` on the last one.
     pub next: Option<String>,
 }
 
-/// Leases shown of a session: a person looks at fewer, and the mutex is held meanwhile.
+/// The maximum number of leases shown with a session: a person reads fewer, and the mutex is held
+/// meanwhile.
 pub const SESSION_LEASES_SHOWN_MAX: usize = 1_000;
 
-/// Leases of a session on one page.
+/// The maximum number of a session's leases on one page.
 const LEASES_PAGE: usize = 1_000;
 
-/// The page of a session's leases behind `after`.
+/// Returns the page of a session's leases that come after `after`.
 pub(crate) fn page_of_leases(
     engine: &Engine,
     session: SessionId,

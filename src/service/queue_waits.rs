@@ -1,9 +1,10 @@
-//! Waiting for a place in the queue of a lock, for every front end: the ticket of the place, what
-//! becomes of it, events that were lost, and a waiter that leaves.
+//! Waiting in the queue of a lock, for every front end: tracks the ticket of each waiter until it
+//! is granted or leaves, even if events are lost.
 //!
-//! The engine keeps the queue. Here is one subscription to its events, as long as any request
-//! waits. A waiter whose request names an attempt of its own (an [`OpenId`](crate::engine::OpenId))
-//! leaves the queue with the session of that attempt, and is found again when events were lost.
+//! The engine keeps the queues. This module has one subscription to its events as long as any
+//! request waits. A waiter whose request names its own attempt (an
+//! [`OpenId`](crate::engine::OpenId)) leaves the queue with the session of that attempt, and can be
+//! identified again after events were lost.
 
 use super::event_log::EventWatch;
 use super::failure::Unavailable;
@@ -19,17 +20,17 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 
-/// Events taken at a time: a bound on how long the mutex is held.
+/// Events processed at a time, which limits how long the mutex is held.
 const EVENTS_MAX: usize = 256;
 
-/// How the wait for a place ends.
+/// How the wait for a place in a queue ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WaitEnd {
     /// The lock was granted.
     Granted(WaitGrant),
-    /// The place was given up: by the waiter, or because its time or its session was over.
+    /// The waiter left the queue: on its own, by its timeout, or with its session.
     Left(LeaveReason),
-    /// Events were lost, and the request names no attempt of its own: whether it was granted is
+    /// Events were lost, and the request does not name its own attempt: whether it was granted is
     /// unknown.
     Unknown,
 }
@@ -43,18 +44,19 @@ pub struct WaitGrant {
     pub at: Time,
 }
 
-/// Where the end of a wait is told: with a mutex held, so it must be quick and call nobody.
+/// A callback for the end of a wait. Called with a mutex held, so it must be fast and must not call
+/// the lock service.
 pub type OnWaitEnd = Box<dyn FnOnce(WaitEnd) + Send>;
 
 /// The answer to a request that may wait.
 pub enum Entered {
-    /// It waits.
+    /// The request waits in the queue.
     Waits(PlaceGuard),
-    /// It was decided at once.
+    /// The request was decided at once.
     Decided(Outcome),
 }
 
-/// The requests that wait for places in queues.
+/// The requests that wait in queues.
 pub struct QueueWaits {
     locks: Locks,
     own: Weak<Self>,
@@ -63,10 +65,10 @@ pub struct QueueWaits {
 
 #[derive(Default)]
 struct WaitState {
-    /// There is a subscription while any request waits.
+    /// The subscription to events, which exists while any request waits.
     watch: Option<EventWatch>,
     places: HashMap<Ticket, QueuePlace>,
-    /// Distinguishes the requests that share a place.
+    /// The number of the next request, by which requests that share a place are told apart.
     next: u64,
 }
 
@@ -79,7 +81,7 @@ struct QueuePlace {
     claims: Arc<SharedClaims>,
 }
 
-/// The requests that share a place: its grant is released if none of them claims it.
+/// The claims of requests that share a place: its grant is released if none of them claims it.
 #[derive(Default)]
 struct SharedClaims {
     open: AtomicUsize,
@@ -88,7 +90,7 @@ struct SharedClaims {
 }
 
 impl QueueWaits {
-    /// No request waits yet.
+    /// Returns an instance without waiting requests.
     pub fn new(locks: Locks) -> Arc<Self> {
         Arc::new_cyclic(|own| {
             let (own, state) = (Weak::clone(own), Mutex::default());
@@ -96,8 +98,8 @@ impl QueueWaits {
         })
     }
 
-    /// Acquires a lock, or enters its queue. `entered` gets the guard of the place as soon as there
-    /// is one, `on_end` is called at the end of the wait.
+    /// Acquires a lock, or joins its queue. Calls `entered` with the guard of the place as soon as
+    /// it exists, and `on_end` at the end of the wait.
     pub fn enter(
         self: &Arc<Self>,
         ask: Acquire,
@@ -119,7 +121,8 @@ impl QueueWaits {
         });
     }
 
-    /// Follows a place that `ask` has got; `before` is a subscription from before that.
+    /// Tracks the place that `ask` has in a queue. `before` is a subscription that was opened
+    /// before the place was requested.
     pub fn follow(
         self: &Arc<Self>,
         ask: &Acquire,
@@ -158,7 +161,7 @@ impl QueueWaits {
         watch
     }
 
-    /// Finds what became of a place between getting and following it.
+    /// Finds the end of a wait that happened between joining the queue and tracking the place.
     fn look_back(self: &Arc<Self>, ticket: Ticket, before: &mut EventWatch) {
         loop {
             let batch = before.take(EVENTS_MAX);
@@ -175,7 +178,8 @@ impl QueueWaits {
         }
     }
 
-    /// Tells the waiters that the latest events concern. Runs on the thread that decided a command.
+    /// Notifies the waiters of the places that the latest events concern. Runs on the thread that
+    /// decided a command.
     fn on_events(self: &Arc<Self>) {
         let mut state = self.state.lock();
         let mut unclear = Vec::new();
@@ -193,7 +197,8 @@ impl QueueWaits {
                     && let Some(end) = end_of(event, ticket)
                     && let Some(place) = places.remove(&ticket)
                 {
-                    // With the mutex held: a thread that looks next finds all waiters told.
+                    // Under the mutex, so that the next thread that locks it finds all waiters
+                    // notified.
                     place.tell(end);
                 }
             }
@@ -213,7 +218,7 @@ impl QueueWaits {
         }
     }
 
-    /// Events were lost: asks the engine what became of a place.
+    /// Reads the lock to find the state of a place, after events were lost.
     fn look_again(self: &Arc<Self>, ticket: Ticket) {
         let place = {
             let state = self.state.lock();
@@ -222,7 +227,7 @@ impl QueueWaits {
         let Some((name, hold)) = place else { return };
         let own = Arc::clone(self);
         self.locks.view_until_answered(&name, move |view| {
-            // Without an answer the engine is gone, and its session with it.
+            // Without an answer the engine is gone for good, and its session with it.
             let end = view.map_or(Some(WaitEnd::Unknown), |view| end_seen(&view, ticket, hold));
             if let Some(end) = end {
                 own.end(ticket, end);
@@ -230,7 +235,7 @@ impl QueueWaits {
         });
     }
 
-    /// A request is no longer interested in its place.
+    /// Removes a request that no longer waits for its place.
     fn unfollow(&self, ticket: Ticket, number: u64) {
         let mut state = self.state.lock();
         if let Some(place) = state.places.get_mut(&ticket) {
@@ -239,7 +244,7 @@ impl QueueWaits {
                 state.places.remove(&ticket);
             }
         }
-        // A subscription that nobody needs would cost every command something.
+        // An unused subscription would add a cost to every command.
         let watch = if state.places.is_empty() { state.watch.take() } else { None };
         drop(state);
         drop(watch);
@@ -249,7 +254,7 @@ impl QueueWaits {
 impl QueuePlace {
     fn tell(self, end: WaitEnd) {
         if let WaitEnd::Granted(grant) = end {
-            // It is set once: a place ends once.
+            // A place ends only once, so the value is set only once.
             let _ = self.claims.granted.set(grant.token);
         }
         for (_, on_end) in self.waiters {
@@ -258,7 +263,7 @@ impl QueuePlace {
     }
 }
 
-/// Ends the places of a session that is over.
+/// Ends the places that depend on a session that has ended.
 fn end_session(places: &mut HashMap<Ticket, QueuePlace>, session: SessionId) {
     let hangs = |_: &Ticket, place: &mut QueuePlace| {
         place.hold.open().is_some_and(|open| open.session == session)
@@ -288,12 +293,13 @@ fn end_of(event: &Event, ticket: Ticket) -> Option<WaitEnd> {
     }
 }
 
-/// Returns how the wait for a place has ended, as a view of its lock shows it. `None`: it goes on.
+/// Returns how the wait for a place has ended, as a view of its lock shows it. `None` while the
+/// wait continues.
 fn end_seen(view: &LockView, ticket: Ticket, hold: Ownership) -> Option<WaitEnd> {
     if view.waiters.iter().any(|waiter| waiter.ticket == ticket) {
         return None;
     }
-    // Only the hold of an attempt of its own is surely this waiter's.
+    // Only a lease under the attempt's own id certainly belongs to this waiter.
     Some(match hold {
         Ownership::Exclusive(Some(_)) => {
             granted(view, hold).map_or(WaitEnd::Left(LeaveReason::TimedOut), WaitEnd::Granted)
@@ -308,8 +314,8 @@ fn granted(view: &LockView, hold: Ownership) -> Option<WaitGrant> {
     Some(WaitGrant { token: lease.token, at: lease.acquired_at })
 }
 
-/// A place in a queue. A guard that is dropped before the grant was claimed leaves the queue, or
-/// gives the lock back if it was granted in that moment.
+/// A place in a queue. Dropping the guard before the grant is claimed leaves the queue, or releases
+/// the lock if it was granted at that moment.
 pub struct PlaceGuard {
     waits: Arc<QueueWaits>,
     ask: Box<Acquire>,
@@ -320,7 +326,7 @@ pub struct PlaceGuard {
 
 impl PlaceGuard {
     /// Marks the end of the wait as delivered, or as needing no delivery: dropping the guard then
-    /// gives nothing back.
+    /// releases nothing.
     pub fn claim(&self) {
         self.claims.claimed.store(true, Ordering::Relaxed);
     }
@@ -338,7 +344,7 @@ impl Drop for PlaceGuard {
             return self.waits.unfollow(self.ticket, self.number);
         }
         let (locks, ticket) = (self.waits.locks.clone(), self.ticket);
-        // A grant before this line is in `granted`, one after it in `after`.
+        // A grant before this line is in `granted`, a later one in `after`.
         let mut after = locks.subscribe(None);
         self.waits.on_events();
         self.waits.unfollow(ticket, self.number);
@@ -358,7 +364,8 @@ impl Drop for PlaceGuard {
     }
 }
 
-/// A waiter has left too late: gives back the lock if it was granted. `end` is what events told.
+/// Releases a lock that was granted to a waiter just before it left. `end` is the end of the wait
+/// as the events reported it.
 fn give_back_unclaimed(locks: &Locks, ask: Acquire, ticket: Ticket, end: Option<WaitEnd>) {
     let give_back = |locks: &Locks, ask: Acquire, token| {
         let key = LeaseKey { name: ask.name, client: ask.client, token: Some(token) };
@@ -433,7 +440,7 @@ mod tests {
         view(waits).holder().map(|holder| holder.lease.holder.to_string())
     }
 
-    /// Has `first` hold the lock. Returns the key of its lease.
+    /// Lets `first` acquire the lock. Returns the key of its lease.
     fn held(waits: &QueueWaits) -> LeaseKey {
         let first = ask("first", QueuePolicy::Skip);
         let key = LeaseKey { name: first.name.clone(), client: first.client.clone(), token: None };
@@ -441,7 +448,7 @@ mod tests {
         key
     }
 
-    /// Enters the queue. Returns the place, and where its end is told.
+    /// Joins the queue. Returns the place, and the channel that receives the end of the wait.
     fn queue(waits: &Arc<QueueWaits>, ask: Acquire) -> (PlaceGuard, Receiver<WaitEnd>) {
         let ((on_end, end), (then, answer)) = (channel(), channel());
         let told_end = move |end| on_end.send(end).unwrap_or_default();
@@ -461,7 +468,7 @@ mod tests {
     }
 
     #[test]
-    fn waiter_is_told_its_grant() {
+    fn waiter_is_notified_of_its_grant() {
         let waits = waits();
         let key = held(&waits);
         let (place, end) = queue(&waits, waiting("next"));
@@ -475,7 +482,7 @@ mod tests {
         assert!(waits.state.lock().watch.is_none(), "no request waits any more");
     }
 
-    /// Whether it is granted first or gone first: a waiter that is gone keeps nothing.
+    /// In either order of the grant and the departure, a waiter that has left keeps nothing.
     #[test]
     fn waiter_that_leaves_while_it_is_served_keeps_nothing() {
         let waits = waits();
@@ -494,9 +501,9 @@ mod tests {
         assert!(waits.state.lock().places.is_empty());
     }
 
-    /// A front end may be gone before it hears that its request waits.
+    /// A front end may be gone before it learns that its request waits.
     #[test]
-    fn place_that_nobody_takes_is_left() {
+    fn place_without_a_taker_is_left() {
         let waits = waits();
         let key = held(&waits);
         waits.enter(waiting("b"), None, |_| {}, drop);
@@ -509,7 +516,7 @@ mod tests {
         assert!(waits.state.lock().places.is_empty());
     }
 
-    /// Two reentrant requests of one client share a place, which is kept until both have gone.
+    /// Two reentrant requests of one client share a place, which is kept until both have left.
     #[test]
     fn reentrant_requests_of_a_client_share_a_place() {
         let waits = waits();
@@ -539,7 +546,7 @@ mod tests {
         assert_eq!(view(&waits).waiters.len(), 0);
     }
 
-    /// More events than the log keeps: the engine is asked what became of each place.
+    /// If more events occur than the log keeps, the engine is queried for each place.
     #[test]
     fn waiter_whose_events_were_lost_is_found_by_its_attempt() {
         let waits = waits();

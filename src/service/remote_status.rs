@@ -1,4 +1,4 @@
-//! The status of the server that a remote client uses.
+//! The status of a remote client's connection to its server.
 
 use crate::time::{Span, Wall};
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use std::sync::Arc;
 pub struct RemoteStatus {
     /// The name of the server.
     pub server: Arc<str>,
-    /// The measurements of its last answer.
+    /// The measurements of its last answer, if there was one.
     pub heard: Option<RttSample>,
     /// The last error.
     pub trouble: Option<String>,
@@ -19,12 +19,14 @@ pub struct RemoteStatus {
 pub struct RttSample {
     /// The round-trip time.
     pub round_trip: Span,
-    /// How far the server's wall clock is ahead of ours, give or take half the round-trip time.
+    /// How far the server's wall clock is ahead of the local one, in milliseconds, within half the
+    /// round-trip time.
     pub wall_ahead_ms: i64,
 }
 
 impl RttSample {
-    /// An answer that came when our clock showed `here`, made when the server's showed `there`.
+    /// Returns the sample of an answer that was received at the local time `here` and sent at the
+    /// server's time `there`.
     pub fn new(round_trip: Span, there: Wall, here: Wall) -> Self {
         let half = i64::try_from(round_trip.as_millis() / 2).unwrap_or(i64::MAX);
         let wall_ahead_ms = there.millis_ahead_of(here).saturating_add(half);

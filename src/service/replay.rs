@@ -1,5 +1,5 @@
-//! From the bytes of the state directory to an engine, and back. Replaying is restoring: the
-//! engine is deterministic, so the commands of the journal bring the same state again.
+//! Restores an engine from the records of the state directory, and encodes new ones. The engine is
+//! deterministic, so replaying the commands of the journal yields the same state.
 
 use super::clock_mapping::ClockMapping;
 use crate::engine::codec::{self, FORMAT_OLDEST, FORMAT_VERSION, Malformed};
@@ -7,15 +7,15 @@ use crate::engine::{Command, EndSession, Engine, Interner, Op, Rules, SessionEnd
 use crate::storage::{Records, Recovered, StateError};
 use crate::time::{Time, boot_now};
 
-/// A record that holds a command of [`FORMAT_OLDEST`].
+/// The tag of a record with a command of [`FORMAT_OLDEST`].
 const OLD_COMMAND: u8 = 0;
-/// A record that holds a command, behind the number of its format.
+/// The tag of a record with a command, after which the number of its format follows.
 const COMMAND: u8 = 2;
-/// A record that says how a start began. Replaying must begin alike, or the commands behind it
-/// would come to other tokens.
+/// The tag of a record that describes a start of the daemon. A replay must repeat the start, or the
+/// commands after it would yield different tokens.
 const START: u8 = 1;
 
-/// The state of a backend at its start, restored from the files.
+/// The state of a backend at its start, as restored from the files.
 pub(super) struct Restored {
     pub(super) engine: Engine,
     pub(super) timeline: ClockMapping,
@@ -24,18 +24,18 @@ pub(super) struct Restored {
     pub(super) start_records: Vec<Vec<u8>>,
 }
 
-/// An engine on its way back, and the last known tie between the clocks.
+/// An engine during its replay, and the latest mapping between the clocks.
 struct JournalReplay {
     engine: Engine,
     anchor: Option<ClockMapping>,
     known: Interner,
 }
 
-/// Brings back what was.
+/// Restores the state.
 ///
-/// Within one boot the leases have the time that they had left. After a reboot what was left
-/// counts from now: nobody can know how long the machine was off, and a lease may last longer
-/// than promised, never shorter.
+/// Within one boot, leases keep their remaining time. After a reboot the remaining time counts from
+/// now, since it is unknown how long the machine was off: a lease may last longer than promised,
+/// never shorter.
 pub(super) fn restore(recovered: Recovered, rules: Rules) -> Result<Restored, StateError> {
     let Recovered { tokens_reserved, snapshot, records, same_boot, clean } = recovered;
     let mut replay = JournalReplay::begin(snapshot)?;
@@ -46,7 +46,8 @@ pub(super) fn restore(recovered: Recovered, rules: Rules) -> Result<Restored, St
         Some(anchor) if same_boot => anchor,
         _ => ClockMapping::going_on_at(replay.engine.clock()),
     };
-    // Unless the end was clean, records may be missing, and with them tokens that somebody has.
+    // Unless the shutdown was clean, records may be missing, and with them tokens that clients
+    // hold.
     let floor = if clean { 0 } else { tokens_reserved };
     let mut start_records = vec![start_record(timeline, floor, &rules)];
     let at = timeline.now().max(replay.engine.clock());
@@ -64,7 +65,7 @@ pub(super) fn restore(recovered: Recovered, rules: Rules) -> Result<Restored, St
     Ok(Restored { engine: replay.engine, timeline, tokens_reserved, start_records })
 }
 
-/// Makes the next snapshot from the last one and the records behind it.
+/// Builds the next snapshot from the previous one and the journal records after it.
 pub(super) fn rebuild(
     before: Option<Vec<u8>>,
     records: &mut Records,
@@ -77,7 +78,7 @@ pub(super) fn rebuild(
     Ok(snapshot(&replay.engine, replay.anchor.unwrap_or(never)))
 }
 
-/// The bytes of a snapshot.
+/// Encodes a snapshot.
 pub(super) fn snapshot(engine: &Engine, timeline: ClockMapping) -> Vec<u8> {
     let mut body = vec![FORMAT_VERSION];
     put_anchor(timeline, &mut body);
@@ -85,7 +86,7 @@ pub(super) fn snapshot(engine: &Engine, timeline: ClockMapping) -> Vec<u8> {
     body
 }
 
-/// Writes the record of a command behind what `out` holds.
+/// Appends the record of a command to `out`.
 pub(super) fn put_command(at: Time, command: &Command, out: &mut Vec<u8>) {
     out.extend_from_slice(&[COMMAND, FORMAT_VERSION]);
     codec::encode_command(at, command, out);
@@ -144,7 +145,7 @@ impl JournalReplay {
     fn carry_out(&mut self, format: u8, command: &[u8]) -> Result<(), Malformed> {
         let (at, mut command) = codec::decode_command(format, command)?;
         self.known.share(&mut command);
-        // The answer was sent and the events were published before the restart.
+        // The events are dropped: they were published, and the answer sent, before the restart.
         let _ = self.engine.apply(at, &command, &mut Vec::new());
         Ok(())
     }

@@ -1,6 +1,6 @@
 //! Views that are restricted to some prefixes: the locks whose names begin with one of them, and
-//! the directories that lead there. Names outside influence neither the content of a view nor its
-//! length nor where pages end.
+//! the directories that lead there. Names outside the prefixes influence neither the content nor
+//! the length of a view, nor its page boundaries.
 //!
 //! Prefixes are sorted, and none lies within another.
 
@@ -11,7 +11,8 @@ use super::paging::{Children, List, ListPage};
 use crate::engine::{Child, LockName, LockView, Mode};
 use std::vec::IntoIter;
 
-/// A page of the locks within `prefixes`; the prefix of the query is theirs already.
+/// Passes a page of the locks within `prefixes` to `then`. The prefix of the query is ignored: the
+/// caller has already narrowed `prefixes` to it.
 pub fn list(
     locks: &Locks,
     prefixes: Vec<String>,
@@ -43,8 +44,9 @@ fn list_on(
     });
 }
 
-/// A name that only leads to what is within `prefixes`, all of them below it: shown as the way
-/// there, if there is something, whatever it may be itself.
+/// Passes the view of a name that itself lies outside `prefixes` but leads to them, to `then`. All
+/// prefixes must lie below the name. It is shown as a directory if locks exist within them,
+/// whatever else it is.
 pub fn lead(
     locks: &Locks,
     name: LockName,
@@ -68,8 +70,8 @@ pub fn lead(
     });
 }
 
-/// A page of what lies directly below a name (or at the top) and is within `prefixes`, all of
-/// them below it, or leads there.
+/// Passes a page of the entries directly below a name (or at the top level) that lie within
+/// `prefixes` or lead there. All prefixes must lie below the name.
 pub fn children(
     locks: &Locks,
     prefixes: Vec<String>,
@@ -81,13 +83,13 @@ pub fn children(
     Walk { locks: locks.clone(), dir, left, query, found: Vec::new() }.go_on(Box::new(then));
 }
 
-/// A directory that is being read.
+/// A directory that is being listed.
 struct Walk {
     locks: Locks,
-    /// The common prefix of the names of its children.
+    /// The common prefix of the names of its entries.
     dir: String,
     left: IntoIter<String>,
-    /// Its cursor moves: it is the least name that may come next.
+    /// The query. Its cursor advances: it is the smallest name that may come next.
     query: Children,
     found: Vec<Child>,
 }
@@ -112,7 +114,7 @@ impl Walk {
         }
     }
 
-    /// A child that leads to what is within `prefix`: a directory, if there is something.
+    /// Adds an entry that leads to names within `prefix`: a directory, if any such lock exists.
     fn lead(
         mut self,
         dir: String,
@@ -126,7 +128,8 @@ impl Walk {
                     && let Ok(name) = LockName::parse(&dir)
                 {
                     self.found.push(Child { name, lock: None });
-                    // '0' follows '/': behind all else that it leads to.
+                    // '0' follows '/' in ASCII: the next entry comes after all others below this
+                    // directory.
                     self.query.cursor = Some(dir + "0");
                 }
                 self.go_on(then);
@@ -135,7 +138,7 @@ impl Walk {
         });
     }
 
-    /// All children whose names begin with `prefix`.
+    /// Adds all entries whose names begin with `prefix`.
     fn whole(mut self, prefix: String, then: Then<Result<ListPage<Child>, Unavailable>>) {
         let Children { parent, cursor, limit } = self.query.clone();
         let from = cursor.filter(|cursor| *cursor > prefix).unwrap_or_else(|| prefix.clone());
@@ -206,7 +209,7 @@ mod tests {
         }
     }
 
-    /// Names, and whether each is shown as a lock.
+    /// Returns the names of the entries, and whether each is shown as a lock.
     fn children_all(
         locks: &Locks,
         prefixes: &[String],
@@ -228,7 +231,7 @@ mod tests {
         }
     }
 
-    /// Whole prefixes in order, none within another, as `Grant::narrowed` gives them.
+    /// Returns sorted prefixes of which none lies within another, as `Grant::narrowed` does.
     fn disjoint(prefixes: BTreeSet<String>, below: &str) -> Vec<String> {
         let mut kept: Vec<String> = Vec::new();
         for prefix in prefixes.into_iter().filter(|prefix| prefix.starts_with(below)) {
@@ -245,7 +248,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn pages_show_what_is_within_and_nothing_else(
+        fn pages_show_only_names_within_the_prefixes(
             held in text("[ab]{1,2}(/[ab!]{1,2}){0,2}"),
             prefixes in text("[ab]{1,2}(/[ab]{0,2}){0,2}"),
             limit in 1..5_usize,
@@ -275,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn what_only_leads_there_says_nothing_of_itself() {
+    fn a_directory_that_leads_to_a_prefix_shows_nothing_of_itself() {
         let held = ["team", "team/a/x", "team/b"].map(str::to_owned).into();
         let locks = holding(&held);
         let lead = |prefix: &str| {

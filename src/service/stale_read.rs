@@ -1,5 +1,5 @@
-//! Stale reads: the local state of a node, with its age, for a caller that prefers an old answer to
-//! waiting for a majority.
+//! Stale reads: a node's local state, with its age, for a caller that prefers an old answer to
+//! waiting for a quorum.
 
 use super::failure::Unavailable;
 use super::locks::Locks;
@@ -8,10 +8,11 @@ use super::scoped_views;
 use crate::engine::{Engine, LockName, LockView};
 use crate::time::{Span, Time};
 
-/// Reads of the state of a node that may be old.
+/// Reads of a node's local state, which may be stale.
 pub trait StaleReads {
-    /// Shows the local state to `look` while nothing changes, and returns an upper bound on its
-    /// age, if one is known. `None`: no local state is old, and `look` was not called.
+    /// Calls `look` with the local state while nothing changes, and returns an upper bound on the
+    /// age of the state, if one is known. `None` if the backend has no local state that can be
+    /// stale; then `look` was not called.
     fn stale(&self, _look: &mut dyn FnMut(&Engine, Time)) -> Option<Option<Span>> {
         None
     }
@@ -20,22 +21,22 @@ pub trait StaleReads {
 /// The result of a stale read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StaleRead<T> {
-    /// The value.
+    /// The value that was read.
     pub it: T,
-    /// How long ago the value was known to be current, not counting network latency; `None`:
+    /// How long ago the value was known to be current, not counting network latency; `None` if
     /// unknown.
     pub age: Option<Span>,
 }
 
 impl<T> StaleRead<T> {
-    /// It is so now.
+    /// Returns a value that is current.
     const fn now(it: T) -> Self {
         Self { it, age: Some(Span::ZERO) }
     }
 }
 
 impl Locks {
-    /// Shows one lock to `then`, as it is known here.
+    /// Passes the local view of one lock to `then`.
     pub fn known_view(
         &self,
         name: &LockName,
@@ -47,8 +48,8 @@ impl Locks {
         }
     }
 
-    /// Shows a page of the locks whose names begin with one of `prefixes` to `then`, as they are
-    /// known here; the prefix of the query is theirs already.
+    /// Passes a local page of the locks whose names begin with one of `prefixes` to `then`. The
+    /// prefix of the query is ignored: the caller has already narrowed `prefixes` to it.
     pub fn known_list(
         &self,
         prefixes: Vec<String>,
@@ -63,7 +64,8 @@ impl Locks {
         }
     }
 
-    /// `None`: the backend keeps no state that is old.
+    /// Returns the result of a stale read, or `None` if the backend has no local state that can be
+    /// stale.
     fn stale<T>(&self, look: impl FnOnce(&Engine, Time) -> T) -> Option<StaleRead<T>> {
         let (mut look, mut seen) = (Some(look), None);
         let age =

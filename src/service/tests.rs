@@ -1,5 +1,5 @@
-//! The local door on the real clock and real files. Nothing sleeps: what is waited for is an
-//! event, and what takes time is started early enough to be over.
+//! Tests of the local backend on the real clock and real files. No test sleeps: each waits for an
+//! event, and starts a slow operation early enough that it is over.
 
 use super::local::Local;
 use super::*;
@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, mpsc};
 
-/// A directory that is gone when the test is over.
+/// A directory that is removed at the end of the test.
 struct ServiceScratch(PathBuf);
 
 impl ServiceScratch {
@@ -92,14 +92,14 @@ fn view(locks: &Locks, lock: &str) -> LockView {
 }
 
 #[test]
-fn a_killed_daemon_finds_its_leases_again() {
+fn a_restart_after_a_kill_restores_the_leases() {
     let scratch = ServiceScratch::new("killed");
     let (first, locks) = open(&scratch.state());
     let before = granted(&locks, long("build", "a"));
     granted(&locks, long("gone", "a"));
     release(&locks, "gone", "a");
     let left_before = view(&locks, "build").holder().expect("held").ends;
-    drop((first, locks)); // No close: what a kill leaves behind.
+    drop((first, locks)); // No `close`: the state is that after a kill.
 
     let (_second, locks) = open(&scratch.state());
     let after = view(&locks, "build");
@@ -131,7 +131,7 @@ fn tokens_rise_through_kills_and_clean_ends() {
 }
 
 #[test]
-fn a_clean_end_loses_no_tokens() {
+fn a_clean_shutdown_loses_no_tokens() {
     let scratch = ServiceScratch::new("clean");
     let (local, locks) = open(&scratch.state());
     let before = granted(&locks, long("x", "a")).token.as_u64();
@@ -145,7 +145,7 @@ fn a_clean_end_loses_no_tokens() {
 }
 
 #[test]
-fn the_timer_serves_the_next_in_line() {
+fn the_timer_serves_the_next_waiter() {
     let local = Arc::new(Local::in_memory(Rules::default()).expect("it starts"));
     let locks = Locks::new(local);
     let short = ask("x", "a", Span::from_secs(1), Span::ZERO);
@@ -168,14 +168,14 @@ fn the_timer_serves_the_next_in_line() {
 }
 
 #[test]
-fn a_long_journal_is_cut_back_while_commands_go_on() {
+fn a_long_journal_is_compacted_while_commands_continue() {
     let scratch = ServiceScratch::new("cut-back");
     let (local, locks) = open(&scratch.state());
     granted(&locks, long("kept", "a"));
     let note: Arc<str> = "n".repeat(1_000).into();
     let patch = Patch { note: Some(note), ..Patch::default() };
     let mut last = 0;
-    // Some 20 MB of journal: two rotations at least.
+    // Writes about 20 MB of journal, enough for two rotations.
     for round in 0..20_000 {
         let lock = format!("lock-{}", round % 50);
         let ask = Acquire { patch: patch.clone(), ..long(&lock, "a") };
@@ -236,11 +236,11 @@ fn a_second_daemon_is_refused() {
 }
 
 #[test]
-fn answers_come_with_no_lock_held() {
+fn answers_are_delivered_with_no_mutex_held() {
     let local = Arc::new(Local::in_memory(Rules::default()).expect("it starts"));
     let locks = Locks::new(local);
     let inner = locks.clone();
-    // A caller that asks again from inside its answer would wait for itself for ever.
+    // If the answer were delivered with the mutex held, this request would deadlock.
     locks.submit(Op::Acquire(long("x", "a")), move |_| {
         inner.submit(Op::Acquire(long("y", "a")), |answer| drop(answer.expect("available")));
     });
@@ -248,7 +248,7 @@ fn answers_come_with_no_lock_held() {
 }
 
 #[test]
-fn what_hung_on_the_killed_process_is_in_grace() {
+fn leases_of_the_killed_process_are_in_grace() {
     let scratch = ServiceScratch::new("bound");
     let (local, locks) = open(&scratch.state());
     let open_session =
@@ -265,8 +265,8 @@ fn what_hung_on_the_killed_process_is_in_grace() {
     assert_eq!(granted(&locks, long("x", "a")).token, bound.token);
 }
 
-/// A waker's own requests make events, which wake it again: as when it looks at a lock, and the
-/// next deadline is over by then. With stack frames for each this overflowed the stack.
+/// The requests of a waker cause events, which wake it again, as when it reads a lock whose next
+/// deadline has passed by then. With stack frames for each wake-up this overflowed the stack.
 #[test]
 fn wakers_that_make_events_do_not_nest() {
     const EVENTS: u64 = 100_000;

@@ -1,17 +1,17 @@
-//! An alarm on the boot clock: one thread sleeps until the next deadline, and only then wakes.
+//! An alarm on the boot clock, on which one thread sleeps until the next deadline.
 //!
 //! A condition variable would sleep on the monotonic clock, which stands still while a laptop
-//! sleeps; a `timerfd` on the boot clock rings as soon as the machine is awake again.
+//! sleeps; a `timerfd` on the boot clock fires as soon as the machine is awake again.
 
 use crate::time::Time;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// The alarm. Anybody may set it; one thread waits for it.
+/// The alarm. Any thread may set it; one thread waits for it.
 pub(crate) struct Alarm {
     fd: OwnedFd,
-    /// When it will ring, in nanoseconds of the boot clock; `u64::MAX` when it will not.
+    /// When the alarm fires, in nanoseconds of the boot clock; `u64::MAX` if it is not set.
     set_for: AtomicU64,
     stopped: AtomicBool,
 }
@@ -19,20 +19,20 @@ pub(crate) struct Alarm {
 impl Alarm {
     #[allow(unsafe_code)]
     pub(crate) fn new() -> io::Result<Self> {
-        // SAFETY: takes no pointers; the result is checked before it becomes an owner.
+        // SAFETY: takes no pointers; the result is checked before it becomes an `OwnedFd`.
         let fd = unsafe { libc::timerfd_create(libc::CLOCK_BOOTTIME, libc::TFD_CLOEXEC) };
         if fd < 0 {
             return Err(io::Error::last_os_error());
         }
-        // SAFETY: `fd` was just opened and belongs to nobody else.
+        // SAFETY: `fd` was just opened, and nothing else owns it.
         let fd = unsafe { OwnedFd::from_raw_fd(fd) };
         Ok(Self { fd, set_for: AtomicU64::new(u64::MAX), stopped: AtomicBool::new(false) })
     }
 
-    /// Rings at `at` on the boot clock, unless it rings earlier anyway. To be called under the
-    /// lock that guards what the deadline is for, so that settings come in order.
+    /// Sets the alarm to `at` on the boot clock, unless it is set to an earlier time. Call it under
+    /// the mutex that guards the deadlines, so that calls are ordered.
     pub(crate) fn set(&self, at: Time) {
-        // 0 would switch the timer off; everything that is due is due by the first nanosecond.
+        // 0 would disarm the timer. The first nanosecond is early enough for any deadline.
         let at = at.as_nanos().max(1);
         if at < self.set_for.load(Ordering::Relaxed) {
             self.set_for.store(at, Ordering::Relaxed);
@@ -40,23 +40,24 @@ impl Alarm {
         }
     }
 
-    /// Waits until it rings; false when it never will again.
+    /// Waits until the alarm fires. Returns false once it is stopped.
     #[allow(unsafe_code)]
     pub(crate) fn wait(&self) -> bool {
         let mut rings = 0_u64;
         // SAFETY: reads 8 bytes into a u64 of this frame.
         while unsafe { libc::read(self.fd.as_raw_fd(), (&raw mut rings).cast(), 8) } < 0 {
-            // Only a signal can have ended the read of a valid, blocking timer.
+            // Only a signal interrupts the read of a valid, blocking timer.
         }
         !self.stopped.load(Ordering::Acquire)
     }
 
-    /// It has rung: what is set next counts, however late. Under the same lock as [`Self::set`].
+    /// Resets the alarm after it fired, so that the next [`Self::set`] counts, however late its
+    /// time. Call it under the same mutex.
     pub(crate) fn clear(&self) {
         self.set_for.store(u64::MAX, Ordering::Relaxed);
     }
 
-    /// Wakes the waiting thread for the last time.
+    /// Stops the alarm and wakes the waiting thread.
     pub(crate) fn stop(&self) {
         self.stopped.store(true, Ordering::Release);
         self.ring_at(1);
@@ -72,7 +73,7 @@ impl Alarm {
         };
         let spec = libc::itimerspec { it_interval: zero, it_value: value };
         let (fd, absolute) = (self.fd.as_raw_fd(), libc::TFD_TIMER_ABSTIME);
-        // SAFETY: `spec` lives through the call, and no old value is asked for.
+        // SAFETY: `spec` lives through the call, and the pointer for the old value may be null.
         let result =
             unsafe { libc::timerfd_settime(fd, absolute, &raw const spec, std::ptr::null_mut()) };
         assert_eq!(result, 0, "a timer of our own takes any valid time");
@@ -80,7 +81,7 @@ impl Alarm {
 }
 
 impl AsRawFd for Alarm {
-    /// For whoever waits for other things as well.
+    /// Lets a thread that also waits for other things poll the alarm.
     fn as_raw_fd(&self) -> RawFd {
         self.fd.as_raw_fd()
     }
@@ -88,5 +89,5 @@ impl AsRawFd for Alarm {
 
 #[cfg(test)]
 #[path = "timer_test.rs"]
-#[allow(clippy::duplicate_mod)] // it holds for either kind
+#[allow(clippy::duplicate_mod)] // The tests apply to either implementation.
 mod tests;

@@ -1,36 +1,36 @@
-//! The alarm where the kernel has no timers to read from: a condition variable, whose sleep may
-//! stand still while the machine sleeps. So it looks at the boot clock once a second.
+//! The alarm on systems without timerfd: a condition variable, whose sleep may stand still while
+//! the machine sleeps, and which therefore checks the boot clock once a second.
 
 use crate::time::{Span, Time, boot_now};
 use parking_lot::{Condvar, Mutex};
 use std::io;
 
-/// So late it may ring after the machine has slept.
+/// How late the alarm may fire after the machine has slept.
 const LOOK_EVERY: Span = Span::from_secs(1);
 
-/// The alarm. Anybody may set it; one thread waits for it.
+/// The alarm. Any thread may set it; one thread waits for it.
 pub(crate) struct Alarm {
     state: Mutex<AlarmState>,
     changed: Condvar,
 }
 
 struct AlarmState {
-    /// When it will ring.
+    /// When the alarm fires.
     set_for: Time,
-    /// It has been rung at, and waited for, up to here.
+    /// When [`Alarm::wait`] returns next; [`Time::NEVER`] once it has returned for the time set.
     rings_at: Time,
     stopped: bool,
 }
 
 impl Alarm {
-    #[allow(clippy::unnecessary_wraps)] // with timers of the kernel it can fail
+    #[allow(clippy::unnecessary_wraps)] // kernel timers can fail
     pub(crate) fn new() -> io::Result<Self> {
         let state = AlarmState { set_for: Time::NEVER, rings_at: Time::NEVER, stopped: false };
         Ok(Self { state: Mutex::new(state), changed: Condvar::new() })
     }
 
-    /// Rings at `at` on the boot clock, unless it rings earlier anyway. To be called under the
-    /// lock that guards what the deadline is for, so that settings come in order.
+    /// Sets the alarm to `at` on the boot clock, unless it is set to an earlier time. Call it under
+    /// the mutex that guards the deadlines, so that calls are ordered.
     pub(crate) fn set(&self, at: Time) {
         let mut state = self.state.lock();
         if at < state.set_for {
@@ -39,7 +39,7 @@ impl Alarm {
         }
     }
 
-    /// Waits until it rings; false when it never will again.
+    /// Waits until the alarm fires. Returns false once it is stopped.
     pub(crate) fn wait(&self) -> bool {
         let mut state = self.state.lock();
         loop {
@@ -52,12 +52,13 @@ impl Alarm {
         }
     }
 
-    /// It has rung: what is set next counts, however late. Under the same lock as [`Self::set`].
+    /// Resets the alarm after it fired, so that the next [`Self::set`] counts, however late its
+    /// time. Call it under the same mutex.
     pub(crate) fn clear(&self) {
         self.state.lock().set_for = Time::NEVER;
     }
 
-    /// Wakes the waiting thread for the last time.
+    /// Stops the alarm and wakes the waiting thread.
     pub(crate) fn stop(&self) {
         self.state.lock().stopped = true;
         self.changed.notify_all();
@@ -66,5 +67,5 @@ impl Alarm {
 
 #[cfg(test)]
 #[path = "timer_test.rs"]
-#[allow(clippy::duplicate_mod)] // it holds for either kind
+#[allow(clippy::duplicate_mod)] // The tests apply to either implementation.
 mod tests;

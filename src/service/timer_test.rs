@@ -5,7 +5,7 @@ use crate::time::{Span, Time, boot_now};
 use std::sync::Arc;
 
 #[test]
-fn it_rings_at_the_earliest_time_set() {
+fn it_fires_at_the_earliest_time_set() {
     let alarm = Alarm::new().expect("a timer is to be had");
     let now = boot_now();
     alarm.set(now + Span::from_secs(3_600));
@@ -20,7 +20,7 @@ fn it_rings_at_the_earliest_time_set() {
 }
 
 #[test]
-fn who_waits_hears_of_an_earlier_time() {
+fn a_waiting_thread_notices_an_earlier_time() {
     let alarm = Arc::new(Alarm::new().expect("a timer is to be had"));
     alarm.set(boot_now() + Span::from_secs(3_600));
     let waiting = Arc::clone(&alarm);

@@ -1,7 +1,9 @@
-//! A snapshot and the journals behind it become one new snapshot, while others go on appending.
+//! Compacts the last snapshot and the journals after it into a new snapshot, while records are
+//! appended to the current journal.
 //!
-//! In this order, so that a crash anywhere leaves a chain that counts: the next journal is made,
-//! the new snapshot is written beside the old files, it gets its name, the old files go.
+//! The steps are ordered so that a crash between any two leaves a valid set of files: the next
+//! journal is created, the new snapshot is written to a temporary file, that is renamed, and the
+//! old files are removed.
 
 use super::dir::{Dir, Durable};
 use super::header::{BootId, HEADER_BYTES, Header, Type};
@@ -27,8 +29,8 @@ impl Sealed {
         Self { dir, claim, boot, generation: next.generation(), next_seq: next.next_seq() }
     }
 
-    /// Has `rebuild` make the new snapshot from the old one and the records after it, and puts
-    /// it in their place. If this fails the old files stay, and a later rotation takes them too.
+    /// Makes the new snapshot: `rebuild` computes it from the old one and the records after it. If
+    /// this fails, the old files stay, and a later compaction includes them.
     pub fn compact(
         self,
         rebuild: impl FnOnce(Option<Vec<u8>>, &mut Records) -> Result<Vec<u8>, StateError>,
@@ -44,10 +46,11 @@ impl Sealed {
         self.replace_by(&body)
     }
 
-    /// Puts a snapshot in the place of what came before the rotation: `body` must be the state
-    /// as it was at that moment.
+    /// Replaces the files from before the rotation by a snapshot. `body` must be the state at the
+    /// moment of the rotation.
     pub fn replace_by(self, body: &[u8]) -> Result<(), StateError> {
-        // A snapshot is only ever found beside its own journal, whose header must not be lost.
+        // A snapshot is valid only beside the journal of its generation, whose header must not be
+        // lost.
         let journal = self.dir.journal(self.generation);
         self.dir.sync(&journal).map_err(|error| StateError::io(&journal, error))?;
         let base = write(&self.dir, self.boot, self.generation, self.next_seq, body)?;
@@ -57,7 +60,7 @@ impl Sealed {
     }
 }
 
-/// Writes the snapshot that `journal`, still empty, goes on from.
+/// Writes the snapshot that precedes `journal`, which has no records yet.
 pub(super) fn write_snapshot(
     dir: &Dir,
     boot: BootId,

@@ -1,4 +1,4 @@
-//! The directory: who has it, what lies in it, and how a file is put there whole.
+//! The state directory: its lock, the list of its files, and their atomic replacement.
 
 use super::locked_dir::Role;
 use super::number_file::{NumberFile, NumberFileError, VERSION};
@@ -22,25 +22,25 @@ This is the state of a latchfs daemon: what it must still know after a restart.
 
 Don't edit or copy these files while a daemon runs. To forget all locks, stop the daemon and
 move journal.* and snapshot.* away. Keep `tokens`: without it fencing tokens would begin at 1
-again, and whoever checks them would take an old holder for the new one.
+again, and a resource that checks them would accept a stale holder.
 ";
 
 /// An open directory, locked against other processes.
 #[derive(Debug)]
 pub(super) struct Dir {
     path: PathBuf,
-    /// Only kept: closing it would let others in.
+    /// Holds the lock of the directory until it is closed.
     _lock: File,
 }
 
-/// Whether a file must be on the disk when the call returns.
+/// Whether a file must be on disk when the call returns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Durable {
     Yes,
     No,
 }
 
-/// The generations of the files that are there, rising.
+/// The generations of the files in the directory, in rising order.
 #[derive(Debug, Default)]
 pub(super) struct StateFiles {
     path: PathBuf,
@@ -50,13 +50,13 @@ pub(super) struct StateFiles {
 }
 
 impl Dir {
-    /// Makes the directory if need be, and takes it.
+    /// Opens and locks the directory, and creates it if it does not exist.
     pub(super) fn open(path: &Path) -> Result<Self, StateError> {
         let at = |error| StateError::io(path, error);
         match fs::metadata(path) {
             Ok(found) if !found.is_dir() => return Err(Role::State.not_a_directory(path).into()),
             Ok(found) if found.permissions().mode() & 0o022 != 0 => {
-                warn!("others may write into the state directory {}", path.display());
+                warn!("the state directory is writable by other users {}", path.display());
             }
             Ok(_) => {}
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
@@ -94,7 +94,8 @@ impl Dir {
         let mut listing = StateFiles { path: self.path.clone(), ..StateFiles::default() };
         for entry in fs::read_dir(&self.path).map_err(at)? {
             let name = entry.map_err(at)?.file_name();
-            // Our own names are ASCII; a name that is not is not ours.
+            // The names of state files are ASCII, so a name that is not UTF-8 belongs to another
+            // program.
             listing.add(name.to_str().unwrap_or_default());
         }
         listing.journals.sort_unstable();
@@ -102,12 +103,12 @@ impl Dir {
         Ok(listing)
     }
 
-    /// Puts a file there as a whole: whoever looks sees the old one, if any, or all of the new.
+    /// Writes a file atomically: a reader sees the old file, if any, or the complete new one.
     pub(super) fn replace(&self, to: &Path, parts: &[&[u8]], durable: Durable) -> io::Result<File> {
         self.replace_with(to, durable, |file| write_parts(file, parts))
     }
 
-    /// [`Self::replace`] with a file that `fill` writes.
+    /// Writes a file atomically like [`Self::replace`]; `fill` writes its content.
     pub(super) fn replace_with(
         &self,
         to: &Path,
@@ -127,7 +128,7 @@ impl Dir {
             Ok(file)
         });
         if renamed.is_err() && !crash::happened() {
-            // It takes room, and perhaps room was what there was not.
+            // The temporary file takes space, the lack of which may be the reason for the failure.
             let _ = fs::remove_file(&temporary);
         }
         renamed
@@ -143,7 +144,7 @@ impl Dir {
         self.replace_sheet(sheet).map_err(|error| StateError::io(&path, error))
     }
 
-    /// Reads a sheet. `Ok(None)`: there is none.
+    /// Reads a number file; `None` if it does not exist.
     pub(super) fn read_sheet(&self, name: &str) -> Result<Option<NumberFile>, StateError> {
         let file = self.path.join(name);
         let text = match fs::read(&file) {
@@ -165,14 +166,14 @@ impl Dir {
         }
     }
 
-    /// Has a file and its name on the disk.
+    /// Syncs a file and its directory entry to disk.
     pub(super) fn sync(&self, path: &Path) -> io::Result<()> {
         crash::point()?;
         File::open(path)?.sync_all()?;
         self.sync_names()
     }
 
-    /// Removes files, those that are there, and has that on the disk.
+    /// Removes the files that exist, and syncs the directory.
     pub(super) fn remove_durably(&self, paths: &[PathBuf]) -> Result<(), StateError> {
         let mut removed = false;
         for path in paths {
@@ -191,7 +192,8 @@ impl Dir {
         File::open(&self.path)?.sync_all()
     }
 
-    /// Leaves a word for people. Nothing depends on it, so that a full disk can still be read.
+    /// Writes a README for users. Errors are ignored, so that a state on a full disk can still be
+    /// opened.
     fn explain(&self) {
         let path = self.path.join("README");
         if !path.exists() {
@@ -216,7 +218,7 @@ impl StateFiles {
         }
     }
 
-    /// The files that no longer count once `generation` has its snapshot.
+    /// Returns the files that the snapshot of `generation` makes obsolete.
     pub(super) fn older_than(&self, generation: u64) -> Vec<PathBuf> {
         let old = |kind: &str, all: &[u64]| -> Vec<PathBuf> {
             let old = all.iter().filter(|found| **found < generation);
@@ -226,7 +228,8 @@ impl StateFiles {
     }
 }
 
-/// `journal.12` is `("journal", 12)`. Numbers that we would write otherwise are not ours.
+/// Splits `journal.12` into `("journal", 12)`. A number in any other notation means that another
+/// program made the file.
 fn generation_in(name: &str) -> Option<(&str, u64)> {
     let (kind, number) = name.split_once('.')?;
     let generation = number.parse::<u64>().ok()?;
@@ -234,7 +237,7 @@ fn generation_in(name: &str) -> Option<(&str, u64)> {
     (ours && generation > 0).then_some((kind, generation))
 }
 
-/// Makes a file that only its owner may read, and has `write` fill it.
+/// Creates a file that only its owner may read, with the content that `write` writes.
 fn write_new(
     path: &Path,
     durable: Durable,
@@ -252,7 +255,7 @@ fn write_new(
     Ok(file)
 }
 
-/// Writes one part behind the other.
+/// Writes the parts one after the other.
 pub(super) fn write_parts(file: &mut File, parts: &[&[u8]]) -> io::Result<()> {
     for part in parts {
         if let Err(error) = crash::point() {
@@ -264,7 +267,7 @@ pub(super) fn write_parts(file: &mut File, parts: &[&[u8]]) -> io::Result<()> {
     Ok(())
 }
 
-/// Lets a test end the process between any two steps on the disk.
+/// Simulates, for tests, a crash of the process between any two steps on the disk.
 #[cfg(test)]
 pub(super) mod crash {
     use std::cell::Cell;
@@ -274,7 +277,7 @@ pub(super) mod crash {
         static POINTS_LEFT: Cell<Option<u32>> = const { Cell::new(None) };
     }
 
-    /// From the point after `points` on, nothing reaches the disk on this thread.
+    /// Sets the number of steps after which nothing reaches the disk on this thread.
     pub(crate) fn after(points: Option<u32>) {
         POINTS_LEFT.set(points);
     }
@@ -300,7 +303,7 @@ mod crash {
         false
     }
 
-    #[allow(clippy::unnecessary_wraps)] // a test's version fails
+    #[allow(clippy::unnecessary_wraps)] // the version for tests fails
     pub(super) const fn point() -> std::io::Result<()> {
         Ok(())
     }

@@ -1,13 +1,13 @@
-//! The first 64 bytes of a journal and of a snapshot.
+//! The header of journal and snapshot files: their first 64 bytes.
 
 use super::storage_error::StateError;
 use crate::time::this_boot;
 use std::path::Path;
 
-/// How long a header is.
+/// The length of a header.
 pub(super) const HEADER_BYTES: usize = 64;
 
-/// The only format known here.
+/// The only version of the format that is known.
 pub(super) const VERSION: u32 = 1;
 
 /// The type of a state file.
@@ -26,17 +26,17 @@ impl Type {
     }
 }
 
-/// Which start of the machine wrote a file. All zeros: it could not be found out.
+/// The boot in which a file was written. All zeros if it is unknown.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct BootId([u8; 16]);
 
 impl BootId {
-    /// This start of the machine.
+    /// Returns the current boot.
     pub(super) fn current() -> Self {
         Self(this_boot().to_le_bytes())
     }
 
-    /// Whether both are known to be one and the same.
+    /// Whether both are known and the same boot.
     pub(super) fn is(self, other: Self) -> bool {
         self.0 == other.0 && self.0 != [0; 16]
     }
@@ -48,11 +48,11 @@ pub(super) struct Header {
     pub(super) kind: Type,
     pub(super) boot: BootId,
     pub(super) generation: u64,
-    /// The number of the first record that comes after this header, or after this snapshot.
+    /// The sequence number of the first record after this header or snapshot.
     pub(super) next_seq: u64,
-    /// Of a snapshot: how many bytes follow. 0 in a journal.
+    /// The length of a snapshot's content in bytes; 0 in a journal.
     pub(super) body_bytes: u64,
-    /// Of a snapshot: their sum. Of a journal: what the sums of its records begin with.
+    /// The checksum of a snapshot's content, or the salt of the checksums in a journal.
     pub(super) sum: u32,
 }
 
@@ -66,13 +66,13 @@ impl Header {
         bytes[32..40].copy_from_slice(&self.generation.to_le_bytes());
         bytes[40..48].copy_from_slice(&self.next_seq.to_le_bytes());
         bytes[48..56].copy_from_slice(&self.body_bytes.to_le_bytes());
-        // Bytes 56 to 60 are left for later.
+        // Bytes 56 to 60 are reserved.
         let sum = crc32fast::hash(&bytes[..60]);
         bytes[60..].copy_from_slice(&sum.to_le_bytes());
         bytes
     }
 
-    /// Reads the header of `file`, which must be of this kind and generation.
+    /// Parses the header of `file`, which must be of this type and generation.
     pub(super) fn parse(
         file: &Path,
         kind: Type,
@@ -82,9 +82,9 @@ impl Header {
         let u32_at = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().expect("4 bytes"));
         let u64_at = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().expect("8 bytes"));
         if bytes[..8] != *kind.magic() {
-            return Err(StateError::damaged(file, 0, "it does not begin as such a file does"));
+            return Err(StateError::damaged(file, 0, "it is not a file of this type"));
         }
-        // Before the sum: another version may keep its sum elsewhere.
+        // Checked before the checksum, which another version may store elsewhere.
         if u32_at(8) != VERSION {
             let (file, found) = (file.to_path_buf(), u32_at(8));
             return Err(StateError::UnknownVersion { file, found, known: VERSION });

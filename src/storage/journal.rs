@@ -1,11 +1,11 @@
-//! Journals: records one behind the other, each with its length, number and sum.
+//! Journals: files of consecutive records, each with its length, checksum and sequence number.
 //!
 //! ```text
 //! length u32 | sum u32 | sequence number u64 | record
 //! ```
 //!
-//! The sum begins with a number that only this journal has. So bytes that somebody had us write
-//! as a part of a record, in the text of a lock say, can't pass for a record of their own.
+//! The checksum is salted with a random number of this journal. So bytes that a client chose, in
+//! the text of a lock for example, cannot be mistaken for a record.
 
 use super::dir::{self, Dir, Durable};
 use super::header::{BootId, HEADER_BYTES, Header, Type};
@@ -20,37 +20,37 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// The greatest record. A command holds a few names of 1 KiB and a text of 4 KiB.
+/// The maximum length of a record. A command holds a few names of 1 KiB and a text of 4 KiB.
 pub const RECORD_BYTES_MAX: usize = 64 << 10;
 
-/// How long an ordinary record is refused without another try after the disk was full: finding
-/// that out takes a copy-on-write file system milliseconds, and everybody waits meanwhile.
+/// How long ordinary records are refused without another attempt after the disk was full: an
+/// attempt takes a copy-on-write file system milliseconds, during which all requests wait.
 const FULL_FOR: Span = Span::from_millis(50);
 
-/// Which space a record may take.
+/// The space that a record may use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Space {
-    /// All but the reserve.
+    /// All space but the reserve.
     Ordinary,
-    /// The reserve as well: the record only ends something.
+    /// The reserve, too, for a record that only ends leases or waits.
     Reserve,
 }
 
 /// The length of the prefix before each record: see [`Prefix`].
 pub(super) const PREFIX_BYTES: usize = 16;
 
-/// The journal that was written last.
+/// The last journal, as recovery found it.
 #[derive(Debug)]
 pub(super) struct LastJournal {
     pub(super) generation: u64,
     pub(super) salt: u32,
     pub(super) end: u64,
-    /// Behind the last byte: from `end` to here there are zeros.
+    /// The length of the file: the bytes from `end` on are zeros.
     pub(super) allocated: u64,
     pub(super) next_seq: u64,
 }
 
-/// The journal that is being written.
+/// The journal to which records are appended.
 #[derive(Debug)]
 pub(super) struct Journal {
     file: File,
@@ -58,21 +58,21 @@ pub(super) struct Journal {
     generation: u64,
     salt: u32,
     next_seq: u64,
-    /// Where the next record goes.
+    /// The offset of the next record.
     end: u64,
-    /// Up to here the file has its space already.
+    /// The offset up to which space is allocated.
     allocated: u64,
-    /// The disk was full: until when it is not asked again, and what it said.
+    /// Set when the disk was full: until when no allocation is attempted, and the error code.
     full: Option<(Time, i32)>,
-    /// Where the last record begins, while it can be taken back.
+    /// The offset of the last record, while that can be taken back.
     last: Option<u64>,
-    /// Why nothing can be written any more.
+    /// The error after which nothing can be written any more.
     broken: Option<(io::ErrorKind, String)>,
     buffer: Vec<u8>,
 }
 
 impl Journal {
-    /// Begins a journal whose first record will be `next_seq`, with or without a reserve.
+    /// Creates a journal whose first record will be `next_seq`, with or without a reserve.
     pub(super) fn create(
         dir: &Dir,
         generation: u64,
@@ -100,7 +100,7 @@ impl Journal {
         Ok(Self::at(file, path, &at))
     }
 
-    /// Goes on with a journal that was found.
+    /// Continues a journal that recovery found.
     pub(super) fn resume(dir: &Dir, last: &LastJournal) -> Result<Self, StateError> {
         let path = dir.journal(last.generation);
         let file = OpenOptions::new().read(true).write(true).open(&path);
@@ -135,14 +135,15 @@ impl Journal {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
         }
         self.fill_buffer(record);
-        // Taking back is for records; what a failed call leaves is dealt with here.
+        // Only a record that was written can be taken back. The remains of a failed write are
+        // removed here.
         self.last = None;
         let end = self.end + self.buffer.len() as u64;
         if space == Space::Ordinary {
             self.allocate(end + RESERVE_BYTES)?;
         }
         if let Err(error) = self.file.write_all_at(&self.buffer, self.end) {
-            // A part of the record and the zeros behind it could pass for the whole.
+            // A part of the record, followed by zeros, could be mistaken for the whole.
             self.cut_back(self.end, &error);
             return Err(error);
         }
@@ -153,12 +154,12 @@ impl Journal {
         Ok(())
     }
 
-    /// Allocates the reserve, unless it is there.
+    /// Allocates the reserve, unless it is allocated already.
     pub(super) fn reserve(&mut self) -> io::Result<()> {
         self.allocate(self.end + RESERVE_BYTES)
     }
 
-    /// Allocates the file up to `end` at least.
+    /// Allocates space up to `end`, at least.
     fn allocate(&mut self, end: u64) -> io::Result<()> {
         if end <= self.allocated {
             return Ok(());
@@ -181,10 +182,11 @@ impl Journal {
         }
     }
 
-    /// Puts a record and what stands before it into the buffer.
+    /// Fills the buffer with a record and its prefix.
     fn fill_buffer(&mut self, record: &[u8]) {
         let length = (record.len() as u32).to_le_bytes();
-        // Where the sum will be the length stands first: what is summed up lies in one piece then.
+        // At first the length stands in the place of the checksum, so that the checksum covers one
+        // contiguous range.
         self.buffer.clear();
         self.buffer.extend_from_slice(&[0; 4]);
         self.buffer.extend_from_slice(&length);
@@ -195,7 +197,7 @@ impl Journal {
         self.buffer[4..8].copy_from_slice(&sum.to_le_bytes());
     }
 
-    /// Cuts the file to `end`, and gives back what a failed call may have taken behind it.
+    /// Truncates the file to `end`, which frees space that a failed call may have allocated.
     fn cut_back(&mut self, end: u64, first: &io::Error) {
         match self.file.set_len(end) {
             Ok(()) => self.allocated = end,
@@ -213,8 +215,8 @@ impl Journal {
         }
     }
 
-    /// Cuts off what was taken back, and space that was not used. Not needed for reading, which
-    /// knows where to end.
+    /// Truncates records that were taken back and space that was not used. Readers do not depend on
+    /// it, since they find the last record by its number and checksum.
     pub(super) fn trim(&mut self) {
         if self.allocated > self.end
             && let Err(error) = self.file.set_len(self.end)
@@ -232,13 +234,13 @@ impl Drop for Journal {
     }
 }
 
-/// The sum of a record. The salt is what it begins with.
+/// Returns the checksum of a record, salted with `salt`.
 pub(super) fn sum(salt: u32, seq: u64, record: &[u8]) -> u32 {
     let length = (record.len() as u32).to_le_bytes();
     sum_of(salt, &[&length[..], &seq.to_le_bytes(), record].concat())
 }
 
-/// The sum of a length, a number and a record.
+/// Returns the checksum of a length, a sequence number and a record in `bytes`.
 fn sum_of(salt: u32, bytes: &[u8]) -> u32 {
     let mut hasher = crc32fast::Hasher::new_with_initial(salt);
     hasher.update(bytes);
@@ -264,13 +266,13 @@ impl Prefix {
     }
 }
 
-/// Reads one journal from its beginning.
+/// Reads one journal from its start.
 #[derive(Debug)]
 pub(super) struct JournalReader {
     input: BufReader<File>,
     pub(super) path: PathBuf,
     pub(super) header: Header,
-    /// Behind the last whole record.
+    /// The offset after the last complete record.
     pub(super) offset: u64,
     pub(super) next_seq: u64,
 }
@@ -300,8 +302,8 @@ impl JournalReader {
         Ok(Self { input, path, header, offset: HEADER_BYTES as u64, next_seq })
     }
 
-    /// The next record, or nothing: what follows, if anything, is not the next record. After
-    /// that, don't ask again.
+    /// Returns the next record, or `None` if the following bytes are not the next record. Must not
+    /// be called again after `None`.
     pub(super) fn next(&mut self) -> Result<Option<Vec<u8>>, StateError> {
         self.read().map_err(|error| StateError::io(&self.path, error))
     }
@@ -326,7 +328,7 @@ impl JournalReader {
     }
 }
 
-/// Fills `buffer`, or says that the file ends before.
+/// Fills `buffer`, or returns false if the file ends before.
 fn read_whole(input: &mut impl Read, buffer: &mut [u8]) -> io::Result<bool> {
     match input.read_exact(buffer) {
         Ok(()) => Ok(true),
@@ -335,7 +337,7 @@ fn read_whole(input: &mut impl Read, buffer: &mut [u8]) -> io::Result<bool> {
     }
 }
 
-/// The records of several journals, one after the other, read as they are asked for.
+/// An iterator over the records of several journals, which reads them on demand.
 #[derive(Debug)]
 pub struct Records {
     dir: Arc<Dir>,
@@ -373,7 +375,7 @@ impl Iterator for Records {
     fn next(&mut self) -> Option<Self::Item> {
         let record = self.read();
         if record.is_err() {
-            // Nothing that follows a hole can be used.
+            // Records after a missing one are unusable.
             self.open = None;
             self.parts = Vec::new().into_iter();
         }

@@ -1,6 +1,6 @@
-//! Where a daemon keeps what a restart needs: what the state directory and the data directory of
-//! a node have in common. One daemon has it, it is on a local disk, and why it can't be used is
-//! said in the same words.
+//! A directory that belongs to one daemon: the common parts of the state directory and of a node's
+//! data directory, which are the lock, the check that it is on a local disk, and the error
+//! messages.
 
 use crate::os_error::said;
 use log::warn;
@@ -15,13 +15,13 @@ use std::{error, fmt, process, thread};
 /// The purpose of a locked directory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Role {
-    /// The state of an engine in memory.
+    /// The state directory of a server or mount without a cluster.
     State,
-    /// The data of a node.
+    /// The data directory of a cluster node.
     Data,
 }
 
-/// Why such a directory can't be used.
+/// Why a directory cannot be used.
 #[derive(Debug)]
 pub struct PlaceError {
     role: Role,
@@ -31,22 +31,22 @@ pub struct PlaceError {
 
 #[derive(Debug)]
 enum LockDirError {
-    /// There is something else in its place.
+    /// The path is not a directory.
     NotADirectory,
-    /// Permissions, or a read-only file system.
+    /// The permissions, or a read-only file system, prevent writing.
     NotWritable(io::Error),
-    /// No room.
+    /// The disk is full.
     DiskFull(io::Error),
-    /// Another daemon has it. The number is its process id, if it could be read.
+    /// Another daemon has locked the directory. The number is its process id, if it could be read.
     InUse(Option<u32>),
-    /// A file system that does not keep what it promises. The word is its kind.
+    /// The directory is on a network file system of this kind, which may lose synced data.
     Remote(&'static str),
-    /// Anything else that the system said.
+    /// Any other I/O error.
     Io(io::Error),
 }
 
-/// How often a locked directory is tried, and how long apart: two seconds in all. A daemon that
-/// has just unmounted, or was told to end, may still be writing when the next one is started.
+/// The number of attempts to lock the directory, over two seconds in all. A daemon that has just
+/// unmounted, or was told to stop, may still be writing when the next one starts.
 const TAKE_TRIES: u32 = 100;
 const TAKE_PAUSE: Duration = Duration::from_millis(20);
 
@@ -59,7 +59,7 @@ impl Role {
         }
     }
 
-    /// By which option another is named.
+    /// Returns the option that names another directory.
     const fn option(self) -> &'static str {
         match self {
             Self::State => "--state",
@@ -71,7 +71,7 @@ impl Role {
         PlaceError { role: self, path: path.to_path_buf(), trouble }
     }
 
-    /// Something else is at `path`.
+    /// Returns the error for a path that is not a directory.
     pub(crate) fn not_a_directory(self, path: &Path) -> PlaceError {
         self.error(path, LockDirError::NotADirectory)
     }
@@ -91,8 +91,9 @@ impl Role {
         self.error(path, trouble)
     }
 
-    /// Locks a directory for this process: its whole name, by which errors call it from then on
-    /// wherever the daemon's own directory is, and the lock, which lasts as long as the file.
+    /// Locks a directory for this process. Returns its canonical path, which stays valid for
+    /// messages when the daemon changes its working directory, and the file that holds the lock
+    /// until it is closed.
     pub(crate) fn take(self, path: &Path) -> Result<(PathBuf, File), PlaceError> {
         let path = fs::canonicalize(path).map_err(|error| self.io(path, error))?;
         if let Some(kind) = remote_kind(&path) {
@@ -102,7 +103,7 @@ impl Role {
         Ok((path, lock))
     }
 
-    /// Locks the directory, or says who has it.
+    /// Locks the directory, or returns the process that has locked it.
     fn lock(self, dir: &Path) -> Result<File, PlaceError> {
         let path = dir.join("lock");
         let at = |error| self.io(&path, error);
@@ -124,7 +125,7 @@ impl Role {
             tries += 1;
         }
         let pid = format!("{}\n", process::id());
-        // Without the number the lock still locks; so a full disk is no reason to fail here.
+        // The lock works without the process id, so a full disk is no error here.
         let named =
             lock.write_all_at(pid.as_bytes(), 0).and_then(|()| lock.set_len(pid.len() as u64));
         if let Err(error) = named {
@@ -185,8 +186,8 @@ impl error::Error for PlaceError {
     }
 }
 
-/// File systems on which what was synced, renamed or locked on one machine need not be so on
-/// another. The numbers are those of statfs(2).
+/// File systems on which synced, renamed or locked files of one machine need not be so on another,
+/// by their magic number in statfs(2).
 #[cfg(target_os = "linux")]
 const REMOTE: [(i64, &str); 9] = [
     (0x6969, "NFS"),
@@ -200,12 +201,12 @@ const REMOTE: [(i64, &str); 9] = [
     (0x0bd0_0bd0, "Lustre"),
 ];
 
-/// The same where statfs(2) says names.
+/// File systems of this kind, by their name in statfs(2).
 #[cfg(not(target_os = "linux"))]
 const REMOTE: [(&str, &str); 5] =
     [("nfs", "NFS"), ("smbfs", "SMB"), ("afpfs", "AFP"), ("webdav", "WebDAV"), ("cifs", "CIFS")];
 
-/// Names the network file system that `path` is on, if it is on one.
+/// Returns the name of the network file system that `path` is on, if it is on one.
 #[allow(unsafe_code)]
 fn remote_kind(path: &Path) -> Option<&'static str> {
     let path = std::ffi::CString::new(path.as_os_str().as_bytes()).ok()?;
@@ -220,7 +221,7 @@ fn remote_kind(path: &Path) -> Option<&'static str> {
 
 #[cfg(target_os = "linux")]
 fn kind_of(about: &libc::statfs) -> i64 {
-    // The field's type differs between C libraries; the numbers fit 32 bits.
+    // The type of the field differs between C libraries; the numbers fit into 32 bits.
     i64::from(about.f_type as u32)
 }
 

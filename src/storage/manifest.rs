@@ -1,23 +1,23 @@
-//! The files that count: one snapshot at most, and the journals that came after it.
+//! The files that make up the state: at most one snapshot, and the journals after it.
 //!
-//! Shared between the one who appends and the one who makes the next snapshot.
+//! The thread that appends records shares it with the thread that makes the next snapshot.
 
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// A snapshot that counts.
+/// The snapshot that is part of the state.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Base {
     pub(super) generation: u64,
     pub(super) bytes: u64,
 }
 
-/// A journal that gets no more records.
+/// A journal that receives no more records.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct SealedJournal {
     pub(super) generation: u64,
-    /// The first sequence number that is no longer in it.
+    /// The sequence number of the first record after this journal.
     pub(super) limit_seq: u64,
 }
 
@@ -25,12 +25,12 @@ pub(super) struct SealedJournal {
 #[derive(Debug)]
 pub(super) struct Manifest {
     files: Mutex<(Option<Base>, Vec<SealedJournal>)>,
-    /// Beside the mutex, because it is asked for after every record.
+    /// Outside the mutex, because it is read after every record.
     base_bytes: AtomicU64,
     busy: AtomicBool,
 }
 
-/// The right to make the next snapshot: nobody else has it until this is dropped.
+/// The exclusive right to make the next snapshot, until it is dropped.
 #[derive(Debug)]
 pub(super) struct SnapshotClaim(Arc<Manifest>);
 
@@ -64,7 +64,7 @@ impl SnapshotClaim {
         self.0.files.lock().clone()
     }
 
-    /// Makes the finished snapshot the new base; the files that it replaces no longer count.
+    /// Makes the finished snapshot the new base, in place of the files that it makes obsolete.
     pub(super) fn replace(&self, base: Base) {
         let mut files = self.0.files.lock();
         files.0 = Some(base);

@@ -1,14 +1,14 @@
-//! The state that outlives a restart of the daemon: files in one directory. This module handles
-//! bytes and knows nothing about locks.
+//! Persists the state of a daemon across restarts, in the files of one directory. This module
+//! handles bytes and knows nothing about locks.
 //!
-//! Three things are kept. `tokens` is the ceiling below which fencing tokens may be handed out;
-//! it is on the disk before it is used. `snapshot.N` is the whole state at one moment, and
-//! `journal.N` the records that came after it, in order; replaying them is restoring. N is the
-//! generation. [`StateDir::rotate`] begins the next one without stopping anybody, and
-//! [`Sealed::compact`] turns what lies behind it into one snapshot, in the background.
+//! Three kinds of files are kept. `tokens` holds the ceiling below which fencing tokens may be
+//! issued; it is on disk before it is used. `snapshot.N` is the whole state at one moment, and
+//! `journal.N` holds the records after it, in order; replaying them restores the state. N is the
+//! generation. [`StateDir::rotate`] begins the next one without blocking requests, and
+//! [`Sealed::compact`] turns the files before it into one snapshot, in the background.
 //!
-//! A record is put into the kernel's cache, and not synced: it survives the death of the process,
-//! not that of the machine. After a power failure the end of the journal may be missing; recovery
+//! A record is written to the page cache and not synced: it survives a crash of the process, but
+//! not one of the machine. After a power failure the end of the journal may be missing; recovery
 //! truncates the journal after its last complete record. Any other inconsistency is an error that
 //! names the file: nothing is ever reset silently.
 //!

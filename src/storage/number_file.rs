@@ -1,4 +1,4 @@
-//! The two files that hold one number each, as text that a person can read.
+//! Files that hold one number with a checksum, as text that a person can read.
 //!
 //! ```text
 //! latchfs tokens 1
@@ -6,24 +6,24 @@
 //! sum 1a2b3c4d
 //! ```
 
-/// The only format known here.
+/// The only version of the format that is known.
 pub(super) const VERSION: u32 = 1;
 
-/// One number in a file of its own.
+/// A number that is stored in its own file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum NumberFile {
-    /// Tokens below this may have been handed out.
+    /// The ceiling of the tokens: tokens below it may have been issued.
     Tokens(u64),
-    /// The directory was closed in an orderly way, and this generation was the last.
+    /// The mark of a clean shutdown: the directory was closed with this generation as the last.
     Clean(u64),
 }
 
-/// Why a text is no sheet.
+/// Why a text is not a valid number file.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum NumberFileError {
-    /// Another version wrote it.
+    /// A file of another version.
     Version(u32),
-    /// Anything else.
+    /// Any other invalid text.
     Damaged,
 }
 
@@ -31,7 +31,7 @@ impl NumberFile {
     pub(super) const TOKENS: &'static str = "tokens";
     pub(super) const CLEAN: &'static str = "clean";
 
-    /// The name of the file.
+    /// Returns the name of the file.
     pub(super) const fn name(self) -> &'static str {
         match self {
             Self::Tokens(_) => Self::TOKENS,
@@ -39,7 +39,7 @@ impl NumberFile {
         }
     }
 
-    /// The text.
+    /// Returns the text of the file.
     pub(super) fn to_text(self) -> String {
         let (field, number) = match self {
             Self::Tokens(ceiling) => ("reserved", ceiling),
@@ -50,7 +50,7 @@ impl NumberFile {
         format!("{text}sum {sum:08x}\n")
     }
 
-    /// Reads the text of the file `name`.
+    /// Parses the text of the file `name`.
     pub(super) fn parse(name: &str, text: &[u8]) -> Result<Self, NumberFileError> {
         let text = std::str::from_utf8(text).map_err(|_| NumberFileError::Damaged)?;
         let mut lines = text.lines();
@@ -70,7 +70,8 @@ impl NumberFile {
             Self::CLEAN => Self::Clean(number),
             _ => return Err(NumberFileError::Damaged),
         };
-        // One number has one text: that checks the sum, the field and every space.
+        // Each number has exactly one text, so the comparison checks the checksum, the field and
+        // every space.
         if sheet.to_text() == text { Ok(sheet) } else { Err(NumberFileError::Damaged) }
     }
 }
@@ -80,7 +81,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_sheet_is_read_back_and_a_changed_one_is_not() {
+    fn a_number_file_is_read_back_and_a_changed_one_is_rejected() {
         let text = NumberFile::Tokens(8192).to_text();
         assert!(text.starts_with("latchfs tokens 1\nreserved 8192\nsum "), "{text}");
         assert_eq!(NumberFile::parse("tokens", text.as_bytes()), Ok(NumberFile::Tokens(8192)));
@@ -96,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn another_version_is_named() {
+    fn another_version_is_reported() {
         let text = b"latchfs tokens 2\nsomething else\n";
         assert_eq!(NumberFile::parse("tokens", text), Err(NumberFileError::Version(2)));
     }

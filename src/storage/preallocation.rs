@@ -1,9 +1,10 @@
-//! Disk space that is taken before it is needed.
+//! Allocates disk space before it is needed.
 //!
-//! A journal is allocated ahead of its records, so a full disk is found while there is still
-//! room for what must be written all the same. On a copy-on-write file system an allocated block
-//! can be written once; overwriting it takes a new block. So the journal turns copy-on-write off
-//! where it can (btrfs), and treats ENOSPC from a write into allocated space as any other error.
+//! A journal is allocated ahead of its records, so that a full disk is noticed while there is still
+//! space for records that must be written in any case. On a copy-on-write file system an allocated
+//! block can be written once; overwriting it takes a new block. So the journal turns copy-on-write
+//! off where it can (btrfs), and treats ENOSPC from a write into allocated space as any other
+//! error.
 
 use std::fs::File;
 use std::io;
@@ -11,14 +12,15 @@ use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
 
-/// The space that ordinary records leave free: some 2,500 releases.
+/// The space that ordinary records leave free: enough for some 2,500 releases.
 pub(super) const RESERVE_BYTES: u64 = 256 << 10;
 
-/// The space taken at a time beyond that: thousands of records, so that it costs each nothing.
+/// The space allocated at a time beyond that: enough for thousands of records, over which the cost
+/// of the call is spread.
 const STEP_BYTES: u64 = 256 << 10;
 
-/// Allocates a file from `from` to `to` and a step further. Returns the end of what it allocated.
-/// On an error part of it may be allocated.
+/// Allocates a file from `from` to `to` and one step further. Returns the end of the allocated
+/// space. After an error, part of it may be allocated.
 pub(super) fn allocate(file: &File, from: u64, to: u64) -> io::Result<u64> {
     let end = to + STEP_BYTES;
     match fallocate(file, from, end - from) {
@@ -44,8 +46,8 @@ fn fallocate(_file: &File, _offset: u64, _bytes: u64) -> io::Result<()> {
     Err(io::ErrorKind::Unsupported.into())
 }
 
-/// Makes writes to an empty file go in place on btrfs. Other file systems do so anyway or refuse
-/// the flag; a refusal is ignored, because every write is checked.
+/// Turns copy-on-write off for an empty file on btrfs. Other file systems write in place anyway, or
+/// refuse the flag; a refusal is ignored, because every write is checked.
 #[cfg(target_os = "linux")]
 #[allow(unsafe_code)]
 pub(super) fn disable_copy_on_write(file: &File) {

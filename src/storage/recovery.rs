@@ -1,10 +1,11 @@
-//! Reading what is there: which files count, and where the last whole record ends.
+//! Recovers the state from the files of a directory: determines which files are valid, and where
+//! the last complete record ends.
 //!
-//! A journal may end in three ways that are not damage. The process died in the middle of a
-//! write, or had taken a record back: what lies behind the last whole record is no record. Or
-//! the machine lost power, and pages of the file never came to the disk: they read as zeros, and
-//! what was written after them may be there. All three are cut off. In any other case a record
-//! that can't be read with later ones behind it is damage.
+//! A journal may end in three ways that are not damage. The process died in the middle of a write,
+//! or had taken a record back: the bytes after the last complete record are not a record. Or the
+//! machine lost power, and pages of the file never reached the disk: they read as zeros, and later
+//! pages may have been written. In all three cases the journal is truncated. In any other case, an
+//! unreadable record that is followed by later ones is damage.
 
 use super::dir::{Dir, StateFiles};
 use super::header::{BootId, HEADER_BYTES, Header, Type};
@@ -21,12 +22,12 @@ use std::path::Path;
 /// The verified files of a state directory.
 #[derive(Debug)]
 pub(super) struct RecoveredFiles {
-    /// Whether the directory is new: nothing was found in it.
+    /// Whether the directory is new and has no state yet.
     pub(super) fresh: bool,
     pub(super) tokens: u64,
     pub(super) base: Option<Base>,
     pub(super) snapshot: Option<Vec<u8>>,
-    /// The journals behind the snapshot, the last one too.
+    /// The journals after the snapshot, including the last one.
     pub(super) parts: Vec<SealedJournal>,
     pub(super) last: Option<LastJournal>,
     pub(super) next_seq: u64,
@@ -34,10 +35,10 @@ pub(super) struct RecoveredFiles {
     pub(super) clean: bool,
 }
 
-/// The sequence number of the first record ever.
+/// The sequence number of the first record of a new directory.
 const FIRST_SEQ: u64 = 1;
 
-/// Reads everything, and cuts off what a crash left at the end.
+/// Reads all files, and truncates the last journal to its last complete record after a crash.
 pub(super) fn recover(dir: &Dir, boot: BootId) -> Result<RecoveredFiles, StateError> {
     let listing = dir.list()?;
     let tokens = match dir.read_sheet(NumberFile::TOKENS)? {
@@ -84,7 +85,7 @@ pub(super) fn recover(dir: &Dir, boot: BootId) -> Result<RecoveredFiles, StateEr
     })
 }
 
-/// Reads a snapshot. It was whole when it got its name, so anything else is damage.
+/// Reads a snapshot. It was complete when it was renamed, so any inconsistency is damage.
 pub(super) fn read_snapshot(dir: &Dir, generation: u64) -> Result<(Header, Vec<u8>), StateError> {
     let path = dir.snapshot(generation);
     let bytes = fs::read(&path).map_err(|error| match error.kind() {
@@ -106,17 +107,18 @@ pub(super) fn read_snapshot(dir: &Dir, generation: u64) -> Result<(Header, Vec<u
     Ok((header, body))
 }
 
-/// The journals from generation `first` on. None may be missing.
+/// Returns the generations of the journals from `first` on. Fails if one is missing.
 fn in_a_row(dir: &Dir, first: u64, listing: &StateFiles) -> Result<Vec<u64>, StateError> {
     let found = listing.journals.iter().copied().filter(|found| *found >= first);
     let found: Vec<u64> = found.collect();
     if listing.snapshots.is_empty()
         && let Some(other) = found.first().filter(|other| **other != first)
     {
-        // Only the very first journal begins with nothing.
+        // Only journal 1 has no snapshot before it.
         return Err(StateError::Missing(dir.snapshot(*other)));
     }
-    // A snapshot's own journal is made before it: without one, somebody removed it.
+    // The journal of a snapshot's generation is created before the snapshot, so a missing one was
+    // removed.
     let alone = u64::from(!listing.snapshots.is_empty());
     let count = alone.max(found.last().map_or(0, |last| last - first + 1));
     if let Some(missing) = (first..first + count).find(|wanted| !found.contains(wanted)) {
@@ -125,7 +127,7 @@ fn in_a_row(dir: &Dir, first: u64, listing: &StateFiles) -> Result<Vec<u64>, Sta
     Ok(found)
 }
 
-/// A journal that was read through.
+/// A journal whose records were all checked.
 #[derive(Debug)]
 struct Verified {
     generation: u64,
@@ -143,7 +145,7 @@ impl Verified {
     }
 }
 
-/// Reads the journals through, up to the one in which the records end.
+/// Reads and checks the journals, up to the one in which the records end.
 fn read_journals(
     dir: &Dir,
     boot: BootId,
@@ -170,7 +172,7 @@ fn read_journals(
             let why = format!("it begins with record {}, not {next_seq}", reader.header.next_seq);
             return Err(StateError::damaged(&reader.path, 40, why));
         }
-        // Records of a sealed journal past the start of the next one were rolled back: ignore them.
+        // Records past the start of the next journal had been taken back, and are ignored.
         let limit = readers.peek().map(|next| next.header.next_seq);
         while limit != Some(reader.next_seq) && reader.next()?.is_some() {}
         let complete = limit == Some(reader.next_seq);
@@ -193,17 +195,18 @@ fn read_journals(
     Ok(journals)
 }
 
-/// Whether the newest journal got a name before the power failed, but no header. As long as the
-/// machine runs a name is only ever seen on a whole header.
+/// Whether the newest journal was created but its header did not reach the disk before a power
+/// failure. Without a power failure, a journal gets its name only when its header is complete.
 fn never_written(dir: &Dir, before: Option<BootId>, boot: BootId, generation: u64) -> bool {
     let other_boot = before.is_some_and(|before| !before.is(boot));
     let bytes = fs::read(dir.journal(generation)).unwrap_or_default();
     other_boot && bytes.iter().all(|byte| *byte == 0)
 }
 
-/// Cuts a journal off behind its last whole record, if what follows is what a crash leaves.
-/// Space that was allocated and not written stays: it may be the last there is. Returns the
-/// file's length. `limit`: the journal that follows begins there.
+/// Truncates a journal after its last complete record, if the rest can be the result of a crash.
+/// Space that was allocated and not written stays: the disk may have no more. Returns the length of
+/// the file. `limit` is the number of the record with which the next journal begins, if there is
+/// one.
 fn cut_off(reader: &JournalReader, boot: BootId, limit: Option<u64>) -> Result<u64, StateError> {
     let (path, end) = (&reader.path, reader.offset);
     let at = |error| StateError::io(path, error);
@@ -211,7 +214,7 @@ fn cut_off(reader: &JournalReader, boot: BootId, limit: Option<u64>) -> Result<u
     let lost_power = !reader.header.boot.is(boot);
     let later_here = has_later_record(reader, &rest);
     let later = later_here || limit.is_some();
-    // Without power pages of the file go, or its end does.
+    // A power failure loses pages of the file, or its end.
     let end_is_gone = !later_here && runs_past_the_end(&rest);
     let unwritten = lost_power && (end_is_gone || has_unwritten_page(end, &rest));
     if later && !unwritten {
@@ -234,7 +237,7 @@ fn cut_off(reader: &JournalReader, boot: BootId, limit: Option<u64>) -> Result<u
     let file = OpenOptions::new().write(true).open(path).map_err(at)?;
     file.set_len(end).map_err(at)?;
     if lost_power {
-        // The journal that follows relies on this one being over.
+        // The next journal depends on the end of this one.
         file.sync_all().map_err(at)?;
     }
     info!("{} ends at byte {end}, after record {}", path.display(), reader.next_seq - 1);
@@ -249,20 +252,20 @@ fn read_from(path: &Path, offset: u64) -> io::Result<Vec<u8>> {
     Ok(rest)
 }
 
-/// The unit in which the kernel writes files back.
+/// The unit in which the kernel writes files to disk.
 const PAGE_BYTES: usize = 4_096;
 
-/// Fewer zeros than this at the end of a page may be a part of a record.
+/// A shorter run of zeros at the end of a page may be part of a record.
 const ZEROS_MIN: usize = 16;
 
-/// Whether the record that should begin `rest` ends behind it.
+/// Whether the record that should begin `rest` extends beyond it.
 fn runs_past_the_end(rest: &[u8]) -> bool {
     let prefix = rest.first_chunk::<PREFIX_BYTES>().map(|bytes| Prefix::parse(*bytes));
     prefix.is_none_or(|prefix| prefix.is_possible() && PREFIX_BYTES + prefix.bytes > rest.len())
 }
 
-/// Whether the record that should begin `rest`, at `offset` of its file, runs into a page that
-/// was not, or not to its end, written back.
+/// Whether the record that should begin `rest`, at `offset` of its file, extends into a page that
+/// was not written to disk, or not to its end.
 fn has_unwritten_page(offset: u64, rest: &[u8]) -> bool {
     let bytes = match rest.first_chunk::<PREFIX_BYTES>().map(|bytes| Prefix::parse(*bytes)) {
         Some(prefix) if prefix.is_possible() => PREFIX_BYTES + prefix.bytes,
@@ -283,11 +286,11 @@ fn has_unwritten_page(offset: u64, rest: &[u8]) -> bool {
     false
 }
 
-/// Whether a whole record with a later number than the missing one begins anywhere in `rest`.
+/// Whether a complete record with a higher number than the missing one begins anywhere in `rest`.
 fn has_later_record(reader: &JournalReader, rest: &[u8]) -> bool {
     let begins_here = |at: usize| {
         let prefix = rest[at..].first_chunk::<PREFIX_BYTES>().map(|bytes| Prefix::parse(*bytes))?;
-        // No more records can follow than there is room for.
+        // The number of records that follow is limited by the bytes that follow.
         let later = prefix.seq.checked_sub(reader.next_seq)?;
         if later == 0 || later > rest.len() as u64 || !prefix.is_possible() {
             return None;

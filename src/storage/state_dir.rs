@@ -14,15 +14,15 @@ use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
-/// A journal shorter than this is not worth a snapshot: it is replayed in a few milliseconds.
+/// The length up to which a journal is not worth a snapshot: it is replayed in a few milliseconds.
 pub const JOURNAL_BYTES_MIN: u64 = 8 << 20;
 
 /// A journal may grow to this many times the size of the snapshot it belongs to: then each byte
 /// of the journal costs at most half a byte of snapshot written later.
 const JOURNAL_PER_SNAPSHOT: u64 = 2;
 
-/// An open state directory. Only one process has it; it is free again when this is dropped, and
-/// every [`Sealed`] and [`Records`] that came from it.
+/// An open state directory. Only one process has it at a time: until this is dropped, and every
+/// [`Sealed`] and [`Records`] that came from it.
 #[derive(Debug)]
 pub struct StateDir {
     dir: Arc<Dir>,
@@ -30,36 +30,36 @@ pub struct StateDir {
     tokens: u64,
     journal: Journal,
     chain: Arc<Manifest>,
-    /// No rotation below this length of the journal: the last one has failed.
+    /// The length of the journal below which rotation is not retried after it failed.
     rotation_from: u64,
 }
 
 /// The state that was recovered from the directory.
 #[derive(Debug)]
 pub struct Recovered {
-    /// Tokens below this may have been handed out. 0 in a new directory.
+    /// The ceiling of the tokens: tokens below it may have been issued. 0 in a new directory.
     pub tokens_reserved: u64,
-    /// The last snapshot; `None`: start from an empty state.
+    /// The last snapshot; `None` for an empty state.
     pub snapshot: Option<Vec<u8>>,
     /// The records after the snapshot, in order. They must be read before the first call of
     /// [`StateDir::rotate`].
     pub records: Records,
-    /// Whether the machine has not been restarted since the last record was written. True for a
-    /// new directory.
+    /// Whether the machine has not been restarted since the last record was written. True for a new
+    /// directory.
     pub same_boot: bool,
-    /// Whether the last user called [`StateDir::close`], so that nothing can be missing. True
-    /// for a new directory.
+    /// Whether [`StateDir::close`] was called at the last shutdown, so that no record is missing.
+    /// True for a new directory.
     pub clean: bool,
 }
 
 impl StateDir {
-    /// Opens the directory, makes it if need be, and reads what is in it.
+    /// Opens the directory, creates it if it does not exist, and recovers its state.
     pub fn open(path: &Path) -> Result<(Self, Recovered), StateError> {
         let dir = Arc::new(Dir::open(path)?);
         let boot = BootId::current();
         let found = recovery::recover(&dir, boot)?;
         if found.fresh {
-            // The tokens come first: a journal without them would be an error.
+            // Written first: a journal without this file would be an error.
             dir.write_sheet(&NumberFile::Tokens(found.tokens))?;
         }
         let mut journal = match found.last {
@@ -73,7 +73,7 @@ impl StateDir {
         if let Err(error) = journal.reserve() {
             warn!("{} has no room, so nothing can be granted: {error}", dir.path().display());
         }
-        // From here on records come: the mark must be gone before the first of them.
+        // The mark of a clean shutdown must be gone before the first record is appended.
         dir.remove_durably(&[dir.clean()])?;
         let mut sealed = found.parts.clone();
         sealed.retain(|part| part.generation != journal.generation());
@@ -89,30 +89,30 @@ impl StateDir {
         Ok((state, recovered))
     }
 
-    /// Where it is.
+    /// Returns the path of the directory.
     pub fn path(&self) -> &Path {
         self.dir.path()
     }
 
-    /// Writes a record behind the others. On an error nothing of it remains, and the next
-    /// record may be written as if there had been no error.
+    /// Appends a record. After an error no part of it remains, and the next record can be appended
+    /// as if there had been no error.
     pub fn append(&mut self, record: &[u8]) -> io::Result<()> {
         self.journal.append(record, Space::Ordinary)
     }
 
-    /// [`Self::append`] for a record that only ends something: on a full disk it goes into the
-    /// space that other records leave free.
+    /// Appends a record that only ends leases or waits: on a full disk it uses the space that other
+    /// records leave free.
     pub fn append_reserved(&mut self, record: &[u8]) -> io::Result<()> {
         self.journal.append(record, Space::Reserve)
     }
 
-    /// Forgets the last record appended: the next one takes its place. Until then it may still
-    /// be read by a recovery, which must come to the same end that was the reason for this.
+    /// Removes the last record: the next one replaces it. Until then recovery may still read it, so
+    /// it must be one whose replay does not change the state.
     pub fn take_back(&mut self) {
         self.journal.take_back();
     }
 
-    /// Raises the ceiling of the tokens. It is on the disk when this returns.
+    /// Raises the ceiling of the tokens. It is on disk when this returns.
     pub fn reserve_tokens(&mut self, ceiling: u64) -> io::Result<()> {
         if ceiling > self.tokens {
             self.dir.replace_sheet(&NumberFile::Tokens(ceiling))?;
@@ -121,9 +121,9 @@ impl StateDir {
         Ok(())
     }
 
-    /// Whether the journal has grown so long that a snapshot would be shorter.
+    /// Whether the journal is long enough that a snapshot pays off.
     pub fn wants_rotation(&self) -> bool {
-        // Asked after every command, so the cheap question comes first.
+        // Called after every command, so the cheap check comes first.
         if self.journal.bytes() <= JOURNAL_BYTES_MIN.max(self.rotation_from) {
             return false;
         }
@@ -131,8 +131,8 @@ impl StateDir {
         self.journal.bytes() > enough && !self.chain.is_busy()
     }
 
-    /// Begins a new journal. Another thread then turns the older files into a snapshot, with the
-    /// returned value; until that is done, or if it fails, the old files stay valid.
+    /// Begins a new journal. With the returned value another thread can compact the older files
+    /// into a snapshot; until that is done, or if it fails, the old files stay valid.
     pub fn rotate(&mut self) -> io::Result<Sealed> {
         let Some(claim) = Manifest::claim(&self.chain) else {
             return Err(io::Error::other("the last rotation's snapshot is still being made"));
@@ -145,7 +145,7 @@ impl StateDir {
         Ok(Sealed::new(Arc::clone(&self.dir), claim, self.boot, &self.journal))
     }
 
-    /// Ends the use of the directory: `snapshot` is the state as it is now.
+    /// Writes `snapshot`, the current state, and the mark of a clean shutdown.
     pub fn close(mut self, snapshot: &[u8]) -> Result<(), StateError> {
         let path = self.dir.path().to_path_buf();
         self.next_generation(Durable::Yes, false).map_err(|error| StateError::io(&path, error))?;

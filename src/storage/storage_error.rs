@@ -1,16 +1,16 @@
-//! Why the state directory can't be used, in sentences.
+//! The errors of the state directory, and their messages.
 
 use super::locked_dir::{PlaceError, Role};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::{error, fmt};
 
-/// Why the state directory can't be used.
+/// Why the state directory cannot be used.
 #[derive(Debug)]
 pub enum StateError {
-    /// It can't be had, or not be read or written.
+    /// The directory cannot be locked, read or written.
     Place(PlaceError),
-    /// A file is not what was written.
+    /// The content of a file is inconsistent.
     Damaged {
         /// The damaged file.
         file: PathBuf,
@@ -19,22 +19,22 @@ pub enum StateError {
         /// A description of the damage.
         why: String,
     },
-    /// A file that must be there is not.
+    /// A required file is missing.
     Missing(PathBuf),
-    /// The ceiling of the tokens is not there, but locks are.
+    /// The file `tokens` is missing although there are journals or snapshots.
     TokensMissing(PathBuf),
-    /// The ceiling of the tokens can't be read.
+    /// The file `tokens` is damaged.
     TokensDamaged(PathBuf),
     /// A file was written by another version of latchfs.
     UnknownVersion {
-        /// Which.
+        /// The file.
         file: PathBuf,
-        /// Its format.
+        /// The version of its format.
         found: u32,
-        /// The only format known here.
+        /// The only version that is known.
         known: u32,
     },
-    /// The bytes are whole, but whoever wrote them can't make sense of them.
+    /// The files are intact, but the records or the snapshot in them cannot be decoded.
     Unreadable(String),
 }
 
@@ -49,12 +49,13 @@ impl StateError {
     }
 }
 
-/// The way on when files of locks are lost: it keeps the tokens rising.
+/// The remedy if journals or snapshots are lost: keep the file `tokens`, so that tokens keep
+/// rising.
 const BEGIN_WITHOUT_LOCKS: &str = "put back a backup of the whole directory; or, to begin with no \
     locks held, move its files journal.* and snapshot.* away and leave the file tokens, so that \
     fencing tokens go on rising";
 
-/// The way on when it is not known which tokens were handed out.
+/// The remedy if it is unknown which tokens were issued.
 const TOKENS_UNKNOWN: &str = "so the next fencing token is not known; put it back from a \
     backup, or move the whole directory away, and know that tokens then begin at 1 again";
 

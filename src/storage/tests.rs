@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// A directory of one test, gone afterwards.
+/// The directory of one test, which is removed at its end.
 struct StateScratch(PathBuf);
 
 impl StateScratch {
@@ -43,7 +43,7 @@ impl StateScratch {
         names
     }
 
-    /// A copy, for what must not touch the original.
+    /// Copies the directory, for a step that must not change the original.
     fn copy(&self) -> Self {
         let copy = Self::new();
         fs::create_dir(copy.state()).expect("it is new");
@@ -59,7 +59,7 @@ impl StateScratch {
         StateDir::open(&self.state())
     }
 
-    /// Opens, reads all, and closes without a word, as `kill -9` does.
+    /// Opens the directory, reads everything, and drops it without closing it, as after `kill -9`.
     fn read(&self) -> Read {
         let (state, found) = self.open().expect("the directory is sound");
         let (same_boot, clean, tokens) = (found.same_boot, found.clean, found.tokens_reserved);
@@ -73,14 +73,14 @@ impl StateScratch {
         self.open().map(drop).expect_err("the directory is not sound").to_string()
     }
 
-    /// All that the directory says, as one line: `[snapshot] a b c`.
+    /// Returns the recovered state as one line: `[snapshot] a b c`.
     fn said(&self) -> String {
         let read = self.read();
         let snapshot = read.snapshot.map(|text| format!("[{text}] ")).unwrap_or_default();
         snapshot + &read.records.join(" ")
     }
 
-    /// Makes all files look as if written before the machine was last started.
+    /// Makes all files look as if written before the last start of the machine.
     fn restart_machine(&self) {
         for name in self.names() {
             let path = self.file(&name);
@@ -113,7 +113,7 @@ fn text(bytes: Vec<u8>) -> String {
     String::from_utf8(bytes).expect("text")
 }
 
-/// Stands in for the daemon's engine: its state is the text of all records, joined.
+/// Rebuilds a snapshot in place of the engine: the state is the text of all records, joined.
 fn rebuild(before: Option<Vec<u8>>, records: &mut Records) -> Result<Vec<u8>, StateError> {
     let mut all: Vec<String> = before.map(text).into_iter().collect();
     for record in records {
@@ -132,7 +132,7 @@ fn filled(records: &[&str]) -> StateScratch {
 }
 
 #[test]
-fn a_new_directory_is_private_and_explains_itself() {
+fn a_new_directory_is_private_and_has_a_readme() {
     let scratch = StateScratch::new();
     let read = scratch.read();
     assert!(read.same_boot && read.clean && read.snapshot.is_none() && read.records.is_empty());
@@ -147,7 +147,7 @@ fn a_new_directory_is_private_and_explains_itself() {
 }
 
 #[test]
-fn records_are_there_after_a_kill() {
+fn records_survive_a_kill() {
     let scratch = filled(&["a", "b"]);
     let (mut state, found) = scratch.open().expect("sound");
     assert!(found.same_boot && !found.clean);
@@ -158,9 +158,9 @@ fn records_are_there_after_a_kill() {
     assert_eq!(scratch.names(), ["journal.1"]);
 }
 
-/// A killed daemon leaves the space that it had taken for more, and the next one uses it.
+/// A killed daemon leaves unused allocated space behind, and the next one uses it.
 #[test]
-fn space_that_was_not_used_is_no_damage() {
+fn unused_allocated_space_is_no_damage() {
     let scratch = filled(&["a", "b"]);
     let journal = scratch.file("journal.1");
     let bytes = || fs::metadata(&journal).expect("it is there").len();
@@ -175,9 +175,9 @@ fn space_that_was_not_used_is_no_damage() {
     assert_eq!(scratch.said(), "a b c");
 }
 
-/// Records as long as they may be, over several steps of allocation.
+/// Appends records of the maximum length over several steps of allocation.
 #[test]
-fn records_go_on_where_more_is_allocated() {
+fn records_continue_across_allocation_steps() {
     let scratch = StateScratch::new();
     let (mut state, _) = scratch.open().expect("new");
     let record = |number: usize| vec![b'a' + (number % 26) as u8; RECORD_BYTES_MAX - number * 7];
@@ -192,12 +192,12 @@ fn records_go_on_where_more_is_allocated() {
 }
 
 #[test]
-fn a_record_taken_back_leaves_its_place_to_the_next() {
+fn a_record_taken_back_is_replaced_by_the_next() {
     let scratch = filled(&["a"]);
     let (mut state, _) = scratch.open().expect("sound");
     state.append("long".repeat(1_000).as_bytes()).expect("room");
     state.take_back();
-    // Once is all: the record before stays.
+    // A second call has no effect: the record before stays.
     state.take_back();
     state.append(b"b").expect("room");
     state.append(b"c").expect("room");
@@ -205,7 +205,7 @@ fn a_record_taken_back_leaves_its_place_to_the_next() {
     let left = fs::read(scratch.file("journal.1")).expect("it is there");
     drop(state);
     assert_eq!(scratch.said(), "a b");
-    // After a kill `c` is still whole, and harmless: who replays it refuses it again.
+    // After a kill `c` is still in the file. This is harmless: a replay of it is refused, too.
     fs::write(scratch.file("journal.1"), left).expect("room");
     assert_eq!(scratch.said(), "a b c");
     let (mut state, _) = scratch.open().expect("sound");
@@ -215,7 +215,7 @@ fn a_record_taken_back_leaves_its_place_to_the_next() {
 }
 
 #[test]
-fn records_have_a_size() {
+fn records_have_a_maximum_length() {
     let scratch = filled(&[]);
     let (mut state, _) = scratch.open().expect("sound");
     assert!(state.append(b"").is_err());
@@ -226,7 +226,7 @@ fn records_have_a_size() {
 }
 
 #[test]
-fn a_tail_torn_at_any_byte_is_cut_off() {
+fn a_tail_torn_at_any_byte_is_truncated() {
     let whole = filled(&["first", "second", "third"]);
     let bytes = fs::read(whole.file("journal.1")).expect("it is there");
     for cut in 0..bytes.len() - 64 {
@@ -251,9 +251,9 @@ fn a_tail_torn_at_any_byte_is_cut_off() {
     }
 }
 
-/// The last record flipped can't be told from one that was torn; anything before it can.
+/// A flipped bit in the last record looks like a torn write; one before it is damage.
 #[test]
-fn a_flipped_bit_is_damage_unless_nothing_follows_it() {
+fn a_flipped_bit_is_damage_unless_no_record_follows() {
     let whole = filled(&["first", "second", "third"]);
     let bytes = fs::read(whole.file("journal.1")).expect("it is there");
     let last = bytes.len() - 21;
@@ -296,22 +296,22 @@ fn a_flipped_bit_in_a_snapshot_is_damage() {
 }
 
 #[test]
-fn a_damage_names_the_file_the_byte_and_the_way_on() {
+fn a_damage_report_names_the_file_the_offset_and_the_remedy() {
     let scratch = filled(&["first", "second"]);
     let file = OpenOptions::new().write(true).open(scratch.file("journal.1")).expect("there");
     file.write_all_at(b"F", 80).expect("room");
     let said = scratch.refusal();
     assert!(said.contains("journal.1 is damaged at byte 64: record 1 can't be read"), "{said}");
     assert!(said.contains("move its files journal.* and snapshot.* away"), "{said}");
-    // The way on is one.
+    // The remedy in the message works.
     fs::remove_file(scratch.file("journal.1")).expect("it is there");
     let read = scratch.read();
     assert!(read.records.is_empty() && !read.clean);
 }
 
-/// Somebody writes bytes that look like a record, and has them taken back.
+/// A client writes bytes that look like a record, in a record that is then taken back.
 #[test]
-fn bytes_in_a_record_never_pass_for_a_record() {
+fn bytes_in_a_record_are_never_read_as_a_record() {
     let scratch = filled(&[]);
     let (mut state, _) = scratch.open().expect("sound");
     let forged = |seq| {
@@ -330,7 +330,7 @@ fn bytes_in_a_record_never_pass_for_a_record() {
 }
 
 #[test]
-fn tokens_are_kept_and_never_begin_again() {
+fn tokens_persist_and_never_restart() {
     let scratch = StateScratch::new();
     let (mut state, _) = scratch.open().expect("new");
     state.reserve_tokens(4_096).expect("room");
@@ -353,7 +353,7 @@ fn tokens_are_kept_and_never_begin_again() {
 }
 
 #[test]
-fn an_orderly_end_is_known_as_one() {
+fn a_clean_shutdown_is_recognized() {
     let scratch = filled(&["a", "b"]);
     let (state, _) = scratch.open().expect("sound");
     state.close(b"ab").expect("room");
@@ -361,7 +361,7 @@ fn an_orderly_end_is_known_as_one() {
     let (mut state, found) = scratch.open().expect("sound");
     assert!(found.clean && found.same_boot);
     assert_eq!(found.snapshot.as_deref(), Some(&b"ab"[..]));
-    // The mark is gone before anything can be appended.
+    // The mark of a clean shutdown is gone before a record can be appended.
     assert_eq!(scratch.names(), ["journal.2", "snapshot.2"]);
     state.append(b"c").expect("room");
     drop((state, found.records));
@@ -370,7 +370,7 @@ fn an_orderly_end_is_known_as_one() {
 }
 
 #[test]
-fn a_mark_of_another_end_does_not_count() {
+fn the_mark_of_an_earlier_shutdown_is_ignored() {
     let scratch = filled(&["a"]);
     let (state, _) = scratch.open().expect("sound");
     state.close(b"a").expect("room");
@@ -383,7 +383,7 @@ fn a_mark_of_another_end_does_not_count() {
 }
 
 #[test]
-fn a_restart_of_the_machine_is_noticed_once() {
+fn a_restart_of_the_machine_is_detected_once() {
     let scratch = filled(&["a"]);
     scratch.restart_machine();
     let (mut state, found) = scratch.open().expect("sound");
@@ -396,7 +396,7 @@ fn a_restart_of_the_machine_is_noticed_once() {
 }
 
 #[test]
-fn a_second_daemon_is_told_who_the_first_is() {
+fn a_second_daemon_is_told_the_process_id_of_the_first() {
     let scratch = StateScratch::new();
     let (state, _) = scratch.open().expect("new");
     let expected = format!("is in use by process {}; stop that one", std::process::id());
@@ -407,7 +407,7 @@ fn a_second_daemon_is_told_who_the_first_is() {
 }
 
 #[test]
-fn something_else_in_its_place_is_said() {
+fn a_path_that_is_no_directory_is_reported() {
     let scratch = StateScratch::new();
     fs::write(scratch.state(), "").expect("room");
     assert!(scratch.refusal().contains("is not a directory"));
@@ -416,7 +416,7 @@ fn something_else_in_its_place_is_said() {
 }
 
 #[test]
-fn missing_files_are_named() {
+fn missing_files_are_reported() {
     let scratch = filled(&["a"]);
     let (mut state, _) = scratch.open().expect("sound");
     state.rotate().expect("room").compact(rebuild).expect("room");
@@ -438,7 +438,7 @@ fn missing_files_are_named() {
     let copy = scratch.copy();
     fs::copy(copy.file("journal.3"), copy.file("journal.4")).expect("room");
     assert!(copy.refusal().contains("journal.4 is damaged at byte 32"), "{}", copy.refusal());
-    // The end of a journal that another follows.
+    // Truncates a journal that is followed by another.
     let copy = scratch.copy();
     let file = OpenOptions::new().write(true).open(copy.file("journal.2")).expect("there");
     file.set_len(70).expect("it can be cut");
@@ -446,7 +446,7 @@ fn missing_files_are_named() {
 }
 
 #[test]
-fn files_that_are_not_ours_stay() {
+fn files_of_other_programs_stay() {
     let scratch = filled(&["a"]);
     for name in ["notes.txt", "journal.01", "journal.x", "notes.tmp", "snapshot."] {
         fs::write(scratch.file(name), "mine").expect("room");
@@ -460,7 +460,7 @@ fn files_that_are_not_ours_stay() {
 }
 
 #[test]
-fn rotation_goes_on_while_a_snapshot_is_made() {
+fn appends_continue_during_a_compaction() {
     let scratch = filled(&["a", "b"]);
     let (mut state, _) = scratch.open().expect("sound");
     state.append(b"refused").expect("room");
@@ -478,7 +478,7 @@ fn rotation_goes_on_while_a_snapshot_is_made() {
 }
 
 #[test]
-fn a_failed_snapshot_costs_nothing() {
+fn a_failed_compaction_loses_nothing() {
     let scratch = filled(&["a"]);
     let (mut state, _) = scratch.open().expect("sound");
     let failed = state
@@ -497,7 +497,7 @@ fn a_failed_snapshot_costs_nothing() {
 }
 
 #[test]
-fn a_long_journal_wants_rotation_and_a_long_snapshot_allows_more() {
+fn rotation_depends_on_the_lengths_of_journal_and_snapshot() {
     let scratch = filled(&[]);
     let (mut state, _) = scratch.open().expect("sound");
     let record = vec![b'x'; RECORD_BYTES_MAX];
@@ -516,7 +516,7 @@ fn a_long_journal_wants_rotation_and_a_long_snapshot_allows_more() {
     assert_eq!(fill(&mut state), 256);
 }
 
-/// Ends the process between any two steps of `work`, and looks at what a restart finds.
+/// Simulates a crash between any two steps of `work`, and checks the state that a restart finds.
 fn crash_anywhere(start: &StateScratch, work: impl Fn(StateDir) -> Result<(), StateError>) -> u32 {
     let allowed = ["", "a b", "[a+b] ", "a b c", "[a+b] c", "[a+b+c] "];
     for points in 0..100 {
@@ -527,7 +527,7 @@ fn crash_anywhere(start: &StateScratch, work: impl Fn(StateDir) -> Result<(), St
         let said = scratch.said();
         assert!(allowed.contains(&said.as_str()), "after {points} steps: {said}");
         assert!(said.matches('c').count() <= 1, "after {points} steps: {said}");
-        // And it goes on from there.
+        // The recovered directory can be used.
         let (mut state, _) = scratch.open().expect("sound");
         state.append(b"z").expect("room");
         state.rotate().expect("room").compact(rebuild).expect("room");
@@ -553,7 +553,7 @@ fn a_crash_between_any_two_steps_loses_nothing() {
         state.close(b"a+b+c")
     });
     assert!(steps > 20, "{steps} steps are not all");
-    // After a restart of the machine opening itself has steps.
+    // After a restart of the machine, opening the directory takes steps on the disk as well.
     started.restart_machine();
     crash_anywhere(&started, |mut state| {
         state.append(b"c").map_err(io)?;
@@ -565,7 +565,7 @@ fn a_crash_between_any_two_steps_loses_nothing() {
 }
 
 #[test]
-fn a_crash_while_tokens_are_reserved_keeps_the_old_or_the_new() {
+fn a_crash_while_tokens_are_reserved_keeps_the_old_or_the_new_ceiling() {
     let start = filled(&[]);
     let (mut state, _) = start.open().expect("sound");
     state.reserve_tokens(100).expect("room");
@@ -585,7 +585,7 @@ fn a_crash_while_tokens_are_reserved_keeps_the_old_or_the_new() {
     }
 }
 
-/// A journal of three pages, and where its records begin.
+/// Returns a journal of three pages, and its bytes.
 fn paged() -> (StateScratch, Vec<u8>) {
     let scratch = filled(&[]);
     let (mut state, _) = scratch.open().expect("sound");
@@ -599,9 +599,9 @@ fn paged() -> (StateScratch, Vec<u8>) {
 }
 
 #[test]
-fn pages_lost_in_a_power_failure_are_a_missing_end() {
+fn pages_lost_in_a_power_failure_truncate_the_journal() {
     let (scratch, bytes) = paged();
-    // The second page never came to the disk, or only its first half did; the third did.
+    // The second page, or its second half, did not reach the disk; the third did.
     for from in [4_096, 4_100, 6_000, 8_192 - 16] {
         let mut lost = bytes.clone();
         lost[from..8_192].fill(0);
@@ -615,7 +615,7 @@ fn pages_lost_in_a_power_failure_are_a_missing_end() {
 }
 
 #[test]
-fn a_damage_after_a_restart_of_the_machine_is_still_damage() {
+fn damage_after_a_restart_of_the_machine_is_still_damage() {
     let (scratch, bytes) = paged();
     let mut damaged = bytes;
     damaged[5_000..5_010].fill(0);
@@ -624,9 +624,9 @@ fn a_damage_after_a_restart_of_the_machine_is_still_damage() {
     assert!(scratch.refusal().contains("journal.1 is damaged at byte 4128"));
 }
 
-/// Power fails while a snapshot is made: the old journal lost its end, the new one is there.
+/// The power fails during a compaction: the old journal has lost its end, the new one is complete.
 #[test]
-fn a_journal_whose_predecessor_lost_its_end_goes_too() {
+fn a_journal_is_removed_if_its_predecessor_lost_its_end() {
     for cut in [0, 1, 1_000, 2_000] {
         let (scratch, bytes) = paged();
         let (mut state, _) = scratch.open().expect("sound");
@@ -654,7 +654,7 @@ fn a_journal_whose_predecessor_lost_its_end_goes_too() {
 }
 
 #[test]
-fn a_journal_that_power_left_empty_was_never_there() {
+fn a_journal_without_header_after_a_power_failure_is_ignored() {
     for content in [&[][..], &[0; 64]] {
         let scratch = filled(&["a"]);
         let (mut state, _) = scratch.open().expect("sound");
@@ -667,7 +667,7 @@ fn a_journal_that_power_left_empty_was_never_there() {
     }
 }
 
-/// A tiny file system of its own, unmounted when dropped.
+/// A small file system that is unmounted when dropped.
 struct TestMount(PathBuf);
 
 impl TestMount {
@@ -710,7 +710,7 @@ fn a_full_disk_is_an_error_until_there_is_room() {
     assert_eq!(error.kind(), io::ErrorKind::StorageFull);
     assert!(count > 50 && state.append(&record).is_err());
     assert!(state.reserve_tokens(200).is_err() && state.rotate().is_err());
-    // Records that only end something may also use the reserve.
+    // Records that only end leases or waits may also use the reserve.
     for _ in 0..RESERVE_BYTES / 1_016 {
         state.append_reserved(&record).expect("it is reserved");
         count += 1;
@@ -722,7 +722,7 @@ fn a_full_disk_is_an_error_until_there_is_room() {
         }
     };
     assert_eq!(error.kind(), io::ErrorKind::StorageFull);
-    // Room again: both kinds go on, and the reserve is there again.
+    // With free space both kinds succeed, and the reserve is allocated again.
     fs::remove_file(&ballast).expect("it is there");
     state.append_reserved(&record).expect("there is room again");
     while state.append(&record).is_err() {}
@@ -735,14 +735,14 @@ fn a_full_disk_is_an_error_until_there_is_room() {
     count += 2;
     let error = state.close(b"state").expect_err("no room").to_string();
     assert!(error.starts_with("no room to write "), "{error}");
-    // A full disk is no reason not to start with what is there.
+    // A daemon can start on a full disk with the existing state.
     let read = scratch.read();
     assert_eq!((read.records.len(), read.tokens), (count + 1, 300));
     drop(mounted);
 }
 
 #[test]
-fn a_full_disk_at_the_start_is_said() {
+fn a_full_disk_at_the_start_is_reported() {
     let scratch = StateScratch::new();
     fs::create_dir(scratch.state()).expect("new");
     let mounted = TestMount::tmpfs(scratch.state(), 16);
@@ -753,7 +753,7 @@ fn a_full_disk_at_the_start_is_said() {
 }
 
 #[test]
-fn a_read_only_file_system_is_said() {
+fn a_read_only_file_system_is_reported() {
     let scratch = filled(&["a"]);
     TestMount::run(&["--bind", scratch.state().to_str().expect("ASCII")], &scratch.state());
     let mounted = TestMount(scratch.state());
@@ -764,19 +764,19 @@ fn a_read_only_file_system_is_said() {
     assert_eq!(scratch.said(), "a");
 }
 
-/// A journal that can't be cut back after a failed write takes no more: nothing may follow what
-/// the failed write perhaps left.
+/// A journal that can't be truncated after a failed write accepts no more records: nothing may
+/// follow the possible remains of that write.
 #[test]
 #[allow(unsafe_code)]
-fn a_journal_that_cannot_be_cut_back_is_broken_for_good() {
+fn a_journal_that_cannot_be_truncated_accepts_no_more_records() {
     use std::os::fd::FromRawFd;
     // SAFETY: the name ends with a zero byte; the result is checked.
     let fd = unsafe { libc::memfd_create(c"journal".as_ptr(), libc::MFD_ALLOW_SEALING) };
     assert!(fd >= 0, "the kernel has memfd_create(2)");
-    // SAFETY: the descriptor is new, and nobody else's.
+    // SAFETY: the descriptor is new, and nothing else owns it.
     let file = unsafe { fs::File::from_raw_fd(fd) };
     file.set_len(100).expect("memory");
-    // SAFETY: it is a descriptor of ours; the call takes a number.
+    // SAFETY: the descriptor is open; the call takes a number.
     let sealed =
         unsafe { libc::fcntl(fd, libc::F_ADD_SEALS, libc::F_SEAL_GROW | libc::F_SEAL_SHRINK) };
     assert_eq!(sealed, 0, "a memfd can be sealed");
@@ -789,10 +789,10 @@ fn a_journal_that_cannot_be_cut_back_is_broken_for_good() {
     }
 }
 
-/// The rights of this thread's file operations only, so no child is needed.
+/// Changes the user id for the file operations of this thread only, so no child process is needed.
 #[test]
 #[allow(unsafe_code)]
-fn a_directory_of_somebody_else_is_said() {
+fn a_directory_of_another_user_is_reported() {
     let scratch = filled(&["a"]);
     let path = scratch.state();
     let said = std::thread::spawn(move || {
@@ -807,7 +807,7 @@ fn a_directory_of_somebody_else_is_said() {
     }
 }
 
-/// Files written by the first version: each later version must read them, or say why it can't.
+/// Files written by the first version: each later version must read them, or report why it can't.
 #[test]
 fn files_of_format_1_are_read() {
     let scratch = StateScratch::new();

@@ -237,13 +237,13 @@ fn python_lockfile(m: &Mount, import: &str, class: &str) {
     .ok();
 }
 
-/// Python's PIDLockFile reads its pid back even when the content of a lock file is the status.
+/// Python's `PIDLockFile` reads its pid back even when the content of a lock file is the status.
 #[test]
 fn python_pid_lock_file_with_status_content() {
     python_pid_lock_file(&Setup::new().with("--content status").start());
 }
 
-/// Python's PIDLockFile writes its pid to the lock file and reads it back.
+/// Python's `PIDLockFile` writes its pid to the lock file and reads it back.
 fn python_pid_lock_file(m: &Mount) {
     m.py_with_packages(
         r#"

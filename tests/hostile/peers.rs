@@ -196,7 +196,7 @@ fn forwards(version: u8, count: usize) -> Vec<u8> {
 }
 
 /// Hundreds of connections without credentials send as much as they can, in plain text and as a TLS
-/// ClientHello, and stay open. The node keeps none of it, and clients are served meanwhile.
+/// `ClientHello`, and stay open. The node keeps none of it, and clients are served meanwhile.
 #[test]
 fn unauthenticated_peers_take_no_memory() {
     let node = Node::start();

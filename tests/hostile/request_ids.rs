@@ -282,7 +282,8 @@ fn keys_of_one_front_end_are_unknown_to_another() {
     let options = ["--state", "none", "--grant-at-once", "--line-listen", "127.0.0.1:0"];
     let mut server = Server::listen(&[&options[..], &["--tokens", &tokens]].concat());
     let said = server.says();
-    let line = said.strip_prefix("latchfs: taking lines on ").expect("an address").trim_end();
+    let line =
+        said.strip_prefix("latchfs: line protocol listening on ").expect("an address").trim_end();
     let key = "Idempotency-Key: deploy-1";
     let batch = |number, part| {
         let mut told = batch_of(&server, scratch.path(), VICTIM, number, vec![part]);

@@ -17,7 +17,7 @@ impl Lines {
     pub(crate) fn start(options: &[&str]) -> Self {
         let mut server = Server::start(&[&["--line-listen", "127.0.0.1:0"], options].concat());
         let said = server.says();
-        let address = said.strip_prefix("latchfs: taking lines on ").expect(&said);
+        let address = said.strip_prefix("latchfs: line protocol listening on ").expect(&said);
         Self { address: address.trim_end().to_owned(), server }
     }
 

@@ -37,12 +37,18 @@ fn healthy_server_has_no_problem() {
     let server = Server::start(&[]);
     let found = doctor(&server.url, &[]);
     let [well, round_trip, clock] = &found[..] else { panic!("{found:?}") };
-    assert!(well.1.ends_with("lets us in, and is of the same protocol"), "{well:?}");
+    assert!(
+        well.1.ends_with("accepts these credentials and speaks this protocol version"),
+        "{well:?}"
+    );
     assert!(round_trip.1.contains(" answers within ") && round_trip.1.ends_with("ms"), "{found:?}");
     assert!(clock.1.contains("wall clock") && clock.0 == "ok", "{clock:?}");
     assert_eq!(well.0, "ok");
     let (_, text) = latchfs(&["doctor", "--server", &server.url]);
-    assert!(text.contains(&format!("ok     server: {} lets us in", server.url)), "{text}");
+    assert!(
+        text.contains(&format!("ok     server: {} accepts these credentials", server.url)),
+        "{text}"
+    );
 }
 
 #[test]
@@ -70,7 +76,7 @@ fn server_of_another_program_is_explained() {
     web.join().expect("it was asked");
     let silent = TcpListener::bind("127.0.0.1:0").expect("loopback");
     let url = format!("http://{}", silent.local_addr().expect("bound"));
-    stuck(&url, &[], "gives no answer: no answer in time", "https server");
+    stuck(&url, &[], "does not answer: no answer in time", "https server");
     let url = url.replace("http:", "https:");
     let certs = Certs::make();
     stuck(&url, &["--ca", &certs.ca()], "no TLS within 2s", "--ca");
@@ -112,16 +118,16 @@ fn missing_credentials_are_explained() {
     let server = Server::start(&[&tls[..], &["--tokens", &tokens]].concat());
     let url = &server.url;
     stuck(url, &[], "needs --ca FILE", "https://HOST:PORT");
-    stuck(url, &["--ca", &other.ca()], "not to be trusted", "--ca");
-    stuck(url, &["--ca", &certs.ca()], "does not let us in: send a header", "--token-file");
+    stuck(url, &["--ca", &other.ca()], "is not trusted", "--ca");
+    stuck(url, &["--ca", &certs.ca()], "rejects these credentials: send a header", "--token-file");
     let plain = url.replace("https:", "http:");
-    stuck(&plain, &[], "gives no answer", "https server");
+    stuck(&plain, &[], "does not answer", "https server");
     let found = doctor(url, &["--ca", &certs.ca(), "--token-file", &certs.path("token")]);
     assert_eq!((found.len(), found[0].0.as_str()), (3, "ok"), "{found:?}");
     // A server that requires client certificates instead of tokens.
     let server = Server::start(&[&tls[..], &["--client-ca", &certs.ca()]].concat());
     let url = &server.url;
-    stuck(url, &["--ca", &certs.ca()], "does not let us in: ", "--cert FILE");
+    stuck(url, &["--ca", &certs.ca()], "rejects these credentials: ", "--cert FILE");
     let (cert, key) = (certs.path("laptop1.pem"), certs.path("laptop1.key"));
     let shows = ["--ca", &certs.ca(), "--cert", &cert, "--key", &key];
     assert_eq!(doctor(url, &shows)[0].0, "ok");

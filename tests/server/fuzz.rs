@@ -1,4 +1,4 @@
-//! Fuzzing of the HTTP API by requests generated from the server's own OpenAPI document: no
+//! Fuzzing of the HTTP API by requests generated from the server's own `OpenAPI` document: no
 //! response is a 5xx, every response conforms to the document, and the server survives.
 
 use crate::harness::{LATCHFS, Scratch, Server};

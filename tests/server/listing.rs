@@ -1,4 +1,4 @@
-//! Requests about many locks: pages, token checks, history, metrics, and the OpenAPI document.
+//! Requests about many locks: pages, token checks, history, metrics, and the `OpenAPI` document.
 
 use crate::harness::Server;
 use serde_json::{Value, json};

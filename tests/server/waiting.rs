@@ -1,6 +1,6 @@
 //! Requests that wait in the queue of a lock.
 
-use crate::harness::{Scratch, Server, eventually};
+use crate::harness::{Scratch, Server, eventually, latchfs};
 use latchfs::time::{Span, boot_now};
 
 /// The session of a dead or suspended server has certainly expired after this time, even on a
@@ -256,4 +256,21 @@ fn waiters_of_a_suspended_server_queue_again() {
     server.in_line("build", 1);
     server.curl(&["-X", "DELETE", "/locks/build?client=a"]).is(200);
     assert_eq!(waiter.reply().is(200)["holder"], "b");
+}
+
+/// A command at a server renews the lease of its client, as it does on a mount.
+#[test]
+fn a_reentrant_wait_at_a_server_renews_the_own_lease() {
+    let server = Server::start(&[]);
+    let by = ["--server", &server.url, "--client", "a"];
+    let acquire = [&["acquire", "build"], &by[..]].concat();
+    assert_eq!(latchfs(&acquire).0, Some(0));
+    let token = server.curl(&["/locks/build"]).is(200)["token"].clone();
+    let wait = [&["wait", "build", "--reentrant", "--wait", "30s"], &by[..]].concat();
+    let (code, said) = latchfs(&wait);
+    assert_eq!(code, Some(0), "{said}");
+    assert_eq!(server.curl(&["/locks/build"]).is(200)["token"], token);
+    let (code, said) = latchfs(&[&["wait", "build", "--wait", "1s"], &by[..]].concat());
+    assert_eq!(code, Some(75), "{said}");
+    assert!(said.contains("timed out after 1s waiting for lock 'build'"), "{said}");
 }

@@ -30,7 +30,7 @@ pub(super) fn named(url: &str, key: &ServerKeyArgs) -> CliResult<Vec<Finding>> {
     };
     Ok(match probe(&server) {
         Ok(heard) => {
-            let says = format!("{url} lets us in, and is of the same protocol");
+            let says = format!("{url} accepts these credentials and speaks this protocol version");
             let mut findings = vec![Finding::well(check, says)];
             findings.extend(of_answers(url, heard));
             findings
@@ -48,24 +48,24 @@ fn stuck_at(check: &'static str, url: &str, stuck: &Stuck) -> Finding {
              and the firewalls between are right",
         ),
         Stuck::Untrusted(why) => (
-            format!("{url} is there, but not to be trusted: {why}"),
+            format!("the certificate of {url} is not trusted: {why}"),
             "name by --ca the certificate of the authority that signed the server's, and use a \
              host name from it; an http server is named http://",
         ),
         Stuck::Denied(why) => (
-            format!("{url} does not let us in: {why}"),
+            format!("{url} rejects these credentials: {why}"),
             "authenticate by --token-file FILE, or by --cert FILE and --key FILE",
         ),
         Stuck::Foreign(why) => (
-            format!("{url} is no latchfs of this protocol: {why}"),
+            format!("{url} is not a latchfs server of this protocol version: {why}"),
             "install the same version at both ends, and see whether the port is the right one",
         ),
         Stuck::Silent(why) if is_tls => (
-            format!("{url} takes connections, but gives no answer: {why}"),
+            format!("{url} accepts connections but does not answer: {why}"),
             "see on its machine whether it runs, and what its log says",
         ),
         Stuck::Silent(why) => (
-            format!("{url} takes connections, but gives no answer: {why}"),
+            format!("{url} accepts connections but does not answer: {why}"),
             "see whether it is an https server; else on its machine what its log says",
         ),
     };

@@ -1,5 +1,6 @@
-//! `.latchfs`: the mount's own files, there but not listed; and the facts in a directory that is a
-//! lock. Each is a page of text, made when it is read.
+//! Lookup, open, read and write of control files: those of the mount in `.latchfs`, which exists
+//! but is not listed, and the facts about a lock in a directory that is a lock. The content of each
+//! is generated when it is read.
 
 use crate::engine::{LockName, LockView};
 use crate::fuse::control_files::ctl::CtlFile;
@@ -34,7 +35,7 @@ pub(crate) struct ControlFiles {
 }
 
 impl ControlFiles {
-    /// The control files of one mount.
+    /// Returns the control files of one mount.
     pub(crate) const fn new(
         nodes: Arc<LockNodes>,
         opens: Arc<OpenFiles>,
@@ -46,7 +47,7 @@ impl ControlFiles {
         Self { nodes, opens, interrupts, pages, ctl, waits }
     }
 
-    /// lookup in a directory of control files.
+    /// Looks up a name in a directory of control files.
     pub(crate) async fn lookup(
         &self,
         caller: &Caller,
@@ -85,7 +86,7 @@ impl ControlFiles {
         Ok(self.nodes.control_entry(&found))
     }
 
-    /// open of a control file, but not of a fact that takes writes.
+    /// Opens a control file, except for facts that take writes.
     pub(crate) fn open(
         &self,
         caller: &Caller,
@@ -109,13 +110,15 @@ impl ControlFiles {
             _ => (None, OpenedFlags::empty()),
         };
         let fh = self.opens.insert(OpenFile::of_control(caller, control, flags, stream));
-        // No control file can be locked, so a close needs no answer: a program that ends while the
-        // daemon is stopped would wait in it, and SIGKILL could not end that.
+        // No control file can be locked, so the kernel need not send FLUSH on close. If it did, a
+        // program that exits while the daemon is stopped would wait in the close, and not even
+        // SIGKILL could end that.
         let flags = OpenedFlags::FOPEN_DIRECT_IO | OpenedFlags::FOPEN_NOFLUSH | how;
         Ok(Opened { fh, flags })
     }
 
-    /// read of a control file. The bytes are of one moment: made at offset 0, kept for the rest.
+    /// Reads a control file. The bytes of one pass are a snapshot: generated at offset 0, and kept
+    /// for reads at later offsets.
     pub(crate) async fn read(
         &self,
         caller: &Caller,
@@ -141,7 +144,7 @@ impl ControlFiles {
         }
     }
 
-    /// Reads the events that there are, or else waits for some.
+    /// Returns the available events, or else waits for some.
     async fn read_events(
         &self,
         caller: &Caller,
@@ -165,7 +168,7 @@ impl ControlFiles {
         later.await.unwrap_or(Err(Errno::EIO))
     }
 
-    /// Returns the text of a control file as it is now.
+    /// Returns the current content of a control file.
     async fn render(
         &self,
         caller: &Caller,
@@ -188,7 +191,7 @@ impl ControlFiles {
         Ok(text.into_bytes().into())
     }
 
-    /// Returns the last refusal of the user who opened the file.
+    /// Returns the last refusal of the user who opened the file, as JSON.
     async fn why(&self, caller: &Caller, open: &OpenFile) -> Result<String, Errno> {
         let locks = &self.nodes.locks;
         let last = locks.refusals().last().of(&open.client);
@@ -202,7 +205,7 @@ impl ControlFiles {
         }))
     }
 
-    /// Returns what is told of a lock.
+    /// Returns the content of a report or fact about a lock.
     fn told(&self, control: &ControlFile, view: &LockView) -> Arc<[u8]> {
         let holder = view.holder();
         let wall = |at| self.nodes.locks.service().wall(at);
@@ -228,7 +231,7 @@ impl ControlFiles {
         text.into_bytes().into()
     }
 
-    /// write to a control file, in the name of the user who opened it.
+    /// Writes to a control file on behalf of the user who opened it.
     pub(crate) async fn write(
         &self,
         caller: &Caller,
@@ -245,7 +248,7 @@ impl ControlFiles {
         }
     }
 
-    /// The last descriptor of an open file is closed.
+    /// Ends the wait of an open file after its last descriptor was closed.
     pub(crate) fn closed(&self, open: &OpenFile) {
         if open.waits_for().is_some() {
             self.waits.closed(open);
@@ -253,7 +256,7 @@ impl ControlFiles {
     }
 }
 
-/// Returns the file of this name in `.latchfs`.
+/// Returns the file with this name in `.latchfs`.
 fn file_of_top(name: &str) -> Option<ControlFile> {
     let page = ControlPage::ALL.into_iter().find(|page| name == page.as_str());
     let report = LockReport::ALL.into_iter().find(|report| name == report.as_str());
@@ -262,8 +265,8 @@ fn file_of_top(name: &str) -> Option<ControlFile> {
         .or_else(|| events(name))
 }
 
-/// Returns the entries of a directory of control files: reports are there for all names that there
-/// can be, so they are looked up by name and not listed.
+/// Returns the entries of a directory of control files. Reports exist for every possible name, so
+/// they are looked up by name and not listed.
 pub(crate) fn entries(dir: &ControlFile) -> Vec<DirEntry> {
     let entry = |kind, name: &str| DirEntry { ino: None, kind, name: name.into() };
     if *dir != ControlFile::Top {

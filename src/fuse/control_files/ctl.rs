@@ -1,5 +1,5 @@
-//! The control file: requests and answers as JSON, for the command line. One write is one request;
-//! a read gets the answers that were not read yet.
+//! The control file `.latchfs/ctl`: requests and answers as JSON, for the command line. One write
+//! is one request, and a read returns the answers that were not read yet.
 
 use crate::control::{ControlRequest, parse, refusal};
 use crate::engine::RefusalKind;
@@ -25,11 +25,11 @@ pub(crate) struct CtlFile {
     commands: CtlCommands,
 }
 
-/// The bytes of a read, or those that will come.
+/// The bytes of a read, or the future of them.
 type ReadAnswer = Result<ReadBytes, Pending<Result<ReadBytes, Errno>>>;
 
 impl CtlFile {
-    /// The control file of one mount, whose requests `commands` answers.
+    /// Returns the control file of one mount, whose requests `commands` executes.
     pub(crate) fn new(
         nodes: Arc<LockNodes>,
         opens: Arc<OpenFiles>,
@@ -39,8 +39,8 @@ impl CtlFile {
         Arc::new(Self { nodes, opens, reads, commands })
     }
 
-    /// Reads the answers that were not read yet; while an answer is still to come, and nothing
-    /// else is there, the read waits for it.
+    /// Returns the answers that were not read yet. If there are none but an answer is pending,
+    /// waits for it.
     pub(crate) async fn read(
         &self,
         caller: &Caller,
@@ -70,8 +70,8 @@ impl CtlFile {
         Ok(Err(self.reads.hold(asked.fh, state, asked.size, caller.pid)))
     }
 
-    /// Answers the request in `data`. The write has done its work when the answer can be read; that
-    /// of a request that waits is done at once, and the read waits.
+    /// Executes the request in `data`. When the write returns, the answer can be read. Only a
+    /// request that waits for a lock continues after that, and then the read waits.
     pub(crate) async fn write(
         self: &Arc<Self>,
         caller: &Caller,
@@ -79,7 +79,8 @@ impl CtlFile {
         open: &Arc<OpenFile>,
         data: &[u8],
     ) -> Result<u32, Errno> {
-        // Before anything is done: a program that never reads learns of nothing that it does.
+        // Checked first, since a program that never reads its answers would not learn what its
+        // requests do.
         if let Err(full) = self.opens.shares().room(Pool::Bytes, open.uid) {
             return Err(self.nodes.locks.refusals().full(caller, Act::Control, None, full));
         }
@@ -95,7 +96,7 @@ impl CtlFile {
         Ok(data.len() as u32)
     }
 
-    /// Answers a request whose answer may take as long as the queue is.
+    /// Executes a request that may wait in the queue of a lock.
     fn begin_to_wait(
         self: &Arc<Self>,
         caller: &Caller,
@@ -113,9 +114,9 @@ impl CtlFile {
         });
     }
 
-    /// Keeps an answer to be read.
+    /// Appends an answer for later reads.
     fn keep(&self, caller: &Caller, open: &OpenFile, mut answer: Value) {
-        // The caller can find itself among holders and waiters.
+        // Lets the caller find itself among holders and waiters.
         answer["you"] = caller.client.as_str().into();
         let mut state = open.state();
         let shares = self.opens.shares();
@@ -132,7 +133,7 @@ impl CtlFile {
     }
 }
 
-/// Ends the reads that wait for an answer.
+/// Answers the waiting reads after a pending answer has come.
 fn end_reads(open: &OpenFile) {
     let mut state = open.state();
     state.pending -= 1;

@@ -1,4 +1,4 @@
-//! The mount as the host of control requests.
+//! The mount as the host that executes control requests from `.latchfs/ctl`.
 
 use crate::auth::permissions::Operation;
 use crate::control::lease_options::LeaseOptions;
@@ -21,7 +21,7 @@ use crate::time::{Span, Time, Wall};
 use serde_json::{Map, Value};
 use std::sync::Arc;
 
-/// Does what the control file is asked for.
+/// Executes requests to the control file.
 pub(crate) struct CtlCommands {
     nodes: Arc<LockNodes>,
     parents: Arc<ParentChecks>,
@@ -31,7 +31,7 @@ pub(crate) struct CtlCommands {
     pages: Arc<MountPages>,
 }
 
-/// The mount, for one caller that has written to its open control file.
+/// The mount, on behalf of one caller with an open control file.
 struct CtlHost<'a> {
     ctl: &'a CtlCommands,
     caller: &'a Caller,
@@ -39,7 +39,7 @@ struct CtlHost<'a> {
 }
 
 impl CtlCommands {
-    /// The commands of one mount.
+    /// Returns the commands of one mount.
     pub(crate) const fn new(
         nodes: Arc<LockNodes>,
         parents: Arc<ParentChecks>,
@@ -51,8 +51,8 @@ impl CtlCommands {
         Self { nodes, parents, callers, bindings, waits, pages }
     }
 
-    /// Returns the answer to a request that was written to the open file `fh`; `None`: that was
-    /// closed while the request waited.
+    /// Executes a request that was written to the open file `fh`, and returns its answer; `None` if
+    /// the file was closed while the request waited.
     pub(crate) async fn answer(
         &self,
         caller: &Caller,

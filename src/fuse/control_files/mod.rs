@@ -1,4 +1,4 @@
-//! The files of `.latchfs`.
+//! The files of the control directory `.latchfs`, which is not listed.
 
 pub(crate) mod mount_pages;
 pub(crate) mod ctl_commands;

@@ -1,4 +1,4 @@
-//! The pages of `.latchfs` that speak of the mount as a whole.
+//! The files of `.latchfs` about the mount as a whole: README, server and metrics.
 
 use crate::fuse::errno::name_of;
 use crate::fuse::lock_nodes::LockNodes;
@@ -13,7 +13,7 @@ use std::sync::Arc;
 /// The help text of the mount, for people.
 pub(crate) const README: &str = include_str!("README.txt");
 
-/// The pages about one mount.
+/// The content of the files about one mount.
 pub(crate) struct MountPages {
     config: MountConfig,
     nodes: Arc<LockNodes>,
@@ -22,7 +22,7 @@ pub(crate) struct MountPages {
 }
 
 impl MountPages {
-    /// The pages of a mount that is made as `config` says.
+    /// Returns the pages of a mount with this configuration.
     pub(crate) const fn new(
         config: MountConfig,
         nodes: Arc<LockNodes>,
@@ -32,12 +32,12 @@ impl MountPages {
         Self { config, nodes, opens, bindings }
     }
 
-    /// Returns how the mount is made.
+    /// Returns the configuration of the mount.
     pub(crate) const fn config(&self) -> &MountConfig {
         &self.config
     }
 
-    /// Returns how this mount is made, and what stands behind it.
+    /// Returns the configuration of this mount and the state of its lock service, as JSON.
     pub(crate) fn server(&self) -> Value {
         let service = self.nodes.locks.service();
         let (about, config) = (service.about(), &self.config);
@@ -80,14 +80,14 @@ impl MountPages {
                 "url": &*server,
                 "round_trip_us": heard.map(|heard| heard.round_trip.as_nanos() / 1_000),
                 "wall_ahead_ms": heard.map(|heard| heard.wall_ahead_ms),
-                // An error is of no interest any more once the mount is connected again.
+                // A connection error is of no interest after the mount has reconnected.
                 "trouble": trouble.filter(|_| about.contact != Contact::Connected),
             });
         }
         page
     }
 
-    /// Returns all counts, in Prometheus's text format.
+    /// Returns all counters, in Prometheus's text format.
     pub(crate) fn metrics(&self) -> String {
         let mut page = MetricsPage::of(self.nodes.locks.service());
         page.family("latchfs_open_files", "Open files of this mount.", "gauge");

@@ -1,9 +1,10 @@
-//! `.latchfs/wait/NAME`: a read waits in the queue of the lock, and returns when the lock is there.
+//! `.latchfs/wait/NAME`: a read waits in the queue of the lock, and returns when the lock is
+//! granted.
 //!
-//! The reader's client waits, in the engine's queue, and gets a lease like others. Each open file
-//! has a place of its own, so that two programs of one user exclude each other. A signal ends the
-//! read and not the wait, since the program may read again; closing the file ends the wait, and
-//! gives back a lock that came and was never read of.
+//! The wait happens in the engine's queue, and the client of the reader gets a lease like any
+//! other. Each open file has its own queue place, so two programs of one user exclude each other. A
+//! signal ends the read but not the wait, since the program may read again. Closing the file ends
+//! the wait, and releases the lock if it was granted and no read has reported that.
 
 use crate::control::WAITERS_SHOWN_MAX;
 use crate::engine::{
@@ -30,10 +31,10 @@ use crate::service::RequestError;
 use crate::status::{pretty, status_of};
 use std::sync::Arc;
 
-/// The permission bits of a lock that came to a waiter.
+/// The permissions of a lock that is granted to a waiter.
 const MODE_OF_NEW: u32 = 0o644;
 
-/// The files of `wait/` of one mount.
+/// The wait files of one mount.
 pub(crate) struct WaitFiles {
     nodes: Arc<LockNodes>,
     parents: Arc<ParentChecks>,
@@ -43,7 +44,7 @@ pub(crate) struct WaitFiles {
     reads: Arc<WaitingReads>,
 }
 
-/// One open file, and the lock that it waits for.
+/// An open wait file, and the lock for which it waits.
 #[derive(Clone)]
 struct WaitFile {
     fh: u64,
@@ -51,11 +52,11 @@ struct WaitFile {
     name: LockName,
 }
 
-/// The answer of a read, which may come late.
+/// The answer of a read, which may come later.
 type LateRead = Pending<Result<ReadBytes, Errno>>;
 
 impl WaitFiles {
-    /// The files of one mount.
+    /// Returns the wait files of one mount.
     pub(crate) fn new(
         nodes: Arc<LockNodes>,
         parents: Arc<ParentChecks>,
@@ -67,8 +68,8 @@ impl WaitFiles {
         Arc::new(Self { nodes, parents, callers, bindings, waits, reads })
     }
 
-    /// read. From the beginning it waits until the lock is the reader's; later reads get the rest
-    /// of its status then.
+    /// Reads a wait file. A read at offset 0 waits until the lock is granted to the reader, and
+    /// returns the lock's status at that time; reads at later offsets return the rest of that.
     pub(crate) async fn read(
         self: &Arc<Self>,
         caller: &Caller,
@@ -83,7 +84,7 @@ impl WaitFiles {
         self.read_status(caller, &file, asked)?.await.unwrap_or(Err(Errno::EIO))
     }
 
-    /// Begins to wait, unless the file waits already, and has the read wait as well.
+    /// Starts the wait unless the file waits already, and lets the read wait as well.
     fn read_status(
         self: &Arc<Self>,
         caller: &Caller,
@@ -94,7 +95,7 @@ impl WaitFiles {
         if matches!(state.wait, WaitState::Queued) {
             drop(state);
             self.may_wait(caller, &file.name, asked)?;
-            // The answer may have come meanwhile: then the read begins anew.
+            // The lock may have been granted meanwhile; then the read starts over.
             state = file.open.state();
             if matches!(state.wait, WaitState::Queued) {
                 return Ok(self.reads.hold(asked.fh, state, asked.size, caller.pid));
@@ -106,7 +107,7 @@ impl WaitFiles {
         state.held.push(held);
         drop(state);
         self.begin(caller, file, before);
-        // Perhaps it has the lock already; otherwise the read waits.
+        // The lock may be granted already; otherwise the read waits.
         if file.open.state().held.iter().any(|held| held.number == number) {
             let may_wait = self.may_wait(caller, &file.name, asked);
             let unanswered = may_wait.err().and_then(|errno| {
@@ -125,7 +126,8 @@ impl WaitFiles {
         Ok(answer)
     }
 
-    /// Whether a read may wait.
+    /// Checks that a read may wait: it is not non-blocking, and its user is below the limit of
+    /// waiting threads.
     fn may_wait(&self, caller: &Caller, name: &LockName, asked: ReadRequest) -> Result<(), Errno> {
         if asked.is_nonblocking() {
             return Err(Errno::EAGAIN);
@@ -134,7 +136,8 @@ impl WaitFiles {
         room.map_err(|full| self.nodes.locks.refusals().full(caller, Act::Read, Some(name), full))
     }
 
-    /// The last descriptor is closed; the place in the queue is gone already.
+    /// Handles the close of the last descriptor: releases a lock that no read has reported. The
+    /// queue place is gone already.
     pub(crate) fn closed(&self, open: &OpenFile) {
         let before = std::mem::replace(&mut open.state().wait, WaitState::Closed);
         if let WaitState::Unread(key) = before {
@@ -146,7 +149,7 @@ impl WaitFiles {
         self.nodes.locks.service().give_back(Op::Release(Release::of(key)));
     }
 
-    /// Asks for the lock, or tells of the one that has come and was not read of.
+    /// Requests the lock, or reports one that was granted earlier and not reported yet.
     fn begin(self: &Arc<Self>, caller: &Caller, file: &WaitFile, before: WaitState) {
         let (own, caller, file) = (Arc::clone(self), caller.clone(), file.clone());
         spawn(async move {
@@ -157,7 +160,7 @@ impl WaitFiles {
         });
     }
 
-    /// The lock has come, and is read of now if it has not been lost meanwhile.
+    /// Reports a lock that was granted earlier, if a renewal shows that it is still held.
     async fn renew(&self, caller: &Caller, file: &WaitFile, key: LeaseKey) {
         let (firm, patch) = (Firm::Keep, Patch::default());
         let renewal = Renew { key: key.clone(), term: None, firm, patch, acquires: false };
@@ -177,12 +180,12 @@ impl WaitFiles {
         }
     }
 
-    /// Asks for the lock, in the name of the user who opened the file.
+    /// Requests the lock on behalf of the user who opened the file.
     async fn ask(&self, caller: &Caller, file: &WaitFile) {
         self.join(&file.open.opener(caller), file).await;
     }
 
-    /// Waits in the queue.
+    /// Waits in the queue, and reports the outcome.
     async fn join(&self, caller: &Caller, file: &WaitFile) {
         let name = &file.name;
         let process = self.bindings.by_default(caller);
@@ -225,7 +228,8 @@ impl WaitFiles {
             name: name.clone(),
             client: caller.client.clone(),
             mode: Mode::Exclusive,
-            // By name only, and this attempt's own: two readers of one client wait for each other.
+            // Exclusive to this attempt, by name only: two readers of one client wait for each
+            // other.
             hold: Ownership::Exclusive(None),
             term: self.bindings.term(process),
             line: QueuePolicy::Join(None),
@@ -248,8 +252,8 @@ impl WaitFiles {
         key
     }
 
-    /// The lock is the reader's: says so to the reads that wait. `key` is the lease that came by
-    /// waiting.
+    /// Answers the waiting reads with the status of the lock, which was granted. `key` is its
+    /// lease.
     async fn tell(&self, caller: &Caller, file: &WaitFile, key: LeaseKey) {
         let view = self.nodes.locks.view(caller, Act::Read, &file.name).await;
         let mut view = match view {
@@ -280,7 +284,8 @@ impl WaitFiles {
     }
 }
 
-/// Sets the state of the file when its wait is over. Returns the lease that nobody is there for.
+/// Sets the state of the file when its wait is over. Returns the lease if the file was closed
+/// meanwhile, so that it must be released.
 fn settle(state: &mut OpenFileState, key: LeaseKey, unread: bool) -> Option<LeaseKey> {
     if matches!(state.wait, WaitState::Closed) {
         return Some(key);
@@ -289,7 +294,7 @@ fn settle(state: &mut OpenFileState, key: LeaseKey, unread: bool) -> Option<Leas
     None
 }
 
-/// The wait has come to nothing.
+/// Fails the waiting reads after the wait has failed.
 fn fail(open: &OpenFile, errno: Errno) {
     let mut state = open.state();
     if !matches!(state.wait, WaitState::Closed) {

@@ -1,35 +1,37 @@
-//! The agreement with the kernel when a session begins: its capabilities, and how many requests
-//! it sends in the background.
+//! Negotiates the FUSE session with the kernel: capabilities, and the number of background
+//! requests.
 
 use fuser::{InitFlags, KernelConfig};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Requests that the kernel sends without a program waiting for them, such as the closing of
-/// files: with fuser's 16, a thousand programs that exit at once would close one by one.
+/// How many background requests, which no program waits for, may be in flight, such as the closing
+/// of files. With fuser's default of 16, the files of a thousand programs that exit at once would
+/// close one by one.
 const BACKGROUND_MAX: u16 = 1_024;
 
-/// Whether the kernel can be told that a name has expired, and then keeps it until it is used
-/// again. Known once the session with the kernel has begun.
+/// Whether the kernel can mark a cached name as expired and keep it until its next use
+/// (`FUSE_HAS_EXPIRE_ONLY`). The flag is set when the session with the kernel begins.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct CanExpire(Arc<AtomicBool>);
 
 impl CanExpire {
-    /// Returns whether it can.
+    /// Returns whether names can expire.
     pub(crate) fn get(&self) -> bool {
         self.0.load(Ordering::Relaxed)
     }
 
-    /// Notes whether it can.
+    /// Records whether names can expire.
     pub(crate) fn set(&self, can_expire: bool) {
         self.0.store(can_expire, Ordering::Relaxed);
     }
 }
 
-/// Asks for the capabilities that a mount uses. Returns whether names can expire.
+/// Requests the capabilities that a mount uses. Returns whether names can expire.
 pub(super) fn negotiate(config: &mut KernelConfig) -> bool {
-    // O_TRUNC comes with the open, which shows who truncates. Kernels without one of these work
-    // too; without the locking ones locks would be the kernel's own, unseen by others.
+    // With FUSE_ATOMIC_O_TRUNC, O_TRUNC arrives with the open, so the process that truncates is
+    // known. A kernel that lacks one of these works too; but without the two lock capabilities, the
+    // kernel itself grants flock and POSIX locks, and no other client sees them.
     for wanted in [
         InitFlags::FUSE_POSIX_LOCKS,
         InitFlags::FUSE_FLOCK_LOCKS,

@@ -1,13 +1,15 @@
-//! How many files this daemon may have open, and what they are for.
+//! The limit of open file descriptors of this process, and how many of them may watch processes.
 
 use std::sync::OnceLock;
 
-/// Kept for storage, sockets, devices and logs, whatever programs do.
+/// Descriptors reserved for storage, sockets, devices and logs, however many processes are watched.
 const RESERVE: u64 = 256;
-/// More than a machine runs processes, and some 100 MB of the kernel's memory.
+/// Upper bound on watching descriptors: more than a machine runs processes, and some 100 MB of
+/// kernel memory.
 const TO_WATCH_MAX: u64 = 65_536;
 
-/// Raises the limit of open files as far as this process may. Gives the limit.
+/// Raises the soft limit of open files (`RLIMIT_NOFILE`) to the hard limit, and returns the limit
+/// that is then in force.
 #[allow(unsafe_code)]
 fn raise() -> u64 {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
@@ -23,8 +25,9 @@ fn raise() -> u64 {
     limit.rlim_cur
 }
 
-/// How many descriptors may watch processes and threads: half of all but the reserve. The rest is
-/// for the connections of a daemon that serves others as well. The first call raises the limit.
+/// Returns how many descriptors may watch processes and threads: half of the limit less the
+/// reserve. The other half is for the connections of a daemon that also serves network clients. The
+/// first call raises the limit.
 pub(crate) fn to_watch() -> usize {
     static TO_WATCH: OnceLock<usize> = OnceLock::new();
     *TO_WATCH.get_or_init(|| {

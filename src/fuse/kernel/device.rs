@@ -1,8 +1,8 @@
-//! The kernel's side of a mount: opening /dev/fuse, mount(2), fusermount3, and taking it away.
+//! Creates and removes mounts: opens /dev/fuse, calls mount(2) or fusermount3, and unmounts.
 //!
-//! fuser can mount, but takes what it mounted away by path when the session ends, even when
-//! another daemon has since mounted there; it also tells a missing device from a missing helper
-//! by a log line only. So we mount by ourselves and hand it the open device.
+//! fuser could mount, but when its session ends it unmounts by path, even if another daemon has
+//! mounted there since, and it distinguishes a missing device from a missing helper only in a log
+//! line. So this module mounts, and passes the open device to fuser.
 
 use crate::fuse::kernel::device_names::{DEVICE, HELPER};
 use crate::fuse::kernel::mount_error::MountError;
@@ -21,26 +21,28 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-/// The name of the mount in `mount` and `df`.
+/// The source of the mount, as `mount` and `df` show it.
 const SOURCE: &str = "latchfs";
-/// Where fusermount3 finds the socket for its answer.
+/// The environment variable that tells fusermount3 the number of the socket to which it sends the
+/// open device.
 const HELPER_SOCKET: &str = "_FUSE_COMMFD";
-/// The flag of mount(2) by which path resolution fails at a symlink, while readlink works. libc
-/// has no name for it yet.
+/// The flag of mount(2) by which path resolution fails at a symlink, while readlink works. libc has
+/// no name for it yet.
 const MS_NOSYMFOLLOW: libc::c_ulong = 256;
-/// The helper's name for it.
+/// The same flag as an option of fusermount3.
 const NO_SYMLINKS: &str = ",nosymfollow";
 
-/// How a mount went away.
+/// How a mount was removed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Gone {
-    /// At once.
+    /// The mount was not busy, and is gone.
     Clean,
-    /// It was busy: nobody sees it any more, but who has a file open keeps it until then.
+    /// The mount was busy: it is no longer visible, but files that are open in it work until they
+    /// are closed.
     Detached,
 }
 
-/// Mounts at `dir`, and gives back the open device on which the kernel will ask.
+/// Mounts at `dir`, and returns the open device from which requests of the kernel are read.
 pub fn mount(dir: &Path, users: Users) -> Result<OwnedFd, MountError> {
     let device = match OpenOptions::new().read(true).write(true).open(DEVICE) {
         Ok(device) => device,
@@ -54,9 +56,10 @@ pub fn mount(dir: &Path, users: Users) -> Result<OwnedFd, MountError> {
     };
     match mount_directly(dir, &device, users) {
         Ok(()) => Ok(device.into()),
-        // The helper has no right that root lacks, as in a container without CAP_SYS_ADMIN.
+        // As root the helper is not tried: it has no privilege that root lacks, as in a container
+        // without CAP_SYS_ADMIN.
         Err(error) if error.raw_os_error() == Some(libc::EPERM) && !is_root() => {
-            // A helper that does not know the option refuses it.
+            // An older helper does not know the option and fails.
             mount_by_helper(dir, users, NO_SYMLINKS).or_else(|refused| match refused {
                 MountError::Helper(_) => mount_by_helper(dir, users, ""),
                 refused => Err(refused),
@@ -66,12 +69,13 @@ pub fn mount(dir: &Path, users: Users) -> Result<OwnedFd, MountError> {
     }
 }
 
-/// Tells the kernel of `device` that what it keeps of the name `name` in the directory `parent`
-/// has expired: it asks again when the name is next used, and only then drops it if that is
-/// another inode. Older kernels than Linux 6.2 drop it at once.
+/// Tells the kernel that its cached entry `name` in the directory `parent` has expired: the kernel
+/// revalidates it on its next use, and only then drops it if the name has another inode. Kernels
+/// before Linux 6.2 drop it at once.
 #[allow(unsafe_code)]
 pub(crate) fn expire_entry(device: RawFd, parent: u64, name: &OsStr) -> io::Result<()> {
-    // struct fuse_out_header, struct fuse_notify_inval_entry_out, the name and a NUL.
+    // The sizes of struct `fuse_out_header` and struct `fuse_notify_inval_entry_out`, which precede
+    // the name and a NUL.
     const HEADERS_BYTES: usize = 32;
     const NOTIFY_INVAL_ENTRY: i32 = 3;
     const EXPIRE_ONLY: u32 = 1;
@@ -86,18 +90,18 @@ pub(crate) fn expire_entry(device: RawFd, parent: u64, name: &OsStr) -> io::Resu
     message.extend_from_slice(&EXPIRE_ONLY.to_ne_bytes());
     message.extend_from_slice(name);
     message.push(0);
-    // SAFETY: as many bytes as `message` has are read from it, and write(2) on a number is sound
-    // whatever that names.
+    // SAFETY: exactly the bytes of `message` are read, and write(2) is sound for any descriptor
+    // number.
     let written = unsafe { libc::write(device, message.as_ptr().cast(), message.len()) };
     match io::Error::last_os_error() {
-        // The kernel has dropped it already.
+        // Success; or ENOENT, because the kernel has dropped the entry already.
         _ if written >= 0 => Ok(()),
         error if error.kind() == ErrorKind::NotFound => Ok(()),
         error => Err(error),
     }
 }
 
-/// mount(2), for root and whoever has `CAP_SYS_ADMIN`.
+/// Mounts by mount(2), which needs `CAP_SYS_ADMIN`.
 #[allow(unsafe_code)]
 fn mount_directly(dir: &Path, device: &File, users: Users) -> io::Result<()> {
     // SAFETY: these two calls only read the process's own ids, and can't fail.
@@ -108,7 +112,7 @@ fn mount_directly(dir: &Path, device: &File, users: Users) -> io::Result<()> {
     }
     let (source, kind) = (c_string(SOURCE.as_bytes())?, c_string(mountinfo::TYPE.as_bytes())?);
     let (target, data) = (c_string(dir.as_os_str().as_bytes())?, c_string(data.as_bytes())?);
-    // Kernels before 5.10 ignore the last one.
+    // Kernels before 5.10 ignore `MS_NOSYMFOLLOW`.
     let flags = libc::MS_NOSUID | libc::MS_NODEV | MS_NOSYMFOLLOW;
     // SAFETY: all five arguments are valid NUL-terminated strings or plain numbers, and live
     // until the call returns.
@@ -124,7 +128,8 @@ fn mount_directly(dir: &Path, device: &File, users: Users) -> io::Result<()> {
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// fusermount3, for everybody else: it mounts, and sends the open device through a socket.
+/// Mounts by fusermount3, for users without `CAP_SYS_ADMIN`; the helper sends the open device
+/// through a socket.
 fn mount_by_helper(dir: &Path, users: Users, more: &str) -> Result<OwnedFd, MountError> {
     let (ours, theirs) = UnixStream::pair().map_err(MountError::Device)?;
     let mut options = format!("nosuid,nodev,fsname={SOURCE},subtype={SOURCE}{more}");
@@ -141,7 +146,8 @@ fn mount_by_helper(dir: &Path, users: Users, more: &str) -> Result<OwnedFd, Moun
         Err(error) if error.kind() == ErrorKind::NotFound => return Err(MountError::NoHelper),
         Err(error) => return Err(MountError::Helper(said(&error))),
     };
-    // Ours is the only end left when the helper exits, so a failure reads as the end of file.
+    // Only the helper holds the other end now, so its exit without sending the device reads as the
+    // end of file.
     drop(theirs);
     let device = receive_fd(ours.as_fd());
     let output = child.wait_with_output();
@@ -153,7 +159,7 @@ fn mount_by_helper(dir: &Path, users: Users, more: &str) -> Result<OwnedFd, Moun
                     String::from_utf8_lossy(&output.stderr).trim().to_owned()
                 }
                 (_, Err(error)) => said(&error),
-                _ => "it sent no device".to_owned(),
+                _ => "it exited without sending the device".to_owned(),
             };
             Err(if why.contains("user_allow_other") {
                 MountError::AllowOther
@@ -168,7 +174,7 @@ fn mount_by_helper(dir: &Path, users: Users, more: &str) -> Result<OwnedFd, Moun
 #[allow(unsafe_code)]
 fn inherit(command: &mut Command, fd: RawFd) {
     let keep = move || {
-        // SAFETY: fcntl on a number is sound whatever it names, and may be called after fork.
+        // SAFETY: fcntl is sound for any descriptor number, and may be called after fork.
         match unsafe { libc::fcntl(fd, libc::F_SETFD, 0) } {
             -1 => Err(io::Error::last_os_error()),
             _ => Ok(()),
@@ -178,14 +184,15 @@ fn inherit(command: &mut Command, fd: RawFd) {
     unsafe { command.pre_exec(keep) };
 }
 
-/// Room for one control message with one file descriptor, aligned as the kernel wants it.
+/// A buffer for one control message with one file descriptor, aligned as the kernel requires.
 #[repr(C)]
 union Control {
     header: libc::cmsghdr,
     bytes: [u8; 64],
 }
 
-/// Receives one open file through `socket`; `None` when the other end closed without sending.
+/// Receives one file descriptor through `socket`; `None` when the other end closed without sending
+/// one.
 #[allow(unsafe_code)]
 fn receive_fd(socket: BorrowedFd<'_>) -> io::Result<Option<OwnedFd>> {
     let mut byte = 0_u8;
@@ -228,7 +235,7 @@ fn receive_fd(socket: BorrowedFd<'_>) -> io::Result<Option<OwnedFd>> {
     Ok(Some(fd))
 }
 
-/// Takes away the topmost mount at `dir`; a busy one is detached.
+/// Unmounts the topmost mount at `dir`; a busy one is detached.
 pub fn unmount(dir: &Path) -> io::Result<Gone> {
     match umount2(dir, 0) {
         Ok(()) => Ok(Gone::Clean),
@@ -243,7 +250,7 @@ pub fn unmount(dir: &Path) -> io::Result<Gone> {
     }
 }
 
-/// Takes away the topmost mount at `dir` from sight, busy or dead as it may be.
+/// Detaches the topmost mount at `dir`, even if it is busy or its daemon dead.
 pub fn detach(dir: &Path) -> io::Result<()> {
     match umount2(dir, libc::MNT_DETACH) {
         Err(error) if error.raw_os_error() == Some(libc::EPERM) => {

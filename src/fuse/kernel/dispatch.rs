@@ -1,5 +1,6 @@
-//! The dispatcher: reads the kernel's requests, runs the operations of a [`FileSystem`], and sends
-//! their results back. Nothing else knows fuser's types of requests and replies.
+//! The dispatcher: converts fuser's requests to operations of a [`FileSystem`], runs them, and
+//! replies with their results. Outside this module and `replies`, no code uses fuser's request and
+//! reply types.
 
 use crate::fuse::kernel::capabilities::{CanExpire, negotiate};
 use crate::fuse::kernel::file_system::{FileSystem, NameIn, Unsupported};
@@ -22,16 +23,16 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::SystemTime;
 
-/// One mounted file system, as fuser drives it.
+/// The adapter by which fuser drives one mounted file system.
 pub(crate) struct Dispatcher<F>(Arc<F>, CanExpire);
 
 impl<F> Dispatcher<F> {
-    /// A dispatcher for `fs`.
+    /// Returns a dispatcher for `fs`.
     pub(crate) fn new(fs: Arc<F>) -> Self {
         Self(fs, CanExpire::default())
     }
 
-    /// Whether names can expire, to be asked when the session has begun.
+    /// Returns the flag that says whether names can expire; it is set when the session has begun.
     pub(crate) fn can_expire(&self) -> CanExpire {
         self.1.clone()
     }
@@ -351,7 +352,7 @@ impl<F: FileSystem> Filesystem for Dispatcher<F> {
         empty(reply, self.0.removexattr(name));
     }
 
-    // The operation itself decides who may do it.
+    // Every access is allowed here: each operation checks permissions itself.
     fn access(&self, _req: &Request, _ino: INodeNo, _mask: AccessFlags, reply: ReplyEmpty) {
         reply.ok();
     }

@@ -1,5 +1,5 @@
-//! The interface of a file system: operations on plain values. A result that comes later is a
-//! future; the dispatcher replies when it is ready.
+//! The interface of a file system: operations on plain values. Operations that may take long return
+//! futures, and the dispatcher replies when they are ready.
 
 use crate::fuse::kernel::invalidation::Invalidator;
 use crate::fuse::kernel::poll_waker::PollWaker;
@@ -9,7 +9,7 @@ use crate::fuse::kernel::values::{
 };
 use std::ffi::OsStr;
 
-/// The end of an operation: its result, or why not.
+/// The result of an operation, or the errno of its failure.
 pub(crate) type Done<T> = Result<T, Errno>;
 
 /// A name in a directory.
@@ -17,46 +17,45 @@ pub(crate) type Done<T> = Result<T, Errno>;
 pub(crate) struct NameIn<'a> {
     /// The inode of the directory.
     pub(crate) parent: u64,
-    /// The name.
     pub(crate) name: &'a OsStr,
 }
 
-/// Operations that a file system may have no use for.
+/// Operations that a file system may leave unimplemented, each with an errno of its own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Unsupported {
     /// mknod, mkfifo.
     Mknod,
     /// fallocate.
     Fallocate,
-    /// The search for holes by lseek.
+    /// `SEEK_DATA` and `SEEK_HOLE` of lseek.
     Lseek,
     /// `copy_file_range`.
     CopyFileRange,
 }
 
-/// The requests of the dispatcher to a file system. Every future begins when the request is read,
-/// in the order of the requests.
+/// The operations of a file system. The dispatcher polls each future for the first time as soon as
+/// it has read the request, so operations start in the order of the requests.
 pub(crate) trait FileSystem: Send + Sync + 'static {
-    /// The session with the kernel begins: it will send requests.
+    /// Called when the session with the kernel begins, before the first request.
     fn started(&self);
 
-    /// From now on the kernel can be told to forget what it keeps.
+    /// Provides the means to invalidate kernel caches; called once.
     fn attached(&self, invalidator: Invalidator);
 
-    /// lookup.
+    /// Looks up a name.
     fn lookup(
         &self,
         who: Requester,
         at: NameIn<'_>,
     ) -> impl Future<Output = Done<NodeEntry>> + Send;
 
-    /// The kernel gives `count` lookups of an inode back.
+    /// Drops `count` references that earlier lookups have taken to an inode.
     fn forget(&self, ino: u64, count: u64);
 
-    /// stat.
+    /// Returns the attributes of an inode (stat).
     fn getattr(&self, who: Requester, ino: u64) -> impl Future<Output = Done<NodeAttr>> + Send;
 
-    /// chmod, chown, truncate, utimensat.
+    /// Changes attributes (chmod, chown, truncate, utimensat).
     fn setattr(
         &self,
         who: Requester,
@@ -64,10 +63,10 @@ pub(crate) trait FileSystem: Send + Sync + 'static {
         wanted: &SetAttrs,
     ) -> impl Future<Output = Done<NodeAttr>> + Send;
 
-    /// readlink.
+    /// Returns the target of a symlink.
     fn readlink(&self, who: Requester, ino: u64) -> impl Future<Output = Done<ReadBytes>> + Send;
 
-    /// mkdir, with the umask applied to `mode`.
+    /// Creates a directory. The umask is already applied to `mode`.
     fn mkdir(
         &self,
         who: Requester,
@@ -75,13 +74,13 @@ pub(crate) trait FileSystem: Send + Sync + 'static {
         mode: u32,
     ) -> impl Future<Output = Done<NodeEntry>> + Send;
 
-    /// unlink.
+    /// Removes a file.
     fn unlink(&self, who: Requester, at: NameIn<'_>) -> impl Future<Output = Done<()>> + Send;
 
-    /// rmdir.
+    /// Removes a directory.
     fn rmdir(&self, who: Requester, at: NameIn<'_>) -> impl Future<Output = Done<()>> + Send;
 
-    /// symlink.
+    /// Creates a symlink to `target`.
     fn symlink(
         &self,
         who: Requester,
@@ -89,7 +88,7 @@ pub(crate) trait FileSystem: Send + Sync + 'static {
         target: &OsStr,
     ) -> impl Future<Output = Done<NodeEntry>> + Send;
 
-    /// rename.
+    /// Renames an entry.
     fn rename(
         &self,
         who: Requester,
@@ -98,7 +97,7 @@ pub(crate) trait FileSystem: Send + Sync + 'static {
         flags: RenameFlags,
     ) -> impl Future<Output = Done<()>> + Send;
 
-    /// link.
+    /// Creates a hard link to an inode.
     fn link(
         &self,
         who: Requester,
@@ -106,7 +105,7 @@ pub(crate) trait FileSystem: Send + Sync + 'static {
         to: NameIn<'_>,
     ) -> impl Future<Output = Done<NodeEntry>> + Send;
 
-    /// open with `O_CREAT` of a name that the kernel does not know, with the umask applied to
+    /// Opens with `O_CREAT` a name that the kernel has not cached. The umask is already applied to
     /// `mode`.
     fn create(
         &self,
@@ -116,7 +115,7 @@ pub(crate) trait FileSystem: Send + Sync + 'static {
         flags: i32,
     ) -> impl Future<Output = Done<(NodeEntry, Opened)>> + Send;
 
-    /// open of an inode.
+    /// Opens an inode.
     fn open(
         &self,
         who: Requester,
@@ -124,14 +123,14 @@ pub(crate) trait FileSystem: Send + Sync + 'static {
         flags: i32,
     ) -> impl Future<Output = Done<Opened>> + Send;
 
-    /// read.
+    /// Reads from an open file.
     fn read(
         &self,
         who: Requester,
         asked: ReadRequest,
     ) -> impl Future<Output = Done<ReadBytes>> + Send;
 
-    /// write. Returns how many bytes were taken.
+    /// Writes to an open file. Returns the number of bytes written.
     fn write(
         &self,
         who: Requester,
@@ -140,7 +139,8 @@ pub(crate) trait FileSystem: Send + Sync + 'static {
         data: &[u8],
     ) -> impl Future<Output = Done<u32>> + Send;
 
-    /// close of one descriptor. `owner` is the process as the kernel numbers it for its locks.
+    /// Called when a program closes one descriptor of an open file. `owner` is the number by which
+    /// the kernel identifies the process as a lock owner.
     fn flush(
         &self,
         who: Requester,
@@ -149,14 +149,14 @@ pub(crate) trait FileSystem: Send + Sync + 'static {
         owner: u64,
     ) -> impl Future<Output = Done<()>> + Send;
 
-    /// close of the last descriptor.
+    /// Called after the last descriptor of an open file was closed.
     fn release(&self, ino: u64, fh: u64);
 
-    /// opendir.
+    /// Opens a directory.
     fn opendir(&self, who: Requester, ino: u64) -> Done<Opened>;
 
-    /// readdir, from the entry of this number on, counted from 0 without `.` and `..`. `anew`: it
-    /// is read from the beginning.
+    /// Returns entries of a directory from `index` on, counted from 0 without `.` and `..`. `anew`
+    /// says that the program reads from the beginning.
     fn readdir(
         &self,
         who: Requester,
@@ -166,13 +166,13 @@ pub(crate) trait FileSystem: Send + Sync + 'static {
         anew: bool,
     ) -> impl Future<Output = Done<DirPage>> + Send;
 
-    /// close of an open directory.
+    /// Called after an open directory was closed.
     fn releasedir(&self, fh: u64);
 
-    /// statfs.
+    /// Returns the size of the file system (statfs).
     fn statfs(&self) -> FileSystemStats;
 
-    /// setxattr.
+    /// Sets an extended attribute.
     fn setxattr(
         &self,
         who: Requester,
@@ -181,7 +181,7 @@ pub(crate) trait FileSystem: Send + Sync + 'static {
         value: &[u8],
     ) -> impl Future<Output = Done<()>> + Send;
 
-    /// getxattr.
+    /// Returns an extended attribute.
     fn getxattr(
         &self,
         who: Requester,
@@ -189,13 +189,13 @@ pub(crate) trait FileSystem: Send + Sync + 'static {
         name: &OsStr,
     ) -> impl Future<Output = Done<Vec<u8>>> + Send;
 
-    /// listxattr: the names, each with a NUL behind it.
+    /// Returns the names of the extended attributes, each followed by a NUL byte.
     fn listxattr(&self, who: Requester, ino: u64) -> impl Future<Output = Done<Vec<u8>>> + Send;
 
-    /// removexattr.
+    /// Removes an extended attribute.
     fn removexattr(&self, name: &OsStr) -> Done<()>;
 
-    /// ioctl. Returns the bytes for the program.
+    /// Executes an ioctl. Returns the bytes for the program's buffer.
     fn ioctl(
         &self,
         who: Requester,
@@ -204,14 +204,15 @@ pub(crate) trait FileSystem: Send + Sync + 'static {
         command: u32,
     ) -> impl Future<Output = Done<Vec<u8>>> + Send;
 
-    /// `F_GETLK`, `F_OFD_GETLK`.
+    /// Returns the lock that conflicts with the request (`F_GETLK`, `F_OFD_GETLK`).
     fn getlk(
         &self,
         who: Requester,
         asked: LockRequest,
     ) -> impl Future<Output = Done<LockFound>> + Send;
 
-    /// flock, `F_SETLK`, `F_OFD_SETLK`; with `sleep` the forms that wait.
+    /// Takes or releases a lock (flock, `F_SETLK`, `F_OFD_SETLK`); with `sleep`, waits for it
+    /// (`F_SETLKW` and so on).
     fn setlk(
         &self,
         who: Requester,
@@ -219,7 +220,8 @@ pub(crate) trait FileSystem: Send + Sync + 'static {
         sleep: bool,
     ) -> impl Future<Output = Done<()>> + Send;
 
-    /// poll. With a `waker`, the program waits to be woken.
+    /// Returns which of the requested events are ready. With a `waker`, the program sleeps in poll
+    /// until the waker is called.
     fn poll(
         &self,
         fh: u64,
@@ -227,9 +229,9 @@ pub(crate) trait FileSystem: Send + Sync + 'static {
         waker: Option<PollWaker>,
     ) -> impl Future<Output = PollEvents> + Send;
 
-    /// The errno of an operation that has no meaning here, as its manual page names it.
+    /// Returns the errno of an operation that is not implemented, as its manual page documents it.
     fn unsupported(&self, operation: Unsupported) -> Errno;
 
-    /// The session with the kernel is over.
+    /// Called after the session with the kernel has ended.
     fn ended(&self);
 }

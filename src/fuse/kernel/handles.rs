@@ -1,23 +1,23 @@
-//! Open files and directories by number. No number is used twice, so a late request can't reach
-//! another program's file.
+//! The tables of open files and directories by file handle. No handle is used twice, so a late
+//! request can't reach another program's file.
 
 use crate::fuse::kernel::hash_maps::Numbered;
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Gives out numbers.
+/// A source of unique file handles.
 #[derive(Debug, Default)]
 pub(crate) struct HandleNumbers(AtomicU64);
 
 impl HandleNumbers {
-    /// Returns a number that was never given out before.
+    /// Returns a handle that was never returned before.
     pub(crate) fn next(&self) -> u64 {
         self.0.fetch_add(1, Ordering::Relaxed) + 1
     }
 }
 
-/// The open files or directories, by number.
+/// Open files or directories by file handle.
 #[derive(Debug)]
 pub(crate) struct Handles<T>(Mutex<Numbered<Arc<T>>>);
 
@@ -28,22 +28,22 @@ impl<T> Default for Handles<T> {
 }
 
 impl<T> Handles<T> {
-    /// Keeps what was opened as `number`.
+    /// Records an open file under a handle.
     pub(crate) fn insert(&self, number: u64, opened: T) {
         self.0.lock().insert(number, Arc::new(opened));
     }
 
-    /// Returns what is open under this number.
+    /// Returns the open file with this handle.
     pub(crate) fn get(&self, number: u64) -> Option<Arc<T>> {
         self.0.lock().get(&number).cloned()
     }
 
-    /// Forgets what was closed, and returns it: so it is never freed under the mutex.
+    /// Removes an open file and returns it, so that it is never freed under the mutex.
     pub(crate) fn remove(&self, number: u64) -> Option<Arc<T>> {
         self.0.lock().remove(&number)
     }
 
-    /// Returns how many are open.
+    /// Returns the number of open files.
     pub(crate) fn count(&self) -> usize {
         self.0.lock().len()
     }
@@ -54,7 +54,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_are_never_used_twice() {
+    fn handles_are_never_reused() {
         let (numbers, handles) = (HandleNumbers::default(), Handles::default());
         let first = numbers.next();
         handles.insert(first, "a");

@@ -1,24 +1,25 @@
-//! Maps by numbers that we give out ourselves. Nobody can choose them, so they need no protection
-//! from those who would, which costs std's maps more than all the rest of a look-up.
+//! Hash maps for numbers that this process generates. Callers can't choose such keys, so the maps
+//! need no protection against hash flooding; in std's maps that protection costs more than the rest
+//! of a look-up.
 
 use std::collections::{HashMap, HashSet};
 use std::hash::{BuildHasherDefault, Hasher};
 
-/// A map by number, or by what is one.
+/// A map keyed by a number, or by a newtype of one.
 pub(crate) type Numbered<T, K = u64> = HashMap<K, T, BuildHasherDefault<Spread>>;
 
-/// A set of numbers.
+/// A set of numbers that this process generates.
 pub(crate) type Numbers = HashSet<u64, BuildHasherDefault<Spread>>;
 
-/// A map by names, which others choose: seeded, so that they can't choose bad ones, and still a
-/// fraction of std's in the time of a look-up.
+/// A map keyed by names, which callers choose: seeded against hash flooding, and still a fraction
+/// of the look-up time of std's maps.
 pub(crate) type Named<K, T> = HashMap<K, T, foldhash::fast::RandomState>;
 
-/// Spreads consecutive numbers over all bits.
+/// A hasher that spreads consecutive numbers over all bits.
 #[derive(Debug, Default)]
 pub(crate) struct Spread(u64);
 
-/// 2^64 divided by the golden ratio, made odd: neighbours come far apart.
+/// 2^64 divided by the golden ratio, made odd, so that neighbours hash far apart.
 const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
 
 impl Hasher for Spread {
@@ -29,7 +30,8 @@ impl Hasher for Spread {
     }
 
     fn write_u64(&mut self, number: u64) {
-        // The high half has seen all bits, the low one only those below it.
+        // Multiplication carries only upwards, so the high half depends on all bits, the low half
+        // on the low bits alone; folding mixes them.
         let spread = (self.0 ^ number).wrapping_mul(GOLDEN);
         self.0 = spread ^ (spread >> 32);
     }
@@ -44,7 +46,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn neighbours_come_far_apart() {
+    fn consecutive_numbers_hash_far_apart() {
         let hash = |number: u64| {
             let mut spread = Spread::default();
             spread.write_u64(number);

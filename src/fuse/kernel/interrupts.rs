@@ -1,9 +1,10 @@
-//! One thread for each mount that looks after all who wait in a system call: it ends their wait
-//! when a signal comes. Some wait for a lock, others to read something.
+//! Interrupts programs that wait in a system call, for a lock or for data, when a signal arrives:
+//! one thread per mount polls the waiters for pending signals.
 //!
-//! It does not exist before somebody waits, and sleeps while nobody does. While somebody does, it
-//! looks at each waiter every 20 ms, or less often when its user has so many that looking at those
-//! would cost more than 2 % of a processor: one user's waiters do not delay those of another.
+//! The thread starts with the first waiter, and sleeps while there is none. It checks each waiter
+//! every 20 ms, or less often if a user has so many waiters that checking them would cost more than
+//! 2 % of a processor. The interval is per user, so the waiters of one user do not delay those of
+//! another.
 
 use crate::fuse::kernel::pending_signals::{ThreadSignals, WatchedThread};
 use crate::fuse::kernel::user_shares::{Pool, Share, Shares};
@@ -13,47 +14,52 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How often a waiter is looked at: a person who presses Ctrl-C does not notice it.
+/// The shortest interval between two checks of a waiter: a person who presses Ctrl-C does not
+/// notice it.
 const PERIOD_MIN: Duration = Duration::from_millis(20);
-/// How long between two looks at most, however many wait.
+/// The longest interval between two checks, however many waiters there are.
 const PERIOD_MAX: Duration = Duration::from_millis(800);
-/// Sleeping this many times as long as looking took keeps looking at one user's waiters below 2 %,
-/// with a tenth to spare.
+/// Sleeping this many times as long as the check took limits the checks of one user's waiters to
+/// 2 % of a processor, with a tenth to spare.
 const REST_PER_WORK: u32 = 55;
-/// How long the place of an interrupted waiter is kept while its thread is seen at rest. A
-/// restarted system call asks again within a millisecond; a signal handler of a shell takes some.
+/// How long the queue place of an interrupted waiter is kept after its thread was last seen
+/// running. A restarted system call repeats its request within a millisecond; a signal handler of a
+/// shell takes a few.
 const PLACE_KEPT: Span = Span::from_millis(200);
-/// And how long if it never is: on a loaded machine it may be on its way back all that time. A
-/// program that computes for longer does something else.
+/// How long the place is kept if the thread is never seen at rest: on a loaded machine it may be
+/// returning to its system call all that time. A program that computes for longer is doing
+/// something else.
 const PLACE_KEPT_MAX: Span = Span::from_secs(5);
 
-/// The user of threads in another pid namespace, which can't be looked at.
+/// Stands for the user of a thread in another pid namespace, whose status can't be read.
 const UNKNOWN_USER: u32 = u32::MAX;
 
-/// Somebody who waits, as whoever keeps the answer sees it.
+/// A waiting request, as the module that will answer it presents it to the watcher.
 pub(crate) trait InterruptibleWait: Send {
-    /// How it stands with it.
+    /// Returns the current state of the wait.
     fn status(&self) -> WaitStatus;
-    /// A signal has come: the system call is answered with EINTR, if it was not answered yet.
+    /// Called when a signal has come: fails the system call with EINTR unless it was answered
+    /// already.
     fn interrupt(&self);
-    /// Nobody has come back for the place that was kept.
+    /// Called when the waiter has not returned for the place that was kept for it.
     fn expire(&self) {}
 }
 
-/// How it stands with a waiter.
+/// The state of a wait.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum WaitStatus {
-    /// A program waits for its answer.
+    /// The program waits for its answer.
     Asks,
-    /// A signal has interrupted it, and its place is kept.
+    /// A signal has interrupted the program, and its place is kept.
     Parked,
-    /// The same, and its turn has come: it holds the lock, and does not know it yet.
+    /// A signal has interrupted the program, its place was kept, and its turn has come: it holds
+    /// the lock without knowing it yet.
     Unclaimed,
-    /// It has been answered.
+    /// The program has been answered.
     Over,
 }
 
-/// The thread, and whom it looks after.
+/// The watcher of one mount: its thread and the waiters.
 pub(crate) struct InterruptWatcher {
     inner: Arc<WatcherShared>,
     shares: Shares,
@@ -67,37 +73,38 @@ struct WatcherShared {
 
 #[derive(Default)]
 struct WatchedUsers {
-    /// The waiters of each user who has had any since they were looked at last.
+    /// The waiters of each user, including users whose waiters have all gone since their last
+    /// check.
     users: HashMap<u32, UserWaits>,
     started: bool,
     stopped: bool,
 }
 
-/// The waiters of one user, each under a number of its own.
+/// The waiters of one user, each under a unique number.
 struct UserWaits {
     waiters: HashMap<u64, WatchedWait>,
-    /// When they are looked at next.
+    /// The time of the next check.
     due: Time,
 }
 
-/// One who waits.
 struct WatchedWait {
     waiter: Box<dyn InterruptibleWait>,
     _share: Share,
     watched: Option<WatchedThread>,
-    /// Seen with a signal that another thread of its process may take.
+    /// Whether a process-wide signal was seen, which another thread of the process may take.
     doubtful: bool,
-    /// Since when its place is kept, and since when it has been seen at rest.
+    /// The time at which the place was first kept, and the time at which the thread was last seen
+    /// running.
     parked: Option<(Time, Time)>,
 }
 
 impl InterruptWatcher {
-    /// Looks after nobody yet; its waiters will take of `shares`.
+    /// Returns a watcher without waiters, which count against the limits of `shares`.
     pub(crate) fn new(shares: Shares) -> Self {
         Self { inner: Arc::default(), shares }
     }
 
-    /// `number` waits in thread `tid`, from now on or again.
+    /// Watches a wait of thread `tid` under `number`; replaces an earlier watch with that number.
     pub(crate) fn watch(&self, number: u64, tid: u32, waiter: impl InterruptibleWait + 'static) {
         let watched = WatchedThread::new(tid);
         if watched.is_none() {
@@ -108,8 +115,8 @@ impl InterruptWatcher {
         let waiter = Box::new(waiter);
         let post = WatchedWait { waiter, _share: share, watched, doubtful: false, parked: None };
         let mut posts = self.inner.posts.lock();
-        // Else the thread comes by itself soon, and waking it at each wait would cost more than
-        // most waits take.
+        // If the user is known already, the thread checks its waiters soon without being woken;
+        // waking it for each wait would cost more than most waits take.
         let is_new = !posts.users.contains_key(&uid);
         let user = posts.users.entry(uid).or_insert_with(UserWaits::new);
         user.waiters.insert(number, post);
@@ -119,7 +126,10 @@ impl InterruptWatcher {
             let thread = std::thread::Builder::new().name("interrupts".to_owned());
             if let Err(error) = thread.spawn(move || inner.keep_looking()) {
                 posts.started = false;
-                log::error!("no thread for signals ({error}): who waits can't be interrupted");
+                log::error!(
+                    "the interrupt thread can't be started ({error}): waiting programs \
+                    can't be interrupted"
+                );
             }
         }
         drop(posts);
@@ -144,19 +154,21 @@ impl UserWaits {
 
 impl WatcherShared {
     fn keep_looking(&self) {
-        // Time on the processor: on a loaded machine the thread itself waits, which costs nobody
-        // anything, and is no reason to look less often.
+        // Measures processor time: on a loaded machine the thread itself waits for a processor.
+        // That costs nothing, and is no reason to check less often.
         let mut worked = thread_work();
         while let Some((uid, mut waiters)) = self.next_round() {
             waiters.retain(|_, post| post.look());
-            // All of a round, what it takes to wake up included: at times more than to look.
+            // Covers the whole round, including the wake-up, which at times takes longer than the
+            // checks.
             let before = std::mem::replace(&mut worked, thread_work());
             let period = worked.saturating_sub(before) * REST_PER_WORK;
             self.end_round(uid, waiters, period.clamp(PERIOD_MIN, PERIOD_MAX));
         }
     }
 
-    /// Sleeps until the waiters of some user are to be looked at, and takes them. `None`: no more.
+    /// Sleeps until the waiters of some user are due for a check, and takes them out. Returns
+    /// `None` when the watcher has been dropped.
     fn next_round(&self) -> Option<(u32, HashMap<u64, WatchedWait>)> {
         let mut posts = self.posts.lock();
         loop {
@@ -177,12 +189,12 @@ impl WatcherShared {
         }
     }
 
-    /// Puts back those of a user who wait on, to be looked at again after `period`.
+    /// Puts the waiters of a user that still wait back, to be checked again after `period`.
     fn end_round(&self, uid: u32, looked_at: HashMap<u64, WatchedWait>, period: Duration) {
         let mut posts = self.posts.lock();
         let Some(user) = posts.users.get_mut(&uid) else { return };
         for (number, post) in looked_at {
-            // A waiter that came or came back meanwhile has the newer post.
+            // A waiter that was added or returned meanwhile has the newer entry.
             user.waiters.entry(number).or_insert(post);
         }
         user.due = boot_now() + Span::from(period);
@@ -193,7 +205,7 @@ impl WatcherShared {
 }
 
 impl WatchedWait {
-    /// Looks; false when it needs no more looking after.
+    /// Checks the waiter once. Returns false when it needs no further checks.
     fn look(&mut self) -> bool {
         let waiting = self.waiter.status();
         if waiting == WaitStatus::Over {
@@ -219,7 +231,7 @@ impl WatchedWait {
         keeps
     }
 
-    /// Whether the thread has a signal to attend to, as far as can be known.
+    /// Whether the thread has a signal to handle, as far as its status shows.
     fn is_signalled(&mut self, sight: ThreadSignals) -> bool {
         match sight {
             ThreadSignals::Signalled | ThreadSignals::Gone => true,
@@ -232,7 +244,8 @@ impl WatchedWait {
     }
 }
 
-/// Whether a thread may be about to ask again: it has not taken its signal yet, or it runs.
+/// Whether a thread may be about to repeat its request: it has not taken its signal yet, or it
+/// runs.
 fn is_on_its_way(sight: ThreadSignals) -> bool {
     matches!(
         sight,
@@ -240,12 +253,12 @@ fn is_on_its_way(sight: ThreadSignals) -> bool {
     )
 }
 
-/// Whether a place is kept for a thread that was interrupted so long ago, and has been seen at
-/// rest for so long.
+/// Whether the place of an interrupted waiter is still kept: it was interrupted `parked` ago, and
+/// its thread was last seen running `rests` ago.
 fn keeps(waiting: WaitStatus, sight: ThreadSignals, parked: Span, rests: Span) -> bool {
     match (waiting, sight) {
         (_, ThreadSignals::Gone) => false,
-        // Others wait for this lock, and it is nobody's meanwhile.
+        // The lock is granted but unused, and others wait for it.
         (WaitStatus::Unclaimed, _) => parked < PLACE_KEPT,
         (_, ThreadSignals::Stopped) => true,
         _ => rests < PLACE_KEPT && parked < PLACE_KEPT_MAX,
@@ -257,7 +270,7 @@ mod tests {
     use super::*;
     use std::sync::mpsc::{Sender, channel};
 
-    /// Waits until it is interrupted, and says what happens to it.
+    /// Waits until it is interrupted, and reports the calls that it receives.
     struct ToldWait(Sender<&'static str>, Mutex<Vec<WaitStatus>>);
 
     impl InterruptibleWait for ToldWait {
@@ -275,9 +288,10 @@ mod tests {
         }
     }
 
-    /// A place is given up by who does something else, not by who has had no processor yet.
+    /// A place is given up by a thread that does something else, but not by one that has merely not
+    /// had a processor yet.
     #[test]
-    fn a_place_is_kept_for_who_is_on_its_way_back() {
+    fn place_is_kept_while_its_thread_may_return() {
         let millis = Span::from_millis;
         let parked =
             |sight, parked, rests| keeps(WaitStatus::Parked, sight, millis(parked), millis(rests));
@@ -305,10 +319,10 @@ mod tests {
         );
     }
 
-    /// A process that is gone is told like one with a signal; the place that is kept for who was
-    /// interrupted is kept for a moment; who was answered is looked at no more.
+    /// A process that has ended is treated like one with a signal; the place of an interrupted
+    /// waiter is kept for a moment; a waiter that was answered is not checked any more.
     #[test]
-    fn each_waiter_is_dealt_with_as_it_stands() {
+    fn each_waiter_is_treated_according_to_its_status() {
         let mut gone = std::process::Command::new("true").spawn().expect("true is there");
         let (send, told) = channel();
         let interrupts = InterruptWatcher::new(Shares::default());

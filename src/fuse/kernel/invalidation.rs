@@ -1,7 +1,7 @@
-//! Cache invalidation: a thread tells the kernel to forget names and attributes that it keeps.
+//! Kernel cache invalidation: a thread that has the kernel drop cached names and attributes.
 //!
-//! The kernel may have to wait for a program in the directory before it forgets a name, so no
-//! thread that serves requests may tell it.
+//! An invalidation can block until a program in the directory has finished an operation, so a
+//! thread that serves requests must never send one.
 
 use crate::fuse::kernel::device;
 use fuser::{INodeNo, Notifier};
@@ -10,18 +10,18 @@ use std::io;
 use std::os::fd::RawFd;
 use std::sync::mpsc::{Receiver, Sender, channel};
 
-/// A name that the kernel is to forget.
+/// A name that the kernel must drop from its cache.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct StaleName {
     /// The inode of the directory.
     pub(crate) parent: u64,
     /// The name within it.
     pub(crate) name: OsString,
-    /// The inode whose attributes are stale as well, if there is one.
+    /// An inode whose cached attributes are stale as well, if there is one.
     pub(crate) ino: Option<u64>,
 }
 
-/// Hands stale names to the thread, which ends when this is dropped.
+/// A handle to the invalidation thread, which ends when the last handle is dropped.
 #[derive(Debug, Clone)]
 pub(crate) struct Invalidator {
     queue: Sender<Vec<StaleName>>,
@@ -29,8 +29,8 @@ pub(crate) struct Invalidator {
 }
 
 impl Invalidator {
-    /// Starts the thread. `device` is that of `notifier`; `can_expire` says whether the kernel
-    /// takes the notice that a name has expired.
+    /// Starts the thread. `device` is the descriptor of the device that `notifier` uses;
+    /// `can_expire` says whether the kernel supports `FUSE_EXPIRE_ONLY`.
     pub(crate) fn start(notifier: Notifier, device: RawFd, can_expire: bool) -> io::Result<Self> {
         let (send, stale) = channel();
         let thread = std::thread::Builder::new().name("forget".to_owned());
@@ -39,30 +39,32 @@ impl Invalidator {
         Ok(Self { queue: send, can_expire })
     }
 
-    /// An invalidator without a kernel, and the names that it would tell.
+    /// Returns an invalidator without a kernel, and the receiver of the names that it would
+    /// invalidate.
     #[cfg(test)]
     pub(crate) fn for_test() -> (Self, Receiver<Vec<StaleName>>) {
         let (send, stale) = channel();
         (Self { queue: send, can_expire: true }, stale)
     }
 
-    /// Whether the kernel keeps an expired name until it is used again. Otherwise it drops the name
-    /// at once, and a directory is lost for programs that are in it.
+    /// Whether the kernel can mark a name as expired and keep it until its next use. Otherwise an
+    /// invalidation drops the name at once, and programs that are in a directory of that name lose
+    /// it.
     pub(crate) const fn can_expire(&self) -> bool {
         self.can_expire
     }
 
-    /// Has the kernel forget these names, soon.
+    /// Queues these names for invalidation.
     pub(crate) fn forget(&self, stale: Vec<StaleName>) {
         if !stale.is_empty() {
-            // Without the thread the mount is gone.
+            // The send fails only after the thread has ended, and then the mount is gone.
             let _ = self.queue.send(stale);
         }
     }
 }
 
 struct Kernel {
-    /// Keeps the device open.
+    /// Keeps the device open for as long as `device` is used.
     notifier: Notifier,
     device: RawFd,
     can_expire: bool,
@@ -72,7 +74,10 @@ impl Kernel {
     fn tell_all(&self, stale: &Receiver<Vec<StaleName>>) {
         for stale in stale.iter().flatten() {
             if let Err(error) = self.tell(&stale) {
-                log::debug!("the kernel can't be told to forget {}: {error}", stale.name.display());
+                log::debug!(
+                    "invalidating {} in the kernel's cache failed: {error}",
+                    stale.name.display()
+                );
             }
         }
     }
@@ -83,7 +88,7 @@ impl Kernel {
         } else {
             self.notifier.inval_entry(INodeNo(stale.parent), &stale.name)
         };
-        // A negative offset: only the attributes, for the kernel keeps no content.
+        // A negative offset invalidates only the attributes: the kernel caches no content.
         let inval_inode = |ino| self.notifier.inval_inode(INodeNo(ino), -1, 0);
         of_entry.and(stale.ino.map_or(Ok(()), inval_inode))
     }

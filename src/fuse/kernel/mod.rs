@@ -1,5 +1,6 @@
-//! The part that knows the kernel, for any file system that serves a mount: a file system
-//! implements `file_system::FileSystem` on plain values, and everything else is here.
+//! The FUSE protocol layer, independent of locks: it mounts, reads the kernel's requests, and
+//! replies. A file system implements `file_system::FileSystem` on plain values, and this module
+//! does everything else.
 
 pub(crate) mod hash_maps;
 pub(crate) mod values;

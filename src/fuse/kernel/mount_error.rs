@@ -1,4 +1,4 @@
-//! Why a directory can't be mounted, and what to do next.
+//! The reasons why a directory can't be mounted, as error messages that suggest a remedy.
 
 use crate::fuse::kernel::device_names::{DEVICE, HELPER};
 use crate::os_error::said;
@@ -6,56 +6,57 @@ use std::fmt;
 use std::io;
 use std::path::PathBuf;
 
-/// Why a directory can't be mounted.
+/// The reason why a directory can't be mounted.
 #[derive(Debug)]
 pub enum MountError {
-    /// There is no /dev/fuse.
+    /// `/dev/fuse` does not exist.
     NoDevice,
-    /// /dev/fuse may not be opened.
+    /// This user may not open `/dev/fuse`.
     DeviceDenied,
-    /// /dev/fuse can't be opened, or no socket be made.
+    /// Opening `/dev/fuse` failed for another reason, or no socket to `fusermount3` could be
+    /// created.
     Device(io::Error),
-    /// There is no fusermount3, and the caller is not root.
+    /// `fusermount3` is not installed, and the caller is not root.
     NoHelper,
-    /// fusermount3 says no.
+    /// `fusermount3` failed; holds its error output.
     Helper(String),
-    /// /etc/fuse.conf does not allow it to serve others.
+    /// `/etc/fuse.conf` does not allow users to mount with `allow_other`.
     AllowOther,
-    /// mount(2) says no.
+    /// mount(2) failed.
     Refused {
         /// The mount point.
         dir: PathBuf,
-        /// Why.
+        /// The error that mount(2) returned.
         error: io::Error,
     },
-    /// One of ours is there already, and lives.
+    /// A latchfs mount is there already, and its daemon responds.
     Already(PathBuf),
-    /// One of ours is there already, and does not answer.
+    /// A latchfs mount is there already, and its daemon does not respond.
     Silent(PathBuf),
-    /// It lies in one of ours, where all that is made is a lock.
+    /// The directory lies within a latchfs mount, where every entry that is created is a lock.
     Inside {
-        /// The path as it was given.
+        /// The path as the caller gave it.
         dir: PathBuf,
-        /// The mount.
+        /// The mount point of the latchfs mount around it.
         mount: PathBuf,
     },
-    /// It has entries, which a mount would hide.
+    /// The directory has entries, which a mount would hide.
     Entries {
         /// The directory.
         dir: PathBuf,
-        /// Some of them.
+        /// The names of some entries, for the message.
         entries: String,
     },
-    /// A latchfs of root has sealed it.
+    /// The directory was sealed by a latchfs mount of root, and the caller is not root.
     Sealed(PathBuf),
-    /// It is no directory, or can't be made one.
+    /// The path is not a directory, or no directory can be created there.
     Dir {
-        /// The path as it was given.
+        /// The path as the caller gave it.
         dir: PathBuf,
-        /// Why.
+        /// The error of the operation that failed.
         error: io::Error,
     },
-    /// The kernel and we do not understand each other.
+    /// The FUSE handshake with the kernel failed.
     Handshake(io::Error),
 }
 
@@ -113,7 +114,7 @@ impl fmt::Display for MountError {
             Self::Sealed(dir) => say_sealed(&dir.display(), f),
             Self::Dir { dir, error } => {
                 write!(f, "{} can't be a mount point: {}; ", dir.display(), said(error))?;
-                write!(f, "name a directory, or a place where one can be made")
+                write!(f, "choose a directory, or a path where one can be created")
             }
             Self::Handshake(error) => {
                 write!(f, "the kernel's FUSE did not answer as expected: {}; ", said(error))?;

@@ -1,6 +1,9 @@
-//! The directory below a mount. A program that asks for a lock while nothing is mounted must fail,
-//! and not make a file that excludes nobody: so the directory is *sealed*, without any permission
-//! and, as root, immutable where the file system can do that, which stops root as well.
+//! Seals the directory below a mount, so that nothing can be created in it while nothing is
+//! mounted.
+//!
+//! A program that tries to take a lock while nothing is mounted must fail, rather than create an
+//! ordinary file that excludes nobody. A sealed directory has no permissions at all. If root
+//! mounts, it is also immutable where the file system supports that, which stops root as well.
 
 use crate::fuse::kernel::own_user::is_root;
 use std::fs::{self, File, OpenOptions, Permissions};
@@ -10,29 +13,29 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 
-/// Permissions of a sealed directory.
+/// The permissions of a sealed directory.
 const NONE: u32 = 0o000;
-/// Permissions of a directory that is not sealed any more.
+/// The permissions of a directory after it is unsealed.
 const MODE: u32 = 0o755;
-/// Permissions by which its owner can have something mounted on it.
+/// The permissions that let the owner of a directory mount on it.
 const MODE_OF_OWNER: u32 = 0o700;
-/// `FS_IMMUTABLE_FL` of linux/fs.h: nothing can be made in it, by anybody.
+/// `FS_IMMUTABLE_FL` of linux/fs.h: nobody can create entries in the directory.
 const IMMUTABLE: libc::c_int = 0x10;
-/// `FS_IOC_GETFLAGS` and `FS_IOC_SETFLAGS` of linux/fs.h, for which libc has no names.
+/// `FS_IOC_GETFLAGS` of linux/fs.h, for which libc has no name.
 const GET_FLAGS: libc::c_ulong = ioctl_number(2, 1);
-/// See [`GET_FLAGS`].
+/// `FS_IOC_SETFLAGS` of linux/fs.h, for which libc has no name.
 const SET_FLAGS: libc::c_ulong = ioctl_number(1, 2);
-/// Entries that a sentence names.
+/// The number of entries that a message names.
 const SHOWN_MAX: usize = 3;
 
-/// `_IOR('f', number, long)`, or `_IOW` for the other direction.
+/// Encodes an ioctl number as the macros `_IOR('f', number, long)` (direction 2) and `_IOW`
+/// (direction 1) do.
 const fn ioctl_number(direction: libc::c_ulong, number: libc::c_ulong) -> libc::c_ulong {
     let size = size_of::<libc::c_long>() as libc::c_ulong;
     direction << 30 | size << 16 | (b'f' as libc::c_ulong) << 8 | number
 }
 
-/// A directory that is about to be covered by a mount. It is sealed when this is dropped, if it was
-/// before.
+/// A directory that a mount is about to cover. On drop it is sealed again if it was sealed before.
 #[derive(Debug)]
 pub(crate) struct Below {
     dir: File,
@@ -40,7 +43,8 @@ pub(crate) struct Below {
 }
 
 impl Below {
-    /// Opens a directory, and has its owner able to mount on it.
+    /// Opens a directory; if it is sealed, first restores the permissions that its owner needs to
+    /// mount on it.
     pub(crate) fn open(path: &Path) -> io::Result<Self> {
         let was_sealed = is_sealed(path)?;
         if was_sealed && !is_root() {
@@ -49,14 +53,15 @@ impl Below {
         Ok(Self { dir: File::open(path)?, was_sealed })
     }
 
-    /// Seals it, now that it is covered. Returns whether root is kept out as well.
+    /// Seals the directory after it has been covered. Returns whether it is sealed against root as
+    /// well.
     pub(crate) fn seal(&mut self) -> io::Result<bool> {
         self.was_sealed = true;
         self.close()
     }
 
     fn close(&self) -> io::Result<bool> {
-        // Of an immutable directory not even the permissions can be set again.
+        // Not even the permissions of an immutable directory can be changed.
         if flags_of(&self.dir).is_ok_and(|flags| flags & IMMUTABLE != 0) {
             return Ok(is_root());
         }
@@ -75,15 +80,15 @@ impl Drop for Below {
     }
 }
 
-/// Whether a directory is sealed.
+/// Whether a directory is sealed: it has no permissions.
 pub fn is_sealed(path: &Path) -> io::Result<bool> {
     Ok(fs::metadata(path)?.mode() & 0o7777 == NONE)
 }
 
-/// Makes a directory usable again on which nothing is mounted. Returns whether it was sealed: any
-/// other keeps the permissions that it has.
+/// Restores the permissions of a sealed directory on which nothing is mounted. Returns whether it
+/// was sealed; a directory that was not is left unchanged.
 pub fn unseal(path: &Path) -> io::Result<bool> {
-    // Of what is opened here, not of what a user puts in its place meanwhile.
+    // Works on a descriptor, so that a user can't put another directory in its place meanwhile.
     let flags = libc::O_PATH | libc::O_DIRECTORY | libc::O_NOFOLLOW;
     let dir = OpenOptions::new().read(true).custom_flags(flags).open(path)?;
     if dir.metadata()?.mode() & 0o7777 != NONE {
@@ -91,14 +96,15 @@ pub fn unseal(path: &Path) -> io::Result<bool> {
     }
     let opened = Path::new("/proc/self/fd").join(dir.as_raw_fd().to_string());
     if is_root() {
-        // Where there is no such flag there is none to take away.
+        // Fails where the file system has no such flag, and then there is nothing to clear.
         let _ = File::open(&opened).and_then(|dir| set_immutable(&dir, false));
     }
     fs::set_permissions(&opened, Permissions::from_mode(MODE))?;
     Ok(true)
 }
 
-/// The entries of a directory, for a sentence; `None` if there are none, or none can be seen.
+/// Returns the names of a few entries of a directory as text for a message; `None` if it has none,
+/// or can't be read.
 pub fn entries(path: &Path) -> Option<String> {
     let found = fs::read_dir(path).ok()?.flatten();
     let mut names: Vec<_> =
@@ -113,10 +119,11 @@ pub fn entries(path: &Path) -> Option<String> {
     }
 }
 
-/// The entries that a mount at `path` hides. Only root can look there.
+/// Returns the entries that a mount at `path` hides, as text for a message. Only root can see them.
 #[allow(unsafe_code)]
 pub fn hidden(path: &Path) -> io::Result<Option<String>> {
-    // open_tree(2) of linux/mount.h: a copy of one mount without those that are mounted in it.
+    // `OPEN_TREE_CLONE` of linux/mount.h: open_tree(2) returns a copy of one mount, without the
+    // mounts on its directories.
     const OPEN_TREE_CLONE: libc::c_int = 1;
     let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else { return Ok(None) };
     let parent = std::ffi::CString::new(parent.as_os_str().as_bytes())?;

@@ -1,10 +1,10 @@
 //! The users of this machine that a mount serves.
 
-/// The users that the mount serves.
+/// The users who may access the mount (`allow_other` or not).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Users {
-    /// The user who mounted it.
+    /// Only the user who mounted.
     Mounter,
-    /// Everybody.
+    /// All users of the machine.
     All,
 }

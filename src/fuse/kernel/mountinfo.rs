@@ -1,4 +1,5 @@
-//! The mounts of this machine, as the kernel tells them in `/proc/self/mountinfo`.
+//! Lists the mounts of this machine from `/proc/self/mountinfo`, and probes whether the daemon of a
+//! mount responds.
 
 use std::ffi::OsString;
 use std::io;
@@ -8,67 +9,70 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
-/// The file system type of our mounts.
+/// The file system type of latchfs mounts.
 pub const TYPE: &str = "fuse.latchfs";
 
-/// Symlinks that the kernel follows at most.
+/// The number of symlinks that [`resolve`] follows before it fails with ELOOP; the kernel's limit.
 const LINKS_MAX: usize = 40;
-/// A daemon that lives answers in microseconds; one that is stopped never does.
+/// How long [`probe`] waits. A running daemon answers in microseconds, a stopped one never does.
 const PROBE_PATIENCE: Duration = Duration::from_secs(2);
 
 /// One mount.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MountPoint {
-    /// Where.
+    /// The mount point.
     pub dir: PathBuf,
-    /// The file system's device number: what tells two mounts on one directory apart.
+    /// The device number of the file system, which distinguishes two mounts on the same directory.
     pub device: Device,
-    /// The file system type, `fuse.latchfs` for ours.
+    /// The file system type; `fuse.latchfs` for latchfs mounts.
     pub kind: String,
-    /// Whether the whole file system is mounted here, not a directory of it by `mount --bind`.
+    /// Whether the root of the file system is mounted here, rather than a directory of it by
+    /// `mount --bind`.
     pub whole: bool,
-    /// Whether the kernel follows the symlinks in it.
+    /// Whether the kernel follows symlinks in this mount (no `nosymfollow`).
     pub follows_symlinks: bool,
 }
 
 /// A device number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Device {
-    /// Its first half.
+    /// The major number.
     pub major: u32,
-    /// Its second half.
+    /// The minor number.
     pub minor: u32,
 }
 
-/// Whether somebody serves a mount.
+/// Whether a daemon serves a mount.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Life {
-    /// It answers.
+    /// The daemon responds.
     Live,
-    /// Its daemon is gone: whatever one asks, the answer is ENOTCONN.
+    /// The daemon is gone: every operation fails with ENOTCONN.
     Dead,
-    /// There is no answer: the daemon is stopped or stuck.
+    /// The daemon does not respond: it is stopped or stuck.
     Silent,
 }
 
 impl MountPoint {
-    /// Whether it is one of ours.
+    /// Whether this is a latchfs mount.
     pub fn is_latchfs(&self) -> bool {
         self.kind == TYPE
     }
 }
 
-/// All mounts, in the order in which they were made; a later one hides an earlier one.
+/// Returns all mounts, in the order in which they were made; a later one hides an earlier one on
+/// the same directory.
 pub fn read() -> io::Result<Vec<MountPoint>> {
     Ok(parse(&std::fs::read("/proc/self/mountinfo")?))
 }
 
-/// Our mounts that can be seen: whole, and not hidden by another mount on the same directory.
+/// Returns the latchfs mounts that are visible: of the whole file system, and not hidden by another
+/// mount on the same directory.
 pub fn ours() -> io::Result<Vec<MountPoint>> {
     Ok(visible(read()?).into_iter().filter(|mount| mount.is_latchfs() && mount.whole).collect())
 }
 
-/// The mount that one sees at `dir`, if something is mounted exactly there.
+/// Returns the topmost mount at `dir`, if something is mounted exactly there.
 pub fn at(dir: &Path) -> io::Result<Option<MountPoint>> {
     Ok(read()?.into_iter().rev().find(|mount| mount.dir == dir))
 }
@@ -82,7 +86,7 @@ fn visible(mounts: Vec<MountPoint>) -> Vec<MountPoint> {
     seen
 }
 
-/// Reads the format of proc(5): `36 35 98:0 /root /dir options [tags...] - type source options`.
+/// Parses the format of proc(5): `36 35 98:0 /root /dir options [tags...] - type source options`.
 fn parse(text: &[u8]) -> Vec<MountPoint> {
     text.split(|&byte| byte == b'\n').filter_map(parse_line).collect()
 }
@@ -104,7 +108,7 @@ fn parse_device(field: &[u8]) -> Option<Device> {
     Some(Device { major: major.parse().ok()?, minor: minor.parse().ok()? })
 }
 
-/// Space, tab, newline and backslash are written as `\040` and so on.
+/// Decodes octal escapes: the kernel writes space, tab, newline and backslash as `\040` and so on.
 fn unescape(field: &[u8]) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(field.len());
     let mut rest = field;
@@ -125,8 +129,8 @@ fn unescape(field: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// The absolute path of `path` without symlinks, found without asking what is mounted there:
-/// a mount whose daemon is dead can't be asked. The last part need not exist.
+/// Returns the absolute path of `path` without symlinks. Nothing below the last component is
+/// accessed, because that fails on a mount whose daemon is dead; the last component need not exist.
 pub fn resolve(path: &Path) -> io::Result<PathBuf> {
     let mut path = std::path::absolute(path)?;
     for _ in 0..LINKS_MAX {
@@ -134,7 +138,7 @@ pub fn resolve(path: &Path) -> io::Result<PathBuf> {
             return std::fs::canonicalize(&path);
         };
         let parent = match std::fs::canonicalize(parent) {
-            // The parent too is yet to be made: there is no symlink in what does not exist.
+            // The parent does not exist either, so it contains no symlink.
             Err(error) if error.kind() == io::ErrorKind::NotFound => resolve(parent)?,
             parent => parent?,
         };
@@ -147,15 +151,15 @@ pub fn resolve(path: &Path) -> io::Result<PathBuf> {
     Err(io::Error::from_raw_os_error(libc::ELOOP))
 }
 
-/// A name that nothing has, so that only the daemon can say so: what the mount point itself looks
-/// like the kernel remembers for a while after the daemon's death.
+/// A name that never exists, so that only the daemon can answer its lookup. The attributes of the
+/// mount point itself would not do: the kernel caches them for a while after the daemon's death.
 const PROBE_NAME: &str = ".latchfs-probe";
 
-/// Whether somebody serves the mount at `dir`. Takes two seconds at most.
+/// Returns whether a daemon serves the mount at `dir`. Takes two seconds at most.
 pub fn probe(dir: &Path) -> Life {
     let (send, answer) = mpsc::channel();
     let name = dir.join(PROBE_NAME);
-    // On a thread of its own: a stopped daemon would keep the caller for ever.
+    // On a thread of its own: a stopped daemon would block the caller for ever.
     let asked = thread::Builder::new().name("probe".into()).spawn(move || {
         let _ = send.send(std::fs::symlink_metadata(&name).map(|_| ()));
     });
@@ -169,7 +173,7 @@ pub fn probe(dir: &Path) -> Life {
     }
 }
 
-/// Whether this is what the kernel says for a daemon that is gone.
+/// Whether this is the error that the kernel returns for a mount whose daemon is gone.
 pub fn is_dead(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::ENOTCONN | libc::ECONNABORTED))
 }
@@ -188,7 +192,7 @@ not a line
 ";
 
     #[test]
-    fn mountinfo_is_read() {
+    fn mountinfo_lines_are_parsed() {
         let mounts = parse(SAMPLE);
         assert_eq!(mounts.len(), 5);
         assert_eq!(mounts[1].dir, Path::new("/tmp/a b"));
@@ -207,7 +211,7 @@ not a line
     }
 
     #[test]
-    fn a_path_is_resolved_though_its_end_is_not_there() {
+    fn a_path_whose_end_does_not_exist_is_resolved() {
         let base = std::fs::canonicalize(std::env::temp_dir()).expect("there is one");
         let there = base.join("no-such-directory/x");
         assert_eq!(resolve(&there).expect("resolves"), there);
@@ -215,7 +219,7 @@ not a line
     }
 
     #[test]
-    fn this_machine_has_a_root() {
+    fn proc_is_found_and_live() {
         assert!(at(Path::new("/proc")).expect("readable").is_some_and(|m| m.kind == "proc"));
         assert_eq!(probe(Path::new("/proc")), Life::Live);
     }

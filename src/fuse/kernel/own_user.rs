@@ -1,11 +1,11 @@
-//! The user as whom this process acts.
+//! The effective user of this process.
 
-/// Whether this process acts as root.
+/// Whether this process runs as root.
 pub fn is_root() -> bool {
     own_uid() == 0
 }
 
-/// Returns the effective user of this process.
+/// Returns the effective user id of this process.
 #[allow(unsafe_code)]
 pub(crate) fn own_uid() -> u32 {
     // SAFETY: geteuid only reads, and can't fail.

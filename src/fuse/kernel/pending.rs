@@ -1,16 +1,15 @@
-//! Values that arrive later: a promise on one side, a future on the other.
+//! A one-shot channel: a promise that is fulfilled once, and a future of its value.
 
 use parking_lot::Mutex;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
-/// The side that will know the value. Dropping it unkept tells the other side that no value will
-/// come.
+/// The sending half. Dropping it unfulfilled tells the receiving half that no value will come.
 #[derive(Debug)]
 pub(crate) struct Promise<T>(Arc<Mutex<Slot<T>>>);
 
-/// The side that waits. It yields `None` if the promise was dropped.
+/// The receiving half. It yields `None` if the promise was dropped.
 #[derive(Debug)]
 pub(crate) struct Pending<T>(Arc<Mutex<Slot<T>>>);
 
@@ -28,7 +27,7 @@ pub(crate) fn pending<T>() -> (Promise<T>, Pending<T>) {
 }
 
 impl<T> Promise<T> {
-    /// Delivers the value. The task that waits for it goes on, on this thread, before this returns.
+    /// Delivers the value. The task that waits for it resumes on this thread, before this returns.
     pub(crate) fn keep(self, value: T) {
         self.settle(Slot::Kept(value));
     }
@@ -73,14 +72,14 @@ mod tests {
     use crate::fuse::kernel::task::block_on;
 
     #[test]
-    fn a_promise_that_was_kept_yields_its_value() {
+    fn a_fulfilled_promise_yields_its_value() {
         let (promise, value) = pending();
         promise.keep(7);
         assert_eq!(block_on(value), Some(7));
     }
 
     #[test]
-    fn a_promise_that_was_dropped_yields_nothing() {
+    fn a_dropped_promise_yields_nothing() {
         let (promise, value) = pending::<u32>();
         drop(promise);
         assert_eq!(block_on(value), None);

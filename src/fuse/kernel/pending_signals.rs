@@ -1,60 +1,63 @@
-//! Whether a waiting thread has a signal to attend to.
+//! Detects from `/proc/TID/status` whether a thread that waits in an operation has a signal to
+//! handle.
 //!
-//! The kernel would tell by an interrupt, but fuser answers the first of those with ENOSYS, and
-//! then no more come: a waiter could not even be killed. So whoever waits is looked at, in
-//! `/proc/TID/status`, while it waits. A signal is deliverable when it is pending and neither
-//! blocked nor ignored; only then may the wait be answered with EINTR, for a program without such
-//! a signal would see errno 512.
+//! FUSE has an interrupt message for that, but fuser answers the first one with ENOSYS, after which
+//! the kernel sends no more: a waiter could not even be killed. So the status of each waiting
+//! thread is polled. A signal is deliverable when it is pending and neither blocked nor ignored.
+//! Only then may the wait fail with EINTR: a thread without a deliverable signal would see errno
+//! 512.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 
-/// A thread that waits, kept open: reading again costs half of opening and reading.
+/// The status file of a waiting thread, kept open: reading it again costs half of opening and
+/// reading it.
 #[derive(Debug)]
 pub(crate) struct WatchedThread {
     status: File,
 }
 
-/// The result of one look at a thread.
+/// The state of a watched thread, as one read of its status shows it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ThreadSignals {
-    /// Nothing to attend to.
+    /// The thread sleeps and has no deliverable signal.
     Quiet,
-    /// The same, and it runs, or would if it had a processor: it waits for nothing.
+    /// The thread runs or is runnable, so it does not wait, and has no deliverable signal.
     Running,
-    /// A signal that this very thread must take.
+    /// A signal is pending that this very thread must take.
     Signalled,
-    /// A signal to the whole process, which another of its threads may take instead: to be looked
-    /// at twice.
+    /// A signal is pending for the whole process, and another of its threads may take it instead,
+    /// so it counts only if the next check sees one again.
     PerhapsSignalled,
-    /// It is stopped, and will ask again when it is continued.
+    /// The thread is stopped, and repeats its request when it is continued.
     Stopped,
-    /// It is no more.
+    /// The thread has ended.
     Gone,
 }
 
-/// The first 2 KiB of a status hold all that is looked for: the lines before it are short.
+/// The first 2 KiB of a status contain every field that is read: the lines before them are short.
 const STATUS_BYTES: usize = 2_048;
 
 impl WatchedThread {
-    /// Begins to watch the thread `tid`. `None`: it lives in another pid namespace, or is gone.
+    /// Opens the status of the thread `tid`. Returns `None` if it lives in another pid namespace,
+    /// or has ended.
     pub(crate) fn new(tid: u32) -> Option<Self> {
         let status = File::open(format!("/proc/{tid}/status")).ok()?;
         (tid != 0).then_some(Self { status })
     }
 
-    /// The user as whom the thread acts on files.
+    /// Returns the file-system user id of the thread, under which it accesses files.
     pub(crate) fn user(&self) -> Option<u32> {
         let mut bytes = [0; STATUS_BYTES];
         let length = self.status.read_at(&mut bytes, 0).ok()?;
         let mut lines = bytes[..length].split(|byte| *byte == b'\n');
         let ids = lines.find_map(|line| line.strip_prefix(b"Uid:"))?;
-        // Real, effective, saved, and that of the file system.
+        // The fields are the real, effective, saved and file-system user id.
         let id = ids.split(|byte| *byte == b'\t').nth(4)?;
         number(id, 10)?.try_into().ok()
     }
 
-    /// Looks.
+    /// Reads the current state of the thread.
     pub(crate) fn look(&self) -> ThreadSignals {
         let mut bytes = [0; STATUS_BYTES];
         match self.status.read_at(&mut bytes, 0) {
@@ -66,8 +69,8 @@ impl WatchedThread {
     }
 }
 
-/// Returns the meaning of the text of a status; `None` if a line is missing, as for a thread that
-/// is ending.
+/// Parses the text of a status; returns `None` if a line is missing, as for a thread that is
+/// ending.
 fn read_status(text: &[u8]) -> Option<ThreadSignals> {
     let (mut state, mut threads) = (0, 1);
     let (mut pending, mut shared, mut blocked) = (0, 0, 0);
@@ -91,7 +94,7 @@ fn read_status(text: &[u8]) -> Option<ThreadSignals> {
 }
 
 fn sight(state: u8, threads: u64, pending: u64, shared: u64) -> ThreadSignals {
-    // SIGKILL is nobody's to take instead: it ends every thread.
+    // No other thread can take a SIGKILL instead: it ends every thread.
     let kills = (pending | shared) & (1 << (libc::SIGKILL - 1)) != 0;
     match (state, pending, shared) {
         (b'Z' | b'X' | b'x', ..) => ThreadSignals::Gone,
@@ -143,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn a_shared_signal_of_many_threads_is_looked_at_twice() {
+    fn a_process_wide_signal_is_ambiguous_with_several_threads() {
         let (int, kill) = (1 << (libc::SIGINT - 1), 1 << (libc::SIGKILL - 1));
         assert_eq!(
             status("D (disk sleep)", 2, 0, int, [0, 0]),
@@ -153,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn the_stopped_and_the_dead_are_told_apart() {
+    fn stopped_and_dead_threads_are_distinguished() {
         assert_eq!(status("R (running)", 1, 0, 0, [0, 0]), Some(ThreadSignals::Running));
         assert_eq!(status("S (sleeping)", 1, 0, 0, [0, 0]), Some(ThreadSignals::Quiet));
         assert_eq!(status("T (stopped)", 1, 0, 0, [0, 0]), Some(ThreadSignals::Stopped));
@@ -162,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn this_thread_runs_and_nobody_is_gone() {
+    fn own_thread_is_running_and_tid_zero_is_rejected() {
         let own = std::fs::read_link("/proc/thread-self").expect("a link");
         let tid = own.file_name().and_then(|tid| tid.to_str()?.parse().ok()).expect("a number");
         assert_eq!(

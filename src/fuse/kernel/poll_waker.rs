@@ -3,11 +3,11 @@
 use std::fmt;
 use std::io;
 
-/// Tells the kernel once that an open file is worth another poll.
+/// A callback that notifies the kernel once that an open file should be polled again.
 pub(crate) struct PollWaker(Box<dyn FnOnce() -> io::Result<()> + Send>);
 
 impl PollWaker {
-    /// A waker that does `wake`.
+    /// Returns a waker that calls `wake`.
     pub(crate) fn new(wake: impl FnOnce() -> io::Result<()> + Send + 'static) -> Self {
         Self(Box::new(wake))
     }
@@ -15,7 +15,7 @@ impl PollWaker {
     /// Wakes the program.
     pub(crate) fn wake(self) {
         if let Err(error) = self.0() {
-            log::debug!("a poller was not woken: {error}");
+            log::debug!("waking a poll failed: {error}");
         }
     }
 }

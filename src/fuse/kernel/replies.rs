@@ -1,4 +1,4 @@
-//! The kernel's replies, made of the results of operations.
+//! Sends the results of operations to the kernel as replies.
 
 use crate::fuse::kernel::file_system::Done;
 use crate::fuse::kernel::values::{
@@ -11,17 +11,18 @@ use fuser::{
 
 /// Inode numbers are never used twice, so generations are not needed to tell inodes apart.
 const GENERATION: Generation = Generation(0);
-/// The number of a name that the kernel does not know, as libfuse gives it; 0 would hide it.
+/// The inode number of a directory entry that the kernel does not know, as libfuse reports it; 0
+/// would hide the entry.
 const INO_UNKNOWN: u64 = 0xffff_ffff;
-/// Offsets of `.` and `..`, before the names.
+/// The number of offsets taken by `.` and `..`, which precede the names.
 pub(super) const DOTS: u64 = 2;
 
-/// Returns who made a request.
+/// Returns the user, group and thread that made a request.
 pub(super) fn requester(request: &Request) -> Requester {
     Requester { uid: request.uid(), gid: request.gid(), pid: request.pid() }
 }
 
-/// Answers with an entry.
+/// Replies with an entry.
 pub(super) fn entry(reply: ReplyEntry, result: Done<NodeEntry>) {
     match result {
         Ok(entry) => {
@@ -33,7 +34,7 @@ pub(super) fn entry(reply: ReplyEntry, result: Done<NodeEntry>) {
     }
 }
 
-/// Answers with an entry and an open file.
+/// Replies with an entry and an open file.
 pub(super) fn created(reply: ReplyCreate, result: Done<(NodeEntry, Opened)>) {
     match result {
         Ok((entry, Opened { fh, flags })) => {
@@ -45,7 +46,7 @@ pub(super) fn created(reply: ReplyCreate, result: Done<(NodeEntry, Opened)>) {
     }
 }
 
-/// Answers with attributes.
+/// Replies with attributes.
 pub(super) fn attr(reply: ReplyAttr, result: Done<NodeAttr>) {
     match result {
         Ok(NodeAttr { attr, ttl, until_replied }) => {
@@ -56,7 +57,7 @@ pub(super) fn attr(reply: ReplyAttr, result: Done<NodeAttr>) {
     }
 }
 
-/// Answers that it is done, or why not.
+/// Replies with success or an errno, without a value.
 pub(super) fn empty(reply: ReplyEmpty, result: Done<()>) {
     match result {
         Ok(()) => reply.ok(),
@@ -64,7 +65,7 @@ pub(super) fn empty(reply: ReplyEmpty, result: Done<()>) {
     }
 }
 
-/// Answers with the value, or with its size if the program asks for that.
+/// Replies with an xattr value, or with its size if the program passed a buffer of size 0.
 pub(super) fn sized(reply: ReplyXattr, result: Done<Vec<u8>>, size: u32) {
     match result {
         Ok(value) if size == 0 => reply.size(value.len() as u32),
@@ -74,7 +75,7 @@ pub(super) fn sized(reply: ReplyXattr, result: Done<Vec<u8>>, size: u32) {
     }
 }
 
-/// Answers with the entries that fit.
+/// Replies with the directory entries from `offset` on, as many as fit.
 pub(super) fn directory(mut reply: ReplyDirectory, ino: u64, offset: u64, result: Done<DirPage>) {
     let DirPage { entries, first } = match result {
         Ok(page) => page,

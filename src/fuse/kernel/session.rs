@@ -1,5 +1,5 @@
-//! A session with the kernel: mounting a file system on a directory, serving it on a thread of its
-//! own, and unmounting.
+//! A session with the kernel: mounts a file system on a directory, serves it on a thread of its
+//! own, and unmounts it.
 
 use crate::fuse::kernel::device::{self, Gone, detach, unmount};
 use crate::fuse::kernel::dispatch::Dispatcher;
@@ -22,10 +22,11 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-/// A session ends within microseconds of its unmounting; who waits longer waits for a bug.
+/// How long an unmount waits for the session to end. That takes microseconds; a longer wait is a
+/// bug.
 const END_PATIENCE: Duration = Duration::from_secs(5);
 
-/// A directory that is mounted. Dropping it unmounts.
+/// A mounted directory. Dropping it unmounts.
 pub struct Mounted {
     dir: PathBuf,
     made_dir: bool,
@@ -33,7 +34,7 @@ pub struct Mounted {
     session: Arc<Ending>,
 }
 
-/// Tells that a session with the kernel has ended.
+/// Whether a session with the kernel has ended, with the callbacks to run when it does.
 #[derive(Default)]
 struct Ending {
     state: Mutex<End>,
@@ -49,27 +50,27 @@ struct End {
 /// The result of unmounting.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Unmounted {
-    /// It was there, and went so.
+    /// The file system was mounted, and was unmounted in this way.
     Now(Gone),
-    /// It was not there any more.
+    /// The file system was not mounted any more.
     Before,
 }
 
-/// Where a file system is mounted, and for whom.
+/// The mount point of a file system and its options.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct MountRequest<'a> {
-    /// The mount point, which is made if it does not exist.
+    /// The mount point, which is created if it does not exist.
     pub(crate) dir: &'a Path,
-    /// The users that it serves.
+    /// The users that the mount serves.
     pub(crate) users: Users,
-    /// Whether to mount on a directory with entries, and leave it as it is.
+    /// Whether to mount on a directory that has entries, without sealing it.
     pub(crate) nonempty: bool,
 }
 
 /// Mounts a file system, and serves it on a thread of its own until it is unmounted.
 ///
-/// Makes the directory if there is none, and removes what a killed daemon left mounted there.
-/// `build` returns the file system, given the real mount point.
+/// Creates the directory if it does not exist, and removes a dead mount that a killed daemon left
+/// there. `build` returns the file system, given the resolved mount point.
 pub(crate) fn mount<F: FileSystem>(
     wanted: MountRequest<'_>,
     build: impl FnOnce(&MountPoint) -> Arc<F>,
@@ -81,7 +82,7 @@ pub(crate) fn mount<F: FileSystem>(
         Err(error) if error.raw_os_error() == Some(libc::EPERM) => {
             return Err(MountError::Sealed(dir));
         }
-        // Whether it can be mounted on, the mounting shows.
+        // Whether the directory can serve as a mount point, mount(2) will tell.
         Err(_) => None,
     };
     let kernel = device::mount(&dir, users)?;
@@ -96,7 +97,7 @@ pub(crate) fn mount<F: FileSystem>(
             return Err(MountError::Refused { dir, error });
         }
     };
-    // From here on a return unmounts.
+    // From here on an early return unmounts: it drops `mounted`.
     let mounted = Mounted { dir, made_dir, device: found.device, session: Arc::default() };
     let fs = build(&found);
     let acl = match users {
@@ -104,7 +105,8 @@ pub(crate) fn mount<F: FileSystem>(
         Users::All => SessionACL::All,
     };
     let mut config = Config::default();
-    // One thread keeps the order of requests: with more, a close is seen after a later lock.
+    // One thread preserves the order of requests: with more, a close could be processed after a
+    // later lock.
     config.n_threads = Some(1);
     config.acl = acl;
     let dispatcher = Dispatcher::new(Arc::clone(&fs));
@@ -113,7 +115,10 @@ pub(crate) fn mount<F: FileSystem>(
         let (notifier, device) = (session.notifier(), session.as_fd().as_raw_fd());
         match Invalidator::start(notifier, device, can_expire.get()) {
             Ok(invalidator) => fs.attached(invalidator),
-            Err(error) => log::warn!("the kernel keeps nothing, for want of a thread: {error}"),
+            Err(error) => log::warn!(
+                "kernel caching is disabled: the invalidation thread can't \
+                be started: {error}"
+            ),
         }
         let ending = Arc::clone(&mounted.session);
         thread::Builder::new().name("mount".into()).spawn(move || {
@@ -132,7 +137,7 @@ pub(crate) fn mount<F: FileSystem>(
     }
 }
 
-/// Seals the directory below a mount.
+/// Seals the directory below a mount, and logs a warning where that fails.
 fn seal(dir: &Path, below: &mut Below) {
     const UNSEALED: &str = "while nothing is mounted there, files in it lock nothing";
     let dir = dir.display();
@@ -143,8 +148,9 @@ fn seal(dir: &Path, below: &mut Below) {
     }
 }
 
-/// Whether there is a mount of ours at `dir` that somebody serves: nothing can be mounted then,
-/// and to know it first makes a better sentence than that the state directory is in use.
+/// Fails if nothing can be mounted at `dir`: a live latchfs mount is there or around it, or the
+/// directory has entries. Running this first gives a better error message than that the state
+/// directory is in use.
 pub fn check(dir: &Path, nonempty: bool) -> Result<(), MountError> {
     let wrong = |error| MountError::Dir { dir: dir.into(), error };
     let real = mountinfo::resolve(dir).map_err(wrong)?;
@@ -166,7 +172,7 @@ pub fn check(dir: &Path, nonempty: bool) -> Result<(), MountError> {
     }
 }
 
-/// Makes `dir` ready to be mounted on; gives its real path, and whether it had to be made.
+/// Makes `dir` ready to be mounted on. Returns its resolved path, and whether it had to be created.
 fn prepare(dir: &Path, nonempty: bool) -> Result<(PathBuf, bool), MountError> {
     let wrong = |error| MountError::Dir { dir: dir.into(), error };
     let real = mountinfo::resolve(dir).map_err(wrong)?;
@@ -194,17 +200,18 @@ fn is_within(dir: &Path, mount: &Path) -> bool {
 }
 
 impl Mounted {
-    /// The mount point.
+    /// Returns the mount point.
     pub fn dir(&self) -> &Path {
         &self.dir
     }
 
-    /// Whether there was no such directory before.
+    /// Whether the mount created its directory.
     pub fn made_dir(&self) -> bool {
         self.made_dir
     }
 
-    /// Calls `then` when the session with the kernel is over: unmounted by us or by others.
+    /// Calls `then` when the session with the kernel has ended, whether this process or another
+    /// unmounted.
     pub fn on_end(&self, then: impl FnOnce() + Send + 'static) {
         let mut state = self.session.state.lock();
         if state.over {
@@ -215,12 +222,13 @@ impl Mounted {
         }
     }
 
-    /// Whether the session with the kernel is over.
+    /// Whether the session with the kernel has ended.
     pub fn has_ended(&self) -> bool {
         self.session.state.lock().over
     }
 
-    /// Unmounts, and waits for the session to end. A busy mount is detached, and not waited for.
+    /// Unmounts, and waits for the session to end. A busy mount is detached, without waiting for
+    /// its end.
     pub fn unmount(&self) -> io::Result<Unmounted> {
         if !self.is_there()? {
             return Ok(Unmounted::Before);
@@ -232,8 +240,9 @@ impl Mounted {
         Ok(Unmounted::Now(gone))
     }
 
-    /// Whether what one sees at the mount point is still ours: by now another daemon may have
-    /// mounted there, and may even have got our device number, which is free when we are gone.
+    /// Whether the mount at this directory is still this one. Another daemon may have mounted there
+    /// meanwhile, and may even have got the same device number, which is free after this mount is
+    /// gone.
     fn is_there(&self) -> io::Result<bool> {
         let ours = mountinfo::at(&self.dir)?
             .is_some_and(|mount| mount.is_latchfs() && mount.device == self.device);

@@ -1,5 +1,6 @@
-//! Runs operations: each on the thread that read its request until it first waits, and then on the
-//! threads that bring what it waits for. There is no pool of threads and no queue.
+//! Runs operations as futures: each on the thread that read its request until it first waits, and
+//! then on the threads that complete the values it waits for. There is no thread pool and no run
+//! queue.
 
 use parking_lot::Mutex;
 use std::pin::Pin;
@@ -10,21 +11,21 @@ use std::task::{Context, Wake, Waker};
 type Work = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 struct Task {
-    /// Gone when it has ended.
+    /// The future; `None` after it has ended.
     work: Mutex<Option<Work>>,
-    /// Wake-ups that no poll has seen yet. The thread that makes it one polls.
+    /// The number of wake-ups since the last poll began. The thread that raises it from 0 polls.
     wakeups: AtomicUsize,
 }
 
-/// Runs `work` until it waits or ends.
+/// Runs `work` on this thread until it waits or ends.
 pub(crate) fn spawn(work: impl Future<Output = ()> + Send + 'static) {
     let work = Mutex::new(Some(Box::pin(work) as Work));
     Arc::new(Task { work, wakeups: AtomicUsize::new(0) }).run();
 }
 
 impl Task {
-    /// Polls, unless another call, on this thread or another, is at it: then that call polls once
-    /// more. So a wake-up from within never nests.
+    /// Polls the future. If another call, on this thread or another, is polling already, that call
+    /// polls once more instead, so a wake-up from within a poll never recurses.
     fn run(self: &Arc<Self>) {
         if self.wakeups.fetch_add(1, Ordering::AcqRel) > 0 {
             return;
@@ -36,7 +37,8 @@ impl Task {
             let mut work = self.work.lock();
             let Some(polled) = work.as_mut() else { return };
             if polled.as_mut().poll(&mut context).is_ready() {
-                // The count stays above 0: no later wake-up polls. Freed without the mutex.
+                // The count stays above 0, so no later wake-up polls. The future is dropped after
+                // the mutex is released.
                 let ended = work.take();
                 drop(work);
                 return drop(ended);
@@ -61,7 +63,7 @@ impl Wake for Task {
     }
 }
 
-/// Runs `work` to its end on this thread, and returns what it yields.
+/// Runs `work` to its end on this thread, and returns its output.
 #[cfg(test)]
 pub(crate) fn block_on<T>(work: impl Future<Output = T>) -> T {
     struct Unpark(std::thread::Thread);
@@ -88,14 +90,14 @@ mod tests {
     use std::sync::mpsc::channel;
 
     #[test]
-    fn what_need_not_wait_is_done_before_spawn_returns() {
+    fn work_that_never_waits_is_done_before_spawn_returns() {
         let (send, done) = channel();
         spawn(async move { send.send(1).expect("heard") });
         assert_eq!(done.try_recv(), Ok(1));
     }
 
     #[test]
-    fn a_task_goes_on_where_its_value_arrives() {
+    fn a_task_resumes_on_the_thread_that_delivers_its_value() {
         let (promise, value) = pending();
         let (send, done) = channel();
         spawn(async move {
@@ -112,8 +114,8 @@ mod tests {
     }
 
     #[test]
-    fn a_wake_up_from_within_does_not_nest() {
-        /// Wakes itself so many times before it ends.
+    fn a_wake_up_from_within_does_not_recurse() {
+        /// A future that wakes itself this many times before it ends.
         struct Restless(u32);
         impl Future for Restless {
             type Output = ();

@@ -1,7 +1,8 @@
-//! The part that one user may have of the resources that all users of a mount share, so that no
-//! user can take them from the others.
+//! Per-user limits on resources that all users of a mount share, so that no user can exhaust them
+//! for the others.
 //!
-//! Root and the user who mounted have no share of their own: they could end the daemon as well.
+//! Root and the user who mounted are exempt from per-user limits: they could end the daemon as
+//! well.
 
 use crate::fuse::kernel::descriptor_limit;
 use parking_lot::Mutex;
@@ -9,41 +10,41 @@ use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
 
-/// A shared resource.
+/// A limited resource.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Pool {
-    /// Leases bound to processes: each takes a descriptor of the daemon.
+    /// Leases bound to processes; each takes a descriptor of the daemon.
     Bindings,
-    /// Threads that wait in a system call: each takes a descriptor of the daemon, and is looked at
-    /// for signals.
+    /// Threads that wait in a system call; each takes a descriptor of the daemon, and is polled for
+    /// signals.
     Threads,
-    /// Places in queues that were taken through files of `.latchfs`.
+    /// Queue places taken through files of `.latchfs`.
     Waits,
     /// Open files.
     Files,
-    /// Open directories: each keeps a page of names.
+    /// Open directories; each holds a page of names.
     Directories,
-    /// Bytes that are kept to be read through open files.
+    /// Bytes buffered for reads through open files.
     Bytes,
 }
 
-/// More services than one user runs on one machine; some 500 bytes each.
+/// The limit of one user: more services than a user runs on one machine; some 500 bytes each.
 const BINDINGS_MAX: usize = 4_096;
-/// With [`WAITS_MAX`] less than half of the 10,000 waiters that one queue takes.
+/// Together with [`WAITS_MAX`] less than half of the 10,000 waiters that one queue takes.
 const THREADS_MAX: usize = 2_048;
 /// See [`THREADS_MAX`]; some 2 KiB each.
 const WAITS_MAX: usize = 2_048;
-/// More than the usual limit of a process by far; some 400 bytes each.
+/// Far more than the usual descriptor limit of a process; some 400 bytes each.
 const FILES_MAX: usize = 16_384;
-/// So many users can have all that one may have before others have nothing.
+/// One user may have at most this fraction, a quarter, of a resource with a global limit.
 const PARTS: usize = 4;
-/// A walk through a tree has one open for each level; a page of long names takes 80 KiB.
+/// A walk through a tree has one directory open per level; a page of long names takes 80 KiB.
 const DIRECTORIES_MAX: usize = 512;
-/// The longest list, some times over.
+/// Several times the size of the longest list.
 const BYTES_MAX: usize = 16 << 20;
 
 impl Pool {
-    /// Returns how much one user may have.
+    /// Returns the limit of one user.
     pub(crate) fn of_user(self) -> usize {
         match self {
             Self::Bindings => BINDINGS_MAX.min(self.of_all() / PARTS),
@@ -55,7 +56,7 @@ impl Pool {
         }
     }
 
-    /// Returns how much all users together may have, root as well.
+    /// Returns the limit of all users together, including root.
     fn of_all(self) -> usize {
         match self {
             Self::Bindings | Self::Threads => descriptor_limit::to_watch() / 2,
@@ -75,7 +76,7 @@ impl Pool {
     }
 }
 
-/// The amounts that users have.
+/// The usage of all users, and the limits on it.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Shares(Arc<SharesInner>);
 
@@ -91,16 +92,16 @@ struct TakenShares {
     by_all: HashMap<Pool, usize>,
 }
 
-/// There is no more for a user.
+/// The error of a request that would exceed a limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Full {
     pool: Pool,
-    /// `None`: all users together have all that there is.
+    /// The user whose limit is reached, or `None` if the limit of all users is.
     uid: Option<u32>,
     max: usize,
 }
 
-/// A part of a pool that a user has, until it is dropped.
+/// An amount of a resource that counts against a user's limit until it is dropped.
 #[derive(Debug)]
 pub(crate) struct Share {
     of: Arc<SharesInner>,
@@ -110,26 +111,27 @@ pub(crate) struct Share {
 }
 
 impl Shares {
-    /// The shares of a mount that `mounter` made.
+    /// Returns the limits of a mount made by the user `mounter`, with nothing in use.
     pub(crate) fn new(mounter: u32) -> Self {
         Self(Arc::new(SharesInner { mounter, taken: Mutex::default() }))
     }
 
-    /// Takes `amount` of `pool` for a user.
+    /// Takes `amount` of `pool` for a user, or fails if that exceeds a limit.
     pub(crate) fn take(&self, pool: Pool, uid: u32, amount: usize) -> Result<Share, Full> {
         let mut share = Share { of: Arc::clone(&self.0), pool, uid, amount: 0 };
         share.grow(amount)?;
         Ok(share)
     }
 
-    /// The same where it can't be refused any more.
+    /// Takes `amount` of `pool` for a user even beyond the limits, for a request that can't be
+    /// refused any more.
     pub(crate) fn take_always(&self, pool: Pool, uid: u32, amount: usize) -> Share {
         let mut share = Share { of: Arc::clone(&self.0), pool, uid, amount: 0 };
         share.grow_always(amount);
         share
     }
 
-    /// Whether a user may have more of `pool`.
+    /// Checks that a user may take one more of `pool`.
     pub(crate) fn room(&self, pool: Pool, uid: u32) -> Result<(), Full> {
         self.0.room(&self.0.taken.lock(), pool, uid, 1)
     }
@@ -150,7 +152,7 @@ impl SharesInner {
 }
 
 impl Share {
-    /// Takes `more` besides.
+    /// Adds `more` to the share, or fails if that exceeds a limit.
     pub(crate) fn grow(&mut self, more: usize) -> Result<(), Full> {
         let mut taken = self.of.taken.lock();
         self.of.room(&taken, self.pool, self.uid, more)?;
@@ -159,13 +161,14 @@ impl Share {
         Ok(())
     }
 
-    /// The same where it can't be refused any more.
+    /// Adds `more` to the share even beyond the limits, for a request that can't be refused any
+    /// more.
     pub(crate) fn grow_always(&mut self, more: usize) {
         self.of.taken.lock().add(self.pool, self.uid, more);
         self.amount += more;
     }
 
-    /// Gives `less` back.
+    /// Returns `less` of the share to the pool.
     pub(crate) fn shrink(&mut self, less: usize) {
         let less = less.min(self.amount);
         self.of.taken.lock().sub(self.pool, self.uid, less);
@@ -217,7 +220,7 @@ mod tests {
     const BOB: u32 = 1_001;
 
     #[test]
-    fn a_user_has_a_share_and_leaves_the_others_theirs() {
+    fn limit_of_one_user_leaves_other_users_unaffected() {
         let shares = Shares::new(0);
         let all = shares.take(Pool::Waits, ALICE, WAITS_MAX).expect("its share");
         let full = shares.take(Pool::Waits, ALICE, 1).expect_err("no more");

@@ -1,5 +1,5 @@
-//! The plain values that operations take and return. The dispatcher alone turns the kernel's
-//! requests into them and makes replies of them.
+//! The plain values that file operations take and return. Only the dispatcher converts kernel
+//! requests to them, and results to replies.
 
 pub(crate) use fuser::{
     Errno, FileAttr, FileType as NodeType, FopenFlags as OpenedFlags, INodeNo, PollEvents,
@@ -11,22 +11,20 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The user and the thread that made a request.
+/// The user, group and thread that made a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Requester {
-    /// The user.
     pub(crate) uid: u32,
-    /// The group.
     pub(crate) gid: u32,
     /// The thread, or 0 if it lives in a foreign pid namespace.
     pub(crate) pid: u32,
 }
 
-/// Something that is kept until the kernel has its answer, and then dropped.
+/// A value that lives until the reply has been sent to the kernel, and is dropped then.
 pub(crate) struct UntilReplied(#[allow(dead_code)] Box<dyn Any + Send>);
 
 impl UntilReplied {
-    /// Keeps `what` until then.
+    /// Wraps a value to be dropped after the reply.
     pub(crate) fn new(what: impl Any + Send) -> Self {
         Self(Box::new(what))
     }
@@ -38,17 +36,17 @@ impl fmt::Debug for UntilReplied {
     }
 }
 
-/// A name that was looked up or made. An inode number of 0 says that there is nothing, and that
-/// the kernel may keep that as long as the entry.
+/// The reply to a lookup or to the creation of a name. Inode number 0 makes it a negative entry:
+/// the name does not exist, and the kernel may cache that for as long as the entry.
 #[derive(Debug)]
 pub(crate) struct NodeEntry {
-    /// The attributes, the inode number among them.
+    /// The attributes, including the inode number.
     pub(crate) attr: FileAttr,
-    /// How long the kernel may keep the attributes.
+    /// How long the kernel may cache the attributes.
     pub(crate) attr_ttl: Duration,
-    /// How long the kernel may keep the name.
+    /// How long the kernel may cache the name.
     pub(crate) entry_ttl: Duration,
-    /// Dropped after the reply.
+    /// A value to drop after the reply.
     pub(crate) until_replied: Option<UntilReplied>,
 }
 
@@ -57,14 +55,14 @@ pub(crate) struct NodeEntry {
 pub(crate) struct NodeAttr {
     /// The attributes.
     pub(crate) attr: FileAttr,
-    /// How long the kernel may keep them.
+    /// How long the kernel may cache the attributes.
     pub(crate) ttl: Duration,
-    /// Dropped after the reply.
+    /// A value to drop after the reply.
     pub(crate) until_replied: Option<UntilReplied>,
 }
 
 impl NodeEntry {
-    /// An entry of which the kernel keeps nothing.
+    /// Returns an entry that the kernel does not cache.
     pub(crate) fn uncached(attr: FileAttr) -> Self {
         let (attr_ttl, entry_ttl) = (Duration::ZERO, Duration::ZERO);
         Self { attr, attr_ttl, entry_ttl, until_replied: None }
@@ -72,7 +70,7 @@ impl NodeEntry {
 }
 
 impl NodeAttr {
-    /// Attributes that the kernel does not keep.
+    /// Returns attributes that the kernel does not cache.
     pub(crate) fn uncached(attr: FileAttr) -> Self {
         Self { attr, ttl: Duration::ZERO, until_replied: None }
     }
@@ -81,28 +79,28 @@ impl NodeAttr {
 /// A file or directory that was opened.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Opened {
-    /// The number of the open file.
+    /// The file handle.
     pub(crate) fh: u64,
-    /// How the kernel is to use it.
+    /// How the kernel treats the open file, such as direct I/O.
     pub(crate) flags: OpenedFlags,
 }
 
-/// The attributes that setattr is to change.
+/// The attributes that a setattr request changes; `None` leaves an attribute as it is.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct SetAttrs {
-    /// chmod.
+    /// The new permissions (chmod).
     pub(crate) mode: Option<u32>,
-    /// chown: user and group.
+    /// The new user and group (chown).
     pub(crate) owner: (Option<u32>, Option<u32>),
-    /// truncate.
+    /// The new size (truncate).
     pub(crate) size: Option<u64>,
-    /// utimensat: access and modification.
+    /// The new access and modification times (utimensat).
     pub(crate) times: (Option<TimeOrNow>, Option<TimeOrNow>),
-    /// The open file by which it is done.
+    /// The file handle, if the program named the file by a descriptor.
     pub(crate) fh: Option<u64>,
 }
 
-/// Bytes that were read: a part of what may be kept for later reads.
+/// The bytes that a read returns: a range of a shared buffer that later reads may use as well.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct ReadBytes {
     bytes: Arc<[u8]>,
@@ -110,14 +108,14 @@ pub(crate) struct ReadBytes {
 }
 
 impl ReadBytes {
-    /// The part of `bytes` that a read of `size` at `offset` gets.
+    /// Returns the part of `bytes` that a read of `size` bytes at `offset` covers.
     pub(crate) fn window(bytes: Arc<[u8]>, offset: u64, size: u32) -> Self {
         let start = usize::try_from(offset).unwrap_or(usize::MAX).min(bytes.len());
         let end = start.saturating_add(size as usize).min(bytes.len());
         Self { bytes, range: start..end }
     }
 
-    /// The bytes.
+    /// Returns the bytes of the range.
     pub(crate) fn as_slice(&self) -> &[u8] {
         &self.bytes[self.range.clone()]
     }
@@ -130,21 +128,21 @@ impl From<Vec<u8>> for ReadBytes {
     }
 }
 
-/// One read of a file.
+/// The parameters of one read of a file.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct ReadRequest {
-    /// The number of the open file.
+    /// The file handle.
     pub(crate) fh: u64,
-    /// Where it begins.
+    /// The offset of the first byte.
     pub(crate) offset: u64,
-    /// How many bytes it takes at most.
+    /// The maximum number of bytes to return.
     pub(crate) size: u32,
     /// The flags of the open file.
     pub(crate) flags: i32,
 }
 
 impl ReadRequest {
-    /// Whether the program does not want to wait.
+    /// Whether the program opened the file with `O_NONBLOCK`.
     pub(crate) const fn is_nonblocking(&self) -> bool {
         self.flags & libc::O_NONBLOCK != 0
     }
@@ -153,67 +151,67 @@ impl ReadRequest {
 /// One entry of a directory.
 #[derive(Debug)]
 pub(crate) struct DirEntry {
-    /// Its number, if the kernel knows it.
+    /// The inode number of the entry, if the kernel knows it.
     pub(crate) ino: Option<u64>,
-    /// Its kind.
+    /// The file type of the entry.
     pub(crate) kind: NodeType,
-    /// Its name within the directory.
+    /// The name of the entry within its directory.
     pub(crate) name: Box<str>,
 }
 
-/// A part of a directory.
+/// Consecutive entries of a directory, the result of a readdir.
 #[derive(Debug, Clone)]
 pub(crate) struct DirPage {
-    /// Entries in order, of which a reply takes those that fit.
+    /// The entries in order; the reply contains as many as fit.
     pub(crate) entries: Arc<Vec<DirEntry>>,
-    /// The number of the first of them, counted from 0 without `.` and `..`.
+    /// The index of the first of `entries`, counted from 0 without `.` and `..`.
     pub(crate) first: u64,
 }
 
 /// A request to lock a range of a file.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct LockRequest {
-    /// The inode.
+    /// The inode of the file.
     pub(crate) ino: u64,
-    /// The open file.
+    /// The file handle.
     pub(crate) fh: u64,
-    /// The kernel's number for the process or the open file.
+    /// The lock owner as the kernel numbers it: a process, or an open file description.
     pub(crate) owner: u64,
-    /// The first byte.
+    /// The first byte of the range.
     pub(crate) start: u64,
-    /// The last byte.
+    /// The last byte of the range.
     pub(crate) end: u64,
     /// `F_RDLCK`, `F_WRLCK` or `F_UNLCK`.
     pub(crate) kind: i32,
-    /// The process.
+    /// The process that made the request.
     pub(crate) pid: u32,
 }
 
-/// The answer of `F_GETLK`.
+/// The answer to `F_GETLK`: the lock that conflicts, if there is one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct LockFound {
-    /// The first byte.
+    /// The first byte of the conflicting lock.
     pub(crate) start: u64,
-    /// The last byte.
+    /// The last byte of the conflicting lock.
     pub(crate) end: u64,
-    /// `F_UNLCK`: nothing is in the way.
+    /// The type of the conflicting lock; `F_UNLCK` if nothing conflicts.
     pub(crate) kind: i32,
-    /// The process that has it, or 0.
+    /// The process that holds the conflicting lock, or 0.
     pub(crate) pid: u32,
 }
 
-/// The answer of statfs.
+/// The answer to statfs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct FileSystemStats {
-    /// Blocks, all of them free.
+    /// The number of blocks; all of them are free.
     pub(crate) blocks: u64,
-    /// Names that there can be.
+    /// The maximum number of names.
     pub(crate) files: u64,
-    /// Names that are free.
+    /// The number of names that are still free.
     pub(crate) files_free: u64,
-    /// The size of a block.
+    /// The size of a block in bytes.
     pub(crate) block_bytes: u32,
-    /// The longest name.
+    /// The maximum length of a name in bytes.
     pub(crate) name_bytes: u32,
 }
 
@@ -222,7 +220,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_read_gets_what_is_there() {
+    fn a_read_is_clipped_to_the_content() {
         let window = |offset, size| ReadBytes::window(Arc::from(*b"hello"), offset, size);
         assert_eq!(window(0, 3).as_slice(), b"hel");
         assert_eq!(window(3, 100).as_slice(), b"lo");

@@ -1,9 +1,9 @@
-//! The answers of a control file that were not read yet.
+//! The answers in a control file that were not read yet.
 
 use crate::fuse::kernel::user_shares::{Full, Pool, Share, Shares};
 use std::collections::VecDeque;
 
-/// Answers in order, and what their user has for them.
+/// Unread answers in order, counted against the limit of their user.
 #[derive(Debug, Default)]
 pub(crate) struct UnreadAnswers {
     bytes: VecDeque<u8>,
@@ -11,7 +11,7 @@ pub(crate) struct UnreadAnswers {
 }
 
 impl UnreadAnswers {
-    /// Adds a line, if its user has room for it.
+    /// Appends a line if its user's limit allows it.
     pub(crate) fn add(&mut self, shares: &Shares, uid: u32, line: &str) -> Result<(), Full> {
         match &mut self.share {
             Some(share) => share.grow(line.len())?,
@@ -21,7 +21,7 @@ impl UnreadAnswers {
         Ok(())
     }
 
-    /// Adds a short line, room or not.
+    /// Appends a short line, even beyond the limit.
     pub(crate) fn add_always(&mut self, shares: &Shares, uid: u32, line: &str) {
         let share = &mut self.share;
         share
@@ -30,7 +30,7 @@ impl UnreadAnswers {
         self.bytes.extend(line.as_bytes());
     }
 
-    /// Takes `size` bytes at most.
+    /// Removes and returns at most `size` bytes.
     pub(crate) fn take(&mut self, size: u32) -> Vec<u8> {
         let size = self.bytes.len().min(size as usize);
         if let Some(share) = &mut self.share {
@@ -38,13 +38,13 @@ impl UnreadAnswers {
         }
         let taken = self.bytes.drain(..size).collect();
         if self.bytes.is_empty() {
-            // One long list is no reason to keep its room.
+            // Frees the buffer, which may be large after one long list.
             self.bytes = VecDeque::new();
         }
         taken
     }
 
-    /// Whether all was read.
+    /// Whether all answers were read.
     pub(crate) fn is_empty(&self) -> bool {
         self.bytes.is_empty()
     }

@@ -1,7 +1,9 @@
-//! How far an open directory was read. Directories are read page by page, so that neither the time
-//! of one request nor what an open directory keeps depends on how many locks there are.
+//! The read position of an open directory. Directories are read page by page, so that neither the
+//! time of one request nor the memory of an open directory depends on the number of locks.
 //!
-//! Names come in order, and a page begins behind the last name of the page before. A name that is
+//! Names come in order, and a page begins after the last name of the previous one. A name that
+//! exists all the time is listed once; one that is created or removed meanwhile may be listed or
+//! not.
 //! there all the time is listed once; one that comes or goes meanwhile may be listed or not.
 
 use crate::fuse::kernel::user_shares::Share;
@@ -9,68 +11,67 @@ use crate::fuse::kernel::values::DirEntry;
 use parking_lot::Mutex;
 use std::sync::Arc;
 
-/// Names on a page: twice what the usual reply of 4 KiB takes.
+/// The number of names on a page: twice as many as the usual reply of 4 KiB holds.
 pub(crate) const PAGE: usize = 256;
-/// Places to which reading can go back without beginning anew.
+/// The maximum number of marks, from which reading can continue without starting over.
 const MARKS_MAX: usize = 64;
 
-/// An open directory.
 #[derive(Debug)]
 pub(crate) struct OpenDir {
     pub(crate) reading: Mutex<DirReading>,
     _share: Share,
 }
 
-/// How far reading has come.
+/// The read position, with the current page and the marks before it.
 #[derive(Debug)]
 pub(crate) struct DirReading {
-    /// The page that was read last, and the number of its first name.
+    /// The page that was read last, and the index of its first name.
     entries: Arc<Vec<DirEntry>>,
     first: u64,
-    /// Where the next page begins; `None`: nowhere.
+    /// The beginning of the next page; `None` at the end of the directory.
     next: Option<DirMark>,
-    /// How many names were read: no place behind them was ever given out.
+    /// The number of names read so far: the kernel knows no offset beyond it.
     reached: u64,
-    /// Places before it, in order.
+    /// Positions before it, in order.
     marks: Vec<DirMark>,
-    /// How far apart they are at least.
+    /// The minimum distance between two marks.
     stride: u64,
 }
 
-/// A place in a directory.
+/// A position in a directory.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct DirMark {
-    /// The number of the name that comes next.
+    /// The index of the name that comes next.
     pub(crate) index: u64,
-    /// How the engine finds it; `None`: the beginning.
+    /// The engine's cursor for the position; `None` at the beginning.
     pub(crate) cursor: Option<String>,
 }
 
-/// Where a name is to be found.
+/// The page on which a name is found.
 pub(crate) enum PageFound {
-    /// On this page.
+    /// The current page, with the index of its first name.
     Here(Arc<Vec<DirEntry>>, u64),
-    /// On the page that begins here, or on one behind.
+    /// The page that begins at this mark, or a later one.
     From(DirMark),
-    /// Nowhere.
+    /// No page: the index is beyond the end.
     End,
 }
 
 impl OpenDir {
-    /// A directory of which nothing was read.
+    /// Returns an open directory at its beginning.
     pub(crate) fn new(share: Share) -> Self {
         Self { reading: Mutex::new(DirReading::new()), _share: share }
     }
 }
 
 impl DirReading {
-    /// A directory of which nothing was read.
+    /// Returns the position at the beginning of a directory.
     pub(crate) fn new() -> Self {
         let (next, marks) = (Some(DirMark::default()), vec![DirMark::default()]);
         Self { entries: Arc::default(), first: 0, next, reached: 0, marks, stride: PAGE as u64 }
     }
 
-    /// Finds the page with the name of this number.
+    /// Finds the page with the name at `index`.
     pub(crate) fn find(&self, index: u64) -> PageFound {
         let end = self.first + self.entries.len() as u64;
         if (self.first..end).contains(&index) {
@@ -83,7 +84,7 @@ impl DirReading {
         PageFound::From(places.max_by_key(|mark| mark.index).cloned().unwrap_or_default())
     }
 
-    /// A page was read from `mark` on.
+    /// Records a page that was read from `mark` on.
     pub(crate) fn turn_to(
         &mut self,
         mark: &DirMark,
@@ -116,7 +117,8 @@ mod tests {
     use super::*;
     use crate::fuse::kernel::values::NodeType;
 
-    /// Reads the page that holds `index`, as the engine would serve it. Gives the pages read.
+    /// Reads the pages up to the one that contains `index`, as the engine would serve them. Returns
+    /// their number.
     fn turn(reading: &mut DirReading, index: u64, count: u64) -> usize {
         let mut pages = 0;
         while let PageFound::From(mark) = reading.find(index) {
@@ -158,14 +160,15 @@ mod tests {
     }
 
     #[test]
-    fn going_back_reads_few_pages_and_little_is_kept() {
+    fn seeking_back_reads_few_pages_and_keeps_few_marks() {
         const COUNT: u64 = 1 << 20;
         let mut reading = DirReading::new();
         for index in (0..COUNT).step_by(PAGE) {
             assert_eq!(turn(&mut reading, index, COUNT), 1);
         }
         for index in [0, 1_000, COUNT / 3, COUNT / 2, COUNT - 70_000] {
-            // All pages between two of the marks, which are halved whenever they are too many.
+            // All pages between two marks, of which every second one is dropped when there are too
+            // many.
             assert!(turn(&mut reading, index, COUNT) <= 4 * COUNT as usize / PAGE / MARKS_MAX);
             assert!(reading.marks.len() <= MARKS_MAX && reading.entries.len() <= PAGE);
         }

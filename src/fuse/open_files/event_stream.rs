@@ -1,8 +1,8 @@
-//! `.latchfs/events`: what happens, one line of JSON each, as it happens.
+//! `.latchfs/events`: a stream of events, each a line of JSON, as they happen.
 //!
-//! An open file is a place in the event log. A read waits until there is something to read; what is
-//! read follows from where the last read ended, whatever the offset. Nobody waits for a reader: one
-//! that is too slow is told how many events it lost.
+//! An open file is a position in the event log. A read waits until there are events, and continues
+//! where the last read ended, whatever its offset. A slow reader holds up nothing: if events were
+//! dropped before it read them, it gets the number of lost events.
 
 use crate::event_json::{event_of, lost};
 use crate::fuse::kernel::file_system::Done;
@@ -18,15 +18,15 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::sync::{Arc, Weak};
 
-/// The most that one read gets: some 300 events.
+/// The maximum number of bytes that one read returns: some 300 events.
 const READ_BYTES_MAX: usize = 64 << 10;
-/// Events taken from the log at once: what is made into lines beyond a read's size is kept.
+/// The number of events taken from the log at once; lines beyond the size of a read are kept.
 const EVENTS_MAX: usize = 64;
 
-/// The readiness of a stream when there is something to read.
+/// The poll events of a stream that has something to read.
 const READABLE: PollEvents = PollEvents::POLLIN.union(PollEvents::POLLRDNORM);
 
-/// A reader's place in the event log.
+/// The position of a reader in the event log.
 pub(crate) struct EventStream {
     locks: Locks,
     state: Mutex<StreamState>,
@@ -34,9 +34,9 @@ pub(crate) struct EventStream {
 
 struct StreamState {
     watch: EventWatch,
-    /// Lines that were begun to be read, or did not fit: a few at most.
+    /// Lines that were read in part, or did not fit: a few at most.
     unread: Vec<u8>,
-    /// Reads that wait for more, first served first.
+    /// The reads that wait for events, in order.
     readers: VecDeque<HeldRead>,
     waker: Option<PollWaker>,
 }
@@ -48,7 +48,7 @@ impl fmt::Debug for EventStream {
 }
 
 impl EventStream {
-    /// A place in the log: from event `since` on, or from now on.
+    /// Opens a stream from event `since` on, or from now on.
     pub(crate) fn open(locks: &Locks, since: Option<u64>) -> Arc<Self> {
         Arc::new_cyclic(|stream: &Weak<Self>| {
             let mut watch = locks.subscribe(since);
@@ -64,7 +64,8 @@ impl EventStream {
         })
     }
 
-    /// There is more. Called on the thread that decided a command, with no lock held.
+    /// Answers waiting reads after new events. Called on the thread that executed a command, with
+    /// no lock held.
     fn serve(&self) {
         let mut served = Vec::new();
         let waker = {
@@ -86,13 +87,14 @@ impl EventStream {
         }
     }
 
-    /// Returns what there is to read, if there is anything.
+    /// Returns the events that are available, if there are any.
     pub(crate) fn read_now(&self, size: u32) -> Option<Vec<u8>> {
         let bytes = self.state.lock().take(&self.locks, size);
         (!bytes.is_empty()).then_some(bytes)
     }
 
-    /// Returns what there will be to read; `number` is a number for this read, by the thread `tid`.
+    /// Returns the future of the next events. `number` is a unique number for this read by the
+    /// thread `tid`.
     pub(crate) fn read_later(
         self: &Arc<Self>,
         interrupts: &InterruptWatcher,
@@ -103,12 +105,12 @@ impl EventStream {
         let (held, answer) = HeldRead::new(number, size);
         self.state.lock().readers.push_back(held);
         interrupts.watch(number, tid, WaitingReader { stream: Arc::downgrade(self), number });
-        // EventKind came before the read was there.
+        // Events may have come before the read was queued.
         self.serve();
         answer
     }
 
-    /// poll: readable when there is more.
+    /// Returns the poll events: readable when there are more events.
     pub(crate) fn poll(&self, events: PollEvents, waker: Option<PollWaker>) -> PollEvents {
         let mut state = self.state.lock();
         if waker.is_some() {
@@ -120,7 +122,7 @@ impl EventStream {
 }
 
 impl StreamState {
-    /// Takes what there is to read, in whole lines where one fits.
+    /// Removes and returns available events, in whole lines if at least one line fits.
     fn take(&mut self, locks: &Locks, size: u32) -> Vec<u8> {
         let size = (size as usize).min(READ_BYTES_MAX);
         while self.unread.len() < size {
@@ -141,20 +143,21 @@ impl StreamState {
     }
 }
 
-/// Where a reading of `size` bytes ends: behind the last line that fits, or within the first.
+/// Returns where a read of `size` bytes ends: after the last line that fits, or within the first
+/// line.
 fn cut(unread: &[u8], size: usize) -> usize {
     let size = size.min(unread.len());
     unread[..size].iter().rposition(|byte| *byte == b'\n').map_or(size, |newline| newline + 1)
 }
 
-/// A read that waits, as the watcher of interrupts knows it.
+/// A waiting read, as the interrupt watcher sees it.
 struct WaitingReader {
     stream: Weak<EventStream>,
     number: u64,
 }
 
 impl WaitingReader {
-    /// Returns its place among those who wait for more.
+    /// Returns the index of this read among the waiting reads.
     fn place(&self, state: &StreamState) -> Option<usize> {
         state.readers.iter().position(|reader| reader.number == self.number)
     }
@@ -183,7 +186,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_reading_ends_with_a_line_where_one_fits() {
+    fn a_read_ends_at_a_line_end_if_a_line_fits() {
         assert_eq!(cut(b"ab\ncd\nef\n", 100), 9);
         assert_eq!(cut(b"ab\ncd\nef\n", 7), 6);
         assert_eq!(cut(b"ab\ncd\n", 3), 3);

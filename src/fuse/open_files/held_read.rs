@@ -1,22 +1,22 @@
-//! A read that is answered later.
+//! A read that waits for data and is answered later.
 
 use crate::fuse::kernel::file_system::Done;
 use crate::fuse::kernel::pending::{Pending, Promise, pending};
 use crate::fuse::kernel::values::ReadBytes;
 
-/// A read that is answered later.
+/// A read that waits for data.
 #[derive(Debug)]
 pub(crate) struct HeldRead {
-    /// The number by which the watcher of interrupts knows it.
+    /// The number of the read with the interrupt watcher.
     pub(crate) number: u64,
-    /// How much is wanted.
+    /// The maximum number of bytes to return.
     pub(crate) size: u32,
-    /// Where the answer goes.
+    /// The promise of the answer.
     pub(crate) promise: Promise<Done<ReadBytes>>,
 }
 
 impl HeldRead {
-    /// A read of `size` bytes, and its answer.
+    /// Returns a read of up to `size` bytes, and the future of its answer.
     pub(crate) fn new(number: u64, size: u32) -> (Self, Pending<Done<ReadBytes>>) {
         let (promise, answer) = pending();
         (Self { number, size, promise }, answer)

@@ -1,10 +1,9 @@
-//! The state of a lock that was last seen through an open file, to tell whether it has changed
-//! since.
+//! The state of a lock that was last shown through an open file, by which a poll detects a change.
 
 use crate::engine::{Holder, LockView, Phase, Token};
 
-/// The state of a lock that was seen: enough to know whether its phase or holders are others now,
-/// for a tenure's token is never used again.
+/// A summary of a lock's state: enough to detect a change of its phase or holders, because no token
+/// is used twice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct LastSeen {
     pub(crate) phase: Phase,
@@ -14,7 +13,7 @@ pub(crate) struct LastSeen {
 }
 
 impl LastSeen {
-    /// Returns the state that a view shows.
+    /// Returns the summary of a view.
     pub(crate) fn of(view: &LockView) -> Self {
         let token = |holder: &Holder| holder.lease.token;
         Self {

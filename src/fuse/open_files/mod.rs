@@ -1,4 +1,5 @@
-//! Open files and directories: what each of them may speak for, and the reads that wait.
+//! Open files and directories: their state, the tenure of a lock to which each file is bound, and
+//! their waiting reads.
 
 pub(crate) mod answers;
 pub(crate) mod last_seen;

@@ -1,4 +1,4 @@
-//! One open file: what was opened, by whom, and the tenure that it speaks for.
+//! An open file: its target, its opener, and the tenure of a lock to which it is bound.
 
 use crate::engine::{ClientId, Lease, Lifetime, LockName, LockView, SessionId, Token};
 use crate::fuse::control_names::{ControlFile, ControlPage, LockReport};
@@ -19,86 +19,87 @@ use std::sync::Arc;
 pub(crate) struct OpenFile {
     /// The object that was opened.
     pub(crate) target: OpenTarget,
-    /// The client that opened it: all operations through it are done in this name.
+    /// The client that opened it; all operations through the file act on behalf of this client.
     pub(crate) client: ClientId,
     /// The user who opened it.
     pub(crate) uid: u32,
     /// The thread that opened it, or 0.
     pub(crate) pid: u32,
-    /// For reading, writing or both.
+    /// Whether it was opened for reading, writing or both.
     pub(crate) access: OpenAccess,
-    /// Whether every write goes to the end.
+    /// Whether it was opened with `O_APPEND`.
     pub(crate) append: bool,
-    /// Whether this open file made the lock, and only could because nobody had it.
+    /// Whether this open file made the lock, by a create with `O_EXCL`.
     pub(crate) made_new: bool,
-    /// The state that changes while it is open.
+    /// The state that changes while the file is open.
     state: Mutex<OpenFileState>,
-    /// Its part of its user's share; set when it is kept.
+    /// Its count against the limit of its user; set when the file enters the table.
     pub(crate) share: Option<Share>,
 }
 
-/// The object that an open file is of.
+/// The target of an open file.
 #[derive(Debug, Clone)]
 pub(crate) enum OpenTarget {
-    /// A lock: the inode, and the name under which it was opened.
+    /// A lock, with its inode and the name under which it was opened.
     Lock(u64, LockName),
-    /// Something in `.latchfs`, or a fact in a directory that is a lock.
+    /// A file in `.latchfs`, or a fact in a directory that is a lock.
     Control(ControlFile),
 }
 
 /// The access of an open file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum OpenAccess {
-    /// Only read.
+    /// Read only.
     Read,
-    /// Only write.
+    /// Write only.
     Write,
-    /// Both. Such programs expect to read what they wrote.
+    /// Read and write. Programs that open a file like this expect to read back what they wrote.
     Both,
 }
 
 /// The state that changes while a file is open.
 #[derive(Debug, Default)]
 pub(crate) struct OpenFileState {
-    /// The tenure that it speaks for: the one that it began, or that its owner held when it was
-    /// opened, or had come to hold at its first write.
+    /// The tenure to which the file is bound: the one that it began, or that its opener held at the
+    /// open or by the first write.
     pub(crate) tenure: Option<Token>,
-    /// The session of this mount on which that tenure hangs, where it hangs on one. When the
-    /// session is lost, so is the tenure: the server may still have it in grace, for its client.
+    /// The session to which that tenure is attached, if it is attached to one of this mount. If the
+    /// session is lost, so is the tenure for this file, although the server may keep it in grace
+    /// for its client.
     pub(crate) session: Option<SessionId>,
-    /// Whether something was written, in vain or not.
+    /// Whether a program has tried to write, successfully or not.
     pub(crate) wrote: bool,
-    /// Whether it was ever locked, in vain or not.
+    /// Whether a program has tried to lock it, successfully or not.
     pub(crate) locked: bool,
-    /// Where the last message that was written through it ended.
+    /// The end of the last message that was written through it.
     pub(crate) end: Option<MessageEnd>,
-    /// Answers that will come: requests that wait in a queue.
+    /// The number of pending answers: of requests that wait in a queue.
     pub(crate) pending: usize,
-    /// Reads that wait for them.
+    /// The reads that wait for data.
     pub(crate) held: Vec<HeldRead>,
-    /// The state of the wait of a file in `wait/`.
+    /// The wait state, if this is a file in `wait/`.
     pub(crate) wait: WaitState,
-    /// The state of its lock that was last seen by a program that polls it.
+    /// The state of its lock that a polling program last saw.
     pub(crate) seen: Option<LastSeen>,
-    /// The events, for a reader of them.
+    /// The event stream, if this is the events file.
     pub(crate) stream: Option<Arc<EventStream>>,
-    /// The bytes that are being read, and their part of the user's share.
+    /// The snapshot that is being read, with its count against the user's limit.
     pub(crate) bytes: (Arc<[u8]>, Option<Share>),
-    /// The answers of a control file that were not read yet.
+    /// The answers in a control file that were not read yet.
     pub(crate) answers: UnreadAnswers,
 }
 
-/// The end of a message.
+/// The end of a message that was written.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct MessageEnd {
     /// The offset in the file.
     pub(crate) at: u64,
-    /// Whether it was a text, which another may follow.
+    /// Whether the message was text, which further text may extend.
     pub(crate) is_text: bool,
 }
 
 impl OpenAccess {
-    /// Returns what the flags of open(2) ask for.
+    /// Returns the access that the flags of open(2) request.
     pub(crate) const fn of_flags(flags: i32) -> Self {
         match flags & libc::O_ACCMODE {
             libc::O_WRONLY => Self::Write,
@@ -107,20 +108,20 @@ impl OpenAccess {
         }
     }
 
-    /// Whether it includes writing.
+    /// Whether the access includes writing.
     pub(crate) const fn writes(self) -> bool {
         matches!(self, Self::Write | Self::Both)
     }
 }
 
 impl OpenFile {
-    /// An open file of a lock that speaks for no tenure yet.
+    /// Returns an open file of a lock, bound to no tenure yet.
     pub(crate) fn of_lock(caller: &Caller, ino: u64, name: LockName, flags: i32) -> Self {
         let append = flags & libc::O_APPEND != 0;
         Self { append, ..Self::new(caller, OpenTarget::Lock(ino, name), flags) }
     }
 
-    /// An open control file.
+    /// Returns an open control file.
     pub(crate) fn of_control(
         caller: &Caller,
         control: ControlFile,
@@ -146,18 +147,18 @@ impl OpenFile {
         }
     }
 
-    /// Returns what changes while it is open.
+    /// Returns the state that changes while the file is open.
     pub(crate) fn state(&self) -> MutexGuard<'_, OpenFileState> {
         self.state.lock()
     }
 
-    /// Returns the caller as the one who opened the file: a file that is handed on speaks for its
-    /// opener.
+    /// Returns the caller with the identity of the file's opener: operations act on behalf of the
+    /// opener, even if the descriptor was passed to another process.
     pub(crate) fn opener(&self, caller: &Caller) -> Caller {
         Caller { client: self.client.clone(), uid: self.uid, ..caller.clone() }
     }
 
-    /// Returns the lock that is waited for by reading this file.
+    /// Returns the lock for which reads of this file wait.
     pub(crate) fn waits_for(&self) -> Option<&LockName> {
         match &self.target {
             OpenTarget::Control(ControlFile::Report(LockReport::Wait, name)) => Some(name),
@@ -165,7 +166,7 @@ impl OpenFile {
         }
     }
 
-    /// Returns the lock that it is of.
+    /// Returns the name of the lock, if this is a lock's file.
     pub(crate) const fn lock(&self) -> Option<&LockName> {
         match &self.target {
             OpenTarget::Lock(_, name) => Some(name),
@@ -173,7 +174,7 @@ impl OpenFile {
         }
     }
 
-    /// Returns the inode of the lock that it is of.
+    /// Returns the inode of the lock, if this is a lock's file.
     pub(crate) const fn lock_ino(&self) -> Option<u64> {
         match &self.target {
             OpenTarget::Lock(ino, _) => Some(*ino),
@@ -181,13 +182,13 @@ impl OpenFile {
         }
     }
 
-    /// Returns the tenure that it speaks for, if it does.
+    /// Returns the token of the tenure to which the file is bound.
     pub(crate) fn tenure(&self) -> Option<Token> {
         self.state().tenure
     }
 
     /// Binds the file to the tenure that its opener has in `view`, if there is one. `origin_of`
-    /// returns the tenure that open files of the inode are bound to.
+    /// maps a token to the one to which open files of the inode are bound.
     pub(crate) fn bind_to_held(
         &self,
         service: &Locks,
@@ -207,23 +208,23 @@ impl OpenFile {
         (state.tenure, state.session) = (Some(origin), session);
     }
 
-    /// Notes what is shown of its lock through it.
+    /// Records the state of the lock as shown through this file.
     pub(crate) fn saw(&self, view: &LockView) {
         self.state().seen = Some(LastSeen::of(view));
     }
 
-    /// Returns the part that a read gets of what an earlier one has kept.
+    /// Returns the part of the kept snapshot that a read requests.
     pub(crate) fn kept_window(&self, asked: ReadRequest) -> ReadBytes {
         let bytes = Arc::clone(&self.state().bytes.0);
         ReadBytes::window(bytes, asked.offset, asked.size)
     }
 
-    /// Keeps what is read for the reads that follow, if its user has room for it.
+    /// Keeps a snapshot for later reads, if its user's limit allows it.
     pub(crate) fn keep(&self, shares: &Shares, bytes: Arc<[u8]>) -> Result<Arc<[u8]>, Full> {
-        // The bytes that were kept before go first.
+        // The previous snapshot is dropped first.
         self.state().bytes = Default::default();
         let share = match &self.target {
-            // It tells what was refused, this as well.
+            // The file `why` reports refusals, including this one, so the limit does not apply.
             OpenTarget::Control(ControlFile::Page(ControlPage::Why)) => {
                 shares.take_always(Pool::Bytes, self.uid, bytes.len())
             }
@@ -239,7 +240,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn flags_say_what_may_be_done() {
+    fn access_follows_the_open_flags() {
         assert_eq!(OpenAccess::of_flags(libc::O_RDONLY | libc::O_APPEND), OpenAccess::Read);
         assert!(OpenAccess::of_flags(libc::O_WRONLY | libc::O_TRUNC).writes());
         assert_eq!(OpenAccess::of_flags(libc::O_RDWR), OpenAccess::Both);

@@ -1,4 +1,4 @@
-//! The open files and directories of one mount, by number.
+//! The open files and directories of one mount, by file handle.
 
 use crate::fuse::kernel::handles::{HandleNumbers, Handles};
 use crate::fuse::kernel::user_shares::{Full, Pool, Shares};
@@ -16,45 +16,45 @@ pub(crate) struct OpenFiles {
 }
 
 impl OpenFiles {
-    /// None yet; they will take of `shares`.
+    /// Returns an empty table, whose files count against the limits of `shares`.
     pub(crate) fn new(shares: Shares) -> Self {
         Self { shares, ..Self::default() }
     }
 
-    /// Returns the shares of users.
+    /// Returns the limits of users.
     pub(crate) const fn shares(&self) -> &Shares {
         &self.shares
     }
 
-    /// Returns a number that was never given out before.
+    /// Returns a number that was never returned before, as a file handle or for a waiting read.
     pub(crate) fn number(&self) -> u64 {
         self.numbers.next()
     }
 
-    /// Keeps an open file under a new number.
+    /// Records an open file under a new file handle.
     pub(crate) fn insert(&self, open: OpenFile) -> u64 {
         let fh = self.number();
         self.insert_as(fh, open);
         fh
     }
 
-    /// Keeps an open file under a number that was taken for it.
+    /// Records an open file under a file handle that was reserved for it.
     pub(crate) fn insert_as(&self, fh: u64, mut open: OpenFile) {
         open.share = Some(self.shares.take_always(Pool::Files, open.uid, 1));
         self.files.insert(fh, open);
     }
 
-    /// Returns the open file of this number.
+    /// Returns the open file with this file handle.
     pub(crate) fn get(&self, fh: u64) -> Option<Arc<OpenFile>> {
         self.files.get(fh)
     }
 
-    /// The last descriptor of the file is closed.
+    /// Removes an open file after its last descriptor was closed.
     pub(crate) fn remove(&self, fh: u64) -> Option<Arc<OpenFile>> {
         self.files.remove(fh)
     }
 
-    /// Keeps a directory that a user opens under a new number.
+    /// Records a directory that a user opens under a new file handle.
     pub(crate) fn insert_dir(&self, uid: u32) -> Result<u64, Full> {
         let dir = OpenDir::new(self.shares.take(Pool::Directories, uid, 1)?);
         let fh = self.number();
@@ -62,17 +62,17 @@ impl OpenFiles {
         Ok(fh)
     }
 
-    /// Returns the open directory of this number.
+    /// Returns the open directory with this file handle.
     pub(crate) fn dir(&self, fh: u64) -> Option<Arc<OpenDir>> {
         self.dirs.get(fh)
     }
 
-    /// The directory is closed.
+    /// Removes a directory that was closed.
     pub(crate) fn remove_dir(&self, fh: u64) {
         drop(self.dirs.remove(fh));
     }
 
-    /// Returns how many files are open.
+    /// Returns the number of open files.
     pub(crate) fn count(&self) -> usize {
         self.files.count()
     }
@@ -83,7 +83,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_are_never_used_twice() {
+    fn file_handles_are_never_reused() {
         let opens = OpenFiles::default();
         let first = opens.insert_dir(0).expect("room");
         opens.remove_dir(first);

@@ -2,15 +2,15 @@
 
 use crate::engine::LeaseKey;
 
-/// The state of the wait for a lock through an open file.
+/// The state of a wait for a lock through an open file.
 #[derive(Debug, Default)]
 pub(crate) enum WaitState {
-    /// It has not asked yet, or what came of it has been read.
+    /// No wait has started, or its result has been read.
     #[default]
     Idle,
-    /// It waits in the queue.
+    /// The wait is in the queue.
     Queued,
-    /// The lock was granted, and no read has told so.
+    /// The lock was granted, and no read has reported that.
     Unread(LeaseKey),
     /// The file was closed.
     Closed,

@@ -1,4 +1,4 @@
-//! Reads of control files that wait for what will be there to read.
+//! Reads of control files that wait for data, and their interruption by signals.
 
 use crate::fuse::kernel::file_system::Done;
 use crate::fuse::kernel::interrupts::{InterruptWatcher, InterruptibleWait, WaitStatus};
@@ -12,7 +12,7 @@ use crate::fuse::open_files::open_table::OpenFiles;
 use parking_lot::MutexGuard;
 use std::sync::{Arc, Weak};
 
-/// Has waiting reads end when their threads get a signal.
+/// Registers waiting reads, and ends them when their threads get a signal.
 pub(crate) struct WaitingReads {
     opens: Arc<OpenFiles>,
     interrupts: Arc<InterruptWatcher>,
@@ -20,7 +20,7 @@ pub(crate) struct WaitingReads {
 }
 
 impl WaitingReads {
-    /// The reads of `opens`, watched by `interrupts`.
+    /// Returns the registry of waiting reads of `opens`, watched by `interrupts`.
     pub(crate) const fn new(
         opens: Arc<OpenFiles>,
         interrupts: Arc<InterruptWatcher>,
@@ -29,17 +29,18 @@ impl WaitingReads {
         Self { opens, interrupts, locks }
     }
 
-    /// Returns a number for a read that was never given out before.
+    /// Returns a number for a read that was never returned before.
     pub(crate) fn number(&self) -> u64 {
         self.opens.number()
     }
 
-    /// Returns the shares of users.
+    /// Returns the limits of users.
     pub(crate) fn shares(&self) -> &Shares {
         self.opens.shares()
     }
 
-    /// Keeps a read of the open file `fh` by the thread `tid` until it is answered.
+    /// Registers a read of the open file `fh` by the thread `tid`. Returns the future of its
+    /// answer.
     pub(crate) fn hold(
         &self,
         fh: u64,
@@ -55,14 +56,14 @@ impl WaitingReads {
         answer
     }
 
-    /// Watches a read that is held already.
+    /// Watches the thread of a read that is registered already.
     pub(crate) fn watch(&self, fh: u64, number: u64, tid: u32) {
         let (opens, locks) = (Arc::downgrade(&self.opens), self.locks.clone());
         self.interrupts.watch(number, tid, WaitingRead { opens, locks, fh, number });
     }
 }
 
-/// A read that waits, as the watcher of interrupts knows it.
+/// A waiting read, as the interrupt watcher sees it.
 struct WaitingRead {
     opens: Weak<OpenFiles>,
     locks: LockAccess,
@@ -71,7 +72,7 @@ struct WaitingRead {
 }
 
 impl WaitingRead {
-    /// Returns its place among those who read this file and wait.
+    /// Returns the index of this read among the waiting reads of its file.
     fn place(&self, state: &OpenFileState) -> Option<usize> {
         state.held.iter().position(|held| held.number == self.number)
     }
@@ -84,8 +85,8 @@ impl InterruptibleWait for WaitingRead {
         if waits { WaitStatus::Asks } else { WaitStatus::Over }
     }
 
-    /// It gets an errno, and the file keeps its place, for the program may read again; if it does
-    /// not, it closes the file.
+    /// Fails the read with EINTR. The file keeps its queue place, because the program may read
+    /// again; if it does not, closing the file gives the place up.
     fn interrupt(&self) {
         let Some(open) = self.opens.upgrade().and_then(|opens| opens.get(self.fh)) else { return };
         let mut state = open.state();

@@ -1,4 +1,4 @@
-//! The operations that take a lock by making something: `mkdir` and `ln -s`.
+//! The operations that take a lock by creating an entry: `mkdir` and `ln -s`.
 
 use crate::engine::{
     Acquire, FileAttrs, FileType, LeaseKey, LockName, Mode, Op, Outcome, Ownership, Patch,
@@ -16,7 +16,7 @@ use crate::fuse::process::process_handle::ProcessHandle;
 use std::ffi::OsStr;
 use std::sync::Arc;
 
-/// Takes locks.
+/// Takes locks by creating entries.
 pub(crate) struct Creation {
     nodes: Arc<LockNodes>,
     parents: Arc<ParentChecks>,
@@ -24,20 +24,20 @@ pub(crate) struct Creation {
     bindings: Arc<ProcessBindings>,
 }
 
-/// The lock that `mkdir`, create or `ln -s` makes.
+/// A lock that `mkdir`, create or `ln -s` is about to make.
 pub(crate) struct NewLock {
-    /// Its name.
+    /// The name of the lock.
     pub(crate) name: LockName,
     /// The owner of the lease.
     pub(crate) hold: Ownership,
-    /// How its file looks.
+    /// The attributes of the lock's file.
     pub(crate) looks: FileAttrs,
-    /// Its text.
+    /// The content of the lock's file.
     pub(crate) text: Option<Arc<[u8]>>,
 }
 
 impl Creation {
-    /// The creation of locks in one mount.
+    /// Returns the creation operations of one mount.
     pub(crate) const fn new(
         nodes: Arc<LockNodes>,
         parents: Arc<ParentChecks>,
@@ -47,7 +47,7 @@ impl Creation {
         Self { nodes, parents, callers, bindings }
     }
 
-    /// `mkdir NAME`.
+    /// Takes a lock by `mkdir NAME`.
     pub(crate) async fn mkdir(
         &self,
         caller: &Caller,
@@ -60,7 +60,7 @@ impl Creation {
         self.make(caller, Act::Mkdir, new).await
     }
 
-    /// `ln -s TEXT NAME`.
+    /// Takes a lock by `ln -s TEXT NAME`.
     pub(crate) async fn symlink(
         &self,
         caller: &Caller,
@@ -75,7 +75,7 @@ impl Creation {
         self.make(caller, Act::Symlink, new).await
     }
 
-    /// Takes a lock in a form that must not find it taken.
+    /// Takes a lock; fails with EEXIST if it is held.
     async fn make(&self, caller: &Caller, act: Act, new: NewLock) -> Result<NodeEntry, Errno> {
         let (op, process) = self.acquire(caller, &new);
         let check = self.parents.check_of(caller, &op);
@@ -85,7 +85,8 @@ impl Creation {
         }
     }
 
-    /// Returns the request for a lock, and the process to which the lease will be bound by itself.
+    /// Returns the acquire request for a lock, and the process to which the mount binds the lease
+    /// by default.
     pub(crate) fn acquire(&self, caller: &Caller, new: &NewLock) -> (Op, Option<ProcessHandle>) {
         let process = self.bindings.by_default(caller);
         let op = Op::Acquire(Acquire {
@@ -106,7 +107,7 @@ impl Creation {
         (op, process)
     }
 
-    /// Returns the entry of a lock that was granted, and binds its lease to a process.
+    /// Returns the entry of a lock that was granted, and binds its lease to `process`.
     pub(crate) fn granted(
         &self,
         caller: &Caller,

@@ -1,5 +1,5 @@
-//! open with `O_CREAT` of a name that the kernel does not know: takes the lock if it is free, and
-//! opens it as it is otherwise.
+//! Opens with `O_CREAT` a name that the kernel has not cached: takes the lock if it is free, and
+//! otherwise opens it as it is.
 
 use crate::engine::{FileType, LockName, OpenId, Outcome, Ownership, RefusalKind};
 use crate::fuse::credentials::Caller;
@@ -32,13 +32,13 @@ pub(crate) struct CreateOpen {
 /// The permissions and the flags of an open with `O_CREAT`.
 type CreateMode = (u32, i32);
 
-/// Returns what an open with `O_CREAT` and these flags does.
+/// Returns the act that an open with `O_CREAT` and these flags performs.
 pub(crate) const fn act_of(flags: i32) -> Act {
     if flags & libc::O_EXCL != 0 { Act::CreateNew } else { Act::Create }
 }
 
 impl CreateOpen {
-    /// The creation of files in one mount.
+    /// Returns the creation of files in one mount.
     pub(crate) const fn new(
         nodes: Arc<LockNodes>,
         opens: Arc<OpenFiles>,
@@ -50,7 +50,7 @@ impl CreateOpen {
         Self { nodes, opens, parents, creation, posix_locks, changes }
     }
 
-    /// open with `O_CREAT`.
+    /// Creates or opens a file by open with `O_CREAT`.
     pub(crate) async fn create(
         &self,
         caller: &Caller,
@@ -63,7 +63,8 @@ impl CreateOpen {
         }
         let name = self.nodes.name_in(caller, act, at)?;
         if act == Act::Create {
-            // To look first keeps what an own lock says about itself from being overwritten.
+            // Looking first keeps the caller from overwriting the details of a lock that it holds
+            // already.
             let (state, _) = self.nodes.state(caller, act, &name).await?;
             if state.shown().is_some() {
                 return self.open_as_it_is(caller, &name, how.1).await;
@@ -72,7 +73,7 @@ impl CreateOpen {
         self.create_free(caller, name, how).await
     }
 
-    /// The create of a name that seems to be free.
+    /// Takes the lock of a name that seems to be free, and opens it as it is if it turns out held.
     async fn create_free(
         &self,
         caller: &Caller,
@@ -104,7 +105,8 @@ impl CreateOpen {
                 Ok((entry, self.opened(fh, open)))
             }
             Ok(_) if !is_new => self.open_as_it_is(caller, &name, flags).await,
-            // Opening never fails because another holds the lock: `flock` and logs open first.
+            // An open without O_EXCL never fails because another client holds the lock: `flock` and
+            // log files open first.
             Err(RequestError::Refused(no)) if !is_new && no.kind() == RefusalKind::LockConflict => {
                 self.open_as_it_is(caller, &name, flags).await
             }
@@ -113,8 +115,8 @@ impl CreateOpen {
         }
     }
 
-    /// Returns how a create holds: a lock that was made exclusively only its own open file may lock
-    /// by flock.
+    /// Returns the ownership of a lock that a create takes. If the create has `O_EXCL`, only the
+    /// open file that it makes can lock it by flock later.
     fn maker_of(&self, is_new: bool, fh: u64) -> Result<Ownership, RequestError> {
         if !is_new {
             return Ok(Ownership::Client);
@@ -123,7 +125,7 @@ impl CreateOpen {
         Ok(Ownership::Exclusive(Some(OpenId { session, number: fh })))
     }
 
-    /// The rest of a create that found the lock held: what an open of the name would have done.
+    /// Opens a lock that a create found held, as an open of the name does.
     async fn open_as_it_is(
         &self,
         caller: &Caller,
@@ -134,8 +136,8 @@ impl CreateOpen {
         let state = self.nodes.attrs.state_of(&view);
         let (kind, token) = state.shown().unwrap_or((FileType::File, None));
         if kind != FileType::File {
-            // Another has made something else of it since the kernel looked. This errno sends the
-            // kernel back to look again.
+            // Another program has replaced it by something else since the kernel looked. ESTALE
+            // makes the kernel look up again.
             return Err(Errno::ESTALE);
         }
         let ino = self.nodes.inodes().seen(&view.name, kind, token);

@@ -1,4 +1,4 @@
-//! Open files of locks: open, read, write, close.
+//! The open files of locks: open, read, write, close.
 
 use crate::control::lease_options::LeaseOptions;
 use crate::engine::limits::TEXT_BYTES_MAX;
@@ -33,7 +33,7 @@ pub(crate) struct FileIo {
 }
 
 impl FileIo {
-    /// The open files of one mount.
+    /// Returns the file operations of one mount.
     pub(crate) const fn new(
         nodes: Arc<LockNodes>,
         opens: Arc<OpenFiles>,
@@ -44,7 +44,7 @@ impl FileIo {
         Self { nodes, opens, bindings, changes, polls }
     }
 
-    /// open of a lock that the kernel knows already.
+    /// Opens a lock that the kernel has looked up already.
     pub(crate) async fn open(
         &self,
         caller: &Caller,
@@ -64,7 +64,8 @@ impl FileIo {
         Ok(Opened { fh: self.opens.insert(open), flags: OpenedFlags::FOPEN_DIRECT_IO })
     }
 
-    /// read of a lock's file. The bytes are of one moment: taken at offset 0, kept for the rest.
+    /// Reads the file of a lock. The bytes of one pass are a snapshot: taken at offset 0, and kept
+    /// for reads at later offsets.
     pub(crate) async fn read(
         &self,
         caller: &Caller,
@@ -86,7 +87,8 @@ impl FileIo {
         }
     }
 
-    /// Returns what a reader of a lock's file gets.
+    /// Returns the bytes that a read of the lock's file returns: its content, or its status as
+    /// JSON.
     fn content_of(&self, view: &LockView, access: OpenAccess) -> Arc<[u8]> {
         let details = view.holder().map(|holder| &holder.lease.details);
         let reads = |looks| self.nodes.attrs.reads(&looks);
@@ -98,8 +100,8 @@ impl FileIo {
         pretty(&status_of(view, wall)).into_bytes().into()
     }
 
-    /// write to a lock's file, in the name of the user who opened it: a file that is handed on
-    /// speaks for its opener.
+    /// Writes to the file of a lock on behalf of the user who opened it, even if the descriptor was
+    /// passed to another process.
     pub(crate) async fn write(
         &self,
         caller: &Caller,
@@ -134,7 +136,7 @@ impl FileIo {
         let change = LeaseChange { process, hangs, ..change };
         let length = data.len() as u32;
         let reached = self.changes.apply(caller, Act::Write, &meant, &change).await?;
-        // Lost while the server was asked.
+        // The session may have ended while the request was on its way.
         self.check_not_lost(caller, open, name)?;
         let mut state = open.state();
         state.tenure = state.tenure.or(reached.token.map(|token| node.origin_of(token)));
@@ -142,8 +144,8 @@ impl FileIo {
         Ok(length)
     }
 
-    /// Returns the process that a message names, and has the change meant for the tenure that it
-    /// names.
+    /// Returns the process that a message names, and restricts `meant` to the token that the
+    /// message names.
     fn process_of(
         &self,
         caller: &Caller,
@@ -163,9 +165,9 @@ impl FileIo {
         Ok(process)
     }
 
-    /// Refuses where an open file may not write any more: its tenure hangs on a session that is
-    /// over. The server may have it in grace still, in which its client may renew it, but the
-    /// program that locked was told that it has lost.
+    /// Refuses a write through an open file whose tenure was attached to a session that is over.
+    /// The server may still have the lease in its grace, in which the client may renew it, but the
+    /// program that locked has been told that it lost the lock.
     fn check_not_lost(
         &self,
         caller: &Caller,
@@ -186,14 +188,14 @@ impl FileIo {
         Err(locks.refusals().failed(caller, Act::Write, Some(name), lost))
     }
 
-    /// The last descriptor of an open file is closed. Returns the open file.
+    /// Removes and returns an open file after its last descriptor was closed.
     pub(crate) fn release(&self, fh: u64) -> Option<Arc<OpenFile>> {
         self.polls.closed(fh);
         self.opens.remove(fh)
     }
 
-    /// close(2) of one descriptor. A file that was opened for writing by a program that does not
-    /// hold the lock, and was not written to, was a try to renew: its close fails.
+    /// Handles close(2) of one descriptor. Opening a file for writing and closing it without a
+    /// write is an attempt to renew; the close fails with EBUSY if another client holds the lock.
     pub(crate) async fn flush(&self, caller: &Caller, fh: u64) -> Result<(), Errno> {
         let Some(open) = self.opens.get(fh) else { return Ok(()) };
         let is_idle = {
@@ -202,7 +204,7 @@ impl FileIo {
         };
         let (true, Some(name)) = (is_idle, open.lock()) else { return Ok(()) };
         let caller = open.opener(caller);
-        // Forced by the kernel, so it can't fail for want of an answer.
+        // The close happens anyway, so a missing answer must not make it fail.
         let Ok(view) = self.nodes.locks.view(&caller, Act::Close, name).await else {
             return Ok(());
         };
@@ -223,8 +225,8 @@ impl FileIo {
     }
 }
 
-/// Whether a text at `offset` would lie behind all that can be kept, and does not just follow the
-/// message before: an open file that renews for days has come far.
+/// Whether a text at `offset` would start beyond the maximum size without following the previous
+/// message. An offset that follows is fine: in an open file that has renewed for days it is large.
 fn is_far(open: &OpenFile, offset: u64) -> bool {
     let follows = open.state().end.is_some_and(|end| end.at == offset);
     offset > TEXT_BYTES_MAX as u64 && !open.append && !follows

@@ -1,5 +1,5 @@
-//! Changes that arrive through an inode: times, modes, sizes, messages. Each applies to all names
-//! that the inode has, and is asked for in the name of one client.
+//! Changes of leases through an inode: times, modes, sizes and messages. Each change applies to all
+//! names of the inode, on behalf of one client.
 
 use crate::control::lease_options::LeaseOptions;
 use crate::engine::limits::TEXT_BYTES_MAX;
@@ -23,95 +23,96 @@ use crate::time::Wall;
 use futures_util::future::join_all;
 use std::sync::Arc;
 
-/// One lease that a change is meant for.
+/// One lease that a change targets.
 #[derive(Debug, Clone)]
 pub(crate) struct ChangedLease {
-    /// The lock.
+    /// The name of the lock.
     pub(crate) name: LockName,
-    /// The tenure, where only that one is meant.
+    /// The token, if the change targets only that tenure.
     pub(crate) token: Option<Token>,
 }
 
-/// The leases that a change is meant for: one, nearly always.
+/// The leases that a change targets: nearly always one.
 #[derive(Debug, Clone)]
 pub(crate) struct ChangedLeases {
-    /// The one that is asked first.
+    /// The first lease.
     pub(crate) one: ChangedLease,
     others: Vec<ChangedLease>,
 }
 
-/// A change of a lease. An absent field stays as it is.
+/// A change of a lease. A field that is `None` leaves the lease as it is.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct LeaseChange {
-    /// Whether it makes the lease last longer, and firm.
+    /// Whether the change renews the lease, and whether it makes it firm.
     pub(crate) renews: Option<Firm>,
-    /// How long it lasts from now on.
+    /// The new ttl.
     pub(crate) ttl: Option<Ttl>,
-    /// How long its grace is from now on.
+    /// The new grace.
     pub(crate) grace: Option<Grace>,
-    /// Alone or with others.
+    /// The new mode, exclusive or shared.
     pub(crate) mode: Option<Mode>,
-    /// A word to others.
+    /// The new note.
     pub(crate) note: Option<Arc<str>>,
-    /// The change of the text.
+    /// The change of the content.
     pub(crate) text: Option<TextChange>,
     /// The change of the file's times.
     pub(crate) times: TimesChange,
-    /// The permission bits.
+    /// The new permission bits.
     pub(crate) permissions: Option<u32>,
-    /// The process that keeps it alive from now on.
+    /// The process to which the lease is bound from now on.
     pub(crate) process: Option<Arc<ProcessHandle>>,
-    /// The session on which it hangs from now on, if it is given no time.
+    /// The session to which the lease is attached from now on, unless the change sets a ttl or
+    /// grace.
     pub(crate) hangs: Option<SessionId>,
-    /// The user and the group.
+    /// The new user and group of the file.
     pub(crate) user: (Option<u32>, Option<u32>),
 }
 
-/// The change of the text.
+/// A change of the content; `ReadMode` is the new way of reading the file, if it changes.
 #[derive(Debug, Clone)]
 pub(crate) enum TextChange {
-    /// It is this, and read in this way.
+    /// Replaces the content.
     Set(Arc<[u8]>, Option<ReadMode>),
-    /// It goes on with this, and is read in this way.
+    /// Appends to the content.
     Append(Arc<[u8]>, Option<ReadMode>),
-    /// It has at most so many bytes.
+    /// Truncates the content to this many bytes.
     Cut(usize),
 }
 
-/// The change of the file's times.
+/// A change of the file's times.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) enum TimesChange {
-    /// They stay.
+    /// Leaves the times as they are.
     #[default]
     Keep,
-    /// They are those of the renewal.
+    /// Resets the times to those of the renewal.
     Reset,
-    /// They are these, where given: access and modification.
+    /// Sets the access and the modification time, each if given.
     Set(Option<Wall>, Option<Wall>),
 }
 
-/// The lease that a change has reached.
+/// The result of a change: the lease that it has changed.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct ChangeReached {
-    /// The tenure.
+    /// The token of the tenure.
     pub(crate) token: Option<Token>,
-    /// The state of the lock now; its text may be that from before.
+    /// The state of the lock after the change; its content may be that from before.
     pub(crate) state: Option<NodeState>,
 }
 
-/// Changes leases.
+/// Applies changes to leases.
 pub(crate) struct LeaseChanges {
     nodes: Arc<LockNodes>,
     bindings: Arc<ProcessBindings>,
 }
 
 impl LeaseChanges {
-    /// The changes of one mount.
+    /// Returns the lease changes of one mount.
     pub(crate) const fn new(nodes: Arc<LockNodes>, bindings: Arc<ProcessBindings>) -> Self {
         Self { nodes, bindings }
     }
 
-    /// Applies a change to every lease that is meant. It has succeeded if it reached one of them.
+    /// Applies a change to every target. The change succeeds if it succeeds for one of them.
     pub(crate) async fn apply(
         &self,
         caller: &Caller,
@@ -158,8 +159,8 @@ impl LeaseChanges {
         Ok(ChangeReached { token, state: Some(self.nodes.attrs.state_of(&view)) })
     }
 
-    /// The lock can't be shown. Whether the tenure that is meant is over may be known all the
-    /// same: then that is the answer, and not that there is none.
+    /// Returns the errno of a change whose lock can't be viewed. If a renewal of the targeted
+    /// tenure is refused, because that is over, the refusal is the answer; otherwise `errno` is.
     async fn unseen(
         &self,
         caller: &Caller,
@@ -173,12 +174,11 @@ impl LeaseChanges {
         let key = LeaseKey { name, client, token: one.token };
         let patch = Patch::default();
         let op = Op::Renew(Renew { key, term: None, firm, patch, acquires: false });
-        // Had it been renewed, what was to be changed is not.
+        // Even if this renewal succeeds, the change itself is not made, so `errno` is returned.
         self.nodes.locks.submit(caller, act, &one.name, op).await.err().unwrap_or(errno)
     }
 
-    /// Returns what to ask the engine for, given the lease that is meant; `None`: nothing would
-    /// change.
+    /// Returns the request to the engine, given the current lease; `None` if nothing would change.
     fn op(
         &self,
         change: &LeaseChange,
@@ -191,7 +191,7 @@ impl LeaseChanges {
         change.op(renewed_at, caller, one, mode, lease)
     }
 
-    /// Binds what was renewed to the process that is to keep it alive. Returns the tenure.
+    /// Binds a renewed lease to the process of the change. Returns the token of the tenure.
     fn reached(
         &self,
         change: &LeaseChange,
@@ -212,7 +212,7 @@ impl LeaseChanges {
     }
 }
 
-/// How the lease is to look after this.
+/// Returns the attributes that the file of the lease has after `op`, if it changes them.
 fn looks_of(op: &Op) -> Option<FileAttrs> {
     match op {
         Op::Renew(ask) => ask.patch.looks,
@@ -241,8 +241,7 @@ fn renewed(view: &mut LockView, tenure: Tenure) {
 }
 
 impl LeaseChange {
-    /// Returns the request to the engine, given the lease that is meant; `None`: nothing would
-    /// change.
+    /// Returns the request to the engine, given the current lease; `None` if nothing would change.
     fn op(
         &self,
         renewed_at: impl Fn(&Lease) -> Wall,
@@ -253,10 +252,10 @@ impl LeaseChange {
     ) -> Option<Op> {
         let client = caller.client.clone();
         let key = LeaseKey { name: one.name.clone(), client, token: one.token };
-        // Without a lease the engine says no, and why.
+        // Without a lease the request goes to the engine all the same, whose refusal says why.
         let patch = lease.map(|lease| self.patch(&renewed_at, lease)).unwrap_or_default();
         let Some(firm) = self.renews else {
-            // Truncating is the prelude of a write, which then says who may not.
+            // A truncation precedes a write, and that write reports if the caller may not.
             let may_be_idle = lease.is_some() || matches!(self.text, Some(TextChange::Cut(_)));
             let idle = may_be_idle && patch == Patch::default();
             return (!idle).then_some(Op::Annotate(Annotate { key, patch }));
@@ -279,7 +278,7 @@ impl LeaseChange {
         }
         let (ttl, grace) = match lease?.life {
             Lifetime::Own { ttl, grace, .. } => (ttl, grace),
-            // A ttl takes the lease off its session; without one it keeps hanging there.
+            // A ttl detaches the lease from its session; without one it stays attached.
             Lifetime::Session(_) => {
                 (self.ttl?, self.grace.unwrap_or(crate::engine::lease_terms::GRACE_DEFAULT))
             }
@@ -333,8 +332,8 @@ fn term_of(lease: &Lease) -> LeaseTerms {
     }
 }
 
-/// Returns the leases that a change through a path or an inode is meant for: whatever the caller
-/// holds there.
+/// Returns the targets of a change through a path or an inode: the leases that the caller holds
+/// under the names of the inode.
 pub(crate) fn meant_by_path(place: &LockNode) -> ChangedLeases {
     match &*place.links {
         [] => ChangedLeases::one(ChangedLease { name: place.name.clone(), token: None }),
@@ -343,8 +342,7 @@ pub(crate) fn meant_by_path(place: &LockNode) -> ChangedLeases {
     }
 }
 
-/// Returns the leases that a change through an open file is meant for: the tenure that it is bound
-/// to.
+/// Returns the targets of a change through an open file: the tenure to which it is bound.
 pub(crate) fn meant_by_open(place: &LockNode, open: &OpenFile) -> ChangedLeases {
     let links = open.tenure().map(|tenure| place.links_of(Some(tenure))).unwrap_or_default();
     match &*links {
@@ -358,7 +356,7 @@ impl ChangedLeases {
         Self { one, others: Vec::new() }
     }
 
-    /// All of them.
+    /// Returns an iterator over all targets.
     pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut ChangedLease> {
         std::iter::once(&mut self.one).chain(&mut self.others)
     }
@@ -369,7 +367,7 @@ impl ChangedLeases {
 }
 
 impl ChangedLease {
-    /// The caller's own lease that is meant, among those of the lock.
+    /// Returns the caller's own lease that is targeted, among the leases of the lock.
     fn own<'a>(
         &self,
         caller: &Caller,
@@ -385,7 +383,7 @@ impl ChangedLease {
     }
 }
 
-/// The change that a message asks for, written at `offset` through `open`.
+/// Returns the change that a message, written at `offset` through `open`, requests.
 pub(crate) fn of_message(
     message: Message,
     data: &[u8],
@@ -407,8 +405,8 @@ pub(crate) fn of_message(
         }
         Message::Text => {
             let text: Arc<[u8]> = data.into();
-            // A program that made the lock by this open file, or reads through it, reads back its
-            // text.
+            // A program that made the lock by this open file, or that reads through it, reads back
+            // the content that it wrote.
             let reads =
                 (open.made_new || open.access == OpenAccess::Both).then_some(ReadMode::Text);
             let end = open.state().end.filter(|end| end.is_text && end.at == offset);
@@ -423,7 +421,7 @@ pub(crate) fn of_message(
     }
 }
 
-/// Why a text of so many bytes can't be kept.
+/// Returns the error message for a content of `bytes` bytes, which is too long.
 pub(crate) fn too_long(name: &LockName, bytes: u64) -> String {
     format!(
         "lock '{name}' can't keep {bytes} bytes; a text has at most {TEXT_BYTES_MAX}, \

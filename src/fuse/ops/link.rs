@@ -1,4 +1,4 @@
-//! `ln A NAME`: takes the lock `NAME` with the text of `A`, under the inode of `A`.
+//! Hard links: `ln A NAME` takes the lock `NAME` with the content of `A`, under the inode of `A`.
 
 use crate::engine::{
     Acquire, Annotate, Details, FileAttrs, FileType, LeaseKey, LeaseTerms, Lifetime, LockName,
@@ -15,11 +15,11 @@ use crate::fuse::process::bindings::ProcessBindings;
 use crate::fuse::process::process_handle::ProcessHandle;
 use std::sync::Arc;
 
-/// Names of one inode: a change through it reaches the lease of each. Programs that lock by `ln`
-/// make two.
+/// The maximum number of names of one inode, since a change through the inode goes to the lease of
+/// each. Programs that lock by `ln` make two.
 const LINKS_MAX: usize = 64;
 
-/// Takes locks by linking others.
+/// Takes locks by hard links.
 pub(crate) struct Links {
     nodes: Arc<LockNodes>,
     parents: Arc<ParentChecks>,
@@ -27,7 +27,7 @@ pub(crate) struct Links {
 }
 
 impl Links {
-    /// The links of one mount.
+    /// Returns the link operation of one mount.
     pub(crate) const fn new(
         nodes: Arc<LockNodes>,
         parents: Arc<ParentChecks>,
@@ -36,7 +36,7 @@ impl Links {
         Self { nodes, parents, bindings }
     }
 
-    /// `ln A NAME`, where `ino` is A's inode.
+    /// Takes the lock `NAME` by `ln A NAME`, where `ino` is A's inode.
     pub(crate) async fn link(
         &self,
         caller: &Caller,
@@ -109,7 +109,7 @@ impl Links {
         self.read_as_text(caller, ino, key, looks).await
     }
 
-    /// The last step: the linked lock is read as text from now on, under both names.
+    /// Makes the linked lock read as text under both names, the last step of a link.
     async fn read_as_text(
         &self,
         caller: &Caller,
@@ -118,14 +118,15 @@ impl Links {
         looks: FileAttrs,
     ) -> Result<NodeEntry, Errno> {
         let patch = Patch { looks: Some(looks), ..Patch::default() };
-        // Whether or not: the link is made, and a lease that ended meanwhile can't be described.
+        // The result does not matter: the link is made, and a lease that ended meanwhile needs no
+        // attributes.
         let _described = self.nodes.locks.decide(Op::Annotate(Annotate { key, patch })).await;
         let Some(node) = self.nodes.lock_node(ino) else { return Err(Errno::EIO) };
         Ok(NodeEntry::uncached(self.nodes.attr_now(caller, ino, &node).await?))
     }
 }
 
-/// Why an inode can't be linked, if it can't.
+/// Returns why an inode can't be linked, if so.
 fn wrong_source(node: &LockNode) -> Option<(Errno, String)> {
     if node.face == FileType::Directory {
         let sentence = format!("lock '{}' is a directory, which can't be linked", node.name);
@@ -150,7 +151,7 @@ fn patch_like(details: &Details, looks: FileAttrs) -> Patch {
     }
 }
 
-/// Returns the lease of the caller in a view that shows it.
+/// Returns the key of the caller's lease in a view that contains it.
 fn held_key(view: &LockView, caller: &Caller) -> LeaseKey {
     LeaseKey {
         name: view.name.clone(),

@@ -1,4 +1,4 @@
-//! The operations that only look: lookup, stat, readlink, statfs.
+//! The read-only operations: lookup, stat, readlink, statfs.
 
 use crate::engine::name::{PART_BYTES_MAX, RESERVED_PREFIX};
 use crate::engine::{FileType, LockName, LockView, NameError};
@@ -14,11 +14,12 @@ use crate::fuse::lock_nodes::{LockNodes, wrong_name};
 use std::ffi::OsStr;
 use std::sync::Arc;
 
-/// The size of a block in statfs.
+/// The block size that statfs reports.
 const BLOCK_BYTES: u32 = 4_096;
-/// Room that statfs shows: locks take none, but many programs refuse to write to a full disk.
+/// The number of free blocks that statfs reports. Locks take none, but many programs refuse to
+/// write to a full disk.
 const BLOCKS: u64 = 1 << 20;
-/// Names that statfs shows room for.
+/// The number of names that statfs reports: used and free.
 const FILES: u64 = 1 << 20;
 
 /// Finds locks by name, and shows them as files.
@@ -26,13 +27,13 @@ pub(crate) struct Lookups {
     nodes: Arc<LockNodes>,
     cache: Arc<KernelCache>,
     callers: Arc<Callers>,
-    /// Whether the kernel follows the symlinks of the mount: it can't be told not to before Linux
-    /// 5.10, nor by a helper that does not know how.
+    /// Whether the kernel follows the symlinks of the mount. Before Linux 5.10 it can't be told not
+    /// to, and an older fusermount3 does not know the option.
     follows_symlinks: bool,
 }
 
 impl Lookups {
-    /// The lookups of one mount.
+    /// Returns the lookups of one mount.
     pub(crate) const fn new(
         nodes: Arc<LockNodes>,
         cache: Arc<KernelCache>,
@@ -42,7 +43,7 @@ impl Lookups {
         Self { nodes, cache, callers, follows_symlinks }
     }
 
-    /// lookup in the mount point or below it, but not in a directory of control files.
+    /// Looks up a name in the mount point or below it, but not in a directory of control files.
     pub(crate) async fn lookup(
         &self,
         caller: &Caller,
@@ -74,15 +75,16 @@ impl Lookups {
             return Ok(NodeEntry::uncached(self.nodes.attr_now(caller, ino, &node).await?));
         }
         let attr = self.nodes.attrs.of_one(ino, &node, &state);
-        // To forget a directory is to lose it for a program in it, and the way to locks changes
-        // with each of them.
+        // Programs in a directory lose it when the kernel drops it, so a directory that is a lock
+        // is cached only if names can expire. A directory that is only the parent of locks changes
+        // with each of them, so it is never cached.
         let may_keep =
             kind != FileType::Directory || (token.is_some() && self.cache.may_keep_directories());
         let as_of = as_of.filter(|_| may_keep);
         Ok(self.kept_entry(&child, Some(ino), as_of, attr))
     }
 
-    /// Returns the entry of a name, which the kernel may keep while nothing about it changes.
+    /// Returns the entry of a name, which the kernel may cache until something about it changes.
     fn kept_entry(
         &self,
         name: &LockName,
@@ -94,7 +96,8 @@ impl Lookups {
         NodeEntry { attr, attr_ttl: ttl, entry_ttl: ttl, until_replied }
     }
 
-    /// There is nothing of this name, which the kernel may keep as well.
+    /// Returns the negative entry of a name that does not exist, which the kernel may cache as
+    /// well.
     fn not_there(&self, name: &LockName, as_of: Option<u64>) -> Result<NodeEntry, Errno> {
         self.nodes.inodes().gone(name);
         let attr = self.nodes.attrs.of_nobody(0, FileType::File, 0);
@@ -103,8 +106,9 @@ impl Lookups {
         if entry.entry_ttl.is_zero() { Err(Errno::ENOENT) } else { Ok(entry) }
     }
 
-    /// A text that can't be a name is not there; the call that makes something under it, which the
-    /// kernel sends next, says what is wrong with it. A name that is too long gets no such call.
+    /// Returns the errno of looking up a text that can't be a name: it does not exist. The call
+    /// that creates something under it, which the kernel sends next, reports the reason; only for a
+    /// name that is too long there is no such call, so the reason is reported here.
     fn no_such_name(&self, caller: &Caller, name: &OsStr, error: NameError) -> Errno {
         let errno = errno_of_lookup(error);
         if error == NameError::TooLong {
@@ -114,7 +118,7 @@ impl Lookups {
         errno
     }
 
-    /// stat of a lock.
+    /// Returns the attributes of a lock (stat).
     pub(crate) async fn getattr(
         &self,
         caller: &Caller,
@@ -126,14 +130,15 @@ impl Lookups {
         }
         let (state, as_of) = self.nodes.state(caller, Act::Stat, &node.name).await?;
         let attr = self.nodes.attrs.of_one(ino, node, &state);
-        // Only of an inode that has this name still: its changes are told by the name.
+        // The kernel may cache them only if the inode still has this name, because invalidations go
+        // by name.
         let is_named = !node.links.is_empty() && state.is_held();
         let as_of = as_of.filter(|_| is_named);
         let (ttl, until_replied) = self.cache.keep(&node.name, Some(ino), as_of);
         Ok(NodeAttr { attr, ttl, until_replied })
     }
 
-    /// readlink.
+    /// Returns the target of a symlink (readlink).
     pub(crate) async fn readlink(&self, caller: &Caller, ino: u64) -> Result<ReadBytes, Errno> {
         let Some(node) = self.nodes.lock_node(ino) else { return Err(Errno::EINVAL) };
         let view = self.nodes.locks.view(caller, Act::Readlink, &node.name).await?;
@@ -148,9 +153,9 @@ impl Lookups {
         Ok(ReadBytes::from(text.to_vec()))
     }
 
-    /// Whether the kernel may follow a symlink on behalf of the caller. It does not say whether it
-    /// asks for a readlink or to follow, so only its maker is told of one that leads out of the
-    /// mount.
+    /// Whether the kernel may follow a symlink on behalf of the caller. Since the kernel does not
+    /// say whether the request is a readlink or a step of path resolution, a symlink that leads out
+    /// of the mount is shown only to the user who made it.
     fn may_follow(&self, caller: &Caller, view: &LockView, text: &[u8]) -> bool {
         let parts = || text.split(|byte| *byte == b'/');
         let stays = !text.starts_with(b"/") && parts().all(|part| part != b"..");
@@ -161,7 +166,7 @@ impl Lookups {
         stays || own
     }
 
-    /// statfs.
+    /// Returns the size of the file system (statfs).
     pub(crate) fn statfs(&self) -> FileSystemStats {
         let used = self.nodes.locks.service().about().locks as u64;
         FileSystemStats {

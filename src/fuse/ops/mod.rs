@@ -1,4 +1,5 @@
-//! The operations on the files of locks.
+//! The file operations on locks: each takes a request of the file system interface to the lock
+//! service.
 
 pub(crate) mod lease_change;
 pub(crate) mod lookup;

@@ -1,4 +1,4 @@
-//! The lease that `rm` and `mv` mean: one of the caller's own.
+//! Selects the lease that `rm` or `mv` ends: one of the caller's own.
 
 use crate::engine::{Lease, LockView, Ownership, Token};
 use crate::fuse::credentials::Caller;
@@ -7,16 +7,16 @@ use crate::fuse::kernel::values::Errno;
 use crate::fuse::posix_locks::PosixLocks;
 use crate::fuse::refusals::Refusals;
 
-/// Whether it hangs on no open file.
+/// Whether the lease is not owned by an open file.
 pub(crate) const fn is_loose(lease: &Lease) -> bool {
     !matches!(lease.hold, Ownership::OpenFile(_))
 }
 
-/// Returns the lease that `rm` or `mv` by the caller means, as far as that can be seen here: `None`
-/// lets the engine say who has it.
+/// Returns the token of the lease that `rm` or `mv` by the caller ends. `None` if the caller holds
+/// none here: then the engine refuses and names the holder.
 ///
-/// A lock that an open file holds may be taken away only by the process that opened or locked it
-/// and processes below it: `flock x sh -c 'rm x'` may, another program of the same user may not.
+/// A lock that an open file holds can be ended only by the process that opened or locked that file
+/// and by its descendants: `flock x sh -c 'rm x'` may, another program of the same user may not.
 pub(crate) fn lease_to_end(
     posix_locks: &PosixLocks,
     refusals: &Refusals,
@@ -43,7 +43,7 @@ pub(crate) fn lease_to_end(
     Err(refusals.refused(caller, act, Some(&view.name), Errno::EBUSY, sentence))
 }
 
-/// Refuses because there are locks below a name.
+/// Records and returns ENOTEMPTY: there are locks below the name.
 pub(crate) fn not_empty(refusals: &Refusals, caller: &Caller, act: Act, view: &LockView) -> Errno {
     let name = &view.name;
     let sentence = format!("there are locks below '{name}/'; release them first");

@@ -1,4 +1,4 @@
-//! opendir and readdir of the mount point and of directories that are locks, page by page.
+//! Opens and reads directories, page by page: the mount point, and directories that are locks.
 
 use crate::engine::Child;
 use crate::engine::LockName;
@@ -12,19 +12,18 @@ use crate::fuse::open_files::dir_reading::{DirMark, DirReading, OpenDir, PAGE, P
 use crate::service::{Children, ListPage, RequestError};
 use std::sync::Arc;
 
-/// Opens and reads directories.
 pub(crate) struct Directories {
     nodes: Arc<LockNodes>,
     opens: Arc<OpenFiles>,
 }
 
 impl Directories {
-    /// The directories of one mount.
+    /// Returns the directory operations of one mount.
     pub(crate) const fn new(nodes: Arc<LockNodes>, opens: Arc<OpenFiles>) -> Self {
         Self { nodes, opens }
     }
 
-    /// opendir.
+    /// Opens a directory (opendir).
     pub(crate) fn open(&self, caller: &Caller) -> Result<Opened, Errno> {
         match self.opens.insert_dir(caller.uid) {
             Ok(fh) => Ok(Opened { fh, flags: OpenedFlags::empty() }),
@@ -32,13 +31,13 @@ impl Directories {
         }
     }
 
-    /// closedir.
+    /// Closes an open directory (closedir).
     pub(crate) fn close(&self, fh: u64) {
         self.opens.remove_dir(fh);
     }
 
-    /// Returns an open directory. If it is read from the beginning it is read anew: `fixed` are the
-    /// entries of a directory of control files.
+    /// Returns an open directory. With `anew` it first resets the reading, so that it returns
+    /// current content; `fixed` are the entries if it is a directory of control files.
     pub(crate) fn reading(
         &self,
         fh: u64,
@@ -56,8 +55,8 @@ impl Directories {
         Ok(dir)
     }
 
-    /// Returns the page that holds the entry of this number, or reads on until it is there: no more
-    /// pages than lie between two marks.
+    /// Returns the page that contains the entry `index`, after reading as many pages as needed: at
+    /// most those between two marks.
     pub(crate) async fn page(
         &self,
         caller: &Caller,

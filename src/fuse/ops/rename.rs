@@ -1,4 +1,4 @@
-//! `mv A NAME`: carries a lease over to another name.
+//! Renames locks: `mv A NAME` moves a lease to another name.
 
 use crate::engine::{IfExists, LeaseKey, LockName, Move, Op, Outcome};
 use crate::fuse::credentials::Caller;
@@ -12,7 +12,6 @@ use crate::fuse::parent_checks::ParentChecks;
 use crate::fuse::posix_locks::PosixLocks;
 use std::sync::Arc;
 
-/// Renames locks.
 pub(crate) struct Renames {
     nodes: Arc<LockNodes>,
     cache: Arc<KernelCache>,
@@ -21,7 +20,7 @@ pub(crate) struct Renames {
 }
 
 impl Renames {
-    /// The renames of one mount.
+    /// Returns the rename operations of one mount.
     pub(crate) const fn new(
         nodes: Arc<LockNodes>,
         cache: Arc<KernelCache>,
@@ -31,7 +30,7 @@ impl Renames {
         Self { nodes, cache, posix_locks, parents }
     }
 
-    /// `mv A NAME`.
+    /// Moves the lease of a lock to another name by `mv A NAME`.
     pub(crate) async fn rename(
         &self,
         caller: &Caller,
@@ -56,7 +55,7 @@ impl Renames {
         self.carry(caller, act, key, to).await
     }
 
-    /// Returns the lease that is to go on under another name.
+    /// Returns the lease that `mv` moves to another name.
     async fn lease_to_move(
         &self,
         caller: &Caller,

@@ -1,4 +1,4 @@
-//! The attributes of locks that programs set: chmod, chown, truncate, utimensat.
+//! Changes the attributes of locks: chmod, chown, truncate, utimensat.
 
 use crate::engine::Firm;
 use crate::engine::LockName;
@@ -17,15 +17,14 @@ use crate::fuse::ops::lease_change::{
 use crate::time::Wall;
 use std::sync::Arc;
 
-/// Sets the attributes of locks.
 pub(crate) struct SetAttributes {
     nodes: Arc<LockNodes>,
     opens: Arc<OpenFiles>,
     changes: Arc<LeaseChanges>,
 }
 
-/// Returns what a setattr does. The kernel never mixes these in one request, but for times with a
-/// truncation, which then are those of the truncation.
+/// Returns the act that a setattr performs. The kernel mixes these in one request only for a
+/// truncation with times, and then the times are those of the truncation.
 pub(crate) const fn act_of(wanted: &SetAttrs) -> Act {
     match (wanted.size, &wanted.times) {
         (Some(_), _) => Act::Truncate,
@@ -35,7 +34,7 @@ pub(crate) const fn act_of(wanted: &SetAttrs) -> Act {
 }
 
 impl SetAttributes {
-    /// The attributes of one mount.
+    /// Returns the setattr operations of one mount.
     pub(crate) const fn new(
         nodes: Arc<LockNodes>,
         opens: Arc<OpenFiles>,
@@ -44,7 +43,7 @@ impl SetAttributes {
         Self { nodes, opens, changes }
     }
 
-    /// chmod, chown, truncate, utimensat of a lock.
+    /// Performs chmod, chown, truncate or utimensat on a lock.
     pub(crate) async fn setattr(
         &self,
         caller: &Caller,
@@ -60,26 +59,27 @@ impl SetAttributes {
         if let (Some(fh), Some(_)) = (wanted.fh, wanted.size)
             && let Some(open) = self.opens.get(fh)
         {
-            // The next message begins anew, wherever the program's offset is.
+            // The next message starts a new text, whatever the program's offset.
             open.state().end = None;
         }
         let (meant, change) = (meant_by_path(node), change_of(wanted));
         let attr = match self.changes.apply(caller, act, &meant, &change).await {
             Err(errno) if act != Act::Truncate => return Err(errno),
-            // The lock was seen and set just now, which needs no second look.
+            // The change has just returned the state, so no second view is needed.
             Ok(ChangeReached { state: Some(state), .. })
                 if act != Act::Truncate && node.links.len() == 1 =>
             {
                 self.nodes.attrs.of_one(ino, node, &state)
             }
-            // Truncating what another holds does nothing, and never fails.
+            // Truncating a lock that another client holds has no effect, and never fails.
             _ => self.nodes.attr_now(caller, ino, node).await?,
         };
         Ok(NodeAttr::uncached(attr))
     }
 }
 
-/// Why a lock can't be changed so, whoever holds it.
+/// Returns the act, errno and message of a change that is never allowed, whichever client holds the
+/// lock.
 fn wrong_change(
     caller: &Caller,
     node: &LockNode,
@@ -95,7 +95,8 @@ fn wrong_change(
     Some((Act::Truncate, Errno::EFBIG, too_long(&node.name, size)))
 }
 
-/// Why the caller may not chown so: as on other file systems, only root gives files away.
+/// Returns why the caller may not chown like this, if so: as on other file systems, only root gives
+/// files away.
 fn wrong_chown(
     caller: &Caller,
     name: &LockName,
@@ -118,7 +119,8 @@ fn change_of(wanted: &SetAttrs) -> LeaseChange {
     let renews = Some(Firm::Keep);
     match wanted.times {
         (None, None) => return change,
-        // A plain touch: the times of a lock for which nobody set others are those of its renewal.
+        // A plain touch: unless a program has set times, the times of a lock are those of its
+        // renewal.
         (Some(TimeOrNow::Now), Some(TimeOrNow::Now)) => {
             return LeaseChange { renews, times: TimesChange::Reset, ..change };
         }

@@ -1,4 +1,5 @@
-//! The part of an open that truncates: the holder's text goes, another's stays, and nothing fails.
+//! Truncation at open (`O_TRUNC`): clears the content of a lock that the caller holds, leaves that
+//! of others unchanged, and never fails.
 
 use crate::engine::LockView;
 use crate::fuse::credentials::Caller;
@@ -9,8 +10,8 @@ use crate::fuse::ops::lease_change::{
     ChangedLease, ChangedLeases, LeaseChange, LeaseChanges, TextChange,
 };
 
-/// Truncates the caller's own text if the flags of open(2) ask for that. Returns the view as it is
-/// afterwards.
+/// Clears the content of the caller's own lock if the flags of open(2) contain `O_TRUNC`. Returns
+/// the view after that.
 pub(crate) async fn truncate_at_open(
     nodes: &LockNodes,
     changes: &LeaseChanges,
@@ -26,7 +27,7 @@ pub(crate) async fn truncate_at_open(
     let (name, token) = (view.name.clone(), Some(held.lease.token));
     let meant = ChangedLeases::one(ChangedLease { name, token });
     let change = LeaseChange { text: Some(TextChange::Cut(0)), ..LeaseChange::default() };
-    // Whether or not it could be truncated, the file is open.
+    // The open succeeds whether or not the truncation does.
     let _truncated = changes.apply(caller, Act::Truncate, &meant, &change).await;
     let after = nodes.locks.view(caller, Act::Truncate, &view.name).await;
     after.unwrap_or(view)

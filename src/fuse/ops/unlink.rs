@@ -1,4 +1,4 @@
-//! The operations that give a lock back: `rm` and `rmdir`.
+//! The operations that release a lock: `rm` and `rmdir`.
 
 use crate::engine::{ClientId, Holder, LeaseKey, LockName, LockView, Op, Outcome, Reason, Release};
 use crate::fuse::control_names::LockFact;
@@ -20,7 +20,7 @@ pub(crate) struct Removal {
 }
 
 impl Removal {
-    /// The removals of one mount.
+    /// Returns the removal operations of one mount.
     pub(crate) const fn new(
         nodes: Arc<LockNodes>,
         callers: Arc<Callers>,
@@ -29,16 +29,20 @@ impl Removal {
         Self { nodes, callers, posix_locks }
     }
 
-    /// `rm NAME`.
+    /// Releases a lock by `rm NAME`.
     pub(crate) async fn unlink(&self, caller: &Caller, at: NameIn<'_>) -> Result<(), Errno> {
         let name = self.nodes.name_in(caller, Act::Unlink, at)?;
         let is_fact = LockFact::named(at.name).is_some()
             && self.nodes.place(at.parent).is_some_and(|place| place.is_held_directory());
         if is_fact {
-            // `NAME/holder` may be a lock of that name, which then is what was looked up.
+            // `NAME/holder` may also be a lock of that name, and then the lookup has found that
+            // lock.
             let view = self.nodes.locks.view(caller, Act::Unlink, &name).await?;
             if view.holders.is_empty() {
-                let sentence = format!("'{name}' is a fact about a lock, and goes with it");
+                let sentence = format!(
+                    "'{name}' is a read-only fact about a lock, and \
+                    disappears with the lock"
+                );
                 let (refusals, name) = (self.nodes.locks.refusals(), Some(&name));
                 return Err(refusals.refused(caller, Act::Unlink, name, Errno::EPERM, sentence));
             }
@@ -46,7 +50,7 @@ impl Removal {
         self.release(caller, Act::Unlink, name).await
     }
 
-    /// `rmdir NAME`.
+    /// Releases a lock by `rmdir NAME`.
     pub(crate) async fn rmdir(&self, caller: &Caller, at: NameIn<'_>) -> Result<(), Errno> {
         let name = self.nodes.name_in(caller, Act::Rmdir, at)?;
         self.release(caller, Act::Rmdir, name).await
@@ -70,19 +74,20 @@ impl Removal {
         Ok(())
     }
 
-    /// Whether names below a held lock keep `rmdir` from releasing it. Only those of its holder do:
-    /// names that others have made there keep nobody from releasing its own lock, and stay.
+    /// Whether locks below a held lock keep `rmdir` from releasing it. Only locks of the same
+    /// holder do: locks that other clients hold below it don't keep the holder from releasing its
+    /// own, and stay.
     async fn has_own_below(&self, caller: &Caller, view: &LockView) -> bool {
         let is_local =
             |holder: &&Holder| caller.is_root() && self.callers.is_local(&holder.lease.holder);
         let own = view.held_by(&caller.client).or_else(|| view.holders.iter().find(is_local));
         let Some(holder) = own else { return true };
-        // Without an answer the release itself says what is wrong.
+        // Without an answer, the release itself will report the failure.
         let held = self.nodes.locks.holds_below(&view.name, &holder.lease.holder).await;
         held.unwrap_or(false)
     }
 
-    /// Root may release what users of this machine hold.
+    /// Releases for root a lock that a user of this machine holds.
     async fn release_for(
         &self,
         caller: &Caller,

@@ -1,4 +1,4 @@
-//! Extended attributes: single facts for programs that don't want to read JSON.
+//! Extended attributes: single facts about a lock, for programs that don't want to parse JSON.
 
 use crate::control::lease_options::{checked_note, short};
 use crate::engine::{Firm, LockName, LockView, Ttl};
@@ -14,10 +14,10 @@ use std::sync::Arc;
 
 const PREFIX: &str = "user.latchfs.";
 
-/// The facts, in the order in which they are listed.
+/// The facts in the order in which listxattr returns them.
 const FACTS: [&str; 6] = ["token", "holder", "phase", "expires_in_ms", "note", "waiters"];
 
-/// The value of a fact, if the lock has it now.
+/// Returns the value of a fact, if the lock has it now.
 fn value_of(fact: &str, view: &LockView) -> Option<String> {
     if fact == "phase" {
         return Some(view.phase().as_str().to_owned());
@@ -31,14 +31,14 @@ fn value_of(fact: &str, view: &LockView) -> Option<String> {
         "holder" => Some(holder.lease.holder.as_str().to_owned()),
         "expires_in_ms" => Some(holder.ends.left(view.at).as_millis().to_string()),
         "note" => holder.lease.details.note().map(|note| &**note).map(str::to_owned),
-        // Not listed, but what can be set can be read.
+        // Not listed, but every attribute that can be set can also be read.
         "ttl" => Some(format!("{}ms", holder.ends.ttl.span().as_millis())),
         _ => None,
     }
 }
 
-/// Returns the errno of an attribute that is absent: ours may be there, `user.` never is, and of
-/// other namespaces there are none. ENODATA there would make editors set ACLs.
+/// Returns the errno of an absent attribute: ENODATA in the namespace `user.`, and ENOTSUP in all
+/// others, which are not supported. ENODATA there would make editors set ACLs.
 fn absent(name: &OsStr) -> Errno {
     if name.as_bytes().starts_with(b"user.") { Errno::ENODATA } else { Errno::ENOTSUP }
 }
@@ -50,12 +50,12 @@ pub(crate) struct Xattrs {
 }
 
 impl Xattrs {
-    /// The attributes of one mount.
+    /// Returns the xattr operations of one mount.
     pub(crate) const fn new(nodes: Arc<LockNodes>, changes: Arc<LeaseChanges>) -> Self {
         Self { nodes, changes }
     }
 
-    /// getxattr.
+    /// Returns the value of an attribute (getxattr).
     pub(crate) async fn get(
         &self,
         caller: &Caller,
@@ -70,7 +70,7 @@ impl Xattrs {
         value_of(fact, &view).map(String::into_bytes).ok_or(Errno::ENODATA)
     }
 
-    /// listxattr: the names, each with a NUL behind it.
+    /// Returns the names of the attributes, each followed by a NUL byte (listxattr).
     pub(crate) async fn list(&self, caller: &Caller, ino: u64) -> Result<Vec<u8>, Errno> {
         let Some(node) = self.nodes.lock_node(ino) else { return Ok(Vec::new()) };
         let view = self.nodes.locks.view(caller, Act::GetXattr, &node.name).await?;
@@ -83,7 +83,8 @@ impl Xattrs {
         Ok(names)
     }
 
-    /// setxattr: `ttl` renews, `note` is kept, and no other can be set.
+    /// Sets an attribute (setxattr): `ttl` renews the lease, `note` sets its note, and the others
+    /// are read-only.
     pub(crate) async fn set(
         &self,
         caller: &Caller,
@@ -117,7 +118,7 @@ impl Xattrs {
     }
 }
 
-/// Returns the change that setting an attribute asks for.
+/// Returns the change that setting an attribute requests.
 fn change_of(name: &OsStr, value: &[u8]) -> Result<LeaseChange, (Errno, String)> {
     let Some(fact) = name.to_str().and_then(|name| name.strip_prefix(PREFIX)) else {
         return Err((Errno::ENOTSUP, format!("only {PREFIX}ttl and {PREFIX}note can be set")));
@@ -142,7 +143,7 @@ fn change_of(name: &OsStr, value: &[u8]) -> Result<LeaseChange, (Errno, String)>
     })
 }
 
-/// removexattr: there is nothing that could be taken away.
+/// Returns the errno of removexattr: no attribute can be removed.
 pub(crate) fn remove(name: &OsStr) -> Errno {
     match name.to_str() {
         Some(name) if name.starts_with(PREFIX) => Errno::EPERM,
@@ -155,7 +156,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn namespaces_differ_in_what_is_absent() {
+    fn absent_attribute_errno_depends_on_the_namespace() {
         assert_eq!(absent(OsStr::new("user.mime_type")).code(), libc::ENODATA);
         assert_eq!(absent(OsStr::new("system.posix_acl_access")).code(), libc::ENOTSUP);
         assert_eq!(absent(OsStr::new("security.capability")).code(), libc::ENOTSUP);

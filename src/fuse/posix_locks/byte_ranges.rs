@@ -1,46 +1,47 @@
-//! Byte ranges of one file: what fcntl(2) promises of them. Pure; it knows owners by number.
+//! The locked byte ranges of one file, with the semantics of fcntl(2). Pure state, with owners as
+//! numbers.
 //!
 //! One owner's ranges never overlap: locking a part again in another mode changes that part, and
 //! unlocking a part leaves the rest. Neighbours of one owner and mode are one range.
 
 use crate::engine::Mode;
 
-/// The end of a range that reaches to the end of the file, however far that is.
+/// The end of a range that extends to the end of the file, however long that grows.
 pub(crate) const TO_END: u64 = i64::MAX as u64;
 
-/// Ranges of one file. Each request looks at all of them, and all requests of a mount take turns:
-/// programs that lock by ranges use a few.
+/// The maximum number of ranges of one file. Each request scans all of them, and the requests of a
+/// mount are serialized. Programs that lock by ranges use a few.
 const RANGES_MAX: usize = 512;
 
-/// From the first byte to the last one, both included.
+/// A byte range; both `start` and `end` are included.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Span {
     pub(crate) start: u64,
     pub(crate) end: u64,
 }
 
-/// One locked range.
+/// A locked range.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Range {
     pub(crate) span: Span,
     pub(crate) mode: Mode,
-    /// The owner, and its open file and process.
+    /// The lock owner, with its open file and process.
     pub(crate) owner: Owner,
 }
 
-/// The owner of a lock: what the kernel tells of it.
+/// The owner of a lock, as the kernel describes it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Owner {
-    /// The kernel's number for the process (fcntl) or the open file (flock, OFD). It is used
-    /// again for others as soon as this one is gone.
+    /// The kernel's number for the process (fcntl) or the open file (flock, OFD). The kernel reuses
+    /// it as soon as that is gone.
     pub(crate) id: u64,
-    /// Our number of the open file.
+    /// The file handle.
     pub(crate) fh: u64,
     /// The process, for `F_GETLK`.
     pub(crate) pid: u32,
 }
 
-/// The locked ranges of one file, by their first byte.
+/// The locked ranges of one file, sorted by their first byte.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Ranges(Vec<Range>);
 
@@ -58,22 +59,22 @@ impl Ranges {
         self.0.is_empty()
     }
 
-    /// Whether no other may be locked: it could split one that is there in three.
+    /// Whether no further range may be locked: one more could split an existing range in three.
     pub(crate) fn is_full(&self) -> bool {
         self.0.len() + 2 > RANGES_MAX
     }
 
-    /// Whether `id` has anything.
+    /// Whether the owner `id` has any range.
     pub(crate) fn has(&self, id: u64) -> bool {
         self.0.iter().any(|range| range.owner.id == id)
     }
 
-    /// The first range in the way of `id`, who wants `span` in `mode`.
+    /// Returns the first range that conflicts with a lock of `span` in `mode` by the owner `id`.
     pub(crate) fn conflict(&self, id: u64, span: Span, mode: Mode) -> Option<&Range> {
         self.conflicts(id, span, mode).next()
     }
 
-    /// All of them, by their first byte.
+    /// Returns all ranges that conflict with a lock of `span` in `mode` by the owner `id`.
     pub(crate) fn conflicts(
         &self,
         id: u64,
@@ -86,17 +87,17 @@ impl Ranges {
         })
     }
 
-    /// The mode that all of it together needs.
+    /// Returns the mode in which the whole lock must be held to cover all ranges.
     pub(crate) fn mode(&self) -> Mode {
         let writes = self.0.iter().any(|range| range.mode == Mode::Exclusive);
         if writes { Mode::Exclusive } else { Mode::Shared }
     }
 
-    /// `owner` has `span` in `mode` from now on.
+    /// Locks `span` in `mode` for `owner`, which must not conflict.
     pub(crate) fn lock(&mut self, owner: Owner, span: Span, mode: Mode) {
         assert!(self.conflict(owner.id, span, mode).is_none(), "a range follows conflict()");
         self.unlock(owner.id, span);
-        // Its neighbours of the same owner and mode and it become one.
+        // Merges it with adjacent ranges of the same owner and mode.
         let mut whole = Range { span, mode, owner };
         self.0.retain(|range| {
             let is_alike = range.owner.id == owner.id && range.mode == mode;
@@ -113,7 +114,7 @@ impl Ranges {
         self.insert(whole);
     }
 
-    /// The same, unless somebody came in between; says whether it was done.
+    /// Locks `span` in `mode` for `owner` unless that conflicts. Returns whether it was locked.
     pub(crate) fn lock_if_free(&mut self, owner: Owner, span: Span, mode: Mode) -> bool {
         let free = self.conflict(owner.id, span, mode).is_none();
         if free {
@@ -122,8 +123,8 @@ impl Ranges {
         free
     }
 
-    /// `id` has nothing of `span` any more. Of a range that this would split beyond the limit the
-    /// middle stays locked until the rest is unlocked or the file is closed.
+    /// Unlocks `span` for the owner `id`. If that would split a range and exceed the limit, the
+    /// middle of the range stays locked until the rest is unlocked or the file is closed.
     pub(crate) fn unlock(&mut self, id: u64, span: Span) {
         let splits =
             |r: &&Range| r.owner.id == id && r.span.start < span.start && span.end < r.span.end;
@@ -145,7 +146,7 @@ impl Ranges {
         }
     }
 
-    /// An open file is gone, and with it what was locked through it.
+    /// Removes all ranges that were locked through the open file `fh`, which is gone.
     pub(crate) fn drop_file(&mut self, fh: u64) {
         self.0.retain(|range| range.owner.fh != fh);
     }
@@ -178,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn a_part_may_change_and_the_rest_stays() {
+    fn changing_a_part_of_a_range_leaves_the_rest() {
         let mut ranges = Ranges::default();
         ranges.lock(owner(1), span(0, 99), Exclusive);
         ranges.lock(owner(1), span(10, 19), Shared);
@@ -192,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn neighbours_become_one() {
+    fn adjacent_ranges_are_merged() {
         let mut ranges = Ranges::default();
         ranges.lock(owner(1), span(0, 9), Exclusive);
         ranges.lock(owner(1), span(20, 29), Exclusive);
@@ -200,9 +201,10 @@ mod tests {
         assert_eq!(shown(&ranges), "1w0-29");
     }
 
-    /// One range after the other, and one range unlocked in pieces: neither has an end by itself.
+    /// Neither locking one range after another nor unlocking one range in pieces grows the table
+    /// without limit.
     #[test]
-    fn a_file_has_a_bound_of_ranges() {
+    fn number_of_ranges_is_limited() {
         let mut ranges = Ranges::default();
         let mut locked = 0;
         while !ranges.is_full() {
@@ -233,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_takes_its_ranges_along() {
+    fn closing_a_file_removes_its_ranges() {
         let mut ranges = Ranges::default();
         ranges.lock(owner(1), span(5, TO_END), Exclusive);
         ranges.lock(owner(2), span(0, 4), Exclusive);
@@ -243,7 +245,7 @@ mod tests {
         assert!(ranges.is_empty());
     }
 
-    /// Against an array of bytes: what a random sequence leaves must be the same.
+    /// Compares random sequences with a model: an array of bytes.
     #[test]
     fn random_locks_and_unlocks_agree_with_an_array() {
         let mut seed = 42_u64;

@@ -1,16 +1,18 @@
-//! Where it is decided, and the order in which what was decided is done: by one thread at a time.
+//! A table with a queue of effects, which one thread at a time performs in the order in which the
+//! table decided them.
 //!
-//! The table decides under its mutex, and what it says is done without it. Were each thread to do
-//! its own part, two could overtake each other: a release that was decided first would reach the
-//! engine after the request that came next, and free what that had been granted.
+//! The table decides under its mutex, and its effects are performed without it. If each thread
+//! performed its own effects, two threads could overtake each other: a release that was decided
+//! first could reach the engine after the next request, and release the lease which that request
+//! was granted.
 
 use parking_lot::{Condvar, Mutex};
 
-/// A table, and the effects of its decisions that are on their way.
+/// A table, and the effects of its decisions that are not performed yet.
 #[derive(Debug)]
 pub(crate) struct EffectQueue<T, E> {
     inner: Mutex<QueueState<T, E>>,
-    /// Told when a round is done.
+    /// Notified after each round.
     progress: Condvar,
 }
 
@@ -18,16 +20,16 @@ pub(crate) struct EffectQueue<T, E> {
 struct QueueState<T, E> {
     table: T,
     waiting: Vec<E>,
-    /// How often what waited was taken, to be done.
+    /// How many times the waiting effects were taken to be performed.
     rounds: u64,
-    /// How many of these rounds are done.
+    /// How many of these rounds are finished.
     done: u64,
-    /// The thread that carries out the effects.
+    /// The thread that performs the effects, if any.
     performer: Option<Me>,
 }
 
-/// A thread, by where something of its own lies: cheaper than std's number for it, which counts
-/// references.
+/// The identity of a thread: the address of one of its thread-locals. This is cheaper than std's
+/// thread id, which counts references.
 type Me = usize;
 
 fn me() -> Me {
@@ -35,20 +37,21 @@ fn me() -> Me {
     OWN.with(|own| std::ptr::from_ref(own).addr())
 }
 
-/// The thread that carries out the effects of a decision.
+/// How the effects of a decision are performed.
 #[derive(Debug)]
-#[must_use = "what was decided must be done"]
+#[must_use = "a decision must be carried out"]
 pub(crate) enum Turn<E> {
-    /// This thread, and these come first.
+    /// This thread performs effects, starting with these.
     Ours(Vec<E>),
-    /// Nobody needs to: there is nothing, or this thread is at it further out, and comes to it.
+    /// Nothing to do: there are no effects, or this thread performs effects in an outer call, which
+    /// will get to these.
     None,
-    /// Another thread, which is at it already, in this round.
+    /// Another thread performs effects, and will perform these in this round.
     Theirs(u64),
 }
 
 impl<E> Turn<E> {
-    /// The same for who must not wait for another thread to come to it.
+    /// Converts the turn for a caller that must not wait for another thread.
     pub(crate) fn unless_theirs(self) -> Self {
         match self {
             Self::Theirs(_) => Self::None,
@@ -64,7 +67,7 @@ impl<T, E> EffectQueue<T, E> {
         Self { inner, progress: Condvar::new() }
     }
 
-    /// Looks something up, of which nothing is to be done.
+    /// Reads the table, without effects.
     pub(crate) fn look<R>(&self, look: impl FnOnce(&mut T) -> R) -> R {
         look(&mut self.inner.lock().table)
     }
@@ -92,12 +95,13 @@ impl<T, E> EffectQueue<T, E> {
         (decided, turn)
     }
 
-    /// Has what was decided done, with no mutex held. When it returns it *is* done, unless this
-    /// thread is at it further out: who is told that a lock is free may try it at once.
+    /// Performs the effects of a decision, with no mutex held. They are done when it returns, so
+    /// that a program that is told that a lock is free can take it at once. The exception is a call
+    /// from within an effect: then the outer call performs them.
     pub(crate) fn clear(&self, turn: Turn<E>, mut perform: impl FnMut(E)) {
         let mut effects = match turn {
             Turn::None => return,
-            // Only for its own: there may always be more, of others.
+            // Waits only for the round with its own effects: other threads may keep adding more.
             Turn::Theirs(round) => {
                 let mut inner = self.inner.lock();
                 return self.progress.wait_while(&mut inner, |inner| inner.done < round);
@@ -117,7 +121,8 @@ impl<T, E> EffectQueue<T, E> {
 }
 
 impl<T, E> QueueState<T, E> {
-    /// Returns the effects that are next; `None`: nothing, and nobody is at it any more.
+    /// Returns the next effects; `None` if there are none, and then no thread performs effects any
+    /// more.
     fn next(&mut self) -> Option<Vec<E>> {
         self.done = self.rounds;
         if self.waiting.is_empty() {
@@ -136,13 +141,13 @@ mod tests {
     use std::thread;
 
     #[test]
-    fn what_comes_of_an_effect_is_done_after_those_before() {
+    fn nested_effects_are_performed_after_earlier_ones() {
         let (queue, done) = (EffectQueue::new(()), Mutex::new(Vec::new()));
         let decide = |effects: Vec<i32>| queue.decide(|(), out| *out = effects).1;
         queue.clear(decide(vec![1, 2]), |effect| {
             done.lock().push(effect);
             if effect == 1 {
-                // As an event does that is heard on this very thread.
+                // As an event does that is handled on this very thread.
                 queue.clear(decide(vec![3]), |effect| panic!("{effect} would overtake 2"));
             }
         });
@@ -150,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn threads_do_not_overtake_each_other_and_return_when_it_is_done() {
+    fn effects_of_all_threads_are_performed_in_order_before_clear_returns() {
         const EACH: usize = 20_000;
         let (queue, done) = (EffectQueue::new(0), Mutex::new(Vec::new()));
         let busy = AtomicBool::new(false);

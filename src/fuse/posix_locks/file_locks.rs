@@ -1,4 +1,5 @@
-//! Requests to lock files: flock, fcntl and OFD locks, unlocking, closing, and who is in the way.
+//! The lock requests of programs: flock, fcntl and OFD locks, unlock, close, and queries of the
+//! conflicting lock.
 
 use crate::engine::{
     ClientId, Command, EndSession, FileType, GRACE_OF_PROCESS, LockName, Mode, Op, OpenId,
@@ -20,29 +21,29 @@ use crate::holder_id::Maker;
 use crate::service::{RequestError, SessionOwner, Unavailable};
 use std::sync::{Arc, OnceLock};
 
-/// The permission bits of a lock that was free, and is locked through a file that was open still.
+/// The permissions of a lock that is free when a program locks it through a file opened earlier.
 const MODE_OF_NEW: u32 = 0o644;
 
-/// Returns the bytes that a request is about.
+/// Returns the byte range of a request.
 const fn span_of(asked: &LockRequest) -> Span {
     Span { start: asked.start, end: asked.end }
 }
 
-/// Returns the owner of a lock as the kernel numbers it.
+/// Returns the lock owner of a request.
 const fn owner_of(asked: &LockRequest) -> Owner {
     Owner { id: asked.owner, fh: asked.fh, pid: asked.pid }
 }
 
-/// The locking of one mount. Nothing of it exists until a program locks.
+/// The locking of one mount. No session exists before a program locks.
 pub(crate) struct PosixLocks {
     parts: LockingParts,
     callers: Arc<Callers>,
     /// The client of the mount.
     client: ClientId,
-    /// Where the engine is in this process: one session as long as the mount, found without a
-    /// mutex by each request.
+    /// The session if the engine is in this process: one for the lifetime of the mount, read by
+    /// each request without a mutex.
     own: OnceLock<Arc<LockSession>>,
-    /// Elsewhere: on the session that the lock service keeps, until that is over.
+    /// The session if the engine is remote: that of the lock service, until it is over.
     kept: Arc<SessionSlot>,
 }
 
@@ -62,12 +63,12 @@ const fn kind_of(mode: Mode) -> i32 {
 }
 
 impl PosixLocks {
-    /// The locking of a mount whose own client is `client`.
+    /// Returns the locking of a mount whose own client is `client`.
     pub(crate) fn new(parts: LockingParts, callers: Arc<Callers>, client: ClientId) -> Self {
         Self { parts, callers, client, own: OnceLock::new(), kept: Arc::default() }
     }
 
-    /// `flock`, `F_SETLK`, `F_OFD_SETLK`, and the forms that wait.
+    /// Takes or releases a lock (flock, `F_SETLK`, `F_OFD_SETLK`); with `sleep`, waits for it.
     pub(crate) async fn set(
         &self,
         caller: &Caller,
@@ -75,13 +76,14 @@ impl PosixLocks {
         sleep: bool,
     ) -> Result<(), Errno> {
         let Some(mode) = mode_of(asked.kind) else {
-            // Answered at once, whatever comes of it: the kernel has let go already.
+            // An unlock succeeds at once, whatever its outcome: the kernel has released the lock
+            // already.
             self.unlock(asked);
             return Ok(());
         };
         let refusals = self.parts.nodes.locks.refusals();
         let Some((open, name)) = self.lock_of(asked.fh) else {
-            let sentence = "only the file of a lock can be locked; those in .latchfs are not";
+            let sentence = "files in .latchfs can't be locked; lock the file of a lock";
             return Err(refusals.refused(caller, Act::Lock, None, Errno::EINVAL, sentence));
         };
         let ask = self.ask_of(caller, asked, (name, open.client.clone()), (mode, sleep));
@@ -89,11 +91,11 @@ impl PosixLocks {
         if let Some(Err(full)) = waits {
             return Err(refusals.full(caller, Act::Lock, Some(&ask.name), full));
         }
-        // Dropped undecided only when the mount is gone.
+        // The promise is dropped undecided only when the mount is gone.
         self.ask(caller, ask)?.await.unwrap_or(Err(Errno::EIO))
     }
 
-    /// Has the table decide. Returns its answer, which may come late.
+    /// Passes a request to the table. Returns the future of its result.
     fn ask(&self, caller: &Caller, ask: Ask) -> Result<Pending<Result<(), Errno>>, Errno> {
         let session = self.start_for(caller, &ask.name)?;
         let (promise, decided) = pending();
@@ -138,7 +140,7 @@ impl PosixLocks {
         }
     }
 
-    /// `F_GETLK`, `F_OFD_GETLK`.
+    /// Returns the lock that conflicts with a request (`F_GETLK`, `F_OFD_GETLK`).
     pub(crate) async fn get(
         &self,
         caller: &Caller,
@@ -156,7 +158,7 @@ impl PosixLocks {
             let (start, end) = (span.start, span.end);
             return Ok(LockFound { start, end, kind: kind_of(mode), pid });
         }
-        // No open file of this mount is in the way; the engine knows of all others.
+        // No open file of this mount conflicts; the engine knows all other holders.
         let hold = Ownership::OpenFile(OpenId { session: session.session, number });
         let view = self.parts.nodes.locks.view(caller, Act::Lock, &name).await?;
         let Some((holder, _)) = view.in_the_way(&open.client, hold, mode) else {
@@ -168,22 +170,23 @@ impl PosixLocks {
         Ok(LockFound { start: 0, end: TO_END, kind: kind_of(view.mode), pid })
     }
 
-    /// A descriptor was closed: what its process holds by fcntl goes.
+    /// Releases what a process holds by fcntl after it closed a descriptor of the file.
     pub(crate) fn flushed(&self, ino: u64, owner: u64) {
         if let Some(session) = self.started() {
             session.run(|table, todo| table.flushed(ino, owner, todo));
         }
     }
 
-    /// An open file is gone: what was locked through it goes, whoever locked it.
+    /// Releases all that was locked through an open file after that was closed, whichever process
+    /// locked it.
     pub(crate) fn closed(&self, ino: u64, fh: u64) {
         if let Some(session) = self.started() {
             session.run(|table, todo| table.closed(ino, fh, todo));
         }
     }
 
-    /// Whether the caller may take away what an open file holds under `token`: it opened or locked
-    /// that file, or a process above it did.
+    /// Whether the caller may release the lock that an open file holds under `token`: it or one of
+    /// its ancestors opened or locked that file.
     pub(crate) fn may_end(&self, caller: &Caller, token: Token) -> bool {
         let Some(session) = self.started() else { return false };
         let Some(holder) = session.queue.look(|table| table.holder(token)) else { return false };
@@ -191,7 +194,7 @@ impl PosixLocks {
         descends_from(caller.pid, &[holder.pid, opener])
     }
 
-    /// The mount is gone: what its open files hold is free.
+    /// Releases all locks of open files when the mount is gone.
     pub(crate) fn end(&self) {
         let kept = self.kept.lock().take();
         drop(kept);
@@ -201,7 +204,7 @@ impl PosixLocks {
         }
     }
 
-    /// Returns an open file of a lock that is to be locked, and the lock's name.
+    /// Returns an open file that a program locks, and the name of its lock.
     fn lock_of(&self, fh: u64) -> Option<(Arc<OpenFile>, LockName)> {
         let open = self.parts.opens.get(fh)?;
         let name = open.lock()?.clone();
@@ -209,19 +212,19 @@ impl PosixLocks {
         Some((open, name))
     }
 
-    /// Returns the session on which locks hang, if a program has locked.
+    /// Returns the current session if a program has locked.
     pub(crate) fn started(&self) -> Option<Arc<LockSession>> {
         self.own.get().cloned().or_else(|| self.kept.lock().clone())
     }
 
-    /// Returns the session on which the holds of this mount hang, for a lock that is made through
-    /// an open file.
+    /// Returns the session to which leases are attached, for a lock that is created through an open
+    /// file.
     pub(crate) fn session(&self) -> Result<SessionId, RequestError> {
         self.start().map(|session| session.session)
     }
 
-    /// Opens the session, and follows events from now on. Behind a service that keeps a session of
-    /// its own: begins anew when that is another one.
+    /// Returns the current locking session, and starts it if needed. If the lock service keeps the
+    /// session and has opened a new one since, starts again with that.
     fn start(&self) -> Result<Arc<LockSession>, RequestError> {
         if let Some(own) = self.own.get() {
             return Ok(Arc::clone(own));
@@ -230,7 +233,7 @@ impl PosixLocks {
             self.parts.nodes.locks.service().own_session().map_err(RequestError::Unavailable)?;
         let mut kept = self.kept.lock();
         match (bond, &*kept) {
-            // Under the mutex, so that there is only one.
+            // Checked again under the mutex, so that there is only one session.
             (SessionOwner::Own, _) => {
                 if self.own.get().is_none() {
                     let table = Table::new(self.open_session()?);
@@ -254,8 +257,8 @@ impl PosixLocks {
         }
     }
 
-    /// The session of this mount lasts as long as the mount: while this machine sleeps, so does
-    /// the engine, and nobody else is served.
+    /// Opens a session without a ttl, which lasts as long as the mount: while this machine sleeps,
+    /// the engine in it sleeps too, and no other client is served.
     fn open_session(&self) -> Result<SessionId, RequestError> {
         let client = self.client.clone();
         let op = Op::OpenSession(OpenSession { client, ttl: None, grace: GRACE_OF_PROCESS });

@@ -1,4 +1,4 @@
-//! The requests of programs that know latchfs, by ioctl(2) on the file of a lock.
+//! The ioctl(2) commands on the file of a lock, for programs that know latchfs.
 
 use crate::engine::LockName;
 use crate::fuse::credentials::Caller;
@@ -7,13 +7,14 @@ use crate::fuse::kernel::values::Errno;
 use crate::fuse::lock_nodes::LockNodes;
 use crate::fuse::posix_locks::file_locks::PosixLocks;
 
-/// The `ioctl` by which a program gives up what it waits for through an open file, `_IO('L', 1)`.
-/// It is how one that waits in a thread of its own can wait for a time and keep its place in line;
-/// a signal would do, and belongs to the whole process.
+/// The ioctl by which a program cancels a wait on an open file, `_IO('L', 1)`. With it, a program
+/// that waits in a thread of its own can wait for a limited time and keep its queue place until
+/// then. A signal would do as well, but signals belong to the whole process.
 pub(crate) const GIVE_UP: u32 = 0x4c01;
 
-/// The `ioctl` by which a program learns the token by which its own open file holds the lock,
-/// `_IOR('L', 2, __u64)`; ESTALE when it does not. The status of a lock tells of any holder.
+/// The ioctl by which a program reads the token by which its own open file holds the lock,
+/// `_IOR('L', 2, __u64)`; it fails with ESTALE if the file does not hold it. The status of a lock
+/// shows any holder instead.
 pub(crate) const TOKEN: u32 = 0x8008_4c02;
 
 /// Returns the token by which an open file holds its lock, if it still does.
@@ -38,7 +39,7 @@ pub(crate) async fn token(
     Err(lost(Some(&name)))
 }
 
-/// A program gives up what it waits for through an open file: its call ends by EAGAIN.
+/// Cancels the wait of a program on an open file: its call fails with EAGAIN.
 pub(crate) fn give_up(posix_locks: &PosixLocks, ino: u64, fh: u64) {
     if let Some(session) = posix_locks.started() {
         session.run(|table, todo| table.give_up(ino, fh, todo));

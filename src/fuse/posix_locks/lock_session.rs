@@ -1,5 +1,5 @@
-//! Locking by one session: carries out what the table decides, and tells the table of events and
-//! answers.
+//! Locking under one session of the engine: performs the effects that the lock table decides, and
+//! passes engine events and answers to the table.
 
 use crate::engine::{
     Answer, ClientId, Event, EventKind, LeaseKey, LockName, Op, Ownership, SessionId, TenureEnd,
@@ -20,17 +20,17 @@ use parking_lot::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 
-/// Events taken at once: a bound on how long the table is held.
+/// The maximum number of events handled at once, which bounds how long the table is locked.
 const EVENTS_MAX: usize = 256;
 
-/// How a program that locks is answered.
+/// The promise by which a program's lock request is answered.
 pub(crate) type LockPromise = Promise<Result<(), Errno>>;
-/// The table of a session.
+/// The lock table of a session.
 pub(crate) type LockTable = Table<LockPromise>;
-/// An effect of a decision of the table.
+/// An effect that the lock table has decided.
 pub(crate) type LockEffect = Effect<LockPromise>;
 
-/// The session on which locks hang where the engine is elsewhere, until it is over.
+/// The current session if the engine is remote; empty after that is over.
 pub(crate) type SessionSlot = Mutex<Option<Arc<LockSession>>>;
 
 /// The parts of a mount that locking uses.
@@ -40,30 +40,30 @@ pub(crate) struct LockingParts {
     pub(crate) nodes: Arc<LockNodes>,
     /// The open files.
     pub(crate) opens: Arc<OpenFiles>,
-    /// Watches threads that wait.
+    /// The watcher of waiting threads.
     pub(crate) interrupts: Arc<InterruptWatcher>,
-    /// The conditions on names below locks.
+    /// The checks of conditions on names below locks.
     pub(crate) parents: Arc<ParentChecks>,
 }
 
-/// Locking, once a program has locked.
+/// The locking of a mount under one session, from the first lock of a program on.
 pub(crate) struct LockSession {
-    /// The session on which the locks hang.
+    /// The session to which the leases are attached.
     pub(crate) session: SessionId,
-    /// The table, and the effects of its decisions.
+    /// The lock table, and the queue of its effects.
     pub(crate) queue: EffectQueue<LockTable, LockEffect>,
-    /// Where it is kept; none where the engine is in this process.
+    /// The slot that holds this session; `None` if the engine is in this process.
     slot: Option<Weak<SessionSlot>>,
     parts: LockingParts,
     watch: Mutex<EventWatch>,
-    /// Whether the table is empty, so that no event can mean anything to it: then none is heard,
-    /// for most programs never lock by open files, and each of their acts would pay for it. An
-    /// event that is heard late speaks of tenures that are over.
+    /// Whether the table is empty, so that no event can concern it. Then events are ignored: most
+    /// programs never lock by open files, and each of their operations would pay for it. An event
+    /// that is handled late concerns only tenures that are over.
     idle: Arc<AtomicBool>,
 }
 
 impl LockSession {
-    /// Locking by the session of `table`: events are heard from now on.
+    /// Starts locking under the session of `table`, and follows engine events from now on.
     pub(crate) fn begin(
         parts: &LockingParts,
         table: LockTable,
@@ -96,13 +96,13 @@ impl LockSession {
         self.parts.nodes.locks.service()
     }
 
-    /// Has events heard while the table is not empty.
+    /// Enables the handling of events unless the table is empty.
     pub(crate) fn listen(&self, table: &LockTable) {
         self.idle.store(table.is_idle(), Ordering::Release);
     }
 
-    /// All that hung on the session is lost. A program that holds finds out by its next write, for
-    /// its tenure is over; one that waits is told now: its place in the queue is gone.
+    /// Fails all waiters with ETIMEDOUT after the session was lost, since their queue places are
+    /// gone. A holder learns of it by its next write, because its tenure is over.
     pub(crate) fn retire(&self) {
         for promise in self.queue.look(Table::retire) {
             self.parts.nodes.locks.refusals().count_errno(Errno::ETIMEDOUT);
@@ -110,11 +110,12 @@ impl LockSession {
         }
     }
 
-    /// Called on the thread that decided a command, with no lock held.
+    /// Handles new events. Called on the thread that executed a command, with no lock held.
     pub(crate) fn on_events(self: &Arc<Self>) {
         loop {
             let mut over = false;
-            // The watch first, so that two threads can't tell the table in the wrong order.
+            // The watch is locked before the table, so that two threads can't pass events in the
+            // wrong order.
             let mut watch = self.watch.lock();
             let (more, turn) = self.queue.decide(|table, todo| {
                 let visit = watch.visit(EVENTS_MAX, |_, event| {
@@ -128,8 +129,9 @@ impl LockSession {
                 visit.more
             });
             drop(watch);
-            // A thread that is told of events never waits for another: that one may be telling a
-            // mount of this daemon, whose turn is this thread's, at this very moment.
+            // A thread that delivers events never waits for another one: that one may at this very
+            // moment deliver events to another mount of this daemon, whose effects this thread
+            // performs.
             self.queue.clear(turn.unless_theirs(), |effect| self.perform(effect));
             if over {
                 return self.over();
@@ -140,7 +142,7 @@ impl LockSession {
         }
     }
 
-    /// The session is over.
+    /// Ends this locking after its session is over.
     fn over(self: &Arc<Self>) {
         let Some(slot) = self.slot.as_ref().and_then(Weak::upgrade) else { return };
         let taken = slot.lock().take_if(|current| Arc::ptr_eq(current, self));
@@ -149,23 +151,23 @@ impl LockSession {
         }
     }
 
-    /// Has the table decide, and does what it says.
+    /// Runs `decide` on the table, and performs its effects.
     pub(crate) fn run(self: &Arc<Self>, decide: impl FnOnce(&mut LockTable, &mut Vec<LockEffect>)) {
         let ((), turn) = self.queue.decide(|table, todo| {
             decide(table, todo);
-            // Before anything is asked of the engine: what comes of it is heard.
+            // Before any effect reaches the engine, so that its events are handled.
             self.listen(table);
         });
         self.queue.clear(turn, |effect| self.perform(effect));
     }
 
-    /// Does what the table says.
+    /// Performs one effect.
     pub(crate) fn perform(self: &Arc<Self>, effect: LockEffect) {
         match effect {
             Effect::Submit { cookie, ino, ask } => {
                 let of = (ask.name.clone(), ask.client.clone());
-                // Elsewhere the condition would have to be checked before, and requests would
-                // overtake each other.
+                // With a remote engine the condition would have to be checked first, and requests
+                // would overtake each other.
                 let is_one_step = self.service().answers_at_once();
                 let check = is_one_step.then(|| self.parts.parents.check_of_open(&ask)).flatten();
                 let own = Arc::clone(self);
@@ -183,13 +185,13 @@ impl LockSession {
             }
             Effect::Watch(number, tid) => self.watch_waiter(number, tid),
             Effect::Recall(asked) => self.recall(asked),
-            // Where the engine is in this process no answer is ever unknown.
+            // If the engine is in this process, every outcome is known.
             Effect::Compare if self.slot.is_none() => {}
             Effect::Compare => self.compare(None),
         }
     }
 
-    /// The open file speaks for a tenure from now on.
+    /// Makes writes through the open file apply to the tenure `token` from now on.
     fn speaks(&self, fh: u64, token: Token) {
         let Some(open) = self.parts.opens.get(fh) else { return };
         let token = open.lock_ino().map_or(token, |ino| self.parts.nodes.origin_of(ino, token));
@@ -197,7 +199,7 @@ impl LockSession {
         (state.tenure, state.session) = (Some(token), Some(self.session));
     }
 
-    /// The answer to an acquire is here.
+    /// Passes the answer to an acquire request to the table.
     fn settle(
         self: &Arc<Self>,
         cookie: u64,
@@ -219,7 +221,7 @@ impl LockSession {
         }
     }
 
-    /// Returns the errno of a lock that is not to be had, which is counted.
+    /// Returns the errno for a lock that was not granted, and counts it.
     pub(crate) fn errno_of_no(&self, no: No) -> Errno {
         let errno = match no {
             No::Busy(_) => Errno::EAGAIN,
@@ -237,7 +239,7 @@ fn is_end_of(session: SessionId, event: &Event) -> bool {
     matches!(event.what, EventKind::SessionOver { session: over, .. } if over == session)
 }
 
-/// Tells the table of an event, if it is one for it.
+/// Passes an event to the table if it concerns it.
 fn hear(table: &mut LockTable, session: SessionId, event: &Event, todo: &mut Vec<LockEffect>) {
     match &event.what {
         EventKind::Granted {

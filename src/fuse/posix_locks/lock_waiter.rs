@@ -1,18 +1,18 @@
-//! A program that waits in a system call for a lock, and what becomes of it when a signal comes.
+//! Interruption of programs that wait in a system call for a lock.
 
 use crate::fuse::kernel::interrupts::{InterruptibleWait, WaitStatus};
 use crate::fuse::posix_locks::lock_session::LockSession;
 use crate::fuse::posix_locks::table::Call;
 use std::sync::{Arc, Weak};
 
-/// A program that waits in `F_SETLKW`, as the watcher of interrupts knows it.
+/// A program that waits in `F_SETLKW`, as the interrupt watcher sees it.
 struct LockWaiter {
     session: Weak<LockSession>,
     number: u64,
 }
 
 impl LockSession {
-    /// Has the thread `tid` watched while it waits under this number.
+    /// Watches the thread `tid` for signals while it waits under this number.
     pub(crate) fn watch_waiter(self: &Arc<Self>, number: u64, tid: u32) {
         let waiter = LockWaiter { session: Arc::downgrade(self), number };
         self.parts().interrupts.watch(number, tid, waiter);
@@ -40,8 +40,8 @@ impl InterruptibleWait for LockWaiter {
     }
 }
 
-/// By which system call the thread asks. The kernel does not say it; where `/proc` can't be read
-/// either it is taken for fcntl(2), which promises more.
+/// Returns the system call in which the thread waits. The kernel does not say, so it is read from
+/// `/proc`; if that fails, it is assumed to be fcntl(2), which promises more.
 pub(crate) fn call_of(tid: u32) -> Call {
     let text = std::fs::read_to_string(format!("/proc/{tid}/syscall")).unwrap_or_default();
     let number = text.split(' ').next().and_then(|number| number.parse().ok());

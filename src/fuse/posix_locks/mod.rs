@@ -1,9 +1,9 @@
-//! flock(2), fcntl(2) and OFD locks: the kernel's requests become requests to the engine, and its
-//! events become answers.
+//! flock(2), fcntl(2) and OFD locks: turns the kernel's lock requests into requests to the engine,
+//! and the engine's events into replies.
 //!
-//! [`table`] decides, purely, what is to be done; [`lock_session`] does it, with no mutex held: it
-//! asks the engine, answers programs, and has those that wait watched for signals. Byte ranges are
-//! in [`byte_ranges`].
+//! [`table`] is pure state and decides the effects of each request. [`lock_session`] performs the
+//! effects with no mutex held: it sends requests to the engine, replies to programs, and has
+//! waiting threads watched for signals. Byte ranges are in [`byte_ranges`].
 
 mod effect_queue;
 pub(crate) mod byte_ranges;

@@ -1,5 +1,5 @@
-//! Comparing what this mount's open files hold and wait for with what the engine says, after
-//! events or answers were lost.
+//! Reconciles the holds and waits of this mount's open files with the engine's state, after events
+//! or answers were lost.
 
 use crate::engine::{Lease, LeaseKey, LockName, OpenId, Ownership};
 use crate::fuse::posix_locks::lock_session::LockSession;
@@ -7,8 +7,8 @@ use crate::fuse::posix_locks::table::{Found, Recall};
 use std::sync::Arc;
 
 impl LockSession {
-    /// Asks the engine what a number holds of a lock, and whether it waits: events were lost, or
-    /// an answer.
+    /// Queries the engine for the lease of a number on a lock and the lock's waiters, after events
+    /// or an answer were lost.
     pub(crate) fn recall(self: &Arc<Self>, asked: Recall) {
         let own = Arc::clone(self);
         self.service().view_until_answered(&asked.name.clone(), move |view| {
@@ -23,8 +23,9 @@ impl LockSession {
         });
     }
 
-    /// Compares what hangs on the session with what open files hold here, page by page, and gives
-    /// the rest back: grants whose answers were lost, and releases that were.
+    /// Compares the leases that are attached to the session with the holds of open files here, page
+    /// by page, and releases the others: grants whose answers were lost, and leases whose release
+    /// was lost.
     pub(crate) fn compare(self: &Arc<Self>, after: Option<LockName>) {
         let own = Arc::clone(self);
         self.service().leases(self.session, after, move |page| {
@@ -39,7 +40,7 @@ impl LockSession {
         });
     }
 
-    /// Gives back what nobody here knows of among the holds of a lock that hang on the session.
+    /// Releases those leases of a lock that are attached to the session but unknown here.
     fn give_strays_back(self: &Arc<Self>, name: &LockName) {
         let own = Arc::clone(self);
         self.service().view_until_answered(name, move |view| {

@@ -1,4 +1,4 @@
-//! The leases that are bound to processes, and when each is to be renewed.
+//! The table of leases that are bound to processes, with the time of each one's next renewal.
 
 use crate::engine::{EventKind, LeaseKey, Lifetime, Token};
 use crate::fuse::process::epoll::ProcessEpoll;
@@ -8,9 +8,9 @@ use crate::time::{Span, Time};
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
-/// A lease is renewed so many times in each ttl.
+/// How often a lease is renewed within its ttl.
 const RENEWALS_PER_TTL: u64 = 3;
-/// Events taken at once.
+/// The maximum number of events taken at once.
 const NEWS_MAX: usize = 256;
 
 /// The bindings of one mount.
@@ -18,21 +18,22 @@ const NEWS_MAX: usize = 256;
 pub(super) struct BindingTable {
     pub(super) epoll: Option<Arc<ProcessEpoll>>,
     pub(super) bindings: HashMap<Token, Binding>,
-    /// When each is to be renewed.
+    /// The times of the next renewals, in order.
     pub(super) due: BTreeSet<(Time, Token)>,
-    /// Follows what becomes of the leases, while any is bound.
+    /// The subscription to engine events about the leases, while any lease is bound.
     pub(super) watch: Option<EventWatch>,
 }
 
-/// One lease and its process.
+/// A lease and the process to which it is bound.
 pub(super) struct Binding {
     pub(super) key: LeaseKey,
     pub(super) process: ProcessHandle,
-    /// When it is to be renewed; `None`: it hangs on a session.
+    /// The time of the next renewal; `None` if the lease is attached to a session.
     pub(super) next: Option<Time>,
 }
 
-/// How long between two renewals; a lease that hangs on a session needs none.
+/// Returns the interval between two renewals; `None` for a lease that is attached to a session,
+/// which needs none.
 pub(super) fn every(life: Lifetime) -> Option<Span> {
     match life {
         Lifetime::Own { ttl, .. } => {
@@ -63,12 +64,12 @@ impl BindingTable {
         }
     }
 
-    /// Takes what the latest events say about leases that are bound, and whether there are more.
+    /// Takes the latest events about bound leases, and whether there may be more.
     pub(super) fn take_news(&mut self) -> Option<(Vec<EventKind>, bool)> {
         let batch = self.watch.as_mut()?.take(NEWS_MAX);
         let more = batch.events.len() == NEWS_MAX;
         if batch.lost > 0 {
-            // A renewal of each tells what became of it.
+            // Events were lost, so every lease is renewed now: the answer tells its state.
             let all: Vec<_> = self.bindings.keys().copied().collect();
             if let Some(epoll) = self.epoll.clone() {
                 for token in all {

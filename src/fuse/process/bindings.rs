@@ -1,8 +1,9 @@
-//! Holds of processes: a lease that is kept alive while a process lives, and freed when it ends.
+//! Binds leases to processes: a bound lease is kept alive while its process lives, and released
+//! when the process ends.
 //!
-//! A descriptor of the process (a pidfd) tells of its end, so a number that is used again fools
-//! nobody. One thread of the mount waits for all of them and for the next renewal, in one epoll;
-//! it does not exist before a program binds a lease.
+//! The end is detected by a descriptor of the process (a pidfd), so PID reuse is no problem. One
+//! thread of the mount waits in one epoll for all processes and for the next renewal. It starts
+//! when a program first binds a lease.
 
 use crate::engine::lease_terms::{GRACE_OF_PROCESS, TTL_DEFAULT};
 use crate::engine::{
@@ -23,30 +24,31 @@ use parking_lot::Mutex;
 use std::io;
 use std::sync::{Arc, Weak};
 
-/// How soon a renewal is tried again that got no answer.
+/// How soon a renewal that got no answer is tried again.
 const RETRY: Span = Span::from_secs(1);
-/// Locks looked at in one step after a restart.
+/// The number of locks that are read at once after a restart.
 const PAGE: usize = 1_024;
 
-/// The processes that leases of one mount are bound to.
+/// The bindings of one mount.
 pub(crate) struct ProcessBindings {
     service: Locks,
     callers: Arc<Callers>,
     shares: Shares,
     /// The client of the mount.
     client: ClientId,
-    /// The means that keeps a lease alive that says nothing of it.
+    /// How a lease is kept alive unless the program says otherwise.
     hold: HoldBy,
-    /// How long a lease lasts that says nothing of it.
+    /// The ttl and grace of a lease unless the program says otherwise.
     default_term: LeaseTerms,
     state: Mutex<BindingTable>,
     session: Mutex<Option<SessionId>>,
 }
 
-/// The rest of a lease that hung on a session which is over.
+/// The ttl and grace of a lease after its session has ended.
 const LEFT: LeaseTerms = LeaseTerms::Own(TTL_DEFAULT, GRACE_OF_PROCESS);
 
-/// Whether a lease may have hung on such a session before the daemon was started again.
+/// Whether a lease has the ttl and grace of [`LEFT`], so that it may have been attached to such a
+/// session before a restart of the daemon.
 fn has_hung(life: Lifetime) -> bool {
     matches!(life, Lifetime::Own { ttl, grace, .. } if LeaseTerms::Own(ttl, grace) == LEFT)
 }
@@ -60,7 +62,7 @@ fn key_of(name: &LockName, client: &ClientId, token: Token) -> LeaseKey {
 }
 
 impl ProcessBindings {
-    /// The bindings of one mount, of which there are none yet.
+    /// Returns the bindings of one mount, initially none.
     pub(crate) fn new(
         service: Locks,
         config: &MountConfig,
@@ -79,13 +81,13 @@ impl ProcessBindings {
         })
     }
 
-    /// Returns the process to which a lease is bound that says nothing of it: on a mount with
-    /// `--hold session` the leader of the login session that makes it, while that lives.
+    /// Returns the process to which a lease is bound by default: on a mount with `--hold session`,
+    /// the leader of the caller's login session, while that lives.
     pub(crate) fn by_default(&self, caller: &Caller) -> Option<ProcessHandle> {
         if self.hold != HoldBy::Session {
             return None;
         }
-        // Without room for another binding the lock is held by renewal, as on other mounts.
+        // Beyond the user's limit of bindings, the lock is kept by renewal, as on other mounts.
         let share = self.shares.take(Pool::Bindings, caller.uid, 1).ok()?;
         let leader = ProcessHandle::open(session_of(caller.pid)).ok()?;
         Some(ProcessHandle { share: Some(Arc::new(share)), ..leader })
@@ -96,9 +98,10 @@ impl ProcessBindings {
         named(&self.shares, caller, pid)
     }
 
-    /// Returns the session on which leases hang that last as long as a process, if the engine is
-    /// in this daemon: while this machine sleeps, or the daemon is stopped, nobody else is served
-    /// either, and no renewal can come too late. Elsewhere time goes on, and leases are renewed.
+    /// Returns the session to which leases are attached that last as long as a process. There is
+    /// one only if the engine runs in this daemon: while this machine sleeps or the daemon is
+    /// stopped, no other client is served either, so no renewal can come too late. With a remote
+    /// engine time goes on, and leases are renewed instead.
     pub(crate) fn session(&self) -> Option<SessionId> {
         let mut session = self.session.lock();
         if session.is_none() {
@@ -109,7 +112,7 @@ impl ProcessBindings {
             let open = Op::OpenSession(OpenSession { client, ttl: None, grace: GRACE_OF_PROCESS });
             let (send, opened) = std::sync::mpsc::channel();
             self.service.submit(open, move |answer| send.send(answer).unwrap_or_default());
-            // Without a session leases are renewed, as elsewhere.
+            // Without a session, leases are renewed as with a remote engine.
             if let Ok(Ok(Ok(Outcome::SessionOpened(id)))) = opened.try_recv() {
                 *session = Some(id);
             }
@@ -117,19 +120,20 @@ impl ProcessBindings {
         *session
     }
 
-    /// Returns how long a lease lasts for which no time is given, and that is bound to a process,
-    /// or not.
+    /// Returns the terms of a lease for which the program gives no time; `bound` is the process to
+    /// which it is bound, if any.
     pub(crate) fn term(&self, bound: Option<&ProcessHandle>) -> LeaseTerms {
         let session = bound.and_then(|_| self.session());
         session.map_or(self.default_term, LeaseTerms::Session)
     }
 
-    /// Keeps a lease alive from now on, as long as the process lives.
+    /// Binds a lease to a process: renews it while the process lives, and releases it after that.
     pub(crate) fn bind(self: &Arc<Self>, key: LeaseKey, life: Lifetime, process: &ProcessHandle) {
         let (name, pid) = (key.name.clone(), process.process.pid);
         let bound = process.copy().and_then(|process| self.add(key.clone(), life, process));
         if let Err(error) = bound {
-            // The lease says that it is bound; to let it run out would be the later surprise.
+            // The details of the lease name the process; to let it run out instead would surprise
+            // later.
             log::error!(
                 "lock '{name}' can't be bound to process {pid} ({error}), so it is released"
             );
@@ -137,14 +141,15 @@ impl ProcessBindings {
         }
     }
 
-    /// After a start: binds again what is bound to a process that still lives, and releases the
-    /// rest, which after a reboot is all.
+    /// After a restart, binds leases again to those of their processes that still live, and
+    /// releases the others; after a reboot that is all of them.
     pub(crate) fn resume(self: &Arc<Self>) {
         self.resume_from(None);
     }
 
-    /// Reads pages as long as each is there when the call returns, so that their number does not
-    /// make the stack grow; a page that comes later goes on from there.
+    /// Resumes from the page after `after`. Pages that are available when the call returns are read
+    /// in a loop, so that their number does not grow the stack; a page that arrives later continues
+    /// in its callback.
     fn resume_from(self: &Arc<Self>, mut after: Option<LockName>) {
         loop {
             let (send, receive) = std::sync::mpsc::channel();
@@ -152,7 +157,10 @@ impl ProcessBindings {
             let query = List { after: after.take(), limit: PAGE, ..List::default() };
             self.service.list(query, move |page| {
                 let Ok(page) = page else {
-                    log::warn!("the locks can't be listed, so none is bound to its process again");
+                    log::warn!(
+                        "the locks can't be listed, so no lock is bound to its process \
+                        again after the restart"
+                    );
                     return;
                 };
                 page.items.iter().for_each(|view| own.resume_lock(view));
@@ -179,7 +187,7 @@ impl ProcessBindings {
             }
             let key = key_of(&view.name, &lease.holder, lease.token);
             if let Some(handle) = ProcessHandle::again(process) {
-                // It was bound before the restart, so it is not refused now.
+                // The binding existed before the restart, so limits do not apply to it.
                 let user = lease.details.looks().uid;
                 let share = self.shares.take_always(Pool::Bindings, user, 1);
                 let handle = ProcessHandle { share: Some(Arc::new(share)), ..handle };
@@ -196,7 +204,7 @@ impl ProcessBindings {
         }
     }
 
-    /// The lease hangs on a session again.
+    /// Attaches a lease to the session again, and binds it.
     fn hang(self: &Arc<Self>, key: LeaseKey, session: SessionId, process: ProcessHandle) {
         let own = Arc::clone(self);
         let op = Op::Renew(renewal(key.clone(), Some(LeaseTerms::Session(session))));
@@ -210,9 +218,11 @@ impl ProcessBindings {
         });
     }
 
-    /// The mount is gone: leases run out by themselves, or are bound again by the next start.
+    /// Ends all bindings when the mount is gone: the leases expire by themselves, or the next start
+    /// binds them again.
     pub(crate) fn end(&self) {
-        // Not within the condition: its lock would last as long as the block.
+        // A statement of its own, because in an `if let` condition the lock would be held for the
+        // whole block.
         let session = self.session.lock().take();
         if let Some(session) = session {
             for key in self.hanging() {
@@ -233,7 +243,7 @@ impl ProcessBindings {
         }
     }
 
-    /// How many leases are bound.
+    /// Returns the number of bound leases.
     pub(crate) fn count(&self) -> usize {
         self.state.lock().bindings.len()
     }
@@ -273,27 +283,28 @@ impl ProcessBindings {
         Ok(())
     }
 
-    /// Forgets a binding; whoever asked for it has been told, or needs not to be.
+    /// Removes and returns a binding.
     fn unbind(&self, token: Token) -> Option<Binding> {
         let mut state = self.state.lock();
         let epoll = state.epoll.clone()?;
         let binding = state.take(&epoll, token);
-        // Nobody is bound: events need not be followed any more.
+        // Without bindings, events need not be followed.
         let watch = if state.bindings.is_empty() { state.watch.take() } else { None };
         drop(state);
         drop(watch);
         binding
     }
 
-    /// The leases that hang on the session.
+    /// Returns the leases that are attached to the session.
     fn hanging(&self) -> Vec<LeaseKey> {
         let state = self.state.lock();
         let hanging = state.bindings.values().filter(|binding| binding.next.is_none());
         hanging.map(|binding| binding.key.clone()).collect()
     }
 
-    /// The holder wants the lease to outlive the process. Returns how long it is to last then, if
-    /// that was not known: it hung on a session.
+    /// Removes the binding of a lease that its holder wants to outlive the process. Returns the
+    /// terms under which the lease continues if it was attached to a session, and so had none of
+    /// its own.
     pub(crate) fn unbind_for(&self, token: Token, client: &ClientId) -> Option<LeaseTerms> {
         let state = self.state.lock();
         let is_own = state.bindings.get(&token).is_some_and(|bound| bound.key.client == *client);
@@ -309,8 +320,8 @@ impl ProcessBindings {
         }
     }
 
-    /// The leases whose time to be renewed has come. Each is due again soon, unless its answer
-    /// says when.
+    /// Takes the leases that are due for renewal. Each is scheduled for a retry soon, which the
+    /// answer replaces.
     fn take_due(&self, now: Time) -> Vec<LeaseKey> {
         let mut state = self.state.lock();
         let Some(epoll) = state.epoll.clone() else { return Vec::new() };
@@ -328,7 +339,7 @@ impl ProcessBindings {
         keys
     }
 
-    /// The lease lasts so long from now on, whoever renewed it.
+    /// Schedules the next renewal of a lease after it was renewed, by this mount or another client.
     fn renewed(&self, token: Token, life: Lifetime) {
         let mut state = self.state.lock();
         if let Some(epoll) = state.epoll.clone() {
@@ -361,10 +372,11 @@ impl ProcessBindings {
         });
     }
 
-    /// Called on the thread that decided a command, with no lock held.
+    /// Handles new events. Called on the thread that executed a command, with no lock held.
     fn on_events(self: &Arc<Self>) {
         loop {
-            // Not within a condition: its lock would last as long as the block.
+            // A statement of its own, because in a condition the lock would be held for the whole
+            // block.
             let news = self.state.lock().take_news();
             let Some((events, more)) = news else { return };
             for what in events {
@@ -378,7 +390,7 @@ impl ProcessBindings {
 
     fn hear(self: &Arc<Self>, what: EventKind) {
         match what {
-            // Perhaps with another ttl, and by somebody else.
+            // Another client may have renewed it, and with another ttl.
             EventKind::Renewed { name, token, .. } => {
                 let own = Arc::clone(self);
                 self.service.view(&name, move |view| {
@@ -407,7 +419,8 @@ impl ProcessBindings {
         }
     }
 
-    /// The hold goes on under another token, and perhaps another name.
+    /// Binds the lease that continues a bound one under another token, and perhaps another name, to
+    /// the same process.
     fn follow(self: &Arc<Self>, to: &LockName, client: ClientId, process: ProcessHandle) {
         let own = Arc::clone(self);
         self.service.view_until_answered(to, move |view| {
@@ -420,7 +433,7 @@ impl ProcessBindings {
     }
 }
 
-/// The thread of a mount.
+/// The loop of the thread: releases leases of ended processes, and renews those that are due.
 fn keep(bindings: &Weak<ProcessBindings>, epoll: &ProcessEpoll) {
     loop {
         let news = epoll.wait();

@@ -1,24 +1,24 @@
-//! The epoll of the thread that looks after processes: their ends, and an alarm.
+//! The epoll instance of the thread that watches processes: it reports their ends, and an alarm.
 
 use crate::service::timer::Alarm;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::Arc;
 
-/// Ends of processes taken at once.
+/// The maximum number of events that one wait returns.
 const ENDS_MAX: usize = 256;
-/// The number of the alarm in the epoll: no token is so great.
+/// The number of the alarm in the epoll set; no token is that large.
 pub(crate) const ALARM: u64 = u64::MAX;
 
-/// The epoll, and the alarm in it.
+/// An epoll instance with an alarm in it.
 pub(crate) struct ProcessEpoll {
     epoll: OwnedFd,
-    /// Rings when a lease is to be renewed.
+    /// Fires when a lease is due for renewal.
     pub(crate) alarm: Alarm,
 }
 
 impl ProcessEpoll {
-    /// Starts a thread that does `work`.
+    /// Creates the epoll instance, and starts a thread that runs `work` on it.
     #[allow(unsafe_code)]
     pub(crate) fn start(work: impl FnOnce(&Self) + Send + 'static) -> io::Result<Arc<Self>> {
         // SAFETY: takes no pointers; the result is checked before it becomes an owner.
@@ -36,7 +36,7 @@ impl ProcessEpoll {
         Ok(shared)
     }
 
-    /// Has the end of `what` told as `number`.
+    /// Adds a descriptor, whose becoming readable is reported as `number`.
     #[allow(unsafe_code)]
     pub(crate) fn add(&self, what: &impl AsRawFd, number: u64) -> io::Result<()> {
         let mut event = libc::epoll_event { events: libc::EPOLLIN as u32, u64: number };
@@ -48,7 +48,7 @@ impl ProcessEpoll {
         }
     }
 
-    /// By hand: closing would not do while a copy of the descriptor is open.
+    /// Removes a descriptor. Closing it would not remove it while a copy of it is open.
     #[allow(unsafe_code)]
     pub(crate) fn remove(&self, what: &impl AsRawFd) {
         let (epoll, fd) = (self.epoll.as_raw_fd(), what.as_raw_fd());
@@ -56,7 +56,7 @@ impl ProcessEpoll {
         unsafe { libc::epoll_ctl(epoll, libc::EPOLL_CTL_DEL, fd, std::ptr::null_mut()) };
     }
 
-    /// Sleeps until something has happened.
+    /// Waits for events, and returns their numbers.
     #[allow(unsafe_code)]
     pub(crate) fn wait(&self) -> Vec<u64> {
         let mut events = [libc::epoll_event { events: 0, u64: 0 }; ENDS_MAX];
@@ -64,7 +64,7 @@ impl ProcessEpoll {
         let count = unsafe {
             libc::epoll_wait(self.epoll.as_raw_fd(), events.as_mut_ptr(), ENDS_MAX as i32, -1)
         };
-        // A signal that ended the wait brings nothing.
+        // A wait that a signal interrupted returns no events.
         events[..count.max(0) as usize].iter().map(|event| event.u64).collect()
     }
 }

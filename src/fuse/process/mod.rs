@@ -1,4 +1,4 @@
-//! Leases that a process keeps alive.
+//! Leases that are bound to processes: renewed while the process lives, and released when it ends.
 
 pub(crate) mod epoll;
 pub(crate) mod process_handle;

@@ -1,4 +1,5 @@
-//! A process that a lease can be bound to, and who may name it.
+//! Handles of processes to which leases are bound, and the check whether a caller may name a
+//! process.
 
 use crate::engine::{Process, RefusalKind};
 use crate::fuse::credentials::{Caller, ids_of, is_alive};
@@ -12,21 +13,22 @@ use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::Duration;
 
-/// A process, and the descriptor that tells of its end.
+/// A process, and a pidfd that becomes readable when it ends.
 #[derive(Debug)]
 pub(crate) struct ProcessHandle {
-    /// Which.
+    /// The process: pid, start time and boot.
     pub(crate) process: Process,
-    /// Readable when it has ended.
+    /// The pidfd, readable after the process has ended.
     pub(crate) alive: OwnedFd,
-    /// Its part of its user's share.
+    /// The binding's share of the user's limit, if it is counted.
     pub(crate) share: Option<Arc<Share>>,
 }
 
-/// Why a lease can't be bound to a process: the errno, and a sentence.
+/// The errno and message that say why a lease can't be bound to a process.
 pub(crate) type Unbound = (Errno, String);
 
-/// The process `pid`, if `caller` may name it and has room for another binding.
+/// Returns a handle of the process `pid`, if the caller may name it and is below its limit of
+/// bindings.
 pub(crate) fn named(shares: &Shares, caller: &Caller, pid: u32) -> Result<ProcessHandle, Unbound> {
     let share = shares.take(Pool::Bindings, caller.uid, 1);
     let share = share.map_err(|full| (Errno::ENOSPC, full.to_string()))?;
@@ -59,11 +61,11 @@ fn found(caller: &Caller, pid: u32) -> Result<ProcessHandle, Unbound> {
         );
         return Err((Errno::EPERM, sentence));
     }
-    // The ids are those of the process of the descriptor only if that still lives.
+    // The ids belong to the process of the descriptor only if that process still lives.
     if is_alive(&living.alive) { Ok(living) } else { Err(gone()) }
 }
 
-/// The kind of section 7 that goes with the errno of [`named`].
+/// Returns the kind of refusal that corresponds to an errno of [`named`].
 pub(crate) fn kind_of(errno: Errno) -> RefusalKind {
     match errno.code() {
         libc::EPERM => RefusalKind::Denied,
@@ -73,9 +75,10 @@ pub(crate) fn kind_of(errno: Errno) -> RefusalKind {
 }
 
 impl ProcessHandle {
-    /// Opens a process by its number.
+    /// Opens a handle of the process with this number.
     pub(crate) fn open(pid: u32) -> io::Result<Self> {
-        // First the descriptor: what is read then is of the process it stands for, or that is dead.
+        // The pidfd is opened first: the values read after that belong to its process, or that
+        // process is dead.
         let alive = pidfd_of(pid)?;
         let start = start_of(pid).ok_or(io::ErrorKind::NotFound)?;
         if !is_alive(&alive) {
@@ -84,13 +87,13 @@ impl ProcessHandle {
         Ok(Self { process: Process { pid, start, boot: this_boot() as u64 }, alive, share: None })
     }
 
-    /// That very process, if it still lives.
+    /// Returns a handle of the same process, by pid and start time, if it still lives.
     pub(crate) fn again(process: Process) -> Option<Self> {
         let living = Self::open(process.pid).ok()?;
         if living.process == process {
             return Some(living);
         }
-        // An older latchfs told processes apart by their ticks, whatever the kernel.
+        // Older versions of latchfs recorded the start in ticks on every kernel.
         let same_boot = living.process.boot == process.boot;
         let is_same = same_boot && ticks_within(process.pid, TICKS_PATIENCE) == Some(process.start);
         is_same.then_some(Self { process, ..living })
@@ -103,8 +106,8 @@ impl ProcessHandle {
     }
 }
 
-/// For how long the ticks of a process are waited for: reading them waits for an exec of that
-/// process, which may hang for good.
+/// How long reading the ticks of a process may take: the read waits for an exec of that process,
+/// which may hang for ever.
 const TICKS_PATIENCE: Duration = Duration::from_secs(1);
 
 fn ticks_within(pid: u32, patience: Duration) -> Option<u64> {
@@ -133,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn only_ones_own_process_can_be_named() {
+    fn only_processes_of_the_own_user_can_be_named() {
         let mut child = sleeper();
         let uid = ids_of(child.id()).expect("it runs").users[0];
         assert!(found(&caller(uid), child.id()).is_ok());
@@ -149,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_has_ended_but_is_not_reaped_is_gone() {
+    fn zombie_process_counts_as_ended() {
         let mut child = Command::new("true").spawn().expect("true is there");
         let living = pidfd_of(child.id()).expect("not reaped");
         while is_alive(&living) {
@@ -160,13 +163,14 @@ mod tests {
     }
 
     #[test]
-    fn a_number_used_again_is_another_process() {
+    fn reused_pid_is_another_process() {
         let own = ProcessHandle::open(std::process::id()).expect("we run").process;
         assert!(ProcessHandle::again(own).is_some());
         assert!(ProcessHandle::again(Process { start: own.start + 1, ..own }).is_none());
     }
 
-    /// The same numbers may come again after a reboot: what such a process held is released.
+    /// After a reboot the same numbers may occur again, so the locks of a process of an earlier
+    /// boot are released.
     #[test]
     fn a_process_of_another_boot_is_gone() {
         let own = ProcessHandle::open(std::process::id()).expect("we run").process;

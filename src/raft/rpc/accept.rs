@@ -4,7 +4,7 @@ use super::messages::{
     Envelope, RpcError, RpcResponse, call_bytes_max, call_memory, decode_letter, encode_answer,
 };
 use super::mutual_tls::{PeerTls, is_peers};
-use crate::net::accept::{Acceptor, accept_until};
+use crate::net::accept_loop::{Acceptor, accept_until};
 use crate::os_error::said;
 use http_body_util::{BodyExt, Full};
 use hyper::body::{Body, Bytes, Incoming};

@@ -137,7 +137,7 @@ impl fmt::Display for RpcError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Malformed => write!(f, "it is no node of this version of latchfs"),
-            Self::OtherCluster => write!(f, "it is of another cluster"),
+            Self::OtherCluster => write!(f, "it belongs to another cluster"),
             Self::OtherNode(id) => write!(f, "node {id} has that address"),
             Self::NotLeader(Some(leader)) => write!(f, "it does not lead, but {leader}"),
             Self::NotLeader(None) => write!(f, "nobody leads at the moment"),

@@ -49,8 +49,8 @@ async fn reset(mut call: RequestContext) -> HandlerResult {
     let by = options.client(&call)?;
     let request = request_id(&call, &options, &by)?;
     let Some(whose) = options.whose.take() else {
-        let detail = "a reset says whose: keep=CLIENT,CLIENT for all others', of=CLIENT for one's, \
-                      or all=true";
+        let detail = "a reset needs exactly one of keep=CLIENT,CLIENT (all others), of=CLIENT \
+            and all=true";
         return Err(Problem::invalid(detail));
     };
     let Some(reason) = options.reason else {
@@ -74,7 +74,7 @@ async fn back_up(mut call: RequestContext) -> HandlerResult<Response> {
     let (then, state) = oneshot::channel();
     call.app.locks.state(|state| drop(then.send(state)));
     let Some(state) = told(state.await)? else {
-        let detail = "the engine is not in this server; ask the one where it is";
+        let detail = "this server holds no lock state; send the request to the server that does";
         return Err(Problem::plain(StatusCode::NOT_FOUND, detail));
     };
     log::warn!("a backup of all locks was given to {}", call.grant.name);

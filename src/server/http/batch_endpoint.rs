@@ -93,7 +93,7 @@ fn turned<T>(why: BatchError) -> HandlerResult<T> {
              all servers that --server names are of one",
         ),
         BatchError::Malformed => Problem::invalid(
-            "these bytes are no batch of this version; see whether both ends are of one version",
+            "malformed batch; check that client and server are of the same version",
         ),
     })
 }

@@ -28,7 +28,7 @@ pub(super) const SHOW: &[Endpoint] = &[endpoint(
     |call| Box::pin(show(call)),
     doc(
         "cluster",
-        "The nodes that decide together, and how each stands.",
+        "The nodes of the cluster and their status.",
         &[STATE],
         (200, Schema::Cluster),
         &[400, 403, 409],
@@ -50,7 +50,7 @@ pub(super) const REMOVE: &[Endpoint] = &[endpoint(
     |call| Box::pin(remove(call)),
     doc(
         "removeNode",
-        "Remove a node: it votes no more, and ends.",
+        "Remove a node from the cluster; it shuts down.",
         &[NODE_ID],
         CHANGED,
         &[400, 403, 409, 503],
@@ -64,7 +64,7 @@ pub(super) const PROMOTE: &[Endpoint] = &[endpoint(
     |call| Box::pin(promote(call)),
     doc(
         "promoteNode",
-        "Have a node vote that only learns.",
+        "Promote a learner to a voter.",
         &[NODE_ID, FORCE],
         CHANGED,
         &[400, 403, 409, 415, 503],

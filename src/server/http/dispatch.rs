@@ -137,7 +137,7 @@ fn begin(
         return Err(Problem::plain(StatusCode::TOO_MANY_REQUESTS, detail));
     };
     if endpoint.method != Method::GET && is_of_another_site(&head.headers) {
-        let detail = "a page of another site may not act here; open this server's own page";
+        let detail = "cross-site requests are not allowed; use this server's own page";
         return Err(Problem::of(RefusalKind::Denied, detail));
     }
     let certified = origin.and_then(|origin| origin.certified.as_ref());

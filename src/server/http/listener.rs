@@ -3,7 +3,7 @@
 
 use crate::auth::Grant;
 use crate::auth::connection_limits::PeerIdentity;
-use crate::net::accept::Acceptor;
+use crate::net::accept_loop::Acceptor;
 use crate::net::listen::listen;
 use std::fmt;
 use std::fs::Metadata;

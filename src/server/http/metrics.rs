@@ -68,7 +68,7 @@ fn of_node(page: &mut MetricsPage, own: &Member) {
             own.leader.is_some().into(),
         ),
         ("latchfs_cluster_last_log", "The last entry of this node's log.", own.last_log),
-        ("latchfs_cluster_applied", "The last entry carried out here.", own.applied),
+        ("latchfs_cluster_applied", "Index of the last applied log entry.", own.applied),
     ] {
         page.family(name, help, "gauge");
         page.line("", value);

@@ -109,8 +109,8 @@ fn answers(endpoint: &Endpoint) -> Value {
     let (code, mut done) = answer(endpoint.doc.code, endpoint.doc.schema);
     let takes_key = endpoint.doc.params.iter().any(|param| param.name == IDEMPOTENCY_KEY.name);
     if takes_key {
-        let what = "This is the first answer to a request that was repeated; `current`, if there \
-                    is such a member, is the state of now.";
+        let what = "This is the first answer to a request that was repeated; `current`, if \
+            present, is the current state.";
         let schema = json!({ "type": "string", "enum": ["true"] });
         done["headers"] =
             json!({ "Idempotent-Replayed": { "description": what, "schema": schema } });

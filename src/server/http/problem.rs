@@ -56,9 +56,9 @@ const fn title_of(kind: RefusalKind) -> &'static str {
         RefusalKind::LockExpired => "The lease is over",
         RefusalKind::FencingMismatch => "Another tenure is the current one",
         RefusalKind::ClockSkewExceeded => "Clocks differ by too much",
-        RefusalKind::ConsistencyUnavailable => "There is no answer that can be trusted",
+        RefusalKind::ConsistencyUnavailable => "No consistent answer is available",
         RefusalKind::Invalid => "The request is wrong",
-        RefusalKind::Limit => "There are too many",
+        RefusalKind::Limit => "Limit exceeded",
         RefusalKind::Denied => "You may not do this",
     }
 }

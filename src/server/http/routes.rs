@@ -191,7 +191,7 @@ pub(super) static ROUTES: &[Route] = &[
             |call| Box::pin(events::stream(call)),
             doc(
                 "events",
-                "What happens, as it happens, as server-sent events.",
+                "Lock and session events as server-sent events.",
                 &[PREFIX, SINCE, LAST_EVENT_ID],
                 (200, Schema::Text("text/event-stream")),
                 &[400, 429],

@@ -11,7 +11,7 @@ use crate::auth::connection_limits::{CONNECTIONS_MAX, PeerIdentity};
 use crate::auth::{Authenticator, Credentials, CredentialsError, Grant};
 use crate::engine::{Grace, Ttl};
 use crate::metrics::MetricsPage;
-use crate::net::accept::accept_until;
+use crate::net::accept_loop::accept_until;
 use crate::os_error::said;
 use crate::service::Locks;
 use axum::Router;

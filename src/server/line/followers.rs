@@ -86,7 +86,7 @@ impl LineFollowers {
         if let Some(before) = known.insert(address, LineFollower { telling, next }) {
             before.telling.abort();
         }
-        log::info!("{address} is told of changes from now on");
+        log::info!("registered follower {address}");
         Ok(())
     }
 

@@ -6,7 +6,7 @@ use crate::auth::Authenticator;
 use crate::auth::connection_limits::PeerIdentity;
 use crate::engine::{Grace, Ttl};
 use crate::metrics::MetricsPage;
-use crate::net::accept::accept_until;
+use crate::net::accept_loop::accept_until;
 use crate::net::listen::listen;
 use crate::os_error::said;
 use crate::service::Locks;
@@ -153,7 +153,9 @@ fn work(runtime: Runtime, mut stopped: watch::Receiver<bool>) -> io::Result<Join
 async fn accept(desk: Arc<LineService>, listener: TcpListener) {
     let listener = match tokio::net::TcpListener::from_std(listener) {
         Ok(listener) => listener,
-        Err(error) => return log::error!("lines can't be taken: {}", said(&error)),
+        Err(error) => {
+            return log::error!("the line server can't accept connections: {}", said(&error));
+        }
     };
     let closing = desk.closing();
     accept_until(&listener, "the line protocol", closing, |(stream, peer)| {

@@ -89,7 +89,7 @@ where
             (Ok(grant), Ok(request)) => desk.answer(&grant, request).await,
             // A wrong token ends the connection: a client that guesses has to reconnect each time.
             (Err(_), Ok(LineRequest::Auth(_))) => {
-                log::warn!("a connection for lines showed a token that is not known");
+                log::warn!("a line connection presented an unknown token");
                 say(&mut stream, &LineReply::Fail).await?;
                 break;
             }

@@ -100,7 +100,8 @@ impl Sites {
         let start = |options: &[&str]| {
             let mut server = Server::start(&[&["--line-listen", "127.0.0.1:0"], options].concat());
             let said = server.says();
-            let line = said.strip_prefix("latchfs: taking lines on ").expect("an address");
+            let line =
+                said.strip_prefix("latchfs: line protocol listening on ").expect("an address");
             (server, line.trim_end().to_owned())
         };
         let (server, key, ca) = (cert("server.pem"), cert("server.key"), cert("ca.pem"));

@@ -8,7 +8,8 @@ use crate::fuse::posix_locks::table::table_state::Table;
 use std::collections::HashSet;
 
 impl<R> Table<R> {
-    /// The first lock in the way of `id`, for `F_GETLK`; holds of others are not known here.
+    /// Returns the first lock of this mount that conflicts with a request of `id`, for `F_GETLK`.
+    /// Holders elsewhere are not known here.
     pub(crate) fn conflict(
         &self,
         ino: u64,
@@ -27,7 +28,7 @@ impl<R> Table<R> {
         Some((range.span, range.mode, range.owner.pid))
     }
 
-    /// The number of the engine's hold by which an owner has the file, or parts of it.
+    /// Returns the number of the hold by which an owner has the file, or parts of it.
     pub(crate) fn number_of(&self, ino: u64, id: u64) -> Option<u64> {
         let file = self.files.get(&ino)?;
         let held = file.holds.iter().find(|held| held.owner.id == id);
@@ -42,21 +43,22 @@ impl<R> Table<R> {
         })
     }
 
-    /// The processes that opened or took a hold of this mount, by its token: they may remove it.
+    /// Returns the owner of the hold with this token; only processes that opened or took it may
+    /// remove the lock.
     pub(crate) fn holder(&self, token: Token) -> Option<Owner> {
         let file = self.files.get(self.tenures.get(&token)?)?;
         let bundle = file.bundle.iter().map(|bundle| &bundle.held);
         file.holds.iter().chain(bundle).find(|held| held.token == token).map(|held| held.owner)
     }
 
-    /// The lock that an open file holds as a whole, and the token by which it does.
+    /// Returns the name and token of the lock that an open file holds as a whole.
     pub(crate) fn held_through(&self, ino: u64, fh: u64) -> Option<(LockName, Token)> {
         let mut holds = self.files.get(&ino)?.holds.iter();
         let held = holds.find(|held| held.owner.fh == fh && !held.unclaimed)?;
         Some((held.name.clone(), held.token))
     }
 
-    /// Whether whoever is in the way waits, over any number of corners, for the asker.
+    /// Whether the owners in the way of a request wait, directly or indirectly, for its owner.
     pub(crate) fn would_wait_for_itself(&self, ask: &Ask) -> bool {
         let mut seen = HashSet::new();
         let mut to_see = self.in_the_way(ask);
@@ -76,7 +78,8 @@ impl<R> Table<R> {
         false
     }
 
-    /// While it was away, somebody may have begun to wait for whom it waits for.
+    /// Fails a resumed wait with EDEADLK if it has become part of a cycle: while it was parked, an
+    /// owner for which it waits may have begun to wait for it.
     pub(crate) fn break_circle(&mut self, ask: &Ask, todo: &mut Vec<Effect<R>>) {
         let Some(file) = self.files.get(&ask.ino) else { return };
         let own =
@@ -89,7 +92,7 @@ impl<R> Table<R> {
             answer(asking, Err(No::Deadlock), todo);
         }
     }
-    /// The owners that hold what `ask` wants.
+    /// Returns the owners that hold what `ask` requests.
     pub(crate) fn in_the_way(&self, ask: &Ask) -> Vec<u64> {
         let Some(file) = self.files.get(&ask.ino) else { return Vec::new() };
         let clashes = |mode| mode == Mode::Exclusive || ask.mode == Mode::Exclusive;

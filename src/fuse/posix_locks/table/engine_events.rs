@@ -1,4 +1,4 @@
-//! Input from the engine: answers to requests, and events.
+//! Input of the lock table from the engine: answers to requests, and events.
 
 use crate::engine::{Answer, ClientId, LeaseKey, LockName, Outcome, Ticket, Token};
 use crate::fuse::posix_locks::table::locked_file::{Asking, Early, File, Held, Wants};
@@ -6,12 +6,13 @@ use crate::fuse::posix_locks::table::messages::{Effect, Found, Recall};
 use crate::fuse::posix_locks::table::table_state::Table;
 use crate::fuse::posix_locks::table::unlock::{leave, release};
 
-/// How many ends are remembered while an answer is on its way: at 1,000 a second, which many
-/// machines together may cause, as long as any door lets one wait for an answer.
+/// The number of ended tenures that are remembered while an answer is pending. At 1,000 ends a
+/// second, which many machines together may cause, that lasts as long as any lock service lets a
+/// request wait for its answer.
 const OVER_MAX: usize = 8_192;
 
 impl<R> Table<R> {
-    /// The engine has answered what was submitted under `cookie`.
+    /// Handles the engine's answer to the request that was submitted under `cookie`.
     pub(crate) fn answered(
         &mut self,
         cookie: u64,
@@ -25,7 +26,7 @@ impl<R> Table<R> {
         let early = asking.early.as_ref().map(|early| early.key.clone());
         let number = asking.number;
         if let Ok(Outcome::Renewed(tenure)) = answered {
-            // An upgrade gives what is held a new token, and `mv` may have moved it away and back.
+            // An upgrade gives the hold a new token, and `mv` may have moved it away and back.
             self.renamed(number, tenure.token, &asking.ask.name);
             todo.push(Effect::Continues(asking.ask.name.clone(), tenure.token));
         }
@@ -47,8 +48,8 @@ impl<R> Table<R> {
         }
         let is_going = |key: &LeaseKey| key.token.is_some_and(|token| self.going.contains(token));
         if let Some(key) = early.clone().filter(is_going) {
-            // It was given back and moved, and is not held again after all: see `goes_on`. Where
-            // it was given back just now, once more does no harm.
+            // The hold was released and then moved, and the answer shows that it is not held again:
+            // see `goes_on`. If it was released just now, a second release does no harm.
             todo.push(release(key));
         } else if let Some(key) = early.filter(|_| self.is_remote) {
             // It was granted to an earlier request of this number, whose answer was lost.
@@ -57,7 +58,7 @@ impl<R> Table<R> {
         self.answer_came();
     }
 
-    /// An answer to what is not known any more: nobody else would ever give it back.
+    /// Gives back the result of an answer to an unknown request, since nothing else would.
     pub(super) fn unasked(
         (name, client): (LockName, ClientId),
         answered: &Answer,
@@ -73,7 +74,8 @@ impl<R> Table<R> {
         }
     }
 
-    /// It stands in line, or did: the event that it is served may have come before.
+    /// Handles the answer that a request is queued. The event that its place was served may have
+    /// come before.
     pub(super) fn in_line(
         &mut self,
         mut asking: Asking<R>,
@@ -105,7 +107,7 @@ impl<R> Table<R> {
         }
     }
 
-    /// A place in line was served.
+    /// Handles the grant of a queue place.
     pub(super) fn served(
         &mut self,
         mut asking: Asking<R>,
@@ -128,7 +130,7 @@ impl<R> Table<R> {
         }
     }
 
-    /// The engine has answered what nobody wants any more.
+    /// Handles the engine's answer to a request that was given up.
     pub(super) fn undo(
         &mut self,
         mut asking: Asking<R>,
@@ -138,7 +140,7 @@ impl<R> Table<R> {
         let Ok(Outcome::Granted(tenure) | Outcome::Renewed(tenure)) = answered else { return };
         let held = self.files.get(&asking.ask.ino).and_then(|file| file.held(asking.number));
         if held.is_none_or(|held| held.token < tenure.token) {
-            // `mv` may have carried it over before this answer came.
+            // `mv` may have moved the lock before this answer came.
             let early = asking.early.take().map(|early| early.key);
             let key = early.filter(|key| key.token > Some(tenure.token));
             let key = key.unwrap_or_else(|| asking.key(tenure.token));
@@ -158,8 +160,8 @@ impl<R> Table<R> {
         }
     }
 
-    /// An event: a tenure of this mount's `number` began. `waited`: for a place in line, and not
-    /// by an answer of its own.
+    /// Handles the event that a tenure of `number` began. `waited` is the queue place that was
+    /// served; `None` if the request was granted without waiting.
     pub(crate) fn granted(
         &mut self,
         number: u64,
@@ -174,14 +176,14 @@ impl<R> Table<R> {
         }
         let file = self.numbers.get(&number).and_then(|ino| self.files.get(ino));
         let held = file.and_then(|file| file.held(number));
-        // Under another name it is the same only if that has been moved.
+        // Under another name it is the same tenure only if that was moved.
         let is_other = |held: &Held| held.name != key.name && moved != Some(held.token);
         let another = held.is_some_and(is_other);
         let held_none = held.is_none();
         let known = !another && self.renamed(number, token, &key.name);
         let file = self.numbers.get(&number).and_then(|ino| self.files.get_mut(ino));
         let Some(file) = file else {
-            // Nobody here knows of it: an answer was lost, or came too late.
+            // No such number is known here: an answer was lost, or came too late.
             if waited.is_some() || self.is_remote {
                 self.give_back_unknown(key, todo);
             }
@@ -225,18 +227,19 @@ impl<R> Table<R> {
             self.going.remove(token);
             return false;
         }
-        // Perhaps it is about to be: then the answer tells.
+        // Perhaps a pending request is about to hold it; then the answer tells.
         let file = self.numbers.get(&number).and_then(|ino| self.files.get(ino));
         !file.is_some_and(|file| file.asks_for(number, name))
     }
 
-    /// `mv` has carried a hold over, or this is news of what is known. False: of nothing here.
+    /// Updates the token and name of a hold, as after `mv`. Returns false if the tenure is not that
+    /// of a hold here.
     pub(crate) fn renamed(&mut self, number: u64, token: Token, name: &LockName) -> bool {
         let Some(&ino) = self.numbers.get(&number) else { return false };
         let Some(file) = self.files.get_mut(&ino) else { return false };
         let Some(held) = file.held_mut(number) else { return false };
         if held.token >= token {
-            // Old news, of a tenure before this one.
+            // An event about an earlier tenure.
             return held.token == token;
         }
         self.tenures.remove(&held.token);
@@ -246,7 +249,7 @@ impl<R> Table<R> {
         true
     }
 
-    /// No late answer begins it again.
+    /// Records the end of a tenure, so that no late answer revives it.
     pub(super) fn remember_over(&mut self, token: Token) {
         if self.unanswered > 0 {
             self.over.insert(token);
@@ -256,7 +259,7 @@ impl<R> Table<R> {
         }
     }
 
-    /// The engine has ended a tenure: lost, stolen, or removed by name.
+    /// Handles the end of a tenure: lost, stolen, or removed by name.
     pub(crate) fn ended(&mut self, token: Token, todo: &mut Vec<Effect<R>>) {
         self.remember_over(token);
         self.going.remove(token);
@@ -274,14 +277,14 @@ impl<R> Table<R> {
         self.tenures.contains_key(&token) || self.going.contains(token)
     }
 
-    /// `mv` or an upgrade has ended a tenure. The grant of the next one follows, and finds the
-    /// hold by its number.
+    /// Handles the end of a tenure by `mv` or an upgrade. The grant of the next tenure follows, and
+    /// finds the hold by its number.
     pub(crate) fn moved(&mut self, token: Token, name: &LockName, todo: &mut Vec<Effect<R>>) {
         self.going.moved(token);
         self.changed(name, todo);
     }
 
-    /// Something has changed about a lock: who could not become its sole holder may try again.
+    /// Handles a change of a lock: requests that were refused sole ownership may be tried again.
     pub(crate) fn changed(&mut self, name: &LockName, todo: &mut Vec<Effect<R>>) {
         let waits = |ino: &&u64| self.files.get(ino).is_some_and(|file| file.speaks_of(name));
         let inos: Vec<_> = self.queued.iter().filter(waits).copied().collect();
@@ -293,7 +296,7 @@ impl<R> Table<R> {
         }
     }
 
-    /// An event: a place in line was given up, by whom it was or because its time was over.
+    /// Handles the event that a queue place was given up, by its waiter or because it timed out.
     pub(crate) fn left(&mut self, ticket: Ticket, name: &LockName, todo: &mut Vec<Effect<R>>) {
         if let Some(ino) = self.leaving.remove(&ticket) {
             let file = self.files.get_mut(&ino);
@@ -303,7 +306,8 @@ impl<R> Table<R> {
         self.changed(name, todo);
     }
 
-    /// No answer has come, and none will: the outcome is unknown. Gives back whom to tell so.
+    /// Handles a request that got no answer and whose outcome is unknown. Returns the reply to the
+    /// program, to be failed by the caller.
     pub(crate) fn unanswered(
         &mut self,
         cookie: u64,
@@ -311,7 +315,7 @@ impl<R> Table<R> {
         todo: &mut Vec<Effect<R>>,
     ) -> Option<R> {
         let asking = self.files.get_mut(&ino)?.take(|asking| asking.cookie == cookie)?;
-        // It may have been done, or be done yet.
+        // It may have been executed, or may be executed yet.
         todo.push(Effect::Recall(asking.recall()));
         match asking.early {
             Some(Early { ticket: Some(_), key }) => self.give_back_unknown(key, todo),
@@ -325,15 +329,15 @@ impl<R> Table<R> {
         asking.reply
     }
 
-    /// Events were lost: what they would have said of what is known is to be asked for. Of what
-    /// was given back nothing can be: a name that `mv` gave it was in what was lost.
+    /// Handles a loss of events: queries the engine for everything known here. Releases in progress
+    /// are forgotten, since a move of such a lock may be among the lost events.
     pub(crate) fn missed(&mut self, todo: &mut Vec<Effect<R>>) {
         self.going.clear();
         todo.extend(self.known().into_iter().map(Effect::Recall));
         todo.push(Effect::Compare);
     }
 
-    /// All that is held or waited for, with the lock's name.
+    /// Returns queries for all holds and pending requests.
     pub(super) fn known(&self) -> Vec<Recall> {
         let of_file = |file: &File<R>| {
             let bundle = file.bundle.iter().map(|bundle| &bundle.held);
@@ -361,7 +365,7 @@ impl<R> Table<R> {
             (Some((token, name)), None) if *name == asked.name && Some(token) == asked.token => {
                 self.ended(token, todo);
             }
-            // It was granted meanwhile, or `mv` has carried it over.
+            // It was granted meanwhile, or `mv` has moved it.
             (Some(_), None) => {}
             (Some((token, _)), Some(key)) => {
                 self.renamed(number, key.token.unwrap_or(token), &key.name);
@@ -381,8 +385,8 @@ impl<R> Table<R> {
         self.fit_bundle(ino, todo);
     }
 
-    /// A waiter stays if it has its place still. A place that is gone, and not by its own doing,
-    /// is asked for again: the program waits.
+    /// Keeps a waiter if it still has its queue place. If the place is gone without having been
+    /// given up, submits the request again, because the program still waits.
     pub(super) fn stands(
         &mut self,
         asking: Asking<R>,
@@ -400,17 +404,17 @@ impl<R> Table<R> {
         }
     }
 
-    /// A hold of this session that the engine has shown: if nobody here knows of it, it is given
-    /// back.
+    /// Handles a lease of this session that the engine has reported: releases it if no hold here
+    /// has it.
     pub(crate) fn found_stray(&mut self, number: u64, key: LeaseKey, todo: &mut Vec<Effect<R>>) {
-        // An event may have told its end already, so none is waited for.
+        // Its end may have been announced already, so no event is awaited.
         let is_going = key.token.is_some_and(|token| self.going.contains(token));
         if self.is_unknown(number) && !is_going {
             todo.push(release(key));
         }
     }
 
-    /// Whether nothing here holds or asks for anything by this number.
+    /// Whether no hold or pending request has this number.
     pub(super) fn is_unknown(&self, number: u64) -> bool {
         let file = self.numbers.get(&number).and_then(|ino| self.files.get(ino));
         !file.is_some_and(|file| file.uses(number))

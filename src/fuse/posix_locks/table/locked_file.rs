@@ -1,4 +1,4 @@
-//! One file: its holds, its byte ranges, and the requests on their way.
+//! One file in the lock table: its holds, its byte ranges, and its pending requests.
 
 use crate::engine::{ClientId, LeaseKey, LockName, Mode, Patch, Ticket, Token};
 use crate::fuse::kernel::hash_maps::Numbers;
@@ -6,12 +6,12 @@ use crate::fuse::posix_locks::byte_ranges::{Owner, Ranges, Span};
 use crate::fuse::posix_locks::table::messages::{Ask, Call, Effect, No, Recall, Waits};
 use std::collections::VecDeque;
 
-/// One file, by its inode.
+/// The state of one inode. `R` is the type of a reply to a program.
 #[derive(Debug)]
 pub(crate) struct File<R> {
-    /// Whole-file holds.
+    /// The holds on the whole file, one for each owner.
     pub(crate) holds: Vec<Held>,
-    /// Whole-file requests, and a bundle's, that the engine has.
+    /// Requests for the whole file, and for the bundle, that were submitted to the engine.
     pub(crate) asks: Vec<Asking<R>>,
     pub(crate) bundle: Option<Bundle>,
     /// Requests that wait for an owner of this mount.
@@ -22,7 +22,7 @@ pub(crate) struct File<R> {
     pub(crate) numbers: Vec<u64>,
 }
 
-/// A hold of the engine for one owner.
+/// A lease of the engine for one owner.
 #[derive(Debug, Clone)]
 pub(crate) struct Held {
     pub(crate) number: u64,
@@ -31,70 +31,72 @@ pub(crate) struct Held {
     pub(crate) client: ClientId,
     pub(crate) token: Token,
     pub(crate) mode: Mode,
-    /// Granted to a waiter whose wait a signal had just interrupted, and that has not come back.
+    /// Whether it was granted to a waiter that a signal had just interrupted, and that has not
+    /// returned yet.
     pub(crate) unclaimed: bool,
 }
 
-/// The hold of the engine for all byte ranges of a file.
+/// The lease of the engine for all byte ranges of a file.
 #[derive(Debug)]
 pub(crate) struct Bundle {
     pub(crate) held: Held,
     pub(crate) ranges: Ranges,
 }
 
-/// A request on its way.
+/// A pending request.
 #[derive(Debug)]
 pub(crate) struct Asking<R> {
     pub(crate) number: u64,
-    /// The mark that tells this request from others under the same number: the answer brings it
-    /// back.
+    /// Distinguishes this request from others under the same number; the answer carries it.
     pub(crate) cookie: u64,
     pub(crate) ask: Ask,
-    /// Gone when a signal has interrupted the wait: the place is kept for a moment, because a
-    /// restarted system call asks again.
+    /// The reply to the program; `None` after a signal has interrupted the wait. Its place is then
+    /// kept for a moment, because a restarted system call repeats its request.
     pub(crate) reply: Option<R>,
     pub(crate) ticket: Option<Ticket>,
     pub(crate) wants: Wants,
-    /// Nobody wants it any more, and the engine may not know yet. Until it is known what became of
-    /// it, its number is in use: of another request under it one could not tell what is whose.
+    /// Whether the request was given up, perhaps before the engine knows. Its number stays in use
+    /// until its outcome is known, because the outcome could not be told from that of another
+    /// request under the number.
     pub(crate) gone: bool,
     /// A tenure under its number that an event or a recall announced before the answer came.
     pub(crate) early: Option<Early>,
-    /// Something happened about the lock since the engine was asked, and perhaps after it decided.
+    /// Whether the lock changed since the request was submitted, perhaps after the engine decided
+    /// it.
     pub(crate) news: bool,
-    /// The engine has refused it, and will until something happens about the lock.
+    /// Whether the engine has refused the request, and will again until the lock changes.
     pub(crate) refused: bool,
 }
 
-/// A tenure that began, as an event said before the answer came.
+/// A tenure whose beginning an event announced before the answer to the request came.
 #[derive(Debug)]
 pub(crate) struct Early {
-    /// The place in line that it was for.
+    /// The queue place that the grant served.
     pub(crate) ticket: Option<Ticket>,
     pub(crate) key: LeaseKey,
 }
 
-/// Whether a request has just come, or has waited until now.
+/// Whether a request is new, or has waited before.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Turn {
     New,
     Next,
 }
 
-/// How a granted request is entered.
+/// The change that a grant of the request makes in the table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Wants {
     Hold,
     Bundle,
-    /// Nothing: the number's hold becomes a shared one, and no program waits for that.
+    /// To downgrade the hold to shared mode; no program waits for that.
     Less,
 }
 
-/// Whether a grant could be entered.
+/// Whether a granted request could be entered in the table.
 #[derive(Debug)]
 pub(crate) enum Placed<R> {
     Yes(Asking<R>),
-    /// It is not to be had like this any more: to be asked for again.
+    /// The granted hold no longer fits, and the request must be made again.
     Again(Asking<R>),
 }
 
@@ -107,8 +109,7 @@ impl<R> Default for File<R> {
 
 impl<R> File<R> {
     /// Converts the whole-file hold of `id` into a byte range. If the file has a bundle already,
-    /// the bundle's engine hold covers this range too, and the owner's own hold is returned for
-    /// release.
+    /// the bundle's lease covers this range too, and the owner's own hold is returned for release.
     pub(crate) fn bundle_up(&mut self, id: u64) -> Option<Held> {
         let place = self.holds.iter().position(|held| held.owner.id == id)?;
         let held = self.holds.remove(place);
@@ -122,7 +123,7 @@ impl<R> File<R> {
         None
     }
 
-    /// Takes a request out that the engine has.
+    /// Removes and returns a request that was submitted to the engine.
     pub(crate) fn take(&mut self, which: impl Fn(&Asking<R>) -> bool) -> Option<Asking<R>> {
         let place = self.asks.iter().position(which)?;
         Some(self.asks.remove(place))
@@ -137,7 +138,7 @@ impl<R> File<R> {
         self.holds.is_empty() && self.bundle.is_none() && self.is_quiet()
     }
 
-    /// The hold of this number, or the bundle's.
+    /// Returns the hold with this number, be it an owner's or the bundle's.
     pub(crate) fn held(&self, number: u64) -> Option<&Held> {
         let bundle = self.bundle.iter().map(|bundle| &bundle.held);
         self.holds.iter().chain(bundle).find(|held| held.number == number)
@@ -148,23 +149,24 @@ impl<R> File<R> {
         self.holds.iter_mut().chain(bundle).find(|held| held.number == number)
     }
 
-    /// Whether the engine has a request for this lock under this number.
+    /// Whether a request for this lock under this number was submitted and is pending.
     pub(crate) fn asks_for(&self, number: u64, name: &LockName) -> bool {
         self.asks.iter().any(|asking| asking.number == number && asking.ask.name == *name)
     }
 
-    /// Whether the engine has a request under this number. It must not have another: of two the
-    /// answers could come in either order, and a later one would seem to be undone by an earlier.
+    /// Whether a request under this number was submitted and is pending. There must not be two:
+    /// their answers could arrive in either order, and the earlier request would seem to undo the
+    /// later one.
     pub(crate) fn is_asked(&self, number: u64) -> bool {
         self.asks.iter().any(|asking| asking.number == number)
     }
 
-    /// Whether the engine's holds and requests of this number are known here.
+    /// Whether a hold or a pending request has this number.
     pub(crate) fn uses(&self, number: u64) -> bool {
         self.held(number).is_some() || self.is_asked(number)
     }
 
-    /// Records a tenure that a number has already, while its next request is unanswered.
+    /// Records a tenure that a number already has while its next request is unanswered.
     pub(crate) fn heard_early(&mut self, number: u64, key: LeaseKey) {
         let mut own = self.asks.iter_mut().filter(|asking| asking.number == number);
         if let Some(asking) = own.find(|asking| asking.early.is_none()) {
@@ -172,8 +174,8 @@ impl<R> File<R> {
         }
     }
 
-    /// Whether it is open yet what became of an earlier request of this owner. Decided now, the
-    /// owner could be in its own way.
+    /// Whether the outcome of an earlier request of this owner is still unknown. If the next one
+    /// were decided now, the owner could conflict with itself.
     pub(crate) fn is_awaited_by(&self, id: u64) -> bool {
         self.asks.iter().any(|asking| {
             let open = asking.gone || asking.ticket.is_none();
@@ -181,12 +183,12 @@ impl<R> File<R> {
         })
     }
 
-    /// Whether nobody asks or waits.
+    /// Whether no request is pending.
     pub(crate) fn is_quiet(&self) -> bool {
         self.asks.is_empty() && self.queue.is_empty() && self.behind.is_empty()
     }
 
-    /// Whether an event about this lock may concern those who wait here.
+    /// Whether an event about this lock may concern requests that wait here.
     pub(crate) fn speaks_of(&self, name: &LockName) -> bool {
         let bundle = self.bundle.iter().map(|bundle| &bundle.held);
         let held = self.holds.iter().chain(bundle).map(|held| &held.name);
@@ -194,20 +196,20 @@ impl<R> File<R> {
         held.chain(asks).any(|other| other == name)
     }
 
-    /// Something has happened about the lock.
+    /// Records that the lock has changed, so that refused requests are tried again.
     pub(crate) fn hear(&mut self) {
         self.asks.iter_mut().for_each(|asking| asking.news = true);
         self.queue.iter_mut().for_each(|asking| asking.refused = false);
     }
 
-    /// Whether a request is on its way that the engine would refuse rather than put in line: one
-    /// for more of what is held.
+    /// Whether a pending request extends a hold, so that the engine would refuse it rather than
+    /// queue it.
     pub(crate) fn is_growing(&self) -> bool {
         let more = |asking: &Asking<R>| asking.ask.line == Waits::Yes && asking.ticket.is_none();
         self.asks.iter().any(|asking| more(asking) && self.held(asking.number).is_some())
     }
 
-    /// The numbers of all that is held, asked for or waited for.
+    /// Returns the numbers of all holds and pending requests.
     pub(crate) fn used(&self) -> Numbers {
         let bundle = self.bundle.iter().map(|bundle| &bundle.held);
         let held = self.holds.iter().chain(bundle).map(|held| held.number);
@@ -215,7 +217,7 @@ impl<R> File<R> {
         held.chain(asks.map(|asking| asking.number)).collect()
     }
 
-    /// Whether trying again could end otherwise than by waiting again.
+    /// Whether retrying a waiting request could have another result than waiting again.
     pub(crate) fn may_go_on(&self, asking: &Asking<R>) -> bool {
         if asking.refused || asking.reply.is_none() {
             return false;
@@ -247,7 +249,7 @@ impl<R> Asking<R> {
         LeaseKey { name, client, token: Some(token) }
     }
 
-    /// Asks what has become of it.
+    /// Returns the query for the outcome of this request.
     pub(crate) fn recall(&self) -> Recall {
         Recall { number: self.number, name: self.ask.name.clone(), token: None }
     }
@@ -268,7 +270,8 @@ impl Held {
         LeaseKey { name: self.name.clone(), client: self.client.clone(), token: Some(self.token) }
     }
 
-    /// The request that lets others that only read come in.
+    /// Returns the request that downgrades this hold to shared mode, so that other readers can
+    /// share it.
     pub(crate) fn less<R>(&self, ino: u64) -> Asking<R> {
         let (name, client) = (self.name.clone(), self.client.clone());
         let ask = Ask {

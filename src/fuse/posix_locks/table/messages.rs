@@ -10,48 +10,49 @@ use crate::fuse::posix_locks::byte_ranges::{Owner, Span};
 pub(crate) struct Ask {
     pub(crate) ino: u64,
     pub(crate) owner: Owner,
-    /// The thread that waits, to be watched for signals.
+    /// The thread that makes the request, to be watched for signals while it waits.
     pub(crate) tid: u32,
     pub(crate) span: Span,
     pub(crate) mode: Mode,
-    /// The lock that the open file speaks of.
+    /// The name of the lock whose file is locked.
     pub(crate) name: LockName,
     pub(crate) client: ClientId,
     /// The details to set on the lease.
     pub(crate) patch: Patch,
     pub(crate) line: Waits,
-    /// flock(2) gives its lock back before it takes it in another mode; fcntl(2) does not.
+    /// Finds the system call: flock(2) releases its lock before it takes it in another mode,
+    /// fcntl(2) does not.
     pub(crate) call: CallOf,
 }
 
-/// Whether a program waits for a lock that is not to be had.
+/// Whether a program waits for a lock that is not free.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Waits {
     Yes,
     No,
 }
 
-/// The system call that a lock came by, where it makes a difference.
+/// The system call of a lock request, where it makes a difference.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Call {
     Flock,
     Fcntl,
 }
 
-/// Finds the call of a thread out, while the program still waits in it. Asked only when it
-/// matters: it costs as much as the whole lock does otherwise.
+/// A function that returns the system call of a thread, while the program still waits in it. It is
+/// called only when the result matters, because it costs as much as the rest of the lock request.
 pub(crate) type CallOf = fn(tid: u32) -> Call;
 
-/// Why a program does not get a lock.
+/// The reason why a lock request fails.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum No {
-    /// Somebody has it: EAGAIN.
+    /// Another owner holds it: EAGAIN.
     Busy(Option<Box<Refusal>>),
-    /// A signal came: EINTR.
+    /// A signal arrived: EINTR.
     Interrupted,
-    /// A holder waits for the requesting owner: EDEADLK.
+    /// The holder waits for the requesting owner: EDEADLK.
     Deadlock,
-    /// The file has as many locked ranges as it may have: ENOLCK.
+    /// The file has the maximum number of locked ranges: ENOLCK.
     Full,
     /// The engine refused for another reason.
     Refused(Box<Refusal>),
@@ -62,8 +63,8 @@ pub(crate) enum No {
 pub(crate) struct Recall {
     pub(crate) number: u64,
     pub(crate) name: LockName,
-    /// The token that the number held when this was asked, as far as was known. Only that tenure
-    /// can have ended by the time of the answer: an event in between may be newer than the answer.
+    /// The token that the number held when the query was made, as far as known. The answer can end
+    /// only that tenure: an event in between may be newer than the answer.
     pub(crate) token: Option<Token>,
 }
 
@@ -72,35 +73,36 @@ pub(crate) struct Recall {
 pub(crate) struct Found {
     /// The lease of the number, if it has one.
     pub(crate) lease: Option<LeaseKey>,
-    /// All places in the queue of that lock.
+    /// All queue places of that lock.
     pub(crate) tickets: Vec<Ticket>,
 }
 
 /// An action that the caller of the table must perform.
 #[derive(Debug)]
 pub(crate) enum Effect<R> {
-    /// Ask the engine, and bring the answer back by [`Table::answered`] under this cookie.
+    /// Submit a request to the engine, and pass its answer to [`Table::answered`] with this cookie.
     Submit {
-        /// Brings the answer back to the request.
+        /// Identifies the request when the answer comes.
         cookie: u64,
-        /// So does this.
+        /// The inode of the request, passed back with the cookie.
         ino: u64,
         /// The request to the engine. Boxed, so that `Effect` stays small.
         ask: Box<Acquire>,
     },
-    /// Tell the engine; nothing depends on the answer.
+    /// Submit an operation to the engine whose answer does not matter.
     Tell(Box<Op>),
-    /// Answer the program.
+    /// Reply to the program.
     Reply(R, Result<(), No>),
-    /// The hold of this name goes on under this token, perhaps a new one.
+    /// The hold of this name continues under this token, perhaps a new one.
     Continues(LockName, Token),
-    /// The open file speaks for this tenure from now on.
+    /// Writes through this open file apply to this tenure from now on.
     Speaks(u64, Token),
-    /// This number waits: look after its thread until it has been answered.
+    /// The request with this number waits: watch the thread with this id until it has been
+    /// answered.
     Watch(u64, u32),
-    /// Events or an answer were lost: find out what there is, and say it by [`Table::recalled`].
+    /// Events or an answer were lost: query the engine, and pass the result to [`Table::recalled`].
     Recall(Recall),
-    /// Events were lost: compare what hangs on the session with what is known here, and say by
-    /// [`Table::found_stray`] what is not.
+    /// Events were lost: compare the leases that are attached to the session with those known here,
+    /// and pass each unknown one to [`Table::found_stray`].
     Compare,
 }

@@ -7,7 +7,7 @@ use crate::fuse::posix_locks::table::messages::{Ask, Call, Effect, No, Waits};
 use crate::fuse::posix_locks::table::table_state::Table;
 
 impl<R> Table<R> {
-    /// A request for a part of the file, or for a file of which parts are locked.
+    /// Locks a part of the file, or the whole of a file of which parts are locked.
     pub(super) fn lock_range(
         &mut self,
         mut asking: Asking<R>,
@@ -35,7 +35,7 @@ impl<R> Table<R> {
         };
         if bundle.ranges.conflict(owner.id, span, mode).is_some() {
             if bundle.ranges.has(owner.id) && (asking.ask.call)(asking.ask.tid) == Call::Flock {
-                // The conversion is not atomic: see [`Table::refused`]. It has the whole, or
+                // The conversion is not atomic, see [`Table::refused`]: flock has the whole lock or
                 // nothing.
                 if let Some(bundle) = &mut file.bundle {
                     bundle.ranges.unlock(owner.id, Span::WHOLE);
@@ -46,7 +46,7 @@ impl<R> Table<R> {
             return self.enqueue(asking, todo);
         }
         if mode == Mode::Exclusive && bundle.held.mode == Mode::Shared {
-            // The bundle needs the lock for itself; only the engine can say whether it may.
+            // The bundle needs the lock in exclusive mode, and only the engine can grant that.
             if file.is_asked(bundle.held.number) {
                 return file.behind.push(asking);
             }
@@ -77,7 +77,8 @@ impl<R> Table<R> {
         self.give_back(&spare, todo);
     }
 
-    /// Waits for another owner of this mount, if the program waits.
+    /// Queues a request behind another owner of this mount, or fails it if the program does not
+    /// wait.
     pub(super) fn enqueue(&mut self, asking: Asking<R>, todo: &mut Vec<Effect<R>>) {
         if asking.ask.line == Waits::No {
             self.tidy(asking.ask.ino);
@@ -94,8 +95,8 @@ impl<R> Table<R> {
         self.files.entry(asking.ask.ino).or_default().queue.push_back(asking);
     }
 
-    /// The bundle lasts as long as there are ranges, in the mode that they need. While more is
-    /// asked for, that is open.
+    /// Releases the bundle when it has no ranges left, and downgrades it when shared mode suffices.
+    /// Does neither while a request of the bundle is unanswered.
     pub(super) fn fit_bundle(&mut self, ino: u64, todo: &mut Vec<Effect<R>>) {
         let Some(file) = self.files.get_mut(&ino) else { return };
         let settled = file.bundle.as_ref().is_some_and(|b| !file.is_asked(b.held.number));

@@ -1,11 +1,11 @@
-//! Tenures that are being released, until an event confirms their end. If somebody moves (`mv`)
-//! such a lock before the release reaches the engine, the tenure has a new name and token, and the
-//! release, which names the old ones, ends nothing: it must be sent again for the new ones.
+//! Tenures that are being released, until an event confirms their end. If a lock is moved (`mv`)
+//! before its release reaches the engine, the tenure has a new name and token. The release names
+//! the old ones, so it ends nothing and must be sent again with the new ones.
 
 use crate::engine::Token;
 
-/// Tenures that the engine was told to end: a few, unless it is far away and many give back at
-/// once.
+/// The tenures whose release was sent to the engine: a few, unless the engine is remote and many
+/// are released at once.
 #[derive(Debug, Default)]
 pub(crate) struct Going {
     tokens: Vec<Token>,
@@ -28,17 +28,17 @@ impl Going {
         self.tokens.contains(&token)
     }
 
-    /// It is over.
+    /// Removes a tenure that is over.
     pub(crate) fn remove(&mut self, token: Token) {
         self.tokens.retain(|other| *other != token);
     }
 
-    /// A tenure has been moved, whosever it was.
+    /// Records that a tenure was moved, whether or not it belongs to this mount.
     pub(crate) const fn moved(&mut self, token: Token) {
         self.moved = Some(token);
     }
 
-    /// A tenure begins, not for a place in line: of which it is the continuation, if of any.
+    /// Returns the tenure that continues in a tenure which now begins without a wait, if any.
     pub(crate) const fn take_moved(&mut self) -> Option<Token> {
         self.moved.take()
     }
@@ -54,7 +54,7 @@ impl Going {
         was_given_back
     }
 
-    /// Nothing will be heard of them any more.
+    /// Forgets all tenures, since the events about them were lost.
     pub(crate) fn clear(&mut self) {
         *self = Self::default();
     }

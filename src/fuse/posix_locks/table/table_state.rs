@@ -1,4 +1,5 @@
-//! The table of the open files that lock or wait, and how a request begins.
+//! The lock table of a mount: which files are locked or waited for, and how a lock request is
+//! processed.
 
 use crate::engine::{
     Acquire, LeaseKey, LeaseTerms, Mode, OpenId, Ownership, Patch, QueuePolicy, Reason, Refusal,
@@ -13,29 +14,29 @@ use crate::fuse::posix_locks::table::messages::{Ask, Call, Effect, No, Waits};
 use crate::fuse::posix_locks::table::releasing::Going;
 use std::collections::BTreeSet;
 
-/// Holds that are no open file's own number (a second owner of the same open file, a bundle) have
-/// numbers from here on.
+/// The first number for holds other than those of an open file: of a second owner of the same open
+/// file, and of bundles. An open file's hold has its file handle as number.
 pub(super) const EXTRA_NUMBERS: u64 = 1 << 62;
 
-/// All open files of one mount that lock or wait. `R` is how a program is answered.
+/// All files of one mount that are locked or waited for. `R` is the type of a reply to a program.
 #[derive(Debug)]
 pub(crate) struct Table<R> {
     pub(super) session: SessionId,
-    /// The engine is behind a server: an answer may be lost.
+    /// Whether the engine is behind a server, so that answers may be lost.
     pub(super) is_remote: bool,
     pub(super) files: Numbered<File<R>>,
-    /// The file of each number in use.
+    /// The inode of each number in use.
     pub(super) numbers: Numbered<u64>,
-    /// The file that each tenure is of.
+    /// The inode of each tenure.
     pub(super) tenures: Numbered<u64, Token>,
-    /// The files whose queue is not empty.
+    /// The inodes whose queue is not empty.
     pub(super) queued: Numbers,
-    /// The file whose queue is being served, and whether it is to be looked at again.
+    /// The inode whose queue is being served, and whether it must be served again.
     pub(super) serving: Option<(u64, bool)>,
-    /// The files of places in line that were given up, and that no event has spoken of yet.
+    /// The inodes of queue places that were given up, until an event confirms it.
     pub(super) leaving: Numbered<u64, Ticket>,
     pub(super) going: Going,
-    /// Requests that the engine has not answered.
+    /// The number of requests that the engine has not answered.
     pub(super) unanswered: usize,
     /// Tenures that ended while requests are unanswered, so that a late answer does not revive
     /// them.
@@ -67,36 +68,37 @@ impl<R> Table<R> {
         }
     }
 
-    /// The same for an engine behind a server, whose answers may be lost.
+    /// Returns a table for an engine behind a server, whose answers may be lost.
     pub(crate) fn remote(session: SessionId) -> Self {
         Self { is_remote: true, ..Self::new(session) }
     }
 
-    /// On which its holds hang.
+    /// Returns the session to which the leases are attached.
     pub(crate) const fn session(&self) -> SessionId {
         self.session
     }
 
-    /// Whether there is nothing that an event or an answer could be about.
+    /// Whether no event or answer could concern this table.
     pub(crate) fn is_idle(&self) -> bool {
         let is_known = self.files.is_empty() && self.leaving.is_empty() && self.unanswered == 0;
         is_known && self.going.is_empty()
     }
 
-    /// A program wants a lock.
+    /// Handles a program's request for a lock.
     pub(crate) fn lock(&mut self, ask: Ask, reply: R, todo: &mut Vec<Effect<R>>) {
         if self.may_resume(&ask) {
             self.reattach(&ask, reply, todo);
             return;
         }
-        // It came back for something else: what was kept for it is not wanted any more.
+        // The program returned with another request, so the place or lock that was kept for it is
+        // released.
         let (ino, id) = (ask.ino, ask.owner.id);
         self.abandon(ino, |asking| asking.reply.is_none() && asking.ask.owner.id == id, todo);
         self.drop_holds(ino, |held| held.unclaimed && held.owner.id == id, todo);
         self.begin(Asking::new(ask, Some(reply), Wants::Hold), Turn::New, todo);
     }
 
-    /// A request is decided here, or the engine is asked.
+    /// Decides a request here, or submits it to the engine.
     pub(super) fn begin(&mut self, mut asking: Asking<R>, turn: Turn, todo: &mut Vec<Effect<R>>) {
         let Ask { ino, owner, span, mode, .. } = asking.ask;
         let file = self.file(ino);
@@ -112,10 +114,11 @@ impl<R> Table<R> {
                 return file.behind.push(asking);
             }
             let held = &mut file.holds[place];
-            // `mv` may have carried it over: an open file speaks of the lock that it holds.
+            // `mv` may have moved the lock; an open file stands for the lock that it holds.
             asking.ask.name = held.name.clone();
             if mode == Mode::Shared {
-                // Others may read as soon as the engine knows, and that may be before the answer.
+                // Other readers may share it as soon as the engine has processed the request, which
+                // may be before the answer comes.
                 held.mode = mode;
             }
         }
@@ -124,7 +127,7 @@ impl<R> Table<R> {
         self.submit(asking, todo);
     }
 
-    /// Asks the engine.
+    /// Submits a request to the engine.
     pub(super) fn submit(&mut self, mut asking: Asking<R>, todo: &mut Vec<Effect<R>>) {
         let Asking { number, ask, .. } = &asking;
         if ask.line == Waits::Yes && self.would_wait_for_itself(ask) {
@@ -136,7 +139,8 @@ impl<R> Table<R> {
             Waits::Yes => QueuePolicy::Join(None),
             Waits::No => QueuePolicy::Skip,
         };
-        // The bundle's hold is that of whoever locked the first range, whoever needs more of it.
+        // The bundle's lease is that of the owner of its first range, whichever owner needs more of
+        // it.
         let bundle = self.files.get(&ask.ino).and_then(|file| file.bundle.as_ref());
         let bundle = bundle.map(|bundle| &bundle.held).filter(|held| held.number == *number);
         let (name, client, patch) = match bundle {
@@ -168,7 +172,8 @@ impl<R> Table<R> {
         }
     }
 
-    /// Enters a granted request and answers its program, or begins it again if it fits no longer.
+    /// Enters a granted request in the table and replies to its program, or begins it again if it
+    /// fits no longer.
     pub(super) fn grant(&mut self, mut asking: Asking<R>, token: Token, todo: &mut Vec<Effect<R>>) {
         let Ask { ino, owner, .. } = asking.ask;
         todo.push(Effect::Speaks(owner.fh, token));
@@ -177,7 +182,7 @@ impl<R> Table<R> {
         let number = asking.number;
         match self.place(asking, token, todo) {
             Placed::Yes(asking) => answer(asking, Ok(()), todo),
-            // The engine was asked meanwhile, and another owner of this mount came in between.
+            // Another owner of this mount took the lock while the engine processed the request.
             Placed::Again(asking) if asking.reply.is_some() => {
                 self.begin(asking, Turn::Next, todo);
             }
@@ -198,7 +203,7 @@ impl<R> Table<R> {
         self.fit_bundle(ino, todo);
     }
 
-    /// Enters what was granted.
+    /// Enters a granted hold in the table.
     pub(super) fn place(
         &mut self,
         asking: Asking<R>,
@@ -207,14 +212,14 @@ impl<R> Table<R> {
     ) -> Placed<R> {
         let number = asking.number;
         let Ask { ino, owner, mode, span, .. } = asking.ask;
-        // A signal has ended the wait, and the program has been told that it got nothing.
+        // A signal has ended the wait, and the program was told that it got nothing.
         let claimed = asking.reply.is_some();
         let LeaseKey { name, client, .. } = asking.key(token);
         let mut held = Held { number, owner, name, client, token, mode, unclaimed: !claimed };
         self.let_go_of_former(&held, ino, todo);
         let file = self.files.entry(ino).or_default();
         match &mut file.bundle {
-            // Perhaps asked for as a whole lock, which has become the bundle meanwhile.
+            // It may have been requested as a whole-file lock, which has become the bundle since.
             Some(bundle) if bundle.held.number == number => {
                 if bundle.held.token < token {
                     // The bundle's earlier tenure was lost, and its ranges with it.
@@ -226,7 +231,7 @@ impl<R> Table<R> {
                     return Placed::Again(asking);
                 }
             }
-            // One bundle is enough.
+            // A file has only one bundle.
             Some(_) if asking.wants == Wants::Bundle => {
                 self.give_back(&held, todo);
                 return Placed::Again(asking);
@@ -242,7 +247,7 @@ impl<R> Table<R> {
                 if let Some(place) = file.holds.iter().position(|other| other.number == number) {
                     let before = file.holds.remove(place);
                     self.tenures.remove(&before.token);
-                    // Then it has still what it had: an upgrade alone came to nothing.
+                    // The program still holds its former lock: only the upgrade was interrupted.
                     held.unclaimed &= before.unclaimed;
                     if !claimed && !held.unclaimed && before.mode == Mode::Shared {
                         let more = std::mem::replace(&mut held.mode, Mode::Shared);
@@ -275,7 +280,8 @@ impl<R> Table<R> {
         let own = file.holds.iter().position(|held| held.number == number);
         match own.map(|place| (place, (asking.ask.call)(asking.ask.tid))) {
             Some((place, Call::Flock)) => {
-                // As flock(2) says: the conversion is not atomic, the old lock goes first.
+                // As flock(2) documents: the conversion is not atomic, and releases the old lock
+                // first.
                 let held = file.holds.remove(place);
                 self.give_back(&held, todo);
                 self.submit(asking, todo);
@@ -323,7 +329,8 @@ impl<R> Table<R> {
         }
     }
 
-    /// Numbers that nobody uses any more are forgotten, and a file that nobody locks or waits for.
+    /// Forgets numbers that are no longer used, and the file if it is neither locked nor waited
+    /// for.
     pub(super) fn tidy(&mut self, ino: u64) {
         let Some(file) = self.files.get_mut(&ino) else { return };
         if !self.queued.is_empty() && file.queue.is_empty() && !file.is_growing() {
@@ -337,10 +344,10 @@ impl<R> Table<R> {
             return;
         }
         if file.numbers.len() == 1 {
-            // The number of whatever keeps the file from being idle.
+            // The only number is that of the hold or request that keeps the file from being idle.
             return;
         }
-        // All at once: with a thousand waiters, one by one would be a million looks.
+        // All at once: with a thousand waiters, one at a time would take a million steps.
         let (used, index) = (file.used(), &mut self.numbers);
         file.numbers.retain(|number| {
             let stays = used.contains(number);
@@ -351,13 +358,13 @@ impl<R> Table<R> {
         });
     }
 
-    /// The file of an inode, a new one if there is none yet.
+    /// Returns the file of an inode, a new one if there is none yet.
     pub(super) fn file(&mut self, ino: u64) -> &mut File<R> {
         self.files.entry(ino).or_default()
     }
 
-    /// The number of the engine's hold that a whole-file request is about: that of the owner's
-    /// hold, else that of the open file, else (another owner has that one) a new one.
+    /// Returns the number for a whole-file request of an owner: that of the owner's hold, else the
+    /// file handle, or a new number if another owner uses that.
     pub(super) fn number_for(&mut self, ask: &Ask) -> u64 {
         let file = self.files.entry(ask.ino).or_default();
         if let Some(held) = file.holds.iter().find(|held| held.owner.id == ask.owner.id) {
@@ -381,7 +388,8 @@ impl<R> Table<R> {
         self.files.entry(ino).or_default().numbers.push(number);
     }
 
-    /// A restarted system call asks again for what its owner waits for already.
+    /// Whether a request is the repetition by a restarted system call of one that is parked, or was
+    /// granted meanwhile.
     pub(super) fn may_resume(&self, ask: &Ask) -> bool {
         let Some(file) = self.files.get(&ask.ino) else { return false };
         let parked = file.asks.iter().chain(&file.queue).chain(&file.behind);
@@ -410,7 +418,7 @@ impl<R> Table<R> {
             todo.push(Effect::Watch(asking.number, ask.tid));
         }
         self.break_circle(ask, todo);
-        // Its turn may have come while nobody was there to take it.
+        // Its turn may have come while it was parked.
         self.requeue(ask.ino, todo);
     }
 }

@@ -1,4 +1,4 @@
-//! The table with a real engine behind it, and programs that are numbers.
+//! Tests of the lock table with a real engine that answers at once. Programs are numbers.
 
 use crate::engine::{
     Answer, ClientId, Engine, Event, EventKind, Grace, IfExists, LeaseKey, LockName, LockView,
@@ -10,17 +10,17 @@ use crate::fuse::posix_locks::table::*;
 use crate::time::{Span as Length, Time};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-/// A mount, its engine, and what each program was told.
+/// A mount with its engine, and the replies to each program.
 struct Rig {
     engine: Engine,
     table: Table<u32>,
     told: BTreeMap<u32, Result<(), No>>,
-    /// Numbers that are watched, by the thread.
+    /// The watched numbers, each with its thread.
     watched: BTreeMap<u32, u64>,
     now: u64,
 }
 
-/// An answer on its way.
+/// An answer that has not reached the table yet.
 struct Late {
     cookie: u64,
     ino: u64,
@@ -38,7 +38,7 @@ fn name(ino: u64) -> LockName {
     LockName::parse(&format!("f{ino}")).expect("valid")
 }
 
-/// Program `n` has the owner and open file of that number.
+/// Returns the request of program `n`, whose owner and open file have that number.
 fn ask(n: u32, mode: Mode, line: Waits) -> Ask {
     let owner = Owner { id: u64::from(n), fh: u64::from(n), pid: n };
     let client = ClientId::parse("host:me").expect("valid");
@@ -63,7 +63,7 @@ impl Rig {
         Self { engine, table: Table::new(session), told, watched, now: 1 }
     }
 
-    /// Carries effects out until there are none.
+    /// Performs effects until there are none.
     fn run(&mut self, todo: Vec<Effect<u32>>) {
         self.run_on(todo);
         self.engine.check();
@@ -160,7 +160,7 @@ impl Rig {
         }
     }
 
-    /// The engine gets it and its events are heard, but the answers stay on their way.
+    /// Submits requests to the engine and delivers its events, but holds back the answers.
     fn carry(&mut self, todo: Vec<Effect<u32>>) -> Vec<Late> {
         let (mut late, mut todo) = (Vec::new(), VecDeque::from(todo));
         while let Some(effect) = todo.pop_front() {
@@ -184,7 +184,7 @@ impl Rig {
         late
     }
 
-    /// Asks, and the answer is late.
+    /// Requests a lock, and holds back the answer.
     fn lock_late(&mut self, ask: Ask) -> Vec<Late> {
         let program = ask.owner.pid;
         self.told.remove(&program);
@@ -199,14 +199,14 @@ impl Rig {
         self.carry(todo)
     }
 
-    /// A signal comes before anybody knows that it waits.
+    /// Sends a signal before the answer says that the request waits.
     fn signal(&mut self, number: u64) {
         let mut todo = Vec::new();
         self.table.interrupt(number, &mut todo);
         assert!(self.carry(todo).is_empty(), "a signal asks nothing");
     }
 
-    /// The answers come, and all that follows happens at once.
+    /// Delivers answers, and performs all that follows at once.
     fn answered(&mut self, late: Vec<Late>) {
         for Late { cookie, ino, of, answer } in late {
             let mut todo = Vec::new();
@@ -283,7 +283,7 @@ fn waiters_are_served_in_order() {
 }
 
 impl Rig {
-    /// Somebody moves what is held under the name of the file, to `to`.
+    /// Moves the lock of the file to the name `to`, as another program would.
     fn move_to(&mut self, to: &LockName) -> Vec<Effect<u32>> {
         let holder = self.view(&name(FILE)).holders.first().map(|holder| holder.lease.clone());
         let lease = holder.expect("it is held");
@@ -327,7 +327,7 @@ fn an_interrupted_waiter_keeps_its_place_for_a_moment() {
 }
 
 #[test]
-fn a_waiter_that_does_not_come_back_costs_a_moment_only() {
+fn place_of_a_waiter_that_does_not_return_expires() {
     let mut rig = Rig::new();
     rig.lock(ask(1, Exclusive, Waits::No));
     rig.lock(ask(2, Exclusive, Waits::Yes));
@@ -347,8 +347,8 @@ fn a_waiter_that_does_not_come_back_costs_a_moment_only() {
     assert!(rig.table.files.is_empty(), "the dead leave by RELEASE, at once");
 }
 
-/// The engine may be on another machine: then a signal comes between question and answer. An
-/// upgrade that nobody waits for any more takes nothing away, and leaves nothing behind.
+/// With a remote engine, a signal can come between request and answer. An abandoned upgrade leaves
+/// the hold as it was, and leaves nothing behind.
 #[test]
 fn an_interrupted_upgrade_keeps_what_was_held() {
     for part in [Span::WHOLE, span(0, 9)] {
@@ -422,7 +422,7 @@ fn a_whole_lock_can_be_given_back_in_parts() {
 }
 
 #[test]
-fn readers_become_writers_as_the_call_promises() {
+fn upgrade_is_atomic_for_fcntl_but_not_for_flock() {
     let mut rig = Rig::new();
     rig.lock(ask(1, Shared, Waits::No));
     rig.lock(ask(2, Shared, Waits::No));
@@ -447,9 +447,10 @@ fn readers_become_writers_as_the_call_promises() {
     assert!(rig.table.files.is_empty());
 }
 
-/// A shared whole lock beside another's part, asked for again: it is not in its own way.
+/// A shared whole-file lock next to another owner's range: a request to upgrade or downgrade it
+/// does not conflict with itself.
 #[test]
-fn who_has_the_whole_beside_parts_can_have_more_or_less() {
+fn whole_file_lock_next_to_ranges_can_be_upgraded_and_downgraded() {
     let mut rig = Rig::new();
     let part = |n, from, to| Ask { span: span(from, to), ..ask(n, Shared, Waits::No) };
     assert_eq!(rig.lock(ask(1, Shared, Waits::No)), GOT);
@@ -474,7 +475,7 @@ fn who_has_the_whole_beside_parts_can_have_more_or_less() {
 }
 
 #[test]
-fn a_circle_of_two_files_is_refused() {
+fn deadlock_over_two_files_is_refused() {
     let mut rig = Rig::new();
     rig.lock(on(1, ask(1, Exclusive, Waits::No)));
     let other_file = |n| Ask {
@@ -494,10 +495,10 @@ fn flock(n: u32, mode: Mode, line: Waits) -> Ask {
     Ask { call: |_| Call::Flock, ..ask(n, mode, line) }
 }
 
-/// Two requests under one number would share a place in line: giving the first up would throw
-/// the second out.
+/// Two requests under one number would share a queue place: giving up the first would remove the
+/// second.
 #[test]
-fn a_late_place_given_up_is_not_the_newer_requests() {
+fn giving_up_a_late_place_leaves_the_newer_request() {
     let mut rig = Rig::new();
     rig.lock(ask(1, Exclusive, Waits::No));
     let late = rig.lock_late(ask(2, Exclusive, Waits::Yes));
@@ -511,7 +512,8 @@ fn a_late_place_given_up_is_not_the_newer_requests() {
     assert!(rig.table.files.is_empty());
 }
 
-/// The answer to an abandoned upgrade makes the hold a shared one again; not that of a newer one.
+/// The answer to an abandoned upgrade downgrades the hold again, but not the hold of a newer
+/// request.
 #[test]
 fn an_abandoned_upgrade_does_not_undo_the_next() {
     let mut rig = Rig::new();
@@ -541,9 +543,9 @@ fn ranges_stay_while_more_is_asked_for() {
     assert!(rig.table.files.is_empty());
 }
 
-/// Neither is in the way of the other: who comes second waits for the answer to the first.
+/// Neither request conflicts with the other here: the second waits for the answer to the first.
 #[test]
-fn a_range_waits_for_the_first_ones_answer() {
+fn second_range_waits_for_the_answer_to_the_first() {
     let mut rig = Rig::new();
     let late = rig.lock_late(part(1, Exclusive, Waits::No, 0, 9));
     assert!(rig.lock_late(part(2, Exclusive, Waits::No, 10, 19)).is_empty());
@@ -555,9 +557,9 @@ fn a_range_waits_for_the_first_ones_answer() {
     assert!(rig.table.files.is_empty());
 }
 
-/// A request that a signal cut short must not be taken up again after the unlock behind it.
+/// A request that a signal has interrupted must not be resumed after the unlock that follows it.
 #[test]
-fn an_unlock_ends_what_was_cut_short() {
+fn unlock_ends_an_interrupted_request() {
     let mut rig = Rig::new();
     assert_eq!(rig.lock(flock(1, Shared, Waits::No)), GOT);
     let mut late = rig.lock_late(flock(1, Shared, Waits::Yes));
@@ -572,7 +574,7 @@ fn an_unlock_ends_what_was_cut_short() {
 }
 
 #[test]
-fn who_comes_back_and_does_not_wait_is_answered() {
+fn returning_waiter_that_no_longer_waits_is_answered() {
     let mut rig = Rig::new();
     rig.lock(ask(1, Exclusive, Waits::No));
     rig.lock(ask(2, Exclusive, Waits::Yes));
@@ -582,9 +584,9 @@ fn who_comes_back_and_does_not_wait_is_answered() {
     assert!(rig.table.files.is_empty());
 }
 
-/// The event that would wake it comes before the refusal that would have it wait.
+/// The event that would make the request be retried comes before the refusal that makes it wait.
 #[test]
-fn who_is_refused_too_late_asks_again() {
+fn late_refusal_is_retried() {
     let mut rig = Rig::new();
     rig.lock(ask(1, Shared, Waits::No));
     rig.lock(ask(2, Shared, Waits::No));
@@ -612,7 +614,7 @@ fn an_upgrade_does_not_wait_for_ranges_behind_it() {
 }
 
 #[test]
-fn who_comes_back_finds_that_its_turn_has_come() {
+fn returning_waiter_finds_that_its_turn_has_come() {
     let mut rig = Rig::new();
     rig.lock(part(1, Exclusive, Waits::No, 0, 9));
     rig.lock(part(2, Exclusive, Waits::No, 20, 29));
@@ -625,9 +627,9 @@ fn who_comes_back_finds_that_its_turn_has_come() {
     assert!(rig.table.files.is_empty());
 }
 
-/// Both have given back what they had, as flock(2) says: none waits for the other.
+/// Both have released their locks, as flock(2) documents, so neither waits for the other.
 #[test]
-fn two_flocks_beside_ranges_can_both_become_alone() {
+fn two_flocks_next_to_ranges_can_both_be_upgraded() {
     let mut rig = Rig::new();
     rig.lock(part(1, Shared, Waits::No, 0, 9));
     rig.lock(flock(2, Shared, Waits::No));
@@ -642,9 +644,9 @@ fn two_flocks_beside_ranges_can_both_become_alone() {
     assert!(rig.table.files.is_empty());
 }
 
-/// Events come late too: what is said of an earlier tenure is not said of this one.
+/// Events come late too: an event about an earlier tenure does not change the current one.
 #[test]
-fn old_news_is_not_of_the_new_tenure() {
+fn late_event_about_a_former_tenure_is_ignored() {
     let mut rig = Rig::new();
     let token = |rig: &Rig| rig.view(&name(FILE)).holders[0].lease.token;
     rig.lock(ask(1, Exclusive, Waits::No));
@@ -662,9 +664,9 @@ fn old_news_is_not_of_the_new_tenure() {
     assert!(rig.table.files.is_empty());
 }
 
-/// Somebody removes the lock before its taker knows that it has it.
+/// The lock is removed by name before the answer to its request comes.
 #[test]
-fn what_has_ended_is_not_begun_by_a_late_answer() {
+fn late_answer_does_not_revive_an_ended_tenure() {
     let mut rig = Rig::new();
     let late = rig.lock_late(ask(1, Exclusive, Waits::No));
     let lease = rig.view(&name(FILE)).holders[0].lease.clone();
@@ -676,9 +678,9 @@ fn what_has_ended_is_not_begun_by_a_late_answer() {
     assert!(rig.table.files.is_empty(), "nobody holds what is over");
 }
 
-/// A request that got no answer holds nobody up.
+/// A request that got no answer does not hold up others.
 #[test]
-fn without_an_answer_the_others_go_on() {
+fn request_without_an_answer_does_not_block_others() {
     let mut rig = Rig::new();
     let mut lost = Vec::new();
     rig.table.lock(part(1, Exclusive, Waits::No, 0, 9), 1, &mut lost);
@@ -696,8 +698,8 @@ fn without_an_answer_the_others_go_on() {
     assert!(rig.table.files.is_empty());
 }
 
-/// Random programs on three files: the table and the engine agree after every step, and when all
-/// are gone nothing is left.
+/// Runs random programs on three files: the table and the engine agree after every step, and
+/// nothing is left when all programs have ended.
 #[test]
 fn random_programs_leave_nothing_behind() {
     for seed in 0..2_000_u64 {
@@ -718,7 +720,8 @@ fn random_programs_leave_nothing_behind() {
                 0..=3 if !busy => {
                     let mode = if random(2) == 0 { Shared } else { Exclusive };
                     let line = if random(2) == 0 { Waits::Yes } else { Waits::No };
-                    // As in life: a flock is of the whole file, and one owner is of one kind.
+                    // As in practice: a flock covers the whole file, and an owner makes one kind of
+                    // lock.
                     let call: CallOf = |n| if n % 2 == 0 { Call::Flock } else { Call::Fcntl };
                     let span = if n % 2 == 0 { Span::WHOLE } else { part };
                     if rig.lock(Ask { span, call, ..ask(n, mode, line) }).is_none() {

@@ -1,4 +1,4 @@
-//! Unlocking, closing, and waits that end by a signal.
+//! Releases holds and gives up waits: on unlock, on close, and after a signal.
 
 use crate::engine::{LeaseKey, Leave, LeaveReason, LockName, Op, Release, Ticket};
 use crate::fuse::kernel::interrupts::WaitStatus;
@@ -8,7 +8,7 @@ use crate::fuse::posix_locks::table::messages::{Effect, No, Waits};
 use crate::fuse::posix_locks::table::table_state::Table;
 
 impl<R> Table<R> {
-    /// A program gives back `span`.
+    /// Releases `span` for the owner `id`.
     pub(crate) fn unlock(&mut self, ino: u64, id: u64, span: Span, todo: &mut Vec<Effect<R>>) {
         if span != Span::WHOLE {
             self.bundle_up(ino, id, todo);
@@ -25,14 +25,15 @@ impl<R> Table<R> {
         self.drop_holds(ino, |held| held.owner.id == id, todo);
     }
 
-    /// FLUSH: a process has closed the file, and with it goes all that it holds there by fcntl.
+    /// FLUSH: releases all that a process holds by fcntl in a file of which it has closed a
+    /// descriptor.
     pub(crate) fn flushed(&mut self, ino: u64, id: u64, todo: &mut Vec<Effect<R>>) {
         self.abandon(ino, |asking| asking.reply.is_none() && asking.ask.owner.id == id, todo);
         self.unlock(ino, id, Span::WHOLE, todo);
     }
 
-    /// RELEASE: the open file is gone, and with it all that was locked through it. For OFD locks
-    /// no other message comes.
+    /// RELEASE: releases all that was locked through an open file which is gone. For OFD locks no
+    /// other message comes.
     pub(crate) fn closed(&mut self, ino: u64, fh: u64, todo: &mut Vec<Effect<R>>) {
         let Some(file) = self.files.get_mut(&ino) else { return };
         if let Some(bundle) = &mut file.bundle {
@@ -42,20 +43,21 @@ impl<R> Table<R> {
         self.drop_holds(ino, |held| held.owner.fh == fh, todo);
     }
 
-    /// A program does not want any more what it waits for through an open file.
+    /// Cancels the waits of a program on an open file.
     pub(crate) fn give_up(&mut self, ino: u64, fh: u64, todo: &mut Vec<Effect<R>>) {
         let waits = |asking: &Asking<R>| asking.ask.owner.fh == fh && asking.ask.line == Waits::Yes;
         let Some(file) = self.files.get_mut(&ino) else { return };
         let File { asks, queue, behind, .. } = file;
         let all = asks.iter_mut().chain(queue).chain(behind);
-        // Not as by a signal: where none is pending the kernel would show a number of its own.
+        // Replies EAGAIN, not EINTR: without a pending signal the kernel would return a number of
+        // its own.
         let no = all.filter(|asking| waits(asking)).filter_map(|asking| asking.reply.take());
         todo.extend(no.map(|reply| Effect::Reply(reply, Err(No::Busy(None)))));
         self.abandon(ino, waits, todo);
         self.drop_holds(ino, |held| held.unclaimed && held.owner.fh == fh, todo);
     }
 
-    /// A signal ends the wait of `number`. The place is kept for a while: see
+    /// Ends the wait of `number` after a signal. The place is kept for a while: see
     /// [`Table::expire`].
     pub(crate) fn interrupt(&mut self, number: u64, todo: &mut Vec<Effect<R>>) {
         let reply = self.asking(number).and_then(|asking| asking.reply.take());
@@ -64,7 +66,8 @@ impl<R> Table<R> {
         }
     }
 
-    /// Whether `number` still waits for an answer, or its place is still kept.
+    /// Returns the state of the wait of `number`: waiting, interrupted with its place kept, or
+    /// over.
     pub(crate) fn is_waiting(&mut self, number: u64) -> WaitStatus {
         match self.asking(number).map(|asking| asking.reply.is_some()) {
             Some(true) => WaitStatus::Asks,
@@ -74,14 +77,15 @@ impl<R> Table<R> {
         }
     }
 
-    /// The interrupted waiter has not come back: its place goes, or what it was granted.
+    /// Gives up the place, or the lock granted meanwhile, of an interrupted waiter that has not
+    /// returned.
     pub(crate) fn expire(&mut self, number: u64, todo: &mut Vec<Effect<R>>) {
         let Some(ino) = self.numbers.get(&number).copied() else { return };
         self.abandon(ino, |asking| asking.number == number && asking.reply.is_none(), todo);
         self.drop_holds(ino, |held| held.number == number && held.unclaimed, todo);
     }
 
-    /// All is lost. Gives back whom to tell so, of those who wait.
+    /// Clears the table after its session was lost. Returns the replies to the programs that wait.
     pub(crate) fn retire(&mut self) -> Vec<R> {
         self.numbers.clear();
         self.tenures.clear();
@@ -93,7 +97,8 @@ impl<R> Table<R> {
         waiting.filter_map(|asking| asking.reply).collect()
     }
 
-    /// Takes requests out that nobody waits for any more. Holds are dropped next, and that tidies.
+    /// Gives up requests for which no program waits any more. The caller drops holds next, which
+    /// also tidies up.
     pub(crate) fn abandon(
         &mut self,
         ino: u64,
@@ -132,7 +137,7 @@ impl<R> Table<R> {
         self.requeue(ino, todo);
     }
 
-    /// Gives whole-file holds back.
+    /// Releases the whole-file holds that `gone` selects.
     pub(crate) fn drop_holds(
         &mut self,
         ino: u64,
@@ -153,8 +158,8 @@ impl<R> Table<R> {
         self.give_back_unknown(held.key(), todo);
     }
 
-    /// A number is granted another tenure than it has: that is over, or `mv` has carried it away.
-    /// In either case nobody has it any more.
+    /// Releases the former tenure of a number that was granted a new one. The former one is over,
+    /// or `mv` has moved it away; in either case no owner uses it any more.
     pub(crate) fn let_go_of_former(&mut self, granted: &Held, ino: u64, todo: &mut Vec<Effect<R>>) {
         let file = self.files.get_mut(&ino);
         let held = file.and_then(|file| file.held_mut(granted.number));
@@ -168,7 +173,7 @@ impl<R> Table<R> {
         self.give_back(&former, todo);
     }
 
-    /// Releases a lease that no owner of this mount holds: nobody else would ever release it.
+    /// Releases a lease that no owner of this mount holds: nothing else would ever release it.
     pub(crate) fn give_back_unknown(&mut self, key: LeaseKey, todo: &mut Vec<Effect<R>>) {
         let Some(token) = key.token else { return };
         let is_held = self.tenures.contains_key(&token);
@@ -191,7 +196,8 @@ impl<R> Table<R> {
     }
 }
 
-/// A place in line is given up. Until an event says what became of it, it may be served.
+/// Returns the effect that gives up a queue place. The place may still be served until an event
+/// confirms it.
 pub(crate) fn leave<R>(name: LockName, ticket: Ticket) -> Effect<R> {
     Effect::Tell(Box::new(Op::Leave(Leave { name, ticket, why: LeaveReason::Gone })))
 }

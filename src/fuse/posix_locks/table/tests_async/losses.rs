@@ -1,4 +1,4 @@
-//! Answers and events that are lost, and what the engine says when it is asked after that.
+//! Tests of the lock table with lost answers and events, and with the recalls that follow.
 
 use crate::engine::{LeaseKey, LockView, Ownership};
 use crate::fuse::posix_locks::table::tests_async::named;
@@ -6,7 +6,7 @@ use crate::fuse::posix_locks::table::tests_async::run;
 use crate::fuse::posix_locks::table::tests_async::{Far, Recall, SEEDS};
 use crate::fuse::posix_locks::table::{Found, Table};
 
-/// Random programs: none of them may be left waiting.
+/// The number of random runs with losses; none may leave a program waiting.
 const LOSSES: u64 = 2_000;
 
 impl Far {
@@ -18,7 +18,7 @@ impl Far {
         Found { lease: lease.map(|(_, key)| key), tickets }
     }
 
-    /// All holds of the session, with their numbers.
+    /// Returns all holds of the session with their numbers.
     pub(crate) fn on_session(&self) -> Vec<(u64, LeaseKey)> {
         let views = [self.view(&named("f")), self.view(&named("g"))];
         let of_lock = |view: &LockView| {
@@ -32,7 +32,7 @@ impl Far {
         views.iter().flat_map(of_lock).collect()
     }
 
-    /// The stream of events breaks, and what was on its way is lost.
+    /// Interrupts the stream of events, and drops those under way.
     pub(crate) fn lose_events(&mut self) {
         self.say(format_args!("events are lost: {:?}", self.events));
         self.events.clear();

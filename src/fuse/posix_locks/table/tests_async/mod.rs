@@ -1,6 +1,6 @@
-//! The table with an engine far away: requests arrive late, answers later and in any order, and
-//! events in between. Programs are numbers, and do what programs can: one call at a time.
-//! They lock whole files; parts of files are tried with an engine that answers at once.
+//! Tests of the lock table with a remote engine: requests arrive late, answers later and in any
+//! order, with events in between. Programs are numbers, and make one call at a time as programs do.
+//! A run locks whole files, and in one kind of run also parts.
 
 mod losses;
 
@@ -16,13 +16,13 @@ use std::collections::{BTreeMap, VecDeque};
 
 const FILE: u64 = 7;
 const PROGRAMS: u32 = 5;
-/// The bytes that are looked at, each of which somebody may have.
+/// The bytes of the file that the test tracks.
 const BYTES: usize = 3;
-/// Random programs, each from a seed of its own.
+/// The number of random runs, each from its own seed.
 const SEEDS: u64 = 4_500;
 const STEPS: usize = 250;
 
-/// Numbers from a seed.
+/// A random number generator with a seed.
 struct Dice(u64);
 
 impl Dice {
@@ -32,7 +32,7 @@ impl Dice {
     }
 }
 
-/// Says which seed it was, if the test fails while this lives.
+/// Prints its seed if the test panics while it lives.
 struct Seed(u64);
 
 impl Drop for Seed {
@@ -51,9 +51,9 @@ enum Sent {
     Compare,
 }
 
-/// An answer on its way back.
+/// An answer that has not reached the table yet.
 enum Came {
-    /// `None`: there is none, and nobody knows what was done.
+    /// `None` if the answer was lost, so that the outcome is unknown.
     Answer {
         cookie: u64,
         ino: u64,
@@ -70,7 +70,7 @@ struct Program {
     fh: u64,
     has: [Option<Mode>; BYTES],
     asks: Option<(Span, Mode)>,
-    /// Whether it waits for that in line.
+    /// Whether the pending request waits in the queue.
     line: Option<Waits>,
 }
 
@@ -78,10 +78,10 @@ struct Program {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
     Whole,
-    /// Parts of the file are locked too.
+    /// Also locks parts of the file.
     Parts,
-    /// The lock is moved to another name and back, whoever holds it. Then what one program has
-    /// under one name is not in the way of another, which has the other name.
+    /// Moves the lock to another name and back, whichever program holds it. Then a program under
+    /// one name does not conflict with one under the other name.
     Moves,
     /// Events and answers are lost. The remaining answers come in order, as from a server.
     Losses,
@@ -94,12 +94,12 @@ struct Far {
     came: Vec<Came>,
     events: VecDeque<EventKind>,
     programs: BTreeMap<u32, Program>,
-    /// The numbers that the lookout was told of.
+    /// The numbers that were passed to the interrupt watcher.
     watched: Vec<u64>,
     fhs: u64,
     now: u64,
     kind: Kind,
-    /// Whether to say what happens.
+    /// Whether to print each step.
     says: bool,
 }
 
@@ -111,7 +111,7 @@ fn named(name: &str) -> LockName {
     LockName::parse(name).expect("valid")
 }
 
-/// In whose name all programs lock.
+/// The client of all programs.
 fn client() -> ClientId {
     ClientId::parse("host:me").expect("valid")
 }
@@ -153,7 +153,7 @@ impl Far {
         far
     }
 
-    /// Every open file has a number that no other had.
+    /// Opens the file for program `n`, under a file handle that was never used before.
     fn open(&mut self, n: u32) {
         self.fhs += 1;
         self.programs.insert(n, Program { fh: self.fhs, ..Program::default() });
@@ -177,7 +177,7 @@ impl Far {
                 Effect::Tell(op) => self.sent.push_back(Sent::Tell(*op)),
                 Effect::Reply(n, result) => self.told(n, &result),
                 Effect::Watch(number, _) => self.watched.push(number),
-                // Only a door whose answers come in order may be asked.
+                // Only an engine connection whose answers come in order supports recalls.
                 Effect::Recall(asked) if self.kind == Kind::Losses => {
                     self.sent.push_back(Sent::Recall(asked));
                 }
@@ -219,8 +219,8 @@ impl Far {
         let program = self.programs.get_mut(&n).expect("one of ours");
         (program.asks, program.line) = (Some((span, mode)), Some(line));
         for at in bytes(span) {
-            // A flock is given back before it is taken in another mode; and who only wants to
-            // read may find others reading before it is told so.
+            // A flock is released before it is taken in another mode; and after a downgrade
+            // request, other readers may share the lock before the answer comes.
             match (program.has[at], call(n)) {
                 (Some(had), Call::Flock) if had != mode => program.has[at] = None,
                 (Some(_), _) if mode == Mode::Shared => program.has[at] = Some(mode),
@@ -289,7 +289,7 @@ impl Far {
         self.engine.view(name, Time::from_secs(self.now))
     }
 
-    /// Somebody moves what is held under one name to the other.
+    /// Moves the lock from one name to another, as another program would.
     fn carry(&mut self, from: LockName, to: LockName) {
         let Some(holder) = self.view(&from).holders.first().map(|holder| holder.lease.token) else {
             return;
@@ -299,7 +299,7 @@ impl Far {
         self.say(format_args!("moved: {answer:?}"));
     }
 
-    /// The engine gets the next request.
+    /// Delivers the next request to the engine.
     fn arrive(&mut self, dice: &mut Dice) {
         let Some(sent) = self.sent.pop_front() else { return };
         let came = match sent {
@@ -310,7 +310,7 @@ impl Far {
             Sent::Ask { cookie, ino, ask } => {
                 let of = (ask.name.clone(), ask.client.clone());
                 let is_lost = self.kind == Kind::Losses && dice.below(8) == 0;
-                // It may not have arrived either.
+                // The request may have been lost too, rather than only its answer.
                 let arrives = !is_lost || dice.below(2) == 0;
                 let answer = arrives.then(|| self.apply(Op::Acquire(ask)));
                 let answer = answer.filter(|_| !is_lost);
@@ -326,7 +326,7 @@ impl Far {
         self.came.push(came);
     }
 
-    /// The table gets one of the answers.
+    /// Delivers one of the answers to the table.
     fn answer(&mut self, at: usize) {
         if at >= self.came.len() {
             return;
@@ -358,7 +358,7 @@ impl Far {
         }
     }
 
-    /// The table gets the next event.
+    /// Delivers the next event to the table.
     fn hear(&mut self) {
         let event = self.events.pop_front();
         self.say(format_args!("heard {event:?}"));
@@ -394,7 +394,7 @@ impl Far {
         }
     }
 
-    /// A flock is of the whole file.
+    /// Returns a random span for program `n`; a flock covers the whole file.
     fn span(&self, n: u32, dice: &mut Dice) -> Span {
         if self.kind != Kind::Parts || call(n) == Call::Flock || dice.below(3) == 0 {
             return Span::WHOLE;
@@ -430,7 +430,7 @@ impl Far {
         }
     }
 
-    /// All that is on its way arrives, in some order.
+    /// Delivers everything that is under way, in random order.
     fn settle(&mut self, dice: &mut Dice) {
         while !(self.sent.is_empty() && self.came.is_empty() && self.events.is_empty()) {
             match dice.below(3) {
@@ -441,7 +441,7 @@ impl Far {
         }
     }
 
-    /// When all has arrived, the table and the engine agree.
+    /// Asserts that the table and the engine agree once everything was delivered.
     fn agree(&self) {
         let views = [self.view(&named("f")), self.view(&named("g"))];
         let held = self.table.files.values().flat_map(|file| {
@@ -456,7 +456,7 @@ impl Far {
     }
 }
 
-/// One random run, told as it goes if somebody wants to read it.
+/// Performs one random run; prints its steps if `says`.
 fn run(seed: u64, says: bool) {
     let _said = Seed(seed);
     let mut dice = Dice(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
@@ -466,7 +466,7 @@ fn run(seed: u64, says: bool) {
     for _ in 0..STEPS {
         far.step(&mut dice);
     }
-    // Those who do not wait go, until nobody waits: each must have been served, or be told.
+    // Programs that do not wait close the file, until each waiter was granted or refused.
     for _ in 0..2 * PROGRAMS {
         far.settle(&mut dice);
         far.agree();
@@ -474,7 +474,7 @@ fn run(seed: u64, says: bool) {
             if far.programs[&n].asks.is_none() {
                 far.close(n);
             } else if kind == Kind::Moves {
-                // It may wait for what somebody has who waits for what it has, by the other name.
+                // With the lock's other name, it may be in a deadlock that the table can't see.
                 far.give_up(n);
             }
         }
