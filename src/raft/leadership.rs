@@ -101,7 +101,11 @@ impl<C: ClusterTypes> LeadershipWatcher<C> {
             };
             self.enter(role);
             if leads.is_some() && role == LeadershipRole::Waits {
-                C::sleep(BARRIER_PAUSE.as_duration()).await;
+                // If openraft has ended meanwhile, this node will never lead, and its last metrics
+                // still say that it does.
+                if let Ok(Err(_)) = timeout::<C, _>(BARRIER_PAUSE, news.changed()).await {
+                    return self.enter(LeadershipRole::Ended);
+                }
                 continue;
             }
             // Check again after a while: openraft may publish the parts of a change one by one.
