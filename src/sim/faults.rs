@@ -139,8 +139,11 @@ async fn fail_disk(world: &Arc<World>, id: NodeId) {
     disk.fail();
     sleep(world.dice.millis(50, 1_500)).await;
     let failed_for = disk.failed_at().map_or(Span::ZERO, |at| now().since(at));
-    if failed_for > END_PATIENCE && world.host(id).is_some() {
-        let what = format_args!("node {id} still runs {failed_for} after its disk has failed");
+    if failed_for > END_PATIENCE
+        && let Some(host) = world.host(id)
+    {
+        let state = host.describe();
+        let what = format_args!("node {id} still runs {failed_for} after a failed sync: {state}");
         world.record.violation(Promise::FailedNodesEnd, what);
     }
     // A real one would be seen to by somebody who replaces the disk and starts the node.

@@ -220,6 +220,12 @@ impl Host {
         (applied, codec::encode_engine(&core.engine))
     }
 
+    /// Describes the state of openraft and the role of this node.
+    pub(super) fn describe(&self) -> String {
+        let raft = self.requests.raft.metrics().borrow_watched().running_state.clone();
+        format!("openraft {raft:?}, {:?}", *self.requests.role.borrow_watched())
+    }
+
     fn is_well(&self) -> bool {
         self.requests.raft.metrics().borrow_watched().running_state.is_ok()
     }
