@@ -20,6 +20,8 @@ pub(super) enum PlantedBug {
     DiskLost,
     /// A sync that failed is taken for one that did not.
     DiskErrorIgnored,
+    /// A node goes on when its proposer has ended.
+    EndIgnored,
     /// A snapshot leaves out the answers kept for repeats.
     SnapshotForgets,
     /// A snapshot that was built late replaces a newer one that was installed meanwhile.

@@ -91,6 +91,8 @@ bugs! {
         by EntriesAreKept ["the disk is empty"];
     an_ignored_disk_error_is_found: with_bug PlantedBug DiskErrorIgnored
         by EntriesAreKept ["a sync of the disk had failed"];
+    a_node_that_does_not_end_is_found: with_bug PlantedBug EndIgnored
+        by FailedNodesEnd ["still runs"];
     a_snapshot_without_the_answers_is_found: with_bug PlantedBug SnapshotForgets
         by SameState ["the state after entry", "is another there"];
     // A builder has to end just after an installation, which few seeds bring about.

@@ -191,7 +191,9 @@ impl Host {
             }
             Ok(_) => {}
         }
-        self.world.failed(self.id, self.run);
+        if !planted(PlantedBug::EndIgnored) {
+            self.world.failed(self.id, self.run);
+        }
     }
 
     /// Stops the node, and drops its queued requests.
