@@ -217,13 +217,14 @@ const LAYERS: &[(&str, &[&str])] = &[
     // Storage knows bytes in files, and nothing of their meaning.
     ("src/storage/", &["time", "os_error", "storage"]),
     ("src/service/", &["time", "os_error", "random", "storage", "engine", "service"]),
-    ("src/raft/", &["time", "os_error", "random", "storage", "engine", "service", "raft"]),
+    ("src/net/", &["os_error", "net"]),
+    ("src/raft/", &["time", "os_error", "random", "net", "storage", "engine", "service", "raft"]),
     ("src/sim/", &["time", "engine", "service", "raft", "sim"]),
-    ("src/client/", &["time", "os_error", "random", "engine", "service", "client"]),
+    ("src/client/", &["time", "os_error", "random", "net", "engine", "service", "client"]),
     ("src/status.rs", &["time", "engine"]),
     ("src/event_json.rs", &["time", "engine"]),
     // Authorization is decided in one place for all front ends.
-    ("src/auth/", &["time", "os_error", "engine", "auth"]),
+    ("src/auth/", &["time", "os_error", "net", "engine", "auth"]),
     ("src/control/", &["time", "engine", "service", "auth", "status", "control"]),
     (
         "src/fuse/",
@@ -246,6 +247,7 @@ const LAYERS: &[(&str, &[&str])] = &[
         &[
             "time",
             "os_error",
+            "net",
             "engine",
             "service",
             "auth",
@@ -349,8 +351,8 @@ const OWNED: &[(&str, &str)] = &[
     ("openraft", "src/raft/, src/sim/"),
     ("openraft_rt_sim", "src/sim/"),
     ("raft_log", "src/raft/"),
-    ("hyper_util", "src/server/http/, src/client/, src/raft/rpc/"),
-    ("hyper", "src/server/http/, src/client/, src/raft/rpc/"),
+    ("hyper_util", "src/net/, src/server/http/, src/client/, src/raft/rpc/"),
+    ("hyper", "src/net/, src/server/http/, src/client/, src/raft/rpc/"),
 ];
 
 #[test]

@@ -28,21 +28,21 @@ complete -c latchfs -n "__fish_latchfs_needs_command" -s h -l help -d 'Print hel
 complete -c latchfs -n "__fish_latchfs_needs_command" -s V -l version -d 'Print version'
 complete -c latchfs -n "__fish_latchfs_needs_command" -f -a "mount" -d 'Mount a directory in which files are locks'
 complete -c latchfs -n "__fish_latchfs_needs_command" -f -a "serve" -d 'Serve locks to other machines over HTTP'
-complete -c latchfs -n "__fish_latchfs_needs_command" -f -a "cert" -d 'Make a certificate authority, and what it signs: a server, clients'
-complete -c latchfs -n "__fish_latchfs_needs_command" -f -a "cluster" -d 'Show the nodes that decide together, and change who they are'
+complete -c latchfs -n "__fish_latchfs_needs_command" -f -a "cert" -d 'Make a certificate authority, and certificates for a server, clients'
+complete -c latchfs -n "__fish_latchfs_needs_command" -f -a "cluster" -d 'Show the nodes of the cluster, and change its members'
 complete -c latchfs -n "__fish_latchfs_needs_command" -f -a "umount" -d 'Unmount it; a busy mount is detached, a stale one removed'
-complete -c latchfs -n "__fish_latchfs_needs_command" -f -a "ls" -d 'Show what is held, and by whom'
+complete -c latchfs -n "__fish_latchfs_needs_command" -f -a "ls" -d 'Show the held locks and their holders'
 complete -c latchfs -n "__fish_latchfs_needs_command" -f -a "status" -d 'Show one lock, also a free one'
-complete -c latchfs -n "__fish_latchfs_needs_command" -f -a "acquire" -d 'Take a lock, or renew it if you have it already'
-complete -c latchfs -n "__fish_latchfs_needs_command" -f -a "wait" -d 'Wait in line for a lock, and have it when this returns'
+complete -c latchfs -n "__fish_latchfs_needs_command" -f -a "acquire" -d 'Take a lock that nobody holds; with --reentrant also renew your own'
+complete -c latchfs -n "__fish_latchfs_needs_command" -f -a "wait" -d 'Wait in the queue of a lock, and hold it when this returns'
 complete -c latchfs -n "__fish_latchfs_needs_command" -f -a "renew" -d 'Make a lease last for another ttl'
 complete -c latchfs -n "__fish_latchfs_needs_command" -f -a "release" -d 'Give a lock back'
-complete -c latchfs -n "__fish_latchfs_needs_command" -f -a "steal" -d 'Take a lock from its holder; root and whoever mounted may'
-complete -c latchfs -n "__fish_latchfs_needs_command" -f -a "events" -d 'Show what happens as it happens, until Ctrl-C'
+complete -c latchfs -n "__fish_latchfs_needs_command" -f -a "steal" -d 'Take a lock from its holder; for root and the user who mounted'
+complete -c latchfs -n "__fish_latchfs_needs_command" -f -a "events" -d 'Show events as they happen, until Ctrl-C'
 complete -c latchfs -n "__fish_latchfs_needs_command" -f -a "run" -d 'Run a command under a lock: wait for it, keep it while the command runs, give it back'
-complete -c latchfs -n "__fish_latchfs_needs_command" -f -a "doctor" -d 'Look at all that a mount needs, and say what to mend'
+complete -c latchfs -n "__fish_latchfs_needs_command" -f -a "doctor" -d 'Check all that a mount needs, and say how to fix what is wrong'
 complete -c latchfs -n "__fish_latchfs_needs_command" -f -a "sim" -d 'Try a whole cluster on virtual time, with all that may go wrong'
-complete -c latchfs -n "__fish_latchfs_needs_command" -f -a "completions" -d 'Print what a shell needs to complete these commands'
+complete -c latchfs -n "__fish_latchfs_needs_command" -f -a "completions" -d 'Print the shell completions of these commands'
 complete -c latchfs -n "__fish_latchfs_needs_command" -f -a "man" -d 'Print the manual page: \'latchfs man | man -l -\''
 complete -c latchfs -n "__fish_latchfs_using_subcommand mount" -l client -d 'The client that the mount\'s users belong to; once for all DIRs, or once for each [default: the host\'s name]' -r
 complete -c latchfs -n "__fish_latchfs_using_subcommand mount" -l owner -d 'How callers are told apart' -r -f -a "host\t'Nothing: all of this host are one client'
@@ -52,11 +52,11 @@ complete -c latchfs -n "__fish_latchfs_using_subcommand mount" -l ttl -d 'How lo
 complete -c latchfs -n "__fish_latchfs_using_subcommand mount" -l grace -d 'How long after that only its holder may take it back' -r
 complete -c latchfs -n "__fish_latchfs_using_subcommand mount" -l content -d 'Output of \'cat NAME\': the status as JSON, or the text that was written' -r -f -a "status\t'The status as JSON'
 note\t'The text'"
-complete -c latchfs -n "__fish_latchfs_using_subcommand mount" -l hold -d 'How a lease that was made by file is kept alive' -r -f -a "renewal\t'Renewals, by whoever holds it'
+complete -c latchfs -n "__fish_latchfs_using_subcommand mount" -l hold -d 'How a lease that was made by file is kept alive' -r -f -a "renewal\t'By renewals of its holder'
 session\t'The login session that made it: released when its leader ends'"
 complete -c latchfs -n "__fish_latchfs_using_subcommand mount" -l listen -d 'Serve HTTP as well: unix:PATH, for this machine\'s users, or an address, by --tokens' -r
 complete -c latchfs -n "__fish_latchfs_using_subcommand mount" -l server -d 'Let the server at this URL decide, or the nodes of a cluster (URL,URL), not an engine here [env: `LATCHFS_SERVER`, unless --listen, --state or --data asks for an engine here]' -r
-complete -c latchfs -n "__fish_latchfs_using_subcommand mount" -l token-file -d 'A file with the token that says who asks' -r -F
+complete -c latchfs -n "__fish_latchfs_using_subcommand mount" -l token-file -d 'A file with the bearer token of the client' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand mount" -l ca -d 'CA certificate (PEM) that verifies an https server' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand mount" -l cert -d 'Client certificate (PEM) of this command' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand mount" -l key -d 'The key of that certificate (PEM)' -r -F
@@ -68,7 +68,7 @@ complete -c latchfs -n "__fish_latchfs_using_subcommand mount" -l state -d 'Wher
 complete -c latchfs -n "__fish_latchfs_using_subcommand mount" -l data -d 'Keep it in a log here instead: nothing is answered before the disk has it, so that a power failure loses nothing either' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand mount" -l max-ttl -d 'With --state none: the longest ttl of a lease, and with the grace for how long nothing is granted after a start [default: 1m, or --ttl if that is longer]' -r
 complete -c latchfs -n "__fish_latchfs_using_subcommand mount" -l allow-other -d 'Serve all users [default: as root]'
-complete -c latchfs -n "__fish_latchfs_using_subcommand mount" -l no-allow-other -d 'Serve nobody but the one who mounts [default: as anybody but root]'
+complete -c latchfs -n "__fish_latchfs_using_subcommand mount" -l no-allow-other -d 'Serve only the user who mounts [default: as anybody but root]'
 complete -c latchfs -n "__fish_latchfs_using_subcommand mount" -l insecure -d 'Be open to a network without tokens or without TLS'
 complete -c latchfs -n "__fish_latchfs_using_subcommand mount" -l grant-at-once -d 'With --state none: grant locks from the start, since no holder from before it can be alive'
 complete -c latchfs -n "__fish_latchfs_using_subcommand mount" -l nonempty -d 'Mount on a directory with entries, which are hidden; it is not sealed either, so programs can make files in it while nothing is mounted, and lock nothing by them'
@@ -99,15 +99,15 @@ complete -c latchfs -n "__fish_latchfs_using_subcommand serve" -l url -d 'Where 
 complete -c latchfs -n "__fish_latchfs_using_subcommand serve" -l pace -d 'How long the network may take: \'lan\' for servers beside each other, \'wifi\' for laptops' -r
 complete -c latchfs -n "__fish_latchfs_using_subcommand serve" -l insecure -d 'Be open to a network without tokens or without TLS'
 complete -c latchfs -n "__fish_latchfs_using_subcommand serve" -l grant-at-once -d 'With --state none: grant locks from the start, since no holder from before it can be alive'
-complete -c latchfs -n "__fish_latchfs_using_subcommand serve" -l print-permissions -d 'Print who may do what, by which credentials, and end'
+complete -c latchfs -n "__fish_latchfs_using_subcommand serve" -l print-permissions -d 'Print the table of permissions, and exit'
 complete -c latchfs -n "__fish_latchfs_using_subcommand serve" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c latchfs -n "__fish_latchfs_using_subcommand cert; and not __fish_seen_subcommand_from ca server peer secret client" -l dir -d 'Where keys and certificates are kept' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand cert; and not __fish_seen_subcommand_from ca server peer secret client" -s h -l help -d 'Print help (see more with \'--help\')'
-complete -c latchfs -n "__fish_latchfs_using_subcommand cert; and not __fish_seen_subcommand_from ca server peer secret client" -f -a "ca" -d 'The authority itself: ca.pem for every machine, ca.key for nobody'
+complete -c latchfs -n "__fish_latchfs_using_subcommand cert; and not __fish_seen_subcommand_from ca server peer secret client" -f -a "ca" -d 'The authority itself: copy ca.pem to every machine, and keep ca.key private'
 complete -c latchfs -n "__fish_latchfs_using_subcommand cert; and not __fish_seen_subcommand_from ca server peer secret client" -f -a "server" -d 'A server, under the names and addresses by which clients find it'
 complete -c latchfs -n "__fish_latchfs_using_subcommand cert; and not __fish_seen_subcommand_from ca server peer secret client" -f -a "peer" -d 'A node, under the names and addresses by which other nodes find it'
 complete -c latchfs -n "__fish_latchfs_using_subcommand cert; and not __fish_seen_subcommand_from ca server peer secret client" -f -a "secret" -d 'A secret for all nodes of a cluster, instead of a certificate for each: peers.pem'
-complete -c latchfs -n "__fish_latchfs_using_subcommand cert; and not __fish_seen_subcommand_from ca server peer secret client" -f -a "client" -d 'A client: it may speak as NAME, and as NAME:USER'
+complete -c latchfs -n "__fish_latchfs_using_subcommand cert; and not __fish_seen_subcommand_from ca server peer secret client" -f -a "client" -d 'A client: it may act as NAME, and as NAME:USER'
 complete -c latchfs -n "__fish_latchfs_using_subcommand cert; and __fish_seen_subcommand_from ca" -l dir -d 'Where keys and certificates are kept' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand cert; and __fish_seen_subcommand_from ca" -s h -l help -d 'Print help'
 complete -c latchfs -n "__fish_latchfs_using_subcommand cert; and __fish_seen_subcommand_from server" -l dir -d 'Where keys and certificates are kept' -r -F
@@ -119,7 +119,7 @@ complete -c latchfs -n "__fish_latchfs_using_subcommand cert; and __fish_seen_su
 complete -c latchfs -n "__fish_latchfs_using_subcommand cert; and __fish_seen_subcommand_from client" -l dir -d 'Where keys and certificates are kept' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand cert; and __fish_seen_subcommand_from client" -s h -l help -d 'Print help'
 complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and not __fish_seen_subcommand_from status promote join leave remove reset backup restore transfer" -l server -d 'A node\'s server; of several, separated by commas, the first that answers' -r
-complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and not __fish_seen_subcommand_from status promote join leave remove reset backup restore transfer" -l token-file -d 'A file with the token that says who asks' -r -F
+complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and not __fish_seen_subcommand_from status promote join leave remove reset backup restore transfer" -l token-file -d 'A file with the bearer token of the client' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and not __fish_seen_subcommand_from status promote join leave remove reset backup restore transfer" -l ca -d 'CA certificate (PEM) that verifies an https server' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and not __fish_seen_subcommand_from status promote join leave remove reset backup restore transfer" -l cert -d 'Client certificate (PEM) of this command' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and not __fish_seen_subcommand_from status promote join leave remove reset backup restore transfer" -l key -d 'The key of that certificate (PEM)' -r -F
@@ -130,12 +130,12 @@ complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and not __fish_
 complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and not __fish_seen_subcommand_from status promote join leave remove reset backup restore transfer" -f -a "join" -d 'Promote a learner to a voter'
 complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and not __fish_seen_subcommand_from status promote join leave remove reset backup restore transfer" -f -a "leave" -d 'Have the node that is asked leave the others, and end'
 complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and not __fish_seen_subcommand_from status promote join leave remove reset backup restore transfer" -f -a "remove" -d 'Remove a node, also one that is gone for good'
-complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and not __fish_seen_subcommand_from status promote join leave remove reset backup restore transfer" -f -a "reset" -d 'Take from clients whatever they hold and wait for'
+complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and not __fish_seen_subcommand_from status promote join leave remove reset backup restore transfer" -f -a "reset" -d 'End all holds and waits of clients'
 complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and not __fish_seen_subcommand_from status promote join leave remove reset backup restore transfer" -f -a "backup" -d 'Write all that the server knows to a file, while it goes on'
-complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and not __fish_seen_subcommand_from status promote join leave remove reset backup restore transfer" -f -a "restore" -d 'Begin a new cluster with what a backup has, when all nodes of the old one are lost'
+complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and not __fish_seen_subcommand_from status promote join leave remove reset backup restore transfer" -f -a "restore" -d 'Begin a new cluster from a backup, when all nodes of the old one are lost'
 complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and not __fish_seen_subcommand_from status promote join leave remove reset backup restore transfer" -f -a "transfer" -d 'Let another node lead'
 complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from status" -l server -d 'A node\'s server; of several, separated by commas, the first that answers' -r
-complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from status" -l token-file -d 'A file with the token that says who asks' -r -F
+complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from status" -l token-file -d 'A file with the bearer token of the client' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from status" -l ca -d 'CA certificate (PEM) that verifies an https server' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from status" -l cert -d 'Client certificate (PEM) of this command' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from status" -l key -d 'The key of that certificate (PEM)' -r -F
@@ -143,7 +143,7 @@ complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen
 complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from status" -l json -d 'Print JSON'
 complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from status" -s h -l help -d 'Print help'
 complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from promote" -l server -d 'A node\'s server; of several, separated by commas, the first that answers' -r
-complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from promote" -l token-file -d 'A file with the token that says who asks' -r -F
+complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from promote" -l token-file -d 'A file with the bearer token of the client' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from promote" -l ca -d 'CA certificate (PEM) that verifies an https server' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from promote" -l cert -d 'Client certificate (PEM) of this command' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from promote" -l key -d 'The key of that certificate (PEM)' -r -F
@@ -151,7 +151,7 @@ complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen
 complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from promote" -l json -d 'Print JSON'
 complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from promote" -s h -l help -d 'Print help'
 complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from join" -l server -d 'A node\'s server; of several, separated by commas, the first that answers' -r
-complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from join" -l token-file -d 'A file with the token that says who asks' -r -F
+complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from join" -l token-file -d 'A file with the bearer token of the client' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from join" -l ca -d 'CA certificate (PEM) that verifies an https server' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from join" -l cert -d 'Client certificate (PEM) of this command' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from join" -l key -d 'The key of that certificate (PEM)' -r -F
@@ -159,14 +159,14 @@ complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen
 complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from join" -l json -d 'Print JSON'
 complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from join" -s h -l help -d 'Print help'
 complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from leave" -l server -d 'A node\'s server; of several, separated by commas, the first that answers' -r
-complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from leave" -l token-file -d 'A file with the token that says who asks' -r -F
+complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from leave" -l token-file -d 'A file with the bearer token of the client' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from leave" -l ca -d 'CA certificate (PEM) that verifies an https server' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from leave" -l cert -d 'Client certificate (PEM) of this command' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from leave" -l key -d 'The key of that certificate (PEM)' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from leave" -l json -d 'Print JSON'
 complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from leave" -s h -l help -d 'Print help'
 complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from remove" -l server -d 'A node\'s server; of several, separated by commas, the first that answers' -r
-complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from remove" -l token-file -d 'A file with the token that says who asks' -r -F
+complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from remove" -l token-file -d 'A file with the bearer token of the client' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from remove" -l ca -d 'CA certificate (PEM) that verifies an https server' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from remove" -l cert -d 'Client certificate (PEM) of this command' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from remove" -l key -d 'The key of that certificate (PEM)' -r -F
@@ -177,7 +177,7 @@ complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen
 complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from reset" -l reason -d 'Why, for the holders and the audit log' -r
 complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from reset" -l client -d 'The client to ask as [default: the host\'s name and the user\'s]' -r
 complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from reset" -l server -d 'A node\'s server; of several, separated by commas, the first that answers' -r
-complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from reset" -l token-file -d 'A file with the token that says who asks' -r -F
+complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from reset" -l token-file -d 'A file with the bearer token of the client' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from reset" -l ca -d 'CA certificate (PEM) that verifies an https server' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from reset" -l cert -d 'Client certificate (PEM) of this command' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from reset" -l key -d 'The key of that certificate (PEM)' -r -F
@@ -185,7 +185,7 @@ complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen
 complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from reset" -l json -d 'Print JSON'
 complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from reset" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from backup" -l server -d 'A node\'s server; of several, separated by commas, the first that answers' -r
-complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from backup" -l token-file -d 'A file with the token that says who asks' -r -F
+complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from backup" -l token-file -d 'A file with the bearer token of the client' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from backup" -l ca -d 'CA certificate (PEM) that verifies an https server' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from backup" -l cert -d 'Client certificate (PEM) of this command' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from backup" -l key -d 'The key of that certificate (PEM)' -r -F
@@ -194,15 +194,15 @@ complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen
 complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from restore" -l data -d 'The data directory of the first node: empty, or not there' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from restore" -l hold-off -d 'For how long nothing is granted: the longest ttl that any client had [default: 24h]' -r
 complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from restore" -l server -d 'A node\'s server; of several, separated by commas, the first that answers' -r
-complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from restore" -l token-file -d 'A file with the token that says who asks' -r -F
+complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from restore" -l token-file -d 'A file with the bearer token of the client' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from restore" -l ca -d 'CA certificate (PEM) that verifies an https server' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from restore" -l cert -d 'Client certificate (PEM) of this command' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from restore" -l key -d 'The key of that certificate (PEM)' -r -F
-complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from restore" -l old-holders-are-gone -d 'Grant at once: it is known that nobody believes any more to hold anything'
+complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from restore" -l old-holders-are-gone -d 'Grant at once: it is certain that no client still relies on an old lease'
 complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from restore" -l json -d 'Print JSON'
 complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from restore" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from transfer" -l server -d 'A node\'s server; of several, separated by commas, the first that answers' -r
-complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from transfer" -l token-file -d 'A file with the token that says who asks' -r -F
+complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from transfer" -l token-file -d 'A file with the bearer token of the client' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from transfer" -l ca -d 'CA certificate (PEM) that verifies an https server' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from transfer" -l cert -d 'Client certificate (PEM) of this command' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from transfer" -l key -d 'The key of that certificate (PEM)' -r -F
@@ -213,18 +213,18 @@ complete -c latchfs -n "__fish_latchfs_using_subcommand umount" -s h -l help -d 
 complete -c latchfs -n "__fish_latchfs_using_subcommand ls" -l dir -d 'The mount to use [env: `LATCHFS_DIR`] [default: the only one there is]' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand ls" -l server -d 'The server to ask instead of a mount, or the nodes of a cluster (URL,URL) [env: `LATCHFS_SERVER`, unless a mount is named or the current directory lies in one]' -r
 complete -c latchfs -n "__fish_latchfs_using_subcommand ls" -l client -d 'The client to ask as, at a server [default: the host\'s name and the user\'s]' -r
-complete -c latchfs -n "__fish_latchfs_using_subcommand ls" -l token-file -d 'A file with the token that says who asks' -r -F
+complete -c latchfs -n "__fish_latchfs_using_subcommand ls" -l token-file -d 'A file with the bearer token of the client' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand ls" -l ca -d 'CA certificate (PEM) that verifies an https server' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand ls" -l cert -d 'Client certificate (PEM) of this command' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand ls" -l key -d 'The key of that certificate (PEM)' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand ls" -l json -d 'Print a JSON array of statuses'
-complete -c latchfs -n "__fish_latchfs_using_subcommand ls" -l watch -d 'Go on, and show what changes, until Ctrl-C'
+complete -c latchfs -n "__fish_latchfs_using_subcommand ls" -l watch -d 'Keep running and show changes, until Ctrl-C'
 complete -c latchfs -n "__fish_latchfs_using_subcommand ls" -l stale -d 'Stale read: the state of the first node that answers, however old, without asking the leader'
 complete -c latchfs -n "__fish_latchfs_using_subcommand ls" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c latchfs -n "__fish_latchfs_using_subcommand status" -l dir -d 'The mount to use [env: `LATCHFS_DIR`] [default: the only one there is]' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand status" -l server -d 'The server to ask instead of a mount, or the nodes of a cluster (URL,URL) [env: `LATCHFS_SERVER`, unless a mount is named or the current directory lies in one]' -r
 complete -c latchfs -n "__fish_latchfs_using_subcommand status" -l client -d 'The client to ask as, at a server [default: the host\'s name and the user\'s]' -r
-complete -c latchfs -n "__fish_latchfs_using_subcommand status" -l token-file -d 'A file with the token that says who asks' -r -F
+complete -c latchfs -n "__fish_latchfs_using_subcommand status" -l token-file -d 'A file with the bearer token of the client' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand status" -l ca -d 'CA certificate (PEM) that verifies an https server' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand status" -l cert -d 'Client certificate (PEM) of this command' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand status" -l key -d 'The key of that certificate (PEM)' -r -F
@@ -234,13 +234,13 @@ complete -c latchfs -n "__fish_latchfs_using_subcommand status" -s h -l help -d 
 complete -c latchfs -n "__fish_latchfs_using_subcommand acquire" -l dir -d 'The mount to use [env: `LATCHFS_DIR`] [default: the only one there is]' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand acquire" -l server -d 'The server to ask instead of a mount, or the nodes of a cluster (URL,URL) [env: `LATCHFS_SERVER`, unless a mount is named or the current directory lies in one]' -r
 complete -c latchfs -n "__fish_latchfs_using_subcommand acquire" -l client -d 'The client to ask as, at a server [default: the host\'s name and the user\'s]' -r
-complete -c latchfs -n "__fish_latchfs_using_subcommand acquire" -l token-file -d 'A file with the token that says who asks' -r -F
+complete -c latchfs -n "__fish_latchfs_using_subcommand acquire" -l token-file -d 'A file with the bearer token of the client' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand acquire" -l ca -d 'CA certificate (PEM) that verifies an https server' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand acquire" -l cert -d 'Client certificate (PEM) of this command' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand acquire" -l key -d 'The key of that certificate (PEM)' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand acquire" -l ttl -d 'How long the lease lasts unrenewed: 30s, 1m30s, 1.5h [default: the mount\'s]' -r
 complete -c latchfs -n "__fish_latchfs_using_subcommand acquire" -l grace -d 'How long after that only you may take it back [default: the mount\'s]' -r
-complete -c latchfs -n "__fish_latchfs_using_subcommand acquire" -l note -d 'A word to whoever finds the lock held' -r
+complete -c latchfs -n "__fish_latchfs_using_subcommand acquire" -l note -d 'Note shown to clients that find the lock held' -r
 complete -c latchfs -n "__fish_latchfs_using_subcommand acquire" -l json -d 'Print the lock\'s status as JSON'
 complete -c latchfs -n "__fish_latchfs_using_subcommand acquire" -l shared -d 'Hold it together with others that ask for the same'
 complete -c latchfs -n "__fish_latchfs_using_subcommand acquire" -l reentrant -d 'Renew it if your user holds it already, instead of being refused'
@@ -248,13 +248,13 @@ complete -c latchfs -n "__fish_latchfs_using_subcommand acquire" -s h -l help -d
 complete -c latchfs -n "__fish_latchfs_using_subcommand wait" -l dir -d 'The mount to use [env: `LATCHFS_DIR`] [default: the only one there is]' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand wait" -l server -d 'The server to ask instead of a mount, or the nodes of a cluster (URL,URL) [env: `LATCHFS_SERVER`, unless a mount is named or the current directory lies in one]' -r
 complete -c latchfs -n "__fish_latchfs_using_subcommand wait" -l client -d 'The client to ask as, at a server [default: the host\'s name and the user\'s]' -r
-complete -c latchfs -n "__fish_latchfs_using_subcommand wait" -l token-file -d 'A file with the token that says who asks' -r -F
+complete -c latchfs -n "__fish_latchfs_using_subcommand wait" -l token-file -d 'A file with the bearer token of the client' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand wait" -l ca -d 'CA certificate (PEM) that verifies an https server' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand wait" -l cert -d 'Client certificate (PEM) of this command' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand wait" -l key -d 'The key of that certificate (PEM)' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand wait" -l ttl -d 'How long the lease lasts unrenewed: 30s, 1m30s, 1.5h [default: the mount\'s]' -r
 complete -c latchfs -n "__fish_latchfs_using_subcommand wait" -l grace -d 'How long after that only you may take it back [default: the mount\'s]' -r
-complete -c latchfs -n "__fish_latchfs_using_subcommand wait" -l note -d 'A word to whoever finds the lock held' -r
+complete -c latchfs -n "__fish_latchfs_using_subcommand wait" -l note -d 'Note shown to clients that find the lock held' -r
 complete -c latchfs -n "__fish_latchfs_using_subcommand wait" -l wait -l timeout -d 'Give up after so long: 10m, 1h30m [default: never]' -r
 complete -c latchfs -n "__fish_latchfs_using_subcommand wait" -l json -d 'Print the lock\'s status as JSON'
 complete -c latchfs -n "__fish_latchfs_using_subcommand wait" -l shared -d 'Hold it together with others that ask for the same'
@@ -263,20 +263,20 @@ complete -c latchfs -n "__fish_latchfs_using_subcommand wait" -s h -l help -d 'P
 complete -c latchfs -n "__fish_latchfs_using_subcommand renew" -l dir -d 'The mount to use [env: `LATCHFS_DIR`] [default: the only one there is]' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand renew" -l server -d 'The server to ask instead of a mount, or the nodes of a cluster (URL,URL) [env: `LATCHFS_SERVER`, unless a mount is named or the current directory lies in one]' -r
 complete -c latchfs -n "__fish_latchfs_using_subcommand renew" -l client -d 'The client to ask as, at a server [default: the host\'s name and the user\'s]' -r
-complete -c latchfs -n "__fish_latchfs_using_subcommand renew" -l token-file -d 'A file with the token that says who asks' -r -F
+complete -c latchfs -n "__fish_latchfs_using_subcommand renew" -l token-file -d 'A file with the bearer token of the client' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand renew" -l ca -d 'CA certificate (PEM) that verifies an https server' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand renew" -l cert -d 'Client certificate (PEM) of this command' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand renew" -l key -d 'The key of that certificate (PEM)' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand renew" -l ttl -d 'How long the lease lasts unrenewed: 30s, 1m30s, 1.5h [default: the mount\'s]' -r
 complete -c latchfs -n "__fish_latchfs_using_subcommand renew" -l grace -d 'How long after that only you may take it back [default: the mount\'s]' -r
-complete -c latchfs -n "__fish_latchfs_using_subcommand renew" -l note -d 'A word to whoever finds the lock held' -r
+complete -c latchfs -n "__fish_latchfs_using_subcommand renew" -l note -d 'Note shown to clients that find the lock held' -r
 complete -c latchfs -n "__fish_latchfs_using_subcommand renew" -l token -d 'Only if this is still the lock\'s token: then no newer tenure can be hit' -r
 complete -c latchfs -n "__fish_latchfs_using_subcommand renew" -l json -d 'Print the lock\'s status as JSON'
 complete -c latchfs -n "__fish_latchfs_using_subcommand renew" -s h -l help -d 'Print help'
 complete -c latchfs -n "__fish_latchfs_using_subcommand release" -l dir -d 'The mount to use [env: `LATCHFS_DIR`] [default: the only one there is]' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand release" -l server -d 'The server to ask instead of a mount, or the nodes of a cluster (URL,URL) [env: `LATCHFS_SERVER`, unless a mount is named or the current directory lies in one]' -r
 complete -c latchfs -n "__fish_latchfs_using_subcommand release" -l client -d 'The client to ask as, at a server [default: the host\'s name and the user\'s]' -r
-complete -c latchfs -n "__fish_latchfs_using_subcommand release" -l token-file -d 'A file with the token that says who asks' -r -F
+complete -c latchfs -n "__fish_latchfs_using_subcommand release" -l token-file -d 'A file with the bearer token of the client' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand release" -l ca -d 'CA certificate (PEM) that verifies an https server' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand release" -l cert -d 'Client certificate (PEM) of this command' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand release" -l key -d 'The key of that certificate (PEM)' -r -F
@@ -287,19 +287,19 @@ complete -c latchfs -n "__fish_latchfs_using_subcommand release" -s h -l help -d
 complete -c latchfs -n "__fish_latchfs_using_subcommand steal" -l dir -d 'The mount to use [env: `LATCHFS_DIR`] [default: the only one there is]' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand steal" -l server -d 'The server to ask instead of a mount, or the nodes of a cluster (URL,URL) [env: `LATCHFS_SERVER`, unless a mount is named or the current directory lies in one]' -r
 complete -c latchfs -n "__fish_latchfs_using_subcommand steal" -l client -d 'The client to ask as, at a server [default: the host\'s name and the user\'s]' -r
-complete -c latchfs -n "__fish_latchfs_using_subcommand steal" -l token-file -d 'A file with the token that says who asks' -r -F
+complete -c latchfs -n "__fish_latchfs_using_subcommand steal" -l token-file -d 'A file with the bearer token of the client' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand steal" -l ca -d 'CA certificate (PEM) that verifies an https server' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand steal" -l cert -d 'Client certificate (PEM) of this command' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand steal" -l key -d 'The key of that certificate (PEM)' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand steal" -l reason -d 'Why, for the holder and the audit log' -r
 complete -c latchfs -n "__fish_latchfs_using_subcommand steal" -l ttl -d 'How long the lease lasts unrenewed [default: the mount\'s]' -r
-complete -c latchfs -n "__fish_latchfs_using_subcommand steal" -l note -d 'A word to whoever finds the lock held' -r
+complete -c latchfs -n "__fish_latchfs_using_subcommand steal" -l note -d 'Note shown to clients that find the lock held' -r
 complete -c latchfs -n "__fish_latchfs_using_subcommand steal" -l json -d 'Print the lock\'s status as JSON'
 complete -c latchfs -n "__fish_latchfs_using_subcommand steal" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c latchfs -n "__fish_latchfs_using_subcommand events" -l dir -d 'The mount to use [env: `LATCHFS_DIR`] [default: the only one there is]' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand events" -l server -d 'The server to ask instead of a mount, or the nodes of a cluster (URL,URL) [env: `LATCHFS_SERVER`, unless a mount is named or the current directory lies in one]' -r
 complete -c latchfs -n "__fish_latchfs_using_subcommand events" -l client -d 'The client to ask as, at a server [default: the host\'s name and the user\'s]' -r
-complete -c latchfs -n "__fish_latchfs_using_subcommand events" -l token-file -d 'A file with the token that says who asks' -r -F
+complete -c latchfs -n "__fish_latchfs_using_subcommand events" -l token-file -d 'A file with the bearer token of the client' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand events" -l ca -d 'CA certificate (PEM) that verifies an https server' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand events" -l cert -d 'Client certificate (PEM) of this command' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand events" -l key -d 'The key of that certificate (PEM)' -r -F
@@ -309,13 +309,13 @@ complete -c latchfs -n "__fish_latchfs_using_subcommand events" -s h -l help -d 
 complete -c latchfs -n "__fish_latchfs_using_subcommand run" -l dir -d 'The mount to use [env: `LATCHFS_DIR`] [default: the only one there is]' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand run" -l server -d 'The server to ask instead of a mount, or the nodes of a cluster (URL,URL) [env: `LATCHFS_SERVER`, unless a mount is named or the current directory lies in one]' -r
 complete -c latchfs -n "__fish_latchfs_using_subcommand run" -l client -d 'The client to ask as, at a server [default: the host\'s name and the user\'s]' -r
-complete -c latchfs -n "__fish_latchfs_using_subcommand run" -l token-file -d 'A file with the token that says who asks' -r -F
+complete -c latchfs -n "__fish_latchfs_using_subcommand run" -l token-file -d 'A file with the bearer token of the client' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand run" -l ca -d 'CA certificate (PEM) that verifies an https server' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand run" -l cert -d 'Client certificate (PEM) of this command' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand run" -l key -d 'The key of that certificate (PEM)' -r -F
-complete -c latchfs -n "__fish_latchfs_using_subcommand run" -l wait -d 'Wait in line so long at most: 10m, 1h30m [default: for ever]' -r
+complete -c latchfs -n "__fish_latchfs_using_subcommand run" -l wait -d 'Wait in the queue for at most this long: 10m, 1h30m [default: for ever]' -r
 complete -c latchfs -n "__fish_latchfs_using_subcommand run" -l ttl -d 'How long the lock stays held when this machine dies [default: the mount\'s]' -r
-complete -c latchfs -n "__fish_latchfs_using_subcommand run" -l note -d 'A word to whoever finds the lock held' -r
+complete -c latchfs -n "__fish_latchfs_using_subcommand run" -l note -d 'Note shown to clients that find the lock held' -r
 complete -c latchfs -n "__fish_latchfs_using_subcommand run" -l on-lost -d 'Command to run with sh -c after the lock was lost and the command has ended' -r
 complete -c latchfs -n "__fish_latchfs_using_subcommand run" -l slot -d 'Run once for each KEY, on whatever host comes first: the lock NAME@KEY stays held for --ttl [default: 1h] after the command has succeeded, and others exit with 0 at once' -r
 complete -c latchfs -n "__fish_latchfs_using_subcommand run" -l try -d 'Do not wait: exit with 75 if another has the lock'
@@ -323,7 +323,7 @@ complete -c latchfs -n "__fish_latchfs_using_subcommand run" -l shared -d 'Hold 
 complete -c latchfs -n "__fish_latchfs_using_subcommand run" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c latchfs -n "__fish_latchfs_using_subcommand doctor" -l state -d 'The state directory to look at, or \'none\' [default: those of the mounts, or as for mount]' -r
 complete -c latchfs -n "__fish_latchfs_using_subcommand doctor" -l server -d 'The server to look at, with its cluster; what mounts need is seen to only if there are some' -r
-complete -c latchfs -n "__fish_latchfs_using_subcommand doctor" -l token-file -d 'A file with the token that says who asks' -r -F
+complete -c latchfs -n "__fish_latchfs_using_subcommand doctor" -l token-file -d 'A file with the bearer token of the client' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand doctor" -l ca -d 'CA certificate (PEM) that verifies an https server' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand doctor" -l cert -d 'Client certificate (PEM) of this command' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand doctor" -l key -d 'The key of that certificate (PEM)' -r -F
@@ -332,7 +332,7 @@ complete -c latchfs -n "__fish_latchfs_using_subcommand doctor" -s h -l help -d 
 complete -c latchfs -n "__fish_latchfs_using_subcommand sim" -l seed -d 'Seed of the random numbers: the same seed gives the same run' -r
 complete -c latchfs -n "__fish_latchfs_using_subcommand sim" -l nodes -d 'How many nodes vote' -r
 complete -c latchfs -n "__fish_latchfs_using_subcommand sim" -l seconds -d 'For how long things go wrong, in virtual time' -r
-complete -c latchfs -n "__fish_latchfs_using_subcommand sim" -l json -d 'Print what came of it as JSON'
+complete -c latchfs -n "__fish_latchfs_using_subcommand sim" -l json -d 'Print the result as JSON'
 complete -c latchfs -n "__fish_latchfs_using_subcommand sim" -l trace -d 'Print all that happened, too'
 complete -c latchfs -n "__fish_latchfs_using_subcommand sim" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c latchfs -n "__fish_latchfs_using_subcommand completions" -s h -l help -d 'Print help'

@@ -79,8 +79,8 @@ enum ClusterCommand {
     },
     /// End all holds and waits of clients
     ///
-    /// The holders are notified, the reason is logged, and for a second no client may use the locks;
-    /// then the next waiters get them. Needs credentials that may steal and see all locks.
+    /// The holders are notified, the reason is logged, and for a second no client may use the
+    /// locks; then the next waiters get them. Needs credentials that may steal and see all locks.
     Reset(backup_restore::ResetArgs),
     /// Write all that the server knows to a file, while it goes on
     Backup(backup_restore::BackupArgs),

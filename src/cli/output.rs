@@ -22,7 +22,7 @@ pub(super) enum Colour {
 pub(super) enum TerminalStyle {
     /// Plain text only.
     Plain,
-    /// Text with escape sequences.
+    /// Colored text: ANSI escape sequences around words.
     Terminal,
 }
 

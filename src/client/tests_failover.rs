@@ -242,7 +242,7 @@ fn an_engine_that_is_gone_for_good_is_given_up() {
     assert!(restored.about().locks > 0);
 }
 
-/// Opens a session that no client keeps alive, which uses up a number.
+/// Opens a session that no client keeps alive, to use up a session number.
 fn mint(engine: &Arc<Local>) -> SessionId {
     let (send, answer) = std::sync::mpsc::channel();
     let ttl = Some(Ttl::parse("24h").expect("valid"));

@@ -574,7 +574,8 @@ fn old_commands_without_limits_are_applied() {
     assert_eq!(lab.engine.books.replies.len(), 1);
 }
 
-/// Before requests had an order, a command carried none, and sessions stored no number.
+/// In the format before requests were numbered, a command carries no request number, and a session
+/// does not store the last one.
 #[test]
 fn older_commands_and_sessions_have_no_order() {
     let mut lab = Lab::new();

@@ -3,7 +3,7 @@
 //! sender's credential, and the answers kept for one credential are limited in bytes and age.
 //!
 //! Forgetting an answer too early causes no wrong answer: the batch is carried out again, and the
-//! engine recognizes the request ids of the commands that must not be.
+//! engine recognizes, by their request ids, the commands that it must not carry out twice.
 
 use crate::time::{Span, Time};
 use std::collections::{BTreeMap, HashMap};

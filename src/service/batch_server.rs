@@ -495,7 +495,7 @@ mod tests {
         else {
             panic!("{replies:?}");
         };
-        assert!(why.contains("with a ttl"), "{why}");
+        assert!(why.contains("needs a ttl"), "{why}");
         assert_eq!(porter.0.locks.about().sessions, 1);
     }
 

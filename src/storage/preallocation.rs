@@ -15,8 +15,8 @@ use std::os::unix::fs::FileExt;
 /// The space that ordinary records leave free: enough for some 2,500 releases.
 pub(super) const RESERVE_BYTES: u64 = 256 << 10;
 
-/// The space allocated at a time beyond that: enough for thousands of records, over which the cost
-/// of the call is spread.
+/// The space by which the journal is extended at a time: enough for thousands of records, so that
+/// the cost of fallocate(2) is spread over them.
 const STEP_BYTES: u64 = 256 << 10;
 
 /// Allocates a file from `from` to `to` and one step further. Returns the end of the allocated

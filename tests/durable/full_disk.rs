@@ -184,7 +184,7 @@ impl Bound {
     fn new(dir: &Path, name: &str) -> Self {
         let process = Self(Command::new("sleep").arg("600").spawn().expect("sleep is there"));
         let mut file = File::create_new(dir.join(name)).expect("it is free");
-        // The kernel passes one write to the mount as one message.
+        // The kernel sends so short a write to the mount as one request.
         file.write_all(format!("pid={}", process.0.id()).as_bytes()).expect("it lives");
         process
     }

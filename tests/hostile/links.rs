@@ -74,8 +74,8 @@ fn hard_links_are_bounded() {
 }
 
 /// A lock below the directory of another user would keep that directory from being removed. Only
-/// users that may write to the directory can make one, by whatever operation. The holder removes
-/// its directory within a second in any case.
+/// users that may write to the directory can make such a lock, by whatever operation, so that the
+/// holder of the directory can always remove it within a second.
 #[test]
 fn name_below_anothers_lock_is_refused() {
     let m = mount();

@@ -79,7 +79,7 @@ fn the_second_run_waits_in_the_queue() {
     let tried = m.latchfs(&["run", "build", "--try", "--", "true"]);
     assert!(tried.exits(75).contains("is held by"));
     let waited = m.latchfs(&["run", "build", "--wait", "200ms", "--", "true"]);
-    assert!(waited.exits(75).contains("within 200ms"));
+    assert!(waited.exits(75).contains("after 200ms"));
     let waiting = |count: usize| {
         eventually("the line", || {
             let line = m.status("build")["waiters"].as_array().map(Vec::len);

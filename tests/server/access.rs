@@ -41,7 +41,7 @@ fn command_with_rejected_credentials_names_the_option() {
     let (server, _) = start(&scratch);
     let (ended, said) = latchfs(&["ls", "--server", &server.url]);
     assert_eq!(ended, Some(77), "{said}");
-    assert!(said.contains("name credentials that it knows by --token-file"), "{said}");
+    assert!(said.contains("pass valid credentials with --token-file"), "{said}");
     assert!(!said.contains("can be reached"), "{said}");
     let acquire = ["acquire", "team/x", "--client", "other", "--server", &server.url];
     let secret = scratch.path().join("secret");

@@ -145,7 +145,7 @@ fn damaged_backup_is_refused_and_leaves_no_data() {
         (good[..good.len() - 1].to_vec(), "cut off"),
         (changed(good.len() - 1), "damaged"),
         (changed(40), "damaged"),
-        (b"something else".to_vec(), "no backup"),
+        (b"something else".to_vec(), "not a backup"),
     ] {
         fs::write(&file, bytes).expect("it is ours");
         let (code, said) = latchfs(&["cluster", "restore", &file, "--data", &path("data")]);

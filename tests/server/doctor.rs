@@ -72,7 +72,7 @@ fn server_of_another_program_is_explained() {
         assert!(asked > 0);
         stream.write_all(page).expect("it listens");
     });
-    stuck(&url, &[], "is no latchfs of this protocol", "same version at both ends");
+    stuck(&url, &[], "is not a latchfs server of this protocol", "same version at both ends");
     web.join().expect("it was asked");
     let silent = TcpListener::bind("127.0.0.1:0").expect("loopback");
     let url = format!("http://{}", silent.local_addr().expect("bound"));

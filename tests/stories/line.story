@@ -49,5 +49,5 @@ t=10s c release x
   * x: granted to e, token 4, exclusive, ticket 4 after 5s
   = x: held, exclusive; e token 4 until t=20s
 t=10s f leave x ticket=4
-  -> refused, E_LOCK_EXPIRED: there is no such place in the queue of lock 'x'; ask for the lock anew, under a new request key if there was one
+  -> refused, E_LOCK_EXPIRED: there is no such waiter in the queue of lock 'x'; request the lock anew, under a new request key if there was one
   = x: held, exclusive; e token 4 until t=20s

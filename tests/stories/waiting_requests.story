@@ -45,11 +45,11 @@ t=61s c acquire x firm wait=5s request=two
   * x: c waits, ticket 2
   = x: held, exclusive; b token 3 until t=80s, firm; waiting: c (exclusive)
 t=66s c acquire x firm wait=5s request=two
-  -> refused, E_LOCK_EXPIRED: there is no such place in the queue of lock 'x'; ask for the lock anew, under a new request key if there was one
+  -> refused, E_LOCK_EXPIRED: there is no such waiter in the queue of lock 'x'; request the lock anew, under a new request key if there was one
   * x: c left, ticket 2, out of patience
   = x: held, exclusive; b token 3 until t=80s, firm
 t=75.999999999s c acquire x firm wait=5s request=two
-  -> refused, E_LOCK_EXPIRED: there is no such place in the queue of lock 'x'; ask for the lock anew, under a new request key if there was one
+  -> refused, E_LOCK_EXPIRED: there is no such waiter in the queue of lock 'x'; request the lock anew, under a new request key if there was one
   = x: held, exclusive; b token 3 until t=80s, firm
 t=76s c acquire x firm wait=5s request=two
   -> waiting with ticket 3, 0 ahead
