@@ -89,8 +89,8 @@ fn fixed_seeds_violate_nothing() {
 }
 
 /// Seeds that have once shown a bug: a late copy of a refused request that made an exclusive lease
-/// shared, two bugs of the checker, and a node that did not end although its disk had failed between
-/// its election and the confirmation that it leads.
+/// shared, two bugs of the checker, and a node that did not end although its disk had failed
+/// between its election and the confirmation that it leads.
 #[test]
 fn seeds_that_once_showed_a_bug_violate_nothing() {
     for seed in [7_002_774, 7_000_298, 9_019_264, 77_000_371] {
