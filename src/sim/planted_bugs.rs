@@ -4,6 +4,8 @@
 
 use crate::engine::Engine;
 #[cfg(test)]
+use crate::engine::{Command, Op, Rulebook};
+#[cfg(test)]
 pub(super) use switch::{planted, with_bug};
 
 /// Something that is done wrong on purpose.
@@ -40,6 +42,12 @@ pub(super) enum PlantedBug {
     StaleCarry,
     /// The leader answers before a majority has the entry.
     AnswersBeforeCommit,
+    /// The state machine drops the ids of requests, so that a repeat is carried out again.
+    RequestIdsDropped,
+    /// The state machine drops the acquire that a release names, so that it ends a later one.
+    AcquisitionDropped,
+    /// The state machine applies the oldest rules, by which an upgrade keeps its token.
+    OldestRules,
     /// A request that is tried again gets a new id.
     NewIdOnRetry,
     /// A client counts its lease from when the answer came.
@@ -58,6 +66,24 @@ pub(super) fn forgetful(engine: &Engine) -> Engine {
     let mut engine = engine.clone();
     engine.forget_replies();
     engine
+}
+
+/// Returns a command as a state machine with a planted bug would apply it.
+#[cfg(test)]
+pub(super) fn distorted(command: &Command) -> Command {
+    let mut command = command.clone();
+    if planted(PlantedBug::RequestIdsDropped) {
+        command.request = None;
+    }
+    if planted(PlantedBug::OldestRules) {
+        command.rules = Rulebook::First;
+    }
+    if let Op::Release(release) = &mut command.op
+        && planted(PlantedBug::AcquisitionDropped)
+    {
+        release.acquisition = None;
+    }
+    command
 }
 
 /// Whether the tests have planted this bug.

@@ -112,6 +112,12 @@ bugs! {
         by TimeIsNotAhead ["when a node led that had led before"];
     an_answer_before_the_commit_is_found: with_bug PlantedBug AnswersBeforeCommit
         by AnswersAreApplied ["and no node has applied it"];
+    repeats_that_are_applied_are_found: with_bug PlantedBug RequestIdsDropped
+        by OneEffect ["was carried out twice"];
+    a_late_release_is_found: with_bug PlantedBug AcquisitionDropped
+        by OneHolder ["(Alone", "as promised", "(Alone"];
+    an_upgrade_that_keeps_its_token_is_found: with_bug PlantedBug OldestRules
+        by UpgradesMintTokens ["may have kept token"];
     a_new_id_for_a_retry_is_found: with_bug PlantedBug NewIdOnRetry
         by OneEffect ["had an effect under two ids"];
     // Another client has to get the lock within the time that one answer takes.

@@ -1,6 +1,8 @@
 //! The replica of the cluster behind openraft's traits, with its snapshots on a virtual disk.
 
 use super::coverage::CoveragePoint;
+#[cfg(test)]
+use super::planted_bugs::distorted;
 use super::planted_bugs::{PlantedBug, forgetful, planted};
 use super::recorder::Record;
 use super::sim_types::{SimTypeConfig, now};
@@ -10,6 +12,8 @@ use crate::engine::codec::Malformed;
 use crate::raft::node_environment::NodeEnvironment;
 use crate::raft::replica::Replica;
 use crate::raft::snapshot;
+#[cfg(test)]
+use crate::raft::types::{Commands, Entry};
 use crate::raft::types::{LogId, Membership, Meta, NodeId, Proposal, Snapshot};
 use crate::service::audit::Audit;
 use futures_util::{Stream, TryStreamExt};
@@ -95,6 +99,16 @@ impl VirtualStateMachine {
     }
 }
 
+/// Returns an entry with its commands as a planted bug changes them.
+#[cfg(test)]
+fn distorted_entry(mut entry: Entry) -> Entry {
+    if let EntryPayload::Normal(Proposal::Commands(body)) = &mut entry.payload {
+        let commands = body.commands.iter().map(distorted).collect();
+        *body = Arc::new(Commands { now: body.now, commands });
+    }
+    entry
+}
+
 impl RaftStateMachine<SimTypeConfig> for VirtualStateMachine {
     type SnapshotData = Arc<[u8]>;
     type SnapshotBuilder = VirtualSnapshotBuilder;
@@ -117,6 +131,8 @@ impl RaftStateMachine<SimTypeConfig> for VirtualStateMachine {
             let watch = PanicRecorder(&self.record, self.node);
             let panics = planted(PlantedBug::ApplyPanics) && responder.is_some() && id.index > 50;
             assert!(!panics, "this bug is planted");
+            #[cfg(test)]
+            let entry = distorted_entry(entry);
             let answers = self.replica.apply(entry);
             drop(watch);
             self.record.applied(self.node, id, body.as_deref(), &answers, || {
