@@ -120,8 +120,7 @@ pub enum Stop {
     Log(Arc<str>),
     /// The cluster has removed this node from its membership.
     Removed,
-    /// The nodes of the cluster don't know this node: they belong to another cluster, or lost
-    /// its membership. Holds their message.
+    /// The nodes that this one reached belong to another cluster. Holds their message.
     Stranger(Arc<str>),
 }
 
