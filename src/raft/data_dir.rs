@@ -4,7 +4,7 @@
 //! node       the ids of the cluster and of this node, and its stage (new, begun, removed)
 //! log/       the Raft log
 //! snapshot   the state of the engine at one entry of the log
-//! peers.json the last known addresses of other nodes: only a hint, safe to delete
+//! peers.json the last known addresses of other nodes: only a hint
 //! audit.log  administrative actions such as a steal: the actor, the lock and the reason
 //! lock       locked (flock) by the daemon that uses this directory
 //! ```

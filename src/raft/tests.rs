@@ -313,7 +313,7 @@ fn a_log_with_a_vote_alone_is_not_damaged() {
 }
 
 #[test]
-fn grants_survive_a_restart() {
+fn what_was_granted_outlives_the_node() {
     let scratch = ClusterScratch::new();
     let node = scratch.open().expect("a new node");
     assert_eq!(granted(&node, "a", "ann"), 1);
@@ -495,7 +495,7 @@ fn grants(node: &RaftNode) -> u64 {
 }
 
 #[test]
-fn torn_write_at_the_end_of_the_log_is_truncated() {
+fn a_write_that_was_broken_off_is_cut_off() {
     let scratch = crashed(5);
     let (path, whole) = last_file(&scratch);
     let mut seen = 5;

@@ -119,7 +119,8 @@ pub(crate) struct LeaderProgress {
     pub(crate) now: Time,
 }
 
-/// The error with which a node answers a call. Except for `Unknown`, the call had no effect.
+/// The error with which a node answers a call. The call had no effect unless the variant says
+/// otherwise.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum RpcError {
     /// The call can't be decoded: it is damaged, or has another version.
