@@ -1,5 +1,5 @@
-//! Cluster administration for the front ends: status and membership, asked from other threads and
-//! answered on the node's own.
+//! Cluster administration for the front ends: status reports and membership changes. Other threads
+//! request them; they run on the node's own runtime.
 
 use super::node::RunningNode;
 use super::rpc::messages::{RpcError, RpcRequest, RpcResponse};
@@ -13,14 +13,14 @@ use crate::time::{Span, Wall, steady_now};
 use std::sync::Arc;
 use tokio::time::sleep;
 
-/// How long a change may take: a learner may have to be sent a snapshot.
+/// How long a membership change may take: the leader may have to send a snapshot to a learner.
 const CHANGE_PATIENCE: Span = Span::from_secs(60);
-/// How long it is waited for somebody to lead.
+/// How long a membership change waits for a leader.
 const LEADER_PATIENCE: Span = Span::from_secs(5);
-/// Between two tries.
+/// The pause between two attempts to make a membership change, before jitter.
 const PAUSE: Span = Span::from_millis(50);
 
-/// Asks the nodes.
+/// Implements [`ClusterAdmin`] on a running node.
 pub(super) struct RaftClusterAdmin(pub(super) RunningNode);
 
 impl ClusterAdmin for RaftClusterAdmin {
@@ -48,7 +48,8 @@ impl ClusterAdmin for RaftClusterAdmin {
 }
 
 impl RunningNode {
-    /// Has the leader make a change.
+    /// Makes a membership change, here if this node leads, else on the leader. Retries while no
+    /// leader is known.
     async fn change(&self, change: ClusterChange) -> Result<(), Unchanged> {
         let until = steady_now() + LEADER_PATIENCE;
         loop {

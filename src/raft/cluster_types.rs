@@ -1,5 +1,5 @@
-//! The types in which a cluster of real nodes and a simulated one differ: openraft's runtime, the
-//! state machine with its disk, and the connections between the nodes.
+//! The types that differ between a cluster of real nodes and a simulated one: openraft's runtime,
+//! the state machine with its disk, and the connections between the nodes.
 
 use super::node_address::NodeAddress;
 pub(crate) use super::rpc::messages::{LeaderProgress, RpcError, RpcRequest, RpcResponse};
@@ -15,7 +15,8 @@ use openraft::storage::RaftStateMachine;
 use std::future::Future;
 use std::sync::Arc;
 
-/// openraft's types for a cluster: the entries are the same in all, the runtime may differ.
+/// openraft's type configuration of a cluster. Log entries have the same type in all clusters; the
+/// async runtime may differ.
 pub(crate) trait ClusterTypes:
     RaftTypeConfig<
         D = Proposal,
@@ -30,7 +31,7 @@ pub(crate) trait ClusterTypes:
         Responder<ClientWriteResult<Self>> = ProgressResponder<Self, ClientWriteResult<Self>>,
     >
 {
-    /// The replica behind openraft's traits.
+    /// The state machine to which openraft applies committed entries.
     type StateMachine: RaftStateMachine<Self, SnapshotData = Arc<[u8]>>;
     /// Opens connections to other nodes.
     type Transport: PeerTransport;
@@ -41,10 +42,10 @@ impl ClusterTypes for TypeConfig {
     type Transport = RpcIdentity;
 }
 
-/// A node of such a cluster.
+/// The openraft handle of a node in a cluster of type `C`.
 pub(crate) type RaftOf<C> = openraft::Raft<C, <C as ClusterTypes>::StateMachine>;
 
-/// The transport of such a node.
+/// The transport that a node in a cluster of type `C` uses to reach other nodes.
 pub(crate) type TransportOf<C> = <C as ClusterTypes>::Transport;
 
 /// Opens connections to other nodes.
@@ -52,15 +53,15 @@ pub(crate) trait PeerTransport: Send + Sync + 'static {
     /// A connection to one node.
     type Connection: PeerConnection;
 
-    /// Returns a connection to a node, which is opened at the first call. `None`: the node has no
-    /// address.
+    /// Returns a connection to a node, which is opened at the first call, or `None` if the node has
+    /// no address.
     fn connection(self: &Arc<Self>, to: NodeId, node: &BasicNode) -> Option<Self::Connection>;
 }
 
 /// A connection to one node.
 pub(crate) trait PeerConnection: Send + 'static {
-    /// Calls the node, and returns its response. If the caller is dropped meanwhile, so is the
-    /// connection.
+    /// Calls the node and returns its response. Dropping the future before it completes also drops
+    /// the connection.
     fn call(
         &mut self,
         call: RpcRequest,

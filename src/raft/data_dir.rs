@@ -1,16 +1,16 @@
 //! The data directory of a node: its lock, the identity of the node, and atomic file replacement.
 //!
 //! ```text
-//! node       which cluster and node this is, and whether it has begun
-//! log/       the log
-//! snapshot   the state at one of its entries
-//! peers.json where other nodes were found: an address book, and nothing else
-//! audit.log  who took a live lock away from whom, and why
+//! node       the ids of the cluster and of this node, and its stage (new, begun, removed)
+//! log/       the Raft log
+//! snapshot   the state of the engine at one entry of the log
+//! peers.json the last known addresses of other nodes: only a hint
+//! audit.log  administrative actions such as a steal: the actor, the lock and the reason
 //! lock       locked (flock) by the daemon that uses this directory
 //! ```
 //!
-//! A node that has begun and has no log has lost what it promised. It must not come back as if it
-//! never had promised anything, so it refuses to start.
+//! A node whose stage is "begun" but whose log is missing has lost its votes and acknowledged
+//! entries. If it took part again it could break Raft's guarantees, so it refuses to start.
 
 use super::data_dir_error::DataError;
 use super::types::{ClusterId, NodeId};
@@ -21,9 +21,10 @@ use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-/// The version of the directory. A node that finds a newer one stops.
+/// The format version of the directory. A node that finds a newer one refuses to start.
 const VERSION: u32 = 1;
-/// The number of the first node of a cluster. Later ones get that of an entry, which is higher.
+/// The id of the first node of a cluster. A node that joins later gets the index of a log entry as
+/// its id, which is always higher.
 pub(super) const FIRST_NODE: NodeId = 1;
 
 /// The contents of the file `README` in the directory.
@@ -45,11 +46,11 @@ Don't edit or copy these files while a daemon runs, and never start two nodes fr
 pub(super) struct Data {
     path: PathBuf,
     pub(super) identity: Identity,
-    /// Only kept: closing it would let others in.
+    /// The file that holds the flock of the directory: closing it releases the lock.
     _lock: File,
 }
 
-/// Which node this is.
+/// The persistent identity of a node, as stored in the file `node`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Identity {
     pub(super) cluster: ClusterId,
@@ -57,14 +58,15 @@ pub(super) struct Identity {
     pub(super) stage: NodeStage,
 }
 
-/// How far a node has come.
+/// The stage in the life of a node: it decides whether the node may start, and whether a log must
+/// exist.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum NodeStage {
-    /// Nothing has been promised yet.
+    /// The node has not voted or acknowledged an entry yet, so it may start without a log.
     New,
-    /// Something may have been: the log must be there.
+    /// The node may have voted or acknowledged an entry, so it must not start without its log.
     Begun,
-    /// The others have removed this node.
+    /// The cluster has removed this node from its membership, so it never starts again.
     Removed,
 }
 
@@ -79,8 +81,8 @@ impl NodeStage {
 }
 
 impl Data {
-    /// Opens the directory, makes it if need be, and says which node it is; `begin` says it of a
-    /// new one.
+    /// Opens and locks the directory, and reads the identity of its node. A missing or empty
+    /// directory becomes that of a new node, with the ids that `begin` returns.
     pub(super) fn open(
         path: &Path,
         begin: impl FnOnce() -> Result<(ClusterId, NodeId), DataError>,
@@ -121,17 +123,17 @@ impl Data {
         &self.path
     }
 
-    /// Where the log is.
+    /// Returns the path of the log directory.
     pub(super) fn log(&self) -> PathBuf {
         self.path.join("log")
     }
 
-    /// Where the snapshot is.
+    /// Returns the path of the snapshot.
     pub(super) fn snapshot(&self) -> PathBuf {
         self.path.join("snapshot")
     }
 
-    /// From now on the log must be there at a start.
+    /// Records that the node has begun: from now on it does not start without its log.
     pub(super) fn has_begun(&mut self) -> Result<(), DataError> {
         if self.identity.stage == NodeStage::New {
             self.enter(NodeStage::Begun)?;
@@ -139,7 +141,7 @@ impl Data {
         Ok(())
     }
 
-    /// From now on it does not start any more.
+    /// Records that the cluster has removed this node: it never starts again.
     pub(super) fn is_removed(&mut self) -> Result<(), DataError> {
         self.enter(NodeStage::Removed)
     }
@@ -151,23 +153,23 @@ impl Data {
     }
 }
 
-/// The first node of a new cluster.
+/// Returns the ids of a new cluster and of its first node.
 pub(super) fn first() -> (ClusterId, NodeId) {
-    // As random as the keys of a hash map are.
+    // `RandomState` has random keys, so its hashes are random enough for an id.
     let random = |n: u64| u128::from(RandomState::new().hash_one(n));
     (ClusterId(random(1) << 64 | random(2)), FIRST_NODE)
 }
 
-/// A new node.
+/// Stores the identity of a new node in its directory.
 fn settle(path: &Path, (cluster, node): (ClusterId, NodeId)) -> Result<Identity, DataError> {
     let identity = Identity { cluster, node, stage: NodeStage::New };
     write_identity(path, identity)?;
-    // A word for people. Nothing depends on it.
+    // The README is only for human readers, so an error is ignored.
     let _ = fs::write(path.join("README"), README);
     Ok(identity)
 }
 
-/// `node`, as text that a person can read.
+/// Returns the content of the file `node`: readable text with a checksum.
 fn identity_text(Identity { cluster, node, stage }: Identity) -> String {
     let stage = stage.as_str();
     let text = format!("latchfs data {VERSION}\ncluster {cluster}\nnode {node}\nstage {stage}\n");
@@ -208,11 +210,11 @@ fn parse_identity(text: &str) -> Option<Identity> {
     let stages = [NodeStage::New, NodeStage::Begun, NodeStage::Removed];
     let stage = stages.into_iter().find(|stage| Some(stage.as_str()) == field("stage"))?;
     let identity = Identity { cluster, node: field("node")?.parse().ok()?, stage };
-    // One node has one text: that checks the sum, and every space.
+    // An identity has exactly one text, so this comparison checks the sum and every space.
     (identity_text(identity) == text).then_some(identity)
 }
 
-/// Makes a directory, and those above it that are not there, and has their names on the disk.
+/// Creates a directory and its missing ancestors, and syncs their names to disk.
 fn make_dir(path: &Path) -> io::Result<()> {
     let path = std::path::absolute(path)?;
     let missing: Vec<_> = path.ancestors().take_while(|above| !above.exists()).collect();
@@ -220,7 +222,7 @@ fn make_dir(path: &Path) -> io::Result<()> {
     missing.iter().filter_map(|made| made.parent()).try_for_each(sync_names)
 }
 
-/// Has the names in a directory on the disk.
+/// Syncs a directory, so that the names in it are on disk.
 pub(super) fn sync_names(dir: &Path) -> io::Result<()> {
     File::open(dir)?.sync_all()
 }
@@ -249,7 +251,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_a_node_is_is_read_back_and_a_changed_text_is_not() {
+    fn identity_is_read_back_and_a_changed_text_is_rejected() {
         let identity = Identity { cluster: ClusterId(7), node: 12, stage: NodeStage::Begun };
         let text = identity_text(identity);
         assert_eq!(parse_identity(&text), Some(identity));

@@ -1,4 +1,5 @@
-//! Why the data directory can't be used, in sentences.
+//! The errors that keep a node from starting or running, and their messages: an unusable data
+//! directory, a fatal error later on, and a peer configuration that can't work.
 
 use crate::net::pem_files::PemError;
 use crate::os_error::said;
@@ -9,34 +10,35 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::{error, fmt};
 
-/// Why the data directory can't be used.
+/// An error that keeps a node from starting with its data directory.
 #[derive(Debug)]
 pub enum DataError {
-    /// It can't be had, or not be read or written.
+    /// The directory can't be locked, read or written.
     Place(PlaceError),
-    /// It holds something else than a log.
+    /// The directory contains a file that belongs to another kind of directory, such as the
+    /// journal of a node without Raft.
     Foreign(PathBuf),
-    /// A file is not what was written.
+    /// A file is damaged: its checksum is wrong, or it can't be decoded.
     Damaged {
-        /// Which.
+        /// The path of the damaged file, or the log directory.
         file: PathBuf,
         /// Description of the damage.
         why: String,
     },
     /// A file or directory that must be there is missing.
     Missing(PathBuf),
-    /// A newer latchfs wrote it.
+    /// A newer version of latchfs wrote a file, in a format that this one can't read.
     Newer {
-        /// Which file.
+        /// The path of the newer file, or the log directory.
         file: PathBuf,
-        /// How it differs.
+        /// A message with the version found and the one supported.
         why: String,
     },
-    /// The node stopped before it could begin.
+    /// Raft stopped before the node had started: the data directory, and the cause.
     Stopped(PathBuf, String),
-    /// The others have removed this node.
+    /// The cluster has removed the node of this directory from its membership.
     Removed(PathBuf),
-    /// It can't speak with other nodes, in a sentence.
+    /// The node can't communicate with other nodes.
     Peers(PeerError),
 }
 
@@ -65,7 +67,7 @@ impl DataError {
     }
 }
 
-/// The way on when what was promised is lost.
+/// The advice in a message about lost or damaged data.
 const BEGIN_ANEW: &str = "put back a backup of the whole directory; or move the directory away and \
     begin with an empty one, and know that no lock is held then and tokens begin at 1 again";
 
@@ -111,14 +113,14 @@ impl From<PlaceError> for DataError {
     }
 }
 
-/// Why a node that ran does not go on.
+/// The reason for which a running node stops.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Stop {
-    /// Its log can't be written.
+    /// The node can't write its log.
     Log(Arc<str>),
-    /// The others have removed it.
+    /// The cluster has removed this node from its membership.
     Removed,
-    /// The others don't know it.
+    /// The nodes that this one reached belong to another cluster. Holds their message.
     Stranger(Arc<str>),
 }
 
@@ -144,29 +146,30 @@ impl fmt::Display for Stop {
     }
 }
 
-/// Why a node can't speak with others.
+/// A peer configuration with which a node can't communicate with other nodes.
 #[derive(Debug)]
 pub enum PeerError {
-    /// A certificate or a key can't be used.
+    /// A certificate, key or secret file can't be used: its path, and the cause.
     File(PathBuf, String),
-    /// The address can't be listened on.
+    /// The node can't listen on this address.
     Listen(SocketAddr, io::Error),
-    /// Anybody could act as a node.
+    /// The node would listen on this address without peer credentials, so any host that reaches
+    /// it could act as a node.
     Open(SocketAddr),
-    /// An address is none.
+    /// Other nodes can't use this text as the address of a node.
     Address(String),
-    /// None of the nodes that were named lets it join.
+    /// None of the seed nodes let this node join.
     Join {
-        /// Which were asked.
+        /// The addresses of the seed nodes that were tried.
         seeds: String,
         /// The error of the last one.
         why: String,
     },
-    /// Its directory is empty, and nobody was named to join.
+    /// The data directory is empty, and no seed node was named.
     Nobody(PathBuf),
-    /// It is the first node of a cluster of its own, and was told to join this one's.
+    /// The seed node at this address belongs to another cluster than the data directory.
     Settled(String),
-    /// The node has others to speak with, and was not told where to listen for them.
+    /// The cluster has other nodes, and no address to listen for them was configured.
     Deaf,
 }
 

@@ -1,5 +1,5 @@
-//! The elections that a node has seen since its start: how many, and when the last was. A follower
-//! starts one when the heartbeats of its leader stop.
+//! Counts the elections that a node has seen since its start, and notes the time of the last one. A
+//! follower starts an election when the heartbeats of its leader stop.
 
 use super::types::{NodeId, Vote};
 use crate::service::cluster_status;
@@ -7,26 +7,27 @@ use crate::time::{Time, steady_now};
 use openraft::vote::leader_id_adv::LeaderId;
 use parking_lot::Mutex;
 
-/// Counts the leaders that others and this node have elected.
+/// Counts the elections that this node has seen, whichever node won.
 pub(crate) struct ElectionCounter(Mutex<ElectionsSeen>);
 
 struct ElectionsSeen {
-    /// The last that was elected, if the log knows one.
+    /// The leader that was elected last, if any is known.
     leader: Option<LeaderId<u64, NodeId>>,
     count: u64,
-    /// When this node has learned of it.
+    /// When this node learned of the last election, on the steady clock.
     last: Option<Time>,
 }
 
 impl ElectionCounter {
-    /// None yet, since the vote that the log had at the start.
+    /// Returns a counter at zero. `vote` is the vote in the log at the start of the node; the
+    /// leader in it does not count.
     pub(crate) fn since(vote: Option<&Vote>) -> Self {
         let leader = vote.filter(|vote| vote.committed).map(|vote| vote.leader_id);
         Self(Mutex::new(ElectionsSeen { leader, count: 0, last: None }))
     }
 
-    /// Counts a leader that was elected since the last vote. The same node in another term has been
-    /// elected again.
+    /// Counts an election if the leader in `vote` differs from the last one seen. The same node in
+    /// another term counts as elected again.
     pub(super) fn see(&self, vote: &Vote, steady: Time) {
         let mut seen = self.0.lock();
         if vote.committed && seen.leader != Some(vote.leader_id) {
@@ -36,7 +37,7 @@ impl ElectionCounter {
         }
     }
 
-    /// For people.
+    /// Returns the number of elections and the age of the last one, for status reports.
     pub(super) fn seen(&self) -> cluster_status::ElectionStats {
         let seen = self.0.lock();
         let last = seen.last.map(|last| steady_now().since(last));
@@ -54,7 +55,7 @@ mod tests {
 
     #[test]
     fn each_leader_is_counted_once() {
-        // It has voted, and learned of no leader.
+        // The node has voted, but does not know a leader yet.
         let elections = ElectionCounter::since(Some(&vote(3, 1, false)));
         assert_eq!(elections.seen(), cluster_status::ElectionStats::default());
         for (seen, count) in [

@@ -1,12 +1,12 @@
-//! Engine time as a leader carries it on: it begins where the log's last stamp left it, and runs
-//! with the leader's own steady clock from there.
+//! Engine time: the clock by which the leader stamps log entries and by which leases expire. It
+//! continues from the last stamp in the log and advances with the leader's own steady clock.
 //!
-//! A stamp never runs ahead of real time: within a term it goes with one clock, and each new leader
-//! goes on from a [`LeaderReading`]: the time that the leader before it reported, and the time that
-//! passed here since that was heard. The reading was taken before it was heard, so it is never
-//! ahead. So whatever happens in between (a restart, a pause, a wall clock that was set) makes
-//! leases last longer, never shorter, and a change of the leader by no more than the message took.
-//! No wall clock decides anything.
+//! Engine time never advances faster than real time. Within a term it follows one steady clock. A
+//! new leader continues from a [`LeaderReading`]: the engine time that the previous leader reported
+//! plus the time that has passed here since the report was received. The report was made before it
+//! was received, so the sum is never ahead of the previous leader's clock. A restart, a pause or a
+//! wall clock that was set can therefore only extend leases, never shorten them, and a failover
+//! extends them by no more than the report took to arrive. Wall clocks are not used at all.
 
 use super::types::Leader;
 use crate::time::{Span, Time};
@@ -14,37 +14,39 @@ use crate::time::{Span, Time};
 /// Engine time, tied to a steady clock at one moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct EngineClock {
-    /// The moment, in engine time.
+    /// The engine time at the reference moment.
     engine: Time,
-    /// The moment, on the steady clock.
+    /// The steady clock at the reference moment.
     steady: Time,
 }
 
 impl EngineClock {
-    /// Goes on at `engine` when the steady clock shows `steady`.
+    /// Returns a clock that shows `engine` when the steady clock shows `steady`.
     pub(crate) const fn on(engine: Time, steady: Time) -> Self {
         Self { engine, steady }
     }
 
-    /// The engine's time when the steady clock shows `steady`.
+    /// Returns the engine time when the steady clock shows `steady`.
     pub(crate) fn at(self, steady: Time) -> Time {
         self.engine + steady.since(self.steady)
     }
 
-    /// The same, or later, on a clock that is another machine's.
+    /// Returns an upper bound of the engine time of another machine when the clock here shows
+    /// `here`: the time passed plus the drift that is allowed for.
     pub(super) fn loosened(self, here: Time) -> Time {
         let passed = here.since(self.steady).as_nanos();
         self.at(here) + Span::from_nanos(passed / 1_000 * DRIFT_PER_MILLE)
     }
 
-    /// How long until engine time is `due`, when the steady clock shows `steady`.
+    /// Returns how long it takes until the engine time is `due`, when the steady clock shows
+    /// `steady`; zero if `due` has passed.
     pub(crate) fn until(self, due: Time, steady: Time) -> Span {
         due.since(self.at(steady))
     }
 }
 
-/// The engine time that a leader has reported, and when this node received it: a lower bound of
-/// that leader's time now.
+/// The engine time that a leader reported, and when this node received the report. Gives a lower
+/// bound of that leader's engine time now.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct LeaderReading {
     leader: Leader,
@@ -52,20 +54,22 @@ pub(crate) struct LeaderReading {
 }
 
 impl LeaderReading {
-    /// `leader` has said that its time was `engine`; the steady clock here shows `steady` now.
+    /// Returns the reading of a report in which `leader` gave its time as `engine`, received when
+    /// the steady clock here shows `steady`.
     pub(crate) const fn of(leader: Leader, engine: Time, steady: Time) -> Self {
         Self { leader, clock: EngineClock::on(engine, steady) }
     }
 
-    /// That leader's time, or earlier: the clock here may be the faster one.
+    /// Returns a lower bound of that leader's engine time: the time passed less the drift that is
+    /// allowed for, since the clock here may be the faster one.
     pub(crate) fn at_least(self, steady: Time) -> Time {
         let passed = steady.since(self.clock.steady).as_nanos();
         let drift = (passed / 1_000 + 1) * DRIFT_PER_MILLE;
         self.clock.engine + Span::from_nanos(passed.saturating_sub(drift))
     }
 
-    /// The better one of two to go on from: the later leader's, since leases count by what that
-    /// one has stamped; of two of one leader the higher.
+    /// Returns the better of two readings to continue from: that of the later leader, since leases
+    /// count by its stamps; of two readings from one leader the one that is ahead.
     pub(crate) fn better(self, other: Option<Self>) -> Self {
         match other {
             Some(other) if other.leader > self.leader => other,
@@ -79,13 +83,14 @@ impl LeaderReading {
         }
     }
 
-    /// How long ago it was heard.
+    /// Returns how long ago this node received the report.
     pub(crate) fn age(self, steady: Time) -> Span {
         steady.since(self.clock.steady)
     }
 }
 
-/// By so much of a time two clocks may drift apart: 0.1 %, ten times what crystals do.
+/// The drift between two clocks that is allowed for, per mille of the time passed: 0.1 %, ten times
+/// the drift of quartz crystals.
 const DRIFT_PER_MILLE: u64 = 1;
 
 #[cfg(test)]
@@ -98,10 +103,10 @@ mod tests {
         let carried = EngineClock::on(engine, steady);
         assert_eq!(carried.at(steady), engine);
         assert_eq!(carried.at(Time::from_secs(10)), Time::from_secs(103));
-        // Wherever the other clock stands: only what passes on it counts.
+        // Another steady clock may show any value: only the time that passes on it counts.
         let again = EngineClock::on(carried.at(Time::from_secs(10)), Time::from_secs(90_000));
         assert_eq!(again.at(Time::from_secs(90_002)), Time::from_secs(105));
-        // A clock that goes back takes nothing back.
+        // If the steady clock goes back, the engine time does not.
         assert_eq!(carried.at(Time::from_secs(3)), engine);
     }
 
@@ -110,7 +115,7 @@ mod tests {
         LeaderReading::of(leader, Time::from_secs(engine), Time::from_secs(steady))
     }
 
-    /// A new leader goes on where the last one would be now, less the drift, and never ahead.
+    /// A new leader continues at the previous leader's engine time less the drift, never ahead.
     #[test]
     fn a_reading_goes_on_a_little_slower_than_the_clock() {
         let reading = reading(1, 100, 50);
@@ -122,7 +127,8 @@ mod tests {
     #[test]
     fn a_later_leaders_reading_is_the_better_one() {
         let engine = |reading: LeaderReading| reading.clock.engine;
-        // Of one leader the one that is ahead now: an old entry that arrives late is behind.
+        // Of two readings from one leader the one that is ahead now is the better one: an old entry
+        // that arrives late is behind.
         assert_eq!(
             engine(reading(1, 120, 60).better(Some(reading(1, 100, 50)))),
             Time::from_secs(120)
@@ -144,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_due_is_waited_for() {
+    fn until_returns_the_time_left_and_zero_when_due() {
         let carried = EngineClock::on(Time::from_secs(100), Time::from_secs(7));
         let wait = |due| carried.until(Time::from_secs(due), Time::from_secs(8));
         assert_eq!(wait(105), Span::from_secs(4));

@@ -1,8 +1,8 @@
 //! Binary encoding of log entries and of snapshot metadata.
 //!
-//! The length of an entry has a checksum of its own: a length that was changed on the disk would
-//! otherwise look like a last write that was broken off, and the entries behind it would be
-//! truncated, although they were acknowledged.
+//! The length of an entry has a checksum of its own. Without it a corrupted length would look like
+//! a torn write at the end of the log, and recovery would truncate the entries after it, although
+//! they were acknowledged.
 
 use super::types::{LogId, Membership, Meta, Payload, Vote};
 use crate::engine::codec::{Codec, Decoder, FORMAT_OLDEST, Malformed};
@@ -14,18 +14,19 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, Read, Write};
 use std::sync::Arc;
 
-/// Version of the entry encoding, to be raised with that of the engine's commands. A node that
-/// reads a newer version stops.
+/// Version of the entry encoding, to be raised together with the version of the engine's command
+/// encoding. A node that reads a newer version stops.
 pub(super) const ENTRY_VERSION: u8 = 5;
 
-/// Bytes of one entry: what one proposal may hold, many times over.
+/// The highest length of an entry in bytes that the decoder accepts: many times the size that a
+/// proposal may have.
 const ENTRY_BYTES_MAX: usize = 256 << 20;
 
-/// A log id, as the log keeps it: always of the same length.
+/// A log id with the fixed-length encoding of the log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct EncodedLogId(pub(super) LogId);
 
-/// A vote, as the log keeps it: always of the same length.
+/// A vote with the fixed-length encoding of the log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd)]
 pub(super) struct Ballot(pub(super) Vote);
 
@@ -34,7 +35,7 @@ pub(super) struct Ballot(pub(super) Vote);
 pub(super) struct EncodedEntry {
     /// The decoded payload.
     pub(super) payload: Payload,
-    /// The same as bytes: made once, for the file and for its size in memory.
+    /// The encoded payload with its version: encoded once, for the file and for [`Self::size`].
     bytes: Arc<[u8]>,
 }
 
@@ -45,7 +46,7 @@ impl EncodedEntry {
         Self { payload, bytes: out.into() }
     }
 
-    /// The same in another format, for a test.
+    /// Returns a blank entry that claims another format version, for a test.
     #[cfg(test)]
     pub(super) fn of_format(version: u8) -> Self {
         let mut said = Self::new(EntryPayload::Blank);
@@ -54,7 +55,7 @@ impl EncodedEntry {
         said
     }
 
-    /// How much memory it takes, about.
+    /// Returns about how many bytes of memory the entry takes.
     pub(super) fn size(&self) -> u64 {
         self.bytes.len() as u64
     }
@@ -105,7 +106,7 @@ fn take_numbers<const N: usize>(from: &mut impl Read) -> io::Result<[u64; N]> {
     Ok(numbers)
 }
 
-/// The length, and a sum of only that, before the bytes.
+/// Layout: the length of the payload, the CRC-32 of that length alone, then the payload.
 impl Encode for EncodedEntry {
     fn encode<W: Write>(&self, mut to: W) -> io::Result<usize> {
         let length = (self.bytes.len() as u32).to_be_bytes();
@@ -138,7 +139,7 @@ pub(crate) fn entry_bytes(payload: Payload) -> Arc<[u8]> {
     EncodedEntry::new(payload).bytes
 }
 
-/// Reads what [`entry_bytes`] wrote.
+/// Decodes a payload that [`entry_bytes`] encoded, of this version or an older one.
 pub(crate) fn read_payload(bytes: &[u8]) -> io::Result<Payload> {
     let malformed = |Malformed| io::Error::new(io::ErrorKind::InvalidData, Malformed);
     let (version, body) = bytes.split_first().ok_or(Malformed).map_err(malformed)?;
@@ -146,7 +147,7 @@ pub(crate) fn read_payload(bytes: &[u8]) -> io::Result<Payload> {
         let why = format!("an entry has format {version}, and this latchfs knows {ENTRY_VERSION}");
         return Err(io::Error::new(io::ErrorKind::Unsupported, why));
     }
-    // Version 2 still has all of version 1, under the same numbers.
+    // Version 2 extends version 1 and keeps its numbers, so the decoder reads both alike.
     let format = (*version).max(FORMAT_OLDEST);
     let mut from = Decoder::of_format(format, body).map_err(malformed)?;
     let payload = take_payload(&mut from).map_err(malformed)?;
@@ -169,7 +170,7 @@ pub(super) fn put_payload(payload: &Payload, out: &mut Vec<u8>) {
     }
 }
 
-/// Reads what [`put_payload`] wrote.
+/// Decodes a payload that [`put_payload`] encoded.
 pub(super) fn take_payload(from: &mut Decoder<'_>) -> Result<Payload, Malformed> {
     match u8::take(from)? {
         0 => Ok(EntryPayload::Blank),
@@ -179,7 +180,7 @@ pub(super) fn take_payload(from: &mut Decoder<'_>) -> Result<Payload, Malformed>
     }
 }
 
-/// The members of a cluster.
+/// The members of a cluster, without the id of the entry that set them.
 type Members = openraft::Membership<u64, BasicNode>;
 
 fn put_members(members: &Members, out: &mut Vec<u8>) {
@@ -211,7 +212,7 @@ pub(super) fn put_meta(meta: &Meta, out: &mut Vec<u8>) {
     put_members(meta.last_membership.membership(), out);
 }
 
-/// Reads what [`put_meta`] wrote.
+/// Decodes snapshot metadata that [`put_meta`] encoded.
 pub(super) fn take_meta(from: &mut Decoder<'_>) -> Result<Meta, Malformed> {
     let last_log_id = take_place(from)?;
     let since = take_place(from)?;

@@ -1,21 +1,22 @@
-//! How much one entry of the log, and one call that carries entries, may hold. A command weighs
-//! about what it takes in memory and in the log, whichever is more.
+//! Size limits: how many bytes of commands one log entry may hold, and how many bytes of entries
+//! one RPC call may carry. The weight of a command is an estimate of its size in bytes, in memory
+//! or in the log, whichever is more.
 
 use super::types::{Entry, Payload, Proposal};
 use crate::engine::{ClientId, Command, LeaseKey, Op, Patch, ResetScope, TextPatch};
 use openraft::EntryPayload;
 
-/// Bytes of the commands of one entry, unless the first of them alone is longer: 512 requests with
-/// a name, a note and some words of text each take a tenth of that.
+/// The highest weight of the commands in one entry, unless the first command alone exceeds it. For
+/// comparison: 512 requests with a name, a note and a short text each take a tenth of that.
 pub(super) const ENTRY_WEIGHT_MAX: usize = 4 << 20;
 
-/// Bytes of the entries of one call, unless the first of them alone is longer.
+/// The highest weight of the entries in one call, unless the first entry alone exceeds it.
 pub(super) const CALL_WEIGHT_MAX: usize = ENTRY_WEIGHT_MAX;
 
-/// An entry that holds no command: members and their addresses.
+/// The weight of an entry without commands, such as a membership entry with its addresses.
 const OTHER_WEIGHT: usize = 4 << 10;
 
-/// Returns how many bytes a command takes.
+/// Returns the weight of a command in bytes.
 pub(super) fn weight_of(command: &Command) -> usize {
     let id = command.request.as_ref().map(|request| &request.id);
     let id = id.map_or(0, |id| id.caller.len() + id.key.len());
@@ -49,12 +50,12 @@ pub(super) fn weight_of(command: &Command) -> usize {
     size_of::<Command>() + id + said
 }
 
-/// Returns how many bytes commands take.
+/// Returns the total weight of commands in bytes.
 pub(super) fn weight_of_all(commands: &[Command]) -> usize {
     commands.iter().map(weight_of).sum()
 }
 
-/// Returns how many bytes entries take.
+/// Returns the total weight of entries in bytes.
 pub(super) fn weight_of_entries(entries: &[Entry]) -> usize {
     entries.iter().map(|entry| payload_weight(&entry.payload)).sum()
 }
@@ -68,8 +69,8 @@ fn patch_weight(patch: &Patch) -> usize {
     texts.iter().sum::<usize>() + text
 }
 
-/// Returns how many of `entries` one call carries: as many as weigh [`CALL_WEIGHT_MAX`], at least
-/// one; and how much they weigh.
+/// Returns how many of `entries` one call may carry, and their total weight: as many as fit into
+/// [`CALL_WEIGHT_MAX`], but at least one if there is any.
 pub(super) fn fitting(entries: &[Entry]) -> (usize, usize) {
     let (mut count, mut sum) = (0, 0);
     for entry in entries {

@@ -1,16 +1,18 @@
-//! The first fatal error of the disk: later ones are not recorded, and nothing is retried.
+//! Records the first fatal disk error of a node. Later errors are not recorded, and nothing is
+//! retried.
 
 use crate::os_error::said;
 use parking_lot::Mutex;
 use std::io;
 use std::sync::Arc;
 
-/// Where the first error is kept. Cheap to clone.
+/// Holds the first fatal disk error. Clones share it.
 #[derive(Clone, Default)]
 pub(crate) struct FatalError(Arc<Mutex<Option<Arc<str>>>>);
 
 impl FatalError {
-    /// Notes an error while doing `what`, and gives it back.
+    /// Records `error`, which occurred while doing `what`, unless an earlier one is recorded.
+    /// Returns `error` unchanged.
     pub(super) fn note(&self, what: &str, error: io::Error) -> io::Error {
         let mut first = self.0.lock();
         if first.is_none() {
@@ -19,7 +21,7 @@ impl FatalError {
         error
     }
 
-    /// Returns the error that was noted first.
+    /// Returns the message of the first error, if any.
     pub(super) fn first(&self) -> Option<Arc<str>> {
         self.0.lock().clone()
     }

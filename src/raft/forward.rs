@@ -32,7 +32,7 @@ impl<C: ClusterTypes> Forwarder<C> {
         Self { raft, transport, environment, open: None }
     }
 
-    /// Has the leader apply commands. Returns their answers, and their entry.
+    /// Sends commands to the leader, which applies them. Returns their entry and their answers.
     pub(super) async fn forward(
         &mut self,
         commands: Vec<Command>,
@@ -60,7 +60,7 @@ impl<C: ClusterTypes> Forwarder<C> {
         patience.min(self.environment.timeouts().leader_call)
     }
 
-    /// Calls the leader.
+    /// Calls the leader; opens a new connection if the leader or its address has changed.
     pub(super) async fn call(
         &mut self,
         call: RpcRequest,

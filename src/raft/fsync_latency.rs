@@ -1,24 +1,25 @@
-//! The fsync latency of the log: how long the disk takes to make entries durable, since the start
-//! and lately.
+//! Measures the fsync latency of the log: a histogram since the start of the node, and the median
+//! and maximum of recent syncs.
 
 use crate::service::cluster_status::Syncing;
 use crate::service::counters::{Histogram, LatencyHistogram};
 use crate::time::Span;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
-/// Upper bounds in microseconds: memory that poses as a disk, a fast disk, one that turns, one in
-/// trouble.
+/// Upper bounds of the histogram buckets in microseconds. They range from tmpfs over SSDs and
+/// rotating disks to a failing disk.
 const BOUNDS_US: [u64; 12] =
     [50, 100, 250, 500, 1_000, 2_500, 5_000, 10_000, 25_000, 50_000, 100_000, 1_000_000];
 
-/// How many of the last syncs tell how it is lately: less than a second's where much is asked, and
-/// some minutes' where little is.
+/// The number of syncs that count as recent: less than a second's worth under load, some minutes'
+/// worth on a quiet node.
 const RECENT: usize = 256;
 
-/// The times of all syncs. Adding to them takes no mutex: each entry of the log does so.
+/// The latencies of all syncs. Recording one takes no mutex, because each append to the log records
+/// one.
 pub(super) struct FsyncLatency {
     times: LatencyHistogram<{ BOUNDS_US.len() }>,
-    /// The last ones, in microseconds, round and round; 0: there is none yet.
+    /// A ring buffer of the recent latencies in microseconds; 0 marks an unused slot.
     recent: [AtomicU32; RECENT],
     next: AtomicUsize,
 }
@@ -32,7 +33,7 @@ impl Default for FsyncLatency {
 }
 
 impl FsyncLatency {
-    /// A sync took so long.
+    /// Records the duration of a sync.
     pub(super) fn add(&self, took: Span) {
         self.times.add(took);
         let micros = u32::try_from(took.as_nanos().div_ceil(1_000)).unwrap_or(u32::MAX);
@@ -40,7 +41,7 @@ impl FsyncLatency {
         self.recent[at].store(micros.max(1), Ordering::Relaxed);
     }
 
-    /// How it is lately, if there was a sync at all.
+    /// Returns the median and maximum of the recent syncs, or `None` before the first sync.
     pub(super) fn recent(&self) -> Option<Syncing> {
         let all = self.recent.iter().map(|micros| micros.load(Ordering::Relaxed));
         let mut known: Vec<_> = all.filter(|micros| *micros > 0).collect();
@@ -50,7 +51,7 @@ impl FsyncLatency {
         known.last().map(span).map(|worst| Syncing { median, worst })
     }
 
-    /// All of them, for the metrics.
+    /// Returns the histogram of all syncs, for the metrics endpoint.
     pub(super) fn histogram(&self) -> Histogram {
         self.times.show("log_sync_seconds", "How long the disk took until it had an entry.")
     }
@@ -65,7 +66,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_syncs_tell_how_it_is_lately() {
+    fn recent_latency_covers_only_the_last_syncs() {
         let syncs = FsyncLatency::default();
         assert_eq!(syncs.recent(), None);
         syncs.add(Span::from_nanos(40));

@@ -6,7 +6,7 @@ use crate::time::Time;
 use parking_lot::Mutex;
 use std::sync::Arc;
 
-/// This node's estimate of the engine time, whether it leads or follows.
+/// This node's estimate of the engine time: exact on the leader, an upper bound elsewhere.
 pub(super) struct LeaderClock {
     estimate: Mutex<TimeEstimate>,
     environment: Arc<dyn NodeEnvironment>,
@@ -14,12 +14,12 @@ pub(super) struct LeaderClock {
 
 #[derive(Debug, Clone, Copy, Default)]
 enum TimeEstimate {
-    /// Nothing: no leader has told it since the start.
+    /// No leader has reported its engine time since this node started.
     #[default]
     Nothing,
     /// An upper bound, on the boot clock, which also counts the time that the machine slept.
     AtMost(EngineClock),
-    /// This node leads: it is this, on the steady clock.
+    /// This node leads: its own clock defines the engine time, on the steady clock.
     Exactly(EngineClock),
 }
 
@@ -28,8 +28,9 @@ impl LeaderClock {
         Self { estimate: Mutex::default(), environment }
     }
 
-    /// The leader has said that it was `now` there, to something that was asked when the boot
-    /// clock here showed `asked` or later. So its time is never earlier here than it is there.
+    /// Handles a report from the leader that its engine time was `now`, in the response to a
+    /// request that was sent when the boot clock here showed `asked` or later. Counting from
+    /// `asked` makes the estimate an upper bound of the leader's time.
     pub(super) fn hear(&self, asked: Time, now: Time) {
         let mut known = self.estimate.lock();
         match *known {
@@ -43,7 +44,7 @@ impl LeaderClock {
         }
     }
 
-    /// This node leads from now on, by this clock.
+    /// Notes that this node leads from now on, with `clock` as the engine time.
     pub(super) fn lead(&self, clock: EngineClock) {
         *self.estimate.lock() = TimeEstimate::Exactly(clock);
     }
@@ -58,7 +59,8 @@ impl LeaderClock {
         }
     }
 
-    /// The engine's time, or later; `None`: nobody knows yet.
+    /// Returns the engine time or an upper bound of it, or `None` before the first report from a
+    /// leader.
     pub(super) fn now(&self) -> Option<Time> {
         match *self.estimate.lock() {
             TimeEstimate::Nothing => None,
@@ -75,17 +77,17 @@ mod tests {
     use crate::time::{boot_now, steady_now};
 
     #[test]
-    fn what_a_leader_tells_is_never_too_early() {
+    fn estimate_from_a_leaders_reports_is_an_upper_bound() {
         let (hands, secs) = (LeaderClock::new(Arc::new(SystemEnvironment)), Time::from_secs);
         let at_most = |hands: &LeaderClock| match *hands.estimate.lock() {
             TimeEstimate::AtMost(bound) => bound.loosened(secs(40)),
             other => panic!("{other:?}"),
         };
         assert!(hands.now().is_none());
-        // Asked at 10, answered (later) at what is 105 there: 95 ahead at most.
+        // Requested at 10 here, answered later at 105 there: the leader is at most 95 ahead.
         hands.hear(secs(10), secs(105));
         assert!(at_most(&hands) >= secs(135) && at_most(&hands) < secs(136));
-        // 94 ahead at most, which is known better; 97 would be known worse.
+        // The second report tightens the bound to 94; the third, with 97, would loosen it.
         hands.hear(secs(20), secs(114));
         hands.hear(secs(21), secs(118));
         assert!(at_most(&hands) >= secs(134) && at_most(&hands) < secs(135));

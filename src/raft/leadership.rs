@@ -1,9 +1,9 @@
-//! The leader, as far as this node knows, and the clock by which this node stamps entries while it
-//! leads.
+//! Tracks which node leads, as far as this node knows, and the clock by which this node stamps
+//! entries while it leads.
 //!
-//! A leader carries the time of the leader before it on, as far as that is known here: so it waits
-//! until it has carried out all that was decided before, and only then stamps. A stamp is for one
-//! leadership: an entry that was stamped in one is refused in the next.
+//! A new leader continues the engine time of the previous one from the stamps in the log. It
+//! therefore first applies all entries that were committed before, and only then stamps. A stamp
+//! is valid for one leadership: an entry that was stamped in one is refused in the next.
 
 use super::cluster_types::{ClusterTypes, RaftOf};
 use super::elections::ElectionCounter;
@@ -23,16 +23,16 @@ use openraft::type_config::alias::WatchSenderOf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// How long a new leader waits before it asks again for the confirmation that it leads.
+/// How long a new leader waits before it again asks a quorum to confirm that it leads.
 const BARRIER_PAUSE: Span = Span::from_millis(20);
 
-/// How often to check again while openraft reports no change.
+/// The interval for checking the metrics again while openraft reports no change.
 const LOOK: Span = Span::from_secs(1);
 
 /// The role of this node in the cluster.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum LeadershipRole {
-    /// It leads, and may stamp.
+    /// This node leads, and may stamp entries.
     Leads(Leadership),
     /// Another node leads.
     Follows(NodeId),
@@ -43,16 +43,17 @@ pub(crate) enum LeadershipRole {
 }
 
 impl LeadershipRole {
-    /// Returns whether this node leads, and may stamp.
+    /// Returns whether this node leads, and may stamp entries.
     pub(crate) const fn is_leader(&self) -> bool {
         matches!(self, Self::Leads(_))
     }
 }
 
-/// One leadership of this node.
+/// A period in which this node leads, and its clock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Leadership {
-    /// Which: an entry is only taken in the leadership that it was stamped in.
+    /// The term and node id of the leadership. An entry is only proposed in the leadership in
+    /// which it was stamped.
     pub(crate) id: Leader,
     pub(crate) clock: EngineClock,
 }
@@ -72,13 +73,14 @@ pub(crate) struct LeadershipWatcher<C: ClusterTypes> {
     pub(super) staleness: Arc<StalenessBound>,
     pub(super) elections: Arc<ElectionCounter>,
     pub(super) role: WatchSenderOf<C, LeadershipRole>,
-    /// Whether this node is alone. Before it no longer is, openraft says that something changes.
+    /// Whether this node is the only member. openraft reports a metrics change before another
+    /// node becomes a member.
     pub(super) alone: Arc<AtomicBool>,
     pub(super) environment: Arc<dyn NodeEnvironment>,
 }
 
 impl<C: ClusterTypes> LeadershipWatcher<C> {
-    /// Follows until openraft ends.
+    /// Updates the role of this node from openraft's metrics, until openraft ends.
     pub(crate) async fn run(self) {
         let mut news = self.raft.server_metrics();
         loop {
@@ -145,7 +147,8 @@ impl<C: ClusterTypes> LeadershipWatcher<C> {
         });
     }
 
-    /// Begins to lead, if the others agree.
+    /// Begins to lead once a quorum confirms the leadership and all earlier entries are applied.
+    /// Returns [`LeadershipRole::Waits`] if that fails, so that the caller retries.
     async fn begin(&self, id: Leader) -> LeadershipRole {
         self.enter(LeadershipRole::Waits);
         let barrier = self.raft.ensure_linearizable(ReadPolicy::ReadIndex);
@@ -153,7 +156,7 @@ impl<C: ClusterTypes> LeadershipWatcher<C> {
             Ok(Ok(read)) if *read.committed_leader_id() == id => {
                 LeadershipRole::Leads(self.carry_on(id))
             }
-            // Another has led meanwhile, or nobody answers.
+            // Another node has led meanwhile, or no quorum answers in time.
             Ok(Ok(_)) | Err(_) => LeadershipRole::Waits,
             Ok(Err(error)) => {
                 log::debug!("it can't lead yet: {error}");
@@ -162,7 +165,8 @@ impl<C: ClusterTypes> LeadershipWatcher<C> {
         }
     }
 
-    /// Time goes on where the last leader's would be now, as far as that is known.
+    /// Returns the new leadership, with an engine clock that continues from a lower bound of the
+    /// previous leader's engine time.
     fn carry_on(&self, id: Leader) -> Leadership {
         let steady = self.environment.steady_now();
         let engine = self.replica.look().time_at_least(steady);
@@ -170,7 +174,8 @@ impl<C: ClusterTypes> LeadershipWatcher<C> {
     }
 }
 
-/// The leadership that a node which is alone has from its start.
+/// Returns the leadership that the only member of a cluster has from its start, if openraft says
+/// that it leads.
 pub(super) fn alone<C: ClusterTypes>(
     raft: &RaftOf<C>,
     replica: &Replica,
@@ -181,12 +186,12 @@ pub(super) fn alone<C: ClusterTypes>(
     Some(Leadership { id, clock: EngineClock::on(engine, environment.steady_now()) })
 }
 
-/// openraft's metrics: among them the members of the cluster, and the leader.
+/// openraft's metrics, which include the members of the cluster and the leader.
 pub(super) type MetricsOf<C> = openraft::RaftMetrics<C>;
 /// The metrics of a real node.
 pub(super) type Metrics = MetricsOf<TypeConfig>;
 
-/// Returns the present metrics.
+/// Returns a copy of openraft's current metrics.
 pub(super) fn metrics<C: ClusterTypes>(raft: &RaftOf<C>) -> MetricsOf<C> {
     raft.metrics().borrow_watched().clone()
 }

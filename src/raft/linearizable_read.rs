@@ -1,6 +1,7 @@
 //! Linearizable reads: before a read, the leader confirms with a quorum that it still leads, and
-//! this node applies all that was committed until then. Concurrent reads share one confirmation. A
-//! leader on the small side of a partition gets no confirmation, so there is no split brain.
+//! this node applies all entries committed until then. Concurrent reads share one confirmation. A
+//! leader on the minority side of a partition gets no confirmation, so it never serves a stale read
+//! as a linearizable one.
 
 use super::cluster_types::{ClusterTypes, LeaderProgress, RaftOf, RpcError};
 use super::forward::Forwarder;
@@ -30,7 +31,7 @@ use tokio::sync::{Mutex as Turn, Notify};
 /// not retry together.
 const PAUSE: Span = Span::from_millis(15);
 
-/// Returns when something may be tried again.
+/// Sleeps until the next retry.
 pub(super) async fn pause<C: ClusterTypes>(environment: &dyn NodeEnvironment) {
     C::sleep(environment.jittered(PAUSE).as_duration()).await;
 }
@@ -47,7 +48,7 @@ pub(crate) struct LinearizableReader<C: ClusterTypes> {
     pub(super) environment: Arc<dyn NodeEnvironment>,
 }
 
-/// Reads that wait.
+/// The reads that wait for the next confirmation by a quorum.
 #[derive(Default)]
 pub(crate) struct ReadQueue {
     waiting: Mutex<QueuedReads>,
@@ -73,7 +74,7 @@ impl ReadQueue {
         self.bell.notify_one();
     }
 
-    /// Takes nothing any more, and answers what was taken by `why`.
+    /// Closes the queue, and refuses the waiting reads with `why`.
     pub(crate) fn fail(&self, why: &Unavailable) {
         let reads = {
             let mut waiting = self.waiting.lock();
@@ -103,7 +104,8 @@ impl<C: ClusterTypes> LinearizableReader<C> {
         }
     }
 
-    /// Whether this node has known for long that there is no majority for it.
+    /// Whether this node has had no contact to a leader, or as leader no acknowledgement by a
+    /// quorum, for longer than the timeout `quorum_lost`.
     pub(super) fn is_lost(&self) -> bool {
         let quiet = match *self.role.borrow_watched() {
             LeadershipRole::Follows(_) | LeadershipRole::Waits | LeadershipRole::Ended => {
@@ -113,7 +115,7 @@ impl<C: ClusterTypes> LinearizableReader<C> {
                 let metrics = self.raft.metrics();
                 let metrics = metrics.borrow_watched();
                 let decides_alone = metrics.membership_config.voter_ids().nth(1).is_none();
-                // A leader without an acknowledgement yet has just been elected by a majority.
+                // A leader without an acknowledgement yet has just been elected by a quorum.
                 let acked = metrics.last_quorum_acked.filter(|_| !decides_alone);
                 acked.map_or(Span::ZERO, |acked| Span::from(C::now() - acked.into_inner()))
             }
@@ -130,7 +132,8 @@ impl<C: ClusterTypes> LinearizableReader<C> {
         }
     }
 
-    /// Returns the time at which to read, when all that was decided until now is carried out here.
+    /// Returns the engine time at which to read, once this node has applied every entry that was
+    /// committed when the read began. Retries until the deadline `until`.
     pub(super) async fn read(&self, until: Time) -> Result<Time, Unavailable> {
         let until = self.patience(until);
         let mut why: Arc<str> = "nobody leads them".into();
@@ -158,7 +161,7 @@ impl<C: ClusterTypes> LinearizableReader<C> {
             LeadershipRole::Leads(leadership) => self.lead(leadership).await.map(|place| place.now),
             LeadershipRole::Follows(_) => {
                 let asked = self.environment.boot_now();
-                // The node that answers is the leader of this vote, or of a later one.
+                // The node that answers leads with this vote or a later one.
                 let vote = metrics::<C>(&self.raft).vote;
                 let place = self.forwarder.lock().await.read(left).await;
                 let place = place.map_err(|trouble| Arc::from(trouble.to_string()))?;
@@ -174,7 +177,8 @@ impl<C: ClusterTypes> LinearizableReader<C> {
         }
     }
 
-    /// For another node that wants to read: up to where it has to carry the log out.
+    /// Returns the read index for another node: the entry that it must have applied before it
+    /// reads. Fails if this node does not lead.
     pub(super) async fn place(&self) -> Result<LeaderProgress, RpcError> {
         let LeadershipRole::Leads(leadership) = *self.role.borrow_watched() else {
             return Err(RpcError::NotLeader(None));
@@ -183,7 +187,7 @@ impl<C: ClusterTypes> LinearizableReader<C> {
     }
 
     /// Returns the read index, once a quorum has confirmed that this node leads. If a deadline is
-    /// due, it is applied first, and its entry is the confirmation.
+    /// due, this node first commits an entry that applies it, which is the confirmation.
     async fn lead(&self, leadership: Leadership) -> Result<LeaderProgress, Arc<str>> {
         let now = leadership.stamp(&*self.environment);
         if self.replica.next_deadline().is_some_and(|due| due <= now) {
@@ -208,7 +212,8 @@ pub(super) type Written<C> = Result<ClientWriteResponse<C>, WriteError<C>>;
 /// The error of a proposal.
 pub(super) type WriteError<C> = RaftError<C, ClientWriteError<C>>;
 
-/// Proposes an entry in one leadership, and in no other; returns when it is carried out here.
+/// Proposes an entry in the given leadership only, and returns its result once this node has
+/// applied it.
 pub(super) async fn propose<C: ClusterTypes>(
     raft: &RaftOf<C>,
     leadership: Leadership,

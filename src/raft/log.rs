@@ -1,9 +1,9 @@
-//! The log on the disk: raft-log behind openraft's traits.
+//! The Raft log on disk: implements openraft's storage traits with the crate raft-log.
 //!
-//! Entries can be read as soon as [`append`](RaftLogStorage::append) has returned, and are
-//! promised only when the disk has them. Votes and entries go through one queue, in order. An
-//! error of the disk is final: it is noted, openraft stops, and the sync is not retried, for a
-//! second fsync may succeed although the first one has lost data.
+//! Entries can be read as soon as [`append`](RaftLogStorage::append) has returned, but are
+//! acknowledged only after a sync. Votes and entries go through one write queue, in order. A disk
+//! error is final: it is recorded, openraft stops, and the sync is not retried, since a second
+//! fsync may succeed although the first one has lost data.
 
 use super::data_dir_error::DataError;
 use super::entry_codec::{Ballot, EncodedEntry, EncodedLogId};
@@ -23,24 +23,26 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::oneshot;
 
-/// How long a sync waits for more to come. The proposer has one entry on its way at a time, which
-/// holds all that was asked meanwhile, so there is nothing to wait for.
+/// How long a sync waits for more writes. The proposer has one entry in flight at a time, which
+/// holds all requests that arrived meanwhile, so there is nothing to wait for.
 const GATHER: Duration = Duration::ZERO;
-/// Bytes of one file of the log: some hundred thousand commands, read in a moment at a start.
+/// The highest size of one file of the log in bytes: room for some hundred thousand commands,
+/// which a start reads quickly.
 const CHUNK_BYTES_MAX: usize = 16 << 20;
-/// Entries kept in memory beside the file that is being written: more than a snapshot leaves.
+/// The highest number of entries cached in memory beside the file that is being written: more than
+/// remain in the log after a snapshot.
 const CACHED_MAX: usize = 20_000;
-/// And their bytes.
+/// The highest total size of the cached entries in bytes.
 const CACHED_BYTES_MAX: usize = 32 << 20;
-/// The buffer with which a start reads the log.
+/// The size of the buffer with which a start reads the log, in bytes.
 const READ_BYTES: usize = 8 << 20;
 
-/// The log. Cheap to clone: all clones are the same log.
+/// The log. Cheap to clone: all clones share the same files.
 #[derive(Clone)]
 pub(super) struct LogStore {
     files: Arc<Mutex<RaftLog<RaftLogTypes>>>,
     trouble: FatalError,
-    /// How long the disk takes.
+    /// The fsync latency of the log.
     pub(super) syncs: Arc<FsyncLatency>,
 }
 
@@ -64,7 +66,7 @@ impl Types for RaftLogTypes {
     }
 }
 
-/// Callback of a flush: reports that the data is on the disk, or that the write has failed.
+/// Callback of a flush: reports that the data is on disk, or that the write has failed.
 struct Flushed {
     who: FlushCallback,
     trouble: FatalError,
@@ -73,9 +75,9 @@ struct Flushed {
 }
 
 enum FlushCallback {
-    /// openraft, for entries.
+    /// openraft's callback for appended entries.
     Raft(IOFlushed<TypeConfig>),
-    /// A method of ours.
+    /// A method of [`LogStore`] that waits for the flush.
     Caller(oneshot::Sender<io::Result<()>>),
 }
 
@@ -94,8 +96,8 @@ impl Callback for Flushed {
 }
 
 impl LogStore {
-    /// Opens the log in a directory, which must be there. A write that was broken off at its end
-    /// is cut off; anything else that does not fit is an error.
+    /// Opens the log in a directory, which must exist. A torn write at the end of the log is
+    /// truncated; any other damage is an error.
     pub(super) fn open(dir: &Path, trouble: &FatalError) -> Result<Self, DataError> {
         let unusable = |error| DataError::of_log(dir, error);
         let Some(name) = dir.to_str() else {
@@ -116,7 +118,7 @@ impl LogStore {
         Ok(log)
     }
 
-    /// Fails if an entry is missing between those that were forgotten and the last.
+    /// Fails if an entry is missing between the last purged entry and the end of the log.
     fn refuse_holes(&self) -> io::Result<()> {
         let (first, end) = self.range();
         let mut wanted = first;
@@ -132,34 +134,34 @@ impl LogStore {
         Err(io::Error::new(io::ErrorKind::InvalidData, format!("entry {wanted} is missing")))
     }
 
-    /// The index of the first entry, and the one behind the last.
+    /// Returns the index of the first entry, and the index after the last.
     fn range(&self) -> (u64, u64) {
         let files = self.files.lock();
         let next = |place: Option<&EncodedLogId>| place.map_or(0, |place| place.0.index + 1);
         (next(files.log_state().purged()), next(files.log_state().last()))
     }
 
-    /// Whether nothing has ever been written to it: neither a vote nor an entry.
+    /// Whether neither a vote nor an entry has ever been written to the log.
     pub(super) fn is_new(&self) -> bool {
         self.is_empty() && self.vote().is_none()
     }
 
-    /// Whether it has never had an entry.
+    /// Whether the log has never had an entry.
     pub(super) fn is_empty(&self) -> bool {
         self.files.lock().log_state().last().is_none()
     }
 
-    /// The last vote that it has.
+    /// Returns the last vote that was saved.
     pub(super) fn vote(&self) -> Option<Vote> {
         self.files.lock().log_state().vote().map(|ballot| ballot.0)
     }
 
-    /// Up to where entries were forgotten, since a snapshot has them.
+    /// Returns the last purged entry: a snapshot covers the log up to it.
     pub(super) fn purged(&self) -> Option<LogId> {
         self.files.lock().log_state().purged().map(|place| place.0)
     }
 
-    /// Does something to the files, and notes the error if there is one.
+    /// Applies `change` to the files, and records an error as fatal.
     fn change<T>(
         &self,
         change: impl FnOnce(&mut RaftLog<RaftLogTypes>) -> io::Result<T>,
@@ -173,7 +175,7 @@ impl LogStore {
         Flushed { who, trouble, syncs, asked_at: steady_now() }
     }
 
-    /// Does something to the files, and returns when the disk has it.
+    /// Applies `change` to the files, and returns after a sync.
     async fn change_durably(
         &self,
         change: impl FnOnce(&mut RaftLog<RaftLogTypes>) -> io::Result<()>,
@@ -242,7 +244,8 @@ impl RaftLogStorage<TypeConfig> for LogStore {
         self.change_durably(|files| files.save_vote(ballot).map(drop)).await
     }
 
-    /// Goes to the disk with the next entries: it only spares a start some work.
+    /// Saves the commit index without a sync: it reaches the disk with the next entries, and only
+    /// saves work at the next start.
     async fn save_committed(&mut self, committed: Option<LogId>) -> io::Result<()> {
         let Some(committed) = committed else { return Ok(()) };
         self.change(|files| files.commit(EncodedLogId(committed)).map(drop))
@@ -270,14 +273,14 @@ impl RaftLogStorage<TypeConfig> for LogStore {
         let from = last.map_or(0, |last| last.index + 1);
         let (_, end) = self.range();
         if from >= end {
-            // raft-log would not find it; openraft means that there is nothing to do.
+            // There is no such entry. raft-log would fail, but for openraft this is a no-op.
             return Ok(());
         }
         self.change_durably(|files| files.truncate(from).map(drop)).await
     }
 
     async fn purge(&mut self, upto: LogId) -> io::Result<()> {
-        // Nobody waits for this: until the disk has it the files stay.
+        // No caller waits for the flush: raft-log deletes the files only after it.
         self.change(|files| {
             files.purge(EncodedLogId(upto))?;
             files.flush(true, None)
@@ -287,7 +290,7 @@ impl RaftLogStorage<TypeConfig> for LogStore {
 
 #[cfg(test)]
 impl LogStore {
-    /// Appends an entry of another format.
+    /// Appends an entry with another format version, for a test.
     pub(super) fn append_of_format(&mut self, version: u8) {
         let mut files = self.files.lock();
         let mut place = *files.log_state().last().expect("there is an entry");

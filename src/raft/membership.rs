@@ -1,9 +1,10 @@
 //! Membership of the cluster: which nodes vote and which are learners. The leader changes it, one
 //! change at a time.
 //!
-//! One node decides alone, three go on when one fails; two are worse than one, for both are
-//! needed. So a node that joins a lone node stays a learner until a third comes, and then both
-//! become voters in one step. More than three vote only when an administrator asks for it.
+//! A single voter is its own quorum, and three voters tolerate one failure. Two are worse than one,
+//! since both are needed. So a node that joins a single node stays a learner until a third node
+//! joins, and then both become voters in one step. More than three nodes vote only if an
+//! administrator promotes them.
 
 use super::leadership::{Metrics, leader_address, metrics};
 use super::node_address::NodeAddress;
@@ -25,24 +26,24 @@ use std::time::Duration;
 use tokio::sync::Mutex;
 use tokio::time::timeout;
 
-/// Voters that there are to be: one of them may fail. A majority of five is slower, and rarely
-/// needed.
+/// The number of voters that the cluster aims for: one of them may fail. A quorum of five voters is
+/// slower, and rarely needed.
 const VOTERS: usize = 3;
-/// A learner this near to the end of the log has caught up.
+/// A learner has caught up if it lacks at most this many entries of the leader's log.
 const NEAR: u64 = 1_000;
-/// A node that was not heard for so long is not made a voter, or the next leader.
+/// A node that has not answered a heartbeat for this long is not made a voter or the next leader.
 const SILENT: Duration = Duration::from_secs(2);
-/// How long a change may take: a learner may have to be sent a snapshot.
+/// How long a membership change may take: the leader may have to send a snapshot to a learner.
 const CHANGE_PATIENCE: Span = Span::from_secs(60);
-/// How long it is waited for a learner to be heard of.
+/// How long the leader waits for a learner to catch up.
 const FIT_PATIENCE: Span = Span::from_secs(3);
-/// How long it is waited for another to lead.
+/// How long the leader waits for another node to take over leadership.
 const TRANSFER_PATIENCE: Span = Span::from_secs(2);
 
-/// Changes who is in the cluster.
+/// Changes the membership of the cluster.
 pub(super) struct Members {
     raft: Raft,
-    /// Whether this node is alone, and so needs to ask nobody.
+    /// Whether this node is the only member, and so its own quorum.
     alone: Arc<AtomicBool>,
     turn: Mutex<()>,
 }
@@ -55,7 +56,7 @@ impl Members {
         Self { raft, alone, turn: Mutex::new(()) }
     }
 
-    /// A number that no node has had or will have: that of an entry.
+    /// Returns a node id that no node has had or will have: the index of a new blank entry.
     pub(super) async fn number(&self) -> Result<NodeId, RpcError> {
         let written = timeout(CHANGE_PATIENCE.as_duration(), self.raft.write_blank()).await;
         match written {
@@ -64,8 +65,8 @@ impl Members {
         }
     }
 
-    /// Makes a node a learner, or one that is a member known by another address; and a voter, if
-    /// it is time for that.
+    /// Adds a node as a learner, or updates the address of a member. Once the node has caught up,
+    /// promotes learners as [`Self::complete`] does.
     pub(super) async fn enroll(&self, id: NodeId, at: &NodeAddress) -> Result<(), RpcError> {
         let _turn = self.turn.lock().await;
         let metrics = self.lead()?;
@@ -84,13 +85,13 @@ impl Members {
         let fit = |metrics: &Metrics| {
             fit_learners(metrics).contains(&id) || voters(metrics).contains(&id)
         };
-        // If it takes longer, it will ask again.
+        // If the learner takes longer, it sends the call again.
         let patience = Some(FIT_PATIENCE.as_duration());
         let _ = self.raft.wait(patience).metrics(fit, "it has caught up").await;
         self.complete().await
     }
 
-    /// Makes voters of learners if that gives the number that there is to be.
+    /// Promotes learners that have caught up, if that gives [`VOTERS`] voters.
     async fn complete(&self) -> Result<(), RpcError> {
         let metrics = self.lead()?;
         let voters = voters(&metrics).len();
@@ -102,7 +103,7 @@ impl Members {
         self.change_to(ChangeMembers::AddVoterIds(fit), true).await
     }
 
-    /// Does what somebody has asked for.
+    /// Makes a change that an administrator has requested.
     pub(super) async fn change(&self, change: ClusterChange) -> Result<(), RpcError> {
         let _turn = self.turn.lock().await;
         match change {
@@ -186,7 +187,8 @@ impl Members {
             .map_err(|_| refused(format!("node {to} has not taken over in time; this one goes on")))
     }
 
-    /// Before anybody else can vote: this node is alone no more, and heartbeats begin.
+    /// Notes that this node is no longer alone, and starts heartbeats. Must precede the addition
+    /// of another node.
     fn quicken(&self) {
         self.alone.store(false, Ordering::SeqCst);
         self.raft.runtime_config().tick(true);
@@ -244,13 +246,13 @@ fn learners(metrics: &Metrics) -> BTreeSet<NodeId> {
     metrics.membership_config.membership().learner_ids().collect()
 }
 
-/// How long ago this leader has heard of a node.
+/// Returns how long ago this leader last heard from a node.
 pub(super) fn heard(metrics: &Metrics, id: NodeId) -> Option<Duration> {
     let at = metrics.heartbeat.as_ref()?.get(&id)?.as_ref()?;
     Some(TypeConfig::now() - at.into_inner())
 }
 
-/// Learners that have caught up and are there, in the order of their numbers.
+/// Returns the learners that have caught up and are reachable, ordered by id.
 fn fit_learners(metrics: &Metrics) -> Vec<NodeId> {
     let last = metrics.last_log_index.unwrap_or_default();
     let near = |id: &NodeId| {
@@ -261,7 +263,8 @@ fn fit_learners(metrics: &Metrics) -> Vec<NodeId> {
     learners(metrics).into_iter().filter(|id| near(id) && there(id)).collect()
 }
 
-/// The voter that is best fit to lead: the one that has most of the log.
+/// Returns the other voter that is best fit to lead: of those that are reachable, the one with the
+/// most complete log.
 pub(super) fn best(metrics: &Metrics) -> Option<NodeId> {
     let matched = |id: &NodeId| metrics.replication.as_ref()?.get(id).copied().flatten();
     let there = |id: &NodeId| heard(metrics, *id).is_some_and(|ago| ago < SILENT);

@@ -20,16 +20,17 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use tokio::time::{sleep, timeout};
 
-/// Between two looks.
+/// The longest interval between two checks of the membership.
 const LOOK: Span = Span::from_millis(500);
-/// How often a learner asks whether it is time for it to vote.
+/// How long an enrolled node waits before it checks whether it is a voter, and enrolls again if
+/// not.
 const ASK_AGAIN: Span = Span::from_secs(5);
-/// How often a node looks who of the others is there.
+/// The interval at which a node checks which of the others are reachable.
 const VISIT_EVERY: Span = Span::from_secs(10);
-/// How long a node asks to be enrolled in one go.
+/// How long one attempt to enroll may take.
 const ENROLL_PATIENCE: Span = Span::from_secs(60);
 
-/// Looks after a node.
+/// The membership task of one node.
 pub(super) struct MembershipTask {
     pub(super) requests: RequestPipeline<TypeConfig>,
     pub(super) members: Arc<Members>,
@@ -41,7 +42,7 @@ pub(super) struct MembershipTask {
 }
 
 impl MembershipTask {
-    /// Watches until the node must stop: why.
+    /// Runs until the node must stop, and returns the reason.
     pub(super) async fn run(&self, data: &Mutex<Data>) -> Stop {
         let mut was_member = false;
         let enrolling = self.enroll();
@@ -74,7 +75,7 @@ impl MembershipTask {
         }
     }
 
-    /// Looks who of the others is there.
+    /// Requests the status of the other members, and stores the addresses of those that answer.
     async fn visit(&self) {
         let known = metrics::<TypeConfig>(&self.requests.raft);
         let others = known.membership_config.nodes().filter(|(id, _)| **id != known.id);
@@ -93,14 +94,16 @@ impl MembershipTask {
         book.keep(now);
     }
 
-    /// Whether it is a member as far as it knows: by what is decided, or by what may be yet.
+    /// Whether this node is in the committed membership that it knows, or in a newer one that is
+    /// not committed yet.
     fn is_member(&self) -> bool {
         let metrics = metrics::<TypeConfig>(&self.requests.raft);
         let known = [&metrics.committed_membership_config, &metrics.membership_config];
         known.iter().any(|config| config.get_node(&metrics.id).is_some())
     }
 
-    /// Becomes a member, a voter when it is time for that, and known by its address.
+    /// Makes this node a member under its current address, and repeats the request until the
+    /// leader has made it a voter.
     async fn enroll(&self) -> Result<(), Stop> {
         loop {
             let now = metrics::<TypeConfig>(&self.requests.raft);
@@ -112,8 +115,8 @@ impl MembershipTask {
                 sleep(LOOK.as_duration()).await;
                 continue;
             }
-            // It may lead itself, and be known by an address at which it is not any more: then
-            // the others would go on naming that one.
+            // This node may lead and still be listed with a former address. Try here first, since
+            // the other nodes would only redirect to that address.
             let enrolled = match self.members.enroll(now.id, &self.station).await {
                 Err(RpcError::NotLeader(_)) => {
                     let call = RpcRequest::Enroll(self.station.clone());
@@ -141,14 +144,15 @@ impl MembershipTask {
         }
     }
 
-    /// Whether there is nothing to ask for: it votes, and is known by its address.
+    /// Whether enrolling is done: this node is a voter, and listed with its current address.
     fn is_done(&self, metrics: &Metrics) -> bool {
         let known = metrics.membership_config.get_node(&metrics.id).and_then(NodeAddress::of);
         let votes = metrics.membership_config.voter_ids().any(|id| id == metrics.id);
         votes && known.as_ref() == Some(&self.station)
     }
 
-    /// Where others may be found.
+    /// Returns the addresses at which other nodes may be reached: from the membership, the peer
+    /// store and the seeds.
     fn addresses(&self, metrics: &Metrics) -> Vec<String> {
         let others = metrics.membership_config.nodes().filter(|(id, _)| **id != metrics.id);
         let known = others.filter_map(|(_, node)| NodeAddress::of(node));
@@ -162,7 +166,7 @@ impl MembershipTask {
     }
 }
 
-/// From now on it does not start any more.
+/// Records in the data directory that this node was removed, so that it never starts again.
 fn stop(data: &Mutex<Data>) -> Stop {
     if let Err(error) = data.lock().is_removed() {
         log::error!("{error}");

@@ -1,8 +1,8 @@
-//! The durable engine: the same engine, told what to do by a log that is on the disk.
+//! The Raft backend: a durable, replicated lock engine that applies the commands of a log on disk.
 //!
 //! A command is written to the log, synced, applied, and only then answered, so every answer
-//! outlives a crash and a power failure. openraft keeps the log's order; with one node that node is
-//! its own majority. Locks and Raft know nothing of each other here but
+//! survives a crash and a power failure. openraft orders the log; a single node is its own quorum.
+//! The lock engine does not depend on Raft: the two meet only in
 //! [`Engine::apply`](crate::engine::Engine::apply).
 //!
 //! The modules in reading order:
@@ -14,15 +14,15 @@
 //!   engine's time on each node).
 //! - The state: `replica`, `state_machine`.
 //! - Between the nodes: `node_address`, `peer_store`, and `rpc` (messages, and mutual TLS).
-//! - `cluster_types` and `timeout`: the modules from here to `request_pipeline` run on the runtime
-//!   of a real node or of a simulation.
+//! - `cluster_types` and `timeout`: the modules from here to `request_pipeline` are generic over
+//!   the async runtime, so that a simulation can run them as well as a real node.
 //! - Leadership: `staleness`, `elections`, `leadership`.
 //! - Requests: `proposal_queue`, `forward` (to the leader), `linearizable_read`, `proposer` (makes
-//!   entries); `request_pipeline` builds a node of them.
+//!   entries); `request_pipeline` assembles these parts.
 //! - The cluster: `membership`, `status_report`, `peer_config`, `network` (how openraft reaches a
 //!   node), `membership_task`, `peer_service` (answers other nodes).
-//! - `node` starts all of it; `cluster_admin` and `raft_node` are what the front ends ask;
-//!   `restore` makes a cluster of a backup.
+//! - `node` starts all of it; `cluster_admin` and `raft_node` are the interface to the front ends;
+//!   `restore` creates a cluster from a backup.
 
 mod data_dir_error;
 pub(crate) mod fatal_error;

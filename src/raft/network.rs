@@ -1,5 +1,5 @@
-//! The network as openraft sees it: one link for each purpose and node, for heartbeats, log
-//! entries, votes and snapshots.
+//! Implements openraft's network traits: links to other nodes that carry heartbeats, log entries,
+//! votes and snapshots. openraft opens one link per purpose and node.
 
 use super::entry_weight::fitting;
 use super::node_address::NodeAddress;
@@ -22,16 +22,16 @@ use std::sync::atomic::{AtomicBool, Ordering};
 /// Timeout of a call that writes little or nothing to a disk. It is short, so that a partition is
 /// detected soon: a connection that was opened before it may stay silent long after it.
 const CALL_PATIENCE: Span = Span::from_millis(500);
-/// The timeout grows by a second for so many bytes, for disks and networks that are slow.
+/// The timeout of a call grows by a second per this many bytes, for slow disks and networks.
 const BYTES_A_SECOND: u64 = 4 << 20;
-/// Bytes that an entry has at most where it is only counted.
+/// The size that the timeout of a call assumes for each entry, if the entries weigh less.
 const ENTRY_BYTES: u64 = 16 << 10;
 
-/// Makes links to other nodes. A lone node has no `caller`, so its links reach nobody.
+/// Makes links to other nodes. A lone node has no `caller`, so its links are unreachable.
 pub(super) struct Network {
     pub(super) caller: Option<Arc<RpcIdentity>>,
     pub(super) replica: Arc<Replica>,
-    /// Set when a leader says that this node is a member no more.
+    /// Set when a leader reports that this node is no longer a member.
     pub(super) removed: Arc<AtomicBool>,
 }
 
@@ -42,7 +42,7 @@ pub(super) struct PeerLink {
     caller: Option<Arc<RpcIdentity>>,
     replica: Arc<Replica>,
     removed: Arc<AtomicBool>,
-    /// Where it was when the link was made.
+    /// The address of the node when the link was made, used if the membership has none.
     known: Option<NodeAddress>,
 }
 
@@ -104,7 +104,7 @@ impl RaftNetworkV2<TypeConfig> for PeerLink {
         mut ask: AppendEntriesRequest<TypeConfig>,
         _: RPCOption,
     ) -> Result<AppendEntriesResponse<TypeConfig>, RPCError<TypeConfig>> {
-        // The receiver takes no longer call; openraft sends the other entries after these.
+        // The receiver refuses larger calls; openraft sends the remaining entries after these.
         let (count, weight) = fitting(&ask.entries);
         let is_whole = count == ask.entries.len();
         ask.entries.truncate(count);

@@ -1,4 +1,5 @@
-//! A node: its directory, its log, its engine, and the thread on which openraft works.
+//! Starts and runs a node: its data directory, log, state machine and tasks, and the thread on
+//! which openraft runs.
 
 use super::data_dir::{self, Data, FIRST_NODE, NodeStage};
 use super::data_dir_error::{DataError, PeerError, Stop};
@@ -37,13 +38,14 @@ use std::thread::JoinHandle;
 use tokio::runtime::Handle;
 use tokio::sync::Mutex as Turn;
 
-/// Entries between snapshots: a start reads them again, in a moment.
+/// The number of entries between two snapshots: few enough that a start replays them quickly.
 pub(super) const ENTRIES_A_SNAPSHOT: u64 = 10_000;
-/// Entries kept behind a snapshot, for others who are a little late.
+/// The number of entries that stay in the log after a snapshot, so that a follower that is slightly
+/// behind needs no snapshot.
 const ENTRIES_KEPT: u64 = 1_000;
-/// How long a start waits for the log to be read and the first entry to be on the disk.
+/// How long a start waits for the log to be read and the first entry to be on disk.
 const START_PATIENCE: Span = Span::from_secs(60);
-/// How long an end waits for another node to lead.
+/// How long a shutdown waits for another node to take over leadership.
 const HANDOVER_PATIENCE: Span = Span::from_secs(1);
 
 /// Callback that receives the reason when the node can't go on.
@@ -68,7 +70,7 @@ pub(super) struct RunningNode {
     pub(super) runtime: Handle,
     /// Audits membership changes; the replica audits applied entries.
     pub(super) audit: Arc<Mutex<Audit>>,
-    /// Why it has ended, if it has.
+    /// The reason why the node has stopped, if it has failed.
     pub(super) stopped: Arc<Mutex<Option<Stop>>>,
 }
 
@@ -92,7 +94,7 @@ struct NodeTasks {
     watchman: Option<MembershipTask>,
 }
 
-/// Starts the node whose data is in a directory, or a new one. Returns when it can be asked.
+/// Starts the node whose data is in a directory, or a new one. Returns once it accepts requests.
 pub(super) fn start(
     path: &Path,
     peering: Option<Peering>,
@@ -133,14 +135,14 @@ fn open(
     let audit = || Audit::open(data.path()).map_err(|error| DataError::io(data.path(), error));
     let machine = StateMachine::open(&data.snapshot(), audit()?, &trouble)?;
     if log.purged() > machine.applied() {
-        // Purged entries are only in a snapshot, and the snapshot on the disk does not have them.
+        // Purged entries exist only in a snapshot, and the snapshot on disk does not cover them.
         return Err(DataError::Missing(data.snapshot()));
     }
     let audit = audit()?;
     Ok(NodeParts { data, heritage, log, machine, audit, trouble, peers })
 }
 
-/// Returns the cluster and the number of a new node: the first of a cluster of its own, or one that
+/// Returns the cluster id and the node id of a new node: the first of a new cluster, or one that
 /// joins the cluster of its seeds.
 fn begin_or_join(
     path: &Path,
@@ -165,12 +167,12 @@ fn work(
         Ok(runtime) => runtime,
         Err(error) => return drop(say.send(Err(DataError::io(parts.data.path(), error)))),
     };
-    // The directory stays locked until all that writes to it is gone.
+    // `data` locks the directory until every task that writes to it has ended.
     let NodeTasks { proposer, begun, data, watchman } = match runtime.block_on(begin(parts)) {
         Ok(works) => works,
         Err(error) => return drop(say.send(Err(error))),
     };
-    // Nobody waits any more only if the starting thread has panicked.
+    // The receiver is gone only if the starting thread has panicked.
     let _ = say.send(Ok(begun.clone()));
     let ended = runtime.block_on(async {
         let removed = async {
@@ -204,24 +206,25 @@ fn work(
             }
         }
     }
-    // Whether it had failed before is known already.
+    // A fatal error of openraft has been reported above, so this one is ignored.
     let _ = runtime.block_on(proposer.raft.shutdown());
     drop(data);
 }
 
-/// Lets another lead, if there is one: nobody has to wait until this one is missed.
+/// Transfers leadership to another voter, if there is one, so that no request has to wait for an
+/// election timeout.
 async fn hand_over(raft: &Raft) {
     let metrics = metrics::<TypeConfig>(raft);
     let (true, Some(to)) = (raft.is_leader(), best(&metrics)) else { return };
     let patience = Some(HANDOVER_PATIENCE.as_duration());
     if raft.trigger().transfer_leader(to).await.is_ok() {
         let leads = |now: &Metrics| now.current_leader == Some(to);
-        // If that takes too long, the others will miss it.
+        // If the transfer takes too long, the other nodes elect a leader by themselves.
         let _ = raft.wait(patience).metrics(leads, "another leads").await;
     }
 }
 
-/// Brings openraft up, and the node to where it was.
+/// Starts openraft, restores the node's state, and builds its tasks.
 async fn begin(parts: NodeParts) -> Result<NodeTasks, DataError> {
     let NodeParts { data, heritage, log, machine, audit, trouble, peers } = parts;
     let replica = Arc::clone(&machine.replica);
@@ -266,7 +269,7 @@ async fn begin(parts: NodeParts) -> Result<NodeTasks, DataError> {
     } else {
         raft.runtime_config().tick(true);
         if known.voter_ids().eq([identity.node]) {
-            // Nobody else can, so there is nobody to wait for.
+            // This node is the only voter, so it need not wait for an election timeout.
             let elected = raft.trigger().elect(false).await;
             elected.map_err(|error| stopped(error.to_string()))?;
         }
@@ -398,7 +401,7 @@ async fn begin_alone(
     if let Some(peers) = peers
         && known != Some(peers.station.to_node())
     {
-        // Where others will find it.
+        // Store the current address, at which other nodes will reach this one.
         let nodes = BTreeMap::from([(identity.node, peers.station.to_node())]);
         let changed = raft.change_membership(ChangeMembers::SetNodes(nodes), true).await;
         changed.map_err(|error| stopped(error.to_string()))?;
@@ -416,7 +419,7 @@ async fn begin_alone(
     Ok(LeadershipRole::Leads(reign))
 }
 
-/// Waits until this node leads, and has carried out all that the log holds.
+/// Waits until this node leads, and has applied all entries of its log.
 async fn lead(raft: &Raft) -> Result<(), String> {
     raft.trigger().elect(false).await.map_err(|error| error.to_string())?;
     let patience = Some(START_PATIENCE.as_duration());
@@ -445,7 +448,7 @@ fn config(pace: ElectionPace) -> Config {
         // while nothing happens.
         enable_tick: false,
         enable_pre_vote: Some(true),
-        // A leader that comes back leads by a vote, when its state is what it was.
+        // After a restart a leader must win an election again, once it has restored its state.
         enable_leader_restore: Some(false),
         allow_log_reversion: None,
         snapshot_policy: SnapshotPolicy::LogsSinceLast(ENTRIES_A_SNAPSHOT),

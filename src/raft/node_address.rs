@@ -1,29 +1,30 @@
-//! Where a node is to be found: by its peers, and by clients.
+//! The addresses of a node: for its peers, and for clients.
 //!
-//! openraft keeps one text for each node. A lone node has an empty one; a node with peers has its
-//! peer address, the URL of its server and its name, with spaces between.
+//! openraft stores one string for each node. That of a lone node is empty; that of a node with
+//! peers has its peer address, the URL of its server and its name, separated by spaces.
 
 use crate::engine::codec::{Codec, Decoder, Malformed};
 use openraft::impls::BasicNode;
 use std::fmt;
 use std::sync::Arc;
 
-/// Bytes of each part: a host's name has 253 at most.
+/// The highest length of each part in bytes. A host name has at most 253.
 const PART_BYTES_MAX: usize = 300;
 
-/// Where a node is to be found.
+/// The addresses and the name of a node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct NodeAddress {
-    /// `HOST:PORT`, where its peers find it.
+    /// `HOST:PORT` of the node for its peers.
     pub(super) address: Arc<str>,
-    /// Where clients find its server.
+    /// The URL of the node's server for clients.
     pub(super) url: Arc<str>,
-    /// Its name, for people.
+    /// The name of the node, for display only.
     pub(super) name: Arc<str>,
 }
 
 impl NodeAddress {
-    /// A station of these parts, if each is a word.
+    /// Returns an address made of these parts, or `None` if a part is empty, too long or contains
+    /// whitespace, or `address` is not `HOST:PORT`.
     pub(super) fn new(address: &str, url: &str, name: &str) -> Option<Self> {
         let is_word = |text: &&str| {
             let sound = |c: char| !c.is_whitespace() && !c.is_control();
@@ -33,14 +34,14 @@ impl NodeAddress {
         sound.then(|| Self { address: address.into(), url: url.into(), name: name.into() })
     }
 
-    /// Parses the text that openraft keeps of a node; `None`: the node is alone.
+    /// Parses the string that openraft stores for a node. `None`: the node is alone.
     pub(super) fn of(node: &BasicNode) -> Option<Self> {
         let mut parts = node.addr.split(' ');
         let (address, url, name) = (parts.next()?, parts.next()?, parts.next()?);
         Self::new(address, url, name).filter(|_| parts.next().is_none())
     }
 
-    /// For openraft to keep.
+    /// Returns the node as openraft stores it.
     pub(super) fn to_node(&self) -> BasicNode {
         BasicNode { addr: self.to_string() }
     }
@@ -66,12 +67,12 @@ impl Codec for NodeAddress {
     }
 }
 
-/// The two parts of `HOST:PORT`.
+/// Splits `HOST:PORT` into its parts, without the brackets of an IPv6 address.
 pub(super) fn host_and_port(address: &str) -> Option<(&str, u16)> {
     let (host, port) = address.rsplit_once(':')?;
     let bare = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
     let port = port.parse().ok().filter(|port| *port != 0)?;
-    // An IPv6 address must be in brackets: else its last part could be the port.
+    // An IPv6 address must be in brackets: otherwise its last group could be the port.
     let is_unclear = bare.len() == host.len() && host.contains(':');
     (!bare.is_empty() && !is_unclear).then_some((bare, port))
 }
@@ -81,7 +82,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_station_is_read_back() {
+    fn node_address_is_read_back() {
         let station =
             NodeAddress::new("10.0.0.1:7100", "http://10.0.0.1:8080", "box").expect("sound");
         assert_eq!(NodeAddress::of(&station.to_node()), Some(station.clone()));

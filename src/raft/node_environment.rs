@@ -8,10 +8,10 @@ use crate::time::{self, Span, Time};
 
 /// The clocks and the random numbers of a machine.
 pub(crate) trait NodeEnvironment: Send + Sync + 'static {
-    /// Reads the steady clock: it never jumps, and stands still while the machine sleeps.
+    /// Reads the steady clock, which never jumps and stops while the machine sleeps.
     fn steady_now(&self) -> Time;
 
-    /// Reads the boot clock, which goes on while the machine sleeps.
+    /// Reads the boot clock, which continues while the machine sleeps.
     fn boot_now(&self) -> Time;
 
     /// Returns a time between a half of `span` and all of it.
@@ -31,10 +31,10 @@ pub(crate) trait NodeEnvironment: Send + Sync + 'static {
 /// How long a request and its parts may take.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct RequestTimeouts {
-    /// Deadline of an answer: a person who waits longer thinks that it hangs.
+    /// Deadline of an answer: a user who waits longer assumes that the program hangs.
     pub(crate) answer: Span,
     /// Timeout of one call to the leader: shorter than the deadline of an answer, so that there is
-    /// time to ask the next leader.
+    /// time to call the next leader.
     pub(crate) leader_call: Span,
     /// A node without contact to a leader or a quorum for longer than this has lost its quorum: an
     /// election takes less time.
@@ -42,7 +42,7 @@ pub(crate) struct RequestTimeouts {
     /// Deadline of an answer after that, in case contact is just coming back. Three heartbeats
     /// arrive in this time.
     pub(crate) without_quorum: Span,
-    /// How long a new leader waits for a quorum to confirm that it leads, before it asks again.
+    /// How long a new leader waits for a quorum to confirm that it leads, before it retries.
     pub(crate) barrier: Span,
 }
 

@@ -1,5 +1,5 @@
-//! How a node speaks with others: where it listens, where they find it, and how it becomes one of
-//! them.
+//! The peer configuration of a node: its listen address, its public peer address, its credentials
+//! and the seeds, and the request by which a new node joins their cluster.
 
 use super::data_dir_error::{DataError, PeerError};
 use super::node_address::{NodeAddress, host_and_port};
@@ -17,42 +17,43 @@ use std::path::Path;
 use std::sync::Arc;
 use tokio::time::sleep;
 
-/// How a node speaks with others.
+/// The peer configuration of a node, as given on the command line.
 #[derive(Debug, Clone)]
 pub struct Peering {
-    /// Where it listens for them.
+    /// The address on which the node listens for its peers.
     pub listen: SocketAddr,
-    /// Where they find it, if that is another address.
+    /// The `HOST:PORT` at which peers reach the node, if it differs from `listen`.
     pub address: Option<String>,
-    /// Where clients find its server.
+    /// The URL of the node's server for clients.
     pub url: String,
-    /// Its name, for people.
+    /// The name of the node, for display only.
     pub name: String,
-    /// Nodes to ask when it is new.
+    /// The addresses of the nodes through which a new node joins a cluster.
     pub seeds: Vec<String>,
-    /// How nodes prove to each other that they are nodes. Nothing is served without.
+    /// The credentials with which nodes authenticate each other. A node without them does not
+    /// start.
     pub tls: Option<PeerFiles>,
-    /// How long the network may take.
+    /// The election timeouts, chosen for the latency of the network.
     pub pace: ElectionPace,
 }
 
-/// How long the network may take before somebody else leads.
+/// A choice of heartbeat interval and election timeouts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ElectionPace {
-    /// Servers beside each other.
+    /// Short timeouts, for servers on a local network.
     Lan,
-    /// Laptops on a wireless network.
+    /// Longer timeouts, for laptops on a wireless network.
     Wifi,
 }
 
-/// How long a new node asks to be let in.
+/// How long a new node tries to join.
 const JOIN_PATIENCE: Span = Span::from_secs(30);
-/// How long each may take to answer.
+/// Timeout of one call to one seed or other node.
 const SEED_PATIENCE: Span = Span::from_secs(5);
-/// Between two rounds.
+/// The pause between two rounds of calls to all addresses, before jitter.
 const JOIN_PAUSE: Span = Span::from_millis(250);
 
-/// The same, listening and with its certificates read.
+/// A peer configuration whose socket listens and whose certificates are loaded.
 pub(super) struct ListeningPeers {
     pub(super) listener: TcpListener,
     pub(super) station: NodeAddress,
@@ -62,7 +63,7 @@ pub(super) struct ListeningPeers {
 }
 
 impl Peering {
-    /// Listens. Nothing is answered yet.
+    /// Loads the certificates and opens the listening socket. No connection is accepted yet.
     pub(super) fn begin(self) -> Result<ListeningPeers, PeerError> {
         let files = self.tls.as_ref().ok_or(PeerError::Open(self.listen))?;
         let tls = PeerTls::load(files)?;
@@ -74,7 +75,7 @@ impl Peering {
         let heard = listener.local_addr().map_err(refused)?;
         let address = match self.address {
             Some(address) => address,
-            // That address is every machine's own.
+            // Other nodes can't connect to 0.0.0.0 or [::].
             None if heard.ip().is_unspecified() => {
                 return Err(PeerError::Address(heard.to_string()));
             }
@@ -87,7 +88,7 @@ impl Peering {
 }
 
 impl ListeningPeers {
-    /// Asks for a number in the cluster of the seeds.
+    /// Requests a node id in the cluster of the seeds.
     pub(super) fn join(&self, path: &Path) -> Result<(ClusterId, NodeId), DataError> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let runtime = runtime.map_err(|error| DataError::io(path, error))?;
@@ -101,8 +102,8 @@ impl ListeningPeers {
         }
     }
 
-    /// Fails if a seed is of another cluster than this node, which is alone in its own: the seeds
-    /// show that it was meant to join theirs.
+    /// Fails if a seed belongs to another cluster than this node, which is the only member of its
+    /// own: the seeds show that the node was meant to join theirs.
     pub(super) async fn refuse_strangers(
         &self,
         caller: &Arc<RpcIdentity>,
@@ -122,7 +123,8 @@ impl ListeningPeers {
     }
 }
 
-/// Asks nodes until one that leads has answered. It may be asked more than once.
+/// Calls the nodes at `addresses`, and the leaders that they name, until the leader answers. The
+/// leader may receive the call more than once.
 pub(super) async fn ask_leader(
     caller: &Arc<RpcIdentity>,
     addresses: &[String],
@@ -133,7 +135,7 @@ pub(super) async fn ask_leader(
     loop {
         let mut last = RpcFailure::Unsent("there is nobody to ask".to_owned());
         let mut ways: VecDeque<String> = addresses.iter().cloned().collect();
-        // A node that has just lost its leader may name the one before.
+        // Redirects are limited: a node that has just lost its leader may name the previous one.
         let mut hints_left = addresses.len() + 1;
         while let Some(address) = ways.pop_front() {
             let mut line: RpcConnection = caller.line(ANYBODY, &address);

@@ -42,7 +42,7 @@ impl accept::RpcHandler for PeerService {
             RpcRequest::Append(_) | RpcRequest::Vote(_) | RpcRequest::Snapshot(..) => {
                 self.promise(call).await
             }
-            // It promises nothing and writes nothing.
+            // A pre-vote makes no promise and writes nothing to disk.
             RpcRequest::PreVote(ask) => self
                 .requests
                 .raft
@@ -77,8 +77,8 @@ impl accept::RpcHandler for PeerService {
 }
 
 impl PeerService {
-    /// Fails if the caller was removed. Only a leader says so, after a quorum has confirmed that it
-    /// leads.
+    /// Fails if the caller was removed from the cluster. Only a leader reports this, after a quorum
+    /// has confirmed that it leads.
     async fn refuse_strangers(&self, from: NodeId, call: &RpcRequest) -> Result<(), RpcError> {
         // These calls come from a leader, which knows the members better than this node.
         if matches!(
@@ -97,9 +97,10 @@ impl PeerService {
         if is_member() { Ok(()) } else { Err(RpcError::Removed) }
     }
 
-    /// Answers a call whose answer is a promise. From then on the log must be there at a start,
-    /// and `node` says so before the answer goes out, but after the log has what it promises: a
-    /// node that is killed in between starts again.
+    /// Handles a call whose answer is a promise: a vote, or an acknowledgement of entries or of a
+    /// snapshot. From then on the node must not start without its log, so the file `node` is
+    /// updated before the answer is sent, but after the log has been written: a node that is killed
+    /// in between can start again.
     async fn promise(&self, call: RpcRequest) -> Result<RpcResponse, RpcError> {
         let told = match call {
             RpcRequest::Append(ask) => {

@@ -1,5 +1,5 @@
-//! The address book: where other nodes were found, and when, so that a node which was away finds
-//! somebody again. It decides nothing: a majority is always one of the voters in the log.
+//! Stores the last known addresses of other nodes in `peers.json`, so that a node which was offline
+//! can reach the cluster again. The file is only a hint: the voters are always those in the log.
 
 use super::data_dir::replace;
 use super::node_address::NodeAddress;
@@ -12,14 +12,14 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// A node that was not seen for so long is forgotten.
+/// The record of a node that has not answered for this long is deleted.
 const FORGET_AFTER: Span = Span::from_secs(24 * 3_600);
-/// How often the times are put on the disk, when nothing else has changed.
+/// The interval at which the file is written if only the times have changed.
 const WRITE_EVERY: Span = Span::from_secs(600);
-/// Nodes that are remembered: more than a cluster ever has.
+/// The highest number of nodes in the file: more than a cluster ever has.
 const NODES_MAX: usize = 64;
 
-/// Where other nodes were found.
+/// The addresses at which other nodes were last reached.
 pub(super) struct PeerStore {
     path: PathBuf,
     cluster: ClusterId,
@@ -30,13 +30,13 @@ pub(super) struct PeerStore {
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct PeerRecord {
     station: NodeAddress,
-    /// When it was seen, on the boot clock.
+    /// When the node last answered, on the boot clock.
     seen: Time,
 }
 
 impl PeerStore {
-    /// Opens the address book of a directory. Every node in it counts as seen now. A book that can
-    /// not be read counts as empty: other nodes are found in the log, or by seeds.
+    /// Reads `peers.json` in a data directory. Every node in it counts as seen now. An unreadable
+    /// file counts as empty: the addresses are also in the log, and in the seeds.
     pub(super) fn open(dir: &Path, cluster: ClusterId, now: Time) -> Self {
         let path = dir.join("peers.json");
         let pages = match fs::read(&path) {
@@ -54,12 +54,12 @@ impl PeerStore {
         Self { path, cluster, pages, written: None }
     }
 
-    /// Where nodes were found.
+    /// Returns the peer addresses of all stored nodes.
     pub(super) fn addresses(&self) -> impl Iterator<Item = &str> {
         self.pages.values().map(|page| &*page.station.address)
     }
 
-    /// A node was found.
+    /// Notes that a node has answered at this address.
     pub(super) fn see(&mut self, id: NodeId, station: NodeAddress, now: Time) {
         let is_known = self.pages.get(&id).is_some_and(|page| page.station == station);
         if is_known || self.pages.len() < NODES_MAX || self.pages.contains_key(&id) {
@@ -70,7 +70,8 @@ impl PeerStore {
         }
     }
 
-    /// Forgets the nodes that were not seen for long, and writes the file if that is due.
+    /// Deletes the records of nodes that have not answered for long, and writes the file if a
+    /// record has changed or a write is due.
     pub(super) fn keep(&mut self, now: Time) {
         let before = self.pages.len();
         self.pages.retain(|_, page| now.since(page.seen) < FORGET_AFTER);
@@ -81,7 +82,7 @@ impl PeerStore {
         self.written = Some(now);
         let text = format!("{:#}\n", self.to_json(now, Wall::now()));
         if let Err(error) = replace(&self.path, &[text.as_bytes()]) {
-            // Only an address book.
+            // The file is only a hint, so an error is not fatal.
             log::warn!("{}: {}", self.path.display(), said(&error));
         }
     }
@@ -132,7 +133,7 @@ mod tests {
         book.see(3, station(3), hour(1));
         book.see(5, station(5), hour(20));
         book.keep(hour(20));
-        // Every node that is in the file at a start counts as seen then.
+        // Every node in the file counts as seen when the file is opened.
         let mut again = PeerStore::open(&dir, cluster, hour(30));
         assert_eq!(again.addresses().collect::<Vec<_>>(), ["10.0.0.3:7100", "10.0.0.5:7100"]);
         again.see(5, station(6), hour(40));
@@ -140,7 +141,7 @@ mod tests {
         assert_eq!(again.addresses().collect::<Vec<_>>(), ["10.0.0.6:7100"]);
         let last = PeerStore::open(&dir, cluster, hour(55));
         assert_eq!(last.addresses().count(), 1);
-        // Another cluster's is nobody's.
+        // The file of another cluster counts as empty.
         assert_eq!(PeerStore::open(&dir, ClusterId(8), hour(55)).addresses().count(), 0);
         fs::write(dir.join("peers.json"), "{").expect("it can be written");
         assert_eq!(PeerStore::open(&dir, cluster, hour(55)).addresses().count(), 0);

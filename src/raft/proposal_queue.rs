@@ -1,9 +1,9 @@
-//! The queue of requests that wait for the next entry. A front end adds a request to it and never
+//! The queue of requests that wait for the next log entry. A front end adds a request and never
 //! blocks.
 //!
-//! A read of a lock sees the effect of every request for it that this node was sent before, also of
-//! one that is not answered yet: the read stands in the same queue, behind that request. It makes
-//! no entry.
+//! A read of a lock sees the effect of every earlier request for that lock on this node, even of
+//! one that is not answered yet: the read waits in the same queue, behind that request. A read
+//! makes no log entry.
 
 use super::cluster_types::RpcError;
 use super::entry_weight::{ENTRY_WEIGHT_MAX, weight_of, weight_of_all};
@@ -17,11 +17,11 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use tokio::sync::Notify;
 
-/// Requests of one entry: more than come in the time of one sync from a thousand clients, and few
-/// enough that their answers are not late because of each other.
+/// The highest number of requests in one entry: more than a thousand clients send during one sync,
+/// and few enough that they do not delay each other's answers.
 pub(super) const REQUESTS_MAX: usize = 512;
 
-/// A request.
+/// A queued request with its deadline.
 struct QueuedProposal {
     what: ProposalKind,
     /// Deadline of the answer, on the steady clock.
@@ -54,7 +54,7 @@ pub(crate) struct ProposalQueue {
 struct ProposalQueueState {
     asked: VecDeque<QueuedProposal>,
     in_flight: Option<Arc<Commands>>,
-    /// Why nothing is taken any more.
+    /// The reason why new requests are refused, once the queue is closed.
     closed: Option<Unavailable>,
 }
 
@@ -72,7 +72,7 @@ impl ProposalQueueState {
 }
 
 impl ProposalKind {
-    /// Returns how much of an entry it takes. A look takes none, and counts as something.
+    /// Returns the weight of the request in an entry. A read takes no room, but counts as 1.
     fn weight(&self) -> usize {
         match self {
             Self::Command(command, _) => weight_of(command),
@@ -86,9 +86,9 @@ impl ProposalKind {
 pub(super) enum NextBatch {
     /// Requests to propose as one entry.
     Batch(ProposalBatch),
-    /// Nothing, at the moment.
+    /// The queue is empty at the moment.
     Nothing,
-    /// Nothing, and nothing will come.
+    /// The queue is empty and closed.
     Closed,
 }
 
@@ -98,13 +98,13 @@ pub(super) struct ProposalBatch {
     pub(super) waiting: BatchWaiters,
 }
 
-/// Where the answers to an entry go.
+/// The reply callbacks of the requests in an entry.
 #[derive(Default)]
 pub(super) struct BatchWaiters {
     /// Reply callbacks, one per caller or forwarding node, in the order of the commands.
     callers: Vec<BatchWaiter>,
     reads: Vec<PendingRead>,
-    /// Until when the first of them waits.
+    /// The deadline of the oldest request.
     pub(super) until: Option<Time>,
 }
 
@@ -121,17 +121,18 @@ impl ProposalQueue {
         Self { state: Mutex::default(), notify: Notify::new(), environment }
     }
 
-    /// Takes a command, or says at once why not.
+    /// Adds a command, or refuses it at once if the queue is closed.
     pub(crate) fn ask(&self, command: Command, then: Then<Result<Answer, Unavailable>>) {
         self.take(ProposalKind::Command(command, then));
     }
 
-    /// Takes a look, or says at once why not.
+    /// Adds a read, or refuses it at once if the queue is closed.
     pub(super) fn read(&self, read: PendingRead) {
         self.take(ProposalKind::Read(read));
     }
 
-    /// Takes the commands that another node has forwarded, or says at once why not.
+    /// Adds commands that another node has forwarded, or refuses them at once if the queue is
+    /// closed.
     pub(super) fn forward(&self, commands: Vec<Command>, delivery: ForwardReply) {
         self.take(ProposalKind::Forwarded(commands, delivery));
     }
@@ -173,7 +174,8 @@ impl ProposalQueue {
                 ProposalKind::Read(look) => waiting.reads.push(look),
             }
         }
-        // Not before the last of them was asked: nobody's lease may count from earlier.
+        // Stamp the entry after its last request has arrived: no lease may start before the
+        // request for it.
         let commands = Arc::new(Commands { now: now(), commands });
         state.in_flight = Some(Arc::clone(&commands));
         NextBatch::Batch(ProposalBatch { commands, waiting })
@@ -184,7 +186,8 @@ impl ProposalQueue {
         self.state.lock().in_flight = None;
     }
 
-    /// Whether something is on its way that concerns a lock, or any lock.
+    /// Whether a command that may change this lock (or any lock, for `None`) is queued or in
+    /// flight.
     pub(super) fn is_busy_with(&self, name: Option<&LockName>) -> bool {
         let state = self.state.lock();
         let concerns = |command: &Command| name.is_none_or(|name| concerns(&command.op, name));
@@ -197,23 +200,23 @@ impl ProposalQueue {
         in_flight.chain(waiting).any(concerns)
     }
 
-    /// Returns when something may have come.
+    /// Waits until a request may have been added, or the queue closed.
     pub(super) async fn rings(&self) {
         self.notify.notified().await;
     }
 
-    /// Why nothing is taken any more.
+    /// Returns the reason why the queue refuses new requests, if it is closed.
     pub(super) fn closed(&self) -> Option<Unavailable> {
         self.state.lock().closed.clone()
     }
 
-    /// Takes nothing any more; what was taken is still done.
+    /// Closes the queue: new requests are refused, queued ones are still processed.
     pub(super) fn close(&self, why: Unavailable) {
         self.state.lock().closed.get_or_insert(why);
         self.notify.notify_one();
     }
 
-    /// Takes nothing any more, and answers what was taken by `why`.
+    /// Closes the queue, and refuses the queued requests with `why`.
     pub(crate) fn fail(&self, why: &Unavailable) {
         let asked = {
             let mut state = self.state.lock();
@@ -238,7 +241,7 @@ impl ProposalQueue {
     }
 }
 
-/// Whether a command may change what is seen of a lock.
+/// Whether a command may change the visible state of a lock.
 fn concerns(op: &Op, name: &LockName) -> bool {
     match op {
         // `Settle` only applies deadlines that are due, which every read checks by itself. The
@@ -267,14 +270,14 @@ impl ProposalKind {
 }
 
 impl ProposalBatch {
-    /// Turns away what other nodes have sent on, and keeps the rest: a call that was sent on once
-    /// is never sent on again.
+    /// Refuses the commands that other nodes have forwarded with `turned`, and keeps the rest: a
+    /// forwarded command is never forwarded again.
     pub(super) fn turn_away(self, turned: &RpcError) -> Self {
         self.keep(|_| true, |delivery| delivery(Err(turned.clone())), |_| {})
     }
 
-    /// Refuses what must not be asked twice by `why`, for it may have been done already. Looks
-    /// and requests with an id of their own stay.
+    /// Refuses with `why` the commands that must not be repeated, since they may have been applied
+    /// already. Keeps reads, and commands with an idempotency key.
     pub(super) fn refuse_unrepeatable(self, why: &Unavailable) -> Self {
         self.keep(
             |command| command.request.is_some(),
@@ -312,14 +315,15 @@ impl ProposalBatch {
         Self { commands, waiting: BatchWaiters { callers: stays, reads, until } }
     }
 
-    /// Whether nobody waits any more.
+    /// Whether no caller waits for an answer any more.
     pub(super) fn is_empty(&self) -> bool {
         self.waiting.callers.is_empty() && self.waiting.reads.is_empty()
     }
 }
 
 impl BatchWaiters {
-    /// Gives each command its answer, of entry `index`, and then everybody a look at `at`.
+    /// Replies to each command with its answer, from entry `index`, and then lets the reads proceed
+    /// at engine time `at`.
     pub(super) fn answer(self, index: u64, answers: Answers, at: Time) {
         let mut answers = answers.into_iter();
         for caller in self.callers {
@@ -339,7 +343,7 @@ impl BatchWaiters {
         }
     }
 
-    /// Tells all why there is no answer.
+    /// Replies to all waiters with the reason why there is no answer.
     pub(super) fn refuse(self, why: &Unavailable) {
         for caller in self.callers {
             match caller {

@@ -3,7 +3,8 @@
 //!
 //! A leader proposes the entry. A follower forwards its requests to the leader in one call, and
 //! answers them when it has applied that entry itself. If a deadline passes and there is no
-//! request, the leader proposes an entry that only applies what is due. Idle nodes write nothing.
+//! request, the leader proposes an entry that only applies the deadlines due. Idle nodes write
+//! nothing.
 
 use super::cluster_types::{ClusterTypes, RaftOf, RpcError, RpcFailure};
 use super::fatal_error::FatalError;
@@ -30,7 +31,7 @@ use tokio::sync::Mutex as Turn;
 /// How often to drop expired requests while an entry is slow to commit.
 const LATE_LOOK: Span = Span::from_millis(250);
 
-/// Proposes entries.
+/// Takes batches from the proposal queue, and proposes or forwards each.
 pub(crate) struct Proposer<C: ClusterTypes> {
     pub(super) raft: RaftOf<C>,
     pub(super) replica: Arc<Replica>,
@@ -45,16 +46,18 @@ pub(crate) struct Proposer<C: ClusterTypes> {
 
 /// The outcome of a batch.
 enum ProposalOutcome {
-    /// It was applied on this node: the index of its entry, the answers, and the leader's time.
+    /// The batch was applied on this node: the index of its entry, the answers, and the leader's
+    /// time.
     Done(u64, Answers, Time),
-    /// Nothing was done.
+    /// The batch was not proposed or not accepted, so it may be retried: the reason.
     Nothing(Arc<str>),
     /// The outcome is unknown: the batch may have committed, or may still commit.
     Unknown(Arc<str>),
 }
 
 impl<C: ClusterTypes> Proposer<C> {
-    /// Proposes what is asked, until the queue is closed and empty. If the log fails: why.
+    /// Processes the queue until it is closed and empty. Returns the reason as an error if the log
+    /// fails or openraft ends.
     pub(crate) async fn run(&self) -> Result<(), Arc<str>> {
         loop {
             let role = *self.role.borrow_watched();
@@ -66,7 +69,7 @@ impl<C: ClusterTypes> Proposer<C> {
         }
     }
 
-    /// Returns the engine time with which to stamp, if this node leads.
+    /// Returns the engine time with which to stamp an entry, or zero if this node does not lead.
     fn now(&self, role: LeadershipRole) -> Time {
         match role {
             LeadershipRole::Leads(leadership) => leadership.stamp(&*self.environment),
@@ -76,7 +79,8 @@ impl<C: ClusterTypes> Proposer<C> {
         }
     }
 
-    /// Waits until something is asked or due; carries out what is due.
+    /// Waits for a request, a deadline or a change of the leader. Proposes an entry for a deadline
+    /// that is due.
     async fn rest(&self) -> Result<(), Arc<str>> {
         let mut role = self.role.clone();
         let due = match *role.borrow_and_update() {
@@ -113,19 +117,20 @@ impl<C: ClusterTypes> Proposer<C> {
         self.fatal.first().unwrap_or_else(|| why.into())
     }
 
-    /// Carries out what is due.
+    /// Proposes an entry that applies the deadlines due.
     async fn tick(&self, leadership: Leadership) -> Result<(), Arc<str>> {
         let now = leadership.stamp(&*self.environment);
         let commands = Arc::new(Commands { now, commands: vec![Op::Settle.into()] });
         let came = self.write(leadership, commands, &mut None).await?;
         if let ProposalOutcome::Nothing(_) = came {
-            // It leads no more, and will be told so.
+            // This node no longer leads; its role is updated soon.
             pause::<C>(&*self.environment).await;
         }
         Ok(())
     }
 
-    /// Carries out what was asked, and stamped when the node stood as `stamped`.
+    /// Proposes or forwards a batch, and retries until its deadline. `stamped` is the role of the
+    /// node when the batch was stamped.
     async fn carry_out(
         &self,
         batch: ProposalBatch,
@@ -147,7 +152,7 @@ impl<C: ClusterTypes> Proposer<C> {
             }
             let mut waiting = Some(std::mem::take(&mut batch.waiting));
             let came = self.try_once(role, &batch.commands, &mut waiting, until).await;
-            // All may have given up.
+            // All waiters may have been refused meanwhile.
             batch.waiting = waiting.unwrap_or_default();
             match came {
                 Ok(ProposalOutcome::Done(index, answers, at)) => {
@@ -188,7 +193,7 @@ impl<C: ClusterTypes> Proposer<C> {
         until: Time,
     ) -> Result<ProposalOutcome, Arc<str>> {
         if role == LeadershipRole::Ended {
-            // Also if requests keep coming and the proposer never rests.
+            // Check here too, since with constant requests the proposer never rests.
             return Err(self.stopped("openraft has ended"));
         }
         let left = until.since(self.environment.steady_now());
@@ -218,7 +223,7 @@ impl<C: ClusterTypes> Proposer<C> {
         }
     }
 
-    /// Has the leader carry out what was asked here.
+    /// Forwards commands to the leader, and waits until this node has applied their entry.
     async fn forward(&self, commands: &Commands, left: Span) -> ProposalOutcome {
         let asked = self.environment.boot_now();
         let sent = self.forwarder.lock().await.forward(commands.commands.clone(), left).await;
@@ -254,7 +259,7 @@ impl<C: ClusterTypes> Proposer<C> {
                 () = C::sleep(LATE_LOOK.as_duration()) => {
                     self.give_up_on_the_late(began, waiting);
                     if *self.role.borrow_watched() == LeadershipRole::Ended {
-                        // The entry may be with a state machine that still reads a snapshot.
+                        // A state machine that still reads a snapshot may hold the entry.
                         return Err(self.stopped("openraft has ended"));
                     }
                 }
@@ -285,7 +290,8 @@ impl<C: ClusterTypes> Proposer<C> {
         }
     }
 
-    /// Answers those who have waited as long as anybody does. The entry may still be carried out.
+    /// Refuses the waiters of the entry in flight if it has taken longer than the deadline of an
+    /// answer, and the queued requests whose deadline has passed. The entry may still commit.
     fn give_up_on_the_late(&self, began: Time, waiting: &mut Option<BatchWaiters>) {
         let (now, patience) = (self.environment.steady_now(), self.environment.timeouts().answer);
         let why = format!("no sync by a majority within {patience}").into();

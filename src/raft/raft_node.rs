@@ -1,7 +1,7 @@
-//! The durable node as a lock service: the calls of the front ends.
+//! The lock service of a Raft node: the calls that the front ends make.
 //!
-//! A read makes no log entry. A lone node answers from its applied state, since only that state has
-//! been told to anybody. Such a read waits only for earlier requests for the same lock, and if a
+//! A read makes no log entry. A lone node answers from its applied state, since no client has been
+//! told anything newer. Such a read waits only for earlier requests for the same lock, and if a
 //! deadline has passed, for the entry that applies it. With peers, a read waits until this node has
 //! applied the leader's read index (`linearizable_read`).
 
@@ -29,7 +29,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 
-/// A durable engine in this process.
+/// A Raft node in this process: a lock service whose answers survive a crash.
 pub struct RaftNode {
     shared: Arc<NodeShared>,
     thread: Mutex<Option<JoinHandle<()>>>,
@@ -39,26 +39,28 @@ pub struct RaftNode {
 
 struct NodeShared {
     node: RunningNode,
-    /// The moment that engine time and the boot clock are shown by.
+    /// The reference moment for converting engine time to the boot clock: its engine time, and its
+    /// boot time.
     shown: Mutex<(Time, Time)>,
 }
 
-/// How far the boot clock and engine time may come apart before times are shown anew: less is the
-/// time between two readings; more, and the machine has slept, or engine time was not known before.
+/// How far the boot clock and the engine time may diverge before the reference moment is set anew.
+/// A smaller difference is the delay between reading the two clocks; a larger one means that the
+/// machine has slept, or that the engine time was not known before.
 const APART_MAX: Span = Span::from_secs(1);
 
-/// Between two attempts at a command that is retried until it is answered: an attempt waits for a
-/// leader itself.
+/// The pause between two attempts at a command that is retried until it is answered. It is long,
+/// since each attempt already waits for a leader.
 const RETRY_PAUSE: Span = Span::from_millis(250);
 
 impl RaftNode {
-    /// Starts the node whose data is in `path`, or a new one. Returns when it can be asked.
+    /// Starts the node whose data is in `path`, or a new one. Returns once it accepts requests.
     pub fn open(path: &Path) -> Result<Self, DataError> {
         Self::begin(path, None)
     }
 
-    /// The same for one that may have peers. Returns when it listens for them: until they agree
-    /// on who leads, nothing is answered.
+    /// Starts a node that may have peers. Returns once it listens for them; requests are answered
+    /// only after a leader has been elected.
     pub fn open_with_peers(path: &Path, peering: Peering) -> Result<Self, DataError> {
         Self::begin(path, Some(peering))
     }
@@ -72,7 +74,8 @@ impl RaftNode {
         Ok(Self { shared, thread: Mutex::new(Some(thread)), failures, place })
     }
 
-    /// Makes the data of a node that begins a new cluster, and goes on from a lost one.
+    /// Creates the data directory of the first node of a new cluster, which continues from the
+    /// baseline of a lost one.
     pub(super) fn begin_with(path: &Path, heritage: Baseline) -> Result<(), DataError> {
         let NodeHandle { shared, thread, .. } = node::start(path, None, Some(heritage))?;
         shared.requests.queue.close(Unavailable::Closing);
@@ -80,11 +83,11 @@ impl RaftNode {
         thread.join().map_err(|_| stopped(()))
     }
 
-    /// Has `tell` called with a sentence if the node can't go on: the disk has failed or is full,
-    /// or the others have removed it.
+    /// Registers a callback for the case that the node can't continue: the disk has failed or is
+    /// full, or the cluster has removed the node.
     pub fn on_failure(&self, tell: impl FnOnce(Stop) + Send + 'static) {
         if let Err(mpsc::SendError(tell)) = self.failures.send(Box::new(tell)) {
-            // It has ended already.
+            // The node has ended already.
             let stopped = self.shared.node.stopped.lock().clone();
             if let Some(stop) = stopped {
                 tell(stop);
@@ -92,7 +95,7 @@ impl RaftNode {
         }
     }
 
-    /// Takes nothing any more, and returns when all that was taken is answered.
+    /// Refuses new requests, and returns once all accepted requests are answered.
     pub fn close(&self) {
         self.shared.node.requests.queue.close(Unavailable::Closing);
         if let Some(thread) = self.thread.lock().take()
@@ -102,7 +105,7 @@ impl RaftNode {
         }
     }
 
-    /// Carries `look` out on the engine as it stands now.
+    /// Calls `look` with the engine in its current state, while no entry is applied.
     pub fn inspect<T>(&self, look: impl FnOnce(&Engine) -> T) -> T {
         look(&self.shared.node.requests.replica.look().engine)
     }
@@ -115,12 +118,12 @@ impl Drop for RaftNode {
 }
 
 impl NodeShared {
-    /// Returns an upper bound on the age of this node's state; `None`: it is unknown.
+    /// Returns an upper bound on the age of this node's state, or `None` if it is unknown.
     fn age(&self) -> Option<Span> {
         if self.node.requests.is_alone() {
             return Some(Span::ZERO);
         }
-        // The state of a leader was current when a majority last acknowledged it.
+        // The state of a leader was current when a quorum last acknowledged it.
         let led = self.node.reporter.heard_by_most();
         let followed = self.node.requests.staleness.as_of(self.node.requests.replica.applied());
         led.or_else(|| followed.map(|as_of| boot_now().since(as_of)))
@@ -129,8 +132,8 @@ impl NodeShared {
     /// Converts an engine time to the boot clock.
     fn boot(&self, at: Time) -> Time {
         if self.node.requests.leader_clock.now().is_none() {
-            // No leader is known since the start: assume that time has stood still since the last
-            // entry.
+            // No leader has been known since the start: assume that engine time has stopped since
+            // the last entry.
             let clock = self.node.requests.replica.look().engine.clock();
             let now = boot_now();
             return if at >= clock { now + at.since(clock) } else { now - clock.since(at) };
@@ -148,7 +151,7 @@ impl NodeShared {
     }
 }
 
-/// Asks for a decision again and again, until there is one or this node ends.
+/// Submits a command, and retries until it is answered or this node closes.
 fn retry_until_answered(
     shared: &Arc<NodeShared>,
     command: Command,
@@ -283,7 +286,7 @@ impl BackendStatus for RaftNode {
 
     fn engine_id(&self) -> u64 {
         let cluster = self.shared.node.requests.replica.look().cluster;
-        // Half of it tells clusters apart as well; 0 is for those without a name.
+        // 64 bits are enough to tell clusters apart; 0 stands for an engine without a cluster id.
         cluster.map_or(0, |id| ((id.0 >> 64) as u64 ^ id.0 as u64).max(1))
     }
 

@@ -1,8 +1,9 @@
-//! The engine as the log has left it, and what follows from each entry: events, counts, audit.
+//! The replicated state of a node: applies log entries to the engine, and publishes the events,
+//! counts and audit records that each entry causes.
 //!
-//! One mutex guards the engine and the order of its events. Nobody is woken or answered while it
-//! is held. The entries that a start replays were published before: until [`Replica::go_live`]
-//! nothing is published.
+//! One mutex guards the engine and the order of its events. No watcher is woken and no request
+//! answered while it is held. The events of entries that a start replays were published before the
+//! restart, so nothing is published until [`Replica::go_live`].
 
 use super::engine_clock::LeaderReading;
 use super::node_environment::NodeEnvironment;
@@ -19,16 +20,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use tokio::sync::Notify;
 
-/// A follower hears the leader's time at least about this often. One that has lately caught up
-/// knows it from then on.
+/// A follower requests the leader's time if its last reading is older than this.
 const TIME_EVERY: Span = Span::from_secs(2);
 
-/// The state of a node.
+/// The replicated state of a node, and its event log and counters.
 pub(crate) struct Replica {
     core: Mutex<ReplicaState>,
     pub(crate) feed: Arc<EventLog>,
     pub(crate) tally: ServiceCounters,
-    /// Entries with commands, and commands, since the start.
+    /// The numbers of entries with commands, and of commands, applied since the start.
     pub(crate) entries: AtomicU64,
     pub(crate) commands: AtomicU64,
     /// The last entry that was applied, once its events have been published.
@@ -41,14 +41,14 @@ pub(crate) struct Replica {
 /// The state that the mutex guards.
 pub(crate) struct ReplicaState {
     pub(crate) engine: Engine,
-    /// Which cluster this is, once an entry has said so.
+    /// The id of the cluster, once the entry that begins the cluster has been applied.
     pub(crate) cluster: Option<ClusterId>,
     applied: Option<LogId>,
     members: Membership,
-    /// The last leader's time, as far as it was heard here.
+    /// The latest leader's engine time, as last received on this node.
     reading: Option<LeaderReading>,
     audit: Audit,
-    /// Emptied after each entry; kept for its memory.
+    /// The events of the current entry. Emptied after each entry, but kept to reuse its memory.
     events: Vec<Event>,
     telling: Telling,
 }
@@ -56,14 +56,14 @@ pub(crate) struct ReplicaState {
 /// Whether events are published.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Telling {
-    /// No: they were published before the restart.
+    /// Events are dropped, since they were published before the restart.
     Not,
-    /// Yes: they are new.
+    /// Events are new and are published.
     All,
 }
 
 impl Replica {
-    /// Goes on from what a snapshot knows, or from nothing.
+    /// Returns a replica with the state of a snapshot, or with an empty one.
     pub(crate) fn new(
         known: Option<SnapshotContents>,
         audit: Audit,
@@ -92,12 +92,13 @@ impl Replica {
         Self { core, feed, tally, entries, commands, published, progress, environment }
     }
 
-    /// A look at the state, while nothing changes. To be short.
+    /// Locks the state. No entry is applied while the guard is held, so hold it only briefly.
     pub(crate) fn look(&self) -> MutexGuard<'_, ReplicaState> {
         self.core.lock()
     }
 
-    /// Looks at the engine at `at`, or at its own time if a deadline has passed until then.
+    /// Calls `look` with the engine and the time `at`, or with the engine's own time if a deadline
+    /// that is not applied yet falls before `at`.
     pub(super) fn look_at<T>(&self, at: Time, look: impl FnOnce(&Engine, Time) -> T) -> T {
         let core = self.look();
         let at = at.max(core.engine.clock());
@@ -123,12 +124,12 @@ impl Replica {
         self.progress.notify_waiters();
     }
 
-    /// The last entry that was carried out here.
+    /// Returns the index of the last entry that was applied and published on this node.
     pub(super) fn applied(&self) -> u64 {
         self.published.load(Ordering::SeqCst)
     }
 
-    /// Returns when entry `index` has been carried out here.
+    /// Waits until this node has applied entry `index`.
     pub(super) async fn carried_out(&self, index: u64) {
         loop {
             // Created before the check, so that no notification is missed.
@@ -150,7 +151,7 @@ impl Replica {
                 return vec![];
             }
             EntryPayload::Normal(Proposal::Begin(cluster, rules)) => {
-                // The first one counts: a leader that knew of none may have proposed another.
+                // The first one counts: a leader that did not know it may have proposed another.
                 if core.cluster.is_none() {
                     core.cluster = Some(cluster);
                     core.engine.set_rules(rules);
@@ -215,7 +216,7 @@ impl Replica {
             let stamped = core.engine.clock();
             core.hear(applied.leader_id, stamped, self.environment.steady_now());
         }
-        // The events in between are lost on this node: watchers must read the state again.
+        // The events between the two states are missing here: watchers must read the state again.
         let wakers = self.feed.skip(1);
         let index = core.applied.map_or(0, |applied| applied.index);
         drop(core);
@@ -223,24 +224,25 @@ impl Replica {
         self.publish(index);
     }
 
-    /// The leader of `leader` or a later one has said what its time is, a moment ago.
+    /// Records a report from a leader that its engine time is `now`. It leads with the id `leader`
+    /// or a later one.
     pub(crate) fn hear(&self, leader: Leader, now: Time) {
         self.core.lock().hear(leader, now, self.environment.steady_now());
     }
 
-    /// Whether no leader's time was heard here for long: this node may have caught up with entries
-    /// whose stamps are old, and would go on from those if it led.
+    /// Whether this node has received no leader's time for [`TIME_EVERY`]. If it became leader, it
+    /// would then continue from an old stamp, and leases would last longer.
     pub(crate) fn has_old_time(&self) -> bool {
         let reading = self.core.lock().reading;
         reading.is_none_or(|reading| reading.age(self.environment.steady_now()) > TIME_EVERY)
     }
 
-    /// When time passing will next change anything.
+    /// Returns the engine time of the next deadline, such as the expiry of a lease.
     pub(crate) fn next_deadline(&self) -> Option<Time> {
         self.core.lock().engine.next_deadline()
     }
 
-    /// The sessions of those that lived in the process that is gone.
+    /// Returns the sessions without a ttl. At a start they belong to the previous process.
     pub(crate) fn orphans(&self) -> Vec<SessionId> {
         self.core.lock().engine.unending_sessions()
     }
@@ -252,8 +254,8 @@ impl ReplicaState {
         &self.members
     }
 
-    /// Engine time now, or earlier: where a new leader that has carried out all that was decided
-    /// before it goes on.
+    /// Returns a lower bound of the engine time when the steady clock shows `steady`. A new leader
+    /// that has applied all earlier entries continues from it.
     pub(crate) fn time_at_least(&self, steady: Time) -> Time {
         let stamped = self.engine.clock();
         self.reading.map_or(stamped, |reading| reading.at_least(steady).max(stamped))

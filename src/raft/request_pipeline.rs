@@ -1,5 +1,5 @@
-//! The way of a request through a node: the parts that make entries of commands and answer reads.
-//! A real node and a simulated one are built of the same parts, in the same order.
+//! Assembles the parts that process requests: the queues, the proposer and the reader. Real and
+//! simulated nodes are built from the same parts, in the same order.
 
 use super::cluster_types::{
     ClusterTypes, LeaderProgress, RaftOf, RpcError, RpcRequest, RpcResponse, TransportOf,
@@ -32,15 +32,15 @@ use tokio::sync::{Mutex as Turn, oneshot};
 pub(crate) struct RequestPipeline<C: ClusterTypes> {
     pub(crate) raft: RaftOf<C>,
     pub(crate) replica: Arc<Replica>,
-    /// Commands, and the reads behind them.
+    /// The queue of commands, and of the reads that must wait for them.
     pub(crate) queue: Arc<ProposalQueue>,
-    /// Reads that wait for no command.
+    /// The queue of reads that need not wait for any command.
     pub(crate) reads: Arc<ReadQueue>,
     pub(super) reader: Arc<LinearizableReader<C>>,
     pub(super) leader_clock: Arc<LeaderClock>,
     pub(super) staleness: Arc<StalenessBound>,
     pub(crate) role: WatchReceiverOf<C, LeadershipRole>,
-    /// Whether this node is alone, and so needs to ask nobody.
+    /// Whether this node is the only member, and so its own quorum.
     pub(super) alone: Arc<AtomicBool>,
     pub(super) transport: Arc<TransportOf<C>>,
     pub(super) environment: Arc<dyn NodeEnvironment>,
@@ -48,9 +48,9 @@ pub(crate) struct RequestPipeline<C: ClusterTypes> {
 
 /// The tasks of a pipeline, which its node runs until openraft ends.
 pub(crate) struct PipelineTasks<C: ClusterTypes> {
-    /// Tracks the leader.
+    /// Tracks which node leads.
     pub(crate) watcher: LeadershipWatcher<C>,
-    /// Makes entries.
+    /// Makes log entries of the queued requests.
     pub(crate) proposer: Proposer<C>,
 }
 
@@ -130,7 +130,7 @@ impl<C: ClusterTypes> PipelineParts<C> {
 }
 
 impl<C: ClusterTypes> RequestPipeline<C> {
-    /// Answers the reads of the queue for reads, for ever.
+    /// Answers the reads in [`Self::reads`] until the task is dropped.
     pub(crate) async fn answer_reads(self) {
         self.reader.run(&self.reads).await;
     }
@@ -141,19 +141,19 @@ impl<C: ClusterTypes> RequestPipeline<C> {
         Forwarder::new(self.raft.clone(), transport, environment)
     }
 
-    /// Whether this node decides alone: then all that it has carried out is all that anybody was
-    /// told. To be asked while the engine is looked at.
+    /// Whether this node is the only member of its cluster: then no client has been told of
+    /// anything newer than its applied state. For a read, call it while the replica is locked.
     pub(super) fn is_alone(&self) -> bool {
         self.alone.load(Ordering::SeqCst)
     }
 
-    /// The engine's time, or later. Until it is known nothing is shown.
+    /// Returns the engine time or an upper bound of it; [`Time::NEVER`] if it is not known yet.
     pub(super) fn now(&self) -> Time {
         self.leader_clock.now().unwrap_or(Time::NEVER)
     }
 
-    /// Looks at the engine if all that is due by now, and all that was asked of this lock, or of
-    /// any, has been carried out. `Err` gives `look` back.
+    /// Reads the engine at once if this node is alone, no deadline is due, and no command for this
+    /// lock (or any lock, for `None`) is pending. Otherwise returns `look` as an error.
     fn look_here<T, L: FnOnce(&Engine, Time) -> T>(
         &self,
         name: Option<&LockName>,
@@ -166,7 +166,7 @@ impl<C: ClusterTypes> RequestPipeline<C> {
             return Err(look);
         }
         let core = self.replica.look();
-        // Looked at while nothing changes: nobody else has decided anything yet.
+        // Checked while the state is locked: no other node can have committed an entry yet.
         if !self.is_alone() {
             return Err(look);
         }
@@ -177,7 +177,8 @@ impl<C: ClusterTypes> RequestPipeline<C> {
         Ok(Ok(look(&core.engine, now)))
     }
 
-    /// Looks at the engine, after what is due and what was asked before has been carried out.
+    /// Reads the engine once the deadlines due and the earlier commands for this lock (or any lock,
+    /// for `None`) have been applied, and passes the result to `then`.
     pub(crate) fn look<T: 'static>(
         &self,
         name: Option<&LockName>,
@@ -191,7 +192,8 @@ impl<C: ClusterTypes> RequestPipeline<C> {
                 let look = Box::new(move |ready: Result<Time, Unavailable>| {
                     then(ready.map(|at| replica.look_at(at, look)));
                 });
-                // Behind what was asked of it before; else beside all others that only look.
+                // A read that depends on earlier commands waits behind them; all other reads share
+                // one confirmation.
                 if self.is_alone() || self.queue.is_busy_with(name) {
                     self.queue.read(look);
                 } else {
@@ -201,11 +203,12 @@ impl<C: ClusterTypes> RequestPipeline<C> {
         }
     }
 
-    /// Asks for the leader's time, if this node follows and has not heard it for long.
+    /// Requests the leader's time if it is not known, or if this node follows and has not received
+    /// it for long.
     pub(crate) async fn refresh_leader_time(&self, patience: Span) {
         let follows = matches!(*self.role.borrow_watched(), LeadershipRole::Follows(_));
         if self.leader_clock.now().is_none() || (follows && self.replica.has_old_time()) {
-            // A read tells what the leader's time is.
+            // The response to a read contains the leader's time.
             let _ = self.reader.read(self.environment.steady_now() + patience).await;
         }
     }

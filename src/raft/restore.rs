@@ -1,4 +1,4 @@
-//! A node that goes on from the backup of a lost cluster, as the first of a new one.
+//! Restores a cluster: creates the first node of a new cluster from the backup of a lost one.
 
 use super::data_dir::sync_names;
 use super::data_dir_error::DataError;
@@ -8,8 +8,9 @@ use crate::storage::locked_dir::Role;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Makes the data directory of a node that begins a new cluster with what is left of a lost one.
-/// The directory must be empty or not there; it is there as a whole, or as it was.
+/// Creates the data directory of the first node of a new cluster, which continues from the baseline
+/// of a lost one. The directory must be empty or missing. It is created atomically: after an error
+/// it is as before.
 pub fn restore(path: &Path, heritage: Baseline) -> Result<(), DataError> {
     let at = |error| DataError::io(path, error);
     let path = std::path::absolute(path).map_err(at)?;
@@ -19,20 +20,20 @@ pub fn restore(path: &Path, heritage: Baseline) -> Result<(), DataError> {
     let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
         return Err(Role::Data.not_a_directory(&path).into());
     };
-    // Beside it, so that it can be put there in one step: half a beginning would be a new one,
-    // which gives tokens out that others have.
+    // Build the directory under a temporary name and rename it. A half-restored directory would
+    // start as a new cluster, and grant tokens that clients of the lost one still hold.
     let name = format!(".{}.restoring-{}", name.to_string_lossy(), std::process::id());
     let beside = parent.join(name);
     let made = RaftNode::begin_with(&beside, heritage)
         .and_then(|()| fs::rename(&beside, &path).and_then(|()| sync_names(parent)).map_err(at));
     if made.is_err() {
-        // It takes room, and nobody knows what it is.
+        // Don't leave an incomplete directory behind that takes up disk space.
         let _ = fs::remove_dir_all(&beside);
     }
     made
 }
 
-/// Something that is in a directory, if that is there.
+/// Returns the path of any entry in a directory, or `None` if it is empty or missing.
 fn first_entry(path: &Path) -> Result<Option<PathBuf>, DataError> {
     let mut entries = match fs::read_dir(path) {
         Ok(entries) => entries,

@@ -1,4 +1,5 @@
-//! The snapshot: one file, whole or not there, with its version and a sum.
+//! The format of a snapshot: its file, replaced atomically, with a version and a checksum; and the
+//! encoded state in it, which is also sent to other nodes.
 
 use super::data_dir::replace;
 use super::data_dir_error::DataError;
@@ -13,12 +14,12 @@ use std::sync::Arc;
 
 /// Magic bytes at the start of the file, before its version.
 const MAGIC: &[u8; 8] = b"latchsnp";
-/// The version of the file. A node that finds a newer one stops.
+/// The version of the file format. A node that finds a newer one refuses to start.
 const VERSION: u32 = 1;
-/// Magic, version, sum of the rest.
+/// The length of the file header: magic, version, and checksum of the rest.
 const HEAD_BYTES: usize = 16;
 
-/// All that a node knows at one entry.
+/// The decoded contents of a snapshot: the replicated state at one entry of the log.
 #[derive(Debug, Clone)]
 pub(crate) struct SnapshotContents {
     pub(crate) meta: Meta,
@@ -26,7 +27,7 @@ pub(crate) struct SnapshotContents {
     pub(crate) engine: Engine,
 }
 
-/// The state as bytes: as it is sent to another node.
+/// Encodes the state, as it is stored in the file and sent to other nodes.
 pub(crate) fn to_bytes(cluster: Option<ClusterId>, engine: &Engine) -> Arc<[u8]> {
     let mut out = vec![codec::FORMAT_VERSION];
     cluster.put(&mut out);
@@ -34,7 +35,7 @@ pub(crate) fn to_bytes(cluster: Option<ClusterId>, engine: &Engine) -> Arc<[u8]>
     out.into()
 }
 
-/// Reads what [`to_bytes`] wrote.
+/// Decodes a state that [`to_bytes`] encoded.
 pub(super) fn from_bytes(bytes: &[u8]) -> Result<(Option<ClusterId>, Engine), Malformed> {
     let (format, body) = bytes.split_first().ok_or(Malformed)?;
     let mut from = Decoder::of_format(*format, body)?;
@@ -42,12 +43,12 @@ pub(super) fn from_bytes(bytes: &[u8]) -> Result<(Option<ClusterId>, Engine), Ma
     Ok((cluster, codec::decode_engine(*format, from.rest())?))
 }
 
-/// Puts a snapshot on the disk in the place of the one before.
+/// Replaces the snapshot file.
 pub(super) fn write(path: &Path, snapshot: &Snapshot) -> io::Result<()> {
     replace(path, &[&to_file(snapshot)])
 }
 
-/// Encodes a snapshot as a file.
+/// Encodes a snapshot with its metadata as the contents of a file.
 pub(crate) fn to_file(snapshot: &Snapshot) -> Vec<u8> {
     let mut meta = Vec::new();
     put_meta(&snapshot.meta, &mut meta);
@@ -62,7 +63,7 @@ pub(crate) fn to_file(snapshot: &Snapshot) -> Vec<u8> {
     parts.concat()
 }
 
-/// Reads the snapshot, if there is one.
+/// Reads the snapshot file, or returns `None` if there is none.
 pub(super) fn read(path: &Path) -> Result<Option<Snapshot>, DataError> {
     let bytes = match fs::read(path) {
         Ok(bytes) => bytes,
@@ -72,7 +73,7 @@ pub(super) fn read(path: &Path) -> Result<Option<Snapshot>, DataError> {
     from_file(path, &bytes).map(Some)
 }
 
-/// Reads what [`to_file`] wrote; `path` is where, for an error.
+/// Decodes the contents of a file that [`to_file`] encoded; `path` is for error messages.
 pub(crate) fn from_file(path: &Path, bytes: &[u8]) -> Result<Snapshot, DataError> {
     let damaged = |why: &str| DataError::damaged(path, why);
     let (head, body) =

@@ -2,22 +2,24 @@
 //! match the commit index of the leader.
 //!
 //! A leader sends its commit index with each heartbeat. When this node has applied the log up to
-//! there, it knows all that was committed when the leader sent it.
+//! that index, its state is at least as new as the time at which the heartbeat arrived.
 
 use crate::time::{Span, Time};
 use parking_lot::Mutex;
 
-/// The commit indexes that a follower has heard from its leader, and how far it has applied them.
+/// Tracks the commit indexes that a follower has received from its leader, and which of them it has
+/// applied.
 #[derive(Debug)]
 pub(super) struct StalenessBound(Mutex<StalenessState>);
 
 #[derive(Debug)]
 struct StalenessState {
-    /// When a leader was heard last, or this node led; else its start. On the boot clock.
+    /// When this node last received a heartbeat or last led; initially the start of the node. On
+    /// the boot clock.
     contact: Time,
-    /// All that was decided by then is carried out here. On the boot clock.
+    /// The time of the newest heartbeat whose commit index is applied here. On the boot clock.
     as_of: Option<Time>,
-    /// When the leader sent a commit index that is not applied here yet, and that index.
+    /// The time of a heartbeat whose commit index is not applied here yet, and that index.
     said: Option<(Time, u64)>,
 }
 
@@ -32,23 +34,23 @@ impl StalenessState {
 }
 
 impl StalenessBound {
-    /// Nothing is heard yet.
+    /// Returns a tracker for a node that started at `start` and has received no heartbeat yet.
     pub(super) fn since(start: Time) -> Self {
         Self(Mutex::new(StalenessState { contact: start, as_of: None, said: None }))
     }
 
-    /// This node has led until now.
+    /// Notes that this node leads, or led until now.
     pub(super) fn led(&self, now: Time) {
         self.0.lock().contact = now;
     }
 
-    /// For how long nobody has led, as far as this node knows, which does not.
+    /// Returns for how long this node has not received a heartbeat and has not led.
     pub(super) fn quiet(&self, now: Time) -> Span {
         now.since(self.0.lock().contact)
     }
 
-    /// The leader has said `at` that it has decided up to this entry; up to `applied` is carried
-    /// out here.
+    /// Handles a heartbeat, received at `at` with the commit index `decided`. This node has applied
+    /// the log up to `applied`.
     pub(super) fn hear(&self, at: Time, decided: u64, applied: u64) {
         let mut known = self.0.lock();
         known.contact = known.contact.max(at);
@@ -59,7 +61,8 @@ impl StalenessBound {
         known.settle(applied);
     }
 
-    /// All that was decided by then is known here; `None`: no leader has said so since the start.
+    /// Returns a time up to which the state here is complete: every entry that was committed by
+    /// then is applied. `None` before the first heartbeat whose commit index is applied.
     pub(super) fn as_of(&self, applied: u64) -> Option<Time> {
         let mut known = self.0.lock();
         known.settle(applied);
@@ -72,13 +75,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_is_carried_out_is_known() {
+    fn state_is_as_old_as_the_last_applied_commit_index() {
         let (fresh, secs) = (StalenessBound::since(Time::ZERO), Time::from_secs);
         assert_eq!(fresh.as_of(9), None);
         assert_eq!(fresh.quiet(secs(3)), Span::from_secs(3));
         fresh.hear(secs(1), 5, 5);
         assert_eq!(fresh.as_of(5), Some(secs(1)));
-        // Entry 7 is decided there, and not here yet.
+        // Entry 7 is committed on the leader, and not applied here yet.
         fresh.hear(secs(2), 7, 5);
         assert_eq!(fresh.as_of(6), Some(secs(1)));
         fresh.hear(secs(3), 9, 6);
@@ -87,7 +90,7 @@ mod tests {
         assert_eq!(fresh.as_of(9), Some(secs(2)));
         fresh.hear(secs(4), 9, 9);
         assert_eq!(fresh.as_of(9), Some(secs(4)));
-        // Nothing is heard any more: it gets older.
+        // Without heartbeats the state gets older.
         assert_eq!((fresh.as_of(9), fresh.quiet(secs(9))), (Some(secs(4)), Span::from_secs(5)));
         fresh.led(secs(8));
         assert_eq!((fresh.as_of(9), fresh.quiet(secs(9))), (Some(secs(4)), Span::from_secs(1)));

@@ -1,5 +1,5 @@
-//! The state machine behind openraft's traits: entries go to the replica, and now and then all of
-//! it becomes a snapshot, so that the log can be forgotten up to there.
+//! Implements openraft's state machine traits: applies entries to the replica, and builds and
+//! installs snapshots, after which the log can be purged.
 
 use super::data_dir_error::DataError;
 use super::fatal_error::FatalError;
@@ -16,25 +16,25 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// A node of the cluster.
+/// The openraft handle of a real node.
 pub(super) type Raft = openraft::Raft<TypeConfig, StateMachine>;
 
-/// The replica, and where its snapshots are.
+/// The replica and its snapshot file.
 pub(crate) struct StateMachine {
     pub(super) replica: Arc<Replica>,
     file: Arc<SnapshotFile>,
     trouble: FatalError,
 }
 
-/// Puts one snapshot on the disk.
+/// Writes one snapshot to disk.
 pub(crate) struct StateSnapshotBuilder {
     snapshot: Snapshot,
     file: Arc<SnapshotFile>,
     trouble: FatalError,
 }
 
-/// The snapshot on the disk. Openraft builds a snapshot in the background and installs one from
-/// the leader meanwhile: both write this file, one at a time, and the newer snapshot stays.
+/// The snapshot file. openraft may build a snapshot in the background while it installs one from
+/// the leader: both write this file, one at a time, and the newer snapshot stays.
 struct SnapshotFile {
     path: PathBuf,
     /// The last entry of the snapshot in the file. Locked while the file is written.
@@ -54,7 +54,7 @@ impl SnapshotFile {
 }
 
 impl StateMachine {
-    /// The state as the snapshot at `path` has it, or an empty one.
+    /// Returns a state machine with the state of the snapshot at `path`, or with an empty one.
     pub(super) fn open(path: &Path, audit: Audit, trouble: &FatalError) -> Result<Self, DataError> {
         let known =
             match snapshot::read(path)? {
@@ -69,13 +69,13 @@ impl StateMachine {
         Ok(Self { replica, file, trouble: trouble.clone() })
     }
 
-    /// Up to where the state knows the log.
+    /// Returns the id of the last applied entry.
     pub(super) fn applied(&self) -> Option<LogId> {
         self.replica.look().meta().last_log_id
     }
 }
 
-/// Does something to a file on a thread that may wait for the disk.
+/// Runs blocking disk I/O on a separate thread, and records an error as fatal.
 async fn on_the_disk<T: Send + 'static>(
     trouble: &FatalError,
     act: impl FnOnce() -> io::Result<T> + Send + 'static,

@@ -1,4 +1,5 @@
-//! The status of the nodes, for people: this node reports its own, and asks the others for theirs.
+//! Builds status reports: the status of this node, and of the whole cluster by calls to the other
+//! nodes.
 
 use super::elections::ElectionCounter;
 use super::fsync_latency::FsyncLatency;
@@ -20,27 +21,27 @@ use openraft::ServerState;
 use openraft::type_config::TypeConfigExt;
 use std::sync::Arc;
 
-/// How long a node has to answer before it is shown as one that does not.
+/// How long a node may take to answer before the report shows it as unreachable.
 const STATUS_PATIENCE: Span = Span::from_secs(1);
 
 /// Measurements of a node, for status reports and metrics.
 #[derive(Clone)]
 pub(super) struct Gauges {
-    /// How long its disk takes.
+    /// The fsync latency of the log.
     pub(super) syncs: Arc<FsyncLatency>,
-    /// The elections that it has seen.
+    /// The elections that the node has seen.
     pub(super) elections: Arc<ElectionCounter>,
 }
 
 impl Gauges {
-    /// Those of the node with this log.
+    /// Returns the measurements of the node that uses this log.
     pub(super) fn of(log: &LogStore) -> Self {
         let elections = Arc::new(ElectionCounter::since(log.vote().as_ref()));
         Self { syncs: Arc::clone(&log.syncs), elections }
     }
 }
 
-/// Says how nodes stand.
+/// Reports the status of this node and of the cluster.
 pub(super) struct Reporter {
     pub(super) cluster: ClusterId,
     pub(super) raft: Raft,
@@ -50,7 +51,7 @@ pub(super) struct Reporter {
 }
 
 impl Reporter {
-    /// How this node stands.
+    /// Returns the status of this node; `with_state` adds a checksum of its state.
     pub(super) fn own(&self, with_state: bool) -> Member {
         let metrics = metrics::<TypeConfig>(&self.raft);
         let mut member = known(&metrics, metrics.id);
@@ -78,15 +79,15 @@ impl Reporter {
         member
     }
 
-    /// How long ago a majority has heard this node lead; `None`: it does not lead, or was not
-    /// heard.
+    /// Returns how long ago a quorum last acknowledged this node as leader, or `None` if it does
+    /// not lead or was not acknowledged.
     pub(super) fn heard_by_most(&self) -> Option<Span> {
         let acked = metrics::<TypeConfig>(&self.raft).last_quorum_acked?;
         let ago = TypeConfig::now() - acked.into_inner();
         Some(Span::from_millis(ago.as_millis() as u64))
     }
 
-    /// How all of them stand.
+    /// Returns the status of all members, requested from each of them.
     pub(super) async fn report(&self, with_state: bool) -> ClusterReport {
         let metrics = metrics::<TypeConfig>(&self.raft);
         let members: Vec<_> = metrics.membership_config.nodes().map(|(id, _)| *id).collect();
@@ -113,7 +114,7 @@ impl Reporter {
         }
     }
 
-    /// Returns what this node knows of the cluster, without asking another node.
+    /// Returns this node's view of the cluster, without calls to other nodes.
     pub(super) fn outlook(&self) -> Outlook {
         let metrics = metrics::<TypeConfig>(&self.raft);
         let nodes: Vec<_> = metrics.membership_config.nodes().map(|(id, _)| *id).collect();
@@ -164,12 +165,13 @@ impl Reporter {
     }
 }
 
-/// Up to where a node has the log, as far as this one knows, which leads.
+/// Returns the index up to which the log of a node is known to match this leader's, or `None` if
+/// this node does not lead.
 fn matched(metrics: &Metrics, id: NodeId) -> Option<u64> {
     metrics.replication.as_ref()?.get(&id)?.map(|matched| matched.index)
 }
 
-/// Returns what this node knows of a node that has not answered.
+/// Returns the status of a node as far as this node knows it without a call.
 fn known(metrics: &Metrics, id: NodeId) -> Member {
     let node = metrics.membership_config.get_node(&id);
     let station = node.and_then(NodeAddress::of);

@@ -27,7 +27,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, mpsc};
 
-/// A directory of one test, gone afterwards.
+/// A temporary directory for one test, deleted on drop.
 struct ClusterScratch(PathBuf);
 
 impl ClusterScratch {
@@ -52,7 +52,7 @@ impl ClusterScratch {
         copy
     }
 
-    /// The files of the log, in order.
+    /// Returns the files of the log, in order.
     fn log_files(&self) -> Vec<PathBuf> {
         let entries = fs::read_dir(self.data().join("log")).expect("it is there");
         let mut files: Vec<_> = entries.map(|entry| entry.expect("readable").path()).collect();
@@ -65,7 +65,7 @@ impl ClusterScratch {
         RaftNode::open(&self.data())
     }
 
-    /// Why it does not open.
+    /// Returns the message of the error with which the data directory does not open.
     #[track_caller]
     fn refusal(&self) -> String {
         self.open().err().expect("it must not open").to_string()
@@ -126,7 +126,7 @@ fn ask(node: &RaftNode, command: Command) -> Result<Answer, Unavailable> {
     answer.recv().expect("every request is answered")
 }
 
-/// The token of a tenure that has just been granted.
+/// Acquires a lock, and returns its token.
 #[track_caller]
 fn granted(node: &RaftNode, lock: &str, who: &str) -> u64 {
     match ask(node, acquire(lock, who)).expect("the node is well") {
@@ -180,14 +180,14 @@ fn the_log_keeps_what_openraft_asks_of_it() {
     runtime.expect("threads can be made").block_on(suite).expect("all of openraft's cases pass");
 }
 
-/// A snapshot at any entry, read back from its file, goes on to the same bytes.
+/// A replica that is restored from a snapshot at any entry ends in the same state, byte by byte.
 #[test]
 fn a_snapshot_at_any_entry_goes_on_alike() {
     const COMMANDS: usize = 600;
     const COMMANDS_AN_ENTRY: usize = 3;
     let (rules, commands) = sound(11, COMMANDS);
     let begin = Proposal::Begin(ClusterId(7), rules);
-    // All commands of an entry have its time; it is that of the first.
+    // All commands of an entry are applied at the time of the entry, here that of the first.
     let rest = commands.chunks(COMMANDS_AN_ENTRY).map(|part| {
         let commands = part.iter().map(|(_, command)| command.clone()).collect();
         Proposal::Commands(Arc::new(Commands { now: part[0].0, commands }))
@@ -209,7 +209,7 @@ fn a_snapshot_at_any_entry_goes_on_alike() {
     };
     let mut straight = open();
     for entry in entries {
-        // One that was restarted from a snapshot after every entry.
+        // A replica that is restarted from a snapshot after every entry.
         let restarted = open();
         assert_eq!(state(&restarted), state(&straight));
         let answers = [&straight, &restarted].map(|machine| machine.replica.apply(entry.clone()));
@@ -239,7 +239,7 @@ fn snapshot_meta(index: u64) -> Meta {
     Meta { last_log_id: Some(LogId { leader_id, index }), ..Meta::default() }
 }
 
-/// The entry of the snapshot in a file.
+/// Returns the index of the last entry in a snapshot file.
 fn entry_of(path: &Path) -> u64 {
     let found = snapshot::read(path).expect("it is whole").expect("it is there");
     found.meta.last_log_id.expect("it has an entry").index
@@ -264,7 +264,8 @@ fn a_snapshot_that_was_built_late_does_not_replace_a_newer_one() {
     assert_eq!(machine.applied().map(|id| id.index), Some(20));
 }
 
-/// The same at the same moment, on two threads: neither fails, and the newer one is there.
+/// Two threads build and install a snapshot at the same time: neither fails, and the newer snapshot
+/// stays.
 #[test]
 fn snapshots_that_are_built_and_installed_at_once_do_not_collide() {
     const ROUNDS: u64 = 60;
@@ -291,8 +292,8 @@ fn snapshots_that_are_built_and_installed_at_once_do_not_collide() {
 
 // ---- a node ---------------------------------------------------------------------------------
 
-/// A node that was killed when it had voted and had no entry yet has lost nothing; one whose log
-/// is gone has, and does not start.
+/// A node that was killed after it had voted and before it had an entry starts again; a node whose
+/// log is missing does not.
 #[test]
 fn a_log_with_a_vote_alone_is_not_damaged() {
     let scratch = ClusterScratch::new();
@@ -306,7 +307,7 @@ fn a_log_with_a_vote_alone_is_not_damaged() {
     let mut log = LogStore::open(&log, &FatalError::default()).expect("it is sound");
     runtime.block_on(log.save_vote(&Vote::new(3, 2))).expect("there is room");
     drop(log);
-    // One without peers can't go on; that it has to be told so shows that its log was opened.
+    // A node without peers can't start here; the error about peers shows that its log was opened.
     let said = scratch.refusal();
     assert!(!said.contains("damaged") && said.contains("--peer-listen"), "{said}");
 }
@@ -320,7 +321,7 @@ fn what_was_granted_outlives_the_node() {
     assert_eq!(ask(&node, release("a", "ann")), Ok(Ok(Outcome::Released)));
     assert!(matches!(ask(&node, acquire("b", "ann")), Ok(Err(_))), "it is held");
     let before = bytes(&node);
-    // As `kill -9` leaves it, and after an end in order.
+    // The directory as `kill -9` leaves it, and as a clean shutdown leaves it.
     let killed = scratch.copy();
     node.close();
     assert_eq!(ask(&node, acquire("c", "ann")), Err(Unavailable::Closing));
@@ -334,7 +335,7 @@ fn what_was_granted_outlives_the_node() {
     }
 }
 
-/// A lease has as much time left after a restart as before: engine time stands still meanwhile.
+/// A lease has as much time left after a restart as before: engine time stops meanwhile.
 #[test]
 fn while_a_node_is_off_no_lease_grows_older() {
     let scratch = ClusterScratch::new();
@@ -357,7 +358,7 @@ fn a_deadline_passes_without_anybody_asking() {
     let (send, woken) = mpsc::channel();
     watch.wake_by(Arc::new(move || send.send(()).expect("somebody waits")));
     ask(&node, acquire_for("a", "ann", 1)).expect("well").expect("free");
-    // Granted; expired, and with no grace at once ended.
+    // Three events: granted, expired, and without a grace period ended at once.
     woken.recv().expect("it was granted");
     woken.recv().expect("it has ended");
     assert_eq!(holder(&node, "a"), None);
@@ -384,7 +385,7 @@ fn sessions_of_a_dead_process_end() {
 }
 
 #[test]
-fn a_node_that_nobody_asks_writes_nothing() {
+fn idle_node_writes_nothing() {
     let scratch = ClusterScratch::new();
     let node = scratch.open().expect("a new node");
     let size =
@@ -398,7 +399,7 @@ fn a_node_that_nobody_asks_writes_nothing() {
     assert!(size() > before);
 }
 
-/// Many at once: each gets its own answer, and few syncs are enough for all.
+/// Of many concurrent requests each gets its own answer, and few syncs are enough for all.
 #[test]
 fn concurrent_requests_share_entries() {
     const EACH: usize = 200;
@@ -423,14 +424,14 @@ fn concurrent_requests_share_entries() {
     assert!(count("log_entries_total") < EACH as u64 / 2, "{}", count("log_entries_total"));
 }
 
-/// A long log becomes a snapshot and is forgotten; nothing else changes.
+/// A long log is purged after a snapshot, without an effect on the state.
 #[test]
 fn a_long_log_is_forgotten_up_to_a_snapshot() {
     let scratch = ClusterScratch::new();
     let node = scratch.open().expect("a new node");
     granted(&node, "kept", "ann");
     let (send, answers) = mpsc::channel();
-    // Nothing of these shares an entry with others: more entries than make a snapshot.
+    // Each request makes an entry of its own: more entries than trigger a snapshot.
     let enough = node::ENTRIES_A_SNAPSHOT + 100;
     for _ in 0..enough / 2 {
         for command in [acquire("a", "bob"), release("a", "bob")] {
@@ -461,9 +462,9 @@ fn a_long_log_is_forgotten_up_to_a_snapshot() {
     }
 }
 
-// ---- what the disk may have done ------------------------------------------------------------
+// ---- torn writes and damaged files ----------------------------------------------------------
 
-/// A node with some grants, as a crash leaves it; and how many grants.
+/// Returns the data directory of a node with this many grants, as a crash leaves it.
 fn crashed(grants: u64) -> ClusterScratch {
     let scratch = ClusterScratch::new();
     let node = scratch.open().expect("a new node");
@@ -475,14 +476,15 @@ fn crashed(grants: u64) -> ClusterScratch {
     copy
 }
 
-/// The last file of a log, and its bytes.
+/// Returns the path of the last file of a log, and its bytes.
 fn last_file(scratch: &ClusterScratch) -> (PathBuf, Vec<u8>) {
     let path = scratch.log_files().pop().expect("there is one");
     let bytes = fs::read(&path).expect("readable");
     (path, bytes)
 }
 
-/// How many of the grants of [`crashed`] are there: none is missing before the last.
+/// Returns how many of the grants of [`crashed`] are present, and checks that none is missing
+/// before the last.
 fn grants(node: &RaftNode) -> u64 {
     let next = node.inspect(Engine::next_token);
     for number in 0..next - 1 {
@@ -505,7 +507,8 @@ fn a_write_that_was_broken_off_is_cut_off() {
         let found = grants(&node);
         assert!(found <= seen && found >= 3, "{found} grants at {length}");
         seen = found;
-        // Tokens of grants that were never told may be given; those that were told are there.
+        // The tokens of grants that were not acknowledged may be given again; acknowledged grants
+        // are present.
         assert_eq!(granted(&node, "new", "bob"), found + 1);
     }
     assert!(seen < 5, "some of it was cut off");
@@ -557,8 +560,8 @@ fn a_changed_log_does_not_open() {
     assert!(sentence.contains("put back a backup of the whole directory"), "{sentence}");
 }
 
-/// A vote at the end of the log, with the type of an entry, would be one that was cut off, if the
-/// length of an entry had no sum.
+/// A vote at the end of the log whose record type is changed to that of an entry is damage. Without
+/// the checksum of the length of an entry it would look like a torn write.
 #[test]
 fn a_record_in_disguise_is_no_end() {
     const VOTE_BYTES: u64 = 4 + 3 * 8 + 8;
@@ -581,7 +584,7 @@ fn a_record_in_disguise_is_no_end() {
 }
 
 #[test]
-fn what_is_missing_is_missed() {
+fn missing_file_is_refused() {
     let scratch = crashed(2);
     let lost = |name: &str| {
         let copy = scratch.copy();
@@ -611,7 +614,7 @@ fn a_directory_belongs_to_one_daemon_and_one_cluster() {
 }
 
 #[test]
-fn what_is_newer_or_other_is_refused() {
+fn newer_format_or_foreign_file_is_refused() {
     let scratch = crashed(1);
     let node = scratch.data().join("node");
     let text = fs::read_to_string(&node).expect("text");
@@ -620,7 +623,7 @@ fn what_is_newer_or_other_is_refused() {
     fs::write(&node, text.replace("node 1", "node 2")).expect("room");
     assert!(scratch.refusal().contains("is damaged"), "{}", scratch.refusal());
     fs::write(&node, &text).expect("room");
-    // An entry of a format that is not known yet, whole and with the right sums.
+    // An undamaged entry with valid checksums, in a format of a newer version.
     let newer = scratch.copy();
     let mut log = LogStore::open(&newer.data().join("log"), &FatalError::default()).expect("whole");
     log.append_of_format(super::entry_codec::ENTRY_VERSION + 1);
@@ -635,14 +638,14 @@ fn what_is_newer_or_other_is_refused() {
     assert!(file.refusal().contains("is not a directory"), "{}", file.refusal());
 }
 
-/// A start that was broken off before anything was promised is begun again.
+/// A first start that was interrupted before the node had promised anything can be repeated.
 #[test]
-fn a_first_start_that_was_broken_off_is_begun_again() {
+fn interrupted_first_start_can_be_repeated() {
     let scratch = crashed(0);
     let node = scratch.data().join("node");
     fs::remove_dir_all(scratch.data().join("log")).expect("it is there");
     fs::remove_file(&node).expect("it is there");
-    // Only the name, and then the directory of the log.
+    // First only the file `node` exists, then also the log directory.
     for _ in 0..2 {
         let data = Data::open(&scratch.data(), || Ok(first())).expect("new");
         assert_eq!(data.identity.stage, super::data_dir::NodeStage::New);

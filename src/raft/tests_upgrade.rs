@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc;
 
-/// A directory of one test, gone afterwards.
+/// A temporary directory for one test, deleted on drop.
 struct UpgradeScratch(PathBuf);
 
 impl UpgradeScratch {
@@ -82,7 +82,7 @@ fn as_the_fixture_was_made(engine: &Engine) {
     assert_eq!(engine.sessions(), 1);
 }
 
-/// `tests/fixtures/data-1` was written by version 0.1.0 before there were clusters of several.
+/// `tests/fixtures/data-1` was written by version 0.1.0, before clusters of several nodes existed.
 #[test]
 fn a_directory_of_the_first_version_opens() {
     let scratch = UpgradeScratch::new();
@@ -123,7 +123,7 @@ fn a_restored_node_grants_nothing_before_its_time_and_no_token_twice() {
     let id = node.engine_id();
     node.close();
     restore(&new, slow).expect("there is room");
-    // Also when it is started again: the time that it was off does not count.
+    // The wait also applies after a restart: the time while the node is off does not count.
     for _ in 0..2 {
         let node = RaftNode::open(&new).expect("it has begun");
         assert_ne!(node.engine_id(), id, "another cluster");

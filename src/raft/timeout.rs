@@ -5,12 +5,12 @@ use openraft::RaftTypeConfig;
 use openraft::type_config::TypeConfigExt;
 use std::future::Future;
 
-/// The time is over.
+/// The error of a future that has not completed in time.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Elapsed;
 
-/// Returns the output of a future, unless `patience` is over before. Other than openraft's own
-/// timeout it also takes a future that stays on one thread.
+/// Returns the output of a future, or an error if it takes longer than `patience`. Unlike
+/// openraft's own timeout it also accepts a future that is not `Send`.
 pub(super) async fn timeout<C: RaftTypeConfig, F: Future>(
     patience: Span,
     future: F,

@@ -16,7 +16,7 @@ openraft::declare_raft_types!(
         R = Answers,
 );
 
-/// The number of a node. It is given once: a node that has lost its data comes back under another.
+/// The id of a node. It is never reused: a node that has lost its data gets a new one.
 pub(crate) type NodeId = u64;
 /// The index of an entry in the log, and the leader that proposed it.
 pub(crate) type LogId = LogIdOf<TypeConfig>;
@@ -32,10 +32,10 @@ pub(crate) type Payload = PayloadOf<TypeConfig>;
 pub(crate) type Membership = StoredMembershipOf<TypeConfig>;
 /// The metadata of a snapshot: the last applied entry, and the membership.
 pub(crate) type Meta = SnapshotMetaOf<TypeConfig>;
-/// A snapshot.
+/// A snapshot: its metadata, and the encoded state.
 pub(crate) type Snapshot = SnapshotOf<TypeConfig, Arc<[u8]>>;
 
-/// Which cluster a log belongs to: drawn at random when it begins.
+/// The id of the cluster to which a log belongs: random, and drawn when the cluster is created.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct ClusterId(pub(crate) u128);
 
@@ -48,11 +48,11 @@ impl fmt::Display for ClusterId {
 /// The contents of one entry, applied as a whole.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Proposal {
-    /// The first of a cluster: which it is, and the rules that all its replicas go by.
+    /// Begins a new cluster: its id, and the rules that all its replicas follow.
     Begin(ClusterId, Rules),
-    /// The first of a cluster that goes on from a lost one.
+    /// Begins a cluster that continues from the baseline of a lost one.
     Inherit(ClusterId, Baseline),
-    /// Commands, in their order, and the time at which all of them are carried out.
+    /// Commands in order, and the engine time at which all of them are applied.
     Commands(Arc<Commands>),
 }
 

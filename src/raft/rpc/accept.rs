@@ -1,4 +1,4 @@
-//! The listening end: connections of other nodes, and the calls on them.
+//! The RPC server: accepts connections from other nodes, and reads and answers their calls.
 
 use super::messages::{
     Envelope, RpcError, RpcResponse, call_bytes_max, call_memory, decode_letter, encode_answer,
@@ -23,29 +23,30 @@ use tokio::net::TcpStream;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::timeout;
 
-/// Connections at once: seven nodes have five each with this one, and some are about to end.
+/// The highest number of simultaneous connections: seven nodes have five each to this one, and some
+/// more may be closing.
 const CONNECTIONS_MAX: usize = 256;
 /// Timeout of a handshake, which takes two round trips.
 const HANDSHAKE_PATIENCE: Duration = Duration::from_secs(5);
 /// How long a connection may be idle.
 const IDLE: Duration = Duration::from_secs(60);
 
-/// Bytes that a connection keeps of a call that is not read yet.
+/// The read buffer of a connection, for a call whose body is not being read yet.
 const BUFFER_BYTES_MAX: usize = 64 << 10;
-/// Memory of all calls that are read or carried out at the same time, but for a snapshot: one of
-/// the longest, or hundreds of usual ones. Others wait.
+/// The memory in KiB for all calls that are read or handled at the same time, except snapshots:
+/// room for one of the longest, or hundreds of ordinary ones. Other calls wait.
 const CALLS_KIB_MAX: usize = 32 << 10;
-/// A call that waits for that memory is refused after this.
+/// How long a call waits for that memory before it is refused.
 const ROOM_PATIENCE: Duration = Duration::from_secs(1);
-/// A call is read within this, and longer by a second for so many bytes.
+/// How long reading a call may take, plus a second per [`BYTES_A_SECOND`] bytes of its length.
 const BODY_PATIENCE: Duration = Duration::from_secs(2);
 const BYTES_A_SECOND: u64 = 4 << 20;
 
-/// The memory of calls: what is taken is given back when the call has its answer.
+/// Limits the memory of calls. A call holds a permit until it has been answered.
 struct CallMemory {
-    /// In KiB.
+    /// The free memory in KiB, one permit each.
     calls: Arc<Semaphore>,
-    /// One snapshot is read at a time.
+    /// A single permit: one snapshot is read at a time.
     snapshots: Arc<Semaphore>,
 }
 
@@ -55,7 +56,7 @@ impl CallMemory {
         Self { calls: Arc::new(calls), snapshots: Arc::new(snapshots) }
     }
 
-    /// Waits for the memory of a call of so many bytes.
+    /// Waits for the memory of a call of so many bytes. `None`: none became free in time.
     async fn take(&self, name: &str, bytes: usize) -> Option<OwnedSemaphorePermit> {
         let (of, count) = match name {
             "snapshot" => (&self.snapshots, 1),
@@ -72,14 +73,14 @@ fn kib(bytes: usize) -> u32 {
 
 /// A handler of calls.
 pub(in crate::raft) trait RpcHandler: Send + Sync + 'static {
-    /// Answers one.
+    /// Handles a call, and returns its response.
     fn answer(
         self: Arc<Self>,
         letter: Envelope,
     ) -> impl Future<Output = Result<RpcResponse, RpcError>> + Send;
 }
 
-/// Takes connections for ever.
+/// Accepts connections for ever, and serves each in a task of its own.
 pub(in crate::raft) async fn accept(
     listener: TcpListener,
     tls: PeerTls,
@@ -101,7 +102,7 @@ pub(in crate::raft) async fn accept(
     .await;
 }
 
-/// Accepts a connection when there is a place for it.
+/// Accepts a connection once fewer than [`CONNECTIONS_MAX`] are open.
 struct Limited {
     listener: tokio::net::TcpListener,
     places: Arc<Semaphore>,
@@ -123,7 +124,7 @@ async fn serve(
     who: Arc<impl RpcHandler>,
     memory: Arc<CallMemory>,
 ) {
-    // Without it answers are late, and no less right.
+    // Without TCP_NODELAY answers are only slower, so an error is ignored.
     let _ = stream.set_nodelay(true);
     let stream = match timeout(HANDSHAKE_PATIENCE, tls.accepts.accept(stream)).await {
         Ok(Ok(stream)) => stream,
@@ -170,21 +171,21 @@ async fn answer(
         return response;
     };
     let answer = match read(&name, request.into_body(), bytes_max, memory).await {
-        // The memory of the call is given back when it has its answer.
+        // The memory permit is held until the call has been answered.
         Ok((letter, _memory)) => who.answer(letter).await,
         Err(why) => Err(why),
     };
     Response::new(Full::new(Bytes::from(encode_answer(&answer))))
 }
 
-/// Reads a call. Its length is checked, and its memory taken, before its first byte is kept.
+/// Reads a call. Checks its length and acquires its memory before it reads the body.
 async fn read(
     name: &str,
     mut body: Incoming,
     bytes_max: usize,
     memory: &CallMemory,
 ) -> Result<(Envelope, OwnedSemaphorePermit), RpcError> {
-    // Nodes always say how long a call is.
+    // Nodes always send the content length of a call.
     let length = body.size_hint().exact().and_then(|length| usize::try_from(length).ok());
     let length = length.filter(|length| *length <= bytes_max).ok_or(RpcError::Malformed)?;
     let Some(mut taken) = memory.take(name, length).await else {
@@ -202,7 +203,7 @@ async fn read(
     let bytes = timeout(patience, reading).await.map_err(|_| RpcError::Malformed)??;
     let letter = decode_letter(name, &bytes).map_err(|_| RpcError::Malformed)?;
     drop(bytes);
-    // Give back the reserved memory that the decoded call does not need.
+    // Release the reserved memory that the decoded call does not need.
     let left = taken.num_permits().saturating_sub(kib(letter.call.weight()) as usize);
     if name != "snapshot" {
         drop(taken.split(left));

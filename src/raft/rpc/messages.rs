@@ -19,37 +19,41 @@ use openraft::vote::leader_id_adv::LeaderId;
 use std::fmt;
 use std::sync::Arc;
 
-/// The version of these bytes: all nodes must be of the same.
+/// The version of this encoding. All nodes of a cluster must use the same one.
 const VERSION: u8 = 4;
 
-/// Bytes of the longest call: a snapshot of a million locks with their texts. Nodes take one at a
-/// time.
+/// The highest length of a snapshot call in bytes: enough for a million locks with their contents.
+/// A node receives one snapshot at a time.
 const SNAPSHOT_BYTES_MAX: usize = 1 << 30;
-/// Bytes of forwarded commands: those of one entry, `ENTRY_WEIGHT_MAX`, or one command alone.
+/// The highest length of a call with forwarded commands: the commands of one entry
+/// (`ENTRY_WEIGHT_MAX`), or one larger command alone.
 const FORWARD_BYTES_MAX: usize = 6 << 20;
-/// Bytes of entries of the log: those of one call, `CALL_WEIGHT_MAX`, or one entry alone, which may
-/// end with the commands of another node.
+/// The highest length of a call with log entries: those of one call (`CALL_WEIGHT_MAX`), or one
+/// larger entry alone, which may end with the commands that another node has forwarded.
 const APPEND_BYTES_MAX: usize = ENTRY_WEIGHT_MAX + FORWARD_BYTES_MAX + SHORT_BYTES_MAX;
-/// Bytes of any other call: numbers, addresses and names.
+/// The highest length of any other call, which holds only numbers, addresses and names.
 const SHORT_BYTES_MAX: usize = 64 << 10;
 
-/// Memory that a call with commands may take, beyond its bytes: the shortest command takes hundreds
-/// of times as much memory as bytes, and no node sends many of only those.
+/// The memory that decoding a call with commands may take beyond its length. The shortest command
+/// takes hundreds of times as many bytes in memory as encoded, but no node sends many of only
+/// those.
 const MEMORY_MAX: usize = 10 << 20;
-/// The same of other calls, and of answers, of which one call gets 512 at most.
+/// The memory that decoding any other call, or an answer, may take beyond its length. An answer
+/// holds the answers to 512 commands at most.
 const SHORT_MEMORY_MAX: usize = 1 << 20;
 
-/// As a receiver: any node at the address. As a caller: a node that has no number yet.
+/// The id that stands for any node at an address as the receiver, and for a node without an id as
+/// the caller.
 pub(in crate::raft) const ANYBODY: NodeId = 0;
 
 /// A call, its caller and its receiver.
 #[derive(Debug, Clone)]
 pub(in crate::raft) struct Envelope {
-    /// The cluster of the caller; `None`: it has none yet.
+    /// The cluster of the caller, or `None` if it has not joined one yet.
     pub(in crate::raft) cluster: Option<ClusterId>,
-    /// The caller; [`ANYBODY`] has no number yet.
+    /// The id of the caller; [`ANYBODY`] if it has none yet.
     pub(in crate::raft) from: NodeId,
-    /// The node that is called.
+    /// The id of the called node; [`ANYBODY`] stands for any node at the address.
     pub(in crate::raft) to: NodeId,
     /// The request.
     pub(in crate::raft) call: RpcRequest,
@@ -58,78 +62,80 @@ pub(in crate::raft) struct Envelope {
 /// A request to another node.
 #[derive(Debug, Clone)]
 pub(crate) enum RpcRequest {
-    /// Entries of the log.
+    /// Raft's AppendEntries: log entries, or a heartbeat.
     Append(AppendEntriesRequest<TypeConfig>),
-    /// A vote.
+    /// Raft's RequestVote.
     Vote(VoteRequest<TypeConfig>),
-    /// Whether there would be a vote.
+    /// Raft's PreVote: asks whether the receiver would grant its vote.
     PreVote(VoteRequest<TypeConfig>),
-    /// All that is known at one entry.
+    /// Raft's InstallSnapshot: the state at one entry, and the vote of the leader.
     Snapshot(Vote, Snapshot),
     /// Asks the receiver to take over leadership.
     Transfer(TransferLeaderRequest<TypeConfig>),
-    /// Commands that the caller's clients have asked for.
+    /// Forwards commands from the caller's clients to the leader.
     Forward(Vec<Command>),
     /// Asks for the read index: the entry that a read must have applied.
     Read,
-    /// To be one of the cluster: the first half, which gives a number.
+    /// Joins the cluster, first step: requests a node id.
     Join(NodeAddress),
-    /// The second: the caller has its number on the disk, and listens.
+    /// Joins the cluster, second step: the caller has stored its id on disk and listens, and
+    /// requests to become a member.
     Enroll(NodeAddress),
-    /// A change of who is in the cluster.
+    /// Changes the membership of the cluster, or its leader.
     Change(ClusterChange),
-    /// The status of the receiver, and perhaps a checksum of its state.
+    /// Requests the status of the receiver; `true` adds a checksum of its state.
     Status(bool),
 }
 
 /// The answer to a request.
 #[derive(Debug, Clone)]
 pub(crate) enum RpcResponse {
-    /// To [`RpcRequest::Append`].
+    /// Response to [`RpcRequest::Append`].
     Append(AppendEntriesResponse<TypeConfig>),
-    /// To [`RpcRequest::Vote`] and [`RpcRequest::PreVote`].
+    /// Response to [`RpcRequest::Vote`] and [`RpcRequest::PreVote`].
     Vote(VoteResponse<TypeConfig>),
-    /// To [`RpcRequest::Snapshot`].
+    /// Response to [`RpcRequest::Snapshot`]: the vote of the receiver.
     Snapshot(Vote),
-    /// To [`RpcRequest::Transfer`].
+    /// Response to [`RpcRequest::Transfer`].
     Transfer(Result<(), TransferLeaderError<TypeConfig>>),
-    /// To [`RpcRequest::Forward`].
+    /// Response to [`RpcRequest::Forward`]: the entry of the commands, and their answers.
     Forwarded(LeaderProgress, Answers),
-    /// To [`RpcRequest::Read`].
+    /// Response to [`RpcRequest::Read`]: the read index.
     Read(LeaderProgress),
-    /// To [`RpcRequest::Join`]: the cluster and the caller's number in it.
+    /// Response to [`RpcRequest::Join`]: the id of the cluster, and the id of the caller in it.
     Joined(ClusterId, NodeId),
-    /// It is done.
+    /// Response to [`RpcRequest::Enroll`] and [`RpcRequest::Change`]: the change is made.
     Done,
-    /// To [`RpcRequest::Status`].
+    /// Response to [`RpcRequest::Status`].
     Status(Member),
 }
 
 /// The read index or the entry of forwarded commands, with the leader's time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct LeaderProgress {
-    /// The entry.
+    /// The index of the entry.
     pub(crate) index: u64,
-    /// The leader's time when it said so.
+    /// The engine time of the leader when it sent the response.
     pub(crate) now: Time,
 }
 
-/// Why a call is not answered. Nothing was done, unless it says otherwise.
+/// The error with which a node answers a call. The call had no effect unless the variant says
+/// otherwise.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum RpcError {
-    /// The bytes are no call of this version.
+    /// The call can't be decoded: it is damaged, or has another version.
     Malformed,
-    /// It is of another cluster.
+    /// The call names another cluster than that of the receiver.
     OtherCluster,
-    /// Another node has this address.
+    /// The call is for another node; the node at this address has this id.
     OtherNode(NodeId),
-    /// Another leads, or nobody: where to ask instead, if that is known.
+    /// The receiver does not lead. Holds the address of the leader, if that is known.
     NotLeader(Option<Arc<str>>),
-    /// It was begun, and may be done or not.
+    /// The outcome is unknown: the command may have committed, or may still commit.
     Unknown,
-    /// The caller is no member any more.
+    /// The caller is no longer a member of the cluster.
     Removed,
-    /// Why not, in a sentence.
+    /// The call is refused for this reason.
     Refused(Arc<str>),
 }
 
@@ -167,7 +173,7 @@ impl RpcRequest {
     }
 }
 
-/// The most bytes that a call of this name may have, if there is such a call.
+/// Returns the highest length in bytes of a call of this name, or `None` if there is no such call.
 pub(in crate::raft) fn call_bytes_max(name: &str) -> Option<usize> {
     match name {
         "snapshot" => Some(SNAPSHOT_BYTES_MAX),
@@ -180,8 +186,8 @@ pub(in crate::raft) fn call_bytes_max(name: &str) -> Option<usize> {
     }
 }
 
-/// Returns the memory that reading a call of this name may take beyond its `bytes`. Each byte is
-/// part of a command, or more than that, so a short call takes little.
+/// Returns the memory that decoding a call of this name may take beyond its `bytes`. Each command
+/// has at least one byte, so a short call takes little.
 fn memory_beyond(name: &str, bytes: usize) -> usize {
     let most = match name {
         "append" | "forward" => MEMORY_MAX,
@@ -190,14 +196,14 @@ fn memory_beyond(name: &str, bytes: usize) -> usize {
     bytes.saturating_mul(size_of::<Command>()).min(most)
 }
 
-/// Returns what a call of this name takes while it is read: its bytes, what they say, and what that
-/// takes beyond them.
+/// Returns the memory that a call of this name may take while it is read: its bytes, the decoded
+/// texts in it, and the memory that the decoded commands take beyond that.
 pub(in crate::raft) fn call_memory(name: &str, bytes: usize) -> usize {
     2 * bytes + memory_beyond(name, bytes)
 }
 
 impl RpcRequest {
-    /// Returns what the call takes in memory, of what can be long in it.
+    /// Returns about how many bytes the entries, commands or snapshot in the call take in memory.
     pub(in crate::raft) fn weight(&self) -> usize {
         match self {
             Self::Append(ask) => weight_of_entries(&ask.entries),
@@ -213,14 +219,14 @@ pub(in crate::raft) fn encode_letter(letter: &Envelope) -> Vec<u8> {
     encode(letter)
 }
 
-/// Reads what [`encode_letter`] wrote of a call of this name.
+/// Decodes a call of this name that [`encode_letter`] encoded.
 pub(in crate::raft) fn decode_letter(name: &str, bytes: &[u8]) -> Result<Envelope, Malformed> {
     let letter: Envelope = decode(memory_beyond(name, bytes.len()), bytes)?;
     require(letter.call.name() == name)?;
     Ok(letter)
 }
 
-/// An answer as bytes.
+/// Encodes the answer to a call.
 pub(in crate::raft) fn encode_answer(answer: &Result<RpcResponse, RpcError>) -> Vec<u8> {
     let mut out = vec![VERSION];
     match answer {
@@ -236,7 +242,7 @@ pub(in crate::raft) fn encode_answer(answer: &Result<RpcResponse, RpcError>) -> 
     out
 }
 
-/// Reads what [`encode_answer`] wrote.
+/// Decodes an answer that [`encode_answer`] encoded.
 pub(in crate::raft) fn decode_answer(
     bytes: &[u8],
 ) -> Result<Result<RpcResponse, RpcError>, Malformed> {
@@ -257,7 +263,7 @@ fn encode(value: &impl Codec) -> Vec<u8> {
     out
 }
 
-/// Reads a value that takes `room` bytes of memory at most, beyond its own.
+/// Decodes a value that takes at most `room` bytes of memory beyond the length of its encoding.
 fn decode<T: Codec>(room: usize, bytes: &[u8]) -> Result<T, Malformed> {
     let mut from = Decoder::within(bytes.len().saturating_add(room), bytes);
     require(u8::take(&mut from)? == VERSION)?;
@@ -468,7 +474,8 @@ mod tests {
         }
     }
 
-    /// Two bytes of a command are enough for hundreds of bytes of memory: they are not believed.
+    /// The shortest command has two bytes and takes hundreds in memory, so a call that is full of
+    /// them is refused.
     #[test]
     fn a_call_takes_little_more_memory_than_it_has_bytes() {
         let call = |count| RpcRequest::Forward(vec![crate::engine::Op::Settle.into(); count]);

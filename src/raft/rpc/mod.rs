@@ -1,8 +1,9 @@
-//! Calls between the nodes of a cluster: `mutual_tls` (the certificates of both), `messages`,
-//! `accept` (the server) and `rpc_client`.
+//! RPC between the nodes of a cluster: `mutual_tls` (authentication), `messages`, `accept` (the
+//! server) and `rpc_client`.
 //!
-//! One call is one request of HTTP/1.1 on a connection that is kept. Each says which cluster it is
-//! of, who calls and whom: a node that has another's address must not be taken for it.
+//! One call is one HTTP/1.1 request on a persistent connection. Each call names the cluster, the
+//! calling node and the called node, so that a node which has taken over the address of another is
+//! not mistaken for it.
 
 pub(super) mod mutual_tls;
 pub(super) mod messages;

@@ -1,5 +1,5 @@
-//! Mutual TLS between nodes: each shows a certificate that is one of a peer, and that the same
-//! authority has signed; or all show the same one, whose key is the secret that they share.
+//! Mutual TLS between nodes. Either each node has a peer certificate of its own, all signed by the
+//! same CA; or all nodes present the same certificate, whose key is their shared secret.
 
 use crate::net::pem_files::{certificates, private_key, roots};
 use crate::os_error::said;
@@ -14,30 +14,31 @@ use std::sync::Arc;
 use tokio_rustls::{TlsAcceptor, TlsConnector};
 use x509_parser::prelude::{FromDer, X509Certificate};
 
-/// Which files TLS between nodes needs, all in PEM.
+/// The files that TLS between nodes needs, all in PEM.
 #[derive(Debug, Clone)]
 pub struct PeerFiles {
-    /// This node's certificate.
+    /// The file with this node's certificate.
     pub cert: PathBuf,
-    /// Its key.
+    /// The file with the private key of that certificate.
     pub key: PathBuf,
-    /// The certificate of the authority that signed this and all other nodes' certificates.
+    /// The certificate of the CA that signed the certificates of all nodes.
     pub ca: PathBuf,
-    /// The name that every node's certificate has, if all nodes share one.
+    /// The name in the certificate, if all nodes share one certificate.
     pub shared: Option<&'static str>,
 }
 
 impl PeerFiles {
-    /// The file with the key and the certificate that all nodes share, under this name.
+    /// Returns the files for a shared certificate: `file` holds the certificate and its key, and
+    /// `name` is the name in it.
     pub fn secret(file: PathBuf, name: &'static str) -> Self {
         Self { cert: file.clone(), key: file.clone(), ca: file, shared: Some(name) }
     }
 }
 
-/// Permissions of anybody but the owner.
+/// The permission bits of group and others.
 const OTHERS: u32 = 0o077;
 
-/// Both ends of TLS between nodes.
+/// The TLS configuration of a node, as server and as client.
 #[derive(Clone)]
 pub(in crate::raft) struct PeerTls {
     pub(super) accepts: TlsAcceptor,
@@ -80,21 +81,22 @@ impl PeerTls {
         Ok(Self { accepts, connects: TlsConnector::from(Arc::new(client)), shared })
     }
 
-    /// The name by which a host is checked.
+    /// Returns the name for which the certificate of the node on `host` must be valid.
     pub(super) fn name(&self, host: &str) -> Option<ServerName<'static>> {
         self.shared.clone().or_else(|| ServerName::try_from(host.to_owned()).ok())
     }
 }
 
-/// Whether a certificate is one of a node: good for both ends of a connection. Those of servers
-/// and of clients are good for one, so a client that may ask for locks can't act as a node.
+/// Whether a certificate belongs to a node: its extended key usage has both server and client
+/// authentication. Certificates for servers or clients have only one of these, so a lock client
+/// can't act as a node.
 pub(super) fn is_peers(certificate: &CertificateDer<'_>) -> bool {
     let Ok((_, parsed)) = X509Certificate::from_der(certificate) else { return false };
     let usage = parsed.extended_key_usage().ok().flatten();
     usage.is_some_and(|usage| usage.value.server_auth && usage.value.client_auth)
 }
 
-/// Fails if others than its owner may read or write a file.
+/// Fails if users other than its owner have any permission on a file.
 fn refuse_exposed(path: &Path) -> Result<(), PeerError> {
     let refused = |why| Err(PeerError::File(path.to_owned(), why));
     match path.metadata() {

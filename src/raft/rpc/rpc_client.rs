@@ -1,5 +1,4 @@
-//! The calling end: one connection to one node, kept between calls, and opened again when it is
-//! gone.
+//! The RPC client: a persistent connection to one node, which is reopened when it is lost.
 
 use super::messages::{
     ANYBODY, Envelope, RpcError, RpcRequest, RpcResponse, decode_answer, encode_letter,
@@ -18,27 +17,28 @@ use std::sync::Arc;
 use std::{fmt, io};
 use tokio::time::timeout;
 
-/// Bytes of one answer: to 512 commands, each of which may be refused in a long sentence.
+/// The highest length of one answer in bytes: enough for the answers to 512 commands, each of which
+/// may be a long refusal.
 const ANSWER_BYTES_MAX: usize = 4 << 20;
 
 /// The identity of the calling node.
 #[derive(Clone)]
 pub(crate) struct RpcIdentity {
-    /// Its cluster, once it has one.
+    /// The cluster of the node, or `None` before it has joined one.
     pub(in crate::raft) cluster: Option<ClusterId>,
-    /// Its number, once it has one.
+    /// The id of the node, or [`ANYBODY`] before it has one.
     pub(in crate::raft) node: NodeId,
-    /// How connections are encrypted.
+    /// The TLS configuration of its connections.
     pub(in crate::raft) tls: Option<PeerTls>,
 }
 
 impl RpcIdentity {
-    /// Returns the identity of a node that has no number yet.
+    /// Returns the identity of a node that has no id yet.
     pub(in crate::raft) fn nobody(tls: Option<PeerTls>) -> Self {
         Self { cluster: None, node: ANYBODY, tls }
     }
 
-    /// A connection to a node, to be opened at the first call.
+    /// Returns a connection to a node, which is opened at the first call.
     pub(in crate::raft) fn line(self: &Arc<Self>, to: NodeId, address: &str) -> RpcConnection {
         RpcConnection { caller: Arc::clone(self), to, address: address.into(), sender: None }
     }
@@ -52,14 +52,14 @@ pub(crate) struct RpcConnection {
     sender: Option<HttpSender>,
 }
 
-/// Why a call came to nothing.
+/// The error of a call.
 #[derive(Debug, Clone)]
 pub(crate) enum RpcFailure {
-    /// It never left.
+    /// The call was never sent, so it had no effect.
     Unsent(String),
-    /// It may have been heard: the outcome is unknown.
+    /// The node may have received the call but no valid answer arrived: the outcome is unknown.
     Unheard(String),
-    /// It was turned away.
+    /// The node answered with an error.
     Turned(RpcError),
 }
 
@@ -75,7 +75,8 @@ impl fmt::Display for RpcFailure {
 impl Error for RpcFailure {}
 
 impl RpcConnection {
-    /// Calls, and waits for the answer. If the caller is dropped meanwhile, so is the connection.
+    /// Calls the node and returns its response. Dropping the future before it completes also drops
+    /// the connection.
     pub(in crate::raft) async fn call(
         &mut self,
         call: RpcRequest,
@@ -106,7 +107,8 @@ impl RpcConnection {
         body: Bytes,
         sent: &mut SendOutcome,
     ) -> Result<Bytes, String> {
-        // Put back when the answer is there: one that is not is of no use any more.
+        // The sender is put back once the answer is complete: a connection on which a call has
+        // failed can't be reused.
         let mut sender = match self.sender.take().filter(|sender| !sender.is_closed()) {
             Some(sender) => sender,
             None => self.connect().await.map_err(|error| with_causes(&error))?,
@@ -118,7 +120,7 @@ impl RpcConnection {
         };
         *sent = SendOutcome::Perhaps;
         let response = match sender.send_request(request(body.clone())?).await {
-            // The other end had closed it while it was idle, and nothing was written.
+            // The server had closed the idle connection, and nothing was written.
             Err(error) if error.is_canceled() => {
                 *sent = SendOutcome::No;
                 sender = self.connect().await.map_err(|error| with_causes(&error))?;
@@ -158,7 +160,7 @@ impl RpcConnection {
     }
 }
 
-/// Whether a call may have been heard.
+/// Whether the node may have received a call.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum SendOutcome {
     No,
