@@ -136,7 +136,7 @@ impl<C: ClusterTypes> LinearizableReader<C> {
     /// committed when the read began. Retries until the deadline `until`.
     pub(super) async fn read(&self, until: Time) -> Result<Time, Unavailable> {
         let until = self.patience(until);
-        let mut why: Arc<str> = "nobody leads them".into();
+        let mut why: Arc<str> = "the cluster has no leader".into();
         loop {
             let left = until.since(self.environment.steady_now());
             if left == Span::ZERO {
@@ -172,7 +172,7 @@ impl<C: ClusterTypes> LinearizableReader<C> {
                 self.replica.carried_out(place.index).await;
                 Ok(place.now)
             }
-            LeadershipRole::Waits => Err("nobody leads them".into()),
+            LeadershipRole::Waits => Err("the cluster has no leader".into()),
             LeadershipRole::Ended => Err("this node has ended".into()),
         }
     }

@@ -71,7 +71,7 @@ impl PeerLink {
         let Some(caller) = &self.caller else { return Err(unreachable("this node is alone")) };
         let at = self.replica.look().members().get_node(&self.to).and_then(NodeAddress::of);
         let Some(at) = at.or_else(|| self.known.clone()) else {
-            return Err(unreachable("nobody knows where it is"));
+            return Err(unreachable("its address is unknown"));
         };
         if self.line.as_ref().is_none_or(|line| line.address != at.address) {
             self.line = Some(caller.line(self.to, &at.address));

@@ -198,7 +198,7 @@ impl<C: ClusterTypes> Proposer<C> {
         }
         let left = until.since(self.environment.steady_now());
         if left == Span::ZERO {
-            return Ok(ProposalOutcome::Nothing("nobody leads them".into()));
+            return Ok(ProposalOutcome::Nothing("the cluster has no leader".into()));
         }
         if commands.commands.is_empty() {
             // A batch of reads makes no entry.
@@ -218,7 +218,7 @@ impl<C: ClusterTypes> Proposer<C> {
             }
             LeadershipRole::Follows(_) => Ok(self.forward(commands, left).await),
             LeadershipRole::Waits | LeadershipRole::Ended => {
-                Ok(ProposalOutcome::Nothing("nobody leads them".into()))
+                Ok(ProposalOutcome::Nothing("the cluster has no leader".into()))
             }
         }
     }
@@ -230,7 +230,7 @@ impl<C: ClusterTypes> Proposer<C> {
         let (place, answers) = match sent {
             Ok(done) => done,
             Err(RpcFailure::Turned(RpcError::Unknown) | RpcFailure::Unheard(_)) => {
-                return ProposalOutcome::Unknown("whoever led them has not answered".into());
+                return ProposalOutcome::Unknown("the leader has not answered".into());
             }
             Err(trouble) => return ProposalOutcome::Nothing(trouble.to_string().into()),
         };
@@ -279,11 +279,11 @@ impl<C: ClusterTypes> Proposer<C> {
         match error {
             RaftError::Fatal(_) => Err(self.stopped(&error.to_string())),
             RaftError::APIError(ClientWriteError::LogEntryDiscarded(_)) => {
-                Ok(ProposalOutcome::Unknown("another leads them now".into()))
+                Ok(ProposalOutcome::Unknown("another node is leader now".into()))
             }
             RaftError::APIError(
                 ClientWriteError::ForwardToLeader(_) | ClientWriteError::PreconditionFailed(_),
-            ) => Ok(ProposalOutcome::Nothing("another leads them now".into())),
+            ) => Ok(ProposalOutcome::Nothing("another node is leader now".into())),
             RaftError::APIError(ClientWriteError::ChangeMembershipError(why)) => {
                 Ok(ProposalOutcome::Nothing(why.to_string().into()))
             }

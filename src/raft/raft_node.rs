@@ -264,7 +264,7 @@ impl BackendStatus for RaftNode {
     fn ready(&self) -> Result<(), Unavailable> {
         match self.shared.node.requests.leader_clock.now() {
             Some(_) => Ok(()),
-            None => Err(Unavailable::NoQuorum { why: "nobody has led them yet".into() }),
+            None => Err(Unavailable::NoQuorum { why: "no leader has been elected yet".into() }),
         }
     }
 

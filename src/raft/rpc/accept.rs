@@ -88,7 +88,9 @@ pub(in crate::raft) async fn accept(
 ) {
     let listener = match tokio::net::TcpListener::from_std(listener) {
         Ok(listener) => listener,
-        Err(error) => return log::error!("peers can't be heard: {}", said(&error)),
+        Err(error) => {
+            return log::error!("the peer port can't accept connections: {}", said(&error));
+        }
     };
     let memory = Arc::new(CallMemory::new());
     let acceptor = Limited { listener, places: Arc::new(Semaphore::new(CONNECTIONS_MAX)) };
@@ -128,12 +130,12 @@ async fn serve(
     let _ = stream.set_nodelay(true);
     let stream = match timeout(HANDSHAKE_PATIENCE, tls.accepts.accept(stream)).await {
         Ok(Ok(stream)) => stream,
-        Ok(Err(error)) => return log::warn!("a node was not let in: {}", said(&error)),
+        Ok(Err(error)) => return log::warn!("rejected a peer connection: {}", said(&error)),
         Err(_) => return log::debug!("a handshake took too long"),
     };
     let chain = stream.get_ref().1.peer_certificates();
     if !chain.and_then(|chain| chain.first()).is_some_and(is_peers) {
-        return log::warn!("somebody was not let in: the certificate is not one of a node");
+        return log::warn!("rejected a peer connection: the certificate is not that of a node");
     }
     speak(stream, who, memory).await;
 }

@@ -62,13 +62,13 @@ pub(in crate::raft) struct Envelope {
 /// A request to another node.
 #[derive(Debug, Clone)]
 pub(crate) enum RpcRequest {
-    /// Raft's AppendEntries: log entries, or a heartbeat.
+    /// Raft's `AppendEntries`: log entries, or a heartbeat.
     Append(AppendEntriesRequest<TypeConfig>),
-    /// Raft's RequestVote.
+    /// Raft's `RequestVote`.
     Vote(VoteRequest<TypeConfig>),
-    /// Raft's PreVote: asks whether the receiver would grant its vote.
+    /// Raft's `PreVote`: asks whether the receiver would grant its vote.
     PreVote(VoteRequest<TypeConfig>),
-    /// Raft's InstallSnapshot: the state at one entry, and the vote of the leader.
+    /// Raft's `InstallSnapshot`: the state at one entry, and the vote of the leader.
     Snapshot(Vote, Snapshot),
     /// Asks the receiver to take over leadership.
     Transfer(TransferLeaderRequest<TypeConfig>),
@@ -145,8 +145,8 @@ impl fmt::Display for RpcError {
             Self::Malformed => write!(f, "it is no node of this version of latchfs"),
             Self::OtherCluster => write!(f, "it belongs to another cluster"),
             Self::OtherNode(id) => write!(f, "node {id} has that address"),
-            Self::NotLeader(Some(leader)) => write!(f, "it does not lead, but {leader}"),
-            Self::NotLeader(None) => write!(f, "nobody leads at the moment"),
+            Self::NotLeader(Some(leader)) => write!(f, "not the leader; the leader is {leader}"),
+            Self::NotLeader(None) => write!(f, "the cluster has no leader"),
             Self::Unknown => write!(f, "the outcome is unknown"),
             Self::Removed => write!(f, "this node was removed from its cluster"),
             Self::Refused(why) => f.write_str(why),

@@ -94,7 +94,7 @@ impl RpcConnection {
             (Ok(bytes), _) => match decode_answer(&bytes) {
                 Ok(Ok(told)) => Ok(told),
                 Ok(Err(turned)) => Err(RpcFailure::Turned(turned)),
-                Err(_) => Err(RpcFailure::Unheard("it answers in another language".to_owned())),
+                Err(_) => Err(RpcFailure::Unheard("it sent a malformed response".to_owned())),
             },
             (Err(why), SendOutcome::No) => Err(RpcFailure::Unsent(why)),
             (Err(why), SendOutcome::Perhaps) => Err(RpcFailure::Unheard(why)),
