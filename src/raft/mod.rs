@@ -14,11 +14,11 @@
 //!   engine's time on each node).
 //! - The state: `replica`, `state_machine`.
 //! - Between the nodes: `node_address`, `peer_store`, and `rpc` (messages, and mutual TLS).
-//! - `cluster_types` and `timeout`: the modules from here to `request_pipeline` are generic over
+//! - `cluster_types` and `timeout`: the modules from here to `node_pipeline` are generic over
 //!   the async runtime, so that a simulation can run them as well as a real node.
 //! - Leadership: `staleness`, `elections`, `leadership`.
 //! - Requests: `proposal_queue`, `forward` (to the leader), `linearizable_read`, `proposer` (makes
-//!   entries); `request_pipeline` assembles these parts.
+//!   entries); `node_pipeline` assembles these parts.
 //! - The cluster: `membership`, `status_report`, `peer_config`, `network` (how openraft reaches a
 //!   node), `membership_task`, `peer_service` (answers other nodes).
 //! - `node` starts all of it; `cluster_admin` and `raft_node` are the interface to the front ends;
@@ -51,7 +51,7 @@ mod forward;
 mod membership;
 mod linearizable_read;
 mod proposer;
-pub(crate) mod request_pipeline;
+pub(crate) mod node_pipeline;
 mod status_report;
 mod peer_config;
 mod network;

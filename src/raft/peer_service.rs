@@ -3,7 +3,7 @@
 use super::data_dir::Data;
 use super::leadership::metrics;
 use super::membership::Members;
-use super::request_pipeline::RequestPipeline;
+use super::node_pipeline::RequestPipeline;
 use super::rpc::accept;
 use super::rpc::messages::{ANYBODY, Envelope, RpcError, RpcRequest, RpcResponse};
 use super::status_report::Reporter;

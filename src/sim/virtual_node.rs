@@ -15,7 +15,7 @@ use crate::engine::{Command, Engine, LockName, LockView, codec};
 use crate::raft::elections::ElectionCounter;
 use crate::raft::fatal_error::FatalError;
 use crate::raft::leadership::LeadershipRole;
-use crate::raft::request_pipeline::{PipelineParts, PipelineTasks};
+use crate::raft::node_pipeline::{PipelineParts, PipelineTasks};
 use crate::raft::types::NodeId;
 use crate::service::Unavailable;
 use crate::time::{Span, Time};

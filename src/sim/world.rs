@@ -7,7 +7,7 @@ use super::sim_types::SimTypeConfig;
 use super::virtual_clock::VirtualClock;
 use super::virtual_disk::Disk;
 use super::virtual_network::VirtualNetwork;
-use crate::raft::request_pipeline::RequestPipeline;
+use crate::raft::node_pipeline::RequestPipeline;
 use crate::raft::types::{ClusterId, NodeId};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
