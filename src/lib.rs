@@ -1,4 +1,28 @@
 //! latchfs: a directory in which a file is a lock.
+//!
+//! The modules in reading order; each uses only modules above it, but for a few arrows that
+//! `tests/tidy.rs` counts:
+//!
+//! - [`time`] reads the clocks, and nothing else does.
+//! - [`os_error`] puts system errors into words.
+//! - [`storage`] keeps the state of one daemon on the disk: journal, snapshots, data directory.
+//! - [`random`] draws ids and jitter.
+//! - `net` listens, accepts with limits, dials and encrypts.
+//! - [`engine`] holds the rules of a lock as a pure value: leases, sessions, queues, tokens.
+//! - [`service`] is the interface between front ends and the engine, with the local backend.
+//! - [`raft`] is the backend that replicates the engine in a cluster.
+//! - [`sim`] runs a cluster on virtual time and checks what its clients saw.
+//! - [`client`] is the backend that uses a server.
+//! - [`holder_id`] names the process that holds a lock.
+//! - [`status`] shows a lock as JSON.
+//! - [`event_json`] shows an event as JSON.
+//! - [`metrics`] writes the page for Prometheus.
+//! - [`auth`] decides which caller may do what, for every front end.
+//! - `control` carries out the requests of `.latchfs/ctl` and of commands with `--server`.
+//! - [`fuse`] is the mount: files that are locks.
+//! - [`mutex`] is the library for Rust programs.
+//! - [`server`] speaks HTTP and the line protocol.
+//! - [`cli`] is the command line.
 
 pub mod time;
 pub mod os_error;
