@@ -52,7 +52,7 @@ pub(crate) struct LockOps {
     pub(crate) attributes: SetAttributes,
     /// unlink, rmdir.
     pub(crate) removal: Removal,
-    /// rename.
+    /// The operations of rename(2).
     pub(crate) renames: Renames,
     /// Extended attributes.
     pub(crate) xattrs: Xattrs,

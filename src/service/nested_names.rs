@@ -60,7 +60,7 @@ impl ParentCheck {
         Some(Self { name, client, allows })
     }
 
-    /// Checks the condition against the state of an engine.
+    /// Checks the condition on the lock above a name against the state of an engine.
     pub(super) fn allows(&self, engine: &Engine) -> Result<(), Unavailable> {
         if engine.involves(&self.name, &self.client) {
             return Ok(());

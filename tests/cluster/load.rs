@@ -59,7 +59,7 @@ pub(crate) struct Load {
     machine: Machine,
 }
 
-/// The knowledge of one client.
+/// What one client knows of its locks: those that it holds, and their tokens.
 struct Client {
     number: usize,
     held: BTreeMap<String, u64>,

@@ -3,6 +3,7 @@
 use crate::harness::*;
 use latchfs::holder_id::Maker;
 use latchfs::time::{Span, boot_now};
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::RecvTimeoutError;
 use std::time::Duration;
@@ -263,6 +264,40 @@ impl Stopped {
         signal(m.pid(), libc::SIGSTOP);
         Self(m.pid())
     }
+
+    /// Stops the daemon while no process of a job waits for an answer of it. The kernel lets no
+    /// process end that waits for an answer to a request which a stopped daemon has read already.
+    #[track_caller]
+    fn between_requests(m: &Mount, job: &Job) -> Self {
+        eventually("a daemon that stops between requests", || {
+            let stopped = Self::new(m);
+            eventually("a stopped daemon", || {
+                tasks(m.pid()).iter().all(|task| state_of(task) == Some('T')).then_some(())
+            });
+            (!waits_for_an_answer(job.0.id().cast_signed())).then_some(stopped)
+        })
+    }
+}
+
+/// Returns the directories of the threads of a process in /proc.
+fn tasks(pid: i32) -> Vec<PathBuf> {
+    let tasks = std::fs::read_dir(format!("/proc/{pid}/task"));
+    tasks.into_iter().flatten().flatten().map(|entry| entry.path()).collect()
+}
+
+fn state_of(task: &Path) -> Option<char> {
+    let stat = std::fs::read_to_string(task.join("stat")).ok()?;
+    stat.rsplit(") ").next()?.chars().next()
+}
+
+/// Whether a thread of a process or of a process below it waits for an answer of a FUSE daemon.
+fn waits_for_an_answer(pid: i32) -> bool {
+    tasks(pid).iter().any(|task| {
+        let read = |file: &str| std::fs::read_to_string(task.join(file)).unwrap_or_default();
+        let waits = read("wchan").starts_with("request_wait_answer");
+        let of_child = |child: &str| child.parse().is_ok_and(waits_for_an_answer);
+        waits || read("children").split_whitespace().any(of_child)
+    })
 }
 
 impl Drop for Stopped {
@@ -285,8 +320,8 @@ fn a_stopped_daemon_ends_the_command_only_after_the_ttl() {
     assert_eq!(m.token("build"), token);
     job.goes_on(Duration::from_secs(4));
     assert_eq!((m.phase("build").as_str(), m.token("build")), ("held", token));
+    let stopped = Stopped::between_requests(&m, &job);
     let stopped_at = boot_now();
-    let stopped = Stopped::new(&m);
     assert_eq!(job.ends(), Some(76));
     let took = boot_now().since(stopped_at);
     drop(stopped);

@@ -26,7 +26,7 @@ use tokio::time::timeout;
 /// The highest number of simultaneous connections: seven nodes have five each to this one, and some
 /// more may be closing.
 const CONNECTIONS_MAX: usize = 256;
-/// Timeout of a handshake, which takes two round trips.
+/// Timeout of a TLS handshake, which takes one or two round trips.
 const HANDSHAKE_PATIENCE: Duration = Duration::from_secs(5);
 /// How long a connection may be idle.
 const IDLE: Duration = Duration::from_secs(60);

@@ -29,7 +29,7 @@ use tokio_rustls::TlsAcceptor;
 /// the idle timeout of a connection. A client that renews every 10 s keeps its connection.
 pub(super) const HEAD_PATIENCE: Duration = Duration::from_secs(30);
 
-/// Timeout for the TLS handshake, which takes two round trips.
+/// Timeout for the TLS handshake, which takes one or two round trips.
 const HANDSHAKE_PATIENCE: Duration = Duration::from_secs(10);
 
 /// Maximum size of a request head: a name of 1 KiB, percent-encoded, in a query with a note of 1

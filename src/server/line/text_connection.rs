@@ -22,7 +22,7 @@ const LINE_PATIENCE: Duration = Duration::from_secs(10);
 /// Timeout for writing a reply, after which the client is considered dead.
 const WORD_PATIENCE: Duration = Duration::from_secs(10);
 
-/// Timeout for the TLS handshake, which takes two round trips.
+/// Timeout for the TLS handshake, which takes one or two round trips.
 const HANDSHAKE_PATIENCE: Duration = Duration::from_secs(10);
 
 /// The result of reading one line.
