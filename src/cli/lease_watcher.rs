@@ -48,7 +48,7 @@ enum StatusSource {
     /// A mount's file, below `dir`. `file` is `None` after a failure: another daemon may serve the
     /// mount by now.
     Mount { dir: PathBuf, path: PathBuf, file: Option<File> },
-    /// A server's answers.
+    /// A server that answers requests for the lock's status.
     Server { ask: Arc<dyn LockClient>, name: LockName },
 }
 

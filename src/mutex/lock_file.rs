@@ -23,11 +23,11 @@ pub enum MutexMode {
 /// How long to wait for a lock.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum WaitLimit {
-    /// Does not wait.
+    /// The caller does not wait.
     No,
-    /// Waits until this time.
+    /// The caller waits until this time.
     Until(Time),
-    /// Waits until the lock is granted.
+    /// The caller waits until the lock is granted.
     Ever,
 }
 

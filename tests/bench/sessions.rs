@@ -128,7 +128,7 @@ fn sessions(count: usize) -> Result<Keeping, String> {
     Ok(Keeping { server, runtime: runtime()?, requests, kept: b"HTTP/1.1 200 " })
 }
 
-/// Sets keys that expire.
+/// Sets Redis keys that expire, as the equivalent of sessions.
 fn keys(count: usize) -> Result<Keeping, String> {
     let server = redis("Redis", State::Kept)?;
     let mut line = Line::to(&server.address)?;

@@ -21,7 +21,7 @@ use std::thread;
 const CLIENTS: u64 = 3;
 const GRANTS: u64 = 8;
 
-/// One recorded call.
+/// One recorded system call of the daemon.
 #[derive(Debug, Clone)]
 struct Done {
     letter: u8,
