@@ -30,7 +30,8 @@ const STATUS_BYTES: usize = 16 << 10;
 
 /// Watches one lease on a thread of its own.
 pub(super) struct LeaseWatcher {
-    /// Until when the lease is surely valid, in nanoseconds of the boot clock. 0: it is over.
+    /// The time until which the lease is certainly valid, in nanoseconds of the boot clock. 0: the
+    /// lease has ended.
     sure: Arc<AtomicU64>,
     sight: LeaseReader,
     /// The maximum interval between two reads.

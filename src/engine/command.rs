@@ -369,7 +369,7 @@ pub enum Outcome {
         /// The number of waiters that were removed from queues.
         waits: usize,
     },
-    /// Nothing was done: the request had been applied before.
+    /// The request had no effect, because it had been applied before.
     Replayed(Box<Replay>),
 }
 

@@ -153,8 +153,8 @@ pub enum LeaveReason {
 /// How a session ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SessionEnd {
-    /// It was closed: the leases that were bound to it are released.
+    /// The session was closed: the leases that were bound to it are released.
     Closed,
-    /// It was not kept alive: the leases that were bound to it are in grace.
+    /// The session got no keep-alive in time: the leases that were bound to it are in grace.
     Expired,
 }

@@ -96,7 +96,8 @@ fn lock_until(
         match said.recv_timeout(patience.as_duration()) {
             Ok(result) => break result,
             Err(RecvTimeoutError::Timeout) if left == Span::ZERO => {
-                // It fails if the mount is gone, and then the wait of the thread fails as well.
+                // The call fails if the mount is gone, and then the wait of the thread fails as
+                // well.
                 let _ = give_up(&file);
             }
             Err(RecvTimeoutError::Timeout) => {}

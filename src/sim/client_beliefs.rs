@@ -63,7 +63,8 @@ impl SimClient {
         }
     }
 
-    /// It believes no longer, or not longer than until its deadline.
+    /// Records the end of the client's belief that it holds a lease: now, or the deadline of the
+    /// lease if that has passed.
     pub(super) fn believed(&self, held: &ClientLease) {
         let until = held.until.or(self.session.as_ref().map(|session| session.until));
         let until = until.map_or(held.from, |until| self.clock.virtual_at(until)).min(now());

@@ -186,7 +186,7 @@ impl Keeping {
             let others = other.map_or(Ok(Vec::new()), |other| other.join().expect("no panic"));
             Ok::<_, String>((answers?, others?))
         })?;
-        // As a share of the whole interval, also if the requests took longer.
+        // The CPU time is a share of the whole interval, even if the requests took longer.
         let share = 100.0 * (self.server.work()? - before) / PERIOD.as_duration().as_secs_f64();
         Ok(Kept { share, answers, others })
     }
