@@ -150,9 +150,9 @@ pub struct History {
     replies: BTreeMap<(Who, Arc<str>), String>,
     /// Violations that were found while the history was recorded.
     pub(super) violations: Vec<Violation>,
-    /// Answers to clients.
+    /// The number of answers that clients received.
     pub answered: u64,
-    /// Requests whose outcome their client never learned.
+    /// The number of requests whose outcome the client never learned.
     pub unknown: u64,
 }
 

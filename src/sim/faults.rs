@@ -59,7 +59,8 @@ pub(super) async fn rage(world: &Arc<World>, clients: u64, until: Time) {
     calm(world).await;
 }
 
-/// Adds a node and lets it replace a random voter. Other faults may make either step fail.
+/// Adds a node and lets it replace a random voter. Either step may time out, and then the node may
+/// be removed again.
 async fn replace(world: &Arc<World>) {
     let Some(leader) = world.leader() else { return };
     let fresh = world.add();

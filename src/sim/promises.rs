@@ -9,7 +9,7 @@ use super::violation::{Promise, Violation};
 use crate::time::{Span, Time};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// How long after it was sent a request with an unknown outcome may still take effect.
+/// How long a request with an unknown outcome may still take effect, counted from its start.
 const UNKNOWN_FOR: Span = Span::from_secs(10);
 
 /// Returns every violation of a promise that a history shows.

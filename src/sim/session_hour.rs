@@ -14,7 +14,7 @@ const HOUR: u64 = 3_600;
 /// When the cluster loses its leader, and for how long it has none, in seconds of real time.
 const CHANGES: [(u64, u64); 5] = [(301, 2), (907, 11), (1_499, 1), (1_500, 30), (2_800, 7)];
 
-/// The current leader, with a clock of its own.
+/// The current leader, whose clock has its own rate and starting value.
 struct Leader {
     began: Time,
     /// Microseconds that pass on this clock per second of real time.
