@@ -21,7 +21,7 @@ pub struct Time(u64);
 pub struct Span(u64);
 
 impl Time {
-    /// The epoch.
+    /// The epoch: zero nanoseconds.
     pub const ZERO: Self = Self(0);
 
     /// Later than every deadline: the expiry of a lease that does not expire by itself.

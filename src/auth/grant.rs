@@ -83,7 +83,7 @@ pub enum Visibility {
     All,
     /// Only names that begin with one of these prefixes, and the directories that lead to them.
     Within(Vec<String>),
-    /// Nothing, not even whether the lock exists.
+    /// The grant shows nothing, not even whether the lock exists.
     Nothing,
 }
 

@@ -113,7 +113,8 @@ impl Signals {
             };
             if found.is_some() {
                 let mut signal = 0;
-                // SAFETY: as above.
+                // SAFETY: the set and `signal` outlive the call, and a signal of the set is
+                // pending, so that the wait returns at once.
                 let result = unsafe { libc::sigwait(&raw const self.0, &raw mut signal) };
                 return (result == 0).then_some(signal);
             }
@@ -222,7 +223,7 @@ impl Group {
     #[allow(unsafe_code)]
     fn take_terminal(&self) {
         if let Some(own) = self.terminal_of {
-            // SAFETY: takes two numbers.
+            // SAFETY: the call takes two numbers and no pointers.
             unsafe { libc::tcsetpgrp(libc::STDIN_FILENO, own) };
         }
     }
@@ -231,7 +232,7 @@ impl Group {
     #[allow(unsafe_code)]
     fn give_terminal(&self) {
         let Some(own) = self.terminal_of else { return };
-        // SAFETY: takes two numbers.
+        // SAFETY: the call takes two numbers and no pointers.
         unsafe {
             if libc::tcgetpgrp(libc::STDIN_FILENO) == own {
                 libc::tcsetpgrp(libc::STDIN_FILENO, self.pid);

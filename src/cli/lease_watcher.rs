@@ -30,7 +30,8 @@ const STATUS_BYTES: usize = 16 << 10;
 
 /// Watches one lease on a thread of its own.
 pub(super) struct LeaseWatcher {
-    /// Until when the lease is surely valid, in nanoseconds of the boot clock. 0: it is over.
+    /// The time until which the lease is certainly valid, in nanoseconds of the boot clock. 0: the
+    /// lease has ended.
     sure: Arc<AtomicU64>,
     sight: LeaseReader,
     /// The maximum interval between two reads.
@@ -48,7 +49,7 @@ enum StatusSource {
     /// A mount's file, below `dir`. `file` is `None` after a failure: another daemon may serve the
     /// mount by now.
     Mount { dir: PathBuf, path: PathBuf, file: Option<File> },
-    /// A server's answers.
+    /// A server that answers requests for the lock's status.
     Server { ask: Arc<dyn LockClient>, name: LockName },
 }
 

@@ -7,13 +7,13 @@ use std::io::{self, IsTerminal, Write};
 /// A colour of the terminal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Colour {
-    /// All is well.
+    /// The color of a good state.
     Green,
-    /// Look here.
+    /// The color of a warning.
     Yellow,
-    /// Something is wrong.
+    /// The color of an error.
     Red,
-    /// Less important than the rest.
+    /// The color of text that matters less than the rest.
     Faint,
 }
 

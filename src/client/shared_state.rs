@@ -77,7 +77,7 @@ struct ConnectionState {
 struct KnownTenure {
     name: LockName,
     life: Lifetime,
-    /// Until when the tenure certainly lasts, by the boot clock.
+    /// The time until which the tenure certainly lasts, by the boot clock.
     until: Time,
 }
 

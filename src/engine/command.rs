@@ -169,7 +169,7 @@ pub struct Acquire {
 /// Whether a request waits if the lock is not available now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum QueuePolicy {
-    /// The request is refused.
+    /// The request is refused at once.
     Skip,
     /// The request waits until it is granted or this time has passed (`None`: without limit).
     Join(Option<Span>),
@@ -263,9 +263,9 @@ pub struct Move {
 /// The effect of a [`Move`] on a lock that the same client holds under the target name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum IfExists {
-    /// Replaces it.
+    /// The move replaces the lock under the target name.
     Replace,
-    /// Is refused.
+    /// The move is refused.
     Refuse,
 }
 
@@ -369,7 +369,7 @@ pub enum Outcome {
         /// The number of waiters that were removed from queues.
         waits: usize,
     },
-    /// Nothing was done: the request had been applied before.
+    /// The request had no effect, because it had been applied before.
     Replayed(Box<Replay>),
 }
 

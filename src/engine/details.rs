@@ -115,9 +115,9 @@ pub struct Patch {
 /// A change of the text of a lock.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum TextPatch {
-    /// Replaces the text.
+    /// The new text replaces the old one.
     Set(Arc<[u8]>),
-    /// Appends to the text.
+    /// The new text is appended to the old one.
     Append(Arc<[u8]>),
 }
 

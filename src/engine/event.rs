@@ -60,13 +60,13 @@ pub enum EventKind {
     Ended {
         /// The name of the lock.
         name: LockName,
-        /// The client that held it.
+        /// The client that held the lock.
         holder: ClientId,
         /// The token of the tenure.
         token: Token,
-        /// How long it was held.
+        /// How long the tenure lasted.
         held: Span,
-        /// How it ended.
+        /// How the tenure ended.
         end: TenureEnd,
     },
     /// A waiter joined a queue.
@@ -86,7 +86,7 @@ pub enum EventKind {
         client: ClientId,
         /// The ticket of the place in the queue.
         ticket: Ticket,
-        /// The reason.
+        /// Why the waiter left.
         why: LeaveReason,
     },
     /// A session was opened.
@@ -142,9 +142,9 @@ pub enum LeaveReason {
     Asked,
     /// A signal, a closed file or a closed connection ended the wait.
     Gone,
-    /// Its timeout passed.
+    /// The timeout of the wait passed.
     TimedOut,
-    /// Its session ended.
+    /// The session of the waiter ended.
     SessionOver,
     /// An administrator reset the client.
     Reset,
@@ -153,8 +153,8 @@ pub enum LeaveReason {
 /// How a session ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SessionEnd {
-    /// It was closed: the leases that were bound to it are released.
+    /// The session was closed: the leases that were bound to it are released.
     Closed,
-    /// It was not kept alive: the leases that were bound to it are in grace.
+    /// The session got no keep-alive in time: the leases that were bound to it are in grace.
     Expired,
 }

@@ -21,7 +21,7 @@ pub(super) struct IdempotencyRecord {
     pub(super) until: Time,
     /// The digest of the request.
     pub(super) digest: Digest,
-    /// The answer.
+    /// The answer to return to a repeat of the request.
     pub(super) replay: Replay,
 }
 

@@ -37,7 +37,7 @@ pub struct Ticket(pub(super) u64);
 /// Whether a lock has one holder or several.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Mode {
-    /// One holder.
+    /// The lock has one holder.
     Exclusive,
     /// Any number of holders that all request this mode.
     Shared,
@@ -70,16 +70,16 @@ pub enum LeaseTerms {
 /// How a granted lease is kept alive: its [`LeaseTerms`] with their current deadline.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Lifetime {
-    /// Ends at `expires_at` unless renewed.
+    /// The lease ends at `expires_at` unless it is renewed.
     Own {
         /// How long each renewal lasts.
         ttl: Ttl,
         /// How long after the expiry only the holder may take it back.
         grace: Grace,
-        /// When it expires.
+        /// When the lease expires unless it is renewed.
         expires_at: Time,
     },
-    /// Ends with the session.
+    /// The lease ends with its session.
     Session(SessionId),
 }
 
@@ -108,11 +108,11 @@ pub struct Lease {
 /// The state of a lock at some moment, derived from a lease and a time, never stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Phase {
-    /// No client holds it.
+    /// No client holds the lock.
     Free,
-    /// A client holds it.
+    /// A client holds the lock.
     Held,
-    /// Its lease has expired, and only the holder may take it back.
+    /// The lease has expired, and only its holder may take it back.
     Grace,
 }
 

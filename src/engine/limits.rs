@@ -24,7 +24,7 @@ pub const SPARED_MAX: usize = 16_384;
 /// A part of a command that has its own limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LimitedField {
-    /// The note, in bytes.
+    /// The note of a lock, in bytes.
     Note,
     /// The id of the process that acquires, in bytes.
     HolderId,

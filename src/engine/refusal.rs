@@ -128,15 +128,15 @@ pub enum Way {
 /// The limit that was reached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Limit {
-    /// Locks that are held.
+    /// The number of held locks.
     Locks(usize),
-    /// Waiters in one queue.
+    /// The number of waiters in one queue.
     Waiters(usize),
-    /// Holders of one shared lock.
+    /// The number of holders of one shared lock.
     Holders(usize),
-    /// Sessions.
+    /// The number of sessions.
     Sessions(usize),
-    /// Requests whose answers are kept for repeats.
+    /// The number of requests whose answers are kept for repeats.
     Requests(usize),
     /// Tokens that can ever be issued.
     Tokens,
@@ -167,7 +167,7 @@ pub enum RefusalKind {
 }
 
 impl RefusalKind {
-    /// All kinds.
+    /// All kinds of refusals.
     pub const ALL: [Self; 9] = [
         Self::LockConflict,
         Self::LockNotHeld,

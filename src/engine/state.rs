@@ -25,7 +25,7 @@ pub struct Rules {
     pub holders_max: usize,
     /// Open sessions: one per mount or HTTP client.
     pub sessions_max: usize,
-    /// Remembered request ids.
+    /// The maximum number of request ids whose answers are kept.
     pub requests_max: usize,
     /// How long a request id is remembered: longer than any client retries.
     pub requests_kept: Span,

@@ -38,25 +38,25 @@ use std::sync::Arc;
 
 /// The operations on the files of locks.
 pub(crate) struct LockOps {
-    /// lookup, stat, readlink, statfs.
+    /// Handles lookup, stat, readlink and statfs.
     pub(crate) lookups: Lookups,
-    /// mkdir, symlink.
+    /// Handles mkdir and symlink.
     pub(crate) creation: Arc<Creation>,
-    /// open with `O_CREAT`.
+    /// Handles open with `O_CREAT`.
     pub(crate) create_open: CreateOpen,
-    /// link.
+    /// Handles link.
     pub(crate) links: Links,
-    /// open, read, write, close.
+    /// Handles open, read, write and close.
     pub(crate) files: FileIo,
-    /// chmod, chown, truncate, utimensat.
+    /// Handles chmod, chown, truncate and utimensat.
     pub(crate) attributes: SetAttributes,
-    /// unlink, rmdir.
+    /// Handles unlink and rmdir.
     pub(crate) removal: Removal,
-    /// The operations of rename(2).
+    /// Handles rename.
     pub(crate) renames: Renames,
-    /// Extended attributes.
+    /// Handles extended attributes.
     pub(crate) xattrs: Xattrs,
-    /// opendir, readdir.
+    /// Handles opendir and readdir.
     pub(crate) directories: Directories,
 }
 

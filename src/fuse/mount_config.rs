@@ -50,8 +50,9 @@ pub enum Content {
 /// How a lease that a program made by file is kept alive, unless the program says otherwise.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum HoldBy {
-    /// By the program, which renews it.
+    /// The program renews the lease.
     Renewal,
-    /// By the mount, for as long as the leader of the login session lives in which it was made.
+    /// The mount renews the lease for as long as the leader of the login session in which it was
+    /// made lives.
     Session,
 }

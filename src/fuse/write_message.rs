@@ -9,11 +9,11 @@ use serde_json::Value;
 /// A message in a write.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Message {
-    /// Only white space: renews the lease.
+    /// The text is only white space: the write renews the lease.
     Renew,
-    /// Renews the lease with these options.
+    /// The write renews the lease with these options.
     Options(LeaseOptions),
-    /// Any other text: renews the lease, and becomes the content.
+    /// Any other text: the write renews the lease, and the text becomes the content.
     Text,
 }
 

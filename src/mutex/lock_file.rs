@@ -23,11 +23,11 @@ pub enum MutexMode {
 /// How long to wait for a lock.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum WaitLimit {
-    /// Does not wait.
+    /// The caller does not wait.
     No,
-    /// Waits until this time.
+    /// The caller waits until this time.
     Until(Time),
-    /// Waits until the lock is granted.
+    /// The caller waits until the lock is granted.
     Ever,
 }
 
@@ -96,7 +96,8 @@ fn lock_until(
         match said.recv_timeout(patience.as_duration()) {
             Ok(result) => break result,
             Err(RecvTimeoutError::Timeout) if left == Span::ZERO => {
-                // It fails if the mount is gone, and then the wait of the thread fails as well.
+                // The call fails if the mount is gone, and then the wait of the thread fails as
+                // well.
                 let _ = give_up(&file);
             }
             Err(RecvTimeoutError::Timeout) => {}

@@ -158,7 +158,7 @@ impl BatchServer {
     }
 }
 
-/// Selects events.
+/// A filter for the events of a stream.
 type Wanted = Box<dyn Fn(&Event) -> bool + Send>;
 
 /// The position of one client in the stream of events.

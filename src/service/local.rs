@@ -86,9 +86,9 @@ struct LocalState {
 
 /// The location from which a restart restores the state.
 enum Store {
-    /// A directory.
+    /// A state directory, from which a restart restores the engine.
     Kept(Box<StateDir>),
-    /// None: a restart forgets everything.
+    /// No storage: a restart loses all locks and sessions.
     None,
     /// Closed after the final write; nothing may change any more.
     Closed,

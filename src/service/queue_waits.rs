@@ -40,7 +40,7 @@ pub enum WaitEnd {
 pub struct WaitGrant {
     /// The token of the new tenure.
     pub token: Token,
-    /// When it was granted.
+    /// When the lock was granted.
     pub at: Time,
 }
 

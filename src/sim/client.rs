@@ -1,6 +1,6 @@
-//! A client: it asks any node, gives up and asks another one under the same request id, keeps a
-//! session alive, waits in the queue, and counts its deadlines on its own clock, from before it
-//! sent the request. All answers go into the history.
+//! A simulated client: it sends requests to any node, retries them on other nodes under the same
+//! request id, keeps a session alive, and waits in queues. It computes lease deadlines on its own
+//! clock, from the moment before it sent the request, and records all answers in the history.
 
 use super::client_history::{Lock, Sharing, StepKind, Who};
 use super::client_leases::{ClientLease, ClientSession, less, sharing};
@@ -20,26 +20,26 @@ use crate::raft::types::NodeId;
 use crate::time::{Span, Time};
 use std::sync::Arc;
 
-/// How many locks all clients want.
+/// The number of locks, for which all clients compete.
 pub(super) const LOCKS: usize = 3;
-/// How long a client waits for an answer before it asks another node.
+/// How long a client waits for an answer before it tries another node.
 pub(super) const PATIENCE: Span = Span::from_millis(400);
-/// How often it asks.
+/// How many times a client sends a request before it gives up.
 const TRIES: u32 = 8;
-/// The longest ttl of a lease.
+/// The longest ttl that a client requests for a lease.
 const TTL_MAX: Span = Span::from_millis(2_500);
-/// A client process.
+/// A simulated client process.
 pub(super) struct SimClient {
     pub(super) world: Arc<World>,
     pub(super) end: End,
     pub(super) clock: VirtualClock,
-    /// The name of this life.
+    /// The client id. A client that restarts gets a new one.
     pub(super) who: Who,
     pub(super) life: u32,
     pub(super) requests: u64,
-    /// Open files so far, of all its sessions.
+    /// Number of files opened so far, over all sessions of the client.
     files: u64,
-    /// The node that it asks first.
+    /// The node that gets the next request.
     pub(super) node: NodeId,
     pub(super) session: Option<ClientSession>,
     pub(super) held: Vec<ClientLease>,
@@ -47,11 +47,11 @@ pub(super) struct SimClient {
 
 /// The result of a request.
 pub(super) struct RequestResult {
-    /// When it was first sent: on the client's clock, and in virtual time.
+    /// When the request was first sent: `sent` on the client's clock, `from` in virtual time.
     pub(super) sent: Time,
     pub(super) from: Time,
     pub(super) to: Time,
-    /// `None`: no answer.
+    /// `None` if no node answered.
     pub(super) answer: Option<Answer>,
 }
 
@@ -108,7 +108,8 @@ impl SimClient {
         self.forget_all();
     }
 
-    /// Looks at all locks once. An election may still be under way, but not after `until`.
+    /// Reads every lock once, and reports a violation if one can't be read. Retries until `until`,
+    /// since an election may still be under way.
     pub(super) async fn look_at_all(mut self, until: Time) {
         for lock in 0..LOCKS {
             while self.look(lock).await.is_none() {
@@ -121,7 +122,8 @@ impl SimClient {
         }
     }
 
-    /// Asks for something until there is an answer, or it has asked often enough.
+    /// Sends a command, with retries on other nodes, until a node answers it or [`TRIES`] attempts
+    /// have failed.
     pub(super) async fn ask(&mut self, op: Op) -> RequestResult {
         let (sent, from) = (self.clock.read(), now());
         self.requests += 1;
@@ -152,13 +154,13 @@ impl SimClient {
         RequestResult { sent, from, to: now(), answer: None }
     }
 
-    /// Asks any node from now on.
+    /// Switches to a random node after a short pause.
     async fn turn_away(&mut self) {
         self.node = *self.world.dice.pick(&self.world.nodes());
         sleep(self.world.dice.millis(1, 50)).await;
     }
 
-    /// Opens a session if there is none, and keeps it alive if it is time.
+    /// Opens a session if there is none, and sends a keep-alive once a third of the ttl has passed.
     pub(super) async fn keep_up(&mut self) {
         let Some(ClientSession { id, ttl, kept, .. }) = self.session else {
             return self.open().await;
@@ -196,7 +198,8 @@ impl SimClient {
         }
     }
 
-    /// Half of them have none, so that what comes too late is seen.
+    /// Returns a random grace period. It is zero half of the time, so that a lease which is used
+    /// past its ttl shows up as a violation.
     fn grace(&self) -> Grace {
         let dice = &self.world.dice;
         let span = if dice.percent(50) { Span::ZERO } else { dice.millis(0, 600) };
@@ -222,7 +225,8 @@ impl SimClient {
             Some(Ok(Outcome::Renewed(tenure))) => {
                 let token = tenure.token.as_u64();
                 self.world.record.history(|history| history.held_again(token));
-                // An open file that shares may have taken over what the client held alone by name.
+                // A shared acquire by an open file may have converted an exclusive lease that the
+                // client held by name.
                 let what = match sharing(ask.mode) {
                     mode @ Sharing::Shared => StepKind::Changed { from: token, to: token, mode },
                     Sharing::Alone => StepKind::Kept(token),
@@ -240,10 +244,11 @@ impl SimClient {
         }
     }
 
-    /// A request by name, or of a new open file of the session, which may share. It says which
-    /// request it is, so that a reader knows what it has come to. But for those of
-    /// [`SimClient::by_name`], no request means a lease that the client has already: a late copy of
-    /// it could shorten that.
+    /// Returns a random acquire: by name, or for a new open file of the session, possibly shared.
+    ///
+    /// Its holder id identifies the request, so that a reader of the lock can tell which request
+    /// was granted. Except for [`SimClient::by_name`], no request refers to a lease that the client
+    /// already has, because a late copy of the request could shorten that lease.
     fn attempt(&mut self, lock: Lock, line: QueuePolicy) -> Acquire {
         let dice = self.world.dice.clone();
         let ttl = Ttl::new(dice.millis(1_000, TTL_MAX.as_millis())).expect("long enough");
@@ -268,8 +273,9 @@ impl SimClient {
         Acquire { name, client, mode, hold, term, line, patch }
     }
 
-    /// A request that means whatever the client holds by this name. A late copy of it only makes
-    /// a lease last longer: no other request asks for a longer ttl.
+    /// Returns an acquire that also renews the lease which the client holds under this name, if
+    /// any. A late copy can only extend that lease, because no request uses a longer ttl than this
+    /// one.
     pub(super) fn by_name(&self, lock: Lock, line: QueuePolicy) -> Acquire {
         let ttl = Ttl::new(TTL_MAX).expect("long enough");
         let (hold, mode, term) =
@@ -278,7 +284,7 @@ impl SimClient {
         Acquire { name, client, mode, hold, term, line, patch }
     }
 
-    /// Says of the next request which one it is.
+    /// Returns a patch whose holder id is the number of the next request.
     fn marked(&self) -> Patch {
         let attempt = Some(format!("{}", self.requests + 1).into());
         Patch { holder_id: attempt, ..Patch::default() }
@@ -288,7 +294,8 @@ impl SimClient {
         ClientId::parse(&self.who).expect("a valid name")
     }
 
-    /// It has a lock, by an answer to this request.
+    /// Records in the history that the answer `came` gave the client a lock, and adds the lease to
+    /// the client's own list.
     fn has(
         &mut self,
         ask: &Acquire,
@@ -349,7 +356,8 @@ impl SimClient {
                 history.act(lock, came.from, Some(came.to), StepKind::InTheWay(token));
             });
         }
-        // A copy of the request may still be on its way, and a refusal is not remembered.
+        // A copy of the request may still be in flight, and refusals are not stored for repeats, so
+        // it could still be granted.
         self.left_open(lock, came.from);
     }
 
@@ -357,8 +365,8 @@ impl SimClient {
         self.world.record.history(|history| history.left_open(lock, &self.who, since));
     }
 
-    /// Reads a lock. Returns when it asked, by its own clock, the view, and an upper bound of the
-    /// engine time.
+    /// Reads a lock. Returns the time of the request on the client's clock, the view, and an upper
+    /// bound of the engine time.
     pub(super) async fn look(&mut self, lock: Lock) -> Option<(Time, LockView, Time)> {
         for _ in 0..TRIES {
             let (sent, from) = (self.clock.read(), now());
@@ -441,7 +449,7 @@ impl SimClient {
         self.give_back(at).await;
     }
 
-    /// Gives back a lock, and believes nothing of it from then on.
+    /// Releases a lease. The client stops relying on it before it sends the request.
     pub(super) async fn give_back(&mut self, at: usize) {
         let held = self.held.swap_remove(at);
         self.believed(&held);
@@ -458,7 +466,7 @@ impl SimClient {
                 Some(Err(refusal)) => Some(&*refusal.reason),
                 _ => None,
             };
-            // A late copy of a request has acquired it again.
+            // A late copy of an acquire has acquired the lock again since.
             let Some(Reason::AcquiredAgain { current, .. }) = reason else { break came };
             acquisition = *current;
         };
@@ -472,7 +480,7 @@ impl SimClient {
     }
 }
 
-/// The name of a lock.
+/// Returns the engine's name for a lock number.
 pub(super) fn name(lock: Lock) -> LockName {
     LockName::parse(&format!("lock{lock}")).expect("a valid name")
 }

@@ -1,9 +1,9 @@
-//! The operations of a client besides acquire and release: it changes the mode or the name of a
-//! hold, acquires a lock again without waiting for the answer to its release, steals, ends, and
-//! resets as an administrator.
+//! The operations of a simulated client besides acquire and release: it changes the mode or the
+//! name of a lease, acquires a lock again without waiting for the answer to its release, steals,
+//! restarts, and resets locks as an administrator.
 //!
-//! A refusal is not remembered under a request id, so a copy of a refused request may be carried
-//! out later. A client that can't know the state of its hold therefore gives it back.
+//! The engine does not store refusals under a request id, so a late copy of a refused request may
+//! still take effect. A client that cannot know the state of its lease therefore releases it.
 
 use super::client::{LOCKS, PATIENCE, RequestResult, SimClient, name};
 use super::client_history::{Lock, ObservedReset, Sharing, StepKind, Who};
@@ -18,11 +18,11 @@ use crate::time::Time;
 use openraft::type_config::TypeConfigExt;
 use std::sync::Arc;
 
-/// The client that resets.
+/// The client id under which resets are sent.
 const ADMIN: &str = "admin";
 
 impl SimClient {
-    /// Makes the hold of an open file exclusive, or shared.
+    /// Changes the lease of an open file from exclusive to shared, or back.
     pub(super) async fn change_mode(&mut self) {
         let of_file = |held: &ClientLease| matches!(held.hold, Ownership::OpenFile(_));
         let Some(at) = self.held.iter().position(of_file) else { return };
@@ -30,7 +30,7 @@ impl SimClient {
         let ClientLease { lock, token, hold, mode, .. } = self.held[at];
         let mode = if mode == Mode::Shared { Mode::Exclusive } else { Mode::Shared };
         if mode == Mode::Shared {
-            // From now on others may be let in beside it.
+            // From now on the lock may also be granted to other sharers.
             let held = self.held[at].clone();
             self.believed(&held);
             (self.held[at].mode, self.held[at].from) = (mode, now());
@@ -53,7 +53,8 @@ impl SimClient {
         self.hold(lock, &came, tenure, (hold, mode));
     }
 
-    /// The mode may change, now or later, or not at all.
+    /// Handles a mode change without a success answer: it may have happened, may still happen, or
+    /// never will. Releases the lease.
     async fn mode_unknown(&mut self, lock: Lock, token: u64, mode: Mode, came: &RequestResult) {
         self.left_open(lock, came.from);
         self.world.record.history(|history| {
@@ -66,16 +67,17 @@ impl SimClient {
         self.close(token).await;
     }
 
-    /// Gives back what it has by a token, if it still believes so.
+    /// Releases the lease with this token, if the client still believes that it holds it.
     async fn close(&mut self, token: u64) {
         if let Some(at) = self.held.iter().position(|held| held.token == token) {
             self.give_back(at).await;
         }
     }
 
-    /// Moves a hold to another name.
+    /// Moves a lease to another lock name.
     pub(super) async fn move_one(&mut self, to: Lock) {
-        // A late copy of a refused move would take away what is acquired again by name.
+        // A late copy of a refused move would take away the lease that the client later acquires
+        // again by name.
         let Some(held) = self.held.iter().find(|held| held.hold != Ownership::Client).cloned()
         else {
             return;
@@ -84,7 +86,7 @@ impl SimClient {
             return;
         }
         let ClientLease { lock, token, hold, mode, .. } = held;
-        // From now on another may have the old name.
+        // From now on another client may acquire the lock under the old name.
         self.lose(token);
         let from = self.key(lock, token);
         let came = self.ask(Op::Move(Move { from, to: name(to), over: IfExists::Refuse })).await;
@@ -111,7 +113,7 @@ impl SimClient {
         }
     }
 
-    /// Steals a lock from its holder, and does not use it.
+    /// Steals a lock from its holder. The client does not count it as held afterwards.
     pub(super) async fn steal(&mut self, lock: Lock) {
         if self.held.iter().any(|held| held.lock == lock) {
             return;
@@ -144,7 +146,8 @@ impl SimClient {
         }
     }
 
-    /// Takes all holds and places away from some clients.
+    /// Resets the locks: ends every lease and queue place, except for those of a random set of
+    /// clients.
     pub(super) async fn reset(&mut self) {
         let dice = self.world.dice.clone();
         let holders = self.world.record.history(|history| history.tenures.clone());
@@ -156,7 +159,7 @@ impl SimClient {
         let whose = ResetScope::AllBut(ids.collect());
         let by = ClientId::parse(ADMIN).expect("a valid name");
         let came = self.ask(Op::Reset(Sweep { whose, by, reason: reason() })).await;
-        // During the steal grace the locks are held in the administrator's name.
+        // During the steal grace the administrator is the holder of the locks.
         kept.push(ADMIN.into());
         let to: Option<Time> = matches!(came.answer, Some(Ok(_))).then_some(came.to);
         self.world.record.history(|history| {
@@ -167,7 +170,8 @@ impl SimClient {
         });
     }
 
-    /// Ends, with or without closing its session, and comes back under another name.
+    /// Simulates a restart of the client process, with or without closing its session. The client
+    /// comes back under another id.
     pub(super) async fn die_or_end(&mut self) {
         let Some(session) = &self.session else { return };
         let id = session.id;
@@ -175,8 +179,8 @@ impl SimClient {
         if self.world.dice.percent(50) {
             let from = now();
             self.world.record.history(|history| {
-                // Also what it does not know to hold: a copy of a refused request may have made
-                // a lock of its own hang on the session.
+                // This includes leases that the client does not know of: a copy of a refused
+                // request may have tied one of its own leases to the session.
                 let mine = history.tenures.iter().filter(|(_, (_, who))| *who == self.who);
                 let mine: Vec<_> = mine.map(|(token, _)| *token).collect();
                 for token in mine {
@@ -190,12 +194,12 @@ impl SimClient {
         self.who = format!("c{}.{}", self.end - 100, self.life).into();
     }
 
-    /// Sends a release, does not wait for the answer, and acquires the lock again: the release may
-    /// arrive before that, later, or never.
+    /// Sends a release, and acquires the lock again without waiting for the answer: the release may
+    /// arrive before the acquire, after it, or never.
     pub(super) async fn change_its_mind(&mut self, lock: Lock, release: Release) {
         self.requests += 1;
         let key = self.requests.to_string().into();
-        // Only a sender without an order asks for two things at once.
+        // Only a client that sends no request order may have two requests in flight.
         let request = NodeRequest::Submit(self.command(&key, Op::Release(release), None).into());
         let (world, end, node) = (Arc::clone(&self.world), self.end, self.node);
         let later = world.dice.millis(0, 100);

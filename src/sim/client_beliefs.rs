@@ -1,5 +1,5 @@
-//! The locks that a client believes to hold, and until when: it drops a lease before another
-//! client can get the lock.
+//! The end of a client's belief that it holds a lock. A client drops a lease before another client
+//! can get the lock, and records in the history how long it relied on the lease.
 
 use super::client::SimClient;
 use super::client_history::Belief;
@@ -10,7 +10,8 @@ use crate::time::Time;
 use std::sync::Arc;
 
 impl SimClient {
-    /// Until when the session surely lasts, in virtual time, for the checker.
+    /// Returns the earliest end of the session in virtual time, for the checker. The client itself
+    /// counts on its own clock.
     pub(super) fn session_secured(&self) -> Time {
         let session = self.session.as_ref();
         session.map_or(Time::ZERO, |session| {
@@ -18,7 +19,8 @@ impl SimClient {
         })
     }
 
-    /// Whether a lease hangs on a session that this client has no longer: it believes nothing.
+    /// Whether a lease is tied to a session other than the client's current one. The client does
+    /// not rely on such a lease.
     pub(super) fn is_of_another_session(&self, life: &Lifetime) -> bool {
         let open = self.session.as_ref().map(|session| session.id);
         matches!(life, Lifetime::Session(id) if Some(*id) != open)
@@ -32,7 +34,8 @@ impl SimClient {
         self.session = None;
     }
 
-    /// Drops the leases and the session whose time is over, and records the beliefs that end.
+    /// Drops the expired leases and the expired session, and records the beliefs that end with
+    /// them.
     pub(super) fn drop_the_late(&mut self) {
         let (clock, session) = (self.clock.read(), self.session.as_ref().map(|s| s.until));
         let is_late =
@@ -60,7 +63,8 @@ impl SimClient {
         }
     }
 
-    /// It believes no longer, or not longer than until its deadline.
+    /// Records the end of the client's belief that it holds a lease: now, or the deadline of the
+    /// lease if that has passed.
     pub(super) fn believed(&self, held: &ClientLease) {
         let until = held.until.or(self.session.as_ref().map(|session| session.until));
         let until = until.map_or(held.from, |until| self.clock.virtual_at(until)).min(now());

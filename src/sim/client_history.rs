@@ -1,80 +1,84 @@
-//! The history of the clients: their requests, with times and answers, and from when to when each
-//! client believed to hold a lock. Times are those of one clock that all clients share: virtual
-//! time in a simulation, the machine's clock where real nodes are asked.
+//! The history of all clients: their requests with times and answers, and the periods in which each
+//! client believed that it held a lock. All times are from one clock that the clients share:
+//! virtual time in a simulation, the machine's clock in a test against real nodes.
 
 use super::violation::{Promise, Violation};
 use crate::time::Time;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-/// Which of the locks.
+/// The number of a lock.
 pub type Lock = usize;
-/// One life of a client: after a crash it comes back under another name.
+/// The id of a client. After a crash the client comes back under another one.
 pub type Who = Arc<str>;
 /// A fencing token.
 pub type Token = u64;
 
-/// A step that a lock took at one moment between `from` and `to`.
+/// An operation on a lock. It took effect at one moment between `from` and `to`.
 #[derive(Debug, Clone)]
 pub struct LockStep {
-    /// When it was asked for.
+    /// When the request was sent.
     pub from: Time,
-    /// When the answer came. `None`: the outcome is unknown. It may happen later, or never.
+    /// When the answer arrived. `None`: the outcome is unknown, and the operation may take effect
+    /// later, or never.
     pub to: Option<Time>,
-    /// The step.
+    /// The operation and its result.
     pub what: StepKind,
 }
 
-/// A step of a lock.
+/// The effect or the result of an operation on a lock.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum StepKind {
-    /// A tenure began: nobody held the lock, or only sharers if this is another one.
+    /// A tenure began: no client held the lock, or only sharers did and this tenure shares it too.
     Granted(Token, Sharing),
     /// Every tenure ended, and an exclusive one began.
     Stolen(Token),
-    /// Every tenure ended by a steal that nobody was told of, and nobody was shown what began.
+    /// Every tenure ended by a steal whose answer was lost, and no client saw the tenure that the
+    /// steal began.
     AllEnded,
-    /// Somebody was shown a tenure whose grant nobody was told of. It began in one of these ways.
+    /// A client saw a tenure whose grant was never answered. The tenure began in one of these ways:
+    /// by an acquire, by a change of the mode, or by a steal.
     Appeared {
-        /// Its token.
+        /// The token of the tenure that appeared.
         token: Token,
-        /// Tenures of the same client that it may have replaced, by a change of the mode.
+        /// Earlier tenures of the same client, one of which may have become this one by a change of
+        /// the mode.
         was: Vec<Token>,
-        /// Whether it may have been a steal.
+        /// Whether the tenure may have begun by a steal.
         steal: bool,
     },
-    /// A tenure goes on in this mode, perhaps under another token: if either changes, it was the
-    /// only one.
+    /// A tenure continues in the given mode, perhaps under another token. If the mode or the token
+    /// changes, it was the only tenure of the lock.
     Changed {
-        /// Its token before.
+        /// The token before the change.
         from: Token,
-        /// Its token from then on.
+        /// The token after the change.
         to: Token,
-        /// Its mode from then on.
+        /// The mode after the change.
         mode: Sharing,
     },
-    /// This tenure held the lock, and went on.
+    /// A renewal or a repeated acquire succeeded: the tenure held the lock, and continued.
     Kept(Token),
-    /// This tenure did not hold the lock.
+    /// A request for this tenure failed: the tenure did not hold the lock.
     NotKept(Token),
-    /// This tenure held the lock, and ended.
+    /// The tenure held the lock, and ended by a release or a move.
     Released(Token),
-    /// A reader saw these holders, in ascending order.
+    /// A read returned exactly these holders, in ascending order.
     Seen(Vec<Token>),
-    /// A refusal named this one of the holders.
+    /// A conflict was reported with this tenure as one of the holders.
     InTheWay(Token),
 }
 
 /// Whether a tenure shares its lock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Sharing {
-    /// It does not.
+    /// The tenure excludes all others.
     Alone,
-    /// With others that do the same.
+    /// The tenure holds the lock together with other shared tenures.
     Shared,
 }
 
-/// A client believed to hold a lock.
+/// A period in which a client believed that it held a lock.
 #[derive(Debug, Clone)]
 pub struct Belief {
     /// The lock.
@@ -83,76 +87,77 @@ pub struct Belief {
     pub token: Token,
     /// The client.
     pub who: Who,
-    /// Alone or shared.
+    /// Whether the client shared the lock.
     pub mode: Sharing,
-    /// When the tenure was asked for. The answer may have come long after the grant.
+    /// When the client requested the tenure. The answer may have come long after the grant.
     pub asked: Time,
-    /// Since when.
+    /// The start of the belief.
     pub from: Time,
-    /// Until when.
+    /// The end of the belief.
     pub until: Time,
 }
 
-/// A place in a queue.
+/// A client's place in the queue of a lock.
 #[derive(Debug, Clone)]
 pub struct ObservedQueuePlace {
     /// The lock.
     pub lock: Lock,
     /// The client.
     pub who: Who,
-    /// When the client was told of it.
+    /// When the client learned that it was queued.
     pub told: Time,
-    /// Its number: the lowest is served first.
+    /// The queue ticket: the lowest one is served first.
     pub ticket: u64,
-    /// The tenure that it became, if anybody was told of that.
+    /// The token of the grant that ended the wait, if the client learned of it.
     pub served: Option<Token>,
 }
 
-/// A reset: nobody but some keeps a hold or a place in a queue.
+/// A reset, which ended all leases and queue places except those of some clients.
 #[derive(Debug, Clone)]
 pub struct ObservedReset {
-    /// When it was asked for.
+    /// When the request was sent.
     pub from: Time,
-    /// When the answer came; `None`: the outcome is unknown.
+    /// When the answer arrived. `None`: the outcome is unknown.
     pub to: Option<Time>,
-    /// The clients that keep what they have.
+    /// The clients that kept their leases and queue places.
     pub kept: Vec<Who>,
 }
 
-/// All that the clients saw.
+/// Everything that the clients requested, saw and believed.
 #[derive(Debug, Default)]
 pub struct History {
     pub(super) acts: BTreeMap<Lock, Vec<LockStep>>,
     pub(super) beliefs: Vec<Belief>,
     pub(super) places: Vec<ObservedQueuePlace>,
     pub(super) resets: Vec<ObservedReset>,
-    /// Which tenure a token was, as far as anybody was told.
+    /// The lock and the client of each token that any answer mentioned.
     pub(super) tenures: BTreeMap<Token, (Lock, Who)>,
-    /// Tokens of tenures whose beginning somebody was told of.
+    /// Tokens of tenures whose grant was answered.
     pub(super) granted: BTreeSet<Token>,
-    /// Clients that asked for a lock and do not know what came of it, and since when.
+    /// Clients that requested a lock and do not know the outcome, with the time of the earliest
+    /// such request.
     pub(super) open: BTreeMap<(Lock, Who), Time>,
-    /// Requests to share a lock whose outcome their client does not know, and since when.
+    /// Requests for a shared lock whose outcome the client does not know, with the time of each.
     pub(super) open_to_share: Vec<(Lock, Who, Time)>,
-    /// Until when a tenure lasts at least, by the answers.
+    /// The earliest time at which each tenure may expire, according to the answers.
     pub(super) secured: BTreeMap<Token, Time>,
-    /// From when on a tenure may have been ended by its client.
+    /// The time from which each tenure may have been ended by a request of its client.
     pub(super) freed: BTreeMap<Token, Time>,
     pub(super) steals: Vec<(Lock, Time, Token)>,
-    /// Tenures that hang on a session.
+    /// Tenures that are tied to a session.
     pub(super) of_sessions: BTreeSet<Token>,
     /// The first answer to each request that carries an id.
     replies: BTreeMap<(Who, Arc<str>), String>,
     /// Violations that were found while the history was recorded.
     pub(super) violations: Vec<Violation>,
-    /// Answers to clients.
+    /// The number of answers that clients received.
     pub answered: u64,
-    /// Requests whose outcome their client never learned.
+    /// The number of requests whose outcome the client never learned.
     pub unknown: u64,
 }
 
 impl History {
-    /// Adds a step of a lock.
+    /// Adds an operation on a lock.
     pub fn act(&mut self, lock: Lock, from: Time, to: Option<Time>, what: StepKind) {
         match what {
             StepKind::Granted(token, _) | StepKind::Stolen(token) => {
@@ -166,7 +171,8 @@ impl History {
         self.acts.entry(lock).or_default().push(LockStep { from, to, what });
     }
 
-    /// Notes whose tenure a token is, as an answer says.
+    /// Records the lock and the client of a token, as an answer gives them. Reports a violation if
+    /// an earlier answer gave others.
     pub fn tenure(&mut self, lock: Lock, token: Token, who: &Who) {
         let known = self.tenures.entry(token).or_insert_with(|| (lock, Arc::clone(who)));
         if known.0 != lock || known.1 != *who {
@@ -180,54 +186,56 @@ impl History {
         }
     }
 
-    /// Notes what a client believed.
+    /// Records a period in which a client believed that it held a lock.
     pub fn believed(&mut self, belief: Belief) {
         self.beliefs.push(belief);
     }
 
-    /// Notes a place in a queue.
+    /// Records a client's place in a queue.
     pub fn place(&mut self, place: ObservedQueuePlace) {
         self.places.push(place);
     }
 
-    /// Notes that a client asked for a lock and does not know what came of it.
+    /// Records that a client requested a lock and does not know the outcome.
     pub fn left_open(&mut self, lock: Lock, who: &Who, since: Time) {
         let open = self.open.entry((lock, Arc::clone(who))).or_insert(since);
         *open = since.min(*open);
     }
 
-    /// Notes that a client asked to share a lock and does not know what came of it. An exclusive
-    /// tenure of the client may be shared from then on, also one that it believed to be over.
+    /// Records that a client requested a shared lock and does not know the outcome. From then on an
+    /// exclusive tenure of the client may be shared, even one that the client believes has ended.
     pub fn left_open_to_share(&mut self, lock: Lock, who: &Who, since: Time) {
         self.left_open(lock, who, since);
         self.open_to_share.push((lock, Arc::clone(who), since));
     }
 
-    /// Notes an answer which says that a tenure lasts at least until then.
+    /// Records an answer by which a tenure lasts at least until `until`.
     pub fn secure(&mut self, token: Token, until: Time) {
         let secured = self.secured.entry(token).or_default();
         *secured = until.max(*secured);
     }
 
-    /// Notes that a tenure hangs on a session: a violation report says so if it ended too early.
+    /// Records that a tenure is tied to a session: a violation report mentions it if the tenure
+    /// ended too early.
     pub fn hangs_on_session(&mut self, token: Token) {
         self.of_sessions.insert(token);
     }
 
-    /// Notes that a client asked for the end of a tenure, and may not learn what came of it.
+    /// Records that a client requested the end of a tenure, and may not learn the outcome.
     pub fn free(&mut self, token: Token, from: Time) {
         let freed = self.freed.entry(token).or_insert(from);
         *freed = from.min(*freed);
     }
 
-    /// Notes that a client acquired a tenure again: a release from before does not end it, and it
-    /// lasts as long as this acquire said, which may be shorter.
+    /// Records that a client acquired a tenure again. An earlier release no longer ends it, and its
+    /// duration is that of the new acquire, which may be shorter.
     pub fn held_again(&mut self, token: Token) {
         self.freed.remove(&token);
         self.secured.remove(&token);
     }
 
-    /// Notes the answer to a request that carries an id: a repeat gets the same.
+    /// Records the answer to a request that carries an id. Reports a violation if a repeat gets a
+    /// different answer.
     pub fn replied(&mut self, who: &Who, key: &Arc<str>, answer: &str) {
         let of = (Arc::clone(who), Arc::clone(key));
         let first = self.replies.entry(of).or_insert_with(|| answer.to_owned());

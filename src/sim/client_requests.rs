@@ -1,13 +1,13 @@
-//! The commands that a client sends: each under an id, and with its place among the requests of the
-//! client's session.
+//! The commands that a simulated client sends. Each has a request id, and a sequence number among
+//! the requests of the client's session.
 
 use super::client::SimClient;
 use crate::engine::{Answer, Command, Digest, IdempotencyKey, Op, Reason, RequestId, RequestOrder};
 use std::sync::Arc;
 
 impl SimClient {
-    /// Whether to ask again, and then under another `order`: the answer says only that there was no
-    /// place for the request, and an earlier copy may have been carried out.
+    /// Whether to send the request again, under a new `order`: the answer rejects only the sequence
+    /// number, and an earlier copy of the request may have been applied.
     pub(super) fn reorder(&mut self, order: &mut Option<RequestOrder>, answer: &Answer) -> bool {
         let (Some(RequestOrder { session, .. }), Err(refusal)) = (*order, answer) else {
             return false;
@@ -26,13 +26,13 @@ impl SimClient {
         }
     }
 
-    /// The place of the last request among those of the session.
+    /// Returns the sequence number of the last request in the session, if there is a session.
     pub(super) fn order(&self) -> Option<RequestOrder> {
         let session = self.session.as_ref()?.id;
         Some(RequestOrder { session, number: self.requests })
     }
 
-    /// A command under this key, which is for no other.
+    /// Returns a command with the request id `key`, which no other command may use.
     pub(super) fn command(&self, key: &Arc<str>, op: Op, order: Option<RequestOrder>) -> Command {
         let id = RequestId { caller: Arc::clone(&self.who), key: Arc::clone(key) };
         let request = IdempotencyKey { id, digest: Digest(0) };

@@ -1,14 +1,14 @@
-//! The kinds of events and operations that a simulation counts.
+//! The kinds of events and operations that a simulation counts, to show what the run exercised.
 
-/// A kind of event or operation in a simulation. They are counted: one that never occurs shows
-/// nothing.
+/// A kind of event or operation in a simulation. The report counts each: a kind that never occurs
+/// was not tested.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum CoveragePoint {
     /// A node began to lead.
     Leader,
     /// A node crashed.
     Crash,
-    /// A node ended because its disk had failed.
+    /// A node stopped because its disk had failed.
     FailedNodeEnd,
     /// A leader applied the commands that another node had forwarded.
     Forward,
@@ -28,11 +28,11 @@ pub enum CoveragePoint {
     SharedGrant,
     /// An open file was granted a lock.
     OpenFileGrant,
-    /// The mode of a hold was changed.
+    /// The mode of a lease was changed.
     ModeChange,
     /// A client began to wait in a queue.
     Wait,
-    /// A hold was moved to another name.
+    /// A lease was moved to another lock name.
     Move,
     /// A lock was stolen.
     Steal,
@@ -41,7 +41,7 @@ pub enum CoveragePoint {
 }
 
 impl CoveragePoint {
-    /// Its name in JSON.
+    /// Returns the key of this counter in the JSON report.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Leader => "leaders",
@@ -64,7 +64,7 @@ impl CoveragePoint {
         }
     }
 
-    /// All of them.
+    /// All kinds, in the order of their declaration.
     pub const ALL: [Self; 17] = [
         Self::Leader,
         Self::Crash,

@@ -1,5 +1,5 @@
-//! Faults of the simulation, drawn at random: nodes crash, disks fail, the network has partitions
-//! and storms, wall clocks jump, leadership is handed over.
+//! Fault injection: nodes crash, disks fail, the network has partitions and periods of heavy loss,
+//! wall clocks jump, leadership moves, and voters are replaced. The seed decides which and when.
 
 use super::client::SimClient;
 use super::coverage::CoveragePoint;
@@ -16,14 +16,14 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// How long a leader may take to show that it still leads.
+/// How long a leader may take to confirm its leadership before removed machines are shut down.
 const RETIRE_PATIENCE: Span = Span::from_millis(500);
 
-/// How long a node may take to end after its disk has failed: a call to another node may be under
-/// way.
+/// How long a node may take to stop after its disk has failed: a call to another node may be in
+/// flight.
 const END_PATIENCE: Span = Span::from_millis(700);
 
-/// Lets things go wrong until then.
+/// Injects random faults until `until`, then repairs everything.
 pub(super) async fn rage(world: &Arc<World>, clients: u64, until: Time) {
     let dice = world.dice.clone();
     while now() < until {
@@ -59,7 +59,8 @@ pub(super) async fn rage(world: &Arc<World>, clients: u64, until: Time) {
     calm(world).await;
 }
 
-/// A node joins, and takes the place of a voter, unless too much goes wrong.
+/// Adds a node and lets it replace a random voter. Either step may time out, and then the node may
+/// be removed again.
 async fn replace(world: &Arc<World>) {
     let Some(leader) = world.leader() else { return };
     let fresh = world.add();
@@ -79,7 +80,7 @@ async fn replace(world: &Arc<World>) {
             voters.insert(fresh);
             world.record.note(format_args!("{fresh} is to vote instead of {leaves}"));
             let change = leader.requests.raft.change_membership(voters, false);
-            // It may go on when nobody waits for it any more.
+            // The change may continue after this timeout.
             if matches!(SimTypeConfig::timeout(patience, change).await, Ok(Ok(_))) {
                 world.record.count(CoveragePoint::VoterReplaced);
             }
@@ -92,7 +93,7 @@ async fn replace(world: &Arc<World>) {
     retire(world).await;
 }
 
-/// Machines leave that are in the cluster no more, as its committed membership says.
+/// Removes the machines that are no longer members, according to the committed membership.
 pub(super) async fn retire(world: &Arc<World>) {
     let Some(leader) = world.leader() else { return };
     let current = leader.requests.raft.ensure_linearizable(ReadPolicy::ReadIndex);
@@ -106,7 +107,7 @@ pub(super) async fn retire(world: &Arc<World>) {
     }
 }
 
-/// All is well again.
+/// Repairs the network and starts every node that is down.
 async fn calm(world: &Arc<World>) {
     world.record.note(format_args!("all is mended"));
     world.net.mend(NetworkFaults::MENDED);
@@ -146,13 +147,13 @@ async fn fail_disk(world: &Arc<World>, id: NodeId) {
         let what = format_args!("node {id} still runs {failed_for} after a failed sync: {state}");
         world.record.violation(Promise::FailedNodesEnd, what);
     }
-    // A real one would be seen to by somebody who replaces the disk and starts the node.
+    // In a real cluster an operator would replace the disk and start the node again.
     world.crash(id);
     restart(world).await;
 }
 
-/// Lets the network be as it is for a while, in which a node may crash and come back; then it is
-/// mended.
+/// Keeps the current network fault for a while, in which a node may crash and restart, then repairs
+/// the network.
 async fn bear(world: &Arc<World>) {
     sleep(world.dice.millis(50, 750)).await;
     if world.dice.percent(30) {
@@ -163,7 +164,7 @@ async fn bear(world: &Arc<World>) {
     world.net.mend(NetworkFaults::FAIR);
 }
 
-/// Two halves, nodes and clients, of which no one reaches the other.
+/// Partitions nodes and clients at random into two sides that cannot reach each other.
 async fn split(world: &Arc<World>, clients: u64) {
     let mut ends = world.nodes();
     ends.extend((1..=clients).map(SimClient::end));
@@ -182,7 +183,8 @@ async fn isolate(world: &Arc<World>, id: NodeId) {
     bear(world).await;
 }
 
-/// One node does not reach another one, or no node a client: that asks, and gets no answer.
+/// Drops messages in one direction: from one node to another, or from all nodes to one client,
+/// whose requests then arrive but get no answer.
 async fn cut_one_way(world: &Arc<World>, clients: u64) {
     let nodes = world.nodes();
     let (from, to) = if world.dice.percent(50) {

@@ -1,48 +1,52 @@
-//! Whether the steps that clients saw fit some order, one at a time, each between its question and
-//! its answer (Wing and Gong's search, with Lowe's memory of the states it has tried).
+//! Linearizability check: searches for an order of the operations on a lock in which each takes
+//! effect at one moment between its request and its answer (Wing and Gong's search, with Lowe's
+//! cache of the states already tried).
 //!
-//! Nothing of the engine is known here. A lock is a cell: the tokens of its holders, and whether
-//! they share it. A lease that runs out is a step that nobody asked for, possible from the moment
-//! at which it could have run out.
+//! The check knows nothing of the engine. A lock is a cell: the tokens of its holders, and whether
+//! they share it. The expiry of a lease is an operation without a request, possible from the time
+//! at which the lease could have expired.
 
 use super::client_history::{LockStep, Sharing, StepKind, Token};
 use crate::time::Time;
 use std::collections::HashSet;
 
-/// Steps after which a search is given up. A history takes a few for each of its acts.
+/// Iterations after which a search is given up. A history normally takes a few for each of its
+/// operations.
 const STEPS_MAX: usize = 2_000_000;
 
-/// A step that nobody asks for: a tenure runs out.
+/// The expiry of a tenure: an operation without a request.
 pub(super) struct Lapse {
     pub(super) token: Token,
-    /// Not before.
+    /// The earliest time at which the tenure may expire.
     pub(super) from: Time,
 }
 
 /// The outcome of a search.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum SearchResult {
-    /// An order exists.
+    /// The operations fit an order.
     Order,
-    /// None does: the state and the acts where the longest attempt got stuck.
+    /// The operations fit no order. Describes the state and the operations at which the longest
+    /// attempt got stuck.
     None(String),
-    /// Unknown: the search was given up.
+    /// The search was given up after [`STEPS_MAX`] iterations.
     TooLong,
 }
 
 /// The state of a lock.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
 struct Cell {
-    /// In ascending order.
+    /// The tokens of the holders, in ascending order.
     holders: Vec<Token>,
-    /// Whether they share it. `false` if nobody holds it.
+    /// Whether the holders share the lock. `false` if there is no holder.
     shared: bool,
-    /// The highest token so far.
+    /// The highest token of all tenures so far.
     last: Token,
 }
 
 impl Cell {
-    /// The states that `what` can lead to from here.
+    /// Returns the states to which `what` can lead from this one; none if it is not possible in
+    /// this state.
     fn after(&self, what: &StepKind) -> Vec<Self> {
         let holds = |token: &Token| self.holders.contains(token);
         match what {
@@ -80,8 +84,9 @@ impl Cell {
         (token > self.last).then_some(Self { holders, shared: false, last: token })
     }
 
-    /// A sole holder may change the mode: with a new token if nobody else holds from then on, since
-    /// another sharer may have had a later one; else with the same.
+    /// Returns the state after a change of the mode, which only a sole holder may make. A change to
+    /// exclusive mints a new token, since another sharer may have had a later one; a change to
+    /// shared keeps the token.
     fn changed(&self, from: Token, to: Token, mode: Sharing) -> Option<Self> {
         let shared = mode == Sharing::Shared;
         if self.shared == shared {
@@ -106,7 +111,7 @@ impl Cell {
         Self { holders, shared, last: self.last }
     }
 
-    /// Whether `what` leaves it as it is, so that there is no reason to put it off.
+    /// Whether `what` never changes the state, so that there is no reason to postpone it.
     const fn only_looks(what: &StepKind) -> bool {
         matches!(
             what,
@@ -115,17 +120,18 @@ impl Cell {
     }
 }
 
-/// How far a search has come.
+/// The progress of a search: the operations that have taken effect, and the state after them.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct SearchState {
-    /// All acts before this one are done, ...
+    /// Index of the first operation that has not taken effect.
     first: usize,
-    /// ... and these behind it.
+    /// Whether each operation from `first` on has taken effect. Operations behind the end have not.
     done: Vec<bool>,
     cell: Cell,
 }
 
-/// Looks for an order.
+/// Searches for an order of the operations in which each is possible, with expiries from `lapses`
+/// wherever they help. Operations without an answer may be left out.
 pub(super) fn search(mut acts: Vec<LockStep>, lapses: &[Lapse]) -> SearchResult {
     acts.sort_by_key(|act| (act.from, act.to));
     let mut lapses: Vec<_> = lapses.iter().map(|lapse| (lapse.token, lapse.from)).collect();
@@ -188,7 +194,8 @@ impl SearchState {
         }
     }
 
-    /// The earliest answer among the acts that are not done: the next act was asked before it.
+    /// Returns the earliest answer time of the operations that have not taken effect: the next
+    /// operation was requested before it.
     fn deadline(&self, acts: &[LockStep]) -> Time {
         let mut by = Time::NEVER;
         for (at, act) in acts.iter().enumerate().skip(self.first) {
@@ -202,7 +209,8 @@ impl SearchState {
         by
     }
 
-    /// Describes the state and the acts that would have to happen next, for a person to read.
+    /// Describes the state and the operations that are candidates for the next step, for a person
+    /// to read.
     fn stuck_at(&self, acts: &[LockStep]) -> String {
         let by = self.deadline(acts);
         let open = (self.first..acts.len()).filter(|at| !self.is_done(*at));
@@ -210,7 +218,8 @@ impl SearchState {
         format!("{:?}, before {by}: {due:?}", self.cell)
     }
 
-    /// Does all that only looks and can be done: no order is lost by that.
+    /// Applies every read-only operation that is possible in the current state. That excludes no
+    /// order.
     fn look_on(&mut self, acts: &[LockStep]) {
         loop {
             let by = self.deadline(acts);
@@ -286,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn sharers_are_beside_each_other_and_nobody_else() {
+    fn only_sharers_hold_a_lock_together() {
         let shared = |token| StepKind::Granted(token, Shared);
         fits(&[act(1, 2, shared(1)), act(3, 4, shared(2)), act(5, 6, seen(&[1, 2]))]);
         fits_not(&[act(1, 2, shared(1)), act(3, 4, granted(2))]);
@@ -301,7 +310,7 @@ mod tests {
         fits(&[act(1, 2, shared(1)), act(3, 4, up(1, 2)), act(5, 6, seen(&[2]))]);
         fits_not(&[act(1, 2, shared(1)), act(3, 4, shared(2)), act(5, 6, up(1, 3))]);
         fits_not(&[act(1, 2, shared(1)), act(3, 4, up(1, 2)), act(5, 6, shared(3))]);
-        // A new token, and one that nobody has had.
+        // The change to exclusive needs a new token, higher than any token so far.
         fits_not(&[act(1, 2, shared(1)), act(3, 4, up(1, 1))]);
         let two = [act(1, 2, shared(1)), act(3, 4, shared(2)), act(5, 6, StepKind::Released(2))];
         fits_not(&[&two[..], &[act(7, 8, up(1, 2))]].concat());
@@ -323,7 +332,7 @@ mod tests {
     }
 
     #[test]
-    fn a_steal_that_nobody_saw_ends_what_was_held_then() {
+    fn an_unseen_steal_ends_all_tenures() {
         let stolen = act(3, 0, StepKind::AllEnded);
         let lost = |from, to| act(from, to, StepKind::NotKept(1));
         fits_not(&[act(1, 2, granted(1)), lost(5, 6)]);

@@ -1,20 +1,21 @@
-//! A whole cluster in one thread, on virtual time, decided by one number.
+//! Deterministic simulation of a whole cluster: one thread, virtual time, and one seed that decides
+//! everything.
 //!
-//! The simulation runs openraft's own core, and nodes with the request pipeline, the replica, the
-//! entries and the snapshots of real ones. Everything that may fail is virtual: disks that lose
-//! unsynced writes, a network that loses, delays, doubles and splits, machines that crash, clocks
-//! that run at other rates. Clients ask for locks meanwhile, and their history is checked:
+//! The simulation runs openraft's own core, and nodes that use the request pipeline, replica, log
+//! entries and snapshots of real nodes. Everything that can fail is virtual: disks lose unsynced
+//! writes, the network loses, delays, duplicates and partitions, machines crash, and clocks run at
+//! different rates. Meanwhile clients request locks, and the simulation checks their history:
 //!
-//! - no two clients believe to hold the same lock, unless both share it;
-//! - tokens rise, and none is given twice;
-//! - waiters are served in the order in which they came;
-//! - a request that was sent again has one effect and one answer;
-//! - no lease ends before its time, and nothing that was promised is lost: there is an order in
-//!   which all that the clients saw can have happened, one thing at a time (`linearizability`);
-//! - nodes that have applied as much are in the same state, byte for byte;
-//! - when all is mended the cluster works again.
+//! - no two clients believe at the same time that they hold a lock, unless both share it;
+//! - tokens rise, and no token is issued twice;
+//! - waiters are served in the order in which they joined the queue;
+//! - a retried request takes effect once and gets one answer;
+//! - no lease ends early and no acknowledged operation is lost: the history of all clients is
+//!   linearizable (`linearizability`);
+//! - nodes that have applied the same entries are in the same state, byte for byte;
+//! - the cluster works again once all faults are repaired.
 //!
-//! The same seed gives the same run, to the byte of its trace.
+//! The same seed gives the same run, down to each byte of its trace.
 //!
 //! The modules in reading order:
 //!
@@ -24,9 +25,9 @@
 //!   `virtual_clock`, `virtual_environment`, `virtual_disk`, `virtual_log` and
 //!   `virtual_state_machine` (openraft's storage), `virtual_network`; `world` holds all of it,
 //!   `virtual_links` carry messages, and `virtual_node` answers the requests of `node_messages`.
-//! - The clients: `client_leases`, `client`, `client_requests`, `client_beliefs`,
-//!   `client_actions`, `queued_client`.
-//! - `faults` breaks things, `linearizability` and `promises` check the history, and `simulation`
+//! - The clients: `client_leases`, `client`, `client_requests`, `client_beliefs`, `client_actions`,
+//!   `queued_client`.
+//! - `faults` injects faults, `linearizability` and `promises` check the history, and `simulation`
 //!   is one run.
 
 pub mod violation;

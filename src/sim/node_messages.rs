@@ -3,12 +3,12 @@
 use crate::engine::{Answer, Command, LockName, LockView};
 use crate::time::Time;
 
-/// A request of a client, which may ask any node.
+/// A request of a client. Any node accepts it.
 #[derive(Debug, Clone)]
 pub(super) enum NodeRequest {
-    /// To apply a command.
+    /// Applies a command.
     Submit(Box<Command>),
-    /// To show a lock.
+    /// Reads a lock.
     View(LockName),
 }
 
@@ -17,10 +17,10 @@ pub(super) enum NodeRequest {
 pub(super) enum NodeReply {
     /// The command has been applied.
     Answered(Answer),
-    /// The lock, and the engine time at a moment after the request.
+    /// The state of the lock, and the engine time at a moment after the request.
     Seen(Box<LockView>, Time),
     /// The node has no answer. The command may have committed, or may still commit.
     Unavailable,
-    /// No such node runs.
+    /// The addressed node is not running.
     Nobody,
 }

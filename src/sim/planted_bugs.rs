@@ -1,6 +1,7 @@
-//! Bugs that the tests plant into a simulated cluster, to see that they would be found.
+//! Bugs that the tests plant into a simulated cluster, to prove that the checks find them.
 //!
-//! Outside the tests [`planted`] is a constant `false`, and nothing of this is left in the binary.
+//! Outside the tests [`planted`] is a constant `false`, so that the compiler removes all of this
+//! from the binary.
 
 use crate::engine::Engine;
 #[cfg(test)]
@@ -8,7 +9,7 @@ use crate::engine::{Command, Op, Rulebook};
 #[cfg(test)]
 pub(super) use switch::{planted, with_bug};
 
-/// Something that is done wrong on purpose.
+/// A deliberate bug.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[cfg_attr(not(test), allow(dead_code))]
 pub(super) enum PlantedBug {
@@ -18,27 +19,28 @@ pub(super) enum PlantedBug {
     VoteLost,
     /// A crash loses the last entries, although they were synced.
     TailLost,
-    /// A crash may lose all, and the node comes back under its old id.
+    /// A crash may wipe the disk, and the node comes back under its old id.
     DiskLost,
-    /// A sync that failed is taken for one that did not.
+    /// A failed sync is reported as a success.
     DiskErrorIgnored,
-    /// A node goes on when its proposer has ended.
+    /// A node keeps running after its proposer has ended.
     EndIgnored,
-    /// A snapshot leaves out the answers kept for repeats.
+    /// A snapshot leaves out the answers that the engine stores for repeated requests.
     SnapshotForgets,
     /// A snapshot that was built late replaces a newer one that was installed meanwhile.
     OlderSnapshotWins,
     /// A snapshot of another node is never installed.
     InstallNeverEnds,
-    /// A leader panics at an entry.
+    /// A leader panics while it applies an entry.
     ApplyPanics,
-    /// A read does not confirm that this node still leads, or is up to date.
+    /// A read does not confirm that this node is still the leader, or that its state is up to date.
     NoBarrier,
-    /// A leader stamps what it proposes with its wall clock.
+    /// A leader stamps proposals with its wall clock.
     WallStamps,
-    /// A new leader stamps by its own steady clock, and not from the log's last stamp on.
+    /// A new leader stamps proposals with its own steady clock, instead of continuing from the last
+    /// stamp in the log.
     ClockNotCarried,
-    /// A node that leads again reuses the clock of its earlier term.
+    /// A node that becomes leader again reuses the clock of its earlier term.
     StaleCarry,
     /// The leader answers before a majority has the entry.
     AnswersBeforeCommit,
@@ -48,19 +50,19 @@ pub(super) enum PlantedBug {
     AcquisitionDropped,
     /// The state machine applies the oldest rules, by which an upgrade keeps its token.
     OldestRules,
-    /// A request that is tried again gets a new id.
+    /// A retry of a request gets a new request id.
     NewIdOnRetry,
-    /// A client counts its lease from when the answer came.
+    /// A client counts the ttl of its lease from the arrival of the answer.
     DeadlineFromReply,
 }
 
-/// The engine without the answers that it keeps for repeats.
+/// Returns the engine without the answers that it stores for repeated requests.
 #[cfg(not(test))]
 pub(super) fn forgetful(engine: &Engine) -> Engine {
     engine.clone()
 }
 
-/// The engine without the answers that it keeps for repeats.
+/// Returns the engine without the answers that it stores for repeated requests.
 #[cfg(test)]
 pub(super) fn forgetful(engine: &Engine) -> Engine {
     let mut engine = engine.clone();

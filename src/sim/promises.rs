@@ -1,4 +1,4 @@
-//! Checks of the history of the clients: every promise must hold, whatever happened to the nodes.
+//! Checks of the clients' history: every promise must hold, whatever faults the nodes had.
 
 use super::client_history::{
     Belief, History, Lock, LockStep, ObservedQueuePlace, ObservedReset, Sharing, StepKind, Token,
@@ -9,10 +9,10 @@ use super::violation::{Promise, Violation};
 use crate::time::{Span, Time};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// For how long a request whose outcome is unknown may still be carried out.
+/// How long a request with an unknown outcome may still take effect, counted from its start.
 const UNKNOWN_FOR: Span = Span::from_secs(10);
 
-/// Returns every promise that a history shows to be broken.
+/// Returns every violation of a promise that a history shows.
 pub fn check(history: &History) -> Vec<Violation> {
     let mut found = history.violations.clone();
     one_holder(&mut found, history);
@@ -26,40 +26,41 @@ pub fn check(history: &History) -> Vec<Violation> {
 }
 
 impl ObservedReset {
-    /// Whether it takes what this client holds and waits for.
+    /// Whether the reset ends the leases and queue places of this client.
     fn means(&self, who: &Who) -> bool {
         !self.kept.contains(who)
     }
 
-    /// Until when it may happen.
+    /// The latest time at which the reset may take effect.
     fn by(&self) -> Time {
         self.to.unwrap_or(Time::NEVER)
     }
 }
 
-/// Until when a belief is one that the rules promise: a client that is robbed is told too late.
+/// Returns the time up to which the promises justify a belief. A steal or a reset ends it early,
+/// because the client learns of these too late.
 fn rightly_until(belief: &Belief, history: &History) -> Time {
     let Belief { lock, token, from, .. } = belief;
-    // One whose outcome is unknown is done soon, or never.
+    // A steal with an unknown outcome takes effect within `UNKNOWN_FOR`, or never.
     let may = |at: Time, by: Token| by != Token::MAX || *from < at + UNKNOWN_FOR;
     let steals =
         history.steals.iter().filter(|(l, at, by)| l == lock && by > token && may(*at, *by));
     let stolen = steals.map(|(_, from, _)| *from).min();
     let resets = history.resets.iter();
-    // A grant that was told late may be older than a reset that was over by then.
+    // A grant whose answer was late may be older than a reset that had finished by then.
     let resets = resets.filter(|reset| reset.means(&belief.who) && belief.asked < reset.by());
     let reset = resets.map(|reset| reset.from).min();
     let robbed = stolen.into_iter().chain(reset).min();
     robbed.map_or(belief.until, |robbed| robbed.min(belief.until))
 }
 
-/// No two beliefs to hold one lock overlap, unless both share it.
+/// Checks that no two clients believe at the same time that they hold a lock, unless both share it.
 fn one_holder(found: &mut Vec<Violation>, history: &History) {
     let right = |belief| (belief, rightly_until(belief, history));
     let mut beliefs: Vec<_> = history.beliefs.iter().map(right).collect();
     beliefs.retain(|(belief, until)| belief.from < *until);
     beliefs.sort_by_key(|(belief, _)| (belief.lock, belief.from, belief.token));
-    // Those that have not ended when the next one begins.
+    // The beliefs that have not ended when the next one begins.
     let mut open: Vec<(&Belief, Time)> = vec![];
     for (two, its_end) in beliefs {
         open.retain(|(one, until)| one.lock == two.lock && *until > two.from);
@@ -82,13 +83,14 @@ fn one_holder(found: &mut Vec<Violation>, history: &History) {
     }
 }
 
-/// Waiters are served in order, and nobody is let in before a client that waits.
+/// Checks that waiters are served in queue order, and that no client gets a lock ahead of one that
+/// was already waiting for it.
 fn first_come_first_served(found: &mut Vec<Violation>, history: &History) {
     let served =
         |place: &ObservedQueuePlace| place.served.map(|token| (place.lock, place.ticket, token));
     let mut line: Vec<_> = history.places.iter().filter_map(served).collect();
     line.sort_unstable();
-    // The place with the highest token so far: behind it no lower one may come.
+    // The queue place with the highest token so far: no later place may have a lower token.
     let mut highest: Option<(Lock, u64, Token)> = None;
     for (lock, ticket, token) in line.iter().copied() {
         match highest.filter(|(other, ..)| *other == lock) {
@@ -109,8 +111,8 @@ fn first_come_first_served(found: &mut Vec<Violation>, history: &History) {
     }
 }
 
-/// Grants that did not come from the queue, by their tokens: when the latest of all up to there
-/// was asked for, and under which token.
+/// Returns the grants that did not come from the queue, by token. The value is the latest request
+/// time of all such grants up to this token, and the token of that request.
 fn grants(acts: &[LockStep], from_line: &BTreeSet<Token>) -> BTreeMap<Token, (Time, Token)> {
     let asked = acts.iter().filter_map(|act| match act.what {
         StepKind::Granted(token, _) if !from_line.contains(&token) => Some((token, act.from)),
@@ -125,7 +127,7 @@ fn grants(acts: &[LockStep], from_line: &BTreeSet<Token>) -> BTreeMap<Token, (Ti
     so_far.collect()
 }
 
-/// Clients that waited while the lock went to one that had not asked yet.
+/// Reports clients that waited while the lock was granted to a client whose request came later.
 fn overtaken(
     found: &mut Vec<Violation>,
     history: &History,
@@ -146,7 +148,7 @@ fn overtaken(
     }
 }
 
-/// A tenure or a place from before a reset is gone after it.
+/// Checks that no tenure or queue place from before a reset exists after it.
 fn resets_take_all(found: &mut Vec<Violation>, history: &History) {
     for reset in &history.resets {
         let Some(answered) = reset.to else { continue };
@@ -173,7 +175,7 @@ fn resets_take_all(found: &mut Vec<Violation>, history: &History) {
 }
 
 impl StepKind {
-    /// The tenures that hold the lock at this step.
+    /// Returns the tenures that hold the lock when this operation takes effect.
     fn shows(&self) -> Vec<Token> {
         match self {
             Self::Seen(tokens) => tokens.clone(),
@@ -187,7 +189,7 @@ impl StepKind {
     }
 }
 
-/// The acts of a lock fit an order.
+/// Checks that the operations on a lock are linearizable.
 fn in_some_order(found: &mut Vec<Violation>, history: &History, lock: Lock) {
     let mut acts = history.acts.get(&lock).cloned().unwrap_or_default();
     for token in unheard_of(&acts, history) {
@@ -212,9 +214,10 @@ fn in_some_order(found: &mut Vec<Violation>, history: &History, lock: Lock) {
     found.push(Violation::new(promise, what));
 }
 
-/// Names the broken promise when the acts of a lock fit no order: that reads are current or that
-/// leases last, if they would fit without exactly one of these; that an upgrade mints a token, if
-/// they fit without neither and one kept its token; else that there is an order.
+/// Returns the broken promise, when the operations on a lock fit no order. If they fit without the
+/// reads, or if one lease may have ended early, but not both, it is `ReadsAreCurrent` or
+/// `LeasesLast`. If neither helps and an upgrade kept its token, it is `UpgradesMintTokens`;
+/// otherwise `Linearizable`.
 fn blame(
     history: &History,
     lock: Lock,
@@ -265,7 +268,8 @@ fn blame(
     }
 }
 
-/// Exclusive tenures that a request to share may have changed: its client was not told.
+/// Returns possible mode changes to shared: those of tenures whose client requested a shared lock
+/// and got no answer.
 fn mode_changes_left_open(history: &History, lock: Lock) -> impl Iterator<Item = LockStep> {
     let asked = history.open_to_share.iter().filter(move |(of, ..)| *of == lock);
     asked.flat_map(move |(_, who, since)| {
@@ -277,7 +281,7 @@ fn mode_changes_left_open(history: &History, lock: Lock) -> impl Iterator<Item =
     })
 }
 
-/// How a tenure may have begun that nobody was told of.
+/// Returns the ways in which a tenure whose grant was never answered may have begun.
 fn appeared(history: &History, lock: Lock, token: Token, who: &Who) -> StepKind {
     let before = history.tenures.range(..token);
     let was = before.filter(|(_, (l, other))| *l == lock && other == who);
@@ -285,30 +289,31 @@ fn appeared(history: &History, lock: Lock, token: Token, who: &Who) -> StepKind 
     StepKind::Appeared { token, was: was.map(|(token, _)| *token).collect(), steal }
 }
 
-/// Tenures that somebody was shown, and of whose beginning nobody was told.
+/// Returns the tenures that a client saw, although no client got an answer for their grant.
 fn unheard_of(acts: &[LockStep], history: &History) -> BTreeSet<Token> {
     let answered = acts.iter().filter(|act| act.to.is_some());
     let shown = answered.flat_map(|act| act.what.shows());
     shown.filter(|token| !history.granted.contains(token)).collect()
 }
 
-/// A tenure ends by itself once the time of the last answer is over. If its client asked for its
-/// end, or somebody for a reset, and the outcome is unknown, it may end from then on.
+/// Returns the expiry of a tenure: it is possible once the time promised by the last answer is
+/// over. A request for its end, or a reset, with an unknown outcome makes it possible from the time
+/// of that request on.
 fn lapse(history: &History, token: Token, who: &Who) -> Lapse {
     let secured = history.secured.get(&token).copied().unwrap_or_default();
     let freed = history.freed.get(&token).copied().unwrap_or(Time::NEVER);
-    // A reset that was over before the tenure began does not end it.
+    // A reset that had finished before the tenure began does not end it.
     let may_end = |reset: &&ObservedReset| reset.means(who) && reset.by() > begun(history, token);
     let reset = history.resets.iter().filter(may_end).map(|reset| reset.from).min();
     Lapse { token, from: secured.min(freed).min(reset.unwrap_or(Time::NEVER)) }
 }
 
-/// From when on a tenure can have begun.
+/// Returns the earliest time at which a tenure can have begun.
 fn begun(history: &History, token: Token) -> Time {
     let acts = history.acts.values().flatten();
     let begins = acts.filter(|act| match act.what {
         StepKind::Granted(begun, _) | StepKind::Stolen(begun) => begun == token,
-        // A tenure that changes its mode and keeps its token is older.
+        // A mode change that keeps the token does not begin a tenure.
         StepKind::Changed { from, to, .. } => to == token && from != token,
         _ => false,
     });
@@ -344,7 +349,8 @@ mod tests {
         acted(history, from, to, StepKind::Granted(token, Sharing::Alone));
     }
 
-    /// A history of two clients that breaks nothing: ann holds, bob and then cat wait and hold.
+    /// A history that breaks no promise: ann holds the lock, then bob and then cat wait for it and
+    /// hold it.
     fn right() -> History {
         let mut history = History::default();
         granted(&mut history, 1, 2, 1, "ann");
@@ -364,7 +370,7 @@ mod tests {
         history
     }
 
-    /// Which promises a history breaks once something is planted into it.
+    /// Asserts that the history breaks `promise` once `plant` has changed it.
     #[track_caller]
     fn breaks(promise: Promise, plant: impl FnOnce(&mut History)) {
         let mut history = right();
@@ -374,14 +380,15 @@ mod tests {
     }
 
     #[test]
-    fn a_right_history_breaks_nothing() {
+    fn a_correct_history_breaks_no_promise() {
         assert_eq!(check(&right()), vec![]);
     }
 
     #[test]
     fn each_planted_violation_is_found() {
         breaks(Promise::OneHolder, |h| believed(h, 2, "bob", 8, 12));
-        // Not neighbours by their tokens: cat holds what ann holds, and bob does not.
+        // An overlap of tokens that are not adjacent: cat holds the lock at the same time as ann,
+        // and bob does not.
         breaks(Promise::OneHolder, |h| believed(h, 3, "cat", 3, 4));
         breaks(Promise::TokensAreUnique, |h| granted(h, 30, 31, 3, "dan"));
         breaks(Promise::TokensAreUnique, |h| h.tenure(1, 3, &"cat".into()));
@@ -403,10 +410,10 @@ mod tests {
         breaks(Promise::OneEffect, |h| h.replied(&"ann".into(), &"key".into(), "conflict"));
     }
 
-    /// Seed 7000298: the checker took a change of the mode, asked for after a reset, for the
-    /// beginning of the tenure that the reset had ended.
+    /// Regression test for seed 7000298: the checker took a mode change that was requested after a
+    /// reset for the beginning of the tenure that the reset had ended.
     #[test]
-    fn a_reset_ends_a_tenure_whose_grant_nobody_was_told_of() {
+    fn reset_ends_a_tenure_whose_grant_was_never_answered() {
         let (mut history, admin, ann) = (History::default(), Who::from("admin"), Who::from("ann"));
         history.tenure(0, 7, &ann);
         history.left_open(0, &ann, at(1));
@@ -428,7 +435,7 @@ mod tests {
     #[test]
     fn a_search_that_does_not_end_is_found() {
         breaks(Promise::SearchEnds, |h| {
-            // Each of these may have happened or not, in all combinations.
+            // Each of these grants may have happened or not, in all combinations.
             for token in 40..64 {
                 h.act(0, at(20), None, StepKind::Granted(token, Sharing::Shared));
             }
@@ -446,7 +453,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tenure_that_nobody_asked_for_is_found() {
+    fn an_unrequested_tenure_is_found() {
         let appears = |history: &mut History| {
             history.tenure(0, 4, &"dan".into());
             history.free(3, at(15));
@@ -472,7 +479,7 @@ mod tests {
     }
 
     #[test]
-    fn a_hold_or_place_that_outlives_a_reset_is_found() {
+    fn a_tenure_or_queue_place_that_outlives_a_reset_is_found() {
         let reset = |kept: &[&str]| {
             let kept = kept.iter().map(|who| (*who).into()).collect();
             ObservedReset { from: at(20), to: Some(at(21)), kept }
@@ -485,7 +492,7 @@ mod tests {
         };
         assert!(survives(&[]) && survives(&["ann"]));
         assert!(!survives(&["cat"]));
-        // A step whose outcome is unknown may not have happened.
+        // An operation with an unknown outcome may not have happened.
         let mut unknown = right();
         unknown.resets.push(reset(&[]));
         let mode = Sharing::Shared;
@@ -499,8 +506,8 @@ mod tests {
         });
     }
 
-    /// A client that believes its exclusive tenure to be over asks to share the lock, and gets no
-    /// answer: the tenure may be shared by then, and others beside it.
+    /// A client that believes its exclusive tenure has ended requests a shared lock, and gets no
+    /// answer: the tenure may be shared by then, so that other sharers may join it.
     #[test]
     fn a_request_to_share_without_an_answer_may_have_changed_the_mode() {
         let ends = |asks: bool| {
@@ -521,7 +528,7 @@ mod tests {
     }
 
     #[test]
-    fn sharers_hold_together_and_a_robbed_client_is_told_late() {
+    fn sharers_may_overlap_and_a_client_learns_late_of_a_steal() {
         let mut history = History::default();
         for (token, who) in [(1, "ann"), (2, "bob")] {
             history.tenure(0, token, &who.into());

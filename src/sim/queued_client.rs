@@ -1,4 +1,5 @@
-//! A client in a queue: it looks whether it has been served, and gives up after a while.
+//! A simulated client in a queue: it polls the lock to see whether it has been served, and leaves
+//! the queue after a while.
 
 use super::client::{RequestResult, SimClient, name};
 use super::client_history::{Lock, ObservedQueuePlace, StepKind};
@@ -8,11 +9,12 @@ use crate::engine::{Acquire, Holder, Leave, LeaveReason, Lifetime, Op, Ticket};
 use crate::time::{Span, Time};
 use std::sync::Arc;
 
-/// How long a waiter lets pass before it looks again.
+/// The interval at which a waiter polls the lock.
 const LOOK_AGAIN: Span = Span::from_millis(80);
 
 impl SimClient {
-    /// Waits until served, or long enough.
+    /// Waits until the lock is granted, or for a random time, after which the client leaves the
+    /// queue. Records the queue place in the history.
     pub(super) async fn wait(
         &mut self,
         lock: Lock,
@@ -50,8 +52,8 @@ impl SimClient {
         self.world.record.history(|history| history.place(place));
     }
 
-    /// It was served from the queue, as it sees by looking: it asked on its own clock, and the
-    /// engine's time had come as far.
+    /// Records the grant of a lock to a waiter, which learned of it by a read: `sent` is the time
+    /// of the read on the client's clock, and `at` an upper bound of the engine time.
     fn served(
         &mut self,
         ask: &Acquire,

@@ -1,5 +1,5 @@
 //! The record of a running simulation: its trace, the entries that each node has applied, and the
-//! votes. The recorder also reports the violations that can be detected at once.
+//! votes. It also reports the violations that can be detected during the run.
 
 use super::client_history::History;
 use super::coverage::CoveragePoint;
@@ -15,16 +15,16 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt::{self, Write as _};
 use std::sync::Arc;
 
-/// Lines at the end of the trace that are kept, to show how a violation came about.
+/// Number of lines kept from the end of the trace, to show how a violation came about.
 const TAIL_LINES: usize = 60;
 /// The states of the nodes are compared at every entry whose index is a multiple of this.
 const STATE_EVERY: u64 = 16;
-/// Violations of one promise that are kept: more would say the same again.
+/// Maximum number of violations kept for one promise: more would say the same again.
 const VIOLATIONS_MAX: usize = 5;
-/// How far the time of an entry may be ahead of the entry before it, beyond real time.
+/// How much more than real time (plus 0.1 %) the engine time may advance between two entries.
 const TIME_AHEAD_MAX: Span = Span::from_nanos(10_000);
 
-/// A snapshot that takes at least this long counts as slow.
+/// The time from which the reading or writing of a snapshot counts as slow.
 const SLOW: Span = Span::from_secs(1);
 
 /// The record of one run.
@@ -34,23 +34,25 @@ struct RecorderState {
     digest: Sha256,
     lines: u64,
     tail: VecDeque<String>,
-    /// All of it, if it was asked for.
+    /// The whole trace, if the options request it.
     whole: Option<Vec<String>>,
     violations: Vec<Violation>,
     applied: BTreeMap<u64, Applied>,
     /// The outcome of each request that carries an id.
     outcomes: BTreeMap<RequestId, Outcome>,
-    /// The ids of acquires that had an effect, by their caller and the mark that they leave.
+    /// The request ids of acquires that took effect, by caller and holder id.
     marks: BTreeMap<(Arc<str>, Arc<str>), RequestId>,
-    /// The last vote that each node has synced or granted.
+    /// The highest vote that each node has synced, or granted in an answer.
     votes: BTreeMap<NodeId, Vote>,
-    /// The last entry that a node acknowledged, and did not truncate since.
+    /// The last entry that each node has acknowledged and not truncated since.
     promised: BTreeMap<NodeId, LogId>,
-    /// When a leader, by its term and number, had this engine time.
+    /// The time at which a leader first used an engine time, by its term, its node id and the
+    /// engine time.
     stamps: BTreeMap<(u64, NodeId, Time), Time>,
-    /// The last entry with commands: its engine time, when it was stamped, and its leadership.
+    /// The last entry with commands: its engine time, the real time at which it was stamped, and
+    /// the term and node id of its leader.
     stamped: Option<(Time, Time, (u64, NodeId))>,
-    /// The nodes that have led.
+    /// The nodes that have been leader.
     led: BTreeSet<NodeId>,
     commands: u64,
     parts: BTreeMap<CoveragePoint, u64>,
@@ -64,7 +66,7 @@ struct Applied {
     state: Option<u32>,
 }
 
-/// The trace at its end.
+/// The finished trace of a run, with the violations and the counters.
 pub(super) struct Trace {
     pub(super) digest: String,
     pub(super) lines: Vec<String>,
@@ -102,24 +104,24 @@ impl Record {
         self.0.lock().note(what);
     }
 
-    /// Counts what took part.
+    /// Increments a coverage counter.
     pub(super) fn count(&self, part: CoveragePoint) {
         self.0.lock().count(part);
     }
 
-    /// Counts what took part if it has been slow.
+    /// Increments a coverage counter if the operation that began at `began` was slow.
     pub(super) fn took(&self, part: CoveragePoint, began: Time) {
         if now().since(began) >= SLOW {
             self.count(part);
         }
     }
 
-    /// Something is wrong.
+    /// Reports a violation.
     pub(super) fn violation(&self, promise: Promise, what: fmt::Arguments<'_>) {
         self.0.lock().violation(promise, what);
     }
 
-    /// A check found these.
+    /// Reports the violations that a check found.
     pub(super) fn violations(&self, found: Vec<Violation>) {
         let mut record = self.0.lock();
         for Violation { promise, what, .. } in found {
@@ -167,13 +169,13 @@ impl Record {
         }
     }
 
-    /// A node goes on from a snapshot.
+    /// Records that a node has installed a snapshot.
     pub(super) fn installed(&self, node: NodeId, upto: Option<LogId>) {
         self.count(CoveragePoint::SnapshotInstalled);
         self.note(format_args!("node {node} installs a snapshot of {upto:?}"));
     }
 
-    /// A node has voted, and somebody knows.
+    /// Records a vote that a node has synced, or granted in an answer.
     pub(super) fn voted(&self, node: NodeId, vote: Vote) {
         let mut record = self.0.lock();
         let last = record.votes.entry(node).or_insert(vote);
@@ -182,7 +184,7 @@ impl Record {
         }
     }
 
-    /// A node has acknowledged all entries up to this one.
+    /// Records that a node has acknowledged all entries up to `last`.
     pub(super) fn promised(&self, node: NodeId, last: LogId) {
         let mut record = self.0.lock();
         let promised = record.promised.entry(node).or_insert(last);
@@ -191,7 +193,7 @@ impl Record {
         }
     }
 
-    /// A node truncates its log behind this entry: those that follow it count no more.
+    /// Records that a node truncates its log after `last`: it may forget the entries that follow.
     pub(super) fn truncated(&self, node: NodeId, last: Option<LogId>) {
         let mut record = self.0.lock();
         match (record.promised.get_mut(&node), last) {
@@ -201,7 +203,8 @@ impl Record {
         }
     }
 
-    /// A node starts with this on its disk: it must know what it has voted and acknowledged.
+    /// Checks that a node which starts still has on its disk its vote and every entry that it
+    /// acknowledged.
     pub(super) fn remembers(
         &self,
         node: NodeId,
@@ -228,7 +231,7 @@ impl Record {
         }
     }
 
-    /// A node answers this request: its entry has been applied.
+    /// Checks, when a node answers a request, that some node has applied its entry.
     pub(super) fn answered(&self, node: NodeId, request: Option<&RequestId>, answer: &Answer) {
         let Some(id) = request.filter(|_| answer.is_ok()) else { return };
         let mut record = self.0.lock();
@@ -241,13 +244,13 @@ impl Record {
         }
     }
 
-    /// A leader has this engine time now.
+    /// Records that a leader stamps a proposal with this engine time now.
     pub(super) fn stamped(&self, leader: Leader, stamp: Time) {
         let by = (leader.term, leader.node_id, stamp);
         self.0.lock().stamps.entry(by).or_insert_with(now);
     }
 
-    /// The end of the record.
+    /// Ends the record and returns the trace.
     pub(super) fn close(&self) -> Trace {
         let mut record = self.0.lock();
         let digest = std::mem::take(&mut record.digest).finalize();
@@ -268,7 +271,7 @@ impl Record {
     }
 }
 
-/// How the entries up to `promised` can have been lost.
+/// Returns how the entries up to `promised` can have been lost.
 fn why_lost(promised: Option<LogId>, last: Option<LogId>, crash: DiskCrash) -> &'static str {
     let index = |id: Option<LogId>| id.map(|id| id.index);
     match last {
@@ -279,12 +282,13 @@ fn why_lost(promised: Option<LogId>, last: Option<LogId>, crash: DiskCrash) -> &
     }
 }
 
-/// A later vote has a higher term, or within it a higher candidate.
+/// Returns a sort key for votes: a later vote has a higher term, or in the same term a higher
+/// candidate id.
 fn order(vote: Vote) -> (u64, NodeId) {
     (vote.leader_id.term, vote.leader_id.node_id)
 }
 
-/// The parts that an operation with this outcome counts for.
+/// Returns the coverage points that an operation with this outcome counts for.
 fn parts_of(op: &Op, outcome: &Outcome) -> Vec<CoveragePoint> {
     match (op, outcome) {
         (Op::Acquire(ask), Outcome::Granted(_)) => {
@@ -303,8 +307,8 @@ fn parts_of(op: &Op, outcome: &Outcome) -> Vec<CoveragePoint> {
     }
 }
 
-/// The end of a wait that began with `first`, if a repeat of the request was told of it: the place
-/// was served, or it was left for good.
+/// Returns the end of a wait, if `answer` to a repeat of the request reports one: the waiter was
+/// served, or has left the queue for good.
 fn end_of_wait(first: &Outcome, op: &Op, answer: &Answer) -> Option<Outcome> {
     let (waits, has_left) =
         (matches!(first, Outcome::Waiting { .. }), matches!(first, Outcome::Left));
@@ -346,7 +350,8 @@ impl RecorderState {
         }
     }
 
-    /// Engine time advances by no more than real time does, but for the rates of the clocks.
+    /// Checks that engine time advances no faster than real time, except for the difference of the
+    /// clock rates.
     fn time_passes(&mut self, id: LogId, stamp: Time) {
         let by = (id.leader_id.term, id.leader_id.node_id, stamp);
         let Some(at) = self.stamps.get(&by).copied() else { return };
@@ -374,7 +379,8 @@ impl RecorderState {
         }
     }
 
-    /// A client makes each acquire under one id.
+    /// Checks that a client's acquire, identified by its holder id, takes effect under one request
+    /// id only.
     fn one_id(&mut self, id: &RequestId, op: &Op) {
         let Op::Acquire(Acquire { patch: Patch { holder_id: Some(mark), .. }, .. }) = op else {
             return;

@@ -1,5 +1,5 @@
-//! An hour of a hundred thousand sessions, with five changes of the leader: no session ends that is
-//! kept alive, and one that is not ends when it should.
+//! Simulates one hour of 100,000 sessions with five changes of the leader: no session expires while
+//! its client sends keep-alives, and a session without keep-alives expires on time.
 
 use super::seeded_random::SeededRandom;
 use crate::engine::{
@@ -11,13 +11,13 @@ use crate::time::{Span, Time};
 const SESSIONS: u64 = 100_000;
 const TTL: Span = Span::from_secs(180);
 const HOUR: u64 = 3_600;
-/// When a leader is lost, and for how long there is none, in true seconds.
+/// When the cluster loses its leader, and for how long it has none, in seconds of real time.
 const CHANGES: [(u64, u64); 5] = [(301, 2), (907, 11), (1_499, 1), (1_500, 30), (2_800, 7)];
 
-/// The current leader, with a clock of its own.
+/// The current leader, whose clock has its own rate and starting value.
 struct Leader {
     began: Time,
-    /// Millionths that pass on it in a second.
+    /// Microseconds that pass on this clock per second of real time.
     rate: u64,
     carried: EngineClock,
 }
@@ -41,7 +41,7 @@ impl Leader {
     }
 }
 
-/// The engine, the current leader, and the sessions that have ended.
+/// The engine, the current leader, and the sessions that have expired.
 struct SessionHour {
     dice: SeededRandom,
     engine: Engine,
@@ -61,7 +61,7 @@ impl SessionHour {
         Self { dice, engine, leader, changes, over, events }
     }
 
-    /// Applies an operation that is requested at `truth`, or as soon as there is a leader.
+    /// Applies an operation that is requested at `truth`, or once there is a leader again.
     fn ask(&mut self, truth: Time, op: Op) -> Outcome {
         let mut truth = truth;
         while let Some((_, again)) = self.changes.last().filter(|(lost, _)| *lost <= truth) {
@@ -97,7 +97,7 @@ fn an_hour_with_five_leaders_ends_no_session_that_is_kept_alive() {
             other => panic!("not opened: {other:?}"),
         }
     }
-    // One of them dies after half an hour.
+    // One client stops its keep-alives after half an hour.
     let (dead, half) = (sessions[77], HOUR * 1_000_000_000 / every / 2);
     let rounds = HOUR * 1_000_000_000 / every;
     for round in 1..rounds {
@@ -111,9 +111,10 @@ fn an_hour_with_five_leaders_ends_no_session_that_is_kept_alive() {
     let &[(session, when)] = &world.over[..] else { panic!("{:?} are over", world.over) };
     assert_eq!(session, dead);
     let lived = when.since(at(half - 1, 77));
-    // No leader's clock is faster than what a client takes off.
+    // No leader's clock is faster than the 0.1 % that clients allow for.
     let least = TTL.as_nanos() / 1_000 * 999;
     assert!(lived.as_nanos() >= least, "it was cut short by a leader's clock: {lived}");
-    // Its leader may have been lost meanwhile, and its clock may be slow.
+    // The expiry may be late: the leader may have been lost meanwhile, and a leader's clock may be
+    // slow.
     assert!(lived.as_nanos() < TTL.as_nanos() + 31_000_000_000, "{lived}");
 }

@@ -1,5 +1,5 @@
-//! openraft's type configuration for the simulation: the entries of the cluster, on a runtime whose
-//! time is virtual.
+//! openraft's type configuration for the simulation: the log entries of a real cluster, on a
+//! runtime with virtual time.
 
 use crate::raft::types::{Answers, Proposal};
 use crate::time::{Span, Time};
@@ -8,7 +8,7 @@ use openraft::vote::leader_id_adv::LeaderId;
 use openraft_rt_sim::SimRuntime;
 
 openraft::declare_raft_types!(
-    /// The types of the log: those of the cluster but for the runtime.
+    /// The types of a real cluster's log, except for the runtime.
     pub(super) SimTypeConfig:
         D = Proposal,
         R = Answers,
@@ -18,7 +18,7 @@ openraft::declare_raft_types!(
 /// One leadership: a term, and the node that leads in it.
 pub(super) type Leader = LeaderId<u64, u64>;
 
-/// Virtual time since the simulation began: what an observer's perfect clock would show.
+/// Returns the virtual time since the simulation began: the time that a perfect clock would show.
 pub(super) fn now() -> Time {
     let since = SimTypeConfig::now().elapsed_since_start();
     Time::from_nanos(
@@ -26,7 +26,7 @@ pub(super) fn now() -> Time {
     )
 }
 
-/// Lets virtual time pass.
+/// Sleeps for a span of virtual time.
 pub(super) async fn sleep(span: Span) {
     SimTypeConfig::sleep(span.as_duration()).await;
 }

@@ -1,4 +1,4 @@
-//! One run of a simulation: its options, its course and its report.
+//! One run of the simulation: its options, its phases and its report.
 
 use super::client::SimClient;
 use super::coverage::CoveragePoint;
@@ -19,12 +19,12 @@ use openraft_rt_sim::SimRuntime;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// Clients: as many as make each lock wanted by some, and waited for.
+/// Number of clients: enough that every lock is contended and has waiters.
 const CLIENTS: u64 = 6;
 
-/// How long after all is mended the cluster may take until it works: twice what it takes to give
-/// up a snapshot that was lost on its way just before, and to read, send and write another one for
-/// each of four followers, one after the other.
+/// How long the cluster may take to recover once all faults are repaired: twice the time that it
+/// takes to give up a snapshot whose transfer failed just before, and to read, send and write
+/// another one for each of four followers in turn.
 const RECOVERY: Span =
     Span::from_millis(2 * (INSTALL_PATIENCE_MS + 4 * 2 * SNAPSHOT_TAKES_MAX.as_millis()));
 
@@ -36,7 +36,7 @@ const LOOK_AGAIN: Span = Span::from_millis(200);
 pub struct SimOptions {
     /// Seed of the random numbers: it determines the whole run.
     pub seed: u64,
-    /// Voters of the cluster.
+    /// Number of voters when the cluster starts.
     pub nodes: u64,
     /// For how long faults are injected, in virtual time.
     pub time: Span,
@@ -47,27 +47,27 @@ pub struct SimOptions {
 /// The result of one simulation run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SimReport {
-    /// Every promise that was broken. Empty: all was well.
+    /// All violations. Empty if every check passed.
     pub violations: Vec<Violation>,
-    /// The trace, or its end.
+    /// The whole trace if the options request it, otherwise its last lines.
     pub trace: Vec<String>,
-    /// Lines of the whole trace.
+    /// Number of lines of the whole trace.
     pub lines: u64,
-    /// SHA-256 of the whole trace.
+    /// SHA-256 of the whole trace, in hexadecimal.
     pub digest: String,
-    /// Entries that were applied.
+    /// Number of log entries that were applied.
     pub entries: u64,
-    /// Commands in them.
+    /// Number of commands in the applied entries.
     pub commands: u64,
-    /// Answers that clients got.
+    /// Number of answers that clients received.
     pub answers: u64,
-    /// Requests whose outcome a client never learned.
+    /// Number of requests whose outcome the client never learned.
     pub unknown: u64,
     /// How often each kind of event occurred.
     pub parts: BTreeMap<CoveragePoint, u64>,
 }
 
-/// Runs a simulation.
+/// Runs one simulation, checks it and returns its report. Equal options give equal reports.
 pub fn run(options: &SimOptions) -> SimReport {
     let mut runtime = SimRuntime::with_seed(options.seed);
     let record = Record::new(options.trace);
@@ -106,7 +106,7 @@ async fn simulate(options: &SimOptions, record: Record) -> Arc<World> {
     world
 }
 
-/// Makes a cluster of the nodes, and writes its first entry.
+/// Initializes a cluster of all nodes, and writes its first entry.
 async fn begin(world: &Arc<World>) {
     if let Some(first) = world.host(1) {
         first.initialize(&world.nodes()).await;
@@ -121,16 +121,18 @@ async fn begin(world: &Arc<World>) {
     }
 }
 
-/// All is mended: all nodes come to the same state, and everybody can see it.
+/// Checks after the repair of all faults that the nodes reach the same state and that every lock
+/// can be read.
 async fn recover(world: &Arc<World>) {
     let until = now() + RECOVERY;
     settle(world, until).await;
     SimClient::new(world, CLIENTS + 1).look_at_all(until).await;
-    // Looking may have added entries.
+    // The reads may have added entries.
     settle(world, until).await;
 }
 
-/// Waits until somebody leads and all nodes have applied as much, and compares their states.
+/// Waits until there is a leader and all nodes have applied the same entries, and compares their
+/// states.
 async fn settle(world: &Arc<World>, until: Time) {
     faults::retire(world).await;
     let mut standings = standings(world);
@@ -150,7 +152,8 @@ async fn settle(world: &Arc<World>, until: Time) {
     }
 }
 
-/// The last entry that each node has applied, and the state after it. `None`: it does not run.
+/// Returns the last applied entry of each node and its state after it. `None`: the node is not
+/// running.
 fn standings(world: &Arc<World>) -> Vec<Option<(Option<u64>, Vec<u8>)>> {
     world.nodes().into_iter().map(|id| Some(world.host(id)?.state())).collect()
 }

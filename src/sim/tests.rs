@@ -1,5 +1,6 @@
-//! Bugs that are planted. A seed must show each of them by a sentence of its own, which no other
-//! planted bug is expected to bring about, and the same seed without the bug must break nothing.
+//! Tests with planted bugs. For each bug some seed must give a violation with a message that no
+//! other planted bug is expected to cause, and the same seed without the bug must give no
+//! violation.
 
 use super::SimOptions;
 use super::planted_bugs::{PlantedBug, with_bug};
@@ -8,15 +9,15 @@ use super::violation::{Promise, Violation};
 use crate::time::Span;
 use std::panic::catch_unwind;
 
-/// How many seeds may be needed to find a bug. A search that is long begins near the seed that was
-/// seen to find it.
+/// How many seeds a test tries to find a bug. A test that would need more begins near a seed that
+/// is known to find it.
 const SEEDS_MAX: u64 = 120;
 
-/// The sentence by which a bug is known.
+/// The violation message that identifies a bug.
 struct Sentence {
     bug: &'static str,
     promise: Promise,
-    /// Words that it has, in this order.
+    /// Parts of the message, in this order.
     words: &'static [&'static str],
 }
 
@@ -36,7 +37,7 @@ fn options(seed: u64) -> SimOptions {
     SimOptions { seed, nodes: 3, time: Span::from_secs(20), trace: false }
 }
 
-/// Tries seeds with a bug until one shows its sentence, and then that seed without the bug.
+/// Runs seeds with a bug until one gives the bug's message, then runs that seed without the bug.
 #[track_caller]
 fn shows(
     bug: &str,
@@ -45,7 +46,7 @@ fn shows(
 ) {
     let own = SENTENCES.iter().find(|sentence| sentence.bug == bug).expect("each bug has one");
     for seed in first..first + SEEDS_MAX {
-        // A bug may also panic where a node starts: then the run shows nothing.
+        // A bug may also cause a panic while a node starts: then this seed shows nothing.
         let broken = || {
             let ran = catch_unwind(|| run(&options(seed)).violations).ok()?;
             ran.into_iter().find(|found| own.is(found))
@@ -95,7 +96,7 @@ bugs! {
         by FailedNodesEnd ["still runs"];
     a_snapshot_without_the_answers_is_found: with_bug PlantedBug SnapshotForgets
         by SameState ["the state after entry", "is another there"];
-    // A builder has to end just after an installation, which few seeds bring about.
+    // A snapshot build has to finish just after an installation, which few seeds bring about.
     an_older_snapshot_that_wins_is_found: with_bug PlantedBug OlderSnapshotWins
         by NodesStart ["could not start: its log begins after"], from seed 160;
     a_snapshot_that_is_never_installed_is_found: with_bug PlantedBug InstallNeverEnds

@@ -1,36 +1,37 @@
-//! The violations that the checks report: which promise was broken, and how.
+//! The violations that the checks of a simulation report: the broken promise, and how it was
+//! broken.
 
 use crate::time::Time;
 use std::fmt;
 
-/// A promise that can be broken. Every check has one of its own, so that a test which plants a bug
-/// can require the right one.
+/// A promise that a check verifies. Every check has its own, so that a test which plants a bug can
+/// require the right one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Promise {
-    /// One client holds an exclusive lock at a time.
+    /// An exclusive lock has at most one holder at a time.
     OneHolder,
-    /// Waiters are served in the order in which they came.
+    /// Waiters are served in the order in which they joined the queue.
     FirstComeFirstServed,
-    /// A token belongs to one tenure.
+    /// A token belongs to one tenure only.
     TokensAreUnique,
-    /// The answers of a lock fit some order of single steps.
+    /// The answers for a lock are linearizable: they fit some order of the operations.
     Linearizable,
-    /// A read shows the lock as it is: the other answers of a lock fit an order, and with the reads
-    /// they do not.
+    /// A read is current. Broken if the answers for a lock are linearizable only without the reads.
     ReadsAreCurrent,
-    /// A lease lasts as long as the answers say: the answers fit an order only if one ended before.
+    /// A lease lasts as long as the answers say. Broken if the answers are linearizable only if a
+    /// lease ended early.
     LeasesLast,
-    /// An upgrade begins a new tenure.
+    /// A change from shared to exclusive begins a new tenure with a new token.
     UpgradesMintTokens,
-    /// A request is answered when its entry has been applied.
+    /// A request is answered only after its entry has been applied.
     AnswersAreApplied,
-    /// The search for that order ends.
+    /// The linearizability search ends within its limit.
     SearchEnds,
-    /// A tenure belongs to a client that asked for it.
+    /// A tenure belongs to a client that requested it.
     OnlyWhatWasAsked,
     /// A request has one effect and one answer, however often it is sent.
     OneEffect,
-    /// A reset takes every hold and every place in a queue that it means.
+    /// A reset ends every lease and every queue place in its scope.
     ResetTakesAll,
     /// Nodes that have applied the same entries are in the same state.
     SameState,
@@ -40,9 +41,9 @@ pub enum Promise {
     EntriesAreKept,
     /// The time of the entries never runs faster than real time.
     TimeIsNotAhead,
-    /// A node starts with what is on its disk.
+    /// A node can start from the contents of its disk.
     NodesStart,
-    /// A node ends soon after its disk has failed.
+    /// A node stops soon after its disk has failed.
     FailedNodesEnd,
     /// The cluster works again once all faults are repaired.
     Recovers,
@@ -50,12 +51,13 @@ pub enum Promise {
     NoPanic,
 }
 
-/// A broken promise.
+/// A report of a broken promise.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Violation {
-    /// Which promise.
+    /// The promise that was broken.
     pub promise: Promise,
-    /// When it was noticed.
+    /// When a check detected the violation during the run. `None` if the check ran outside a
+    /// simulation.
     pub at: Option<Time>,
     /// Description of the violation, in one sentence.
     pub what: String,

@@ -1,6 +1,5 @@
-//! A virtual disk: a journal of writes and one file for the snapshot. Of the writes that were not
-//! synced, a crash keeps the first few, or none, or all. A sync may fail; the disk is then unusable
-//! until the node restarts.
+//! A virtual disk: a journal of writes and one snapshot file. Of the unsynced writes, a crash keeps
+//! a random prefix. A sync may fail; the disk is then unusable until the node restarts.
 
 use super::planted_bugs::{PlantedBug, planted};
 use super::seeded_random::SeededRandom;
@@ -12,7 +11,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::sync::Arc;
 
-/// How long a large snapshot takes at most to be written, or read.
+/// The longest time that a large snapshot takes to be written or read.
 pub(super) const SNAPSHOT_TAKES_MAX: Span = Span::from_secs(6);
 
 /// One write to the journal.
@@ -22,9 +21,9 @@ pub(super) enum Write {
     Committed(LogId),
     /// An entry, as the bytes that a real log would hold.
     Entry(LogId, Arc<[u8]>),
-    /// Entries from this index on are no more.
+    /// Removes the entries from this index on.
     Truncate(u64),
-    /// Entries up to this one are in a snapshot.
+    /// Removes the entries up to this one, which a snapshot contains.
     Purge(LogId),
 }
 
@@ -51,7 +50,7 @@ impl DiskContents {
         }
     }
 
-    /// The last entry, or the last that was purged.
+    /// Returns the id of the last entry, or of the last purged one if there is none.
     pub(super) fn last(&self) -> Option<LogId> {
         self.entries.last_key_value().map(|(_, (id, _))| *id).or(self.purged)
     }
@@ -65,19 +64,20 @@ pub(super) struct Disk {
 }
 
 struct DiskState {
-    /// As a reader sees it.
+    /// The contents as the running node reads them, with unsynced writes.
     seen: DiskContents,
-    /// As a crash leaves it, at least.
+    /// The synced contents, which survive a crash.
     synced: DiskContents,
-    /// Written and not synced, with a number that rises.
+    /// Writes that are not synced, each with its number. Numbers rise.
     pending: VecDeque<(u64, Write)>,
     written: u64,
-    /// The snapshot, and up to which entry it knows the log.
+    /// The snapshot, and the last entry that it contains.
     snapshot: Option<(Option<LogId>, Arc<[u8]>)>,
-    /// Which run of the node may use it: those before are dead.
+    /// The run of the node that may use the disk. Calls of earlier runs fail, because those have
+    /// crashed.
     run: u64,
     health: Health,
-    /// When a node was told that a sync has failed.
+    /// When a failed sync was reported to the node.
     failed_at: Option<Time>,
     last_crash: DiskCrash,
 }
@@ -94,13 +94,12 @@ pub(super) struct DiskCrash {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Health {
     Well,
-    /// The next sync fails.
     Failing,
-    /// One has failed: nothing works until a restart.
+    /// A sync has failed: nothing works until a restart.
     Failed,
 }
 
-/// A disk as one run of a node has it open.
+/// A handle to a disk that belongs to one run of a node, and fails once that run has ended.
 #[derive(Clone)]
 pub(super) struct OpenDisk {
     disk: Disk,
@@ -123,7 +122,7 @@ impl Disk {
         Self { state: Arc::new(Mutex::new(state)), dice: dice.clone() }
     }
 
-    /// Opens it for a node that starts.
+    /// Opens the disk for a new run of the node.
     pub(super) fn open(&self) -> OpenDisk {
         let mut state = self.state.lock();
         state.run += 1;
@@ -132,7 +131,8 @@ impl Disk {
         OpenDisk { disk: self.clone(), run: state.run }
     }
 
-    /// The machine loses its power: some of what was not synced is there, in order, or nothing.
+    /// Simulates a power loss: of the unsynced writes a random prefix survives, which may be empty
+    /// or complete.
     pub(super) fn crash(&self) {
         let mut state = self.state.lock();
         let DiskState { seen, synced, pending, run, health, last_crash, .. } = &mut *state;
@@ -158,31 +158,31 @@ impl Disk {
         }
     }
 
-    /// Returns its state at the last crash of the machine.
+    /// Returns the state of the disk at the last crash of the machine.
     pub(super) fn last_crash(&self) -> DiskCrash {
         self.state.lock().last_crash
     }
 
-    /// Returns when a sync has failed since the node started, if one has.
+    /// Returns the time at which a sync has failed since the node started, if one has.
     pub(super) fn failed_at(&self) -> Option<Time> {
         self.state.lock().failed_at
     }
 
-    /// The next sync fails.
     pub(super) fn fail(&self) {
         self.state.lock().health = Health::Failing;
     }
 }
 
 impl OpenDisk {
-    /// Shows the files to `look`. A node that is dead sees nothing: the disk is another run's.
+    /// Runs `look` on the contents. Fails if the run has ended: the disk then belongs to another
+    /// run.
     pub(super) fn look<T>(&self, look: impl FnOnce(&DiskContents) -> T) -> io::Result<T> {
         let state = self.disk.state.lock();
         self.usable(&state)?;
         Ok(look(&state.seen))
     }
 
-    /// Writes, without syncing. The number is what a sync must cover.
+    /// Writes without a sync. Returns the number that a sync must cover.
     pub(super) fn write(&self, writes: impl IntoIterator<Item = Write>) -> io::Result<u64> {
         let mut state = self.disk.state.lock();
         self.usable(&state)?;
@@ -195,7 +195,7 @@ impl OpenDisk {
         Ok(state.written)
     }
 
-    /// Returns when all up to a number is on the disk.
+    /// Syncs all writes up to a number.
     pub(super) async fn sync(&self, upto: u64) -> io::Result<()> {
         let takes = self.disk.sync_takes();
         if planted(PlantedBug::SyncSkipped) {
@@ -212,7 +212,7 @@ impl OpenDisk {
         let DiskState { pending, synced, health, .. } = &mut *state;
         while pending.front().is_some_and(|(number, _)| *number <= upto) {
             let (_, write) = pending.pop_front().expect("there is one");
-            // A write whose sync has failed is lost, even if the node takes it for synced.
+            // A write whose sync has failed is lost, even if the node believes that it is synced.
             if *health == Health::Well {
                 synced.change(write);
             }
@@ -220,8 +220,8 @@ impl OpenDisk {
         Ok(())
     }
 
-    /// Puts a snapshot in the place of the one before, whole or not at all, unless that one is
-    /// newer: one that was built may be late while another is installed.
+    /// Replaces the snapshot atomically, unless the present one is newer: a snapshot build may
+    /// finish late, after another snapshot was installed.
     pub(super) async fn put_snapshot(
         &self,
         upto: Option<LogId>,
@@ -238,17 +238,17 @@ impl OpenDisk {
         Ok(())
     }
 
-    /// The snapshot, if there is one.
+    /// Returns the snapshot, if there is one.
     pub(super) fn snapshot(&self) -> Option<Arc<[u8]>> {
         self.disk.state.lock().snapshot.as_ref().map(|(_, bytes)| Arc::clone(bytes))
     }
 
-    /// Up to which entry the snapshot knows the log.
+    /// Returns the last entry that the snapshot contains.
     pub(super) fn snapshot_upto(&self) -> Option<LogId> {
         self.disk.state.lock().snapshot.as_ref().and_then(|(upto, _)| *upto)
     }
 
-    /// Reads the snapshot, which takes its time.
+    /// Reads the snapshot, with the delay of a real read.
     pub(super) async fn read_snapshot(&self) -> io::Result<Option<Arc<[u8]>>> {
         sleep(self.disk.snapshot_takes()).await;
         self.usable(&self.disk.state.lock())?;
@@ -267,7 +267,8 @@ impl OpenDisk {
 }
 
 impl Disk {
-    /// A large snapshot takes seconds.
+    /// Returns how long a snapshot takes to be read or written: up to seconds, if it is a large
+    /// one.
     fn snapshot_takes(&self) -> Span {
         if self.dice.percent(30) {
             self.dice.millis(200, SNAPSHOT_TAKES_MAX.as_millis())
@@ -276,7 +277,7 @@ impl Disk {
         }
     }
 
-    /// Most syncs take a millisecond or two; some take long.
+    /// Returns how long a sync takes: mostly up to 3 ms, and in 3 % of all cases 20 to 120 ms.
     fn sync_takes(&self) -> Span {
         if self.dice.percent(3) { self.dice.millis(20, 120) } else { self.dice.millis(0, 3) }
     }
@@ -287,7 +288,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_node_that_is_dead_sees_nothing_of_the_disk() {
+    fn a_crashed_node_cannot_read_its_disk() {
         let disk = Disk::new(&SeededRandom::new(1));
         let dead = disk.open();
         assert!(dead.look(|_| ()).is_ok());

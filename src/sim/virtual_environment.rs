@@ -19,12 +19,12 @@ pub(super) struct VirtualEnvironment {
     pub(super) wall_ahead_ms: Arc<AtomicI64>,
     pub(super) dice: SeededRandom,
     pub(super) record: Arc<Record>,
-    /// The clock of the first leadership of this run, for a bug that reuses it.
+    /// The clock of the first leadership in this run, which the planted bug `StaleCarry` reuses.
     pub(super) first: Mutex<Option<EngineClock>>,
 }
 
 impl VirtualEnvironment {
-    /// Reads the wall clock, which is set now and then.
+    /// Reads the wall clock, which fault injection sets to other times.
     fn wall_now(&self) -> Time {
         let ahead_ms = self.wall_ahead_ms.load(Ordering::Relaxed);
         let ahead = Span::from_millis(ahead_ms.unsigned_abs());
@@ -38,7 +38,7 @@ impl NodeEnvironment for VirtualEnvironment {
         self.clock.read()
     }
 
-    /// The same: a virtual machine never sleeps.
+    /// Returns the steady time: a virtual machine is never suspended.
     fn boot_now(&self) -> Time {
         self.clock.read()
     }
@@ -64,8 +64,8 @@ impl NodeEnvironment for VirtualEnvironment {
         stamp
     }
 
-    /// A quarter of the real times, or a little more: elections take less than half as long as on a
-    /// real network, and faults come and go within a second or two.
+    /// Returns timeouts of about a quarter of the real ones: elections take less than half as long
+    /// as on a real network, and faults come and go within a second or two.
     fn timeouts(&self) -> RequestTimeouts {
         RequestTimeouts {
             answer: Span::from_millis(500),

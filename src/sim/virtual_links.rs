@@ -26,13 +26,13 @@ use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
 
-/// Waits for what never comes.
+/// Never returns, like a wait for a lost message.
 async fn for_ever<T>() -> T {
     std::future::pending().await
 }
 
 impl World {
-    /// Asks a node something. `None`: no answer came in time.
+    /// Sends a request to a node and returns its reply. `None`: no reply came in time.
     pub(super) fn ask(
         self: &Arc<Self>,
         from: End,
@@ -59,19 +59,19 @@ impl World {
             }
             reply
         };
-        // Boxed, since the node that is asked may ask another one.
+        // Boxed, because the node that handles the request may send one to another node.
         Box::pin(async move { SimTypeConfig::timeout(patience.as_duration(), whole).await.ok() })
     }
 }
 
-/// The way of one run of a node to the other nodes.
+/// The transport from one run of a node to the other nodes.
 pub(super) struct VirtualTransport {
     pub(super) world: Arc<World>,
     pub(super) from: NodeId,
     pub(super) run: u64,
 }
 
-/// Makes the links by which openraft reaches other nodes.
+/// The factory of the links by which openraft reaches other nodes.
 pub(super) struct VirtualLinks(pub(super) Arc<VirtualTransport>);
 
 /// The link from one run of a node to another node.
@@ -86,7 +86,7 @@ impl ClusterTypes for SimTypeConfig {
 }
 
 impl VirtualTransport {
-    /// Whether this run of the node goes on.
+    /// Whether this run of the node is still going on.
     fn runs(&self) -> bool {
         self.world.host(self.from).is_some_and(|host| host.run == self.run)
     }
@@ -146,7 +146,7 @@ impl RaftNetworkFactory<SimTypeConfig> for VirtualLinks {
 }
 
 impl VirtualLink {
-    /// Has a message carried to the other node, `act` done there, and the answer carried back.
+    /// Sends a message to the other node, runs `act` there, and returns the answer and the node.
     async fn carry<Q, R, F>(
         &self,
         what: RPCTypes,

@@ -1,5 +1,6 @@
-//! The log on a virtual disk, behind openraft's traits. It promises what the real one does, by the
-//! same rules: readable when appended, told when synced, votes and entries in one order.
+//! The Raft log on a virtual disk, behind openraft's storage traits. It follows the rules of the
+//! real log: entries are readable once they are appended, reported to openraft once they are
+//! synced, and votes and entries are written in one order.
 
 use super::recorder::Record;
 use super::sim_types::SimTypeConfig;
@@ -13,12 +14,12 @@ use std::io;
 use std::ops::RangeBounds;
 use std::sync::Arc;
 
-/// The log.
+/// The Raft log of one run of a node.
 #[derive(Clone)]
 pub(super) struct VirtualLog {
     pub(super) node: NodeId,
     pub(super) disk: OpenDisk,
-    /// Where it is noted what was acknowledged.
+    /// The record of the entries and votes that the node has acknowledged.
     pub(super) record: Arc<Record>,
 }
 
@@ -30,7 +31,8 @@ impl VirtualLog {
 }
 
 impl VirtualLog {
-    /// Syncs, and notes what is acknowledged by that: all up to `last` that was not truncated.
+    /// Syncs, and records the acknowledgement of all entries up to `last`, unless that one was
+    /// truncated.
     async fn sync(&self, written: u64, last: Option<LogId>) -> io::Result<()> {
         self.disk.sync(written).await?;
         let there = |id: &LogId| {

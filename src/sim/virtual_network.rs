@@ -1,5 +1,5 @@
-//! The virtual network: messages may be lost, late, doubled and overtaken, and some ends may not
-//! reach others, in one direction or both.
+//! The virtual network: it may lose, delay, duplicate and reorder messages, and may partition nodes
+//! and clients, in one direction or both.
 
 use super::seeded_random::SeededRandom;
 use super::sim_types::sleep;
@@ -7,29 +7,29 @@ use crate::time::Span;
 use parking_lot::Mutex;
 use std::collections::BTreeSet;
 
-/// An end: a node by its number, a client by a higher one.
+/// The address of a node (its id) or of a client (a higher number).
 pub(super) type End = u64;
 
-/// How often the network loses or doubles a message, and how long it may delay one.
+/// How often the network loses or duplicates a message, and how long it may delay one.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct NetworkFaults {
-    /// Lost, of a hundred.
+    /// Lost messages, in percent.
     pub(super) loss: u64,
-    /// Doubled, of a hundred.
+    /// Duplicated messages, in percent.
     pub(super) doubled: u64,
-    /// On its way for up to so many milliseconds.
+    /// The longest delay of a message, in milliseconds.
     pub(super) late_ms: u64,
 }
 
 impl NetworkFaults {
-    /// As on a good day.
+    /// The faults of a network in normal operation.
     pub(super) const FAIR: Self = Self { loss: 2, doubled: 2, late_ms: 3 };
 
-    /// When all is mended: a message may be late or doubled, and none is lost.
+    /// The faults after the final repair: a message may be late or duplicated, and none is lost.
     pub(super) const MENDED: Self = Self { loss: 0, ..Self::FAIR };
 }
 
-/// The network.
+/// The virtual network between nodes and clients.
 pub(super) struct VirtualNetwork {
     state: Mutex<NetworkState>,
     dice: SeededRandom,
@@ -51,19 +51,19 @@ impl VirtualNetwork {
         self.state.lock().weather = weather;
     }
 
-    /// From now on these do not reach those.
+    /// Drops all messages from now on between these pairs of sender and receiver.
     pub(super) fn cut(&self, pairs: impl IntoIterator<Item = (End, End)>) {
         self.state.lock().cut.extend(pairs);
     }
 
-    /// Removes all partitions, and sets how messages fare from now on.
+    /// Removes all partitions, and sets the other faults.
     pub(super) fn mend(&self, weather: NetworkFaults) {
         let mut state = self.state.lock();
         state.weather = weather;
         state.cut.clear();
     }
 
-    /// Returns when a message has arrived: `false` if it never does.
+    /// Waits until a message has arrived. Returns `false` if the message is lost.
     pub(super) async fn pass(&self, from: End, to: End) -> bool {
         let delay = {
             let state = self.state.lock();
@@ -78,7 +78,7 @@ impl VirtualNetwork {
         true
     }
 
-    /// If this message is doubled: how much later the second one comes.
+    /// Returns the delay of a duplicate, if this message is duplicated.
     pub(super) fn double(&self) -> Option<Span> {
         let NetworkFaults { doubled, late_ms, .. } = self.state.lock().weather;
         self.dice.percent(doubled).then(|| self.dice.millis(0, 20 * late_ms))
@@ -92,7 +92,7 @@ mod tests {
     use openraft_rt_sim::SimRuntime;
 
     #[test]
-    fn a_network_that_is_mended_loses_nothing() {
+    fn a_mended_network_loses_no_messages() {
         let lost = |weather| {
             SimRuntime::with_seed(1).block_on(async move {
                 let net = VirtualNetwork::new(&SeededRandom::new(1));

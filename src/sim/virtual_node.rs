@@ -1,5 +1,4 @@
-//! A node in a simulation: the request pipeline of a real node, over a virtual disk, network and
-//! clock.
+//! A simulated node: the request pipeline of a real node, over a virtual disk, network and clock.
 
 use super::coverage::CoveragePoint;
 use super::node_messages::{NodeReply, NodeRequest};
@@ -29,16 +28,17 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use tokio::sync::oneshot;
 
-/// Entries between snapshots: few, so that nodes that were away need one.
+/// Number of entries between snapshots. It is low, so that nodes which were down need a snapshot.
 const ENTRIES_A_SNAPSHOT: u64 = 60;
-/// Entries kept behind a snapshot.
+/// Number of log entries kept after a snapshot that contains them.
 const ENTRIES_KEPT: u64 = 10;
 /// How long a leader waits for a snapshot to be installed.
 pub(super) const INSTALL_PATIENCE_MS: u64 = 10_000;
-/// How often a node looks whether it has heard the leader's time.
+/// How often a follower refreshes its estimate of the leader's time.
 const TIME_LOOK: Span = Span::from_millis(500);
 
-/// The settings of a real cluster, but for the times: thrice as much happens in a second.
+/// Returns openraft's settings of a real cluster, with shorter times: three times as much happens
+/// in a second.
 fn config() -> Config {
     Config {
         cluster_name: "latchfs".to_owned(),
@@ -55,7 +55,7 @@ fn config() -> Config {
 }
 
 impl World {
-    /// Starts the node of a machine.
+    /// Starts the node of a machine. A failure is a violation.
     pub(super) async fn start(self: &Arc<Self>, id: NodeId) {
         match start(self, id).await {
             Ok((host, tasks)) => {
@@ -71,7 +71,7 @@ impl World {
     }
 }
 
-/// Starts the node of a machine with what is on its disk, by the rules of a real start.
+/// Builds a node from the contents of its machine's disk, by the rules of a real start.
 async fn start(
     world: &Arc<World>,
     id: NodeId,
@@ -123,7 +123,7 @@ impl Host {
         !self.stopped.load(Ordering::Relaxed)
     }
 
-    /// The beginning of a cluster of which these are the voters.
+    /// Initializes a cluster with these nodes as voters.
     pub(super) async fn initialize(&self, nodes: &[NodeId]) {
         let members: BTreeMap<_, _> = nodes.iter().map(|id| (*id, BasicNode::default())).collect();
         if let Err(error) = self.requests.raft.initialize(members).await {
@@ -132,7 +132,7 @@ impl Host {
         }
     }
 
-    /// Runs the tasks of a node.
+    /// Spawns the tasks of the node.
     fn run_tasks(self: &Arc<Self>, tasks: PipelineTasks<SimTypeConfig>) {
         let PipelineTasks { watcher, proposer } = tasks;
         SimTypeConfig::spawn(watcher.run());
@@ -148,7 +148,7 @@ impl Host {
         SimTypeConfig::spawn(async move { host.note_leaderships().await });
     }
 
-    /// Hears the leader's time now and then while it follows.
+    /// Refreshes the follower's estimate of the leader's time at intervals.
     async fn refresh_leader_time(&self) {
         while self.runs() {
             self.requests.refresh_leader_time(TIME_LOOK).await;
@@ -172,8 +172,8 @@ impl Host {
         }
     }
 
-    /// Ends the node when its proposer has ended: by a panic, or because openraft has ended. The
-    /// disk may have failed: a real node ends then.
+    /// Handles the end of the proposer, after a panic or because openraft has ended, for example
+    /// after a disk failure. Like a real node, the node then stops.
     fn end(&self, ended: Result<Result<(), Arc<str>>, String>) {
         let (id, record) = (self.id, &self.world.record);
         match ended {
@@ -196,7 +196,7 @@ impl Host {
         }
     }
 
-    /// Stops the node, and drops its queued requests.
+    /// Stops the node, and fails its queued requests.
     pub(super) fn stop(&self) {
         self.stopped.store(true, Ordering::Relaxed);
         self.requests.queue.fail(&Unavailable::Closing);
@@ -205,7 +205,7 @@ impl Host {
         SimTypeConfig::spawn(async move { raft.shutdown().await });
     }
 
-    /// In which term it leads, if it does.
+    /// Returns the current leadership of this node, if it is the leader.
     pub(super) fn leads(&self) -> Option<Leader> {
         let metrics = self.requests.raft.server_metrics();
         let metrics = metrics.borrow_watched();
@@ -215,7 +215,7 @@ impl Host {
         leads.then_some(metrics.vote.leader_id)
     }
 
-    /// The last entry that it has applied, and all that it knows of locks after it, as bytes.
+    /// Returns the index of the last entry that the node has applied, and its encoded engine state.
     pub(super) fn state(&self) -> (Option<u64>, Vec<u8>) {
         let core = self.requests.replica.look();
         let applied = core.meta().last_log_id.map(|id| id.index);
@@ -233,7 +233,6 @@ impl Host {
     }
 }
 
-/// The requests of clients.
 impl Host {
     pub(super) async fn handle(self: Arc<Self>, request: NodeRequest) -> NodeReply {
         match request {
@@ -251,7 +250,7 @@ impl Host {
             self.requests.queue.ask(command, Box::new(drop));
             answer
         } else {
-            // A client that has gone meanwhile needs no answer.
+            // The client may have given up meanwhile and needs no answer.
             self.requests.queue.ask(command, Box::new(move |answer| drop(send.send(answer))));
             let Ok(Ok(answer)) = reply.await else { return NodeReply::Unavailable };
             answer

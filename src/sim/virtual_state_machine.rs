@@ -1,4 +1,5 @@
-//! The replica of the cluster behind openraft's traits, with its snapshots on a virtual disk.
+//! The replica of a node behind openraft's state machine traits, with its snapshots on a virtual
+//! disk.
 
 use super::coverage::CoveragePoint;
 #[cfg(test)]
@@ -23,10 +24,10 @@ use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
-/// A node of the cluster.
+/// openraft's handle of a simulated node.
 pub(super) type Raft = openraft::Raft<SimTypeConfig, VirtualStateMachine>;
 
-/// The replica of a node, and where its snapshots are.
+/// The replica of a node, and the disk for its snapshots.
 pub(super) struct VirtualStateMachine {
     pub(super) replica: Arc<Replica>,
     node: NodeId,
@@ -34,7 +35,7 @@ pub(super) struct VirtualStateMachine {
     record: Arc<Record>,
 }
 
-/// Puts one snapshot on the disk.
+/// A snapshot of the replica that is yet to be written to the disk.
 pub(super) struct VirtualSnapshotBuilder {
     snapshot: Snapshot,
     node: NodeId,
@@ -42,7 +43,7 @@ pub(super) struct VirtualSnapshotBuilder {
     record: Arc<Record>,
 }
 
-/// Notes a panic while it is alive.
+/// Reports a panic if it is dropped during one.
 struct PanicRecorder<'a>(&'a Record, NodeId);
 
 impl Drop for PanicRecorder<'_> {
@@ -54,7 +55,8 @@ impl Drop for PanicRecorder<'_> {
     }
 }
 
-/// Puts a snapshot on the disk. From then on the node could start with what is there.
+/// Writes a snapshot to the disk, and checks that the node could then start from the log and the
+/// snapshot.
 async fn put(
     node: NodeId,
     disk: &OpenDisk,
@@ -76,7 +78,7 @@ async fn put(
 }
 
 impl VirtualStateMachine {
-    /// The state as the snapshot on the disk has it, or an empty one.
+    /// Restores the replica from the snapshot on the disk, or creates an empty one.
     pub(super) fn open(
         node: NodeId,
         disk: &OpenDisk,
@@ -93,7 +95,7 @@ impl VirtualStateMachine {
         Ok(Self { replica, node, disk: disk.clone(), record: Arc::clone(record) })
     }
 
-    /// Up to where the state knows the log.
+    /// Returns the last entry that the replica has applied.
     pub(super) fn applied(&self) -> Option<LogId> {
         self.replica.look().meta().last_log_id
     }

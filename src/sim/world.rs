@@ -1,4 +1,5 @@
-//! All that there is in a simulation: machines, the nodes that run on them, the network between.
+//! The world of a simulation: the machines, the nodes that run on them, and the network between
+//! them.
 
 use super::coverage::CoveragePoint;
 use super::recorder::Record;
@@ -14,29 +15,28 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 
-/// The world.
+/// All shared state of a simulation.
 pub(super) struct World {
     pub(super) dice: SeededRandom,
     pub(super) net: VirtualNetwork,
     pub(super) record: Arc<Record>,
     pub(super) cluster: ClusterId,
     seats: Mutex<BTreeMap<NodeId, Arc<Seat>>>,
-    /// Machines so far. The number of one that has left is not used again.
+    /// Number of machines so far. The id of a removed machine is not reused.
     machines: AtomicU64,
 }
 
-/// A machine: the parts that outlive the node that runs on it.
+/// A machine: the parts that outlive the node which runs on it.
 pub(super) struct Seat {
     pub(super) disk: Disk,
     pub(super) clock: VirtualClock,
-    /// How far the wall clock was set away from the steady one, in milliseconds. Nothing may
-    /// depend on it.
+    /// Offset of the wall clock from the steady one, in milliseconds. Nothing may depend on it.
     pub(super) wall_ahead_ms: Arc<AtomicI64>,
     pub(super) host: Mutex<Option<Arc<Host>>>,
     pub(super) runs: AtomicU64,
 }
 
-/// A node that runs.
+/// A running node.
 pub(super) struct Host {
     pub(super) id: NodeId,
     pub(super) run: u64,
@@ -57,7 +57,7 @@ impl World {
         world
     }
 
-    /// Another machine, on which nothing runs yet.
+    /// Adds a machine, on which no node runs yet, and returns its id.
     pub(super) fn add(&self) -> NodeId {
         let id = self.machines.fetch_add(1, Ordering::Relaxed) + 1;
         let (disk, clock) = (Disk::new(&self.dice), VirtualClock::new(&self.dice));
@@ -67,7 +67,7 @@ impl World {
         id
     }
 
-    /// A machine leaves for good.
+    /// Removes a machine for good.
     pub(super) fn remove(&self, id: NodeId) {
         self.crash(id);
         self.seats.lock().remove(&id);
@@ -82,13 +82,14 @@ impl World {
         Arc::clone(&self.seats.lock()[&id])
     }
 
-    /// The node that runs on a machine, if it runs.
+    /// Returns the node that runs on a machine, if one does.
     pub(super) fn host(&self, id: NodeId) -> Option<Arc<Host>> {
         let seat = self.seats.lock().get(&id).cloned();
         seat?.host.lock().clone().filter(|host| host.runs())
     }
 
-    /// The node that leads, if one knows that it does.
+    /// Returns the leader: of the nodes that consider themselves leader, the one with the highest
+    /// term.
     pub(super) fn leader(&self) -> Option<Arc<Host>> {
         let hosts = self.nodes().into_iter().filter_map(|id| self.host(id));
         hosts
@@ -97,7 +98,7 @@ impl World {
             .map(|(_, host)| host)
     }
 
-    /// The machine loses its power.
+    /// Simulates a power loss of a machine, if a node runs on it.
     pub(super) fn crash(&self, id: NodeId) {
         let seat = self.seat(id);
         let host = seat.host.lock().take();
@@ -109,14 +110,14 @@ impl World {
         }
     }
 
-    /// The disk of a node has failed: the node ends.
+    /// Stops a node after its proposer has ended, unless a later run has begun.
     pub(super) fn failed(&self, id: NodeId, run: u64) {
         if self.host(id).is_some_and(|host| host.run == run) {
             self.crash(id);
         }
     }
 
-    /// The number of the next run of a node.
+    /// Returns the number of the next run of a node.
     pub(super) fn next_run(&self, id: NodeId) -> u64 {
         self.seat(id).runs.fetch_add(1, Ordering::Relaxed) + 1
     }

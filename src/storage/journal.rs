@@ -30,9 +30,9 @@ const FULL_FOR: Span = Span::from_millis(50);
 /// The space that a record may use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Space {
-    /// All space but the reserve.
+    /// The record may use all space except the reserve.
     Ordinary,
-    /// The reserve, too, for a record that only ends leases or waits.
+    /// The record may also use the reserve, because it only ends leases or waits.
     Reserve,
 }
 

@@ -11,7 +11,7 @@ use std::process::{Child, Command, Stdio};
 /// Timeout until the nodes of a cluster agree on a leader.
 const AGREE_PATIENCE: Span = Span::from_secs(60);
 
-/// A cluster.
+/// A running cluster of latchfs or etcd, under measurement.
 pub(crate) struct Group {
     name: &'static str,
     speech: Box<dyn Speech>,

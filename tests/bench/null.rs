@@ -16,7 +16,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 const TTL: Duration = Duration::ZERO;
 /// The attributes of the root never change.
 const ROOT_TTL: Duration = Duration::from_secs(3_600);
-/// As in latchfs: RELEASE goes through the kernel's queue of background requests.
+/// The same limit as in latchfs: RELEASE goes through the kernel's queue of background requests.
 const MAX_BACKGROUND: u16 = 1_024;
 
 /// Files have odd numbers, directories even ones.

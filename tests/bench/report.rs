@@ -83,7 +83,7 @@ pub(crate) fn number(value: f64) -> String {
     }
 }
 
-/// Returns the median.
+/// Returns the median of the values, or NaN if there are none.
 pub(crate) fn median(values: &[f64]) -> f64 {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);

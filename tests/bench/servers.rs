@@ -73,7 +73,7 @@ pub(crate) enum State {
     Synced,
     /// Changes that were written to a file, without waiting for a sync.
     Kept,
-    /// Nothing.
+    /// A restart recovers nothing.
     None,
 }
 

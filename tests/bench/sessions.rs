@@ -128,7 +128,7 @@ fn sessions(count: usize) -> Result<Keeping, String> {
     Ok(Keeping { server, runtime: runtime()?, requests, kept: b"HTTP/1.1 200 " })
 }
 
-/// Sets keys that expire.
+/// Sets Redis keys that expire, as the equivalent of sessions.
 fn keys(count: usize) -> Result<Keeping, String> {
     let server = redis("Redis", State::Kept)?;
     let mut line = Line::to(&server.address)?;
@@ -186,7 +186,7 @@ impl Keeping {
             let others = other.map_or(Ok(Vec::new()), |other| other.join().expect("no panic"));
             Ok::<_, String>((answers?, others?))
         })?;
-        // As a share of the whole interval, also if the requests took longer.
+        // The CPU time is a share of the whole interval, even if the requests took longer.
         let share = 100.0 * (self.server.work()? - before) / PERIOD.as_duration().as_secs_f64();
         Ok(Kept { share, answers, others })
     }

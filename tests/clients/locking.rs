@@ -121,7 +121,7 @@ fn ruby_and_perl(m: &Mount) {
     });
 }
 
-/// Java's `FileChannel.tryLock`.
+/// Tests Java's `FileChannel.tryLock`.
 fn java_file_channel(m: &Mount) {
     let source = "import java.nio.channels.*; import java.nio.file.*;
         public class Try { public static void main(String[] args) throws Exception {
@@ -138,7 +138,7 @@ fn java_file_channel(m: &Mount) {
     tried(m, || m.sh("java -Xshare:auto -cp $T Try"));
 }
 
-/// gofrs/flock for Go.
+/// Tests the Go package gofrs/flock.
 fn go_flock(m: &Mount) {
     let source = "package main
         import (\"fmt\"; \"os/exec\"; \"github.com/gofrs/flock\")

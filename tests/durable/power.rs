@@ -21,7 +21,7 @@ use std::thread;
 const CLIENTS: u64 = 3;
 const GRANTS: u64 = 8;
 
-/// One recorded call.
+/// A file operation of the server, as the shim has recorded it.
 #[derive(Debug, Clone)]
 struct Done {
     letter: u8,

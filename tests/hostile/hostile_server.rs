@@ -22,9 +22,9 @@ use std::time::Duration;
 enum Attack {
     /// A body of a gigabyte.
     HugeBody,
-    /// Endless chunks.
+    /// A chunked body that never ends.
     EndlessParts,
-    /// Endless headers.
+    /// A response with endless headers.
     EndlessHeaders,
     /// Endless interim answers (100 Continue).
     EndlessContinue,

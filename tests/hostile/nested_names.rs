@@ -157,7 +157,7 @@ fn permission_bits_hold_at_the_socket() {
     root(&format!("mkdir -m 775 crew && chgrp {BOB} crew"));
     assert!(!asks(ALICE, "crew%2Fa"));
     assert!(asks(BOB, "crew%2Fa"));
-    // The same by the primary group.
+    // Alice's primary group may make names there, whatever her supplementary groups are.
     root(&format!("mkdir -m 775 hers && chgrp {ALICE} hers"));
     assert!(asks(BOB, "hers%2Fa"));
     // Alice can renew a lock that she holds, even if another client holds the lock above it by now.

@@ -10,9 +10,9 @@ use std::thread;
 /// The follower's behaviour after an ACK.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum After {
-    /// It closes the connection, as a follower of the original protocol does.
+    /// The follower closes the connection, as a follower of the original protocol does.
     Ends,
-    /// It keeps the connection open for the next message.
+    /// The follower keeps the connection open for the next message.
     GoesOn,
 }
 

@@ -48,7 +48,7 @@ impl Waiting {
     }
 }
 
-/// A session.
+/// A session of the model.
 #[derive(Clone)]
 struct Bond {
     id: SessionId,

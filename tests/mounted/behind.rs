@@ -12,7 +12,7 @@ use std::process::{Child, Command, Stdio};
 pub(crate) enum Behind {
     /// An engine in the daemon of the mount.
     Itself,
-    /// One server.
+    /// One latchfs server.
     Server,
     /// A cluster of three nodes.
     Cluster,

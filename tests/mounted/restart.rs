@@ -418,7 +418,7 @@ impl Disk {
         self.0.path("disk")
     }
 
-    /// Fills the file system.
+    /// Fills the file system, so that writes fail with ENOSPC.
     fn fill(&self) {
         let mut dd = Command::new("dd");
         let fill = format!("of={}", self.path().join("fill").display());

@@ -53,19 +53,19 @@ fn stressed(stressors: &[&str]) {
     eventually("what they made is gone", || m.sh("ls -A").ok().is_empty().then_some(()));
 }
 
-/// `--flock --lockf --lockofd`.
+/// Runs `stress-ng --flock --lockf --lockofd`.
 #[test]
 fn locks_under_stress() {
     stressed(&["flock", "lockf", "lockofd"]);
 }
 
-/// `--dentry --dir --utime`.
+/// Runs `stress-ng --dentry --dir --utime`.
 #[test]
 fn names_under_stress() {
     stressed(&["dentry", "dir", "utime"]);
 }
 
-/// `--link --symlink --rename`.
+/// Runs `stress-ng --link --symlink --rename`.
 #[test]
 fn links_under_stress() {
     stressed(&["link", "symlink", "rename"]);

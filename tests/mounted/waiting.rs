@@ -382,7 +382,7 @@ fn ticks_in(m: &Mount, span: Duration) -> u64 {
         times.iter().sum::<u64>()
     };
     let before = ticks();
-    // Nothing is ever sent, so this only waits.
+    // The channel never gets a message, so this only waits.
     let (_sender, never) = channel::<()>();
     assert_eq!(never.recv_timeout(span), Err(RecvTimeoutError::Timeout));
     ticks() - before

@@ -9,7 +9,7 @@ pub(super) struct Finding {
     pub(super) check: &'static str,
     /// The result, as a sentence.
     pub(super) says: String,
-    /// The severity.
+    /// The severity of the finding.
     pub(super) level: Level,
     /// How to fix the problem; `None` if there is none.
     pub(super) mend: Option<String>,
@@ -18,7 +18,7 @@ pub(super) struct Finding {
 /// The severity of a finding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Level {
-    /// As expected.
+    /// The check passed.
     Well,
     /// Unexpected, but nothing depends on it.
     Odd,

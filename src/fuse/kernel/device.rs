@@ -29,7 +29,7 @@ const HELPER_SOCKET: &str = "_FUSE_COMMFD";
 /// The flag of mount(2) by which path resolution fails at a symlink, while readlink works. libc has
 /// no name for it yet.
 const MS_NOSYMFOLLOW: libc::c_ulong = 256;
-/// The same flag as an option of fusermount3.
+/// The mount option of fusermount3 that corresponds to [`MS_NOSYMFOLLOW`].
 const NO_SYMLINKS: &str = ",nosymfollow";
 
 /// How a mount was removed.

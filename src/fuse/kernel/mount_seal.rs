@@ -153,7 +153,7 @@ fn flags_of(dir: &File) -> io::Result<libc::c_int> {
 fn set_immutable(dir: &File, wanted: bool) -> io::Result<()> {
     let before = flags_of(dir)?;
     let flags = if wanted { before | IMMUTABLE } else { before & !IMMUTABLE };
-    // SAFETY: as above.
+    // SAFETY: the call gets an open descriptor and a pointer to a number that outlives it.
     match unsafe { libc::ioctl(dir.as_raw_fd(), SET_FLAGS as _, &raw const flags) } {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error()),

@@ -20,7 +20,7 @@ pub(crate) enum Pool {
     Threads,
     /// Queue places taken through files of `.latchfs`.
     Waits,
-    /// Open files.
+    /// Open files of the mount.
     Files,
     /// Open directories; each holds a page of names.
     Directories,

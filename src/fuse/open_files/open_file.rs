@@ -27,13 +27,13 @@ pub(crate) struct OpenFile {
     pub(crate) pid: u32,
     /// Whether it was opened for reading, writing or both.
     pub(crate) access: OpenAccess,
-    /// Whether it was opened with `O_APPEND`.
+    /// Whether the file was opened with `O_APPEND`.
     pub(crate) append: bool,
     /// Whether this open file made the lock, by a create with `O_EXCL`.
     pub(crate) made_new: bool,
     /// The state that changes while the file is open.
     state: Mutex<OpenFileState>,
-    /// Its count against the limit of its user; set when the file enters the table.
+    /// The share of this open file in the limit of its user; set when the file enters the table.
     pub(crate) share: Option<Share>,
 }
 

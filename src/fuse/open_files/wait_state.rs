@@ -12,6 +12,6 @@ pub(crate) enum WaitState {
     Queued,
     /// The lock was granted, and no read has reported that.
     Unread(LeaseKey),
-    /// The file was closed.
+    /// The file was closed, so that no wait may start.
     Closed,
 }

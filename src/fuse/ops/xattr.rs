@@ -31,7 +31,7 @@ fn value_of(fact: &str, view: &LockView) -> Option<String> {
         "holder" => Some(holder.lease.holder.as_str().to_owned()),
         "expires_in_ms" => Some(holder.ends.left(view.at).as_millis().to_string()),
         "note" => holder.lease.details.note().map(|note| &**note).map(str::to_owned),
-        // Not listed, but every attribute that can be set can also be read.
+        // listxattr omits `ttl`, but every attribute that can be set can also be read.
         "ttl" => Some(format!("{}ms", holder.ends.ttl.span().as_millis())),
         _ => None,
     }

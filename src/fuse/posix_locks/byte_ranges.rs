@@ -46,7 +46,7 @@ pub(crate) struct Owner {
 pub(crate) struct Ranges(Vec<Range>);
 
 impl Span {
-    /// The whole file.
+    /// The span of the whole file.
     pub(crate) const WHOLE: Self = Self { start: 0, end: TO_END };
 
     const fn meets(self, other: Self) -> bool {

@@ -147,7 +147,7 @@ mod tests {
         queue.clear(decide(vec![1, 2]), |effect| {
             done.lock().push(effect);
             if effect == 1 {
-                // As an event does that is handled on this very thread.
+                // An event that is handled on this thread makes such a nested call.
                 queue.clear(decide(vec![3]), |effect| panic!("{effect} would overtake 2"));
             }
         });

@@ -9,7 +9,7 @@ use std::net::SocketAddr;
 /// for a token.
 pub(super) const LINE_BYTES_MAX: usize = 2_048;
 
-/// A parsed line.
+/// A parsed request line.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum LineRequest {
     /// Acquire a lock that is free.

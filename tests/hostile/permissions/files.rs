@@ -8,7 +8,7 @@ use crate::mounted_harness::{ALICE, BOB, Mount, json, mount};
 /// The condition that a request requires beside the permission.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Needs {
-    /// No condition.
+    /// The request requires no more than the permission.
     Nothing,
     /// The lock is free.
     Free,

@@ -52,7 +52,7 @@ impl<R> Table<R> {
             // see `goes_on`. If it was released just now, a second release does no harm.
             todo.push(release(key));
         } else if let Some(key) = early.filter(|_| self.is_remote) {
-            // It was granted to an earlier request of this number, whose answer was lost.
+            // The lock was granted to an earlier request of this number, whose answer was lost.
             self.found_stray(number, key, todo);
         }
         self.answer_came();
@@ -223,7 +223,7 @@ impl<R> Table<R> {
         }
         self.remember_over(moved);
         if self.tenures.contains_key(&token) {
-            // It was moved away and back, and is held again.
+            // The lock was moved away and back, and is held again.
             self.going.remove(token);
             return false;
         }
@@ -315,7 +315,7 @@ impl<R> Table<R> {
         todo: &mut Vec<Effect<R>>,
     ) -> Option<R> {
         let asking = self.files.get_mut(&ino)?.take(|asking| asking.cookie == cookie)?;
-        // It may have been executed, or may be executed yet.
+        // The request may have been applied, or may still be applied.
         todo.push(Effect::Recall(asking.recall()));
         match asking.early {
             Some(Early { ticket: Some(_), key }) => self.give_back_unknown(key, todo),
@@ -365,7 +365,7 @@ impl<R> Table<R> {
             (Some((token, name)), None) if *name == asked.name && Some(token) == asked.token => {
                 self.ended(token, todo);
             }
-            // It was granted meanwhile, or `mv` has moved it.
+            // The lock was granted meanwhile, or `mv` has moved it.
             (Some(_), None) => {}
             (Some((token, _)), Some(key)) => {
                 self.renamed(number, key.token.unwrap_or(token), &key.name);
@@ -407,7 +407,7 @@ impl<R> Table<R> {
     /// Handles a lease of this session that the engine has reported: releases it if no hold here
     /// has it.
     pub(crate) fn found_stray(&mut self, number: u64, key: LeaseKey, todo: &mut Vec<Effect<R>>) {
-        // Its end may have been announced already, so no event is awaited.
+        // The end of the lease may have been announced already, so no event is awaited.
         let is_going = key.token.is_some_and(|token| self.going.contains(token));
         if self.is_unknown(number) && !is_going {
             todo.push(release(key));

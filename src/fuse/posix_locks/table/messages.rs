@@ -46,7 +46,7 @@ pub(crate) type CallOf = fn(tid: u32) -> Call;
 /// The reason why a lock request fails.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum No {
-    /// Another owner holds it: EAGAIN.
+    /// Another owner holds the lock: EAGAIN.
     Busy(Option<Box<Refusal>>),
     /// A signal arrived: EINTR.
     Interrupted,

@@ -219,7 +219,8 @@ impl<R> Table<R> {
         self.let_go_of_former(&held, ino, todo);
         let file = self.files.entry(ino).or_default();
         match &mut file.bundle {
-            // It may have been requested as a whole-file lock, which has become the bundle since.
+            // The lock may have been requested as a whole-file lock, which has become the bundle
+            // since.
             Some(bundle) if bundle.held.number == number => {
                 if bundle.held.token < token {
                     // The bundle's earlier tenure was lost, and its ranges with it.
@@ -418,7 +419,7 @@ impl<R> Table<R> {
             todo.push(Effect::Watch(asking.number, ask.tid));
         }
         self.break_circle(ask, todo);
-        // Its turn may have come while it was parked.
+        // The request may have reached the head of the queue while it was parked.
         self.requeue(ask.ino, todo);
     }
 }

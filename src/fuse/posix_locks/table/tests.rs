@@ -720,8 +720,8 @@ fn random_programs_leave_nothing_behind() {
                 0..=3 if !busy => {
                     let mode = if random(2) == 0 { Shared } else { Exclusive };
                     let line = if random(2) == 0 { Waits::Yes } else { Waits::No };
-                    // As in practice: a flock covers the whole file, and an owner makes one kind of
-                    // lock.
+                    // As for real programs, a flock covers the whole file, and an owner uses one
+                    // kind of lock.
                     let call: CallOf = |n| if n % 2 == 0 { Call::Flock } else { Call::Fcntl };
                     let span = if n % 2 == 0 { Span::WHOLE } else { part };
                     if rig.lock(Ask { span, call, ..ask(n, mode, line) }).is_none() {

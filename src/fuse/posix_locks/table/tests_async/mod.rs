@@ -78,7 +78,7 @@ struct Program {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
     Whole,
-    /// Also locks parts of the file.
+    /// Programs also lock parts of the file.
     Parts,
     /// Moves the lock to another name and back, whichever program holds it. Then a program under
     /// one name does not conflict with one under the other name.
