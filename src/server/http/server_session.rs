@@ -59,23 +59,35 @@ impl ServerSession {
     }
 
     async fn attempt(self: &Arc<Self>) -> Result<Option<OpenId>, RequestError> {
-        let _opening = self.opening.lock().await;
         let known = *self.current.lock();
         let session = match known {
             Some(session) => session,
-            None => match self.open().await {
-                Ok(session) => session,
+            // In a task of its own: a client that disconnects meanwhile leaves no session behind
+            // that this server does not know.
+            None => match tokio::spawn(Arc::clone(self).known_or_open()).await {
+                Ok(Ok(session)) => session,
                 // The limit of sessions may be reached. The place is then attached to no session,
                 // and outlives a killed server.
-                Err(RequestError::Refused(why)) => {
+                Ok(Err(RequestError::Refused(why))) => {
                     log::warn!("requests wait without a session of this server: {why}");
                     return Ok(None);
                 }
-                Err(failure) => return Err(failure),
+                Ok(Err(failure)) => return Err(failure),
+                Err(_) => return Err(RequestError::Unavailable(Unavailable::Closing)),
             },
         };
         let number = self.attempts.fetch_add(1, Ordering::Relaxed) + 1;
         Ok(Some(OpenId { session, number }))
+    }
+
+    /// Returns the session, which is opened if there is none. One call opens it at a time.
+    async fn known_or_open(self: Arc<Self>) -> Result<SessionId, RequestError> {
+        let _opening = self.opening.lock().await;
+        let known = *self.current.lock();
+        match known {
+            Some(session) => Ok(session),
+            None => self.open().await,
+        }
     }
 
     async fn open(self: &Arc<Self>) -> Result<SessionId, RequestError> {
