@@ -130,8 +130,8 @@ fn a_local_user_without_the_secret_can_not_act_as_a_node() {
     let mut joining = Command::new(crate::server_harness::LATCHFS);
     joining.args(&joins).args(["--peer-secret-file", &secret]);
     let mut joining = joining.stderr(Stdio::null()).spawn().expect("it starts");
-    eventually("it has been turned away", || {
-        node.server.log().contains("not let in").then_some(())
+    eventually("the node rejects the foreign secret", || {
+        node.server.log().contains("rejected a peer connection").then_some(())
     });
     node.serves_the_victim();
     let status = node.asks(ADMIN, "GET", "/cluster").is(200);
