@@ -779,7 +779,7 @@ _latchfs() {
             return 0
             ;;
         latchfs__subcmd__mount)
-            opts="-h --client --owner --ttl --grace --content --hold --allow-other --no-allow-other --listen --server --token-file --ca --cert --key --tokens --tls-cert --tls-key --client-ca --insecure --state --data --max-ttl --grant-at-once --nonempty --foreground --background --detached --help"
+            opts="-h --client --owner --ttl --grace --content --hold --allow-other --no-allow-other --listen --server --token-file --ca --cert --key --tokens --tls-cert --tls-key --client-ca --insecure --state --data --max-ttl --format-max --grant-at-once --nonempty --foreground --background --detached --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -858,6 +858,10 @@ _latchfs() {
                     return 0
                     ;;
                 --max-ttl)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --format-max)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
@@ -1035,7 +1039,7 @@ _latchfs() {
             return 0
             ;;
         latchfs__subcmd__serve)
-            opts="-h --listen --line-listen --tokens --tls-cert --tls-key --client-ca --insecure --ttl --grace --state --data --max-ttl --grant-at-once --peer-listen --peer-address --seed --peer-cert --peer-key --peer-ca --peer-secret-file --node-name --url --pace --print-permissions --help"
+            opts="-h --listen --line-listen --tokens --tls-cert --tls-key --client-ca --insecure --ttl --grace --state --data --max-ttl --format-max --grant-at-once --peer-listen --peer-address --seed --peer-cert --peer-key --peer-ca --peer-secret-file --node-name --url --pace --print-permissions --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -1082,6 +1086,10 @@ _latchfs() {
                     return 0
                     ;;
                 --max-ttl)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --format-max)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;

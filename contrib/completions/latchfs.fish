@@ -67,6 +67,7 @@ complete -c latchfs -n "__fish_latchfs_using_subcommand mount" -l client-ca -d '
 complete -c latchfs -n "__fish_latchfs_using_subcommand mount" -l state -d 'Where to keep what a restart needs, or \'none\' [default: /var/lib/latchfs as root, else latchfs in the XDG state directory]' -r
 complete -c latchfs -n "__fish_latchfs_using_subcommand mount" -l data -d 'Keep it in a log here instead: nothing is answered before the disk has it, so that a power failure loses nothing either' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand mount" -l max-ttl -d 'With --state none: the longest ttl of a lease, and with the grace for how long nothing is granted after a start [default: 1m, or --ttl if that is longer]' -r
+complete -c latchfs -n "__fish_latchfs_using_subcommand mount" -l format-max -d 'With --data: use no format newer than this one, so that the latchfs before can take over the directory and the nodes of its version can stay in the cluster' -r
 complete -c latchfs -n "__fish_latchfs_using_subcommand mount" -l allow-other -d 'Serve all users [default: as root]'
 complete -c latchfs -n "__fish_latchfs_using_subcommand mount" -l no-allow-other -d 'Serve only the user who mounts [default: as anybody but root]'
 complete -c latchfs -n "__fish_latchfs_using_subcommand mount" -l insecure -d 'Be open to a network without tokens or without TLS'
@@ -87,6 +88,7 @@ complete -c latchfs -n "__fish_latchfs_using_subcommand serve" -l grace -d 'How 
 complete -c latchfs -n "__fish_latchfs_using_subcommand serve" -l state -d 'Where to keep what a restart needs, or \'none\' [default: /var/lib/latchfs as root, else latchfs in the XDG state directory]' -r
 complete -c latchfs -n "__fish_latchfs_using_subcommand serve" -l data -d 'Keep it in a log here instead: nothing is answered before the disk has it, so that a power failure loses nothing either' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand serve" -l max-ttl -d 'With --state none: the longest ttl of a lease, and with the grace for how long nothing is granted after a start [default: 1m, or --ttl if that is longer]' -r
+complete -c latchfs -n "__fish_latchfs_using_subcommand serve" -l format-max -d 'With --data: use no format newer than this one, so that the latchfs before can take over the directory and the nodes of its version can stay in the cluster' -r
 complete -c latchfs -n "__fish_latchfs_using_subcommand serve" -l peer-listen -d 'Listen for other nodes, of which a majority decides' -r
 complete -c latchfs -n "__fish_latchfs_using_subcommand serve" -l peer-address -d 'Where other nodes find this one, if that is another address' -r
 complete -c latchfs -n "__fish_latchfs_using_subcommand serve" -l seed -d 'Nodes that know the others: a new node joins them' -r

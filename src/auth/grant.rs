@@ -335,11 +335,7 @@ pub fn unnamed_owners(op: &Op) -> Vec<UnnamedOwner> {
         Op::Release(ask) => {
             ask.open.map(|open| UnnamedOwner::Session(open.session)).into_iter().collect()
         }
-        Op::Settle
-        | Op::Annotate(_)
-        | Op::Move(_)
-        | Op::OpenSession(_)
-        | Op::Reset(_) => vec![],
+        Op::Settle | Op::Annotate(_) | Op::Move(_) | Op::OpenSession(_) | Op::Reset(_) => vec![],
     }
 }
 

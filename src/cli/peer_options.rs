@@ -61,7 +61,7 @@ impl PeerArgs {
         (scheme, serves): (&str, SocketAddr),
     ) -> CliResult<Option<Peering>> {
         let Some(listen) = self.peer_listen else { return Ok(None) };
-        if !matches!(kept, StorageChoice::Data(_)) {
+        if !matches!(kept, StorageChoice::Data { .. }) {
             return Err(CliError::usage("--peer-listen needs --data DIR"));
         }
         let whole = |path: &Option<PathBuf>| path.as_deref().map(absolute).transpose();

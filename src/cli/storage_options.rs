@@ -3,6 +3,7 @@
 
 use super::environment::{absolute, state_dir};
 use super::exit::{CliError, CliResult};
+use crate::engine::codec::{FORMAT_BASE, FORMAT_VERSION};
 use crate::engine::{Grace, Rules, Ttl};
 use crate::raft::{Peering, RaftNode, Stop};
 use crate::service::local::Local;
@@ -27,6 +28,11 @@ pub(super) struct StorageArgs {
     /// granted after a start [default: 1m, or --ttl if that is longer]
     #[arg(long, value_name = "DURATION", value_parser = Ttl::parse)]
     max_ttl: Option<Ttl>,
+    /// With --data: use no format newer than this one, so that the latchfs before can take over the
+    /// directory and the nodes of its version can stay in the cluster
+    #[arg(long, value_name = "NUMBER", requires = "data", default_value_t = FORMAT_VERSION,
+        value_parser = clap::value_parser!(u8).range(i64::from(FORMAT_BASE)..))]
+    format_max: u8,
     /// With --state none: grant locks from the start, since no holder from before it can be alive
     #[arg(long, conflicts_with = "max_ttl")]
     grant_at_once: bool,
@@ -42,7 +48,12 @@ pub(super) enum StorageChoice {
     /// A state directory, whose content survives the daemon.
     State(PathBuf),
     /// A data directory, whose content survives a power failure of the machine.
-    Data(PathBuf),
+    Data {
+        /// The directory.
+        dir: PathBuf,
+        /// The newest format to use.
+        format_max: u8,
+    },
     /// No storage. Nothing is granted for this time after a start; `None` grants at once.
     Nowhere(Option<Span>),
 }
@@ -80,7 +91,8 @@ impl StorageArgs {
             if data.as_os_str().is_empty() {
                 return Err(CliError::usage("--data needs a directory"));
             }
-            return absolute(data).map(StorageChoice::Data);
+            let format_max = self.format_max;
+            return absolute(data).map(|dir| StorageChoice::Data { dir, format_max });
         }
         let state = state_dir(self.state.as_deref())?;
         match state {
@@ -107,7 +119,7 @@ impl StorageChoice {
     /// Returns the directory, if there is one.
     pub(super) fn dir(&self) -> Option<&Path> {
         match self {
-            Self::State(dir) | Self::Data(dir) => Some(dir),
+            Self::State(dir) | Self::Data { dir, .. } => Some(dir),
             Self::Nowhere(_) => None,
         }
     }
@@ -143,11 +155,8 @@ impl StorageChoice {
                 let local = local.map_err(|error| CliError::unavailable(error.to_string()))?;
                 Ok(LocalBackend::Local(Arc::new(local)))
             }
-            Self::Data(dir) => {
-                let node = match peering {
-                    None => RaftNode::open(dir),
-                    Some(peering) => RaftNode::open_with_peers(dir, peering),
-                };
+            Self::Data { dir, format_max } => {
+                let node = RaftNode::open_with(dir, peering, *format_max);
                 let node = node.map_err(|error| CliError::unavailable(error.to_string()))?;
                 Ok(LocalBackend::Node(Arc::new(node)))
             }

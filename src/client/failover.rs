@@ -8,6 +8,7 @@
 //! whether the next server belongs to the same cluster.
 
 use super::transport::{FrameStream, ServerConnection, Transport, TransportError};
+use crate::service::batch_messages::{BatchResponse, RequestBatch};
 use crate::time::{Span, boot_now};
 use parking_lot::RwLock;
 use std::sync::Arc;
@@ -234,7 +235,11 @@ struct FailoverConnection {
 }
 
 impl ServerConnection for FailoverConnection {
-    fn ask(&mut self, batch: &[u8], patience: Span) -> Result<Vec<u8>, TransportError> {
+    fn ask(
+        &mut self,
+        batch: &RequestBatch,
+        patience: Span,
+    ) -> Result<BatchResponse, TransportError> {
         let (shared, lines) = (Arc::clone(&self.shared), &mut self.lines);
         let (at, told) = shared.each(patience, |at, patience| {
             while lines.len() <= FailoverState::index(at) {

@@ -5,15 +5,19 @@
 
 use super::transport::{FrameStream, ServerConnection, Transport, TransportError};
 use crate::net::http_connection::{HttpSender, dial, encrypt, start_http, with_causes};
-use crate::service::batch_messages::ANSWER_BYTES_MAX;
+use crate::service::batch_messages::{
+    ANSWER_BYTES_MAX, BatchResponse, PROTOCOL_BASE, PROTOCOL_HEADER, RequestBatch, decode_told,
+    encode_batch,
+};
 use crate::time::Span;
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::{Bytes, Incoming};
-use hyper::header::{AUTHORIZATION, HOST, HeaderValue};
+use hyper::header::{AUTHORIZATION, HOST, HeaderMap, HeaderValue};
 use hyper::{Method, Request, Response, StatusCode, Uri};
 use std::error::Error;
 use std::net::IpAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
 use std::{fmt, io};
 use tokio::net::TcpStream;
 use tokio::runtime::{Builder, Runtime};
@@ -62,6 +66,8 @@ pub(super) struct HttpTarget {
     authority: HeaderValue,
     token: Option<HeaderValue>,
     tls: Option<(TlsConnector, ServerName<'static>)>,
+    /// The newest version of the protocol that the server knows, as its last response said.
+    protocol: AtomicU8,
 }
 
 impl Http {
@@ -95,6 +101,7 @@ impl Http {
             host,
             token: token.transpose()?,
             tls,
+            protocol: AtomicU8::new(PROTOCOL_BASE),
         })))
     }
 }
@@ -173,6 +180,14 @@ impl Transport for Http {
 }
 
 impl HttpTarget {
+    /// Records up to which version the server knows the protocol. A server that does not say it is
+    /// one of before there was a choice; it may have replaced a newer one.
+    fn hear_protocol(&self, headers: &HeaderMap) {
+        let said = headers.get(PROTOCOL_HEADER).and_then(|value| value.to_str().ok());
+        let version = said.and_then(|said| said.parse().ok()).unwrap_or(PROTOCOL_BASE);
+        self.protocol.store(version, Ordering::Relaxed);
+    }
+
     pub(super) async fn connect(&self) -> Result<HttpSender, TransportError> {
         let stream = self.reach().await.map_err(|error| broken(&error))?;
         self.speak(stream).await
@@ -241,14 +256,17 @@ pub(super) struct Connection {
 }
 
 impl ServerConnection for Connection {
-    fn ask(&mut self, batch: &[u8], patience: Span) -> Result<Vec<u8>, TransportError> {
+    fn ask(
+        &mut self,
+        batch: &RequestBatch,
+        patience: Span,
+    ) -> Result<BatchResponse, TransportError> {
         let runtime = match self.runtime.take() {
             Some(runtime) => runtime,
             None => runtime()?,
         };
-        let batch = Bytes::copy_from_slice(batch);
         let answer = runtime.block_on(async {
-            let asked = self.exchange(batch);
+            let asked = self.exchange_in_its_version(batch);
             timeout(patience.as_duration(), asked).await.unwrap_or_else(|_| Err(silent()))
         });
         if matches!(answer, Err(TransportError::Silent(_))) {
@@ -256,11 +274,26 @@ impl ServerConnection for Connection {
             self.sender = None;
         }
         self.runtime = Some(runtime);
-        answer
+        decode_told(&answer?).map_err(|error| TransportError::Foreign(error.to_string()))
     }
 }
 
 impl Connection {
+    /// Sends a batch in a version of the protocol that the server knows. A server that turns out to
+    /// be older than the one before it at this URL gets the batch once more, in its version.
+    async fn exchange_in_its_version(
+        &mut self,
+        batch: &RequestBatch,
+    ) -> Result<Vec<u8>, TransportError> {
+        let known = self.target.protocol.load(Ordering::Relaxed);
+        let answer = self.exchange(encode_batch(known, batch).into()).await;
+        let now = self.target.protocol.load(Ordering::Relaxed);
+        if matches!(answer, Err(TransportError::Foreign(_))) && now < known {
+            return self.exchange(encode_batch(now, batch).into()).await;
+        }
+        answer
+    }
+
     async fn exchange(&mut self, batch: Bytes) -> Result<Vec<u8>, TransportError> {
         // An idle connection may have been closed meanwhile, which shows only when it is used.
         if let Some(sender) = self.sender.take()
@@ -283,6 +316,7 @@ impl Connection {
         sender.ready().await.map_err(|error| broken(&error))?;
         let request = self.target.request(Method::POST, "/door/v1/ask", batch)?;
         let response = sender.send_request(request).await.map_err(|error| broken(&error))?;
+        self.target.hear_protocol(response.headers());
         let body = match understood(response).await {
             Ok(body) => body,
             Err(trouble) => return Ok(Err(trouble)),

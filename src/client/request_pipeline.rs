@@ -14,9 +14,7 @@ use super::shared_state::ClientState;
 use super::transport::{ServerConnection, TransportError};
 use crate::engine::{Op, Outcome, Reason, SessionId};
 use crate::random::{jittered, random};
-use crate::service::batch_messages::{
-    BatchItem, BatchResponse, ItemReply, RequestBatch, decode_told, encode_batch,
-};
+use crate::service::batch_messages::{BatchItem, BatchResponse, ItemReply, RequestBatch};
 use crate::service::{Contact, Unavailable};
 use crate::time::{Span, Time, boot_now};
 use std::sync::Arc;
@@ -168,9 +166,7 @@ impl Lane {
         if request.engine == 0 {
             request.engine = engine;
         }
-        let told = self.line.ask(&encode_batch(request), patience)?;
-        let told =
-            decode_told(&told).map_err(|error| TransportError::Foreign(error.to_string()))?;
+        let told = self.line.ask(request, patience)?;
         let told = self.hub.able(&mut *self.line, told)?;
         if told.replies.len() != batch.len() {
             return Err(TransportError::Foreign(

@@ -167,7 +167,11 @@ impl QueuedRequest {
         match outcome {
             Outcome::Granted(tenure) | Outcome::Stolen(tenure) => {
                 let key = LeaseKey { name, client, token: Some(tenure.token) };
-                Some(Op::Release(Release { key, acquisition: Some(tenure.acquisition), open: None }))
+                Some(Op::Release(Release {
+                    key,
+                    acquisition: Some(tenure.acquisition),
+                    open: None,
+                }))
             }
             Outcome::Waiting { ticket, .. } => {
                 Some(Op::Leave(Leave { name, ticket: *ticket, why: LeaveReason::Gone }))

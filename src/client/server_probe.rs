@@ -4,7 +4,7 @@ use super::http_transport::{Connection, Http, HttpTarget, runtime};
 use super::transport::{ServerConnection, TransportError};
 use crate::net::http_connection::with_causes;
 use crate::service::RttSample;
-use crate::service::batch_messages::{BatchItem, RequestBatch, decode_told, encode_batch};
+use crate::service::batch_messages::{BatchItem, RequestBatch};
 use crate::time::{Span, Wall, boot_now};
 use std::sync::Arc;
 use tokio::runtime::Runtime;
@@ -35,13 +35,8 @@ pub enum Stuck {
 pub fn probe(server: &Http) -> Result<RttSample, Stuck> {
     let runtime = runtime().map_err(|trouble| Stuck::Unreachable(trouble.to_string()))?;
     let mut connection = connect(runtime, &server.0)?;
-    let ask = encode_batch(&RequestBatch {
-        engine: 0,
-        from: 0,
-        number: 0,
-        session: None,
-        asks: vec![BatchItem::Now],
-    });
+    let ask =
+        RequestBatch { engine: 0, from: 0, number: 0, session: None, asks: vec![BatchItem::Now] };
     let mut heard: Option<RttSample> = None;
     for _ in 0..LOOKS {
         let asked_at = boot_now();
@@ -53,7 +48,6 @@ pub fn probe(server: &Http) -> Result<RttSample, Stuck> {
             TransportError::Silent(_) | TransportError::Late => Stuck::Silent(trouble.to_string()),
         })?;
         let (round_trip, here) = (boot_now().since(asked_at), Wall::now());
-        let told = decode_told(&told).map_err(|error| Stuck::Foreign(error.to_string()))?;
         if heard.is_none_or(|best| round_trip < best.round_trip) {
             heard = Some(RttSample::new(round_trip, told.stamp.wall, here));
         }

@@ -7,9 +7,7 @@ use super::transport::{ServerConnection, TransportError};
 use crate::engine::{EndSession, Op, OpenSession, Outcome, SessionEnd, SessionId};
 use crate::random::jittered;
 use crate::service::Unavailable;
-use crate::service::batch_messages::{
-    BatchItem, ItemReply, RequestBatch, decode_told, encode_batch,
-};
+use crate::service::batch_messages::{BatchItem, ItemReply, RequestBatch};
 use crate::service::timer::Alarm;
 use crate::time::{Span, Time, boot_now};
 use std::sync::Arc;
@@ -85,14 +83,13 @@ fn ask(
     patience: Span,
 ) -> Result<Vec<ItemReply>, TransportError> {
     let engine = hub.introduce(line, patience)?;
-    let batch = encode_batch(&RequestBatch { engine, from: 0, number: 0, session: None, asks });
+    let batch = RequestBatch { engine, from: 0, number: 0, session: None, asks };
     let asked_at = boot_now();
     let told = line.ask(&batch, patience).inspect_err(|trouble| {
         if let TransportError::Elsewhere(_) = trouble {
             hub.engine_gone(engine);
         }
     })?;
-    let told = decode_told(&told).map_err(|error| TransportError::Foreign(error.to_string()))?;
     let told = hub.able(line, told)?;
     hub.hear(asked_at, &told.stamp);
     Ok(told.replies)

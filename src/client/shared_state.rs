@@ -10,9 +10,7 @@ use crate::engine::{
     ClientId, Event, EventKind, Lifetime, LockName, RefusalKind, SessionEnd, SessionId, Tenure,
     Token,
 };
-use crate::service::batch_messages::{
-    BatchItem, BatchResponse, ItemReply, RequestBatch, Stamp, decode_told, encode_batch,
-};
+use crate::service::batch_messages::{BatchItem, BatchResponse, ItemReply, RequestBatch, Stamp};
 use crate::service::event_log::EventLog;
 use crate::service::{About, BackendKind, Contact, RemoteStatus, RttSample, Unavailable};
 use crate::time::{Span, Time, Wall, boot_now};
@@ -143,9 +141,7 @@ impl ClientState {
             session: None,
             asks: vec![BatchItem::Now],
         };
-        let told = line.ask(&encode_batch(&who), patience)?;
-        let told =
-            decode_told(&told).map_err(|error| TransportError::Foreign(error.to_string()))?;
+        let told = line.ask(&who, patience)?;
         self.engine.store(told.stamp.engine, Ordering::Release);
         if told.stamp.engine == 0 {
             log::warn!(

@@ -8,7 +8,9 @@ use crate::engine::{
     Outcome, Ownership, Patch, QueuePolicy as InLine, Reason, Release, Renew, Rules, SessionId,
     Token, Ttl,
 };
-use crate::service::batch_messages::{BatchResponse, ItemReply, encode_told};
+use crate::service::batch_messages::{
+    BatchResponse, ItemReply, PROTOCOL, RequestBatch, decode_told, encode_batch,
+};
 use crate::service::batch_server::{BatchError, BatchServer, Limits};
 use crate::service::event_log::EventWatch;
 use crate::service::local::Local;
@@ -100,14 +102,15 @@ impl Transport for Arc<Near> {
 }
 
 impl ServerConnection for NearLine {
-    fn ask(&mut self, batch: &[u8], _: Span) -> Result<Vec<u8>, TransportError> {
+    fn ask(&mut self, batch: &RequestBatch, _: Span) -> Result<BatchResponse, TransportError> {
         let weather = &self.near.weather;
         if weather.cut.load(Ordering::Acquire) {
             return Err(gone());
         }
         weather.arrived.fetch_add(1, Ordering::Relaxed);
         let (send, told) = mpsc::channel();
-        let batch = BatchServer::read(batch).expect("as it was written");
+        let bytes = encode_batch(PROTOCOL, batch);
+        let batch = BatchServer::read(&bytes).expect("as it was written");
         let fault = weather.fault.lock().clone();
         let parts = batch.asks.len();
         if let Some(Fault::Unauthorized) = fault {
@@ -116,7 +119,7 @@ impl ServerConnection for NearLine {
         if let Some(Fault::Unable(why)) = &fault {
             let stamp = self.near.porter.lock().stamp();
             let replies = vec![ItemReply::Unavailable(why.clone()); parts];
-            return Ok(encode_told(&BatchResponse { stamp, replies }));
+            return Ok(BatchResponse { stamp, replies });
         }
         let porter = self.near.porter.lock().clone();
         porter.ask(&"batch:a".into(), batch, Limits::new(), move |told| drop(send.send(told)));
@@ -124,16 +127,17 @@ impl ServerConnection for NearLine {
         if let Some(Fault::Unsure) = fault {
             let stamp = self.near.porter.lock().stamp();
             let replies = vec![ItemReply::Unavailable(Fault::unsure()); parts];
-            return Ok(encode_told(&BatchResponse { stamp, replies }));
+            return Ok(BatchResponse { stamp, replies });
         }
         let lost = |count: u64| count.checked_sub(1);
         if weather.answers_lost.fetch_update(Ordering::AcqRel, Ordering::Acquire, lost).is_ok() {
             return Err(gone());
         }
-        told.map(|told| told.to_vec()).map_err(|turned| match turned {
+        let told = told.map_err(|turned| match turned {
             BatchError::Elsewhere => TransportError::Elsewhere("another engine".to_owned()),
             BatchError::Late | BatchError::Malformed => TransportError::Late,
-        })
+        });
+        decode_told(&told?).map_err(|error| TransportError::Foreign(error.to_string()))
     }
 }
 

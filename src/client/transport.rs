@@ -1,5 +1,6 @@
 //! The transport between a client and its servers: the interface that the rest of the client needs.
 
+use crate::service::batch_messages::{BatchResponse, RequestBatch};
 use crate::time::Span;
 use std::fmt;
 
@@ -38,7 +39,11 @@ impl std::error::Error for TransportError {}
 /// One connection, on which one thread sends requests one after the other. Reconnects by itself.
 pub trait ServerConnection: Send {
     /// Sends a batch, and waits for the answer for at most `patience`.
-    fn ask(&mut self, batch: &[u8], patience: Span) -> Result<Vec<u8>, TransportError>;
+    fn ask(
+        &mut self,
+        batch: &RequestBatch,
+        patience: Span,
+    ) -> Result<BatchResponse, TransportError>;
     /// Reports that the server that answered last could not serve the request: the next request
     /// goes to another server, if there is one.
     fn pass_over(&mut self, _why: &TransportError) {}

@@ -12,7 +12,9 @@ use super::command::{
 };
 use super::details::{Details, FileAttrs, FileType, Process, ReadMode};
 use super::details::{Patch, TextPatch};
-pub(crate) use super::encoding::{Codec, Decoder, require, wire_enum, wire_struct};
+pub(crate) use super::encoding::{
+    Codec, Decoder, decode_message, encode_message, require, wire_enum, wire_struct,
+};
 pub use super::encoding::{FORMAT_BASE, FORMAT_OLDEST, FORMAT_VERSION, Malformed};
 
 use super::encoding::{put_text, take_bytes, wire_number, wire_text};
@@ -295,8 +297,7 @@ impl Codec for Release {
         let flags = u8::take(from)?;
         require(flags <= OF_ACQUISITION | OF_OPEN_FILE)?;
         require(flags < OF_OPEN_FILE || from.format() >= WITH_OPEN_RELEASES)?;
-        let acquisition =
-            if flags & OF_ACQUISITION == 0 { None } else { Some(Codec::take(from)?) };
+        let acquisition = if flags & OF_ACQUISITION == 0 { None } else { Some(Codec::take(from)?) };
         let open = if flags & OF_OPEN_FILE == 0 { None } else { Some(Codec::take(from)?) };
         Ok(Self { key, acquisition, open })
     }

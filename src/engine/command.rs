@@ -450,6 +450,12 @@ pub struct Tenure {
 }
 
 impl Command {
+    /// Returns the command as a latchfs of this `format` knows it: see [`Op::for_format`].
+    #[must_use]
+    pub fn for_format(self, format: u8) -> Self {
+        Self { op: self.op.for_format(format), ..self }
+    }
+
     /// Whether the command changed the state, apart from the events that it produced. A settle with
     /// a request id counts, since the answer is remembered.
     pub fn changes_state(&self, answer: &Answer) -> bool {

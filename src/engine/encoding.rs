@@ -127,6 +127,29 @@ pub(crate) trait Codec: Sized {
     fn take(from: &mut Decoder<'_>) -> Result<Self, Malformed>;
 }
 
+/// Encodes a message of this `version`: one byte, then the value.
+pub(crate) fn encode_message(version: u8, value: &impl Codec) -> Vec<u8> {
+    let mut out = vec![version];
+    value.put(&mut out);
+    out
+}
+
+/// Decodes a message that [`encode_message`] encoded. `format_of` returns the format of the values
+/// in a message of a version, or `None` if the version is not known. The value takes at most `room`
+/// bytes of memory.
+pub(crate) fn decode_message<T: Codec>(
+    format_of: impl Fn(u8) -> Option<u8>,
+    room: usize,
+    bytes: &[u8],
+) -> Result<T, Malformed> {
+    let (version, body) = bytes.split_first().ok_or(Malformed)?;
+    let format = format_of(*version).ok_or(Malformed)?;
+    let mut from = Decoder::within(room, body).in_format(format)?;
+    let value = T::take(&mut from)?;
+    from.end()?;
+    Ok(value)
+}
+
 pub(crate) fn require(sound: bool) -> Result<(), Malformed> {
     if sound { Ok(()) } else { Err(Malformed) }
 }

@@ -61,7 +61,8 @@ impl Engine {
 
     pub(super) fn release(&mut self, ask: &Release, events: &mut Vec<Event>) -> Answer {
         self.books.tokens_left()?;
-        let of_open_file = ask.open.map(|open| self.key_of_open_file(open, &ask.key)).transpose()?;
+        let of_open_file =
+            ask.open.map(|open| self.key_of_open_file(open, &ask.key)).transpose()?;
         let key = of_open_file.as_ref().unwrap_or(&ask.key);
         let name = &key.name;
         let place = self.locks.taken(name);

@@ -4,8 +4,8 @@
 //! a torn write at the end of the log, and recovery would truncate the entries after it, although
 //! they were acknowledged.
 
-use super::types::{LogId, Membership, Meta, Payload, Vote};
-use crate::engine::codec::{Codec, Decoder, FORMAT_OLDEST, Malformed};
+use super::types::{LogId, Membership, Meta, Payload, Vote, format_of};
+use crate::engine::codec::{Codec, Decoder, FORMAT_OLDEST, FORMAT_VERSION, Malformed};
 use openraft::EntryPayload;
 use openraft::impls::BasicNode;
 use openraft::vote::leader_id_adv::LeaderId;
@@ -13,10 +13,6 @@ use raft_log::codeq::{Decode, Encode};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, Read, Write};
 use std::sync::Arc;
-
-/// Version of the entry encoding, to be raised together with the version of the engine's command
-/// encoding. A node that reads a newer version stops.
-pub(super) const ENTRY_VERSION: u8 = 5;
 
 /// The highest length of an entry in bytes that the decoder accepts: many times the size that a
 /// proposal may have.
@@ -41,7 +37,7 @@ pub(super) struct EncodedEntry {
 
 impl EncodedEntry {
     pub(super) fn new(payload: Payload) -> Self {
-        let mut out = vec![ENTRY_VERSION];
+        let mut out = vec![format_of(&payload)];
         put_payload(&payload, &mut out);
         Self { payload, bytes: out.into() }
     }
@@ -53,6 +49,12 @@ impl EncodedEntry {
         let body = said.bytes[1..].to_vec();
         said.bytes = [&[version], body.as_slice()].concat().into();
         said
+    }
+
+    /// Returns the format of the entry: the lowest one that can hold it. A node that reads an entry
+    /// of a newer format than it knows stops.
+    pub(super) fn format(&self) -> u8 {
+        self.bytes[0]
     }
 
     /// Returns about how many bytes of memory the entry takes.
@@ -143,8 +145,8 @@ pub(crate) fn entry_bytes(payload: Payload) -> Arc<[u8]> {
 pub(crate) fn read_payload(bytes: &[u8]) -> io::Result<Payload> {
     let malformed = |Malformed| io::Error::new(io::ErrorKind::InvalidData, Malformed);
     let (version, body) = bytes.split_first().ok_or(Malformed).map_err(malformed)?;
-    if !(1..=ENTRY_VERSION).contains(version) {
-        let why = format!("an entry has format {version}, and this latchfs knows {ENTRY_VERSION}");
+    if !(1..=FORMAT_VERSION).contains(version) {
+        let why = format!("an entry has format {version}, and this latchfs knows {FORMAT_VERSION}");
         return Err(io::Error::new(io::ErrorKind::Unsupported, why));
     }
     // Version 2 extends version 1 and keeps its numbers, so the decoder reads both alike.

@@ -10,6 +10,7 @@ use super::entry_codec::{Ballot, EncodedEntry, EncodedLogId};
 use super::fatal_error::FatalError;
 use super::fsync_latency::FsyncLatency;
 use super::types::{Entry, LogId, TypeConfig, Vote};
+use crate::engine::codec::FORMAT_BASE;
 use crate::time::{Time, steady_now};
 use openraft::storage::{IOFlushed, LogState, RaftLogReader, RaftLogStorage};
 use parking_lot::Mutex;
@@ -20,6 +21,7 @@ use std::io;
 use std::ops::{Bound, RangeBounds};
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use tokio::sync::oneshot;
 
@@ -44,6 +46,9 @@ pub(super) struct LogStore {
     trouble: FatalError,
     /// The fsync latency of the log.
     pub(super) syncs: Arc<FsyncLatency>,
+    /// The last entry in the log whose format is newer than [`FORMAT_BASE`]; 0 if there is none. A
+    /// latchfs before this one can't read such an entry.
+    pub(super) newest: Arc<AtomicU64>,
 }
 
 /// raft-log's type configuration.
@@ -113,7 +118,7 @@ impl LogStore {
         config.log_cache_capacity = Some(CACHED_BYTES_MAX);
         let files = RaftLog::open(Arc::new(config)).map_err(unusable)?;
         let (files, trouble) = (Arc::new(Mutex::new(files)), trouble.clone());
-        let log = Self { files, trouble, syncs: Arc::default() };
+        let log = Self { files, trouble, syncs: Arc::default(), newest: Arc::default() };
         log.refuse_holes().map_err(unusable)?;
         Ok(log)
     }
@@ -123,9 +128,11 @@ impl LogStore {
         let (first, end) = self.range();
         let mut wanted = first;
         for entry in self.files.lock().read(first, end) {
-            if entry?.0.0.index != wanted {
+            let (place, entry) = entry?;
+            if place.0.index != wanted {
                 break;
             }
+            self.note_format(place.0.index, &entry);
             wanted += 1;
         }
         if wanted == end {
@@ -139,6 +146,12 @@ impl LogStore {
         let files = self.files.lock();
         let next = |place: Option<&EncodedLogId>| place.map_or(0, |place| place.0.index + 1);
         (next(files.log_state().purged()), next(files.log_state().last()))
+    }
+
+    fn note_format(&self, index: u64, entry: &EncodedEntry) {
+        if entry.format() > FORMAT_BASE {
+            self.newest.store(index, Ordering::Relaxed);
+        }
     }
 
     /// Whether neither a vote nor an entry has ever been written to the log.
@@ -262,8 +275,11 @@ impl RaftLogStorage<TypeConfig> for LogStore {
     {
         let callback = self.flushed(FlushCallback::Raft(callback));
         self.change(|files| {
-            let said =
-                |entry: Entry| (EncodedLogId(entry.log_id), EncodedEntry::new(entry.payload));
+            let said = |entry: Entry| {
+                let said = EncodedEntry::new(entry.payload);
+                self.note_format(entry.log_id.index, &said);
+                (EncodedLogId(entry.log_id), said)
+            };
             files.append(entries.into_iter().map(said))?;
             files.flush(true, Some(callback))
         })
@@ -276,10 +292,14 @@ impl RaftLogStorage<TypeConfig> for LogStore {
             // There is no such entry. raft-log would fail, but for openraft this is a no-op.
             return Ok(());
         }
+        self.newest.fetch_min(from.saturating_sub(1), Ordering::Relaxed);
         self.change_durably(|files| files.truncate(from).map(drop)).await
     }
 
     async fn purge(&mut self, upto: LogId) -> io::Result<()> {
+        let is_newest_purged = |newest| (newest <= upto.index).then_some(0);
+        let (on_success, on_failure) = (Ordering::Relaxed, Ordering::Relaxed);
+        let _unchanged = self.newest.fetch_update(on_success, on_failure, is_newest_purged);
         // No caller waits for the flush: raft-log deletes the files only after it.
         self.change(|files| {
             files.purge(EncodedLogId(upto))?;

@@ -39,6 +39,7 @@ pub(crate) mod snapshot;
 pub(crate) mod replica;
 mod state_machine;
 mod node_address;
+pub(crate) mod peer_formats;
 mod rpc;
 pub(crate) mod cluster_types;
 mod timeout;

@@ -13,6 +13,7 @@ use super::network::Network;
 use super::node_environment::{NodeEnvironment, SystemEnvironment};
 use super::node_pipeline::{PipelineParts, PipelineTasks, RequestPipeline};
 use super::peer_config::{ElectionPace, ListeningPeers, Peering};
+use super::peer_formats::PeerFormats;
 use super::peer_service::PeerService;
 use super::peer_store::PeerStore;
 use super::proposer::Proposer;
@@ -23,16 +24,18 @@ use super::state_machine::Raft;
 use super::state_machine::StateMachine;
 use super::status_report::{Gauges, Reporter};
 use super::types::{ClusterId, Commands, NodeId, Proposal, TypeConfig};
+use crate::engine::codec::FORMAT_VERSION;
 use crate::engine::{Baseline, EndSession, Op, Rules, SessionEnd};
 use crate::service::Unavailable;
 use crate::service::audit::Audit;
 use crate::time::{Span, boot_now};
 use openraft::impls::BasicNode;
+use openraft::type_config::TypeConfigExt;
 use openraft::{ChangeMembers, Config, ServerState, SnapshotPolicy};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 use tokio::runtime::Handle;
@@ -45,6 +48,8 @@ pub(super) const ENTRIES_A_SNAPSHOT: u64 = 10_000;
 const ENTRIES_KEPT: u64 = 1_000;
 /// How long a start waits for the log to be read and the first entry to be on disk.
 const START_PATIENCE: Span = Span::from_secs(60);
+/// How often a node with `--format-max` looks for entries that an older latchfs can't read.
+const LOOK_AT_FORMATS: Span = Span::from_secs(1);
 /// How long a shutdown waits for another node to take over leadership.
 const HANDOVER_PATIENCE: Span = Span::from_secs(1);
 
@@ -84,6 +89,7 @@ struct NodeParts {
     audit: Audit,
     trouble: FatalError,
     peers: Option<ListeningPeers>,
+    formats: Arc<PeerFormats>,
 }
 
 /// The tasks that run on the node's thread.
@@ -94,14 +100,16 @@ struct NodeTasks {
     watchman: Option<MembershipTask>,
 }
 
-/// Starts the node whose data is in a directory, or a new one. Returns once it accepts requests.
+/// Starts the node whose data is in a directory, or a new one. Returns once it accepts requests. It
+/// uses no format newer than `format_max`.
 pub(super) fn start(
     path: &Path,
     peering: Option<Peering>,
     heritage: Option<Baseline>,
+    format_max: u8,
 ) -> Result<NodeHandle, DataError> {
     let peers = peering.map(Peering::begin).transpose()?;
-    let parts = open(path, peers, heritage)?;
+    let parts = open(path, peers, heritage, PeerFormats::new(format_max))?;
     let path = parts.data.path().to_path_buf();
     let (say, said) = mpsc::channel();
     let (failures, on_failure) = mpsc::channel();
@@ -119,6 +127,7 @@ fn open(
     path: &Path,
     peers: Option<ListeningPeers>,
     heritage: Option<Baseline>,
+    formats: PeerFormats,
 ) -> Result<NodeParts, DataError> {
     let data = Data::open(path, || begin_or_join(path, peers.as_ref()))?;
     if heritage.is_some() && data.identity.stage == NodeStage::Begun {
@@ -139,7 +148,8 @@ fn open(
         return Err(DataError::Missing(data.snapshot()));
     }
     let audit = audit()?;
-    Ok(NodeParts { data, heritage, log, machine, audit, trouble, peers })
+    let formats = Arc::new(formats);
+    Ok(NodeParts { data, heritage, log, machine, audit, trouble, peers, formats })
 }
 
 /// Returns the cluster id and the node id of a new node: the first of a new cluster, or one that
@@ -226,7 +236,7 @@ async fn hand_over(raft: &Raft) {
 
 /// Starts openraft, restores the node's state, and builds its tasks.
 async fn begin(parts: NodeParts) -> Result<NodeTasks, DataError> {
-    let NodeParts { data, heritage, log, machine, audit, trouble, peers } = parts;
+    let NodeParts { data, heritage, log, machine, audit, trouble, peers, formats } = parts;
     let replica = Arc::clone(&machine.replica);
     let path = data.path().to_path_buf();
     let stopped = |why: String| {
@@ -236,7 +246,8 @@ async fn begin(parts: NodeParts) -> Result<NodeTasks, DataError> {
     let (fresh, identity) = (log.is_empty(), data.identity);
     let tls = peers.as_ref().map(|peers| Some(peers.tls.clone()));
     let (cluster, node) = (Some(identity.cluster), identity.node);
-    let caller = tls.map(|tls| Arc::new(RpcIdentity { cluster, node, tls }));
+    let identified = |tls| RpcIdentity { cluster, node, tls, formats: Arc::clone(&formats) };
+    let caller = tls.map(|tls| Arc::new(identified(tls)));
     let (removed, gauges) = (Arc::<AtomicBool>::default(), Gauges::of(&log));
     let network = Network {
         caller: caller.clone(),
@@ -275,6 +286,9 @@ async fn begin(parts: NodeParts) -> Result<NodeTasks, DataError> {
         }
     }
     replica.go_live();
+    if formats.own() < FORMAT_VERSION {
+        tokio::spawn(keep_readable(raft.clone(), Arc::clone(&gauges.newest)));
+    }
     Ok(NodeComponents {
         raft,
         replica,
@@ -287,6 +301,7 @@ async fn begin(parts: NodeParts) -> Result<NodeTasks, DataError> {
         peers,
         is_alone,
         stand,
+        formats,
     }
     .put_together(identity.cluster, identity.node))
 }
@@ -304,6 +319,7 @@ struct NodeComponents {
     peers: Option<ListeningPeers>,
     is_alone: bool,
     stand: LeadershipRole,
+    formats: Arc<PeerFormats>,
 }
 
 impl NodeComponents {
@@ -320,7 +336,7 @@ impl NodeComponents {
     fn put_together(self, cluster: ClusterId, node: NodeId) -> NodeTasks {
         let reporter = self.reporter(cluster);
         let Self { raft, replica, data, trouble, stand, is_alone, .. } = self;
-        let Self { audit, caller, removed, peers, .. } = self;
+        let Self { audit, caller, removed, peers, formats, .. } = self;
         let parts = PipelineParts {
             raft,
             replica,
@@ -330,6 +346,7 @@ impl NodeComponents {
             fatal: trouble,
             role: stand,
             is_alone,
+            formats: Arc::clone(&formats),
         };
         let (requests, PipelineTasks { watcher, proposer }) = parts.build();
         tokio::spawn(watcher.run());
@@ -347,7 +364,7 @@ impl NodeComponents {
             };
             let book = PeerStore::open(data.lock().path(), cluster, boot_now());
             let ListeningPeers { listener, station, seeds, tls, .. } = peers;
-            tokio::spawn(accept::accept(listener, tls, Arc::new(reception)));
+            tokio::spawn(accept::accept(listener, tls, formats.own(), Arc::new(reception)));
             let (requests, members) = (requests.clone(), Arc::clone(&members));
             let book = Mutex::new(book);
             MembershipTask { requests, members, caller, station, seeds, removed, book }
@@ -362,6 +379,27 @@ impl NodeComponents {
             stopped: Arc::default(),
         };
         NodeTasks { proposer, begun, data, watchman }
+    }
+}
+
+/// Removes the entries that an older latchfs can't read from the log, as soon as a snapshot covers
+/// them: for a downgrade, which `--format-max` prepares.
+async fn keep_readable(raft: Raft, newest: Arc<AtomicU64>) {
+    loop {
+        let last = newest.load(Ordering::Relaxed);
+        if last > 0 {
+            // An error means that openraft has ended, and with it this node.
+            if raft.trigger().snapshot().await.is_err() {
+                return;
+            }
+            let covers =
+                |metrics: &Metrics| metrics.snapshot.is_some_and(|upto| upto.index >= last);
+            let patience = Some(LOOK_AT_FORMATS.as_duration());
+            if raft.wait(patience).metrics(covers, "a snapshot").await.is_ok() {
+                let _ = raft.trigger().purge_log(last).await;
+            }
+        }
+        TypeConfig::sleep(LOOK_AT_FORMATS.as_duration()).await;
     }
 }
 

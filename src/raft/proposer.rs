@@ -10,14 +10,16 @@ use super::cluster_types::{ClusterTypes, RaftOf, RpcError, RpcFailure};
 use super::fatal_error::FatalError;
 use super::forward::Forwarder;
 use super::leader_clock::LeaderClock;
-use super::leadership::{Leadership, LeadershipRole};
+use super::leadership::{Leadership, LeadershipRole, metrics};
 use super::linearizable_read::{LinearizableReader, WriteError, pause, propose};
 use super::node_environment::NodeEnvironment;
+use super::peer_formats::PeerFormats;
 use super::proposal_queue::{BatchWaiters, NextBatch, ProposalBatch, ProposalQueue};
 use super::replica::Replica;
 use super::timeout::timeout;
 use super::types::{Answers, Commands};
 use crate::engine::Op;
+use crate::engine::codec::FORMAT_BASE;
 use crate::service::Unavailable;
 use crate::time::{Span, Time};
 use openraft::async_runtime::watch::WatchReceiver;
@@ -41,6 +43,7 @@ pub(crate) struct Proposer<C: ClusterTypes> {
     pub(super) reader: Arc<LinearizableReader<C>>,
     pub(super) forwarder: Turn<Forwarder<C>>,
     pub(super) fatal: FatalError,
+    pub(super) formats: Arc<PeerFormats>,
     pub(super) environment: Arc<dyn NodeEnvironment>,
 }
 
@@ -251,6 +254,7 @@ impl<C: ClusterTypes> Proposer<C> {
         waiting: &mut Option<BatchWaiters>,
     ) -> Result<ProposalOutcome, Arc<str>> {
         let began = self.environment.steady_now();
+        let commands = self.in_known_format(commands);
         let mut entry = pin!(propose::<C>(&self.raft, leadership, commands));
         let written = loop {
             tokio::select! {
@@ -273,6 +277,16 @@ impl<C: ClusterTypes> Proposer<C> {
             )),
             Err(error) => self.failed(&error),
         }
+    }
+
+    /// Returns commands in a format that all members of the cluster know.
+    fn in_known_format(&self, commands: Arc<Commands>) -> Arc<Commands> {
+        if commands.format() == FORMAT_BASE {
+            return commands;
+        }
+        let metrics = metrics::<C>(&self.raft);
+        let members = metrics.membership_config.nodes().map(|(id, _)| *id);
+        self.formats.for_members(commands, metrics.id, members)
     }
 
     fn failed(&self, error: &WriteError<C>) -> Result<ProposalOutcome, Arc<str>> {

@@ -10,6 +10,7 @@ use super::data_dir_error::{DataError, Stop};
 use super::node::{self, NodeHandle, RunningNode};
 use super::node_address::NodeAddress;
 use super::peer_config::Peering;
+use crate::engine::codec::FORMAT_VERSION;
 use crate::engine::{
     Answer, Baseline, Child, Command, Engine, LockName, LockView, SessionId, SessionView, Token,
     codec,
@@ -56,17 +57,19 @@ const RETRY_PAUSE: Span = Span::from_millis(250);
 impl RaftNode {
     /// Starts the node whose data is in `path`, or a new one. Returns once it accepts requests.
     pub fn open(path: &Path) -> Result<Self, DataError> {
-        Self::begin(path, None)
+        Self::open_with(path, None, FORMAT_VERSION)
     }
 
-    /// Starts a node that may have peers. Returns once it listens for them; requests are answered
-    /// only after a leader has been elected.
-    pub fn open_with_peers(path: &Path, peering: Peering) -> Result<Self, DataError> {
-        Self::begin(path, Some(peering))
-    }
-
-    fn begin(path: &Path, peering: Option<Peering>) -> Result<Self, DataError> {
-        let NodeHandle { shared: node, thread, failures } = node::start(path, peering, None)?;
+    /// Starts a node that may have peers, and that uses no format newer than `format_max`. With
+    /// peers it returns once it listens for them; requests are answered only after a leader has
+    /// been elected.
+    pub fn open_with(
+        path: &Path,
+        peering: Option<Peering>,
+        format_max: u8,
+    ) -> Result<Self, DataError> {
+        let NodeHandle { shared: node, thread, failures } =
+            node::start(path, peering, None, format_max)?;
         let now = node.requests.leader_clock.now().unwrap_or_default();
         let shown = Mutex::new((now, boot_now()));
         let shared = Arc::new(NodeShared { node, shown });
@@ -77,7 +80,8 @@ impl RaftNode {
     /// Creates the data directory of the first node of a new cluster, which continues from the
     /// baseline of a lost one.
     pub(super) fn begin_with(path: &Path, heritage: Baseline) -> Result<(), DataError> {
-        let NodeHandle { shared, thread, .. } = node::start(path, None, Some(heritage))?;
+        let NodeHandle { shared, thread, .. } =
+            node::start(path, None, Some(heritage), FORMAT_VERSION)?;
         shared.requests.queue.close(Unavailable::Closing);
         let stopped = |()| DataError::Stopped(path.into(), "its thread has panicked".to_owned());
         thread.join().map_err(|_| stopped(()))

@@ -12,7 +12,7 @@ use super::rpc::messages::{RpcRequest, RpcResponse};
 use super::rpc::rpc_client::RpcIdentity;
 use super::state_machine::Raft;
 use super::types::{ClusterId, LogId, NodeId, TypeConfig};
-use crate::engine::codec;
+use crate::engine::codec::{self, FORMAT_BASE, FORMAT_VERSION};
 use crate::service::cluster_status::{
     Behind, ClusterReport, Member, MemberStatus, Outlook, Standing,
 };
@@ -20,6 +20,7 @@ use crate::time::Span;
 use openraft::ServerState;
 use openraft::type_config::TypeConfigExt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// How long a node may take to answer before the report shows it as unreachable.
 const STATUS_PATIENCE: Span = Span::from_secs(1);
@@ -31,13 +32,15 @@ pub(super) struct Gauges {
     pub(super) syncs: Arc<FsyncLatency>,
     /// The elections that the node has seen.
     pub(super) elections: Arc<ElectionCounter>,
+    /// The last entry in the log that a latchfs before this one can't read; 0 if there is none.
+    pub(super) newest: Arc<AtomicU64>,
 }
 
 impl Gauges {
     /// Returns the measurements of the node that uses this log.
     pub(super) fn of(log: &LogStore) -> Self {
         let elections = Arc::new(ElectionCounter::since(log.vote().as_ref()));
-        Self { syncs: Arc::clone(&log.syncs), elections }
+        Self { syncs: Arc::clone(&log.syncs), elections, newest: Arc::clone(&log.newest) }
     }
 }
 
@@ -138,7 +141,10 @@ impl Reporter {
             vec![own()]
         };
         let elections = self.gauges.elections.seen();
-        Outlook { voters, learners: nodes.len().saturating_sub(voters), elections, behind }
+        let learners = nodes.len().saturating_sub(voters);
+        let is_new = self.gauges.newest.load(Ordering::Relaxed) > 0;
+        let log_format = if is_new { FORMAT_VERSION } else { FORMAT_BASE };
+        Outlook { voters, learners, elections, behind, log_format }
     }
 
     async fn ask(&self, known: Member, is_own: bool, with_state: bool) -> MemberStatus {

@@ -626,7 +626,7 @@ fn newer_format_or_foreign_file_is_refused() {
     // An undamaged entry with valid checksums, in a format of a newer version.
     let newer = scratch.copy();
     let mut log = LogStore::open(&newer.data().join("log"), &FatalError::default()).expect("whole");
-    log.append_of_format(super::entry_codec::ENTRY_VERSION + 1);
+    log.append_of_format(codec::FORMAT_VERSION + 1);
     drop(log);
     assert!(newer.refusal().contains("newer latchfs: "), "{}", newer.refusal());
     let state = ClusterScratch::new();

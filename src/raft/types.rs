@@ -1,8 +1,9 @@
 //! The types of the log: openraft's type configuration, and the contents of an entry.
 
-use crate::engine::codec::{Codec, Decoder, Malformed};
+use crate::engine::codec::{Codec, Decoder, FORMAT_BASE, Malformed};
 use crate::engine::{Answer, Baseline, Command, Rules};
 use crate::time::Time;
+use openraft::EntryPayload;
 use openraft::type_config::alias::{
     EntryOf, LogIdOf, PayloadOf, SnapshotMetaOf, SnapshotOf, StoredMembershipOf, VoteOf,
 };
@@ -63,6 +64,22 @@ pub(crate) struct Commands {
     pub(crate) now: Time,
     /// The commands, in order.
     pub(crate) commands: Vec<Command>,
+}
+
+impl Commands {
+    /// Returns the lowest format that can hold the commands.
+    pub(crate) fn format(&self) -> u8 {
+        let formats = self.commands.iter().map(|command| command.op.format());
+        formats.max().unwrap_or(FORMAT_BASE)
+    }
+}
+
+/// Returns the lowest format that can hold an entry.
+pub(crate) fn format_of(payload: &Payload) -> u8 {
+    match payload {
+        EntryPayload::Normal(Proposal::Commands(body)) => body.format(),
+        _ => FORMAT_BASE,
+    }
 }
 
 /// The answers to the commands of an entry, in order.

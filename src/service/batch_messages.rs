@@ -9,7 +9,10 @@
 use super::backend_status::{About, BackendKind, Contact};
 use super::failure::Unavailable;
 use super::paging::{Children, List, ListPage};
-use crate::engine::codec::{Codec, Decoder, Malformed, require, wire_enum, wire_struct};
+use crate::engine::codec::{
+    Codec, Decoder, FORMAT_BASE, FORMAT_VERSION, Malformed, decode_message, encode_message,
+    require, wire_enum, wire_struct,
+};
 use crate::engine::{
     Answer, Child, Command, Digest, Event, IdempotencyKey, LockName, LockView, Op, RequestId,
     RequestOrder, SessionId, Token,
@@ -18,8 +21,15 @@ use crate::time::{Time, Wall};
 use sha2::{Digest as _, Sha256};
 use std::sync::Arc;
 
-/// The version of the encoding. Client and server must use the same one.
-pub const VERSION: u8 = 5;
+/// The version of a message that uses no feature of a later one: that of the release before this
+/// one. A message claims the lowest version that can hold it, between this one and [`PROTOCOL`].
+pub const PROTOCOL_BASE: u8 = FORMAT_BASE;
+/// The newest version that this latchfs knows. A version of the protocol is the format of the
+/// operations in its batches.
+pub const PROTOCOL: u8 = FORMAT_VERSION;
+/// The header by which a server says in each response up to which version it knows the protocol.
+/// Without it the server knows [`PROTOCOL_BASE`].
+pub const PROTOCOL_HEADER: &str = "latchfs-protocol";
 /// The maximum number of parts in a batch: as many as queue up during one round trip on a busy
 /// mount.
 pub const ASKS_MAX: usize = 256;
@@ -93,6 +103,27 @@ pub struct Submission {
 }
 
 impl RequestBatch {
+    /// Returns the lowest version of the protocol that can hold the batch.
+    fn version(&self) -> u8 {
+        let formats = self.asks.iter().filter_map(|ask| match ask {
+            BatchItem::Submit(command) => Some(command.op.format()),
+            _ => None,
+        });
+        formats.max().unwrap_or(PROTOCOL_BASE)
+    }
+
+    /// Returns the batch as a server knows it that speaks only this `version` of the protocol.
+    fn for_version(&self, version: u8) -> Self {
+        let ask = |ask: &BatchItem| match ask {
+            BatchItem::Submit(Submission { key, op }) => BatchItem::Submit(Submission {
+                key: key.clone(),
+                op: op.clone().for_format(version),
+            }),
+            other => other.clone(),
+        };
+        Self { asks: self.asks.iter().map(ask).collect(), ..*self }
+    }
+
     /// Returns the order of one part among all parts that the session's client sends, or `None` for
     /// a batch that may be carried out repeatedly or names no session.
     pub fn order(&self, place: usize) -> Option<RequestOrder> {
@@ -120,10 +151,11 @@ impl Submission {
     }
 }
 
-/// Returns the digest of an operation with all its fields.
+/// Returns the digest of an operation with all its fields that every version of the protocol knows:
+/// a client may repeat the operation at a server of another version.
 fn digest_of(op: &Op) -> Digest {
     let mut bytes = Vec::new();
-    op.put(&mut bytes);
+    op.clone().for_format(PROTOCOL_BASE).put(&mut bytes);
     let hash = Sha256::digest(&bytes);
     Digest(u128::from_le_bytes(hash[..16].try_into().expect("16 bytes of 32")))
 }
@@ -254,20 +286,26 @@ impl Codec for String {
     }
 }
 
-/// Encodes a batch.
-pub fn encode_batch(batch: &RequestBatch) -> Vec<u8> {
-    encode(batch)
+/// Encodes a batch for a server that knows the protocol up to the version `known`. Later features
+/// are left out.
+pub fn encode_batch(known: u8, batch: &RequestBatch) -> Vec<u8> {
+    let version = batch.version();
+    if version <= known {
+        return encode_message(version, batch);
+    }
+    let older = batch.for_version(known);
+    encode_message(older.version(), &older)
 }
 
 /// Decodes the output of [`encode_batch`].
 pub fn decode_batch(bytes: &[u8]) -> Result<RequestBatch, Malformed> {
     require(bytes.len() <= BATCH_BYTES_MAX)?;
-    decode(2 * BATCH_BYTES_MAX, bytes)
+    decode_message(format_of, 2 * BATCH_BYTES_MAX, bytes)
 }
 
 /// Encodes the answer to a batch.
 pub fn encode_told(told: &BatchResponse) -> Vec<u8> {
-    encode(told)
+    encode_message(PROTOCOL_BASE, told)
 }
 
 /// Encodes a reply. Replies wait in this form for the others of their batch, since a page of locks
@@ -281,7 +319,7 @@ pub(super) fn encode_reply(reply: &ItemReply) -> Vec<u8> {
 /// Encodes the answer to a batch, as [`encode_told`] does, from replies that [`encode_reply`]
 /// encoded.
 pub(super) fn encode_replies(stamp: &Stamp, replies: &[Vec<u8>]) -> Vec<u8> {
-    let mut out = vec![VERSION];
+    let mut out = vec![PROTOCOL_BASE];
     stamp.put(&mut out);
     replies.len().put(&mut out);
     for reply in replies {
@@ -293,12 +331,12 @@ pub(super) fn encode_replies(stamp: &Stamp, replies: &[Vec<u8>]) -> Vec<u8> {
 /// Decodes the output of [`encode_told`].
 pub fn decode_told(bytes: &[u8]) -> Result<BatchResponse, Malformed> {
     require(bytes.len() <= ANSWER_BYTES_MAX)?;
-    decode(ANSWER_MEMORY_MAX, bytes)
+    decode_message(format_of, ANSWER_MEMORY_MAX, bytes)
 }
 
 /// Encodes a frame, preceded by its length in four bytes.
 pub fn encode_frame(frame: &Frame) -> Vec<u8> {
-    let bytes = encode(frame);
+    let bytes = encode_message(PROTOCOL_BASE, frame);
     let mut out = (bytes.len() as u32).to_le_bytes().to_vec();
     out.extend_from_slice(&bytes);
     out
@@ -310,22 +348,50 @@ pub fn take_frame(bytes: &mut Vec<u8>) -> Result<Option<Frame>, Malformed> {
     let length = u32::from_le_bytes(*length) as usize;
     require(length <= FRAME_BYTES_MAX)?;
     let Some(frame) = rest.get(..length) else { return Ok(None) };
-    let frame = decode(2 * FRAME_BYTES_MAX, frame)?;
+    let frame = decode_message(format_of, 2 * FRAME_BYTES_MAX, frame)?;
     bytes.drain(..length + size_of::<u32>());
     Ok(Some(frame))
 }
 
-fn encode(value: &impl Codec) -> Vec<u8> {
-    let mut out = vec![VERSION];
-    value.put(&mut out);
-    out
+/// Returns the format of the values in a message of this version.
+fn format_of(version: u8) -> Option<u8> {
+    (PROTOCOL_BASE..=PROTOCOL).contains(&version).then_some(version)
 }
 
-/// Decodes a value that takes at most `room` bytes of memory.
-fn decode<T: Codec>(room: usize, bytes: &[u8]) -> Result<T, Malformed> {
-    let mut from = Decoder::within(room, bytes);
-    require(u8::take(&mut from)? == VERSION)?;
-    let value = T::take(&mut from)?;
-    from.end()?;
-    Ok(value)
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::{ClientId, LeaseKey, OpenId, Release};
+
+    fn batch_of(op: Op) -> RequestBatch {
+        let asks = vec![BatchItem::Now, BatchItem::Submit(op.into())];
+        RequestBatch { engine: 1, from: 2, number: 3, session: Some(SessionId::named(4)), asks }
+    }
+
+    #[test]
+    fn a_batch_claims_the_lowest_version_that_can_hold_it() {
+        let (name, client) = (LockName::parse("x"), ClientId::parse("a"));
+        let (name, client) = (name.expect("valid"), client.expect("valid"));
+        let key = LeaseKey { name, client, token: Some(Token::named(7)) };
+        let open = OpenId { session: SessionId::named(4), number: 5 };
+        let old = batch_of(Op::Release(Release::of(key.clone())));
+        let new = batch_of(Op::Release(Release::of_open_file(open, key)));
+        assert_eq!(encode_batch(PROTOCOL, &old)[0], PROTOCOL_BASE);
+        assert_eq!(decode_batch(&encode_batch(PROTOCOL, &old)), Ok(old.clone()));
+        let bytes = encode_batch(PROTOCOL, &new);
+        assert_eq!(bytes[0], PROTOCOL);
+        assert_eq!(decode_batch(&bytes), Ok(new.clone()));
+        // A server of the version before gets the same release without the open file, and knows it
+        // as a repeat of the one with it.
+        assert_eq!(encode_batch(PROTOCOL_BASE, &new), encode_batch(PROTOCOL_BASE, &old));
+        let digest = |batch: &RequestBatch| match &batch.asks[1] {
+            BatchItem::Submit(command) => digest_of(&command.op),
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(digest(&old), digest(&new));
+        // A message that claims an older version than its content is malformed, as is one of an
+        // unknown version.
+        assert!(decode_batch(&[&[PROTOCOL_BASE], &bytes[1..]].concat()).is_err());
+        assert!(decode_batch(&[&[PROTOCOL + 1], &bytes[1..]].concat()).is_err());
+    }
 }

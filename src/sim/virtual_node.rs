@@ -112,6 +112,7 @@ async fn start(
         fatal,
         role,
         is_alone: false,
+        formats: Arc::default(),
     };
     let (requests, tasks) = parts.build();
     let (world, stopped) = (Arc::clone(world), AtomicBool::new(false));

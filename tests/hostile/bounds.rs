@@ -14,7 +14,7 @@ use latchfs::engine::{
     TextPatch,
 };
 use latchfs::service::batch_messages::{
-    self, BatchItem, ItemReply, RequestBatch, Submission, encode_batch,
+    self, BatchItem, ItemReply, PROTOCOL, RequestBatch, Submission, encode_batch,
 };
 use std::fs;
 use std::io::{Read as _, Write as _};
@@ -99,13 +99,10 @@ fn a_batch_with_a_text_over_its_bound_is_refused() {
             term: LeaseTerms::Own(TTL_DEFAULT, GRACE_DEFAULT),
             patch: Patch::default(),
         });
-        encode_batch(&RequestBatch {
-            engine: 0,
-            from: 7,
-            number: 0,
-            session: None,
-            asks: vec![submit(op)],
-        })
+        encode_batch(
+            PROTOCOL,
+            &RequestBatch { engine: 0, from: 7, number: 0, session: None, asks: vec![submit(op)] },
+        )
     };
     for (part, text, batch) in [
         ("reason", &*reason, steal("eve", "eve", &reason)),

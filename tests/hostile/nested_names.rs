@@ -10,7 +10,7 @@ use latchfs::engine::{
     QueuePolicy, Rules,
 };
 use latchfs::service::batch_messages::{
-    BatchItem, ItemReply, RequestBatch, decode_told, encode_batch,
+    BatchItem, ItemReply, PROTOCOL, RequestBatch, decode_told, encode_batch,
 };
 use latchfs::service::local::Local;
 use latchfs::service::{Locks, ParentCheck, Unavailable};
@@ -93,7 +93,7 @@ fn batch(name: &str, line: QueuePolicy) -> Vec<u8> {
         patch: Patch::default(),
     };
     let asks = vec![BatchItem::Submit(Op::Acquire(ask).into())];
-    encode_batch(&RequestBatch { engine: 0, from: 7, number: 0, session: None, asks })
+    encode_batch(PROTOCOL, &RequestBatch { engine: 0, from: 7, number: 0, session: None, asks })
 }
 
 /// The HTTP socket of a mount knows the local user as the mount does, so the permission bits of a

@@ -6,8 +6,10 @@ use super::messages::{
 use super::mutual_tls::{PeerTls, is_peers};
 use crate::net::accept_loop::{Acceptor, accept_until};
 use crate::os_error::said;
+use crate::service::batch_messages::PROTOCOL_HEADER;
 use http_body_util::{BodyExt, Full};
 use hyper::body::{Body, Bytes, Incoming};
+use hyper::header::HeaderValue;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
@@ -80,10 +82,12 @@ pub(in crate::raft) trait RpcHandler: Send + Sync + 'static {
     ) -> impl Future<Output = Result<RpcResponse, RpcError>> + Send;
 }
 
-/// Accepts connections for ever, and serves each in a task of its own.
+/// Accepts connections for ever, and serves each in a task of its own. Each response says that this
+/// node uses formats up to `format`.
 pub(in crate::raft) async fn accept(
     listener: TcpListener,
     tls: PeerTls,
+    format: u8,
     who: Arc<impl RpcHandler>,
 ) {
     let listener = match tokio::net::TcpListener::from_std(listener) {
@@ -97,7 +101,7 @@ pub(in crate::raft) async fn accept(
     accept_until(&acceptor, "a node", pending(), |(stream, place)| {
         let (tls, who, memory) = (tls.clone(), Arc::clone(&who), Arc::clone(&memory));
         tokio::spawn(async move {
-            serve(stream, tls, who, memory).await;
+            serve(stream, tls, format, who, memory).await;
             drop(place);
         });
     })
@@ -123,6 +127,7 @@ impl Acceptor for Limited {
 async fn serve(
     stream: TcpStream,
     tls: PeerTls,
+    format: u8,
     who: Arc<impl RpcHandler>,
     memory: Arc<CallMemory>,
 ) {
@@ -137,16 +142,20 @@ async fn serve(
     if !chain.and_then(|chain| chain.first()).is_some_and(is_peers) {
         return log::warn!("rejected a peer connection: the certificate is not that of a node");
     }
-    speak(stream, who, memory).await;
+    speak(stream, format, who, memory).await;
 }
 
-async fn speak<S>(stream: S, who: Arc<impl RpcHandler>, memory: Arc<CallMemory>)
+async fn speak<S>(stream: S, format: u8, who: Arc<impl RpcHandler>, memory: Arc<CallMemory>)
 where
     S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
 {
     let service = service_fn(move |request| {
         let (who, memory) = (Arc::clone(&who), Arc::clone(&memory));
-        async move { Ok::<_, Infallible>(answer(request, who, &memory).await) }
+        async move {
+            let mut response = answer(request, who, &memory).await;
+            response.headers_mut().insert(PROTOCOL_HEADER, HeaderValue::from(u16::from(format)));
+            Ok::<_, Infallible>(response)
+        }
     });
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())

@@ -2,12 +2,15 @@
 //! no length beyond the bytes that are there.
 
 use crate::engine::Command;
-use crate::engine::codec::{Codec, Decoder, Malformed, require, wire_enum, wire_struct};
+use crate::engine::codec::{
+    Codec, Decoder, FORMAT_BASE, FORMAT_VERSION, Malformed, decode_message, encode_message,
+    require, wire_enum, wire_struct,
+};
 use crate::raft::entry_codec::{put_meta, put_payload, take_meta, take_payload};
 use crate::raft::entry_weight::{ENTRY_WEIGHT_MAX, weight_of_all, weight_of_entries};
 use crate::raft::node_address::NodeAddress;
 use crate::raft::types::{
-    Answers, ClusterId, Entry, LogId, NodeId, Payload, Snapshot, TypeConfig, Vote,
+    Answers, ClusterId, Entry, LogId, NodeId, Payload, Snapshot, TypeConfig, Vote, format_of,
 };
 use crate::service::cluster_status::{ClusterChange, Member, Standing, Syncing};
 use crate::time::Time;
@@ -19,8 +22,21 @@ use openraft::vote::leader_id_adv::LeaderId;
 use std::fmt;
 use std::sync::Arc;
 
-/// The version of this encoding. All nodes of a cluster must use the same one.
-const VERSION: u8 = 4;
+/// The version of a message that uses no feature of a later one: that of the release before this
+/// one. A message claims the lowest version that can hold it.
+const VERSION_BASE: u8 = 4;
+
+/// Returns the version of a message with log entries or commands of this format.
+const fn version_of(format: u8) -> u8 {
+    VERSION_BASE + (format - FORMAT_BASE)
+}
+
+/// Returns the format of the values in a message of this version, or `None` if the version is not
+/// known.
+fn format_of_version(version: u8) -> Option<u8> {
+    let format = version.checked_sub(VERSION_BASE)? + FORMAT_BASE;
+    (format <= FORMAT_VERSION).then_some(format)
+}
 
 /// The highest length of a snapshot call in bytes: enough for a million locks with their contents.
 /// A node receives one snapshot at a time.
@@ -203,6 +219,33 @@ pub(in crate::raft) fn call_memory(name: &str, bytes: usize) -> usize {
 }
 
 impl RpcRequest {
+    /// Returns the lowest format that can hold the entries or commands in the call.
+    fn format(&self) -> u8 {
+        match self {
+            Self::Append(ask) => {
+                let formats = ask.entries.iter().map(|entry| format_of(&entry.payload));
+                formats.max().unwrap_or(FORMAT_BASE)
+            }
+            Self::Forward(commands) => {
+                let formats = commands.iter().map(|command| command.op.format());
+                formats.max().unwrap_or(FORMAT_BASE)
+            }
+            _ => FORMAT_BASE,
+        }
+    }
+
+    /// Returns the call for a node that knows only this `format`. Entries stay as they are: those
+    /// of a newer format are in the log only if all members knew it.
+    pub(in crate::raft) fn for_format(self, format: u8) -> Self {
+        match self {
+            Self::Forward(commands) => {
+                let each = |command: Command| command.for_format(format);
+                Self::Forward(commands.into_iter().map(each).collect())
+            }
+            call => call,
+        }
+    }
+
     /// Returns about how many bytes the entries, commands or snapshot in the call take in memory.
     pub(in crate::raft) fn weight(&self) -> usize {
         match self {
@@ -216,60 +259,51 @@ impl RpcRequest {
 
 /// Encodes a request and its envelope.
 pub(in crate::raft) fn encode_letter(letter: &Envelope) -> Vec<u8> {
-    encode(letter)
+    encode_message(version_of(letter.call.format()), letter)
 }
 
 /// Decodes a call of this name that [`encode_letter`] encoded.
 pub(in crate::raft) fn decode_letter(name: &str, bytes: &[u8]) -> Result<Envelope, Malformed> {
-    let letter: Envelope = decode(memory_beyond(name, bytes.len()), bytes)?;
+    let room = bytes.len().saturating_add(memory_beyond(name, bytes.len()));
+    let letter: Envelope = decode_message(format_of_version, room, bytes)?;
     require(letter.call.name() == name)?;
     Ok(letter)
 }
 
 /// Encodes the answer to a call.
 pub(in crate::raft) fn encode_answer(answer: &Result<RpcResponse, RpcError>) -> Vec<u8> {
-    let mut out = vec![VERSION];
-    match answer {
-        Ok(told) => {
-            out.push(0);
-            told.put(&mut out);
-        }
-        Err(turned) => {
-            out.push(1);
-            turned.put(&mut out);
-        }
-    }
-    out
+    encode_message(VERSION_BASE, answer)
 }
 
 /// Decodes an answer that [`encode_answer`] encoded.
 pub(in crate::raft) fn decode_answer(
     bytes: &[u8],
 ) -> Result<Result<RpcResponse, RpcError>, Malformed> {
-    let mut from = Decoder::within(bytes.len().saturating_add(SHORT_MEMORY_MAX), bytes);
-    require(u8::take(&mut from)? == VERSION)?;
-    let answer = match u8::take(&mut from)? {
-        0 => Ok(RpcResponse::take(&mut from)?),
-        1 => Err(RpcError::take(&mut from)?),
-        _ => return Err(Malformed),
-    };
-    from.end()?;
-    Ok(answer)
+    let room = bytes.len().saturating_add(SHORT_MEMORY_MAX);
+    decode_message(format_of_version, room, bytes)
 }
 
-fn encode(value: &impl Codec) -> Vec<u8> {
-    let mut out = vec![VERSION];
-    value.put(&mut out);
-    out
-}
+impl Codec for Result<RpcResponse, RpcError> {
+    fn put(&self, out: &mut Vec<u8>) {
+        match self {
+            Ok(told) => {
+                out.push(0);
+                told.put(out);
+            }
+            Err(turned) => {
+                out.push(1);
+                turned.put(out);
+            }
+        }
+    }
 
-/// Decodes a value that takes at most `room` bytes of memory beyond the length of its encoding.
-fn decode<T: Codec>(room: usize, bytes: &[u8]) -> Result<T, Malformed> {
-    let mut from = Decoder::within(bytes.len().saturating_add(room), bytes);
-    require(u8::take(&mut from)? == VERSION)?;
-    let value = T::take(&mut from)?;
-    from.end()?;
-    Ok(value)
+    fn take(from: &mut Decoder<'_>) -> Result<Self, Malformed> {
+        match u8::take(from)? {
+            0 => RpcResponse::take(from).map(Ok),
+            1 => RpcError::take(from).map(Err),
+            _ => Err(Malformed),
+        }
+    }
 }
 
 type Append = AppendEntriesRequest<TypeConfig>;
@@ -470,7 +504,10 @@ mod tests {
                 );
             }
             assert!(decode_letter(name, &[&bytes[..], &[0]].concat()).is_err());
-            assert!(decode_letter(name, &[&[VERSION + 1], &bytes[1..]].concat()).is_err());
+            assert!(
+                decode_letter(name, &[&[version_of(FORMAT_VERSION) + 1], &bytes[1..]].concat())
+                    .is_err()
+            );
         }
     }
 

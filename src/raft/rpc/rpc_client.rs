@@ -4,13 +4,16 @@ use super::messages::{
     ANYBODY, Envelope, RpcError, RpcRequest, RpcResponse, decode_answer, encode_letter,
 };
 use super::mutual_tls::{PeerTls, is_peers};
+use crate::engine::codec::FORMAT_BASE;
 use crate::net::http_connection::{HttpSender, dial, encrypt, start_http, with_causes};
 use crate::raft::node_address::host_and_port;
+use crate::raft::peer_formats::PeerFormats;
 use crate::raft::types::{ClusterId, NodeId};
+use crate::service::batch_messages::PROTOCOL_HEADER;
 use crate::time::Span;
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::Bytes;
-use hyper::header::HOST;
+use hyper::header::{HOST, HeaderMap};
 use hyper::{Request, StatusCode};
 use std::error::Error;
 use std::sync::Arc;
@@ -30,12 +33,14 @@ pub(crate) struct RpcIdentity {
     pub(in crate::raft) node: NodeId,
     /// The TLS configuration of its connections.
     pub(in crate::raft) tls: Option<PeerTls>,
+    /// The formats that the nodes know.
+    pub(in crate::raft) formats: Arc<PeerFormats>,
 }
 
 impl RpcIdentity {
     /// Returns the identity of a node that has no id yet.
     pub(in crate::raft) fn nobody(tls: Option<PeerTls>) -> Self {
-        Self { cluster: None, node: ANYBODY, tls }
+        Self { cluster: None, node: ANYBODY, tls, formats: Arc::default() }
     }
 
     /// Returns a connection to a node, which is opened at the first call.
@@ -84,6 +89,7 @@ impl RpcConnection {
     ) -> Result<RpcResponse, RpcFailure> {
         let path = format!("/raft/v1/{}", call.name());
         let RpcIdentity { cluster, node, .. } = *self.caller;
+        let call = call.for_format(self.caller.formats.shared_with(self.to));
         let letter = Envelope { cluster, from: node, to: self.to, call };
         let body = Bytes::from(encode_letter(&letter));
         drop(letter);
@@ -130,6 +136,9 @@ impl RpcConnection {
             answered => answered,
         };
         let response = response.map_err(|error| with_causes(&error))?;
+        if self.to != ANYBODY {
+            self.caller.formats.hear(self.to, format_in(response.headers()));
+        }
         let status = response.status();
         let whole_body = Limited::new(response.into_body(), ANSWER_BYTES_MAX).collect().await;
         let bytes = whole_body.map_err(|error| format!("incomplete response: {error}"))?.to_bytes();
@@ -158,6 +167,13 @@ impl RpcConnection {
             }
         }
     }
+}
+
+/// Returns the newest format that a node uses, as its response says. A node that does not say it is
+/// of a version from before there was a choice.
+fn format_in(headers: &HeaderMap) -> u8 {
+    let said = headers.get(PROTOCOL_HEADER).and_then(|value| value.to_str().ok());
+    said.and_then(|said| said.parse().ok()).unwrap_or(FORMAT_BASE)
 }
 
 /// Whether the node may have received a call.

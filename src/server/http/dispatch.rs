@@ -17,6 +17,7 @@ use crate::auth::Grant;
 use crate::auth::connection_limits::{ConnectionOrigin, RequestSlot};
 use crate::auth::permissions::Right;
 use crate::engine::RefusalKind;
+use crate::service::batch_messages::{PROTOCOL, PROTOCOL_HEADER};
 use axum::Router;
 use axum::extract::Request;
 use axum::http::{HeaderMap, HeaderValue, Method, StatusCode};
@@ -114,9 +115,13 @@ impl Service<Request> for PathService {
                 Ok((answering, _asking)) => answering.await,
                 Err(problem) => Err(problem),
             };
-            let response = done.unwrap_or_else(Problem::into_response);
+            let mut response = done.unwrap_or_else(Problem::into_response);
             if let Some(number) = number {
                 app.requests.count(number, response.status());
+            } else {
+                // A client of latchfs itself chooses the version of its next batch by this.
+                let version = HeaderValue::from(u16::from(PROTOCOL));
+                response.headers_mut().insert(PROTOCOL_HEADER, version);
             }
             Ok(response)
         })

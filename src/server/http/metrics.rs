@@ -89,6 +89,9 @@ fn of_nodes(page: &mut MetricsPage, outlook: &Outlook) {
         page.family("latchfs_cluster_elected_seconds", help, "gauge");
         page.span("", last);
     }
+    let help = "The newest format of this node's log entries; an older latchfs may not read it.";
+    page.family("latchfs_cluster_log_format", help, "gauge");
+    page.line("", u64::from(outlook.log_format));
     let label = |behind: &Behind| format!("node=\"{}\"", behind.id);
     // A metric family without samples is left out.
     let lags = outlook.behind.iter().filter_map(|one| Some((label(one), one.entries?)));
