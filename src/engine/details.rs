@@ -36,7 +36,8 @@ struct RareDetails {
 pub struct Process {
     /// The pid of the process.
     pub pid: u32,
-    /// The number that tells the process from others with that pid in the same boot.
+    /// The start time of the process, which tells it from other processes with the same pid in the
+    /// same boot.
     pub start: u64,
     /// Half of the kernel's boot id. After a reboot the same pid and start are another process.
     pub boot: u64,
@@ -102,13 +103,13 @@ pub enum ReadMode {
 pub struct Patch {
     /// The id of the process that acquired the lock.
     pub holder_id: Option<Arc<str>>,
-    /// The note. An empty one removes the note.
+    /// The new note. An empty text removes the note.
     pub note: Option<Arc<str>>,
-    /// The change of the text.
+    /// The change of the text that programs wrote into the lock's file.
     pub text: Option<TextPatch>,
     /// The process that keeps the lease alive; `Some(None)` removes the binding.
     pub process: Option<Option<Process>>,
-    /// The file attributes.
+    /// The new file attributes.
     pub looks: Option<FileAttrs>,
 }
 
@@ -137,7 +138,7 @@ impl Details {
         self.rare.as_ref().map_or(&[], |rare| &rare.text)
     }
 
-    /// Returns the text as a shared allocation.
+    /// Returns the text that a program wrote into the lock's file, as a shared allocation.
     pub fn shared_text(&self) -> Arc<[u8]> {
         self.rare.as_ref().map(|rare| Arc::clone(&rare.text)).unwrap_or_default()
     }
@@ -189,7 +190,8 @@ impl Details {
         self
     }
 
-    /// Applies a patch in place, since each write and `touch` of a lock file brings one.
+    /// Applies a patch to the details in place, since each write and each `touch` of a lock file
+    /// brings a patch.
     pub(super) fn apply(&mut self, patch: &Patch) {
         if let Some(holder_id) = &patch.holder_id {
             self.holder_id = Some(Arc::clone(holder_id));
@@ -233,7 +235,7 @@ impl Details {
 }
 
 impl Patch {
-    /// Returns a part of the patch that is too long, if there is one.
+    /// Returns the field of the patch (note or holder id) that exceeds its limit, if there is one.
     pub(super) fn oversized(&self) -> Option<LimitedField> {
         let exceeds = |text: &Option<Arc<str>>, part: LimitedField| {
             text.as_ref().filter(|text| text.len() > part.max()).map(|_| part)

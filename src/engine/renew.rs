@@ -95,7 +95,7 @@ impl Engine {
         self.books.give_back(lock, name, token, ttl, events);
     }
 
-    /// Ends a tenure without serving the next waiter.
+    /// Ends a tenure with the outcome `end`, without serving the next waiter.
     pub(super) fn end_tenure(
         &mut self,
         key: &LeaseKey,
@@ -138,8 +138,8 @@ impl EngineState {
         let own = || leases.iter().filter(|lease| lease.holder == *client);
         let refuse = |reason| Err(self.refuse(reason));
         let Some(named) = *token else {
-            // Leases that have begun are preferred: one that begins later may be the placeholder
-            // that a reset left, which nobody owns.
+            // Leases that have begun are preferred: a lease that begins later may be a placeholder
+            // that a reset left, which no client owns.
             let begun = || own().filter(|lease| lease.acquired_at <= self.clock);
             let is_loose = |lease: &&Lease| !matches!(lease.hold, Ownership::OpenFile(_));
             let usable = begun().find(is_loose).or_else(|| begun().next());

@@ -1,4 +1,5 @@
-//! Directed tests of single rules. The test scripts are in tests/stories, the model in tests/model.
+//! Directed tests of single rules of the engine. The test scripts are in tests/stories, the model
+//! in tests/model.
 
 use super::*;
 use crate::time::{Span, Time};
@@ -403,13 +404,13 @@ fn a_repeated_request_has_one_effect() {
     assert_eq!(lab.engine.locks(), 1);
 }
 
-/// A request under the key `one`.
+/// Returns a command with the idempotency key `one`.
 fn keyed(caller: &str, digest: u128, op: Op) -> Command {
     let id = RequestId { caller: caller.into(), key: "one".into() };
     Command { request: Some(IdempotencyKey { id, digest: Digest(digest) }), ..op.into() }
 }
 
-/// Rule 10: an id is scoped to its caller, and matches only the same request.
+/// Rule 10: a request id is scoped to its caller, and matches only the same request.
 #[test]
 fn a_known_key_answers_only_its_caller_and_its_request() {
     let mut lab = Lab::new();
@@ -514,7 +515,8 @@ fn a_client_whose_session_expired_may_come_back() {
     assert_eq!((lab.holder("x"), lab.holder("y")), ("a".to_owned(), String::new()));
 }
 
-/// The engine does not rely on the front ends: it refuses an oversized part and changes nothing.
+/// The engine does not rely on the front ends: it refuses a command with an oversized field, and
+/// changes nothing.
 #[test]
 fn parts_of_a_command_have_limits() {
     let mut lab = Lab::new();
@@ -551,8 +553,8 @@ fn waiting_for(lock: &str, who: &str) -> Acquire {
     Acquire { line: QueuePolicy::Join(None), ..ask(lock, who) }
 }
 
-/// Texts from before there were limits are truncated, so that old commands replay with the same
-/// result.
+/// Texts from before there were limits on their length are truncated, so that old commands replay
+/// with the same result.
 #[test]
 fn old_commands_without_limits_are_applied() {
     let patch = Patch { note: Some("n".repeat(9_999).into()), ..Patch::default() };
@@ -597,7 +599,8 @@ fn older_commands_and_sessions_have_no_order() {
     let (_, read) = codec::decode_command(codec::FORMAT_VERSION, &bytes).expect("as written");
     assert_eq!(read, ordered(6));
     assert!(codec::decode_command(codec::FORMAT_VERSION - 1, &bytes).is_err());
-    // A state with one session and nothing else: its number is the last byte of the session.
+    // The state has one session and nothing else. The last byte of the session is the number of its
+    // last request.
     let mut old = before.clone();
     let number = old.len() - 3;
     assert_eq!(old.remove(number), 0);
