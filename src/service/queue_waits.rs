@@ -20,10 +20,10 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 
-/// Events processed at a time, which limits how long the mutex is held.
+/// The maximum number of events taken at a time, which limits how long the event log is locked.
 const EVENTS_MAX: usize = 256;
 
-/// How the wait for a place in a queue ends.
+/// How the wait of a request in a queue ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WaitEnd {
     /// The lock was granted.
@@ -56,7 +56,7 @@ pub enum Entered {
     Decided(Outcome),
 }
 
-/// The requests that wait in queues.
+/// Tracks the requests that wait in the queues of locks.
 pub struct QueueWaits {
     locks: Locks,
     own: Weak<Self>,
@@ -197,8 +197,8 @@ impl QueueWaits {
                     && let Some(end) = end_of(event, ticket)
                     && let Some(place) = places.remove(&ticket)
                 {
-                    // Under the mutex, so that the next thread that locks it finds all waiters
-                    // notified.
+                    // Waiters are notified under the mutex, so that the next thread that locks it
+                    // finds all of them notified.
                     place.tell(end);
                 }
             }
@@ -227,7 +227,8 @@ impl QueueWaits {
         let Some((name, hold)) = place else { return };
         let own = Arc::clone(self);
         self.locks.view_until_answered(&name, move |view| {
-            // Without an answer the engine is gone for good, and its session with it.
+            // If the read fails, the engine is gone for good, and the session of the waiter with
+            // it.
             let end = view.map_or(Some(WaitEnd::Unknown), |view| end_seen(&view, ticket, hold));
             if let Some(end) = end {
                 own.end(ticket, end);
@@ -282,7 +283,7 @@ fn ticket_of(event: &Event) -> Option<Ticket> {
     }
 }
 
-/// Returns how an event ends the wait for a place.
+/// Returns how `event` ends the wait for the place `ticket`, or `None` if it does not.
 fn end_of(event: &Event, ticket: Ticket) -> Option<WaitEnd> {
     match &event.what {
         EventKind::Granted { waited: Some((served, _)), token, .. } if *served == ticket => {
@@ -308,7 +309,7 @@ fn end_seen(view: &LockView, ticket: Ticket, hold: Ownership) -> Option<WaitEnd>
     })
 }
 
-/// Returns the grant to an attempt, if there is one.
+/// Returns the grant to the attempt that `hold` names, if the view shows one.
 fn granted(view: &LockView, hold: Ownership) -> Option<WaitGrant> {
     let lease = view.holders.iter().map(|holder| &holder.lease).find(|l| l.hold == hold)?;
     Some(WaitGrant { token: lease.token, at: lease.acquired_at })
@@ -344,7 +345,7 @@ impl Drop for PlaceGuard {
             return self.waits.unfollow(self.ticket, self.number);
         }
         let (locks, ticket) = (self.waits.locks.clone(), self.ticket);
-        // A grant before this line is in `granted`, a later one in `after`.
+        // A grant before this subscription is in `granted`, a later one is in `after`.
         let mut after = locks.subscribe(None);
         self.waits.on_events();
         self.waits.unfollow(ticket, self.number);
