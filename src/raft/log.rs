@@ -273,14 +273,15 @@ impl RaftLogStorage<TypeConfig> for LogStore {
         let from = last.map_or(0, |last| last.index + 1);
         let (_, end) = self.range();
         if from >= end {
-            // There is no such entry. raft-log would fail, but for openraft this is a no-op.
+            // The log has no entry after `last`. raft-log would fail, but for openraft the call is
+            // a no-op.
             return Ok(());
         }
         self.change_durably(|files| files.truncate(from).map(drop)).await
     }
 
     async fn purge(&mut self, upto: LogId) -> io::Result<()> {
-        // No caller waits for the flush: raft-log deletes the files only after it.
+        // No caller waits for the flush: raft-log deletes the purged files only after it.
         self.change(|files| {
             files.purge(EncodedLogId(upto))?;
             files.flush(true, None)
@@ -290,7 +291,7 @@ impl RaftLogStorage<TypeConfig> for LogStore {
 
 #[cfg(test)]
 impl LogStore {
-    /// Appends an entry with another format version, for a test.
+    /// Appends an entry in the format `version`, for tests of unknown formats.
     pub(super) fn append_of_format(&mut self, version: u8) {
         let mut files = self.files.lock();
         let mut place = *files.log_state().last().expect("there is an entry");
