@@ -21,7 +21,8 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
-/// The maximum number of tenures whose end is remembered. The server must be asked about others.
+/// The maximum number of tenures whose end is remembered. About other tenures only the server
+/// knows.
 const TENURES_MAX: usize = 1 << 16;
 
 /// The state that the threads of one client share.
@@ -131,7 +132,7 @@ impl ClientState {
         if !self.server.is_several() {
             return Ok(self.engine());
         }
-        // One thread at a time, or two threads could settle on two engines.
+        // Only one thread at a time asks for the id, or two threads could settle on two engines.
         let mut met = self.met.lock();
         if *met {
             return Ok(self.engine());
@@ -182,12 +183,12 @@ impl ClientState {
         }
     }
 
-    /// The server has another engine than `before`: all locks are lost, and requests for the old
-    /// engine are refused, because they are not meant for the new one.
+    /// Handles that the server has another engine than `before`: all locks are lost, and requests
+    /// for the old engine are refused, because they are not meant for the new one.
     pub(super) fn engine_gone(&self, before: u64) {
         {
-            // In one step: no thread may take the new engine for the old one, or for one without an
-            // id.
+            // The id and `met` change in one step: no thread may take the new engine for the old
+            // one, or for one without an id.
             let mut met = self.met.lock();
             if before == 0 || self.engine() != before {
                 return;
@@ -210,7 +211,7 @@ impl ClientState {
             self.lose_session(session);
             self.with_session(SessionState::forget);
         }
-        // The thread opens a new session.
+        // The keep-alive thread opens a new session.
         if let Some(keeper) = self.keeper.get() {
             keeper.call();
         }
@@ -325,8 +326,8 @@ impl ClientState {
         self.feed.publish(&mut vec![Event { at, what }]).wake();
     }
 
-    /// Waits until it is known whether the session is alive, which it is not after a sleep of the
-    /// machine, but at most until `limit`. Returns false if it is still unknown.
+    /// Waits until it is known whether the session is alive, but at most until `limit`. It is
+    /// unknown after a sleep of the machine. Returns false if it is still unknown.
     pub(super) fn session_is_clear(&self, limit: Time) -> bool {
         let mut state = self.state.lock();
         while state.session.is_unclear(boot_now()) {
@@ -356,7 +357,7 @@ impl ClientState {
         }
     }
 
-    /// Sleeps. Returns false if the client stops meanwhile.
+    /// Sleeps for `span`. Returns false if the client stops meanwhile.
     pub(super) fn pause(&self, span: Span) -> bool {
         let until = boot_now() + span;
         let mut state = self.state.lock();
@@ -373,7 +374,8 @@ impl ClientState {
     pub(super) fn stop(&self) {
         self.state.lock().stopped = true;
         self.changed.notify_all();
-        // Under the mutex of the queue, since its thread could be about to wait.
+        // The pipeline thread is notified under the mutex of the queue, since it could be about to
+        // wait.
         let _queue = self.queue.lock();
         self.asked.notify_all();
     }
@@ -446,8 +448,8 @@ impl ClientState {
             return;
         }
         if !self.server.is_several() {
-            // With several servers the first one would be asked for the engine's id, which is known
-            // here.
+            // With several servers, `introduce` would ask one of them for the engine's id, which is
+            // already known.
             *self.met.lock() = true;
         }
         self.server.learn(urls);
@@ -467,7 +469,7 @@ impl ClientState {
         About { kind: BackendKind::Server, contact: self.contact(), state, ..about }
     }
 
-    /// The state of the connection to the server.
+    /// Returns the state of the connection to the server, for troubleshooting.
     pub(super) fn far(&self) -> RemoteStatus {
         let trouble = self.last_trouble().map(|trouble| trouble.to_string());
         let heard = *self.heard.lock();
@@ -475,7 +477,8 @@ impl ClientState {
     }
 
     /// Queues a request, or refuses it at once if the server is known to be unreachable. A request
-    /// that must be carried out is queued in any case, but its caller does not wait.
+    /// that must be carried out is queued in any case, but then its caller waits only if it
+    /// insists.
     pub(super) fn ask(&self, asked: QueuedRequest) {
         let away = !self.is_reached();
         if away && !asked.is_owed() {
