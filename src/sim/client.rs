@@ -466,7 +466,8 @@ impl SimClient {
                 Some(Err(refusal)) => Some(&*refusal.reason),
                 _ => None,
             };
-            // A late copy of an acquire has acquired the lock again since.
+            // The refusal means that a late copy of an acquire has acquired the lock again: the
+            // release is repeated for that acquire.
             let Some(Reason::AcquiredAgain { current, .. }) = reason else { break came };
             acquisition = *current;
         };
