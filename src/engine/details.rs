@@ -36,8 +36,8 @@ struct RareDetails {
 pub struct Process {
     /// The pid of the process.
     pub pid: u32,
-    /// The start time of the process, which tells it from other processes with the same pid in the
-    /// same boot.
+    /// A number that tells the process from others with the same pid in the same boot: the inode of
+    /// its pidfd, or its start time in ticks.
     pub start: u64,
     /// Half of the kernel's boot id. After a reboot the same pid and start are another process.
     pub boot: u64,
@@ -123,7 +123,8 @@ pub enum TextPatch {
 }
 
 impl Details {
-    /// Returns the id of the process that acquired the lock: `host:user:pid:start_time` and more.
+    /// Returns the id of the process that acquired the lock:
+    /// `host:user:pid:start:session.start.boot`.
     pub const fn holder_id(&self) -> Option<&Arc<str>> {
         self.holder_id.as_ref()
     }

@@ -6,7 +6,7 @@ use super::name::CLIENT_BYTES_MAX;
 /// The maximum length of a note in bytes. A note is a short message to a person, not a document.
 pub const NOTE_BYTES_MAX: usize = 1_024;
 /// The maximum length of a holder id in bytes: room for a host and a user (together as long as a
-/// client name may be), a pid and its start time.
+/// client name may be), and for the numbers that identify a process and its login session.
 pub const HOLDER_ID_BYTES_MAX: usize = 512;
 /// The maximum length of the text of a lock in bytes. Programs write pids, host names and small
 /// JSON.
