@@ -80,7 +80,7 @@ impl Span {
         self.0.div_ceil(NANOS_PER_MS)
     }
 
-    /// Returns the duration as std's type.
+    /// Returns the duration as a [`Duration`] of std.
     pub const fn as_duration(self) -> Duration {
         Duration::from_nanos(self.0)
     }
@@ -289,7 +289,8 @@ impl fmt::Display for Wall {
             let date = format_args!("{year:04}-{month:02}-{day:02}");
             return write!(f, "{date}T{hour:02}:{minute:02}:{second:02}.{millis:03}Z");
         }
-        // Written digit by digit: each status contains several times, and `write!` is slower.
+        // The text is written digit by digit: each status contains several times, and `write!` is
+        // slower.
         let mut shown = *b"0000-00-00T00:00:00.000Z";
         let places = [
             (4, year),

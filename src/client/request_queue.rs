@@ -52,7 +52,8 @@ pub(super) struct QueuedRequest {
 pub(super) struct RequestQueue {
     new: VecDeque<QueuedRequest>,
     unconfirmed: VecDeque<QueuedRequest>,
-    /// The latest time at which unconfirmed requests are repeated.
+    /// When unconfirmed requests are due to be repeated, unless a batch of new requests takes them
+    /// along earlier.
     due: Time,
     pause: Span,
     /// The number of the last acquire of each tenure that this client acquired more than once and

@@ -5,7 +5,8 @@ use super::limits::LimitedField;
 use crate::time::Wall;
 use std::sync::Arc;
 
-/// The details that a holder stores with its lock: shown to other clients, ignored by all rules.
+/// The details that a holder stores with its lock: shown to other clients, ignored by the rules of
+/// the engine.
 ///
 /// A million locks may be held, and most have only a holder id and file attributes. The other
 /// fields are in a separate allocation to save memory.
@@ -50,7 +51,8 @@ pub struct FileAttrs {
     pub face: FileType,
     /// The content that a read of the file returns.
     pub reads: ReadMode,
-    /// Permission bits, for display only.
+    /// Permission bits. No rule of the engine reads them, but they decide which local users may
+    /// create names below the lock.
     pub mode: u16,
     /// The uid of the holder on its own machine.
     pub uid: u32,

@@ -74,7 +74,7 @@ pub enum Lifetime {
     Own {
         /// How long each renewal lasts.
         ttl: Ttl,
-        /// How long after the expiry only the holder may take it back.
+        /// How long after the expiry only the holder may take the lock back.
         grace: Grace,
         /// When the lease expires unless it is renewed.
         expires_at: Time,
@@ -102,7 +102,7 @@ pub struct Lease {
     /// How often an acquire was answered with this lease, after the one that began it. A release
     /// that names an earlier acquire does not end the lease.
     pub acquisition: u32,
-    /// The holder id, note, text, process and file attributes. No rule reads them.
+    /// The holder id, note, text, process and file attributes. No rule of the engine reads them.
     pub details: Arc<Details>,
 }
 

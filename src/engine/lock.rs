@@ -106,8 +106,8 @@ impl Lock {
         }
     }
 
-    /// Whether a request for `mode` can be granted now: the lock has no holders, or both are
-    /// shared.
+    /// Whether the present holders admit a request for `mode`: there are none, or both the lock and
+    /// the request are shared.
     pub(super) const fn admits(&self, mode: Mode) -> bool {
         matches!(self.tenancy, Tenancy::Nobody) || admits(self.mode(), mode)
     }

@@ -146,7 +146,7 @@ pub enum Limit {
 /// errnos.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum RefusalKind {
-    /// Another client holds the lock, or is in its grace.
+    /// Another client holds the lock, or may still take it back within its grace.
     LockConflict,
     /// The caller is not the holder.
     LockNotHeld,

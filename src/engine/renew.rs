@@ -79,8 +79,8 @@ impl Engine {
         Ok(Outcome::Released)
     }
 
-    /// Ends a tenure that the holder releases and that is no longer registered, without serving the
-    /// next waiter.
+    /// Ends a tenure that the holder releases, without serving the next waiter. The lease must no
+    /// longer be registered with its deadline or its session.
     ///
     /// Rule 9: a stolen lock stays unusable for the steal grace, even if the new holder releases it
     /// at once. Its lease then stays until the time when it would have begun, and ends.

@@ -560,7 +560,7 @@ fn old_commands_without_limits_are_applied() {
     let patch = Patch { note: Some("n".repeat(9_999).into()), ..Patch::default() };
     let op = Op::Acquire(Acquire { patch, ..ask("x", "a") });
     let mut bytes = Vec::new();
-    // In the old format: time, the client and key of a request, the operation.
+    // The old format of a command: the time, the client and key of the request, and the operation.
     codec::encode_command(Time::ZERO, &op.into(), &mut bytes);
     let at = bytes.len() - bytes[2..].len();
     let mut old = bytes[..at - 1].to_vec();
@@ -616,7 +616,7 @@ fn older_releases_and_leases_name_no_acquire() {
     let mut lab = Lab::new();
     lab.granted(ask("x", "a"));
     let mut state = codec::encode_engine(&lab.engine);
-    // The lengths of the queue and of the replies follow the lease.
+    // Two bytes follow the lease in the encoded state: the lengths of the queue and of the replies.
     state.remove(state.len() - 3);
     assert_eq!(codec::decode_engine(3, &state).as_ref(), Ok(&lab.engine));
     assert!(codec::decode_engine(codec::FORMAT_VERSION, &state).is_err());

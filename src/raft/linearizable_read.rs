@@ -161,7 +161,8 @@ impl<C: ClusterTypes> LinearizableReader<C> {
             LeadershipRole::Leads(leadership) => self.lead(leadership).await.map(|place| place.now),
             LeadershipRole::Follows(_) => {
                 let asked = self.environment.boot_now();
-                // The node that answers leads with this vote or a later one.
+                // The node that answers leads under the vote that this node knows, or under a later
+                // one.
                 let vote = metrics::<C>(&self.raft).vote;
                 let place = self.forwarder.lock().await.read(left).await;
                 let place = place.map_err(|trouble| Arc::from(trouble.to_string()))?;

@@ -210,7 +210,8 @@ impl<C: ClusterTypes> Proposer<C> {
             });
         }
         match role {
-            // Without a quorum the entry would be written here, and its outcome would be unknown.
+            // Without a quorum the entry would be written to this node's log only, and its outcome
+            // would be unknown.
             LeadershipRole::Leads(_) if self.reader.is_lost() => {
                 Ok(ProposalOutcome::Nothing("no majority of them answers".into()))
             }

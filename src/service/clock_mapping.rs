@@ -17,8 +17,8 @@ impl ClockMapping {
         Self { boot, engine }
     }
 
-    /// Returns a mapping by which engine time continues at `engine` from now on: the time that a
-    /// lease had left counts from here.
+    /// Returns a mapping by which engine time continues at `engine` from now on: leases keep the
+    /// time that they had left.
     pub(super) fn going_on_at(engine: Time) -> Self {
         Self { boot: boot_now(), engine }
     }

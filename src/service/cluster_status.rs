@@ -155,12 +155,12 @@ impl Standing {
 /// A change of membership or leadership.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ClusterChange {
-    /// Promotes a learner to a voter. `force` permits it even if the result is two voters, of which
-    /// both are needed for a quorum.
+    /// Promotes a learner to a voter. `force` permits it even if the number of voters becomes even:
+    /// such a cluster tolerates no more failures than one with a voter less.
     Promote {
         /// The number of the learner.
         id: u64,
-        /// Whether a cluster of two voters is intended.
+        /// Whether an even number of voters is intended.
         force: bool,
     },
     /// Removes a node from the cluster.

@@ -195,7 +195,8 @@ fn confirm(
     look_up(locks, &granted.name.clone(), move |views| {
         // Without views of the locks above, the grant stands: the check passed a moment before.
         let above = views.map(|views| nearest(&views)).unwrap_or_default();
-        // A lock above with a higher token was acquired when the granted name already existed.
+        // A lock above with a higher token was acquired when the granted name already existed, so
+        // it does not undo the grant.
         let is_older = |lease: &Lease| granted.token.is_some_and(|token| lease.token < token);
         match check.allows_below(&above) {
             Err(denied) if above.iter().any(is_older) => {

@@ -255,7 +255,7 @@ impl QueueWaits {
 impl QueuePlace {
     fn tell(self, end: WaitEnd) {
         if let WaitEnd::Granted(grant) = end {
-            // A place ends only once, so the value is set only once.
+            // A wait in a queue ends only once, so the token of its grant is set only once.
             let _ = self.claims.granted.set(grant.token);
         }
         for (_, on_end) in self.waiters {
@@ -300,7 +300,7 @@ fn end_seen(view: &LockView, ticket: Ticket, hold: Ownership) -> Option<WaitEnd>
     if view.waiters.iter().any(|waiter| waiter.ticket == ticket) {
         return None;
     }
-    // Only a lease under the attempt's own id certainly belongs to this waiter.
+    // Only a lease whose ownership names the waiter's own attempt certainly belongs to this waiter.
     Some(match hold {
         Ownership::Exclusive(Some(_)) => {
             granted(view, hold).map_or(WaitEnd::Left(LeaveReason::TimedOut), WaitEnd::Granted)
@@ -345,7 +345,8 @@ impl Drop for PlaceGuard {
             return self.waits.unfollow(self.ticket, self.number);
         }
         let (locks, ticket) = (self.waits.locks.clone(), self.ticket);
-        // A grant before this subscription is in `granted`, a later one is in `after`.
+        // A grant to this waiter before the subscription is in `granted`, a later one is among the
+        // events in `after`.
         let mut after = locks.subscribe(None);
         self.waits.on_events();
         self.waits.unfollow(ticket, self.number);

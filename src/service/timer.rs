@@ -81,7 +81,8 @@ impl Alarm {
 }
 
 impl AsRawFd for Alarm {
-    /// Lets a thread that also waits for other things poll the alarm.
+    /// Returns the timerfd, so that a thread which also waits for other descriptors can poll the
+    /// alarm.
     fn as_raw_fd(&self) -> RawFd {
         self.fd.as_raw_fd()
     }

@@ -51,7 +51,7 @@ pub(super) struct RequestResult {
     pub(super) sent: Time,
     pub(super) from: Time,
     pub(super) to: Time,
-    /// `None` if no node answered.
+    /// The answer; `None` if no node answered.
     pub(super) answer: Option<Answer>,
 }
 

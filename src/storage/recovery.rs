@@ -238,7 +238,7 @@ fn cut_off(reader: &JournalReader, boot: BootId, limit: Option<u64>) -> Result<u
     let file = OpenOptions::new().write(true).open(path).map_err(at)?;
     file.set_len(end).map_err(at)?;
     if lost_power {
-        // The next journal depends on the end of this one.
+        // The file is synced, since the next journal depends on where this one ends.
         file.sync_all().map_err(at)?;
     }
     info!("{} ends at byte {end}, after record {}", path.display(), reader.next_seq - 1);

@@ -304,7 +304,7 @@ fn a_damage_report_names_the_file_the_offset_and_the_remedy() {
     let said = scratch.refusal();
     assert!(said.contains("journal.1 is damaged at byte 64: record 1 can't be read"), "{said}");
     assert!(said.contains("move its files journal.* and snapshot.* away"), "{said}");
-    // The remedy in the message works.
+    // The remedy that the error message names works.
     fs::remove_file(scratch.file("journal.1")).expect("it is there");
     let read = scratch.read();
     assert!(read.records.is_empty() && !read.clean);

@@ -36,7 +36,7 @@ const BUFFER_BYTES_MAX: usize = 64 << 10;
 /// The memory in KiB for all calls that are read or handled at the same time, except snapshots:
 /// room for one of the longest, or hundreds of ordinary ones. Other calls wait.
 const CALLS_KIB_MAX: usize = 32 << 10;
-/// How long a call waits for memory below [`CALLS_KIB_MAX`] before it is refused.
+/// How long a call waits for the memory that it needs before it is refused.
 const ROOM_PATIENCE: Duration = Duration::from_secs(1);
 /// How long reading a call may take, plus a second per [`BYTES_A_SECOND`] bytes of its length.
 const BODY_PATIENCE: Duration = Duration::from_secs(2);
