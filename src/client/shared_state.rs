@@ -160,8 +160,8 @@ impl ClientState {
         Ok(told.stamp.engine)
     }
 
-    /// Returns the response `told`. If its server could not decide a request and there are several
-    /// servers, it returns an error instead, and the next try goes to another server.
+    /// Returns the response `told`. With several servers, returns an error instead if its server
+    /// could not decide a request, and the next try goes to another server.
     pub(super) fn able(
         &self,
         line: &mut dyn ServerConnection,
@@ -183,8 +183,8 @@ impl ClientState {
         }
     }
 
-    /// Handles that the server has another engine than `before`: all locks are lost, and requests
-    /// for the old engine are refused, because they are not meant for the new one.
+    /// Handles a change of the server's engine from `before` to another one: all locks are lost,
+    /// and requests for the old engine are refused, because they are not meant for the new one.
     pub(super) fn engine_gone(&self, before: u64) {
         {
             // The id and `met` change in one step: no thread may take the new engine for the old
@@ -238,8 +238,7 @@ impl ClientState {
         });
     }
 
-    /// Records whether events arrive. Without them, locks that were seen may have changed
-    /// unnoticed.
+    /// Records whether events arrive: without them, locks may have changed unnoticed.
     pub(super) fn events_work(&self, work: bool) {
         let before = std::mem::replace(&mut self.state.lock().events_work, work);
         if before && !work {
