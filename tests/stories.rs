@@ -184,7 +184,8 @@ impl Stage {
             "release" => {
                 let key = key(client, words)?;
                 let acquisition = words.parsed("acquisition", |text| text.parse().ok())?;
-                Op::Release(Release { key, acquisition })
+                let open = words.open_file()?;
+                Op::Release(Release { key, acquisition, open })
             }
             "leave" => {
                 let name = words.name()?;
@@ -278,6 +279,13 @@ fn parse_name(text: &str) -> Result<LockName, String> {
     LockName::parse(text).map_err(|why| format!("'{text}': {why}"))
 }
 
+/// Parses `SESSION.NUMBER`.
+fn open_id(text: &str) -> Option<OpenId> {
+    let (session, number) = text.split_once('.')?;
+    let session = SessionId::named(session.parse().ok()?);
+    Some(OpenId { session, number: number.parse().ok()? })
+}
+
 /// The words of a line that have not been parsed yet.
 struct Words(Vec<String>);
 
@@ -368,18 +376,17 @@ impl Words {
 
     /// Parses `firm`, `firm=SESSION.FILE` or `file=SESSION.FILE`.
     fn hold(&mut self) -> Result<Ownership, String> {
-        let open = |text: &str| {
-            let (session, number) = text.split_once('.')?;
-            let session = SessionId::named(session.parse().ok()?);
-            Some(OpenId { session, number: number.parse().ok()? })
-        };
-        if let Some(open) = self.parsed("file", open)? {
+        if let Some(open) = self.open_file()? {
             return Ok(Ownership::OpenFile(open));
         }
-        if let Some(maker) = self.parsed("firm", open)? {
+        if let Some(maker) = self.parsed("firm", open_id)? {
             return Ok(Ownership::Exclusive(Some(maker)));
         }
         Ok(if self.flag("firm") { Ownership::Exclusive(None) } else { Ownership::Client })
+    }
+
+    fn open_file(&mut self) -> Result<Option<OpenId>, String> {
+        self.parsed("file", open_id)
     }
 
     fn patch(&mut self) -> Patch {

@@ -332,9 +332,11 @@ pub fn unnamed_owners(op: &Op) -> Vec<UnnamedOwner> {
         Op::Acquire(ask) => of_hold(ask.hold).into_iter().chain(of_term(Some(ask.term))).collect(),
         Op::Renew(ask) => of_term(ask.term).into_iter().collect(),
         Op::Steal(ask) => of_term(Some(ask.term)).into_iter().collect(),
+        Op::Release(ask) => {
+            ask.open.map(|open| UnnamedOwner::Session(open.session)).into_iter().collect()
+        }
         Op::Settle
         | Op::Annotate(_)
-        | Op::Release(_)
         | Op::Move(_)
         | Op::OpenSession(_)
         | Op::Reset(_) => vec![],

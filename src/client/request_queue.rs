@@ -168,7 +168,7 @@ impl QueuedRequest {
         match outcome {
             Outcome::Granted(tenure) | Outcome::Stolen(tenure) => {
                 let key = LeaseKey { name, client, token: Some(tenure.token) };
-                Some(Op::Release(Release { key, acquisition: Some(tenure.acquisition) }))
+                Some(Op::Release(Release { key, acquisition: Some(tenure.acquisition), open: None }))
             }
             Outcome::Waiting { ticket, .. } => {
                 Some(Op::Leave(Leave { name, ticket: *ticket, why: LeaveReason::Gone }))
@@ -400,7 +400,7 @@ mod tests {
         let name = LockName::parse("build").expect("valid");
         let client = ClientId::parse("a").expect("valid");
         let key = LeaseKey { name, client, token: token.map(Token::named) };
-        BatchItem::Submit(Op::Release(Release { key, acquisition }).into())
+        BatchItem::Submit(Op::Release(Release { key, acquisition, open: None }).into())
     }
 
     #[test]

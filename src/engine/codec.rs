@@ -13,7 +13,8 @@ use super::command::{
 use super::details::{Details, FileAttrs, FileType, Process, ReadMode};
 use super::details::{Patch, TextPatch};
 pub(crate) use super::encoding::{Codec, Decoder, require, wire_enum, wire_struct};
-pub use super::encoding::{FORMAT_OLDEST, FORMAT_VERSION, Malformed};
+pub use super::encoding::{FORMAT_BASE, FORMAT_OLDEST, FORMAT_VERSION, Malformed};
+
 use super::encoding::{put_text, take_bytes, wire_number, wire_text};
 use super::event::{LeaveReason, SessionEnd};
 use super::idempotency::IdempotencyRecord;
@@ -33,6 +34,10 @@ use super::tokens::TokenAllocator;
 use crate::time::{Span, Time, Wall};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+
+/// The format of an encoded state: the lowest one that can hold it. No feature since then has left
+/// anything in the state.
+pub const STATE_FORMAT: u8 = FORMAT_BASE;
 
 /// Appends `command`, to be applied at `at`, to `out`.
 pub fn encode_command(at: Time, command: &Command, out: &mut Vec<u8>) {
@@ -191,7 +196,6 @@ wire_struct! {
     Renew { key, term, firm, patch } [since WITH_ACQUISITIONS: acquires]
     LeaseKey { name, client, token }
     Annotate { key, patch }
-    Release { key } [since WITH_ACQUISITIONS: acquisition]
     Leave { name, ticket, why }
     Move { from, to, over }
     Steal { name, client, reason, term, patch }
@@ -207,7 +211,7 @@ wire_struct! {
     Wall { secs, nanos }
     Lock { tenancy, line }
     QueuedWaiter { client, hold, mode, term, patch, since, until }
-    Session { client, ttl, grace, renewed_at; leases, waiters } [since WITH_ORDERS: last_request]
+    Session { client, ttl, grace, renewed_at; leases, opens, waiters } [since WITH_ORDERS: last_request]
     RequestOrder { session, number }
     Rules {
         locks_max, waiters_max, holders_max, sessions_max, requests_max, requests_kept, steal_grace
@@ -258,8 +262,45 @@ const WITH_ACQUISITIONS: u8 = 4;
 /// The first format in which a command may carry its place among those of its session.
 const WITH_ORDERS: u8 = 5;
 
+/// The first format in which a release may name an open file.
+pub(super) const WITH_OPEN_RELEASES: u8 = 6;
+
 /// Flag in the first byte of a command: an order follows.
 const ORDERED: u8 = 8;
+
+/// Flag in the byte after the key of a release: the number of an acquire follows.
+const OF_ACQUISITION: u8 = 1;
+/// Flag in the byte after the key of a release: an open file follows.
+const OF_OPEN_FILE: u8 = 2;
+
+impl Codec for Release {
+    fn put(&self, out: &mut Vec<u8>) {
+        self.key.put(out);
+        let of_acquisition = if self.acquisition.is_some() { OF_ACQUISITION } else { 0 };
+        let of_open_file = if self.open.is_some() { OF_OPEN_FILE } else { 0 };
+        out.push(of_acquisition | of_open_file);
+        if let Some(acquisition) = &self.acquisition {
+            acquisition.put(out);
+        }
+        if let Some(open) = &self.open {
+            open.put(out);
+        }
+    }
+
+    fn take(from: &mut Decoder<'_>) -> Result<Self, Malformed> {
+        let key = LeaseKey::take(from)?;
+        if from.format() < WITH_ACQUISITIONS {
+            return Ok(Self::of(key));
+        }
+        let flags = u8::take(from)?;
+        require(flags <= OF_ACQUISITION | OF_OPEN_FILE)?;
+        require(flags < OF_OPEN_FILE || from.format() >= WITH_OPEN_RELEASES)?;
+        let acquisition =
+            if flags & OF_ACQUISITION == 0 { None } else { Some(Codec::take(from)?) };
+        let open = if flags & OF_OPEN_FILE == 0 { None } else { Some(Codec::take(from)?) };
+        Ok(Self { key, acquisition, open })
+    }
+}
 
 impl Codec for RequestId {
     fn put(&self, out: &mut Vec<u8>) {

@@ -1,9 +1,10 @@
 //! The commands of the engine, which are a closed list, and the answers to them.
 
+use super::codec::{FORMAT_BASE, WITH_OPEN_RELEASES};
 use super::details::Patch;
 use super::event::{LeaveReason, SessionEnd};
 use super::lease::{
-    Ends, LeaseTerms, Lifetime, Mode, Ownership, SessionId, StealReason, Ticket, Token,
+    Ends, LeaseTerms, Lifetime, Mode, OpenId, Ownership, SessionId, StealReason, Ticket, Token,
 };
 use super::lease_terms::{Grace, Ttl};
 use super::limits::{LimitedField, SPARED_MAX};
@@ -130,6 +131,26 @@ impl Op {
         }
     }
 
+    /// Returns the operation as a latchfs of this `format` knows it. An open file that releases its
+    /// lease is left out before format 6; the release then names the lease by its token.
+    #[must_use]
+    pub fn for_format(self, format: u8) -> Self {
+        match self {
+            Self::Release(release) if format < WITH_OPEN_RELEASES => {
+                Self::Release(Release { open: None, ..release })
+            }
+            op => op,
+        }
+    }
+
+    /// Returns the lowest format that can hold the operation.
+    pub const fn format(&self) -> u8 {
+        match self {
+            Self::Release(Release { open: Some(_), .. }) => WITH_OPEN_RELEASES,
+            _ => FORMAT_BASE,
+        }
+    }
+
     const fn patch(&self) -> Option<&Patch> {
         match self {
             Self::Acquire(ask) => Some(&ask.patch),
@@ -229,12 +250,21 @@ pub struct Release {
     /// The acquire whose effect the release ends, by its [`Tenure::acquisition`]: the release is
     /// refused if a later acquire was answered with the same tenure. `None` matches any acquire.
     pub acquisition: Option<u32>,
+    /// The open file whose lease ends, whatever name and token `mv` has given that lease. The name
+    /// and the token in `key` then matter only to a latchfs before
+    /// [`FORMAT_VERSION`](super::codec::FORMAT_VERSION) 6, which does not know this field.
+    pub open: Option<OpenId>,
 }
 
 impl Release {
     /// Returns a release of `key` for any acquire that began or renewed it.
     pub const fn of(key: LeaseKey) -> Self {
-        Self { key, acquisition: None }
+        Self { key, acquisition: None, open: None }
+    }
+
+    /// Returns a release of the lease of an open file, which its holder last knew under `key`.
+    pub const fn of_open_file(open: OpenId, key: LeaseKey) -> Self {
+        Self { key, acquisition: None, open: Some(open) }
     }
 }
 

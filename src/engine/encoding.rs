@@ -7,8 +7,15 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
-/// The version of the encoding. Any change of a layout below raises it.
-pub const FORMAT_VERSION: u8 = 5;
+/// The newest version of the encoding that this latchfs knows. Any change of a layout raises it.
+///
+/// A writer claims the lowest version that can hold a value, between [`FORMAT_BASE`] and this one:
+/// so an older latchfs reads everything that does not use a feature which it lacks.
+pub const FORMAT_VERSION: u8 = 6;
+
+/// The version of everything that uses no feature of a later one: that of the release before this
+/// one.
+pub const FORMAT_BASE: u8 = 5;
 
 /// The oldest version that can still be decoded.
 pub const FORMAT_OLDEST: u8 = 2;
@@ -50,6 +57,12 @@ impl<'a> Decoder<'a> {
     /// bytes of memory.
     pub(crate) const fn within(room: usize, bytes: &'a [u8]) -> Self {
         Self { bytes, format: FORMAT_VERSION, room }
+    }
+
+    /// Returns this decoder for bytes in `format`, or an error if this version cannot decode that.
+    pub(crate) fn in_format(self, format: u8) -> Result<Self, Malformed> {
+        require((FORMAT_OLDEST..=FORMAT_VERSION).contains(&format))?;
+        Ok(Self { format, ..self })
     }
 
     /// Returns a decoder for bytes in `format`, or an error if this version cannot decode that.

@@ -57,6 +57,8 @@ impl Engine {
                 let reclaimed = !self.books.sessions.contains_key(&open.session);
                 let hangs = open.session == id || reclaimed;
                 assert!(hangs, "an open file's hold hangs on the file's session");
+                let known = self.books.sessions[&id].opens.get(&(open.number, lease.token));
+                assert!(reclaimed || known == Some(name), "a session knows its open files");
             }
         }
     }
@@ -82,6 +84,10 @@ impl Engine {
 
     fn check_sessions(&self) {
         for session in self.books.sessions.values() {
+            for ((_, token), name) in &session.opens {
+                let held = session.leases.contains(&(name.clone(), *token));
+                assert!(held, "an open file of a session has a lease of the session");
+            }
             for (name, token) in &session.leases {
                 let lock = self.locks.get(name);
                 let lease = lock.and_then(|l| l.leases().iter().find(|l| l.token == *token));

@@ -4,7 +4,7 @@
 use super::command::{Annotate, Answer, Firm, LeaseKey, Outcome, Release, Renew, Tenure};
 use super::details::Patch;
 use super::event::{Event, EventKind, TenureEnd};
-use super::lease::{Lease, LeaseTerms, Lifetime, Ownership, Token};
+use super::lease::{Lease, LeaseTerms, Lifetime, OpenId, Ownership, Token};
 use super::lease_terms::{Grace, Ttl};
 use super::lock::Lock;
 use super::name::LockName;
@@ -61,10 +61,12 @@ impl Engine {
 
     pub(super) fn release(&mut self, ask: &Release, events: &mut Vec<Event>) -> Answer {
         self.books.tokens_left()?;
-        let name = &ask.key.name;
+        let of_open_file = ask.open.map(|open| self.key_of_open_file(open, &ask.key)).transpose()?;
+        let key = of_open_file.as_ref().unwrap_or(&ask.key);
+        let name = &key.name;
         let place = self.locks.taken(name);
         let leases = place.as_ref().map_or(&[][..], |place| place.lock().leases());
-        let token = self.books.meant_by_release(ask, leases)?;
+        let token = self.books.meant_by_release(key, ask.acquisition, leases)?;
         let mut place = place.expect("the lease meant has its lock");
         let lock = place.lock_mut();
         let lease = lock.lease_mut(token).expect("the lease meant is there");
@@ -77,6 +79,32 @@ impl Engine {
             self.serve(name, events);
         }
         Ok(Outcome::Released)
+    }
+
+    /// Returns the present name and token of the lease of an open file, whose client must be that
+    /// of `known`: the key under which the holder last knew the lease.
+    fn key_of_open_file(&self, open: OpenId, known: &LeaseKey) -> Result<LeaseKey, Refusal> {
+        let client = known.client.clone();
+        if let Some(session) = self.books.sessions.get(&open.session) {
+            if let Some((name, token)) = session.held_by(open.number, known.token) {
+                return Ok(LeaseKey { name: name.clone(), client, token: Some(token) });
+            }
+        } else {
+            // The session has ended, but the lease of its open file may still be in grace.
+            let leases = self.locks.get(&known.name).map_or(&[][..], |lock| lock.leases());
+            let hold = Ownership::OpenFile(open);
+            if let Some(lease) = leases.iter().find(|lease| lease.hold == hold) {
+                let token = Some(lease.token);
+                return Ok(LeaseKey { name: known.name.clone(), client, token });
+            }
+        }
+        // The lease that the key denotes, if there is one, does not belong to the open file.
+        let holder = Some(self.meant(known)?.holder.clone());
+        let name = known.name.clone();
+        Err(self.books.refuse(match known.token {
+            Some(token) => Reason::Expired { name, token },
+            None => Reason::NotHeld { name, client, holder },
+        }))
     }
 
     /// Ends a tenure that the holder releases, without serving the next waiter. The lease must no
@@ -165,10 +193,14 @@ impl EngineState {
         }
     }
 
-    fn meant_by_release(&self, ask: &Release, leases: &[Lease]) -> Result<Token, Refusal> {
-        let key = &ask.key;
+    fn meant_by_release(
+        &self,
+        key: &LeaseKey,
+        acquisition: Option<u32>,
+        leases: &[Lease],
+    ) -> Result<Token, Refusal> {
         let lease = self.meant(key, leases)?;
-        if ask.acquisition.is_some_and(|named| named < lease.acquisition) {
+        if acquisition.is_some_and(|named| named < lease.acquisition) {
             let (name, token, current) = (key.name.clone(), lease.token, lease.acquisition);
             return Err(self.refuse(Reason::AcquiredAgain { name, token, current }));
         }

@@ -5,7 +5,7 @@ use super::lease::{Ends, Ticket, Token};
 use super::lease_terms::{Grace, TTL_DEFAULT, Ttl};
 use super::name::{ClientId, LockName};
 use crate::time::Time;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// A session of a client process with its leases and waiters.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -20,14 +20,24 @@ pub(super) struct Session {
     pub(super) last_request: u64,
     /// The leases that are bound to the session.
     pub(super) leases: BTreeSet<(LockName, Token)>,
+    /// The locks of the session's open files, by the number of the file and the token.
+    pub(super) opens: BTreeMap<(u64, Token), LockName>,
     /// The waiters that end with the session.
     pub(super) waiters: BTreeSet<(LockName, Ticket)>,
 }
 
 impl Session {
     pub(super) fn new(client: ClientId, ttl: Option<Ttl>, grace: Grace, now: Time) -> Self {
-        let (leases, waiters) = (BTreeSet::new(), BTreeSet::new());
-        Self { client, ttl, grace, renewed_at: now, last_request: 0, leases, waiters }
+        let (leases, opens, waiters) = Default::default();
+        Self { client, ttl, grace, renewed_at: now, last_request: 0, leases, opens, waiters }
+    }
+
+    /// Returns the lock that an open file of the session holds, and the token: the lock of `token`
+    /// if the file holds several.
+    pub(super) fn held_by(&self, number: u64, token: Option<Token>) -> Option<(&LockName, Token)> {
+        let named = token.and_then(|token| self.opens.get_key_value(&(number, token)));
+        let first = || self.opens.range((number, Token(0))..=(number, Token(u64::MAX))).next();
+        named.or_else(first).map(|((_, token), name)| (name, *token))
     }
 
     pub(super) fn expires_at(&self) -> Time {

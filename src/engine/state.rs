@@ -4,7 +4,7 @@ use super::command::Op;
 use super::deadlines::{Deadlines, Due};
 use super::event::{Event, EventKind};
 use super::idempotency::IdempotencyTable;
-use super::lease::{Ends, Lease, Lifetime, SessionId};
+use super::lease::{Ends, Lease, Lifetime, Ownership, SessionId};
 use super::lock_table::LockTable;
 use super::name::LockName;
 use super::refusal::{Limit, Reason, Refusal};
@@ -230,6 +230,11 @@ impl EngineState {
                 let session = self.sessions.get_mut(&id).expect("a lease's session is open");
                 let new = session.leases.insert((name.clone(), lease.token));
                 assert!(new, "a lease hangs on its session once");
+                if let Ownership::OpenFile(open) = lease.hold
+                    && open.session == id
+                {
+                    session.opens.insert((open.number, lease.token), name.clone());
+                }
             }
         }
     }
@@ -244,6 +249,11 @@ impl EngineState {
             Lifetime::Session(id) => {
                 if let Some(session) = self.sessions.get_mut(&id) {
                     session.leases.remove(&(name.clone(), lease.token));
+                    if let Ownership::OpenFile(open) = lease.hold
+                        && open.session == id
+                    {
+                        session.opens.remove(&(open.number, lease.token));
+                    }
                 }
             }
         }

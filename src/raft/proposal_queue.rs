@@ -250,7 +250,9 @@ fn concerns(op: &Op, name: &LockName) -> bool {
         Op::Acquire(ask) => ask.name == *name,
         Op::Renew(ask) => ask.key.name == *name,
         Op::Annotate(ask) => ask.key.name == *name,
-        Op::Release(ask) => ask.key.name == *name,
+        // A release that names an open file may concern any lock: the file's lease may have been
+        // moved to any name.
+        Op::Release(ask) => ask.key.name == *name || ask.open.is_some(),
         Op::Leave(ask) => ask.name == *name,
         Op::Move(ask) => ask.from.name == *name || ask.to == *name,
         Op::Steal(ask) => ask.name == *name,

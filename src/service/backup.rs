@@ -12,7 +12,7 @@
 //! ```
 
 use crate::engine::Engine;
-use crate::engine::codec::{self, FORMAT_VERSION, Malformed};
+use crate::engine::codec::{self, FORMAT_VERSION, Malformed, STATE_FORMAT};
 use crate::time::Wall;
 use sha2::{Digest, Sha256};
 use std::fmt;
@@ -76,7 +76,7 @@ impl std::error::Error for BackupError {}
 pub fn write(engine_id: u64, state: &[u8]) -> Vec<u8> {
     let (taken, bytes) = (Wall::now(), state.len());
     let head = format!(
-        "{MAGIC}{VERSION}\nstate-format {FORMAT_VERSION}\ntaken {taken}\nengine {engine_id:016x}\n\
+        "{MAGIC}{VERSION}\nstate-format {STATE_FORMAT}\ntaken {taken}\nengine {engine_id:016x}\n\
          bytes {bytes}\n"
     );
     let head = format!("{head}sum {}\n\n", sum(head.as_bytes(), state));
@@ -167,7 +167,7 @@ mod tests {
         let newer = text.replace("latchfs backup 1", "latchfs backup 2");
         let said = read(newer.as_bytes()).map(drop).expect_err("newer").to_string();
         assert!(said.contains("newer latchfs") && said.contains("format 2"), "{said}");
-        let format = format!("state-format {FORMAT_VERSION}");
+        let format = format!("state-format {STATE_FORMAT}");
         let newer = text.replace(&format, "state-format 99");
         let said = read(newer.as_bytes()).map(drop).expect_err("newer").to_string();
         assert!(said.contains("format 99"), "{said}");

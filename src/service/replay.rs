@@ -2,7 +2,7 @@
 //! deterministic, so replaying the commands of the journal yields the same state.
 
 use super::clock_mapping::ClockMapping;
-use crate::engine::codec::{self, FORMAT_OLDEST, FORMAT_VERSION, Malformed};
+use crate::engine::codec::{self, FORMAT_OLDEST, FORMAT_VERSION, Malformed, STATE_FORMAT};
 use crate::engine::{Command, EndSession, Engine, Interner, Op, Rules, SessionEnd};
 use crate::storage::{Records, Recovered, StateError};
 use crate::time::{Time, boot_now};
@@ -80,7 +80,7 @@ pub(super) fn rebuild(
 
 /// Encodes a snapshot of the engine and the clock mapping.
 pub(super) fn snapshot(engine: &Engine, timeline: ClockMapping) -> Vec<u8> {
-    let mut body = vec![FORMAT_VERSION];
+    let mut body = vec![STATE_FORMAT];
     put_anchor(timeline, &mut body);
     body.extend_from_slice(&codec::encode_engine(engine));
     body
@@ -88,7 +88,7 @@ pub(super) fn snapshot(engine: &Engine, timeline: ClockMapping) -> Vec<u8> {
 
 /// Appends the record of a command to `out`.
 pub(super) fn put_command(at: Time, command: &Command, out: &mut Vec<u8>) {
-    out.extend_from_slice(&[COMMAND, FORMAT_VERSION]);
+    out.extend_from_slice(&[COMMAND, command.op.format()]);
     codec::encode_command(at, command, out);
 }
 

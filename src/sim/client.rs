@@ -455,7 +455,7 @@ impl SimClient {
         self.believed(&held);
         let ClientLease { lock, token, hold, mut acquisition, .. } = held;
         let (from, key) = (now(), self.key(lock, token));
-        let release = |acquisition| Release { key: key.clone(), acquisition: Some(acquisition) };
+        let release = |acquisition| Release { key: key.clone(), acquisition: Some(acquisition), open: None };
         if hold == Ownership::Client && self.world.dice.percent(60) {
             self.world.record.history(|history| history.free(token, from));
             return self.change_its_mind(lock, release(acquisition)).await;

@@ -52,6 +52,8 @@ impl Dice {
 pub(super) struct Draw {
     dice: Dice,
     old_rules: Dice,
+    /// Draws the open files of releases, so that all else is drawn as before.
+    opens: Dice,
     acquisitions: Dice,
     orders: Dice,
     /// The highest request number drawn so far, for any session.
@@ -72,6 +74,7 @@ impl Draw {
         Self {
             dice: Dice::new(seed),
             old_rules: Dice::new(!seed),
+            opens: Dice::new(seed.rotate_left(17)),
             acquisitions: Dice::new(seed.rotate_left(32)),
             orders: Dice::new(seed.rotate_left(16)),
             numbered: 0,
@@ -172,7 +175,8 @@ impl Draw {
             21 => Op::Annotate(Annotate { key: self.key(), patch: self.patch() }),
             22..=25 => {
                 let key = self.key();
-                Op::Release(Release { key, acquisition: self.acquisition() })
+                let (acquisition, open) = (self.acquisition(), self.open_to_release());
+                Op::Release(Release { key, acquisition, open })
             }
             26..=28 => Op::Leave(self.leave()),
             29 | 30 => {
@@ -267,6 +271,16 @@ impl Draw {
     fn acquisition(&mut self) -> Option<u32> {
         let drawn = self.acquisitions.below(6);
         u32::try_from(drawn).ok().filter(|drawn| *drawn < 3)
+    }
+
+    /// Returns usually `None`, otherwise an open file of a recent session, which may hold nothing.
+    fn open_to_release(&mut self) -> Option<OpenId> {
+        if self.sessions.is_empty() || !self.opens.one_in(3) {
+            return None;
+        }
+        let recent = self.sessions.len().saturating_sub(3);
+        let session = self.opens.pick(&self.sessions[recent..]);
+        Some(OpenId { session, number: 1 + self.opens.next() % 2 })
     }
 
     /// Returns usually `None`, otherwise a higher number than all before, or the number of a late

@@ -11,7 +11,7 @@ use super::super::details::Details;
 use super::super::details::{Patch, TextPatch};
 use super::super::event::{Event, EventKind, LeaveReason, SessionEnd, TenureEnd};
 use super::super::lease::{
-    Ends, Lease, LeaseTerms, Lifetime, Mode, Ownership, Phase, SessionId, Ticket, Token,
+    Ends, Lease, LeaseTerms, Lifetime, Mode, OpenId, Ownership, Phase, SessionId, Ticket, Token,
 };
 use super::super::lease_terms::{Grace, TTL_DEFAULT, Ttl};
 use super::super::limits::LimitedField;
@@ -712,6 +712,31 @@ impl Naive {
         }
     }
 
+    /// Returns the lease of an open file: that of the named token if the file has several, else its
+    /// oldest. While its session is open, its name does not matter.
+    fn held_by_open_file(&self, open: OpenId, key: &LeaseKey) -> Result<Held, Refusal> {
+        let is_over = self.session(open.session).is_none();
+        let mut own: Vec<_> = (self.held.iter())
+            .filter(|held| held.lease.hold == Ownership::OpenFile(open))
+            .filter(|held| match held.lease.life {
+                Lifetime::Session(id) => id == open.session,
+                Lifetime::Own { .. } => is_over && held.name == key.name,
+            })
+            .collect();
+        own.sort_by_key(|held| held.lease.token);
+        let named = own.iter().find(|held| Some(held.lease.token) == key.token && !is_over);
+        let Some(held) = named.or(own.first()) else {
+            let holder = Some(self.meant(key)?.lease.holder);
+            let (name, client) = (key.name.clone(), key.client.clone());
+            return self.no(match key.token {
+                Some(token) => Reason::Expired { name, token },
+                None => Reason::NotHeld { name, client, holder },
+            });
+        };
+        let token = Some(held.lease.token);
+        self.meant(&LeaseKey { name: held.name.clone(), token, client: key.client.clone() })
+    }
+
     fn is_usable(&self, held: &Held) -> Result<(), Refusal> {
         let until = held.lease.acquired_at;
         if until <= self.now {
@@ -751,7 +776,10 @@ impl Naive {
     }
 
     fn release(&mut self, ask: &Release) -> Answer {
-        let held = self.meant(&ask.key)?;
+        let held = match ask.open {
+            Some(open) => self.held_by_open_file(open, &ask.key)?,
+            None => self.meant(&ask.key)?,
+        };
         if let Some(named) = ask.acquisition
             && held.lease.acquisition > named
         {

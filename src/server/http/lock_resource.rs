@@ -206,7 +206,7 @@ pub(super) async fn release(mut call: RequestContext) -> HandlerResult {
     let client = options.client(&call)?;
     let request = request_id(&call, &options, &client)?;
     let key = LeaseKey { name: name.clone(), client, token: options.token };
-    let release = Release { key, acquisition: options.acquisition };
+    let release = Release { key, acquisition: options.acquisition, open: None };
     let outcome = call.decide(Op::Release(release), request).await?;
     let released = json!({ "name": name.as_str(), "released": true });
     match outcome {
