@@ -18,12 +18,13 @@ pub fn event_of(number: u64, event: &Event, wall: impl Fn(Time) -> Wall) -> Valu
     Value::Object(line)
 }
 
-/// The event for a reader that was too slow: `count` events were dropped before it read them.
+/// Returns the JSON of the event that tells a slow reader that `count` events were dropped before
+/// it read them.
 pub fn lost(count: u64) -> Value {
     json!({ "event": "lost", "count": count })
 }
 
-/// Returns the fields that are specific to the kind of event, without those that are null.
+/// Returns the fields that are specific to the kind of event. Fields without a value are null.
 fn fields_of(what: &EventKind) -> Value {
     match what {
         EventKind::Granted { name, holder, token, mode, hold: _, waited } => json!({
@@ -121,7 +122,8 @@ mod tests {
     use super::*;
     use crate::engine::{ClientId, LockName, Mode, Ownership, SessionId, StealReason, Ticket};
 
-    /// Returns the line of an event without its number and time, which it asserts here.
+    /// Returns the JSON line of an event without the number and the time, and asserts that both are
+    /// right.
     fn line(what: EventKind) -> String {
         let wall = |at: Time| Wall { secs: (at.as_nanos() / 1_000_000_000) as i64, nanos: 0 };
         let line = event_of(12, &Event { at: Time::from_secs(3), what }, wall).to_string();

@@ -1,10 +1,10 @@
 //! latchfs: a directory in which a file is a lock.
 //!
-//! The modules in reading order; each uses only modules above it, but for a few arrows that
+//! The modules in reading order. Each uses only modules above it, apart from a few exceptions that
 //! `tests/tidy.rs` counts:
 //!
-//! - [`time`] reads the clocks, and nothing else does.
-//! - [`os_error`] puts system errors into words.
+//! - [`time`] reads the kernel's clocks; no other module does.
+//! - [`os_error`] formats operating system errors for messages.
 //! - [`storage`] keeps the state of one daemon on the disk: journal, snapshots, data directory.
 //! - [`random`] draws ids and jitter.
 //! - `net` listens, accepts with limits, dials and encrypts.
@@ -16,7 +16,7 @@
 //! - [`holder_id`] names the process that holds a lock.
 //! - [`status`] shows a lock as JSON.
 //! - [`event_json`] shows an event as JSON.
-//! - [`metrics`] writes the page for Prometheus.
+//! - [`metrics`] writes the metrics page for Prometheus.
 //! - [`auth`] decides which caller may do what, for every front end.
 //! - `control` carries out the requests of `.latchfs/ctl` and of commands with `--server`.
 //! - [`fuse`] is the mount: files that are locks.

@@ -76,7 +76,8 @@ impl MetricsPage {
         for (bound, count) in &histogram.at_most {
             let (secs, micros) = (bound.as_nanos() / 1_000_000_000, bound.as_nanos() / 1_000);
             let (millis, rest) = (micros / 1_000 % 1_000, micros % 1_000);
-            // Three digits for whole milliseconds; a finer bound has as many more as it needs.
+            // A bound in whole milliseconds has three decimals; a finer bound has as many more as
+            // it needs.
             let rest = if rest == 0 { String::new() } else { format!("{rest:03}") };
             let rest = rest.trim_end_matches('0');
             let _ = writeln!(self.text, "{name}_bucket{{le=\"{secs}.{millis:03}{rest}\"}} {count}");

@@ -8,7 +8,7 @@ use serde_json::{Map, Value, json};
 /// Returns the status of a lock. `wall` converts an engine time to wall-clock time, for display.
 pub fn status_of(view: &LockView, wall: impl Fn(Time) -> Wall) -> Value {
     let shown = |at: Time| Value::from(wall(at).to_string());
-    // A lease of an open file ends when the file is closed, and has no expiry time to show.
+    // A lease that no deadline ends, such as that of an open file, has no expiry time to show.
     let ending = |at: Time| if at == Time::NEVER { Value::Null } else { shown(at) };
     let mut status = Map::with_capacity(16);
     let mut put = |key: &str, value: Value| status.insert(key.to_owned(), value);
@@ -76,8 +76,8 @@ fn waiters_of(view: &LockView, shown: impl Fn(Time) -> Value) -> Value {
         .collect()
 }
 
-/// Returns all holders of a shared lock. The top-level fields describe the holder of an exclusive
-/// one.
+/// Returns all holders of a lock that has several. The top-level fields of the status describe the
+/// first holder.
 fn holders_of(view: &LockView) -> Value {
     let holders = view.holders.iter();
     holders

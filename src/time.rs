@@ -1,7 +1,8 @@
-//! Engine time, wall-clock time and durations. Only this module reads a clock.
+//! Engine time, wall-clock time and durations. Only this module reads the kernel's clocks.
 //!
-//! Durations run on the boot clock (`CLOCK_BOOTTIME`), which advances while a laptop sleeps: a
-//! client on a sleeping machine does not renew its leases. The wall clock is for display only.
+//! Durations are measured on the boot clock (`CLOCK_BOOTTIME`), which advances while a laptop
+//! sleeps: a client on a sleeping machine does not renew its leases. Cluster nodes also read the
+//! steady clock, which stands still meanwhile. No lease depends on the wall clock.
 
 use std::fmt;
 use std::ops::{Add, Sub};
@@ -12,7 +13,8 @@ use std::time::Duration;
 const NANOS_PER_SEC: u64 = 1_000_000_000;
 const NANOS_PER_MS: u64 = 1_000_000;
 
-/// A point in engine time: nanoseconds since an epoch that only the source of the time defines.
+/// A point in time: nanoseconds since an epoch that the source of the time defines, such as the
+/// engine or the boot clock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Time(u64);
 
@@ -78,7 +80,7 @@ impl Span {
         self.0.div_ceil(NANOS_PER_MS)
     }
 
-    /// Returns the duration as std's type.
+    /// Returns the duration as a [`Duration`] of std.
     pub const fn as_duration(self) -> Duration {
         Duration::from_nanos(self.0)
     }
@@ -112,8 +114,8 @@ impl Add for Span {
     }
 }
 
-/// Writes a duration in units: `24s`, `1m30s`, `2h`, `350ms`. Rounds up: to tenths of a second
-/// below ten seconds, to seconds above.
+/// Writes a duration in units: `24s`, `1m30s`, `2h`, `350ms`. Rounds up: to milliseconds below a
+/// second, to tenths of a second below ten seconds, to seconds above.
 impl fmt::Display for Span {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let millis = self.as_millis();
@@ -147,7 +149,7 @@ impl fmt::Display for Time {
     }
 }
 
-/// The clock that advances while the machine sleeps.
+/// The kernel's clock that advances while the machine sleeps.
 #[cfg(target_os = "linux")]
 const BOOT_CLOCK: libc::clockid_t = libc::CLOCK_BOOTTIME;
 /// On macOS the monotonic clock advances during sleep; the one that stops is `UPTIME_RAW`.
@@ -163,9 +165,9 @@ pub fn boot_now() -> Time {
     Time(now)
 }
 
-/// Returns the steady clock, which never jumps and stands still while the machine sleeps. The
-/// leader of a cluster derives engine time from it, so that clients which could not reach the
-/// leader because its machine slept lose no lease.
+/// Returns the steady clock, which never jumps and, on Linux, stands still while the machine
+/// sleeps. The leader of a cluster derives engine time from it, so that clients which could not
+/// reach the leader because its machine slept lose no lease.
 pub fn steady_now() -> Time {
     Time(read(libc::CLOCK_MONOTONIC))
 }
@@ -215,7 +217,7 @@ fn read(clock: libc::clockid_t) -> u64 {
     now.tv_sec as u64 * NANOS_PER_SEC + now.tv_nsec as u64
 }
 
-/// A wall-clock time: seconds and nanoseconds since 1970. For display only.
+/// A wall-clock time: seconds and nanoseconds since 1970. No lease depends on it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Wall {
     /// Seconds since 1970; negative before that.
@@ -287,7 +289,8 @@ impl fmt::Display for Wall {
             let date = format_args!("{year:04}-{month:02}-{day:02}");
             return write!(f, "{date}T{hour:02}:{minute:02}:{second:02}.{millis:03}Z");
         }
-        // Written digit by digit: each status contains several times, and `write!` is slower.
+        // The text is written digit by digit: each status contains several times, and `write!` is
+        // slower.
         let mut shown = *b"0000-00-00T00:00:00.000Z";
         let places = [
             (4, year),

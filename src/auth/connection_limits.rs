@@ -9,8 +9,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use tokio::sync::Notify;
 
-/// Maximum number of open connections of the server: few enough for a process whose limit of open
-/// files nobody has raised.
+/// Maximum number of open connections of the server: few enough for the usual hard limit of open
+/// files, up to which the server raises its soft limit.
 pub(crate) const CONNECTIONS_MAX: usize = 16_384;
 
 /// Maximum number of open connections of one peer. Several machines may share one address (NAT),

@@ -170,9 +170,9 @@ impl Grant {
         }
     }
 
-    /// Checks the parts of the rule that do not depend on the arguments of the request: whether the
-    /// caller is authenticated, and its rights. A front end calls this before it parses the
-    /// request.
+    /// Checks the parts of the operation's rule that do not depend on the arguments of the request:
+    /// whether the caller is authenticated, and its rights. A front end calls this before it parses
+    /// the request.
     pub fn may_begin(&self, operation: Operation) -> Result<(), Denial> {
         let rule = operation.rule();
         let is_known = self.credential != Credential::Missing;

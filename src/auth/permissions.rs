@@ -35,7 +35,7 @@ pub enum LockRule {
     Any,
     /// The lock, or each of the locks, that the request names.
     Named,
-    /// None in particular: the answer leaves out all that the caller may not see.
+    /// No particular lock: the answer leaves out all that the caller may not see.
     Visible,
     /// Every lock.
     All,
@@ -46,9 +46,9 @@ pub enum LockRule {
 /// The right that credentials must have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Right {
-    /// None: no credentials are needed either.
+    /// No right: the operation needs no credentials at all.
     Public,
-    /// None, but the credentials must be known to the server.
+    /// No particular right, but the server must know the credentials.
     Known,
     /// The right to take a live lock from its holder.
     Steal,

@@ -9,8 +9,8 @@ use hyper::Method;
 use serde_json::Value;
 use tokio::time::timeout;
 
-/// The maximum length of an answer in bytes: eight times that of 64 nodes with the longest names
-/// and URLs. As JSON in memory, two bytes may take a hundred.
+/// The maximum length of an answer in bytes: eight times the status of 64 nodes with the longest
+/// names and URLs. The limit also bounds memory: two bytes of JSON may take a hundred when parsed.
 const ANSWER_BYTES_MAX: usize = 512 << 10;
 
 /// Sends a request and returns the status code and the body. The error is a sentence.

@@ -8,7 +8,8 @@ use hyper::Method;
 use hyper::body::Body;
 use tokio::time::timeout;
 
-/// How long the server may take to begin, and for each part: it encodes its whole state first.
+/// How long the server may take to begin its answer, for which it encodes its whole state, and how
+/// long to send each part.
 const PATIENCE: Span = Span::from_secs(60);
 
 /// Downloads `path` from the server, `max` bytes at most. `come` is called with the number of bytes

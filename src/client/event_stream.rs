@@ -19,7 +19,8 @@ const PAUSE_MIN: Span = Span::from_millis(20);
 /// The longest pause after a failure.
 const PAUSE_MAX: Span = Span::from_millis(500);
 
-/// The position in the event stream.
+/// The position in the server's event stream: the id of the server's start, and the number of the
+/// next event.
 struct StreamPosition {
     start: u64,
     next: u64,
@@ -33,7 +34,7 @@ pub(super) fn start(
     let (hub, keeper) = (Arc::clone(hub), Arc::clone(keeper));
     let thread = std::thread::Builder::new().name("events".to_owned());
     thread.spawn(move || {
-        // Any start of the server will do for the first connection.
+        // If `since` is given, the first connection accepts any start of the server.
         let start = since.map_or(0, |_| ANY_START);
         let (mut place, mut pause) =
             (StreamPosition { start, next: since.unwrap_or(0) }, PAUSE_MIN);
@@ -59,7 +60,7 @@ pub(super) fn start(
     })
 }
 
-/// Reads the stream until it ends.
+/// Reads the event stream until it fails, and returns the error.
 fn follow(
     hub: &ClientState,
     keeper: &SessionKeepAlive,
@@ -123,8 +124,8 @@ fn hear(
             place.next = newest + 1;
             for (_, event) in &events {
                 match &event.what {
-                    // Done before any reader sees the event, since the reader would then look for
-                    // the new session.
+                    // The session is given up before any reader sees the event, since the reader
+                    // would then look for the new session.
                     EventKind::SessionOver { session, .. } => {
                         hub.lose_session(*session);
                         keeper.call();
@@ -162,6 +163,6 @@ fn begin(hub: &ClientState, stamp: &Stamp, next: u64, place: &mut StreamPosition
     *place = StreamPosition { start: stamp.start, next };
     hub.numbers.lock().begin(stamp.start, next, hub.feed.next());
     hub.events_work(true);
-    // Callers that wait for the connection check its state again.
+    // Wakes the callers that wait for the connection, so that they check its state again.
     hub.feed.wakers().wake();
 }

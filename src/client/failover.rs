@@ -14,15 +14,15 @@ use parking_lot::RwLock;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
-/// The timeout after which the next server is tried. On a typical network answers take a tenth of
-/// it, and the client's own deadline has room for three more tries.
+/// The first timeout after which the next server is tried. On a typical network answers take a
+/// tenth of it, and the client's own deadline has room for three more tries.
 const TRY_FIRST: Span = Span::from_millis(300);
 
 /// The upper bound of the timeout per server, which doubles whenever no server has answered, since
 /// all of them may be slow to reach.
 const TRY_MAX: Span = Span::from_millis(1_000);
 
-/// The maximum number of servers that one client knows: five nodes and their successors.
+/// The maximum number of servers that one client knows: five nodes and the nodes that replace them.
 pub const SERVERS_MAX: usize = 16;
 
 /// Returns the transport for the URL of a node, if the client may use it: see
@@ -166,7 +166,8 @@ impl FailoverState {
         let longer = (try_max + try_max).min(TRY_MAX);
         self.try_ms.store(longer.as_millis(), Ordering::Relaxed);
         match worst {
-            // Some servers were not tried, and the engine in question may be behind one of them.
+            // Some servers were not tried, and the engine that the client uses may be behind one of
+            // them.
             Some(TransportError::Elsewhere(why)) if !tried_all => Err(TransportError::Silent(why)),
             Some(trouble) => Err(trouble),
             None => Err(TransportError::Silent("no answer in time".to_owned())),
@@ -174,8 +175,8 @@ impl FailoverState {
     }
 }
 
-/// Returns the error to report of two. An unreachable server may come back; only if every server
-/// has another engine is the one in use gone for good.
+/// Returns which of two errors to report. An unreachable server may come back; only if every server
+/// has another engine is the engine in use gone for good.
 fn worse(before: Option<TransportError>, now: TransportError) -> TransportError {
     match (before, now) {
         (None | Some(TransportError::Elsewhere(_)), now)
@@ -199,8 +200,8 @@ impl Transport for Failover {
         since: u64,
         patience: Span,
     ) -> Result<Box<dyn FrameStream>, TransportError> {
-        // The server in use: with another one, events could be ahead of the answers, or behind
-        // them.
+        // The events come from the server that answers requests: those of another server could be
+        // ahead of the answers, or behind them.
         let at = self.0.at();
         let is_one = self.0.is_alone() || self.0.count() == 1;
         let patience = if is_one { patience } else { patience.min(self.0.try_max()) };

@@ -33,7 +33,7 @@ const COMPLAINT_BYTES_MAX: usize = 16 << 10;
 /// The address of a server and the credentials for it.
 #[derive(Debug, Clone, Default)]
 pub struct ServerAccess {
-    /// `http://host:port` or `https://host:port`.
+    /// The URL of the server: `http://host:port` or `https://host:port`.
     pub url: String,
     /// The bearer token of the client: the content of a token file.
     pub token: Option<String>,

@@ -36,12 +36,14 @@ pub struct Remote {
 }
 
 impl Remote {
-    /// Connects, and returns once requests are answered, events arrive and the session is open.
+    /// Starts the threads of the client, and returns without waiting for the connection:
+    /// [`Self::is_ready`] waits for it.
     pub fn connect(server: Arc<dyn Transport>, terms: Option<Terms>) -> io::Result<Self> {
         Self::connect_since(server, terms, None)
     }
 
-    /// Connects, and follows the events from the server's number `since` on, if it still has them.
+    /// Starts the client like [`Self::connect`], and follows the events from the server's number
+    /// `since` on, if the server still has them.
     pub fn connect_since(
         server: Arc<dyn Transport>,
         terms: Option<Terms>,
@@ -100,7 +102,8 @@ impl Remote {
         threads.into_iter().for_each(joined);
     }
 
-    /// Waits until the requests that are queued so far have been sent.
+    /// Waits until the requests that are queued so far have been sent, for at most
+    /// [`REPLY_DEADLINE`].
     fn flush(&self) {
         let (send, done) = std::sync::mpsc::channel();
         self.ask(BatchItem::Now, Retry::Never, move |_| {
@@ -292,7 +295,7 @@ impl BackendStatus for Remote {
     }
 }
 
-/// Returns the failure in a reply that does not fit its request.
+/// Returns the failure that a reply reports in place of the expected data.
 fn odd(hub: &ClientState, reply: ItemReply) -> Unavailable {
     match reply {
         ItemReply::Unavailable(why) => why,

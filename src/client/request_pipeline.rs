@@ -20,17 +20,19 @@ use crate::time::{Span, Time, boot_now};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// How long one try may take: a connection that lost a packet recovers within this.
+/// How long one try to send a batch may take: a connection that lost a packet recovers in this
+/// time.
 const TRY_MAX: Span = Span::from_secs(1);
 /// The shortest timeout of a try, since an answer needs some time on any network.
 const TRY_MIN: Span = Span::from_millis(20);
 /// The first pause after a failure, which doubles up to [`PAUSE_MAX`].
 const PAUSE_MIN: Span = Span::from_millis(20);
-/// The longest pause after a failure. A server that is back is noticed within it.
+/// The longest pause after a failure. A server that is back is noticed within this time.
 const PAUSE_MAX: Span = Span::from_millis(500);
 /// How long the server may be busy with one batch before the client gives up on its answer.
 const LATE_MAX: Span = Span::from_secs(10);
-/// The longest pause while the server refuses the credentials. A waiting caller is told within it.
+/// The longest pause between two tries while the server refuses the credentials. A waiting caller
+/// learns of the refusal within this time.
 const DENIED_PAUSE_MAX: Span = Span::from_millis(100);
 
 /// The state of the pipeline's thread.
@@ -56,7 +58,8 @@ impl Lane {
     fn go_on(&mut self) -> bool {
         let Some(batch) = self.next_batch() else { return false };
         if batch.is_empty() {
-            // Probes whether the server is back.
+            // An empty batch means that no request waits: this one only probes whether the server
+            // is back.
             let now = QueuedRequest {
                 ask: BatchItem::Now,
                 until: Time::ZERO,
@@ -158,7 +161,8 @@ impl Lane {
             return Err(TransportError::Silent(why.to_owned()));
         }
         let asked_at = boot_now();
-        // No try outlasts the session, so that its holders are notified as soon as it is lost.
+        // No try outlasts the session, so that lock holders are notified as soon as the session is
+        // lost.
         let until = self.hub.session_until().map_or(until, |session| session.min(until));
         let patience = until.since(asked_at).clamp(TRY_MIN, TRY_MAX);
         self.hub.counts.batches.fetch_add(1, Ordering::Relaxed);
@@ -179,8 +183,8 @@ impl Lane {
         Ok(told)
     }
 
-    /// Answers the callers whose deadline has passed that there is no answer. From the first of
-    /// them on, no caller waits for this server until it answers again.
+    /// Tells the callers whose deadline has passed that there is no answer. From then on, no caller
+    /// waits for this server until it answers again.
     fn expire(&self, batch: &mut [QueuedRequest]) {
         let (now, lost) = (boot_now(), self.hub.contact() == Contact::Lost);
         let nobody_waits = !batch.iter().any(|asked| asked.then.is_some());
@@ -198,7 +202,7 @@ impl Lane {
         }
     }
 
-    /// Answers all waiting callers that the server denied access.
+    /// Tells all waiting callers that the server denied access.
     fn deny(&self, batch: &mut [QueuedRequest], why: &Arc<str>) {
         let impatient = batch.iter_mut().filter(|asked| asked.is_impatient());
         let mut denied: Vec<_> = impatient.filter_map(|asked| asked.then.take()).collect();
@@ -249,13 +253,14 @@ impl Lane {
     }
 }
 
-/// Whether the server reports that this session is over.
+/// Whether `reply` says that this session is over.
 pub(super) fn is_over(reply: &ItemReply, session: Option<SessionId>) -> bool {
     let ItemReply::Answered(Err(refusal)) = reply else { return false };
     matches!(*refusal.reason, Reason::NoSession(id) if Some(id) == session)
 }
 
-/// Whether a batch must be repeated because of this part.
+/// Whether a batch must be repeated because of the request `asked`: a caller waits for it, or its
+/// outcome must be known.
 fn is_wanted(asked: &QueuedRequest) -> bool {
     asked.then.is_some() || asked.leaves_traces()
 }

@@ -19,7 +19,7 @@ use std::collections::{BTreeMap, VecDeque};
 pub const REPLY_DEADLINE: Span = Span::from_secs(2);
 
 /// The maximum number of requests kept for a server that gives no answer: more than the open files
-/// of a machine. Beyond it the oldest is dropped, and left to the comparison after a reconnect.
+/// of a machine. Beyond it the oldest requests are dropped.
 const OWED_MAX: usize = 1 << 16;
 /// The maximum number of unconfirmed requests in one batch. The rest of the batch is for new ones:
 /// a server that cannot write may still be able to show locks.
@@ -52,7 +52,8 @@ pub(super) struct QueuedRequest {
 pub(super) struct RequestQueue {
     new: VecDeque<QueuedRequest>,
     unconfirmed: VecDeque<QueuedRequest>,
-    /// The latest time at which unconfirmed requests are repeated.
+    /// When unconfirmed requests are due to be repeated, unless a batch of new requests takes them
+    /// along earlier.
     due: Time,
     pause: Span,
     /// The number of the last acquire of each tenure that this client acquired more than once and
@@ -227,8 +228,8 @@ impl BatchRemainder {
     }
 
     /// Whether a reply only says that the request arrived too late to be carried out. An earlier
-    /// copy may have been: sent again, under its key if it has one, the request gets its real
-    /// answer.
+    /// copy may have been carried out: when the request is sent again, under its key if it has one,
+    /// it gets its real answer.
     fn is_late_copy(&self, asked: &QueuedRequest, reply: &ItemReply) -> bool {
         let ItemReply::Answered(Err(refusal)) = reply else { return false };
         match *refusal.reason {

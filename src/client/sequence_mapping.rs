@@ -7,12 +7,12 @@ use std::collections::VecDeque;
 /// thousand is not cached.
 const RUNS_MAX: usize = 1_024;
 
-/// The events received from the server, by their numbers there and here.
+/// Maps the numbers of the events received from the server to their numbers in the local event log.
 #[derive(Debug, Default)]
 pub(super) struct SequenceMapping {
-    /// The id of the server's start that numbered them; 0 while the stream is interrupted.
+    /// The id of the server's start that numbered the events; 0 while the stream is interrupted.
     start: u64,
-    /// The first number of each run, at the server and here.
+    /// The number of the first event of each run, at the server and in the local event log.
     runs: VecDeque<(u64, u64)>,
     /// The server's number of the next event.
     next: u64,

@@ -1,12 +1,14 @@
 //! Estimates the server's time. The estimate is never behind the server's clock, so that a lease
-//! expires here before it does there.
+//! expires on the client before it expires on the server.
 
 use crate::service::batch_messages::Stamp;
 use crate::time::{Span, Time, Wall, boot_now};
 
-/// How far two clocks may drift apart: 0.1 %, ten times the drift of quartz crystals.
+/// How far two clocks may drift apart, per mille of the time passed: 0.1 %, ten times the drift of
+/// quartz crystals.
 const DRIFT_PER_MILLE: u64 = 1;
-/// The change of the wall clock's offset above which the clock counts as set, and is followed.
+/// The change of the offset of the server's wall clock, in nanoseconds, above which that clock
+/// counts as set, and the client adopts the new offset.
 const WALL_STEP_NANOS: i128 = 1_000_000_000;
 
 /// The estimate of the server's clock.
@@ -47,8 +49,8 @@ impl ServerClock {
         if self.bound.is_none_or(|bound| heard.server < bound.at(asked_at)) {
             self.bound = Some(heard);
         }
-        // The offset stays the same until the clock is set, since varying times of a file would
-        // look like changes.
+        // The offset is kept until the server's clock is set: with an offset from each answer, the
+        // times of a file would vary and look like changes.
         let moved = self.wall.map(|(at, wall)| {
             (nanos(stamp.wall) - nanos(wall))
                 - (i128::from(stamp.now.as_nanos()) - i128::from(at.as_nanos()))
@@ -100,7 +102,7 @@ mod tests {
         // Sent at 20 and answered with 114: at most 94 ahead, which is a tighter bound.
         clock.hear(Time::from_secs(20), &stamp(1, 114));
         assert_eq!(at(&clock, 20), Time::from_secs(114));
-        // A slow answer yields a looser bound.
+        // A slow answer yields a looser bound, which is ignored.
         clock.hear(Time::from_secs(30), &stamp(1, 129));
         assert!(at(&clock, 30) < Time::from_secs(125));
     }
@@ -110,8 +112,8 @@ mod tests {
         let mut clock = ServerClock::default();
         clock.hear(Time::ZERO, &stamp(1, 0));
         assert_eq!(at(&clock, 1_000), Time::from_secs(1_001));
-        // By then the drift has loosened the old bound, so an answer that took half a second is an
-        // improvement after a quarter of an hour.
+        // After 1,000 s the allowed drift has loosened the old bound, so an answer that took half a
+        // second improves it.
         let late = Stamp { now: Time::from_secs(1_000) + Span::from_millis(500), ..stamp(1, 0) };
         clock.hear(Time::from_secs(1_000), &late);
         assert_eq!(at(&clock, 1_000), late.now);

@@ -15,9 +15,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 /// The pause before a keep-alive without an answer is retried.
 const RETRY: Span = Span::from_millis(100);
-/// The timeout of one try: a new try is worth more than one that hangs.
+/// The timeout of one keep-alive: a new try is worth more than one that hangs.
 const PATIENCE_MAX: Span = Span::from_secs(1);
-/// The nice value of the thread: before ordinary programs, and after the kernel's threads.
+/// The nice value of the keep-alive thread, which gives it priority over ordinary programs.
 const PRIORITY: libc::c_int = -10;
 
 impl SessionKeepAlive {
@@ -204,7 +204,8 @@ fn end(hub: &ClientState, line: &mut dyn ServerConnection) {
     }
 }
 
-/// Raises the priority of the thread, if permitted: a machine under load must not lose its locks.
+/// Raises the priority of the keep-alive thread, if permitted: a machine under load must not lose
+/// its locks.
 #[allow(unsafe_code)]
 fn be_first() {
     // SAFETY: takes no pointers; 0 is the calling thread.

@@ -8,9 +8,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 /// The number of keep-alives in each ttl.
 const KEEPS_PER_TTL: u64 = 3;
-/// How far the clocks of two machines may drift apart during a ttl.
+/// How far the clocks of two machines may drift apart, per mille of the ttl.
 const DRIFT_PER_MILLE: u64 = 1;
-/// How much earlier a lease ends here than at the server: time to notify its holders.
+/// How much earlier a lease ends on the client than on the server: time to notify its holders.
 const MARGIN: Span = Span::from_millis(50);
 
 /// The parameters with which a session is opened.
@@ -46,7 +46,8 @@ pub(super) enum KeepAliveStep {
     Sleep(Time),
 }
 
-/// Returns until when a lease or session certainly lasts that a request sent at `asked_at` renewed.
+/// Returns the time until which a lease or session certainly lasts, if a request that was sent at
+/// `asked_at` began or renewed it for `ttl`.
 pub(super) fn surely_until(asked_at: Time, ttl: Ttl) -> Time {
     let ttl = ttl.span().as_nanos();
     asked_at + Span::from_nanos(ttl - ttl / 1_000 * DRIFT_PER_MILLE) - MARGIN
@@ -67,12 +68,12 @@ impl SessionState {
         }
     }
 
-    /// Returns the session while it is certainly alive.
+    /// Returns the id of the session while it is certainly alive.
     pub(super) fn bond(&self, now: Time) -> Option<SessionId> {
         self.id.filter(|_| now < self.until)
     }
 
-    /// Returns until when the session is certainly alive, while it is.
+    /// Returns the time until which the session is certainly alive, or `None` once that has passed.
     pub(super) fn until(&self, now: Time) -> Option<Time> {
         self.bond(now).map(|_| self.until)
     }
@@ -142,7 +143,7 @@ pub(super) struct SessionKeepAlive {
 }
 
 impl SessionKeepAlive {
-    /// Wakes the thread, which may have something to do.
+    /// Wakes the keep-alive thread, which then determines its next step again.
     pub(super) fn call(&self) {
         self.alarm.set(Time::ZERO);
     }
@@ -172,7 +173,7 @@ mod tests {
         session.opened(id, at(100));
         assert_eq!(session.contact(at(129)), Contact::Connected);
         assert_eq!(session.bond(at(129)), Some(id));
-        // 30 s less 0.1 % and the margin.
+        // 30 s less 0.1 % for the drift, and less the margin of 50 ms.
         let end = at(100) + Span::from_millis(29_920);
         assert_eq!(session.until, end);
         assert_eq!((session.contact(end), session.bond(end)), (Contact::Lost, None));

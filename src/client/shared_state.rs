@@ -19,7 +19,8 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
-/// The maximum number of tenures whose end is remembered. The server must be asked about others.
+/// The maximum number of tenures whose end is remembered. About other tenures only the server
+/// knows.
 const TENURES_MAX: usize = 1 << 16;
 
 /// The state that the threads of one client share.
@@ -129,7 +130,7 @@ impl ClientState {
         if !self.server.is_several() {
             return Ok(self.engine());
         }
-        // One thread at a time, or two threads could settle on two engines.
+        // Only one thread at a time asks for the id, or two threads could settle on two engines.
         let mut met = self.met.lock();
         if *met {
             return Ok(self.engine());
@@ -155,8 +156,8 @@ impl ClientState {
         Ok(told.stamp.engine)
     }
 
-    /// Returns the response `told`. If its server could not decide a request and there are several
-    /// servers, it returns an error instead, and the next try goes to another server.
+    /// Returns the response `told`. With several servers, returns an error instead if its server
+    /// could not decide a request, and the next try goes to another server.
     pub(super) fn able(
         &self,
         line: &mut dyn ServerConnection,
@@ -178,12 +179,12 @@ impl ClientState {
         }
     }
 
-    /// The server has another engine than `before`: all locks are lost, and requests for the old
-    /// engine are refused, because they are not meant for the new one.
+    /// Handles a change of the server's engine from `before` to another one: all locks are lost,
+    /// and requests for the old engine are refused, because they are not meant for the new one.
     pub(super) fn engine_gone(&self, before: u64) {
         {
-            // In one step: no thread may take the new engine for the old one, or for one without an
-            // id.
+            // The id and `met` change in one step: no thread may take the new engine for the old
+            // one, or for one without an id.
             let mut met = self.met.lock();
             if before == 0 || self.engine() != before {
                 return;
@@ -206,7 +207,7 @@ impl ClientState {
             self.lose_session(session);
             self.with_session(SessionState::forget);
         }
-        // The thread opens a new session.
+        // The keep-alive thread opens a new session.
         if let Some(keeper) = self.keeper.get() {
             keeper.call();
         }
@@ -233,8 +234,7 @@ impl ClientState {
         });
     }
 
-    /// Records whether events arrive. Without them, locks that were seen may have changed
-    /// unnoticed.
+    /// Records whether events arrive: without them, locks may have changed unnoticed.
     pub(super) fn events_work(&self, work: bool) {
         let before = std::mem::replace(&mut self.state.lock().events_work, work);
         if before && !work {
@@ -321,8 +321,8 @@ impl ClientState {
         self.feed.publish(&mut vec![Event { at, what }]).wake();
     }
 
-    /// Waits until it is known whether the session is alive, which it is not after a sleep of the
-    /// machine, but at most until `limit`. Returns false if it is still unknown.
+    /// Waits until it is known whether the session is alive, but at most until `limit`. It is
+    /// unknown after a sleep of the machine. Returns false if it is still unknown.
     pub(super) fn session_is_clear(&self, limit: Time) -> bool {
         let mut state = self.state.lock();
         while state.session.is_unclear(boot_now()) {
@@ -352,7 +352,7 @@ impl ClientState {
         }
     }
 
-    /// Sleeps. Returns false if the client stops meanwhile.
+    /// Sleeps for `span`. Returns false if the client stops meanwhile.
     pub(super) fn pause(&self, span: Span) -> bool {
         let until = boot_now() + span;
         let mut state = self.state.lock();
@@ -369,7 +369,8 @@ impl ClientState {
     pub(super) fn stop(&self) {
         self.state.lock().stopped = true;
         self.changed.notify_all();
-        // Under the mutex of the queue, since its thread could be about to wait.
+        // The pipeline thread is notified under the mutex of the queue, since it could be about to
+        // wait.
         let _queue = self.queue.lock();
         self.asked.notify_all();
     }
@@ -442,8 +443,8 @@ impl ClientState {
             return;
         }
         if !self.server.is_several() {
-            // With several servers the first one would be asked for the engine's id, which is known
-            // here.
+            // With several servers, `introduce` would ask one of them for the engine's id, which is
+            // already known.
             *self.met.lock() = true;
         }
         self.server.learn(urls);
@@ -463,7 +464,7 @@ impl ClientState {
         About { kind: BackendKind::Server, contact: self.contact(), state, ..about }
     }
 
-    /// The state of the connection to the server.
+    /// Returns the state of the connection to the server, for troubleshooting.
     pub(super) fn far(&self) -> RemoteStatus {
         let trouble = self.last_trouble().map(|trouble| trouble.to_string());
         let heard = *self.heard.lock();
@@ -471,7 +472,8 @@ impl ClientState {
     }
 
     /// Queues a request, or refuses it at once if the server is known to be unreachable. A request
-    /// that must be carried out is queued in any case, but its caller does not wait.
+    /// that must be carried out is queued in any case, but then its caller waits only if it
+    /// insists.
     pub(super) fn ask(&self, asked: QueuedRequest) {
         let away = !self.is_reached();
         if away && !asked.is_owed() {

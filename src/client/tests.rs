@@ -27,7 +27,7 @@ use std::sync::{Arc, mpsc};
 pub(super) struct ServerFaults {
     /// Whether the network is partitioned.
     pub(super) cut: AtomicBool,
-    /// The number of next batches that arrive, but whose answers are lost.
+    /// The number of following batches that arrive at the server, but whose answers are lost.
     pub(super) answers_lost: AtomicU64,
     /// The number of batches that arrived.
     pub(super) arrived: AtomicU64,
@@ -152,7 +152,7 @@ impl FrameStream for NearStream {
         }
         let (woken, called) = &*self.woken;
         let mut woken = woken.lock();
-        // Often enough to notice a change of the simulated faults.
+        // The wait is short, so that a change of the simulated faults is noticed.
         if !*woken {
             called.wait_for(&mut woken, Span::from_millis(20).as_duration());
         }
@@ -318,7 +318,7 @@ fn a_release_is_never_overtaken_by_the_next_acquire() {
         let send = send.clone();
         let ask = flock(&door, "build", "a", number, InLine::Skip);
         door.submit(ask.into(), Retry::Never, Box::new(move |got| drop(send.send(got))));
-        // Without a token, so that the release matches any lease that is held by then.
+        // The release names no token, so that it matches any lease that is held by then.
         let key = LeaseKey { name: name("build"), client: client("a"), token: None };
         door.submit(Op::Release(Release::of(key)).into(), Retry::Never, Box::new(|_| {}));
     }

@@ -223,7 +223,7 @@ fn an_engine_that_is_gone_for_good_is_given_up() {
     let hold = Ownership::OpenFile(OpenId { session, number: 1 });
     let mut watch = door.subscribe(None);
     granted(submit(&door, acquire("build", "a", hold, LeaseTerms::Session(session), InLine::Skip)));
-    // Makes the session numbers of the engines differ.
+    // Opens sessions on the restored engine, so that the session numbers of the two engines differ.
     for _ in 0..5 {
         mint(&restored);
     }

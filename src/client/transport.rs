@@ -4,7 +4,7 @@ use crate::service::batch_messages::{BatchResponse, RequestBatch};
 use crate::time::Span;
 use std::fmt;
 
-/// Why there is no answer.
+/// Why a server has given no usable answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum TransportError {
     /// No answer arrived in time, or the connection broke: the outcome is unknown.

@@ -17,7 +17,8 @@ use super::state::{Engine, EngineState};
 use crate::time::{Span, Time};
 use std::sync::{Arc, LazyLock};
 
-/// The shared details of a lease without any, so that a plain lease needs no memory for them.
+/// Empty lease details, shared by all leases without a note, a text or other details, so that such
+/// a lease needs no memory for them.
 static NOTHING_SAID: LazyLock<Arc<Details>> = LazyLock::new(Arc::default);
 
 impl Engine {
@@ -65,9 +66,10 @@ impl Engine {
             }
             ConflictCheck::Conflict(lease, way) => {
                 if let QueuePolicy::Join(patience) = ask.line
-                    // A timeout of zero means not to wait, ...
+                    // A request with a wait timeout of zero is refused instead of queued.
                     && patience != Some(Span::ZERO)
-                    // ... and a client that already holds the lock would wait for itself.
+                    // A client that already holds the lock is not queued, since it would wait for
+                    // itself.
                     && lock.own(&ask.client, ask.hold).is_none()
                 {
                     let until = patience.map(|span| self.books.clock + span);
@@ -79,7 +81,7 @@ impl Engine {
         }
     }
 
-    /// Grants the client of the request a share in a lock that is shared.
+    /// Adds the client of the request to the holders of a shared lock.
     fn grant(&mut self, ask: &Acquire, events: &mut Vec<Event>) -> Tenure {
         let lock = self.locks.get_or_new(&ask.name);
         self.books.let_in(lock, &ask.name, Entrant::at_once(ask), events)
@@ -107,16 +109,16 @@ impl Engine {
                 lease.hold = ask.hold;
                 lease.life = ask.term.begin(now);
             }
-            // A lease that an open file owns lasts as long as the file, even if other programs of
-            // the client touch the name.
+            // A lease that an open file owns keeps its own terms when another program of the client
+            // acquires the name: the lease must last as long as the file.
             (hold, _) if self.books.is_open(hold) => lease.life = again(lease.life, now),
             _ => lease.life = renewed(lease.life, ask.term, now),
         }
         lease.renewed_at = now;
         lease.acquisition = lease.acquisition.saturating_add(1);
         match ask.hold {
-            // An open file that takes a lock over leaves its file attributes as its creator set
-            // them.
+            // An open file that takes over a lease keeps the file attributes that the creator of
+            // the lock set.
             Ownership::OpenFile(_) => {
                 Patch { looks: None, ..ask.patch.clone() }.apply(&mut lease.details);
             }
@@ -143,7 +145,7 @@ impl Engine {
     /// Adds the request to the end of the queue. A waiting open file, or a client that waits as
     /// [`Ownership::Client`], keeps its place, and the new request replaces the old one. Another
     /// program of the client ([`Ownership::Exclusive`] without an open file) gets a place of its
-    /// own: two programs that shared a place would both take the one grant for theirs.
+    /// own: two programs that shared a place would both take the same grant as theirs.
     pub(super) fn join(
         &mut self,
         ask: &Acquire,
@@ -267,7 +269,8 @@ impl Engine {
     }
 }
 
-/// The client that gets a new lease: from the queue, or without having waited.
+/// A request that is about to be granted: a waiter from the queue, or a request that did not have
+/// to wait.
 #[derive(Clone, Copy)]
 struct Entrant<'a> {
     client: &'a ClientId,
@@ -314,7 +317,7 @@ impl EngineState {
         }
     }
 
-    /// Whether the text of a new lease is short enough.
+    /// Refuses a request for a new lease whose text is too long.
     pub(super) fn fits_new(&self, ask: &Acquire) -> Result<(), Refusal> {
         self.fits(&ask.name, ask, &NOTHING_SAID)
     }
@@ -346,7 +349,7 @@ impl EngineState {
         foremost.expect("a lock that is stored is held")
     }
 
-    /// Begins a tenure for a request without a conflict.
+    /// Grants a new lease to a request that conflicts with no other lease.
     fn let_in(
         &mut self,
         lock: &mut Lock,
@@ -377,7 +380,8 @@ impl EngineState {
         tenure
     }
 
-    /// Replaces a tenure by an exclusive one of the same lease, under a new token.
+    /// Ends the tenure of a shared lease and begins an exclusive one for the same lease, under a
+    /// new token.
     fn begin_anew(&mut self, name: &LockName, lease: &mut Lease, events: &mut Vec<Event>) {
         let now = self.clock;
         let (name, holder) = (name.clone(), lease.holder.clone());

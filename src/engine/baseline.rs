@@ -17,13 +17,14 @@ use super::state::{Engine, EngineState, Rules};
 use super::tokens::TokenAllocator;
 use crate::time::{Span, Time, Wall};
 
-/// How far the numbers of a restored engine start above those of the backup. A node that applied a
-/// million commands a second, more than any can, would need twelve days to use so many; at measured
-/// rates it takes years.
+/// How far the tokens and tickets of a restored engine start above those of the backup. At a
+/// million commands a second, more than any node can apply, 2^40 numbers last for twelve days; at
+/// measured rates they last for years.
 const NUMBERS_SKIPPED: u64 = 1 << 40;
 
-/// Numbers reserved for each second since 1970: more than are used in a second, so that of two
-/// engines started from the same backup, the later one has the higher numbers. Enough until 2242.
+/// Tokens and tickets reserved for each second of wall-clock time since 1970: more than are used in
+/// a second, so that of two engines started from the same backup, the later one has the higher
+/// numbers. The range lasts until 2242.
 const NUMBERS_A_SECOND: u64 = 1 << 20;
 
 /// The earliest plausible wall-clock time, the start of 2020. A clock before it was never set, and
@@ -42,17 +43,18 @@ fn nobody() -> ClientId {
 pub struct Baseline {
     /// The limits of the lost engine.
     pub rules: Rules,
-    /// The first token.
+    /// The first token that the engine issues.
     pub tokens_from: u64,
-    /// The first queue ticket.
+    /// The first queue ticket that the engine issues.
     pub tickets_from: u64,
-    /// How long nothing is granted after the start.
+    /// How long the engine grants nothing after its start.
     pub hold_off: Span,
 }
 
 impl Engine {
-    /// Returns the baseline of an engine that starts from this backup of a lost one, at `wall_secs`
-    /// (seconds since 1970), or `None` if no tokens would be left.
+    /// Returns the baseline of an engine that replaces a lost one, of which this engine is the
+    /// backup. `wall_secs` is the time of the start in seconds since 1970. `None` if no tokens
+    /// would be left.
     pub fn heritage(&self, wall_secs: u64, hold_off: Span) -> Option<Baseline> {
         let by_time = wall_secs.saturating_mul(NUMBERS_A_SECOND);
         let tokens_from = self.next_token().saturating_add(NUMBERS_SKIPPED).max(by_time);
@@ -74,9 +76,9 @@ impl Engine {
         engine
     }
 
-    /// Returns an engine without state that starts at this wall-clock time: its tokens are above
-    /// those of every engine that was started so before. `None` if the clock is not set, or if
-    /// tokens would reach 2^53.
+    /// Returns an engine without state whose first token is derived from the wall clock, so that
+    /// its tokens are above those of every engine that this function returned earlier. `None` if
+    /// the clock is not set, or if tokens would reach 2^53.
     pub fn afresh(rules: Rules, wall: Wall) -> Option<Self> {
         if wall.secs < WALL_SECS_MIN {
             return None;
@@ -95,8 +97,8 @@ impl Engine {
         (self.books.shut_until, self.books.longest) = (until, Some(longest));
     }
 
-    /// Queues a request during the hold-off: a placeholder lease keeps the lock until its end, and
-    /// then the queue is served.
+    /// Queues a request during the hold-off: a placeholder lease holds the lock until the hold-off
+    /// ends, and then the queue is served.
     pub(super) fn join_early(
         &mut self,
         ask: &Acquire,

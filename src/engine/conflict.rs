@@ -19,14 +19,15 @@ pub(super) enum ConflictCheck<'a> {
     Conflict(&'a Lease, Way),
 }
 
-/// The parts of a request on which a conflict depends.
+/// The parts of a request that decide whether it conflicts with the leases of a lock.
 #[derive(Clone, Copy)]
 pub(super) struct Wish<'a> {
     /// The client that makes the request.
     pub(super) client: &'a ClientId,
-    /// The owner within the client.
+    /// The owner of the lease within the client: the client as a whole, one program or one open
+    /// file.
     pub(super) hold: Ownership,
-    /// Exclusive or shared.
+    /// The requested mode: exclusive or shared.
     pub(super) mode: Mode,
 }
 
@@ -36,8 +37,8 @@ impl<'a> From<&'a Acquire> for Wish<'a> {
     }
 }
 
-/// The parts of a held lock on which a conflict depends. `L` yields its leases, oldest first, and
-/// when each ends.
+/// The parts of a held lock that decide whether a request conflicts with it. `L` yields the leases,
+/// oldest first, and when each ends.
 pub(super) struct Facts<L> {
     pub(super) leases: L,
     pub(super) mode: Mode,
@@ -47,7 +48,8 @@ pub(super) struct Facts<L> {
 }
 
 impl<'a, L: Iterator<Item = (&'a Lease, Ends)> + Clone> Facts<L> {
-    /// Returns how `wish` relates to this lock.
+    /// Decides whether the request `wish` renews a lease of this lock, may share the lock, or
+    /// conflicts with a lease.
     pub(super) fn stance(&self, wish: Wish<'_>) -> ConflictCheck<'a> {
         let (foremost, ends) = self.foremost();
         if self.mode == Mode::Exclusive && foremost.acquired_at > self.now {
@@ -57,8 +59,8 @@ impl<'a, L: Iterator<Item = (&'a Lease, Ends)> + Clone> Facts<L> {
             );
         }
         let leases = self.leases.clone().map(|(lease, _)| lease);
-        // A reset that removes some sharers leaves a placeholder lease, which begins in the future:
-        // nobody owns it.
+        // A reset that removes some sharers leaves a placeholder lease, which begins in the future
+        // and which no client owns.
         let now = self.now;
         let usable = leases.clone().filter(move |lease| lease.acquired_at <= now);
         if let Some(own) = own_among(&usable, wish.client, wish.hold) {

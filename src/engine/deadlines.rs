@@ -11,18 +11,19 @@ use std::sync::Arc;
 /// take effect in the same order on every replica.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Due {
-    /// A session expires. Comes first, so that its waiters are gone before any lock is granted to
-    /// the next one.
+    /// A session expires. This variant comes first, so that the waiters of the session are gone
+    /// before any lock is granted to the next waiter.
     Session(SessionId),
-    /// The wait of a request times out. Boxed, so that the more frequent variants take less memory.
+    /// The wait of a queued request times out. Boxed, so that the more frequent variants take less
+    /// memory.
     Patience(Box<(Ticket, LockName)>),
     /// A lease, or its grace, expires.
     Lease(Token, LockName),
-    /// A remembered answer may be dropped.
+    /// The remembered answer to a request with an id may be dropped.
     Reply(Arc<RequestId>),
 }
 
-/// All deadlines in order of time.
+/// All deadlines of an engine, in order of time.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Deadlines(BTreeSet<(Time, Due)>);
 
@@ -40,7 +41,8 @@ impl Deadlines {
     /// Moves the deadline of `due` from `from` to `to`.
     pub(super) fn put_off(&mut self, from: Time, to: Time, due: Due) {
         if from != to {
-            // In this order the set is never empty in between, and keeps its memory.
+            // Adding before removing keeps the set from becoming empty, which would free its
+            // memory.
             self.add(to, due.clone());
             self.remove(from, due);
         }

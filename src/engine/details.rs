@@ -5,7 +5,8 @@ use super::limits::LimitedField;
 use crate::time::Wall;
 use std::sync::Arc;
 
-/// The details that a holder stores with its lock: shown to other clients, ignored by all rules.
+/// The details that a holder stores with its lock: shown to other clients, ignored by the rules of
+/// the engine.
 ///
 /// A million locks may be held, and most have only a holder id and file attributes. The other
 /// fields are in a separate allocation to save memory.
@@ -36,7 +37,8 @@ struct RareDetails {
 pub struct Process {
     /// The pid of the process.
     pub pid: u32,
-    /// The number that tells the process from others with that pid in the same boot.
+    /// A number that tells the process from others with the same pid in the same boot: the inode of
+    /// its pidfd, or its start time in ticks.
     pub start: u64,
     /// Half of the kernel's boot id. After a reboot the same pid and start are another process.
     pub boot: u64,
@@ -49,7 +51,8 @@ pub struct FileAttrs {
     pub face: FileType,
     /// The content that a read of the file returns.
     pub reads: ReadMode,
-    /// Permission bits, for display only.
+    /// Permission bits. No rule of the engine reads them, but they decide which local users may
+    /// create names below the lock.
     pub mode: u16,
     /// The uid of the holder on its own machine.
     pub uid: u32,
@@ -102,13 +105,13 @@ pub enum ReadMode {
 pub struct Patch {
     /// The id of the process that acquired the lock.
     pub holder_id: Option<Arc<str>>,
-    /// The note. An empty one removes the note.
+    /// The new note. An empty text removes the note.
     pub note: Option<Arc<str>>,
-    /// The change of the text.
+    /// The change of the text that programs wrote into the lock's file.
     pub text: Option<TextPatch>,
     /// The process that keeps the lease alive; `Some(None)` removes the binding.
     pub process: Option<Option<Process>>,
-    /// The file attributes.
+    /// The new file attributes.
     pub looks: Option<FileAttrs>,
 }
 
@@ -122,7 +125,8 @@ pub enum TextPatch {
 }
 
 impl Details {
-    /// Returns the id of the process that acquired the lock: `host:user:pid:start_time` and more.
+    /// Returns the id of the process that acquired the lock:
+    /// `host:user:pid:start:session.start.boot`.
     pub const fn holder_id(&self) -> Option<&Arc<str>> {
         self.holder_id.as_ref()
     }
@@ -137,7 +141,7 @@ impl Details {
         self.rare.as_ref().map_or(&[], |rare| &rare.text)
     }
 
-    /// Returns the text as a shared allocation.
+    /// Returns the text that a program wrote into the lock's file, as a shared allocation.
     pub fn shared_text(&self) -> Arc<[u8]> {
         self.rare.as_ref().map(|rare| Arc::clone(&rare.text)).unwrap_or_default()
     }
@@ -189,7 +193,8 @@ impl Details {
         self
     }
 
-    /// Applies a patch in place, since each write and `touch` of a lock file brings one.
+    /// Applies a patch to the details in place, since each write and each `touch` of a lock file
+    /// brings a patch.
     pub(super) fn apply(&mut self, patch: &Patch) {
         if let Some(holder_id) = &patch.holder_id {
             self.holder_id = Some(Arc::clone(holder_id));
@@ -233,7 +238,7 @@ impl Details {
 }
 
 impl Patch {
-    /// Returns a part of the patch that is too long, if there is one.
+    /// Returns the field of the patch (note or holder id) that exceeds its limit, if there is one.
     pub(super) fn oversized(&self) -> Option<LimitedField> {
         let exceeds = |text: &Option<Arc<str>>, part: LimitedField| {
             text.as_ref().filter(|text| text.len() > part.max()).map(|_| part)

@@ -24,11 +24,13 @@ pub enum EventKind {
         holder: ClientId,
         /// The fencing token of the tenure.
         token: Token,
-        /// Exclusive or shared.
+        /// The mode of the lock: exclusive or shared.
         mode: Mode,
-        /// The owner within the client.
+        /// The owner of the lease within the client: the client as a whole, one program or one open
+        /// file.
         hold: Ownership,
-        /// The queue place that was served and how long the client had waited, if it had.
+        /// The ticket of the waiter that was served and how long it had waited; `None` if the
+        /// client did not wait.
         waited: Option<(Ticket, Span)>,
     },
     /// A tenure continues: the lease was renewed, recovered within grace, or downgraded to shared.
@@ -124,13 +126,13 @@ pub enum TenureEnd {
         /// The new name of the lease.
         to: LockName,
     },
-    /// Replaced by another tenure of the same client: by `mv`, or by an upgrade to exclusive.
+    /// Another tenure of the same client replaced this one: by `mv`, or by an upgrade to exclusive.
     Replaced,
-    /// The lock was taken away.
+    /// The lock was taken from its holder by a steal or a reset.
     Stolen {
-        /// The client that took it.
+        /// The client that took the lock.
         by: ClientId,
-        /// The reason that this client gave.
+        /// The reason that the client gave for taking the lock.
         reason: StealReason,
     },
 }

@@ -1,5 +1,6 @@
 //! The encoding of views, events and refusals. These are only sent to other processes and never
-//! stored, so the protocol that carries them has its own version, apart from that of the state.
+//! stored, so their encoding is versioned by the protocol that carries them, not by the format of
+//! the stored state.
 
 use super::encoding::{Codec, Decoder, Malformed, wire_enum, wire_struct};
 use super::event::{Event, EventKind, TenureEnd};

@@ -11,12 +11,13 @@ use crate::time::Time;
 
 impl Engine {
     /// Advances time to `at`. Deadlines take effect in the order in which they were due. A waiter
-    /// that is served by one gets its lease from `at` on, since it could not learn of it earlier.
+    /// that a deadline serves gets a lease that begins at `at`, since the waiter could not learn of
+    /// it earlier.
     pub(super) fn settle(&mut self, at: Time, events: &mut Vec<Event>) {
         let until = self.books.clock.max(at);
         while let Some((due_at, due)) = self.books.agenda.pop(until) {
-            // Set only now: what a lease registers for depends on whether the clock is past its
-            // expiry.
+            // The clock advances before a deadline takes effect: `due_at` compares the expiry of a
+            // lease with the clock.
             self.books.clock = until;
             match due {
                 Due::Session(id) => {
@@ -51,7 +52,7 @@ impl Engine {
             // `give_back`.
             let given_back = ends.grace_until == lease.acquired_at;
             let end = if given_back { TenureEnd::Released } else { TenureEnd::Lapsed };
-            // The deadline was just taken off the agenda, so the lease is no longer registered.
+            // `pop` has already removed the deadline, so the lease is no longer registered.
             self.finish(name, token, end, events);
             self.serve(name, events);
         }

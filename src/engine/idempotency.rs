@@ -6,7 +6,7 @@ use crate::time::Time;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-/// The first answers to requests that carried an id.
+/// The remembered answers to requests that carried an id, by that id.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct IdempotencyTable {
     pub(super) by_id: BTreeMap<Arc<RequestId>, IdempotencyRecord>,
@@ -14,12 +14,12 @@ pub(super) struct IdempotencyTable {
     pub(super) waiting: BTreeMap<Ticket, BTreeSet<Arc<RequestId>>>,
 }
 
-/// The first answer to one request.
+/// The remembered answer to one request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct IdempotencyRecord {
     /// When the answer is dropped. `Time::NEVER` while the request is in the queue.
     pub(super) until: Time,
-    /// The digest of the request.
+    /// The digest of the request. A request with the same id and another digest is refused.
     pub(super) digest: Digest,
     /// The answer to return to a repeat of the request.
     pub(super) replay: Replay,
@@ -30,17 +30,17 @@ impl IdempotencyTable {
         self.by_id.len()
     }
 
-    /// Drops the answer under this id.
+    /// Drops the answer to the request with this id.
     pub(super) fn forget(&mut self, id: &RequestId) {
         self.by_id.remove(id);
     }
 
-    /// Returns the highest id.
+    /// Returns the highest request id in the table.
     pub(super) fn last(&self) -> Option<&RequestId> {
         self.by_id.last_key_value().map(|(id, _)| &**id)
     }
 
-    /// Returns all ids and answers, ordered by id.
+    /// Returns all request ids and answers, ordered by id.
     pub(super) fn iter(&self) -> impl Iterator<Item = (&RequestId, &IdempotencyRecord)> {
         self.by_id.iter().map(|(id, reply)| (&**id, reply))
     }

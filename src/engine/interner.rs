@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 /// The client and holder ids decoded so far, each stored once: a million locks of one client share
-/// its name, as they did before they were encoded.
+/// its name.
 #[derive(Debug, Default)]
 pub struct Interner {
     clients: BTreeSet<ClientId>,
@@ -33,7 +33,8 @@ impl Interner {
         Arc::clone(id)
     }
 
-    /// Replaces the ids in a decoded command by their interned copies.
+    /// Replaces the client and holder ids in a decoded acquire by their interned copies. Leaves
+    /// other commands as they are.
     pub fn share(&mut self, command: &mut Command) {
         if let Op::Acquire(ask) = &mut command.op {
             ask.client = self.client(&ask.client);

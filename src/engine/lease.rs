@@ -12,10 +12,10 @@ use std::sync::Arc;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Token(pub(super) u64);
 
-/// Tokens stay below 2^53, so that JSON readers keep them exact.
+/// The highest token. Tokens stay below 2^53, so that JSON readers keep them exact.
 pub const TOKEN_MAX: u64 = (1 << 53) - 1;
 
-/// The id of a session: a client process with a keep-alive. Ids come from the same counter as
+/// The id of a session, to which leases can be bound. Session ids come from the same counter as
 /// tokens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SessionId(pub(super) u64);
@@ -47,12 +47,12 @@ pub enum Mode {
 /// client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Ownership {
-    /// The client as a whole: acquiring again renews, and the first open file of the client that
-    /// locks takes the lease over.
+    /// The client as a whole: acquiring again as the client renews the lease, and the first open
+    /// file of the client that locks takes the lease over.
     Client,
     /// One program of the client: the lock was created exclusively, or was given a ttl, text or
-    /// process. Another acquire is refused, even to the client itself; only the open file that
-    /// created it (if one did) may take it over.
+    /// process. Other programs and open files of the client are refused, except the open file that
+    /// created the lease (if one did). An acquire as [`Ownership::Client`] still renews it.
     Exclusive(Option<OpenId>),
     /// An open file, until it is unlocked or closed.
     OpenFile(OpenId),
@@ -61,9 +61,9 @@ pub enum Ownership {
 /// How a lease is kept alive: by its own renewals or by a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum LeaseTerms {
-    /// By its own renewals: it lasts for the ttl after each, and then has its grace.
+    /// The lease lasts for the ttl after each of its own renewals, and then has its grace.
     Own(Ttl, Grace),
-    /// By a session, to which it is bound.
+    /// A session, to which the lease is bound, keeps it alive.
     Session(SessionId),
 }
 
@@ -74,7 +74,7 @@ pub enum Lifetime {
     Own {
         /// How long each renewal lasts.
         ttl: Ttl,
-        /// How long after the expiry only the holder may take it back.
+        /// How long after the expiry only the holder may take the lock back.
         grace: Grace,
         /// When the lease expires unless it is renewed.
         expires_at: Time,
@@ -92,16 +92,17 @@ pub struct Lease {
     pub token: Token,
     /// The owner of the lease within the client.
     pub hold: Ownership,
-    /// How it is kept alive: by its own renewals, until a time, or by a session.
+    /// How the lease is kept alive: by its own renewals or by a session.
     pub life: Lifetime,
-    /// When the tenure began. After a steal this lies ahead by the steal grace.
+    /// When the tenure began. A tenure that begins with a steal begins at the end of the steal
+    /// grace.
     pub acquired_at: Time,
     /// When the lease was last renewed.
     pub renewed_at: Time,
     /// How often an acquire was answered with this lease, after the one that began it. A release
     /// that names an earlier acquire does not end the lease.
     pub acquisition: u32,
-    /// The holder id, note, text, process and file attributes. No rule reads them.
+    /// The holder id, note, text, process and file attributes. No rule of the engine reads them.
     pub details: Arc<Details>,
 }
 
@@ -186,7 +187,7 @@ pub struct Ends {
 }
 
 impl Ends {
-    /// Returns the phase at `now` of a lock whose lease ends so.
+    /// Returns the phase at `now` of a lock whose lease has these deadlines.
     pub fn phase(&self, now: Time) -> Phase {
         match now {
             _ if now < self.expires_at => Phase::Held,
@@ -222,12 +223,13 @@ impl Phase {
     }
 }
 
-/// Why a live lock is taken away: a text that is never empty.
+/// The reason for taking a lock from its holder, by a steal or a reset: a text that is never empty.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StealReason(Arc<str>);
 
 impl StealReason {
-    /// Returns the reason in `text`, or `None` if that is blank.
+    /// Returns `text` without surrounding blanks as a reason. `None` if the text is blank, is
+    /// longer than [`NOTE_BYTES_MAX`] or contains a control character.
     pub fn parse(text: &str) -> Option<Self> {
         let text = text.trim();
         let fits = !text.is_empty() && text.len() <= NOTE_BYTES_MAX;

@@ -12,8 +12,8 @@ pub const TTL_DEFAULT: Ttl = Ttl(Span::from_secs(30));
 /// The grace of a request that names none.
 pub const GRACE_DEFAULT: Grace = Grace(Span::from_secs(5));
 
-/// The grace of leases that depended on a daemon's own process, once that process is gone: time for
-/// the next daemon to bind the processes that are still alive.
+/// The grace of leases that were bound to client processes by a daemon, once that daemon is gone:
+/// time for the next daemon to bind the leases to the client processes that are still alive.
 pub const GRACE_OF_PROCESS: Grace = Grace(Span::from_secs(5));
 
 /// How long a lease lasts without renewal.
@@ -29,7 +29,7 @@ pub struct Grace(Span);
 pub enum TermError {
     /// The text is not of the form `1m30s`.
     NotADuration,
-    /// The ttl is below [`TTL_MIN`].
+    /// The ttl is below [`TTL_MIN`], or the duration is negative.
     TooShort,
     /// The duration is above [`TTL_MAX`].
     TooLong,

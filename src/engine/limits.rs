@@ -5,8 +5,8 @@ use super::name::CLIENT_BYTES_MAX;
 
 /// The maximum length of a note in bytes. A note is a short message to a person, not a document.
 pub const NOTE_BYTES_MAX: usize = 1_024;
-/// The maximum length of a holder id in bytes: room for a host and a user as long as clients may
-/// be, a pid and its start.
+/// The maximum length of a holder id in bytes: room for a host and a user (together as long as a
+/// client name may be), and for the numbers that identify a process and its login session.
 pub const HOLDER_ID_BYTES_MAX: usize = 512;
 /// The maximum length of the text of a lock in bytes. Programs write pids, host names and small
 /// JSON.
@@ -14,8 +14,8 @@ pub const TEXT_BYTES_MAX: usize = 4_096;
 /// The maximum length of a request key in bytes. A UUID has 36; twice that leaves room for a
 /// prefix.
 pub const REQUEST_KEY_BYTES_MAX: usize = 72;
-/// The maximum length of a caller in bytes: the name of a front end, and that of a credential,
-/// which may be as long as a client's.
+/// The maximum length of the id of a caller in bytes. The id consists of the name of a front end
+/// and the name of a credential, which may be as long as a client name.
 pub const CALLER_BYTES_MAX: usize = CLIENT_BYTES_MAX + 32;
 /// The maximum number of clients that one reset can spare: more than fit into a request body of the
 /// API.
@@ -26,18 +26,19 @@ pub const SPARED_MAX: usize = 16_384;
 pub enum LimitedField {
     /// The note of a lock, in bytes.
     Note,
-    /// The id of the process that acquires, in bytes.
+    /// The holder id: the id of the process that acquires, in bytes.
     HolderId,
     /// The key of a request, in bytes.
     Key,
-    /// The name of the credential that sent a request, in bytes.
+    /// The id of a caller: the name of the front end and of the credential that sent a request, in
+    /// bytes.
     Caller,
-    /// The clients that a reset spares.
+    /// The number of clients that a reset spares.
     Spared,
 }
 
 impl LimitedField {
-    /// Returns the maximum for this part.
+    /// Returns the maximum length of this field, or the maximum number of spared clients.
     pub const fn max(self) -> usize {
         match self {
             Self::Note => NOTE_BYTES_MAX,

@@ -18,7 +18,8 @@ pub(super) struct Lock {
     pub(super) line: WaitQueue,
 }
 
-/// The wait queue of a lock. Most locks have no waiters, and then it takes one word.
+/// The wait queue of a lock. Most locks have no waiters, and then the queue takes one word of
+/// memory.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 #[allow(clippy::box_collection)] // One word instead of three, a million times.
 pub(super) struct WaitQueue(Option<Box<BTreeMap<Ticket, QueuedWaiter>>>);
@@ -72,7 +73,7 @@ pub(super) struct QueuedWaiter {
     pub(super) term: LeaseTerms,
     pub(super) patch: Patch,
     pub(super) since: Time,
-    /// When the wait times out.
+    /// When the wait times out; `None` for a wait without a timeout.
     pub(super) until: Option<Time>,
 }
 
@@ -105,7 +106,8 @@ impl Lock {
         }
     }
 
-    /// Whether a request for `mode` can share the lock with its present holders.
+    /// Whether the present holders admit a request for `mode`: there are none, or both the lock and
+    /// the request are shared.
     pub(super) const fn admits(&self, mode: Mode) -> bool {
         matches!(self.tenancy, Tenancy::Nobody) || admits(self.mode(), mode)
     }
@@ -150,7 +152,7 @@ impl Lock {
         own_among(&self.leases().iter(), client, want)
     }
 
-    /// Changes the mode of the sole holder.
+    /// Changes the mode of the lock, whose only lease has this token.
     pub(super) fn change_mode(&mut self, token: Token, mode: Mode) {
         let Some(lease) = self.evict(token) else { return };
         self.admit(mode, lease);
@@ -178,9 +180,10 @@ pub(super) fn own_among<'a>(
 /// Whether an acquire with the ownership `want` renews or takes over a lease of the same client
 /// with the ownership `have`.
 ///
-/// A request of the client as a whole always does. An exclusive one does so only for the open file
-/// that made the lease, and so excludes even the client itself. An open file does so for a lease of
-/// the client as a whole, and for one that it made itself.
+/// A request of the client as a whole always does. An exclusive request does so only if it comes
+/// from the open file that created the exclusive lease; it conflicts with every other lease, even
+/// of the same client. A request of an open file does so for a lease of the client as a whole, for
+/// a lease that the file created, and for the file's own lease.
 fn takes_over(have: Ownership, want: Ownership) -> bool {
     match (have, want) {
         (_, Ownership::Client) | (Ownership::Client, Ownership::OpenFile(_)) => true,
@@ -212,8 +215,8 @@ impl QueuedWaiter {
     }
 }
 
-/// Returns the sessions on which a request depends: in practice at most one, two if a caller mixes
-/// them.
+/// Returns the sessions on which a request depends: in practice at most one, or two if a caller
+/// names one session for the lease and another for the open file.
 pub(super) fn sessions_of(hold: Ownership, term: LeaseTerms) -> impl Iterator<Item = SessionId> {
     let of_term = match term {
         LeaseTerms::Session(id) => Some(id),
@@ -224,7 +227,7 @@ pub(super) fn sessions_of(hold: Ownership, term: LeaseTerms) -> impl Iterator<It
 }
 
 impl Patch {
-    /// Whether the resulting text is short enough.
+    /// Whether the text of the lock is still within its limit after this patch.
     pub(super) fn fits(&self, before: &Details) -> bool {
         let length = match &self.text {
             None => 0,
@@ -234,7 +237,7 @@ impl Patch {
         length <= TEXT_BYTES_MAX
     }
 
-    /// Applies the patch.
+    /// Applies the patch to `details`. An empty patch copies nothing.
     pub(super) fn apply(&self, details: &mut Arc<Details>) {
         if *self == Self::default() {
             return;

@@ -9,7 +9,8 @@ use std::collections::BTreeMap;
 use std::collections::btree_map::{Entry, OccupiedEntry, VacantEntry};
 use std::ops::Deref;
 
-/// A map of locks. Reads go straight to the map; writes also maintain the count.
+/// The map of held locks by name. Each insertion and removal also updates the number of locks whose
+/// names have several parts.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct LockTable {
     locks: BTreeMap<LockName, Box<Lock>>,
@@ -17,7 +18,7 @@ pub(super) struct LockTable {
     below: usize,
 }
 
-/// The entry of a name, like that of std's maps.
+/// The entry of a lock name in the table, like the entry of a map in std.
 pub(super) enum Slot<'a> {
     /// The lock is in the table.
     Taken(&'a mut Lock),

@@ -29,8 +29,8 @@ enum NameText {
     Long(Arc<str>),
 }
 
-/// The longest inline text: with its length it fits into three words, where a pointer and its
-/// length would need two.
+/// The length of the longest text that is stored inline: with the tag of the enum and a length byte
+/// it fits into three words.
 const SHORT_BYTES_MAX: usize = 22;
 
 impl NameText {
@@ -77,7 +77,7 @@ impl PartialOrd for LockName {
 }
 
 impl Ord for LockName {
-    /// Compares the bytes: UTF-8 sorts by bytes as its text does.
+    /// Compares the bytes, which sorts names by their Unicode code points.
     fn cmp(&self, other: &Self) -> Ordering {
         self.0.as_bytes().cmp(other.0.as_bytes())
     }
@@ -120,7 +120,7 @@ pub enum NameError {
 }
 
 impl LockName {
-    /// Parses a name.
+    /// Parses and validates the name of a lock.
     pub fn parse(text: &str) -> Result<Self, NameError> {
         if text.len() > NAME_BYTES_MAX {
             return Err(NameError::TooLong);
@@ -134,9 +134,10 @@ impl LockName {
         Ok(Self(NameText::new(text)))
     }
 
-    /// Parses a name from bytes, which must be UTF-8.
+    /// Parses the name of a lock from bytes, which must be UTF-8.
     pub fn parse_bytes(bytes: &[u8]) -> Result<Self, NameError> {
-        // The length is checked first: 300 bytes of garbage are reported as too long.
+        // The length is checked before the encoding: a long text of invalid UTF-8 is reported as
+        // too long.
         if bytes.len() > NAME_BYTES_MAX {
             return Err(NameError::TooLong);
         }
@@ -148,7 +149,8 @@ impl LockName {
         self.0.as_str()
     }
 
-    /// Whether the name has more than one part, and so lies below another one.
+    /// Whether the name has more than one part, such as `team/build`, and so lies below another
+    /// name.
     pub(super) fn has_parts(&self) -> bool {
         self.0.as_bytes().contains(&b'/')
     }
@@ -172,7 +174,7 @@ pub(super) fn parents(name: &str) -> impl Iterator<Item = &str> {
     std::iter::successors(above(name), |name| above(name))
 }
 
-/// Lets a map of locks be searched by a text, without building a name first.
+/// Lets a map of locks be searched by a `&str`, without building a [`LockName`] first.
 impl std::borrow::Borrow<str> for LockName {
     fn borrow(&self) -> &str {
         self.as_str()
@@ -214,8 +216,8 @@ impl ClientId {
     }
 }
 
-/// Whether a name needs no further checks: one part that consists of letters, digits and the like.
-/// Each file system request brings a name, and most are of this kind.
+/// Whether a name needs no further checks: it is one part of ASCII letters, digits, `-` and `_`.
+/// Each file system request brings a name, and most names are of this kind.
 fn is_plain(text: &str) -> bool {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_';
     (1..=PART_BYTES_MAX).contains(&text.len()) && text.bytes().all(plain)

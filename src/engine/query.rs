@@ -17,7 +17,8 @@ impl Engine {
         self.show(name, lock, now, has_below)
     }
 
-    /// Returns the holders of the nearest lock above a name that is held; none if none is.
+    /// Returns the leases of the nearest held lock above `name`: the lock of its closest parent
+    /// name that is held. Empty if no parent is held.
     pub fn holders_above(&self, name: &LockName) -> &[Lease] {
         let held = parents(name.as_str())
             .filter_map(|parent| self.locks.get(parent))
@@ -25,7 +26,7 @@ impl Engine {
         held.into_iter().find(|leases| !leases.is_empty()).unwrap_or_default()
     }
 
-    /// Whether `client` holds a lock or waits for it.
+    /// Whether `client` holds the lock `name` or waits for it.
     pub fn involves(&self, name: &LockName, client: &ClientId) -> bool {
         self.locks.get(name).is_some_and(|lock| {
             lock.leases().iter().any(|lease| lease.holder == *client)
@@ -33,12 +34,13 @@ impl Engine {
         })
     }
 
-    /// Returns the oldest lease under `name`, without building the whole view.
+    /// Returns the oldest lease of the lock `name`, without building the whole view.
     pub fn lease(&self, name: &LockName) -> Option<&Lease> {
         self.locks.get(name).and_then(|lock| lock.leases().first())
     }
 
-    /// Returns at most `limit` locks whose names begin with `prefix` and come after `after`.
+    /// Returns at most `limit` locks whose names begin with `prefix` and come after `after`. The
+    /// views do not tell whether locks exist below a name: `has_below` is always false.
     pub fn list<'a>(
         &'a self,
         prefix: &'a str,
@@ -91,7 +93,7 @@ impl Engine {
         (children, Some(from))
     }
 
-    /// Returns a session with at most `limit` of the leases that are bound to it.
+    /// Returns the view of a session with at most `limit` of the leases that are bound to it.
     pub fn session(&self, id: SessionId, limit: usize) -> Option<SessionView> {
         let session = self.books.sessions.get(&id)?;
         Some(SessionView {
@@ -157,7 +159,7 @@ impl Engine {
         Holder { lease, ends }
     }
 
-    /// Returns when a lease was last renewed, by itself or with its session.
+    /// Returns when a lease was last renewed, by its own renewal or by a keep-alive of its session.
     pub(super) fn renewed_at(&self, lease: &Lease) -> Time {
         let session = match lease.life {
             Lifetime::Session(id) => self.books.sessions.get(&id),

@@ -45,7 +45,7 @@ pub enum Reason {
         name: LockName,
         /// The token that the caller named.
         named: Token,
-        /// The current token.
+        /// The token of the current tenure.
         current: Token,
     },
     /// After the acquire that a release names, the holder acquired the lock again under the same
@@ -60,14 +60,14 @@ pub enum Reason {
     },
     /// The session has ended or never existed.
     NoSession(SessionId),
-    /// The queue has no such place.
+    /// The waiter that the request names is not, or no longer, in the queue of this lock.
     NotInLine(LockName),
-    /// The request is a copy: this one, or a later one of the session, was applied before. The
-    /// outcome of the first copy is unknown.
+    /// The request is a late copy: the engine has already processed this request, or a later one of
+    /// the same session. The outcome of the first copy is unknown.
     LateCopy(SessionId),
     /// The old and the new name of a move are the same.
     SameName(LockName),
-    /// The maximum number is reached.
+    /// A maximum, such as the number of held locks, is reached.
     Limit(Limit),
     /// The text would be longer than [`TEXT_BYTES_MAX`].
     TextTooLong(LockName),
@@ -76,9 +76,9 @@ pub enum Reason {
         /// The longest permitted sum of ttl and grace.
         max: Span,
     },
-    /// A part of the command is too long.
+    /// A field of the command, such as the note, is too long.
     Oversized(LimitedField),
-    /// The caller used this key for a different request.
+    /// The caller used this idempotency key for a different request.
     KeyReused(Arc<str>),
 }
 
@@ -91,13 +91,13 @@ pub struct Conflict {
     pub holder: ClientId,
     /// The fencing token of the lease.
     pub token: Token,
-    /// Exclusive or shared.
+    /// The mode of the lock: exclusive or shared.
     pub mode: Mode,
     /// When the lease and its grace end.
     pub ends: Ends,
     /// How the lease conflicts with the request.
     pub way: Way,
-    /// The number of waiters in the queue.
+    /// The number of waiters in the queue of the lock.
     pub waiting: usize,
 }
 
@@ -108,7 +108,7 @@ pub enum Way {
     Held,
     /// The lease has expired, and only its holder may take it back.
     Grace,
-    /// The caller itself holds the lock, with another ownership or through another open file.
+    /// The caller's own client holds the lock, for another program or through another open file.
     Own,
     /// The lock is shared, and a waiter is queued ahead of this request.
     Behind,
@@ -117,28 +117,28 @@ pub enum Way {
         /// The end of the steal grace.
         until: Time,
     },
-    /// The leases from before a restore, or from before a start without state, are unknown: a
-    /// client may still believe that it holds the lock.
+    /// The engine has been restored or started without state, and does not know the leases from
+    /// before: a client may still believe that it holds the lock.
     Restored {
         /// The end of the hold-off.
         until: Time,
     },
 }
 
-/// The limit that was reached.
+/// The maximum that was reached, with its value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Limit {
-    /// The number of held locks.
+    /// The maximum number of held locks.
     Locks(usize),
-    /// The number of waiters in one queue.
+    /// The maximum number of waiters in one queue.
     Waiters(usize),
-    /// The number of holders of one shared lock.
+    /// The maximum number of holders of one shared lock.
     Holders(usize),
-    /// The number of sessions.
+    /// The maximum number of open sessions.
     Sessions(usize),
-    /// The number of requests whose answers are kept for repeats.
+    /// The maximum number of requests whose answers are kept for repeats.
     Requests(usize),
-    /// Tokens that can ever be issued.
+    /// The engine has used up all tokens that can ever be issued.
     Tokens,
 }
 
@@ -146,7 +146,7 @@ pub enum Limit {
 /// errnos.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum RefusalKind {
-    /// Another client holds the lock, or is in its grace.
+    /// Another client holds the lock, or may still take it back within its grace.
     LockConflict,
     /// The caller is not the holder.
     LockNotHeld,
@@ -219,7 +219,7 @@ impl Refusal {
     }
 }
 
-/// Writes one sentence: the subject, the reason, the next step.
+/// Writes one sentence with the subject, the reason and the next step.
 impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &*self.reason {

@@ -91,7 +91,7 @@ impl Engine {
                 return Ok(LeaseKey { name: name.clone(), client, token: Some(token) });
             }
         } else {
-            // The lease outlives its session by the grace.
+            // The session has ended, but the lease of its open file may still be in grace.
             let leases = self.locks.get(&known.name).map_or(&[][..], |lock| lock.leases());
             let hold = Ownership::OpenFile(open);
             if let Some(lease) = leases.iter().find(|lease| lease.hold == hold) {
@@ -99,7 +99,7 @@ impl Engine {
                 return Ok(LeaseKey { name: known.name.clone(), client, token });
             }
         }
-        // The lease that the key denotes, if any, is not that of the open file.
+        // The lease that the key denotes, if there is one, does not belong to the open file.
         let holder = Some(self.meant(known)?.holder.clone());
         let name = known.name.clone();
         Err(self.books.refuse(match known.token {
@@ -108,8 +108,8 @@ impl Engine {
         }))
     }
 
-    /// Ends a tenure that the holder releases and that is no longer registered, without serving the
-    /// next waiter.
+    /// Ends a tenure that the holder releases, without serving the next waiter. The lease must no
+    /// longer be registered with its deadline or its session.
     ///
     /// Rule 9: a stolen lock stays unusable for the steal grace, even if the new holder releases it
     /// at once. Its lease then stays until the time when it would have begun, and ends.
@@ -124,7 +124,7 @@ impl Engine {
         self.books.give_back(lock, name, token, ttl, events);
     }
 
-    /// Ends a tenure without serving the next waiter.
+    /// Ends a tenure with the outcome `end`, without serving the next waiter.
     pub(super) fn end_tenure(
         &mut self,
         key: &LeaseKey,
@@ -167,8 +167,8 @@ impl EngineState {
         let own = || leases.iter().filter(|lease| lease.holder == *client);
         let refuse = |reason| Err(self.refuse(reason));
         let Some(named) = *token else {
-            // Leases that have begun are preferred: one that begins later may be the placeholder
-            // that a reset left, which nobody owns.
+            // Leases that have begun are preferred: a lease that begins later may be a placeholder
+            // that a reset left, which no client owns.
             let begun = || own().filter(|lease| lease.acquired_at <= self.clock);
             let is_loose = |lease: &&Lease| !matches!(lease.hold, Ownership::OpenFile(_));
             let usable = begun().find(is_loose).or_else(|| begun().next());

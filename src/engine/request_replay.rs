@@ -5,12 +5,12 @@
 //! client that is refused fill the memory. But a late copy of a refused request could still be
 //! applied after the client has acquired the lock by a later one: it would turn that lease into the
 //! one that the first request specified. Therefore each session remembers the number of its last
-//! request, and a request with an order ([`RequestOrder`]) that does not come after it is refused.
+//! request, and refuses a request with an order ([`RequestOrder`]) that does not come after it.
 //!
-//! The id of a queued request identifies its place in the queue. It is kept as long as the place,
-//! each repeat sets a new timeout for the wait, and when the place is served the id identifies the
-//! grant. If the waiter leaves the queue unserved, a repeat is refused: a repeat that was under way
-//! must not enter the queue again.
+//! The id of a queued request identifies its place in the queue. The id is kept as long as the
+//! place, each repeat sets a new timeout for the wait, and when the place is served the id
+//! identifies the grant. If the waiter leaves the queue unserved, a repeat is refused: a repeat
+//! that was under way must not enter the queue again.
 
 use super::command::{
     Answer, IdempotencyKey, Op, Outcome, QueuePolicy, Replay, RequestId, RequestOrder, Rulebook,
@@ -47,7 +47,7 @@ impl Engine {
         Some(Ok(Outcome::Replayed(Box::new(replay))))
     }
 
-    /// Refuses a request whose answer could not be kept.
+    /// Refuses a request with an id while the table of remembered answers is full.
     pub(super) fn has_room_for_reply(&self) -> Result<(), Refusal> {
         let (known, max) = (self.books.replies.len(), self.books.rules.requests_max);
         self.books.limit(known, max, Limit::Requests)
@@ -55,9 +55,9 @@ impl Engine {
 }
 
 impl EngineState {
-    /// Refuses a copy of a request that was applied before, or whose sender has sent later ones
-    /// since. Refusals are not remembered, so only this prevents a copy of a refused request from
-    /// changing a lock that the client has acquired meanwhile.
+    /// Refuses a request whose number is not above that of the last request of its session: it is a
+    /// late copy. Refusals are not remembered, so only this check prevents a copy of a refused
+    /// request from changing a lock that the client has acquired meanwhile.
     pub(super) fn enter_order(&mut self, order: Option<RequestOrder>) -> Result<(), Refusal> {
         let Some(RequestOrder { session: id, number }) = order else { return Ok(()) };
         let Some(session) = self.sessions.get_mut(&id) else {

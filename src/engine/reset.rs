@@ -1,7 +1,7 @@
 //! Ends all leases and waits of a set of clients, for all locks in one step.
 //!
-//! An administrator uses it when clients have left for good. Like a steal (rule 9), it keeps each
-//! affected lock unusable for the steal grace, so that the previous holders can stop.
+//! An administrator uses a reset when clients have left for good. Like a steal (rule 9), a reset
+//! keeps each affected lock unusable for the steal grace, so that the previous holders can stop.
 
 use super::command::{Answer, Outcome, Reset, ResetScope};
 use super::event::{Event, EventKind, LeaveReason, TenureEnd};
@@ -37,11 +37,13 @@ impl Engine {
     pub(super) fn reset(&mut self, ask: &Reset, events: &mut Vec<Event>) -> Answer {
         let swept = self.swept(&ask.whose);
         let robbed = swept.iter().filter(|lock| !lock.leases.is_empty()).count() as u64;
-        // Reserves one token for each lock that stays unusable, and one for each waiter.
+        // A reset needs one token for each lock that it keeps unusable, and one for each waiter
+        // that it may serve.
         if self.books.mint.left() <= self.books.waiting as u64 + robbed + 1 {
             return Err(self.books.refuse(Reason::Limit(Limit::Tokens)));
         }
-        // Waiters go first, or one of them could be served when a lease of another ends.
+        // Waiters are removed first: a waiter in scope could otherwise be served when a lease of
+        // another client ends.
         for lock in &swept {
             for ticket in &lock.places {
                 self.unqueue(&lock.name, *ticket, LeaveReason::Reset, events);
@@ -72,7 +74,7 @@ impl Engine {
         self.locks.iter().filter_map(|(name, lock)| of_lock(name, lock)).collect()
     }
 
-    /// Ends leases of one lock, and keeps it unusable for the steal grace.
+    /// Ends the leases in scope of one lock, and keeps the lock unusable for the steal grace.
     fn rob(&mut self, swept: &Swept, ask: &Reset, events: &mut Vec<Event>) {
         let name = &swept.name;
         for token in &swept.leases {

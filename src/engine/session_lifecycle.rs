@@ -50,7 +50,7 @@ impl Engine {
             SessionEnd::Closed => self.close_session(id, session, events),
             SessionEnd::Expired => {
                 self.expire_session(id, session, events);
-                // Without a grace the leases end at once.
+                // Ends the leases at once if the session has no grace.
                 self.settle(self.books.clock, events);
             }
         }

@@ -17,13 +17,14 @@ use std::collections::BTreeMap;
 /// of the state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Rules {
-    /// Locks that may be held at once. At 400 bytes each the default is about 400 MB.
+    /// The maximum number of held locks. At 400 bytes each the default takes about 400 MB.
     pub locks_max: usize,
-    /// Waiters in one queue: a longer queue would take longer than any client waits.
+    /// The maximum number of waiters in one queue: clients do not wait long enough for a longer
+    /// one.
     pub waiters_max: usize,
-    /// Holders of one shared lock: each acquire looks at all of them.
+    /// The maximum number of holders of one shared lock: each acquire looks at all of them.
     pub holders_max: usize,
-    /// Open sessions: one per mount or HTTP client.
+    /// The maximum number of open sessions: one per mount or HTTP client.
     pub sessions_max: usize,
     /// The maximum number of request ids whose answers are kept.
     pub requests_max: usize,
@@ -54,22 +55,23 @@ pub struct Engine {
     pub(super) books: EngineState,
 }
 
-/// The state apart from the locks: separate, so that both can be borrowed mutably at once.
+/// The state of the engine apart from its locks. It is a struct of its own, so that the locks and
+/// this state can be borrowed mutably at once.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct EngineState {
     pub(super) rules: Rules,
-    /// The latest time seen. It never goes back, whatever times callers pass.
+    /// The latest time that a caller passed. It never goes back.
     pub(super) clock: Time,
     pub(super) mint: TokenAllocator,
     /// The ticket of the next waiter.
     pub(super) next_ticket: u64,
     /// The number of waiters in all queues.
     pub(super) waiting: usize,
-    /// The end of the hold-off, before which nothing is granted: this engine was restored from a
-    /// backup of a lost one, or knows nothing of its predecessor.
+    /// The end of the hold-off, before which the engine grants nothing: it was restored from a
+    /// backup, or was started without the state of its predecessor.
     pub(super) shut_until: Time,
-    /// The longest permitted lease, ttl and grace together, if the engine is not persisted.
-    /// Therefore it is never encoded.
+    /// The longest permitted sum of ttl and grace, if the engine is not persisted. A persisted
+    /// engine has no such limit, so the value is never encoded.
     pub(super) longest: Option<Span>,
     pub(super) sessions: BTreeMap<SessionId, Session>,
     pub(super) agenda: Deadlines,
@@ -100,13 +102,13 @@ impl Engine {
         Self { locks: LockTable::default(), books }
     }
 
-    /// Returns the time at which the state next changes without a command. No call is needed
-    /// before.
+    /// Returns the time at which a deadline next changes the state. The caller need not call the
+    /// engine before that time.
     pub fn next_deadline(&self) -> Option<Time> {
         self.books.agenda.next()
     }
 
-    /// Returns the latest time seen.
+    /// Returns the latest time that a caller passed.
     pub const fn clock(&self) -> Time {
         self.books.clock
     }
@@ -133,12 +135,12 @@ impl Engine {
         self.books.mint.raise(floor);
     }
 
-    /// Returns the limits.
+    /// Returns the limits and durations of the engine.
     pub const fn rules(&self) -> Rules {
         self.books.rules
     }
 
-    /// Returns the end of the hold-off, if nothing is granted now.
+    /// Returns the end of the hold-off, or `None` if the engine is not in a hold-off.
     pub fn shut_until(&self) -> Option<Time> {
         (self.books.shut_until > self.books.clock).then_some(self.books.shut_until)
     }
@@ -182,8 +184,8 @@ impl Engine {
         }
     }
 
-    /// Returns the sessions that last until they are ended. After a restart the processes that
-    /// opened them are gone.
+    /// Returns the sessions without a ttl, which last until they are ended. After a restart the
+    /// processes that opened them are gone.
     pub fn unending_sessions(&self) -> Vec<SessionId> {
         let unending = self.books.sessions.iter().filter(|(_, session)| session.ttl.is_none());
         unending.map(|(id, _)| *id).collect()
@@ -272,8 +274,8 @@ impl EngineState {
         }
     }
 
-    /// Returns the next deadline of a lease with its own term: its expiry, or else the end of its
-    /// grace.
+    /// Returns the next deadline of a lease that its own renewals keep alive: its expiry, or else
+    /// the end of its grace.
     pub(super) fn due_at(&self, life: Lifetime) -> Time {
         let ends = self.ends(life);
         if ends.expires_at > self.clock { ends.expires_at } else { ends.grace_until }

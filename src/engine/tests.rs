@@ -1,4 +1,5 @@
-//! Directed tests of single rules. The test scripts are in tests/stories, the model in tests/model.
+//! Directed tests of single rules of the engine. The test scripts are in tests/stories, the model
+//! in tests/model.
 
 use super::*;
 use crate::time::{Span, Time};
@@ -403,13 +404,13 @@ fn a_repeated_request_has_one_effect() {
     assert_eq!(lab.engine.locks(), 1);
 }
 
-/// A request under the key `one`.
+/// Returns a command with the idempotency key `one`.
 fn keyed(caller: &str, digest: u128, op: Op) -> Command {
     let id = RequestId { caller: caller.into(), key: "one".into() };
     Command { request: Some(IdempotencyKey { id, digest: Digest(digest) }), ..op.into() }
 }
 
-/// Rule 10: an id is scoped to its caller, and matches only the same request.
+/// Rule 10: a request id is scoped to its caller, and matches only the same request.
 #[test]
 fn a_known_key_answers_only_its_caller_and_its_request() {
     let mut lab = Lab::new();
@@ -514,7 +515,8 @@ fn a_client_whose_session_expired_may_come_back() {
     assert_eq!((lab.holder("x"), lab.holder("y")), ("a".to_owned(), String::new()));
 }
 
-/// The engine does not rely on the front ends: it refuses an oversized part and changes nothing.
+/// The engine does not rely on the front ends: it refuses a command with an oversized field, and
+/// changes nothing.
 #[test]
 fn parts_of_a_command_have_limits() {
     let mut lab = Lab::new();
@@ -551,14 +553,14 @@ fn waiting_for(lock: &str, who: &str) -> Acquire {
     Acquire { line: QueuePolicy::Join(None), ..ask(lock, who) }
 }
 
-/// Texts from before there were limits are truncated, so that old commands replay with the same
-/// result.
+/// Texts from before there were limits on their length are truncated, so that old commands replay
+/// with the same result.
 #[test]
 fn old_commands_without_limits_are_applied() {
     let patch = Patch { note: Some("n".repeat(9_999).into()), ..Patch::default() };
     let op = Op::Acquire(Acquire { patch, ..ask("x", "a") });
     let mut bytes = Vec::new();
-    // In the old format: time, the client and key of a request, the operation.
+    // The old format of a command: the time, the client and key of the request, and the operation.
     codec::encode_command(Time::ZERO, &op.into(), &mut bytes);
     let at = bytes.len() - bytes[2..].len();
     let mut old = bytes[..at - 1].to_vec();
@@ -597,7 +599,8 @@ fn older_commands_and_sessions_have_no_order() {
     let (_, read) = codec::decode_command(codec::FORMAT_VERSION, &bytes).expect("as written");
     assert_eq!(read, ordered(6));
     assert!(codec::decode_command(4, &bytes).is_err());
-    // A state with one session and nothing else: its number is the last byte of the session.
+    // The state has one session and nothing else. The last byte of the session is the number of its
+    // last request.
     let mut old = before.clone();
     let number = old.len() - 3;
     assert_eq!(old.remove(number), 0);
@@ -613,7 +616,7 @@ fn older_releases_and_leases_name_no_acquire() {
     let mut lab = Lab::new();
     lab.granted(ask("x", "a"));
     let mut state = codec::encode_engine(&lab.engine);
-    // The lengths of the queue and of the replies follow the lease.
+    // Two bytes follow the lease in the encoded state: the lengths of the queue and of the replies.
     state.remove(state.len() - 3);
     assert_eq!(codec::decode_engine(3, &state).as_ref(), Ok(&lab.engine));
     assert!(codec::decode_engine(codec::FORMAT_VERSION, &state).is_err());
@@ -652,7 +655,7 @@ fn release_by_open_file_has_a_format_of_its_own() {
     codec::encode_command(lab.now, &release.clone().into(), &mut bytes);
     assert!(codec::decode_command(5, &bytes).is_err());
     assert_eq!(codec::decode_command(6, &bytes), Ok((lab.now, release.clone().into())));
-    // By its old name and token the lease is not found.
+    // The moved lease is no longer found by its old name and token.
     lab.does(older).expect_err("it was moved");
     lab.does(release.clone()).expect("released under its new name");
     assert_eq!(lab.engine.locks(), 0);

@@ -1,4 +1,5 @@
-//! Directed tests of the bytes: each value is read as it was written, and damage is refused.
+//! Directed tests of the codec: each value decodes as it was encoded, and damaged bytes are
+//! refused.
 
 use super::codec::{Codec, Decoder, FORMAT_OLDEST, FORMAT_VERSION, Malformed};
 use super::deadlines::Due;
@@ -20,7 +21,7 @@ fn written(value: &impl Codec) -> Vec<u8> {
     bytes
 }
 
-/// Reads a whole value in the current format.
+/// Decodes a whole value in the current format.
 fn read<T: Codec>(bytes: &[u8]) -> Result<T, Malformed> {
     let mut from = Decoder::new(bytes);
     let value = T::take(&mut from)?;
@@ -28,7 +29,7 @@ fn read<T: Codec>(bytes: &[u8]) -> Result<T, Malformed> {
     Ok(value)
 }
 
-/// A value is read as it was written, and not from a part of its bytes.
+/// Checks that a value decodes as it was encoded, and that no proper prefix of its bytes decodes.
 #[track_caller]
 fn survives<T: Codec + PartialEq + Debug>(value: &T) {
     let bytes = written(value);
@@ -81,7 +82,8 @@ fn lists_options_and_flags_are_read_as_written() {
     assert_eq!(read::<StealReason>(&[2, b' ', b'x']), Err(Malformed), "not as it is kept");
 }
 
-/// A length is never trusted: there are no more items than bytes, and no more than there is memory.
+/// The decoder trusts no length: it refuses more items than bytes are left, and more than its
+/// memory budget allows.
 #[test]
 fn what_is_read_has_room() {
     let bytes = [3, 1, 2, 3];
@@ -90,7 +92,7 @@ fn what_is_read_has_room() {
     assert_eq!(within(needed), Ok(vec![1, 2, 3]));
     assert_eq!(within(needed - 1), Err(Malformed));
     assert_eq!(read::<Vec<u64>>(&[4, 1, 2, 3]), Err(Malformed));
-    // Each value takes of the same room.
+    // All values that a decoder reads share one memory budget.
     let both = [&bytes[..], &bytes[..]].concat();
     let two = |room| <(Vec<u64>, Vec<u64>)>::take(&mut Decoder::within(room, &both));
     assert!(two(2 * needed).is_ok() && two(2 * needed - 1).is_err());
@@ -119,7 +121,7 @@ fn a_decoder_knows_what_is_left() {
     assert_eq!(from.take_since::<u64>(FORMAT_OLDEST), Ok(7));
 }
 
-/// All that the model makes of commands crosses to another process: events, answers and views.
+/// The events, answers and views that random commands produce decode as they were encoded.
 #[test]
 fn events_answers_and_views_are_read_as_written() {
     let (rules, commands) = sound(5, 600);
@@ -163,7 +165,8 @@ fn details_are_read_as_written() {
     survives(&details.with_holder_id(Some("host:a:7:70".into())));
 }
 
-/// A replay within a replay would be read by a call within a call, and so on.
+/// A replay within a replay is refused, since nested replays could make the decoder recurse without
+/// bound.
 #[test]
 fn the_answer_of_a_replay_is_no_replay() {
     let replay = |first| Replay { at: Time::ZERO, first, ends: None };
@@ -173,7 +176,7 @@ fn the_answer_of_a_replay_is_no_replay() {
     assert_eq!(read::<Outcome>(&written(&twice)), Err(Malformed));
 }
 
-/// The parts of a state, in bytes that no engine would write.
+/// The parts of an engine's state, which tests can combine and encode in ways that no engine would.
 struct State {
     upcoming: u64,
     next_ticket: u64,
@@ -184,7 +187,8 @@ struct State {
 }
 
 impl State {
-    /// Two sessions, two locks of which the first one is waited for, and two replies.
+    /// Returns a valid state: two sessions, two locks, of which the first one has waiters, and two
+    /// replies.
     fn sound() -> Self {
         let mut lab = Lab::new();
         let session = lab.session("a");
@@ -235,7 +239,7 @@ impl State {
     }
 }
 
-/// What is wrong with a state, and how it comes to be so.
+/// A description of damage to a state, and a function that causes the damage.
 type Damage = (&'static str, fn(&mut State));
 
 fn put_pairs<K: Codec, V: Codec>(pairs: &[(K, V)], out: &mut Vec<u8>) {
@@ -246,7 +250,7 @@ fn put_pairs<K: Codec, V: Codec>(pairs: &[(K, V)], out: &mut Vec<u8>) {
     }
 }
 
-/// A state that no engine can have come to is damaged, however well formed its bytes are.
+/// The decoder refuses a state that no engine can reach, even if its bytes are well formed.
 #[test]
 fn states_that_contradict_themselves_are_refused() {
     State::sound().decode().expect("it is sound").check();
@@ -304,7 +308,7 @@ fn states_that_contradict_themselves_are_refused() {
     assert_eq!(held_off.shut_until(), Some(Time::from_nanos(9)));
 }
 
-/// Only the ids of the oldest format may be out of order.
+/// Request ids may be out of order only in the oldest format.
 #[test]
 fn replies_of_a_later_format_are_in_order() {
     let mut state = State { sessions: vec![], locks: vec![], ..State::sound() };
@@ -315,7 +319,7 @@ fn replies_of_a_later_format_are_in_order() {
     assert!(state.decode_format(FORMAT_OLDEST + 1).is_err());
 }
 
-/// A request that waits has a reply for as long as its place.
+/// The reply to a queued request is kept as long as its place in the queue, and decodes as encoded.
 #[test]
 fn a_reply_of_a_place_is_read_as_written() {
     let mut state = State::sound();
@@ -342,7 +346,7 @@ fn old_request_ids_are_told_apart() {
     assert_eq!(read(&[b'k'; 72]), "k".repeat(72));
     assert_eq!(read(b""), "6c62272e07bb014262b821756295c58d", "FNV-1a of nothing");
     assert_eq!(read(&[b'k'; 73]), "89bd9a82fd7b5febca01d644a4d9063a");
-    // Since then they are kept as they are.
+    // Newer formats keep request ids as they are.
     let id = RequestId { caller: "c".into(), key: "k".repeat(73).into() };
     let bytes = written(&id);
     let mut from = Decoder::of_format(FORMAT_OLDEST + 1, &bytes).expect("it is known");
@@ -355,7 +359,7 @@ fn old_request_ids_are_told_apart() {
     assert_eq!(again, Ok((Time::ZERO, command)));
 }
 
-/// In the oldest format a state may have one id twice: the later reply counts.
+/// In the oldest format a state may contain a request id twice: the later reply counts.
 #[test]
 fn old_replies_are_due_once() {
     let mut bytes = codec::encode_engine(&Engine::default());
@@ -374,7 +378,7 @@ fn old_replies_are_due_once() {
     assert!(codec::decode_engine(FORMAT_VERSION, &bytes).is_err());
 }
 
-/// Texts of the oldest format are cut between two characters.
+/// Texts of the oldest format that are too long are truncated between two characters.
 #[test]
 fn old_texts_are_cut_to_what_fits() {
     let note = "n".repeat(1_023) + "\u{e9}";
@@ -391,7 +395,7 @@ fn old_texts_are_cut_to_what_fits() {
     assert_eq!(read::<Patch>(&bytes), Ok(patch), "not in the format of today");
 }
 
-/// What is due is ordered by time, and a session before all that hangs on it.
+/// Of deadlines at the same time, the expiry of a session comes before those of leases and waits.
 #[test]
 fn sessions_end_before_what_hangs_on_them() {
     let session = Due::Session(SessionId::named(9));
@@ -399,7 +403,8 @@ fn sessions_end_before_what_hangs_on_them() {
     assert!(session < Due::Patience(Box::new((Ticket::named(1), name("x")))));
 }
 
-/// A command says by its first byte what it has.
+/// Commands with every combination of rulebook, idempotency key and request order decode as they
+/// were encoded.
 #[test]
 fn commands_are_read_as_written() {
     let id = RequestId { caller: "c".into(), key: "k".into() };

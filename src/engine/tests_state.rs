@@ -1,4 +1,5 @@
-//! Directed tests of the state as a whole: counts, limits, tokens, queries, and the hold-off.
+//! Directed tests of the engine's state as a whole: counts, limits, tokens, queries, and the
+//! hold-off.
 
 use super::deadlines::Due;
 use super::idempotency::IdempotencyRecord;
@@ -73,7 +74,7 @@ fn the_last_tokens_are_given_out_and_no_more() {
     assert_eq!(lab.granted(ask("a", "x")).as_u64(), TOKEN_MAX - 1);
     assert_eq!(lab.refused(Op::Acquire(ask("b", "x"))), RefusalKind::Limit);
 
-    // Each waiter may need one.
+    // Each waiter may need a token.
     let mut lab = Lab::new();
     lab.engine.raise_tokens(TOKEN_MAX - 3);
     lab.granted(ask("a", "x"));
@@ -82,7 +83,7 @@ fn the_last_tokens_are_given_out_and_no_more() {
     assert_eq!(lab.refused(Op::Acquire(ask("c", "x"))), RefusalKind::Limit);
 }
 
-/// A reset keeps each lock that it takes by a token.
+/// A reset needs one token for each lock that it takes, to keep the lock unusable.
 #[test]
 fn a_reset_needs_a_token_for_each_lock() {
     for (left, enough) in [(2, false), (3, true)] {
@@ -94,7 +95,7 @@ fn a_reset_needs_a_token_for_each_lock() {
     }
 }
 
-/// An engine that grants nothing for a minute.
+/// Returns an engine that grants nothing for a minute.
 fn held_off() -> Lab {
     let (rules, hold_off) = (Rules::default(), Span::from_secs(60));
     let baseline = Baseline { rules, tokens_from: 1, tickets_from: 1, hold_off };
@@ -113,7 +114,8 @@ fn a_hold_off_is_over_at_its_end() {
     assert_eq!(lab.engine.shut_until(), None);
 }
 
-/// While nothing is granted, a request waits for as long as it says, and a refusal changes nothing.
+/// During the hold-off, a queued request waits until its own timeout, and a refused request changes
+/// nothing.
 #[test]
 fn requests_that_wait_for_the_hold_off_have_limits() {
     let mut lab = held_off();
@@ -145,7 +147,8 @@ fn the_first_lease_of_a_lock_is_found() {
     assert_eq!(holder, Some("b".to_owned()));
 }
 
-/// What the check says of a broken invariant, and how it comes to be broken.
+/// The message of `Engine::check` about a broken invariant, and a function that breaks the
+/// invariant.
 type Breakage = (&'static str, fn(&mut Engine));
 
 const BREAKAGES: &[Breakage] = &[
@@ -201,7 +204,7 @@ const BREAKAGES: &[Breakage] = &[
     }),
 ];
 
-/// The check of the invariants finds each broken one.
+/// `Engine::check` finds each broken invariant.
 #[test]
 fn broken_invariants_are_found() {
     for (broken, make) in BREAKAGES {

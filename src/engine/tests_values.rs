@@ -130,7 +130,8 @@ fn an_answer_tells_whether_the_state_has_changed() {
     assert!(plain.changes_state(&Ok(Outcome::Released)));
 }
 
-/// The parts of a command are as long as they may be, and not longer. The refusal says how long.
+/// A field of a command may have its maximum length but not more, and the refusal names the
+/// maximum.
 #[test]
 fn commands_have_bounds() {
     let reset = |spared| {
@@ -193,7 +194,7 @@ fn a_lock_evicts_the_lease_that_is_named() {
     assert_eq!(lock.evict(token), Some(lease));
 }
 
-/// Equal ids that are read share their memory.
+/// Equal client and holder ids of decoded commands share one allocation.
 #[test]
 fn an_interner_stores_each_id_once() {
     let patch = || Patch { holder_id: Some("host:a:7:70".into()), ..Patch::default() };

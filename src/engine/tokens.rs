@@ -2,7 +2,7 @@
 
 use super::lease::{SessionId, TOKEN_MAX, Token};
 
-/// The counter. It only rises; a restart must never set it back.
+/// The counter of tokens and session ids. It only rises; a restart must never set it back.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct TokenAllocator {
     next: u64,

@@ -11,7 +11,8 @@ use super::state::{Engine, EngineState};
 use std::sync::Arc;
 
 impl Engine {
-    /// Moves a lease to another name, under a new token. A waiter for the old name gets that lock.
+    /// Moves a lease to another name, under a new token. The next waiter for the old name gets the
+    /// lock of that name.
     pub(super) fn transfer(&mut self, ask: &Move, events: &mut Vec<Event>) -> Answer {
         self.books.tokens_left()?;
         let lease = self.meant(&ask.from)?;
@@ -30,7 +31,8 @@ impl Engine {
             self.end_tenure(&key, token, TenureEnd::Replaced, events);
         }
         let tenure = self.install(&ask.to, moved, mode, events);
-        // Served only now, so that the moved lease gets its token before the waiters do.
+        // The queue of the old name is served only now, so that the moved lease gets its token
+        // before the waiters do.
         self.serve(&ask.from.name, events);
         // A shared lease that replaces an exclusive one under the new name may admit sharers.
         self.serve(&ask.to, events);

@@ -12,7 +12,7 @@ pub struct LockView {
     pub name: LockName,
     /// The time of the view.
     pub at: Time,
-    /// Exclusive or shared, if the lock is held.
+    /// The mode of the lock, exclusive or shared, if it is held.
     pub mode: Mode,
     /// The holders, oldest first; empty when the lock is free.
     pub holders: Vec<Holder>,
@@ -38,7 +38,7 @@ pub struct WaiterView {
     pub client: ClientId,
     /// The ticket of the place in the queue.
     pub ticket: Ticket,
-    /// Exclusive or shared.
+    /// The requested mode: exclusive or shared.
     pub mode: Mode,
     /// When the client joined the queue.
     pub since: Time,
@@ -51,11 +51,11 @@ pub struct SessionView {
     pub client: ClientId,
     /// When the session ends unless it is kept alive.
     pub ends: Ends,
-    /// The leases by lock name, up to the number requested.
+    /// The leases of the session, ordered by lock name, up to the number requested.
     pub leases: Vec<(LockName, Token)>,
     /// The number of all leases of the session.
     pub held: usize,
-    /// The number of queues in which it waits.
+    /// The number of the session's waiters in all queues.
     pub waiting: usize,
 }
 

@@ -1,4 +1,4 @@
-//! The accept loop that all servers share.
+//! The loop that accepts connections, shared by all servers.
 
 use crate::os_error::said;
 use std::future::Future;

@@ -1,5 +1,5 @@
-//! Cluster administration for the front ends: status reports and membership changes. Other threads
-//! request them; they run on the node's own runtime.
+//! Cluster administration for the front ends: status reports and membership changes. Front ends
+//! request them on threads of their own, and the node carries them out on its async runtime.
 
 use super::node::RunningNode;
 use super::rpc::messages::{RpcError, RpcRequest, RpcResponse};
@@ -48,8 +48,8 @@ impl ClusterAdmin for RaftClusterAdmin {
 }
 
 impl RunningNode {
-    /// Makes a membership change, here if this node leads, else on the leader. Retries while no
-    /// leader is known.
+    /// Makes a change of the membership or the leadership: on this node if it leads, else by a call
+    /// to the leader. Retries while no leader is known.
     async fn change(&self, change: ClusterChange) -> Result<(), Unchanged> {
         let until = steady_now() + LEADER_PATIENCE;
         loop {

@@ -133,7 +133,8 @@ impl Data {
         self.path.join("snapshot")
     }
 
-    /// Records that the node has begun: from now on it does not start without its log.
+    /// Records that the node may have voted or acknowledged an entry: from now on it does not start
+    /// without its log.
     pub(super) fn has_begun(&mut self) -> Result<(), DataError> {
         if self.identity.stage == NodeStage::New {
             self.enter(NodeStage::Begun)?;
@@ -210,7 +211,8 @@ fn parse_identity(text: &str) -> Option<Identity> {
     let stages = [NodeStage::New, NodeStage::Begun, NodeStage::Removed];
     let stage = stages.into_iter().find(|stage| Some(stage.as_str()) == field("stage"))?;
     let identity = Identity { cluster, node: field("node")?.parse().ok()?, stage };
-    // An identity has exactly one text, so this comparison checks the sum and every space.
+    // Each identity has exactly one encoding, so this comparison checks the checksum and every
+    // space.
     (identity_text(identity) == text).then_some(identity)
 }
 

@@ -162,7 +162,7 @@ pub enum PeerError {
     Join {
         /// The addresses of the seed nodes that were tried.
         seeds: String,
-        /// The error of the last one.
+        /// The error of the last seed node that was tried.
         why: String,
     },
     /// The data directory is empty, and no seed node was named.

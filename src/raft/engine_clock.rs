@@ -31,8 +31,8 @@ impl EngineClock {
         self.engine + steady.since(self.steady)
     }
 
-    /// Returns an upper bound of the engine time of another machine when the clock here shows
-    /// `here`: the time passed plus the drift that is allowed for.
+    /// Returns an upper bound of the engine time when the local clock shows `here`: the time passed
+    /// since the reference moment, plus the drift that is allowed between two machines.
     pub(super) fn loosened(self, here: Time) -> Time {
         let passed = here.since(self.steady).as_nanos();
         self.at(here) + Span::from_nanos(passed / 1_000 * DRIFT_PER_MILLE)
@@ -60,8 +60,8 @@ impl LeaderReading {
         Self { leader, clock: EngineClock::on(engine, steady) }
     }
 
-    /// Returns a lower bound of that leader's engine time: the time passed less the drift that is
-    /// allowed for, since the clock here may be the faster one.
+    /// Returns a lower bound of the leader's engine time when the steady clock shows `steady`: the
+    /// time passed less the drift that is allowed for, since the local clock may be the faster one.
     pub(crate) fn at_least(self, steady: Time) -> Time {
         let passed = steady.since(self.clock.steady).as_nanos();
         let drift = (passed / 1_000 + 1) * DRIFT_PER_MILLE;
@@ -137,7 +137,8 @@ mod tests {
             engine(reading(1, 101, 60).better(Some(reading(1, 100, 50)))),
             Time::from_secs(100)
         );
-        // A later leader may be behind the one before: leases count by the later one's stamps.
+        // A later leader's time may be behind that of the previous one: leases count by the later
+        // leader's stamps.
         assert_eq!(
             engine(reading(2, 101, 60).better(Some(reading(1, 100, 50)))),
             Time::from_secs(101)

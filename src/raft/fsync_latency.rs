@@ -73,7 +73,7 @@ mod tests {
         assert_eq!(syncs.recent(), Some(Syncing { median: micros(1), worst: micros(1) }));
         (1..=100).for_each(|count| syncs.add(micros(count)));
         assert_eq!(syncs.recent(), Some(Syncing { median: micros(50), worst: micros(100) }));
-        // Older syncs no longer count.
+        // After `RECENT` more syncs, the older ones no longer count.
         (0..RECENT).for_each(|_| syncs.add(micros(7)));
         assert_eq!(syncs.recent(), Some(Syncing { median: micros(7), worst: micros(7) }));
         let all = syncs.histogram();

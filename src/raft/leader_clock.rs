@@ -84,7 +84,8 @@ mod tests {
             other => panic!("{other:?}"),
         };
         assert!(hands.now().is_none());
-        // Requested at 10 here, answered later at 105 there: the leader is at most 95 ahead.
+        // The report was requested when the local clock showed 10, and gives the leader's time as
+        // 105: the leader is at most 95 ahead.
         hands.hear(secs(10), secs(105));
         assert!(at_most(&hands) >= secs(135) && at_most(&hands) < secs(136));
         // The second report tightens the bound to 94; the third, with 97, would loosen it.

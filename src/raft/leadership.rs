@@ -84,7 +84,7 @@ impl<C: ClusterTypes> LeadershipWatcher<C> {
     pub(crate) async fn run(self) {
         let mut news = self.raft.server_metrics();
         loop {
-            // Any later change wakes this task again.
+            // A change of the metrics after this read wakes the task again.
             let known = news.borrow_and_update().clone();
             let id = self.raft.node_id();
             let vote = known.vote;
@@ -188,7 +188,7 @@ pub(super) fn alone<C: ClusterTypes>(
 
 /// openraft's metrics, which include the members of the cluster and the leader.
 pub(super) type MetricsOf<C> = openraft::RaftMetrics<C>;
-/// The metrics of a real node.
+/// openraft's metrics on a real node, as opposed to a simulated one.
 pub(super) type Metrics = MetricsOf<TypeConfig>;
 
 /// Returns a copy of openraft's current metrics.

@@ -161,7 +161,8 @@ impl<C: ClusterTypes> LinearizableReader<C> {
             LeadershipRole::Leads(leadership) => self.lead(leadership).await.map(|place| place.now),
             LeadershipRole::Follows(_) => {
                 let asked = self.environment.boot_now();
-                // The node that answers leads with this vote or a later one.
+                // The node that answers leads under the vote that this node knows, or under a later
+                // one.
                 let vote = metrics::<C>(&self.raft).vote;
                 let place = self.forwarder.lock().await.read(left).await;
                 let place = place.map_err(|trouble| Arc::from(trouble.to_string()))?;
@@ -187,7 +188,8 @@ impl<C: ClusterTypes> LinearizableReader<C> {
     }
 
     /// Returns the read index, once a quorum has confirmed that this node leads. If a deadline is
-    /// due, this node first commits an entry that applies it, which is the confirmation.
+    /// due, this node instead commits an entry that applies the deadline: the commit is the
+    /// confirmation.
     async fn lead(&self, leadership: Leadership) -> Result<LeaderProgress, Arc<str>> {
         let now = leadership.stamp(&*self.environment);
         if self.replica.next_deadline().is_some_and(|due| due <= now) {
@@ -207,9 +209,9 @@ impl<C: ClusterTypes> LinearizableReader<C> {
     }
 }
 
-/// The result of a proposal.
+/// The result of proposing an entry to openraft.
 pub(super) type Written<C> = Result<ClientWriteResponse<C>, WriteError<C>>;
-/// The error of a proposal.
+/// The error of proposing an entry to openraft.
 pub(super) type WriteError<C> = RaftError<C, ClientWriteError<C>>;
 
 /// Proposes an entry in the given leadership only, and returns its result once this node has

@@ -289,7 +289,8 @@ impl RaftLogStorage<TypeConfig> for LogStore {
         let from = last.map_or(0, |last| last.index + 1);
         let (_, end) = self.range();
         if from >= end {
-            // There is no such entry. raft-log would fail, but for openraft this is a no-op.
+            // The log has no entry after `last`. raft-log would fail, but for openraft the call is
+            // a no-op.
             return Ok(());
         }
         self.newest.fetch_min(from.saturating_sub(1), Ordering::Relaxed);
@@ -300,7 +301,7 @@ impl RaftLogStorage<TypeConfig> for LogStore {
         let is_newest_purged = |newest| (newest <= upto.index).then_some(0);
         let (on_success, on_failure) = (Ordering::Relaxed, Ordering::Relaxed);
         let _unchanged = self.newest.fetch_update(on_success, on_failure, is_newest_purged);
-        // No caller waits for the flush: raft-log deletes the files only after it.
+        // No caller waits for the flush: raft-log deletes the purged files only after it.
         self.change(|files| {
             files.purge(EncodedLogId(upto))?;
             files.flush(true, None)
@@ -310,7 +311,7 @@ impl RaftLogStorage<TypeConfig> for LogStore {
 
 #[cfg(test)]
 impl LogStore {
-    /// Appends an entry with another format version, for a test.
+    /// Appends an entry in the format `version`, for tests of unknown formats.
     pub(super) fn append_of_format(&mut self, version: u8) {
         let mut files = self.files.lock();
         let mut place = *files.log_state().last().expect("there is an entry");

@@ -31,7 +31,8 @@ use tokio::time::timeout;
 const VOTERS: usize = 3;
 /// A learner has caught up if it lacks at most this many entries of the leader's log.
 const NEAR: u64 = 1_000;
-/// A node that has not answered a heartbeat for this long is not made a voter or the next leader.
+/// A node that has not answered a heartbeat for this long is not chosen as a voter or as the next
+/// leader, unless an administrator names it.
 const SILENT: Duration = Duration::from_secs(2);
 /// How long a membership change may take: the leader may have to send a snapshot to a learner.
 const CHANGE_PATIENCE: Span = Span::from_secs(60);
@@ -85,7 +86,7 @@ impl Members {
         let fit = |metrics: &Metrics| {
             fit_learners(metrics).contains(&id) || voters(metrics).contains(&id)
         };
-        // If the learner takes longer, it sends the call again.
+        // If the learner takes longer to catch up, it sends the same call again.
         let patience = Some(FIT_PATIENCE.as_duration());
         let _ = self.raft.wait(patience).metrics(fit, "it has caught up").await;
         self.complete().await
@@ -150,7 +151,7 @@ impl Members {
             ));
         }
         if id == metrics.id {
-            // The next leader removes it.
+            // The caller repeats the request at the next leader, which then removes this node.
             self.transfer(None).await?;
             return Err(RpcError::NotLeader(None));
         }
@@ -246,7 +247,7 @@ fn learners(metrics: &Metrics) -> BTreeSet<NodeId> {
     metrics.membership_config.membership().learner_ids().collect()
 }
 
-/// Returns how long ago this leader last heard from a node.
+/// Returns how long ago this leader last heard from a node, if known.
 pub(super) fn heard(metrics: &Metrics, id: NodeId) -> Option<Duration> {
     let at = metrics.heartbeat.as_ref()?.get(&id)?.as_ref()?;
     Some(TypeConfig::now() - at.into_inner())

@@ -115,8 +115,8 @@ impl MembershipTask {
                 sleep(LOOK.as_duration()).await;
                 continue;
             }
-            // This node may lead and still be listed with a former address. Try here first, since
-            // the other nodes would only redirect to that address.
+            // This node may lead and still be listed with a former address. It tries itself first,
+            // since the other nodes would only redirect it to that address.
             let enrolled = match self.members.enroll(now.id, &self.station).await {
                 Err(RpcError::NotLeader(_)) => {
                     let call = RpcRequest::Enroll(self.station.clone());

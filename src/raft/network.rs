@@ -19,8 +19,8 @@ use std::future::Future;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Timeout of a call that writes little or nothing to a disk. It is short, so that a partition is
-/// detected soon: a connection that was opened before it may stay silent long after it.
+/// Timeout of a call that writes little or nothing to a disk. It is short, since a connection that
+/// was opened before a partition may stay silent long after the partition has ended.
 const CALL_PATIENCE: Span = Span::from_millis(500);
 /// The timeout of a call grows by a second per this many bytes, for slow disks and networks.
 const BYTES_A_SECOND: u64 = 4 << 20;
@@ -104,7 +104,8 @@ impl RaftNetworkV2<TypeConfig> for PeerLink {
         mut ask: AppendEntriesRequest<TypeConfig>,
         _: RPCOption,
     ) -> Result<AppendEntriesResponse<TypeConfig>, RPCError<TypeConfig>> {
-        // The receiver refuses larger calls; openraft sends the remaining entries after these.
+        // A call carries only the entries that fit, since the receiver refuses larger calls;
+        // openraft sends the remaining entries later.
         let (count, weight) = fitting(&ask.entries);
         let is_whole = count == ask.entries.len();
         ask.entries.truncate(count);

@@ -46,7 +46,7 @@ pub(super) const ENTRIES_A_SNAPSHOT: u64 = 10_000;
 /// The number of entries that stay in the log after a snapshot, so that a follower that is slightly
 /// behind needs no snapshot.
 const ENTRIES_KEPT: u64 = 1_000;
-/// How long a start waits for the log to be read and the first entry to be on disk.
+/// How long a lone node waits at its start to become leader, and then to have applied its log.
 const START_PATIENCE: Span = Span::from_secs(60);
 /// How often a node with `--format-max` looks for entries that an older latchfs can't read.
 const LOOK_AT_FORMATS: Span = Span::from_secs(1);
@@ -73,7 +73,7 @@ pub(super) struct RunningNode {
     /// A connection to the leader, for rare requests.
     pub(super) leader: Arc<Turn<Forwarder<TypeConfig>>>,
     pub(super) runtime: Handle,
-    /// Audits membership changes; the replica audits applied entries.
+    /// The audit log for membership changes. The replica has its own for applied entries.
     pub(super) audit: Arc<Mutex<Audit>>,
     /// The reason why the node has stopped, if it has failed.
     pub(super) stopped: Arc<Mutex<Option<Stop>>>,
@@ -216,7 +216,7 @@ fn work(
             }
         }
     }
-    // A fatal error of openraft has been reported above, so this one is ignored.
+    // A fatal error of openraft was reported above, so an error of the shutdown is ignored.
     let _ = runtime.block_on(proposer.raft.shutdown());
     drop(data);
 }

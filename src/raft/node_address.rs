@@ -34,7 +34,8 @@ impl NodeAddress {
         sound.then(|| Self { address: address.into(), url: url.into(), name: name.into() })
     }
 
-    /// Parses the string that openraft stores for a node. `None`: the node is alone.
+    /// Parses the string that openraft stores for a node. Returns `None` for a lone node, whose
+    /// string is empty.
     pub(super) fn of(node: &BasicNode) -> Option<Self> {
         let mut parts = node.addr.split(' ');
         let (address, url, name) = (parts.next()?, parts.next()?, parts.next()?);

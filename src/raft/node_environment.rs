@@ -8,7 +8,7 @@ use crate::time::{self, Span, Time};
 
 /// The clocks and the random numbers of a machine.
 pub(crate) trait NodeEnvironment: Send + Sync + 'static {
-    /// Reads the steady clock, which never jumps and stops while the machine sleeps.
+    /// Reads the steady clock, which never jumps, and which stands still while the machine sleeps.
     fn steady_now(&self) -> Time;
 
     /// Reads the boot clock, which continues while the machine sleeps.
@@ -39,8 +39,8 @@ pub(crate) struct RequestTimeouts {
     /// A node without contact to a leader or a quorum for longer than this has lost its quorum: an
     /// election takes less time.
     pub(crate) quorum_lost: Span,
-    /// Deadline of an answer after that, in case contact is just coming back. Three heartbeats
-    /// arrive in this time.
+    /// Deadline of an answer on a node that has lost its quorum: enough for three heartbeats on a
+    /// local network, in case contact is just coming back.
     pub(crate) without_quorum: Span,
     /// How long a new leader waits for a quorum to confirm that it leads, before it retries.
     pub(crate) barrier: Span,

@@ -171,7 +171,8 @@ impl<C: ClusterTypes> RequestPipeline<C> {
             return Err(look);
         }
         let core = self.replica.look();
-        // Checked while the state is locked: no other node can have committed an entry yet.
+        // The membership is checked while the state is locked: if this node is alone, no other node
+        // can have committed an entry yet.
         if !self.is_alone() {
             return Err(look);
         }

@@ -1,5 +1,5 @@
 //! The peer configuration of a node: its listen address, its public peer address, its credentials
-//! and the seeds, and the request by which a new node joins their cluster.
+//! and the seeds, and the request by which a new node joins the cluster of the seeds.
 
 use super::data_dir_error::{DataError, PeerError};
 use super::node_address::{NodeAddress, host_and_port};

@@ -80,7 +80,8 @@ impl PeerService {
     /// Fails if the caller was removed from the cluster. Only a leader reports this, after a quorum
     /// has confirmed that it leads.
     async fn refuse_strangers(&self, from: NodeId, call: &RpcRequest) -> Result<(), RpcError> {
-        // These calls come from a leader, which knows the members better than this node.
+        // Append, snapshot and transfer calls come from a leader, which knows the members better
+        // than this node.
         if matches!(
             call,
             RpcRequest::Append(_) | RpcRequest::Snapshot(..) | RpcRequest::Transfer(_)

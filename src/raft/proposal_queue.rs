@@ -17,8 +17,8 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use tokio::sync::Notify;
 
-/// The highest number of requests in one entry: more than a thousand clients send during one sync,
-/// and few enough that they do not delay each other's answers.
+/// The highest number of requests in one entry: more than arrive during one sync if a thousand
+/// clients send, and few enough that they do not delay each other's answers.
 pub(super) const REQUESTS_MAX: usize = 512;
 
 /// A queued request with its deadline.
@@ -244,18 +244,19 @@ impl ProposalQueue {
 /// Whether a command may change the visible state of a lock.
 fn concerns(op: &Op, name: &LockName) -> bool {
     match op {
-        // `Settle` only applies deadlines that are due, which every read checks by itself. The
-        // other two change no lock.
+        // `Settle` only applies deadlines that are due, which every read checks by itself.
+        // `OpenSession` and `KeepAlive` change no lock.
         Op::Settle | Op::OpenSession(_) | Op::KeepAlive(_) => false,
         Op::Acquire(ask) => ask.name == *name,
         Op::Renew(ask) => ask.key.name == *name,
         Op::Annotate(ask) => ask.key.name == *name,
-        // The lease of an open file may have been moved to any name.
+        // A release that names an open file may concern any lock: the file's lease may have been
+        // moved to any name.
         Op::Release(ask) => ask.key.name == *name || ask.open.is_some(),
         Op::Leave(ask) => ask.name == *name,
         Op::Move(ask) => ask.from.name == *name || ask.to == *name,
         Op::Steal(ask) => ask.name == *name,
-        // These may end any lease of the session, or any lease at all.
+        // `EndSession` may end any lease of the session, and `Reset` any lease at all.
         Op::EndSession(_) | Op::Reset(_) => true,
     }
 }

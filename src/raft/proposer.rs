@@ -196,7 +196,8 @@ impl<C: ClusterTypes> Proposer<C> {
         until: Time,
     ) -> Result<ProposalOutcome, Arc<str>> {
         if role == LeadershipRole::Ended {
-            // Check here too, since with constant requests the proposer never rests.
+            // `rest` also notices the end of openraft, but while requests keep arriving it never
+            // runs.
             return Err(self.stopped("openraft has ended"));
         }
         let left = until.since(self.environment.steady_now());
@@ -212,7 +213,8 @@ impl<C: ClusterTypes> Proposer<C> {
             });
         }
         match role {
-            // Without a quorum the entry would be written here, and its outcome would be unknown.
+            // Without a quorum the entry would be written to this node's log only, and its outcome
+            // would be unknown.
             LeadershipRole::Leads(_) if self.reader.is_lost() => {
                 Ok(ProposalOutcome::Nothing("no majority of them answers".into()))
             }
@@ -263,7 +265,8 @@ impl<C: ClusterTypes> Proposer<C> {
                 () = C::sleep(LATE_LOOK.as_duration()) => {
                     self.give_up_on_the_late(began, waiting);
                     if *self.role.borrow_watched() == LeadershipRole::Ended {
-                        // A state machine that still reads a snapshot may hold the entry.
+                        // The entry may never complete: a state machine that still reads a snapshot
+                        // may hold it.
                         return Err(self.stopped("openraft has ended"));
                     }
                 }

@@ -1,9 +1,9 @@
 //! The replicated state of a node: applies log entries to the engine, and publishes the events,
 //! counts and audit records that each entry causes.
 //!
-//! One mutex guards the engine and the order of its events. No watcher is woken and no request
-//! answered while it is held. The events of entries that a start replays were published before the
-//! restart, so nothing is published until [`Replica::go_live`].
+//! One mutex guards the engine and the order of its events. While the mutex is held, no watcher is
+//! woken and no request is answered. The events of entries that a start replays were published
+//! before the restart, so nothing is published until [`Replica::go_live`].
 
 use super::engine_clock::LeaderReading;
 use super::node_environment::NodeEnvironment;
@@ -31,14 +31,14 @@ pub(crate) struct Replica {
     /// The numbers of entries with commands, and of commands, applied since the start.
     pub(crate) entries: AtomicU64,
     pub(crate) commands: AtomicU64,
-    /// The last entry that was applied, once its events have been published.
+    /// The index of the last entry that was applied and whose events have been published.
     published: AtomicU64,
     /// Notified after each change of `published`.
     progress: Notify,
     environment: Arc<dyn NodeEnvironment>,
 }
 
-/// The state that the mutex guards.
+/// The state of a replica that its mutex guards.
 pub(crate) struct ReplicaState {
     pub(crate) engine: Engine,
     /// The id of the cluster, once the entry that begins the cluster has been applied.
@@ -132,7 +132,8 @@ impl Replica {
     /// Waits until this node has applied entry `index`.
     pub(super) async fn carried_out(&self, index: u64) {
         loop {
-            // Created before the check, so that no notification is missed.
+            // The future is created before the check of the index, so that no notification is
+            // missed.
             let progress = self.progress.notified();
             if self.applied() >= index {
                 return;
@@ -151,7 +152,8 @@ impl Replica {
                 return vec![];
             }
             EntryPayload::Normal(Proposal::Begin(cluster, rules)) => {
-                // The first one counts: a leader that did not know it may have proposed another.
+                // Only the first entry that begins a cluster counts: a leader that did not know of
+                // it may have proposed another.
                 if core.cluster.is_none() {
                     core.cluster = Some(cluster);
                     core.engine.set_rules(rules);
@@ -230,8 +232,8 @@ impl Replica {
         self.core.lock().hear(leader, now, self.environment.steady_now());
     }
 
-    /// Whether this node has received no leader's time for [`TIME_EVERY`]. If it became leader, it
-    /// would then continue from an old stamp, and leases would last longer.
+    /// Whether this node has received no leader's time for [`TIME_EVERY`]. If the node became
+    /// leader then, engine time would continue from an old stamp, and leases would last longer.
     pub(crate) fn has_old_time(&self) -> bool {
         let reading = self.core.lock().reading;
         reading.is_none_or(|reading| reading.age(self.environment.steady_now()) > TIME_EVERY)

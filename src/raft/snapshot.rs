@@ -43,7 +43,7 @@ pub(super) fn from_bytes(bytes: &[u8]) -> Result<(Option<ClusterId>, Engine), Ma
     Ok((cluster, codec::decode_engine(*format, from.rest())?))
 }
 
-/// Replaces the snapshot file.
+/// Replaces the snapshot file at `path` atomically.
 pub(super) fn write(path: &Path, snapshot: &Snapshot) -> io::Result<()> {
     replace(path, &[&to_file(snapshot)])
 }

@@ -86,7 +86,8 @@ mod tests {
         assert_eq!(fresh.as_of(6), Some(secs(1)));
         fresh.hear(secs(3), 9, 6);
         assert_eq!(fresh.as_of(7), Some(secs(2)));
-        // An index that came while an older one was pending counts when it comes again.
+        // A commit index that arrived while an older one was pending counts when a later heartbeat
+        // repeats it.
         assert_eq!(fresh.as_of(9), Some(secs(2)));
         fresh.hear(secs(4), 9, 9);
         assert_eq!(fresh.as_of(9), Some(secs(4)));

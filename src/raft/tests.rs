@@ -152,7 +152,7 @@ fn holder(node: &RaftNode, lock: &str) -> Option<(String, u64)> {
     Some((lease.holder.to_string(), lease.token.as_u64()))
 }
 
-// ---- the traits -----------------------------------------------------------------------------
+// ---- openraft's tests of the storage traits -------------------------------------------------
 
 struct TestBuilder;
 
@@ -187,7 +187,8 @@ fn a_snapshot_at_any_entry_goes_on_alike() {
     const COMMANDS_AN_ENTRY: usize = 3;
     let (rules, commands) = sound(11, COMMANDS);
     let begin = Proposal::Begin(ClusterId(7), rules);
-    // All commands of an entry are applied at the time of the entry, here that of the first.
+    // All commands of an entry are applied at the time of the entry: here the time of its first
+    // command.
     let rest = commands.chunks(COMMANDS_AN_ENTRY).map(|part| {
         let commands = part.iter().map(|(_, command)| command.clone()).collect();
         Proposal::Commands(Arc::new(Commands { now: part[0].0, commands }))
@@ -209,7 +210,7 @@ fn a_snapshot_at_any_entry_goes_on_alike() {
     };
     let mut straight = open();
     for entry in entries {
-        // A replica that is restarted from a snapshot after every entry.
+        // The replica `restarted` is opened from the latest snapshot before every entry.
         let restarted = open();
         assert_eq!(state(&restarted), state(&straight));
         let answers = [&straight, &restarted].map(|machine| machine.replica.apply(entry.clone()));
@@ -290,7 +291,7 @@ fn snapshots_that_are_built_and_installed_at_once_do_not_collide() {
     }
 }
 
-// ---- a node ---------------------------------------------------------------------------------
+// ---- starts and restarts of a node ----------------------------------------------------------
 
 /// A node that was killed after it had voted and before it had an entry starts again; a node whose
 /// log is missing does not.

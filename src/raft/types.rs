@@ -11,7 +11,8 @@ use std::fmt;
 use std::sync::Arc;
 
 openraft::declare_raft_types!(
-    /// The types of the log.
+    /// openraft's type configuration: an entry contains a proposal, and applying it returns
+    /// answers.
     pub(crate) TypeConfig:
         D = Proposal,
         R = Answers,
@@ -60,7 +61,7 @@ pub(crate) enum Proposal {
 /// The commands of one entry: those that came while the entry before was in flight.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Commands {
-    /// The engine time of the leader at which they are applied.
+    /// The engine time at which the commands are applied, as the leader stamped it.
     pub(crate) now: Time,
     /// The commands, in order.
     pub(crate) commands: Vec<Command>,

@@ -1,6 +1,6 @@
-//! The audit log: who took which live lock from whom, and why, and who changed the cluster. Each
-//! entry is one line of JSON, and is on disk before anybody is notified of the change. Without a
-//! state directory, entries go to the ordinary log.
+//! The audit log: records each steal and reset of a held lock with its reason, and each
+//! administrative change of the cluster. Each entry is one line of JSON, and is on disk before any
+//! client is notified of the change. Without a state directory, entries go to the ordinary log.
 
 use crate::engine::{Event, EventKind, TenureEnd};
 use crate::time::Wall;
@@ -22,7 +22,7 @@ pub struct AdminAction<'a> {
     pub node: Option<u64>,
     /// The name of the credential that authorized the action.
     pub by: &'a str,
-    /// The kind of that credential.
+    /// The kind of the credential that authorized the action.
     pub credential: &'a str,
     /// The address from which the request came.
     pub address: &'a str,
@@ -30,7 +30,8 @@ pub struct AdminAction<'a> {
     pub outcome: &'a str,
 }
 
-/// The file to which entries are appended; without one they go to the log.
+/// The audit log: the file to which entries are appended, or `None` if they go to the ordinary log
+/// only.
 pub(crate) struct Audit(Option<File>);
 
 impl Audit {
@@ -45,8 +46,8 @@ impl Audit {
         Self(None)
     }
 
-    /// Writes an entry if `event` requires one. Only then is `wall` called, for the time of the
-    /// event.
+    /// Writes an entry if `event` says that a lock was taken from its holder. Calls `wall` for the
+    /// time of the event, but only if an entry is written.
     pub(crate) fn enter(&mut self, event: &Event, wall: impl FnOnce() -> Wall) {
         let EventKind::Ended { name, holder, token, end: TenureEnd::Stolen { by, reason }, .. } =
             &event.what

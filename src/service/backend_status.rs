@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 /// The information that a backend reports about itself.
 pub trait BackendStatus {
-    /// Returns its kind, and the number of locks, waiters and sessions.
+    /// Returns the kind of the backend, and the number of its locks, waiters and sessions.
     fn about(&self) -> About;
     /// Returns the status of the connection to the server, if there is one.
     fn connection(&self) -> Option<RemoteStatus> {
@@ -21,11 +21,13 @@ pub trait BackendStatus {
     fn cluster_admin(&self) -> Option<Arc<dyn ClusterAdmin>> {
         None
     }
-    /// Returns the URLs by which clients reach all nodes of the cluster, if it is one.
+    /// Returns the URLs at which clients reach the nodes of the cluster, if the backend is a node
+    /// of one.
     fn urls(&self) -> Vec<String> {
         Vec::new()
     }
-    /// Whether this node knows the engine's time: until then no lock can be shown or acquired.
+    /// Returns an error while this node does not know the engine's time: until then no lock can be
+    /// shown or acquired.
     fn ready(&self) -> Result<(), Unavailable> {
         Ok(())
     }
@@ -33,8 +35,8 @@ pub trait BackendStatus {
     fn leads(&self) -> bool {
         true
     }
-    /// Whether every call has its answer when it returns: the engine is in this process, and no
-    /// other node takes part.
+    /// Whether every call passes its answer to the callback before it returns: the engine is in
+    /// this process, and no other node takes part.
     fn answers_at_once(&self) -> bool {
         false
     }
@@ -43,14 +45,14 @@ pub trait BackendStatus {
     fn engine_id(&self) -> u64 {
         0
     }
-    /// Encodes the whole state of the engine, at one moment after all requests before this one.
-    /// `None` if the engine is not in this process.
+    /// Passes the encoded state of the engine to `then`, as of one moment after all requests before
+    /// this one; `None` if the engine is not in this process.
     fn state(&self, then: Then<Result<Option<Vec<u8>>, Unavailable>>) {
         then(Ok(None));
     }
     /// Returns counts of events and requests since the start, by metric name.
     fn counts(&self) -> Vec<(&'static str, u64)>;
-    /// Returns histograms of how long requests and syncs took.
+    /// Returns histograms of durations, such as those of waits, tenures and disk syncs.
     fn histograms(&self) -> Vec<Histogram> {
         Vec::new()
     }
@@ -63,22 +65,22 @@ pub struct About {
     pub kind: BackendKind,
     /// The state of the connection to the backend.
     pub contact: Contact,
-    /// The directory of the state, or the reason why the state is not persisted.
+    /// Where the state is stored, or that it is not persisted, as a text for people.
     pub state: String,
-    /// Locks that are held, in grace or waited for.
+    /// The number of locks that are held, in grace or waited for.
     pub locks: usize,
-    /// Waiters in all queues.
+    /// The number of waiters in all queues.
     pub waiters: usize,
-    /// Open sessions.
+    /// The number of open sessions.
     pub sessions: usize,
 }
 
 /// The kind of backend that decides commands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BackendKind {
-    /// An engine in this process.
+    /// The engine runs in this process.
     Embedded,
-    /// An engine behind a server.
+    /// The engine runs behind a server.
     Server,
 }
 

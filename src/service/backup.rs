@@ -19,7 +19,7 @@ use std::fmt;
 
 /// The magic text at the start of a backup, before its version.
 const MAGIC: &str = "latchfs backup ";
-/// The version of the file. A reader rejects a newer one.
+/// The version of the backup format. A reader rejects a newer version.
 const VERSION: u32 = 1;
 /// The maximum length in bytes of the lines before the state: six short ones.
 const HEAD_BYTES_MAX: usize = 1_024;
@@ -42,7 +42,8 @@ pub struct Backup {
 pub enum BackupError {
     /// The file is not a backup.
     Foreign,
-    /// A newer latchfs wrote the file. Contains the difference.
+    /// A newer latchfs wrote the file. The text names the format of the file and the newest known
+    /// one.
     Newer(String),
     /// The file is truncated: the number of bytes present and expected.
     CutOff(usize, usize),
@@ -71,7 +72,7 @@ impl fmt::Display for BackupError {
 
 impl std::error::Error for BackupError {}
 
-/// Returns a backup of a state, taken now.
+/// Returns the bytes of a backup of the encoded engine state `state`, with the current time.
 pub fn write(engine_id: u64, state: &[u8]) -> Vec<u8> {
     let (taken, bytes) = (Wall::now(), state.len());
     let head = format!(

@@ -3,12 +3,12 @@
 
 use crate::time::{Time, boot_now};
 
-/// One moment on both clocks. From there on they run at the same speed.
+/// One moment on both the boot clock and engine time, which advance at the same speed from then on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct ClockMapping {
-    /// The boot-clock time of the moment, in the current boot.
+    /// The boot-clock time of the reference moment, in the current boot.
     boot: Time,
-    /// The engine time of the moment.
+    /// The engine time of the reference moment.
     engine: Time,
 }
 
@@ -17,13 +17,13 @@ impl ClockMapping {
         Self { boot, engine }
     }
 
-    /// Returns a mapping by which engine time continues at `engine` from now on: the time that a
-    /// lease had left counts from here.
+    /// Returns a mapping by which engine time continues at `engine` from now on: leases keep the
+    /// time that they had left.
     pub(super) fn going_on_at(engine: Time) -> Self {
         Self { boot: boot_now(), engine }
     }
 
-    /// Returns the boot-clock time and the engine time of the moment.
+    /// Returns the boot-clock time and the engine time of the reference moment.
     pub(super) const fn readings(self) -> (Time, Time) {
         (self.boot, self.engine)
     }

@@ -1,5 +1,5 @@
 //! The status of a cluster's nodes, and changes of its membership and leadership, for the front
-//! ends. It is independent of the locks.
+//! ends.
 
 pub use super::audit::AdminAction;
 use super::callback::Then;
@@ -10,10 +10,10 @@ use std::sync::Arc;
 
 /// Cluster administration: reports on the nodes, and changes of membership and leadership.
 pub trait ClusterAdmin: Send + Sync {
-    /// Reports the status of all nodes. `with_state`: also a checksum of each node's state, which
-    /// takes a moment.
+    /// Passes the status of all nodes to `then`. If `with_state` is set, the report also has a
+    /// checksum of each node's state, which takes a moment to compute.
     fn report(&self, with_state: bool, then: Then<ClusterReport>);
-    /// Changes the membership of the cluster, or its leader.
+    /// Changes the membership of the cluster, or its leader, and passes the result to `then`.
     fn change(&self, change: ClusterChange, then: Then<Result<(), Unchanged>>);
     /// Writes an entry to the audit log of this node, and returns when it is on disk.
     fn audit(&self, act: &AdminAction<'_>);
@@ -41,7 +41,7 @@ pub struct ClusterReport {
 /// The elections that a node has seen since its start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct ElectionStats {
-    /// The number of elections.
+    /// The number of elections that the node has seen.
     pub count: u64,
     /// How long ago the last election was.
     pub last: Option<Span>,
@@ -79,7 +79,7 @@ pub struct Behind {
 pub struct MemberStatus {
     /// The status that the member reports, or that other nodes know.
     pub member: Member,
-    /// Why the member did not respond.
+    /// Why the member did not respond; `None` if it did.
     pub trouble: Option<String>,
     /// How many entries of the leader's log the member lacks, if known.
     pub lag: Option<u64>,
@@ -92,9 +92,9 @@ pub struct Member {
     pub id: u64,
     /// The name of the member.
     pub name: Arc<str>,
-    /// The address for its peers.
+    /// The address at which other nodes reach the member.
     pub address: Arc<str>,
-    /// The URL for clients.
+    /// The URL at which clients reach the member.
     pub url: Arc<str>,
     /// The role of the member.
     pub standing: Standing,
@@ -102,17 +102,17 @@ pub struct Member {
     pub term: u64,
     /// The leader, as far as the member knows.
     pub leader: Option<u64>,
-    /// The index of the last entry in its log.
+    /// The index of the last entry in the member's log.
     pub last_log: u64,
-    /// The index of the last entry that it knows to be committed.
+    /// The index of the last entry that the member knows to be committed.
     pub committed: u64,
-    /// The index of the last entry that it has applied.
+    /// The index of the last entry that the member has applied.
     pub applied: u64,
-    /// The index of the last entry in its snapshot.
+    /// The index of the last entry in the member's snapshot.
     pub snapshot: u64,
     /// A checksum of the member's state at `applied`: equal logs yield equal checksums.
     pub state: Option<Arc<str>>,
-    /// The recent fsync latency of its disk.
+    /// The recent fsync latency of the member's disk.
     pub syncing: Option<Syncing>,
     /// How long ago the leader last heard from the member, in milliseconds, if known.
     pub heard_ms: Option<u64>,
@@ -130,15 +130,15 @@ pub struct Syncing {
 /// The role of a member.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Standing {
-    /// Orders the commands.
+    /// The member leads: it orders the commands.
     Leader,
-    /// Votes and counts towards the quorum.
+    /// The member votes and counts towards the quorum.
     Voter,
-    /// Receives the log, and does not count towards the quorum.
+    /// The member receives the log, but does not count towards the quorum.
     Learner,
-    /// Votes and stands for election.
+    /// The member is a voter that stands for election.
     Candidate,
-    /// Is not a member, or not yet.
+    /// The node is not a member of the cluster, or not yet.
     Stranger,
 }
 
@@ -158,12 +158,12 @@ impl Standing {
 /// A change of membership or leadership.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ClusterChange {
-    /// Promotes a learner to a voter. `force` permits it even if the result is two voters, of which
-    /// both are needed for a quorum.
+    /// Promotes a learner to a voter. `force` permits it even if the number of voters becomes even:
+    /// such a cluster tolerates no more failures than one with a voter less.
     Promote {
         /// The number of the learner.
         id: u64,
-        /// Whether a cluster of two voters is intended.
+        /// Whether an even number of voters is intended.
         force: bool,
     },
     /// Removes a node from the cluster.
@@ -183,7 +183,7 @@ pub enum ClusterChange {
 pub enum Unchanged {
     /// The change is not valid, for the reason in this sentence.
     Refused(String),
-    /// There is no answer.
+    /// The cluster gave no answer, so the change may or may not take effect.
     Unavailable(Unavailable),
 }
 

@@ -18,7 +18,7 @@ pub struct Histogram {
     pub name: &'static str,
     /// The help text of the metric.
     pub help: &'static str,
-    /// Upper bounds, each with the number of durations up to it.
+    /// The upper bounds of the buckets, each with the number of durations up to it.
     pub at_most: Vec<(Span, u64)>,
     /// The number of durations.
     pub count: u64,
@@ -26,7 +26,8 @@ pub struct Histogram {
     pub sum: Span,
 }
 
-/// Upper bounds in milliseconds, chosen for a hand-over, a command, a build, a ttl, a night.
+/// Upper bounds of the histogram buckets in milliseconds, from the hand-over of a lock (1 ms) to a
+/// lock that is held overnight (12 h).
 const BOUNDS_MS: [u64; 12] =
     [1, 5, 25, 100, 500, 1_000, 5_000, 30_000, 120_000, 600_000, 3_600_000, 43_200_000];
 

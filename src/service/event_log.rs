@@ -6,8 +6,9 @@ use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// Events kept for readers. A reader further behind is told how many it lost. At 100,000 events a
-/// second, more than the kernel of one machine can cause, the ring covers 80 ms.
+/// The maximum number of events kept for readers. A reader further behind is told how many it lost.
+/// At 100,000 events a second, more than the kernel of one machine can cause, the ring covers 80
+/// ms.
 pub const FEED_EVENTS_MAX: usize = 8_192;
 
 /// A reader's callback for new events. It must not block: it runs on the thread that decided a
@@ -68,8 +69,8 @@ impl Wakers {
 struct Calling;
 
 impl Calling {
-    /// Starts calling wakers on this thread. `None` if a call further up the stack does so already:
-    /// it will call `wakers`.
+    /// Starts calling wakers on this thread. Returns `None` if a call further up the stack is
+    /// already calling wakers: that call will also call `wakers`.
     fn begin(wakers: &Wakers) -> Option<Self> {
         DUE.with_borrow_mut(|due| match due {
             None => {
@@ -144,8 +145,8 @@ impl EventLog {
         self.0.lock().next
     }
 
-    /// Skips `count` numbers, for events that happened without being recorded here. Returns the
-    /// wakers.
+    /// Skips `count` event numbers, for events that happened without being added to this log, and
+    /// drops the older events. Returns the wakers.
     pub fn skip(&self, count: u64) -> Wakers {
         let mut ring = self.0.lock();
         ring.events.clear();

@@ -61,7 +61,7 @@ impl Unavailable {
 pub enum RequestError {
     /// The engine refused the request.
     Refused(Refusal),
-    /// There is no answer.
+    /// The service gave no answer.
     Unavailable(Unavailable),
 }
 

@@ -1,8 +1,8 @@
 //! The local backend: an engine in this process, which decides a request on the thread that made
 //! it.
 //!
-//! One mutex guards the engine, its journal and the order of its events. No answer is delivered and
-//! no waiter is woken while it is held. One thread sleeps until the next deadline.
+//! One mutex guards the engine, its journal and the order of its events. While the mutex is held,
+//! no answer is delivered and no waiter is woken. One thread sleeps until the next deadline.
 //!
 //! The order of effects: the journal records the command, the engine applies it, the event log
 //! receives the events, the caller receives the answer. So every answer and event that was
@@ -37,19 +37,19 @@ use std::path::Path;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
-/// Tokens reserved at a time: one fsync (some milliseconds) per block.
+/// The number of tokens reserved at a time: each reservation costs one fsync (some milliseconds).
 const TOKEN_BLOCK: u64 = 1 << 16;
 
-/// Reserved tokens that an ordinary command does not use: commands that only end leases may still
-/// serve waiters when the disk is full and no block can be reserved.
+/// The number of reserved tokens that an ordinary command leaves unused: commands that only end
+/// leases may still serve waiters when the disk is full and no more tokens can be reserved.
 const TOKENS_KEPT: u64 = 1 << 12;
 
 /// How long until a deadline is retried that could not be applied because the journal cannot be
 /// written.
 const RETRY_AFTER: Span = Span::from_secs(1);
 
-/// The largest state that is copied under the mutex: the copy blocks all requests for half a
-/// millisecond, once in some ten thousand commands.
+/// The largest state, as a number of stored items, that is copied under the mutex: the copy blocks
+/// all requests for half a millisecond, once in some ten thousand commands.
 const COPIED_AT_ONCE_MAX: usize = 2_000;
 
 /// The lock service of an engine in this process.
@@ -64,23 +64,23 @@ struct LocalShared {
     alarm: Alarm,
     tally: ServiceCounters,
     timeline: ClockMapping,
-    /// The location of the state, for display.
+    /// The path of the state directory, or a note that there is none, for display.
     place: String,
 }
 
-/// The state that the mutex guards.
+/// The state of the local backend that its mutex guards.
 struct LocalState {
     engine: Engine,
     state: Store,
     audit: Audit,
     /// The events of the current command. Emptied after each, and kept to reuse the allocation.
     events: Vec<Event>,
-    /// The record being written. Kept to reuse the allocation.
+    /// The journal record that is being written. Kept to reuse the allocation.
     record: Vec<u8>,
     /// Tokens below this number are reserved and may be issued.
     reserved: u64,
-    /// Releases and similar commands that the journal could not record, oldest first. They precede
-    /// all later commands.
+    /// Releases and similar commands that the journal could not record, oldest first. They are
+    /// tried again before each later command.
     owed: VecDeque<DeferredCommand>,
 }
 
@@ -90,21 +90,21 @@ enum Store {
     Kept(Box<StateDir>),
     /// No storage: a restart loses all locks and sessions.
     None,
-    /// Closed after the final write; nothing may change any more.
+    /// The state directory was closed after its final write; the state must not change any more.
     Closed,
 }
 
 impl Local {
-    /// Returns locks that are forgotten when the process ends.
+    /// Returns a backend without storage: its locks are lost when the process ends.
     pub fn in_memory(rules: Rules) -> io::Result<Self> {
         let timeline = ClockMapping::starting_at(Time::ZERO, Time::ZERO);
         let engine = Engine::new(rules);
         Self::start(engine, Store::None, Audit::to_log(), u64::MAX, timeline)
     }
 
-    /// Returns locks that are forgotten when the process ends, with tokens above those of every
-    /// earlier process of this kind. For `longest`, the longest time that a lease of such a process
-    /// lasts, nothing is granted; `None` means that no holder from before can be alive. Fails if
+    /// Returns a backend without storage whose tokens are above those of every earlier backend that
+    /// this function returned. It grants nothing for `longest`, the longest time for which a lease
+    /// of an earlier backend can last; `None` means that no earlier holder can be alive. Fails if
     /// the clock is not set.
     pub fn afresh(rules: Rules, wall: Wall, longest: Option<Span>) -> io::Result<Self> {
         let timeline = ClockMapping::starting_at(Time::ZERO, Time::ZERO);
@@ -117,14 +117,14 @@ impl Local {
         Self::start(engine, Store::None, Audit::to_log(), u64::MAX, timeline)
     }
 
-    /// Opens the locks that are persisted in the directory `path`.
+    /// Opens the state directory `path` and restores the engine that is persisted in it.
     pub fn open(path: &Path, rules: Rules) -> Result<Self, StateError> {
         let (mut dir, recovered) = StateDir::open(path)?;
         let restored = replay::restore(recovered, rules)?;
         let unwritable = |error| StateError::io(path, error);
         for record in &restored.start_records {
-            // Uses the reserved space: on a full disk the daemon still starts, and releases can be
-            // recorded.
+            // Start records go to reserved disk space, so that even on a full disk the daemon
+            // starts and releases can be recorded.
             dir.append_reserved(record).map_err(unwritable)?;
         }
         let audit = Audit::open(path).map_err(unwritable)?;
@@ -298,7 +298,8 @@ impl LocalShared {
         check: Option<&ParentCheck>,
     ) -> Result<Answer, Unavailable> {
         let (now, mut core) = if check.is_some() {
-            // Deadlines are applied first: a lock above may have expired by now.
+            // The check needs all deadlines applied: the lease of a lock above may have expired by
+            // now.
             self.settled()
         } else {
             let core = self.core.lock();
@@ -370,7 +371,7 @@ impl LocalShared {
         let answer = engine.apply(at, command, events);
         let quiet = events.is_empty() && !command.changes_state(&answer);
         if quiet {
-            // The state is unchanged, so a replay does not need the record.
+            // The command has not changed the state, so a replay does not need its record.
             core.take_back();
         }
         for event in &core.events {
@@ -420,8 +421,8 @@ impl LocalShared {
 
     /// Compacts a long journal into a snapshot, on a thread of its own, while the engine continues.
     ///
-    /// A small state is copied here under the mutex. For a large one, the thread builds its own
-    /// copy by replaying the journal, which takes about as long as the commands took at first.
+    /// A small state is copied under the mutex. For a large one, the thread builds its own copy by
+    /// replaying the journal, which takes about as long as the commands took at first.
     fn cut_back(&self, core: &mut LocalState) {
         let Store::Kept(dir) = &mut core.state else { return };
         if !dir.wants_rotation() {

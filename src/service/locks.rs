@@ -158,12 +158,12 @@ impl Locks {
         self.0.urls()
     }
 
-    /// Whether every call has its answer when it returns.
+    /// Whether every call passes its answer to the callback before it returns.
     pub fn answers_at_once(&self) -> bool {
         self.0.answers_at_once()
     }
 
-    /// Whether this node orders the commands itself, instead of forwarding them to another server.
+    /// Whether this node orders the commands itself, instead of forwarding them to the leader.
     pub fn leads(&self) -> bool {
         self.0.leads()
     }
@@ -184,7 +184,7 @@ impl Locks {
         self.0.counts()
     }
 
-    /// Returns histograms of how long requests and syncs took.
+    /// Returns histograms of durations, such as those of waits, tenures and disk syncs.
     pub fn histograms(&self) -> Vec<Histogram> {
         self.0.histograms()
     }
@@ -194,7 +194,8 @@ impl Locks {
         self.0.cluster_admin()
     }
 
-    /// Whether this node knows the engine's time: until then no lock can be shown or acquired.
+    /// Returns an error while this node does not know the engine's time: until then no lock can be
+    /// shown or acquired.
     pub fn ready(&self) -> Result<(), Unavailable> {
         self.0.ready()
     }

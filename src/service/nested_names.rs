@@ -12,11 +12,12 @@ use parking_lot::Mutex;
 use std::fmt;
 use std::sync::Arc;
 
-/// Names below a lock that are examined before it is removed: one page. Other clients may have
-/// created any number of them, but only the caller's own block the removal.
+/// The maximum number of names below a lock that are examined before the lock is removed: one page.
+/// Other clients may have created any number of names, but only the caller's own block the removal.
 const BELOW_MAX: usize = 1_000;
 
-/// Decides by the holders of the nearest lock above a name. The error is the reason.
+/// A check that permits or denies a command, given the holders of the nearest held lock above its
+/// name. The error is the reason for the denial.
 type Allows = dyn Fn(&[Lease]) -> Result<(), Arc<str>> + Send + Sync;
 
 /// A condition on a command that creates a name below other names: the holders of the nearest held
@@ -60,7 +61,8 @@ impl ParentCheck {
         Some(Self { name, client, allows })
     }
 
-    /// Checks the condition on the lock above a name against the state of an engine.
+    /// Checks this condition against the state of `engine`: the holders of the nearest held lock
+    /// above the name must permit the client.
     pub(super) fn allows(&self, engine: &Engine) -> Result<(), Unavailable> {
         if engine.involves(&self.name, &self.client) {
             return Ok(());
@@ -68,7 +70,7 @@ impl ParentCheck {
         self.allows_below(engine.holders_above(&self.name))
     }
 
-    /// Checks the condition against views of the name and of all names above it.
+    /// Checks this condition against views of the name and of all names above it.
     fn allows_seen(&self, views: &[LockView]) -> Result<(), Unavailable> {
         let involved = views.first().is_some_and(|own| own.involves(&self.client));
         if involved { Ok(()) } else { self.allows_below(&nearest(views)) }
@@ -94,7 +96,8 @@ impl fmt::Debug for ParentCheck {
     }
 }
 
-/// Returns the holders of the nearest held lock above the first of these names.
+/// Returns the holders of the nearest held lock above a name. `views` starts with the view of the
+/// name itself, followed by those of its parents, nearest first.
 fn nearest(views: &[LockView]) -> Vec<Lease> {
     let above = views.iter().skip(1).find(|view| !view.holders.is_empty());
     let holders = above.map(|view| view.holders.iter().map(|holder| holder.lease.clone()));
@@ -102,9 +105,9 @@ fn nearest(views: &[LockView]) -> Vec<Lease> {
 }
 
 impl Locks {
-    /// Decides a command under a condition, if there is one.
+    /// Decides a command if `check` permits it, or without a condition if `check` is `None`.
     ///
-    /// If the engine is in this process, both happen in one step. Otherwise the condition is
+    /// The local backend checks and decides in one step. With any other backend the condition is
     /// checked before and after the command: if another client took a lock above in between, the
     /// lock that was acquired is released again, and the answer is a denial.
     pub fn submit_checked(
@@ -121,7 +124,7 @@ impl Locks {
         }
     }
 
-    /// Passes to `then` whether a condition holds now.
+    /// Passes to `then` whether the condition `check` holds now.
     pub fn check_parent(
         &self,
         check: ParentCheck,
@@ -147,7 +150,8 @@ impl Locks {
     }
 }
 
-/// Checks the condition, submits the command, and checks again.
+/// Submits a command to a backend that cannot check the condition in the same step: checks it,
+/// submits the command, and checks it again after a grant.
 fn submit_elsewhere(
     locks: &Locks,
     command: Command,
@@ -159,7 +163,8 @@ fn submit_elsewhere(
         if let Err(why) = allowed {
             return then(Err(why));
         }
-        // A lease that was moved can't be moved back: another client may hold its old name by now.
+        // Only a grant is checked again. A lease that was moved can't be moved back: another client
+        // may hold its old name by now.
         let acquires = matches!(command.op, Op::Acquire(_));
         door.clone().submit(command, move |answer| match &answer {
             Ok(Ok(outcome)) if acquires => match outcome.clone().first() {
@@ -188,9 +193,10 @@ fn confirm(
 ) {
     let door = locks.clone();
     look_up(locks, &granted.name.clone(), move |views| {
-        // Without an answer the grant stands: the check passed a moment before.
+        // Without views of the locks above, the grant stands: the check passed a moment before.
         let above = views.map(|views| nearest(&views)).unwrap_or_default();
-        // A lock above that is younger was acquired while the name existed already.
+        // A lock above with a higher token was acquired when the granted name already existed, so
+        // it does not undo the grant.
         let is_older = |lease: &Lease| granted.token.is_some_and(|token| lease.token < token);
         match check.allows_below(&above) {
             Err(denied) if above.iter().any(is_older) => {
@@ -318,10 +324,11 @@ mod tests {
         Local::in_memory(Rules::default()).expect("started")
     }
 
-    /// Runs when a command has arrived, or when it has been decided.
+    /// A hook that runs before or after a command is decided.
     type Meanwhile = Box<dyn Fn(&Local, &Command) + Send + Sync>;
 
-    /// A remote engine, with a hook for the actions of other clients in between.
+    /// A stand-in for a remote engine, with hooks in which other clients act before or after a
+    /// command is decided.
     struct Elsewhere {
         engine: Local,
         before: Meanwhile,

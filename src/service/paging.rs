@@ -24,7 +24,7 @@ pub struct Children {
     pub limit: usize,
 }
 
-/// A page, and the cursor of the next one.
+/// One page of the answer to a query, and the cursor of the next page.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ListPage<T> {
     /// The items on the page.
@@ -33,8 +33,8 @@ pub struct ListPage<T> {
     pub next: Option<String>,
 }
 
-/// The maximum number of leases shown with a session: a person reads fewer, and the mutex is held
-/// meanwhile.
+/// The maximum number of leases shown with a session: a person reads fewer, and the engine is
+/// locked while they are copied.
 pub const SESSION_LEASES_SHOWN_MAX: usize = 1_000;
 
 /// The maximum number of a session's leases on one page.

@@ -20,10 +20,10 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 
-/// Events processed at a time, which limits how long the mutex is held.
+/// The maximum number of events taken at a time, which limits how long the event log is locked.
 const EVENTS_MAX: usize = 256;
 
-/// How the wait for a place in a queue ends.
+/// How the wait of a request in a queue ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WaitEnd {
     /// The lock was granted.
@@ -56,7 +56,7 @@ pub enum Entered {
     Decided(Outcome),
 }
 
-/// The requests that wait in queues.
+/// Tracks the requests that wait in the queues of locks.
 pub struct QueueWaits {
     locks: Locks,
     own: Weak<Self>,
@@ -197,8 +197,8 @@ impl QueueWaits {
                     && let Some(end) = end_of(event, ticket)
                     && let Some(place) = places.remove(&ticket)
                 {
-                    // Under the mutex, so that the next thread that locks it finds all waiters
-                    // notified.
+                    // Waiters are notified under the mutex, so that the next thread that locks it
+                    // finds all of them notified.
                     place.tell(end);
                 }
             }
@@ -227,7 +227,8 @@ impl QueueWaits {
         let Some((name, hold)) = place else { return };
         let own = Arc::clone(self);
         self.locks.view_until_answered(&name, move |view| {
-            // Without an answer the engine is gone for good, and its session with it.
+            // If the read fails, the engine is gone for good, and the session of the waiter with
+            // it.
             let end = view.map_or(Some(WaitEnd::Unknown), |view| end_seen(&view, ticket, hold));
             if let Some(end) = end {
                 own.end(ticket, end);
@@ -254,7 +255,7 @@ impl QueueWaits {
 impl QueuePlace {
     fn tell(self, end: WaitEnd) {
         if let WaitEnd::Granted(grant) = end {
-            // A place ends only once, so the value is set only once.
+            // A wait in a queue ends only once, so the token of its grant is set only once.
             let _ = self.claims.granted.set(grant.token);
         }
         for (_, on_end) in self.waiters {
@@ -282,7 +283,7 @@ fn ticket_of(event: &Event) -> Option<Ticket> {
     }
 }
 
-/// Returns how an event ends the wait for a place.
+/// Returns how `event` ends the wait for the place `ticket`, or `None` if it does not.
 fn end_of(event: &Event, ticket: Ticket) -> Option<WaitEnd> {
     match &event.what {
         EventKind::Granted { waited: Some((served, _)), token, .. } if *served == ticket => {
@@ -299,7 +300,7 @@ fn end_seen(view: &LockView, ticket: Ticket, hold: Ownership) -> Option<WaitEnd>
     if view.waiters.iter().any(|waiter| waiter.ticket == ticket) {
         return None;
     }
-    // Only a lease under the attempt's own id certainly belongs to this waiter.
+    // Only a lease whose ownership names the waiter's own attempt certainly belongs to this waiter.
     Some(match hold {
         Ownership::Exclusive(Some(_)) => {
             granted(view, hold).map_or(WaitEnd::Left(LeaveReason::TimedOut), WaitEnd::Granted)
@@ -308,7 +309,7 @@ fn end_seen(view: &LockView, ticket: Ticket, hold: Ownership) -> Option<WaitEnd>
     })
 }
 
-/// Returns the grant to an attempt, if there is one.
+/// Returns the grant to the attempt that `hold` names, if the view shows one.
 fn granted(view: &LockView, hold: Ownership) -> Option<WaitGrant> {
     let lease = view.holders.iter().map(|holder| &holder.lease).find(|l| l.hold == hold)?;
     Some(WaitGrant { token: lease.token, at: lease.acquired_at })
@@ -344,7 +345,8 @@ impl Drop for PlaceGuard {
             return self.waits.unfollow(self.ticket, self.number);
         }
         let (locks, ticket) = (self.waits.locks.clone(), self.ticket);
-        // A grant before this line is in `granted`, a later one in `after`.
+        // A grant to this waiter before the subscription is in `granted`, a later one is among the
+        // events in `after`.
         let mut after = locks.subscribe(None);
         self.waits.on_events();
         self.waits.unfollow(ticket, self.number);

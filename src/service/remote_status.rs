@@ -8,9 +8,9 @@ use std::sync::Arc;
 pub struct RemoteStatus {
     /// The name of the server.
     pub server: Arc<str>,
-    /// The measurements of its last answer, if there was one.
+    /// The round-trip time and clock offset of the server's last answer, if there was one.
     pub heard: Option<RttSample>,
-    /// The last error.
+    /// The last error on the connection, if there was one.
     pub trouble: Option<String>,
 }
 

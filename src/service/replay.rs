@@ -7,12 +7,12 @@ use crate::engine::{Command, EndSession, Engine, Interner, Op, Rules, SessionEnd
 use crate::storage::{Records, Recovered, StateError};
 use crate::time::{Time, boot_now};
 
-/// The tag of a record with a command of [`FORMAT_OLDEST`].
+/// The tag of a journal record with a command in the format [`FORMAT_OLDEST`].
 const OLD_COMMAND: u8 = 0;
-/// The tag of a record with a command, after which the number of its format follows.
+/// The tag of a journal record with a command. The number of the command's format follows the tag.
 const COMMAND: u8 = 2;
-/// The tag of a record that describes a start of the daemon. A replay must repeat the start, or the
-/// commands after it would yield different tokens.
+/// The tag of a journal record that describes a start of the daemon. A replay must repeat the
+/// start, or the commands after it would yield different tokens.
 const START: u8 = 1;
 
 /// The state of a backend at its start, as restored from the files.
@@ -31,7 +31,7 @@ struct JournalReplay {
     known: Interner,
 }
 
-/// Restores the state.
+/// Restores the engine and the clock mapping from the files of a state directory.
 ///
 /// Within one boot, leases keep their remaining time. After a reboot the remaining time counts from
 /// now, since it is unknown how long the machine was off: a lease may last longer than promised,
@@ -78,7 +78,7 @@ pub(super) fn rebuild(
     Ok(snapshot(&replay.engine, replay.anchor.unwrap_or(never)))
 }
 
-/// Encodes a snapshot.
+/// Encodes a snapshot of the engine and the clock mapping.
 pub(super) fn snapshot(engine: &Engine, timeline: ClockMapping) -> Vec<u8> {
     let mut body = vec![STATE_FORMAT];
     put_anchor(timeline, &mut body);

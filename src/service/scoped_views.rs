@@ -45,8 +45,8 @@ fn list_on(
 }
 
 /// Passes the view of a name that itself lies outside `prefixes` but leads to them, to `then`. All
-/// prefixes must lie below the name. It is shown as a directory if locks exist within them,
-/// whatever else it is.
+/// prefixes must lie below the name. The view shows a directory if locks exist within the prefixes,
+/// and never shows whether the name itself is held.
 pub fn lead(
     locks: &Locks,
     name: LockName,
@@ -86,7 +86,7 @@ pub fn children(
 /// A directory that is being listed.
 struct Walk {
     locks: Locks,
-    /// The common prefix of the names of its entries.
+    /// The common prefix of the names of the directory's entries.
     dir: String,
     left: IntoIter<String>,
     /// The query. Its cursor advances: it is the smallest name that may come next.
@@ -138,7 +138,7 @@ impl Walk {
         });
     }
 
-    /// Adds all entries whose names begin with `prefix`.
+    /// Adds all entries of the directory whose names begin with `prefix`.
     fn whole(mut self, prefix: String, then: Then<Result<ListPage<Child>, Unavailable>>) {
         let Children { parent, cursor, limit } = self.query.clone();
         let from = cursor.filter(|cursor| *cursor > prefix).unwrap_or_else(|| prefix.clone());

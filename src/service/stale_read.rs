@@ -10,9 +10,9 @@ use crate::time::{Span, Time};
 
 /// Reads of a node's local state, which may be stale.
 pub trait StaleReads {
-    /// Calls `look` with the local state while nothing changes, and returns an upper bound on the
-    /// age of the state, if one is known. `None` if the backend has no local state that can be
-    /// stale; then `look` was not called.
+    /// Calls `look` with the local state, which does not change during the call, and returns an
+    /// upper bound on the age of the state, if one is known. Returns `None` without calling `look`
+    /// if the backend has no local state that can be stale.
     fn stale(&self, _look: &mut dyn FnMut(&Engine, Time)) -> Option<Option<Span>> {
         None
     }
@@ -29,14 +29,15 @@ pub struct StaleRead<T> {
 }
 
 impl<T> StaleRead<T> {
-    /// Returns a value that is current.
+    /// Returns a value that is current: its age is zero.
     const fn now(it: T) -> Self {
         Self { it, age: Some(Span::ZERO) }
     }
 }
 
 impl Locks {
-    /// Passes the local view of one lock to `then`.
+    /// Passes a possibly stale view of one lock to `then`, or a current view if the backend has no
+    /// local state that can be stale.
     pub fn known_view(
         &self,
         name: &LockName,
@@ -48,8 +49,9 @@ impl Locks {
         }
     }
 
-    /// Passes a local page of the locks whose names begin with one of `prefixes` to `then`. The
-    /// prefix of the query is ignored: the caller has already narrowed `prefixes` to it.
+    /// Passes a possibly stale page of the locks whose names begin with one of `prefixes` to
+    /// `then`, or a current page if the backend has no local state that can be stale. The prefix of
+    /// the query is ignored: the caller has already narrowed `prefixes` to it.
     pub fn known_list(
         &self,
         prefixes: Vec<String>,

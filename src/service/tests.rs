@@ -1,5 +1,5 @@
-//! Tests of the local backend on the real clock and real files. No test sleeps: each waits for an
-//! event, and starts a slow operation early enough that it is over.
+//! Tests of the local backend on the real clock and real files. No test sleeps: each waits for the
+//! event that it expects.
 
 use super::local::Local;
 use super::*;
@@ -240,7 +240,7 @@ fn answers_are_delivered_with_no_mutex_held() {
     let local = Arc::new(Local::in_memory(Rules::default()).expect("it starts"));
     let locks = Locks::new(local);
     let inner = locks.clone();
-    // If the answer were delivered with the mutex held, this request would deadlock.
+    // If the answer were delivered while the mutex is held, the inner request would deadlock.
     locks.submit(Op::Acquire(long("x", "a")), move |_| {
         inner.submit(Op::Acquire(long("y", "a")), |answer| drop(answer.expect("available")));
     });
@@ -265,8 +265,8 @@ fn leases_of_the_killed_process_are_in_grace() {
     assert_eq!(granted(&locks, long("x", "a")).token, bound.token);
 }
 
-/// The requests of a waker cause events, which wake it again, as when it reads a lock whose next
-/// deadline has passed by then. With stack frames for each wake-up this overflowed the stack.
+/// A waker makes requests, which cause events, which wake it again. If each wake-up called the
+/// waker from within the previous call, the stack would overflow.
 #[test]
 fn wakers_that_make_events_do_not_nest() {
     const EVENTS: u64 = 100_000;

@@ -8,7 +8,7 @@ use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// The alarm. Any thread may set it; one thread waits for it.
+/// An alarm on the boot clock. Any thread may set it; one thread waits for it.
 pub(crate) struct Alarm {
     fd: OwnedFd,
     /// When the alarm fires, in nanoseconds of the boot clock; `u64::MAX` if it is not set.
@@ -52,7 +52,7 @@ impl Alarm {
     }
 
     /// Resets the alarm after it fired, so that the next [`Self::set`] counts, however late its
-    /// time. Call it under the same mutex.
+    /// time. Call it under the mutex that guards the deadlines.
     pub(crate) fn clear(&self) {
         self.set_for.store(u64::MAX, Ordering::Relaxed);
     }
@@ -81,7 +81,8 @@ impl Alarm {
 }
 
 impl AsRawFd for Alarm {
-    /// Lets a thread that also waits for other things poll the alarm.
+    /// Returns the timerfd, so that a thread which also waits for other descriptors can poll the
+    /// alarm.
     fn as_raw_fd(&self) -> RawFd {
         self.fd.as_raw_fd()
     }

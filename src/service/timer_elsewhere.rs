@@ -1,14 +1,15 @@
-//! The alarm on systems without timerfd: a condition variable, whose sleep may stand still while
-//! the machine sleeps, and which therefore checks the boot clock once a second.
+//! The alarm on systems without timerfd. It waits on a condition variable, whose timeout may not
+//! advance while the machine sleeps, and therefore checks the boot clock once a second.
 
 use crate::time::{Span, Time, boot_now};
 use parking_lot::{Condvar, Mutex};
 use std::io;
 
-/// How late the alarm may fire after the machine has slept.
+/// The interval at which the boot clock is checked: how late the alarm may fire after the machine
+/// has slept.
 const LOOK_EVERY: Span = Span::from_secs(1);
 
-/// The alarm. Any thread may set it; one thread waits for it.
+/// An alarm on the boot clock. Any thread may set it; one thread waits for it.
 pub(crate) struct Alarm {
     state: Mutex<AlarmState>,
     changed: Condvar,
@@ -53,7 +54,7 @@ impl Alarm {
     }
 
     /// Resets the alarm after it fired, so that the next [`Self::set`] counts, however late its
-    /// time. Call it under the same mutex.
+    /// time. Call it under the mutex that guards the deadlines.
     pub(crate) fn clear(&self) {
         self.state.lock().set_for = Time::NEVER;
     }

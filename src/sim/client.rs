@@ -51,7 +51,7 @@ pub(super) struct RequestResult {
     pub(super) sent: Time,
     pub(super) from: Time,
     pub(super) to: Time,
-    /// `None` if no node answered.
+    /// The answer; `None` if no node answered.
     pub(super) answer: Option<Answer>,
 }
 
@@ -467,7 +467,8 @@ impl SimClient {
                 Some(Err(refusal)) => Some(&*refusal.reason),
                 _ => None,
             };
-            // A late copy of an acquire has acquired the lock again since.
+            // The refusal means that a late copy of an acquire has acquired the lock again: the
+            // release is repeated for that acquire.
             let Some(Reason::AcquiredAgain { current, .. }) = reason else { break came };
             acquisition = *current;
         };

@@ -76,8 +76,8 @@ impl SimClient {
 
     /// Moves a lease to another lock name.
     pub(super) async fn move_one(&mut self, to: Lock) {
-        // A late copy of a refused move would take away the lease that the client later acquires
-        // again by name.
+        // A lease that the client holds by name is not moved: a late copy of a refused move would
+        // take away the lease that the client later acquires again by name.
         let Some(held) = self.held.iter().find(|held| held.hold != Ownership::Client).cloned()
         else {
             return;
@@ -199,7 +199,8 @@ impl SimClient {
     pub(super) async fn change_its_mind(&mut self, lock: Lock, release: Release) {
         self.requests += 1;
         let key = self.requests.to_string().into();
-        // Only a client that sends no request order may have two requests in flight.
+        // The release has no request order: only then may another request be in flight at the same
+        // time.
         let request = NodeRequest::Submit(self.command(&key, Op::Release(release), None).into());
         let (world, end, node) = (Arc::clone(&self.world), self.end, self.node);
         let later = world.dice.millis(0, 100);

@@ -81,11 +81,11 @@ pub enum Sharing {
 /// A period in which a client believed that it held a lock.
 #[derive(Debug, Clone)]
 pub struct Belief {
-    /// The lock.
+    /// The lock that the client believed it held.
     pub lock: Lock,
     /// The token of the tenure.
     pub token: Token,
-    /// The client.
+    /// The client that had the belief.
     pub who: Who,
     /// Whether the client shared the lock.
     pub mode: Sharing,
@@ -100,9 +100,9 @@ pub struct Belief {
 /// A client's place in the queue of a lock.
 #[derive(Debug, Clone)]
 pub struct ObservedQueuePlace {
-    /// The lock.
+    /// The lock that has the queue.
     pub lock: Lock,
-    /// The client.
+    /// The client that waited in the queue.
     pub who: Who,
     /// When the client learned that it was queued.
     pub told: Time,

@@ -125,7 +125,8 @@ impl Cell {
 struct SearchState {
     /// Index of the first operation that has not taken effect.
     first: usize,
-    /// Whether each operation from `first` on has taken effect. Operations behind the end have not.
+    /// Whether each operation from `first` on has taken effect. Operations beyond the end of the
+    /// list have not.
     done: Vec<bool>,
     cell: Cell,
 }
@@ -218,8 +219,8 @@ impl SearchState {
         format!("{:?}, before {by}: {due:?}", self.cell)
     }
 
-    /// Applies every read-only operation that is possible in the current state. That excludes no
-    /// order.
+    /// Applies every read-only operation that is possible in the current state. It does not change
+    /// the state, so applying it early excludes no order.
     fn look_on(&mut self, acts: &[LockStep]) {
         loop {
             let by = self.deadline(acts);

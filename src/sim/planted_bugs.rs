@@ -56,7 +56,7 @@ pub(super) enum PlantedBug {
     DeadlineFromReply,
 }
 
-/// Returns the engine without the answers that it stores for repeated requests.
+/// Returns the engine unchanged: bugs are planted in tests only.
 #[cfg(not(test))]
 pub(super) fn forgetful(engine: &Engine) -> Engine {
     engine.clone()

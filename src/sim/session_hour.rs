@@ -111,7 +111,7 @@ fn an_hour_with_five_leaders_ends_no_session_that_is_kept_alive() {
     let &[(session, when)] = &world.over[..] else { panic!("{:?} are over", world.over) };
     assert_eq!(session, dead);
     let lived = when.since(at(half - 1, 77));
-    // No leader's clock is faster than the 0.1 % that clients allow for.
+    // No leader's clock is fast by more than the 0.1 % that clients allow for.
     let least = TTL.as_nanos() / 1_000 * 999;
     assert!(lived.as_nanos() >= least, "it was cut short by a leader's clock: {lived}");
     // The expiry may be late: the leader may have been lost meanwhile, and a leader's clock may be

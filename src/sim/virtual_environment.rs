@@ -64,8 +64,8 @@ impl NodeEnvironment for VirtualEnvironment {
         stamp
     }
 
-    /// Returns timeouts of about a quarter of the real ones: elections take less than half as long
-    /// as on a real network, and faults come and go within a second or two.
+    /// Returns timeouts of a fifth to a half of the real ones: elections take less than half as
+    /// long as on a real network, and faults come and go within a second or two.
     fn timeouts(&self) -> RequestTimeouts {
         RequestTimeouts {
             answer: Span::from_millis(500),

@@ -59,7 +59,8 @@ impl World {
             }
             reply
         };
-        // Boxed, because the node that handles the request may send one to another node.
+        // The future is boxed, because the node that handles the request may send one to another
+        // node.
         Box::pin(async move { SimTypeConfig::timeout(patience.as_duration(), whole).await.ok() })
     }
 }

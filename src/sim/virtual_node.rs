@@ -37,8 +37,8 @@ pub(super) const INSTALL_PATIENCE_MS: u64 = 10_000;
 /// How often a follower refreshes its estimate of the leader's time.
 const TIME_LOOK: Span = Span::from_millis(500);
 
-/// Returns openraft's settings of a real cluster, with shorter times: three times as much happens
-/// in a second.
+/// Returns openraft's settings of a real cluster, with shorter heartbeat intervals and election
+/// timeouts and more frequent snapshots, so that more happens in a second.
 fn config() -> Config {
     Config {
         cluster_name: "latchfs".to_owned(),

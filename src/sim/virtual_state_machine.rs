@@ -43,7 +43,7 @@ pub(super) struct VirtualSnapshotBuilder {
     record: Arc<Record>,
 }
 
-/// Reports a panic if it is dropped during one.
+/// Reports a violation if it is dropped while its thread panics.
 struct PanicRecorder<'a>(&'a Record, NodeId);
 
 impl Drop for PanicRecorder<'_> {

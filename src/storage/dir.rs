@@ -29,7 +29,7 @@ again, and a resource that checks them would accept a stale holder.
 #[derive(Debug)]
 pub(super) struct Dir {
     path: PathBuf,
-    /// Holds the lock of the directory until it is closed.
+    /// The file that holds the flock of the directory: closing it releases the lock.
     _lock: File,
 }
 
@@ -40,7 +40,7 @@ pub(super) enum Durable {
     No,
 }
 
-/// The generations of the files in the directory, in rising order.
+/// The generations of the journals and snapshots in a state directory, in rising order.
 #[derive(Debug, Default)]
 pub(super) struct StateFiles {
     path: PathBuf,
@@ -255,7 +255,7 @@ fn write_new(
     Ok(file)
 }
 
-/// Writes the parts one after the other.
+/// Writes `parts` to `file`, one after the other.
 pub(super) fn write_parts(file: &mut File, parts: &[&[u8]]) -> io::Result<()> {
     for part in parts {
         if let Err(error) = crash::point() {

@@ -4,10 +4,10 @@ use super::storage_error::StateError;
 use crate::time::this_boot;
 use std::path::Path;
 
-/// The length of a header.
+/// The length of a header in bytes.
 pub(super) const HEADER_BYTES: usize = 64;
 
-/// The only version of the format that is known.
+/// The only version of the file format that this program knows.
 pub(super) const VERSION: u32 = 1;
 
 /// The type of a state file.
@@ -36,7 +36,7 @@ impl BootId {
         Self(this_boot().to_le_bytes())
     }
 
-    /// Whether both are known and the same boot.
+    /// Whether both boots are known and are the same.
     pub(super) fn is(self, other: Self) -> bool {
         self.0 == other.0 && self.0 != [0; 16]
     }
@@ -66,7 +66,7 @@ impl Header {
         bytes[32..40].copy_from_slice(&self.generation.to_le_bytes());
         bytes[40..48].copy_from_slice(&self.next_seq.to_le_bytes());
         bytes[48..56].copy_from_slice(&self.body_bytes.to_le_bytes());
-        // Bytes 56 to 60 are reserved.
+        // Bytes 56 to 59 are reserved.
         let sum = crc32fast::hash(&bytes[..60]);
         bytes[60..].copy_from_slice(&sum.to_le_bytes());
         bytes
@@ -84,7 +84,7 @@ impl Header {
         if bytes[..8] != *kind.magic() {
             return Err(StateError::damaged(file, 0, "it is not a file of this type"));
         }
-        // Checked before the checksum, which another version may store elsewhere.
+        // The version is checked before the checksum, which another version may store elsewhere.
         if u32_at(8) != VERSION {
             let (file, found) = (file.to_path_buf(), u32_at(8));
             return Err(StateError::UnknownVersion { file, found, known: VERSION });

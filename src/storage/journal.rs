@@ -135,15 +135,15 @@ impl Journal {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
         }
         self.fill_buffer(record);
-        // Only a record that was written can be taken back. The remains of a failed write are
-        // removed here.
+        // Only a record that was written can be taken back: if the write fails, `cut_back` removes
+        // what is left of it.
         self.last = None;
         let end = self.end + self.buffer.len() as u64;
         if space == Space::Ordinary {
             self.allocate(end + RESERVE_BYTES)?;
         }
         if let Err(error) = self.file.write_all_at(&self.buffer, self.end) {
-            // A part of the record, followed by zeros, could be mistaken for the whole.
+            // A part of the record, followed by zeros, could be mistaken for the whole record.
             self.cut_back(self.end, &error);
             return Err(error);
         }
@@ -216,7 +216,7 @@ impl Journal {
     }
 
     /// Truncates records that were taken back and space that was not used. Readers do not depend on
-    /// it, since they find the last record by its number and checksum.
+    /// the truncation, since they find the last record by its number and checksum.
     pub(super) fn trim(&mut self) {
         if self.allocated > self.end
             && let Err(error) = self.file.set_len(self.end)
@@ -277,7 +277,7 @@ pub(super) struct JournalReader {
     pub(super) next_seq: u64,
 }
 
-/// Large enough to read a journal at the speed of the disk.
+/// The size of the read buffer in bytes: large enough to read a journal at the speed of the disk.
 const READ_BYTES: usize = 256 << 10;
 
 impl JournalReader {

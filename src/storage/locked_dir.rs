@@ -45,13 +45,13 @@ enum LockDirError {
     Io(io::Error),
 }
 
-/// The number of attempts to lock the directory, over two seconds in all. A daemon that has just
+/// The number of attempts to lock a directory, over two seconds in all. A daemon that has just
 /// unmounted, or was told to stop, may still be writing when the next one starts.
 const TAKE_TRIES: u32 = 100;
 const TAKE_PAUSE: Duration = Duration::from_millis(20);
 
 impl Role {
-    /// Returns the name of such a directory in messages.
+    /// Returns the name of a directory with this role in messages.
     const fn what(self) -> &'static str {
         match self {
             Self::State => "state directory",
@@ -59,7 +59,7 @@ impl Role {
         }
     }
 
-    /// Returns the option that names another directory.
+    /// Returns the command line option that sets the directory with this role.
     const fn option(self) -> &'static str {
         match self {
             Self::State => "--state",
@@ -201,7 +201,7 @@ const REMOTE: [(i64, &str); 9] = [
     (0x0bd0_0bd0, "Lustre"),
 ];
 
-/// File systems of this kind, by their name in statfs(2).
+/// Network file systems, by their name in statfs(2).
 #[cfg(not(target_os = "linux"))]
 const REMOTE: [(&str, &str); 5] =
     [("nfs", "NFS"), ("smbfs", "SMB"), ("afpfs", "AFP"), ("webdav", "WebDAV"), ("cifs", "CIFS")];
@@ -221,7 +221,7 @@ fn remote_kind(path: &Path) -> Option<&'static str> {
 
 #[cfg(target_os = "linux")]
 fn kind_of(about: &libc::statfs) -> i64 {
-    // The type of the field differs between C libraries; the numbers fit into 32 bits.
+    // The type of `f_type` differs between C libraries; the numbers fit into 32 bits.
     i64::from(about.f_type as u32)
 }
 

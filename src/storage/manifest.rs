@@ -1,6 +1,7 @@
 //! The files that make up the state: at most one snapshot, and the journals after it.
 //!
-//! The thread that appends records shares it with the thread that makes the next snapshot.
+//! The thread that appends records shares the manifest with the thread that makes the next
+//! snapshot.
 
 use parking_lot::Mutex;
 use std::sync::Arc;
@@ -25,7 +26,7 @@ pub(super) struct SealedJournal {
 #[derive(Debug)]
 pub(super) struct Manifest {
     files: Mutex<(Option<Base>, Vec<SealedJournal>)>,
-    /// Outside the mutex, because it is read after every record.
+    /// The length of the base snapshot, outside the mutex because it is read after every record.
     base_bytes: AtomicU64,
     busy: AtomicBool,
 }

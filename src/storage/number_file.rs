@@ -6,7 +6,7 @@
 //! sum 1a2b3c4d
 //! ```
 
-/// The only version of the format that is known.
+/// The only version of the file format that this program knows.
 pub(super) const VERSION: u32 = 1;
 
 /// A number that is stored in its own file.
@@ -21,9 +21,9 @@ pub(super) enum NumberFile {
 /// Why a text is not a valid number file.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum NumberFileError {
-    /// A file of another version.
+    /// The file has another format version, which is given.
     Version(u32),
-    /// Any other invalid text.
+    /// The text is invalid in any other way.
     Damaged,
 }
 

@@ -85,7 +85,8 @@ pub(super) fn recover(dir: &Dir, boot: BootId) -> Result<RecoveredFiles, StateEr
     })
 }
 
-/// Reads a snapshot. It was complete when it was renamed, so any inconsistency is damage.
+/// Reads a snapshot. A snapshot gets its name only when it is complete, so any inconsistency is
+/// damage.
 pub(super) fn read_snapshot(dir: &Dir, generation: u64) -> Result<(Header, Vec<u8>), StateError> {
     let path = dir.snapshot(generation);
     let bytes = fs::read(&path).map_err(|error| match error.kind() {
@@ -204,9 +205,9 @@ fn never_written(dir: &Dir, before: Option<BootId>, boot: BootId, generation: u6
 }
 
 /// Truncates a journal after its last complete record, if the rest can be the result of a crash.
-/// Space that was allocated and not written stays: the disk may have no more. Returns the length of
-/// the file. `limit` is the number of the record with which the next journal begins, if there is
-/// one.
+/// Without a power failure, space that was allocated and not written stays: the disk may have no
+/// more. Returns the length of the file. `limit` is the number of the record with which the next
+/// journal begins, if there is one.
 fn cut_off(reader: &JournalReader, boot: BootId, limit: Option<u64>) -> Result<u64, StateError> {
     let (path, end) = (&reader.path, reader.offset);
     let at = |error| StateError::io(path, error);
@@ -237,7 +238,7 @@ fn cut_off(reader: &JournalReader, boot: BootId, limit: Option<u64>) -> Result<u
     let file = OpenOptions::new().write(true).open(path).map_err(at)?;
     file.set_len(end).map_err(at)?;
     if lost_power {
-        // The next journal depends on the end of this one.
+        // The file is synced, since the next journal depends on where this one ends.
         file.sync_all().map_err(at)?;
     }
     info!("{} ends at byte {end}, after record {}", path.display(), reader.next_seq - 1);
@@ -255,7 +256,8 @@ fn read_from(path: &Path, offset: u64) -> io::Result<Vec<u8>> {
 /// The unit in which the kernel writes files to disk.
 const PAGE_BYTES: usize = 4_096;
 
-/// A shorter run of zeros at the end of a page may be part of a record.
+/// The shortest run of zeros at the end of a page that counts as not written: a shorter one may be
+/// part of a record.
 const ZEROS_MIN: usize = 16;
 
 /// Whether the record that should begin `rest` extends beyond it.
@@ -286,7 +288,8 @@ fn has_unwritten_page(offset: u64, rest: &[u8]) -> bool {
     false
 }
 
-/// Whether a complete record with a higher number than the missing one begins anywhere in `rest`.
+/// Whether a complete record with a higher number than the unreadable one begins anywhere in
+/// `rest`.
 fn has_later_record(reader: &JournalReader, rest: &[u8]) -> bool {
     let begins_here = |at: usize| {
         let prefix = rest[at..].first_chunk::<PREFIX_BYTES>().map(|bytes| Prefix::parse(*bytes))?;

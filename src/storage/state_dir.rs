@@ -21,7 +21,7 @@ pub const JOURNAL_BYTES_MIN: u64 = 8 << 20;
 /// of the journal costs at most half a byte of snapshot written later.
 const JOURNAL_PER_SNAPSHOT: u64 = 2;
 
-/// An open state directory. Only one process has it at a time: until this is dropped, and every
+/// An open state directory, locked against other processes until this value is dropped, and every
 /// [`Sealed`] and [`Records`] that came from it.
 #[derive(Debug)]
 pub struct StateDir {
@@ -59,7 +59,7 @@ impl StateDir {
         let boot = BootId::current();
         let found = recovery::recover(&dir, boot)?;
         if found.fresh {
-            // Written first: a journal without this file would be an error.
+            // The file `tokens` is written first: a journal without it would be an error.
             dir.write_sheet(&NumberFile::Tokens(found.tokens))?;
         }
         let mut journal = match found.last {
@@ -94,8 +94,8 @@ impl StateDir {
         self.dir.path()
     }
 
-    /// Appends a record. After an error no part of it remains, and the next record can be appended
-    /// as if there had been no error.
+    /// Appends a record. After an error no part of the record remains, and the next one can be
+    /// appended; only if the remains cannot be removed are all further records refused.
     pub fn append(&mut self, record: &[u8]) -> io::Result<()> {
         self.journal.append(record, Space::Ordinary)
     }

@@ -27,11 +27,11 @@ pub enum StateError {
     TokensDamaged(PathBuf),
     /// A file was written by another version of latchfs.
     UnknownVersion {
-        /// The file.
+        /// The file of the other version.
         file: PathBuf,
-        /// The version of its format.
+        /// The format version of the file.
         found: u32,
-        /// The only version that is known.
+        /// The only format version that this latchfs knows.
         known: u32,
     },
     /// The files are intact, but the records or the snapshot in them cannot be decoded.

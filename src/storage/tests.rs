@@ -197,7 +197,7 @@ fn a_record_taken_back_is_replaced_by_the_next() {
     let (mut state, _) = scratch.open().expect("sound");
     state.append("long".repeat(1_000).as_bytes()).expect("room");
     state.take_back();
-    // A second call has no effect: the record before stays.
+    // A second `take_back` in a row has no effect: the record before stays.
     state.take_back();
     state.append(b"b").expect("room");
     state.append(b"c").expect("room");
@@ -205,7 +205,8 @@ fn a_record_taken_back_is_replaced_by_the_next() {
     let left = fs::read(scratch.file("journal.1")).expect("it is there");
     drop(state);
     assert_eq!(scratch.said(), "a b");
-    // After a kill `c` is still in the file. This is harmless: a replay of it is refused, too.
+    // After a kill, the taken-back record `c` is still in the file. This is harmless: a record that
+    // is taken back does not change the state when it is replayed.
     fs::write(scratch.file("journal.1"), left).expect("room");
     assert_eq!(scratch.said(), "a b c");
     let (mut state, _) = scratch.open().expect("sound");
@@ -303,7 +304,7 @@ fn a_damage_report_names_the_file_the_offset_and_the_remedy() {
     let said = scratch.refusal();
     assert!(said.contains("journal.1 is damaged at byte 64: record 1 can't be read"), "{said}");
     assert!(said.contains("move its files journal.* and snapshot.* away"), "{said}");
-    // The remedy in the message works.
+    // The remedy that the error message names works.
     fs::remove_file(scratch.file("journal.1")).expect("it is there");
     let read = scratch.read();
     assert!(read.records.is_empty() && !read.clean);
@@ -722,7 +723,7 @@ fn a_full_disk_is_an_error_until_there_is_room() {
         }
     };
     assert_eq!(error.kind(), io::ErrorKind::StorageFull);
-    // With free space both kinds succeed, and the reserve is allocated again.
+    // With free space both kinds of records succeed, and the reserve is allocated again.
     fs::remove_file(&ballast).expect("it is there");
     state.append_reserved(&record).expect("there is room again");
     while state.append(&record).is_err() {}

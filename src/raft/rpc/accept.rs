@@ -25,8 +25,8 @@ use tokio::net::TcpStream;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::timeout;
 
-/// The highest number of simultaneous connections: seven nodes have five each to this one, and some
-/// more may be closing.
+/// The highest number of simultaneous connections: enough for seven nodes with five each, and for
+/// more that are still closing.
 const CONNECTIONS_MAX: usize = 256;
 /// Timeout of a TLS handshake, which takes one or two round trips.
 const HANDSHAKE_PATIENCE: Duration = Duration::from_secs(5);
@@ -38,7 +38,7 @@ const BUFFER_BYTES_MAX: usize = 64 << 10;
 /// The memory in KiB for all calls that are read or handled at the same time, except snapshots:
 /// room for one of the longest, or hundreds of ordinary ones. Other calls wait.
 const CALLS_KIB_MAX: usize = 32 << 10;
-/// How long a call waits for that memory before it is refused.
+/// How long a call waits for the memory that it needs before it is refused.
 const ROOM_PATIENCE: Duration = Duration::from_secs(1);
 /// How long reading a call may take, plus a second per [`BYTES_A_SECOND`] bytes of its length.
 const BODY_PATIENCE: Duration = Duration::from_secs(2);
@@ -58,7 +58,8 @@ impl CallMemory {
         Self { calls: Arc::new(calls), snapshots: Arc::new(snapshots) }
     }
 
-    /// Waits for the memory of a call of so many bytes. `None`: none became free in time.
+    /// Waits for the memory that a call `name` of `bytes` bytes needs. Returns `None` if it does
+    /// not become free in time.
     async fn take(&self, name: &str, bytes: usize) -> Option<OwnedSemaphorePermit> {
         let (of, count) = match name {
             "snapshot" => (&self.snapshots, 1),
@@ -73,7 +74,7 @@ fn kib(bytes: usize) -> u32 {
     u32::try_from(bytes.div_ceil(1 << 10)).unwrap_or(u32::MAX)
 }
 
-/// A handler of calls.
+/// A handler of calls from other nodes.
 pub(in crate::raft) trait RpcHandler: Send + Sync + 'static {
     /// Handles a call, and returns its response.
     fn answer(

@@ -31,7 +31,7 @@ pub(crate) struct RpcIdentity {
     pub(in crate::raft) cluster: Option<ClusterId>,
     /// The id of the node, or [`ANYBODY`] before it has one.
     pub(in crate::raft) node: NodeId,
-    /// The TLS configuration of its connections.
+    /// The TLS configuration of the node's connections.
     pub(in crate::raft) tls: Option<PeerTls>,
     /// The formats that the nodes know.
     pub(in crate::raft) formats: Arc<PeerFormats>,
@@ -57,7 +57,7 @@ pub(crate) struct RpcConnection {
     sender: Option<HttpSender>,
 }
 
-/// The error of a call.
+/// The error of a call to another node.
 #[derive(Debug, Clone)]
 pub(crate) enum RpcFailure {
     /// The call was never sent, so it had no effect.
