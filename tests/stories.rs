@@ -184,8 +184,7 @@ impl Stage {
             "release" => {
                 let key = key(client, words)?;
                 let acquisition = words.parsed("acquisition", |text| text.parse().ok())?;
-                let open = words.open_file()?;
-                Op::Release(Release { key, acquisition, open })
+                Op::Release(Release { key, acquisition, open: words.open_file()? })
             }
             "leave" => {
                 let name = words.name()?;

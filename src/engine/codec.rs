@@ -213,7 +213,8 @@ wire_struct! {
     Wall { secs, nanos }
     Lock { tenancy, line }
     QueuedWaiter { client, hold, mode, term, patch, since, until }
-    Session { client, ttl, grace, renewed_at; leases, opens, waiters } [since WITH_ORDERS: last_request]
+    Session { client, ttl, grace, renewed_at; leases, opens, waiters }
+        [since WITH_ORDERS: last_request]
     RequestOrder { session, number }
     Rules {
         locks_max, waiters_max, holders_max, sessions_max, requests_max, requests_kept, steal_grace

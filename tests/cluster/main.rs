@@ -27,3 +27,4 @@ mod partitions;
 mod several;
 mod storm;
 mod trust;
+mod versions;

@@ -1,7 +1,7 @@
 //! Clusters of real nodes for one test, on machines of their own; they are removed when the test
 //! ends, whatever its result.
 
-use crate::net::{Daemon, LATCHFS, Machine, Net, Output, PORT, eventually, run};
+use crate::net::{Daemon, LATCHFS, Machine, Net, Output, PORT, Version, eventually, run};
 use crate::talk::Talk;
 use serde_json::Value;
 use std::fs::File;
@@ -30,12 +30,17 @@ impl Cluster {
     /// Starts a cluster of a single node, whose peer address is known to later nodes.
     #[track_caller]
     pub(crate) fn alone() -> Self {
+        Self::alone_as(Version::Current)
+    }
+
+    #[track_caller]
+    fn alone_as(version: Version) -> Self {
         let mut net = Net::new();
         let clients = net.machine();
         let mut cluster = Self { net, clients, nodes: vec![], token: None };
         let machine = cluster.net.machine();
-        begin(&machine, "data");
-        let daemon = serve(&machine, "data", &[]);
+        begin_as(version, &machine, "data");
+        let daemon = serve_as(version, &machine, "data", &[]);
         cluster.nodes.push(Node { machine, daemon });
         cluster
     }
@@ -43,8 +48,14 @@ impl Cluster {
     /// Starts a cluster of `count` voters.
     #[track_caller]
     pub(crate) fn of(count: usize) -> Self {
-        let mut cluster = Self::alone();
-        (1..count).for_each(|_| cluster.join());
+        Self::of_version(Version::Current, count)
+    }
+
+    /// Starts a cluster of `count` voters of this version.
+    #[track_caller]
+    pub(crate) fn of_version(version: Version, count: usize) -> Self {
+        let mut cluster = Self::alone_as(version);
+        (1..count).for_each(|_| cluster.join_as(version));
         cluster.vote();
         cluster
     }
@@ -86,17 +97,22 @@ impl Cluster {
     }
 
     #[track_caller]
-    fn add(&mut self, more: &[&str]) {
+    fn add(&mut self, version: Version, more: &[&str]) {
         let machine = self.net.machine();
-        let daemon = serve(&machine, "data", more);
+        let daemon = serve_as(version, &machine, "data", more);
         self.nodes.push(Node { machine, daemon });
     }
 
     /// Adds another node, which joins the cluster.
     #[track_caller]
     pub(crate) fn join(&mut self) {
+        self.join_as(Version::Current);
+    }
+
+    #[track_caller]
+    fn join_as(&mut self, version: Version) {
         let seeds: Vec<_> = self.nodes.iter().map(|node| node.machine.peers()).collect();
-        self.add(&["--seed", &seeds.join(",")]);
+        self.add(version, &["--seed", &seeds.join(",")]);
     }
 
     /// Returns the URLs of all nodes.
@@ -257,17 +273,28 @@ pub(crate) fn secret(machine: &Machine) -> String {
 /// Starts a node on a machine.
 #[track_caller]
 pub(crate) fn serve(machine: &Machine, data: &str, more: &[&str]) -> Daemon {
-    Daemon::start(machine, options(machine, data, more), "listening")
+    serve_as(Version::Current, machine, data, more)
+}
+
+#[track_caller]
+fn serve_as(version: Version, machine: &Machine, data: &str, more: &[&str]) -> Daemon {
+    let args = options(machine, data, more);
+    Daemon::start_version(machine, version, args, "listening", Vec::new())
 }
 
 /// Initializes a new cluster on a machine: runs a node without a peer port once.
 #[track_caller]
 pub(crate) fn begin(machine: &Machine, data: &str) {
+    begin_as(Version::Current, machine, data);
+}
+
+#[track_caller]
+fn begin_as(version: Version, machine: &Machine, data: &str) {
     let mut args = options(machine, data, &[]);
     // Keep the options up to the data directory.
     args.truncate(5);
     args.push("--insecure".to_owned());
-    drop(Daemon::start(machine, args, "listening"));
+    drop(Daemon::start_version(machine, version, args, "listening", Vec::new()));
 }
 
 /// Returns the error message of a node that does not start.

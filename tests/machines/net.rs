@@ -154,6 +154,18 @@ impl Machine {
     /// Mounts `server` at each of `dirs` on this machine, by one daemon.
     #[track_caller]
     pub(crate) fn mount_all(&self, server: &str, dirs: &[&str], more: &str) -> Mount {
+        self.mount_as(Version::Current, server, dirs, more)
+    }
+
+    /// Mounts `server` at each of `dirs` on this machine, by one daemon of this version.
+    #[track_caller]
+    pub(crate) fn mount_as(
+        &self,
+        version: Version,
+        server: &str,
+        dirs: &[&str],
+        more: &str,
+    ) -> Mount {
         let dirs: Vec<_> = dirs.iter().map(|dir| self.path(dir)).collect();
         let mut args = vec!["mount".to_owned()];
         args.extend(dirs.iter().map(|dir| dir.display().to_string()));
@@ -162,7 +174,7 @@ impl Machine {
         if !more.contains("--client") {
             args.extend(["--client".to_owned(), format!("machine{}", self.number)]);
         }
-        let daemon = Daemon::start(self, args, "mounted");
+        let daemon = Daemon::start_version(self, version, args, "mounted", Vec::new());
         // The daemon reports each directory when it is mounted, and `start` waits for the first one
         // only.
         for dir in &dirs {
@@ -193,6 +205,30 @@ pub(crate) struct Daemon {
     args: Vec<String>,
     word: &'static str,
     environment: Vec<(&'static str, String)>,
+    program: Version,
+}
+
+/// The version of latchfs that a daemon runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Version {
+    /// The program under test.
+    Current,
+    /// The last commit before the versions of messages and formats were negotiated; `contrib/test`
+    /// builds it.
+    Previous,
+}
+
+impl Version {
+    pub(crate) fn program(self) -> String {
+        if self == Self::Current {
+            return LATCHFS.to_owned();
+        }
+        let target = Path::new(LATCHFS).parent().and_then(Path::parent);
+        let target = target.expect("the program lies in the target directory");
+        let previous = target.join("test-tools/previous/latchfs");
+        assert!(previous.exists(), "{} is missing; run contrib/test once", previous.display());
+        previous.display().to_string()
+    }
 }
 
 impl Daemon {
@@ -210,9 +246,20 @@ impl Daemon {
         word: &'static str,
         environment: Vec<(&'static str, String)>,
     ) -> Self {
+        Self::start_version(machine, Version::Current, args, word, environment)
+    }
+
+    #[track_caller]
+    pub(crate) fn start_version(
+        machine: &Machine,
+        program: Version,
+        args: Vec<String>,
+        word: &'static str,
+        environment: Vec<(&'static str, String)>,
+    ) -> Self {
         let log = machine.path(&format!("log{}", COUNT.fetch_add(1, Ordering::Relaxed)));
         let err = fs::File::create(&log).expect("the scratch directory is ours");
-        let mut command = machine.command(LATCHFS);
+        let mut command = machine.command(&program.program());
         command.args(&args).env("RUST_LOG", "info").envs(environment.iter().cloned());
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(err).process_group(0);
         let mut child = command.spawn().expect("nsenter is there");
@@ -220,7 +267,8 @@ impl Daemon {
         let out = child.stdout.take().expect("piped");
         let mut out = BufReader::new(out);
         out.read_line(&mut line).expect("it says something, or ends");
-        let daemon = Self { child, log, machine: machine.clone(), args, word, environment };
+        let machine = machine.clone();
+        let daemon = Self { child, log, machine, args, word, environment, program };
         assert!(line.contains(word), "it said '{line}', and: {}", daemon.log());
         // Keep reading the pipe: a daemon with several mounts prints a line for each.
         thread::spawn(move || std::io::copy(&mut out, &mut std::io::sink()));
@@ -248,9 +296,26 @@ impl Daemon {
     /// Starts the process again with the same arguments.
     #[track_caller]
     pub(crate) fn again(&mut self) {
-        let (args, environment) =
-            (std::mem::take(&mut self.args), std::mem::take(&mut self.environment));
-        *self = Self::start_with(&self.machine.clone(), args, self.word, environment);
+        let args = std::mem::take(&mut self.args);
+        self.again_as(self.program, args);
+    }
+
+    /// Ends the process by SIGTERM, as a service manager does, and waits for its end.
+    pub(crate) fn end(&mut self) {
+        self.signal(libc::SIGTERM);
+        self.child.wait().expect("it is our child");
+    }
+
+    /// Returns the arguments of the process.
+    pub(crate) fn args(&self) -> &[String] {
+        &self.args
+    }
+
+    /// Starts the process again as another version, with these arguments.
+    #[track_caller]
+    pub(crate) fn again_as(&mut self, program: Version, args: Vec<String>) {
+        let (machine, environment) = (self.machine.clone(), std::mem::take(&mut self.environment));
+        *self = Self::start_version(&machine, program, args, self.word, environment);
     }
 }
 
