@@ -1,4 +1,4 @@
-//! The data directory of a node: its lock, the identity of the node, and atomic file replacement.
+//! The data directory of a node: its lock, and the identity of the node.
 //!
 //! ```text
 //! node       the ids of the cluster and of this node, and its stage (new, begun, removed)
@@ -14,11 +14,11 @@
 
 use super::data_dir_error::DataError;
 use super::types::{ClusterId, NodeId};
+use crate::storage::atomic_file::{Durable, make_dir, replace, with_sum};
 use crate::storage::locked_dir::Role;
-use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::fs::{self, File};
 use std::hash::{BuildHasher, RandomState};
-use std::io::{self, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::io;
 use std::path::{Path, PathBuf};
 
 /// The format version of the directory. A node that finds a newer one refuses to start.
@@ -174,14 +174,13 @@ fn settle(path: &Path, (cluster, node): (ClusterId, NodeId)) -> Result<Identity,
 fn identity_text(Identity { cluster, node, stage }: Identity) -> String {
     let stage = stage.as_str();
     let text = format!("latchfs data {VERSION}\ncluster {cluster}\nnode {node}\nstage {stage}\n");
-    let sum = crc32fast::hash(text.as_bytes());
-    format!("{text}sum {sum:08x}\n")
+    with_sum(&text)
 }
 
 fn write_identity(path: &Path, identity: Identity) -> Result<(), DataError> {
     let file = path.join("node");
-    replace(&file, &[identity_text(identity).as_bytes()])
-        .map_err(|error| DataError::io(&file, error))
+    let written = replace(&file, &[identity_text(identity).as_bytes()], Durable::Yes);
+    written.map(drop).map_err(|error| DataError::io(&file, error))
 }
 
 fn read_identity(path: &Path) -> Result<Option<Identity>, DataError> {
@@ -214,38 +213,6 @@ fn parse_identity(text: &str) -> Option<Identity> {
     // Each identity has exactly one encoding, so this comparison checks the checksum and every
     // space.
     (identity_text(identity) == text).then_some(identity)
-}
-
-/// Creates a directory and its missing ancestors, and syncs their names to disk.
-fn make_dir(path: &Path) -> io::Result<()> {
-    let path = std::path::absolute(path)?;
-    let missing: Vec<_> = path.ancestors().take_while(|above| !above.exists()).collect();
-    DirBuilder::new().recursive(true).mode(0o700).create(&path)?;
-    missing.iter().filter_map(|made| made.parent()).try_for_each(sync_names)
-}
-
-/// Syncs a directory, so that the names in it are on disk.
-pub(super) fn sync_names(dir: &Path) -> io::Result<()> {
-    File::open(dir)?.sync_all()
-}
-
-/// Replaces a file atomically: a reader sees the old file, if any, or all of the new one, also
-/// after a power failure.
-pub(super) fn replace(to: &Path, parts: &[&[u8]]) -> io::Result<()> {
-    let temporary = to.with_extension("tmp");
-    let mut options = OpenOptions::new();
-    options.write(true).create(true).truncate(true).mode(0o600);
-    let written = options.open(&temporary).and_then(|mut file| {
-        parts.iter().try_for_each(|part| file.write_all(part))?;
-        file.sync_all()?;
-        fs::rename(&temporary, to)
-    });
-    if let Err(error) = written {
-        // The disk may be full, so free the space of the incomplete file.
-        let _ = fs::remove_file(&temporary);
-        return Err(error);
-    }
-    to.parent().map_or(Ok(()), sync_names)
 }
 
 #[cfg(test)]

@@ -1,10 +1,10 @@
 //! Stores the last known addresses of other nodes in `peers.json`, so that a node which was offline
 //! can reach the cluster again. The file is only a hint: the voters are always those in the log.
 
-use super::data_dir::replace;
 use super::node_address::NodeAddress;
 use super::types::{ClusterId, NodeId};
 use crate::os_error::said;
+use crate::storage::atomic_file::{Durable, replace};
 use crate::time::{Span, Time, Wall};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -81,7 +81,7 @@ impl PeerStore {
         }
         self.written = Some(now);
         let text = format!("{:#}\n", self.to_json(now, Wall::now()));
-        if let Err(error) = replace(&self.path, &[text.as_bytes()]) {
+        if let Err(error) = replace(&self.path, &[text.as_bytes()], Durable::Yes) {
             // The file is only a hint, so an error is not fatal.
             log::warn!("{}: {}", self.path.display(), said(&error));
         }

@@ -1,9 +1,9 @@
 //! Restores a cluster: creates the first node of a new cluster from the backup of a lost one.
 
-use super::data_dir::sync_names;
 use super::data_dir_error::DataError;
 use super::raft_node::RaftNode;
 use crate::engine::Baseline;
+use crate::storage::atomic_file::sync_names;
 use crate::storage::locked_dir::Role;
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -1,12 +1,12 @@
 //! The format of a snapshot: its file, replaced atomically, with a version and a checksum; and the
 //! encoded state in it, which is also sent to other nodes.
 
-use super::data_dir::replace;
 use super::data_dir_error::DataError;
 use super::entry_codec::{put_meta, take_meta};
 use super::types::{ClusterId, Meta, Snapshot};
 use crate::engine::Engine;
 use crate::engine::codec::{self, Codec, Decoder, Malformed};
+use crate::storage::atomic_file::{Durable, replace};
 use std::fs;
 use std::io;
 use std::path::Path;
@@ -45,7 +45,7 @@ pub(super) fn from_bytes(bytes: &[u8]) -> Result<(Option<ClusterId>, Engine), Ma
 
 /// Replaces the snapshot file at `path` atomically.
 pub(super) fn write(path: &Path, snapshot: &Snapshot) -> io::Result<()> {
-    replace(path, &[&to_file(snapshot)])
+    replace(path, &[&to_file(snapshot)], Durable::Yes).map(drop)
 }
 
 /// Encodes a snapshot with its metadata as the contents of a file.

@@ -5,7 +5,8 @@
 //! journal is created, the new snapshot is written to a temporary file, that is renamed, and the
 //! old files are removed.
 
-use super::dir::{Dir, Durable};
+use super::atomic_file::{self, Durable};
+use super::dir::Dir;
 use super::header::{BootId, HEADER_BYTES, Header, Type};
 use super::journal::{Journal, Records};
 use super::manifest::{Base, SnapshotClaim};
@@ -80,7 +81,7 @@ fn write(
     let (kind, sum, body_bytes) = (Type::Snapshot, crc32fast::hash(body), body.len() as u64);
     let header = Header { kind, boot, generation, next_seq, body_bytes, sum };
     let path = dir.snapshot(generation);
-    dir.replace(&path, &[&header.to_bytes(), body], Durable::Yes)
+    atomic_file::replace(&path, &[&header.to_bytes(), body], Durable::Yes)
         .map_err(|error| StateError::io(&path, error))?;
     Ok(Base { generation, bytes: HEADER_BYTES as u64 + body_bytes })
 }

@@ -1,12 +1,13 @@
-//! The state directory: its lock, the list of its files, and their atomic replacement.
+//! The state directory: its lock and the list of its files.
 
+use super::atomic_file::{self, Durable, TEMPORARY, crash, write_new, write_parts};
 use super::locked_dir::Role;
 use super::number_file::{NumberFile, NumberFileError, VERSION};
 use super::storage_error::StateError;
 use log::warn;
-use std::fs::{self, DirBuilder, File, OpenOptions};
-use std::io::{self, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 /// The content of the `README` file in the state directory.
@@ -33,13 +34,6 @@ pub(super) struct Dir {
     _lock: File,
 }
 
-/// Whether a file must be on disk when the call returns.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Durable {
-    Yes,
-    No,
-}
-
 /// The generations of the journals and snapshots in a state directory, in rising order.
 #[derive(Debug, Default)]
 pub(super) struct StateFiles {
@@ -60,7 +54,7 @@ impl Dir {
             }
             Ok(_) => {}
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                DirBuilder::new().recursive(true).mode(0o700).create(path).map_err(at)?;
+                atomic_file::make_dir(path).map_err(at)?;
             }
             Err(error) => return Err(at(error)),
         }
@@ -103,40 +97,9 @@ impl Dir {
         Ok(listing)
     }
 
-    /// Writes a file atomically: a reader sees the old file, if any, or the complete new one.
-    pub(super) fn replace(&self, to: &Path, parts: &[&[u8]], durable: Durable) -> io::Result<File> {
-        self.replace_with(to, durable, |file| write_parts(file, parts))
-    }
-
-    /// Writes a file atomically like [`Self::replace`]; `fill` writes its content.
-    pub(super) fn replace_with(
-        &self,
-        to: &Path,
-        durable: Durable,
-        fill: impl FnOnce(&mut File) -> io::Result<()>,
-    ) -> io::Result<File> {
-        let mut name = to.as_os_str().to_owned();
-        name.push(TEMPORARY);
-        let temporary = PathBuf::from(name);
-        let written = write_new(&temporary, durable, fill);
-        let renamed = written.and_then(|file| {
-            crash::point()?;
-            fs::rename(&temporary, to)?;
-            if durable == Durable::Yes {
-                self.sync_names()?;
-            }
-            Ok(file)
-        });
-        if renamed.is_err() && !crash::happened() {
-            // The temporary file takes space, the lack of which may be the reason for the failure.
-            let _ = fs::remove_file(&temporary);
-        }
-        renamed
-    }
-
     pub(super) fn replace_sheet(&self, sheet: &NumberFile) -> io::Result<()> {
         let path = self.path.join(sheet.name());
-        self.replace(&path, &[sheet.to_text().as_bytes()], Durable::Yes).map(drop)
+        atomic_file::replace(&path, &[sheet.to_text().as_bytes()], Durable::Yes).map(drop)
     }
 
     pub(super) fn write_sheet(&self, sheet: &NumberFile) -> Result<(), StateError> {
@@ -188,8 +151,7 @@ impl Dir {
     }
 
     fn sync_names(&self) -> io::Result<()> {
-        crash::point()?;
-        File::open(&self.path)?.sync_all()
+        atomic_file::sync_names(&self.path)
     }
 
     /// Writes a README for users. Errors are ignored, so that a state on a full disk can still be
@@ -201,9 +163,6 @@ impl Dir {
         }
     }
 }
-
-/// The file name suffix of a file that is not completely written yet.
-const TEMPORARY: &str = ".tmp";
 
 impl StateFiles {
     fn add(&mut self, name: &str) {
@@ -235,76 +194,4 @@ fn generation_in(name: &str) -> Option<(&str, u64)> {
     let generation = number.parse::<u64>().ok()?;
     let ours = matches!(kind, "journal" | "snapshot") && generation.to_string() == number;
     (ours && generation > 0).then_some((kind, generation))
-}
-
-/// Creates a file that only its owner may read, with the content that `write` writes.
-fn write_new(
-    path: &Path,
-    durable: Durable,
-    write: impl FnOnce(&mut File) -> io::Result<()>,
-) -> io::Result<File> {
-    crash::point()?;
-    let mut options = OpenOptions::new();
-    options.read(true).write(true).create(true).truncate(true).mode(0o600);
-    let mut file = options.open(path)?;
-    write(&mut file)?;
-    if durable == Durable::Yes {
-        crash::point()?;
-        file.sync_all()?;
-    }
-    Ok(file)
-}
-
-/// Writes `parts` to `file`, one after the other.
-pub(super) fn write_parts(file: &mut File, parts: &[&[u8]]) -> io::Result<()> {
-    for part in parts {
-        if let Err(error) = crash::point() {
-            file.write_all(&part[..part.len() / 2])?;
-            return Err(error);
-        }
-        file.write_all(part)?;
-    }
-    Ok(())
-}
-
-/// Simulates, for tests, a crash of the process between any two steps on the disk.
-#[cfg(test)]
-pub(super) mod crash {
-    use std::cell::Cell;
-    use std::io;
-
-    thread_local! {
-        static POINTS_LEFT: Cell<Option<u32>> = const { Cell::new(None) };
-    }
-
-    /// Sets the number of steps after which nothing reaches the disk on this thread.
-    pub(crate) fn after(points: Option<u32>) {
-        POINTS_LEFT.set(points);
-    }
-
-    pub(crate) fn happened() -> bool {
-        POINTS_LEFT.get() == Some(0)
-    }
-
-    pub(crate) fn point() -> io::Result<()> {
-        match POINTS_LEFT.get() {
-            Some(0) => Err(io::Error::other("crashed")),
-            left => {
-                POINTS_LEFT.set(left.map(|left| left - 1));
-                Ok(())
-            }
-        }
-    }
-}
-
-#[cfg(not(test))]
-mod crash {
-    pub(super) const fn happened() -> bool {
-        false
-    }
-
-    #[allow(clippy::unnecessary_wraps)] // the version for tests fails
-    pub(super) const fn point() -> std::io::Result<()> {
-        Ok(())
-    }
 }

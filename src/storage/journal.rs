@@ -7,7 +7,8 @@
 //! The checksum is salted with a random number of this journal. So bytes that a client chose, in
 //! the text of a lock for example, cannot be mistaken for a record.
 
-use super::dir::{self, Dir, Durable};
+use super::atomic_file::{self, Durable};
+use super::dir::Dir;
 use super::header::{BootId, HEADER_BYTES, Header, Type};
 use super::manifest::SealedJournal;
 use super::preallocation::{self, RESERVE_BYTES};
@@ -88,9 +89,9 @@ impl Journal {
         let path = dir.journal(generation);
         let begin = HEADER_BYTES as u64;
         let mut allocated = begin;
-        let file = dir.replace_with(&path, durable, |file| {
+        let file = atomic_file::replace_with(&path, durable, |file| {
             preallocation::disable_copy_on_write(file);
-            dir::write_parts(file, &[&header.to_bytes()])?;
+            atomic_file::write_parts(file, &[&header.to_bytes()])?;
             if reserve {
                 allocated = preallocation::allocate(file, begin, begin + RESERVE_BYTES)?;
             }

@@ -6,6 +6,8 @@
 //! sum 1a2b3c4d
 //! ```
 
+use super::atomic_file::with_sum;
+
 /// The only version of the file format that this program knows.
 pub(super) const VERSION: u32 = 1;
 
@@ -46,8 +48,7 @@ impl NumberFile {
             Self::Clean(generation) => ("generation", generation),
         };
         let text = format!("latchfs {} {VERSION}\n{field} {number}\n", self.name());
-        let sum = crc32fast::hash(text.as_bytes());
-        format!("{text}sum {sum:08x}\n")
+        with_sum(&text)
     }
 
     /// Parses the text of the file `name`.

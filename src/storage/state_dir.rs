@@ -1,7 +1,8 @@
 //! The open state directory: appends records, rotates journals, reserves tokens.
 
+use super::atomic_file::Durable;
 use super::compaction::{self, Sealed};
-use super::dir::{Dir, Durable};
+use super::dir::Dir;
 use super::header::BootId;
 use super::journal::{Journal, Records, Space};
 use super::manifest::{Manifest, SealedJournal};

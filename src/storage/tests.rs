@@ -1,6 +1,6 @@
 //! Tests of recovery: the crashes that the files survive, and the damage that a start reports.
 
-use super::dir::crash;
+use super::atomic_file::crash;
 use super::journal::{Journal, LastJournal, Space};
 use super::preallocation::RESERVE_BYTES;
 use super::*;
