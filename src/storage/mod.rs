@@ -12,9 +12,10 @@
 //! truncates the journal after its last complete record. Any other inconsistency is an error that
 //! names the file: nothing is ever reset silently.
 //!
-//! The modules in reading order: `preallocation`, `atomic_file`, `number_file` (a checksummed number in a file),
-//! `locked_dir`, `storage_error`, `manifest` (which files make up the state), `header`, `dir` (the
-//! files of one directory), `journal`, `recovery`, `compaction`, and `state_dir`, the interface.
+//! The modules in reading order: `preallocation`, `atomic_file`, `number_file` (a number with its
+//! sum), `locked_dir`, `storage_error`, `manifest` (which files make up the state), `header`,
+//! `dir` (the files of one directory), `journal`, `recovery`, `compaction`, and `state_dir`, the
+//! interface.
 
 mod preallocation;
 pub(crate) mod atomic_file;

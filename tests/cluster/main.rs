@@ -14,6 +14,8 @@ mod server_faults;
 mod support;
 #[path = "../durable/talk.rs"]
 mod talk;
+#[path = "../machines/turns.rs"]
+mod turns;
 
 mod chaos;
 mod clocks;

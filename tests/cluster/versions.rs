@@ -2,9 +2,9 @@
 //! while mounts of both versions hold locks, take them in turn and rename locked files.
 
 use crate::load::Load;
-use crate::net::{Machine, Mount, Net, Program, Version, eventually, run};
+use crate::net::{Version, eventually, run};
 use crate::nodes::Cluster;
-use std::fs;
+use crate::turns::Turns;
 use std::sync::atomic::Ordering;
 
 /// The number of clients that send requests over HTTP.
@@ -15,111 +15,6 @@ const ANSWERS: u64 = 200;
 const NEW_FORMAT: &str = "6";
 /// The newest format of the previous version.
 const OLD_FORMAT: &str = "5";
-
-/// A program that holds one lock for its whole life, and meanwhile takes another one in turn with
-/// the programs of the other mounts, and unlocks files that it has renamed while they were locked.
-const PROGRAM: &str = "
-    name, counter = sys.argv[1:3]
-    held = os.open('held-' + name, os.O_RDWR | os.O_CREAT)
-    fcntl.flock(held, fcntl.LOCK_EX)
-    token = os.getxattr('held-' + name, 'user.latchfs.token')
-    print('holds')
-    end = threading.Event()
-    threading.Thread(target=lambda: (sys.stdin.readline(), end.set()), daemon=True).start()
-    # A server that does not answer while it restarts.
-    away = (errno.ETIMEDOUT, errno.ENOENT)
-    def locked(path):
-        while True:
-            try:
-                fd = os.open(path, os.O_RDWR | os.O_CREAT)
-            except OSError as e:
-                assert e.errno in away, e
-                continue
-            try:
-                fcntl.flock(fd, fcntl.LOCK_EX)
-                return fd
-            except OSError as e:
-                os.close(fd)
-                assert e.errno in away, e
-    def is_free(path):
-        try:
-            return b'\"phase\": \"free\"' in open('.latchfs/status/' + path, 'rb').read()
-        except OSError as e:
-            assert e.errno in away, e
-            return False
-    turns = renames = 0
-    while not end.is_set():
-        fd = locked('work')
-        with open(counter) as f:
-            count = int(f.read())
-        with open(counter, 'w') as f:
-            f.write(str(count + 1))
-        os.close(fd)
-        turns += 1
-        a, b = 'a-%s-%d' % (name, turns), 'b-%s-%d' % (name, turns)
-        fd = locked(a)
-        try:
-            os.rename(a, b)
-        except OSError as e:
-            assert e.errno in away, e
-            os.close(fd)
-            continue
-        os.close(fd)
-        limit = now() + 20_000_000_000
-        while not is_free(b):
-            assert now() < limit, 'lock %s was unlocked and is still held' % b
-        renames += 1
-    os.write(held, b'x')
-    assert token == os.getxattr('held-' + name, 'user.latchfs.token'), 'the tenure was lost'
-    print(turns, renames)
-";
-
-/// The programs on the mounts, and the file in which they count their turns.
-struct Crowd {
-    programs: Vec<Program>,
-    counter: std::path::PathBuf,
-}
-
-impl Crowd {
-    #[track_caller]
-    fn begin(mounts: &[Mount], scratch: &Machine) -> Self {
-        let counter = scratch.path("counter");
-        fs::write(&counter, "0").expect("the scratch directory is ours");
-        let path = counter.display().to_string();
-        let program = |(at, mount): (usize, &Mount)| {
-            let program = mount.python(PROGRAM, &[&at.to_string(), &path]);
-            program.says("holds");
-            program
-        };
-        Self { programs: mounts.iter().enumerate().map(program).collect(), counter }
-    }
-
-    /// Waits until the programs have had this many more turns.
-    #[track_caller]
-    fn go_on(&self, turns: u64) {
-        let count = || fs::read_to_string(&self.counter).ok()?.parse::<u64>().ok();
-        let begun = eventually("a count", count);
-        eventually("turns", || count().filter(|count| *count >= begun + turns));
-    }
-
-    /// Ends the programs. Each must still hold its own lock, and no turn may be lost: two programs
-    /// that had the lock at the same time would count the same number.
-    #[track_caller]
-    fn end(self) {
-        let mut all = 0;
-        for mut program in self.programs {
-            program.tell("end");
-            let said = program.line();
-            let (turns, renames) = said.split_once(' ').expect("two numbers");
-            let [turns, renames] = [turns, renames].map(|n| n.parse::<u64>().expect("a number"));
-            assert!(renames > 0, "no file was renamed");
-            all += turns;
-            assert_eq!(program.ended(), 0);
-        }
-        let counted = fs::read_to_string(&self.counter).expect("it is there");
-        assert_eq!(counted, all.to_string(), "two programs had the lock at the same time");
-    }
-}
 
 /// Restarts a node as another version, or with other options, and waits until it is a voter again.
 #[track_caller]
@@ -156,10 +51,10 @@ fn nodes_are_upgraded_and_downgraded_one_by_one_under_load() {
         machines[1].mount_as(Version::Previous, &urls, &["locks-old"], ""),
     ];
     let load = Load::begin(&cluster.clients, &cluster.urls(), CLIENTS, crate::chaos::seed());
-    let crowd = Crowd::begin(&mounts, &cluster.clients);
+    let turns = Turns::begin(&mounts, &cluster.clients);
     let go_on = || {
         load.go_on(ANSWERS);
-        crowd.go_on(4);
+        turns.go_on(4);
     };
     go_on();
     for at in 0..3 {
@@ -183,7 +78,7 @@ fn nodes_are_upgraded_and_downgraded_one_by_one_under_load() {
         restart(&mut cluster, at, Version::Previous, &[]);
         go_on();
     }
-    crowd.end();
+    turns.end();
     let world = load.end();
     cluster.agree();
     let (answers, unknown) =
@@ -207,26 +102,4 @@ fn previous_version_refuses_a_log_that_it_cannot_read() {
     node.daemon.again();
     let held = || cluster.curl(0, "GET", "/locks/held").1["phase"] == "held";
     eventually("nothing is lost", || held().then_some(()));
-}
-
-/// One server without a cluster is replaced by the other version and back at the same URL, under
-/// mounts of both versions that hold locks.
-#[test]
-fn a_single_server_is_upgraded_and_downgraded_under_mounts() {
-    let mut net = Net::new();
-    let (server, machines) = (net.machine(), [net.machine(), net.machine()]);
-    let mut daemon = server.serve("");
-    let args = daemon.args().to_vec();
-    let mounts = [
-        machines[0].mount_as(Version::Current, &server.url(), &["locks-new"], ""),
-        machines[1].mount_as(Version::Previous, &server.url(), &["locks-old"], ""),
-    ];
-    let crowd = Crowd::begin(&mounts, &server);
-    crowd.go_on(10);
-    for version in [Version::Previous, Version::Current, Version::Previous] {
-        daemon.end();
-        daemon.again_as(version, args.clone());
-        crowd.go_on(10);
-    }
-    crowd.end();
 }

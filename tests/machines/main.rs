@@ -21,3 +21,5 @@ mod server_faults;
 mod sessions;
 #[path = "../support/mod.rs"]
 mod support;
+mod turns;
+mod versions;
