@@ -1,5 +1,5 @@
-//! The names of control files: the files in `.latchfs`, and the facts in a directory that is a
-//! lock.
+//! The names of control files: the files in `.latchfs`, and the files that show one fact about a
+//! lock in the lock's directory.
 
 use crate::engine::LockName;
 use std::ffi::OsStr;
@@ -11,13 +11,14 @@ pub(crate) enum ControlFile {
     Top,
     /// A file in `.latchfs`.
     Page(ControlPage),
-    /// The event stream, from an event number on, or from now on.
+    /// The event stream `.latchfs/events`: from the given event number on, or from now on.
     Events(Option<u64>),
-    /// A directory of reports, or one in it for a name that has locks below it.
+    /// A directory of reports on locks, such as `.latchfs/status`, or a subdirectory of it for a
+    /// lock name that has other locks below it.
     Reports(LockReport, Option<LockName>),
     /// A report about a lock, whether it is held or free.
     Report(LockReport, LockName),
-    /// A fact about a lock that is a directory.
+    /// A file in the directory of a held lock that shows one fact about it.
     Fact(LockFact, LockName),
 }
 
@@ -26,7 +27,7 @@ pub(crate) enum ControlFile {
 pub(crate) enum ControlPage {
     /// Help: the operations that programs can use in the mount.
     Readme,
-    /// The last refusal of the reader.
+    /// The last refusal that the reader of this file got.
     Why,
     /// The configuration and state of this mount.
     Server,
@@ -36,33 +37,34 @@ pub(crate) enum ControlPage {
     Ctl,
 }
 
-/// The kind of a report about a lock.
+/// A kind of report about locks, with a directory of its own in `.latchfs`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum LockReport {
-    /// The status, as JSON.
+    /// `.latchfs/status`: the status of a lock, as JSON.
     Status,
-    /// The content that programs wrote.
+    /// `.latchfs/content`: the content that programs have written to a lock's file.
     Content,
-    /// The status, as soon as the lock is granted to the reader.
+    /// `.latchfs/wait`: a read returns the status of a lock as soon as the lock is granted to the
+    /// reader.
     Wait,
 }
 
-/// A fact about a lock that is a directory.
+/// A file in the directory of a held lock that shows one fact about it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum LockFact {
-    /// The status, as JSON.
+    /// The status of the lock, as JSON.
     Status,
     /// The client that holds the lock.
     Holder,
-    /// The fencing token.
+    /// The fencing token of the lock.
     Token,
-    /// The phase: free, held or grace.
+    /// The phase of the lock: free, held or grace.
     Phase,
     /// The time at which the lease expires.
     ExpiresAt,
     /// The waiting clients, one per line.
     Waiters,
-    /// Accepts the messages that a write to a lock's file accepts.
+    /// Takes the messages that a write to a lock's file takes, since a directory can't be written.
     Ctl,
 }
 
@@ -94,7 +96,7 @@ impl LockReport {
 }
 
 impl LockFact {
-    /// Returns the fact with this name.
+    /// Returns the fact whose file has this name.
     pub(crate) fn named(name: &OsStr) -> Option<Self> {
         match name.to_str()? {
             "status.json" => Some(Self::Status),
@@ -118,7 +120,7 @@ impl ControlFile {
         matches!(self, Self::Page(ControlPage::Ctl) | Self::Fact(LockFact::Ctl, _))
     }
 
-    /// Whether the file exists independently of locks.
+    /// Whether the control file exists whichever locks there are, so that the kernel may cache it.
     pub(crate) const fn is_constant(&self) -> bool {
         matches!(self, Self::Top | Self::Page(_) | Self::Events(None) | Self::Reports(_, None))
     }

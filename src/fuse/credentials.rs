@@ -19,30 +19,30 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// The maximum number of cached user names. A lookup may query a directory server, so it must be
 /// rare.
 const USERS_MAX: usize = 4_096;
-/// The maximum number of processes whose start time is cached, each with one open descriptor:
-/// enough for a few that loop.
+/// The maximum number of processes whose start time is cached, each with one open pidfd. The cache
+/// serves the few processes that request locks in a loop.
 const PROCESSES_MAX: usize = 16;
-/// How long a process that was seen alive is not checked again. The kernel reuses a pid only after
-/// all others, and creating 32,768 processes takes it more than a second.
+/// How long a cached process counts as alive without another check. The kernel reuses a pid only
+/// after all others, and creating 32,768 processes takes it more than a second.
 const LIFE_TRUSTED: Span = Span::from_millis(50);
 /// The maximum number of sessions whose clients are cached.
 const SESSIONS_MAX: usize = 1_024;
 
-/// The caller of a file operation.
+/// The user, thread and client that requested a file operation.
 #[derive(Debug, Clone)]
 pub(crate) struct Caller {
     pub(crate) uid: u32,
     pub(crate) gid: u32,
-    /// The thread, or 0 if it lives in a foreign pid namespace.
+    /// The thread id of the caller, or 0 if the thread lives in a foreign pid namespace.
     pub(crate) pid: u32,
-    /// The client on whose behalf it acts in the engine.
+    /// The client as which the caller acts in the lock service.
     pub(crate) client: ClientId,
 }
 
-/// Maps requesters to callers, and caches users, sessions and processes.
+/// Maps the user and thread of a request to its client, and caches users, sessions and processes.
 #[derive(Debug)]
 pub(crate) struct Callers {
-    /// Distinguishes this instance from that of another mount in the thread-local cache.
+    /// Distinguishes the callers of this mount from those of another in the thread-local cache.
     number: u64,
     host: ClientId,
     owner: Owner,
@@ -58,8 +58,8 @@ struct KnownUser {
 }
 
 thread_local! {
-    /// The last caller on this thread, which nearly always is the next one as well. It is found
-    /// without a mutex.
+    /// The last caller on this thread. It is nearly always the next one too, and is found without a
+    /// mutex.
     static LATEST: RefCell<Option<LatestCaller>> = const { RefCell::new(None) };
 }
 
@@ -69,19 +69,19 @@ struct LatestCaller {
     client: ClientId,
 }
 
-/// A cached process, with a pidfd that tells whether it still is the same process.
+/// A cached process, with a pidfd that tells whether its pid still belongs to the same process.
 #[derive(Debug)]
 struct KnownProcess {
     tid: u32,
     uid: u32,
     id: Arc<str>,
     alive: OwnedFd,
-    /// The time at which it was last seen alive.
+    /// The time of the last check that the process is alive.
     seen: Time,
 }
 
 impl Callers {
-    /// Returns the callers of one mount.
+    /// Returns the mapping of callers to clients of one mount, with empty caches.
     pub(crate) fn new(config: &MountConfig) -> Self {
         static NUMBERS: AtomicU64 = AtomicU64::new(0);
         Self {
@@ -133,7 +133,8 @@ impl Callers {
         if let Some(user) = self.users.lock().get(&uid.into()) {
             return user.clone();
         }
-        // Called outside the mutex, because it may read files or query a server.
+        // The user database is queried with no mutex held, because a lookup may read files or ask a
+        // server.
         let name: Arc<str> = name_of_user(uid).unwrap_or_else(|| uid.to_string()).into();
         let user = KnownUser { client: joined(&self.host, &name), name };
         let mut users = self.users.lock();
@@ -144,12 +145,13 @@ impl Callers {
         user
     }
 
-    /// Whether `client` is a client of this mount's host.
+    /// Whether `client` belongs to the host of this mount.
     pub(crate) fn is_local(&self, client: &ClientId) -> bool {
         client.is_of_host(&self.host)
     }
 
-    /// Returns the `holder_id` of the caller: it identifies the process even after its end.
+    /// Returns the `holder_id` of the caller, which identifies its process even after the process
+    /// has ended.
     pub(crate) fn holder_id(&self, caller: &Caller) -> Arc<str> {
         self.holder_id_at(boot_now(), caller)
     }
@@ -162,8 +164,8 @@ impl Callers {
         {
             return Arc::clone(&known.id);
         }
-        // The pidfd is opened first: the start time read after that belongs to its process, or the
-        // pidfd says that the process is dead.
+        // The pidfd is opened before the start time is read: either the start time belongs to the
+        // process of the pidfd, or the pidfd reports that the process has ended.
         let alive = pidfd_of(tid).ok();
         let pid = if alive.is_some() { tid } else { leader_of(tid).unwrap_or(tid) };
         let maker = Maker::running(pid);
@@ -181,7 +183,7 @@ impl Callers {
 }
 
 impl KnownProcess {
-    /// Whether its pid still belongs to this process.
+    /// Whether the pid still belongs to the cached process.
     fn still_lives(&mut self, now: Time) -> bool {
         if now.since(self.seen) < LIFE_TRUSTED {
             return true;
@@ -197,13 +199,14 @@ pub(crate) fn client_of_user(host: &ClientId, uid: u32) -> ClientId {
 }
 
 impl Caller {
-    /// Returns the rights that a user has by a mount: to act as its own client, on all locks.
+    /// Returns the rights over HTTP that a user has through a mount: to act as the user's own
+    /// client, on all locks.
     pub(crate) fn grant(&self, mounter: u32) -> Grant {
         let clients = vec![ClientPattern::Exactly(self.client.to_string())];
         Grant::of_user(self.uid, clients, self.is_root() || self.uid == mounter)
     }
 
-    /// Whether the caller is root, who may release locks that local users hold.
+    /// Whether the caller is root. Root may release locks that local users hold.
     pub(crate) const fn is_root(&self) -> bool {
         self.uid == 0
     }
@@ -223,7 +226,7 @@ fn name_of_user(uid: u32) -> Option<String> {
         let mut buffer = vec![0_u8; size];
         let mut entry = std::mem::MaybeUninit::<libc::passwd>::uninit();
         let mut found = std::ptr::null_mut();
-        // SAFETY: all pointers are valid for the call, and the length is that of the buffer.
+        // SAFETY: all pointers are valid for the call, and `size` is the length of the buffer.
         let result = unsafe {
             let buffer = buffer.as_mut_ptr().cast();
             libc::getpwuid_r(uid, entry.as_mut_ptr(), buffer, size, &raw mut found)
@@ -235,7 +238,7 @@ fn name_of_user(uid: u32) -> Option<String> {
         if result != 0 || found.is_null() {
             return None;
         }
-        // SAFETY: the call has filled the entry, and its name lies in the buffer, which lives.
+        // SAFETY: getpwuid_r has filled the entry, and its name lies in the buffer, which is alive.
         let name = unsafe { CStr::from_ptr((*found).pw_name) };
         let name = name.to_str().ok()?;
         let fits = !name.is_empty() && !name.chars().any(|c| c.is_control() || c == ':');
@@ -248,14 +251,15 @@ fn name_of_user(uid: u32) -> Option<String> {
 #[allow(unsafe_code)]
 pub(crate) fn is_alive(process: &OwnedFd) -> bool {
     let mut poll = libc::pollfd { fd: process.as_raw_fd(), events: libc::POLLIN, revents: 0 };
-    // SAFETY: one valid pollfd, and no waiting.
+    // SAFETY: `poll` points to one valid pollfd, and the timeout is 0.
     let ready = unsafe { libc::poll(&raw mut poll, 1, 0) };
     ready == 0
 }
 
 /// Whether the thread `tid` belongs to one of `processes`, or to a descendant of one.
 pub(crate) fn descends_from(tid: u32, processes: &[u32]) -> bool {
-    /// Deeper than any process tree in practice; bounds the loop while the tree changes.
+    /// The maximum depth of the process tree that is searched: deeper than any in practice. It
+    /// bounds the loop while the tree changes.
     const GENERATIONS_MAX: usize = 64;
     let mut at = leader_of(tid);
     for _ in 0..GENERATIONS_MAX {
@@ -268,7 +272,8 @@ pub(crate) fn descends_from(tid: u32, processes: &[u32]) -> bool {
     false
 }
 
-/// The users of a process that kill(2) checks, and its pid namespaces.
+/// The user ids of a process that a permission check like that of kill(2) needs, and its depth of
+/// pid namespaces.
 pub(crate) struct Ids {
     /// The real and the saved user id.
     pub(crate) users: [u32; 2],
@@ -281,7 +286,7 @@ pub(crate) struct Ids {
 pub(crate) fn ids_of(tid: u32) -> Option<Ids> {
     let status = std::fs::read_to_string(format!("/proc/{tid}/status")).ok()?;
     let fields = |name: &str| status.lines().find_map(|line| line.strip_prefix(name));
-    // The fields are the real, effective, saved and file-system user id.
+    // The line `Uid:` holds the real, effective, saved and file-system user id.
     let mut users = fields("Uid:")?.split_whitespace();
     let mut next = |skip| users.nth(skip)?.parse().ok();
     let users = [next(0)?, next(1)?];
@@ -349,7 +354,8 @@ mod tests {
         assert!(!local("laptop10") && !local("laptop10:root") && !local("other:laptop1"));
     }
 
-    /// Returns the pid and the start time in the holder id of a process.
+    /// Returns the pid and the start time in the holder id that `owners` gives to the process
+    /// `pid`.
     fn process(owners: &Callers, pid: u32) -> (u32, u64) {
         process_at(boot_now(), owners, pid)
     }

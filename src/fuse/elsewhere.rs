@@ -20,7 +20,7 @@ pub mod device {
     use std::io;
     use std::path::Path;
 
-    /// How a mount was removed.
+    /// How a mount was removed. Never returned on this system.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub enum Gone {
         /// The mount was not busy, and is gone.
@@ -29,12 +29,12 @@ pub mod device {
         Detached,
     }
 
-    /// Fails, since there are no mounts.
+    /// Fails, since no file system can be mounted on this system.
     pub fn unmount(_dir: &Path) -> io::Result<Gone> {
         Err(io::ErrorKind::Unsupported.into())
     }
 
-    /// Fails, since there are no mounts.
+    /// Fails, since no file system can be mounted on this system.
     pub fn detach(_dir: &Path) -> io::Result<()> {
         Err(io::ErrorKind::Unsupported.into())
     }
@@ -45,17 +45,17 @@ pub mod mount_seal {
     use std::io;
     use std::path::Path;
 
-    /// Fails, since no directory is sealed.
+    /// Fails, since no directory is sealed on this system.
     pub fn unseal(_dir: &Path) -> io::Result<bool> {
         Err(io::ErrorKind::Unsupported.into())
     }
 
-    /// Returns `None`: mounts hide no entries here.
+    /// Returns `None`, since no directory is checked for entries on a system without mounts.
     pub fn entries(_dir: &Path) -> Option<String> {
         None
     }
 
-    /// Returns `None`: mounts hide no entries here.
+    /// Returns `None`, since there are no mounts on this system that could hide entries.
     pub fn hidden(_dir: &Path) -> io::Result<Option<String>> {
         Ok(None)
     }
@@ -69,7 +69,7 @@ pub mod mountinfo {
     /// The file system type of latchfs mounts on Linux.
     pub const TYPE: &str = "fuse.latchfs";
 
-    /// One mount.
+    /// A latchfs mount of this machine.
     #[derive(Debug, Clone, PartialEq, Eq)]
     pub struct MountPoint {
         /// The mount point.
@@ -114,7 +114,7 @@ pub mod mountinfo {
         Life::Dead
     }
 
-    /// Whether an error says that the daemon of a mount is gone.
+    /// Returns false: no mount exists on this system whose daemon could be gone.
     pub fn is_dead(_error: &io::Error) -> bool {
         false
     }
@@ -131,13 +131,14 @@ pub mod mount {
     use std::io;
     use std::path::Path;
 
-    /// A mounted directory; no value of it exists.
+    /// A mounted directory. The enum has no variants, since no directory can be mounted on this
+    /// system.
     pub enum Mounted {}
 
     /// The result of unmounting.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub enum Unmounted {
-        /// The file system was mounted, and was unmounted in this way.
+        /// The file system was still mounted; holds how it was removed.
         Now(Gone),
         /// The file system was not mounted any more.
         Before,
@@ -148,9 +149,10 @@ pub mod mount {
     pub enum MountError {
         /// This system is not Linux.
         Elsewhere,
-        /// Never returned here; exists on Linux.
+        /// `/dev/fuse` may not be opened. Never returned on this system, only on Linux.
         DeviceDenied,
-        /// Never returned here; exists on Linux.
+        /// `/etc/fuse.conf` does not allow `allow_other`. Never returned on this system, only on
+        /// Linux.
         AllowOther,
     }
 
@@ -198,7 +200,7 @@ pub mod mount {
             match *self {}
         }
 
-        /// Calls `then` when the mount is gone.
+        /// Calls the callback when the mount is gone.
         pub fn on_end(&self, _then: impl FnOnce() + Send + 'static) {
             match *self {}
         }

@@ -4,66 +4,66 @@ use crate::engine::{NameError, Reason, RefusalKind};
 use crate::fuse::kernel::values::Errno;
 use crate::service::RequestError;
 
-/// The operation of a program. It determines to which errno a refusal is mapped.
+/// The file operation of a program. It determines the errno to which a refusal is mapped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Act {
-    /// lookup of a name.
+    /// A lookup of a name.
     Lookup,
-    /// `stat`.
+    /// A read of attributes: `stat`.
     Stat,
-    /// `touch`, utimensat.
+    /// A change of times: `touch`, utimensat.
     Touch,
-    /// chmod, chown.
+    /// A change of permissions or owner: chmod, chown.
     Chmod,
-    /// truncate, or an open that truncates.
+    /// A truncation: truncate, or an open with `O_TRUNC`.
     Truncate,
-    /// readlink.
+    /// A read of a symlink: readlink.
     Readlink,
-    /// `mkdir`.
+    /// The creation of a directory: `mkdir`.
     Mkdir,
-    /// open with `O_CREAT`.
+    /// An open with `O_CREAT` but without `O_EXCL`.
     Create,
-    /// open with `O_CREAT` and `O_EXCL`.
+    /// An open with `O_CREAT` and `O_EXCL`.
     CreateNew,
-    /// `ln -s`.
+    /// The creation of a symlink: `ln -s`.
     Symlink,
-    /// `ln`.
+    /// The creation of a hard link: `ln`.
     Link,
-    /// `mv`.
+    /// A rename that may replace its target: `mv`.
     Rename,
-    /// `mv` that must not replace the target.
+    /// A rename that must not replace its target (`RENAME_NOREPLACE`).
     RenameNew,
-    /// `rm`.
+    /// The removal of a file: `rm`.
     Unlink,
-    /// `rmdir`.
+    /// The removal of a directory: `rmdir`.
     Rmdir,
-    /// open.
+    /// An open of an existing file.
     Open,
-    /// read.
+    /// A read of a file.
     Read,
-    /// write.
+    /// A write to a file.
     Write,
-    /// close.
+    /// A close of a file descriptor.
     Close,
-    /// flock, fcntl.
+    /// A lock on a file: flock, fcntl.
     Lock,
-    /// `ls`.
+    /// A directory listing: `ls`.
     List,
-    /// getfattr.
+    /// A read of extended attributes: getfattr.
     GetXattr,
-    /// setfattr.
+    /// A change of an extended attribute: setfattr.
     SetXattr,
-    /// A request through the control file.
+    /// A request written to the control file `.latchfs/ctl`.
     Control,
     /// An operation that locks don't support.
     Other,
 }
 
 impl Act {
-    /// The number of acts.
+    /// The number of variants of [`Act`].
     pub(crate) const COUNT: usize = Self::Other as usize + 1;
 
-    /// All acts, in order.
+    /// All variants of [`Act`], in order of declaration.
     pub(crate) const ALL: [Self; Self::COUNT] = [
         Self::Lookup,
         Self::Stat,
@@ -92,7 +92,7 @@ impl Act {
         Self::Other,
     ];
 
-    /// Returns the name of the act in `why` and in metrics.
+    /// Returns the name of the operation, as `.latchfs/why` and the metrics show it.
     pub(crate) const fn as_str(self) -> &'static str {
         match self {
             Self::Lookup => "lookup",
@@ -123,23 +123,24 @@ impl Act {
         }
     }
 
-    /// Whether the act removes a lock.
+    /// Whether the operation removes a lock.
     const fn removes(self) -> bool {
         matches!(self, Self::Unlink | Self::Rmdir)
     }
 }
 
-/// Returns the errno for a refusal, or for a missing answer.
+/// Returns the errno for a failed request: a refusal, or no answer from the lock service.
 pub(crate) fn errno_of(failure: &RequestError, act: Act) -> Errno {
     if let RequestError::Refused(refusal) = failure {
         match &*refusal.reason {
             Reason::TextTooLong(_) => return Errno::EFBIG,
-            // A free lock has no name, so it can't be removed or moved ...
+            // A lock that is free does not exist as a file, so removing or renaming it fails with
+            // ENOENT.
             Reason::NotHeld { holder: None, .. } if act.removes() => return Errno::ENOENT,
             Reason::NotHeld { holder: None, .. } if matches!(act, Act::Rename | Act::RenameNew) => {
                 return Errno::ENOENT;
             }
-            // ... and a program that touches it through an open file has lost it.
+            // A touch of a free lock is made through an open file, whose program has lost the lock.
             Reason::NotHeld { holder: None, .. } if act == Act::Touch => return Errno::ESTALE,
             _ => {}
         }
@@ -163,7 +164,7 @@ pub(crate) fn errno_of_kind(kind: RefusalKind, act: Act) -> Errno {
 
 fn errno_of_conflict(act: Act) -> Errno {
     match act {
-        // Programs that lock by creating an entry retry on EEXIST.
+        // Programs that lock by creating an entry expect EEXIST for a held lock, and retry.
         Act::Mkdir | Act::CreateNew | Act::Symlink | Act::Link | Act::RenameNew => Errno::EEXIST,
         Act::Unlink | Act::Rmdir | Act::Chmod => Errno::EPERM,
         Act::Lock => Errno::EAGAIN,
@@ -188,7 +189,8 @@ fn errno_of_conflict(act: Act) -> Errno {
 
 fn errno_of_not_held(act: Act) -> Errno {
     match act {
-        // A renewal of a lock that another client holds: the lock is busy.
+        // The program wants to renew or change a lock that another client holds, so the file is
+        // busy.
         Act::Touch | Act::Truncate | Act::Write | Act::Close | Act::SetXattr | Act::Create => {
             Errno::EBUSY
         }

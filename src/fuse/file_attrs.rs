@@ -11,13 +11,13 @@ use crate::time::{Time, Wall};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// The owner that is shown for a lock that no user of this machine holds: the kernel's `nobody`.
+/// The owner shown for the file of a lock that no user of this machine holds: uid 65534, `nobody`.
 pub(crate) const UID_FOREIGN: u32 = 65_534;
-/// The size of the blocks that stat counts.
+/// The size of the blocks in which stat counts a file's size.
 const BLOCK_BYTES: u64 = 512;
 
 /// The flag in [`FileAttrs::mode`] that says that a program chose the permissions. It distinguishes
-/// `chmod 0` from a lock that was never a file.
+/// a file after `chmod 0` from a lock that was not taken through a mount.
 const MODE_CHOSEN: u16 = FileAttrs::MODE_CHOSEN;
 
 /// Returns the value of [`FileAttrs::mode`] for permissions that a program chose.
@@ -25,7 +25,7 @@ pub(crate) const fn chosen_mode(mode: u32) -> u16 {
     MODE_CHOSEN | (mode & 0o7777) as u16
 }
 
-/// Returns the attributes of a file that the caller creates.
+/// Returns the attributes of a lock's file that the caller creates.
 pub(crate) fn looks_of_new(caller: &Caller, face: FileType, mode: u32) -> FileAttrs {
     FileAttrs {
         face,
@@ -40,11 +40,11 @@ pub(crate) fn looks_of_new(caller: &Caller, face: FileType, mode: u32) -> FileAt
 /// The state of a lock, as far as its file shows it.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum NodeState {
-    /// No such file exists.
+    /// No file exists: the lock is free, has no waiters, and no locks are below it.
     Nothing,
     /// A directory that exists only because of locks below it.
     Way,
-    /// A file for a free lock that has waiters.
+    /// A file for a lock that is free but has waiters.
     Awaited,
     /// A lock that is held.
     Held(HeldNode),
@@ -53,15 +53,15 @@ pub(crate) enum NodeState {
 /// The state of a lock that is held.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct HeldNode {
-    /// The fencing token.
+    /// The fencing token of the lease.
     pub(crate) token: Token,
-    /// The attributes of the file.
+    /// The attributes of the lock's file.
     pub(crate) looks: FileAttrs,
     /// Whether the holder is a client of this mount's host.
     pub(crate) local: bool,
     /// The length of the content in bytes.
     pub(crate) text_bytes: usize,
-    /// The time at which the tenure began.
+    /// The time at which the lock was acquired.
     pub(crate) acquired_at: Time,
     /// The time of the last renewal.
     pub(crate) renewed_at: Time,
@@ -84,19 +84,19 @@ impl NodeState {
     }
 }
 
-/// Derives file attributes from views of locks.
+/// Derives the file attributes of locks from their state in the lock service.
 pub(crate) struct Attributes {
     service: Locks,
     callers: Arc<Callers>,
     content: Content,
     /// The time of the mount, shown for files that have no other time.
     since: Wall,
-    /// The user who mounted.
+    /// The uid of the user who mounted the file system.
     mounter: u32,
 }
 
 impl Attributes {
-    /// Returns the attributes on a mount that the user `mounter` makes now.
+    /// Returns the source of attributes for a mount that the user `mounter` makes now.
     pub(crate) fn new(
         service: Locks,
         callers: Arc<Callers>,
@@ -106,17 +106,17 @@ impl Attributes {
         Self { service, callers, content, since: Wall::now(), mounter }
     }
 
-    /// Returns the time of the mount.
+    /// Returns the time at which the file system was mounted.
     pub(crate) const fn since(&self) -> Wall {
         self.since
     }
 
-    /// Returns the user who mounted.
+    /// Returns the uid of the user who mounted the file system.
     pub(crate) const fn mounter(&self) -> u32 {
         self.mounter
     }
 
-    /// Returns the state that a view of a lock shows.
+    /// Returns the state of a lock's file that `view` implies.
     pub(crate) fn state_of(&self, view: &LockView) -> NodeState {
         match view.holder() {
             Some(Holder { lease, .. }) => NodeState::Held(self.held(lease, lease.renewed_at)),
@@ -160,8 +160,8 @@ impl Attributes {
         let size = match face {
             FileType::Symlink => held.text_bytes as u64,
             FileType::File if self.reads(looks) == ReadMode::Text => held.text_bytes as u64,
-            // The size is 0 as in /proc: reads bypass the page cache, and the length of the status
-            // changes by the millisecond.
+            // Reads of the status bypass the page cache, and its length changes by the millisecond.
+            // So the size is 0, as for files in /proc.
             FileType::File | FileType::Directory => 0,
         };
         let local = held.local && looks.mode & MODE_CHOSEN != 0;
@@ -178,7 +178,7 @@ impl Attributes {
         }
     }
 
-    /// Returns whether a read of the file returns its content or its status on this mount.
+    /// Returns whether a read of a lock's file returns the lock's content or its status.
     pub(crate) fn reads(&self, looks: &FileAttrs) -> ReadMode {
         match self.content {
             Content::Note => ReadMode::Text,
@@ -186,8 +186,8 @@ impl Attributes {
         }
     }
 
-    /// Returns the attributes of a lock that is not held, or of a directory that is only a parent
-    /// of locks.
+    /// Returns the attributes of the file of a lock that is not held, or of a directory that exists
+    /// only because of locks below it.
     pub(crate) fn of_nobody(&self, ino: u64, face: FileType, nlink: u32) -> FileAttr {
         let since = system_time(self.since);
         FileAttr {
@@ -202,7 +202,7 @@ impl Attributes {
 
     /// Returns the attributes of the mount point.
     pub(crate) fn of_top(&self) -> FileAttr {
-        // As in /tmp, every user of the mount may create locks, and no user may remove those of
+        // As in /tmp, every user of the mount may create entries, and no user may remove those of
         // another.
         let top = self.of_nobody(TOP, FileType::Directory, LINKS);
         FileAttr { perm: 0o1777, uid: self.mounter, ..top }
@@ -215,8 +215,8 @@ impl Attributes {
         let Some((shown, token)) = state.shown().filter(|(shown, _)| *shown == face) else {
             return self.of_nobody(ino, face, 0);
         };
-        // A file continues under the next tenure; a directory or symlink of a former tenure is
-        // gone.
+        // An inode of a file stays valid under a later tenure of the same name. A directory or
+        // symlink of an ended tenure is gone.
         let same = link.token == token || link.token.is_none() || token.is_none();
         match state {
             NodeState::Held(held) if same || shown == FileType::File => {
@@ -227,8 +227,8 @@ impl Attributes {
         }
     }
 
-    /// Returns the attributes of an inode with several names, whose views are in the order of the
-    /// names. Its link count is the number of names that are still held.
+    /// Returns the attributes of an inode with several hard links; `views` holds the lock of each
+    /// name, in the same order. The link count is the number of names that are still held.
     pub(crate) fn of_group(&self, ino: u64, node: &LockNode, views: &[LockView]) -> FileAttr {
         let held = node.links.iter().zip(views).filter_map(|(link, view)| {
             let NodeState::Held(held) = self.state_of(view) else { return None };
@@ -241,8 +241,8 @@ impl Attributes {
         }
     }
 
-    /// Returns the attributes of a tenure that the caller has begun, without a request to the
-    /// service.
+    /// Returns the attributes of a lock's file that the caller has just acquired, without a request
+    /// to the lock service.
     pub(crate) fn of_tenure(
         &self,
         ino: u64,
@@ -345,7 +345,7 @@ mod tests {
 
     #[test]
     fn times_before_1970_are_read_as_fuser_converts_them() {
-        // fuser converts (-2, 800_000_000) to this.
+        // fuser converts the kernel's (-2 s, +0.8 s) to 2.8 s before 1970.
         let brought = UNIX_EPOCH - Duration::new(2, 800_000_000);
         let wall = wall_of(brought);
         assert_eq!(wall, Wall { secs: -2, nanos: 800_000_000 });

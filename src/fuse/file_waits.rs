@@ -1,5 +1,5 @@
-//! Waits in lock queues through files of `.latchfs`: the control file, or one of `wait/`. The
-//! answer can be read when the lock is granted; closing the file before that leaves the queue.
+//! Waits in lock queues through files of `.latchfs`: the control file `ctl`, or a file of `wait/`.
+//! Each wait ends when the lock is granted; closing the file before the grant leaves the queue.
 //!
 //! Each wait has an identity of its own, an [`OpenId`] on the session of the mount.
 
@@ -22,8 +22,8 @@ use std::sync::Arc;
 
 /// The requests of one mount that wait in a queue through a file of `.latchfs`.
 ///
-/// A dedicated thread answers them: as many waits can end at once as there may be, and the thread
-/// that happened to execute the command has other requests to serve.
+/// A dedicated thread answers them: many waits can end at once, and the thread that executed the
+/// command which ended them has other requests to serve.
 pub(crate) struct FileWaits {
     service: Locks,
     queue: Arc<QueueWaits>,
@@ -38,13 +38,14 @@ struct FileWaitTable {
     waits: HashMap<u64, FileWait>,
     /// The wait numbers of each file, as pairs of file handle and number.
     by_file: BTreeSet<(u64, u64)>,
-    /// The numbers of waits that have ended, for the answering thread.
+    /// The numbers of waits that have ended and not been answered yet.
     ended: Vec<u64>,
     /// Whether the answering thread has been started.
     answering: bool,
 }
 
-/// One waiter. Different threads report its queue place and its end, in any order.
+/// One wait in a queue. Its queue place and its end are reported by different threads, in any
+/// order.
 struct FileWait {
     fh: u64,
     ask: Acquire,
@@ -54,21 +55,21 @@ struct FileWait {
     _share: Share,
 }
 
-/// The end of a wait.
+/// The result of a wait in a lock's queue.
 #[derive(Debug)]
 pub(crate) enum FileWaitEnd {
-    /// The lock was granted.
+    /// The lock was granted to the waiter.
     Granted(Tenure),
     /// The request was refused, or got no answer.
     Failed(RequestError),
     /// The request left the queue: its wait timed out, or its client was reset.
     TimedOut,
-    /// The user has reached its limit of queue places.
+    /// The user has reached the limit on queue places.
     NoRoom(Full),
 }
 
 impl FileWaits {
-    /// Returns the waits of one mount, initially none.
+    /// Returns the table of waits of one mount, initially empty.
     pub(crate) fn new(
         service: Locks,
         posix_locks: Arc<PosixLocks>,
@@ -79,8 +80,8 @@ impl FileWaits {
         Arc::new(Self { service, queue, posix_locks, opens, table, signal })
     }
 
-    /// Takes the lock that `ask` names for the open file `fh`, or waits for it. Returns `None` if
-    /// the file was closed, so that no program waits any more.
+    /// Takes the lock that `ask` names for the open file `fh`, or waits for it in the queue.
+    /// Returns `None` if the file was closed in the meantime.
     pub(crate) async fn join(
         self: &Arc<Self>,
         (fh, uid): (u64, u32),
@@ -133,15 +134,16 @@ impl FileWaits {
         Ok(ended)
     }
 
-    /// Records the queue place of a waiter, or gives it up if the file was closed.
+    /// Records the queue place of a wait, or gives the place up if the file was closed.
     fn queued(&self, number: u64, place: PlaceGuard) {
         let unwanted = self.table.lock().queued(number, place);
-        // Dropped with no mutex held: leaving the queue is a request to the engine.
+        // The place is dropped with no mutex held: dropping it sends a request to leave the queue.
         drop(unwanted);
         self.signal.ring();
     }
 
-    /// Reports a lock that was granted without a wait, or releases it if the file was closed.
+    /// Completes a wait whose lock was granted at once, or releases the lock if the file was
+    /// closed.
     fn decided(&self, number: u64, ask: Acquire, outcome: &Outcome) {
         let (Outcome::Granted(tenure) | Outcome::Renewed(tenure)) = *outcome else { return };
         if let Some(wait) = self.take(number) {
@@ -158,19 +160,19 @@ impl FileWaits {
         }
     }
 
-    /// Gives up the queue places of an open file that was closed.
+    /// Leaves all queues in which a closed file has waits.
     pub(crate) fn closed(&self, fh: u64) {
         let numbers: Vec<u64> = {
             let table = self.table.lock();
             table.by_file.range((fh, 0)..=(fh, u64::MAX)).map(|(_, number)| *number).collect()
         };
-        // Dropped with no mutex held: a task resumes when its promise is dropped.
+        // Each wait is dropped with no mutex held: dropping its promise resumes the waiting task.
         for number in numbers {
             drop(self.take(number));
         }
     }
 
-    /// Answers the waits that have ended.
+    /// Sends the results of all waits that have ended to their tasks.
     fn answer_ended(&self) {
         let ended = std::mem::take(&mut self.table.lock().ended);
         for number in ended {
@@ -215,7 +217,7 @@ impl FileWaits {
         std::thread::Builder::new().name("waits".to_owned()).spawn(answer).map(drop)
     }
 
-    /// Records a wait. Fails if the thread that would answer it can't be started.
+    /// Adds a wait to the table. Fails if the thread that answers waits can't be started.
     fn insert(self: &Arc<Self>, number: u64, wait: FileWait) -> io::Result<()> {
         let mut table = self.table.lock();
         if !table.answering {
@@ -236,7 +238,7 @@ impl FileWaits {
 }
 
 impl FileWaitTable {
-    /// Records the end of a wait, which is answered once its place is known as well.
+    /// Records the end of a wait. The wait is answered once its queue place is known as well.
     fn end(&mut self, number: u64, end: WaitEnd) {
         let Some(wait) = self.waits.get_mut(&number) else { return };
         wait.end = Some(end);
@@ -245,7 +247,8 @@ impl FileWaitTable {
         }
     }
 
-    /// Records the place of a waiter. Returns it if the file was closed.
+    /// Records the queue place of a wait. Returns the place if the file was closed, so that the
+    /// caller drops it.
     fn queued(&mut self, number: u64, place: PlaceGuard) -> Option<PlaceGuard> {
         let Some(wait) = self.waits.get_mut(&number) else { return Some(place) };
         wait.place = Some(place);

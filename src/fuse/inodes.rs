@@ -1,14 +1,14 @@
 //! The inode table: maps inode numbers to names. Pure state: it makes no requests and applies no
 //! lock rules.
 //!
-//! The kernel counts its lookups of an inode and returns them by FORGET; an inode stays here for as
-//! long as the kernel knows it. A file keeps its number when its lock is released and taken again,
-//! because a program that waits for flock keeps the file open meanwhile. Directories and symlinks
-//! get a new number with each tenure. All names of one group of hard links share a number.
+//! The kernel counts its lookups of an inode and returns them by FORGET; the table keeps an inode
+//! for as long as the kernel knows it. A file keeps its number when its lock is released and taken
+//! again, because a program that waits for flock keeps the file open meanwhile. Directories and
+//! symlinks get a new number with each tenure. All names of one group of hard links share a number.
 //!
 //! While a lock is held, its inode number stays the same, even if the kernel forgets the inode
-//! meanwhile: the number of a new inode is computed from the token, and an inode that has another
-//! number, or several names, stays here when the kernel forgets it.
+//! meanwhile: the number of a new inode is computed from the token, and the table keeps a forgotten
+//! inode that has another number, or several names.
 
 use crate::engine::{FileType, LockName, NameError, Token};
 use crate::fuse::control_names::ControlFile;
@@ -20,10 +20,12 @@ use std::sync::Arc;
 
 /// The inode number of the mount point.
 pub(crate) const TOP: u64 = 1;
-/// The first number of inodes without a holder. Their numbers are even, those of held locks odd.
+/// The first inode number that is not computed from a token. Such numbers are even; numbers
+/// computed from a token are odd.
 const FIRST: u64 = 2;
-/// The maximum number of inodes that are kept for their holders after the kernel has forgotten
-/// them, at 300 bytes each. Beyond this, the oldest are dropped and get a new number.
+/// The maximum number of inodes that the table keeps after the kernel has forgotten them, so that
+/// held locks keep their numbers; some 300 bytes each. Beyond it, the oldest are dropped, and a
+/// later lookup gives the lock a new number.
 const DORMANT_MAX: usize = 1 << 14;
 
 /// The object that an inode stands for.
@@ -33,19 +35,19 @@ pub(crate) enum NodePlace {
     Top,
     /// A lock, or a directory that exists only because of locks below it.
     Lock(Arc<LockNode>),
-    /// A file in `.latchfs`, or a fact in a directory that is a lock.
+    /// A file in `.latchfs`, or a file that shows one fact about a lock in the lock's directory.
     Control(ControlFile),
 }
 
-/// An inode that stands for a lock.
+/// An inode that stands for a lock, under one or several names.
 #[derive(Debug, Clone)]
 pub(crate) struct LockNode {
     /// The file type, which never changes: the kernel does not support an inode that changes its
     /// type.
     pub(crate) face: FileType,
-    /// The current name, or the last one.
+    /// The current name of the inode, or its last name after all were removed.
     pub(crate) name: LockName,
-    /// The current names: none after all were removed, several after `ln`.
+    /// The current names of the inode: none after all were removed, several after `ln`.
     pub(crate) links: Vec<NodeLink>,
 }
 
@@ -53,11 +55,11 @@ pub(crate) struct LockNode {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct NodeLink {
     pub(crate) name: LockName,
-    /// The token under which it was last seen held; `None` for a directory that is only a parent of
-    /// locks.
+    /// The token of the lease last seen under this name; `None` for a directory that exists only
+    /// because of locks below it.
     pub(crate) token: Option<Token>,
-    /// The token of the first tenure from which this one has continued by `ln`, `mv` and upgrades;
-    /// open files are bound to that.
+    /// The token of the tenure that began this name's series: `ln`, `mv` and upgrades give a new
+    /// token but keep the origin. Open files are bound to the origin.
     pub(crate) origin: Option<Token>,
 }
 
@@ -74,11 +76,12 @@ pub(crate) struct InodeTable {
     locks: Named<LockName, u64>,
     controls: Named<ControlFile, u64>,
     next: u64,
-    /// Inodes without lookups, oldest first; some have been looked up again or removed since.
+    /// Inodes that the kernel has forgotten, oldest first. Some entries are out of date: their
+    /// inode has been looked up again, or removed.
     dormant: VecDeque<u64>,
 }
 
-/// Returns the number of a new inode for this tenure.
+/// Returns the inode number for a lock that is held under this token.
 const fn number_of(token: Token) -> u64 {
     token.as_u64() << 1 | 1
 }
@@ -100,7 +103,8 @@ impl InodeTable {
         }
     }
 
-    /// Returns the number of a name that exists with this type and token, and counts one lookup.
+    /// Returns the inode number of an existing name that has this file type and token, and counts
+    /// one lookup by the kernel.
     pub(crate) fn seen(&mut self, name: &LockName, face: FileType, token: Option<Token>) -> u64 {
         if let Some(ino) = self.locks.get(name).copied() {
             if self.still(ino, name, face, token) {
@@ -112,8 +116,9 @@ impl InodeTable {
         self.insert_lock(name, face, token)
     }
 
-    /// Returns the number of a name that was created just now, and counts one lookup. The number is
-    /// new unless it is a file's.
+    /// Returns the inode number of a name that was just created, and counts one lookup by the
+    /// kernel. A directory or symlink gets a new number; a file may reuse that of an earlier
+    /// tenure.
     pub(crate) fn made(&mut self, name: &LockName, face: FileType, token: Token) -> u64 {
         if face != FileType::File {
             self.detach(name);
@@ -121,7 +126,7 @@ impl InodeTable {
         self.seen(name, face, Some(token))
     }
 
-    /// Returns the number of a control file, and counts one lookup.
+    /// Returns the inode number of a control file, and counts one lookup by the kernel.
     pub(crate) fn control(&mut self, control: &ControlFile) -> u64 {
         if let Some(ino) = self.controls.get(control).copied() {
             self.count(ino);
@@ -132,12 +137,13 @@ impl InodeTable {
         ino
     }
 
-    /// Returns the number of a name, without counting a lookup.
+    /// Returns the inode number of a name, without counting a lookup.
     pub(crate) fn number(&self, name: &LockName) -> Option<u64> {
         self.locks.get(name).copied()
     }
 
-    /// Returns the number that a name has or would have, for directory listings.
+    /// Returns the inode number that a directory listing shows for a name: its number in the table,
+    /// or else the one computed from its token.
     pub(crate) fn number_seen(&self, name: &LockName, token: Option<Token>) -> Option<u64> {
         self.number(name).or(token.map(number_of))
     }
@@ -150,8 +156,8 @@ impl InodeTable {
         }
     }
 
-    /// Subtracts `count` lookups of the kernel; without lookups an inode is dropped unless it must
-    /// keep its number.
+    /// Subtracts `count` from the kernel's lookups of an inode. At 0 the inode is dropped, unless
+    /// its lock is held under a number that can't be computed again.
     pub(crate) fn forget(&mut self, ino: u64, count: u64) {
         let Some(node) = self.nodes.get_mut(&ino) else { return };
         node.lookups = node.lookups.saturating_sub(count);
@@ -186,8 +192,8 @@ impl InodeTable {
         }
     }
 
-    /// Handles `ln`: adds a name to the inode, and counts one lookup. The origin of the new name is
-    /// that of the name `of`.
+    /// Handles `ln`: adds `name` to the inode, and counts one lookup. The new name gets the origin
+    /// of the existing name `of`.
     pub(crate) fn linked(&mut self, ino: u64, name: &LockName, token: Token, of: &LockName) {
         self.detach(name);
         let Some(lock) = self.lock_mut(ino) else { return };
@@ -198,8 +204,8 @@ impl InodeTable {
         self.count(ino);
     }
 
-    /// Handles `rm`: a file with a single name keeps it, since it may be held again while it is
-    /// open; otherwise the inode loses the name.
+    /// Handles `rm`: an inode loses the name, except for a file with a single name that the kernel
+    /// knows, since its lock may be taken again while the file is open.
     pub(crate) fn removed(&mut self, name: &LockName) {
         let Some(ino) = self.locks.get(name).copied() else { return };
         let known = self.is_known(ino);
@@ -209,7 +215,7 @@ impl InodeTable {
         }
     }
 
-    /// Handles `mv`: the inode of `from` gets the name `to`, under a new token of the same origin.
+    /// Handles `mv`: the inode of `from` gets the name `to` and a new token, and keeps its origin.
     pub(crate) fn moved(&mut self, from: &LockName, to: &LockName, token: Token) {
         if from == to {
             return;
@@ -227,7 +233,7 @@ impl InodeTable {
         self.locks.insert(to.clone(), ino);
     }
 
-    /// Handles an upgrade: the hold of `name` continues under a new token of the same origin.
+    /// Handles an upgrade from shared to exclusive: `name` gets a new token, and keeps its origin.
     pub(crate) fn continued(&mut self, name: &LockName, token: Token) {
         let Some(ino) = self.locks.get(name).copied() else { return };
         let Some(lock) = self.lock_mut(ino) else { return };
@@ -239,8 +245,8 @@ impl InodeTable {
         }
     }
 
-    /// Whether the inode that has this name still stands for it. Records a new tenure if the number
-    /// outlives the old one.
+    /// Whether the inode of this name also stands for a lock with the given file type and token. If
+    /// it does, records the token.
     fn still(&mut self, ino: u64, name: &LockName, face: FileType, token: Option<Token>) -> bool {
         let Some(NodePlace::Lock(lock)) = self.nodes.get_mut(&ino).map(|node| &mut node.place)
         else {
@@ -259,7 +265,7 @@ impl InodeTable {
         }
         let goes_on = match face {
             FileType::File => alone,
-            // A directory becomes a lock, or stops being one while there are locks below it.
+            // A directory may become a lock, or stop being one, while there are locks below it.
             FileType::Directory => before.is_none() || token.is_none(),
             FileType::Symlink => false,
         };
@@ -273,7 +279,8 @@ impl InodeTable {
 
     fn lock_mut(&mut self, ino: u64) -> Option<&mut LockNode> {
         match self.nodes.get_mut(&ino).map(|node| &mut node.place) {
-            // Copied if requests in progress share it; those continue with the old value.
+            // `Arc::make_mut` copies the lock if requests in progress share it; they continue with
+            // the old value.
             Some(NodePlace::Lock(lock)) => Some(Arc::make_mut(lock)),
             _ => None,
         }
@@ -294,7 +301,7 @@ impl InodeTable {
         let Some(ino) = self.locks.remove(name) else { return };
         let Some(lock) = self.lock_mut(ino) else { return };
         lock.links.retain(|link| link.name != *name);
-        // Report the inode under one of its remaining names from now on.
+        // From now on, the inode is reported under one of its remaining names.
         if let Some(link) = lock.links.first() {
             lock.name = link.name.clone();
         } else if !self.is_known(ino) {
@@ -343,7 +350,7 @@ impl NodePlace {
         }
     }
 
-    /// Whether this is a directory that is held as a lock.
+    /// Whether the inode is a directory that is itself held as a lock.
     pub(crate) fn is_held_directory(&self) -> bool {
         matches!(self, Self::Lock(lock) if lock.face == FileType::Directory
             && lock.links.first().is_some_and(|link| link.token.is_some()))
@@ -351,7 +358,8 @@ impl NodePlace {
 }
 
 impl LockNode {
-    /// Whether the number of this inode can't be computed again from the token of its name.
+    /// Whether the table must keep the inode after the kernel has forgotten it, because its number
+    /// can't be computed again from the token of its single name.
     fn is_kept_as(&self, ino: u64) -> bool {
         match &*self.links {
             [link] => link.token.is_some_and(|token| number_of(token) != ino),
@@ -359,22 +367,22 @@ impl LockNode {
         }
     }
 
-    /// Returns the token to which open files of this tenure are bound.
+    /// Returns the origin token to which open files of the tenure `token` are bound.
     pub(crate) fn origin_of(&self, token: Token) -> Token {
         let link = self.links.iter().find(|link| link.token == Some(token));
         link.and_then(|link| link.origin).unwrap_or(token)
     }
 
-    /// Whether this is a directory that is no lock itself, and exists only because of locks below
-    /// it.
+    /// Whether the inode is a directory that is no lock itself, and exists only because of locks
+    /// below it.
     pub(crate) fn is_only_a_way(&self) -> bool {
         let held = self.links.first().is_some_and(|link| link.token.is_some());
         self.face == FileType::Directory && !self.links.is_empty() && !held
     }
 
-    /// Returns the names for which an open file of this tenure stands. If the table knows none,
-    /// returns the last name with the tenure's token; the engine then reports how that tenure
-    /// ended.
+    /// Returns the names to which an operation on an open file of this tenure applies. If the inode
+    /// has no such name, returns its last name with the tenure's token, so that the engine reports
+    /// how the tenure ended.
     pub(crate) fn links_of(&self, tenure: Option<Token>) -> Vec<NodeLink> {
         let bound = |link: &&NodeLink| tenure.is_none() || link.origin == tenure;
         let links: Vec<NodeLink> = self.links.iter().filter(bound).cloned().collect();
@@ -426,7 +434,8 @@ mod tests {
         tree.forget(made, 1);
         assert!(tree.place(made).is_none());
         assert_eq!(tree.seen(&name("a"), FileType::File, Some(token(1))), made);
-        // Held again under a number that is not computed from its token.
+        // Lock `a` is held again, by token 2, under an inode number that is not computed from that
+        // token.
         assert_eq!(tree.seen(&name("a"), FileType::File, Some(token(2))), made);
         tree.forget(made, 2);
         assert_eq!(tree.seen(&name("a"), FileType::File, Some(token(2))), made);
@@ -506,7 +515,7 @@ mod tests {
         assert_eq!(lock(&tree, ino).links_of(Some(token(1))).len(), 2);
         tree.removed(&name("a"));
         assert_eq!(lock(&tree, ino).name, name("b"));
-        // The old inode continues under b, so a gets another one.
+        // The old inode has been renamed to `b`, so `a` gets another one.
         assert_ne!(tree.made(&name("a"), FileType::File, token(3)), ino);
         let left = lock(&tree, ino).links_of(Some(token(1)));
         assert_eq!(left.iter().map(|link| link.token).collect::<Vec<_>>(), [Some(token(2))]);

@@ -1,12 +1,12 @@
 //! The names and attributes that the kernel caches, and their invalidation.
 //!
-//! The kernel may cache an answer only if the lock service says which events it includes, and
-//! reports every later change. Then `test -e` in a loop costs the server nothing, and still sees a
-//! change at once.
+//! The kernel may cache an answer only if the lock service says which events the answer includes,
+//! and reports every later change. Then `test -e` in a loop costs the server nothing, and still
+//! sees a change at once.
 //!
 //! An answer that is older than a change must not be cached after the kernel was notified of that
-//! change. So the number of the last event about each name is remembered, and a change that arrives
-//! while an answer is on its way to the kernel is sent after that answer.
+//! change. So the cache remembers the number of the last event about each name, and if a change
+//! arrives while an answer is on its way to the kernel, the invalidation is sent after that answer.
 
 use crate::engine::{EventKind, LockName};
 use crate::fuse::inodes::TOP;
@@ -19,18 +19,18 @@ use std::collections::HashMap;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-/// How long the kernel caches an answer that is invalidated on change. The limit bounds the effect
-/// of a mistake.
+/// How long the kernel may cache an answer that is invalidated on change. The limit bounds the
+/// effect of an invalidation that is lost by mistake.
 const KEEP: Duration = Duration::from_secs(3_600);
 /// The maximum number of cached names: more than programs look up repeatedly, at 100 bytes each.
 const NAMES_MAX: usize = 1 << 16;
 /// The maximum number of remembered changes; an answer from before the oldest of them is not
 /// cached.
 const CHANGES_MAX: usize = 1 << 14;
-/// The maximum number of events handled at once, which bounds how long the mutex is held.
+/// The maximum number of events handled in one batch, which bounds how long the mutex is held.
 const EVENTS_MAX: usize = 256;
 
-/// The kernel's cache of one mount.
+/// The names that the kernel has cached for one mount, and the means to invalidate them.
 pub(crate) struct KernelCache {
     nodes: Arc<LockNodes>,
     kept: Mutex<Kept>,
@@ -39,28 +39,30 @@ pub(crate) struct KernelCache {
 #[derive(Default)]
 struct Kept {
     names: CachedNames,
-    /// The subscription to engine events, from the first cached name on.
+    /// The subscription to lock events, which begins with the first cached name.
     watch: Option<EventWatch>,
-    /// `None` if the kernel can't be sent invalidations; then it caches nothing.
+    /// Sends invalidations to the kernel. `None` if none can be sent; then the kernel caches
+    /// nothing.
     invalidator: Option<Invalidator>,
 }
 
-/// Cached names, and recent changes. Pure state.
+/// The names that the kernel has cached, and recent changes of names. Pure state.
 #[derive(Default)]
 struct CachedNames {
     names: HashMap<LockName, CachedName>,
-    /// The number of the last event about a name, or about anything below it.
+    /// The number of the last event about each name, or about any name below it.
     changed: HashMap<LockName, u64>,
-    /// Changes before this event number are not remembered individually.
+    /// The event number from which on changes are remembered per name. An answer from before it is
+    /// not cached.
     floor: u64,
 }
 
 /// The inode numbers under which the kernel has cached a name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct KnownAs {
-    /// The inode of the directory.
+    /// The inode number of the directory that contains the name.
     parent: u64,
-    /// The inode itself; `None` for a negative entry.
+    /// The inode number of the name itself; `None` for a negative entry.
     ino: Option<u64>,
 }
 
@@ -68,16 +70,16 @@ struct KnownAs {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct CachedName {
     known_as: KnownAs,
-    /// The number of answers about it that are on their way to the kernel.
+    /// The number of answers about the name that are on their way to the kernel.
     on_their_way: u32,
-    /// Whether it has changed since the first of these answers was made.
+    /// Whether the name has changed since the first of the answers on their way was made.
     changed: bool,
 }
 
 /// How long the kernel may cache an answer, and a value to drop after the reply.
 pub(crate) type Keep = (Duration, Option<UntilReplied>);
 
-/// An answer on its way to the kernel; dropped after the reply was sent.
+/// Marks an answer as on its way to the kernel, until this value is dropped after the reply.
 struct OnItsWay {
     cache: Weak<KernelCache>,
     name: LockName,
@@ -99,25 +101,26 @@ impl KernelCache {
         Arc::new(Self { nodes, kept: Mutex::default() })
     }
 
-    /// Sets the means of invalidation. Nothing is cached before this.
+    /// Sets the invalidator. Without one, the kernel is allowed to cache nothing.
     pub(crate) fn attach(&self, invalidator: Invalidator) {
         self.kept.lock().invalidator = Some(invalidator);
     }
 
-    /// Whether directories may be cached: an invalidation would drop the name, and programs that
-    /// are in the directory would lose it, unless the kernel can let the name expire.
+    /// Whether the kernel may cache directories. It may only if it can mark a name as expired: a
+    /// plain invalidation would drop the name, and programs whose working directory it is would
+    /// lose it.
     pub(crate) fn may_keep_directories(&self) -> bool {
         self.kept.lock().invalidator.as_ref().is_some_and(Invalidator::can_expire)
     }
 
-    /// Stops following events after the mount is gone.
+    /// Stops following lock events after the mount is gone.
     pub(crate) fn end(&self) {
         let kept = std::mem::take(&mut *self.kept.lock());
         drop(kept);
     }
 
     /// Returns how long the kernel may cache an answer about `name`. The answer includes all events
-    /// before `as_of`; `ino` is `None` if the name does not exist.
+    /// before the event number `as_of`; `ino` is `None` if the name does not exist.
     pub(crate) fn keep(
         self: &Arc<Self>,
         name: &LockName,
@@ -141,13 +144,13 @@ impl KernelCache {
         (KEEP, Some(UntilReplied::new(on_its_way)))
     }
 
-    /// Handles `mv`, after which the kernel uses its entry of the old name for the new one.
+    /// Handles `mv`, after which the kernel uses its cached entry of the old name for the new name.
     pub(crate) fn moved(&self, from: &LockName, to: &LockName) {
         let parent = self.parent_of(to);
         self.kept.lock().names.moved(from, to, parent);
     }
 
-    /// Returns the inode of the directory of `name`, if the kernel knows it.
+    /// Returns the inode number of the directory that contains `name`, if the kernel knows it.
     fn parent_of(&self, name: &LockName) -> Option<u64> {
         match above(name) {
             None => Some(TOP),
@@ -167,7 +170,7 @@ impl KernelCache {
         kept.watch = Some(watch);
     }
 
-    /// Handles new events. Called on the thread that delivered them, with no lock held.
+    /// Handles new lock events. Called on the thread that delivered them, with no mutex held.
     fn on_events(&self) {
         loop {
             let mut kept = self.kept.lock();
@@ -180,7 +183,7 @@ impl KernelCache {
     }
 }
 
-/// Returns the name of the directory of `name`; `None` if that is the mount point.
+/// Returns the name of the directory that contains `name`; `None` if that is the mount point.
 fn above(name: &LockName) -> Option<LockName> {
     let (above, _) = name.as_str().rsplit_once('/')?;
     LockName::parse(above).ok()
@@ -193,7 +196,8 @@ fn stale_name(name: &LockName, known_as: KnownAs) -> StaleName {
 
 impl Kept {
     fn keep(&mut self, name: &LockName, known_as: KnownAs, as_of: u64) -> bool {
-        // Events that have happened but were not handled yet count as well.
+        // Events that have happened but were not handled yet may make the answer stale, so they are
+        // handled first.
         let stale = self.take_news().0;
         self.forget(stale);
         if self.names.names.len() >= NAMES_MAX {
@@ -208,7 +212,7 @@ impl Kept {
         let batch = watch.take(EVENTS_MAX);
         let mut stale = Vec::new();
         if batch.lost > 0 {
-            // Any name may have changed.
+            // Events were lost, so any name may have changed.
             stale = self.names.forget_all();
             self.names.changed.clear();
             self.names.floor = batch.events.first().map_or(watch.next(), |(number, _)| *number);
@@ -227,24 +231,24 @@ impl Kept {
 }
 
 impl CachedNames {
-    /// Returns whether the kernel may cache this answer. If so, the answer counts as on its way
-    /// until [`arrived`](Self::arrived) is called.
+    /// Returns whether the kernel may cache an answer about `name` that includes all events before
+    /// `as_of`. If so, the answer counts as on its way until [`arrived`](Self::arrived) is called.
     fn keep(&mut self, name: &LockName, known_as: KnownAs, as_of: u64) -> bool {
         let changed = self.changed.get(name).is_some_and(|change| *change >= as_of);
         if changed || as_of < self.floor {
             return false;
         }
         let on_their_way = self.names.get(name).map_or(0, |cached| cached.on_their_way);
-        // If an earlier answer is stale already, the invalidation is sent after the last answer has
-        // arrived.
+        // If an earlier answer about the name is stale already, the invalidation is sent after the
+        // last answer has arrived.
         let changed = self.names.get(name).is_some_and(|cached| cached.changed);
         let cached = CachedName { known_as, on_their_way: on_their_way + 1, changed };
         self.names.insert(name.clone(), cached);
         true
     }
 
-    /// Records that an answer has reached the kernel. Returns the name if it must be invalidated
-    /// now.
+    /// Records that an answer about the name has reached the kernel. Returns the name if the kernel
+    /// must invalidate it now.
     fn arrived(&mut self, name: &LockName) -> Option<StaleName> {
         let cached = self.names.get_mut(name)?;
         cached.on_their_way = cached.on_their_way.saturating_sub(1);
@@ -255,7 +259,7 @@ impl CachedNames {
         Some(stale_name(name, known_as))
     }
 
-    /// Invalidates a name: at once, or after the answers on their way have arrived.
+    /// Invalidates a name in the kernel: at once, or after the answers on their way have arrived.
     fn invalidate(&mut self, name: &LockName, stale: &mut Vec<StaleName>) {
         let Some(cached) = self.names.get_mut(name) else { return };
         if cached.on_their_way > 0 {
@@ -304,7 +308,8 @@ impl CachedNames {
         }
         self.changed.insert(name.clone(), number);
         self.invalidate(name, stale);
-        // A directory exists from the first lock below it on, and disappears with the last one.
+        // A directory exists while there are locks below it, so a lock's change may create or
+        // remove each directory above it.
         let mut below = above(name);
         while let Some(name) = below {
             self.changed.insert(name.clone(), number);
@@ -336,7 +341,7 @@ mod tests {
         KnownAs { parent: TOP, ino }
     }
 
-    /// Caches a name; the answer arrives at once.
+    /// Caches a name in a test; the answer about it reaches the kernel at once.
     fn keep(book: &mut CachedNames, text: &str, ino: Option<u64>, as_of: u64) -> bool {
         let kept = book.keep(&name(text), known_as(ino), as_of);
         assert_eq!(book.arrived(&name(text)), None);
@@ -388,7 +393,8 @@ mod tests {
         assert!(keep(&mut book, "other", None, CHANGES_MAX as u64 + 1));
     }
 
-    /// If the invalidation were sent before the answer, the kernel would cache the stale answer.
+    /// An invalidation that is sent before the answer on its way would let the kernel cache the
+    /// stale answer.
     #[test]
     fn invalidation_is_sent_after_the_answers_on_their_way() {
         let mut book = CachedNames::default();

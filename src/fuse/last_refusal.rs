@@ -1,5 +1,5 @@
-//! The last refusal of each client, for `.latchfs/why`. It is stored as a value, and formatted when
-//! it is read.
+//! The last refusal of each client, for `.latchfs/why`. It is stored as values, and formatted when
+//! the file is read.
 
 use crate::engine::{
     ClientId, Conflict, LockName, LockView, Phase, Reason, Refusal, RefusalKind, Way,
@@ -16,12 +16,12 @@ use serde_json::{Value, json};
 /// 300 bytes each.
 const OWNERS_MAX: usize = 1_024;
 
-/// The source of a refusal, with its reason.
+/// The component that refused a request, with its reason.
 #[derive(Debug)]
 pub(crate) enum RefusedBy {
-    /// The engine refused, or did not answer in time.
+    /// The lock service refused, or did not answer in time.
     Service(RequestError),
-    /// The file system refused.
+    /// The file system refused the operation itself.
     FileSystem(RefusalKind, String),
 }
 
@@ -38,36 +38,36 @@ struct LastRefused {
 struct OwnersLast {
     refused: Option<LastRefused>,
     /// The lock that a lookup found after the refusal. If a name exists already, the kernel itself
-    /// fails `mkdir` and the like, so their lookup is all that this daemon sees of them.
+    /// fails `mkdir` and the like with EEXIST, and the daemon sees only their lookup.
     met: Option<LockName>,
     turn: u64,
 }
 
-/// The last refusals, by client.
+/// The last refusal of each client.
 #[derive(Debug, Default)]
 pub(crate) struct LastRefusals(Mutex<ByOwner>);
 
 #[derive(Debug, Default)]
 struct ByOwner {
-    /// The client that made the last successful lookup, with its lock. Nearly every lookup updates
-    /// this, and nearly always for the same client.
+    /// The client and lock of the last lookup that found a lock. Nearly every lookup updates this
+    /// field, and nearly always for the same client.
     latest: Option<(ClientId, LockName)>,
     owners: Named<ClientId, OwnersLast>,
     turns: u64,
 }
 
-/// The last refusal of a client.
+/// The answer of `.latchfs/why` to a client.
 pub(crate) enum Why {
-    /// No request was refused.
+    /// No request of the client was refused.
     Nothing,
-    /// A request was refused; this describes it.
+    /// A request was refused; the JSON value describes the refusal.
     Refused(Value),
     /// A lookup found a lock of this name, which may be why an entry could not be created.
     Met(LockName),
 }
 
 impl LastRefusals {
-    /// Records a refusal.
+    /// Records a refusal to `client`.
     pub(crate) fn refused(
         &self,
         client: &ClientId,
@@ -96,7 +96,7 @@ impl LastRefusals {
         }
     }
 
-    /// Returns the last refusal of `client`.
+    /// Returns the last refusal of `client`, or the lock that a later lookup found.
     pub(crate) fn of(&self, client: &ClientId) -> Why {
         let mut kept = self.0.lock();
         kept.put_latest_away();
@@ -155,12 +155,13 @@ impl LastRefused {
     }
 }
 
-/// Returns the answer for a client without a refusal.
+/// Returns the content of `.latchfs/why` for a client without a refusal.
 pub(crate) fn nothing(client: &ClientId) -> Value {
     json!({ "client": client.as_str(), "message": format!("no request was refused to {client}") })
 }
 
-/// Returns the answer about a lock that a lookup found: the refusal that an acquire would get now.
+/// Returns the content of `.latchfs/why` about a lock that a lookup found: the refusal that an
+/// acquire would get now.
 pub(crate) fn met(client: &ClientId, view: &LockView) -> Value {
     let Some(refusal) = conflict(client, view) else {
         let name = &view.name;
@@ -195,8 +196,8 @@ pub(crate) fn only_a_way(name: &LockName) -> String {
     )
 }
 
-/// Replaces a refusal to a client that does not hold a lock by one that says until when the lock is
-/// held, or that it is in grace. The engine has decided; this only adds detail.
+/// Adds detail to a refusal to a client that does not hold the lock: says until when the lock is
+/// held, or that it is in grace.
 pub(crate) fn in_the_way(
     client: &ClientId,
     view: &LockView,
@@ -211,7 +212,8 @@ pub(crate) fn in_the_way(
     }
 }
 
-/// Returns the refusal that an acquire of a held lock would get.
+/// Returns the refusal that an acquire of the lock by `client` would get; `None` if the lock is
+/// free.
 fn conflict(client: &ClientId, view: &LockView) -> Option<Refusal> {
     let holder = view.holder()?;
     let lease = &holder.lease;

@@ -1,5 +1,5 @@
-//! Access of file operations to the lock service: each call is a future, and failures are recorded
-//! for the caller.
+//! The file system's access to the lock service: each call is a future, and failures are recorded
+//! for `.latchfs/why`.
 
 use crate::engine::{Answer, Child, ClientId, LockName, LockView, Op, Outcome, Refusal};
 use crate::fuse::credentials::Caller;
@@ -20,13 +20,14 @@ pub(crate) struct LockAccess {
     refusals: Arc<Refusals>,
 }
 
-/// Flattens the two kinds of failure of an answer, no answer and refusal, into one error.
+/// Turns an answer of the lock service into a result with one error type, which covers both a
+/// missing answer and a refusal.
 pub(crate) fn flat<T>(answer: Result<Result<T, Refusal>, Unavailable>) -> Result<T, RequestError> {
     answer.map_err(RequestError::Unavailable)?.map_err(RequestError::Refused)
 }
 
-/// Converts a call with a callback into a future. A callback that is dropped uncalled means that
-/// the service is closing.
+/// Turns a call that takes a callback into a future. A callback that is dropped without being
+/// called means that the lock service is closing.
 async fn answer_of<T: Send + 'static>(
     ask: impl FnOnce(Box<dyn FnOnce(Result<T, Unavailable>) + Send>),
 ) -> Result<T, Unavailable> {
@@ -36,12 +37,12 @@ async fn answer_of<T: Send + 'static>(
 }
 
 impl LockAccess {
-    /// Returns access to `service` that records failures in `refusals`.
+    /// Returns access to the lock service `service` that records failures in `refusals`.
     pub(crate) const fn new(service: Locks, refusals: Arc<Refusals>) -> Self {
         Self { service, refusals }
     }
 
-    /// Returns the service itself.
+    /// Returns the lock service itself.
     pub(crate) const fn service(&self) -> &Locks {
         &self.service
     }
@@ -67,7 +68,8 @@ impl LockAccess {
         flat(answer)
     }
 
-    /// Submits a command, and waits for its outcome; records a failure, and returns its errno.
+    /// Submits a command to the lock service, and waits for its outcome. On failure, records the
+    /// refusal and returns its errno.
     pub(crate) async fn submit(
         &self,
         caller: &Caller,
@@ -78,8 +80,8 @@ impl LockAccess {
         self.submit_checked(caller, act, name, op, None).await
     }
 
-    /// Submits a command under a condition on a parent lock, and waits for its outcome; records a
-    /// failure, and returns its errno.
+    /// Submits a command under a condition on a parent lock, and waits for its outcome. On failure,
+    /// records the refusal and returns its errno.
     pub(crate) async fn submit_checked(
         &self,
         caller: &Caller,
@@ -97,7 +99,7 @@ impl LockAccess {
         answer_of(|then| self.service.view(name, then)).await
     }
 
-    /// Returns the view of a lock; records a failure, and returns its errno.
+    /// Returns the view of a lock. On failure, records it and returns its errno.
     pub(crate) async fn view(
         &self,
         caller: &Caller,
@@ -119,7 +121,8 @@ impl LockAccess {
         views.into_iter().collect()
     }
 
-    /// Returns the view of a lock, with the number of the first event that it may not include.
+    /// Returns the view of a lock for the kernel to cache, with the number of the first event that
+    /// the view may not include.
     pub(crate) async fn seen(
         &self,
         caller: &Caller,
@@ -139,7 +142,7 @@ impl LockAccess {
         answer_of(|then| self.service.holds_below(name, client, then)).await
     }
 
-    /// Returns a page of locks.
+    /// Returns a page of the list of locks.
     pub(crate) async fn list(&self, query: List) -> Result<ListPage<LockView>, Unavailable> {
         answer_of(|then| self.service.list(query, then)).await
     }

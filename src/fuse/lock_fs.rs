@@ -48,7 +48,7 @@ pub(crate) struct LockFs {
 
 impl LockFs {
     /// Returns the file system of a mount of `service`; `follows_symlinks` says whether the kernel
-    /// follows symlinks in it.
+    /// follows symlinks in the mount.
     pub(crate) fn new(service: &Locks, config: &MountConfig, follows_symlinks: bool) -> Arc<Self> {
         let parts = SharedParts::new(service, config);
         let (of, by) = (Arc::clone(&parts.posix_locks), Arc::clone(&parts.opens));
@@ -72,13 +72,13 @@ impl LockFs {
         })
     }
 
-    /// Counts a request, and returns its caller.
+    /// Counts a request of the kind `act`, and returns its caller.
     fn caller(&self, who: Requester, act: Act) -> Caller {
         self.nodes.locks.refusals().count_act(act);
         self.callers.caller(who)
     }
 
-    /// Counts an operation that locks don't support. Returns its errno.
+    /// Counts a file operation that locks don't support. Returns its errno.
     fn not_here(&self, errno: Errno) -> Errno {
         let refusals = self.nodes.locks.refusals();
         refusals.count_act(Act::Other);
@@ -218,7 +218,8 @@ impl FileSystem for LockFs {
                 self.ops.files.read(&caller, &open, (*ino, name), asked).await
             }
             OpenTarget::Control(control) => {
-                // A read in `wait/` shows a lock of the reader, and is not a look for changes.
+                // A read at offset 0 clears the file's change flag for poll. A read of a file in
+                // `wait/` does not: it waits for the lock, and does not look at its state.
                 if asked.offset == 0 && open.waits_for().is_none() {
                     self.polls.reads(asked.fh);
                 }
@@ -247,8 +248,8 @@ impl FileSystem for LockFs {
     }
 
     fn release(&self, ino: u64, fh: u64) {
-        // By the file handle and not by the kernel's lock owner, which RELEASE does not contain for
-        // OFD locks.
+        // POSIX locks of the file are dropped by its handle and not by the kernel's lock owner,
+        // because RELEASE does not contain the owner of OFD locks.
         self.waits.closed(fh);
         self.posix_locks.closed(ino, fh);
         if let Some(open) = self.ops.files.release(fh) {

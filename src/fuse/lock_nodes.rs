@@ -1,5 +1,5 @@
-//! Locks as inodes: combines the lock service, the inode table and the attributes, with the steps
-//! that all operations have in common.
+//! Locks as inodes: combines the lock service, the inode table and the file attributes, and has the
+//! steps that all file operations share.
 
 use crate::control::lease_options::short;
 use crate::engine::name::RESERVED_PREFIX;
@@ -19,7 +19,8 @@ use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How long the kernel may cache entries and attributes that never change.
+/// How long the kernel may cache entries and attributes that never change, in effect until it
+/// evicts them.
 pub(crate) const FOREVER: Duration = Duration::from_secs(3_600);
 
 /// The locks of one mount as inodes.
@@ -32,7 +33,7 @@ pub(crate) struct LockNodes {
 }
 
 impl LockNodes {
-    /// Returns the inodes of a mount of which the kernel knows none yet.
+    /// Returns the inodes of a new mount, of which the kernel knows none yet.
     pub(crate) fn new(locks: LockAccess, attrs: Attributes) -> Self {
         Self { locks, attrs, inodes: Mutex::default() }
     }
@@ -44,7 +45,7 @@ impl LockNodes {
 
     /// Returns the object that an inode stands for.
     pub(crate) fn place(&self, ino: u64) -> Option<NodePlace> {
-        // Nearly every name is looked up here, so this avoids the mutex.
+        // The parent of nearly every lookup is the mount point, which is found without the mutex.
         if ino == TOP {
             return Some(NodePlace::Top);
         }
@@ -59,21 +60,21 @@ impl LockNodes {
         }
     }
 
-    /// Returns the token to which an open file of the inode must be bound, so that it stands for
-    /// the tenure `token`.
+    /// Returns the origin token to which an open file of the inode must be bound, so that it stands
+    /// for the tenure `token`.
     pub(crate) fn origin_of(&self, ino: u64, token: Token) -> Token {
         self.lock_node(ino).map_or(token, |node| node.origin_of(token))
     }
 
-    /// Returns the lock for which an open file of the inode stands: that of its tenure, or else
-    /// that under whose name it was opened.
+    /// Returns the name of the lock to which an operation on an open file applies: the current name
+    /// of the file's tenure, or else the name under which the file was opened.
     pub(crate) fn spoken_of(&self, ino: u64, name: &LockName, tenure: Option<Token>) -> LockName {
         let node = tenure.and_then(|_| self.lock_node(ino));
         let links = node.map(|node| node.links_of(tenure)).unwrap_or_default();
         links.into_iter().next().map_or_else(|| name.clone(), |link| link.name)
     }
 
-    /// Returns the name of a lock that the caller creates, changes or removes in a directory.
+    /// Returns the full name of a lock that the caller creates, changes or removes in a directory.
     pub(crate) fn name_in(
         &self,
         caller: &Caller,
@@ -117,8 +118,8 @@ impl LockNodes {
         NodeEntry { entry_ttl, ..NodeEntry::uncached(self.control_attr(ino, control)) }
     }
 
-    /// Returns the state of a lock as a file. If the kernel may cache it, also returns the number
-    /// of the first event that it may not include.
+    /// Returns the state of a lock's file. If the kernel may cache the state, also returns the
+    /// number of the first event that it may not include.
     pub(crate) async fn state(
         &self,
         caller: &Caller,
@@ -157,7 +158,7 @@ impl LockNodes {
     }
 }
 
-/// Returns the error message for a name that no lock can have.
+/// Returns the error message for a string that can't be the name of a lock.
 pub(crate) fn wrong_name(name: &OsStr, error: NameError) -> String {
     let shown = String::from_utf8_lossy(name.as_bytes());
     let shown = short(&shown.escape_debug().to_string());

@@ -1,4 +1,4 @@
-//! Constructs the components of one mount, and wires each to the few others that it uses.
+//! Constructs the components of one mount, and passes each the few others that it uses.
 
 use crate::fuse::control_files::ControlFiles;
 use crate::fuse::control_files::ctl::CtlFile;
@@ -65,13 +65,13 @@ pub(crate) struct LockOps {
 pub(crate) struct SharedParts {
     /// The mapping of callers to clients.
     pub(crate) callers: Arc<Callers>,
-    /// The locks as inodes.
+    /// The inodes that stand for locks.
     pub(crate) nodes: Arc<LockNodes>,
     /// Open files and directories.
     pub(crate) opens: Arc<OpenFiles>,
     /// The kernel's cached names and attributes.
     pub(crate) cache: Arc<KernelCache>,
-    /// The watcher of waiting threads.
+    /// The watcher that interrupts waiting threads when they get a signal.
     pub(crate) interrupts: Arc<InterruptWatcher>,
     /// Leases that are bound to processes.
     pub(crate) bindings: Arc<ProcessBindings>,
@@ -79,7 +79,7 @@ pub(crate) struct SharedParts {
     pub(crate) parents: Arc<ParentChecks>,
     /// flock, fcntl and OFD locks.
     pub(crate) posix_locks: Arc<PosixLocks>,
-    /// Polls of open files.
+    /// The open files that programs poll.
     pub(crate) polls: Arc<Polls>,
 }
 
@@ -112,7 +112,7 @@ impl SharedParts {
         Self { callers, nodes, opens, cache, interrupts, bindings, parents, posix_locks, polls }
     }
 
-    /// Returns the control files.
+    /// Returns the control files of the mount.
     pub(crate) fn control_files(
         self,
         config: &MountConfig,

@@ -1,5 +1,5 @@
-//! The FUSE front end: turns file operations into requests to the lock service, and its answers
-//! into errnos, attributes and directory entries.
+//! The FUSE front end: turns file operations into requests to the lock service, and the service's
+//! answers into errnos, attributes and directory entries.
 //!
 //! `kernel` speaks the FUSE protocol and serves any file system. Above it, `lock_fs` is the file
 //! system of locks: it passes each operation to its implementation in `ops`, `posix_locks` or

@@ -12,7 +12,8 @@ pub use crate::fuse::kernel::mount_error::MountError;
 pub use crate::fuse::kernel::session::{Mounted, Unmounted, check};
 pub use crate::fuse::mount_config::{Content, HoldBy, MountConfig, Owner, Users};
 
-/// Mounts `config.dir`, and serves it on a thread of its own until it is unmounted.
+/// Mounts latchfs at `config.dir`, and serves the locks on a thread of its own until the directory
+/// is unmounted.
 pub fn mount(locks: &Locks, config: &MountConfig) -> Result<Mounted, MountError> {
     let MountConfig { dir, users, nonempty, .. } = config;
     let wanted = MountRequest { dir, users: *users, nonempty: *nonempty };
@@ -22,14 +23,13 @@ pub fn mount(locks: &Locks, config: &MountConfig) -> Result<Mounted, MountError>
     })
 }
 
-/// Returns the client of the user of this process on the host `host`, as a mount of that host names
-/// it.
+/// Returns the client of this process's user, as a mount with the host name `host` names it.
 pub fn client_of_user(host: &ClientId) -> ClientId {
     credentials::client_of_user(host, own_uid())
 }
 
-/// Returns the rights over HTTP of a user of this machine: those that the user has by these mounts.
-/// `None` if none of them serves that user.
+/// Returns the rights over HTTP that a user of this machine has through the given mounts; `None` if
+/// no mount serves that user.
 pub fn grant_of_user(mounts: &[MountConfig], uid: u32) -> Option<Grant> {
     if uid == 0 || uid == own_uid() {
         let anybody = vec![ClientPattern::Beginning(String::new())];

@@ -9,9 +9,9 @@ use std::path::PathBuf;
 pub struct MountConfig {
     /// The mount point.
     pub dir: PathBuf,
-    /// The host part of every client of this mount.
+    /// The host part of the name of every client of this mount.
     pub client: ClientId,
-    /// How callers are mapped to clients, besides the host.
+    /// How callers are told apart as clients, besides the host.
     pub owner: Owner,
     /// The ttl of a lease unless a program sets one.
     pub ttl: Ttl,
@@ -21,13 +21,13 @@ pub struct MountConfig {
     pub content: Content,
     /// The users that the mount serves.
     pub users: Users,
-    /// How a lease that a program made by file is kept alive.
+    /// How the mount keeps a lease alive that a program took by a file operation.
     pub hold: HoldBy,
     /// Whether to mount on a directory that has entries, without sealing it.
     pub nonempty: bool,
 }
 
-/// How callers are mapped to clients.
+/// How the callers of a mount are mapped to clients.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Owner {
     /// One client for all users: the host.
@@ -38,21 +38,22 @@ pub enum Owner {
     Session,
 }
 
-/// The content that `cat NAME` shows.
+/// The content that a read of a lock's file returns, for example by `cat NAME`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Content {
-    /// The status as JSON.
+    /// The status of the lock as JSON, unless a program has stored content to be read back.
     Status,
-    /// The text that was written to the file, always.
+    /// The content that was written to the file, always.
     Note,
 }
 
-/// How a lease that a program made by file is kept alive, unless the program says otherwise.
+/// How the mount keeps a lease alive that a program took by a file operation, unless the program
+/// chooses otherwise.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum HoldBy {
-    /// The program renews the lease.
+    /// The program must renew the lease itself.
     Renewal,
-    /// The mount renews the lease for as long as the leader of the login session in which it was
-    /// made lives.
+    /// The mount renews the lease for as long as the leader of the login session lives in which the
+    /// lease was taken.
     Session,
 }

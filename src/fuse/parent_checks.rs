@@ -1,6 +1,6 @@
-//! Checks whether a caller may create a name below a lock. `auth` decides that for all front ends,
-//! by the permission bits of the nearest held lock above the name; this module provides the
-//! identity of the mount's users.
+//! Checks whether a caller may create a name below a lock. The module `auth` decides by the
+//! permission bits of the nearest held lock above the name; this module tells it the user and
+//! groups of the caller.
 
 use crate::auth::{LocalUser, depends_on_groups};
 use crate::engine::{Acquire, ClientId, Lease, LockName, Op, Ownership};
@@ -13,7 +13,7 @@ use crate::fuse::open_files::OpenFiles;
 use crate::service::{ParentCheck, RequestError, Unavailable};
 use std::sync::Arc;
 
-/// Creates the conditions under which names below locks may be created.
+/// Creates the conditions that the lock service checks before it creates a name below a lock.
 pub(crate) struct ParentChecks {
     locks: LockAccess,
     opens: Arc<OpenFiles>,
@@ -26,21 +26,22 @@ impl ParentChecks {
         Self { locks, opens, host }
     }
 
-    /// Returns the condition for an operation of `caller`; `None` if it creates no name below
+    /// Returns the condition for a command of `caller`; `None` if the command creates no name below
     /// another.
     pub(crate) fn check_of(&self, caller: &Caller, op: &Op) -> Option<ParentCheck> {
         ParentCheck::of(op, |_| allows(self.user_of(caller)))
     }
 
-    /// Returns the condition for a request of `caller` for `name`.
+    /// Returns the condition under which `caller` may request the lock `name`; `None` if the name
+    /// is not below another.
     pub(crate) fn check_of_name(&self, caller: &Caller, name: &LockName) -> Option<ParentCheck> {
         ParentCheck::of_name(name, &caller.client, |_| allows(self.user_of(caller)))
     }
 
-    /// Returns the condition for a request through an open file that has passed
-    /// [`Self::check_lock`]; a lock above may have been taken since then. The groups of the file's
-    /// opener are no longer known, so a lock above is not checked again if its mode gives its group
-    /// other rights than other users.
+    /// Returns the condition for a lock request through an open file that has passed
+    /// [`Self::check_lock`], since a lock above may have been taken after that check. The groups of
+    /// the file's opener are no longer known, so the permission bits of a lock above are skipped if
+    /// they give its group other rights than other users.
     pub(crate) fn check_of_open(&self, ask: &Acquire) -> Option<ParentCheck> {
         let Ownership::OpenFile(open) = ask.hold else { return None };
         ParentCheck::of_name(&ask.name, &ask.client, |_| {
@@ -52,8 +53,8 @@ impl ParentChecks {
         })
     }
 
-    /// Checks a request by `flock` or fcntl. Such a request acts on behalf of the user who opened
-    /// the file, and its name may be free by now.
+    /// Checks whether the user who opened a file may lock it by flock or fcntl. The file's lock may
+    /// have become free since the open, so this request may create its name.
     pub(crate) async fn check_lock(
         &self,
         caller: &Caller,

@@ -2,8 +2,8 @@
 //! lock's phase or holder is reported by POLLPRI, until the file is read again from its beginning,
 //! as in sysfs.
 //!
-//! Between the open or the last read and the first poll, [`LastSeen`] detects a change; after that,
-//! events do.
+//! Between the open or the last read and the first poll, [`LastSeen`] detects a change; after that
+//! poll, lock events do.
 
 use crate::engine::{Event, EventKind, LockName, Phase};
 use crate::fuse::control_names::ControlFile;
@@ -18,10 +18,10 @@ use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// The maximum number of events handled at once, which bounds how long the mutex is held.
+/// The maximum number of events handled in one batch, which bounds how long the mutex is held.
 const EVENTS_MAX: usize = 256;
 
-/// The poll events that always apply to a file.
+/// The poll events that are always ready on the file of a lock.
 const ALWAYS: PollEvents = PollEvents::POLLIN
     .union(PollEvents::POLLOUT)
     .union(PollEvents::POLLRDNORM)
@@ -37,20 +37,20 @@ pub(crate) struct Polls {
 /// The polled files. `N` is the waker of the pollers of one open file.
 struct PollTable<N> {
     files: HashMap<u64, PolledFile<N>>,
-    /// The polled files of each lock, by file handle.
+    /// The file handles of the polled files of each lock.
     of_lock: HashMap<LockName, Vec<u64>>,
-    /// The subscription to engine events, while any file is polled.
+    /// The subscription to lock events, while any file is polled.
     watch: Option<EventWatch>,
 }
 
 struct PolledFile<N> {
     name: LockName,
-    /// Whether the lock has changed since the file was read.
+    /// Whether the lock has changed since the file was last read.
     changed: bool,
-    /// Whether the lock was in grace at the last check, so that a renewal changes its phase.
+    /// Whether the lock was in grace at the last poll. If so, a renewal changes its phase.
     in_grace: bool,
-    /// The latest waker; it wakes all pollers, because the kernel has one queue of pollers per open
-    /// file.
+    /// The waker of the latest poll. It wakes all pollers, because the kernel has one queue of
+    /// pollers per open file.
     waker: Option<N>,
 }
 
@@ -87,7 +87,7 @@ impl<N> PollTable<N> {
         }
     }
 
-    /// Handles an event; appends the wakers that must be called to `due`.
+    /// Handles one lock event: appends the wakers of the files whose lock it changes to `due`.
     fn hear(&mut self, event: &Event, due: &mut Vec<N>) {
         match &event.what {
             EventKind::Granted { name, .. }
@@ -100,7 +100,8 @@ impl<N> PollTable<N> {
                     }
                 }
             }
-            // A renewal ends a grace at most, and the poller notices that when it checks again.
+            // A renewal can only end the grace of a lock. The poller is woken, and its next poll
+            // compares the states.
             EventKind::Renewed { name, .. } => {
                 for fh in self.of_lock.get(name).into_iter().flatten() {
                     if let Some(file) = self.files.get_mut(fh).filter(|file| file.in_grace) {
@@ -116,7 +117,7 @@ impl<N> PollTable<N> {
         }
     }
 
-    /// Handles a loss of events: any lock may have changed.
+    /// Handles the loss of events: any lock may have changed, so all pollers are woken.
     fn hear_of_loss(&mut self, due: &mut Vec<N>) {
         for file in self.files.values_mut() {
             file.changed = true;
@@ -126,13 +127,13 @@ impl<N> PollTable<N> {
 }
 
 impl Polls {
-    /// Returns the polls of one mount, initially none.
+    /// Returns the table of polled files of one mount, initially empty.
     pub(crate) fn new(nodes: Arc<LockNodes>, opens: Arc<OpenFiles>) -> Arc<Self> {
         Arc::new(Self { nodes, opens, polled: Mutex::default() })
     }
 
-    /// Returns the poll events of an open file (poll(2), select(2), epoll(7)). With a `waker`, the
-    /// program sleeps until that is called.
+    /// Returns the ready poll events of an open file (poll(2), select(2), epoll(7)). With a
+    /// `waker`, the program may sleep until the waker is called.
     pub(crate) async fn poll(
         self: &Arc<Self>,
         fh: u64,
@@ -148,7 +149,7 @@ impl Polls {
         let (true, Some(name)) = (events.contains(PollEvents::POLLPRI), self.lock_of(&open)) else {
             return always;
         };
-        // Registers before the check, so that a change in between is not missed.
+        // The file is registered before the check, so that a change between the two is not missed.
         if self.register(fh, &name, waker) {
             return always | PollEvents::POLLPRI;
         }
@@ -185,7 +186,7 @@ impl Polls {
         polled.register(fh, name, waker)
     }
 
-    /// Records the result of a check for a poller. Returns whether there is a change to report.
+    /// Records what a poll has found. Returns whether there is a change to report.
     fn looked(&self, fh: u64, phase: Phase, changed: bool) -> bool {
         let mut polled = self.polled.lock();
         let Some(file) = polled.files.get_mut(&fh) else { return changed };
@@ -194,14 +195,14 @@ impl Polls {
         file.changed
     }
 
-    /// Clears the change flag before a read of the file; only later changes are reported then.
+    /// Clears the change flag when the file is read, so that only later changes are reported.
     pub(crate) fn reads(&self, fh: u64) {
         if let Some(file) = self.polled.lock().files.get_mut(&fh) {
             file.changed = false;
         }
     }
 
-    /// Forgets a file after its last descriptor was closed.
+    /// Removes a file from the table of polled files after its last descriptor was closed.
     pub(crate) fn closed(&self, fh: u64) {
         let mut polled = self.polled.lock();
         polled.remove(fh);
@@ -210,7 +211,7 @@ impl Polls {
         drop(unused);
     }
 
-    /// Handles new events. Called on the thread that executed a command, with no lock held.
+    /// Handles new lock events. Called on the thread that delivered them, with no mutex held.
     fn on_events(&self) {
         loop {
             let mut due = Vec::new();
@@ -259,7 +260,7 @@ mod tests {
         event(EventKind::Renewed { name: name(text), holder, token: Token::named(1) })
     }
 
-    /// Returns the pollers that an event wakes.
+    /// Returns the test wakers that an event wakes.
     fn woken(inner: &mut PollTable<u64>, event: &Event) -> Vec<u64> {
         let mut due = Vec::new();
         inner.hear(event, &mut due);

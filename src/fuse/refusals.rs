@@ -9,7 +9,7 @@ use crate::fuse::last_refusal::{LastRefusals, RefusedBy};
 use crate::service::RequestError;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// The number of errnos that are counted; Linux has fewer.
+/// The number of errnos that are counted: more than Linux has.
 const ERRNOS: usize = 134;
 
 /// The counters and last refusals of one mount.
@@ -40,24 +40,25 @@ impl Refusals {
         }
     }
 
-    /// Returns the number of requests of each act.
+    /// Returns the number of requests of each kind of file operation.
     pub(crate) fn acts(&self) -> impl Iterator<Item = (Act, u64)> + '_ {
         Act::ALL.iter().map(|act| (*act, self.acts[*act as usize].load(Ordering::Relaxed)))
     }
 
-    /// Returns how often each errno was returned, without those that never were.
+    /// Returns how often each errno was returned, without errnos that were never returned.
     pub(crate) fn errnos(&self) -> impl Iterator<Item = (Errno, u64)> + '_ {
         let all = self.errnos.iter().enumerate();
         all.map(|(n, count)| (Errno::from_i32(n as i32), count.load(Ordering::Relaxed)))
             .filter(|(_, count)| *count > 0)
     }
 
-    /// Returns the last refusal of each client.
+    /// Returns the record of each client's last refusal.
     pub(crate) const fn last(&self) -> &LastRefusals {
         &self.last
     }
 
-    /// Records a refusal of the engine, or a missing answer. Returns the errno.
+    /// Records a refusal of the lock service, or a missing answer. Returns the errno for the
+    /// program.
     pub(crate) fn failed(
         &self,
         caller: &Caller,
@@ -69,7 +70,7 @@ impl Refusals {
         self.keep(caller, act, name, errno, RefusedBy::Service(failure))
     }
 
-    /// Records a refusal by the file system itself. Returns the errno.
+    /// Records a refusal by the file system itself. Returns the errno for the program.
     pub(crate) fn refused(
         &self,
         caller: &Caller,
@@ -88,7 +89,7 @@ impl Refusals {
         self.keep(caller, act, name, errno, RefusedBy::FileSystem(kind, sentence.into()))
     }
 
-    /// Records that a user has reached a limit. Returns the errno.
+    /// Records that a user has reached a limit. Returns the errno for the program.
     pub(crate) fn full(
         &self,
         caller: &Caller,

@@ -1,5 +1,5 @@
-//! Parses and writes the names of files in `.latchfs`: `events@N`, and names of locks in `status/`,
-//! `content/` and `wait/`.
+//! Parses and writes the names of files in `.latchfs`: `events@N`, and the names of locks in
+//! `status/`, `content/` and `wait/`.
 
 use crate::engine::{LockName, LockView, NameError};
 use crate::fuse::control_names::ControlFile;
@@ -10,7 +10,7 @@ use std::borrow::Cow;
 use std::ffi::OsStr;
 
 /// Parses `events` or `events@N`. These files are not listed: a program that reads all files of a
-/// directory would never finish.
+/// directory would never finish reading the event stream.
 pub(crate) fn events(text: &str) -> Option<ControlFile> {
     match text.strip_prefix("events")? {
         "" => Some(ControlFile::Events(None)),
@@ -25,11 +25,11 @@ pub(crate) fn events(text: &str) -> Option<ControlFile> {
 /// The spelling of a lock's name in `status/`, `content/` and `wait/`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum SpelledName {
-    /// Unescaped: a directory if there are locks below the name, as in the mount itself, and
-    /// otherwise a file.
+    /// The name is not escaped: a directory if there are locks below the name, as in the mount
+    /// itself, and otherwise a file.
     Plain,
-    /// With `%2F` for a slash: always a file. Every name can be written like this, if need be as an
-    /// absolute path: `%2Fteam`.
+    /// The name has `%2F` for a slash, and is always a file. Every lock's name can be written this
+    /// way; one without a slash gets a leading one: `%2Fteam`.
     Escaped,
 }
 
@@ -56,7 +56,8 @@ pub(crate) fn reported(
     Ok((name.map_err(wrong)?, written))
 }
 
-/// Returns the name of the file in `status/` about a lock, whether or not there are locks below it.
+/// Returns the name of the file in `status/` that reports on a lock, whether or not there are locks
+/// below it.
 pub(crate) fn report_of(view: &LockView) -> String {
     let name = view.name.as_str().replace('%', "%25").replace('/', "%2F");
     if view.has_below && !name.contains("%2F") { format!("%2F{name}") } else { name }

@@ -22,7 +22,8 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, UNIX_EPOCH};
 
-/// Users of a foreign pid namespace, so that no test depends on the processes of this machine.
+/// Users of a foreign pid namespace (pid 0), so that no test depends on the processes of this
+/// machine.
 const ALICE: Requester = Requester { uid: 4_000_001, gid: 4_000_001, pid: 0 };
 const BOB: Requester = Requester { uid: 4_000_002, gid: 4_000_002, pid: 0 };
 const ROOT: Requester = Requester { uid: 0, gid: 0, pid: 0 };
@@ -32,7 +33,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// The last byte of a whole-file lock by flock or fcntl.
 const TO_END: u64 = i64::MAX as u64;
 
-/// A file system without a mount.
+/// The file system of locks, called directly without a mount.
 struct Rig(Arc<LockFs>);
 
 /// A lock service in memory.
@@ -62,7 +63,7 @@ fn at(name: &str) -> NameIn<'_> {
     in_dir(TOP, name)
 }
 
-/// Returns the errno of a failure.
+/// Returns the errno of an operation that must fail.
 fn errno<T: std::fmt::Debug>(done: Done<T>) -> i32 {
     done.expect_err("it fails").code()
 }
@@ -92,7 +93,7 @@ impl Rig {
         block_on(self.0.lookup(who, in_dir(parent, name)))
     }
 
-    /// Looks up a path, name by name.
+    /// Looks up a path, name by name, and returns the inode number of its last name.
     fn walk(&self, who: Requester, path: &str) -> u64 {
         path.split('/').fold(TOP, |parent, name| {
             self.lookup_in(who, parent, name).expect("it is there").attr.ino.0
@@ -103,7 +104,7 @@ impl Rig {
         block_on(self.0.create(who, at(name), 0o644, flags | libc::O_CREAT))
     }
 
-    /// Creates and opens a lock that is free.
+    /// Creates and opens the file of a free lock. Returns its inode number and file handle.
     fn created(&self, who: Requester, name: &str) -> (u64, u64) {
         let (entry, opened) = self.create(who, name, libc::O_RDWR).expect("it is free");
         (entry.attr.ino.0, opened.fh)
@@ -135,7 +136,7 @@ impl Rig {
         block_on(self.0.write(who, fh, 0, text.as_bytes()))
     }
 
-    /// Sends a request to the control file, and returns its answer.
+    /// Sends a request to the control file `.latchfs/ctl`, and returns its answer.
     fn ctl(&self, who: Requester, request: &str) -> Value {
         let ino = self.walk(who, ".latchfs/ctl");
         let fh = self.open(who, ino, libc::O_RDWR).expect("it opens").fh;
@@ -187,12 +188,12 @@ impl Rig {
         }
     }
 
-    /// Takes a lock without waiting.
+    /// Takes a lock on a file without waiting.
     fn lock(&self, who: Requester, asked: LockRequest) -> Done<()> {
         block_on(self.0.setlk(who, asked, false))
     }
 
-    /// Starts to take a lock, and waits if needed. Returns the receiver of the result.
+    /// Starts a request for a lock on a file that may wait. Returns the receiver of its result.
     fn begin_lock(&self, who: Requester, asked: LockRequest) -> Receiver<Done<()>> {
         let (fs, (send, end)) = (Arc::clone(&self.0), channel());
         spawn(async move {
@@ -202,7 +203,7 @@ impl Rig {
         end
     }
 
-    /// Starts a read, and waits if needed. Returns the receiver of the result.
+    /// Starts a read that may wait. Returns the receiver of its result.
     fn begin_read(&self, who: Requester, fh: u64) -> Receiver<Done<Vec<u8>>> {
         let (fs, (send, end)) = (Arc::clone(&self.0), channel());
         spawn(async move {
@@ -214,12 +215,12 @@ impl Rig {
     }
 }
 
-/// Returns a flock request of an open file that is its own owner.
+/// Returns a flock request for an open file, which is its own lock owner.
 fn whole((ino, fh): (u64, u64), kind: i32) -> LockRequest {
     LockRequest { ino, fh, owner: fh, start: 0, end: TO_END, kind, pid: 0 }
 }
 
-/// Returns an fcntl request of a process for one byte.
+/// Returns an fcntl request of the process `owner` for a lock on one byte.
 fn byte((ino, fh): (u64, u64), owner: u64, byte: u64, kind: i32) -> LockRequest {
     LockRequest { ino, fh, owner, start: byte, end: byte, kind, pid: owner as u32 }
 }
@@ -786,7 +787,8 @@ fn a_read_of_a_wait_file_returns_when_the_lock_is_granted() {
     assert_eq!(errno(rig.mkdir(ALICE, "job")), libc::EEXIST, "it is the reader's");
 }
 
-/// On a thread of its own: handling an event while holding the mutex would deadlock.
+/// The test runs on a thread of its own with a timeout: a deadlock would occur if an event were
+/// handled while the mutex is held.
 #[test]
 fn a_lease_that_is_bound_to_a_process_can_be_released() {
     let (rig, (send, done)) = (Rig::new(), channel());

@@ -2,7 +2,7 @@
 
 use parking_lot::{Condvar, Mutex};
 
-/// The signal on which the thread sleeps.
+/// The signal on which one thread sleeps until there is work.
 #[derive(Default)]
 pub(crate) struct WorkSignal {
     state: Mutex<SignalState>,
@@ -16,7 +16,7 @@ struct SignalState {
 }
 
 impl WorkSignal {
-    /// Signals that there is work. Never blocks for long, so any thread may call it.
+    /// Signals that there is work. The call never blocks for long, so any thread may make it.
     pub(crate) fn ring(&self) {
         let before = std::mem::replace(&mut self.state.lock().is_due, true);
         if !before {
@@ -24,7 +24,7 @@ impl WorkSignal {
         }
     }
 
-    /// Ends the thread's work.
+    /// Makes the sleeping thread end its work.
     pub(crate) fn stop(&self) {
         self.state.lock().is_over = true;
         self.rung.notify_one();

@@ -1,12 +1,12 @@
-//! Parses the messages that programs write to a lock's file. One write is one message. Pure: it
-//! reads bytes only.
+//! Parses the messages that programs write to a lock's file. One write is one message. Pure: the
+//! parser only reads bytes.
 
 use crate::control::lease_options::{LeaseOptions, checked_pid, options_of, short, wrong_pid};
 use crate::engine::Ttl;
 use crate::engine::lease_terms::looks_like_a_duration;
 use serde_json::Value;
 
-/// A message in a write.
+/// The meaning of the bytes of one write to a lock's file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Message {
     /// The text is only white space: the write renews the lease.
@@ -17,7 +17,7 @@ pub(crate) enum Message {
     Text,
 }
 
-/// Returns the message in `data`, or a message that says why it is invalid.
+/// Returns the message in `data`, or an error text that says why it is invalid.
 pub(crate) fn parse(data: &[u8]) -> Result<Message, String> {
     let Ok(text) = std::str::from_utf8(data) else { return Ok(Message::Text) };
     let text = text.trim();
@@ -29,7 +29,8 @@ pub(crate) fn parse(data: &[u8]) -> Result<Message, String> {
             Ok(Message::Options(LeaseOptions { ttl: Some(ttl), ..LeaseOptions::default() }))
         }
         _ => match text.strip_prefix("pid=") {
-            // `pid=12 host=x` is content of some program, `pid=12` is an option.
+            // `pid=12 host=x` is content that some program writes, while `pid=12` alone is an
+            // option.
             Some(digits) if is_number(digits) => {
                 let pid = digits.parse().map_err(|_| wrong_pid(digits))?;
                 Ok(Message::Options(LeaseOptions {
@@ -144,7 +145,8 @@ mod tests {
     }
 
     proptest! {
-        /// No input panics; only white space, `{`, a duration or `pid=` is not taken as text.
+        /// No input makes the parser panic. All input is taken as text, except white space, and
+        /// input that begins with `{`, a duration or `pid=`.
         #[test]
         fn any_bytes_are_some_message(data in proptest::collection::vec(any::<u8>(), 0..200)) {
             let _ = parse(&data);

@@ -1,6 +1,6 @@
 //! Lookup, open, read and write of control files: those of the mount in `.latchfs`, which exists
-//! but is not listed, and the facts about a lock in a directory that is a lock. The content of each
-//! is generated when it is read.
+//! but is not listed, and the small files inside a lock's directory that show one fact about the
+//! lock, such as its holder. The content of each is generated when it is read.
 
 use crate::engine::{LockName, LockView};
 use crate::fuse::control_files::ctl::CtlFile;
@@ -24,7 +24,7 @@ use crate::status::{pretty, status_of};
 use std::ffi::OsStr;
 use std::sync::Arc;
 
-/// The control files of one mount.
+/// The control files of one mount: `.latchfs`, and the files about a lock in the lock's directory.
 pub(crate) struct ControlFiles {
     nodes: Arc<LockNodes>,
     opens: Arc<OpenFiles>,
@@ -86,7 +86,7 @@ impl ControlFiles {
         Ok(self.nodes.control_entry(&found))
     }
 
-    /// Opens a control file, except for facts that take writes.
+    /// Opens a control file. Fails with EACCES if it is opened for writing but takes no writes.
     pub(crate) fn open(
         &self,
         caller: &Caller,
@@ -144,7 +144,8 @@ impl ControlFiles {
         }
     }
 
-    /// Returns the available events, or else waits for some.
+    /// Returns the events that an open `.latchfs/events` has not read yet. If there are none, waits
+    /// for the next event.
     async fn read_events(
         &self,
         caller: &Caller,
@@ -205,7 +206,7 @@ impl ControlFiles {
         }))
     }
 
-    /// Returns the content of a report or fact about a lock.
+    /// Returns the content of a control file that reports on a lock, taken from `view`.
     fn told(&self, control: &ControlFile, view: &LockView) -> Arc<[u8]> {
         let holder = view.holder();
         let wall = |at| self.nodes.locks.service().wall(at);
@@ -248,7 +249,8 @@ impl ControlFiles {
         }
     }
 
-    /// Ends the wait of an open file after its last descriptor was closed.
+    /// Handles the close of a control file's last descriptor: a file of `.latchfs/wait` leaves the
+    /// lock's queue.
     pub(crate) fn closed(&self, open: &OpenFile) {
         if open.waits_for().is_some() {
             self.waits.closed(open);
@@ -265,8 +267,8 @@ fn file_of_top(name: &str) -> Option<ControlFile> {
         .or_else(|| events(name))
 }
 
-/// Returns the entries of a directory of control files. Reports exist for every possible name, so
-/// they are looked up by name and not listed.
+/// Returns the entries of a directory of control files. A report exists for every possible lock
+/// name, so reports are found by lookup and not listed.
 pub(crate) fn entries(dir: &ControlFile) -> Vec<DirEntry> {
     let entry = |kind, name: &str| DirEntry { ino: None, kind, name: name.into() };
     if *dir != ControlFile::Top {

@@ -17,7 +17,7 @@ use crate::fuse::open_files::waiting_reads::WaitingReads;
 use serde_json::Value;
 use std::sync::Arc;
 
-/// The control file of one mount.
+/// The control file `.latchfs/ctl` of one mount.
 pub(crate) struct CtlFile {
     nodes: Arc<LockNodes>,
     opens: Arc<OpenFiles>,
@@ -25,11 +25,11 @@ pub(crate) struct CtlFile {
     commands: CtlCommands,
 }
 
-/// The bytes of a read, or the future of them.
+/// The bytes that a read of the control file returns, or a future of them if the read must wait.
 type ReadAnswer = Result<ReadBytes, Pending<Result<ReadBytes, Errno>>>;
 
 impl CtlFile {
-    /// Returns the control file of one mount, whose requests `commands` executes.
+    /// Returns the control file `.latchfs/ctl` of one mount, whose requests `commands` executes.
     pub(crate) fn new(
         nodes: Arc<LockNodes>,
         opens: Arc<OpenFiles>,
@@ -39,8 +39,8 @@ impl CtlFile {
         Arc::new(Self { nodes, opens, reads, commands })
     }
 
-    /// Returns the answers that were not read yet. If there are none but an answer is pending,
-    /// waits for it.
+    /// Returns the answers that were not read yet. If there are none but a request is still waiting
+    /// for a lock, waits for its answer.
     pub(crate) async fn read(
         &self,
         caller: &Caller,
@@ -70,8 +70,8 @@ impl CtlFile {
         Ok(Err(self.reads.hold(asked.fh, state, asked.size, caller.pid)))
     }
 
-    /// Executes the request in `data`. When the write returns, the answer can be read. Only a
-    /// request that waits for a lock continues after that, and then the read waits.
+    /// Executes the request in `data`. When the write returns, its answer can be read, unless the
+    /// request waits for a lock: then the next read waits for the answer.
     pub(crate) async fn write(
         self: &Arc<Self>,
         caller: &Caller,
@@ -79,8 +79,8 @@ impl CtlFile {
         open: &Arc<OpenFile>,
         data: &[u8],
     ) -> Result<u32, Errno> {
-        // Checked first, since a program that never reads its answers would not learn what its
-        // requests do.
+        // The limit on unread bytes is checked before the request runs: beyond it, the answer could
+        // not be stored, and the program would not learn the outcome.
         if let Err(full) = self.opens.shares().room(Pool::Bytes, open.uid) {
             return Err(self.nodes.locks.refusals().full(caller, Act::Control, None, full));
         }
@@ -96,7 +96,7 @@ impl CtlFile {
         Ok(data.len() as u32)
     }
 
-    /// Executes a request that may wait in the queue of a lock.
+    /// Executes, in a task of its own, a request that may wait in the queue of a lock.
     fn begin_to_wait(
         self: &Arc<Self>,
         caller: &Caller,
@@ -114,15 +114,17 @@ impl CtlFile {
         });
     }
 
-    /// Appends an answer for later reads.
+    /// Stores the answer of a request until the program reads it from the control file.
     fn keep(&self, caller: &Caller, open: &OpenFile, mut answer: Value) {
-        // Lets the caller find itself among holders and waiters.
+        // The field `you` names the caller, so that a program finds itself among holders and
+        // waiters.
         answer["you"] = caller.client.as_str().into();
         let mut state = open.state();
         let shares = self.opens.shares();
         if let Err(full) = state.answers.add(shares, open.uid, &format!("{answer}\n")) {
-            // A list is refused. The outcome of an operation is always reported, but without the
-            // lock's status, which can be queried again.
+            // Beyond the limit on unread bytes, the answer to a list becomes a refusal. The outcome
+            // of any other request is always stored, but without the lock's status, which can be
+            // queried again.
             if answer.get("locks").is_some() {
                 answer = refusal(RefusalKind::Limit, &full.to_string());
             } else if let Value::Object(fields) = &mut answer {
@@ -133,7 +135,7 @@ impl CtlFile {
     }
 }
 
-/// Answers the waiting reads after a pending answer has come.
+/// Completes the waiting reads of a control file after a request has got its answer.
 fn end_reads(open: &OpenFile) {
     let mut state = open.state();
     state.pending -= 1;

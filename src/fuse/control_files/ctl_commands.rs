@@ -1,4 +1,5 @@
-//! The mount as the host that executes control requests from `.latchfs/ctl`.
+//! Executes the requests that programs write to `.latchfs/ctl`, with the mount as the host of each
+//! command.
 
 use crate::auth::permissions::Operation;
 use crate::control::lease_options::LeaseOptions;
@@ -21,7 +22,7 @@ use crate::time::{Span, Time, Wall};
 use serde_json::{Map, Value};
 use std::sync::Arc;
 
-/// Executes requests to the control file.
+/// Executes requests to the control file `.latchfs/ctl` of one mount.
 pub(crate) struct CtlCommands {
     nodes: Arc<LockNodes>,
     parents: Arc<ParentChecks>,
@@ -31,7 +32,7 @@ pub(crate) struct CtlCommands {
     pages: Arc<MountPages>,
 }
 
-/// The mount, on behalf of one caller with an open control file.
+/// The mount as the executor of one request, on behalf of the caller who opened `.latchfs/ctl`.
 struct CtlHost<'a> {
     ctl: &'a CtlCommands,
     caller: &'a Caller,
@@ -39,7 +40,7 @@ struct CtlHost<'a> {
 }
 
 impl CtlCommands {
-    /// Returns the commands of one mount.
+    /// Returns the executor of requests to `.latchfs/ctl`.
     pub(crate) const fn new(
         nodes: Arc<LockNodes>,
         parents: Arc<ParentChecks>,

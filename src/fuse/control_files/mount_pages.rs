@@ -13,7 +13,7 @@ use std::sync::Arc;
 /// The help text of the mount, for people.
 pub(crate) const README: &str = include_str!("README.txt");
 
-/// The content of the files about one mount.
+/// Generates the content of the files that describe one mount.
 pub(crate) struct MountPages {
     config: MountConfig,
     nodes: Arc<LockNodes>,

@@ -2,9 +2,9 @@
 //! granted.
 //!
 //! The wait happens in the engine's queue, and the client of the reader gets a lease like any
-//! other. Each open file has its own queue place, so two programs of one user exclude each other. A
-//! signal ends the read but not the wait, since the program may read again. Closing the file ends
-//! the wait, and releases the lock if it was granted and no read has reported that.
+//! other. Each open file has its own place in the queue, so two programs of one user exclude each
+//! other. A signal ends the read but not the wait, since the program may read again. Closing the
+//! file ends the wait, and releases the lock if it was granted but no read has reported the grant.
 
 use crate::control::WAITERS_SHOWN_MAX;
 use crate::engine::{
@@ -31,7 +31,7 @@ use crate::service::RequestError;
 use crate::status::{pretty, status_of};
 use std::sync::Arc;
 
-/// The permissions of a lock that is granted to a waiter.
+/// The permission bits of the file of a lock that was granted through `.latchfs/wait`.
 const MODE_OF_NEW: u32 = 0o644;
 
 /// The wait files of one mount.
@@ -44,7 +44,7 @@ pub(crate) struct WaitFiles {
     reads: Arc<WaitingReads>,
 }
 
-/// An open wait file, and the lock for which it waits.
+/// An open file of `.latchfs/wait`, and the lock for which it waits.
 #[derive(Clone)]
 struct WaitFile {
     fh: u64,
@@ -52,11 +52,11 @@ struct WaitFile {
     name: LockName,
 }
 
-/// The answer of a read, which may come later.
+/// The future of what a read of a wait file returns.
 type LateRead = Pending<Result<ReadBytes, Errno>>;
 
 impl WaitFiles {
-    /// Returns the wait files of one mount.
+    /// Returns the wait files (`.latchfs/wait/NAME`) of one mount.
     pub(crate) fn new(
         nodes: Arc<LockNodes>,
         parents: Arc<ParentChecks>,
@@ -69,7 +69,8 @@ impl WaitFiles {
     }
 
     /// Reads a wait file. A read at offset 0 waits until the lock is granted to the reader, and
-    /// returns the lock's status at that time; reads at later offsets return the rest of that.
+    /// returns the lock's status at that time; reads at later offsets return the rest of the same
+    /// status.
     pub(crate) async fn read(
         self: &Arc<Self>,
         caller: &Caller,
@@ -84,7 +85,8 @@ impl WaitFiles {
         self.read_status(caller, &file, asked)?.await.unwrap_or(Err(Errno::EIO))
     }
 
-    /// Starts the wait unless the file waits already, and lets the read wait as well.
+    /// Starts the wait for the lock unless the file waits already, and returns the future of the
+    /// read.
     fn read_status(
         self: &Arc<Self>,
         caller: &Caller,
@@ -95,7 +97,7 @@ impl WaitFiles {
         if matches!(state.wait, WaitState::Queued) {
             drop(state);
             self.may_wait(caller, &file.name, asked)?;
-            // The lock may have been granted meanwhile; then the read starts over.
+            // The lock may have been granted between the two checks; then the read starts over.
             state = file.open.state();
             if matches!(state.wait, WaitState::Queued) {
                 return Ok(self.reads.hold(asked.fh, state, asked.size, caller.pid));
@@ -107,7 +109,7 @@ impl WaitFiles {
         state.held.push(held);
         drop(state);
         self.begin(caller, file, before);
-        // The lock may be granted already; otherwise the read waits.
+        // A read that is still unanswered here has to wait: the lock was not granted at once.
         if file.open.state().held.iter().any(|held| held.number == number) {
             let may_wait = self.may_wait(caller, &file.name, asked);
             let unanswered = may_wait.err().and_then(|errno| {
@@ -136,8 +138,8 @@ impl WaitFiles {
         room.map_err(|full| self.nodes.locks.refusals().full(caller, Act::Read, Some(name), full))
     }
 
-    /// Handles the close of the last descriptor: releases a lock that no read has reported. The
-    /// queue place is gone already.
+    /// Handles the close of a wait file's last descriptor: releases the lock if it was granted but
+    /// no read has reported the grant. The place in the queue is given up elsewhere.
     pub(crate) fn closed(&self, open: &OpenFile) {
         let before = std::mem::replace(&mut open.state().wait, WaitState::Closed);
         if let WaitState::Unread(key) = before {
@@ -149,7 +151,7 @@ impl WaitFiles {
         self.nodes.locks.service().give_back(Op::Release(Release::of(key)));
     }
 
-    /// Requests the lock, or reports one that was granted earlier and not reported yet.
+    /// Requests the lock, or reports an earlier grant that no read has reported yet.
     fn begin(self: &Arc<Self>, caller: &Caller, file: &WaitFile, before: WaitState) {
         let (own, caller, file) = (Arc::clone(self), caller.clone(), file.clone());
         spawn(async move {
@@ -160,7 +162,7 @@ impl WaitFiles {
         });
     }
 
-    /// Reports a lock that was granted earlier, if a renewal shows that it is still held.
+    /// Reports an earlier grant to the reader, if a renewal shows that the lock is still held.
     async fn renew(&self, caller: &Caller, file: &WaitFile, key: LeaseKey) {
         let (firm, patch) = (Firm::Keep, Patch::default());
         let renewal = Renew { key: key.clone(), term: None, firm, patch, acquires: false };
@@ -180,12 +182,12 @@ impl WaitFiles {
         }
     }
 
-    /// Requests the lock on behalf of the user who opened the file.
+    /// Requests the lock on behalf of the user who opened the wait file.
     async fn ask(&self, caller: &Caller, file: &WaitFile) {
         self.join(&file.open.opener(caller), file).await;
     }
 
-    /// Waits in the queue, and reports the outcome.
+    /// Waits in the queue of the lock, and answers the waiting reads with the outcome.
     async fn join(&self, caller: &Caller, file: &WaitFile) {
         let name = &file.name;
         let process = self.bindings.by_default(caller);
@@ -207,7 +209,7 @@ impl WaitFiles {
                 let (act, errno) = (Act::Read, Errno::ESTALE);
                 fail(&file.open, refusals.refused(caller, act, Some(name), errno, sentence));
             }
-            // The file was closed.
+            // The file was closed while it waited in the queue, so no read is left to answer.
             None => {}
         }
     }
@@ -228,8 +230,8 @@ impl WaitFiles {
             name: name.clone(),
             client: caller.client.clone(),
             mode: Mode::Exclusive,
-            // Exclusive to this attempt, by name only: two readers of one client wait for each
-            // other.
+            // The ownership is exclusive to this attempt, so two readers of one client wait for
+            // each other.
             hold: Ownership::Exclusive(None),
             term: self.bindings.term(process),
             line: QueuePolicy::Join(None),
@@ -252,8 +254,8 @@ impl WaitFiles {
         key
     }
 
-    /// Answers the waiting reads with the status of the lock, which was granted. `key` is its
-    /// lease.
+    /// Answers the waiting reads of a wait file with the status of the lock after the grant. `key`
+    /// names the granted lease.
     async fn tell(&self, caller: &Caller, file: &WaitFile, key: LeaseKey) {
         let view = self.nodes.locks.view(caller, Act::Read, &file.name).await;
         let mut view = match view {
@@ -284,8 +286,8 @@ impl WaitFiles {
     }
 }
 
-/// Sets the state of the file when its wait is over. Returns the lease if the file was closed
-/// meanwhile, so that it must be released.
+/// Records the grant of the lock in the state of the wait file. Returns the lease if the file was
+/// closed in the meantime, since the caller must then release it.
 fn settle(state: &mut OpenFileState, key: LeaseKey, unread: bool) -> Option<LeaseKey> {
     if matches!(state.wait, WaitState::Closed) {
         return Some(key);
@@ -294,7 +296,7 @@ fn settle(state: &mut OpenFileState, key: LeaseKey, unread: bool) -> Option<Leas
     None
 }
 
-/// Fails the waiting reads after the wait has failed.
+/// Fails the waiting reads of a wait file with `errno` after the request for the lock has failed.
 fn fail(open: &OpenFile, errno: Errno) {
     let mut state = open.state();
     if !matches!(state.wait, WaitState::Closed) {

@@ -5,29 +5,30 @@ use fuser::{InitFlags, KernelConfig};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// How many background requests, which no program waits for, may be in flight, such as the closing
-/// of files. With fuser's default of 16, the files of a thousand programs that exit at once would
+/// The maximum number of background requests in flight: requests that no program waits for, such as
+/// RELEASE. With fuser's default of 16, the files of a thousand programs that exit at once would
 /// close one by one.
 const BACKGROUND_MAX: u16 = 1_024;
 
 /// Whether the kernel can mark a cached name as expired and keep it until its next use
-/// (`FUSE_HAS_EXPIRE_ONLY`). The flag is set when the session with the kernel begins.
+/// (`FUSE_HAS_EXPIRE_ONLY`). The value is known once the session with the kernel has begun.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct CanExpire(Arc<AtomicBool>);
 
 impl CanExpire {
-    /// Returns whether names can expire.
+    /// Returns whether the kernel can mark cached names as expired.
     pub(crate) fn get(&self) -> bool {
         self.0.load(Ordering::Relaxed)
     }
 
-    /// Records whether names can expire.
+    /// Records whether the kernel can mark cached names as expired.
     pub(crate) fn set(&self, can_expire: bool) {
         self.0.store(can_expire, Ordering::Relaxed);
     }
 }
 
-/// Requests the capabilities that a mount uses. Returns whether names can expire.
+/// Requests the capabilities that a mount uses. Returns whether the kernel can mark cached names as
+/// expired.
 pub(super) fn negotiate(config: &mut KernelConfig) -> bool {
     // With FUSE_ATOMIC_O_TRUNC, O_TRUNC arrives with the open, so the process that truncates is
     // known. A kernel that lacks one of these works too; but without the two lock capabilities, the

@@ -1,33 +1,34 @@
-//! The limit of open file descriptors of this process, and how many of them may watch processes.
+//! The limit of open file descriptors of this process, and how many descriptors may be pidfds and
+//! status files that watch other processes.
 
 use std::sync::OnceLock;
 
 /// Descriptors reserved for storage, sockets, devices and logs, however many processes are watched.
 const RESERVE: u64 = 256;
-/// Upper bound on watching descriptors: more than a machine runs processes, and some 100 MB of
-/// kernel memory.
+/// The maximum number of descriptors that watch processes: more than the processes of one machine,
+/// and some 100 MB of kernel memory.
 const TO_WATCH_MAX: u64 = 65_536;
 
-/// Raises the soft limit of open files (`RLIMIT_NOFILE`) to the hard limit, and returns the limit
-/// that is then in force.
+/// Raises the soft limit of open files (`RLIMIT_NOFILE`) to the hard limit, and returns the soft
+/// limit that is then in force.
 #[allow(unsafe_code)]
 fn raise() -> u64 {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: the structure lives through the call, which fills it.
+    // SAFETY: `limit` outlives the call, which fills it.
     if unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) } != 0 {
         return RESERVE;
     }
     let raised = libc::rlimit { rlim_cur: limit.rlim_max, ..limit };
-    // SAFETY: the structure lives through the call, which only reads it.
+    // SAFETY: `raised` outlives the call, which only reads it.
     if unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const raised) } == 0 {
         return raised.rlim_cur;
     }
     limit.rlim_cur
 }
 
-/// Returns how many descriptors may watch processes and threads: half of the limit less the
-/// reserve. The other half is for the connections of a daemon that also serves network clients. The
-/// first call raises the limit.
+/// Returns how many descriptors may watch processes and threads: half of what the limit leaves
+/// after the reserve. The other half is for the connections of a daemon that also serves network
+/// clients. The first call raises the limit.
 pub(crate) fn to_watch() -> usize {
     static TO_WATCH: OnceLock<usize> = OnceLock::new();
     *TO_WATCH.get_or_init(|| {

@@ -1,8 +1,8 @@
 //! Creates and removes mounts: opens /dev/fuse, calls mount(2) or fusermount3, and unmounts.
 //!
-//! fuser could mount, but when its session ends it unmounts by path, even if another daemon has
-//! mounted there since, and it distinguishes a missing device from a missing helper only in a log
-//! line. So this module mounts, and passes the open device to fuser.
+//! This module mounts, and passes the open device to fuser. fuser could mount as well, but at the
+//! end of its session it unmounts by path, even if another daemon has mounted there since, and it
+//! tells a missing device from a missing helper only in a log line.
 
 use crate::fuse::kernel::device_names::{DEVICE, HELPER};
 use crate::fuse::kernel::mount_error::MountError;
@@ -26,8 +26,8 @@ const SOURCE: &str = "latchfs";
 /// The environment variable that tells fusermount3 the number of the socket to which it sends the
 /// open device.
 const HELPER_SOCKET: &str = "_FUSE_COMMFD";
-/// The flag of mount(2) by which path resolution fails at a symlink, while readlink works. libc has
-/// no name for it yet.
+/// The flag of mount(2) that makes path resolution fail at a symlink, while readlink works. libc
+/// has no constant for it yet.
 const MS_NOSYMFOLLOW: libc::c_ulong = 256;
 /// The mount option of fusermount3 that corresponds to [`MS_NOSYMFOLLOW`].
 const NO_SYMLINKS: &str = ",nosymfollow";
@@ -42,7 +42,8 @@ pub enum Gone {
     Detached,
 }
 
-/// Mounts at `dir`, and returns the open device from which requests of the kernel are read.
+/// Mounts latchfs at `dir`, and returns the open FUSE device, from which the kernel's requests are
+/// read.
 pub fn mount(dir: &Path, users: Users) -> Result<OwnedFd, MountError> {
     let device = match OpenOptions::new().read(true).write(true).open(DEVICE) {
         Ok(device) => device,
@@ -56,10 +57,11 @@ pub fn mount(dir: &Path, users: Users) -> Result<OwnedFd, MountError> {
     };
     match mount_directly(dir, &device, users) {
         Ok(()) => Ok(device.into()),
-        // As root the helper is not tried: it has no privilege that root lacks, as in a container
-        // without CAP_SYS_ADMIN.
+        // The helper fusermount3 is not tried as root: it has no privilege that root lacks, for
+        // example in a container without `CAP_SYS_ADMIN`.
         Err(error) if error.raw_os_error() == Some(libc::EPERM) && !is_root() => {
-            // An older helper does not know the option and fails.
+            // An older fusermount3 does not know the option `nosymfollow` and fails, so the mount
+            // is tried again without it.
             mount_by_helper(dir, users, NO_SYMLINKS).or_else(|refused| match refused {
                 MountError::Helper(_) => mount_by_helper(dir, users, ""),
                 refused => Err(refused),
@@ -70,8 +72,8 @@ pub fn mount(dir: &Path, users: Users) -> Result<OwnedFd, MountError> {
 }
 
 /// Tells the kernel that its cached entry `name` in the directory `parent` has expired: the kernel
-/// revalidates it on its next use, and only then drops it if the name has another inode. Kernels
-/// before Linux 6.2 drop it at once.
+/// looks the name up again on its next use, and drops the entry only if the name then has another
+/// inode. Kernels before Linux 6.2 drop the entry at once.
 #[allow(unsafe_code)]
 pub(crate) fn expire_entry(device: RawFd, parent: u64, name: &OsStr) -> io::Result<()> {
     // The sizes of struct `fuse_out_header` and struct `fuse_notify_inval_entry_out`, which precede
@@ -90,11 +92,11 @@ pub(crate) fn expire_entry(device: RawFd, parent: u64, name: &OsStr) -> io::Resu
     message.extend_from_slice(&EXPIRE_ONLY.to_ne_bytes());
     message.extend_from_slice(name);
     message.push(0);
-    // SAFETY: exactly the bytes of `message` are read, and write(2) is sound for any descriptor
+    // SAFETY: write(2) reads exactly the bytes of `message`, and is sound for any descriptor
     // number.
     let written = unsafe { libc::write(device, message.as_ptr().cast(), message.len()) };
     match io::Error::last_os_error() {
-        // Success; or ENOENT, because the kernel has dropped the entry already.
+        // ENOENT counts as success: the kernel has dropped the entry already.
         _ if written >= 0 => Ok(()),
         error if error.kind() == ErrorKind::NotFound => Ok(()),
         error => Err(error),
@@ -104,7 +106,7 @@ pub(crate) fn expire_entry(device: RawFd, parent: u64, name: &OsStr) -> io::Resu
 /// Mounts by mount(2), which needs `CAP_SYS_ADMIN`.
 #[allow(unsafe_code)]
 fn mount_directly(dir: &Path, device: &File, users: Users) -> io::Result<()> {
-    // SAFETY: these two calls only read the process's own ids, and can't fail.
+    // SAFETY: getuid and getgid only read the ids of this process, and can't fail.
     let (uid, gid) = unsafe { (libc::getuid(), libc::getgid()) };
     let mut data = format!("fd={},rootmode=40000,user_id={uid},group_id={gid}", device.as_raw_fd());
     if users == Users::All {
@@ -112,7 +114,7 @@ fn mount_directly(dir: &Path, device: &File, users: Users) -> io::Result<()> {
     }
     let (source, kind) = (c_string(SOURCE.as_bytes())?, c_string(mountinfo::TYPE.as_bytes())?);
     let (target, data) = (c_string(dir.as_os_str().as_bytes())?, c_string(data.as_bytes())?);
-    // Kernels before 5.10 ignore `MS_NOSYMFOLLOW`.
+    // Kernels before Linux 5.10 ignore `MS_NOSYMFOLLOW`.
     let flags = libc::MS_NOSUID | libc::MS_NODEV | MS_NOSYMFOLLOW;
     // SAFETY: all five arguments are valid NUL-terminated strings or plain numbers, and live
     // until the call returns.
@@ -146,8 +148,8 @@ fn mount_by_helper(dir: &Path, users: Users, more: &str) -> Result<OwnedFd, Moun
         Err(error) if error.kind() == ErrorKind::NotFound => return Err(MountError::NoHelper),
         Err(error) => return Err(MountError::Helper(said(&error))),
     };
-    // Only the helper holds the other end now, so its exit without sending the device reads as the
-    // end of file.
+    // Only the helper holds the other end of the socket now. If it exits without sending the
+    // device, the receive sees the end of file.
     drop(theirs);
     let device = receive_fd(ours.as_fd());
     let output = child.wait_with_output();
@@ -170,7 +172,7 @@ fn mount_by_helper(dir: &Path, users: Users, more: &str) -> Result<OwnedFd, Moun
     }
 }
 
-/// Lets `fd` stay open in the program that `command` starts.
+/// Keeps `fd` open in the program that `command` starts.
 #[allow(unsafe_code)]
 fn inherit(command: &mut Command, fd: RawFd) {
     let keep = move || {
@@ -180,18 +182,19 @@ fn inherit(command: &mut Command, fd: RawFd) {
             _ => Ok(()),
         }
     };
-    // SAFETY: the closure makes one system call and allocates nothing.
+    // SAFETY: the closure makes one system call and allocates nothing, so it may run after fork.
     unsafe { command.pre_exec(keep) };
 }
 
-/// A buffer for one control message with one file descriptor, aligned as the kernel requires.
+/// A buffer for one control message (cmsg) with one file descriptor, aligned as the kernel
+/// requires.
 #[repr(C)]
 union Control {
     header: libc::cmsghdr,
     bytes: [u8; 64],
 }
 
-/// Receives one file descriptor through `socket`; `None` when the other end closed without sending
+/// Receives one file descriptor through `socket`; `None` if the other end closed without sending
 /// one.
 #[allow(unsafe_code)]
 fn receive_fd(socket: BorrowedFd<'_>) -> io::Result<Option<OwnedFd>> {
@@ -223,19 +226,21 @@ fn receive_fd(socket: BorrowedFd<'_>) -> io::Result<Option<OwnedFd>> {
     // SAFETY: recvmsg has set the length of what it wrote to `control`; CMSG_FIRSTHDR returns
     // null when that is less than a header.
     let header = unsafe { libc::CMSG_FIRSTHDR(&raw const message) };
-    // SAFETY: not null, so it points to a header within `control`.
+    // SAFETY: `header` is null or points to a header within `control`, and `as_ref` checks for
+    // null.
     let Some(found) = (unsafe { header.as_ref() }) else { return Ok(None) };
     if found.cmsg_level != libc::SOL_SOCKET || found.cmsg_type != libc::SCM_RIGHTS {
         return Ok(None);
     }
-    // SAFETY: a control message of this type carries at least one descriptor behind its header,
-    // perhaps unaligned; the kernel made it for us, so nobody else owns it.
+    // SAFETY: a control message of type SCM_RIGHTS carries at least one descriptor behind its
+    // header, perhaps unaligned. The kernel created the descriptor for this process, so nothing
+    // else owns it.
     let fd =
         unsafe { OwnedFd::from_raw_fd(libc::CMSG_DATA(header).cast::<RawFd>().read_unaligned()) };
     Ok(Some(fd))
 }
 
-/// Unmounts the topmost mount at `dir`; a busy one is detached.
+/// Unmounts the topmost mount at `dir`, or detaches it if it is busy.
 pub fn unmount(dir: &Path) -> io::Result<Gone> {
     match umount2(dir, 0) {
         Ok(()) => Ok(Gone::Clean),
@@ -250,7 +255,7 @@ pub fn unmount(dir: &Path) -> io::Result<Gone> {
     }
 }
 
-/// Detaches the topmost mount at `dir`, even if it is busy or its daemon dead.
+/// Detaches the topmost mount at `dir`, even if the mount is busy or its daemon has died.
 pub fn detach(dir: &Path) -> io::Result<()> {
     match umount2(dir, libc::MNT_DETACH) {
         Err(error) if error.raw_os_error() == Some(libc::EPERM) => {
@@ -263,7 +268,7 @@ pub fn detach(dir: &Path) -> io::Result<()> {
 #[allow(unsafe_code)]
 fn umount2(dir: &Path, flags: libc::c_int) -> io::Result<()> {
     let dir = c_string(dir.as_os_str().as_bytes())?;
-    // SAFETY: a valid NUL-terminated string that lives until the call returns.
+    // SAFETY: `dir` is a valid NUL-terminated string that lives until the call returns.
     match unsafe { libc::umount2(dir.as_ptr(), flags | libc::UMOUNT_NOFOLLOW) } {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error()),

@@ -1,6 +1,6 @@
-//! The names of the FUSE device and of the helper that mounts for users.
+//! The names of the FUSE device and of the helper program fusermount3.
 
-/// The device through which the FUSE protocol runs.
+/// The device through which the kernel and a FUSE daemon communicate.
 pub const DEVICE: &str = "/dev/fuse";
 /// The setuid helper that mounts for users other than root.
 pub const HELPER: &str = "fusermount3";

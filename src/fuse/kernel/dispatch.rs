@@ -32,7 +32,8 @@ impl<F> Dispatcher<F> {
         Self(fs, CanExpire::default())
     }
 
-    /// Returns the flag that says whether names can expire; it is set when the session has begun.
+    /// Returns the flag that says whether the kernel can mark cached names as expired. The flag is
+    /// set when the session has begun.
     pub(crate) fn can_expire(&self) -> CanExpire {
         self.1.clone()
     }
@@ -352,7 +353,7 @@ impl<F: FileSystem> Filesystem for Dispatcher<F> {
         empty(reply, self.0.removexattr(name));
     }
 
-    // Every access is allowed here: each operation checks permissions itself.
+    // ACCESS always succeeds: each operation checks permissions itself.
     fn access(&self, _req: &Request, _ino: INodeNo, _mask: AccessFlags, reply: ReplyEmpty) {
         reply.ok();
     }

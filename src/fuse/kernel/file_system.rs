@@ -1,5 +1,5 @@
-//! The interface of a file system: operations on plain values. Operations that may take long return
-//! futures, and the dispatcher replies when they are ready.
+//! The interface between the FUSE dispatcher and a file system: operations on plain values.
+//! Operations that may take long return futures, and the dispatcher replies when they are ready.
 
 use crate::fuse::kernel::invalidation::Invalidator;
 use crate::fuse::kernel::poll_waker::PollWaker;
@@ -12,10 +12,10 @@ use std::ffi::OsStr;
 /// The result of an operation, or the errno of its failure.
 pub(crate) type Done<T> = Result<T, Errno>;
 
-/// A name in a directory.
+/// A name within a directory, as the operand of an operation.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct NameIn<'a> {
-    /// The inode of the directory.
+    /// The inode number of the directory.
     pub(crate) parent: u64,
     pub(crate) name: &'a OsStr,
 }
@@ -23,13 +23,13 @@ pub(crate) struct NameIn<'a> {
 /// Operations that a file system may leave unimplemented, each with an errno of its own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Unsupported {
-    /// mknod, mkfifo.
+    /// The creation of a device file or FIFO: mknod, mkfifo.
     Mknod,
-    /// fallocate.
+    /// The allocation of disk space: fallocate.
     Fallocate,
-    /// `SEEK_DATA` and `SEEK_HOLE` of lseek.
+    /// A search for data or holes: `SEEK_DATA` and `SEEK_HOLE` of lseek.
     Lseek,
-    /// `copy_file_range`.
+    /// A copy between files in the kernel: `copy_file_range`.
     CopyFileRange,
 }
 
@@ -39,23 +39,23 @@ pub(crate) trait FileSystem: Send + Sync + 'static {
     /// Called when the session with the kernel begins, before the first request.
     fn started(&self);
 
-    /// Provides the means to invalidate kernel caches; called once.
+    /// Passes the invalidator of the kernel's caches to the file system; called once.
     fn attached(&self, invalidator: Invalidator);
 
-    /// Looks up a name.
+    /// Looks up a name in a directory.
     fn lookup(
         &self,
         who: Requester,
         at: NameIn<'_>,
     ) -> impl Future<Output = Done<NodeEntry>> + Send;
 
-    /// Drops `count` references that earlier lookups have taken to an inode.
+    /// Subtracts `count` from the kernel's lookups of an inode (FORGET).
     fn forget(&self, ino: u64, count: u64);
 
     /// Returns the attributes of an inode (stat).
     fn getattr(&self, who: Requester, ino: u64) -> impl Future<Output = Done<NodeAttr>> + Send;
 
-    /// Changes attributes (chmod, chown, truncate, utimensat).
+    /// Changes attributes of an inode (chmod, chown, truncate, utimensat).
     fn setattr(
         &self,
         who: Requester,
@@ -155,8 +155,8 @@ pub(crate) trait FileSystem: Send + Sync + 'static {
     /// Opens a directory.
     fn opendir(&self, who: Requester, ino: u64) -> Done<Opened>;
 
-    /// Returns entries of a directory from `index` on, counted from 0 without `.` and `..`. `anew`
-    /// says that the program reads from the beginning.
+    /// Returns entries of a directory, from the entry number `index` on; numbers start at 0 and do
+    /// not count `.` and `..`. `anew` says that the program reads the directory from its beginning.
     fn readdir(
         &self,
         who: Requester,
@@ -169,7 +169,7 @@ pub(crate) trait FileSystem: Send + Sync + 'static {
     /// Called after an open directory was closed.
     fn releasedir(&self, fh: u64);
 
-    /// Returns the size of the file system (statfs).
+    /// Returns the numbers of blocks and of names of the file system (statfs).
     fn statfs(&self) -> FileSystemStats;
 
     /// Sets an extended attribute.
@@ -189,7 +189,7 @@ pub(crate) trait FileSystem: Send + Sync + 'static {
         name: &OsStr,
     ) -> impl Future<Output = Done<Vec<u8>>> + Send;
 
-    /// Returns the names of the extended attributes, each followed by a NUL byte.
+    /// Returns the names of an inode's extended attributes, each followed by a NUL byte.
     fn listxattr(&self, who: Requester, ino: u64) -> impl Future<Output = Done<Vec<u8>>> + Send;
 
     /// Removes an extended attribute.
@@ -204,15 +204,15 @@ pub(crate) trait FileSystem: Send + Sync + 'static {
         command: u32,
     ) -> impl Future<Output = Done<Vec<u8>>> + Send;
 
-    /// Returns the lock that conflicts with the request (`F_GETLK`, `F_OFD_GETLK`).
+    /// Returns the lock that conflicts with the requested one (`F_GETLK`, `F_OFD_GETLK`).
     fn getlk(
         &self,
         who: Requester,
         asked: LockRequest,
     ) -> impl Future<Output = Done<LockFound>> + Send;
 
-    /// Takes or releases a lock (flock, `F_SETLK`, `F_OFD_SETLK`); with `sleep`, waits for it
-    /// (`F_SETLKW` and so on).
+    /// Takes or releases a lock on a file (flock, `F_SETLK`, `F_OFD_SETLK`). With `sleep`, waits
+    /// until the lock is granted (`F_SETLKW`, `F_OFD_SETLKW`, flock without `LOCK_NB`).
     fn setlk(
         &self,
         who: Requester,
@@ -220,8 +220,8 @@ pub(crate) trait FileSystem: Send + Sync + 'static {
         sleep: bool,
     ) -> impl Future<Output = Done<()>> + Send;
 
-    /// Returns which of the requested events are ready. With a `waker`, the program sleeps in poll
-    /// until the waker is called.
+    /// Returns which of the requested poll events are ready. With a `waker`, the program may sleep
+    /// in poll(2) until the waker is called.
     fn poll(
         &self,
         fh: u64,

@@ -1,4 +1,4 @@
-//! The tables of open files and directories by file handle. No handle is used twice, so a late
+//! The tables of open files and directories by file handle. Handles are never reused, so a late
 //! request can't reach another program's file.
 
 use crate::fuse::kernel::hash_maps::Numbered;
@@ -11,13 +11,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 pub(crate) struct HandleNumbers(AtomicU64);
 
 impl HandleNumbers {
-    /// Returns a handle that was never returned before.
+    /// Returns a file handle that was never returned before.
     pub(crate) fn next(&self) -> u64 {
         self.0.fetch_add(1, Ordering::Relaxed) + 1
     }
 }
 
-/// Open files or directories by file handle.
+/// A table of open files or directories by file handle.
 #[derive(Debug)]
 pub(crate) struct Handles<T>(Mutex<Numbered<Arc<T>>>);
 
@@ -28,22 +28,23 @@ impl<T> Default for Handles<T> {
 }
 
 impl<T> Handles<T> {
-    /// Records an open file under a handle.
+    /// Records an open file or directory under the handle `number`.
     pub(crate) fn insert(&self, number: u64, opened: T) {
         self.0.lock().insert(number, Arc::new(opened));
     }
 
-    /// Returns the open file with this handle.
+    /// Returns the open file or directory with the handle `number`.
     pub(crate) fn get(&self, number: u64) -> Option<Arc<T>> {
         self.0.lock().get(&number).cloned()
     }
 
-    /// Removes an open file and returns it, so that it is never freed under the mutex.
+    /// Removes an open file or directory and returns it, so that the caller drops it after the
+    /// mutex is released.
     pub(crate) fn remove(&self, number: u64) -> Option<Arc<T>> {
         self.0.lock().remove(&number)
     }
 
-    /// Returns the number of open files.
+    /// Returns the number of open files or directories in the table.
     pub(crate) fn count(&self) -> usize {
         self.0.lock().len()
     }

@@ -5,21 +5,22 @@
 use std::collections::{HashMap, HashSet};
 use std::hash::{BuildHasherDefault, Hasher};
 
-/// A map keyed by a number, or by a newtype of one.
+/// A map keyed by a number that this process generates, or by a newtype of one.
 pub(crate) type Numbered<T, K = u64> = HashMap<K, T, BuildHasherDefault<Spread>>;
 
 /// A set of numbers that this process generates.
 pub(crate) type Numbers = HashSet<u64, BuildHasherDefault<Spread>>;
 
-/// A map keyed by names, which callers choose: seeded against hash flooding, and still a fraction
-/// of the look-up time of std's maps.
+/// A map keyed by names, which callers choose: its hasher is seeded against hash flooding, and
+/// still takes a fraction of the time of std's default hasher.
 pub(crate) type Named<K, T> = HashMap<K, T, foldhash::fast::RandomState>;
 
-/// A hasher that spreads consecutive numbers over all bits.
+/// A hasher for one integer that spreads consecutive numbers over all bits.
 #[derive(Debug, Default)]
 pub(crate) struct Spread(u64);
 
-/// 2^64 divided by the golden ratio, made odd, so that neighbours hash far apart.
+/// 2^64 divided by the golden ratio, made odd: multiplication by it maps neighbouring numbers far
+/// apart.
 const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
 
 impl Hasher for Spread {
@@ -30,8 +31,8 @@ impl Hasher for Spread {
     }
 
     fn write_u64(&mut self, number: u64) {
-        // Multiplication carries only upwards, so the high half depends on all bits, the low half
-        // on the low bits alone; folding mixes them.
+        // Multiplication carries only upwards, so the high half of the product depends on all bits,
+        // the low half on the low bits alone; the shift and XOR mix the halves.
         let spread = (self.0 ^ number).wrapping_mul(GOLDEN);
         self.0 = spread ^ (spread >> 32);
     }

@@ -14,52 +14,55 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The shortest interval between two checks of a waiter: a person who presses Ctrl-C does not
-/// notice it.
+/// The shortest interval between two checks of a waiter for signals. A person who presses Ctrl-C
+/// does not notice such a delay.
 const PERIOD_MIN: Duration = Duration::from_millis(20);
-/// The longest interval between two checks, however many waiters there are.
+/// The longest interval between two checks of a waiter for signals, however many waiters there are.
 const PERIOD_MAX: Duration = Duration::from_millis(800);
-/// Sleeping this many times as long as the check took limits the checks of one user's waiters to
-/// 2 % of a processor, with a tenth to spare.
+/// After a check, the thread sleeps this many times as long as the check took. The checks of one
+/// user's waiters thus take less than 2 % of a processor.
 const REST_PER_WORK: u32 = 55;
 /// How long the queue place of an interrupted waiter is kept after its thread was last seen
 /// running. A restarted system call repeats its request within a millisecond; a signal handler of a
 /// shell takes a few.
 const PLACE_KEPT: Span = Span::from_millis(200);
-/// How long the place is kept if the thread is never seen at rest: on a loaded machine it may be
-/// returning to its system call all that time. A program that computes for longer is doing
-/// something else.
+/// How long the queue place of an interrupted waiter is kept at most, even if its thread runs all
+/// that time. On a loaded machine such a thread may still be returning to its system call; beyond
+/// this limit it is taken to be doing something else.
 const PLACE_KEPT_MAX: Span = Span::from_secs(5);
 
-/// Stands for the user of a thread in another pid namespace, whose status can't be read.
+/// The user id under which waiters in another pid namespace are counted, since the status of their
+/// threads can't be read.
 const UNKNOWN_USER: u32 = u32::MAX;
 
-/// A waiting request, as the module that will answer it presents it to the watcher.
+/// A waiting request, as the interrupt watcher sees it. The module that answers the request
+/// implements it.
 pub(crate) trait InterruptibleWait: Send {
     /// Returns the current state of the wait.
     fn status(&self) -> WaitStatus;
-    /// Called when a signal has come: fails the system call with EINTR unless it was answered
-    /// already.
+    /// Called when the waiting thread has got a signal: fails the system call with EINTR unless it
+    /// was answered already.
     fn interrupt(&self);
-    /// Called when the waiter has not returned for the place that was kept for it.
+    /// Called when an interrupted waiter has not repeated its request in time: gives up its queue
+    /// place.
     fn expire(&self) {}
 }
 
-/// The state of a wait.
+/// The state of a waiting request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum WaitStatus {
-    /// The program waits for its answer.
+    /// The program waits for the answer to its request.
     Asks,
-    /// A signal has interrupted the program, and its place is kept.
+    /// A signal has interrupted the program, and its queue place is kept.
     Parked,
-    /// A signal has interrupted the program, its place was kept, and its turn has come: it holds
-    /// the lock without knowing it yet.
+    /// A signal has interrupted the program, and the lock was granted to its kept queue place. The
+    /// program holds the lock without knowing it yet.
     Unclaimed,
-    /// The program has been answered.
+    /// The program has got its answer.
     Over,
 }
 
-/// The watcher of one mount: its thread and the waiters.
+/// The interrupt watcher of one mount: its thread and the waiters that it checks.
 pub(crate) struct InterruptWatcher {
     inner: Arc<WatcherShared>,
     shares: Shares,
@@ -73,8 +76,7 @@ struct WatcherShared {
 
 #[derive(Default)]
 struct WatchedUsers {
-    /// The waiters of each user, including users whose waiters have all gone since their last
-    /// check.
+    /// The waiters of each user. A user without waiters stays until the next check.
     users: HashMap<u32, UserWaits>,
     started: bool,
     stopped: bool,
@@ -83,7 +85,7 @@ struct WatchedUsers {
 /// The waiters of one user, each under a unique number.
 struct UserWaits {
     waiters: HashMap<u64, WatchedWait>,
-    /// The time of the next check.
+    /// The time of the next check of this user's waiters.
     due: Time,
 }
 
@@ -91,20 +93,22 @@ struct WatchedWait {
     waiter: Box<dyn InterruptibleWait>,
     _share: Share,
     watched: Option<WatchedThread>,
-    /// Whether a process-wide signal was seen, which another thread of the process may take.
+    /// Whether the last check saw a pending process-wide signal, which another thread of the
+    /// process may take.
     doubtful: bool,
-    /// The time at which the place was first kept, and the time at which the thread was last seen
-    /// running.
+    /// The time at which the queue place was first kept, and the time at which the thread was last
+    /// seen running.
     parked: Option<(Time, Time)>,
 }
 
 impl InterruptWatcher {
-    /// Returns a watcher without waiters, which count against the limits of `shares`.
+    /// Returns a watcher without waiters. Later waiters count against the limits of `shares`.
     pub(crate) fn new(shares: Shares) -> Self {
         Self { inner: Arc::default(), shares }
     }
 
-    /// Watches a wait of thread `tid` under `number`; replaces an earlier watch with that number.
+    /// Watches a wait of thread `tid` under `number`, and replaces an earlier watch with that
+    /// number.
     pub(crate) fn watch(&self, number: u64, tid: u32, waiter: impl InterruptibleWait + 'static) {
         let watched = WatchedThread::new(tid);
         if watched.is_none() {
@@ -115,8 +119,8 @@ impl InterruptWatcher {
         let waiter = Box::new(waiter);
         let post = WatchedWait { waiter, _share: share, watched, doubtful: false, parked: None };
         let mut posts = self.inner.posts.lock();
-        // If the user is known already, the thread checks its waiters soon without being woken;
-        // waking it for each wait would cost more than most waits take.
+        // If the user has other waiters, the thread checks them soon without being woken; waking it
+        // for each wait would cost more than most waits take.
         let is_new = !posts.users.contains_key(&uid);
         let user = posts.users.entry(uid).or_insert_with(UserWaits::new);
         user.waiters.insert(number, post);
@@ -154,13 +158,13 @@ impl UserWaits {
 
 impl WatcherShared {
     fn keep_looking(&self) {
-        // Measures processor time: on a loaded machine the thread itself waits for a processor.
-        // That costs nothing, and is no reason to check less often.
+        // The cost of a check is measured in processor time: on a loaded machine the thread itself
+        // waits for a processor, which costs nothing and is no reason to check less often.
         let mut worked = thread_work();
         while let Some((uid, mut waiters)) = self.next_round() {
             waiters.retain(|_, post| post.look());
-            // Covers the whole round, including the wake-up, which at times takes longer than the
-            // checks.
+            // The measured time covers the whole round, including the wake-up of this thread, which
+            // at times takes longer than the checks.
             let before = std::mem::replace(&mut worked, thread_work());
             let period = worked.saturating_sub(before) * REST_PER_WORK;
             self.end_round(uid, waiters, period.clamp(PERIOD_MIN, PERIOD_MAX));
@@ -189,12 +193,13 @@ impl WatcherShared {
         }
     }
 
-    /// Puts the waiters of a user that still wait back, to be checked again after `period`.
+    /// Puts back the waiters of a user that still wait, to be checked again after `period`.
     fn end_round(&self, uid: u32, looked_at: HashMap<u64, WatchedWait>, period: Duration) {
         let mut posts = self.posts.lock();
         let Some(user) = posts.users.get_mut(&uid) else { return };
         for (number, post) in looked_at {
-            // A waiter that was added or returned meanwhile has the newer entry.
+            // A waiter that was added during the round has the newer entry, which must not be
+            // replaced.
             user.waiters.entry(number).or_insert(post);
         }
         user.due = boot_now() + Span::from(period);
@@ -231,7 +236,7 @@ impl WatchedWait {
         keeps
     }
 
-    /// Whether the thread has a signal to handle, as far as its status shows.
+    /// Whether the status of the thread shows that the thread has a signal to handle.
     fn is_signalled(&mut self, sight: ThreadSignals) -> bool {
         match sight {
             ThreadSignals::Signalled | ThreadSignals::Gone => true,
@@ -244,8 +249,8 @@ impl WatchedWait {
     }
 }
 
-/// Whether a thread may be about to repeat its request: it has not taken its signal yet, or it
-/// runs.
+/// Whether an interrupted thread may be about to repeat its request: it has not taken its signal
+/// yet, or it runs.
 fn is_on_its_way(sight: ThreadSignals) -> bool {
     matches!(
         sight,
@@ -253,12 +258,13 @@ fn is_on_its_way(sight: ThreadSignals) -> bool {
     )
 }
 
-/// Whether the place of an interrupted waiter is still kept: it was interrupted `parked` ago, and
-/// its thread was last seen running `rests` ago.
+/// Whether the queue place of an interrupted waiter is still kept. It was interrupted `parked` ago,
+/// and its thread was last seen running `rests` ago.
 fn keeps(waiting: WaitStatus, sight: ThreadSignals, parked: Span, rests: Span) -> bool {
     match (waiting, sight) {
         (_, ThreadSignals::Gone) => false,
-        // The lock is granted but unused, and others wait for it.
+        // The lock is granted but not used by the interrupted program, and other clients wait for
+        // it.
         (WaitStatus::Unclaimed, _) => parked < PLACE_KEPT,
         (_, ThreadSignals::Stopped) => true,
         _ => rests < PLACE_KEPT && parked < PLACE_KEPT_MAX,
@@ -270,7 +276,7 @@ mod tests {
     use super::*;
     use std::sync::mpsc::{Sender, channel};
 
-    /// Waits until it is interrupted, and reports the calls that it receives.
+    /// A test waiter that reports the calls it receives, and returns the given states in turn.
     struct ToldWait(Sender<&'static str>, Mutex<Vec<WaitStatus>>);
 
     impl InterruptibleWait for ToldWait {
@@ -288,8 +294,8 @@ mod tests {
         }
     }
 
-    /// A place is given up by a thread that does something else, but not by one that has merely not
-    /// had a processor yet.
+    /// The queue place of an interrupted waiter is given up if its thread does something else, but
+    /// not if the thread has merely not had a processor yet.
     #[test]
     fn place_is_kept_while_its_thread_may_return() {
         let millis = Span::from_millis;
@@ -319,8 +325,8 @@ mod tests {
         );
     }
 
-    /// A process that has ended is treated like one with a signal; the place of an interrupted
-    /// waiter is kept for a moment; a waiter that was answered is not checked any more.
+    /// A process that has ended is treated like one with a signal; the queue place of an
+    /// interrupted waiter is kept for a moment; a waiter that was answered is not checked any more.
     #[test]
     fn each_waiter_is_treated_according_to_its_status() {
         let mut gone = std::process::Command::new("true").spawn().expect("true is there");

@@ -1,4 +1,4 @@
-//! Kernel cache invalidation: a thread that has the kernel drop cached names and attributes.
+//! Kernel cache invalidation: a thread that makes the kernel drop cached names and attributes.
 //!
 //! An invalidation can block until a program in the directory has finished an operation, so a
 //! thread that serves requests must never send one.
@@ -13,11 +13,11 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 /// A name that the kernel must drop from its cache.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct StaleName {
-    /// The inode of the directory.
+    /// The inode number of the directory.
     pub(crate) parent: u64,
-    /// The name within it.
+    /// The name within the directory.
     pub(crate) name: OsString,
-    /// An inode whose cached attributes are stale as well, if there is one.
+    /// The inode number whose cached attributes the kernel must drop as well, if any.
     pub(crate) ino: Option<u64>,
 }
 
@@ -29,8 +29,8 @@ pub(crate) struct Invalidator {
 }
 
 impl Invalidator {
-    /// Starts the thread. `device` is the descriptor of the device that `notifier` uses;
-    /// `can_expire` says whether the kernel supports `FUSE_EXPIRE_ONLY`.
+    /// Starts the invalidation thread. `device` is the descriptor of the FUSE device that
+    /// `notifier` uses; `can_expire` says whether the kernel supports `FUSE_EXPIRE_ONLY`.
     pub(crate) fn start(notifier: Notifier, device: RawFd, can_expire: bool) -> io::Result<Self> {
         let (send, stale) = channel();
         let thread = std::thread::Builder::new().name("forget".to_owned());
@@ -39,22 +39,22 @@ impl Invalidator {
         Ok(Self { queue: send, can_expire })
     }
 
-    /// Returns an invalidator without a kernel, and the receiver of the names that it would
-    /// invalidate.
+    /// Returns an invalidator that is not connected to a kernel, and the receiver of the names that
+    /// it would invalidate.
     #[cfg(test)]
     pub(crate) fn for_test() -> (Self, Receiver<Vec<StaleName>>) {
         let (send, stale) = channel();
         (Self { queue: send, can_expire: true }, stale)
     }
 
-    /// Whether the kernel can mark a name as expired and keep it until its next use. Otherwise an
-    /// invalidation drops the name at once, and programs that are in a directory of that name lose
-    /// it.
+    /// Whether the kernel can mark a name as expired and keep it until its next use. If it can't,
+    /// an invalidation drops the name at once, and programs whose working directory has that name
+    /// lose it.
     pub(crate) const fn can_expire(&self) -> bool {
         self.can_expire
     }
 
-    /// Queues these names for invalidation.
+    /// Queues these names for invalidation in the kernel.
     pub(crate) fn forget(&self, stale: Vec<StaleName>) {
         if !stale.is_empty() {
             // The send fails only after the thread has ended, and then the mount is gone.
@@ -64,7 +64,7 @@ impl Invalidator {
 }
 
 struct Kernel {
-    /// Keeps the device open for as long as `device` is used.
+    /// Keeps the FUSE device open for as long as `device` is used.
     notifier: Notifier,
     device: RawFd,
     can_expire: bool,
@@ -88,7 +88,8 @@ impl Kernel {
         } else {
             self.notifier.inval_entry(INodeNo(stale.parent), &stale.name)
         };
-        // A negative offset invalidates only the attributes: the kernel caches no content.
+        // The negative offset -1 limits the invalidation to attributes: the kernel caches no file
+        // content.
         let inval_inode = |ino| self.notifier.inval_inode(INodeNo(ino), -1, 0);
         of_entry.and(stale.ino.map_or(Ok(()), inval_inode))
     }

@@ -1,6 +1,6 @@
-//! The FUSE protocol layer, independent of locks: it mounts, reads the kernel's requests, and
-//! replies. A file system implements `file_system::FileSystem` on plain values, and this module
-//! does everything else.
+//! The FUSE protocol layer, which knows nothing of locks: it mounts, reads the kernel's requests,
+//! calls a file system that implements `file_system::FileSystem` on plain values, and sends the
+//! replies.
 
 pub(crate) mod hash_maps;
 pub(crate) mod values;

@@ -29,20 +29,20 @@ pub enum MountError {
         /// The error that mount(2) returned.
         error: io::Error,
     },
-    /// A latchfs mount is there already, and its daemon responds.
+    /// A latchfs mount exists at the directory already, and its daemon responds.
     Already(PathBuf),
-    /// A latchfs mount is there already, and its daemon does not respond.
+    /// A latchfs mount exists at the directory already, and its daemon does not respond.
     Silent(PathBuf),
     /// The directory lies within a latchfs mount, where every entry that is created is a lock.
     Inside {
         /// The path as the caller gave it.
         dir: PathBuf,
-        /// The mount point of the latchfs mount around it.
+        /// The mount point of the enclosing latchfs mount.
         mount: PathBuf,
     },
     /// The directory has entries, which a mount would hide.
     Entries {
-        /// The directory.
+        /// The directory that has entries.
         dir: PathBuf,
         /// The names of some entries, for the message.
         entries: String,

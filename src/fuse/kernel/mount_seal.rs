@@ -1,8 +1,8 @@
-//! Seals the directory below a mount, so that nothing can be created in it while nothing is
-//! mounted.
+//! Seals the directory below a mount point, so that nothing can be created in it while latchfs is
+//! not mounted there.
 //!
-//! A program that tries to take a lock while nothing is mounted must fail, rather than create an
-//! ordinary file that excludes nobody. A sealed directory has no permissions at all. If root
+//! A program that tries to take a lock while latchfs is not mounted must fail, rather than create
+//! an ordinary file that excludes nobody. A sealed directory has no permissions at all. If root
 //! mounts, it is also immutable where the file system supports that, which stops root as well.
 
 use crate::fuse::kernel::own_user::is_root;
@@ -17,15 +17,16 @@ use std::path::Path;
 const NONE: u32 = 0o000;
 /// The permissions of a directory after it is unsealed.
 const MODE: u32 = 0o755;
-/// The permissions that let the owner of a directory mount on it.
+/// The permissions that a sealed directory gets before its owner mounts on it, since mounting needs
+/// them.
 const MODE_OF_OWNER: u32 = 0o700;
-/// `FS_IMMUTABLE_FL` of linux/fs.h: nobody can create entries in the directory.
+/// `FS_IMMUTABLE_FL` of linux/fs.h: not even root can create entries in an immutable directory.
 const IMMUTABLE: libc::c_int = 0x10;
 /// `FS_IOC_GETFLAGS` of linux/fs.h, for which libc has no name.
 const GET_FLAGS: libc::c_ulong = ioctl_number(2, 1);
 /// `FS_IOC_SETFLAGS` of linux/fs.h, for which libc has no name.
 const SET_FLAGS: libc::c_ulong = ioctl_number(1, 2);
-/// The number of entries that a message names.
+/// The number of directory entries that an error message names.
 const SHOWN_MAX: usize = 3;
 
 /// Encodes an ioctl number as the macros `_IOR('f', number, long)` (direction 2) and `_IOW`
@@ -35,7 +36,8 @@ const fn ioctl_number(direction: libc::c_ulong, number: libc::c_ulong) -> libc::
     direction << 30 | size << 16 | (b'f' as libc::c_ulong) << 8 | number
 }
 
-/// A directory that a mount is about to cover. On drop it is sealed again if it was sealed before.
+/// The directory that a mount is about to cover. If it was sealed when it was opened, dropping this
+/// value seals it again.
 #[derive(Debug)]
 pub(crate) struct Below {
     dir: File,
@@ -53,15 +55,15 @@ impl Below {
         Ok(Self { dir: File::open(path)?, was_sealed })
     }
 
-    /// Seals the directory after it has been covered. Returns whether it is sealed against root as
-    /// well.
+    /// Seals the directory after a mount has covered it. Returns whether it is sealed against root
+    /// as well.
     pub(crate) fn seal(&mut self) -> io::Result<bool> {
         self.was_sealed = true;
         self.close()
     }
 
     fn close(&self) -> io::Result<bool> {
-        // Not even the permissions of an immutable directory can be changed.
+        // An immutable directory is sealed already, and not even its permissions can be changed.
         if flags_of(&self.dir).is_ok_and(|flags| flags & IMMUTABLE != 0) {
             return Ok(is_root());
         }
@@ -85,10 +87,11 @@ pub fn is_sealed(path: &Path) -> io::Result<bool> {
     Ok(fs::metadata(path)?.mode() & 0o7777 == NONE)
 }
 
-/// Restores the permissions of a sealed directory on which nothing is mounted. Returns whether it
-/// was sealed; a directory that was not is left unchanged.
+/// Restores the permissions of a sealed directory on which nothing is mounted. Returns whether the
+/// directory was sealed; an unsealed one is left unchanged.
 pub fn unseal(path: &Path) -> io::Result<bool> {
-    // Works on a descriptor, so that a user can't put another directory in its place meanwhile.
+    // All steps work on one descriptor, so that no user can put another directory in its place
+    // meanwhile.
     let flags = libc::O_PATH | libc::O_DIRECTORY | libc::O_NOFOLLOW;
     let dir = OpenOptions::new().read(true).custom_flags(flags).open(path)?;
     if dir.metadata()?.mode() & 0o7777 != NONE {
@@ -96,15 +99,16 @@ pub fn unseal(path: &Path) -> io::Result<bool> {
     }
     let opened = Path::new("/proc/self/fd").join(dir.as_raw_fd().to_string());
     if is_root() {
-        // Fails where the file system has no such flag, and then there is nothing to clear.
+        // Clearing the flag fails on file systems that have no immutable flag, where it can't be
+        // set either.
         let _ = File::open(&opened).and_then(|dir| set_immutable(&dir, false));
     }
     fs::set_permissions(&opened, Permissions::from_mode(MODE))?;
     Ok(true)
 }
 
-/// Returns the names of a few entries of a directory as text for a message; `None` if it has none,
-/// or can't be read.
+/// Returns the names of a few entries of a directory as text for a message; `None` if the directory
+/// is empty or can't be read.
 pub fn entries(path: &Path) -> Option<String> {
     let found = fs::read_dir(path).ok()?.flatten();
     let mut names: Vec<_> =
@@ -119,7 +123,7 @@ pub fn entries(path: &Path) -> Option<String> {
     }
 }
 
-/// Returns the entries that a mount at `path` hides, as text for a message. Only root can see them.
+/// Returns the entries that a mount at `path` hides, as text for a message. Works only for root.
 #[allow(unsafe_code)]
 pub fn hidden(path: &Path) -> io::Result<Option<String>> {
     // `OPEN_TREE_CLONE` of linux/mount.h: open_tree(2) returns a copy of one mount, without the
@@ -128,11 +132,12 @@ pub fn hidden(path: &Path) -> io::Result<Option<String>> {
     let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else { return Ok(None) };
     let parent = std::ffi::CString::new(parent.as_os_str().as_bytes())?;
     let flags = OPEN_TREE_CLONE | libc::O_CLOEXEC;
-    // SAFETY: a valid NUL-terminated string, which lives until the call returns, and numbers.
+    // SAFETY: the path is a valid NUL-terminated string that lives until the call returns; the
+    // other arguments are numbers.
     let tree =
         unsafe { libc::syscall(libc::SYS_open_tree, libc::AT_FDCWD, parent.as_ptr(), flags) };
     let Ok(tree @ 0..) = RawFd::try_from(tree) else { return Err(io::Error::last_os_error()) };
-    // SAFETY: the kernel has just made this descriptor for us.
+    // SAFETY: open_tree(2) has just returned this descriptor, and nothing else owns it.
     let tree = unsafe { OwnedFd::from_raw_fd(tree) };
     let below = Path::new("/proc/self/fd").join(tree.as_raw_fd().to_string()).join(name);
     fs::metadata(&below)?;
@@ -142,7 +147,7 @@ pub fn hidden(path: &Path) -> io::Result<Option<String>> {
 #[allow(unsafe_code)]
 fn flags_of(dir: &File) -> io::Result<libc::c_int> {
     let mut flags: libc::c_int = 0;
-    // SAFETY: the call gets an open descriptor and a pointer to a number that outlives it.
+    // SAFETY: ioctl gets an open descriptor and a pointer to a number that outlives the call.
     match unsafe { libc::ioctl(dir.as_raw_fd(), GET_FLAGS as _, &raw mut flags) } {
         0 => Ok(flags),
         _ => Err(io::Error::last_os_error()),
@@ -153,7 +158,7 @@ fn flags_of(dir: &File) -> io::Result<libc::c_int> {
 fn set_immutable(dir: &File, wanted: bool) -> io::Result<()> {
     let before = flags_of(dir)?;
     let flags = if wanted { before | IMMUTABLE } else { before & !IMMUTABLE };
-    // SAFETY: the call gets an open descriptor and a pointer to a number that outlives it.
+    // SAFETY: ioctl gets an open descriptor and a pointer to a number that outlives the call.
     match unsafe { libc::ioctl(dir.as_raw_fd(), SET_FLAGS as _, &raw const flags) } {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error()),

@@ -12,12 +12,14 @@ use std::time::Duration;
 /// The file system type of latchfs mounts.
 pub const TYPE: &str = "fuse.latchfs";
 
-/// The number of symlinks that [`resolve`] follows before it fails with ELOOP; the kernel's limit.
+/// The maximum number of symlinks that [`resolve`] follows before it fails with ELOOP, as in the
+/// kernel.
 const LINKS_MAX: usize = 40;
-/// How long [`probe`] waits. A running daemon answers in microseconds, a stopped one never does.
+/// How long [`probe`] waits for an answer. A running daemon answers in microseconds, a stopped one
+/// never does.
 const PROBE_PATIENCE: Duration = Duration::from_secs(2);
 
-/// One mount.
+/// A mount of this machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MountPoint {
     /// The mount point.
@@ -26,8 +28,8 @@ pub struct MountPoint {
     pub device: Device,
     /// The file system type; `fuse.latchfs` for latchfs mounts.
     pub kind: String,
-    /// Whether the root of the file system is mounted here, rather than a directory of it by
-    /// `mount --bind`.
+    /// Whether the root of the file system is mounted at `dir`, rather than a subdirectory of it,
+    /// as `mount --bind` can do.
     pub whole: bool,
     /// Whether the kernel follows symlinks in this mount (no `nosymfollow`).
     pub follows_symlinks: bool,
@@ -54,25 +56,25 @@ pub enum Life {
 }
 
 impl MountPoint {
-    /// Whether this is a latchfs mount.
+    /// Whether the mount is a latchfs mount.
     pub fn is_latchfs(&self) -> bool {
         self.kind == TYPE
     }
 }
 
-/// Returns all mounts, in the order in which they were made; a later one hides an earlier one on
-/// the same directory.
+/// Returns all mounts of this machine, in the order in which they were made; a later one hides an
+/// earlier one on the same directory.
 pub fn read() -> io::Result<Vec<MountPoint>> {
     Ok(parse(&std::fs::read("/proc/self/mountinfo")?))
 }
 
-/// Returns the latchfs mounts that are visible: of the whole file system, and not hidden by another
-/// mount on the same directory.
+/// Returns the visible latchfs mounts: those whose whole file system is mounted, and that no other
+/// mount on the same directory hides.
 pub fn ours() -> io::Result<Vec<MountPoint>> {
     Ok(visible(read()?).into_iter().filter(|mount| mount.is_latchfs() && mount.whole).collect())
 }
 
-/// Returns the topmost mount at `dir`, if something is mounted exactly there.
+/// Returns the topmost mount whose mount point is exactly `dir`; `None` if there is none.
 pub fn at(dir: &Path) -> io::Result<Option<MountPoint>> {
     Ok(read()?.into_iter().rev().find(|mount| mount.dir == dir))
 }
@@ -86,7 +88,8 @@ fn visible(mounts: Vec<MountPoint>) -> Vec<MountPoint> {
     seen
 }
 
-/// Parses the format of proc(5): `36 35 98:0 /root /dir options [tags...] - type source options`.
+/// Parses `/proc/self/mountinfo`, whose lines proc(5) defines as `36 35 98:0 /root /dir options
+/// [tags...] - type source options`.
 fn parse(text: &[u8]) -> Vec<MountPoint> {
     text.split(|&byte| byte == b'\n').filter_map(parse_line).collect()
 }
@@ -108,7 +111,8 @@ fn parse_device(field: &[u8]) -> Option<Device> {
     Some(Device { major: major.parse().ok()?, minor: minor.parse().ok()? })
 }
 
-/// Decodes octal escapes: the kernel writes space, tab, newline and backslash as `\040` and so on.
+/// Decodes octal escapes in a field of mountinfo: the kernel writes a space as `\040`, and escapes
+/// tab, newline and backslash likewise.
 fn unescape(field: &[u8]) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(field.len());
     let mut rest = field;
@@ -130,7 +134,8 @@ fn unescape(field: &[u8]) -> Vec<u8> {
 }
 
 /// Returns the absolute path of `path` without symlinks. Nothing below the last component is
-/// accessed, because that fails on a mount whose daemon is dead; the last component need not exist.
+/// accessed, because such an access fails on a mount whose daemon is dead; the last component need
+/// not exist.
 pub fn resolve(path: &Path) -> io::Result<PathBuf> {
     let mut path = std::path::absolute(path)?;
     for _ in 0..LINKS_MAX {
@@ -138,7 +143,7 @@ pub fn resolve(path: &Path) -> io::Result<PathBuf> {
             return std::fs::canonicalize(&path);
         };
         let parent = match std::fs::canonicalize(parent) {
-            // The parent does not exist either, so it contains no symlink.
+            // The parent directory does not exist either, so its own parents are resolved first.
             Err(error) if error.kind() == io::ErrorKind::NotFound => resolve(parent)?,
             parent => parent?,
         };
@@ -151,15 +156,17 @@ pub fn resolve(path: &Path) -> io::Result<PathBuf> {
     Err(io::Error::from_raw_os_error(libc::ELOOP))
 }
 
-/// A name that never exists, so that only the daemon can answer its lookup. The attributes of the
-/// mount point itself would not do: the kernel caches them for a while after the daemon's death.
+/// A name that never exists, so that only the daemon can answer its lookup. A stat of the mount
+/// point would prove nothing: the kernel caches its attributes for a while after the daemon's
+/// death.
 const PROBE_NAME: &str = ".latchfs-probe";
 
-/// Returns whether a daemon serves the mount at `dir`. Takes two seconds at most.
+/// Returns whether a daemon serves the mount at `dir`. Waits for at most two seconds.
 pub fn probe(dir: &Path) -> Life {
     let (send, answer) = mpsc::channel();
     let name = dir.join(PROBE_NAME);
-    // On a thread of its own: a stopped daemon would block the caller for ever.
+    // The lookup runs on a thread of its own, because a daemon that is stopped would block it for
+    // ever.
     let asked = thread::Builder::new().name("probe".into()).spawn(move || {
         let _ = send.send(std::fs::symlink_metadata(&name).map(|_| ()));
     });
@@ -173,7 +180,7 @@ pub fn probe(dir: &Path) -> Life {
     }
 }
 
-/// Whether this is the error that the kernel returns for a mount whose daemon is gone.
+/// Whether `error` is one that the kernel returns for a mount whose daemon is gone.
 pub fn is_dead(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::ENOTCONN | libc::ECONNABORTED))
 }

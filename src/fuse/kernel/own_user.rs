@@ -8,6 +8,6 @@ pub fn is_root() -> bool {
 /// Returns the effective user id of this process.
 #[allow(unsafe_code)]
 pub(crate) fn own_uid() -> u32 {
-    // SAFETY: geteuid only reads, and can't fail.
+    // SAFETY: geteuid only reads the effective user id, and can't fail.
     unsafe { libc::geteuid() }
 }

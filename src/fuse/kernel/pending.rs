@@ -5,11 +5,12 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
-/// The sending half. Dropping it unfulfilled tells the receiving half that no value will come.
+/// The sending half of the channel. Dropping it without a value tells the receiving half that no
+/// value will come.
 #[derive(Debug)]
 pub(crate) struct Promise<T>(Arc<Mutex<Slot<T>>>);
 
-/// The receiving half. It yields `None` if the promise was dropped.
+/// The receiving half of the channel. It yields `None` if the promise was dropped without a value.
 #[derive(Debug)]
 pub(crate) struct Pending<T>(Arc<Mutex<Slot<T>>>);
 
@@ -27,7 +28,8 @@ pub(crate) fn pending<T>() -> (Promise<T>, Pending<T>) {
 }
 
 impl<T> Promise<T> {
-    /// Delivers the value. The task that waits for it resumes on this thread, before this returns.
+    /// Delivers the value. The task that waits for it resumes on this thread, before the call
+    /// returns.
     pub(crate) fn keep(self, value: T) {
         self.settle(Slot::Kept(value));
     }

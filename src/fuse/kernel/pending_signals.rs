@@ -1,17 +1,17 @@
 //! Detects from `/proc/TID/status` whether a thread that waits in an operation has a signal to
 //! handle.
 //!
-//! FUSE has an interrupt message for that, but fuser answers the first one with ENOSYS, after which
-//! the kernel sends no more: a waiter could not even be killed. So the status of each waiting
-//! thread is polled. A signal is deliverable when it is pending and neither blocked nor ignored.
-//! Only then may the wait fail with EINTR: a thread without a deliverable signal would see errno
-//! 512.
+//! FUSE has an INTERRUPT message for this purpose, but fuser answers the first one with ENOSYS,
+//! after which the kernel sends no more: a waiter could not even be killed. So the status of each
+//! waiting thread is polled. A signal is deliverable when it is pending and neither blocked nor
+//! ignored. Only then may the wait fail with EINTR: a thread without a deliverable signal would see
+//! errno 512.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 
-/// The status file of a waiting thread, kept open: reading it again costs half of opening and
-/// reading it.
+/// The status file of a waiting thread, kept open: another read of it costs half of opening and
+/// reading it again.
 #[derive(Debug)]
 pub(crate) struct WatchedThread {
     status: File,
@@ -26,21 +26,22 @@ pub(crate) enum ThreadSignals {
     Running,
     /// A signal is pending that this very thread must take.
     Signalled,
-    /// A signal is pending for the whole process, and another of its threads may take it instead,
-    /// so it counts only if the next check sees one again.
+    /// A signal is pending for the whole process. Another of its threads may take the signal, so it
+    /// counts only if the next check sees one again.
     PerhapsSignalled,
-    /// The thread is stopped, and repeats its request when it is continued.
+    /// The thread is stopped. It repeats its request when it is continued.
     Stopped,
     /// The thread has ended.
     Gone,
 }
 
-/// The first 2 KiB of a status contain every field that is read: the lines before them are short.
+/// The number of bytes read of a status file. Every field that is needed lies in the first 2 KiB,
+/// because the lines before it are short.
 const STATUS_BYTES: usize = 2_048;
 
 impl WatchedThread {
-    /// Opens the status of the thread `tid`. Returns `None` if it lives in another pid namespace,
-    /// or has ended.
+    /// Opens the status file of the thread `tid`. Returns `None` if the thread lives in another pid
+    /// namespace, or has ended.
     pub(crate) fn new(tid: u32) -> Option<Self> {
         let status = File::open(format!("/proc/{tid}/status")).ok()?;
         (tid != 0).then_some(Self { status })
@@ -52,7 +53,7 @@ impl WatchedThread {
         let length = self.status.read_at(&mut bytes, 0).ok()?;
         let mut lines = bytes[..length].split(|byte| *byte == b'\n');
         let ids = lines.find_map(|line| line.strip_prefix(b"Uid:"))?;
-        // The fields are the real, effective, saved and file-system user id.
+        // The line `Uid:` holds the real, effective, saved and file-system user id.
         let id = ids.split(|byte| *byte == b'\t').nth(4)?;
         number(id, 10)?.try_into().ok()
     }
@@ -69,8 +70,8 @@ impl WatchedThread {
     }
 }
 
-/// Parses the text of a status; returns `None` if a line is missing, as for a thread that is
-/// ending.
+/// Parses the text of a thread's status file; returns `None` if a line is missing, as for a thread
+/// that is ending.
 fn read_status(text: &[u8]) -> Option<ThreadSignals> {
     let (mut state, mut threads) = (0, 1);
     let (mut pending, mut shared, mut blocked) = (0, 0, 0);
@@ -94,7 +95,7 @@ fn read_status(text: &[u8]) -> Option<ThreadSignals> {
 }
 
 fn sight(state: u8, threads: u64, pending: u64, shared: u64) -> ThreadSignals {
-    // No other thread can take a SIGKILL instead: it ends every thread.
+    // A pending SIGKILL always counts, because it ends every thread of the process.
     let kills = (pending | shared) & (1 << (libc::SIGKILL - 1)) != 0;
     match (state, pending, shared) {
         (b'Z' | b'X' | b'x', ..) => ThreadSignals::Gone,

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::io;
 
-/// A callback that notifies the kernel once that an open file should be polled again.
+/// A callback that tells the kernel, once, that an open file should be polled again.
 pub(crate) struct PollWaker(Box<dyn FnOnce() -> io::Result<()> + Send>);
 
 impl PollWaker {
@@ -12,7 +12,7 @@ impl PollWaker {
         Self(Box::new(wake))
     }
 
-    /// Wakes the program.
+    /// Notifies the kernel, which wakes the programs that poll the file.
     pub(crate) fn wake(self) {
         if let Err(error) = self.0() {
             log::debug!("waking a poll failed: {error}");

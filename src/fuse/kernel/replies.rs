@@ -11,10 +11,10 @@ use fuser::{
 
 /// Inode numbers are never used twice, so generations are not needed to tell inodes apart.
 const GENERATION: Generation = Generation(0);
-/// The inode number of a directory entry that the kernel does not know, as libfuse reports it; 0
-/// would hide the entry.
+/// The inode number of a directory entry whose inode the kernel does not know, as libfuse reports
+/// it. With 0 the entry would be hidden.
 const INO_UNKNOWN: u64 = 0xffff_ffff;
-/// The number of offsets taken by `.` and `..`, which precede the names.
+/// The number of directory offsets that `.` and `..` take; they precede the other names.
 pub(super) const DOTS: u64 = 2;
 
 /// Returns the user, group and thread that made a request.
@@ -22,7 +22,7 @@ pub(super) fn requester(request: &Request) -> Requester {
     Requester { uid: request.uid(), gid: request.gid(), pid: request.pid() }
 }
 
-/// Replies with an entry.
+/// Sends a directory entry, or an errno, as the reply to a request.
 pub(super) fn entry(reply: ReplyEntry, result: Done<NodeEntry>) {
     match result {
         Ok(entry) => {
@@ -34,7 +34,7 @@ pub(super) fn entry(reply: ReplyEntry, result: Done<NodeEntry>) {
     }
 }
 
-/// Replies with an entry and an open file.
+/// Sends a directory entry and an open file, or an errno, as the reply to a request.
 pub(super) fn created(reply: ReplyCreate, result: Done<(NodeEntry, Opened)>) {
     match result {
         Ok((entry, Opened { fh, flags })) => {
@@ -46,7 +46,7 @@ pub(super) fn created(reply: ReplyCreate, result: Done<(NodeEntry, Opened)>) {
     }
 }
 
-/// Replies with attributes.
+/// Sends the attributes of an inode, or an errno, as the reply to a request.
 pub(super) fn attr(reply: ReplyAttr, result: Done<NodeAttr>) {
     match result {
         Ok(NodeAttr { attr, ttl, until_replied }) => {
@@ -57,7 +57,7 @@ pub(super) fn attr(reply: ReplyAttr, result: Done<NodeAttr>) {
     }
 }
 
-/// Replies with success or an errno, without a value.
+/// Sends success without a value, or an errno, as the reply to a request.
 pub(super) fn empty(reply: ReplyEmpty, result: Done<()>) {
     match result {
         Ok(()) => reply.ok(),
@@ -65,7 +65,8 @@ pub(super) fn empty(reply: ReplyEmpty, result: Done<()>) {
     }
 }
 
-/// Replies with an xattr value, or with its size if the program passed a buffer of size 0.
+/// Sends the value of an extended attribute as the reply, or its size if the program passed a
+/// buffer of size 0.
 pub(super) fn sized(reply: ReplyXattr, result: Done<Vec<u8>>, size: u32) {
     match result {
         Ok(value) if size == 0 => reply.size(value.len() as u32),
@@ -75,7 +76,7 @@ pub(super) fn sized(reply: ReplyXattr, result: Done<Vec<u8>>, size: u32) {
     }
 }
 
-/// Replies with the directory entries from `offset` on, as many as fit.
+/// Sends the directory entries from `offset` on, as many as fit, as the reply to a readdir.
 pub(super) fn directory(mut reply: ReplyDirectory, ino: u64, offset: u64, result: Done<DirPage>) {
     let DirPage { entries, first } = match result {
         Ok(page) => page,

@@ -22,8 +22,8 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-/// How long an unmount waits for the session to end. That takes microseconds; a longer wait is a
-/// bug.
+/// How long an unmount waits for the session to end. The end takes microseconds, so a longer wait
+/// means a bug.
 const END_PATIENCE: Duration = Duration::from_secs(5);
 
 /// A mounted directory. Dropping it unmounts.
@@ -34,7 +34,7 @@ pub struct Mounted {
     session: Arc<Ending>,
 }
 
-/// Whether a session with the kernel has ended, with the callbacks to run when it does.
+/// Whether the session with the kernel has ended, and the callbacks to run at its end.
 #[derive(Default)]
 struct Ending {
     state: Mutex<End>,
@@ -82,7 +82,8 @@ pub(crate) fn mount<F: FileSystem>(
         Err(error) if error.raw_os_error() == Some(libc::EPERM) => {
             return Err(MountError::Sealed(dir));
         }
-        // Whether the directory can serve as a mount point, mount(2) will tell.
+        // If the device number can't be read, mount(2) decides whether the directory can be a mount
+        // point.
         Err(_) => None,
     };
     let kernel = device::mount(&dir, users)?;
@@ -97,7 +98,7 @@ pub(crate) fn mount<F: FileSystem>(
             return Err(MountError::Refused { dir, error });
         }
     };
-    // From here on an early return unmounts: it drops `mounted`.
+    // From here on an early return unmounts the file system, because it drops `mounted`.
     let mounted = Mounted { dir, made_dir, device: found.device, session: Arc::default() };
     let fs = build(&found);
     let acl = match users {
@@ -105,8 +106,8 @@ pub(crate) fn mount<F: FileSystem>(
         Users::All => SessionACL::All,
     };
     let mut config = Config::default();
-    // One thread preserves the order of requests: with more, a close could be processed after a
-    // later lock.
+    // fuser runs one thread, which preserves the order of requests: with more threads, a close
+    // could be processed after a later lock request.
     config.n_threads = Some(1);
     config.acl = acl;
     let dispatcher = Dispatcher::new(Arc::clone(&fs));
@@ -137,7 +138,8 @@ pub(crate) fn mount<F: FileSystem>(
     }
 }
 
-/// Seals the directory below a mount, and logs a warning where that fails.
+/// Seals the directory below a mount against root and other users, and logs a warning if that
+/// fails.
 fn seal(dir: &Path, below: &mut Below) {
     const UNSEALED: &str = "while nothing is mounted there, files in it lock nothing";
     let dir = dir.display();
@@ -149,8 +151,8 @@ fn seal(dir: &Path, below: &mut Below) {
 }
 
 /// Fails if nothing can be mounted at `dir`: a live latchfs mount is there or around it, or the
-/// directory has entries. Running this first gives a better error message than that the state
-/// directory is in use.
+/// directory has entries. A daemon calls this before it opens its state directory, so that the
+/// error names the mount rather than a state directory that is in use.
 pub fn check(dir: &Path, nonempty: bool) -> Result<(), MountError> {
     let wrong = |error| MountError::Dir { dir: dir.into(), error };
     let real = mountinfo::resolve(dir).map_err(wrong)?;
@@ -172,7 +174,8 @@ pub fn check(dir: &Path, nonempty: bool) -> Result<(), MountError> {
     }
 }
 
-/// Makes `dir` ready to be mounted on. Returns its resolved path, and whether it had to be created.
+/// Checks that `dir` can be mounted on, and creates it if it does not exist. Returns its resolved
+/// path, and whether it had to be created.
 fn prepare(dir: &Path, nonempty: bool) -> Result<(PathBuf, bool), MountError> {
     let wrong = |error| MountError::Dir { dir: dir.into(), error };
     let real = mountinfo::resolve(dir).map_err(wrong)?;
@@ -210,8 +213,8 @@ impl Mounted {
         self.made_dir
     }
 
-    /// Calls `then` when the session with the kernel has ended, whether this process or another
-    /// unmounted.
+    /// Calls `then` when the session with the kernel has ended, whichever process unmounted the
+    /// file system.
     pub fn on_end(&self, then: impl FnOnce() + Send + 'static) {
         let mut state = self.session.state.lock();
         if state.over {
@@ -227,8 +230,8 @@ impl Mounted {
         self.session.state.lock().over
     }
 
-    /// Unmounts, and waits for the session to end. A busy mount is detached, without waiting for
-    /// its end.
+    /// Unmounts the file system, and waits for the session to end. A busy mount is detached
+    /// instead, without waiting for the session's end.
     pub fn unmount(&self) -> io::Result<Unmounted> {
         if !self.is_there()? {
             return Ok(Unmounted::Before);
@@ -240,9 +243,9 @@ impl Mounted {
         Ok(Unmounted::Now(gone))
     }
 
-    /// Whether the mount at this directory is still this one. Another daemon may have mounted there
-    /// meanwhile, and may even have got the same device number, which is free after this mount is
-    /// gone.
+    /// Whether the mount that is now at this directory is the one that this value made. Another
+    /// daemon may have mounted there since, and may even have got the same device number, which is
+    /// free once this mount is gone.
     fn is_there(&self) -> io::Result<bool> {
         let ours = mountinfo::at(&self.dir)?
             .is_some_and(|mount| mount.is_latchfs() && mount.device == self.device);

@@ -11,20 +11,21 @@ use std::task::{Context, Wake, Waker};
 type Work = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 struct Task {
-    /// The future; `None` after it has ended.
+    /// The future of the task; `None` after it has completed.
     work: Mutex<Option<Work>>,
-    /// The number of wake-ups since the last poll began. The thread that raises it from 0 polls.
+    /// The number of wake-ups since the last poll began. The thread that raises it from 0 polls the
+    /// task.
     wakeups: AtomicUsize,
 }
 
-/// Runs `work` on this thread until it waits or ends.
+/// Runs the future `work` on this thread until it waits or completes.
 pub(crate) fn spawn(work: impl Future<Output = ()> + Send + 'static) {
     let work = Mutex::new(Some(Box::pin(work) as Work));
     Arc::new(Task { work, wakeups: AtomicUsize::new(0) }).run();
 }
 
 impl Task {
-    /// Polls the future. If another call, on this thread or another, is polling already, that call
+    /// Polls the future. If a poll is already in progress, on this thread or another, that thread
     /// polls once more instead, so a wake-up from within a poll never recurses.
     fn run(self: &Arc<Self>) {
         if self.wakeups.fetch_add(1, Ordering::AcqRel) > 0 {
@@ -37,8 +38,8 @@ impl Task {
             let mut work = self.work.lock();
             let Some(polled) = work.as_mut() else { return };
             if polled.as_mut().poll(&mut context).is_ready() {
-                // The count stays above 0, so no later wake-up polls. The future is dropped after
-                // the mutex is released.
+                // The wake-up count stays above 0, so no later wake-up polls the task. The future
+                // is dropped after the mutex is released.
                 let ended = work.take();
                 drop(work);
                 return drop(ended);
@@ -63,7 +64,7 @@ impl Wake for Task {
     }
 }
 
-/// Runs `work` to its end on this thread, and returns its output.
+/// Runs the future `work` to completion on this thread, and returns its output.
 #[cfg(test)]
 pub(crate) fn block_on<T>(work: impl Future<Output = T>) -> T {
     struct Unpark(std::thread::Thread);
@@ -115,7 +116,7 @@ mod tests {
 
     #[test]
     fn a_wake_up_from_within_does_not_recurse() {
-        /// A future that wakes itself this many times before it ends.
+        /// A test future that wakes itself this many times before it completes.
         struct Restless(u32);
         impl Future for Restless {
             type Output = ();

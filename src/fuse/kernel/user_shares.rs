@@ -1,8 +1,8 @@
 //! Per-user limits on resources that all users of a mount share, so that no user can exhaust them
 //! for the others.
 //!
-//! Root and the user who mounted are exempt from per-user limits: they could end the daemon as
-//! well.
+//! Root and the user who mounted are exempt from per-user limits, since they could stop the daemon
+//! anyway.
 
 use crate::fuse::kernel::descriptor_limit;
 use parking_lot::Mutex;
@@ -10,7 +10,7 @@ use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
 
-/// A limited resource.
+/// A resource whose use is limited per user.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Pool {
     /// Leases bound to processes; each takes a descriptor of the daemon.
@@ -28,23 +28,28 @@ pub(crate) enum Pool {
     Bytes,
 }
 
-/// The limit of one user: more services than a user runs on one machine; some 500 bytes each.
+/// The maximum number of leases bound to processes per user: more than the services that a user
+/// runs on one machine; some 500 bytes each.
 const BINDINGS_MAX: usize = 4_096;
-/// Together with [`WAITS_MAX`] less than half of the 10,000 waiters that one queue takes.
+/// The maximum number of waiting threads per user. The sum of this and [`WAITS_MAX`] is less than
+/// half of the 10,000 waiters that one queue takes.
 const THREADS_MAX: usize = 2_048;
-/// See [`THREADS_MAX`]; some 2 KiB each.
+/// The maximum number of queue places per user that were taken through files of `.latchfs`; some 2
+/// KiB each. See [`THREADS_MAX`].
 const WAITS_MAX: usize = 2_048;
-/// Far more than the usual descriptor limit of a process; some 400 bytes each.
+/// The maximum number of open files per user: 16 times the usual soft limit of descriptors per
+/// process; some 400 bytes each.
 const FILES_MAX: usize = 16_384;
-/// One user may have at most this fraction, a quarter, of a resource with a global limit.
+/// One user may take a quarter of a resource that also has a limit for all users together.
 const PARTS: usize = 4;
-/// A walk through a tree has one directory open per level; a page of long names takes 80 KiB.
+/// The maximum number of open directories per user. A walk through a tree has one directory open
+/// per level; a page of long names takes 80 KiB.
 const DIRECTORIES_MAX: usize = 512;
-/// Several times the size of the longest list.
+/// The maximum number of buffered bytes per user: several times the size of the longest list.
 const BYTES_MAX: usize = 16 << 20;
 
 impl Pool {
-    /// Returns the limit of one user.
+    /// Returns how much of the resource one user may take.
     pub(crate) fn of_user(self) -> usize {
         match self {
             Self::Bindings => BINDINGS_MAX.min(self.of_all() / PARTS),
@@ -56,7 +61,7 @@ impl Pool {
         }
     }
 
-    /// Returns the limit of all users together, including root.
+    /// Returns how much of the resource all users together, including root, may take.
     fn of_all(self) -> usize {
         match self {
             Self::Bindings | Self::Threads => descriptor_limit::to_watch() / 2,
@@ -76,7 +81,7 @@ impl Pool {
     }
 }
 
-/// The usage of all users, and the limits on it.
+/// The use of each limited resource, per user and in total.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Shares(Arc<SharesInner>);
 
@@ -92,16 +97,17 @@ struct TakenShares {
     by_all: HashMap<Pool, usize>,
 }
 
-/// The error of a request that would exceed a limit.
+/// The error of a request that would exceed a limit on a resource.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Full {
     pool: Pool,
-    /// The user whose limit is reached, or `None` if the limit of all users is.
+    /// The user whose limit is reached, or `None` if the limit of all users together is reached.
     uid: Option<u32>,
     max: usize,
 }
 
-/// An amount of a resource that counts against a user's limit until it is dropped.
+/// An amount of a resource that a user has taken. It counts against the user's limit until it is
+/// dropped.
 #[derive(Debug)]
 pub(crate) struct Share {
     of: Arc<SharesInner>,
@@ -116,22 +122,22 @@ impl Shares {
         Self(Arc::new(SharesInner { mounter, taken: Mutex::default() }))
     }
 
-    /// Takes `amount` of `pool` for a user, or fails if that exceeds a limit.
+    /// Takes `amount` of the resource `pool` for a user, or fails if that exceeds a limit.
     pub(crate) fn take(&self, pool: Pool, uid: u32, amount: usize) -> Result<Share, Full> {
         let mut share = Share { of: Arc::clone(&self.0), pool, uid, amount: 0 };
         share.grow(amount)?;
         Ok(share)
     }
 
-    /// Takes `amount` of `pool` for a user even beyond the limits, for a request that can't be
-    /// refused any more.
+    /// Takes `amount` of the resource `pool` for a user even beyond the limits, for a request that
+    /// can't be refused any more.
     pub(crate) fn take_always(&self, pool: Pool, uid: u32, amount: usize) -> Share {
         let mut share = Share { of: Arc::clone(&self.0), pool, uid, amount: 0 };
         share.grow_always(amount);
         share
     }
 
-    /// Checks that a user may take one more of `pool`.
+    /// Checks that a user may take one more unit of the resource `pool`.
     pub(crate) fn room(&self, pool: Pool, uid: u32) -> Result<(), Full> {
         self.0.room(&self.0.taken.lock(), pool, uid, 1)
     }
@@ -152,7 +158,7 @@ impl SharesInner {
 }
 
 impl Share {
-    /// Adds `more` to the share, or fails if that exceeds a limit.
+    /// Adds `more` to the amount taken, or fails if that exceeds a limit.
     pub(crate) fn grow(&mut self, more: usize) -> Result<(), Full> {
         let mut taken = self.of.taken.lock();
         self.of.room(&taken, self.pool, self.uid, more)?;
@@ -161,14 +167,14 @@ impl Share {
         Ok(())
     }
 
-    /// Adds `more` to the share even beyond the limits, for a request that can't be refused any
-    /// more.
+    /// Adds `more` to the amount taken even beyond the limits, for a request that can't be refused
+    /// any more.
     pub(crate) fn grow_always(&mut self, more: usize) {
         self.of.taken.lock().add(self.pool, self.uid, more);
         self.amount += more;
     }
 
-    /// Returns `less` of the share to the pool.
+    /// Gives `less` of the amount taken back.
     pub(crate) fn shrink(&mut self, less: usize) {
         let less = less.min(self.amount);
         self.of.taken.lock().sub(self.pool, self.uid, less);

@@ -16,11 +16,11 @@ use std::time::Duration;
 pub(crate) struct Requester {
     pub(crate) uid: u32,
     pub(crate) gid: u32,
-    /// The thread, or 0 if it lives in a foreign pid namespace.
+    /// The id of the thread, or 0 if the thread lives in a foreign pid namespace.
     pub(crate) pid: u32,
 }
 
-/// A value that lives until the reply has been sent to the kernel, and is dropped then.
+/// A value that the dispatcher drops once the reply has been sent to the kernel.
 pub(crate) struct UntilReplied(#[allow(dead_code)] Box<dyn Any + Send>);
 
 impl UntilReplied {
@@ -46,18 +46,18 @@ pub(crate) struct NodeEntry {
     pub(crate) attr_ttl: Duration,
     /// How long the kernel may cache the name.
     pub(crate) entry_ttl: Duration,
-    /// A value to drop after the reply.
+    /// A value to drop once the reply has been sent.
     pub(crate) until_replied: Option<UntilReplied>,
 }
 
 /// The attributes of an inode.
 #[derive(Debug)]
 pub(crate) struct NodeAttr {
-    /// The attributes.
+    /// The attributes, including the inode number.
     pub(crate) attr: FileAttr,
     /// How long the kernel may cache the attributes.
     pub(crate) ttl: Duration,
-    /// A value to drop after the reply.
+    /// A value to drop once the reply has been sent.
     pub(crate) until_replied: Option<UntilReplied>,
 }
 
@@ -100,7 +100,8 @@ pub(crate) struct SetAttrs {
     pub(crate) fh: Option<u64>,
 }
 
-/// The bytes that a read returns: a range of a shared buffer that later reads may use as well.
+/// The bytes that a read returns: a range of a shared buffer. Later reads may return other ranges
+/// of the same buffer.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct ReadBytes {
     bytes: Arc<[u8]>,
@@ -162,9 +163,10 @@ pub(crate) struct DirEntry {
 /// Consecutive entries of a directory, the result of a readdir.
 #[derive(Debug, Clone)]
 pub(crate) struct DirPage {
-    /// The entries in order; the reply contains as many as fit.
+    /// The entries in order; the reply to the kernel contains as many as fit.
     pub(crate) entries: Arc<Vec<DirEntry>>,
-    /// The index of the first of `entries`, counted from 0 without `.` and `..`.
+    /// The index of the first of `entries` within the directory, counted from 0 without `.` and
+    /// `..`.
     pub(crate) first: u64,
 }
 
@@ -187,7 +189,7 @@ pub(crate) struct LockRequest {
     pub(crate) pid: u32,
 }
 
-/// The answer to `F_GETLK`: the lock that conflicts, if there is one.
+/// The answer to `F_GETLK`: the lock that conflicts with the requested one, if there is one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct LockFound {
     /// The first byte of the conflicting lock.

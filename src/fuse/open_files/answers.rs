@@ -1,4 +1,4 @@
-//! The answers in a control file that were not read yet.
+//! The answers in the control file `.latchfs/ctl` that were not read yet.
 
 use crate::fuse::kernel::user_shares::{Full, Pool, Share, Shares};
 use std::collections::VecDeque;
@@ -11,7 +11,7 @@ pub(crate) struct UnreadAnswers {
 }
 
 impl UnreadAnswers {
-    /// Appends a line if its user's limit allows it.
+    /// Appends a line of answer if the user's limit on unread bytes allows it.
     pub(crate) fn add(&mut self, shares: &Shares, uid: u32, line: &str) -> Result<(), Full> {
         match &mut self.share {
             Some(share) => share.grow(line.len())?,
@@ -21,7 +21,7 @@ impl UnreadAnswers {
         Ok(())
     }
 
-    /// Appends a short line, even beyond the limit.
+    /// Appends a short line of answer, even beyond the user's limit on unread bytes.
     pub(crate) fn add_always(&mut self, shares: &Shares, uid: u32, line: &str) {
         let share = &mut self.share;
         share
@@ -30,7 +30,7 @@ impl UnreadAnswers {
         self.bytes.extend(line.as_bytes());
     }
 
-    /// Removes and returns at most `size` bytes.
+    /// Removes and returns at most `size` bytes of the unread answers.
     pub(crate) fn take(&mut self, size: u32) -> Vec<u8> {
         let size = self.bytes.len().min(size as usize);
         if let Some(share) = &mut self.share {
@@ -38,7 +38,7 @@ impl UnreadAnswers {
         }
         let taken = self.bytes.drain(..size).collect();
         if self.bytes.is_empty() {
-            // Frees the buffer, which may be large after one long list.
+            // Replacing the buffer frees its memory, of which one long list may have taken much.
             self.bytes = VecDeque::new();
         }
         taken

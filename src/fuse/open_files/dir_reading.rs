@@ -4,16 +4,16 @@
 //! Names come in order, and a page begins after the last name of the previous one. A name that
 //! exists all the time is listed once; one that is created or removed meanwhile may be listed or
 //! not.
-//! there all the time is listed once; one that comes or goes meanwhile may be listed or not.
 
 use crate::fuse::kernel::user_shares::Share;
 use crate::fuse::kernel::values::DirEntry;
 use parking_lot::Mutex;
 use std::sync::Arc;
 
-/// The number of names on a page: twice as many as the usual reply of 4 KiB holds.
+/// The number of names on a page: twice as many as a usual readdir reply of 4 KiB holds.
 pub(crate) const PAGE: usize = 256;
-/// The maximum number of marks, from which reading can continue without starting over.
+/// The maximum number of marks: positions in the directory from which reading can continue without
+/// starting over.
 const MARKS_MAX: usize = 64;
 
 #[derive(Debug)]
@@ -22,7 +22,8 @@ pub(crate) struct OpenDir {
     _share: Share,
 }
 
-/// The read position, with the current page and the marks before it.
+/// The read position in a directory, with the page that was read last and marks at earlier
+/// positions.
 #[derive(Debug)]
 pub(crate) struct DirReading {
     /// The page that was read last, and the index of its first name.
@@ -30,9 +31,9 @@ pub(crate) struct DirReading {
     first: u64,
     /// The beginning of the next page; `None` at the end of the directory.
     next: Option<DirMark>,
-    /// The number of names read so far: the kernel knows no offset beyond it.
+    /// The number of names read so far. The kernel knows no directory offset beyond it.
     reached: u64,
-    /// Positions before it, in order.
+    /// Marks at earlier positions of the directory, in order.
     marks: Vec<DirMark>,
     /// The minimum distance between two marks.
     stride: u64,
@@ -43,22 +44,22 @@ pub(crate) struct DirReading {
 pub(crate) struct DirMark {
     /// The index of the name that comes next.
     pub(crate) index: u64,
-    /// The engine's cursor for the position; `None` at the beginning.
+    /// The engine's list cursor for the position; `None` at the beginning of the directory.
     pub(crate) cursor: Option<String>,
 }
 
-/// The page on which a name is found.
+/// The page that contains a requested entry of the directory.
 pub(crate) enum PageFound {
-    /// The current page, with the index of its first name.
+    /// The page that was read last contains the entry; holds its names and the index of the first.
     Here(Arc<Vec<DirEntry>>, u64),
-    /// The page that begins at this mark, or a later one.
+    /// The page that begins at this mark contains the entry, or a later page does.
     From(DirMark),
-    /// No page: the index is beyond the end.
+    /// No page contains the entry: its index is beyond the end of the directory.
     End,
 }
 
 impl OpenDir {
-    /// Returns an open directory at its beginning.
+    /// Returns an open directory whose reading starts at the beginning.
     pub(crate) fn new(share: Share) -> Self {
         Self { reading: Mutex::new(DirReading::new()), _share: share }
     }
@@ -71,7 +72,7 @@ impl DirReading {
         Self { entries: Arc::default(), first: 0, next, reached: 0, marks, stride: PAGE as u64 }
     }
 
-    /// Finds the page with the name at `index`.
+    /// Finds the page of the directory with the entry number `index`.
     pub(crate) fn find(&self, index: u64) -> PageFound {
         let end = self.first + self.entries.len() as u64;
         if (self.first..end).contains(&index) {
@@ -84,7 +85,7 @@ impl DirReading {
         PageFound::From(places.max_by_key(|mark| mark.index).cloned().unwrap_or_default())
     }
 
-    /// Records a page that was read from `mark` on.
+    /// Records a page of the directory that was read from `mark` on.
     pub(crate) fn turn_to(
         &mut self,
         mark: &DirMark,
@@ -117,8 +118,8 @@ mod tests {
     use super::*;
     use crate::fuse::kernel::values::NodeType;
 
-    /// Reads the pages up to the one that contains `index`, as the engine would serve them. Returns
-    /// their number.
+    /// Reads pages in a test until one contains `index`, as if the engine had `count` names.
+    /// Returns the number of pages read.
     fn turn(reading: &mut DirReading, index: u64, count: u64) -> usize {
         let mut pages = 0;
         while let PageFound::From(mark) = reading.find(index) {
@@ -167,8 +168,8 @@ mod tests {
             assert_eq!(turn(&mut reading, index, COUNT), 1);
         }
         for index in [0, 1_000, COUNT / 3, COUNT / 2, COUNT - 70_000] {
-            // All pages between two marks, of which every second one is dropped when there are too
-            // many.
+            // Reading backwards visits all pages between two marks. When there are too many marks,
+            // every second one is dropped.
             assert!(turn(&mut reading, index, COUNT) <= 4 * COUNT as usize / PAGE / MARKS_MAX);
             assert!(reading.marks.len() <= MARKS_MAX && reading.entries.len() <= PAGE);
         }

@@ -1,8 +1,8 @@
-//! `.latchfs/events`: a stream of events, each a line of JSON, as they happen.
+//! `.latchfs/events`: a stream of lock events, each a line of JSON, as they happen.
 //!
 //! An open file is a position in the event log. A read waits until there are events, and continues
-//! where the last read ended, whatever its offset. A slow reader holds up nothing: if events were
-//! dropped before it read them, it gets the number of lost events.
+//! where the last read ended, whatever its offset. A slow reader does not delay other readers or
+//! the lock service: if events were dropped from the log before it read them, it gets their number.
 
 use crate::event_json::{event_of, lost};
 use crate::fuse::kernel::file_system::Done;
@@ -18,12 +18,13 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::sync::{Arc, Weak};
 
-/// The maximum number of bytes that one read returns: some 300 events.
+/// The maximum number of bytes that one read of the stream returns: some 300 events.
 const READ_BYTES_MAX: usize = 64 << 10;
-/// The number of events taken from the log at once; lines beyond the size of a read are kept.
+/// The number of events taken from the event log at once. Lines that do not fit the read are kept
+/// for the next one.
 const EVENTS_MAX: usize = 64;
 
-/// The poll events of a stream that has something to read.
+/// The poll events of an event stream that has events to read.
 const READABLE: PollEvents = PollEvents::POLLIN.union(PollEvents::POLLRDNORM);
 
 /// The position of a reader in the event log.
@@ -34,7 +35,7 @@ pub(crate) struct EventStream {
 
 struct StreamState {
     watch: EventWatch,
-    /// Lines that were read in part, or did not fit: a few at most.
+    /// Formatted lines that were read in part, or did not fit the last read: a few at most.
     unread: Vec<u8>,
     /// The reads that wait for events, in order.
     readers: VecDeque<HeldRead>,
@@ -64,8 +65,8 @@ impl EventStream {
         })
     }
 
-    /// Answers waiting reads after new events. Called on the thread that executed a command, with
-    /// no lock held.
+    /// Answers waiting reads after new events. Called on the thread that delivered the events, with
+    /// no mutex held.
     fn serve(&self) {
         let mut served = Vec::new();
         let waker = {
@@ -87,14 +88,14 @@ impl EventStream {
         }
     }
 
-    /// Returns the events that are available, if there are any.
+    /// Returns the events that can be read at once, or `None` if there are none.
     pub(crate) fn read_now(&self, size: u32) -> Option<Vec<u8>> {
         let bytes = self.state.lock().take(&self.locks, size);
         (!bytes.is_empty()).then_some(bytes)
     }
 
-    /// Returns the future of the next events. `number` is a unique number for this read by the
-    /// thread `tid`.
+    /// Returns the future of the next events, for a read by the thread `tid` that is identified by
+    /// `number`.
     pub(crate) fn read_later(
         self: &Arc<Self>,
         interrupts: &InterruptWatcher,
@@ -105,12 +106,13 @@ impl EventStream {
         let (held, answer) = HeldRead::new(number, size);
         self.state.lock().readers.push_back(held);
         interrupts.watch(number, tid, WaitingReader { stream: Arc::downgrade(self), number });
-        // Events may have come before the read was queued.
+        // Events that came before the read was queued have woken no read, so they are delivered
+        // now.
         self.serve();
         answer
     }
 
-    /// Returns the poll events: readable when there are more events.
+    /// Returns the poll events of the stream: readable if there are unread events.
     pub(crate) fn poll(&self, events: PollEvents, waker: Option<PollWaker>) -> PollEvents {
         let mut state = self.state.lock();
         if waker.is_some() {
@@ -122,7 +124,8 @@ impl EventStream {
 }
 
 impl StreamState {
-    /// Removes and returns available events, in whole lines if at least one line fits.
+    /// Removes and returns at most `size` bytes of events, in whole lines if at least one line
+    /// fits.
     fn take(&mut self, locks: &Locks, size: u32) -> Vec<u8> {
         let size = (size as usize).min(READ_BYTES_MAX);
         while self.unread.len() < size {
@@ -143,21 +146,21 @@ impl StreamState {
     }
 }
 
-/// Returns where a read of `size` bytes ends: after the last line that fits, or within the first
-/// line.
+/// Returns the number of bytes that a read of `size` bytes takes from `unread`: whole lines that
+/// fit, or a part of the first line.
 fn cut(unread: &[u8], size: usize) -> usize {
     let size = size.min(unread.len());
     unread[..size].iter().rposition(|byte| *byte == b'\n').map_or(size, |newline| newline + 1)
 }
 
-/// A waiting read, as the interrupt watcher sees it.
+/// A waiting read of the event stream, as the interrupt watcher sees it.
 struct WaitingReader {
     stream: Weak<EventStream>,
     number: u64,
 }
 
 impl WaitingReader {
-    /// Returns the index of this read among the waiting reads.
+    /// Returns the index of this read among the waiting reads of the stream.
     fn place(&self, state: &StreamState) -> Option<usize> {
         state.readers.iter().position(|reader| reader.number == self.number)
     }

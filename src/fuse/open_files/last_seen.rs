@@ -1,9 +1,10 @@
-//! The state of a lock that was last shown through an open file, by which a poll detects a change.
+//! A summary of a lock's state, as a program last saw it through an open file. By comparing it,
+//! poll detects a change.
 
 use crate::engine::{Holder, LockView, Phase, Token};
 
-/// A summary of a lock's state: enough to detect a change of its phase or holders, because no token
-/// is used twice.
+/// A summary of a lock's state that changes with the lock's phase or holders, because no token is
+/// used twice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct LastSeen {
     pub(crate) phase: Phase,
@@ -13,7 +14,7 @@ pub(crate) struct LastSeen {
 }
 
 impl LastSeen {
-    /// Returns the summary of a view.
+    /// Returns the summary of a lock's view.
     pub(crate) fn of(view: &LockView) -> Self {
         let token = |holder: &Holder| holder.lease.token;
         Self {

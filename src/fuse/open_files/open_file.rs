@@ -1,4 +1,5 @@
-//! An open file: its target, its opener, and the tenure of a lock to which it is bound.
+//! An open file of the mount: what it refers to, its opener, and the tenure of a lock to which it
+//! is bound.
 
 use crate::engine::{ClientId, Lease, Lifetime, LockName, LockView, SessionId, Token};
 use crate::fuse::control_names::{ControlFile, ControlPage, LockReport};
@@ -14,7 +15,7 @@ use crate::service::{Locks, SessionOwner};
 use parking_lot::{Mutex, MutexGuard};
 use std::sync::Arc;
 
-/// One open file.
+/// One open file of the mount.
 #[derive(Debug)]
 pub(crate) struct OpenFile {
     /// The object that was opened.
@@ -29,20 +30,21 @@ pub(crate) struct OpenFile {
     pub(crate) access: OpenAccess,
     /// Whether the file was opened with `O_APPEND`.
     pub(crate) append: bool,
-    /// Whether this open file made the lock, by a create with `O_EXCL`.
+    /// Whether the lock was created by this very open, with `O_CREAT` and `O_EXCL`.
     pub(crate) made_new: bool,
     /// The state that changes while the file is open.
     state: Mutex<OpenFileState>,
-    /// The share of this open file in the limit of its user; set when the file enters the table.
+    /// The count of this open file against its user's limit; set when the file enters the table of
+    /// open files.
     pub(crate) share: Option<Share>,
 }
 
-/// The target of an open file.
+/// The object to which an open file refers.
 #[derive(Debug, Clone)]
 pub(crate) enum OpenTarget {
     /// A lock, with its inode and the name under which it was opened.
     Lock(u64, LockName),
-    /// A file in `.latchfs`, or a fact in a directory that is a lock.
+    /// A file in `.latchfs`, or a file that shows one fact about a lock in the lock's directory.
     Control(ControlFile),
 }
 
@@ -60,41 +62,41 @@ pub(crate) enum OpenAccess {
 /// The state that changes while a file is open.
 #[derive(Debug, Default)]
 pub(crate) struct OpenFileState {
-    /// The tenure to which the file is bound: the one that it began, or that its opener held at the
-    /// open or by the first write.
+    /// The tenure of the lock to which the file is bound: the one that the file began, or the one
+    /// that its opener held at the open or at the first write.
     pub(crate) tenure: Option<Token>,
-    /// The session to which that tenure is attached, if it is attached to one of this mount. If the
-    /// session is lost, so is the tenure for this file, although the server may keep it in grace
-    /// for its client.
+    /// The session to which the file's tenure is attached, if it is a session of this mount. If the
+    /// session is lost, the file has lost its tenure, although the server may keep the lease in
+    /// grace for its client.
     pub(crate) session: Option<SessionId>,
     /// Whether a program has tried to write, successfully or not.
     pub(crate) wrote: bool,
-    /// Whether a program has tried to lock it, successfully or not.
+    /// Whether a program has tried to lock the file, successfully or not.
     pub(crate) locked: bool,
-    /// The end of the last message that was written through it.
+    /// The end of the last message that was written through this file.
     pub(crate) end: Option<MessageEnd>,
-    /// The number of pending answers: of requests that wait in a queue.
+    /// The number of requests to `.latchfs/ctl` that wait in a queue and have no answer yet.
     pub(crate) pending: usize,
-    /// The reads that wait for data.
+    /// The reads of this file that wait for data.
     pub(crate) held: Vec<HeldRead>,
-    /// The wait state, if this is a file in `wait/`.
+    /// The state of the wait for a lock, if this is a file in `.latchfs/wait`.
     pub(crate) wait: WaitState,
-    /// The state of its lock that a polling program last saw.
+    /// The state of the file's lock that a program last read or polled through it.
     pub(crate) seen: Option<LastSeen>,
     /// The event stream, if this is the events file.
     pub(crate) stream: Option<Arc<EventStream>>,
-    /// The snapshot that is being read, with its count against the user's limit.
+    /// The snapshot of the content that reads return, with its count against the user's limit.
     pub(crate) bytes: (Arc<[u8]>, Option<Share>),
-    /// The answers in a control file that were not read yet.
+    /// The answers in `.latchfs/ctl` that were not read yet.
     pub(crate) answers: UnreadAnswers,
 }
 
-/// The end of a message that was written.
+/// The end of a message that was written to a lock's file.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct MessageEnd {
-    /// The offset in the file.
+    /// The offset of the message's end in the file.
     pub(crate) at: u64,
-    /// Whether the message was text, which further text may extend.
+    /// Whether the message was text, which a write at this offset continues.
     pub(crate) is_text: bool,
 }
 
@@ -115,13 +117,13 @@ impl OpenAccess {
 }
 
 impl OpenFile {
-    /// Returns an open file of a lock, bound to no tenure yet.
+    /// Returns an open file that refers to a lock, bound to no tenure yet.
     pub(crate) fn of_lock(caller: &Caller, ino: u64, name: LockName, flags: i32) -> Self {
         let append = flags & libc::O_APPEND != 0;
         Self { append, ..Self::new(caller, OpenTarget::Lock(ino, name), flags) }
     }
 
-    /// Returns an open control file.
+    /// Returns an open file that refers to a control file.
     pub(crate) fn of_control(
         caller: &Caller,
         control: ControlFile,
@@ -152,13 +154,13 @@ impl OpenFile {
         self.state.lock()
     }
 
-    /// Returns the caller with the identity of the file's opener: operations act on behalf of the
-    /// opener, even if the descriptor was passed to another process.
+    /// Returns the caller with the user and client of the file's opener: operations act on behalf
+    /// of the opener, even if the descriptor was passed to another process.
     pub(crate) fn opener(&self, caller: &Caller) -> Caller {
         Caller { client: self.client.clone(), uid: self.uid, ..caller.clone() }
     }
 
-    /// Returns the lock for which reads of this file wait.
+    /// Returns the lock for which reads of this file wait, if it is a file in `.latchfs/wait`.
     pub(crate) fn waits_for(&self) -> Option<&LockName> {
         match &self.target {
             OpenTarget::Control(ControlFile::Report(LockReport::Wait, name)) => Some(name),
@@ -166,7 +168,7 @@ impl OpenFile {
         }
     }
 
-    /// Returns the name of the lock, if this is a lock's file.
+    /// Returns the name under which the lock was opened, if this is the file of a lock.
     pub(crate) const fn lock(&self) -> Option<&LockName> {
         match &self.target {
             OpenTarget::Lock(_, name) => Some(name),
@@ -174,7 +176,7 @@ impl OpenFile {
         }
     }
 
-    /// Returns the inode of the lock, if this is a lock's file.
+    /// Returns the inode number of the lock, if this is the file of a lock.
     pub(crate) const fn lock_ino(&self) -> Option<u64> {
         match &self.target {
             OpenTarget::Lock(ino, _) => Some(*ino),
@@ -182,13 +184,13 @@ impl OpenFile {
         }
     }
 
-    /// Returns the token of the tenure to which the file is bound.
+    /// Returns the origin token of the tenure to which the file is bound.
     pub(crate) fn tenure(&self) -> Option<Token> {
         self.state().tenure
     }
 
-    /// Binds the file to the tenure that its opener has in `view`, if there is one. `origin_of`
-    /// maps a token to the one to which open files of the inode are bound.
+    /// Binds the file to the tenure that its opener holds in `view`, if there is one. `origin_of`
+    /// maps a token to the origin token of the same inode.
     pub(crate) fn bind_to_held(
         &self,
         service: &Locks,
@@ -208,20 +210,21 @@ impl OpenFile {
         (state.tenure, state.session) = (Some(origin), session);
     }
 
-    /// Records the state of the lock as shown through this file.
+    /// Records the state of the lock that a program has seen through this file.
     pub(crate) fn saw(&self, view: &LockView) {
         self.state().seen = Some(LastSeen::of(view));
     }
 
-    /// Returns the part of the kept snapshot that a read requests.
+    /// Returns the part of the file's snapshot that a read requests.
     pub(crate) fn kept_window(&self, asked: ReadRequest) -> ReadBytes {
         let bytes = Arc::clone(&self.state().bytes.0);
         ReadBytes::window(bytes, asked.offset, asked.size)
     }
 
-    /// Keeps a snapshot for later reads, if its user's limit allows it.
+    /// Stores a snapshot of the content for later reads, if the user's limit on buffered bytes
+    /// allows it.
     pub(crate) fn keep(&self, shares: &Shares, bytes: Arc<[u8]>) -> Result<Arc<[u8]>, Full> {
-        // The previous snapshot is dropped first.
+        // The previous snapshot is dropped first, so that it does not count against the limit.
         self.state().bytes = Default::default();
         let share = match &self.target {
             // The file `why` reports refusals, including this one, so the limit does not apply.

@@ -16,12 +16,12 @@ pub(crate) struct OpenFiles {
 }
 
 impl OpenFiles {
-    /// Returns an empty table, whose files count against the limits of `shares`.
+    /// Returns an empty table. Files that enter it count against the limits of `shares`.
     pub(crate) fn new(shares: Shares) -> Self {
         Self { shares, ..Self::default() }
     }
 
-    /// Returns the limits of users.
+    /// Returns the per-user limits against which open files count.
     pub(crate) const fn shares(&self) -> &Shares {
         &self.shares
     }
@@ -31,14 +31,14 @@ impl OpenFiles {
         self.numbers.next()
     }
 
-    /// Records an open file under a new file handle.
+    /// Adds an open file to the table under a new file handle, and returns the handle.
     pub(crate) fn insert(&self, open: OpenFile) -> u64 {
         let fh = self.number();
         self.insert_as(fh, open);
         fh
     }
 
-    /// Records an open file under a file handle that was reserved for it.
+    /// Adds an open file to the table under a file handle that was reserved for it.
     pub(crate) fn insert_as(&self, fh: u64, mut open: OpenFile) {
         open.share = Some(self.shares.take_always(Pool::Files, open.uid, 1));
         self.files.insert(fh, open);
@@ -49,12 +49,12 @@ impl OpenFiles {
         self.files.get(fh)
     }
 
-    /// Removes an open file after its last descriptor was closed.
+    /// Removes and returns an open file after its last descriptor was closed.
     pub(crate) fn remove(&self, fh: u64) -> Option<Arc<OpenFile>> {
         self.files.remove(fh)
     }
 
-    /// Records a directory that a user opens under a new file handle.
+    /// Adds an open directory of a user to the table, and returns its new file handle.
     pub(crate) fn insert_dir(&self, uid: u32) -> Result<u64, Full> {
         let dir = OpenDir::new(self.shares.take(Pool::Directories, uid, 1)?);
         let fh = self.number();
@@ -67,7 +67,7 @@ impl OpenFiles {
         self.dirs.get(fh)
     }
 
-    /// Removes a directory that was closed.
+    /// Removes an open directory that was closed.
     pub(crate) fn remove_dir(&self, fh: u64) {
         drop(self.dirs.remove(fh));
     }

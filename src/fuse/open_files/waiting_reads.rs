@@ -29,12 +29,12 @@ impl WaitingReads {
         Self { opens, interrupts, locks }
     }
 
-    /// Returns a number for a read that was never returned before.
+    /// Returns a number that no read had before.
     pub(crate) fn number(&self) -> u64 {
         self.opens.number()
     }
 
-    /// Returns the limits of users.
+    /// Returns the per-user limits against which waiting threads count.
     pub(crate) fn shares(&self) -> &Shares {
         self.opens.shares()
     }
@@ -56,7 +56,7 @@ impl WaitingReads {
         answer
     }
 
-    /// Watches the thread of a read that is registered already.
+    /// Lets the interrupt watcher watch the thread of a waiting read that is registered already.
     pub(crate) fn watch(&self, fh: u64, number: u64, tid: u32) {
         let (opens, locks) = (Arc::downgrade(&self.opens), self.locks.clone());
         self.interrupts.watch(number, tid, WaitingRead { opens, locks, fh, number });
@@ -85,8 +85,8 @@ impl InterruptibleWait for WaitingRead {
         if waits { WaitStatus::Asks } else { WaitStatus::Over }
     }
 
-    /// Fails the read with EINTR. The file keeps its queue place, because the program may read
-    /// again; if it does not, closing the file gives the place up.
+    /// Fails the waiting read with EINTR. The file keeps its place in the lock's queue, because the
+    /// program may read again; if it does not, closing the file gives the place up.
     fn interrupt(&self) {
         let Some(open) = self.opens.upgrade().and_then(|opens| opens.get(self.fh)) else { return };
         let mut state = open.state();

@@ -1,4 +1,4 @@
-//! The operations that take a lock by creating an entry: `mkdir` and `ln -s`.
+//! The file operations that take a lock by creating a directory or symlink: `mkdir` and `ln -s`.
 
 use crate::engine::{
     Acquire, FileAttrs, FileType, LeaseKey, LockName, Mode, Op, Outcome, Ownership, Patch,
@@ -16,7 +16,7 @@ use crate::fuse::process::process_handle::ProcessHandle;
 use std::ffi::OsStr;
 use std::sync::Arc;
 
-/// Takes locks by creating entries.
+/// Takes locks by creating directories and symlinks.
 pub(crate) struct Creation {
     nodes: Arc<LockNodes>,
     parents: Arc<ParentChecks>,
@@ -24,11 +24,11 @@ pub(crate) struct Creation {
     bindings: Arc<ProcessBindings>,
 }
 
-/// A lock that `mkdir`, create or `ln -s` is about to make.
+/// A lock that `mkdir`, open with `O_CREAT`, or `ln -s` is about to take.
 pub(crate) struct NewLock {
     /// The name of the lock.
     pub(crate) name: LockName,
-    /// The owner of the lease.
+    /// The ownership of the lease: which open files or clients may use it.
     pub(crate) hold: Ownership,
     /// The attributes of the lock's file.
     pub(crate) looks: FileAttrs,
@@ -37,7 +37,7 @@ pub(crate) struct NewLock {
 }
 
 impl Creation {
-    /// Returns the creation operations of one mount.
+    /// Returns the operations `mkdir` and `ln -s` of one mount.
     pub(crate) const fn new(
         nodes: Arc<LockNodes>,
         parents: Arc<ParentChecks>,
@@ -75,7 +75,7 @@ impl Creation {
         self.make(caller, Act::Symlink, new).await
     }
 
-    /// Takes a lock; fails with EEXIST if it is held.
+    /// Takes the lock that `new` describes; fails with EEXIST if it is held.
     async fn make(&self, caller: &Caller, act: Act, new: NewLock) -> Result<NodeEntry, Errno> {
         let (op, process) = self.acquire(caller, &new);
         let check = self.parents.check_of(caller, &op);

@@ -1,5 +1,5 @@
 //! Opens with `O_CREAT` a name that the kernel has not cached: takes the lock if it is free, and
-//! otherwise opens it as it is.
+//! otherwise opens its file without taking it.
 
 use crate::engine::{FileType, LockName, OpenId, Outcome, Ownership, RefusalKind};
 use crate::fuse::credentials::Caller;
@@ -19,7 +19,7 @@ use crate::fuse::posix_locks::PosixLocks;
 use crate::service::RequestError;
 use std::sync::Arc;
 
-/// Takes locks by creating files.
+/// Takes locks by open with `O_CREAT`.
 pub(crate) struct CreateOpen {
     nodes: Arc<LockNodes>,
     opens: Arc<OpenFiles>,
@@ -32,7 +32,7 @@ pub(crate) struct CreateOpen {
 /// The permissions and the flags of an open with `O_CREAT`.
 type CreateMode = (u32, i32);
 
-/// Returns the act that an open with `O_CREAT` and these flags performs.
+/// Returns the operation that an open with `O_CREAT` and these flags is.
 pub(crate) const fn act_of(flags: i32) -> Act {
     if flags & libc::O_EXCL != 0 { Act::CreateNew } else { Act::Create }
 }
@@ -50,7 +50,7 @@ impl CreateOpen {
         Self { nodes, opens, parents, creation, posix_locks, changes }
     }
 
-    /// Creates or opens a file by open with `O_CREAT`.
+    /// Opens a file with `O_CREAT`, and takes its lock if the lock is free.
     pub(crate) async fn create(
         &self,
         caller: &Caller,
@@ -63,8 +63,8 @@ impl CreateOpen {
         }
         let name = self.nodes.name_in(caller, act, at)?;
         if act == Act::Create {
-            // Looking first keeps the caller from overwriting the details of a lock that it holds
-            // already.
+            // The state is read first: an acquire of a lock that the caller already holds would
+            // overwrite the details of its lease.
             let (state, _) = self.nodes.state(caller, act, &name).await?;
             if state.shown().is_some() {
                 return self.open_as_it_is(caller, &name, how.1).await;
@@ -73,7 +73,8 @@ impl CreateOpen {
         self.create_free(caller, name, how).await
     }
 
-    /// Takes the lock of a name that seems to be free, and opens it as it is if it turns out held.
+    /// Takes a lock that seems to be free. If it turns out to be held, opens its file without
+    /// taking it.
     async fn create_free(
         &self,
         caller: &Caller,
@@ -105,8 +106,8 @@ impl CreateOpen {
                 Ok((entry, self.opened(fh, open)))
             }
             Ok(_) if !is_new => self.open_as_it_is(caller, &name, flags).await,
-            // An open without O_EXCL never fails because another client holds the lock: `flock` and
-            // log files open first.
+            // Programs such as `flock`, and those that write log files, open a file before they
+            // lock it. So an open without O_EXCL never fails because another client holds the lock.
             Err(RequestError::Refused(no)) if !is_new && no.kind() == RefusalKind::LockConflict => {
                 self.open_as_it_is(caller, &name, flags).await
             }
@@ -115,8 +116,8 @@ impl CreateOpen {
         }
     }
 
-    /// Returns the ownership of a lock that a create takes. If the create has `O_EXCL`, only the
-    /// open file that it makes can lock it by flock later.
+    /// Returns the ownership of a lock that an open with `O_CREAT` takes. With `O_EXCL`, only the
+    /// open file that it creates can lock it by flock later.
     fn maker_of(&self, is_new: bool, fh: u64) -> Result<Ownership, RequestError> {
         if !is_new {
             return Ok(Ownership::Client);
@@ -125,7 +126,7 @@ impl CreateOpen {
         Ok(Ownership::Exclusive(Some(OpenId { session, number: fh })))
     }
 
-    /// Opens a lock that a create found held, as an open of the name does.
+    /// Opens the file of a lock that is held already, as an open without `O_CREAT` does.
     async fn open_as_it_is(
         &self,
         caller: &Caller,
@@ -136,8 +137,8 @@ impl CreateOpen {
         let state = self.nodes.attrs.state_of(&view);
         let (kind, token) = state.shown().unwrap_or((FileType::File, None));
         if kind != FileType::File {
-            // Another program has replaced it by something else since the kernel looked. ESTALE
-            // makes the kernel look up again.
+            // Another program has replaced the file by a directory or symlink since the kernel's
+            // lookup. ESTALE makes the kernel look the name up again.
             return Err(Errno::ESTALE);
         }
         let ino = self.nodes.inodes().seen(&view.name, kind, token);

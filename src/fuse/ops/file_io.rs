@@ -1,4 +1,4 @@
-//! The open files of locks: open, read, write, close.
+//! Open, read, write and close of the files of locks.
 
 use crate::control::lease_options::LeaseOptions;
 use crate::engine::limits::TEXT_BYTES_MAX;
@@ -64,8 +64,8 @@ impl FileIo {
         Ok(Opened { fh: self.opens.insert(open), flags: OpenedFlags::FOPEN_DIRECT_IO })
     }
 
-    /// Reads the file of a lock. The bytes of one pass are a snapshot: taken at offset 0, and kept
-    /// for reads at later offsets.
+    /// Reads the file of a lock. A read at offset 0 takes a snapshot of the content; reads at later
+    /// offsets return parts of the same snapshot.
     pub(crate) async fn read(
         &self,
         caller: &Caller,
@@ -136,7 +136,7 @@ impl FileIo {
         let change = LeaseChange { process, hangs, ..change };
         let length = data.len() as u32;
         let reached = self.changes.apply(caller, Act::Write, &meant, &change).await?;
-        // The session may have ended while the request was on its way.
+        // The session may have ended while the renewal was on its way.
         self.check_not_lost(caller, open, name)?;
         let mut state = open.state();
         state.tenure = state.tenure.or(reached.token.map(|token| node.origin_of(token)));
@@ -144,8 +144,8 @@ impl FileIo {
         Ok(length)
     }
 
-    /// Returns the process that a message names, and restricts `meant` to the token that the
-    /// message names.
+    /// Returns the process that a message names, and restricts the targets `meant` to the token
+    /// that the message names.
     fn process_of(
         &self,
         caller: &Caller,
@@ -166,8 +166,8 @@ impl FileIo {
     }
 
     /// Refuses a write through an open file whose tenure was attached to a session that is over.
-    /// The server may still have the lease in its grace, in which the client may renew it, but the
-    /// program that locked has been told that it lost the lock.
+    /// The server may still keep the lease in grace, where its client may renew it, but the program
+    /// that took the lock has been told that it lost it.
     fn check_not_lost(
         &self,
         caller: &Caller,
@@ -194,8 +194,9 @@ impl FileIo {
         self.opens.remove(fh)
     }
 
-    /// Handles close(2) of one descriptor. Opening a file for writing and closing it without a
-    /// write is an attempt to renew; the close fails with EBUSY if another client holds the lock.
+    /// Handles close(2) of one descriptor. A close without a write of a file that was opened for
+    /// writing fails with EBUSY if another client holds the lock, because such a program expects to
+    /// have renewed the lock.
     pub(crate) async fn flush(&self, caller: &Caller, fh: u64) -> Result<(), Errno> {
         let Some(open) = self.opens.get(fh) else { return Ok(()) };
         let is_idle = {
@@ -204,7 +205,8 @@ impl FileIo {
         };
         let (true, Some(name)) = (is_idle, open.lock()) else { return Ok(()) };
         let caller = open.opener(caller);
-        // The close happens anyway, so a missing answer must not make it fail.
+        // The kernel closes the descriptor anyway, so the close does not fail if the lock service
+        // gives no answer.
         let Ok(view) = self.nodes.locks.view(&caller, Act::Close, name).await else {
             return Ok(());
         };
@@ -225,8 +227,9 @@ impl FileIo {
     }
 }
 
-/// Whether a text at `offset` would start beyond the maximum size without following the previous
-/// message. An offset that follows is fine: in an open file that has renewed for days it is large.
+/// Whether a text written at `offset` would start beyond the maximum size of a content. An append
+/// is allowed, and so is an offset at the end of the previous message: a file through which a
+/// program has renewed for days has a large offset.
 fn is_far(open: &OpenFile, offset: u64) -> bool {
     let follows = open.state().end.is_some_and(|end| end.at == offset);
     offset > TEXT_BYTES_MAX as u64 && !open.append && !follows

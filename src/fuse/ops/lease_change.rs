@@ -1,5 +1,5 @@
-//! Changes of leases through an inode: times, modes, sizes and messages. Each change applies to all
-//! names of the inode, on behalf of one client.
+//! Changes of leases through the files of locks: times, permissions, sizes and written messages.
+//! Each change applies to all names of the inode, on behalf of one client.
 
 use crate::control::lease_options::LeaseOptions;
 use crate::engine::limits::TEXT_BYTES_MAX;
@@ -23,19 +23,19 @@ use crate::time::Wall;
 use futures_util::future::join_all;
 use std::sync::Arc;
 
-/// One lease that a change targets.
+/// One lease to which a change applies.
 #[derive(Debug, Clone)]
 pub(crate) struct ChangedLease {
     /// The name of the lock.
     pub(crate) name: LockName,
-    /// The token, if the change targets only that tenure.
+    /// The fencing token, if the change applies only to the lease with this token.
     pub(crate) token: Option<Token>,
 }
 
-/// The leases that a change targets: nearly always one.
+/// The leases to which a change applies: nearly always one.
 #[derive(Debug, Clone)]
 pub(crate) struct ChangedLeases {
-    /// The first lease.
+    /// The first of the leases to which the change applies.
     pub(crate) one: ChangedLease,
     others: Vec<ChangedLease>,
 }
@@ -43,32 +43,34 @@ pub(crate) struct ChangedLeases {
 /// A change of a lease. A field that is `None` leaves the lease as it is.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct LeaseChange {
-    /// Whether the change renews the lease, and whether it makes it firm.
+    /// If set, the change renews the lease; the value says whether its ownership also becomes
+    /// exclusive, so that no open file can take the lease over.
     pub(crate) renews: Option<Firm>,
-    /// The new ttl.
+    /// The new ttl of the lease.
     pub(crate) ttl: Option<Ttl>,
-    /// The new grace.
+    /// The new grace of the lease.
     pub(crate) grace: Option<Grace>,
     /// The new mode, exclusive or shared.
     pub(crate) mode: Option<Mode>,
-    /// The new note.
+    /// The new note of the lease.
     pub(crate) note: Option<Arc<str>>,
-    /// The change of the content.
+    /// The change of the lock's content.
     pub(crate) text: Option<TextChange>,
-    /// The change of the file's times.
+    /// The change of the lock's file times.
     pub(crate) times: TimesChange,
-    /// The new permission bits.
+    /// The new permission bits of the lock's file.
     pub(crate) permissions: Option<u32>,
-    /// The process to which the lease is bound from now on.
+    /// The process to which the lease is bound after the change.
     pub(crate) process: Option<Arc<ProcessHandle>>,
-    /// The session to which the lease is attached from now on, unless the change sets a ttl or
+    /// The session to which the lease is attached after the change, unless the change sets a ttl or
     /// grace.
     pub(crate) hangs: Option<SessionId>,
-    /// The new user and group of the file.
+    /// The new user and group of the lock's file.
     pub(crate) user: (Option<u32>, Option<u32>),
 }
 
-/// A change of the content; `ReadMode` is the new way of reading the file, if it changes.
+/// A change of the lock's content; the [`ReadMode`] says what later reads of the file return, if
+/// that changes.
 #[derive(Debug, Clone)]
 pub(crate) enum TextChange {
     /// Replaces the content.
@@ -79,24 +81,24 @@ pub(crate) enum TextChange {
     Cut(usize),
 }
 
-/// A change of the file's times.
+/// A change of the times of a lock's file.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) enum TimesChange {
     /// Leaves the times as they are.
     #[default]
     Keep,
-    /// Resets the times to those of the renewal.
+    /// Removes times that a program has set, so that the file shows the time of the last renewal.
     Reset,
     /// Sets the access and the modification time, each if given.
     Set(Option<Wall>, Option<Wall>),
 }
 
-/// The result of a change: the lease that it has changed.
+/// The result of a change of a lease.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct ChangeReached {
-    /// The token of the tenure.
+    /// The fencing token of the lease after the change.
     pub(crate) token: Option<Token>,
-    /// The state of the lock after the change; its content may be that from before.
+    /// The state of the lock after the change, except that its content may be that from before.
     pub(crate) state: Option<NodeState>,
 }
 
@@ -112,7 +114,7 @@ impl LeaseChanges {
         Self { nodes, bindings }
     }
 
-    /// Applies a change to every target. The change succeeds if it succeeds for one of them.
+    /// Applies a change to every lease in `meant`. It succeeds if it succeeds for one of them.
     pub(crate) async fn apply(
         &self,
         caller: &Caller,
@@ -159,8 +161,9 @@ impl LeaseChanges {
         Ok(ChangeReached { token, state: Some(self.nodes.attrs.state_of(&view)) })
     }
 
-    /// Returns the errno of a change whose lock can't be viewed. If a renewal of the targeted
-    /// tenure is refused, because that is over, the refusal is the answer; otherwise `errno` is.
+    /// Returns the errno of a change whose lock can't be viewed. Tries to renew the tenure that the
+    /// change names: if the lock service refuses because the tenure is over, returns the errno of
+    /// that refusal, and otherwise `errno`.
     async fn unseen(
         &self,
         caller: &Caller,
@@ -178,7 +181,8 @@ impl LeaseChanges {
         self.nodes.locks.submit(caller, act, &one.name, op).await.err().unwrap_or(errno)
     }
 
-    /// Returns the request to the engine, given the current lease; `None` if nothing would change.
+    /// Returns the command that makes the change to the lease `lease`; `None` if the change has no
+    /// effect.
     fn op(
         &self,
         change: &LeaseChange,
@@ -191,7 +195,7 @@ impl LeaseChanges {
         change.op(renewed_at, caller, one, mode, lease)
     }
 
-    /// Binds a renewed lease to the process of the change. Returns the token of the tenure.
+    /// Binds a renewed lease to the process that the change names. Returns the token of the lease.
     fn reached(
         &self,
         change: &LeaseChange,
@@ -212,7 +216,7 @@ impl LeaseChanges {
     }
 }
 
-/// Returns the attributes that the file of the lease has after `op`, if it changes them.
+/// Returns the file attributes that the command `op` sets, if it sets any.
 fn looks_of(op: &Op) -> Option<FileAttrs> {
     match op {
         Op::Renew(ask) => ask.patch.looks,
@@ -241,7 +245,8 @@ fn renewed(view: &mut LockView, tenure: Tenure) {
 }
 
 impl LeaseChange {
-    /// Returns the request to the engine, given the current lease; `None` if nothing would change.
+    /// Returns the command that makes the change to the lease `lease`; `None` if the change has no
+    /// effect.
     fn op(
         &self,
         renewed_at: impl Fn(&Lease) -> Wall,
@@ -252,10 +257,11 @@ impl LeaseChange {
     ) -> Option<Op> {
         let client = caller.client.clone();
         let key = LeaseKey { name: one.name.clone(), client, token: one.token };
-        // Without a lease the request goes to the engine all the same, whose refusal says why.
+        // Without a lease the command is sent all the same: the engine refuses it and says why.
         let patch = lease.map(|lease| self.patch(&renewed_at, lease)).unwrap_or_default();
         let Some(firm) = self.renews else {
-            // A truncation precedes a write, and that write reports if the caller may not.
+            // A truncation of a lock that the caller does not hold is skipped: the write that
+            // follows it reports the error.
             let may_be_idle = lease.is_some() || matches!(self.text, Some(TextChange::Cut(_)));
             let idle = may_be_idle && patch == Patch::default();
             return (!idle).then_some(Op::Annotate(Annotate { key, patch }));
@@ -278,7 +284,7 @@ impl LeaseChange {
         }
         let (ttl, grace) = match lease?.life {
             Lifetime::Own { ttl, grace, .. } => (ttl, grace),
-            // A ttl detaches the lease from its session; without one it stays attached.
+            // A new ttl detaches the lease from its session; without one it stays attached.
             Lifetime::Session(_) => {
                 (self.ttl?, self.grace.unwrap_or(crate::engine::lease_terms::GRACE_DEFAULT))
             }
@@ -332,8 +338,8 @@ fn term_of(lease: &Lease) -> LeaseTerms {
     }
 }
 
-/// Returns the targets of a change through a path or an inode: the leases that the caller holds
-/// under the names of the inode.
+/// Returns the leases to which a change through a path applies: those that the caller holds under
+/// the names of the inode.
 pub(crate) fn meant_by_path(place: &LockNode) -> ChangedLeases {
     match &*place.links {
         [] => ChangedLeases::one(ChangedLease { name: place.name.clone(), token: None }),
@@ -342,7 +348,8 @@ pub(crate) fn meant_by_path(place: &LockNode) -> ChangedLeases {
     }
 }
 
-/// Returns the targets of a change through an open file: the tenure to which it is bound.
+/// Returns the leases to which a change through an open file applies: those of the tenure to which
+/// the file is bound.
 pub(crate) fn meant_by_open(place: &LockNode, open: &OpenFile) -> ChangedLeases {
     let links = open.tenure().map(|tenure| place.links_of(Some(tenure))).unwrap_or_default();
     match &*links {
@@ -356,7 +363,7 @@ impl ChangedLeases {
         Self { one, others: Vec::new() }
     }
 
-    /// Returns an iterator over all targets.
+    /// Returns an iterator over all leases to which the change applies.
     pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut ChangedLease> {
         std::iter::once(&mut self.one).chain(&mut self.others)
     }
@@ -367,7 +374,7 @@ impl ChangedLeases {
 }
 
 impl ChangedLease {
-    /// Returns the caller's own lease that is targeted, among the leases of the lock.
+    /// Returns the caller's lease to which the change applies, among the leases of the lock.
     fn own<'a>(
         &self,
         caller: &Caller,
@@ -383,7 +390,7 @@ impl ChangedLease {
     }
 }
 
-/// Returns the change that a message, written at `offset` through `open`, requests.
+/// Returns the change of the lease that a written message requests, given its offset and open file.
 pub(crate) fn of_message(
     message: Message,
     data: &[u8],
@@ -405,8 +412,8 @@ pub(crate) fn of_message(
         }
         Message::Text => {
             let text: Arc<[u8]> = data.into();
-            // A program that made the lock by this open file, or that reads through it, reads back
-            // the content that it wrote.
+            // A program that created the lock by this open, or that opened the file for reading
+            // too, expects to read back the content that it wrote.
             let reads =
                 (open.made_new || open.access == OpenAccess::Both).then_some(ReadMode::Text);
             let end = open.state().end.filter(|end| end.is_text && end.at == offset);
@@ -421,7 +428,7 @@ pub(crate) fn of_message(
     }
 }
 
-/// Returns the error message for a content of `bytes` bytes, which is too long.
+/// Returns the error message for a content of `bytes` bytes, which exceeds the limit.
 pub(crate) fn too_long(name: &LockName, bytes: u64) -> String {
     format!(
         "lock '{name}' can't keep {bytes} bytes; a text has at most {TEXT_BYTES_MAX}, \

@@ -1,4 +1,5 @@
-//! Hard links: `ln A NAME` takes the lock `NAME` with the content of `A`, under the inode of `A`.
+//! Hard links: `ln A NAME` by the holder of lock `A` takes the lock `NAME`, with the content of `A`
+//! and under the inode of `A`.
 
 use crate::engine::{
     Acquire, Annotate, Details, FileAttrs, FileType, LeaseKey, LeaseTerms, Lifetime, LockName,
@@ -15,8 +16,8 @@ use crate::fuse::process::bindings::ProcessBindings;
 use crate::fuse::process::process_handle::ProcessHandle;
 use std::sync::Arc;
 
-/// The maximum number of names of one inode, since a change through the inode goes to the lease of
-/// each. Programs that lock by `ln` make two.
+/// The maximum number of names of one inode. A change through the inode is sent to the lease of
+/// each name; programs that lock by `ln` make two names.
 const LINKS_MAX: usize = 64;
 
 /// Takes locks by hard links.
@@ -36,7 +37,7 @@ impl Links {
         Self { nodes, parents, bindings }
     }
 
-    /// Takes the lock `NAME` by `ln A NAME`, where `ino` is A's inode.
+    /// Takes the lock `NAME` by `ln A NAME`, where `ino` is the inode number of `A`.
     pub(crate) async fn link(
         &self,
         caller: &Caller,
@@ -109,7 +110,7 @@ impl Links {
         self.read_as_text(caller, ino, key, looks).await
     }
 
-    /// Makes the linked lock read as text under both names, the last step of a link.
+    /// Makes reads of both names return the content rather than the status, the last step of `ln`.
     async fn read_as_text(
         &self,
         caller: &Caller,
@@ -118,15 +119,15 @@ impl Links {
         looks: FileAttrs,
     ) -> Result<NodeEntry, Errno> {
         let patch = Patch { looks: Some(looks), ..Patch::default() };
-        // The result does not matter: the link is made, and a lease that ended meanwhile needs no
-        // attributes.
+        // The result of this command does not matter: the link exists, and a lease that has ended
+        // in the meantime needs no attributes.
         let _described = self.nodes.locks.decide(Op::Annotate(Annotate { key, patch })).await;
         let Some(node) = self.nodes.lock_node(ino) else { return Err(Errno::EIO) };
         Ok(NodeEntry::uncached(self.nodes.attr_now(caller, ino, &node).await?))
     }
 }
 
-/// Returns why an inode can't be linked, if so.
+/// Returns the errno and message for an inode that can't be linked; `None` if it can.
 fn wrong_source(node: &LockNode) -> Option<(Errno, String)> {
     if node.face == FileType::Directory {
         let sentence = format!("lock '{}' is a directory, which can't be linked", node.name);

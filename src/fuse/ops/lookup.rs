@@ -1,4 +1,4 @@
-//! The read-only operations: lookup, stat, readlink, statfs.
+//! The read-only file operations on locks: lookup, stat, readlink, statfs.
 
 use crate::engine::name::{PART_BYTES_MAX, RESERVED_PREFIX};
 use crate::engine::{FileType, LockName, LockView, NameError};
@@ -27,8 +27,8 @@ pub(crate) struct Lookups {
     nodes: Arc<LockNodes>,
     cache: Arc<KernelCache>,
     callers: Arc<Callers>,
-    /// Whether the kernel follows the symlinks of the mount. Before Linux 5.10 it can't be told not
-    /// to, and an older fusermount3 does not know the option.
+    /// Whether the kernel follows the symlinks of the mount. Kernels before Linux 5.10 always do,
+    /// and an older fusermount3 does not know the option `nosymfollow`.
     follows_symlinks: bool,
 }
 
@@ -75,16 +75,18 @@ impl Lookups {
             return Ok(NodeEntry::uncached(self.nodes.attr_now(caller, ino, &node).await?));
         }
         let attr = self.nodes.attrs.of_one(ino, &node, &state);
-        // Programs in a directory lose it when the kernel drops it, so a directory that is a lock
-        // is cached only if names can expire. A directory that is only the parent of locks changes
-        // with each of them, so it is never cached.
+        // When the kernel drops a cached directory, programs whose working directory it is lose it.
+        // So a directory that is a lock is cached only if the kernel can mark names as expired. A
+        // directory that exists only because of locks below it changes with each of them, so it is
+        // never cached.
         let may_keep =
             kind != FileType::Directory || (token.is_some() && self.cache.may_keep_directories());
         let as_of = as_of.filter(|_| may_keep);
         Ok(self.kept_entry(&child, Some(ino), as_of, attr))
     }
 
-    /// Returns the entry of a name, which the kernel may cache until something about it changes.
+    /// Returns the entry of an existing name, which the kernel may cache until the lock or its file
+    /// changes.
     fn kept_entry(
         &self,
         name: &LockName,
@@ -96,8 +98,7 @@ impl Lookups {
         NodeEntry { attr, attr_ttl: ttl, entry_ttl: ttl, until_replied }
     }
 
-    /// Returns the negative entry of a name that does not exist, which the kernel may cache as
-    /// well.
+    /// Returns the negative entry of a name that does not exist, which the kernel may cache too.
     fn not_there(&self, name: &LockName, as_of: Option<u64>) -> Result<NodeEntry, Errno> {
         self.nodes.inodes().gone(name);
         let attr = self.nodes.attrs.of_nobody(0, FileType::File, 0);
@@ -106,9 +107,10 @@ impl Lookups {
         if entry.entry_ttl.is_zero() { Err(Errno::ENOENT) } else { Ok(entry) }
     }
 
-    /// Returns the errno of looking up a text that can't be a name: it does not exist. The call
-    /// that creates something under it, which the kernel sends next, reports the reason; only for a
-    /// name that is too long there is no such call, so the reason is reported here.
+    /// Returns the errno of looking up a text that can't be a lock's name. Usually it is ENOENT:
+    /// the call that creates an entry under the name, which the kernel sends next, reports the
+    /// reason. For a name that is too long the kernel sends no such call, so the lookup itself
+    /// reports the reason.
     fn no_such_name(&self, caller: &Caller, name: &OsStr, error: NameError) -> Errno {
         let errno = errno_of_lookup(error);
         if error == NameError::TooLong {
@@ -118,7 +120,7 @@ impl Lookups {
         errno
     }
 
-    /// Returns the attributes of a lock (stat).
+    /// Returns the attributes of an inode that stands for a lock (stat).
     pub(crate) async fn getattr(
         &self,
         caller: &Caller,
@@ -130,8 +132,8 @@ impl Lookups {
         }
         let (state, as_of) = self.nodes.state(caller, Act::Stat, &node.name).await?;
         let attr = self.nodes.attrs.of_one(ino, node, &state);
-        // The kernel may cache them only if the inode still has this name, because invalidations go
-        // by name.
+        // The kernel may cache the attributes only if the inode still has its name, because
+        // invalidations go by name.
         let is_named = !node.links.is_empty() && state.is_held();
         let as_of = as_of.filter(|_| is_named);
         let (ttl, until_replied) = self.cache.keep(&node.name, Some(ino), as_of);
@@ -153,8 +155,8 @@ impl Lookups {
         Ok(ReadBytes::from(text.to_vec()))
     }
 
-    /// Whether the kernel may follow a symlink on behalf of the caller. Since the kernel does not
-    /// say whether the request is a readlink or a step of path resolution, a symlink that leads out
+    /// Whether the kernel may follow a symlink on behalf of the caller. The kernel does not say
+    /// whether the request is a readlink or a step of path resolution, so a symlink that leads out
     /// of the mount is shown only to the user who made it.
     fn may_follow(&self, caller: &Caller, view: &LockView, text: &[u8]) -> bool {
         let parts = || text.split(|byte| *byte == b'/');

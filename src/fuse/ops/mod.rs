@@ -1,4 +1,4 @@
-//! The file operations on locks: each takes a request of the file system interface to the lock
+//! The file operations on locks: each turns a request of the kernel into requests to the lock
 //! service.
 
 pub(crate) mod lease_change;

@@ -7,16 +7,17 @@ use crate::fuse::kernel::values::Errno;
 use crate::fuse::posix_locks::PosixLocks;
 use crate::fuse::refusals::Refusals;
 
-/// Whether the lease is not owned by an open file.
+/// Whether the lease is not owned by one open file, so that any program of the client may end it.
 pub(crate) const fn is_loose(lease: &Lease) -> bool {
     !matches!(lease.hold, Ownership::OpenFile(_))
 }
 
-/// Returns the token of the lease that `rm` or `mv` by the caller ends. `None` if the caller holds
-/// none here: then the engine refuses and names the holder.
+/// Returns the token of the lease that `rm` or `mv` by the caller ends. Returns `None` if the
+/// caller holds no lease of the lock: the engine then refuses and names the holder.
 ///
-/// A lock that an open file holds can be ended only by the process that opened or locked that file
-/// and by its descendants: `flock x sh -c 'rm x'` may, another program of the same user may not.
+/// Only the process that opened or locked a file, and descendants of that process, can end a lock
+/// that the open file holds: `flock x sh -c 'rm x'` works, while `rm x` by another program of the
+/// same user fails.
 pub(crate) fn lease_to_end(
     posix_locks: &PosixLocks,
     refusals: &Refusals,
@@ -43,7 +44,7 @@ pub(crate) fn lease_to_end(
     Err(refusals.refused(caller, act, Some(&view.name), Errno::EBUSY, sentence))
 }
 
-/// Records and returns ENOTEMPTY: there are locks below the name.
+/// Records the refusal ENOTEMPTY, because there are locks below the name, and returns it.
 pub(crate) fn not_empty(refusals: &Refusals, caller: &Caller, act: Act, view: &LockView) -> Errno {
     let name = &view.name;
     let sentence = format!("there are locks below '{name}/'; release them first");

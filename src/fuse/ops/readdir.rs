@@ -36,8 +36,8 @@ impl Directories {
         self.opens.remove_dir(fh);
     }
 
-    /// Returns an open directory. With `anew` it first resets the reading, so that it returns
-    /// current content; `fixed` are the entries if it is a directory of control files.
+    /// Returns an open directory. With `anew` its reading starts over, so that later pages are
+    /// current; `fixed` holds the entries if it is a directory of control files.
     pub(crate) fn reading(
         &self,
         fh: u64,
@@ -55,8 +55,8 @@ impl Directories {
         Ok(dir)
     }
 
-    /// Returns the page that contains the entry `index`, after reading as many pages as needed: at
-    /// most those between two marks.
+    /// Returns the page of the directory with the entry number `index`. Reads as many pages as
+    /// needed: at most those between two marks.
     pub(crate) async fn page(
         &self,
         caller: &Caller,

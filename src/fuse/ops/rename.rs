@@ -55,7 +55,7 @@ impl Renames {
         self.carry(caller, act, key, to).await
     }
 
-    /// Returns the lease that `mv` moves to another name.
+    /// Returns the token of the lease that `mv` moves to another name.
     async fn lease_to_move(
         &self,
         caller: &Caller,

@@ -23,8 +23,8 @@ pub(crate) struct SetAttributes {
     changes: Arc<LeaseChanges>,
 }
 
-/// Returns the act that a setattr performs. The kernel mixes these in one request only for a
-/// truncation with times, and then the times are those of the truncation.
+/// Returns the operation of which a setattr request is part. The kernel combines attributes in one
+/// request only for a truncation that also sets times.
 pub(crate) const fn act_of(wanted: &SetAttrs) -> Act {
     match (wanted.size, &wanted.times) {
         (Some(_), _) => Act::Truncate,
@@ -59,27 +59,28 @@ impl SetAttributes {
         if let (Some(fh), Some(_)) = (wanted.fh, wanted.size)
             && let Some(open) = self.opens.get(fh)
         {
-            // The next message starts a new text, whatever the program's offset.
+            // The truncation ends the last message, so the next write starts a new content,
+            // whatever its offset.
             open.state().end = None;
         }
         let (meant, change) = (meant_by_path(node), change_of(wanted));
         let attr = match self.changes.apply(caller, act, &meant, &change).await {
             Err(errno) if act != Act::Truncate => return Err(errno),
-            // The change has just returned the state, so no second view is needed.
+            // The change has returned the state of the lock, so no further request is needed.
             Ok(ChangeReached { state: Some(state), .. })
                 if act != Act::Truncate && node.links.len() == 1 =>
             {
                 self.nodes.attrs.of_one(ino, node, &state)
             }
-            // Truncating a lock that another client holds has no effect, and never fails.
+            // The caller does not hold the lock: the truncation has no effect, and does not fail.
             _ => self.nodes.attr_now(caller, ino, node).await?,
         };
         Ok(NodeAttr::uncached(attr))
     }
 }
 
-/// Returns the act, errno and message of a change that is never allowed, whichever client holds the
-/// lock.
+/// Returns the operation, errno and message of an attribute change that is never allowed, whichever
+/// client holds the lock; `None` if it is allowed.
 fn wrong_change(
     caller: &Caller,
     node: &LockNode,
@@ -95,8 +96,8 @@ fn wrong_change(
     Some((Act::Truncate, Errno::EFBIG, too_long(&node.name, size)))
 }
 
-/// Returns why the caller may not chown like this, if so: as on other file systems, only root gives
-/// files away.
+/// Returns why a chown by the caller is not allowed, if so: as on other file systems, only root
+/// gives files away.
 fn wrong_chown(
     caller: &Caller,
     name: &LockName,
@@ -119,8 +120,8 @@ fn change_of(wanted: &SetAttrs) -> LeaseChange {
     let renews = Some(Firm::Keep);
     match wanted.times {
         (None, None) => return change,
-        // A plain touch: unless a program has set times, the times of a lock are those of its
-        // renewal.
+        // A plain `touch` removes times that were set earlier: the file then shows the time of the
+        // last renewal.
         (Some(TimeOrNow::Now), Some(TimeOrNow::Now)) => {
             return LeaseChange { renews, times: TimesChange::Reset, ..change };
         }

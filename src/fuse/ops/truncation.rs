@@ -1,5 +1,5 @@
-//! Truncation at open (`O_TRUNC`): clears the content of a lock that the caller holds, leaves that
-//! of others unchanged, and never fails.
+//! Truncation at open (`O_TRUNC`): clears the content of a lock that the caller holds, and leaves a
+//! lock of another client unchanged, without an error.
 
 use crate::engine::LockView;
 use crate::fuse::credentials::Caller;
@@ -11,7 +11,7 @@ use crate::fuse::ops::lease_change::{
 };
 
 /// Clears the content of the caller's own lock if the flags of open(2) contain `O_TRUNC`. Returns
-/// the view after that.
+/// the view of the lock after the truncation.
 pub(crate) async fn truncate_at_open(
     nodes: &LockNodes,
     changes: &LeaseChanges,

@@ -1,4 +1,4 @@
-//! The operations that release a lock: `rm` and `rmdir`.
+//! The file operations that release a lock: `rm` and `rmdir`.
 
 use crate::engine::{ClientId, Holder, LeaseKey, LockName, LockView, Op, Outcome, Reason, Release};
 use crate::fuse::control_names::LockFact;
@@ -20,7 +20,7 @@ pub(crate) struct Removal {
 }
 
 impl Removal {
-    /// Returns the removal operations of one mount.
+    /// Returns the operations `rm` and `rmdir` of one mount.
     pub(crate) const fn new(
         nodes: Arc<LockNodes>,
         callers: Arc<Callers>,
@@ -35,8 +35,8 @@ impl Removal {
         let is_fact = LockFact::named(at.name).is_some()
             && self.nodes.place(at.parent).is_some_and(|place| place.is_held_directory());
         if is_fact {
-            // `NAME/holder` may also be a lock of that name, and then the lookup has found that
-            // lock.
+            // In a directory that is a held lock, a name such as `holder` is a read-only file about
+            // the lock, unless it is also held as a lock of its own.
             let view = self.nodes.locks.view(caller, Act::Unlink, &name).await?;
             if view.holders.is_empty() {
                 let sentence = format!(
@@ -74,20 +74,19 @@ impl Removal {
         Ok(())
     }
 
-    /// Whether locks below a held lock keep `rmdir` from releasing it. Only locks of the same
-    /// holder do: locks that other clients hold below it don't keep the holder from releasing its
-    /// own, and stay.
+    /// Whether `rmdir` of a lock must fail because of locks below it. If the caller may release the
+    /// lock, only locks of the same holder count: those of other clients stay after the release.
     async fn has_own_below(&self, caller: &Caller, view: &LockView) -> bool {
         let is_local =
             |holder: &&Holder| caller.is_root() && self.callers.is_local(&holder.lease.holder);
         let own = view.held_by(&caller.client).or_else(|| view.holders.iter().find(is_local));
         let Some(holder) = own else { return true };
-        // Without an answer, the release itself will report the failure.
+        // If the lock service gives no answer, the release that follows reports the failure.
         let held = self.nodes.locks.holds_below(&view.name, &holder.lease.holder).await;
         held.unwrap_or(false)
     }
 
-    /// Releases for root a lock that a user of this machine holds.
+    /// Releases, on behalf of root, a lock that a user of this machine holds.
     async fn release_for(
         &self,
         caller: &Caller,

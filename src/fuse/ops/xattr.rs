@@ -14,10 +14,10 @@ use std::sync::Arc;
 
 const PREFIX: &str = "user.latchfs.";
 
-/// The facts in the order in which listxattr returns them.
+/// The facts about a lock that listxattr returns as attribute names, in this order.
 const FACTS: [&str; 6] = ["token", "holder", "phase", "expires_in_ms", "note", "waiters"];
 
-/// Returns the value of a fact, if the lock has it now.
+/// Returns the value of a fact about the lock; `None` if the lock has no such value now.
 fn value_of(fact: &str, view: &LockView) -> Option<String> {
     if fact == "phase" {
         return Some(view.phase().as_str().to_owned());
@@ -38,12 +38,12 @@ fn value_of(fact: &str, view: &LockView) -> Option<String> {
 }
 
 /// Returns the errno of an absent attribute: ENODATA in the namespace `user.`, and ENOTSUP in all
-/// others, which are not supported. ENODATA there would make editors set ACLs.
+/// other namespaces. With ENODATA for those, editors would try to set ACLs.
 fn absent(name: &OsStr) -> Errno {
     if name.as_bytes().starts_with(b"user.") { Errno::ENODATA } else { Errno::ENOTSUP }
 }
 
-/// Shows and changes the extended attributes of locks.
+/// Gets, lists and sets the extended attributes of locks.
 pub(crate) struct Xattrs {
     nodes: Arc<LockNodes>,
     changes: Arc<LeaseChanges>,
@@ -83,8 +83,8 @@ impl Xattrs {
         Ok(names)
     }
 
-    /// Sets an attribute (setxattr): `ttl` renews the lease, `note` sets its note, and the others
-    /// are read-only.
+    /// Sets an extended attribute (setxattr): `ttl` renews the lease with a new ttl, `note` sets
+    /// the lease's note, and all others are read-only.
     pub(crate) async fn set(
         &self,
         caller: &Caller,
@@ -118,7 +118,7 @@ impl Xattrs {
     }
 }
 
-/// Returns the change that setting an attribute requests.
+/// Returns the change of the lease that setting an extended attribute requests.
 fn change_of(name: &OsStr, value: &[u8]) -> Result<LeaseChange, (Errno, String)> {
     let Some(fact) = name.to_str().and_then(|name| name.strip_prefix(PREFIX)) else {
         return Err((Errno::ENOTSUP, format!("only {PREFIX}ttl and {PREFIX}note can be set")));

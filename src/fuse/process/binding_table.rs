@@ -1,4 +1,4 @@
-//! The table of leases that are bound to processes, with the time of each one's next renewal.
+//! The table of leases that are bound to processes, with the time of each lease's next renewal.
 
 use crate::engine::{EventKind, LeaseKey, Lifetime, Token};
 use crate::fuse::process::epoll::ProcessEpoll;
@@ -8,19 +8,19 @@ use crate::time::{Span, Time};
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
-/// How often a lease is renewed within its ttl.
+/// The number of renewals of a bound lease within its ttl.
 const RENEWALS_PER_TTL: u64 = 3;
-/// The maximum number of events taken at once.
+/// The maximum number of lock events taken in one batch.
 const NEWS_MAX: usize = 256;
 
-/// The bindings of one mount.
+/// The table of leases of one mount that are bound to processes.
 #[derive(Default)]
 pub(super) struct BindingTable {
     pub(super) epoll: Option<Arc<ProcessEpoll>>,
     pub(super) bindings: HashMap<Token, Binding>,
-    /// The times of the next renewals, in order.
+    /// The tokens of the leases that need renewal, in order of the time of the next renewal.
     pub(super) due: BTreeSet<(Time, Token)>,
-    /// The subscription to engine events about the leases, while any lease is bound.
+    /// The subscription to lock events, while any lease is bound.
     pub(super) watch: Option<EventWatch>,
 }
 
@@ -32,8 +32,8 @@ pub(super) struct Binding {
     pub(super) next: Option<Time>,
 }
 
-/// Returns the interval between two renewals; `None` for a lease that is attached to a session,
-/// which needs none.
+/// Returns the interval between two renewals of a bound lease; `None` for a lease that is attached
+/// to a session, which needs no renewal.
 pub(super) fn every(life: Lifetime) -> Option<Span> {
     match life {
         Lifetime::Own { ttl, .. } => {
@@ -64,12 +64,13 @@ impl BindingTable {
         }
     }
 
-    /// Takes the latest events about bound leases, and whether there may be more.
+    /// Takes the next batch of events about bound leases, and whether more may follow.
     pub(super) fn take_news(&mut self) -> Option<(Vec<EventKind>, bool)> {
         let batch = self.watch.as_mut()?.take(NEWS_MAX);
         let more = batch.events.len() == NEWS_MAX;
         if batch.lost > 0 {
-            // Events were lost, so every lease is renewed now: the answer tells its state.
+            // Lock events were lost, so every bound lease is renewed now: the answer tells its
+            // state.
             let all: Vec<_> = self.bindings.keys().copied().collect();
             if let Some(epoll) = self.epoll.clone() {
                 for token in all {

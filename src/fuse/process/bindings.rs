@@ -1,9 +1,9 @@
 //! Binds leases to processes: a bound lease is kept alive while its process lives, and released
 //! when the process ends.
 //!
-//! The end is detected by a descriptor of the process (a pidfd), so PID reuse is no problem. One
-//! thread of the mount waits in one epoll for all processes and for the next renewal. It starts
-//! when a program first binds a lease.
+//! A pidfd detects the end of the process, so PID reuse is no problem. One thread of the mount
+//! waits in one epoll for all processes and for the next renewal. It starts when a program first
+//! binds a lease.
 
 use crate::engine::lease_terms::{GRACE_OF_PROCESS, TTL_DEFAULT};
 use crate::engine::{
@@ -24,31 +24,31 @@ use parking_lot::Mutex;
 use std::io;
 use std::sync::{Arc, Weak};
 
-/// How soon a renewal that got no answer is tried again.
+/// After how long a renewal that got no answer is tried again.
 const RETRY: Span = Span::from_secs(1);
-/// The number of locks that are read at once after a restart.
+/// The number of locks per page of the list that is read after a restart of the daemon.
 const PAGE: usize = 1_024;
 
-/// The bindings of one mount.
+/// The leases of one mount that are bound to processes.
 pub(crate) struct ProcessBindings {
     service: Locks,
     callers: Arc<Callers>,
     shares: Shares,
-    /// The client of the mount.
+    /// The client of the mount itself, which owns its session.
     client: ClientId,
-    /// How a lease is kept alive unless the program says otherwise.
+    /// How the mount keeps a lease alive unless the program chooses otherwise.
     hold: HoldBy,
-    /// The ttl and grace of a lease unless the program says otherwise.
+    /// The ttl and grace of a lease unless the program chooses others.
     default_term: LeaseTerms,
     state: Mutex<BindingTable>,
     session: Mutex<Option<SessionId>>,
 }
 
-/// The ttl and grace of a lease after its session has ended.
+/// The ttl and grace that a lease gets when it is detached from the mount's session.
 const LEFT: LeaseTerms = LeaseTerms::Own(TTL_DEFAULT, GRACE_OF_PROCESS);
 
-/// Whether a lease has the ttl and grace of [`LEFT`], so that it may have been attached to such a
-/// session before a restart of the daemon.
+/// Whether a lease has the ttl and grace of [`LEFT`], so that it may have been attached to the
+/// mount's session before a restart of the daemon.
 fn has_hung(life: Lifetime) -> bool {
     matches!(life, Lifetime::Own { ttl, grace, .. } if LeaseTerms::Own(ttl, grace) == LEFT)
 }
@@ -62,7 +62,7 @@ fn key_of(name: &LockName, client: &ClientId, token: Token) -> LeaseKey {
 }
 
 impl ProcessBindings {
-    /// Returns the bindings of one mount, initially none.
+    /// Returns the process bindings of one mount, initially none.
     pub(crate) fn new(
         service: Locks,
         config: &MountConfig,
@@ -82,26 +82,28 @@ impl ProcessBindings {
     }
 
     /// Returns the process to which a lease is bound by default: on a mount with `--hold session`,
-    /// the leader of the caller's login session, while that lives.
+    /// the leader of the caller's login session; otherwise none.
     pub(crate) fn by_default(&self, caller: &Caller) -> Option<ProcessHandle> {
         if self.hold != HoldBy::Session {
             return None;
         }
-        // Beyond the user's limit of bindings, the lock is kept by renewal, as on other mounts.
+        // Beyond the user's limit of bindings, the lease is not bound: the program must renew it,
+        // as on mounts without `--hold session`.
         let share = self.shares.take(Pool::Bindings, caller.uid, 1).ok()?;
         let leader = ProcessHandle::open(session_of(caller.pid)).ok()?;
         Some(ProcessHandle { share: Some(Arc::new(share)), ..leader })
     }
 
-    /// Returns the process `pid`, if the caller may name it and has room for another binding.
+    /// Returns the process `pid`, if the caller may bind leases to it and is below the limit of
+    /// bindings.
     pub(crate) fn named(&self, caller: &Caller, pid: u32) -> Result<ProcessHandle, Unbound> {
         named(&self.shares, caller, pid)
     }
 
-    /// Returns the session to which leases are attached that last as long as a process. There is
-    /// one only if the engine runs in this daemon: while this machine sleeps or the daemon is
-    /// stopped, no other client is served either, so no renewal can come too late. With a remote
-    /// engine time goes on, and leases are renewed instead.
+    /// Returns the mount's session, to which bound leases are attached instead of being renewed.
+    /// There is one only if the engine runs in this daemon: while the machine sleeps or the daemon
+    /// is stopped, no other client is served either, so a session needs no keep-alive. With a
+    /// remote engine, time goes on meanwhile, and bound leases are renewed.
     pub(crate) fn session(&self) -> Option<SessionId> {
         let mut session = self.session.lock();
         if session.is_none() {
@@ -112,7 +114,7 @@ impl ProcessBindings {
             let open = Op::OpenSession(OpenSession { client, ttl: None, grace: GRACE_OF_PROCESS });
             let (send, opened) = std::sync::mpsc::channel();
             self.service.submit(open, move |answer| send.send(answer).unwrap_or_default());
-            // Without a session, leases are renewed as with a remote engine.
+            // If no session can be opened, bound leases are renewed as with a remote engine.
             if let Ok(Ok(Ok(Outcome::SessionOpened(id)))) = opened.try_recv() {
                 *session = Some(id);
             }
@@ -120,20 +122,21 @@ impl ProcessBindings {
         *session
     }
 
-    /// Returns the terms of a lease for which the program gives no time; `bound` is the process to
-    /// which it is bound, if any.
+    /// Returns the ttl and grace, or the session, of a lease for which the program gives no time.
+    /// `bound` is the process to which the lease is bound, if any.
     pub(crate) fn term(&self, bound: Option<&ProcessHandle>) -> LeaseTerms {
         let session = bound.and_then(|_| self.session());
         session.map_or(self.default_term, LeaseTerms::Session)
     }
 
-    /// Binds a lease to a process: renews it while the process lives, and releases it after that.
+    /// Binds a lease to a process: keeps the lease alive while the process lives, and then releases
+    /// it.
     pub(crate) fn bind(self: &Arc<Self>, key: LeaseKey, life: Lifetime, process: &ProcessHandle) {
         let (name, pid) = (key.name.clone(), process.process.pid);
         let bound = process.copy().and_then(|process| self.add(key.clone(), life, process));
         if let Err(error) = bound {
-            // The details of the lease name the process; to let it run out instead would surprise
-            // later.
+            // A lease that can't be bound is released at once, because it names a process that
+            // would no longer keep it alive.
             log::error!(
                 "lock '{name}' can't be bound to process {pid} ({error}), so it is released"
             );
@@ -141,15 +144,15 @@ impl ProcessBindings {
         }
     }
 
-    /// After a restart, binds leases again to those of their processes that still live, and
-    /// releases the others; after a reboot that is all of them.
+    /// After a restart of the daemon, binds each lease again whose process still lives, and
+    /// releases the leases of ended processes. After a reboot all processes have ended.
     pub(crate) fn resume(self: &Arc<Self>) {
         self.resume_from(None);
     }
 
-    /// Resumes from the page after `after`. Pages that are available when the call returns are read
-    /// in a loop, so that their number does not grow the stack; a page that arrives later continues
-    /// in its callback.
+    /// Binds leases again from the page of locks after `after` on. Pages that are available at once
+    /// are read in a loop, so that their number does not grow the stack; a page that arrives later
+    /// continues in its callback.
     fn resume_from(self: &Arc<Self>, mut after: Option<LockName>) {
         loop {
             let (send, receive) = std::sync::mpsc::channel();
@@ -187,7 +190,8 @@ impl ProcessBindings {
             }
             let key = key_of(&view.name, &lease.holder, lease.token);
             if let Some(handle) = ProcessHandle::again(process) {
-                // The binding existed before the restart, so limits do not apply to it.
+                // The binding existed before the restart, so the user's limit of bindings does not
+                // apply to it.
                 let user = lease.details.looks().uid;
                 let share = self.shares.take_always(Pool::Bindings, user, 1);
                 let handle = ProcessHandle { share: Some(Arc::new(share)), ..handle };
@@ -204,7 +208,7 @@ impl ProcessBindings {
         }
     }
 
-    /// Attaches a lease to the session again, and binds it.
+    /// Attaches a lease to the mount's session again after a restart, and binds it to its process.
     fn hang(self: &Arc<Self>, key: LeaseKey, session: SessionId, process: ProcessHandle) {
         let own = Arc::clone(self);
         let op = Op::Renew(renewal(key.clone(), Some(LeaseTerms::Session(session))));
@@ -218,11 +222,11 @@ impl ProcessBindings {
         });
     }
 
-    /// Ends all bindings when the mount is gone: the leases expire by themselves, or the next start
-    /// binds them again.
+    /// Ends all bindings when the mount is gone. The leases expire by themselves, unless the next
+    /// start of the daemon binds them again.
     pub(crate) fn end(&self) {
-        // A statement of its own, because in an `if let` condition the lock would be held for the
-        // whole block.
+        // The session is taken in a statement of its own: in an `if let` condition, the mutex would
+        // be held for the whole block.
         let session = self.session.lock().take();
         if let Some(session) = session {
             for key in self.hanging() {
@@ -243,7 +247,7 @@ impl ProcessBindings {
         }
     }
 
-    /// Returns the number of bound leases.
+    /// Returns the number of leases that are bound to processes.
     pub(crate) fn count(&self) -> usize {
         self.state.lock().bindings.len()
     }
@@ -283,28 +287,27 @@ impl ProcessBindings {
         Ok(())
     }
 
-    /// Removes and returns a binding.
+    /// Removes and returns the binding of the lease with this token.
     fn unbind(&self, token: Token) -> Option<Binding> {
         let mut state = self.state.lock();
         let epoll = state.epoll.clone()?;
         let binding = state.take(&epoll, token);
-        // Without bindings, events need not be followed.
+        // Without bindings, the subscription to lock events is dropped.
         let watch = if state.bindings.is_empty() { state.watch.take() } else { None };
         drop(state);
         drop(watch);
         binding
     }
 
-    /// Returns the leases that are attached to the session.
+    /// Returns the leases that are attached to the mount's session.
     fn hanging(&self) -> Vec<LeaseKey> {
         let state = self.state.lock();
         let hanging = state.bindings.values().filter(|binding| binding.next.is_none());
         hanging.map(|binding| binding.key.clone()).collect()
     }
 
-    /// Removes the binding of a lease that its holder wants to outlive the process. Returns the
-    /// terms under which the lease continues if it was attached to a session, and so had none of
-    /// its own.
+    /// Removes the binding of a lease that its holder wants to outlive the process. If the lease
+    /// was attached to the mount's session, returns the ttl and grace with which it continues.
     pub(crate) fn unbind_for(&self, token: Token, client: &ClientId) -> Option<LeaseTerms> {
         let state = self.state.lock();
         let is_own = state.bindings.get(&token).is_some_and(|bound| bound.key.client == *client);
@@ -320,8 +323,8 @@ impl ProcessBindings {
         }
     }
 
-    /// Takes the leases that are due for renewal. Each is scheduled for a retry soon, which the
-    /// answer replaces.
+    /// Takes the bound leases that are due for renewal. Each is scheduled for an early retry, and
+    /// the answer to the renewal replaces that time.
     fn take_due(&self, now: Time) -> Vec<LeaseKey> {
         let mut state = self.state.lock();
         let Some(epoll) = state.epoll.clone() else { return Vec::new() };
@@ -339,7 +342,8 @@ impl ProcessBindings {
         keys
     }
 
-    /// Schedules the next renewal of a lease after it was renewed, by this mount or another client.
+    /// Schedules the next renewal of a bound lease after the mount or another client has renewed
+    /// it.
     fn renewed(&self, token: Token, life: Lifetime) {
         let mut state = self.state.lock();
         if let Some(epoll) = state.epoll.clone() {
@@ -372,11 +376,11 @@ impl ProcessBindings {
         });
     }
 
-    /// Handles new events. Called on the thread that executed a command, with no lock held.
+    /// Handles new lock events. Called on the thread that delivered them, with no mutex held.
     fn on_events(self: &Arc<Self>) {
         loop {
-            // A statement of its own, because in a condition the lock would be held for the whole
-            // block.
+            // The events are taken in a statement of their own: in a condition, the mutex would be
+            // held for the whole block.
             let news = self.state.lock().take_news();
             let Some((events, more)) = news else { return };
             for what in events {
@@ -390,7 +394,8 @@ impl ProcessBindings {
 
     fn hear(self: &Arc<Self>, what: EventKind) {
         match what {
-            // Another client may have renewed it, and with another ttl.
+            // Another client may have renewed the lease with another ttl, which changes the time of
+            // the next renewal.
             EventKind::Renewed { name, token, .. } => {
                 let own = Arc::clone(self);
                 self.service.view(&name, move |view| {
@@ -419,7 +424,7 @@ impl ProcessBindings {
         }
     }
 
-    /// Binds the lease that continues a bound one under another token, and perhaps another name, to
+    /// Binds a lease that continues a bound one under another token, and perhaps another name, to
     /// the same process.
     fn follow(self: &Arc<Self>, to: &LockName, client: ClientId, process: ProcessHandle) {
         let own = Arc::clone(self);
@@ -433,7 +438,8 @@ impl ProcessBindings {
     }
 }
 
-/// The loop of the thread: releases leases of ended processes, and renews those that are due.
+/// The loop of the thread that watches processes: releases leases of ended processes, and renews
+/// those that are due.
 fn keep(bindings: &Weak<ProcessBindings>, epoll: &ProcessEpoll) {
     loop {
         let news = epoll.wait();

@@ -1,5 +1,5 @@
-//! Handles of processes to which leases are bound, and the check whether a caller may name a
-//! process.
+//! Handles of processes to which leases are bound, and the check whether a caller may bind a lease
+//! to a process.
 
 use crate::engine::{Process, RefusalKind};
 use crate::fuse::credentials::{Caller, ids_of, is_alive};
@@ -13,22 +13,23 @@ use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::Duration;
 
-/// A process, and a pidfd that becomes readable when it ends.
+/// A process to which leases can be bound, with a pidfd that becomes readable when the process
+/// ends.
 #[derive(Debug)]
 pub(crate) struct ProcessHandle {
-    /// The process: pid, start time and boot.
+    /// The identity of the process: pid, start time and boot.
     pub(crate) process: Process,
     /// The pidfd, readable after the process has ended.
     pub(crate) alive: OwnedFd,
-    /// The binding's share of the user's limit, if it is counted.
+    /// The count of the binding against the user's limit, if it is counted.
     pub(crate) share: Option<Arc<Share>>,
 }
 
 /// The errno and message that say why a lease can't be bound to a process.
 pub(crate) type Unbound = (Errno, String);
 
-/// Returns a handle of the process `pid`, if the caller may name it and is below its limit of
-/// bindings.
+/// Returns a handle of the process `pid`, if the caller may bind leases to it and is below the
+/// limit of bindings.
 pub(crate) fn named(shares: &Shares, caller: &Caller, pid: u32) -> Result<ProcessHandle, Unbound> {
     let share = shares.take(Pool::Bindings, caller.uid, 1);
     let share = share.map_err(|full| (Errno::ENOSPC, full.to_string()))?;
@@ -61,11 +62,12 @@ fn found(caller: &Caller, pid: u32) -> Result<ProcessHandle, Unbound> {
         );
         return Err((Errno::EPERM, sentence));
     }
-    // The ids belong to the process of the descriptor only if that process still lives.
+    // The user ids were read by pid. They belong to the process of the pidfd only if that process
+    // still lives.
     if is_alive(&living.alive) { Ok(living) } else { Err(gone()) }
 }
 
-/// Returns the kind of refusal that corresponds to an errno of [`named`].
+/// Returns the kind of refusal that corresponds to an errno that [`named`] returns.
 pub(crate) fn kind_of(errno: Errno) -> RefusalKind {
     match errno.code() {
         libc::EPERM => RefusalKind::Denied,
@@ -75,10 +77,10 @@ pub(crate) fn kind_of(errno: Errno) -> RefusalKind {
 }
 
 impl ProcessHandle {
-    /// Opens a handle of the process with this number.
+    /// Opens a handle of the process with the given pid.
     pub(crate) fn open(pid: u32) -> io::Result<Self> {
-        // The pidfd is opened first: the values read after that belong to its process, or that
-        // process is dead.
+        // The pidfd is opened before the start time is read: either the start time belongs to the
+        // process of the pidfd, or the pidfd reports that the process has ended.
         let alive = pidfd_of(pid)?;
         let start = start_of(pid).ok_or(io::ErrorKind::NotFound)?;
         if !is_alive(&alive) {
@@ -87,13 +89,13 @@ impl ProcessHandle {
         Ok(Self { process: Process { pid, start, boot: this_boot() as u64 }, alive, share: None })
     }
 
-    /// Returns a handle of the same process, by pid and start time, if it still lives.
+    /// Returns a new handle of the process that has this pid and start time, if it still lives.
     pub(crate) fn again(process: Process) -> Option<Self> {
         let living = Self::open(process.pid).ok()?;
         if living.process == process {
             return Some(living);
         }
-        // Older versions of latchfs recorded the start in ticks on every kernel.
+        // Older versions of latchfs recorded the start time in clock ticks on every kernel.
         let same_boot = living.process.boot == process.boot;
         let is_same = same_boot && ticks_within(process.pid, TICKS_PATIENCE) == Some(process.start);
         is_same.then_some(Self { process, ..living })
@@ -106,8 +108,8 @@ impl ProcessHandle {
     }
 }
 
-/// How long reading the ticks of a process may take: the read waits for an exec of that process,
-/// which may hang for ever.
+/// The timeout for reading the start time of a process in clock ticks. The read waits for an exec
+/// of that process, which may hang for ever.
 const TICKS_PATIENCE: Duration = Duration::from_secs(1);
 
 fn ticks_within(pid: u32, patience: Duration) -> Option<u64> {
@@ -169,8 +171,8 @@ mod tests {
         assert!(ProcessHandle::again(Process { start: own.start + 1, ..own }).is_none());
     }
 
-    /// After a reboot the same numbers may occur again, so the locks of a process of an earlier
-    /// boot are released.
+    /// After a reboot, another process may have the same pid and start time. So the locks of a
+    /// process of an earlier boot are released.
     #[test]
     fn a_process_of_another_boot_is_gone() {
         let own = ProcessHandle::open(std::process::id()).expect("we run").process;
