@@ -17,7 +17,8 @@ use parking_lot::Mutex;
 use std::sync::Arc;
 use tokio::sync::{Semaphore, watch};
 
-/// Maximum number of open event streams, because each receives every change.
+/// Maximum number of open event streams. Each stream receives every event, so their number is
+/// limited.
 pub(super) const STREAMS_MAX: usize = 1_000;
 
 /// A callback that adds metrics to the metrics page.
@@ -25,29 +26,30 @@ pub(super) type MoreMetrics = Box<dyn Fn(&mut MetricsPage) + Send + Sync>;
 
 pub(super) struct AppState {
     pub(super) locks: Locks,
-    /// Default ttl of a lease, if the request names none.
+    /// Default ttl of a lease, for requests that name none.
     pub(super) ttl: Ttl,
-    /// Default grace period of a lease, if the request names none.
+    /// Default grace period of a lease, for requests that name none.
     pub(super) grace: Grace,
     pub(super) peers: ConnectionLimits,
     /// Budget for long request bodies that are being read.
     pub(super) bodies: BodyMemory,
     pub(super) gate: Arc<Authenticator>,
-    /// Serves the request batches of remote clients.
+    /// Serves the request batches of latchfs clients on other machines.
     pub(super) porter: BatchServer,
-    /// Requests that wait for a lock.
+    /// The requests that wait in the queue of a lock.
     pub(super) waits: Arc<QueueWaits>,
     pub(super) wait_slots: Arc<WaitSlots>,
     /// The server's session, which keeps the queue places of waiting requests alive.
     pub(super) session: Arc<ServerSession>,
-    /// Recently ended tenures, and the leases that sessions lost recently.
+    /// Recent events: tenures that have ended, and leases that sessions have lost.
     pub(super) chronicle: EventHistory,
     /// Permits for event streams, [`STREAMS_MAX`] in all.
     pub(super) streams: Arc<Semaphore>,
     pub(super) requests: RequestCounts,
     /// Callbacks by which other components add to the metrics page.
     pub(super) more_metrics: Mutex<Vec<MoreMetrics>>,
-    /// Identifies this run of the server in event IDs: event numbers restart with each run.
+    /// Identifies this run of the server in the ids of its events: event numbers restart with each
+    /// run.
     pub(super) instance: String,
     phase: watch::Sender<ShutdownPhase>,
 }
@@ -60,8 +62,7 @@ pub(super) enum ShutdownPhase {
     /// The server grants no more locks: clients can still release locks, and other requests get an
     /// error that says that the server is closing.
     Draining,
-    /// The server accepts no connections, and closes each open connection after its current
-    /// request.
+    /// The server accepts no connections, and closes each open one after its current request.
     Closing,
 }
 
@@ -95,17 +96,17 @@ impl AppState {
         }
     }
 
-    /// Returns the phase of the shutdown.
+    /// Returns the phase of the server's shutdown.
     pub(super) fn phase(&self) -> ShutdownPhase {
         *self.phase.borrow()
     }
 
-    /// Returns a receiver that follows the phase of the shutdown.
+    /// Returns a receiver that follows the phase of the server's shutdown.
     pub(super) fn follow_phase(&self) -> watch::Receiver<ShutdownPhase> {
         self.phase.subscribe()
     }
 
-    /// Advances the shutdown phase.
+    /// Sets the phase of the server's shutdown.
     pub(super) fn enter(&self, phase: ShutdownPhase) {
         self.phase.send_replace(phase);
     }
@@ -113,6 +114,6 @@ impl AppState {
 
 /// Waits until the shutdown has reached the phase `least`.
 pub(super) async fn entered(phase: &mut watch::Receiver<ShutdownPhase>, least: ShutdownPhase) {
-    // The sender lives as long as the server: an error means that it is gone.
+    // The wait fails only if the sender was dropped with the server, and then it is over as well.
     let _ = phase.wait_for(|phase| *phase >= least).await;
 }

@@ -1,4 +1,4 @@
-//! Administrative operations on all locks: reset and backup.
+//! The endpoints of administrative operations on all locks: `/reset` and `/backup`.
 
 use super::endpoint::{Endpoint, doc, endpoint};
 use super::event_replay::{self, unexpected};
@@ -43,7 +43,7 @@ pub(super) const BACKUP: &[Endpoint] = &[endpoint(
     ),
 )];
 
-/// Handles `POST /reset`.
+/// Handles `POST /reset`, which ends all leases, queues and sessions.
 async fn reset(mut call: RequestContext) -> HandlerResult {
     let mut options = RequestOptions::read(&mut call).await?;
     let by = options.client(&call)?;
@@ -68,7 +68,7 @@ async fn reset(mut call: RequestContext) -> HandlerResult {
     }
 }
 
-/// Handles `GET /backup`.
+/// Handles `GET /backup`, which returns a backup of the engine's state.
 async fn back_up(mut call: RequestContext) -> HandlerResult<Response> {
     RequestOptions::read(&mut call).await?;
     let (then, state) = oneshot::channel();

@@ -25,7 +25,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use tokio::sync::{Notify, oneshot};
 
-/// Content type of replies to batches, and of streams of events.
+/// Content type of the binary replies to batches, and of the binary event stream.
 const KIND: &str = "application/x-latchfs";
 
 /// Endpoints for the clients of latchfs itself; internal, so not in the `OpenAPI` document.
@@ -60,7 +60,7 @@ async fn ask(mut call: RequestContext) -> HandlerResult<Response> {
     let limits = limits(&call, &batch).await;
     keep_to_own_session(&call, &mut batch).await;
     let (send, told) = oneshot::channel();
-    // The send fails only if the client has disconnected; its answer is then dropped.
+    // The send fails only if the client has disconnected; its reply is then dropped.
     let caller = call.grant.caller("batch");
     call.app.porter.ask(&caller, batch, limits, |answer| drop(send.send(answer)));
     match told.await {
@@ -72,8 +72,8 @@ async fn ask(mut call: RequestContext) -> HandlerResult<Response> {
     }
 }
 
-/// Removes the session from a batch if the caller does not own it: no client may use up the request
-/// numbers of another client's session.
+/// Removes the session from a batch if the caller does not own the session, because no client may
+/// use up the request numbers of another client's session.
 async fn keep_to_own_session(call: &RequestContext, batch: &mut RequestBatch) {
     let Some(session) = batch.session else { return };
     if !call.grant.may_everything() && call.check(&Op::KeepAlive(session)).await.is_err() {
@@ -98,7 +98,8 @@ fn turned<T>(why: BatchError) -> HandlerResult<T> {
     })
 }
 
-/// Returns the items of a batch that this caller may not use, or may see only in part.
+/// Returns, by position in the batch, how far this caller may use each item: not at all, in part,
+/// or under a condition. Items without a restriction are left out.
 async fn limits(call: &RequestContext, batch: &RequestBatch) -> Limits {
     let mut limits = Limits::default();
     let serves = call.app.phase() == ShutdownPhase::Serving;
@@ -123,7 +124,7 @@ async fn limits(call: &RequestContext, batch: &RequestBatch) -> Limits {
     limits
 }
 
-/// Returns the kinds of items that a batch can have, with the operation whose permissions each
+/// Returns the names of all kinds of batch items, each with the operation whose permissions it
 /// needs.
 pub(crate) fn batch_requests() -> [(&'static str, Operation); 19] {
     [
@@ -162,7 +163,8 @@ pub(super) fn operation_of(ask: &BatchItem) -> Operation {
     }
 }
 
-/// Returns the restriction on what a query may show this caller; `None` if there is none.
+/// Returns the restriction on what a query in a batch may show this caller; `None` if there is
+/// none.
 fn sight(call: &RequestContext, ask: &BatchItem) -> Option<ItemAccess> {
     let (grant, operation) = (&call.grant, operation_of(ask));
     if let Err(denial) = grant.may_begin(operation) {
@@ -186,13 +188,14 @@ fn sight(call: &RequestContext, ask: &BatchItem) -> Option<ItemAccess> {
     }
 }
 
-/// Checks whether the caller may submit `op`. A draining server grants nothing any more.
+/// Checks whether the caller may submit the command `op`. A server that is shutting down takes no
+/// command that grants a lock or opens a session.
 async fn may_submit(call: &RequestContext, op: &Op, serves: bool) -> Result<(), Unavailable> {
     if !serves && matches!(op, Op::Acquire(_) | Op::Steal(_) | Op::OpenSession(_)) {
         return Err(Unavailable::Closing);
     }
     match call.check(op).await {
-        // Only denials matter here: the engine itself reports any other problem.
+        // Only a denial matters to this check: the engine itself reports any other problem.
         Err(problem) => problem.denial().map_or(Ok(()), |why| Err(no(&why))),
         Ok(()) => Ok(()),
     }
@@ -243,18 +246,18 @@ fn unseen(prefix: &dyn Display) -> Unavailable {
     ))
 }
 
-/// The future of the next frame, which returns the state of the stream with the frame.
+/// The future of the next frame of an event stream; it also returns the stream's state.
 type NextFrame = Pin<Box<dyn Future<Output = (Option<Vec<u8>>, EventFrames)> + Send>>;
 
-/// The state of one event stream.
+/// The state of one binary event stream.
 struct EventFrames {
     following: Following,
     news: Arc<Notify>,
     phase: tokio::sync::watch::Receiver<ShutdownPhase>,
 }
 
-/// Waits for the next frame, which is a heartbeat if no event happens for a while; `None`: the
-/// server is closing.
+/// Waits for the next frame of an event stream: events, or a heartbeat if there are none for a
+/// while. Returns `None` if the server is closing.
 async fn next_frame(mut state: EventFrames) -> (Option<Vec<u8>>, EventFrames) {
     loop {
         if let Some(frame) = state.following.frame() {
@@ -263,7 +266,8 @@ async fn next_frame(mut state: EventFrames) -> (Option<Vec<u8>>, EventFrames) {
         let woken = tokio::select! {
             () = state.news.notified() => StreamWake::News,
             () = tokio::time::sleep(BEAT.as_duration()) => StreamWake::Silence,
-            // An error means that the server's state has been dropped.
+            // An error means that the server's state has been dropped, which ends the stream as
+            // well.
             _ = state.phase.wait_for(|phase| *phase == ShutdownPhase::Closing) => StreamWake::End,
         };
         match woken {

@@ -5,15 +5,17 @@ use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// A body up to this length is not counted: the 4,096 requests that one address may send at once
-/// take 16 MiB.
+/// Maximum length in bytes of a request body that does not count against the budget. The 4,096
+/// requests that one address may have open at once take 16 MiB with such bodies.
 pub(super) const SHORT_BYTES: usize = 4 << 10;
-/// Total size in bytes of the long bodies that are being read: eight of the longest batches.
+/// Total size in bytes of the long request bodies that are being read: eight batches of the maximum
+/// size.
 const ALL_BYTES_MAX: usize = 16 << 20;
-/// Total size in bytes for one credential: 160 batches of a busy mount.
+/// Size in bytes of the long request bodies of one credential that are being read: half of the
+/// budget, or about 160 batches of a busy mount.
 const CALLER_BYTES_MAX: usize = ALL_BYTES_MAX / 2;
 
-/// The bytes of the budget in use, in all and by caller.
+/// The bytes of the budget that are in use, in total and by credential.
 #[derive(Debug, Clone, Default)]
 pub(super) struct BodyMemory(Arc<Mutex<Taken>>);
 
@@ -23,7 +25,7 @@ struct Taken {
     callers: HashMap<Arc<str>, usize>,
 }
 
-/// The share of one body in the budget; dropping it returns the bytes.
+/// The share of one request body in the budget; dropping it returns the bytes.
 #[derive(Debug)]
 pub(super) struct BodySlot {
     memory: BodyMemory,
@@ -32,7 +34,8 @@ pub(super) struct BodySlot {
 }
 
 impl BodyMemory {
-    /// Takes `bytes` bytes from the budget. Returns `None` if too little is left for the caller.
+    /// Takes `bytes` bytes from the budget. Returns `None` if too little is left, in total or for
+    /// this caller.
     pub(super) fn take(&self, caller: &Arc<str>, bytes: usize) -> Option<BodySlot> {
         let mut taken = self.0.lock();
         let own = taken.callers.get(caller).copied().unwrap_or(0);

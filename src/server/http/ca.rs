@@ -14,15 +14,15 @@ use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use time::{Duration, OffsetDateTime};
 
-/// Validity of the CA certificate: long, because replacing it means visiting all machines again.
+/// Validity of the CA certificate: long, because its replacement must be copied to every machine.
 const AUTHORITY_DAYS: i64 = 3_650;
 
 /// Validity of the certificates of servers, clients and peers: the maximum that browsers and phones
 /// accept.
 const CERTIFICATE_DAYS: i64 = 825;
 
-/// Validity of the nodes' shared certificate: practically for ever, within dates that every parser
-/// accepts.
+/// Validity of the certificate that all nodes of a cluster share: a thousand years, which every
+/// parser accepts.
 const SECRET_DAYS: i64 = 365 * 1_000;
 
 /// How far a certificate's validity begins in the past, so that machines whose clocks are behind
@@ -42,7 +42,7 @@ pub enum CertSubject {
     Authority,
     /// A server with these names and addresses.
     Server(Vec<String>),
-    /// A client, with the name for which it may act.
+    /// A client; the name is the one for which it may act.
     Client(String),
     /// A cluster node with these names and addresses: valid for both ends of a connection.
     Peer(Vec<String>),
@@ -111,14 +111,15 @@ pub fn make(dir: &Path, whose: &CertSubject) -> Result<CertFiles, CaError> {
     make_dir(dir)?;
     let made =
         CertFiles { cert: dir.join(format!("{name}.pem")), key: dir.join(format!("{name}.key")) };
-    // The key is written first, because a certificate without its key is useless.
+    // The key is written before the certificate, because a certificate without its key is useless.
     write(&made.key, &key.serialize_pem(), 0o600)?;
     write(&made.cert, &cert.pem(), 0o644)?;
     Ok(made)
 }
 
 /// Creates the secret that all nodes of a cluster share: a file with a key, and with a self-signed
-/// certificate for that key. It never expires, because its expiry would stop the cluster.
+/// certificate for the key. The certificate is valid for a thousand years, because its expiry would
+/// stop the cluster.
 pub fn make_secret(dir: &Path) -> Result<PathBuf, CaError> {
     let mut params = peer(&[NODES.to_owned()])?;
     params.use_authority_key_identifier_extension = false;

@@ -7,7 +7,8 @@ use axum::http::HeaderMap;
 use axum::http::header::AUTHORIZATION;
 use std::sync::Arc;
 
-/// Returns the grant of the caller, from the token in `headers` or the grant of its certificate.
+/// Returns the permissions (grant) of a request's caller: by the bearer token in `headers`, by
+/// `certified` (the grant of its certificate), or as anonymous.
 pub(super) fn grant_of(
     gate: &Authenticator,
     headers: &HeaderMap,

@@ -71,7 +71,7 @@ pub(super) const PROMOTE: &[Endpoint] = &[endpoint(
     ),
 )];
 
-/// Handles `GET /cluster`.
+/// Handles `GET /cluster`: returns the nodes and their state.
 async fn show(mut call: RequestContext) -> HandlerResult {
     let options = RequestOptions::read(&mut call).await?;
     let council = council(&call)?;
@@ -121,33 +121,34 @@ fn micros(span: Span) -> u64 {
     span.as_nanos() / 1_000
 }
 
-/// Handles `POST /cluster/transfer`.
+/// Handles `POST /cluster/transfer`: transfers leadership to another node.
 async fn transfer(mut call: RequestContext) -> HandlerResult {
     let options = RequestOptions::read(&mut call).await?;
     change(&call, ClusterChange::Transfer { to: options.to }).await
 }
 
-/// Handles `POST /cluster/nodes/{node}/promote`.
+/// Handles `POST /cluster/nodes/{node}/promote`: makes a learner a voter.
 async fn promote(mut call: RequestContext) -> HandlerResult {
     let id = id_of(&call)?;
     let options = RequestOptions::read(&mut call).await?;
     change(&call, ClusterChange::Promote { id, force: options.force }).await
 }
 
-/// Handles `DELETE /cluster/nodes/{node}`.
+/// Handles `DELETE /cluster/nodes/{node}`: removes a node.
 async fn remove(mut call: RequestContext) -> HandlerResult {
     let id = id_of(&call)?;
     RequestOptions::read(&mut call).await?;
     change(&call, ClusterChange::Remove { id }).await
 }
 
-/// Returns the id of the node in the path.
+/// Returns the node id in the path of a request.
 fn id_of(call: &RequestContext) -> HandlerResult<u64> {
     let part = call.head.uri.path().split('/').nth(3).unwrap_or_default();
     part.parse().map_err(|_| Problem::invalid("a node is a number, as GET /cluster shows it"))
 }
 
-/// Changes the cluster, and writes an entry to the audit log before and after the change.
+/// Changes the cluster's leader or membership, and writes an entry to the audit log before and
+/// after the change.
 async fn change(call: &RequestContext, change: ClusterChange) -> HandlerResult {
     let council = council(call)?;
     audit(call, &*council, change, "begun");

@@ -25,18 +25,19 @@ use tokio::sync::watch;
 use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
 
-/// Timeout for the head of a request, counted from the end of the previous request, and hence also
-/// the idle timeout of a connection. A client that renews every 10 s keeps its connection.
+/// Timeout for the head of a request, counted from the end of the previous request, so that it is
+/// also the idle timeout of a connection. A client that renews a lease every 10 s keeps its
+/// connection.
 pub(super) const HEAD_PATIENCE: Duration = Duration::from_secs(30);
 
 /// Timeout for the TLS handshake, which takes one or two round trips.
 const HANDSHAKE_PATIENCE: Duration = Duration::from_secs(10);
 
-/// Maximum size of a request head: a name of 1 KiB, percent-encoded, in a query with a note of 1
-/// KiB.
+/// Maximum size of a request head: enough for a lock name of 1 KiB, percent-encoded, with a note of
+/// 1 KiB in the query.
 const HEAD_BYTES_MAX: usize = 16 << 10;
 
-/// Maximum number of header lines; browsers send about twenty.
+/// Maximum number of header lines in a request; browsers send about twenty.
 const HEADERS_MAX: usize = 64;
 
 /// Maximum number of concurrent requests on one HTTP/2 connection: as many as a browser or a script
@@ -52,7 +53,7 @@ const PING_PATIENCE: Duration = Duration::from_secs(10);
 /// The HTTP/2 connection preface, which identifies HTTP/2 where ALPN has not negotiated a protocol.
 const H2_PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
-/// Response to a client that did not send a complete request head in time.
+/// Response to a client that did not send a complete request head within the timeout.
 const TOO_SLOW: &[u8] = b"HTTP/1.1 408 Request Timeout\r\nconnection: close\r\n\
     content-type: application/problem+json\r\ncontent-length: 111\r\n\r\n\
     {\"type\":\"about:blank\",\"title\":\"Request Timeout\",\
@@ -160,7 +161,7 @@ pub(super) async fn serve(
     let phase = app.follow_phase();
     let tcp = match &stream {
         ServerStream::Tcp(tcp) => tcp,
-        // The kernel has identified the user, and nobody can eavesdrop: no TLS.
+        // A Unix socket needs no TLS: the kernel has identified the user, and nobody can eavesdrop.
         ServerStream::Unix(_) => return serve_one(stream, service(user), phase).await,
     };
     let Some(config) = app.gate.tls() else {
@@ -171,7 +172,7 @@ pub(super) async fn serve(
             Ok(Some(HttpVersion::Two)) => {
                 serve_two(stream, service(None), phase).await;
             }
-            // The client disconnected or timed out before it sent a request.
+            // The client disconnected, or sent nothing within the timeout.
             Ok(None) | Err(_) => {}
         };
     };
@@ -191,8 +192,8 @@ pub(super) async fn serve(
     }
 }
 
-/// Detects the HTTP version from the first bytes of a connection, without consuming them. `None`:
-/// the client has disconnected.
+/// Detects the HTTP version from the first bytes of a connection, without consuming them. Returns
+/// `None` if the client has disconnected.
 async fn version_of(stream: &TcpStream) -> Option<HttpVersion> {
     let mut seen = [0; H2_PREFACE.len()];
     let mut before = 0;
@@ -202,7 +203,8 @@ async fn version_of(stream: &TcpStream) -> Option<HttpVersion> {
             0 => return None,
             _ if !H2_PREFACE.starts_with(&seen[..count]) => return Some(HttpVersion::One),
             _ if count == seen.len() => return Some(HttpVersion::Two),
-            // Only a part of the preface has arrived, and nothing new: check again a little later.
+            // No new bytes have arrived since the last look, and the preface is incomplete: look
+            // again later.
             _ if count == before => tokio::time::sleep(Duration::from_millis(10)).await,
             _ => before = count,
         }
@@ -228,7 +230,7 @@ where
     let parts = connection.into_parts();
     if error.is_timeout() && !parts.read_buf.is_empty() {
         let mut stream = parts.io.into_inner();
-        // Errors are ignored: so slow a client may have disconnected.
+        // Write errors are ignored, because such a slow client may have disconnected.
         let _ = stream.write_all(TOO_SLOW).await;
         let _ = stream.shutdown().await;
     }
@@ -259,8 +261,8 @@ where
                 log::debug!("a connection ended: {error}");
             }
         }
-        // A graceful shutdown does not reach a client that has sent no request or half a request
-        // head; this timeout ends such a connection.
+        // hyper's graceful shutdown does not end the connection of a client that has sent no
+        // request, or half a request head; this timeout does.
         () = idle_for(HEAD_PATIENCE + PING_PATIENCE, asked) => {
             log::debug!("a connection asked nothing, and did not end");
         }
@@ -286,14 +288,15 @@ async fn to_the_end<C: Future + Unpin>(
     .await
 }
 
-/// Waits until a connection has had no open request for the time `patience`. For HTTP/1.1, hyper's
-/// header timeout has this effect.
+/// Waits until an HTTP/2 connection has had no open request for the time `patience`. HTTP/1.1
+/// connections need no such wait, because hyper's timeout for the request head ends them.
 async fn idle_for(patience: Duration, mut open: watch::Receiver<usize>) {
     loop {
         match timeout(patience, open.changed()).await {
             Err(_) if *open.borrow() == 0 => return,
             Ok(Ok(())) | Err(_) => {}
-            // The connection has ended, and the future that waits here is dropped with it.
+            // The sender is dropped when the connection has ended; the caller then drops this
+            // future too.
             Ok(Err(_)) => pending().await,
         }
     }

@@ -49,14 +49,14 @@ pub(super) fn router(app: &Arc<AppState>) -> Router {
     })
 }
 
-/// The service at one path.
+/// The service that handles the requests to one path.
 #[derive(Clone)]
 struct PathService {
     app: Arc<AppState>,
     endpoints: PathEndpoints,
 }
 
-/// The endpoints at one path.
+/// The endpoints of one path.
 #[derive(Clone, Copy)]
 enum PathEndpoints {
     /// A route of the table, and the index of its first endpoint in the request counters.
@@ -88,8 +88,8 @@ impl PathEndpoints {
     }
 }
 
-/// Whether a request steals a lock. The router can't tell, because `/steal` could be a part of the
-/// lock's name.
+/// Whether a request steals a lock. The router can't tell, because `/steal` could also be the end
+/// of a lock's name.
 fn is_steal(request: &Request) -> bool {
     request.method() == Method::POST && lock_resource::steal_of(request.uri().path()).is_some()
 }
@@ -119,7 +119,8 @@ impl Service<Request> for PathService {
             if let Some(number) = number {
                 app.requests.count(number, response.status());
             } else {
-                // A client of latchfs itself chooses the version of its next batch by this.
+                // The header tells latchfs clients the newest protocol version of this server, from
+                // which they choose the version of their next batch.
                 let version = HeaderValue::from(u16::from(PROTOCOL));
                 response.headers_mut().insert(PROTOCOL_HEADER, version);
             }
@@ -128,8 +129,9 @@ impl Service<Request> for PathService {
     }
 }
 
-/// Starts the handler of a request, if the request is within the limit of its address, does not
-/// come from a page of another site, and its caller may perform the operation.
+/// Starts the handler of a request, after checking that its address has not too many open requests,
+/// that it does not come from a web page of another site, and that its caller may perform the
+/// operation.
 fn begin(
     endpoint: &'static Endpoint,
     app: Arc<AppState>,
@@ -159,8 +161,9 @@ fn begin(
     ))
 }
 
-/// Whether a browser sent the request for a page of another site. A browser can reach servers that
-/// its user can reach, on loopback for instance, and foreign pages must not exploit that.
+/// Whether a browser sent the request for a web page of another site. A browser can reach every
+/// server that its user can reach, for example on loopback, and pages of other sites must not
+/// exploit that.
 fn is_of_another_site(headers: &HeaderMap) -> bool {
     let site = headers.get("sec-fetch-site").map(HeaderValue::as_bytes);
     site.is_some_and(|site| site != b"same-origin" && site != b"none")

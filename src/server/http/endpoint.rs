@@ -6,7 +6,8 @@ use super::schema::Schema;
 use crate::auth::permissions::Operation;
 use axum::http::Method;
 
-/// One method at a path.
+/// One method at a path: its handler, the operation whose permissions it needs, and its
+/// documentation.
 pub(super) struct Endpoint {
     pub(super) method: Method,
     pub(super) doc: EndpointDoc,

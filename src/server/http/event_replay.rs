@@ -1,6 +1,6 @@
 //! Responses to repeated requests with the same Idempotency-Key: the first response as it was,
 //! marked as a replay, and the current state beside it. The tenure in the first response may be
-//! over by now, so the replay alone says nothing about the current state.
+//! over, so the first response alone would not tell the current state.
 
 use super::grant_response::{GrantResponse, tagged};
 use super::problem::{HandlerResult, Problem};
@@ -16,7 +16,8 @@ use serde_json::Value;
 /// The header that marks a response as a replay.
 pub(super) const REPLAYED: HeaderName = HeaderName::from_static("idempotent-replayed");
 
-/// Returns the first response to an acquire, a renewal or a steal.
+/// Returns the response to a repeated acquire, renewal or steal: the first response, with the
+/// current state of the lock.
 pub(super) async fn granted(
     call: &RequestContext,
     of: (&LockName, &ClientId),
@@ -31,7 +32,7 @@ pub(super) async fn granted(
     Ok(tagged(response, tenure.token))
 }
 
-/// Returns the first response to a request about a lock that granted nothing, such as a release.
+/// Returns the response to a repeated request about a lock that granted nothing, such as a release.
 pub(super) async fn of_lock(
     call: &RequestContext,
     name: &LockName,
@@ -40,8 +41,8 @@ pub(super) async fn of_lock(
     Ok(marked(StatusCode::OK, first, Some(lock_now(call, name).await?)))
 }
 
-/// Returns the first response to a request that opened a session. The current state is null if the
-/// session is over.
+/// Returns the response to a repeated request that opened a session. The current state is null if
+/// the session is over.
 pub(super) async fn opened(
     call: &RequestContext,
     client: &ClientId,
@@ -75,7 +76,7 @@ async fn lock_now(call: &RequestContext, name: &LockName) -> HandlerResult<Value
     Ok(status_of(&view, |at| call.app.locks.wall(at)))
 }
 
-/// Logs an outcome that does not fit the command, and returns a 500 response.
+/// Logs an outcome that does not match the kind of the command, and returns a 500 response.
 pub(super) fn unexpected(outcome: &Outcome) -> Problem {
     log::error!("a request came to an outcome of another kind: {outcome:?}");
     let detail = "the engine gave an answer of another kind; look at the lock before you go on";

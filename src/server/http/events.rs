@@ -1,8 +1,8 @@
 //! The endpoint `GET /events`: server-sent events, resumable by the id of the last event seen.
 //!
 //! Back-pressure: a stream takes events from the event log no faster than its reader takes them
-//! from the stream. The event log is bounded: a reader that falls too far behind is told how many
-//! events it has lost.
+//! from the stream. The event log is bounded: a reader that falls too far behind gets the number of
+//! events that it has lost.
 
 use super::app_state::{AppState, STREAMS_MAX, ShutdownPhase, entered};
 use super::options::RequestOptions;
@@ -25,10 +25,10 @@ use std::time::Duration;
 use tokio::sync::{Notify, OwnedSemaphorePermit};
 use tokio::time::timeout;
 
-/// Maximum number of events in one write.
+/// Maximum number of events in one write to a stream.
 const BATCH: usize = 256;
 
-/// Maximum number of writes buffered for a slow reader; further events wait in the event log, which
+/// Maximum number of writes buffered for a slow reader. Further events stay in the event log, which
 /// is bounded.
 const PARTS_MAX: usize = 4;
 
@@ -45,7 +45,7 @@ struct EventSubscriber {
     _place: OwnedSemaphorePermit,
 }
 
-/// Handles `GET /events`.
+/// Handles `GET /events`: starts an event stream.
 pub(super) async fn stream(mut call: RequestContext) -> HandlerResult {
     let options = RequestOptions::read(&mut call).await?;
     let header = call.head.headers.get(LAST_EVENT_ID.name);
@@ -60,7 +60,7 @@ pub(super) async fn stream(mut call: RequestContext) -> HandlerResult {
     let (out, body) = Channel::new(PARTS_MAX);
     let RequestContext { app, grant, .. } = call;
     let reader = EventSubscriber { app, grant, prefix: options.prefix, out, _place: place };
-    // The task ends when the reader disconnects or the server shuts down.
+    // The task that sends the events ends when the reader disconnects or the server shuts down.
     tokio::spawn(reader.serve(last));
     let kind = HeaderValue::from_static("text/event-stream");
     Ok(text(StatusCode::OK, kind, Body::new(body)))
@@ -76,7 +76,8 @@ impl EventSubscriber {
         let mut phase = self.app.follow_phase();
         let mut hello = String::from(": latchfs\nretry: 1000\n\n");
         if restarted {
-            // The number of lost events is unknown, because the server has restarted since: 0.
+            // The number of lost events is reported as 0, unknown: the server has restarted since
+            // the last event that the client saw.
             part(&mut hello, None, "lost", &lost(0));
         }
         if self.send(hello).await.is_err() {
@@ -104,7 +105,7 @@ impl EventSubscriber {
         }
     }
 
-    /// Returns the number of the first event to send (`None`: only new events), and whether the
+    /// Returns the number of the first event to send (`None` for new events only), and whether the
     /// last event that the client saw came from another run of the server.
     fn since(&self, last: Option<&str>) -> (Option<u64>, bool) {
         let Some(last) = last else { return (None, false) };

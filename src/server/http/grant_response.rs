@@ -1,5 +1,5 @@
-//! Responses to granted and renewed locks. These are frequent, so they are built from the tenure,
-//! without a query for the lock where possible.
+//! Responses to requests that were granted or renewed a lock. They are frequent, so they are built
+//! from the tenure, without a query for the lock where possible.
 
 use super::response::{Response, text};
 use crate::engine::{ClientId, Ends, Lifetime, LockName, LockView, Tenure, Token};
@@ -9,8 +9,8 @@ use axum::http::header::ETAG;
 use axum::http::{HeaderValue, StatusCode};
 use serde::Serialize;
 
-/// The response body for a tenure that was granted or renewed; the fields of the single-lock API
-/// come first.
+/// The response body for a tenure that was granted or renewed; the fields that the single-lock API
+/// has too come first.
 #[derive(Debug, Serialize)]
 pub(super) struct GrantResponse<'a> {
     name: &'a str,
@@ -21,7 +21,8 @@ pub(super) struct GrantResponse<'a> {
     token: u64,
     acquisition: u32,
     expires_in_ms: Option<u64>,
-    /// After a steal: the time until the new tenure begins. Before that nobody may use the lock.
+    /// After a steal: the time until the new tenure begins. Before that time no client may use the
+    /// lock.
     #[serde(skip_serializing_if = "Option::is_none")]
     begins_in_ms: Option<u64>,
     ttl_ms: u64,
@@ -45,8 +46,8 @@ impl<'a> GrantResponse<'a> {
         Some(Self::ending(locks, (name, client), tenure, &ends, renewed, locks.now()))
     }
 
-    /// Builds the response from the state of the lock. Returns `None` if the tenure is already
-    /// over.
+    /// Builds the response from the state of the lock. Returns `None` if the tenure is no longer
+    /// among the lock's holders.
     pub(super) fn in_view(
         locks: &Locks,
         view: &'a LockView,
@@ -58,7 +59,7 @@ impl<'a> GrantResponse<'a> {
         Some(Self::ending(locks, of, tenure, &holder.ends, renewed, locks.now()))
     }
 
-    /// Builds the response for a tenure with these ends, as seen at `now`.
+    /// Builds the response for a tenure that expires as `ends` says, as seen at the time `now`.
     pub(super) fn ending(
         locks: &Locks,
         (name, client): (&'a LockName, &'a ClientId),
@@ -87,7 +88,7 @@ impl<'a> GrantResponse<'a> {
         }
     }
 
-    /// Serializes the response, with the token as its entity tag.
+    /// Serializes the response, with the fencing token as its entity tag.
     pub(super) fn into_response(self) -> Response {
         tagged(serialized(StatusCode::OK, &self), self.tag)
     }
@@ -100,7 +101,7 @@ pub(super) fn serialized(status: StatusCode, value: &impl Serialize) -> Response
     text(status, HeaderValue::from_static("application/json"), body)
 }
 
-/// Sets the entity tag of a response to the token.
+/// Sets the entity tag of a response to the fencing token.
 pub(super) fn tagged(mut response: Response, token: Token) -> Response {
     let tag = format!("\"{token}\"");
     let tag = HeaderValue::try_from(tag).expect("digits in quotes are a header value");

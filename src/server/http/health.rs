@@ -8,7 +8,7 @@ use crate::service::RequestError;
 use axum::http::StatusCode;
 use serde_json::json;
 
-/// Handles `GET /healthz`: always succeeds, because a process that answers is alive.
+/// Handles `GET /healthz`: always succeeds, because a process that responds is alive.
 pub(super) fn alive() -> Response {
     json(StatusCode::OK, &json!({ "status": "alive" }))
 }

@@ -15,28 +15,28 @@ use tokio::sync::Notify;
 /// How long a tenure stays in the history after its end.
 pub(super) const KEPT: Span = Span::from_secs(3_600);
 
-/// Maximum number of tenures in the history, about 500 KB: a chart could not show more of them.
+/// Maximum number of ended tenures in the history, about 500 KB: a chart could not show more.
 const TENURES_MAX: usize = 4_096;
 
-/// Maximum number of recorded losses of one session. A client that has lost more than so many
-/// leases has to query the session for the leases that it still has.
+/// Maximum number of recorded lost leases of one session. A client that has lost more has to query
+/// the session for the leases that it still has.
 const LOSSES_MAX: usize = 1_000;
 
-/// Number of events visited under the mutex of the event log at a time: commands that append events
-/// wait meanwhile.
+/// Number of events read per hold of the event log's mutex, since commands that append events wait
+/// for it.
 const BATCH: usize = 512;
 
-/// Number of new events after which they are fetched at once, before the event log, which keeps
-/// 8,192, drops any.
+/// Number of new events after which the history fetches them at once, before the event log, which
+/// keeps 8,192, drops any.
 const FETCH_AFTER: usize = 1_024;
 
-/// Fetch interval while there are few events: nobody waits for them, and queries fetch first.
+/// Fetch interval while there are few events. Queries fetch first, so this delay is never visible.
 const FETCH_EVERY: Duration = Duration::from_millis(500);
 
 /// Recently ended tenures, and the leases that sessions have lost.
 pub(super) struct EventHistory {
     state: Mutex<HistoryState>,
-    /// The number of changes since the last fetch.
+    /// The number of notifications of new events since the last fetch.
     news: Arc<AtomicUsize>,
     many: Arc<Notify>,
 }
@@ -47,7 +47,7 @@ struct HistoryState {
     past: RecentPast,
 }
 
-/// The history itself: ended tenures, and the sessions with their leases.
+/// The history itself: ended tenures, and open sessions with their leases.
 #[derive(Default)]
 struct RecentPast {
     tenures: VecDeque<EndedTenure>,
@@ -66,7 +66,7 @@ pub(super) struct EndedTenure {
     pub(super) end: &'static str,
 }
 
-/// The leases and losses of one session.
+/// The leases that one session keeps alive, and those that it has lost.
 struct SessionLosses {
     client: ClientId,
     hangs: HashSet<Token>,
@@ -79,8 +79,8 @@ impl EventHistory {
         let mut watch = locks.subscribe(None);
         let (counted, wake) = (Arc::clone(&news), Arc::clone(&many));
         watch.wake_by(Arc::new(move || {
-            // This runs in the thread that appends the event, and waking another thread would cost
-            // it more than the change itself.
+            // This callback runs on the thread that appends the event. Waking another thread would
+            // cost it more than the change itself, so it wakes one only after many events.
             if counted.fetch_add(1, Ordering::Relaxed) == FETCH_AFTER {
                 wake.notify_one();
             }
@@ -89,10 +89,11 @@ impl EventHistory {
         Self { state, news, many }
     }
 
-    /// Fetches new events in an endless loop.
+    /// Fetches new events into the history, in an endless loop.
     pub(super) async fn keep(&self) {
         loop {
-            // The result does not matter: the loop fetches after a timeout as after a notification.
+            // The result of the wait does not matter: the loop fetches after a timeout as after a
+            // notification.
             let _ = tokio::time::timeout(FETCH_EVERY, self.many.notified()).await;
             self.fetch(&mut self.state.lock());
         }
@@ -120,7 +121,7 @@ impl EventHistory {
         self.state.lock().past.sessions.entry(id).or_insert(bond);
     }
 
-    /// Returns the owner of a session, if it is known here.
+    /// Returns the owner of a session, if this server knows the session.
     pub(super) fn client_of(&self, id: SessionId) -> Option<ClientId> {
         self.state.lock().past.sessions.get(&id).map(|bond| bond.client.clone())
     }

@@ -1,4 +1,5 @@
-//! Requests about many locks: pages of locks, checks of tokens, and recently ended tenures.
+//! The endpoints about many locks: pages of locks, checks of fencing tokens, and recently ended
+//! tenures.
 
 use super::options::{Consistency, RequestOptions};
 use super::problem::{HandlerResult, Problem};
@@ -12,10 +13,10 @@ use axum::http::StatusCode;
 use serde_json::{Value, json};
 use tokio::sync::oneshot;
 
-/// Maximum number of locks on one page, which is then about half a megabyte.
+/// Maximum number of locks on one page, which makes about half a megabyte.
 const PAGE_MAX: usize = 1_000;
 
-/// Handles `GET /locks`.
+/// Handles `GET /locks`: returns a page of locks.
 pub(super) async fn list(mut call: RequestContext) -> HandlerResult {
     let options = RequestOptions::read(&mut call).await?;
     let limit = options.limit.unwrap_or(PAGE_MAX).min(PAGE_MAX);
@@ -36,13 +37,13 @@ pub(super) async fn list(mut call: RequestContext) -> HandlerResult {
     Ok(json(StatusCode::OK, &shown(&told(page.await)?)))
 }
 
-/// Adds the maximum age to the result of a stale read, as `age_ms`.
+/// Adds the maximum age of the returned state to the result of a stale read, as `age_ms`.
 pub(super) fn aged(mut shown: Value, age: Option<Span>) -> Value {
     shown["age_ms"] = age.map(Span::as_millis).into();
     shown
 }
 
-/// Handles `POST /check`.
+/// Handles `POST /check`: checks whether fencing tokens are current.
 pub(super) async fn check(mut call: RequestContext) -> HandlerResult {
     let options = RequestOptions::read(&mut call).await?;
     match (options.name, options.token, options.checks) {
@@ -77,7 +78,7 @@ async fn check_one(call: &RequestContext, name: LockName, token: Token) -> Handl
     }))
 }
 
-/// Handles `GET /history`.
+/// Handles `GET /history`: returns recently ended tenures.
 pub(super) async fn history(mut call: RequestContext) -> HandlerResult {
     let options = RequestOptions::read(&mut call).await?;
     let now = call.app.locks.now();

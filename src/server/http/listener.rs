@@ -19,7 +19,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-/// Maps a user to its grant; `None` grants nothing.
+/// Maps the user at the other end of a Unix socket to its permissions; `None` denies all access.
 pub type UserGrants = Arc<dyn Fn(PeerUser) -> Option<Grant> + Send + Sync>;
 
 /// The user at the other end of a Unix socket, as identified by the kernel.
@@ -46,20 +46,20 @@ pub(super) enum Listener {
     Unix(tokio::net::UnixListener, UserGrants),
 }
 
-/// An accepted connection that no event loop owns yet.
+/// An accepted connection that is not registered with an event loop yet.
 pub(super) enum AcceptedStream {
     Tcp(std::net::TcpStream),
     Unix(UnixStream),
 }
 
-/// A connection, registered with its thread's event loop.
+/// A connection that is registered with its thread's event loop.
 pub(super) enum ServerStream {
     Tcp(tokio::net::TcpStream),
     Unix(tokio::net::UnixStream),
 }
 
 impl Listen {
-    /// Whether only programs on this machine can connect.
+    /// Whether only programs on this machine can connect to the socket.
     pub(super) fn is_local(&self) -> bool {
         match self {
             Self::Tcp(address) => address.ip().is_loopback(),
@@ -67,7 +67,7 @@ impl Listen {
         }
     }
 
-    /// Opens the listener, and returns it with its address or path.
+    /// Binds the socket, and returns the listener with its address or path.
     pub(super) fn open(&self) -> io::Result<(BoundListener, String)> {
         match self {
             Self::Tcp(address) => {
@@ -76,14 +76,15 @@ impl Listen {
                 Ok((BoundListener::Tcp(listener), address))
             }
             Self::Unix(path, users) => {
-                // A killed daemon leaves its socket file behind, on which nobody listens.
+                // A daemon that was killed leaves its socket file behind; it is removed if nobody
+                // listens on it.
                 let is_socket = |file: Metadata| file.file_type().is_socket();
                 if path.symlink_metadata().is_ok_and(is_socket) && is_dead(path) {
                     std::fs::remove_file(path)?;
                 }
                 let listener = UnixListener::bind(path)?;
                 listener.set_nonblocking(true)?;
-                // Every user may connect, because the kernel identifies each of them.
+                // Every user may connect to the socket, because the kernel identifies each of them.
                 std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o666))?;
                 Ok((BoundListener::Unix(listener, Arc::clone(users)), path.display().to_string()))
             }
@@ -91,7 +92,7 @@ impl Listen {
     }
 }
 
-/// Whether nobody listens on a Unix socket.
+/// Whether nobody listens on the Unix socket at `path`.
 fn is_dead(path: &Path) -> bool {
     let error = UnixStream::connect(path).err();
     error.is_some_and(|error| error.kind() == io::ErrorKind::ConnectionRefused)
@@ -112,7 +113,7 @@ impl fmt::Display for Listen {
     }
 }
 
-/// A bound listener that no event loop owns yet.
+/// A bound listener that is not registered with an event loop yet.
 pub(super) enum BoundListener {
     Tcp(std::net::TcpListener),
     Unix(UnixListener, UserGrants),
@@ -130,7 +131,8 @@ impl BoundListener {
     }
 }
 
-/// A connection, its peer, and the grant of a peer that the kernel has identified.
+/// An accepted connection, the identity of its peer, and the permissions of a peer that the kernel
+/// has identified.
 pub(super) type AcceptedConnection = (AcceptedStream, PeerIdentity, Option<Arc<Grant>>);
 
 impl Acceptor for Listener {
@@ -163,7 +165,7 @@ impl Acceptor for Listener {
 #[cfg(target_os = "linux")]
 #[allow(unsafe_code)]
 fn other_groups(stream: &tokio::net::UnixStream) -> Option<Vec<u32>> {
-    // The kernel's own limit of groups.
+    // The maximum number of groups of a process on Linux.
     const GROUPS_MAX: usize = 65_536;
     let mut groups = vec![0_u32; 64];
     loop {
@@ -185,7 +187,7 @@ fn other_groups(stream: &tokio::net::UnixStream) -> Option<Vec<u32>> {
             groups.truncate(count);
             return Some(groups);
         }
-        // With ERANGE, the kernel returns the size that it needs in `length`.
+        // With ERANGE, the kernel stores the size that it needs in `length`, so the loop retries.
         if count <= groups.len() || count > GROUPS_MAX {
             return None;
         }

@@ -1,4 +1,4 @@
-//! Responses that show a granted lock: built from its tenure alone, or after a query for the lock.
+//! Responses that show a granted lock: built from the tenure alone, or after a query for the lock.
 
 use super::event_replay::{self, unexpected};
 use super::grant_response::GrantResponse;
@@ -7,8 +7,8 @@ use super::request_context::RequestContext;
 use crate::engine::{ClientId, Lifetime, LockName, Outcome, Reason, Refusal, Tenure};
 use crate::service::RequestError;
 
-/// Returns the response to a request whose lock was granted, renewed or stolen, or to a replay of
-/// such a request.
+/// Returns the response to a request whose lock was granted, renewed or stolen, or to a repeat of
+/// such a request by its Idempotency-Key.
 pub(super) async fn granted(
     call: &RequestContext,
     of: (&LockName, &ClientId),
@@ -22,7 +22,7 @@ pub(super) async fn granted(
     };
     match GrantResponse::of(&call.app.locks, of, tenure, renewed) {
         Some(granted) => Ok(granted.into_response()),
-        // The lease is attached to a session, and only the engine knows when that ends.
+        // The lease is attached to a session, and only the engine knows when the session ends.
         None => Box::pin(show_tenure(call, of.0, tenure, renewed)).await,
     }
 }
@@ -42,7 +42,7 @@ pub(super) async fn show_tenure(
     granted.map(GrantResponse::into_response).ok_or_else(|| over(name, tenure))
 }
 
-/// Returns the error for a lease that was granted but has already ended.
+/// Returns the error for a lease that was granted but has ended since.
 fn over(name: &LockName, tenure: &Tenure) -> Problem {
     let (name, token) = (name.clone(), tenure.token);
     let reason = Box::new(Reason::Expired { name, token });

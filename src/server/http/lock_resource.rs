@@ -1,4 +1,4 @@
-//! The endpoints of one lock: status, acquire, renew, release, steal.
+//! The endpoints at `/locks/{name}`: status, acquire, renew, release, steal.
 
 use super::event_replay::{self, unexpected};
 use super::grant_response::tagged;
@@ -23,15 +23,15 @@ use serde_json::json;
 const BELOW: &str = "/locks/";
 
 /// Path suffix of a POST that steals a lock. For a lock whose own name ends in `/steal`, the client
-/// writes that slash as `%2F`.
+/// writes its last slash as `%2F`.
 const STEAL: &str = "/steal";
 
-/// Returns the name of the lock in the path.
+/// Returns the name of the lock in the path of a request.
 fn name_of(call: &RequestContext) -> HandlerResult<LockName> {
     name_in(call.head.uri.path().strip_prefix(BELOW).unwrap_or_default())
 }
 
-/// Handles `GET`: returns the status of the lock, even if it is free.
+/// Handles `GET /locks/{name}`: returns the status of the lock, even if it is free.
 pub(super) async fn show(mut call: RequestContext) -> HandlerResult {
     let name = name_of(&call)?;
     let options = RequestOptions::read(&mut call).await?;
@@ -54,8 +54,8 @@ pub(super) fn steal_of(path: &str) -> Option<&str> {
     (!name.is_empty()).then_some(name)
 }
 
-/// Handles `PUT` and `POST`: acquires a free lock. With a token, only renews the tenure with that
-/// token.
+/// Handles `PUT` and `POST` to `/locks/{name}`: acquires the lock, or waits for it if the request
+/// says so. With a fencing token, the request only renews the tenure with that token.
 ///
 /// A lock that the client itself holds is a conflict, too, unless the request names the session to
 /// which the lease is attached, or sets `reentrant`.
@@ -90,8 +90,8 @@ pub(super) async fn acquire(mut call: RequestContext) -> HandlerResult {
     }
 }
 
-/// Acquires a lock that is held: renews the lease of the session that the request names, waits if
-/// the request says so, or refuses.
+/// Handles an acquire of a lock that is held: renews the client's lease if it is attached to the
+/// session that the request names, waits if the request says so, or refuses.
 async fn acquire_held(
     call: &RequestContext,
     ask: Acquire,
@@ -121,8 +121,8 @@ async fn acquire_held(
     }
 }
 
-/// Returns the token of the client's lease that is attached to `session`, if there is one of the
-/// same mode.
+/// Returns the token of the client's lease that is attached to `session`, if it holds the lock in
+/// the requested mode.
 async fn held_by_session(
     call: &RequestContext,
     ask: &Acquire,
@@ -149,7 +149,7 @@ async fn wait(
     }
 }
 
-/// Handles `PATCH`: renews a lease, and never acquires the lock.
+/// Handles `PATCH /locks/{name}`: renews a lease, and never acquires the lock.
 pub(super) async fn renew(mut call: RequestContext) -> HandlerResult {
     let name = name_of(&call)?;
     let options = RequestOptions::read(&mut call).await?;
@@ -180,7 +180,7 @@ async fn keep(
     granted(call, (&lock, &owner), &outcome).await
 }
 
-/// Fills in the ttl or grace that a renewal does not name: the lease keeps its own.
+/// Returns the ttl and grace of a renewal: those of the request, or else those that the lease has.
 async fn missing(
     call: &RequestContext,
     name: &LockName,
@@ -199,7 +199,7 @@ async fn missing(
     Ok((ttl.unwrap_or(own_ttl), grace.unwrap_or(own_grace)))
 }
 
-/// Handles `DELETE`: releases the lock.
+/// Handles `DELETE /locks/{name}`: releases the lock.
 pub(super) async fn release(mut call: RequestContext) -> HandlerResult {
     let name = name_of(&call)?;
     let options = RequestOptions::read(&mut call).await?;
@@ -216,7 +216,7 @@ pub(super) async fn release(mut call: RequestContext) -> HandlerResult {
     }
 }
 
-/// Handles `POST` to `/locks/{name}/steal`.
+/// Handles `POST /locks/{name}/steal`: takes the lock from its holder.
 pub(super) async fn steal(mut call: RequestContext) -> HandlerResult {
     let name = name_in(steal_of(call.head.uri.path()).unwrap_or_default())?;
     let options = RequestOptions::read(&mut call).await?;
@@ -238,7 +238,8 @@ fn patch_of(options: &RequestOptions) -> Patch {
 }
 
 impl RequestContext {
-    /// Returns how a new lease is kept alive: by the request's session, or by its own renewals.
+    /// Returns what keeps a new lease alive: the session that the request names, or renewals within
+    /// its own ttl.
     pub(super) fn term(
         &self,
         options: &RequestOptions,

@@ -93,7 +93,8 @@ fn of_nodes(page: &mut MetricsPage, outlook: &Outlook) {
     page.family("latchfs_cluster_log_format", help, "gauge");
     page.line("", u64::from(outlook.log_format));
     let label = |behind: &Behind| format!("node=\"{}\"", behind.id);
-    // A metric family without samples is left out.
+    // Each metric family is written before its first sample, so a family without samples is left
+    // out.
     let lags = outlook.behind.iter().filter_map(|one| Some((label(one), one.entries?)));
     let help = "Entries by which nodes are behind: all others where one leads, else this one.";
     for (at, (label, lag)) in lags.enumerate() {

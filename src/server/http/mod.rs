@@ -1,8 +1,8 @@
 //! The HTTP server: the API for locks, sessions, events and metrics, the compatible single-lock
 //! API, and a status page.
 //!
-//! Only this module uses axum and the server side of hyper. The lock service decides each request,
-//! on the thread that read it; the module has no lock semantics of its own.
+//! Only this module uses axum and the server side of hyper. The lock service decides each request;
+//! the module has no lock semantics of its own.
 //!
 //! Where to look: `response`, `problem` (the table of errors), `options`, `body_memory` and
 //! `request_context` are shared by all handlers; an `endpoint` is one method at a path, and

@@ -11,11 +11,11 @@ use axum::http::{HeaderValue, StatusCode};
 use serde_json::{Map, Value, json};
 use std::sync::OnceLock;
 
-/// The description at the top of the document.
+/// The description at the top of the `OpenAPI` document.
 const ABOUT: &str = "Locks over HTTP: leases, fencing tokens, fair lines. Errors are problem+json \
     (RFC 9457). Options may be given in the query, or in a body of JSON or a form.";
 
-/// The document, generated once, because the table of routes does not change.
+/// The `OpenAPI` document, generated once, because the table of routes does not change.
 static DOCUMENT: OnceLock<String> = OnceLock::new();
 
 /// Handles `GET /openapi.json`, which documents all `endpoints`.
@@ -117,12 +117,13 @@ fn answers(endpoint: &Endpoint) -> Value {
     }
     let mut answers = Map::new();
     answers.extend([(code, done)]);
-    // Any request may lack credentials, be too slow or too large, or exceed a rate limit.
+    // These errors can occur at any endpoint: missing credentials or rights, a slow or long body,
+    // and too many requests.
     let always = [401, 403, 408, 413, 429];
     let key_reused = takes_key.then_some(422);
     let problems = endpoint.doc.problems.iter().copied().chain(always).chain(key_reused);
     answers.extend(problems.map(|code| answer(code, Schema::Problem)));
-    // These are sent before a request has been parsed, without a problem document.
+    // These errors are sent before a request has been parsed, without a problem document.
     for code in ["414", "431"] {
         answers.insert(code.to_owned(), json!({ "description": "The head is too long" }));
     }

@@ -23,10 +23,11 @@ use sha2::{Digest as _, Sha256};
 use std::borrow::Cow;
 use std::sync::Arc;
 
-/// Maximum number of checks in one request; each is a query for a lock under the engine's mutex.
+/// Maximum number of token checks in one request; each of them queries a lock under the engine's
+/// mutex.
 const CHECKS_MAX: usize = 1_000;
 
-/// Maximum wait: a queue that takes longer than a day is of no use to anybody.
+/// Maximum time that a request may wait for a lock: one day.
 const WAIT_MAX: Span = TTL_MAX;
 
 /// The parsed options of a request.
@@ -55,12 +56,13 @@ pub(super) struct RequestOptions {
     pub(super) force: bool,
     pub(super) state: bool,
     pub(super) whose: Option<ResetScope>,
-    /// Each option but the client, as sent; recorded only if the request has an Idempotency-Key.
+    /// The name and value of each option except the client, as sent. Recorded only if the request
+    /// has an Idempotency-Key.
     said: Vec<(String, String)>,
     is_keyed: bool,
 }
 
-/// The consistency of a read.
+/// The consistency that a read request asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) enum Consistency {
     /// The result reflects every command that was acknowledged before the read.
@@ -127,7 +129,7 @@ impl RequestOptions {
             return Err(Problem::invalid("a body is a JSON object such as {\"ttl\":\"30s\"}"));
         };
         members.iter().try_for_each(|(key, value)| match value {
-            // `null` counts as absent.
+            // A JSON `null` counts as an absent option.
             Value::Null if is_known(params, key, true) => Ok(()),
             Value::String(text) => self.take(params, key, OptionValue::Text(text), true),
             value => self.take(params, key, OptionValue::Json(value), true),
@@ -164,7 +166,7 @@ impl RequestOptions {
         Ok(())
     }
 
-    /// Records an option for the digest of the request.
+    /// Records an option as it was sent, for the digest of the request.
     fn keep(&mut self, option: &str, value: String) {
         if self.is_keyed {
             self.said.push((option.to_owned(), value));
@@ -210,8 +212,8 @@ impl RequestOptions {
         }
     }
 
-    /// Returns the calling client: the one that the request names, or the only one that its
-    /// credentials allow.
+    /// Returns the client on whose behalf the request is made: the one that it names, or the only
+    /// one that the caller's credentials allow.
     pub(super) fn client(&self, call: &RequestContext) -> HandlerResult<ClientId> {
         if let Some(client) = &self.client {
             return Ok(client.clone());
@@ -308,7 +310,7 @@ fn client(text: &str) -> Result<ClientId, String> {
     ClientId::parse(text).map_err(|error| error.to_string())
 }
 
-/// Parses a comma-separated list of clients.
+/// Parses a comma-separated list of client names.
 fn clients(text: &str) -> Result<Vec<ClientId>, String> {
     text.split(',').map(|one| client(one.trim())).collect()
 }
@@ -355,7 +357,7 @@ fn lock_name(text: &str) -> Result<LockName, String> {
     LockName::parse(text).map_err(|error: NameError| error.to_string())
 }
 
-/// Parses the percent-encoded name of a lock in a path.
+/// Parses the percent-encoded name of a lock in a URL path.
 pub(super) fn name_in(path: &str) -> HandlerResult<LockName> {
     let bytes: Cow<'_, [u8]> = percent_decode_str(path).into();
     LockName::parse_bytes(&bytes).map_err(|error| {
@@ -364,7 +366,7 @@ pub(super) fn name_in(path: &str) -> HandlerResult<LockName> {
     })
 }
 
-/// Parses the token in an entity tag; `None` for `*`, which matches every token.
+/// Parses the fencing token in an entity tag; `None` for `*`, which matches every token.
 fn tag_of(tag: &[u8]) -> HandlerResult<Option<Token>> {
     let text = std::str::from_utf8(tag).unwrap_or("?").trim();
     if text == "*" {
@@ -410,8 +412,8 @@ fn digest_of(head: &Parts, options: &RequestOptions, client: &ClientId) -> Diges
     put(head.uri.path());
     put(client.as_str());
     let mut said: Vec<_> = options.said.iter().collect();
-    // The sort is stable: of an option that is sent twice, the last one counts, so their order
-    // matters.
+    // The sort is stable, because the order of values matters for an option that is sent twice: the
+    // last one counts.
     said.sort_by(|one, other| one.0.cmp(&other.0));
     for (option, value) in said {
         put(option);

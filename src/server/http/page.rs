@@ -1,5 +1,5 @@
-//! The status page at `/`: one HTML file that loads no other resources, with a policy that forbids
-//! any.
+//! The status page at `/`: one HTML file that loads no other resources, with a content security
+//! policy that forbids any.
 
 use super::options::RequestOptions;
 use super::problem::HandlerResult;
@@ -16,7 +16,8 @@ use std::sync::LazyLock;
 
 const PAGE: &str = include_str!("page.html");
 
-/// Content security policy: the page may run its own script and send requests to this server.
+/// Content security policy of the status page: it may run its own script and send requests to this
+/// server.
 static POLICY: LazyLock<HeaderValue> = LazyLock::new(|| {
     let (script, style) = (digest_of("script"), digest_of("style"));
     let policy = format!(
@@ -27,7 +28,8 @@ static POLICY: LazyLock<HeaderValue> = LazyLock::new(|| {
     HeaderValue::try_from(policy).expect("base64 and words are a header value")
 });
 
-/// Returns the digest of the page's inline script or style, by which the policy permits it.
+/// Returns the digest of the page's inline script or style, by which the content security policy
+/// permits it.
 fn digest_of(tag: &str) -> String {
     let (open, close) = (format!("<{tag}>"), format!("</{tag}>"));
     let inside = PAGE.split_once(&open).and_then(|(_, rest)| rest.split_once(&close));
@@ -35,7 +37,7 @@ fn digest_of(tag: &str) -> String {
     BASE64_STANDARD.encode(Sha256::digest(inside))
 }
 
-/// Handles `GET /`.
+/// Handles `GET /`: returns the status page.
 pub(super) async fn show(mut call: RequestContext) -> HandlerResult {
     RequestOptions::read(&mut call).await?;
     let kind = HeaderValue::from_static("text/html; charset=utf-8");
@@ -47,7 +49,7 @@ pub(super) async fn show(mut call: RequestContext) -> HandlerResult {
     Ok(response)
 }
 
-/// Handles `GET /me`: returns the caller's rights, on which the content of the page depends.
+/// Handles `GET /me`: returns the caller's rights, on which the content of the status page depends.
 pub(super) async fn me(mut call: RequestContext) -> HandlerResult {
     RequestOptions::read(&mut call).await?;
     let grant = &call.grant;
@@ -55,7 +57,8 @@ pub(super) async fn me(mut call: RequestContext) -> HandlerResult {
         "name": grant.name,
         "client": grant.only_client(),
         "steal": grant.steal,
-        // Whether there are nodes that this caller may see: only then does the page request them.
+        // Whether there is a cluster whose nodes this caller may see; only then does the page
+        // request them.
         "cluster": grant.may_begin(Operation::ShowCluster).is_ok()
             && call.app.locks.cluster_admin().is_some(),
         "locks": grant.prefixes,

@@ -28,7 +28,7 @@ pub(super) enum ParamPlace {
     Header,
 }
 
-/// The syntax of a parameter.
+/// The format of a parameter's value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ParamShape {
     Name,
@@ -44,19 +44,19 @@ pub(super) enum ParamShape {
     Flag,
     Count,
     Text,
-    /// A token as an entity tag, such as `"7"`.
+    /// A fencing token as an entity tag, such as `"7"`.
     Tag,
     RequestId,
-    /// Pairs of lock names and tokens, in a JSON body only.
+    /// Pairs of lock names and fencing tokens, in a JSON body only.
     Pairs,
     Consistency,
 }
 
-/// The syntax of durations, as a regular expression.
+/// The format of durations such as `1m30s`, as a regular expression.
 const DURATION: &str = r"^([0-9]*\.?[0-9]+(h|m|s|ms))+$";
 
 impl ParamShape {
-    /// Returns the JSON Schema of the parameter.
+    /// Returns the JSON Schema of the parameter's value.
     pub(super) fn schema(self) -> Value {
         let text = |max: usize| json!({ "type": "string", "minLength": 1, "maxLength": max });
         match self {

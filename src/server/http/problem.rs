@@ -11,7 +11,8 @@ use axum::http::header::{ALLOW, CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
 use axum::http::{HeaderName, HeaderValue, StatusCode};
 use serde_json::{Map, Value};
 
-/// The error response to a failed request. Boxed, because it is larger and rarer than a success.
+/// The error response to a failed request. Its content is boxed, because it is larger and rarer
+/// than a success.
 #[derive(Debug)]
 pub(super) struct Problem(Box<ProblemParts>);
 
@@ -20,15 +21,16 @@ struct ProblemParts {
     status: StatusCode,
     kind: Option<RefusalKind>,
     detail: String,
-    /// Extension members of the problem document.
+    /// Extension members of the problem document, besides those of RFC 9457.
     more: Map<String, Value>,
     headers: Vec<(HeaderName, HeaderValue)>,
 }
 
-/// The value of `reason` for a request that has left the queue: its repeats are refused.
+/// The value of `reason` in the error for a request that has left the queue of its lock. Repeats of
+/// the request are refused.
 pub(super) const LEFT_QUEUE: &str = "left_queue";
 
-/// The result of a handler.
+/// The result of a request handler: a response, or a problem.
 pub(super) type HandlerResult<T = Response> = Result<T, Problem>;
 
 /// Returns the status code of a kind of refusal. Two kinds have a second code:
@@ -63,7 +65,7 @@ const fn title_of(kind: RefusalKind) -> &'static str {
     }
 }
 
-/// Returns the machine-readable reason of a conflict.
+/// Returns the machine-readable reason of a conflict, as the member `reason` shows it.
 const fn way_of(way: Way) -> &'static str {
     match way {
         Way::Held => "held",
@@ -76,7 +78,7 @@ const fn way_of(way: Way) -> &'static str {
 }
 
 impl Problem {
-    /// Returns a problem for a kind of refusal.
+    /// Returns a problem for a kind of refusal, with the explanation `detail`.
     pub(super) fn of(kind: RefusalKind, detail: impl Into<String>) -> Self {
         let mut problem = Self::plain(status_of(kind), detail);
         problem.0.kind = Some(kind);
@@ -94,7 +96,7 @@ impl Problem {
         Self::of(RefusalKind::Invalid, detail)
     }
 
-    /// Replaces the status code.
+    /// Replaces the status code of the response.
     fn under(mut self, status: StatusCode) -> Self {
         self.0.status = status;
         self
@@ -132,7 +134,7 @@ impl Problem {
             .header(RETRY_AFTER, HeaderValue::from_static("1"))
     }
 
-    /// Converts an error of the lock service.
+    /// Converts an error of the lock service to a problem.
     pub(super) fn from_failure(failure: &RequestError) -> Self {
         let problem = Self::of(failure.kind(), failure.to_string());
         let RequestError::Refused(refusal) = failure else { return problem };
@@ -147,7 +149,7 @@ impl Problem {
         }
     }
 
-    /// Adds the conflicting holder, and the time after which a retry makes sense.
+    /// Adds the conflicting holder, and the time after which the client should retry.
     fn about(self, conflict: &Conflict, now: Time) -> Self {
         let free_at = match conflict.way {
             Way::StealGrace { until } | Way::Restored { until } => until,
@@ -184,17 +186,17 @@ impl Problem {
         self
     }
 
-    /// Returns the explanation of a denial; `None` for any other problem.
+    /// Returns the explanation of the problem if it is a denial; `None` for any other problem.
     pub(super) fn denial(&self) -> Option<&str> {
         (self.0.kind == Some(RefusalKind::Denied)).then_some(&*self.0.detail)
     }
 
-    /// Whether the problem is of this kind.
+    /// Whether the problem is of the kind `kind`.
     pub(super) fn is(&self, kind: RefusalKind) -> bool {
         self.0.kind == Some(kind)
     }
 
-    /// Returns the machine-readable reason of a conflict, if the problem has one.
+    /// Returns the machine-readable reason of the problem, if it is a conflict with one.
     pub(super) fn reason(&self) -> Option<&str> {
         self.0.more.get("reason").and_then(Value::as_str)
     }

@@ -1,5 +1,5 @@
 //! The context of one request: its head, body and caller, and the calls to the lock service that
-//! handlers make on its behalf.
+//! handlers make on behalf of the request.
 
 use super::app_state::{AppState, ShutdownPhase};
 use super::body_memory::{BodySlot, SHORT_BYTES};
@@ -27,11 +27,11 @@ use tokio::sync::oneshot;
 /// The future of a running handler.
 pub(super) type HandlerFuture = Pin<Box<dyn Future<Output = HandlerResult> + Send>>;
 
-/// Maximum size of a body, except for batches: a note of 1 KiB, names and clients, several times
-/// over.
+/// Maximum size of a request body, except for batches: several times a note of 1 KiB with names and
+/// clients.
 pub(super) const BODY_BYTES_MAX: usize = 64 << 10;
 
-/// Timeout for reading a body. A body of that length arrives within a moment on any network; a
+/// Timeout for reading a request body. A body of 64 KiB arrives within a moment on any network; a
 /// slower client would occupy a slot that another could use.
 pub(super) const BODY_PATIENCE: Duration = Duration::from_secs(10);
 
@@ -43,15 +43,15 @@ pub(super) struct RequestContext {
     /// The parameters that the endpoint accepts.
     pub(super) params: &'static [Param],
     pub(super) head: Parts,
-    /// The body is never shared; the mutex only makes the request `Sync`.
+    /// The body of the request. The mutex is never contended; it only makes the request `Sync`.
     pub(super) body: Mutex<Body>,
 }
 
 impl RequestContext {
-    /// Reads the whole body; fails if it is longer than `max` bytes or too slow.
+    /// Reads the whole request body; fails if it is longer than `max` bytes or takes too long.
     pub(super) async fn bytes(&mut self, max: usize) -> HandlerResult<axum::body::Bytes> {
         let body = std::mem::take(self.body.get_mut());
-        // A body of unknown length is counted with the maximum length.
+        // A body of unknown length counts with the maximum length against the memory budget.
         let length = body.size_hint().exact().map_or(max, |length| length as usize);
         let long = Some(length.min(max)).filter(|length| *length > SHORT_BYTES);
         let _memory = match long {
@@ -75,7 +75,7 @@ impl RequestContext {
 }
 
 impl RequestContext {
-    /// Takes a long body's bytes from the memory budget of the caller.
+    /// Takes the length of a long body from the memory budget of the caller.
     fn memory(&self, length: usize) -> HandlerResult<BodySlot> {
         let slot = self.app.bodies.take(&self.grant.caller("body"), length);
         slot.ok_or_else(|| {
@@ -87,7 +87,8 @@ impl RequestContext {
         })
     }
 
-    /// Checks whether the caller may make a request that names no session.
+    /// Checks whether the caller may make a request for which no owner of a session or queue place
+    /// matters.
     fn may(&self, request: &AccessRequest<'_>) -> HandlerResult<()> {
         self.grant.may(request, &[]).map_err(|denial| Problem::denied(&denial))
     }
@@ -100,8 +101,8 @@ impl RequestContext {
         told(view.await)
     }
 
-    /// Returns the state of one lock as this node knows it (a stale read), if the caller may see
-    /// it.
+    /// Returns the state of one lock as this node has applied it (a stale read), if the caller may
+    /// see the lock.
     pub(super) async fn known(&self, name: &LockName) -> HandlerResult<StaleRead<LockView>> {
         self.may(&AccessRequest::of_lock(Operation::ShowLock, name))?;
         let (then, known) = oneshot::channel();
@@ -109,7 +110,7 @@ impl RequestContext {
         told(known.await)
     }
 
-    /// Submits a command and returns its outcome, if the caller may submit it.
+    /// Submits a command to the lock service and returns its outcome, if the caller may submit it.
     pub(super) async fn decide(
         &self,
         op: Op,
@@ -126,13 +127,13 @@ impl RequestContext {
         told(answer.await)?.map_err(|refusal| RequestError::Refused(refusal).into())
     }
 
-    /// Fails if the server is shutting down, and so must not grant locks any more.
+    /// Fails if the server is shutting down and grants no more locks.
     pub(super) fn grants(&self) -> HandlerResult<()> {
         if self.app.phase() == ShutdownPhase::Serving { Ok(()) } else { Err(Problem::closing()) }
     }
 
-    /// Checks whether the caller may submit `op`, after looking up the owners of the sessions and
-    /// queue places that it names.
+    /// Checks whether the caller may submit the command `op`, after looking up the owners of the
+    /// sessions and queue places that it names.
     pub(super) async fn check(&self, op: &Op) -> HandlerResult<()> {
         let mut actors = Vec::new();
         for owner in unnamed_owners(op) {
@@ -144,8 +145,8 @@ impl RequestContext {
         self.grant.may_submit(op, &actors).map_err(|denial| Problem::denied(&denial))
     }
 
-    /// Returns the owner of a session without a query, if this server knows it. It usually does,
-    /// because most sessions are kept alive by the server that opened them.
+    /// Returns the owner of a session without a query, if this server knows the owner. It usually
+    /// does, because most sessions are kept alive through the server that opened them.
     fn known_actor(&self, owner: &UnnamedOwner) -> Option<ClientId> {
         match owner {
             UnnamedOwner::Session(id) => self.app.chronicle.client_of(*id),
@@ -173,8 +174,8 @@ impl RequestContext {
         Err(RequestError::Refused(refusal).into())
     }
 
-    /// Queries the owner of a session that this server does not know (opened on another node, or
-    /// before a restart), and remembers it.
+    /// Queries the owner of a session that this server does not know, because the session was
+    /// opened on another node or before a restart, and remembers the owner.
     async fn client_of(&self, id: SessionId) -> HandlerResult<Option<ClientId>> {
         let client = self.session(id).await?.map(|session| session.client);
         if let Some(client) = &client {
@@ -183,7 +184,7 @@ impl RequestContext {
         Ok(client)
     }
 
-    /// Returns the state of a session; `None`: there is no such session.
+    /// Returns the state of a session; `None` if no session has this id.
     pub(super) async fn session(&self, id: SessionId) -> HandlerResult<Option<SessionView>> {
         let (then, view) = oneshot::channel();
         self.app.locks.session(id, |view| drop(then.send(view)));
@@ -191,8 +192,8 @@ impl RequestContext {
     }
 }
 
-/// Returns the check that applies to a local user's command if it creates a name below a lock of
-/// another user.
+/// Returns the check of parent locks that the command `op` needs; `None` if its caller is not a
+/// local user, or if it creates no name below another.
 pub(super) fn parent_check(grant: &Grant, op: &Op) -> Option<ParentCheck> {
     let user = grant.user.as_ref()?;
     ParentCheck::of(op, |_| {
@@ -203,11 +204,11 @@ pub(super) fn parent_check(grant: &Grant, op: &Op) -> Option<ParentCheck> {
     })
 }
 
-/// Converts a reply of the lock service, or the loss of a reply, to a result.
+/// Converts a reply of the lock service, or the loss of the reply, to a result.
 pub(super) fn told<T>(
     answer: Result<Result<T, Unavailable>, oneshot::error::RecvError>,
 ) -> HandlerResult<T> {
-    // A request is dropped without a reply only while the service shuts down.
+    // The lock service drops a request without a reply only while it shuts down.
     let answer = answer.unwrap_or(Err(Unavailable::Closing));
     answer.map_err(|unavailable| RequestError::Unavailable(unavailable).into())
 }

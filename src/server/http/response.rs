@@ -8,7 +8,7 @@ use serde_json::Value;
 /// The response type of all handlers.
 pub(super) type Response = axum::http::Response<Body>;
 
-/// Returns a JSON response.
+/// Returns a response with a JSON body.
 pub(super) fn json(status: StatusCode, value: &Value) -> Response {
     text(status, HeaderValue::from_static("application/json"), format!("{value}\n"))
 }

@@ -27,7 +27,8 @@ use std::future::ready;
 pub(super) struct Route {
     /// The path in the syntax of the `OpenAPI` document.
     pub(super) path: &'static str,
-    /// The path in the router's syntax; `None`: the preceding route also matches this path.
+    /// The path in the router's syntax; `None` if the pattern of the preceding route also matches
+    /// this path.
     pub(super) pattern: Option<&'static str>,
     pub(super) endpoints: &'static [Endpoint],
 }
@@ -52,7 +53,7 @@ pub(crate) fn requests() -> Vec<(String, Operation)> {
     documented.chain(own).collect()
 }
 
-/// Parameters of an acquire request, by either method.
+/// Parameters of an acquire request, which may be a PUT or a POST.
 const ACQUIRES: &[Param] = &[
     NAME,
     CLIENT,
@@ -127,7 +128,7 @@ pub(super) static ROUTES: &[Route] = &[
         )],
     },
     Route { path: "/locks/{name}", pattern: Some("/locks/{*name}"), endpoints: LOCK },
-    // The preceding route matches this path, too; `dispatch` tells them apart.
+    // The pattern of the preceding route matches this path, too; `dispatch` tells the two apart.
     Route { path: "/locks/{name}/steal", pattern: None, endpoints: STEAL },
     Route {
         path: "/check",

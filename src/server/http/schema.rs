@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-/// The kind of a response body.
+/// The kinds of response bodies, each with a JSON Schema.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Schema {
     Health,
@@ -25,11 +25,11 @@ pub(super) enum Schema {
     Reset,
     Problem,
     Document,
-    /// A body that is not JSON, with its media type: a page, a stream, metrics.
+    /// A body that is not JSON, such as a page, an event stream or metrics, with its media type.
     Text(&'static str),
 }
 
-/// All schemas with a name in the `OpenAPI` document.
+/// All schemas that have a name in the `OpenAPI` document.
 pub(super) const NAMED: [Schema; 20] = [
     Schema::Health,
     Schema::Acquired,
@@ -95,7 +95,7 @@ fn pair() -> Value {
     object(&[("name", text()), ("token", number())])
 }
 
-/// The schema of a held lock's status.
+/// Returns the schema of a held lock's status.
 fn status() -> Value {
     object(&[
         ("name", text()),
@@ -233,7 +233,7 @@ impl Schema {
         }
     }
 
-    /// Returns the media type of the body.
+    /// Returns the media type of the response body.
     pub(super) const fn media(self) -> &'static str {
         match self {
             Self::Problem => "application/problem+json",
@@ -242,7 +242,7 @@ impl Schema {
         }
     }
 
-    /// Returns the definition of the schema.
+    /// Returns the JSON Schema of the response body.
     pub(super) fn definition(self) -> Value {
         match self {
             Self::Health => object(&[("status", text())]),
@@ -309,7 +309,7 @@ impl Schema {
         }
     }
 
-    /// Returns a reference to the named schema.
+    /// Returns a reference to the schema by its name in the `OpenAPI` document.
     pub(super) fn reference(self) -> Value {
         match self {
             Self::Text(_) => text(),

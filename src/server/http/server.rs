@@ -23,23 +23,24 @@ use std::sync::{Arc, mpsc};
 use std::time::Duration;
 use tokio::time::{sleep, timeout};
 
-/// How long the server drains before it closes connections. Connected clients can still see that it
-/// is not ready, and release their locks.
+/// How long the server drains before it closes connections, if there are any. Connected clients can
+/// still release their locks, and see that the server is not ready.
 const DRAIN_NOTICE: Duration = Duration::from_secs(1);
 
-/// How long connections may take to end after draining. Both times together are less than the 10 s
-/// that service managers grant.
+/// How long connections may take to end after the drain notice. The two times together are less
+/// than the 10 s that service managers grant.
 const DRAIN_PATIENCE: Duration = Duration::from_secs(6);
 
 /// Idle time of a connection before the first TCP keep-alive probe.
 const SILENCE: Duration = Duration::from_secs(15);
 /// Interval between TCP keep-alive probes.
 const PROBE: Duration = Duration::from_secs(5);
-/// Number of unanswered probes after which a connection is dead: dead peers are detected within the
-/// ttl of a lease.
+/// Number of unanswered TCP keep-alive probes after which a connection is dead. Dead peers are thus
+/// detected within the default ttl of a lease.
 const PROBES: u32 = 3;
 
-/// Number of open files besides connections: the state directory, mounts and their control files.
+/// Number of file descriptors for other uses than connections: the state directory, mounts and
+/// their control files.
 const OTHER_FILES: usize = 4_096;
 
 /// The configuration of an HTTP server.
@@ -51,9 +52,9 @@ pub struct HttpConfig {
     pub ttl: Ttl,
     /// Default grace period of leases and sessions.
     pub grace: Grace,
-    /// How clients authenticate, and how connections are encrypted.
+    /// How callers authenticate, and how connections are encrypted.
     pub credentials: Credentials,
-    /// Whether the server may be reachable from other machines without authentication or TLS.
+    /// Whether the server may listen for other machines even without authentication or TLS.
     pub insecure: bool,
 }
 
@@ -75,7 +76,7 @@ pub enum HttpStartError {
     System(io::Error),
     /// A credential file can't be used.
     Credentials(CredentialsError),
-    /// Other machines could reach the server without authentication or TLS.
+    /// Other machines could reach the server without authentication or TLS; holds the socket.
     Open(Listen),
 }
 
@@ -104,7 +105,7 @@ impl fmt::Display for HttpStartError {
 impl std::error::Error for HttpStartError {}
 
 impl HttpServer {
-    /// Starts listening and serving.
+    /// Starts listening on the socket and serving requests.
     pub fn start(locks: Locks, config: &HttpConfig) -> Result<Self, HttpStartError> {
         let credentials = &config.credentials;
         if !config.listen.is_local() && !credentials.close() && !config.insecure {
@@ -150,25 +151,27 @@ impl HttpServer {
         self.app.gate.reload()
     }
 
-    /// Shuts down gracefully: grants no more locks, answers waiters, and closes connections. Takes
-    /// 10 s at most.
+    /// Shuts the server down gracefully: grants no more locks, answers waiting requests, and closes
+    /// connections. Takes 10 s at most.
     pub fn drain(self) {
         let (done, ended) = mpsc::channel();
         let app = Arc::clone(&self.app);
         self.workers.first().spawn(async move {
             drain(&app).await;
-            // The receiver waits below.
+            // The receiver waits for this message below, so the send succeeds unless it has timed
+            // out.
             let _ = done.send(());
         });
         let _ = ended.recv_timeout(DRAIN_NOTICE + DRAIN_PATIENCE + Duration::from_secs(1));
         self.workers.stop();
-        // A socket file that stays behind does no harm: the next server replaces it.
+        // A socket file that stays behind does no harm: the next server removes it.
         let _ = self.socket.map(std::fs::remove_file);
     }
 }
 
 async fn drain(app: &AppState) {
-    // This comes before the phase change, because event streams end at once when draining begins.
+    // The connections are counted before the phase changes, because event streams end at once when
+    // draining begins.
     let is_in_use = app.peers.connections() > 0;
     app.enter(ShutdownPhase::Draining);
     if is_in_use {
@@ -194,7 +197,8 @@ async fn accept(
     let mut phase = app.follow_phase();
     let closing = entered(&mut phase, ShutdownPhase::Closing);
     accept_until(&listener, "the HTTP server", closing, |(stream, source, user)| {
-        // A socket belongs to the event loop of the thread that serves it.
+        // A socket belongs to the event loop of the thread that serves it, so the worker registers
+        // it.
         workers.assign(connect(Arc::clone(&app), router.clone(), stream, (source, user)));
     })
     .await;
@@ -222,13 +226,14 @@ async fn connect(
     }
 }
 
-/// Enables TCP keep-alive, so that a waiting request loses its place in the queue when its client
-/// vanishes without closing the connection.
+/// Enables TCP keep-alive, so that a waiting request loses its queue place when its client vanishes
+/// without closing the connection.
 fn watch_over(stream: &std::net::TcpStream) -> io::Result<()> {
     let socket = SockRef::from(stream);
     let probes = TcpKeepalive::new().with_time(SILENCE).with_interval(PROBE).with_retries(PROBES);
     socket.set_tcp_keepalive(&probes)?;
-    // Unacknowledged data suppresses keep-alive probes, so it needs a timeout of its own.
+    // Unacknowledged data suppresses keep-alive probes, so the socket needs a timeout for it as
+    // well.
     #[cfg(target_os = "linux")]
     socket.set_tcp_user_timeout(Some(SILENCE + PROBE * PROBES))?;
     Ok(())

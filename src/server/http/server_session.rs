@@ -12,12 +12,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use tokio::sync::{Mutex as AsyncMutex, oneshot};
 
-/// The ttl of the session: how long waiters stay in their queues after their server was killed. A
-/// server that is suspended or partitioned for longer loses the places of its waiters, which then
-/// enter their queues again.
+/// The ttl of the server's session: how long waiters stay in their queues after their server was
+/// killed. If a server is suspended or partitioned for longer, its waiters lose their queue places
+/// and then enter their queues again.
 pub(super) const TTL: Span = Span::from_secs(5);
 
-/// How often the session is kept alive.
+/// How often the server's session is kept alive.
 const HEARTBEAT: Span = Span::from_millis(1_250);
 
 /// The server's session, which is open while any request waits.
@@ -25,13 +25,13 @@ pub(super) struct ServerSession {
     locks: Locks,
     client: ClientId,
     current: Mutex<Option<SessionId>>,
-    /// Held while the session is opened, so that there is only one.
+    /// Held while the session is opened, so that the server opens only one.
     opening: AsyncMutex<()>,
     attempts: AtomicU64,
     waiting: AtomicU64,
 }
 
-/// Keeps the session open for one waiting request, until it is dropped.
+/// Keeps the server's session open for one waiting request, until this value is dropped.
 pub(super) struct SessionUse(Arc<ServerSession>);
 
 impl ServerSession {
@@ -47,13 +47,13 @@ impl ServerSession {
         })
     }
 
-    /// Keeps the session open until the result is dropped.
+    /// Counts a waiting request: the session stays open until the result is dropped.
     pub(super) fn in_use(self: &Arc<Self>) -> SessionUse {
         self.waiting.fetch_add(1, Ordering::Relaxed);
         SessionUse(Arc::clone(self))
     }
 
-    /// Forgets a session that is over.
+    /// Forgets a session that is over, so that the next waiting request opens another.
     pub(super) fn forget(&self, over: SessionId) {
         self.current.lock().take_if(|current| *current == over);
     }
@@ -62,12 +62,12 @@ impl ServerSession {
         let known = *self.current.lock();
         let session = match known {
             Some(session) => session,
-            // In a task of its own: a client that disconnects meanwhile leaves no session behind
-            // that this server does not know.
+            // The session is opened in a task of its own. If the client disconnects meanwhile, its
+            // request is dropped, but the server still learns the id of the session.
             None => match tokio::spawn(Arc::clone(self).known_or_open()).await {
                 Ok(Ok(session)) => session,
-                // The limit of sessions may be reached. The place is then attached to no session,
-                // and outlives a killed server.
+                // The limit of sessions may be reached. The queue place is then attached to no
+                // session, and outlives the server if that is killed.
                 Ok(Err(RequestError::Refused(why))) => {
                     log::warn!("requests wait without a session of this server: {why}");
                     return Ok(None);
@@ -80,7 +80,8 @@ impl ServerSession {
         Ok(Some(OpenId { session, number }))
     }
 
-    /// Returns the session, which is opened if there is none. One call opens it at a time.
+    /// Returns the server's session, and opens it if there is none. Only one call opens it at a
+    /// time.
     async fn known_or_open(self: Arc<Self>) -> Result<SessionId, RequestError> {
         let _opening = self.opening.lock().await;
         let known = *self.current.lock();
@@ -113,7 +114,7 @@ impl ServerSession {
                     return self.locks.give_back(Op::EndSession(end));
                 }
             }
-            // If the service is unavailable, the next heartbeat is a retry.
+            // If the lock service is unavailable, the next heartbeat is a retry.
             if let Err(RequestError::Refused(why)) = self.decide(Op::KeepAlive(session)).await {
                 log::warn!("the session of this server is over, so its waiters queue anew: {why}");
                 return self.forget(session);
@@ -139,7 +140,7 @@ impl SessionUse {
         self.0.attempt().await
     }
 
-    /// Forgets a session that is over.
+    /// Forgets a session that is over, so that the next waiting request opens another.
     pub(super) fn forget(&self, over: SessionId) {
         self.0.forget(over);
     }

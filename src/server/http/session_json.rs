@@ -5,7 +5,7 @@ use crate::engine::{ClientId, Grace, LockName, SessionId, SessionView, Token, Tt
 use crate::time::Time;
 use serde_json::{Value, json};
 
-/// Returns a newly opened session as JSON.
+/// Returns the JSON of a newly opened session.
 pub(super) fn opened(id: SessionId, client: &ClientId, ttl: Ttl, grace: Grace) -> Value {
     json!({
         "session": id.as_u64(),

@@ -24,7 +24,7 @@ struct KeepAliveResponse {
     lost: Vec<Value>,
 }
 
-/// Returns the id of the session in the path.
+/// Returns the session id in the path of a request.
 fn id_of(call: &RequestContext) -> HandlerResult<SessionId> {
     let part = call.head.uri.path().split('/').nth(2).unwrap_or_default();
     match part.parse() {
@@ -33,7 +33,7 @@ fn id_of(call: &RequestContext) -> HandlerResult<SessionId> {
     }
 }
 
-/// Handles `POST /sessions`.
+/// Handles `POST /sessions`: opens a session.
 pub(super) async fn open(mut call: RequestContext) -> HandlerResult {
     let options = RequestOptions::read(&mut call).await?;
     let client = options.client(&call)?;
@@ -51,7 +51,8 @@ pub(super) async fn open(mut call: RequestContext) -> HandlerResult {
     }
 }
 
-/// Handles `POST /sessions/{session}/keepalive`.
+/// Handles `POST /sessions/{session}/keepalive`: keeps a session alive, and returns the leases that
+/// it has lost.
 pub(super) async fn keep_alive(mut call: RequestContext) -> HandlerResult {
     let id = id_of(&call)?;
     RequestOptions::read(&mut call).await?;
@@ -70,7 +71,7 @@ pub(super) async fn keep_alive(mut call: RequestContext) -> HandlerResult {
     }
 }
 
-/// Handles `GET /sessions/{session}`.
+/// Handles `GET /sessions/{session}`: returns the state of a session and its leases.
 pub(super) async fn show(mut call: RequestContext) -> HandlerResult {
     let id = id_of(&call)?;
     RequestOptions::read(&mut call).await?;
@@ -84,7 +85,7 @@ pub(super) async fn show(mut call: RequestContext) -> HandlerResult {
     Ok(json(StatusCode::OK, &shown(&call, id, &view)))
 }
 
-/// Handles `DELETE /sessions/{session}`.
+/// Handles `DELETE /sessions/{session}`: ends a session.
 pub(super) async fn end(mut call: RequestContext) -> HandlerResult {
     let id = id_of(&call)?;
     RequestOptions::read(&mut call).await?;

@@ -1,6 +1,6 @@
 //! The single-lock API at `/lock`: acquire, release and show the lock `default`. Requests and
-//! responses reproduce to the letter the original specification of a single lock, which the code
-//! calls the seed.
+//! responses follow to the letter the original specification of a single lock, which the code calls
+//! the seed.
 
 use super::event_replay::unexpected;
 use super::grant_response::serialized;
@@ -17,13 +17,13 @@ use axum::http::StatusCode;
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
-/// The only lock of the single-lock API.
+/// The name of the only lock of the single-lock API.
 const DEFAULT: &str = "default";
 
-/// Error message for a conflict during the grace period.
+/// Error message for a lock that is in its grace period.
 const IN_GRACE: &str = "grace period active";
 
-/// Error message for any other conflict.
+/// Error message for every conflict outside the grace period.
 const HELD: &str = "lock is held by another client";
 
 /// The fields of a status in the single-lock API, in order.
@@ -39,7 +39,7 @@ fn default_lock() -> LockName {
     LockName::parse(DEFAULT).expect("it is a name")
 }
 
-/// Handles `POST /lock`.
+/// Handles `POST /lock`: acquires the lock `default`.
 pub(super) async fn acquire(mut call: RequestContext) -> HandlerResult {
     let options = RequestOptions::read(&mut call).await?;
     let client = options.client(&call)?;
@@ -73,7 +73,7 @@ fn in_seeds_words(problem: Problem) -> Problem {
     }
 }
 
-/// Handles `GET /lock`.
+/// Handles `GET /lock`: returns the status of the lock `default`.
 pub(super) async fn show(mut call: RequestContext) -> HandlerResult {
     RequestOptions::read(&mut call).await?;
     let view = call.view(&default_lock()).await?;
@@ -85,7 +85,7 @@ pub(super) async fn show(mut call: RequestContext) -> HandlerResult {
     Ok(json(StatusCode::OK, &Value::Object(kept.collect::<Map<_, _>>())))
 }
 
-/// Handles `DELETE /lock`.
+/// Handles `DELETE /lock`: releases the lock `default`.
 pub(super) async fn release(mut call: RequestContext) -> HandlerResult {
     let options = RequestOptions::read(&mut call).await?;
     let client = options.client(&call)?;

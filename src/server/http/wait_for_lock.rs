@@ -1,5 +1,5 @@
-//! Waiting in the queue of a lock while a request is open: the place is lost when the connection
-//! closes.
+//! Waiting in the queue of a lock while a request is open: the queue place is lost when the
+//! connection closes.
 //!
 //! A request with an Idempotency-Key keeps its place when the connection closes: the key identifies
 //! the place, and later the grant. The place is kept for [`KEPT`] after the last repeat of the
@@ -22,17 +22,18 @@ use crate::time::Span;
 use std::time::Duration;
 use tokio::sync::oneshot;
 
-/// How long the place of a request with an Idempotency-Key is kept after the last repeat of the
-/// request. A client that has lost its connection reaches another node within this time. A client
-/// that is gone for good delays the waiters behind it by a ttl at most, if it is granted the lock
-/// meanwhile.
+/// How long the queue place of a request with an Idempotency-Key is kept after the last repeat of
+/// the request. A client that has lost its connection reaches another node within this time. If a
+/// client is gone for good and is granted the lock meanwhile, it delays the waiters behind it by a
+/// ttl at most.
 const KEPT: Span = Span::from_secs(30);
 
 /// Waits in the queue of the lock that `ask` names, and returns when the lock is granted or the
 /// wait ends without it.
 ///
-/// The place is attached to the server's session, so that it is freed soon after the server was
-/// killed. If that session ends although the server lives, the request enters the queue again.
+/// The queue place is attached to the server's session, so that the place is freed soon after the
+/// server was killed. If that session ends although the server is alive, the request enters the
+/// queue again.
 pub(super) async fn wait(call: &RequestContext, mut ask: Acquire, patience: Span) -> HandlerResult {
     let _slot = slot(call)?;
     let until = call.app.locks.now() + patience;
@@ -62,8 +63,8 @@ pub(super) async fn wait(call: &RequestContext, mut ask: Acquire, patience: Span
             }
             WaitEnd::Left(LeaveReason::SessionOver) => {
                 place.claim();
-                // If the session of the client is over, too, the next attempt is refused for that
-                // reason.
+                // The server's session is over, so the next attempt opens another. If the client's
+                // own session is over instead, the next attempt is refused for that reason.
                 ask.hold.open().inspect(|open| in_use.forget(open.session));
             }
             WaitEnd::Left(why) => {
@@ -72,8 +73,8 @@ pub(super) async fn wait(call: &RequestContext, mut ask: Acquire, patience: Span
             }
             WaitEnd::Unknown => {
                 place.claim();
-                // A reentrant request can be repeated safely: either the client already has the
-                // lock, or it enters the queue again.
+                // The outcome of the wait is unknown. A reentrant request can be repeated safely:
+                // either the client already has the lock, or it enters the queue again.
                 if ask.hold != Ownership::Client {
                     return Err(lost_sight(&ask.name));
                 }
@@ -82,18 +83,18 @@ pub(super) async fn wait(call: &RequestContext, mut ask: Acquire, patience: Span
     }
 }
 
-/// The result of an attempt to acquire a lock or to enter its queue.
+/// The result of an attempt to acquire a lock: a queue place, or an outcome at once.
 enum Place {
     Waits(PlaceGuard, oneshot::Receiver<WaitEnd>),
     Decided(Outcome),
 }
 
-/// Acquires a free lock, or enters the queue of a held one.
+/// Acquires a lock that is free, or enters the queue of one that is held.
 async fn enter(call: &RequestContext, ask: &Acquire) -> Result<Place, RequestError> {
     let check = parent_check(&call.grant, &Op::Acquire(ask.clone()));
     let ((on_end, end), (then, answer)) = (oneshot::channel(), oneshot::channel());
     let told_end = |end| {
-        // An error means that the connection was closed.
+        // The send fails only if the connection was closed, which dropped the receiver.
         let _ = on_end.send(end);
     };
     call.app.waits.enter(ask.clone(), check, told_end, |answer| drop(then.send(answer)));
@@ -144,8 +145,8 @@ pub(super) async fn refuse_for_good(
     }
 }
 
-/// Waits for the lock on behalf of the request with the key `request`, whose place in the queue
-/// outlives the connection.
+/// Waits for the lock on behalf of the request with the Idempotency-Key `request`, whose queue
+/// place outlives the connection.
 pub(super) async fn wait_by_id(
     call: &RequestContext,
     mut ask: Acquire,
@@ -186,12 +187,13 @@ pub(super) async fn wait_by_id(
         has_waited = true;
         let (on_end, mut end) = oneshot::channel();
         let told_end = |end| {
-            // An error means that the connection was closed.
+            // The send fails only if the connection was closed, which dropped the receiver.
             let _ = on_end.send(end);
         };
         let place = call.app.waits.follow(&ask, ticket, &mut before, told_end);
         drop(before);
-        // The guard must not free the place: a retry of the request finds it, or the grant.
+        // The queue place must outlive this guard: a retry of the request finds the place, or the
+        // grant.
         place.claim();
         let half_kept = Duration::from_nanos(KEPT.as_nanos() / 2);
         let end = tokio::select! {
@@ -207,15 +209,15 @@ pub(super) async fn wait_by_id(
     }
 }
 
-/// Returns the response to a repeat of a refused request, which stays refused.
+/// Returns the error for a repeat of a request that was refused before: the repeat is refused too.
 pub(super) async fn refused_before(call: &RequestContext, ask: &Acquire) -> Problem {
     let why = "a request with this Idempotency-Key was refused, and so are its repeats; send a \
                new key to ask again";
     refused_now(call, ask, ("refused_before", why)).await
 }
 
-/// Returns the error for an unknown outcome: the place is gone, and the event that tells whether
-/// the lock was granted was lost.
+/// Returns the error for a wait with an unknown outcome: the queue place is gone, and the event
+/// that tells whether the lock was granted was lost.
 fn lost_sight(name: &LockName) -> Problem {
     let detail = format!(
         "lock '{name}': this server has lost the events of the wait, so it is unknown whether the \
@@ -233,7 +235,7 @@ async fn served(call: &RequestContext, ask: &Acquire, outcome: &Outcome) -> Hand
     }
 }
 
-/// Returns the response with the tenure that a waiter was granted.
+/// Returns the response for a waiter that was granted the lock.
 async fn show(call: &RequestContext, ask: &Acquire, grant: WaitGrant) -> HandlerResult {
     let WaitGrant { token, at } = grant;
     let tenure = Tenure { token, life: ask.term.begin(at), acquired_at: at, acquisition: 0 };
@@ -254,7 +256,8 @@ async fn in_vain(call: &RequestContext, ask: &Acquire, why: LeaveReason) -> Prob
     refused_now(call, ask, ("waited_in_vain", "timed out waiting for the lock")).await
 }
 
-/// Returns a conflict with this reason, and with the current holder of the lock.
+/// Returns a conflict with the given `reason` and explanation, and with the current holder of the
+/// lock.
 async fn refused_now(call: &RequestContext, ask: &Acquire, (reason, why): (&str, &str)) -> Problem {
     let now = match call.view(&ask.name).await {
         Ok(view) => view,

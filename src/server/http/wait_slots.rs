@@ -1,4 +1,4 @@
-//! The limit on waiting requests. Each occupies a connection, or a stream of one.
+//! The limit on requests that wait for locks. Each occupies a connection, or a stream of one.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -10,11 +10,11 @@ pub(super) const WAITING_MAX: usize = 10_000;
 #[derive(Default)]
 pub(super) struct WaitSlots(AtomicUsize);
 
-/// One counted waiting request; dropping it frees the slot.
+/// One counted waiting request; dropping it lowers the count.
 pub(super) struct WaitSlot(Arc<WaitSlots>);
 
 impl WaitSlots {
-    /// Counts a request, unless [`WAITING_MAX`] wait already.
+    /// Counts a waiting request; returns `None` if [`WAITING_MAX`] wait already.
     pub(super) fn take(self: &Arc<Self>) -> Option<WaitSlot> {
         let more = |count| (count < WAITING_MAX).then_some(count + 1);
         let taken = self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more);

@@ -1,5 +1,5 @@
-//! The threads that serve connections. Each has its own event loop, and new connections are
-//! assigned to them in turn.
+//! The threads that serve HTTP connections. Each has its own event loop, and new connections are
+//! assigned to the threads in turn.
 
 use std::future::Future;
 use std::io;
@@ -8,8 +8,8 @@ use std::thread::{self, JoinHandle};
 use tokio::runtime::{Builder, Handle};
 use tokio::sync::watch;
 
-/// Maximum number of threads. A request is decided in microseconds, under one mutex: more threads
-/// would only contend for it.
+/// Maximum number of worker threads. A request takes microseconds under the mutex of the lock
+/// service, and more threads would only contend for it.
 const WORKERS_MAX: usize = 2;
 
 /// The worker threads, which run until they are stopped.
@@ -31,7 +31,8 @@ impl Workers {
             let mut stopped = stop.subscribe();
             threads.push(thread::Builder::new().name(format!("http-{number}")).spawn(
                 move || {
-                    // The wait fails only if the sender was dropped together with the server.
+                    // The wait fails only if the sender was dropped together with the server, and
+                    // then the thread ends as well.
                     let _ = runtime.block_on(stopped.wait_for(|stop| *stop));
                     runtime.shutdown_background();
                 },
@@ -40,8 +41,8 @@ impl Workers {
         Ok(Self { handles, stop, threads })
     }
 
-    /// Returns the first thread, which also runs the tasks that exist once, such as the accept
-    /// loop.
+    /// Returns the handle of the first thread, which also runs the tasks that exist once, such as
+    /// the accept loop.
     pub(super) fn first(&self) -> &Handle {
         &self.handles[0]
     }
@@ -69,9 +70,9 @@ pub(super) struct WorkerChoice {
 }
 
 impl WorkerChoice {
-    /// Runs the task of a connection on the next thread.
+    /// Runs the task that serves a connection on the next thread.
     pub(super) fn assign(&mut self, serving: impl Future<Output = ()> + Send + 'static) {
-        // The handle of the task is dropped: nobody waits for its end.
+        // The join handle of the task is dropped, because nobody waits for its end.
         drop(self.handles[self.turn].spawn(serving));
         self.turn = (self.turn + 1) % self.handles.len();
     }

@@ -19,14 +19,14 @@ use std::time::Duration;
 use tokio::sync::{oneshot, watch};
 use tokio::time::timeout;
 
-/// Timeout for a command or a query, after which the reply is TIMEOUT. The original protocol
-/// specifies the same time for a forwarded request.
+/// Timeout for a command or a query, after which the reply is TIMEOUT. The original line protocol
+/// specifies the same time for a request that is forwarded to the leader.
 const ANSWER_PATIENCE: Duration = Duration::from_secs(10);
 
-/// State that all line connections share.
+/// The state that all connections of the line protocol share.
 pub(super) struct LineService {
     pub(super) locks: Locks,
-    /// Default ttl of a lock, if the request names none.
+    /// Default ttl of a lock, for requests that name none.
     pub(super) ttl: Ttl,
     /// Grace period of every lock, during which only its holder may renew it.
     pub(super) grace: Grace,
@@ -73,20 +73,20 @@ impl LineService {
         Self { locks, ttl, grace, gate, peers, followers, pending, phase }
     }
 
-    /// Returns the phase of the shutdown.
+    /// Returns the phase of the line server's shutdown.
     pub(super) fn stage(&self) -> LinePhase {
         *self.phase.borrow()
     }
 
-    /// Advances the shutdown phase.
+    /// Sets the phase of the line server's shutdown.
     pub(super) fn enter(&self, stage: LinePhase) {
         self.phase.send_replace(stage);
     }
 
-    /// Waits until connections have to be closed.
+    /// Waits until the shutdown closes connections.
     pub(super) async fn closing(&self) {
         let mut phase = self.phase.subscribe();
-        // The sender belongs to `self`, so this can't fail.
+        // The sender belongs to `self`, so this wait can't fail.
         let _ = phase.wait_for(|stage| *stage == LinePhase::Closing).await;
     }
 
@@ -104,7 +104,7 @@ impl LineService {
                 }
                 let term = LeaseTerms::Own(ttl.unwrap_or(self.ttl), self.grace);
                 let (mode, patch) = (Mode::Exclusive, Patch::default());
-                // The protocol specifies that LOCK fails for a held lock, even for its holder.
+                // The line protocol specifies that LOCK fails for a held lock, even for its holder.
                 let (hold, line) = (Ownership::Exclusive(None), QueuePolicy::Skip);
                 self.decide(
                     grant,
@@ -125,7 +125,7 @@ impl LineService {
             }
             LineRequest::Own(name) => self.owner(grant, &name).await,
             LineRequest::Register(address) => self.register(address),
-            // The connection has already stored the token.
+            // The connection itself has stored the token of an AUTH line before this call.
             LineRequest::Auth(_) => LineReply::Success,
         }
     }
@@ -140,13 +140,13 @@ impl LineService {
         self.locks.submit(Command::from(op), |answer| drop(then.send(answer)));
         match timeout(ANSWER_PATIENCE, answer).await {
             Ok(Ok(answer)) => word_of(&answer),
-            // A request is dropped without a reply only while the service shuts down.
+            // The lock service drops a request without a reply only while it shuts down.
             Ok(Err(_)) => LineReply::Error,
             Err(_) => LineReply::Timeout,
         }
     }
 
-    /// Returns the holder of a lock. During the grace period it is still the holder, because no
+    /// Returns the holder of a lock. In the grace period, that is still the last holder, because no
     /// other client may take the lock.
     async fn owner(&self, grant: &Grant, name: &LockName) -> LineReply {
         if let Err(denial) = grant.may(&AccessRequest::of_lock(Operation::ShowLock, name), &[]) {
@@ -205,7 +205,7 @@ impl LineService {
     }
 }
 
-/// Converts the engine's answer to a reply.
+/// Converts the answer of the lock service to a reply of the line protocol.
 fn word_of(answer: &Result<Answer, Unavailable>) -> LineReply {
     match answer {
         Ok(Ok(_)) => LineReply::Success,
@@ -227,8 +227,8 @@ fn word_of(answer: &Result<Answer, Unavailable>) -> LineReply {
     }
 }
 
-/// Returns the reply for an unavailable service: TIMEOUT if the outcome is unknown, ERROR if the
-/// request was certainly not executed.
+/// Returns the reply if the lock service is unavailable: TIMEOUT if the outcome is unknown, ERROR
+/// if the request was certainly not executed.
 fn no_answer(why: &Unavailable) -> LineReply {
     log::info!("a line has no answer: {why}");
     match why {

@@ -11,7 +11,7 @@ use tokio::time::timeout;
 /// Timeout for connecting to a follower, and for its ACK, as the original protocol specifies.
 pub(super) const ACK_PATIENCE: Duration = Duration::from_secs(5);
 
-/// Maximum length in bytes of the line that must be an ACK.
+/// Maximum length in bytes of a line from which an ACK is read.
 const ACK_BYTES_MAX: u64 = 64;
 
 /// The connection to one follower, which is opened when it is needed.
@@ -25,8 +25,8 @@ impl FollowerConnection {
         Self { address, stream: None }
     }
 
-    /// Sends a message, and waits until it is acknowledged. A follower may close the connection
-    /// after each message; then the message goes over a new connection.
+    /// Sends a message to the follower, and waits for its ACK. A follower may close the connection
+    /// after each message; then the message is sent over a new connection.
     pub(super) async fn tell(&mut self, message: &str) -> io::Result<()> {
         if let Some(stream) = self.stream.take()
             && let Ok(stream) = exchange(stream, message).await

@@ -1,5 +1,5 @@
-//! Notifies followers of lock changes: each at its own pace, from the log of decided events, so
-//! that no command waits for a follower.
+//! Notifies followers (TCP addresses that have registered) of lock changes. Each gets the changes
+//! from the event log at its own pace, so that no command waits for a follower.
 
 use super::delivery::FollowerConnection;
 use crate::engine::{Event, EventKind, LockName};
@@ -19,9 +19,9 @@ use tokio::task::JoinHandle;
 /// Maximum number of followers: each costs a connection, and a message for each change.
 const FOLLOWERS_MAX: usize = 64;
 
-/// Number of attempts to send a message, before its follower is dropped.
+/// Number of attempts to send a message, before the follower is dropped.
 const TRIES_MAX: u32 = 3;
-/// Delay between two attempts.
+/// Delay between two attempts to send a message.
 const TRY_AGAIN: Duration = Duration::from_secs(1);
 
 /// Number of events taken from the event log at a time. Later events stay in that log, which keeps
@@ -47,17 +47,18 @@ struct LineFollower {
     next: Arc<AtomicU64>,
 }
 
-/// The limit of followers is reached.
+/// The error of a registration beyond the maximum number of followers.
 pub(super) struct FollowersFull;
 
-/// Why delivery to a follower ended.
+/// Why delivery of changes to a follower ended.
 #[derive(Debug)]
 enum DeliveryEnd {
     /// The follower is unreachable, or does not acknowledge.
     Silent(io::Error),
-    /// The follower is so slow that the event log dropped this many events before they were sent.
+    /// The follower is so slow that the event log has dropped this many events that were not sent
+    /// yet.
     Slow(u64),
-    /// The held locks could not be listed.
+    /// The held locks could not be listed for the new follower.
     Unlisted,
 }
 
@@ -67,15 +68,15 @@ impl LineFollowers {
         Self { locks, known, sent, dropped }
     }
 
-    /// Registers a follower: sends it all held locks, and every change from now on. For a known
-    /// address, starts over.
+    /// Registers a follower: sends it all held locks, and every change from now on. For an address
+    /// that is registered already, starts over.
     pub(super) fn register(self: &Arc<Self>, address: SocketAddr) -> Result<(), FollowersFull> {
         let mut known = self.known.lock();
         if known.len() >= FOLLOWERS_MAX && !known.contains_key(&address) {
             log::warn!("{address} is not told of changes: {FOLLOWERS_MAX} others are");
             return Err(FollowersFull);
         }
-        // The subscription comes first, so that no change after the listing is missed.
+        // The subscription comes before the listing of held locks, so that no change is missed.
         let watch = self.locks.subscribe(None);
         let next = Arc::new(AtomicU64::new(watch.next()));
         let (all, place) = (Arc::clone(self), Arc::clone(&next));
@@ -101,7 +102,7 @@ impl LineFollowers {
         log::warn!("{address} is not told of changes any more: {why}; it has to register again");
     }
 
-    /// Sends a follower the held locks and then every change, until delivery fails.
+    /// Sends a follower all held locks and then every change, until delivery fails.
     async fn tell(
         &self,
         address: SocketAddr,
@@ -134,8 +135,8 @@ impl LineFollowers {
         }
     }
 
-    /// Sends a follower all locks that are held already. Changes made in the meantime are sent
-    /// again afterwards, as events.
+    /// Sends a follower all locks that are held now. Changes during the listing are sent again
+    /// afterwards, as events.
     async fn tell_held(&self, wire: &mut FollowerConnection) -> Result<(), DeliveryEnd> {
         let mut after = None;
         loop {

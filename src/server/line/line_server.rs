@@ -1,4 +1,4 @@
-//! Starts and stops the server of the line protocol, which one thread serves.
+//! Starts and stops the server of the line protocol, which runs on one thread.
 
 use super::commands::{LinePhase, LineService};
 use super::text_connection;
@@ -20,8 +20,9 @@ use tokio::runtime::{Builder, Handle, Runtime};
 use tokio::sync::watch;
 use tokio::time::timeout;
 
-/// Maximum number of open connections. Clients of the original protocol open one for each request.
-/// They count towards the file descriptors that the HTTP server reserves for other files.
+/// Maximum number of open connections of the line protocol. Clients of the original protocol open
+/// one for each request. These connections count towards the file descriptors that the HTTP server
+/// reserves for other uses.
 const CONNECTIONS_MAX: usize = 2_048;
 
 /// How long current requests may take to finish during the shutdown.
@@ -37,7 +38,7 @@ pub struct LineConfig {
     pub grace: Grace,
     /// Authenticates clients, and provides the TLS configuration.
     pub gate: Arc<Authenticator>,
-    /// Whether the server may be reachable from other machines without authentication or TLS.
+    /// Whether the server may listen for other machines even without authentication or TLS.
     pub insecure: bool,
 }
 
@@ -57,7 +58,7 @@ pub enum LineStartError {
     Listen(SocketAddr, io::Error),
     /// The system could not provide a thread or an event loop.
     System(io::Error),
-    /// Other machines could reach the server without authentication or TLS.
+    /// Other machines could reach the server without authentication or TLS; holds the address.
     Open(SocketAddr),
 }
 
@@ -83,7 +84,7 @@ impl fmt::Display for LineStartError {
 impl std::error::Error for LineStartError {}
 
 impl LineServer {
-    /// Starts listening and serving.
+    /// Starts listening on the address and serving requests.
     pub fn start(locks: Locks, config: LineConfig) -> Result<Self, LineStartError> {
         let LineConfig { listen: address, ttl, grace, gate, insecure } = config;
         if !address.ip().is_loopback() && !gate.closes() && !insecure {
@@ -107,19 +108,19 @@ impl LineServer {
         self.address
     }
 
-    /// Returns a callback that writes the metrics of this server.
+    /// Returns a callback that writes the metrics of this server to the metrics page.
     pub fn metrics(&self) -> impl Fn(&mut MetricsPage) + Send + Sync + use<> {
         let desk = Arc::clone(&self.desk);
         move |page| desk.show(page)
     }
 
-    /// Stops granting locks; clients can still release them.
+    /// Makes the server grant no more locks; clients can still release them.
     pub fn drain(&self) {
         self.desk.enter(LinePhase::Draining);
     }
 
-    /// Shuts down: answers current requests, closes connections, and stops the delivery to
-    /// followers. Takes 3 s at most.
+    /// Shuts the server down: answers current requests, closes connections, and stops the delivery
+    /// of changes to followers. Takes 3 s at most.
     pub fn close(self) {
         self.desk.enter(LinePhase::Closing);
         let (done, ended) = mpsc::channel();
@@ -130,7 +131,8 @@ impl LineServer {
                 let count = desk.peers.connections();
                 log::warn!("{count} connections for lines did not end in time, and are cut");
             }
-            // The receiver waits below.
+            // The receiver waits for this message below, so the send succeeds unless it has timed
+            // out.
             let _ = done.send(());
         });
         let _ = ended.recv_timeout(CLOSE_PATIENCE + Duration::from_secs(1));
@@ -143,7 +145,8 @@ impl LineServer {
 
 fn work(runtime: Runtime, mut stopped: watch::Receiver<bool>) -> io::Result<JoinHandle<()>> {
     thread::Builder::new().name("line".to_owned()).spawn(move || {
-        // The wait fails only if the sender was dropped together with the server.
+        // The wait fails only if the sender was dropped together with the server, and then the
+        // thread ends as well.
         let _ = runtime.block_on(stopped.wait_for(|stop| *stop));
         runtime.shutdown_background();
     })

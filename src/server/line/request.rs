@@ -18,24 +18,24 @@ pub(super) enum LineRequest {
     Renew(LockName, ClientId, Option<Ttl>),
     /// Release a lock.
     Unlock(LockName, ClientId),
-    /// Show the holder of a lock; the request names no client.
+    /// Show the holder of a lock. The request names no client.
     Own(LockName),
-    /// Send every change to this address.
+    /// Send every lock change to this address.
     Register(SocketAddr),
     /// Authenticate this connection, for its later requests, by a bearer token.
     Auth(Box<[u8]>),
 }
 
-/// Why a line is not a request.
+/// Why a line is not a valid request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum LineError {
     /// The line has too few or too many parts, or one of them is invalid.
     Format,
-    /// The first word is unknown.
+    /// The first word of the line names no command.
     Command,
 }
 
-/// The reply to a line: one word.
+/// The reply to a request of the line protocol: one word, or the name of a client.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum LineReply {
     /// The request succeeded.
@@ -43,11 +43,11 @@ pub(super) enum LineReply {
     /// The request was refused because of the lock's state: the lock is held, or is not held by
     /// this client.
     Fail,
-    /// The lock is free.
+    /// The reply to OWN for a lock that is free.
     None,
-    /// This client holds the lock.
+    /// The named client holds the lock.
     Owner(ClientId),
-    /// The request can't be executed here and now, or not for this caller.
+    /// The request was not executed: this node can't execute it now, or the caller may not make it.
     Error,
     /// There was no answer in time: it is unknown whether the request was executed.
     Timeout,
@@ -72,7 +72,7 @@ pub(crate) const WORDS: [(&str, Operation); 6] = [
 ];
 
 impl LineRequest {
-    /// Returns the operation whose permissions the request needs.
+    /// Returns the operation whose permissions the caller needs.
     pub(super) const fn operation(&self) -> Operation {
         match self {
             Self::Lock(..) => Operation::Acquire,
@@ -84,8 +84,8 @@ impl LineRequest {
         }
     }
 
-    /// Whether the line is the first line of an HTTP request. The lines that follow it come from a
-    /// browser, not from a client of this protocol, and must not be executed.
+    /// Whether the line is the first line of an HTTP request. A web browser sent such a line and
+    /// those after it, not a client of the line protocol, so they must not be executed.
     pub(super) fn is_http(line: &[u8]) -> bool {
         let line = line.strip_suffix(b"\r").unwrap_or(line);
         let mut words = line.split(|byte| *byte == b' ');
@@ -95,7 +95,7 @@ impl LineRequest {
             && words.next_back().is_some_and(|version| version.starts_with(b"HTTP/"))
     }
 
-    /// Parses a line, which comes without its final newline.
+    /// Parses a line, given without its final newline.
     pub(super) fn parse(line: &[u8]) -> Result<Self, LineError> {
         let line = line.strip_suffix(b"\r").unwrap_or(line);
         if let Some(secret) = line.strip_prefix(b"AUTH,").filter(|secret| !secret.is_empty()) {
@@ -120,7 +120,8 @@ impl LineRequest {
             ["LOCK" | "RENEW" | "UNLOCK" | "OWN" | "REGISTER" | "AUTH", ..] => {
                 Err(LineError::Format)
             }
-            // As in the original protocol, the number of parts is checked before the first word.
+            // As in the original protocol, the number of parts is checked before the first word: a
+            // line with three or more parts has an unknown command.
             [_, _, _, ..] => Err(LineError::Command),
             _ => Err(LineError::Format),
         }

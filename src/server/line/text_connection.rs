@@ -13,7 +13,7 @@ use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
 
-/// Idle timeout of a connection. A client with further requests has to reconnect.
+/// Idle timeout of a connection; a client that sends a request later has to reconnect.
 const IDLE_PATIENCE: Duration = Duration::from_secs(60);
 
 /// Timeout for the rest of a line that has begun; a line fits into one or two packets.
@@ -27,11 +27,11 @@ const HANDSHAKE_PATIENCE: Duration = Duration::from_secs(10);
 
 /// The result of reading one line.
 enum NextLine {
-    /// A whole line.
+    /// A whole line has been read.
     Line,
-    /// A line that is too long, or that ended without a newline.
+    /// The line is too long, or ended without a newline.
     Broken,
-    /// No line: the client closed the connection, or was idle for too long.
+    /// There is no further line: the client closed the connection, or was idle for too long.
     End,
 }
 
@@ -58,7 +58,7 @@ pub(super) async fn serve(desk: &LineService, stream: TcpStream) {
     }
 }
 
-/// Reads lines and answers them one after the other.
+/// Reads lines and writes their replies, one after the other.
 async fn talk<S>(desk: &LineService, stream: S, certified: Option<Arc<Grant>>) -> io::Result<()>
 where
     S: AsyncRead + AsyncWrite + Unpin,
@@ -87,7 +87,8 @@ where
         let grant = desk.gate.grant(secret.as_deref(), certified.as_ref());
         let reply = match (grant, request) {
             (Ok(grant), Ok(request)) => desk.answer(&grant, request).await,
-            // A wrong token ends the connection: a client that guesses has to reconnect each time.
+            // A wrong token in an AUTH line ends the connection, so that a client that guesses
+            // tokens has to reconnect for each guess.
             (Err(_), Ok(LineRequest::Auth(_))) => {
                 log::warn!("a line connection presented an unknown token");
                 say(&mut stream, &LineReply::Fail).await?;
@@ -114,7 +115,7 @@ where
     let mut limited = stream.take(LINE_BYTES_MAX as u64);
     let whole = timeout(LINE_PATIENCE, limited.read_until(b'\n', line));
     whole.await.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))??;
-    // Without a newline the line may be truncated: `bob` instead of `bobby`.
+    // A last line without a newline may be truncated, for example `bob` instead of `bobby`.
     Ok(if line.pop_if(|last| *last == b'\n').is_some() { NextLine::Line } else { NextLine::Broken })
 }
 
