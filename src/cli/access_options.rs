@@ -7,7 +7,7 @@ use crate::engine::{Grace, Ttl};
 use crate::server::http::{HttpConfig, Listen};
 use std::path::PathBuf;
 
-/// Access control and encryption of connections.
+/// The options for access control and TLS of a server.
 #[derive(Debug, clap::Args)]
 pub(super) struct AccessArgs {
     /// Bearer tokens and what each may do, in TOML; read again at SIGHUP
@@ -28,8 +28,8 @@ pub(super) struct AccessArgs {
 }
 
 impl AccessArgs {
-    /// Returns the server's configuration. Its paths are absolute, because a daemon may change its
-    /// working directory.
+    /// Returns the access configuration of a server that listens at `listen`. Its paths are
+    /// absolute, because a daemon may change its working directory.
     pub(super) fn config(
         &self,
         listen: Listen,

@@ -1,10 +1,10 @@
-//! Types of arguments that several commands take: durations and addresses.
+//! Types of command-line arguments that several commands take: durations and addresses.
 
 use crate::engine::{Grace, Ttl};
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 
-/// A duration argument, whose default is displayed as people write it (`1m30s`).
+/// A duration argument; help texts show its default as people write it (`1m30s`).
 #[derive(Debug, Clone, Copy)]
 pub(super) struct DurationArg<T>(pub(super) T);
 
@@ -20,7 +20,7 @@ impl fmt::Display for DurationArg<Grace> {
     }
 }
 
-/// Parses the address of `--listen`. The error message shows how to write it.
+/// Parses the address of `--listen`. The error message of a wrong address shows how to write it.
 pub(super) fn address(text: &str) -> Result<SocketAddr, String> {
     text.parse().map_err(|_| {
         let next = match text.rsplit_once(':') {
@@ -43,7 +43,8 @@ pub(super) fn address(text: &str) -> Result<SocketAddr, String> {
     })
 }
 
-/// Returns the hint for a port without an address: which address serves which machines.
+/// Returns the hint for a port without an address: which address serves only this machine, and
+/// which serves others too.
 fn open_to(port: &str) -> String {
     format!("write 127.0.0.1:{port} for this machine alone, 0.0.0.0:{port} for others as well")
 }

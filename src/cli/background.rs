@@ -20,9 +20,9 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
-/// The hidden option that tells the daemon that its parent waits for a report.
+/// The hidden option that tells the daemon that its parent process waits for a report.
 pub(super) const DETACHED: &str = "--detached";
-/// The last line of the report: the mounts are usable.
+/// The last line of the daemon's report: its mounts are usable.
 pub(super) const READY: &str = "ready";
 /// The log file of a daemon without a terminal, in its state directory.
 const LOG: &str = "latchfs.log";
@@ -45,7 +45,8 @@ pub(super) fn start(state: Option<&Path>) -> CliResult {
 
 #[allow(unsafe_code)]
 fn spawn(state: Option<&Path>) -> io::Result<Child> {
-    // The file that runs now, even if another version has been installed under its name since.
+    // The child executes the file that runs now, even if another version has been installed under
+    // its name since.
     let mut command = Command::new("/proc/self/exe");
     let mut args = std::env::args_os();
     command.arg0(args.next().unwrap_or_else(|| "latchfs".into()));
@@ -72,8 +73,8 @@ fn open_log(state: &Path) -> io::Result<File> {
     OpenOptions::new().create(true).append(true).mode(0o600).open(state.join(LOG))
 }
 
-/// Prints the messages of a daemon that ended before it was ready, and returns its exit code as an
-/// error.
+/// Prints the messages of a daemon that ended before it was ready, and returns an error with its
+/// exit code.
 fn never_ready(mut child: Child, report: &str, state: Option<&Path>) -> CliError {
     let code = child.wait().ok().and_then(|status| status.code());
     for line in report.lines() {
@@ -92,11 +93,11 @@ fn never_ready(mut child: Child, report: &str, state: Option<&Path>) -> CliError
 
 /// In the daemon: sets the name that `ps` shows, which would otherwise be `exe`.
 pub(super) fn take_name() {
-    // An error is ignored: the name is only displayed.
+    // An error is ignored, because the name is only displayed.
     let _ = std::fs::write("/proc/self/comm", "latchfs");
 }
 
-/// In the daemon: notifies a service manager that requests it (`Type=notify`) that all is mounted.
+/// In the daemon: tells a service manager (systemd with `Type=notify`) that all mounts are usable.
 pub(super) fn notify_manager() {
     if let Some(socket) = std::env::var_os("NOTIFY_SOCKET")
         && let Err(error) = send_ready(socket.as_bytes())
@@ -122,10 +123,10 @@ fn send_ready(socket: &[u8]) -> io::Result<()> {
 pub(super) fn ready() -> CliResult {
     output::line(READY)?;
     let away = |error: io::Error| CliError::system("the daemon can't leave its terminal", &error);
-    // A daemon must not keep the directory busy in which it happens to have been started.
+    // The daemon leaves its working directory, which it would otherwise keep busy.
     std::env::set_current_dir("/").map_err(away)?;
     let null = OpenOptions::new().write(true).open("/dev/null").map_err(away)?;
-    // SAFETY: both are open descriptors. The pipe behind standard output is closed by this call.
+    // SAFETY: both arguments are open descriptors. The call closes the pipe behind standard output.
     match unsafe { libc::dup2(std::os::fd::AsRawFd::as_raw_fd(&null), libc::STDOUT_FILENO) } {
         -1 => Err(away(io::Error::last_os_error())),
         _ => Ok(()),

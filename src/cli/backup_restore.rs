@@ -19,7 +19,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::channel;
 
-/// `cluster reset`.
+/// The arguments of `latchfs cluster reset`.
 #[derive(Debug, clap::Args)]
 #[command(group(clap::ArgGroup::new("whose").required(true)))]
 pub(super) struct ResetArgs {
@@ -41,7 +41,7 @@ pub(super) struct ResetArgs {
     client: Option<ClientId>,
 }
 
-/// `cluster backup`.
+/// The arguments of `latchfs cluster backup`.
 #[derive(Debug, clap::Args)]
 pub(super) struct BackupArgs {
     /// The file to write; an older file there is replaced when the backup is complete
@@ -49,7 +49,7 @@ pub(super) struct BackupArgs {
     file: PathBuf,
 }
 
-/// `cluster restore`.
+/// The arguments of `latchfs cluster restore`.
 #[derive(Debug, clap::Args)]
 pub(super) struct RestoreArgs {
     /// The backup
@@ -67,7 +67,7 @@ pub(super) struct RestoreArgs {
     old_holders_are_gone: bool,
 }
 
-/// Takes the leases and queue places of the selected clients away (`cluster reset`).
+/// Ends the leases and queue places of the selected clients (`cluster reset`).
 pub(super) fn reset(args: &ResetArgs, servers: &[String], key: &ServerKeyArgs) -> CliResult {
     let reason = StealReason::parse(&args.reason).ok_or_else(|| {
         CliError::usage("a reset needs a short reason, which the holders will read")
@@ -83,7 +83,7 @@ pub(super) fn reset(args: &ResetArgs, servers: &[String], key: &ServerKeyArgs) -
     let remote = server_options::connect(&key.access(&servers.join(","))?, None)?;
     let (send, answer) = channel();
     let op = Op::Reset(Reset { whose, by, reason });
-    // Sending can't fail: the receiver waits for this answer below.
+    // The send can't fail, because the receiver waits for this answer below.
     remote.submit(op.into(), Retry::Never, Box::new(move |answer| drop(send.send(answer))));
     let failed =
         |failure: Unanswered| Err(CliError::Said(Exit::of(failure.kind()), failure.to_string()));
@@ -98,7 +98,8 @@ pub(super) fn reset(args: &ResetArgs, servers: &[String], key: &ServerKeyArgs) -
     }
 }
 
-/// Writes a backup of the first server that answers, with the whole state of its engine, to a file.
+/// Requests a backup of the engine's whole state from the first server that answers, and writes it
+/// to a file.
 pub(super) fn back_up(args: &BackupArgs, servers: &[String], key: &ServerKeyArgs) -> CliResult {
     let mut last = CliError::usage("--server names no server");
     for url in server_options::urls(&servers.join(",")) {
@@ -129,7 +130,7 @@ fn fetch(access: &ServerAccess) -> CliResult<Vec<u8>> {
     })
 }
 
-/// Writes a backup to `file` atomically, after it has checked that the backup can be read.
+/// Writes a backup to `file` atomically, after checking that the backup can be read.
 fn keep(file: &Path, url: &str, bytes: &[u8]) -> CliResult {
     let backup = backup::read(bytes).map_err(|error| {
         CliError::unavailable(format!("the answer of {url} can't be used: {error}"))

@@ -6,7 +6,7 @@ use crate::server::http::ca::{self, CertFiles, CertSubject};
 use clap::Subcommand;
 use std::path::PathBuf;
 
-/// `cert`.
+/// The arguments of `latchfs cert`.
 #[derive(Debug, clap::Args)]
 pub(super) struct CertArgs {
     /// Where keys and certificates are kept

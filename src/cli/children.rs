@@ -22,10 +22,11 @@ const PASSED_ON: [libc::c_int; 8] = [
     libc::SIGWINCH,
     libc::SIGCONT,
 ];
-/// The interval between two checks for dead processes, and for pending signals where `sigtimedwait`
-/// is missing.
+/// The interval between two checks for dead processes, and between two checks for pending signals
+/// on systems without `sigtimedwait`.
 const LOOK: Duration = Duration::from_millis(10);
-/// The maximum number of checks after SIGKILL: a process that survives longer hangs in the kernel.
+/// The maximum number of checks for dead processes after SIGKILL: a process that survives longer
+/// hangs in the kernel.
 const LOOKS_MAX: usize = 500;
 
 /// Blocked signals, which this process receives synchronously by [`Signals::next`].
@@ -34,10 +35,10 @@ pub(super) struct Signals(libc::sigset_t);
 /// A running command, with all processes that it has started.
 pub(super) struct Group {
     pid: libc::pid_t,
-    /// The group `own` of [`Group::start`], if the command was given the terminal: the terminal
-    /// goes back to that group when the command stops or ends.
+    /// The process group to which the terminal returns when the command stops or ends: the group
+    /// `own` of [`Group::start`]. `None` if the command was not given the terminal.
     terminal_of: Option<libc::pid_t>,
-    /// Whether the first process has ended: its pid may then soon name another group.
+    /// Whether the first process of the group has ended. Its pid may then soon name another group.
     has_ended: bool,
     /// Whether the user has stopped the command at the terminal and not continued it yet.
     is_stopped: bool,
@@ -46,7 +47,7 @@ pub(super) struct Group {
 #[allow(unsafe_code)]
 fn empty_set() -> libc::sigset_t {
     let mut set = MaybeUninit::<libc::sigset_t>::uninit();
-    // SAFETY: sigemptyset initialises the set that it is given.
+    // SAFETY: sigemptyset initialises the set that its argument points to.
     unsafe {
         libc::sigemptyset(set.as_mut_ptr());
         set.assume_init()
@@ -54,18 +55,20 @@ fn empty_set() -> libc::sigset_t {
 }
 
 impl Signals {
-    /// Blocks the signals from now on, in this thread and in threads that are made later.
+    /// Blocks the forwarded signals and SIGCHLD in this thread, and in threads that are created
+    /// later.
     #[allow(unsafe_code)]
     pub(super) fn take() -> io::Result<Self> {
         let mut set = empty_set();
         for signal in PASSED_ON.into_iter().chain([libc::SIGCHLD]) {
-            // SAFETY: the set is initialised, and the number valid.
+            // SAFETY: the set is initialised, and the signal number is valid.
             unsafe { libc::sigaddset(&raw mut set, signal) };
         }
         let mut blocked = set;
         // SIGTTOU would stop this process when it changes the terminal's settings while it is not
         // in the foreground.
-        // SAFETY: as above; the mask is read, and no old one is written.
+        // SAFETY: both sets are initialised; pthread_sigmask reads the mask, and a null pointer
+        // requests no old one.
         let result = unsafe {
             libc::sigaddset(&raw mut blocked, libc::SIGTTOU);
             libc::pthread_sigmask(libc::SIG_BLOCK, &raw const blocked, ptr::null_mut())
@@ -73,11 +76,11 @@ impl Signals {
         if result == 0 { Ok(Self(set)) } else { Err(io::Error::from_raw_os_error(result)) }
     }
 
-    /// Unblocks the signals.
+    /// Unblocks the signals that [`Signals::take`] has blocked.
     #[cfg(target_os = "linux")]
     #[allow(unsafe_code)]
     pub(super) fn let_through(&self) {
-        // SAFETY: the mask is read, and no old one is written.
+        // SAFETY: pthread_sigmask reads the mask, and a null pointer requests no old one.
         unsafe {
             libc::pthread_sigmask(libc::SIG_UNBLOCK, &raw const self.0, ptr::null_mut());
         }
@@ -91,21 +94,21 @@ impl Signals {
             tv_sec: patience.as_secs() as libc::time_t,
             tv_nsec: libc::c_long::from(patience.subsec_nanos()),
         };
-        // SAFETY: the set and the time live through the call, and no details are asked for.
+        // SAFETY: the set and the timeout outlive the call, and a null pointer requests no details
+        // of the signal.
         let signal =
             unsafe { libc::sigtimedwait(&raw const self.0, ptr::null_mut(), &raw const patience) };
         (signal > 0).then_some(signal)
     }
 
-    /// Returns the next signal, if one arrives within `patience`. It polls, because this system has
-    /// no `sigtimedwait`.
+    /// Returns the next signal, if one arrives within `patience`. The function polls, because this
+    /// system has no `sigtimedwait`.
     #[cfg(not(target_os = "linux"))]
     #[allow(unsafe_code)]
     pub(super) fn next(&self, patience: Duration) -> Option<libc::c_int> {
         let (mut left, mut pending) = (patience, empty_set());
         loop {
-            // SAFETY: both sets live through the calls; the one that is waited for has a signal,
-            // so the wait returns at once.
+            // SAFETY: both sets outlive the calls, which fill `pending` and read it.
             let found = unsafe {
                 libc::sigpending(&raw mut pending);
                 let mut awaited = PASSED_ON.into_iter().chain([libc::SIGCHLD]);
@@ -113,8 +116,8 @@ impl Signals {
             };
             if found.is_some() {
                 let mut signal = 0;
-                // SAFETY: the set and `signal` outlive the call, and a signal of the set is
-                // pending, so that the wait returns at once.
+                // SAFETY: the set and `signal` outlive the call. A signal of the set is pending, so
+                // sigwait returns at once.
                 let result = unsafe { libc::sigwait(&raw const self.0, &raw mut signal) };
                 return (result == 0).then_some(signal);
             }
@@ -128,11 +131,11 @@ impl Signals {
     }
 }
 
-/// Makes the command start with no signal blocked.
+/// Makes the command start with all signals unblocked.
 #[allow(unsafe_code)]
 pub(super) fn unblock(command: &mut Command) {
     let none = empty_set();
-    // SAFETY: between fork and exec only system calls are made.
+    // SAFETY: the closure makes only a system call between fork and exec.
     unsafe {
         command.pre_exec(move || {
             libc::pthread_sigmask(libc::SIG_SETMASK, &raw const none, ptr::null_mut());
@@ -142,21 +145,23 @@ pub(super) fn unblock(command: &mut Command) {
 }
 
 impl Group {
-    /// Starts the command in a group of its own, which has the terminal if the group `own` has it.
+    /// Starts the command in a process group of its own, which gets the terminal if the group `own`
+    /// has it.
     #[allow(unsafe_code)]
     pub(super) fn start(mut command: Command, own: libc::pid_t) -> io::Result<Self> {
-        // SAFETY: these take numbers and touch no memory.
+        // SAFETY: these calls take numbers and touch no memory.
         let has_terminal = unsafe {
             #[cfg(target_os = "linux")]
             libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0);
             io::stdin().is_terminal() && libc::tcgetpgrp(libc::STDIN_FILENO) == own
         };
         command.process_group(0);
-        // SAFETY: between fork and exec only system calls are made.
+        // SAFETY: the closure makes only system calls between fork and exec.
         unsafe {
             command.pre_exec(move || {
-                // The front process kills the command when this process dies; should that be
-                // dead as well, the kernel kills at least the command's first process.
+                // If this process (the supervisor) dies, the front process kills the command. If
+                // the front process is dead too, this request makes the kernel kill at least the
+                // command's first process.
                 #[cfg(target_os = "linux")]
                 libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL, 0, 0, 0);
                 if has_terminal {
@@ -172,7 +177,7 @@ impl Group {
         Ok(Self { pid, terminal_of, has_ended: false, is_stopped: false })
     }
 
-    /// Sends a signal to the whole group.
+    /// Sends a signal to the whole process group of the command.
     pub(super) fn signal(&mut self, signal: libc::c_int) {
         if signal == libc::SIGCONT && std::mem::take(&mut self.is_stopped) {
             self.give_terminal();
@@ -190,7 +195,7 @@ impl Group {
         loop {
             let mut status = 0;
             let flags = libc::WNOHANG | libc::WUNTRACED;
-            // SAFETY: the status is a valid place to write to.
+            // SAFETY: `status` is a valid place to write to.
             let pid = unsafe { libc::waitpid(-1, &raw mut status, flags) };
             if pid <= 0 {
                 break;
@@ -210,9 +215,9 @@ impl Group {
         ended
     }
 
-    /// Stops the front process too when the user has stopped the command at the terminal, and gives
-    /// the terminal to the shell. When the shell continues the front process, that forwards
-    /// SIGCONT. This process keeps running, because it renews the lease.
+    /// Handles a stop of the command at the terminal: stops the front process too, and gives the
+    /// terminal to the shell. When the shell continues the front process, the front process
+    /// forwards SIGCONT. This process, the supervisor, keeps running, because it renews the lease.
     fn stop_with_it(&mut self) {
         let Some(own) = self.terminal_of else { return };
         self.is_stopped = true;
@@ -240,32 +245,32 @@ impl Group {
         }
     }
 
-    /// Returns the processes that the command has started and that still live.
+    /// Returns the live processes that the command has started.
     #[cfg(target_os = "linux")]
     #[allow(clippy::unused_self)] // where there are no subreapers, the group is all that is known
     fn left(&self) -> Vec<libc::pid_t> {
         descendants()
     }
 
-    /// Returns the process group, if any of it still lives. A process that has left the group is
-    /// not found.
+    /// Returns the command's process group as a negative number, if any process in it is alive. A
+    /// process that has left the group is not found.
     #[cfg(not(target_os = "linux"))]
     #[allow(unsafe_code)]
     fn left(&self) -> Vec<libc::pid_t> {
-        // SAFETY: takes two numbers, and sends nothing.
+        // SAFETY: the call takes two numbers, and signal 0 sends nothing.
         let lives = unsafe { libc::kill(-self.pid, 0) } == 0;
         if lives { vec![-self.pid] } else { Vec::new() }
     }
 
-    /// Whether nothing lives any more of all that the command has started.
+    /// Whether all processes that the command has started have ended.
     fn is_dead(&mut self) -> bool {
         self.reap();
         if cfg!(target_os = "linux") { is_childless() } else { self.left().is_empty() }
     }
 
-    /// Ends the group and all processes that have left it: sends SIGTERM first, and SIGKILL after
-    /// `notice`. Returns whether all are dead: a process that another user owns, or that hangs in
-    /// the kernel, is not.
+    /// Ends the command's process group and all processes that have left it: sends SIGTERM first,
+    /// and SIGKILL after `notice`. Returns whether all of them have ended, which a process does not
+    /// if another user owns it or if it hangs in the kernel.
     pub(super) fn end_all(&mut self, notice: Duration) -> bool {
         if self.is_dead() {
             return true;
@@ -287,7 +292,8 @@ impl Group {
             if self.is_dead() {
                 return true;
             }
-            // Repeated, because the processes may fork in the meantime.
+            // SIGKILL is sent in each round, because the processes may have forked since the last
+            // one.
             self.signal(libc::SIGKILL);
             for pid in self.left() {
                 kill(pid, libc::SIGKILL);
@@ -298,18 +304,18 @@ impl Group {
     }
 }
 
-/// Whether this process has no child, not even one that is to be reaped. As a subreaper it has no
-/// descendant then either: a process whose parent ends becomes its child.
+/// Whether this process has no children, including zombies. A subreaper without children has no
+/// descendants either, because orphaned descendants become its children.
 #[allow(unsafe_code)]
 fn is_childless() -> bool {
     let mut found = MaybeUninit::uninit();
     let flags = libc::WEXITED | libc::WNOHANG | libc::WNOWAIT;
-    // SAFETY: the structure is a valid place to write to, and is never read.
+    // SAFETY: `found` is a valid place to write to, and is never read.
     let result = unsafe { libc::waitid(libc::P_ALL, 0, found.as_mut_ptr(), flags) };
     result < 0 && io::Error::last_os_error().raw_os_error() == Some(libc::ECHILD)
 }
 
-/// Kills all that descends from this process. Returns whether all of it was dead in time.
+/// Kills all descendants of this process. Returns whether all of them have ended within `patience`.
 #[cfg(target_os = "linux")]
 #[allow(unsafe_code)]
 pub(super) fn kill_descendants(patience: Duration) -> bool {
@@ -317,7 +323,7 @@ pub(super) fn kill_descendants(patience: Duration) -> bool {
         for pid in descendants() {
             kill(pid, libc::SIGKILL);
         }
-        // SAFETY: no status is asked for.
+        // SAFETY: the null pointer requests no status.
         while unsafe { libc::waitpid(-1, ptr::null_mut(), libc::WNOHANG) } > 0 {}
         if is_childless() {
             return true;
@@ -330,7 +336,8 @@ pub(super) fn kill_descendants(patience: Duration) -> bool {
 /// Sends a signal to a process, or to a group (a negative number).
 #[allow(unsafe_code)]
 pub(super) fn kill(pid: libc::pid_t, signal: libc::c_int) {
-    // SAFETY: takes two numbers. An error is ignored: a process that has ended needs no signal.
+    // SAFETY: the call takes two numbers. An error is ignored, because a process that has ended
+    // needs no signal.
     unsafe { libc::kill(pid, signal) };
 }
 
@@ -339,7 +346,7 @@ pub(super) fn kill(pid: libc::pid_t, signal: libc::c_int) {
 #[cfg(target_os = "linux")]
 const THREADS_FIELD: usize = 20 - 3;
 
-/// Returns all live descendants of this process: as their subreaper it inherits orphaned ones.
+/// Returns all live descendants of this process, including orphans, which a subreaper inherits.
 #[cfg(target_os = "linux")]
 fn descendants() -> Vec<libc::pid_t> {
     let mut parents = Vec::new();
@@ -352,7 +359,8 @@ fn descendants() -> Vec<libc::pid_t> {
         let Some((_, rest)) = stat.rsplit_once(") ") else { continue };
         let fields: Vec<_> = rest.split(' ').collect();
         let is_zombie = matches!(fields.first(), Some(&("Z" | "X")));
-        // A process whose first thread has ended is shown as a zombie while others work on.
+        // A process whose first thread has ended has the state of a zombie, although its other
+        // threads may still run.
         let threads = fields.get(THREADS_FIELD).and_then(|field| field.parse::<usize>().ok());
         let is_dead = is_zombie && threads.is_none_or(|threads| threads < 2);
         let parent: Option<libc::pid_t> = fields.get(1).and_then(|field| field.parse().ok());
@@ -380,10 +388,11 @@ mod tests {
         }
     }
 
-    /// Starts a process whose first thread ends while another one goes on.
+    /// Starts a process whose first thread ends while another thread of it continues.
     #[allow(unsafe_code)]
     fn headless() -> libc::pid_t {
-        // SAFETY: the child makes a thread by libc alone, and ends its own by the bare system call.
+        // SAFETY: the child creates a thread by libc alone, and ends its first thread by the bare
+        // system call.
         unsafe {
             let child = libc::fork();
             if child == 0 {
@@ -410,7 +419,7 @@ mod tests {
         }
         assert!(descendants().contains(&child), "{}", stat());
         kill(child, libc::SIGKILL);
-        // SAFETY: no status is asked for.
+        // SAFETY: the null pointer requests no status.
         unsafe { libc::waitpid(child, ptr::null_mut(), 0) };
         assert!(!descendants().contains(&child));
     }

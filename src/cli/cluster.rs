@@ -11,7 +11,7 @@ use serde_json::Value;
 
 /// Timeout of a membership change, which may have to send the whole state to a new node.
 const PATIENCE: Span = Span::from_secs(70);
-/// Timeout of a query, for which a server has no work to do.
+/// Timeout of a query, which a server answers without waiting for other nodes for long.
 const LOOK_PATIENCE: Span = Span::from_secs(10);
 
 const HEAD: [&str; 11] = [
@@ -28,7 +28,7 @@ const HEAD: [&str; 11] = [
     "HEARD",
 ];
 
-/// `cluster`.
+/// The arguments of `latchfs cluster`.
 #[derive(Debug, clap::Args)]
 pub(super) struct ClusterArgs {
     #[command(subcommand)]
@@ -145,7 +145,7 @@ impl ClusterArgs {
     }
 }
 
-/// Formats the report as a table for people.
+/// Formats the cluster's report as a table for people.
 fn table(report: &Value) -> String {
     let nodes: Vec<_> = report["nodes"].as_array().into_iter().flatten().collect();
     let mut rows = vec![HEAD.map(str::to_owned)];
@@ -197,7 +197,7 @@ fn syncs(node: &Value) -> String {
     both.map_or("-".to_owned(), |(median, worst)| format!("{median}-{worst}ms"))
 }
 
-/// Whether a node of a report counts for the majority.
+/// Whether a node in a report counts for the majority.
 pub(super) fn votes(node: &Value) -> bool {
     matches!(node["role"].as_str(), Some("leader" | "voter" | "candidate"))
 }

@@ -1,4 +1,4 @@
-//! The command line: its commands, and the dispatch to them.
+//! The command line of latchfs: its commands, and the dispatch to their implementations.
 
 use super::exit::{CliResult, Exit};
 use super::{
@@ -103,7 +103,7 @@ Examples:
     about = ABOUT,
     long_about = LONG_ABOUT,
     after_long_help = format!("{EXAMPLES}\n\n{}", Exit::table()),
-    // Without blank lines between its parts, the help fits a screen.
+    // The template has no blank lines between its parts, so that the help fits a screen.
     help_template = "{about-with-newline}{usage-heading} {usage}\n{all-args}{after-help}",
     max_term_width = 100,
     disable_help_subcommand = true
@@ -165,7 +165,8 @@ enum CliCommand {
     /// Print the shell completions of these commands
     Completions(generate::CompletionsArgs),
     /// Print the manual page: 'latchfs man | man -l -'
-    // Hidden, so that the short list of commands fits a screen; packagers know this command.
+    // The command `man` is hidden, so that the short list of commands fits a screen; packagers know
+    // it.
     #[command(hide = true)]
     Man(generate::ManArgs),
 }
@@ -209,21 +210,21 @@ fn run(command: &CliCommand) -> CliResult {
 /// Prints the output of clap itself (help, version or usage error), and returns the exit code.
 fn misused(error: &clap::Error) -> ExitCode {
     if !error.use_stderr() {
-        // An error is ignored: the reader of a closed pipe has read enough.
+        // An error is ignored: a reader who has closed the pipe has read enough.
         let _ = error.print();
         return Exit::Done.into();
     }
     let text = error.to_string();
     let _ = match text.strip_prefix("error: ") {
         Some(wrong) => write!(std::io::stderr().lock(), "latchfs: {wrong}"),
-        // There is no error message: clap shows the help, because the subcommand is missing.
+        // clap prints the help without an error message if the subcommand is missing.
         None => write!(std::io::stderr().lock(), "{text}"),
     };
     Exit::Usage.into()
 }
 
 /// Starts logging to standard error. For a daemon in the background, whose standard error is a log
-/// file, it also logs the level `info`, with timestamps.
+/// file, the messages include the level `info` and timestamps.
 fn start_log(command: &CliCommand) {
     let in_log_file = matches!(command, CliCommand::Mount(args) if args.detached);
     let level = if in_log_file { LevelFilter::Info } else { LevelFilter::Warn };
@@ -244,7 +245,8 @@ mod tests {
         Cli::command().debug_assert();
     }
 
-    /// Returns the arguments with which a property list of `contrib/launchd` starts the program.
+    /// Returns the arguments with which a launchd property list in `contrib/launchd` starts the
+    /// program.
     fn arguments(plist: &str) -> Vec<&str> {
         let (_, rest) = plist.split_once("<key>ProgramArguments</key>").expect("it starts one");
         let (array, _) = rest.split_once("</array>").expect("the arguments are a list");

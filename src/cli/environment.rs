@@ -1,4 +1,4 @@
-//! Defaults from the environment, for options that are not given: host, user, directories, server.
+//! Defaults for options that are not given, from the environment: host, user, directories, server.
 
 use super::exit::{CliError, CliResult};
 use crate::engine::ClientId;
@@ -7,7 +7,7 @@ use crate::fuse::mount::client_of_user;
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
-/// Returns the client id of this host: its name.
+/// Returns the client id of this host, which is the host's name.
 pub(super) fn host() -> CliResult<ClientId> {
     let name = host_name();
     ClientId::parse(name.trim()).map_err(|_| {
@@ -24,18 +24,19 @@ pub(super) fn host_name() -> String {
 #[allow(unsafe_code)]
 pub(super) fn host_name() -> String {
     let mut bytes = [0_u8; 256];
-    // SAFETY: at most as many bytes are written as there are.
+    // SAFETY: gethostname writes at most `bytes.len()` bytes to `bytes`.
     let result = unsafe { libc::gethostname(bytes.as_mut_ptr().cast(), bytes.len()) };
     let text = bytes.split(|byte| *byte == 0).next().filter(|_| result == 0);
     String::from_utf8_lossy(text.unwrap_or_default()).into_owned()
 }
 
-/// Returns the client id of the user that runs this process: the host's name and the user's.
+/// Returns the client id of the user that runs this process: the host's name and the user's name.
 pub(super) fn own_client() -> CliResult<ClientId> {
     Ok(client_of_user(&host()?))
 }
 
-/// Returns the state directory given on the command line, or the default; `None` if it is 'none'.
+/// Returns the state directory given on the command line, or the default one; `None` if the
+/// argument is 'none'.
 pub(super) fn state_dir(said: Option<&OsStr>) -> CliResult<Option<PathBuf>> {
     match said {
         Some(none) if none == "none" => Ok(None),
@@ -63,7 +64,7 @@ pub(super) fn absolute(path: &Path) -> CliResult<PathBuf> {
         .map_err(|error| CliError::system("the current directory can't be found", &error))
 }
 
-/// Returns the URL in `LATCHFS_SERVER`. An empty value counts as unset.
+/// Returns the server URL in the variable `LATCHFS_SERVER`. An empty value counts as unset.
 pub(super) fn server_of_environment() -> CliResult<Option<String>> {
     let Some(url) = std::env::var_os("LATCHFS_SERVER").filter(|url| !url.is_empty()) else {
         return Ok(None);

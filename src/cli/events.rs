@@ -1,5 +1,5 @@
-//! The `events` command: prints events, one per line, until Ctrl-C or until the reader of its
-//! output has gone.
+//! The `events` command: prints lock events, one per line, until Ctrl-C or until the reader of its
+//! output has closed the pipe.
 
 use super::exit::{CliError, CliResult};
 use super::mount_client::no_answer;
@@ -19,10 +19,10 @@ use std::path::Path;
 
 /// The maximum number of events taken from a server's event stream at once.
 const EVENTS_MAX: usize = 256;
-/// The size of the buffer for one read of the stream.
+/// The size of the buffer for one read of a mount's event stream.
 const BUFFER_BYTES: usize = 64 << 10;
 
-/// `events`.
+/// The arguments of `latchfs events`.
 #[derive(Debug, clap::Args)]
 pub(super) struct EventsArgs {
     /// Only events of locks whose names begin with this
@@ -73,7 +73,7 @@ fn follow(args: &EventsArgs, locks: &Locks) -> CliResult {
     let mut watch = locks.subscribe(args.since);
     let (send, news) = std::sync::mpsc::channel();
     watch.wake_by(std::sync::Arc::new(move || {
-        // An error is ignored: the loop that reads events has ended.
+        // An error is ignored: the send fails only if the loop that reads events has ended.
         let _ = send.send(());
     }));
     loop {
@@ -94,21 +94,22 @@ fn follow(args: &EventsArgs, locks: &Locks) -> CliResult {
             output::write(&text)?;
         }
         if batch.events.is_empty() {
-            // The sender lives as long as the watch.
+            // The receive can't fail, because `watch` keeps the sender alive.
             let _ = news.recv();
         }
     }
 }
 
-/// Waits until the stream has data. Fails if the reader of standard output has gone.
+/// Waits until the event stream of a mount has data. Fails if the reader of standard output has
+/// closed the pipe.
 #[allow(unsafe_code)]
 fn wait(stream: &File) -> CliResult {
     let mut files = [
         libc::pollfd { fd: stream.as_raw_fd(), events: libc::POLLIN, revents: 0 },
         libc::pollfd { fd: libc::STDOUT_FILENO, events: 0, revents: 0 },
     ];
-    // SAFETY: two valid pollfds that live until the call returns. After an error, which only a
-    // signal causes, the read that follows finds nothing.
+    // SAFETY: the array has two valid pollfds that live until the call returns. After an error,
+    // which only a signal causes, the read that follows finds nothing.
     unsafe { libc::poll(files.as_mut_ptr(), 2, -1) };
     if files[1].revents & libc::POLLERR != 0 { Err(CliError::Pipe) } else { Ok(()) }
 }
@@ -128,20 +129,20 @@ fn read(stream: &mut File, dir: &Path, unfinished: &mut Vec<u8>) -> CliResult {
     }
 }
 
-/// Returns the text to print for a line of the stream; `None` if there is nothing to print.
+/// Returns the text to print for a line of the event stream; `None` if there is nothing to print.
 fn told(line: &str, args: &EventsArgs) -> Option<String> {
     let event: Value = serde_json::from_str(line).ok()?;
     concerns(&event, &args.prefix)
         .then(|| if args.json { line.to_owned() } else { sentence(&event) })
 }
 
-/// Whether an event is about a lock whose name has this prefix. A `lost` event always matches.
+/// Whether an event is about a lock whose name begins with `prefix`. A `lost` event always matches.
 fn concerns(event: &Value, prefix: &str) -> bool {
     let begins = |field: &str| event[field].as_str().is_some_and(|name| name.starts_with(prefix));
     prefix.is_empty() || event["event"] == "lost" || begins("name") || begins("to")
 }
 
-/// Formats an event as a sentence for people.
+/// Formats an event as an English sentence.
 fn sentence(event: &Value) -> String {
     let of = Status(event);
     let span = |field| of.number(field).map(|ms| Span::from_millis(ms.unsigned_abs()).to_string());

@@ -13,15 +13,16 @@ pub(super) enum Exit {
     Done,
     /// `doctor` has found a problem, or `sim` a violation.
     Findings,
-    /// The command line, a name, a ttl or the like is wrong.
+    /// The command line or an argument is wrong, such as a name or a ttl.
     Usage,
-    /// No mount, daemon, device, state directory or answer. The outcome of a change is unknown.
+    /// A mount, daemon, device or state directory is missing, or there was no answer. The outcome
+    /// of a change is unknown.
     Unavailable,
     /// The lock is held by another client, or a limit is reached.
     Conflict,
     /// The lease is over: it has expired, or a newer token is current.
     Lost,
-    /// The client is not the holder, or is not allowed to do this.
+    /// The client does not hold the lock, or lacks the permission.
     Denied,
 }
 
@@ -48,7 +49,7 @@ impl Exit {
         }
     }
 
-    /// Returns the exit with this code.
+    /// Returns the exit that has this code.
     pub(super) fn of_code(code: u8) -> Option<Self> {
         Self::ALL.into_iter().find(|exit| exit.code() == code)
     }
@@ -103,11 +104,12 @@ pub(super) enum CliError {
     Said(Exit, String),
     /// Everything has been printed already, or there is nothing to print.
     Silent(Exit),
-    /// The reader of our output has closed the pipe (`latchfs ls | head -1`). That is no error.
+    /// The reader of this program's output has closed the pipe (`latchfs ls | head -1`), which is
+    /// no error.
     Pipe,
 }
 
-/// The result of a command.
+/// The result of a command: a value, or the reason for its exit code.
 pub(super) type CliResult<T = ()> = Result<T, CliError>;
 
 impl CliError {
@@ -116,12 +118,12 @@ impl CliError {
         Self::Said(Exit::Usage, sentence.into())
     }
 
-    /// Returns the error for something that is missing or does not answer.
+    /// Returns the error for a server, mount or file that is missing or does not answer.
     pub(super) fn unavailable(sentence: impl Into<String>) -> Self {
         Self::Said(Exit::Unavailable, sentence.into())
     }
 
-    /// Returns the error for a failed system call. `what` names the operation.
+    /// Returns the error for a failed system call; `what` names the failed operation.
     pub(super) fn system(what: &str, error: &io::Error) -> Self {
         Self::unavailable(format!("{what}: {}", said(error)))
     }

@@ -8,7 +8,7 @@ use clap_mangen::Man;
 use std::fmt::Write;
 use std::io;
 
-/// `completions`.
+/// The arguments of `latchfs completions`.
 #[derive(Debug, clap::Args)]
 pub(super) struct CompletionsArgs {
     /// Which shell
@@ -16,7 +16,7 @@ pub(super) struct CompletionsArgs {
     shell: Shell,
 }
 
-/// `man`.
+/// The arguments of `latchfs man`.
 #[derive(Debug, clap::Args)]
 pub(super) struct ManArgs {
     /// Only the page of this command
@@ -24,7 +24,7 @@ pub(super) struct ManArgs {
     command: Option<String>,
 }
 
-/// Prints the completions of the command line `root`.
+/// Prints the shell completions of the command line `root`.
 pub(super) fn completions(args: &CompletionsArgs, root: Command) -> CliResult {
     output::write(&script(args.shell, root))
 }
@@ -51,7 +51,7 @@ fn script(shell: Shell, mut root: Command) -> String {
     String::from_utf8_lossy(&script).into_owned()
 }
 
-/// The roff macros for the heading of a section and of a subsection.
+/// The roff macros for the headings of sections and subsections.
 const SECTION: &str = ".SH";
 const SUBSECTION: &str = ".SS";
 
@@ -97,7 +97,8 @@ fn body(command: &Command, heading: &str) -> io::Result<String> {
     Ok(once_defined(&page, false).replace(SECTION, heading))
 }
 
-/// Renders the text after the options (examples, exit codes) for roff, line by line.
+/// Renders the text that follows the options in a help (examples, exit codes) for roff, line by
+/// line.
 fn tail(command: &Command, heading: &str) -> String {
     let text = command.get_after_long_help().map(ToString::to_string).unwrap_or_default();
     let mut page = String::new();
@@ -106,7 +107,8 @@ fn tail(command: &Command, heading: &str) -> String {
         let title = title.trim_end_matches(':').to_uppercase();
         let _ = writeln!(page, "{heading} \"{title}\"\n.nf");
         for line in lines.lines() {
-            // roff would take a line that begins with a dot or a quote for a command.
+            // roff takes a line that begins with a dot or a quote as a command, so each line gets a
+            // prefix.
             let _ = writeln!(page, "\\&{}", line.replace('\\', "\\e").replace('-', "\\-"));
         }
         page += ".fi\n";
@@ -114,8 +116,8 @@ fn tail(command: &Command, heading: &str) -> String {
     page
 }
 
-/// Removes repeated definitions: each rendered part begins with the same two lines, which define
-/// the apostrophe.
+/// Removes repeated definitions from a part of the page: each rendered part begins with the same
+/// two lines, which define the apostrophe, and only the first part keeps them.
 fn once_defined(page: &[u8], first: bool) -> String {
     let page = String::from_utf8_lossy(page);
     let definition = |line: &str| line.starts_with(".ie ") || line.starts_with(".el ");
@@ -142,7 +144,7 @@ mod tests {
     use clap::CommandFactory;
     use std::path::Path;
 
-    /// Asserts that a file in contrib holds the program's output; `UPDATE=1 cargo test` rewrites
+    /// Asserts that a file in `contrib` equals the program's output; `UPDATE=1 cargo test` rewrites
     /// the file.
     fn holds(file: &str, text: &str) {
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("contrib").join(file);

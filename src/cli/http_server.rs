@@ -1,11 +1,12 @@
-//! The HTTP server of `serve` and of `mount --listen`: its start, and its reload at SIGHUP.
+//! Start of the HTTP server of `serve` and of `mount --listen`, and its reload at SIGHUP.
 
 use super::exit::{CliError, CliResult, Exit};
 use super::output;
 use crate::server::http::{HttpConfig, HttpServer, HttpStartError, Listen};
 use crate::service::Locks;
 
-/// Reloads tokens and certificates, and reports the result on standard error.
+/// Makes the server read its tokens and certificates again, and prints the result on standard
+/// error.
 pub(super) fn reload(server: &HttpServer) {
     match server.reload() {
         Ok(()) => output::say("tokens and certificates were read again"),
@@ -13,7 +14,7 @@ pub(super) fn reload(server: &HttpServer) {
     }
 }
 
-/// Starts a server, and prints the address at which it listens.
+/// Starts the HTTP server, and prints the address on which it listens.
 pub(super) fn start(locks: Locks, config: &HttpConfig) -> CliResult<HttpServer> {
     let server = HttpServer::start(locks, config).map_err(|error| refused(&error))?;
     let (ttl, grace) = (config.ttl.span(), config.grace.span());

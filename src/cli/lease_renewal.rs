@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
-/// The number of renewals in each ttl.
+/// The number of renewals within each ttl.
 const RENEWALS_PER_TTL: u64 = 4;
 /// The delay before the retry of a renewal that got no answer.
 const RETRY: Span = Span::from_millis(100);
@@ -43,7 +43,8 @@ impl LeaseRenewal {
                 }
                 pause = match client.ask(&request) {
                     Ok(_) => period,
-                    // The lease is over, which the lease watcher detects as well.
+                    // The lease is over, so renewals end. The lease watcher detects the loss as
+                    // well.
                     Err(CliError::Said(Exit::Lost | Exit::Denied, _)) => return,
                     Err(_) => RETRY.min(period),
                 };
@@ -52,7 +53,7 @@ impl LeaseRenewal {
         Ok(Self { stopped })
     }
 
-    /// Stops the renewals: the lease ends with its ttl.
+    /// Stops the renewals, so that the lease expires at the end of its ttl.
     pub(super) fn stop(&self) {
         self.stopped.store(true, Ordering::Release);
     }

@@ -1,7 +1,7 @@
-//! Watches a lease from outside of the daemon, to know until when it is surely valid.
+//! Watches a lease from outside of the daemon, to know until when the lease is surely valid.
 //!
-//! A thread reads the lock's status. On a mount it polls the status file, so that it reads again as
-//! soon as the phase or the holder changes; a server it queries periodically. A status is valid
+//! A thread reads the lock's status. It polls the status file of a mount, so that it reads again as
+//! soon as the phase or the holder changes; it queries a server periodically. A status is valid
 //! until the expiry that it shows, counted from before the request was sent; a failed read changes
 //! nothing.
 
@@ -19,22 +19,23 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 
-/// The maximum interval between two reads. `poll` reports changes at once; the interval only delays
-/// the knowledge of renewals.
+/// The maximum interval between two reads of the status. On a mount, `poll` reports changes at
+/// once, so the interval only delays the knowledge of renewals.
 const LOOK_MAX: Span = Span::from_secs(1);
-/// The minimum interval between two reads, used with a ttl of 1 s and after a failed read.
+/// The minimum interval between two reads of the status, used with a ttl of 1 s and after a failed
+/// read.
 const LOOK_MIN: Span = Span::from_millis(100);
-/// The size of one read: larger than a status, unless hundreds share the lock; then it takes
-/// several reads.
+/// The size of one read of a status file: larger than the status, unless hundreds of clients share
+/// the lock; then several reads are needed.
 const STATUS_BYTES: usize = 16 << 10;
 
 /// Watches one lease on a thread of its own.
 pub(super) struct LeaseWatcher {
-    /// The time until which the lease is certainly valid, in nanoseconds of the boot clock. 0: the
-    /// lease has ended.
+    /// The time until which the lease is certainly valid, in nanoseconds of the boot clock; 0 if
+    /// the lease has ended.
     sure: Arc<AtomicU64>,
     sight: LeaseReader,
-    /// The maximum interval between two reads.
+    /// The maximum interval between two reads of the status.
     period: Span,
 }
 
@@ -46,8 +47,8 @@ pub(super) struct LeaseReader {
 
 /// The source of a lock's status: a mount or a server.
 enum StatusSource {
-    /// A mount's file, below `dir`. `file` is `None` after a failure: another daemon may serve the
-    /// mount by now.
+    /// The status file of a mount, below `dir`. `file` is `None` after a failure, since another
+    /// daemon may serve the mount by now.
     Mount { dir: PathBuf, path: PathBuf, file: Option<File> },
     /// A server that answers requests for the lock's status.
     Server { ask: Arc<dyn LockClient>, name: LockName },
@@ -62,8 +63,8 @@ impl LeaseWatcher {
         Ok(Self { sure, sight, period })
     }
 
-    /// Continues to read on a separate thread, because a suspended daemon answers late and must not
-    /// block the caller. Calls `woken` when the lease ends earlier than was known.
+    /// Continues to read the status on a separate thread, because a suspended daemon answers late
+    /// and must not block the caller. Calls `woken` when the lease ends earlier than was known.
     pub(super) fn follow(self, woken: impl Fn() + Send + 'static) -> LeaseValidity {
         let Self { sure, mut sight, period } = self;
         let known = LeaseValidity { sure: Arc::clone(&sure), period };
@@ -88,13 +89,14 @@ pub(super) struct LeaseValidity {
 }
 
 impl LeaseValidity {
-    /// Returns until when the lease is surely valid, on the boot clock. `Time::ZERO`: it is over.
+    /// Returns until when the lease is surely valid, on the boot clock; `Time::ZERO` if the lease
+    /// is over.
     pub(super) fn sure(&self) -> Time {
         Time::from_nanos(self.sure.load(Ordering::Acquire))
     }
 
-    /// Returns the maximum time for which a caller may sleep: its sleep does not count the time for
-    /// which the machine is suspended.
+    /// Returns the maximum time for which a caller may sleep before it checks the lease again,
+    /// because a sleep does not count the time for which the machine is suspended.
     pub(super) const fn period(&self) -> Span {
         self.period
     }
@@ -103,7 +105,7 @@ impl LeaseValidity {
 impl LeaseReader {
     /// Returns a reader of the lease `token` on a lock of the mount at `dir`.
     pub(super) fn of_mount(dir: &Path, name: &LockName, token: u64) -> Self {
-        // With its slashes encoded, the name is that of a file even if other locks lie below it.
+        // With its slashes encoded, the name is that of a file even if there are locks below it.
         let name = name.as_str().replace('%', "%25").replace('/', "%2F");
         let path = dir.join(".latchfs/status").join(format!("%2F{name}"));
         Self { through: StatusSource::Mount { dir: dir.into(), path, file: None }, token }
@@ -114,8 +116,8 @@ impl LeaseReader {
         Self { through: StatusSource::Server { ask, name: name.clone() }, token }
     }
 
-    /// Returns until when the lease is surely valid, counted from before the request was sent.
-    /// `Time::ZERO`: it is over.
+    /// Returns until when the lease is surely valid, counted from before the request was sent;
+    /// `Time::ZERO` if the lease is over.
     fn look(&mut self) -> CliResult<Time> {
         let asked_at = boot_now();
         let status = self.through.status()?;
@@ -125,7 +127,7 @@ impl LeaseReader {
         Ok(left.map_or(Time::ZERO, |left| asked_at + Span::from_millis(left)))
     }
 
-    /// Sleeps until the status has changed, or for `period`.
+    /// Sleeps until the lock's status has changed, or for `period`.
     #[allow(unsafe_code)]
     fn rest(&self, period: Span) {
         let file = match &self.through {
@@ -134,10 +136,11 @@ impl LeaseReader {
             StatusSource::Mount { file: Some(file), .. } => file,
         };
         let mut poll = libc::pollfd { fd: file.as_raw_fd(), events: libc::POLLPRI, revents: 0 };
-        // SAFETY: one valid pollfd, which lives through the call.
+        // SAFETY: `poll` is one valid pollfd, which outlives the call.
         let ready = unsafe { libc::poll(&raw mut poll, 1, period.as_millis() as i32) };
         if ready < 0 || poll.revents & !libc::POLLPRI != 0 {
-            // The daemon is gone, which `poll` reports at once each time.
+            // The daemon is gone. `poll` reports that at once each time, so this thread sleeps
+            // instead.
             thread::sleep(LOOK_MIN.as_duration());
         }
     }
@@ -168,7 +171,7 @@ impl StatusSource {
     }
 }
 
-/// Reads a whole status, from the beginning of its file.
+/// Reads the whole status from the beginning of its file.
 fn read(file: &File) -> io::Result<Value> {
     let (mut text, mut part) = (Vec::new(), vec![0; STATUS_BYTES]);
     loop {
@@ -183,7 +186,8 @@ fn read(file: &File) -> io::Result<Value> {
 mod tests {
     use super::*;
 
-    /// Replaces a status file by hand, and reads it after each change.
+    /// Replaces a status file by the test itself, and checks the lease's validity after each
+    /// change.
     #[test]
     fn lease_validity_follows_the_status_file() {
         let dir = std::env::temp_dir().join(format!("latchfs-tenure-{}", std::process::id()));
@@ -200,7 +204,7 @@ mod tests {
         let sure = Time::from_nanos(seen.sure.load(Ordering::Relaxed));
         assert!(sure >= asked_at + Span::from_secs(60) && sure < boot_now() + Span::from_secs(60));
         assert_eq!(seen.period, LOOK_MAX);
-        // The watched lease is one of several on a shared lock.
+        // The watched lease (token 7) is one of several on a shared lock.
         say(r#"{"token": 3, "expires_in_ms": 1,
                 "holders": [{"token": 3, "expires_in_ms": 1},
                             {"token": 7, "expires_in_ms": 50}]}"#);

@@ -15,8 +15,8 @@ use std::os::unix::process::parent_id;
 use std::thread;
 use std::time::Duration;
 
-/// Upper bound on the wait after a steal: the steal grace is 1 s, so a status that implies a longer
-/// wait is wrong.
+/// Upper bound on the wait after a steal. The steal grace is 1 s, so a status that implies a longer
+/// wait than this is wrong.
 const STEAL_WAIT_MAX: Duration = Duration::from_secs(5);
 
 /// Arguments of every command about one lock.
@@ -31,7 +31,7 @@ pub(super) struct LockArgs {
     json: bool,
 }
 
-/// Options of the requested lease.
+/// The options of a lease that a command requests.
 #[derive(Debug, clap::Args)]
 pub(super) struct TermArgs {
     /// How long the lease lasts unrenewed: 30s, 1m30s, 1.5h [default: the mount's]
@@ -45,7 +45,7 @@ pub(super) struct TermArgs {
     note: Option<String>,
 }
 
-/// `acquire`.
+/// The arguments of `latchfs acquire`.
 #[derive(Debug, clap::Args)]
 pub(super) struct AcquireArgs {
     #[command(flatten)]
@@ -60,7 +60,7 @@ pub(super) struct AcquireArgs {
     reentrant: bool,
 }
 
-/// `wait`.
+/// The arguments of `latchfs wait`.
 #[derive(Debug, clap::Args)]
 pub(super) struct WaitArgs {
     #[command(flatten)]
@@ -78,7 +78,7 @@ pub(super) struct WaitArgs {
     wait: Option<Span>,
 }
 
-/// `renew`.
+/// The arguments of `latchfs renew`.
 #[derive(Debug, clap::Args)]
 pub(super) struct RenewArgs {
     #[command(flatten)]
@@ -89,7 +89,7 @@ pub(super) struct RenewArgs {
     token: TokenArg,
 }
 
-/// `release`.
+/// The arguments of `latchfs release`.
 #[derive(Debug, clap::Args)]
 pub(super) struct ReleaseArgs {
     #[command(flatten)]
@@ -101,7 +101,7 @@ pub(super) struct ReleaseArgs {
     any: bool,
 }
 
-/// `steal`.
+/// The arguments of `latchfs steal`.
 #[derive(Debug, clap::Args)]
 pub(super) struct StealArgs {
     #[command(flatten)]
@@ -117,7 +117,7 @@ pub(super) struct StealArgs {
     note: Option<String>,
 }
 
-/// `status`.
+/// The arguments of `latchfs status`.
 #[derive(Debug, clap::Args)]
 pub(super) struct StatusArgs {
     #[command(flatten)]
@@ -127,7 +127,7 @@ pub(super) struct StatusArgs {
     stale: bool,
 }
 
-/// The tenure that is meant.
+/// The option that names the token of one lease.
 #[derive(Debug, clap::Args)]
 struct TokenArg {
     /// Only if this is still the lock's token: then no newer tenure can be hit
@@ -176,8 +176,8 @@ pub(super) fn release(args: &ReleaseArgs) -> CliResult {
     })
 }
 
-/// Returns the token of the lease that a `release` without options releases: one acquired from this
-/// shell, or by an ended process of its login session. A lease of the shell itself comes first.
+/// Returns the token of the lease that `release` without options releases: a lease acquired from
+/// this shell, or else one acquired by an ended process of the shell's login session.
 fn token_of_shell(ask: &dyn LockClient, name: &LockName) -> CliResult<u64> {
     let mut answer = ask.ask(&request("status", name.as_str(), &[]))?;
     let (status, you) = (answer["status"].take(), answer["you"].take());
@@ -188,8 +188,8 @@ fn token_of_shell(ask: &dyn LockClient, name: &LockName) -> CliResult<u64> {
     if let Some((token, _)) = of_shell.max_by_key(|(_, maker)| is_shell(*maker)) {
         return Ok(*token);
     }
-    // No release is requested for a lease that was not found: another program of this user could
-    // have acquired the lock meanwhile.
+    // The command requests no release if it has found no lease: another program of this user may
+    // have acquired the lock since.
     let sentence = match own.first() {
         Some((token, maker)) => not_from_here(name, *token, *maker),
         None => not_held(name, &status, &you),
@@ -245,8 +245,8 @@ pub(super) fn steal(args: &StealArgs) -> CliResult {
     let term = TermArgs { ttl: args.ttl, grace: None, note: args.note.clone() };
     let reason = json!({"reason": args.reason, "parent": true});
     let mut status = change(&args.lock, "steal", &[&term.json(), &reason])?;
-    // The lease is counted from the moment at which its use is allowed. A caller may use the lock
-    // as soon as this command ends, so the command waits until then.
+    // The new lease counts from the moment at which the lock may be used. A caller may use the lock
+    // as soon as this command ends, so the command waits until that moment.
     if let Some(wait) = before_use(Status(&status)) {
         let span = Span::from(wait);
         output::say(&format!("the old holder has {span} to stop; this answers when you may begin"));
@@ -267,7 +267,8 @@ pub(super) fn status(args: &StatusArgs) -> CliResult {
     }
     let CommandTarget { ask, name, .. } = args.lock.target.asking(&args.lock.name.name)?;
     let status = ask.status(&request("status", name.as_str(), &[]));
-    // Queried even if the status request has failed: a lost contact explains that failure.
+    // The contact with the server is queried even if the status request has failed, because a lost
+    // contact explains the failure.
     let contact = ask.about().ok().map(|mut about| about["contact"].take());
     if let Some(contact) = contact.as_ref().and_then(Value::as_str)
         && contact != "connected"
@@ -284,7 +285,7 @@ fn shown(args: &StatusArgs, status: &Value) -> CliResult {
     output::write(&page(Status(status), TerminalStyle::of_stdout()))
 }
 
-/// Returns how long a stolen lock may not be used yet: the part of its remaining time that exceeds
+/// Returns how long a stolen lock may not be used yet: the time by which its remaining time exceeds
 /// its ttl.
 fn before_use(status: Status<'_>) -> Option<Duration> {
     let beyond = status.number("expires_in_ms")? - status.number("ttl_ms")?;
@@ -304,7 +305,8 @@ fn show(args: &LockArgs) -> CliResult<Value> {
     change(args, "status", &[])
 }
 
-/// Sends the request `what` about a lock, with all fields of `more` that are not null.
+/// Sends the request `what` about the lock, with all fields of `more` that are not null, and
+/// returns the lock's status.
 fn change(args: &LockArgs, what: &str, more: &[&Value]) -> CliResult<Value> {
     let CommandTarget { ask, name, .. } = args.target.asking(&args.name.name)?;
     ask.status(&request(what, name.as_str(), more))
@@ -338,7 +340,7 @@ impl TokenArg {
     }
 }
 
-/// Formats milliseconds exactly: the display of a span is for people, and rounds.
+/// Formats milliseconds exactly, unlike the display of a [`Span`], which rounds for people.
 fn exact(millis: u64) -> String {
     format!("{millis}ms")
 }

@@ -6,12 +6,12 @@ use super::status_table::table;
 use super::target::TargetArgs;
 use serde_json::Value;
 
-/// The interval of `--watch`: times are displayed in seconds.
+/// The interval of `ls --watch` in milliseconds: times are displayed in seconds.
 const EVERY_MS: libc::c_int = 1_000;
-/// Moves the cursor to the top left, and clears the screen from there.
+/// The escape sequences that move the cursor to the top left and clear the screen from there.
 const REDRAW: &str = "\x1b[H\x1b[J";
 
-/// `ls`.
+/// The arguments of `latchfs ls`.
 #[derive(Debug, clap::Args)]
 pub(super) struct ListArgs {
     /// Only locks whose names begin with this
@@ -47,7 +47,8 @@ pub(super) fn run(args: &ListArgs) -> CliResult {
         let facts: Vec<Value> = locks.iter().map(without_time).collect();
         let changed = before.as_ref() != Some(&facts);
         match look {
-            // On a terminal the times count down; elsewhere only a change is worth a table.
+            // On a terminal, the displayed times count down; elsewhere, `--watch` prints a table
+            // only after a change.
             TerminalStyle::Terminal if args.watch && !args.json => {
                 output::write(&format!("{REDRAW}{}", table(&locks, look)))?;
             }
@@ -66,7 +67,7 @@ pub(super) fn run(args: &ListArgs) -> CliResult {
     }
 }
 
-/// Returns a status without the fields that change with time alone.
+/// Returns a lock's status without the fields that change merely because time passes.
 fn without_time(status: &Value) -> Value {
     let mut status = status.clone();
     if let Some(fields) = status.as_object_mut() {

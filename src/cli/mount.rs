@@ -31,7 +31,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, Sender};
 
-/// `mount`.
+/// The arguments of `latchfs mount`.
 #[derive(Debug, clap::Args)]
 #[allow(clippy::struct_excessive_bools)] // each is a flag that somebody types
 pub(super) struct MountArgs {
@@ -119,7 +119,7 @@ enum HoldArg {
     Session,
 }
 
-/// The address at which a mount serves HTTP.
+/// The address on which a mount serves HTTP.
 #[derive(Debug, Clone)]
 enum HttpAddress {
     /// A TCP address.
@@ -128,7 +128,7 @@ enum HttpAddress {
     Unix(PathBuf),
 }
 
-/// Parses the address of `--listen`.
+/// Parses the argument of `--listen`: a TCP address, or `unix:PATH`.
 fn place(text: &str) -> Result<HttpAddress, String> {
     match text.strip_prefix("unix:") {
         Some("") => Err("name a file, such as unix:/run/latchfs.sock".to_owned()),
@@ -140,13 +140,13 @@ fn place(text: &str) -> Result<HttpAddress, String> {
     }
 }
 
-/// Events that the main thread of the daemon waits for.
+/// The events for which the main thread of the daemon waits.
 enum MountEvent {
-    /// A signal requests the end of the daemon.
+    /// A signal has requested the end of the daemon.
     End,
-    /// A mount has ended.
+    /// One of the mounts has ended.
     Gone,
-    /// SIGHUP requests that the server reloads its tokens and certificates.
+    /// SIGHUP has requested that the HTTP server reloads its tokens and certificates.
     Reload,
     /// The engine has failed for good.
     Failed(Stop),
@@ -156,7 +156,8 @@ pub(super) fn run(args: &MountArgs) -> CliResult {
     let clients = clients(args)?;
     let kept = args.keep.kept(args.ttl.0, args.grace.0)?;
     let server = server_url(args)?;
-    // With a server, locks are stored there, so a warning about local storage does not apply.
+    // The locks of a server are not stored here, so a warning about local storage does not apply to
+    // them.
     let warning = kept.warning().filter(|_| server.is_none());
     if args.background && !args.detached {
         warn(warning);
@@ -169,21 +170,22 @@ pub(super) fn run(args: &MountArgs) -> CliResult {
     }
     let done = serve(args, clients, &kept, server.as_deref());
     if let (true, Err(CliError::Said(_, sentence))) = (args.detached, &done) {
-        // The parent process prints this line for the user; `main` writes the error to the log.
+        // The parent process prints this line for the user; `main` writes the error to the daemon's
+        // log.
         output::line(sentence)?;
     }
     done
 }
 
-/// Returns the server whose locks are mounted: the one that `--server` names, else the one in the
-/// environment.
+/// Returns the URL of the server whose locks are mounted: the one that `--server` names, or else
+/// the one in the environment.
 fn server_url(args: &MountArgs) -> CliResult<Option<String>> {
     if args.server.is_some() {
         return Ok(args.server.clone());
     }
     let Some(url) = server_of_environment()? else { return Ok(None) };
     let engine_here = args.listen.is_some() || args.keep.is_said();
-    // The parent process has printed this already, so a daemon in the background does not.
+    // The parent process of a daemon in the background has printed this message already.
     if !args.detached {
         output::say(&if engine_here {
             format!(
@@ -206,7 +208,7 @@ fn serve(
     let (send, news) = mpsc::channel();
     let tell = |news: fn() -> MountEvent| {
         let send = send.clone();
-        // The channel outlives both. If sending fails, no thread receives these events any more.
+        // If the send fails, the main thread has ended and waits for no more events.
         move || drop(send.send(news()))
     };
     let http = listening(args, &clients)?;
@@ -236,8 +238,8 @@ fn serve(
     ended.and(decider.close())
 }
 
-/// Serves mounts on a server. Each has a session of its own, so that the loss of a session affects
-/// one mount.
+/// Serves mounts of a server's locks. Each mount has a session of its own, so that the loss of a
+/// session affects one mount only.
 fn serve_remote(
     args: &MountArgs,
     clients: &[ClientId],
@@ -263,8 +265,8 @@ fn serve_remote(
     served
 }
 
-/// Returns the configuration of the HTTP server beside the mounts, if one is wanted. That server
-/// never lets a user of this machine do more than the mounts let that user do.
+/// Returns the configuration of the HTTP server beside the mounts; `None` without `--listen`. The
+/// server never lets a user of this machine do more than the mounts let that user do.
 fn listening(args: &MountArgs, clients: &[ClientId]) -> CliResult<Option<HttpConfig>> {
     let listen = match args.listen.clone() {
         None => return Ok(None),
@@ -288,8 +290,8 @@ fn listening(args: &MountArgs, clients: &[ClientId]) -> CliResult<Option<HttpCon
     Ok(Some(config))
 }
 
-/// Returns the permissions of a user of this machine at the Unix socket. A user who may steal live
-/// locks is not bound by the permissions of individual locks.
+/// Returns the permissions of a user of this machine at the Unix socket. The permission bits of
+/// locks do not restrict a user who may steal live locks.
 fn grant_of_peer(mounts: &[MountConfig], hosts: &[ClientId], peer: PeerUser) -> Option<Grant> {
     let mut grant = mount::grant_of_user(mounts, peer.uid)?;
     if !grant.steal {
@@ -299,7 +301,8 @@ fn grant_of_peer(mounts: &[MountConfig], hosts: &[ClientId], peer: PeerUser) -> 
     Some(grant)
 }
 
-/// Mounts all directories. If one can't be mounted, those before it are unmounted again.
+/// Mounts all directories. If one of them can't be mounted, those that were mounted before it are
+/// unmounted again.
 fn mount_all(
     args: &MountArgs,
     each: impl Iterator<Item = (ClientId, Locks)>,
@@ -310,7 +313,8 @@ fn mount_all(
         let mounted = mount::mount(&locks, &config).map_err(|error| refused(&error))?;
         if mounted.made_dir() {
             let made = format!("made the directory {}", mounted.dir().display());
-            // Standard error of a daemon in the background is its log.
+            // The standard error of a daemon in the background is its log, so the message goes to
+            // standard output, from which the parent process reads.
             if args.detached {
                 output::line(&format!("latchfs: {made}"))?;
             } else {
@@ -323,7 +327,7 @@ fn mount_all(
     Ok(mounts)
 }
 
-/// Waits until a signal arrives, all mounts have ended, or the engine has failed.
+/// Waits until a signal requests the end, all mounts have ended, or the engine has failed.
 fn until_the_end(
     args: &MountArgs,
     mounts: &[Mounted],
@@ -350,7 +354,7 @@ fn until_the_end(
     Ok(())
 }
 
-/// Unmounts all, even if one fails, and returns the first failure.
+/// Unmounts all directories, even if one fails, and returns the first failure.
 fn unmount_all(mounts: &[Mounted]) -> CliResult {
     let mut failed = Ok(());
     for mounted in mounts {
@@ -406,7 +410,7 @@ fn mounted_line(mounted: &Mounted, config: &MountConfig) -> String {
     format!("latchfs: mounted {dir} (client {}, ttl {ttl}, grace {grace})", config.client)
 }
 
-/// Returns one client for each DIR.
+/// Returns the client of each mount, one for each DIR argument.
 fn clients(args: &MountArgs) -> CliResult<Vec<ClientId>> {
     let (dirs, clients) = (args.dirs.len(), args.clients.len());
     match args.clients.as_slice() {

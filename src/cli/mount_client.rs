@@ -1,5 +1,5 @@
-//! [`LockClient`], by which commands send their requests, and its implementation for mounts: each
-//! request is a JSON object written to `.latchfs/ctl`, and each answer is one too. The
+//! [`LockClient`], by which commands send their requests, and its implementation for mounts, which
+//! writes each request as a JSON object to `.latchfs/ctl` and reads the answer as another. The
 //! implementation for servers is in `remote_client`.
 
 use super::exit::{CliError, CliResult, Exit};
@@ -13,13 +13,13 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
-/// Timeout of a request. A running daemon answers in microseconds, so one that has not answered by
-/// then is probably suspended.
+/// Timeout of a request to a mount. A running daemon answers in microseconds, so one that has not
+/// answered within this time is probably suspended.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// The maximum number of locks in one answer to a list request.
 pub(super) const PAGE: usize = 1_000;
 
-/// Sends the requests of commands to a mount or a server.
+/// The interface by which commands send requests to a mount or a server.
 pub(super) trait LockClient: Send + Sync {
     /// Sends a request, and returns the answer. A refusal becomes an error with its message.
     fn ask(&self, request: &Value) -> CliResult<Value>;
@@ -27,15 +27,15 @@ pub(super) trait LockClient: Send + Sync {
     /// Sends a request that may wait in a queue, and returns the answer, however long it takes.
     fn wait(&self, request: &Value) -> CliResult<Value>;
 
-    /// Ends the use of the client: locks that depend on this process are released at once.
+    /// Ends the use of the client: a lease that lasts as long as this process is released at once.
     fn close(&self) {}
 
-    /// Returns the daemon's description of itself.
+    /// Returns the description that the daemon gives of itself.
     fn about(&self) -> CliResult<Value> {
         self.ask(&json!({"do": "about"}))
     }
 
-    /// Sends a request, and returns the status in its answer.
+    /// Sends a request, and returns the lock's status in its answer.
     fn status(&self, request: &Value) -> CliResult<Value> {
         self.ask(request).map(own_status)
     }
@@ -65,7 +65,8 @@ pub(super) trait LockClient: Send + Sync {
     }
 }
 
-/// Returns the status in an answer as its client should see it: with its own lease and place.
+/// Returns the lock's status in an answer as the caller should see it: with the caller's own lease
+/// and queue place.
 pub(super) fn own_status(mut answer: Value) -> Value {
     let mut status = answer["status"].take();
     show_own(&mut status, &answer["token"]);
@@ -73,8 +74,9 @@ pub(super) fn own_status(mut answer: Value) -> Value {
     status
 }
 
-/// Shows the holder with this token as the holder of the lock. The status of a shared lock shows
-/// its first holder, but a client that has just acquired it expects its own token.
+/// Makes the status show the holder with this token as the holder of the lock. The status of a
+/// shared lock shows its first holder, but a client that has just acquired the lock expects its own
+/// token.
 fn show_own(status: &mut Value, token: &Value) {
     let Some(holders) = status["holders"].as_array() else { return };
     let Some(own) = holders.iter().find(|holder| holder["token"] == *token).cloned() else {
@@ -86,7 +88,7 @@ fn show_own(status: &mut Value, token: &Value) {
     }
 }
 
-/// Adds `place` to a status: the caller's place in the queue, from 1.
+/// Adds the field `place` to a status: the caller's place in the queue, counted from 1.
 pub(super) fn show_place(status: &mut Value, you: &Value) {
     let Some(waiters) = status["waiters"].as_array() else { return };
     if let Some(ahead) = waiters.iter().position(|waiter| waiter["client"] == *you) {
@@ -94,7 +96,7 @@ pub(super) fn show_place(status: &mut Value, you: &Value) {
     }
 }
 
-/// The control file of a mount.
+/// The control file `.latchfs/ctl` of a mount.
 #[derive(Debug, Clone)]
 pub(super) struct ControlFile {
     dir: PathBuf,
@@ -129,7 +131,8 @@ impl LockClient for ControlFile {
         let (send, answer) = mpsc::channel();
         let (path, request) = (self.dir.join(".latchfs/ctl"), request.to_string());
         let dir = self.dir.display();
-        // On a separate thread, because a suspended daemon would block this one for ever.
+        // The exchange runs on a separate thread, because a suspended daemon would block the caller
+        // for ever.
         let asked = thread::Builder::new().name("ask".into()).spawn(move || {
             let _ = send.send(exchange(&path, &request));
         });
@@ -144,7 +147,7 @@ impl LockClient for ControlFile {
     }
 }
 
-/// Sends a request, and reads the answer.
+/// Writes a request to the control file, and reads its answer.
 fn exchange(path: &Path, request: &str) -> io::Result<Vec<u8>> {
     let mut ctl = OpenOptions::new().read(true).write(true).open(path)?;
     let written = ctl.write(request.as_bytes())?;
@@ -156,7 +159,7 @@ fn exchange(path: &Path, request: &str) -> io::Result<Vec<u8>> {
     Ok(answer)
 }
 
-/// Returns an answer, or the failure that it reports.
+/// Returns the answer if it reports success, or else the failure that it reports.
 pub(super) fn understand(answer: Value) -> CliResult<Value> {
     if answer["ok"] == Value::Bool(true) {
         return Ok(answer);
@@ -167,7 +170,8 @@ pub(super) fn understand(answer: Value) -> CliResult<Value> {
     Err(CliError::Said(exit, sentence.to_owned()))
 }
 
-/// Explains an error at the control file of the mount at `dir`.
+/// Returns the error for a failed request to the control file of the mount at `dir`, with an
+/// explanation.
 pub(super) fn no_answer(dir: &Path, error: &io::Error) -> CliError {
     let shown = dir.display();
     match error.raw_os_error() {
@@ -246,7 +250,7 @@ mod tests {
         assert_eq!(free, json!({"phase": "free"}));
     }
 
-    /// Three pages of one lock each.
+    /// A client whose list of locks has three pages of one lock each.
     struct Pages;
 
     impl LockClient for Pages {

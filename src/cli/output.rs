@@ -17,7 +17,7 @@ pub(super) enum Colour {
     Faint,
 }
 
-/// Whether the output takes escape sequences for colours and cursor movements.
+/// Whether the output may contain escape sequences for colours and cursor movements.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum TerminalStyle {
     /// Plain text only.
@@ -33,7 +33,7 @@ impl TerminalStyle {
         if io::stdout().is_terminal() && !unwanted { Self::Terminal } else { Self::Plain }
     }
 
-    /// Returns `text` in a colour, or unchanged in plain style.
+    /// Returns `text` with the escape sequences of a colour, or unchanged in plain style.
     pub(super) fn paint(self, colour: Colour, text: &str) -> String {
         let code = match colour {
             Colour::Green => 32,
@@ -48,7 +48,7 @@ impl TerminalStyle {
     }
 }
 
-/// Writes `text` to standard output, at once.
+/// Writes `text` to standard output, and flushes it.
 pub(super) fn write(text: &str) -> CliResult {
     let mut out = io::stdout().lock();
     out.write_all(text.as_bytes())
@@ -56,7 +56,7 @@ pub(super) fn write(text: &str) -> CliResult {
         .map_err(|error| CliError::output(&error))
 }
 
-/// Writes a line to standard output, at once.
+/// Writes a line to standard output, and flushes it.
 pub(super) fn line(text: &str) -> CliResult {
     write(&format!("{text}\n"))
 }
@@ -66,27 +66,29 @@ pub(super) fn json(value: &Value) -> CliResult {
     line(&format!("{value:#}"))
 }
 
-/// Sleeps for `millis`, but fails at once if the reader of standard output has gone.
+/// Sleeps for `millis` milliseconds, but fails at once if the reader of standard output has closed
+/// the pipe.
 #[allow(unsafe_code)]
 pub(super) fn pause(millis: libc::c_int) -> CliResult {
     let mut out = libc::pollfd { fd: libc::STDOUT_FILENO, events: 0, revents: 0 };
-    // SAFETY: one valid pollfd that lives until the call returns.
+    // SAFETY: `out` is one valid pollfd that lives until the call returns.
     let found = unsafe { libc::poll(&raw mut out, 1, millis) };
     if found > 0 && out.revents & libc::POLLERR != 0 { Err(CliError::Pipe) } else { Ok(()) }
 }
 
-/// Prints a sentence on standard error. An error is ignored: the reader may have closed it.
+/// Prints a sentence on standard error. A write error is ignored, because the reader may have
+/// closed standard error.
 pub(super) fn say(sentence: &str) {
     let _ = writeln!(io::stderr().lock(), "latchfs: {}", harmless(sentence));
 }
 
-/// Replaces control characters by spaces: a note that another user wrote must not control this
-/// terminal.
+/// Replaces control characters by spaces, because a note that another user wrote must not control
+/// this user's terminal.
 pub(super) fn harmless(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
 }
 
-/// Prints a failure on standard error, and returns its exit code.
+/// Prints a failed command's message on standard error, and returns its exit code.
 pub(super) fn tell(failure: &CliError) -> Exit {
     match failure {
         CliError::Said(exit, sentence) => {

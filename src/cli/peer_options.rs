@@ -9,7 +9,7 @@ use crate::server::http::ca;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-/// Where other nodes are, and how they are spoken with.
+/// The options that make a server a node of a cluster: addresses, seeds and peer credentials.
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "With other nodes")]
 pub(super) struct PeerArgs {
@@ -54,7 +54,8 @@ fn pace(text: &str) -> Result<ElectionPace, &'static str> {
 }
 
 impl PeerArgs {
-    /// Returns the peer configuration of a server at `serves`; `None` without `--peer-listen`.
+    /// Returns the peer configuration of a server that serves clients at `serves`; `None` without
+    /// `--peer-listen`.
     pub(super) fn peering(
         &self,
         kept: &StorageChoice,
@@ -70,7 +71,7 @@ impl PeerArgs {
             (Some(cert), Some(key), Some(ca)) => Some(PeerFiles { cert, key, ca, shared: None }),
             _ => whole(&self.peer_secret_file)?.map(|file| PeerFiles::secret(file, ca::NODES)),
         };
-        // Clients find this node at the same host as other nodes do.
+        // By default, the URL for clients names the host at which other nodes reach this node.
         let host = match &self.peer_address {
             _ if !serves.ip().is_unspecified() => serves.to_string(),
             Some(address) => {

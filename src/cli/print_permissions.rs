@@ -5,7 +5,7 @@ use crate::auth::permissions::{Operation, Rule};
 use crate::server::{http, line};
 use std::fmt::Write;
 
-/// The legend of the table.
+/// The legend of the table of permissions.
 const LEGEND: &str = "\
 CLIENT    named    the caller may speak as the client that the request names, and as the owner of
                    the session that it names, if it names one
@@ -25,7 +25,7 @@ A user of a mount speaks as that user's client; root, and the user who mounted, 
 at the mount's socket.
 ";
 
-/// The width of the list of requests, after which it continues on the next line.
+/// The width of the column that lists the requests; a longer list continues on the next line.
 const REQUESTS_COLUMN: usize = 40;
 
 /// Formats the table of permissions, with its legend.
@@ -67,7 +67,8 @@ fn wrapped<'a>(requests: impl Iterator<Item = &'a str>) -> Vec<String> {
     lines
 }
 
-/// The requests that system calls on files of a mount make, each as the client of the calling user.
+/// The requests that a program makes by system calls on files of a mount, as the client of its
+/// user.
 const FILES: [(&str, Operation); 10] = [
     ("cat", Operation::ShowLock),
     ("getxattr", Operation::ShowLock),

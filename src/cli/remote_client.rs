@@ -1,6 +1,6 @@
-//! Commands on a server, without a mount: executes the requests that `.latchfs/ctl` takes by calls
-//! to the server's lock service. A lease that lasts as long as this process is bound to a session
-//! of its own, which a keep-alive thread renews.
+//! Requests of commands to a server, without a mount: executes the requests that `.latchfs/ctl`
+//! takes by calls to the server's lock service. A lease that lasts as long as this process is bound
+//! to a session of the process, which a keep-alive thread renews.
 
 use super::exit::{CliError, CliResult};
 use super::mount_client::{LockClient, understand};
@@ -27,17 +27,17 @@ use std::os::unix::process::parent_id;
 use std::sync::mpsc::channel;
 use std::sync::{Arc, OnceLock};
 
-/// The number of the only attempt of this process (see [`OpenId`]).
+/// The number of the only acquire attempt of this process, in its [`OpenId`].
 const NUMBER: u64 = 1;
 
-/// The message for a request that was not sent.
+/// The error message for a request that was not sent.
 const NOT_ASKED: &str = "the server was not asked; try again";
 
-/// The message for a wait whose place in the queue was lost with its session.
+/// The error message for a wait whose queue place was lost with its session.
 const PLACE_LOST: &str =
     "the server was away for so long that the place in the queue is lost; try again";
 
-/// A client of a server, for one process.
+/// The client of a server, used by one process.
 pub(super) struct RemoteClient {
     access: ServerAccess,
     client: ClientId,
@@ -49,8 +49,9 @@ impl RemoteClient {
         Self { access, client, remote: OnceLock::new() }
     }
 
-    /// Returns the connection to the server, made by the first request. `session` is the ttl of the
-    /// session that it opens, if any: how long its leases last after this process has ended.
+    /// Returns the connection to the server, which the first request opens. If `session` is given,
+    /// the connection also opens a session with that ttl: leases in it last that long after this
+    /// process has ended.
     fn remote(&self, session: Option<Ttl>) -> CliResult<&Arc<Remote>> {
         if let Some(remote) = self.remote.get() {
             return Ok(remote);
@@ -61,13 +62,13 @@ impl RemoteClient {
         Ok(self.remote.get_or_init(|| remote))
     }
 
-    /// Returns a lock service for reading events, from event `since` on.
+    /// Returns a lock service that reads the server's events, from event `since` on.
     pub(super) fn locks(&self, since: Option<u64>) -> CliResult<Locks> {
         Ok(Locks::new(server_options::connect_since(&self.access, None, since)? as _))
     }
 
-    /// Returns the host of one request. Its connection has a session if the request's lease or
-    /// place in a queue depends on one.
+    /// Returns the executor of one request. Its connection has a session if the request's lease or
+    /// queue place depends on one.
     fn host(&self, request: &ControlRequest) -> CliResult<RemoteHost<'_>> {
         let session = match request {
             ControlRequest::Acquire(ask) if ask.options.pid.is_some() || request.waits() => {
@@ -83,7 +84,7 @@ impl LockClient for RemoteClient {
     fn ask(&self, request: &Value) -> CliResult<Value> {
         let request = ControlRequest::of(request).map_err(CliError::usage)?;
         let host = self.host(&request)?;
-        // The host blocks this thread in each of its calls, so the future is ready at its first
+        // The executor blocks this thread in each of its calls, so the future is ready at its first
         // poll.
         let answer = execute(&host, request).now_or_never().flatten();
         let mut answer = answer.ok_or_else(|| CliError::unavailable(NOT_ASKED))?;
@@ -102,14 +103,14 @@ impl LockClient for RemoteClient {
     }
 }
 
-/// A server as the host of control requests, for this process.
+/// Executes control requests by calls to a server, on behalf of this process.
 struct RemoteHost<'a> {
     client: &'a ClientId,
     remote: &'a Arc<Remote>,
 }
 
 impl RemoteHost<'_> {
-    /// Returns the id of the attempt of this process, if it has a session.
+    /// Returns the id of this process's acquire attempt, if the process has a session.
     fn attempt(&self) -> Option<OpenId> {
         match self.remote.own_session() {
             Ok(SessionOwner::Kept(session)) => Some(OpenId { session, number: NUMBER }),
@@ -123,7 +124,7 @@ impl RemoteHost<'_> {
 }
 
 impl ControlHost for RemoteHost<'_> {
-    /// The owner of a lease is always this process: a server can't watch another one.
+    /// A lease can only be bound to this process, because a server can't watch other processes.
     type Process = ();
 
     fn client(&self) -> &ClientId {
@@ -131,7 +132,7 @@ impl ControlHost for RemoteHost<'_> {
     }
 
     fn allows(&self, _: Operation) -> Result<(), String> {
-        // The server checks the credentials.
+        // The server itself checks the permissions of the caller's credentials.
         Ok(())
     }
 
@@ -174,7 +175,7 @@ impl ControlHost for RemoteHost<'_> {
     }
 
     fn bind(&self, _: LeaseKey, _: Lifetime, (): &()) {
-        // The session of this process keeps the lease alive.
+        // Nothing to do: the session of this process keeps the lease alive.
     }
 
     fn unbind(&self, _: Token) -> Option<LeaseTerms> {
@@ -205,7 +206,7 @@ impl ControlHost for RemoteHost<'_> {
         let waits = QueueWaits::new(self.locks());
         let (on_end, end) = channel();
         let told_end = move |end| {
-            // An error is ignored: the receiver below is gone if the request did not have to wait.
+            // An error is ignored: if the request did not have to wait, the receiver is gone.
             let _ = on_end.send(end);
         };
         let entered = received(|then| waits.enter(ask, None, told_end, then));
@@ -235,7 +236,7 @@ impl ControlHost for RemoteHost<'_> {
     }
 }
 
-/// Calls the lock service, and blocks until the answer is here.
+/// Calls the lock service, and blocks until it has answered.
 fn received<T: Send + 'static>(
     ask: impl FnOnce(Box<dyn FnOnce(Result<T, Unavailable>) + Send>),
 ) -> Result<T, Unavailable> {

@@ -1,5 +1,5 @@
-//! The `run` command: runs a command under a lock. The command starts when the lock is held, and is
-//! dead before another client can get the lock.
+//! The `run` command: runs a command while it holds a lock. The command starts when the lock is
+//! held, and is dead before another client can get the lock.
 
 use super::children::{self, Signals};
 use super::exit::{CliError, CliResult, Exit};
@@ -20,21 +20,21 @@ use std::path::Path;
 use std::process::{Command, ExitStatus};
 use std::sync::Arc;
 
-/// Time between SIGTERM and SIGKILL for the command when the lock was taken away: well within
-/// the steal grace of 1 s, in which no client may use the lock.
+/// Time between SIGTERM and SIGKILL for a command whose lock was stolen: well within the steal
+/// grace of 1 s, in which no client may use the lock.
 const NOTICE_AFTER_STEAL: Span = Span::from_millis(300);
-/// Time between SIGTERM and SIGKILL when the front process was killed by SIGKILL, whose sender
-/// expects an end at once.
+/// Time between SIGTERM and SIGKILL for a command whose front process was killed by SIGKILL, since
+/// the sender of SIGKILL expects an end at once.
 const NOTICE_WHEN_KILLED: Span = Span::from_millis(300);
-/// Time between SIGTERM and SIGKILL for processes that are left when the command's first process
-/// has ended: well within the steal grace too, in case the lock is stolen meanwhile.
+/// Time between SIGTERM and SIGKILL for processes that remain when the command's first process has
+/// ended: well within the steal grace too, in case the lock is stolen meanwhile.
 const NOTICE_WHEN_LEFT: Span = Span::from_millis(300);
-/// With less grace than this, the command gets SIGTERM before the lease expires.
+/// With a shorter grace than this, the command gets SIGTERM before the lease expires.
 const ENOUGH_GRACE: Span = Span::from_secs(1);
-/// The default ttl of a slot: how long it stays done.
+/// The default ttl of a lock taken by `--slot`: how long the slot stays done.
 const SLOT_TTL: &str = "1h";
 
-/// `run`.
+/// The arguments of `latchfs run`.
 #[derive(Debug, clap::Args)]
 pub(super) struct RunArgs {
     #[command(flatten)]
@@ -77,18 +77,18 @@ struct HeldLock {
     grace: Span,
 }
 
-/// How the command ended.
+/// How the command that `run` has started ended.
 enum CommandEnd {
-    /// The command exited.
+    /// The command exited by itself.
     Exited(ExitStatus),
-    /// `run` ended the command because the lock was lost. Holds the message.
+    /// `run` ended the command because the lock was lost; holds the error message.
     Lost(String),
     /// `run` ended the command because the front process was killed.
     Killed,
 }
 
 pub(super) fn run(args: &RunArgs) -> CliResult {
-    // Forks, so it must run before any thread is started.
+    // `split` forks, so it must run before any thread is started.
     let front = supervisor::split(|lease, step| inherit(args, lease, step))?;
     let CommandTarget { ask: ctl, place, dir, name } = args.target.asking(&args.name.name)?;
     let name = slot_name(name, args.slot.as_deref())?;
@@ -103,7 +103,7 @@ pub(super) fn run(args: &RunArgs) -> CliResult {
     let mut command = Command::new(&args.command[0]);
     command.args(&args.command[1..]);
     command.env("LATCHFS_LOCK", name.as_str()).env("LATCHFS_TOKEN", held.token.to_string());
-    // A command under a server's lock must not find the mount that was exported before it.
+    // A command under a server's lock must not find a mount that the environment named before.
     command.env_remove("LATCHFS_DIR").env(place.0, &place.1);
     let renewal = held.hang_on_command(&front, dir.is_some())?;
     let ended = match children::Group::start(command, front.group()) {
@@ -126,7 +126,8 @@ pub(super) fn run(args: &RunArgs) -> CliResult {
         CommandEnd::Killed => held.release(),
         CommandEnd::Exited(status) => {
             let code = status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0));
-            // The lock is released, or the slot marked as done, only after the work is done.
+            // The lock is released, or the slot marked as done, only after all processes of the
+            // command have ended.
             if args.slot.is_some() && code == 0 { held.keep() } else { held.release() }?;
             held.ctl.close();
             if code == 0 { Ok(()) } else { std::process::exit(code) }
@@ -134,7 +135,7 @@ pub(super) fn run(args: &RunArgs) -> CliResult {
     }
 }
 
-/// Renews or releases the lease of a supervisor that was killed, on behalf of the front process.
+/// Renews or releases the lease of a supervisor that was killed; runs in the front process.
 fn inherit(args: &RunArgs, lease: SupervisedLease, step: Inheritance) {
     let ask = || {
         let CommandTarget { ask, name, .. } = args.target.asking(&args.name.name)?;
@@ -149,7 +150,7 @@ fn inherit(args: &RunArgs, lease: SupervisedLease, step: Inheritance) {
         }
         ask.ask(&request)
     };
-    // An error is only reported: the lease ends with its ttl anyway.
+    // An error is only printed: the lease ends with its ttl anyway.
     if let Err(CliError::Said(_, why)) = ask() {
         output::say(&format!("after the supervisor was killed: {why}"));
     }
@@ -201,17 +202,19 @@ fn acquire(
 }
 
 impl HeldLock {
-    /// Forwards signals until the command has ended, or the lock is no longer surely held.
+    /// Forwards signals to the command until it has ended, or the lock is no longer surely held.
     ///
-    /// The last known expiry of the lease decides: a daemon that is suspended or dead may come back
-    /// before it, and until then no other client can get the lock.
+    /// The last known expiry of the lease decides whether the lock is held: a daemon that is
+    /// suspended or dead may come back before that time, and until then no other client can get the
+    /// lock.
     fn look_after(
         &self,
         group: &mut children::Group,
         (signals, front): (&Signals, &FrontProcess),
         (tenure, renewal): (LeaseWatcher, Option<&LeaseRenewal>),
     ) -> CommandEnd {
-        // SIGCHLD wakes the loop below, which waits for it anyway and then checks everything.
+        // SIGCHLD wakes the loop below, which waits for that signal anyway and then checks
+        // everything.
         let known =
             tenure.follow(|| children::kill(std::process::id().cast_signed(), libc::SIGCHLD));
         loop {
@@ -244,8 +247,8 @@ impl HeldLock {
         }
     }
 
-    /// Ends all processes that the command has started, and returns when they are dead: until then
-    /// the lock stays held.
+    /// Ends all processes that the command has started, and returns when they are dead. The lock
+    /// stays held until then.
     fn until_all_are_dead(&self, group: &mut children::Group, notice: Span) {
         let mut is_said = false;
         while !group.end_all(notice.as_duration()) {
@@ -259,10 +262,10 @@ impl HeldLock {
         }
     }
 
-    /// Makes the lease depend on both processes of `run` together. While it is bound to this
-    /// process alone, it ends at once when this process dies, before the front process can end the
+    /// Makes the lease depend on both processes of `run` together. A lease that is bound to this
+    /// process alone would end at once when this process dies, before the front process can end the
     /// command. A server's lease is bound to a session, which outlives this process by its ttl; a
-    /// mount's lease is unbound and renewed from here.
+    /// mount's lease is unbound, and renewed by a thread of this process.
     fn hang_on_command(
         &self,
         front: &FrontProcess,
@@ -281,15 +284,15 @@ impl HeldLock {
             renewal.map(Some).map_err(|error| CliError::system("no thread can be made", &error))
         });
         renewal.inspect_err(|_| {
-            // The lease may be unbound already, so that the end of this process would not release
-            // it.
+            // The lease may be unbound already. Then the end of this process would not release it,
+            // so it is released here.
             let _ = self.release();
         })
     }
 
-    /// Returns how long before the end of the lease the command gets SIGTERM, and after how long
-    /// SIGKILL: all is dead before another client can be granted the lock, which is after the
-    /// grace, or after the steal grace.
+    /// Returns how long before the end of the lease the command gets SIGTERM, and how long after
+    /// SIGTERM it gets SIGKILL. All processes are then dead before another client can be granted
+    /// the lock, which is after the grace, or after the steal grace.
     fn times(&self, sure: Time) -> (Span, Span) {
         let part = |span: Span, of: u64| Span::from_nanos(span.as_nanos() / of);
         match sure {
@@ -303,7 +306,7 @@ impl HeldLock {
         self.tell(&json!({"do": "release", "name": self.name.as_str(), "token": self.token}))
     }
 
-    /// Keeps the slot done until its ttl is over, on whatever host: unbinds the lease from this
+    /// Keeps the slot done until its ttl is over, on every host: unbinds the lease from this
     /// process.
     fn keep(&self) -> CliResult {
         let ttl = format!("{}ms", self.ttl.as_millis());
@@ -318,7 +321,7 @@ impl HeldLock {
     }
 }
 
-/// Runs the command of `--on-lost`.
+/// Runs the command of the option `--on-lost`.
 fn lost(args: &RunArgs, held: &HeldLock, place: &(&str, OsString)) {
     let Some(script) = &args.on_lost else { return };
     let mut command = Command::new("sh");

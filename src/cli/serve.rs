@@ -21,10 +21,10 @@ use crate::service::Locks;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::mpsc;
 
-/// The default address, which only this machine can reach.
+/// The default address of the HTTP server, which only this machine can reach.
 const LISTEN_DEFAULT: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 8_080);
 
-/// `serve`.
+/// The arguments of `latchfs serve`.
 #[derive(Debug, clap::Args)]
 pub(super) struct ServeArgs {
     /// Where to listen
@@ -52,11 +52,11 @@ pub(super) struct ServeArgs {
     print_permissions: bool,
 }
 
-/// Events that the main thread of the server waits for.
+/// The events for which the main thread of the server waits.
 enum ServeEvent {
-    /// A signal requests the end of the server.
+    /// A signal has requested the end of the server.
     End,
-    /// SIGHUP requests that tokens and certificates are reloaded.
+    /// SIGHUP has requested that tokens and certificates are reloaded.
     Reload,
     /// The engine has failed for good.
     Failed(Stop),
@@ -74,7 +74,7 @@ pub(super) fn run(args: &ServeArgs) -> CliResult {
     let (send, news) = mpsc::channel();
     let tell = |news: fn() -> ServeEvent| {
         let send = send.clone();
-        // If sending fails, no thread receives these events any more.
+        // If the send fails, the main thread has ended and waits for no more events.
         move || drop(send.send(news()))
     };
     signals::on_end(Hangup::Calls(Box::new(tell(|| ServeEvent::Reload))), tell(|| ServeEvent::End))

@@ -1,5 +1,5 @@
-//! The options for a server that is used instead of an engine in this process (its credentials),
-//! and the connection to it.
+//! The options by which a command uses a server instead of an engine in this process (URL and
+//! credentials), and the connection to that server.
 
 use super::exit::{CliError, CliResult, Exit};
 use super::output;
@@ -13,7 +13,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// How one gets in.
+/// The options for the credentials that a command sends to a server, and for its CA certificate.
 #[derive(Debug, Clone, Default, clap::Args)]
 pub(super) struct ServerKeyArgs {
     /// A file with the bearer token of the client
@@ -37,7 +37,7 @@ pub(super) struct ServerKeyArgs {
 }
 
 impl ServerKeyArgs {
-    /// Returns the URL of a server with the credentials for it.
+    /// Returns the URL of a server together with the credentials for it.
     pub(super) fn access(&self, url: &str) -> CliResult<ServerAccess> {
         let file = |path: &Option<PathBuf>| path.as_deref().map(read).transpose();
         let token = file(&self.token_file)?;
@@ -55,7 +55,8 @@ fn read(path: &Path) -> CliResult<Vec<u8>> {
         .map_err(|error| CliError::system(&format!("{} can't be read", path.display()), &error))
 }
 
-/// Warns if other users can read a token file: anyone with the token can act as its owner.
+/// Warns if other users can read the token file, because anyone with the token can act as its
+/// owner.
 fn warn_of_readers(path: &Path) {
     let others = |mode: u32| mode & 0o077 != 0;
     if std::fs::metadata(path).is_ok_and(|found| others(found.mode())) {
@@ -64,7 +65,7 @@ fn warn_of_readers(path: &Path) {
     }
 }
 
-/// Returns the URLs of a comma-separated list, each once.
+/// Returns the URLs of a comma-separated list, without duplicates.
 pub(super) fn urls(list: &str) -> Vec<&str> {
     let mut urls: Vec<&str> = Vec::new();
     for url in list.split(',').map(str::trim).filter(|url| !url.is_empty()) {
@@ -75,8 +76,8 @@ pub(super) fn urls(list: &str) -> Vec<&str> {
     urls
 }
 
-/// Sends one API request to each server of a list in turn, until one answers; returns its URL and
-/// its answer.
+/// Sends one API request to each server of a list in turn, until one answers. Returns the URL of
+/// that server and its answer.
 pub(super) fn ask_first(
     servers: &str,
     key: &ServerKeyArgs,
@@ -107,7 +108,7 @@ fn refused(code: u16, problem: &Value) -> CliError {
     CliError::Said(exit, said)
 }
 
-/// Returns the transport to the server that `access` names, or to all of them with failover.
+/// Returns the transport to the server that `access` names, or to several servers with failover.
 fn server(access: &ServerAccess) -> CliResult<Arc<dyn Transport>> {
     let usable = |url: &str| -> CliResult<Arc<dyn Transport>> {
         let access = ServerAccess { url: url.to_owned(), ..access.clone() };
@@ -126,8 +127,8 @@ fn server(access: &ServerAccess) -> CliResult<Arc<dyn Transport>> {
     }
 }
 
-/// Returns a function that makes transports to servers whose URLs another server has announced,
-/// with the same credentials. It makes none to a URL that must not get these credentials.
+/// Returns a function that creates transports to servers whose URLs another server has announced,
+/// with the same credentials. It returns none for a URL that must not get these credentials.
 fn server_maker(access: &ServerAccess) -> MakeServer {
     let access = access.clone();
     Box::new(move |url| {
@@ -137,12 +138,12 @@ fn server_maker(access: &ServerAccess) -> MakeServer {
     })
 }
 
-/// Connects to a server; fails if none has answered in time.
+/// Connects to the servers; fails if none has answered in time.
 pub(super) fn connect(access: &ServerAccess, terms: Option<Terms>) -> CliResult<Arc<Remote>> {
     connect_since(access, terms, None)
 }
 
-/// Connects to a server like [`connect`], with an event stream from event `since` on.
+/// Connects to the servers like [`connect`], with an event stream from event `since` on.
 pub(super) fn connect_since(
     access: &ServerAccess,
     terms: Option<Terms>,

@@ -1,5 +1,5 @@
-//! Signal handling of a daemon: SIGINT, SIGTERM and SIGHUP shut it down in order; SIGHUP may reload
-//! its files instead.
+//! Signal handling of a daemon: SIGINT, SIGTERM and SIGHUP shut the daemon down in order, except
+//! that SIGHUP may make it reload its files instead.
 
 use super::output;
 use crate::time::{Span, boot_now};
@@ -13,18 +13,19 @@ use std::thread;
 const ENDING: [libc::c_int; 3] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP];
 
 /// The time after the first signal in which others are ignored: one Ctrl-C may arrive twice, from
-/// the terminal and forwarded by the program that started us.
+/// the terminal and forwarded by the program that started the daemon.
 const ONE_AND_THE_SAME: Span = Span::from_millis(500);
 
 /// How SIGHUP is handled.
 pub(super) enum Hangup {
-    /// The terminal is closed, so the daemon ends.
+    /// The terminal was closed, so the daemon ends.
     Ends,
     /// Calls a function that reloads files.
     Calls(Box<dyn Fn() + Send>),
 }
 
-/// Calls `then` at the first of these signals; the second ends the process at once.
+/// Calls `then` at the first signal that ends the daemon; the second such signal ends the process
+/// at once.
 ///
 /// Must be called before any other thread is started: threads inherit the mask that blocks the
 /// signals, and only the thread `signals` may receive them.
@@ -78,12 +79,12 @@ fn wait_again(set: &libc::sigset_t) -> libc::c_int {
     }
 }
 
-/// Waits for a signal of the set, and takes it.
+/// Waits until a signal of the set is pending, and takes it.
 #[allow(unsafe_code)]
 fn wait(set: &libc::sigset_t) -> libc::c_int {
     let mut signal = 0;
     loop {
-        // SAFETY: both point to values that live until the call returns.
+        // SAFETY: both arguments point to values that live until the call returns.
         if unsafe { libc::sigwait(ptr::from_ref(set), &raw mut signal) } == 0 {
             return signal;
         }

@@ -7,11 +7,11 @@ use crate::sim::{SimOptions, SimReport, run as simulate};
 use crate::time::Span;
 use serde_json::{Map, json};
 
-/// The maximum virtual time. The history of a longer run does not fit the memory of a laptop;
-/// another seed finds more.
+/// The maximum virtual time in seconds. The history of a longer run does not fit the memory of a
+/// laptop, and another seed finds more bugs.
 const SECONDS_MAX: u64 = 600;
 
-/// `sim`.
+/// The arguments of `latchfs sim`.
 #[derive(Debug, clap::Args)]
 pub(super) struct SimArgs {
     /// Seed of the random numbers: the same seed gives the same run
@@ -35,7 +35,8 @@ pub(super) struct SimArgs {
 
 pub(super) fn run(args: &SimArgs) -> CliResult {
     let SimArgs { seed, nodes, seconds, .. } = *args;
-    // The trace says what happens. The log of each simulated node would say it once more.
+    // The trace reports what happens in the simulation, so the log of each simulated node is turned
+    // off.
     log::set_max_level(log::LevelFilter::Off);
     let options = SimOptions { seed, nodes, time: Span::from_secs(seconds), trace: args.trace };
     let report = simulate(&options);

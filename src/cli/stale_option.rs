@@ -1,5 +1,5 @@
 //! `--stale`: a stale read. A node answers at once with its local state, however old that is,
-//! without contacting another node; it does so without a majority, too.
+//! without contacting another node, and so even without a majority.
 
 use super::exit::CliResult;
 use super::mount_client::{PAGE, show_place};
@@ -18,11 +18,11 @@ const PATIENCE: Span = Span::from_secs(2);
 pub(super) struct StaleServers<'a> {
     pub(super) servers: String,
     pub(super) key: &'a ServerKeyArgs,
-    /// The client whose place in the queue is shown.
+    /// The client whose queue place the status shows.
     pub(super) client: ClientId,
 }
 
-/// The result of a stale read, with its server and age.
+/// The result of a stale read, with the server that answered and the maximum age.
 pub(super) struct StaleAnswer<T> {
     server: String,
     age_ms: Option<u64>,
@@ -30,16 +30,16 @@ pub(super) struct StaleAnswer<T> {
 }
 
 impl StaleServers<'_> {
-    /// Returns the status of a lock.
+    /// Returns the status of a lock by a stale read.
     pub(super) fn status(&self, name: &LockName) -> CliResult<StaleAnswer<Value>> {
         let name = encoded(name);
-        // Servers of earlier versions know `stale` by this name only.
+        // Servers of earlier versions know the consistency `stale` only by the name `local`.
         let (server, mut it) = self.ask(&format!("/locks/{name}?consistency=local"))?;
         show_place(&mut it, &self.client.as_str().into());
         Ok(StaleAnswer { server, age_ms: it["age_ms"].as_u64(), it })
     }
 
-    /// Returns the statuses of all locks whose names begin with `prefix`.
+    /// Returns the statuses of all locks whose names begin with `prefix`, by a stale read.
     pub(super) fn list(&self, prefix: &str) -> CliResult<StaleAnswer<Vec<Value>>> {
         let (prefix, mut all, mut after) = (encoded(&prefix), Vec::new(), String::new());
         let query = format!("/locks?consistency=local&limit={PAGE}&prefix={prefix}");
@@ -64,7 +64,7 @@ impl StaleServers<'_> {
 }
 
 impl<T> StaleAnswer<T> {
-    /// Prints how old the answer is.
+    /// Prints how old the result of the stale read may be.
     pub(super) fn warn(&self) {
         let server = &self.server;
         match self.age_ms.map(Span::from_millis) {

@@ -1,11 +1,13 @@
-//! Warnings at the start of `mount` and `serve`: no state is kept, or the kernel limits waiting.
+//! Warnings at the start of `mount` and `serve`: no state is stored, or the kernel limits how long
+//! a program can wait for a lock.
 
 use super::output;
 
-/// The kernel's limit on a FUSE request in seconds, after which it aborts the mount. 0 means none.
+/// The file that holds the kernel's limit on a FUSE request in seconds, after which the kernel
+/// aborts the mount; 0 means no limit.
 const REQUEST_TIMEOUT: &str = "/proc/sys/fs/fuse/default_request_timeout";
 
-/// Prints the warnings that a user should read before relying on this mount.
+/// Prints the warnings that a user should read before relying on the mount or server.
 pub(super) fn warn(of_state: Option<String>) {
     if let Some(warning) = of_state {
         output::say(&warning);
@@ -18,8 +20,8 @@ pub(super) fn warn(of_state: Option<String>) {
     }
 }
 
-/// Returns the seconds after which the kernel aborts a mount whose request has no answer, if it
-/// does.
+/// Returns after how many seconds the kernel aborts a mount whose request has no answer, if it has
+/// such a limit.
 pub(super) fn request_timeout() -> Option<u64> {
     limit_in(&std::fs::read_to_string(REQUEST_TIMEOUT).ok()?)
 }

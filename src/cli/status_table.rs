@@ -1,5 +1,5 @@
-//! Formats lock statuses for people: the table of `ls`, the page of `status`, one line for a
-//! change. It turns JSON into text, and sends no request.
+//! Formats lock statuses for people: the table of `ls`, the page of `status`, and one line for a
+//! change. The module only turns JSON into text, and sends no request.
 
 use super::output::{Colour, TerminalStyle, harmless};
 use crate::time::Span;
@@ -9,22 +9,22 @@ use std::fmt::Write;
 const HEAD: [&str; 6] = ["NAME", "PHASE", "HOLDER", "EXPIRES IN", "WAITERS", "NOTE"];
 const GAP: &str = "  ";
 
-/// A status as JSON, read field by field; a missing field reads as empty.
+/// The JSON status of a lock, read field by field; a missing field reads as empty.
 #[derive(Clone, Copy)]
 pub(super) struct Status<'a>(pub(super) &'a Value);
 
 impl Status<'_> {
-    /// Returns a text field, without control characters.
+    /// Returns the value of a text field, without control characters.
     pub(super) fn text(self, field: &str) -> String {
         harmless(self.0[field].as_str().unwrap_or_default())
     }
 
-    /// Returns a field that is a whole number.
+    /// Returns the value of a field that is a whole number.
     pub(super) fn number(self, field: &str) -> Option<i64> {
         self.0[field].as_i64()
     }
 
-    /// Returns the phase: `held`, `grace` or `free`.
+    /// Returns the phase of the lock: `held`, `grace` or `free`.
     pub(super) fn phase(self) -> String {
         self.text("phase")
     }
@@ -47,7 +47,7 @@ impl Status<'_> {
         }
     }
 
-    /// Returns the queue of waiters, first served first.
+    /// Returns the waiters in the lock's queue, in the order in which they are served.
     fn waiters(self) -> Vec<Self> {
         self.0["waiters"].as_array().into_iter().flatten().map(Status).collect()
     }
@@ -70,7 +70,7 @@ impl Status<'_> {
         format!("{number}. {client}{waited}, since {}{own}", self.text("since"))
     }
 
-    /// Formats the terms of the lease: `token 7, expires in 30s, grace 5s`.
+    /// Formats the token and times of the lease: `token 7, expires in 30s, grace 5s`.
     pub(super) fn terms(self) -> String {
         let span = |field| self.number(field).map(|ms| Span::from_millis(ms.unsigned_abs()));
         let mut terms = Vec::new();

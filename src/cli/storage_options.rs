@@ -1,5 +1,5 @@
-//! The options for a daemon's storage (a state directory, a data directory, or none), and the
-//! engine that is opened on it.
+//! The options that select a daemon's storage (a state directory, a data directory, or none), and
+//! the engine that is opened on it.
 
 use super::environment::{absolute, state_dir};
 use super::exit::{CliError, CliResult};
@@ -13,7 +13,7 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// Where to keep it.
+/// The options that select where a daemon stores its state.
 #[derive(Debug, clap::Args)]
 pub(super) struct StorageArgs {
     /// Where to keep what a restart needs, or 'none' [default: /var/lib/latchfs as root, else
@@ -38,27 +38,27 @@ pub(super) struct StorageArgs {
     grant_at_once: bool,
 }
 
-/// The default of `--max-ttl`, unless `--ttl` is longer: after a restart without state, nothing is
-/// granted for this time and the grace.
+/// The default of `--max-ttl`, unless `--ttl` is longer. After a restart without stored state,
+/// nothing is granted for this time plus the grace.
 const MAX_TTL_DEFAULT: Span = Span::from_secs(60);
 
 /// The storage that the options select.
 #[derive(Debug)]
 pub(super) enum StorageChoice {
-    /// A state directory, whose content survives the daemon.
+    /// A state directory, whose content survives a restart of the daemon.
     State(PathBuf),
     /// A data directory, whose content survives a power failure of the machine.
     Data {
-        /// The directory.
+        /// The data directory.
         dir: PathBuf,
-        /// The newest format to use.
+        /// The newest format of stored and sent data that the node may use.
         format_max: u8,
     },
-    /// No storage. Nothing is granted for this time after a start; `None` grants at once.
+    /// No storage: after a start nothing is granted for this time; `None` grants at once.
     Nowhere(Option<Span>),
 }
 
-/// The engine of this process: used directly, or behind a Raft log.
+/// The engine of this process.
 pub(super) enum LocalBackend {
     /// An engine that is called directly.
     Local(Arc<Local>),
@@ -72,8 +72,8 @@ impl StorageArgs {
         self.state.is_some() || self.data.is_some() || self.max_ttl.is_some() || self.grant_at_once
     }
 
-    /// Returns the storage that the options or the defaults select. `ttl` and `grace` are those of
-    /// a lease that names none.
+    /// Returns the storage that the options or the defaults select. `ttl` and `grace` are the
+    /// defaults of a lease.
     pub(super) fn kept(&self, ttl: Ttl, grace: Grace) -> CliResult<StorageChoice> {
         let kept = self.place(ttl, grace)?;
         if let (Some(dir), true) = (kept.dir(), self.grant_at_once || self.max_ttl.is_some()) {
@@ -102,7 +102,7 @@ impl StorageArgs {
         }
     }
 
-    /// Returns the maximum lifetime of a lease: ttl and grace together.
+    /// Returns the maximum lifetime of a lease, which is the sum of its maximum ttl and the grace.
     fn longest(&self, ttl: Ttl, grace: Grace) -> CliResult<Span> {
         let longest = self.max_ttl.map_or(MAX_TTL_DEFAULT.max(ttl.span()), Ttl::span);
         if ttl.span() <= longest {
@@ -116,7 +116,7 @@ impl StorageArgs {
 }
 
 impl StorageChoice {
-    /// Returns the directory, if there is one.
+    /// Returns the directory of the storage, if it has one.
     pub(super) fn dir(&self) -> Option<&Path> {
         match self {
             Self::State(dir) | Self::Data { dir, .. } => Some(dir),
@@ -124,7 +124,7 @@ impl StorageChoice {
         }
     }
 
-    /// Returns the warning that a restart without stored state forgets all leases.
+    /// Returns the warning that a restart forgets all leases, if no state is stored.
     pub(super) fn warning(&self) -> Option<String> {
         let Self::Nowhere(longest) = self else { return None };
         let forgets = "with --state none a restart forgets all leases at once";
@@ -183,17 +183,17 @@ impl LocalBackend {
         Locks::new(door)
     }
 
-    /// Registers `tell`, which is called if the engine fails for good.
+    /// Registers the callback `tell` for a failure that ends the engine.
     pub(super) fn on_failure(&self, tell: impl FnOnce(Stop) + Send + 'static) {
         match self {
-            // A local engine returns an error to each caller, and continues when the disk has room
-            // again.
+            // A local engine does not fail for good: it returns an error to each caller, and
+            // continues when the disk has room again.
             Self::Local(_) => {}
             Self::Node(node) => node.on_failure(tell),
         }
     }
 
-    /// Closes the engine and its directory in order.
+    /// Closes the engine and its storage in order.
     pub(super) fn close(&self) -> CliResult {
         match self {
             Self::Local(local) => {
@@ -207,7 +207,7 @@ impl LocalBackend {
     }
 }
 
-/// Returns the error of a daemon that ends because its node has stopped.
+/// Returns the error of a daemon that ends because its Raft node has stopped.
 pub(super) fn failed(stop: &Stop) -> CliError {
     CliError::unavailable(stop.to_string())
 }

@@ -1,5 +1,5 @@
-//! The two processes of `run`: the front process, which the shell has started, and a supervisor
-//! below it, which holds the lock.
+//! The two processes of `run`: the front process, which the shell has started, and its child, the
+//! supervisor, which holds the lock.
 //!
 //! SIGKILL can't be caught, so a process that is killed by it can't end its own descendants. Here
 //! each of the two processes can end them for the other: everything that the command starts
@@ -15,21 +15,21 @@ use std::io::{self, Read as _, Write as _};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
-/// The maximum sleep of the front process. Nothing depends on it: signals wake the process.
+/// The maximum sleep of the front process. Nothing depends on it, because signals wake the process.
 const LOOK_EVERY: Duration = Duration::from_secs(60);
 
-/// How long the descendants of a killed supervisor are killed before its lease is renewed once
-/// more.
+/// How long the front process tries to kill the descendants of a killed supervisor before it renews
+/// the lease again.
 const KILL_FOR: Duration = Duration::from_millis(200);
 
-/// The process in front of the supervisor.
+/// The front process, as the supervisor sees it.
 pub(super) struct FrontProcess {
     pid: libc::pid_t,
     group: libc::pid_t,
     link: UnixStream,
 }
 
-/// The lease of a supervisor, which its front process inherits.
+/// The lease of a supervisor. Its front process takes the lease over if the supervisor is killed.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct SupervisedLease {
     pub(super) token: u64,
@@ -39,34 +39,34 @@ pub(super) struct SupervisedLease {
 /// How the front process treats the lease of a supervisor that was killed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Inheritance {
-    /// A process of the command is alive: the lease is renewed.
+    /// Renew the lease, because a process of the command is alive.
     Renew,
-    /// All processes of the command are dead: the lease is released.
+    /// Release the lease, because all processes of the command are dead.
     Release,
 }
 
 /// Forks, and returns in the child, which becomes the supervisor. The calling process becomes the
-/// front process: it forwards signals, and ends as the supervisor ends. If the supervisor is
-/// killed, the front process calls `inherit` with its lease. Must be called while the process has
-/// one thread.
+/// front process: it forwards signals, and exits with the supervisor's exit code or signal. If the
+/// supervisor is killed, the front process calls `inherit` with the supervisor's lease. Must be
+/// called while the process has one thread.
 #[allow(unsafe_code)]
 pub(super) fn split(inherit: impl Fn(SupervisedLease, Inheritance)) -> CliResult<FrontProcess> {
     let wrong = |error| CliError::system("the supervisor", &error);
     let (link, other_end) = UnixStream::pair().map_err(wrong)?;
-    // SAFETY: these take numbers and touch no memory.
+    // SAFETY: these calls take numbers and touch no memory.
     let front = unsafe {
         libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0);
         FrontProcess { pid: libc::getpid(), group: libc::getpgrp(), link: other_end }
     };
-    // Before the fork, so that no signal is lost.
+    // The signals are blocked before the fork, so that none is lost.
     let signals = Signals::take().map_err(wrong)?;
-    // SAFETY: there is one thread, so the child finds no mutex locked by another.
+    // SAFETY: the process has one thread, so the child finds no mutex locked by another thread.
     match unsafe { libc::fork() } {
         -1 => Err(wrong(io::Error::last_os_error())),
         0 => {
-            // Signals to the group of the front process reach this process only by forwarding, and
-            // so once.
-            // SAFETY: takes two numbers.
+            // In a process group of its own, the supervisor gets a signal to the front process's
+            // group only once, when the front process forwards it.
+            // SAFETY: setpgid takes two numbers.
             unsafe { libc::setpgid(0, 0) };
             signals.let_through();
             dies_with(&front, libc::SIGKILL);
@@ -79,11 +79,11 @@ pub(super) fn split(inherit: impl Fn(SupervisedLease, Inheritance)) -> CliResult
     }
 }
 
-/// Requests a signal for this process when the front process ends; sends it at once if that has
-/// ended already.
+/// Makes the kernel send `signal` to this process when the front process ends; sends it at once if
+/// the front process has ended already.
 #[allow(unsafe_code)]
 fn dies_with(front: &FrontProcess, signal: libc::c_int) {
-    // SAFETY: takes numbers, and touches no memory.
+    // SAFETY: prctl takes numbers here, and touches no memory.
     unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, signal, 0, 0, 0) };
     if !front.lives() {
         kill(std::process::id().cast_signed(), signal);
@@ -91,14 +91,14 @@ fn dies_with(front: &FrontProcess, signal: libc::c_int) {
 }
 
 impl FrontProcess {
-    /// The process group of the front process, which may have the terminal.
+    /// Returns the process group of the front process, which may have the terminal.
     pub(super) const fn group(&self) -> libc::pid_t {
         self.group
     }
 
-    /// Makes the supervisor outlive the front process, whose end from now on only wakes it by
-    /// SIGCHLD, and hands the lease on to the front process in case the supervisor is killed.
-    /// Returns whether there is a front process.
+    /// Makes the supervisor outlive the front process: from now on, the end of the front process
+    /// only wakes the supervisor by SIGCHLD. Also sends the lease to the front process, in case the
+    /// supervisor is killed. Returns whether there is a front process.
     pub(super) fn outlive(&self, lease: SupervisedLease) -> CliResult<bool> {
         let said = [lease.token.to_ne_bytes(), lease.ttl_ms.to_ne_bytes()].concat();
         let told = (&self.link).write_all(&said);
@@ -107,16 +107,16 @@ impl FrontProcess {
         Ok(true)
     }
 
-    /// Whether the front process lives: when it ends, this process gets another parent.
+    /// Whether the front process is alive: when it ends, the supervisor gets another parent.
     #[allow(unsafe_code)]
     pub(super) fn lives(&self) -> bool {
-        // SAFETY: only reads, and can't fail.
+        // SAFETY: getppid only reads the parent's pid, and can't fail.
         unsafe { libc::getppid() == self.pid }
     }
 }
 
-/// Runs the front process: forwards signals until the supervisor ends, then ends the same way. If
-/// the supervisor was killed, it calls `inherit` first.
+/// Runs the front process: forwards signals until the supervisor ends, then exits with the same
+/// code or signal. If a signal killed the supervisor, calls `inherit` first.
 #[allow(unsafe_code)]
 fn stay_in_front(supervisor: libc::pid_t, signals: &Signals, inherit: impl FnOnce()) -> ! {
     loop {
@@ -126,13 +126,14 @@ fn stay_in_front(supervisor: libc::pid_t, signals: &Signals, inherit: impl FnOnc
         }
         let mut status = 0;
         let flags = libc::WNOHANG | libc::WUNTRACED;
-        // SAFETY: the status is a valid place to write to.
+        // SAFETY: `status` is a valid place to write to.
         let ended = unsafe { libc::waitpid(supervisor, &raw mut status, flags) };
         if ended == 0 {
             continue;
         }
         if ended == supervisor && libc::WIFSTOPPED(status) {
-            // A stopped supervisor could not renew the lease, while the command works on.
+            // A stopped supervisor could not renew the lease while the command continues, so it is
+            // continued at once.
             kill(supervisor, libc::SIGCONT);
             continue;
         }
@@ -144,9 +145,9 @@ fn stay_in_front(supervisor: libc::pid_t, signals: &Signals, inherit: impl FnOnc
     }
 }
 
-/// Kills all descendants that the killed supervisor has left, renews its lease until they are dead,
-/// and then releases the lease. If no lease has been handed on, the supervisor was killed before it
-/// had started the command.
+/// Kills all descendants that a killed supervisor has left, renews its lease until they are dead,
+/// and then releases the lease. If the supervisor has sent no lease, it was killed before it had
+/// started the command.
 fn inherit_all(mut link: UnixStream, inherit: &impl Fn(SupervisedLease, Inheritance)) {
     let mut said = [[0; 8]; 2];
     let is_said =
@@ -164,12 +165,12 @@ fn inherit_all(mut link: UnixStream, inherit: &impl Fn(SupervisedLease, Inherita
     hand_on(Inheritance::Release);
 }
 
-/// Ends by the signal that ended the supervisor, as shells expect it.
+/// Ends this process by the signal that ended the supervisor, as shells expect it.
 #[allow(unsafe_code)]
 fn end_by(signal: libc::c_int, signals: &Signals) -> ! {
-    // The core file of the supervisor is enough.
+    // The supervisor has written a core file, so this process writes none.
     let no_core = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: the structure lives through the call, which only reads it; the rest takes numbers.
+    // SAFETY: `no_core` outlives the call, which only reads it; `signal` takes numbers.
     unsafe {
         libc::setrlimit(libc::RLIMIT_CORE, &raw const no_core);
         libc::signal(signal, libc::SIG_DFL);

@@ -1,9 +1,10 @@
-//! Target selection: the mount or server that a command sends its requests to, and the lock that it
-//! names.
+//! Target selection: finds the mount or server to which a command sends its requests, and the lock
+//! that the command names.
 //!
 //! The command line comes first (`--dir`, `--server`, a path below a mount), then the mount that
-//! the current directory lies in, then the environment, then the only mount there is. `LATCHFS_DIR`
-//! names a mount and so comes before the current directory and before `LATCHFS_SERVER`.
+//! contains the current directory, then the environment, then the only mount there is.
+//! `LATCHFS_DIR` names a mount and so comes before the current directory and before
+//! `LATCHFS_SERVER`.
 
 use super::environment::{own_client, server_of_environment};
 use super::exit::{CliError, CliResult};
@@ -19,11 +20,11 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// Which mount.
+/// The options that select the mount or server of a command.
 #[derive(Debug, Clone, clap::Args)]
 pub(super) struct TargetArgs {
-    // Without clap's `env`, which would hide whether a value comes from the environment or from the
-    // command line: that matters for the order.
+    // This option does not use clap's `env`, which would hide whether a value comes from the
+    // environment or from the command line, and the order of precedence depends on that.
     /// The mount to use [env: `LATCHFS_DIR`] [default: the only one there is]
     #[arg(long, value_name = "DIR", conflicts_with = "server")]
     pub(super) dir: Option<PathBuf>,
@@ -43,25 +44,25 @@ pub(super) struct TargetArgs {
 pub(super) struct MountedLock {
     /// The mount point.
     pub(super) dir: PathBuf,
-    /// The lock.
+    /// The name of the lock.
     pub(super) name: LockName,
 }
 
-/// The mount or server, and the lock, that a command is about.
+/// The mount or server that a command uses, and the lock that it names.
 pub(super) struct CommandTarget {
-    /// The client that sends requests to that mount or server.
+    /// The client that sends requests to the mount or server.
     pub(super) ask: Arc<dyn LockClient>,
-    /// The variable, with its value, by which a command run under the lock finds that mount or
-    /// server.
+    /// The environment variable, with its value, by which a command run under the lock finds the
+    /// mount or server.
     pub(super) place: (&'static str, OsString),
     /// The mount point, if the target is a mount.
     pub(super) dir: Option<PathBuf>,
-    /// The lock.
+    /// The name of the lock.
     pub(super) name: LockName,
 }
 
 impl TargetArgs {
-    /// Returns the client for a request that names no lock.
+    /// Returns the client that sends a request which names no lock.
     pub(super) fn ask(&self) -> CliResult<Arc<dyn LockClient>> {
         match self.direct()? {
             Some(direct) => Ok(Arc::new(direct)),
@@ -69,7 +70,7 @@ impl TargetArgs {
         }
     }
 
-    /// Returns the client for requests about the lock `name`, with the lock's full name.
+    /// Returns the client that sends requests about the lock `name`, and the lock's full name.
     pub(super) fn asking(&self, name: &OsStr) -> CliResult<CommandTarget> {
         if let Some(url) = self.server_for(Some(name))? {
             let direct = self.direct_to(&url)?;
@@ -86,7 +87,7 @@ impl TargetArgs {
         })
     }
 
-    /// Returns the servers for stale reads, of which the first that answers is used.
+    /// Returns the servers for stale reads; the first that answers is used.
     pub(super) fn stale(&self) -> CliResult<StaleServers<'_>> {
         let servers = self.server_for(None)?.ok_or_else(|| {
             CliError::usage("--stale asks a server for what it knows; name one by --server URL")
@@ -95,7 +96,8 @@ impl TargetArgs {
         Ok(StaleServers { servers, key: &self.key, client })
     }
 
-    /// Returns a client of the server for a request that names no lock; `None` if a mount is meant.
+    /// Returns the client for a server, for a request that names no lock; `None` if the target is a
+    /// mount.
     pub(super) fn direct(&self) -> CliResult<Option<RemoteClient>> {
         self.server_for(None)?.map(|url| self.direct_to(&url)).transpose()
     }
@@ -105,7 +107,7 @@ impl TargetArgs {
         Ok(RemoteClient::new(self.key.access(url)?, client))
     }
 
-    /// Returns the URL of the server that is meant; `None` if a mount is meant.
+    /// Returns the URL of the server that is the target; `None` if the target is a mount.
     fn server_for(&self, name: Option<&OsStr>) -> CliResult<Option<String>> {
         if let Some(url) = &self.server {
             return Ok(Some(url.clone()));
@@ -123,25 +125,26 @@ impl TargetArgs {
         Ok(url)
     }
 
-    /// Returns the mount that the command line or the environment names.
+    /// Returns the mount that the command line or the environment names, if any.
     fn dir_said(&self) -> Option<PathBuf> {
         let environment = || std::env::var_os("LATCHFS_DIR").filter(|dir| !dir.is_empty());
         self.dir.clone().or_else(|| environment().map(PathBuf::from))
     }
 
-    /// Returns the mount that is meant when no lock is named.
+    /// Returns the mount that is the target of a request which names no lock.
     pub(super) fn mount(&self) -> CliResult<PathBuf> {
         let mounts = mounts()?;
         let inside = current_dir_in(&mounts);
         choose(self.wanted()?.as_deref(), inside.as_deref(), &mounts)
     }
 
-    /// Returns the mount and the lock that `name` means: a lock's name, or a path below a mount.
+    /// Returns the mount and the lock to which the argument `name` refers: the name of a lock, or a
+    /// path below a mount.
     pub(super) fn lock(&self, name: &OsStr) -> CliResult<MountedLock> {
         let mounts = mounts()?;
         let inside = current_dir_in(&mounts);
         let path = as_path(name, inside.is_some());
-        // A path determines its mount, even if `LATCHFS_DIR` names another one.
+        // A path below a mount determines the mount, even if `LATCHFS_DIR` names another one.
         let wanted = if is_path(name) && self.dir.is_none() { None } else { self.wanted()? };
         let at = path.as_deref().or(inside.as_deref());
         let dir = choose(wanted.as_deref(), at, &mounts)?;
@@ -158,7 +161,7 @@ impl TargetArgs {
     }
 }
 
-/// Whether the current directory or `name` lies in a mount.
+/// Whether the current directory or the path `name` lies in a mount.
 fn names_mount(name: Option<&OsStr>) -> CliResult<bool> {
     let mounts = mounts()?;
     let inside = current_dir_in(&mounts).is_some();
@@ -167,15 +170,15 @@ fn names_mount(name: Option<&OsStr>) -> CliResult<bool> {
         || name.is_some_and(|name| is_path(name) || as_path(name, false).is_some_and(is_below)))
 }
 
-/// Returns the current directory, if it lies in a mount.
+/// Returns the current directory if it lies in a mount.
 fn current_dir_in(mounts: &[PathBuf]) -> Option<PathBuf> {
     let here = std::env::current_dir().ok()?;
     mounts.iter().any(|mount| here.starts_with(mount)).then_some(here)
 }
 
-/// Returns the path that an argument may be. Inside a mount 'a/b' is the lock of that name,
-/// whatever the current directory; outside of a mount it may be the path of a lock, as the shell
-/// completes it.
+/// Returns the resolved path if the argument may be one. Inside a mount, 'a/b' is the name of a
+/// lock, whatever the current directory; outside of a mount, it may be the path of a lock, as the
+/// shell completes it.
 fn as_path(name: &OsStr, inside: bool) -> Option<PathBuf> {
     let may_be_path = is_path(name) || (!inside && name.as_bytes().contains(&b'/'));
     may_be_path.then(|| mountinfo::resolve(Path::new(name)).ok()).flatten()
@@ -187,8 +190,8 @@ fn mounts() -> CliResult<Vec<PathBuf>> {
     Ok(mounts.into_iter().map(|mount| mount.dir).collect())
 }
 
-/// Returns the mount `wanted`; else the innermost one that `path` lies in; else the only one there
-/// is.
+/// Returns the mount `wanted`; without it, the innermost mount that contains `path`; otherwise the
+/// only mount there is.
 fn choose(wanted: Option<&Path>, path: Option<&Path>, mounts: &[PathBuf]) -> CliResult<PathBuf> {
     if let Some(wanted) = wanted {
         if mounts.iter().any(|mount| mount == wanted) {
@@ -218,16 +221,16 @@ fn choose(wanted: Option<&Path>, path: Option<&Path>, mounts: &[PathBuf]) -> Cli
     }
 }
 
-/// Whether an argument can only be a path: no lock has a name that begins like it.
+/// Whether an argument can only be a path, because no lock's name begins in this way.
 fn is_path(name: &OsStr) -> bool {
     [&b"/"[..], b"./", b"../"].iter().any(|start| name.as_bytes().starts_with(start))
 }
 
-/// Returns the lock of the mount at `dir` that an argument means.
+/// Returns the lock of the mount at `dir` to which an argument refers.
 fn name_of(dir: &Path, given: &OsStr, path: Option<&Path>) -> CliResult<LockName> {
     let below = path.and_then(|path| path.strip_prefix(dir).ok());
-    // A trailing slash comes from the shell, which completes a directory; a double slash is a
-    // mistake.
+    // The shell adds a trailing slash when it completes a directory, so one is allowed; a double
+    // slash is a mistake.
     let is_odd = given.as_bytes().windows(2).any(|two| two == b"//");
     let name = match below {
         Some(below) if is_path(given) || !is_odd => below.as_os_str(),

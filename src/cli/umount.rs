@@ -13,12 +13,12 @@ use crate::fuse::kernel::mountinfo::{self, Life};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::path::{Path, PathBuf};
 
-/// Timeout of the daemon's exit: it may write the state of a million locks, which takes a few
-/// seconds.
+/// Timeout for the daemon to exit, in milliseconds: it may write the state of a million locks,
+/// which takes a few seconds.
 #[cfg(target_os = "linux")]
 const DAEMON_PATIENCE_MS: libc::c_int = 20_000;
 
-/// `umount`.
+/// The arguments of `latchfs umount`.
 #[derive(Debug, clap::Args)]
 pub(super) struct UmountArgs {
     /// The mount points
@@ -30,7 +30,7 @@ pub(super) struct UmountArgs {
     unseal: bool,
 }
 
-/// Unmounts all, even if one fails; the first failure decides the exit code.
+/// Unmounts all directories, even if one fails; the first failure determines the exit code.
 pub(super) fn run(args: &UmountArgs) -> CliResult {
     let mut failed = Ok(());
     for dir in &args.dirs {
@@ -103,7 +103,7 @@ fn take_away(dir: &Path) -> CliResult {
     }
 }
 
-/// Other systems have no daemon process to wait for.
+/// Never has a value: only on Linux does `umount` wait for a daemon process.
 #[cfg(not(target_os = "linux"))]
 enum MountDaemon {}
 
@@ -125,11 +125,11 @@ struct MountDaemon(OwnedFd);
 
 #[cfg(target_os = "linux")]
 impl MountDaemon {
-    /// Returns the daemon of the mount at `dir`, if that is its only mount.
+    /// Returns the daemon of the mount at `dir`, if this mount is the daemon's only one.
     fn that_ends_with(dir: &Path) -> Option<Self> {
         let pid = ControlFile::of(dir.into()).about().ok()?["pid"].as_i64()?;
-        // Each mount is one open FUSE device. In another pid namespace, the pid is that of another
-        // process or of none, which has no such device open.
+        // A daemon has one open FUSE device per mount. If the pid belongs to another pid namespace,
+        // it names another process or none here, which has no such device open.
         let open = std::fs::read_dir(format!("/proc/{pid}/fd")).ok()?.flatten();
         let devices = open
             .filter(|fd| std::fs::read_link(fd.path()).is_ok_and(|file| file == Path::new(DEVICE)))
@@ -139,17 +139,17 @@ impl MountDaemon {
 
     #[allow(unsafe_code)]
     fn open(pid: i64) -> Option<OwnedFd> {
-        // SAFETY: a system call on two numbers.
+        // SAFETY: the system call takes two numbers.
         let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) };
         let fd = RawFd::try_from(fd).ok().filter(|fd| *fd >= 0)?;
-        // SAFETY: the kernel has just made this descriptor for us.
+        // SAFETY: pidfd_open has just returned this descriptor, and nothing else owns it.
         Some(unsafe { OwnedFd::from_raw_fd(fd) })
     }
 
     #[allow(unsafe_code)]
     fn wait(&self) {
         let mut ended = libc::pollfd { fd: self.0.as_raw_fd(), events: libc::POLLIN, revents: 0 };
-        // SAFETY: one valid pollfd; the descriptor in it is open while `self` lives.
+        // SAFETY: `ended` is one valid pollfd; its descriptor is open while `self` lives.
         unsafe { libc::poll(&raw mut ended, 1, DAEMON_PATIENCE_MS) };
     }
 }

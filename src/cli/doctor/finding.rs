@@ -2,16 +2,16 @@
 
 use crate::cli::output::Colour;
 
-/// The result of one check.
+/// The result of one check of `doctor`.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Finding {
     /// The part of the system that was checked.
     pub(super) check: &'static str,
-    /// The result, as a sentence.
+    /// The result of the check, as a sentence.
     pub(super) says: String,
     /// The severity of the finding.
     pub(super) level: Level,
-    /// How to fix the problem; `None` if there is none.
+    /// How to fix the problem; `None` if there is no problem.
     pub(super) mend: Option<String>,
 }
 
@@ -20,9 +20,9 @@ pub(super) struct Finding {
 pub(super) enum Level {
     /// The check passed.
     Well,
-    /// Unexpected, but nothing depends on it.
+    /// The result is unexpected, but nothing depends on it.
     Odd,
-    /// A problem to be fixed.
+    /// The check has found a problem that should be fixed.
     Wrong,
 }
 

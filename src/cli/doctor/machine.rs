@@ -1,4 +1,4 @@
-//! Checks of this machine: device, mount helper, kernel settings and clocks.
+//! Checks of this machine: FUSE device, mount helper, kernel settings and clocks.
 
 use super::finding::Finding;
 use crate::cli::startup_warnings::request_timeout;
@@ -12,7 +12,8 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 
 /// The file in which root configures fusermount3.
 const FUSE_CONF: &str = "/etc/fuse.conf";
-/// 2025-01-01: this program is younger, so a clock that shows less is wrong.
+/// 2025-01-01 in seconds since the epoch. latchfs is younger, so a wall clock that shows less is
+/// wrong.
 const WALL_SECS_MIN: i64 = 1_735_689_600;
 
 pub(super) fn device() -> Finding {
@@ -60,8 +61,8 @@ fn is_setuid_root(meta: &Metadata) -> bool {
     meta.uid() == 0 && meta.permissions().mode() & 0o4000 != 0
 }
 
-/// Reports whether mounts can serve other users. A missing permission is no problem: it matters
-/// only with `--allow-other`.
+/// Reports whether mounts can serve other users. If `/etc/fuse.conf` does not permit it, that is no
+/// problem, since only `--allow-other` needs it.
 pub(super) fn conf() -> Finding {
     let check = "other users";
     let conf = std::fs::read_to_string(FUSE_CONF).unwrap_or_default();

@@ -9,7 +9,8 @@ use crate::os_error::said;
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 
-/// Returns the findings about each mount, and the self-descriptions of those that answer.
+/// Returns the findings about each mount, and the descriptions that the responding mounts give of
+/// themselves.
 pub(super) fn mounts() -> (Vec<Finding>, Vec<Value>) {
     let check = "mount";
     let mounts = match mountinfo::ours() {
@@ -62,8 +63,8 @@ fn mount_finding(check: &'static str, dir: &Path, abouts: &mut Vec<Value>) -> Fi
     }
 }
 
-/// Returns a finding if the directory below a mount has entries: they may be locks of programs that
-/// ran while nothing was mounted.
+/// Returns a finding if the directory below a mount has entries. They may be lock files of programs
+/// that ran while nothing was mounted, and excluded nobody.
 fn hidden(dir: &Path) -> Option<Finding> {
     let (check, shown) = ("mount point", dir.display());
     match mount_seal::hidden(dir) {
@@ -98,7 +99,7 @@ fn configured() -> Vec<PathBuf> {
     dirs
 }
 
-/// Returns a finding if a mount point without a mount has entries.
+/// Returns a finding if a configured mount point on which nothing is mounted has entries.
 fn leftovers(dir: &Path) -> Option<Finding> {
     let (entries, shown) = (mount_seal::entries(dir)?, dir.display());
     Some(Finding::wrong(

@@ -9,24 +9,26 @@ use crate::client::api_request::fetch;
 use crate::time::Span;
 use serde_json::Value;
 
-/// Timeout of the report: a node waits one second for the other nodes before it answers.
+/// Timeout of the request for the cluster's report: a node waits one second for the other nodes
+/// before it answers.
 const PATIENCE: Span = Span::from_secs(5);
 
-/// Maximum lag in entries: a node further behind may need a snapshot, and is no help when the
-/// leader fails.
+/// Maximum lag of a node in log entries. A node that is further behind may need a snapshot, and
+/// can't take over if the leader fails.
 const LAG_MAX: u64 = 1_000;
 
-/// The maximum median fsync latency. A spinning disk is faster, and each change waits for one
-/// fsync.
+/// The maximum median fsync latency of a node. Even a spinning disk is faster, and each change
+/// waits for one fsync.
 const SYNC_MAX: Span = Span::from_millis(20);
 
 const CHECK: &str = "cluster";
 
-/// Returns the findings about a cluster, as reported by the first of these servers that is a node.
+/// Returns the findings about a cluster, as reported by the first of these servers that is a node
+/// of it.
 pub(super) fn of_nodes(urls: &[&str], key: &ServerKeyArgs) -> CliResult<Vec<Finding>> {
     for url in urls {
-        // A server that does not answer has a finding already. One that is no node, or denies the
-        // report to these credentials, has none.
+        // No finding is added here for a server that does not answer, since another check reports
+        // it, nor for one that is no node or denies the report to these credentials.
         if let Ok((200, report)) = fetch(&key.access(url)?, "GET", "/cluster", PATIENCE) {
             return Ok(of_report(&report, url));
         }
@@ -34,7 +36,7 @@ pub(super) fn of_nodes(urls: &[&str], key: &ServerKeyArgs) -> CliResult<Vec<Find
     Ok(Vec::new())
 }
 
-/// Returns one finding for each problem in a report, or a single one that says that there is none.
+/// Returns one finding for each problem in a cluster's report, or one that says that there is none.
 fn of_report(report: &Value, url: &str) -> Vec<Finding> {
     let nodes: Vec<_> = report["nodes"].as_array().into_iter().flatten().collect();
     let mut findings: Vec<_> = of_majority(report, &nodes, url).into_iter().collect();
@@ -48,7 +50,7 @@ fn of_report(report: &Value, url: &str) -> Vec<Finding> {
     findings
 }
 
-/// Returns a finding if nothing can be granted, because there is no majority or no leader.
+/// Returns a finding if the cluster can't grant locks, because it has no majority or no leader.
 fn of_majority(report: &Value, nodes: &[&Value], url: &str) -> Option<Finding> {
     let voters = nodes.iter().filter(|node| votes(node));
     let (count, there) = (voters.clone().count(), voters.filter(|node| answers(node)).count());
@@ -66,7 +68,7 @@ fn of_majority(report: &Value, nodes: &[&Value], url: &str) -> Option<Finding> {
     Some(Finding::wrong(CHECK, says, mend))
 }
 
-/// Returns the problems of one node.
+/// Returns a finding for each problem of one node.
 fn of_node(node: &Value, url: &str) -> Vec<Finding> {
     let named = named(node);
     if !answers(node) {
@@ -99,7 +101,7 @@ fn of_node(node: &Value, url: &str) -> Vec<Finding> {
     findings
 }
 
-/// Returns a finding if another number of voters would tolerate more failures.
+/// Returns a finding if the cluster would tolerate more failures with another number of voters.
 fn of_voters(nodes: &[&Value], url: &str) -> Option<Finding> {
     let voters = nodes.iter().filter(|node| votes(node)).count();
     let learner = nodes.iter().find(|node| node["role"] == "learner" && answers(node));
@@ -146,7 +148,7 @@ fn answers(node: &Value) -> bool {
     node["reachable"] == true
 }
 
-/// Returns how messages name a node: its id, and its name and address if they are known.
+/// Returns how messages name a node: by its id, with its name and address if they are known.
 fn named(node: &Value) -> String {
     let text = |field: &str| node[field].as_str().filter(|text| !text.is_empty());
     match (text("name"), text("address")) {
@@ -219,7 +221,7 @@ mod tests {
         let says = "node 12 (box, 10.0.0.1:7100) learns and does not vote: while one node decides, \
                     none may fail";
         only(&[node(1, "leader"), learner], Odd, says, "third");
-        // Several problems at once.
+        // A report can contain several problems at once.
         let found = of_report(&json!({ "leader": null, "nodes": silent }), "http://u");
         let says: Vec<_> = found.iter().map(|finding| finding.says.as_str()).collect();
         assert_eq!(says.len(), 2, "{says:?}");

@@ -1,4 +1,4 @@
-//! `doctor`: runs all checks, and reports their findings.
+//! Runs all checks of `doctor`, and reports their findings.
 
 use super::finding::Finding;
 use super::{machine, mounts, nodes, servers, state_dirs};
@@ -8,7 +8,7 @@ use crate::cli::server_options::{ServerKeyArgs, urls};
 use serde_json::{Value, json};
 use std::ffi::OsString;
 
-/// `doctor`.
+/// The arguments of `latchfs doctor`.
 #[derive(Debug, clap::Args)]
 pub(in crate::cli) struct DoctorArgs {
     /// The state directory to look at, or 'none' [default: those of the mounts, or as for mount]
@@ -27,7 +27,7 @@ pub(in crate::cli) struct DoctorArgs {
 pub(in crate::cli) fn run(args: &DoctorArgs) -> CliResult {
     let (of_mounts, abouts) = mounts::mounts();
     let mut findings = Vec::new();
-    // A container that only queries a server needs no FUSE device.
+    // A machine that only queries a server, such as a container, needs no FUSE device.
     let asks_only = args.server.is_some() && abouts.is_empty();
     let mounts = cfg!(target_os = "linux") && !asks_only;
     if mounts {

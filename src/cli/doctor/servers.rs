@@ -1,4 +1,4 @@
-//! Checks of servers: the one that `--server` names, and those behind mounts.
+//! Checks of servers: the one that `--server` names, and those whose locks are mounted.
 
 use super::finding::Finding;
 use crate::cli::exit::CliResult;
@@ -9,7 +9,8 @@ use crate::service::{Contact, RttSample};
 use crate::time::Span;
 use serde_json::Value;
 
-/// The difference of wall clocks above which it is reported: displayed times are wrong by as much.
+/// The difference of wall clocks above which `doctor` reports it, since displayed times are wrong
+/// by the difference.
 const SKEW_SHOWN_MS: u64 = 2_000;
 
 /// The round trip above which a server counts as slow: a quarter of the 2 s after which a mount
@@ -72,7 +73,8 @@ fn stuck_at(check: &'static str, url: &str, stuck: &Stuck) -> Finding {
     Finding::wrong(check, says, mend)
 }
 
-/// Returns the findings about the server of a mount, from the mount's self-description.
+/// Returns the findings about the server of a mount, from the description that the mount gives of
+/// itself.
 pub(super) fn of_mount(about: &Value) -> Vec<Finding> {
     let check = "server";
     let (server, dir) = (&about["server"], about["dir"].as_str().unwrap_or_default());
@@ -103,7 +105,7 @@ pub(super) fn of_mount(about: &Value) -> Vec<Finding> {
     findings
 }
 
-/// Returns the findings about the latency and the clock of a server that answers.
+/// Returns the findings about the round-trip time and the clock of a server that answers.
 fn of_answers(url: &str, heard: RttSample) -> [Finding; 2] {
     let RttSample { round_trip, wall_ahead_ms: ahead } = heard;
     let (took, us) = ("round trip", round_trip.as_nanos() / 1_000);
@@ -160,7 +162,8 @@ mod tests {
         assert_eq!(of_mount(&json!({"kind": "embedded"})), []);
     }
 
-    /// Nothing depends on wall clocks, so a difference between them is reported but is no problem.
+    /// No lock depends on wall clocks, so a difference between them is reported as odd and not as a
+    /// problem.
     #[test]
     fn clocks_that_differ_are_odd_and_not_wrong() {
         for ahead in [2_001, -86_400_000] {

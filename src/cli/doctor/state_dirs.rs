@@ -1,4 +1,4 @@
-//! Checks of state directories, in which mounts store the state for a restart.
+//! Checks of state directories, in which mounts store the state of their locks for a restart.
 
 use super::finding::Finding;
 use crate::cli::environment::state_dir;
@@ -14,13 +14,14 @@ use std::mem::MaybeUninit;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-/// The minimum free space: twice the size of the journal of a busy day.
+/// The minimum free space on the disk of a state directory: twice the size of the journal of a busy
+/// day.
 const ROOM_MIN_BYTES: u64 = 64 << 20;
 
-/// Returns the findings about the state directory `named`, or else about those of the mounts (each
-/// once), or else about the one that a mount would use by default.
+/// Returns the findings about the state directory `named`. Without it, checks the directories of
+/// the mounts (each once), or, if there are none, the one that a mount would use by default.
 pub(super) fn states(named: Option<&OsStr>, abouts: &[Value]) -> CliResult<Vec<Finding>> {
-    // With a server, the locks are stored there, so such a mount has no directory to check.
+    // A mount of a server's locks has no state directory to check.
     let here = abouts.iter().filter(|about| about["kind"] != BackendKind::Server.as_str());
     let told: BTreeSet<&str> = here.filter_map(|about| about["state"].as_str()).collect();
     if named.is_none() && told.is_empty() && !abouts.is_empty() {
@@ -39,7 +40,7 @@ pub(super) fn states(named: Option<&OsStr>, abouts: &[Value]) -> CliResult<Vec<F
 fn state_finding(state: &Path) -> Finding {
     let (check, shown) = ("state", state.display());
     let elsewhere = "name another directory by 'latchfs mount --state DIR'";
-    // A missing directory is created at the first mount, below the nearest one that exists.
+    // The first mount creates a missing state directory, below the nearest directory that exists.
     let there: PathBuf = state.ancestors().find(|dir| dir.exists()).unwrap_or(state).into();
     if !there.is_dir() {
         let says = format!("{} is not a directory", there.display());
@@ -70,7 +71,8 @@ fn state_finding(state: &Path) -> Finding {
     )
 }
 
-/// Returns the daemon that uses a state directory and therefore holds a lock on its file `lock`.
+/// Returns the daemon that uses a state directory: the process that holds a lock on the file `lock`
+/// in it.
 fn user_of(state: &Path) -> Option<String> {
     let path = state.join("lock");
     let lock = File::open(&path).ok()?;
@@ -84,23 +86,23 @@ fn user_of(state: &Path) -> Option<String> {
 #[allow(unsafe_code)]
 fn writable(dir: &Path) -> io::Result<()> {
     let path = CString::new(dir.as_os_str().as_bytes())?;
-    // SAFETY: a valid NUL-terminated string that lives until the call returns.
+    // SAFETY: `path` is a valid NUL-terminated string that lives until the call returns.
     match unsafe { libc::access(path.as_ptr(), libc::W_OK | libc::X_OK) } {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error()),
     }
 }
 
-/// Returns the number of free bytes that this user may use.
+/// Returns the number of free bytes on the disk of `dir` that this user may use.
 #[allow(unsafe_code)]
 fn room(dir: &Path) -> io::Result<u64> {
     let path = CString::new(dir.as_os_str().as_bytes())?;
     let mut found = MaybeUninit::<libc::statvfs>::uninit();
-    // SAFETY: a valid NUL-terminated string, and room for the answer.
+    // SAFETY: `path` is a valid NUL-terminated string, and `found` has room for the answer.
     if unsafe { libc::statvfs(path.as_ptr(), found.as_mut_ptr()) } != 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: statvfs has succeeded, so it has filled the answer in.
+    // SAFETY: statvfs has succeeded, so it has initialised `found`.
     let found = unsafe { found.assume_init() };
     #[allow(clippy::unnecessary_cast)] // the types differ between systems
     let (blocks, size) = (found.f_bavail as u64, found.f_frsize as u64);
