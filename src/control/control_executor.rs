@@ -12,11 +12,11 @@ use crate::status::status_of;
 use crate::time::Span;
 use serde_json::{Value, json};
 
-/// Maximum number of waiters shown in the answer to a request that waited: the total size of the
-/// answers to all waiters of one lock must not grow with the square of their number.
+/// Maximum number of waiters shown in the answer to a request that has waited. Without a limit, the
+/// total size of the answers to all waiters of one lock would grow with the square of their number.
 pub(crate) const WAITERS_SHOWN_MAX: usize = 16;
 
-/// Executes a request and returns the answer; `None`: the caller is gone.
+/// Executes a control request and returns its answer; `None` if the caller is gone.
 pub(crate) async fn execute<H: ControlHost>(host: &H, request: ControlRequest) -> Option<Value> {
     if let Err(why) = host.allows(request.kind().operation()) {
         return Some(refusal(RefusalKind::Denied, &why));
@@ -40,7 +40,7 @@ pub(crate) async fn execute<H: ControlHost>(host: &H, request: ControlRequest) -
         }
         ControlRequest::Steal(ask) => Ok(steal(host, ask).await),
     };
-    // The error of a request that names an unusable process is an answer, too.
+    // A request that names an unusable process is refused by an answer, too.
     Some(done.unwrap_or_else(|refused| refused))
 }
 
@@ -58,8 +58,8 @@ async fn acquire<H: ControlHost>(host: &H, ask: AcquireRequest) -> Option<Value>
     let by_name = !reentrant || options.ttl.is_some() || options.grace.is_some() || named.is_some();
     let process = named.or_else(|| host.default_process().filter(|_| own.is_none()));
     let mut patch = match own {
-        // A renewal changes only the note, and below the process if the request names one: the
-        // other details and the file attributes stay.
+        // A renewal of a lease that the client holds already changes only the note, and below the
+        // process if the request names one. The other details and the file attributes stay.
         Some(_) => Patch { note: options.note.clone(), ..Patch::default() },
         None => host.details(&options, for_parent),
     };
@@ -75,7 +75,7 @@ async fn acquire<H: ControlHost>(host: &H, ask: AcquireRequest) -> Option<Value>
         let op = Op::Renew(Renew { key, term: Some(term), firm, patch, acquires: true });
         return Some(decide(host, name, op, process).await);
     }
-    // A reentrant request renews a lease of the client, whatever the ownership of the lease is.
+    // A reentrant request renews any lease of the client, whatever the ownership of the lease is.
     let hold = if by_name && !is_own { Ownership::Exclusive(None) } else { Ownership::Client };
     let (client, line) = (host.client().clone(), QueuePolicy::Skip);
     let ask = Acquire { name, client, mode, hold, term, line, patch };
@@ -150,8 +150,8 @@ async fn steal<H: ControlHost>(host: &H, ask: StealRequest) -> Value {
     decide(host, name, op, None).await
 }
 
-/// Submits a command to the service, binds the granted lease to `process`, and returns the answer
-/// with the status of the lock.
+/// Submits a command to the lock service, binds the granted lease to `process`, and returns the
+/// answer with the status of the lock.
 async fn decide<H: ControlHost>(
     host: &H,
     name: LockName,
@@ -168,19 +168,20 @@ async fn decide<H: ControlHost>(
         host.continued(&name, tenure.token);
     }
     let answer = match answer {
-        // The status of a shared lock shows its first holder, and the caller may be another.
+        // The answer includes the token, because the status of a shared lock shows only its first
+        // holder.
         Ok(outcome) => match outcome.tenure() {
             Some(tenure) => json!({ "ok": true, "token": tenure.token.as_u64() }),
             None => json!({ "ok": true }),
         },
-        // A service that was unavailable for the command can't show the lock either.
+        // If the lock service was unavailable for the command, it can't show the lock either.
         Err(failure @ RequestError::Unavailable(_)) => return failed(host, &name, failure),
         Err(failure) => failed(host, &name, failure),
     };
     status(host, &name, answer).await
 }
 
-/// Records that a request failed, and returns the answer that reports the failure.
+/// Tells the host that a request failed, and returns the answer that reports the failure.
 fn failed<H: ControlHost>(host: &H, name: &LockName, failure: RequestError) -> Value {
     let answer = refusal(failure.kind(), &failure.to_string());
     host.failed(name, failure);
@@ -196,7 +197,8 @@ async fn status<H: ControlHost>(host: &H, name: &LockName, answer: Value) -> Val
     show(host, name, usize::MAX, answer).await
 }
 
-/// Adds the status of a lock to the answer to a request that has waited.
+/// Adds the status of a lock, with a limited number of waiters, to the answer to a request that has
+/// waited.
 async fn short_status<H: ControlHost>(host: &H, name: &LockName, answer: Value) -> Value {
     show(host, name, WAITERS_SHOWN_MAX, answer).await
 }

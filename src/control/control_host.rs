@@ -1,4 +1,5 @@
-//! The interface between control requests and the front end that received them.
+//! The interface between control requests and the front end that received them: a mount, or a
+//! command with `--server`.
 
 use super::lease_options::LeaseOptions;
 use crate::auth::permissions::Operation;
@@ -16,50 +17,53 @@ use std::future::Future;
 pub(crate) enum ControlWaitEnd {
     /// The lock was granted.
     Granted(Tenure),
-    /// The request failed.
+    /// The lock service refused the request, or did not answer.
     Failed(RequestError),
     /// The front end refused the request with this answer.
     Refused(Value),
-    /// The place in the queue is lost: the wait timed out, or the client was reset.
+    /// The queue place is lost, because the wait timed out or the client was reset.
     Left,
-    /// The caller is gone, and nobody reads the answer.
+    /// The caller is gone, so nobody reads the answer.
     Abandoned,
 }
 
-/// The front end on whose behalf a request is executed, for one client.
+/// The front end that executes a control request, on behalf of one client.
 pub(crate) trait ControlHost: Sync {
     /// A process to which a lease can be bound.
     type Process: Send + Sync;
 
     /// Returns the client that sent the request.
     fn client(&self) -> &ClientId;
-    /// Checks whether the caller may request this operation at all; the error is a sentence that
-    /// says why not.
+    /// Checks whether the caller may request this operation at all. The error is a sentence that
+    /// says why it may not.
     fn allows(&self, operation: Operation) -> Result<(), String>;
-    /// Describes the daemon or the connection to the server.
+    /// Returns a description of the daemon, or of the connection to the server.
     fn about(&self) -> Map<String, Value>;
     /// Converts an engine time to wall-clock time.
     fn wall(&self, at: Time) -> Wall;
     /// Returns the process `pid`, or an answer with the reason why the caller may not bind leases
     /// to it.
     fn process(&self, name: &LockName, pid: u32) -> Result<Self::Process, Value>;
-    /// Returns the process to which leases are bound by default, if a request names none.
+    /// Returns the process to which a lease is bound if its request names none; `None` if such
+    /// leases are not bound.
     fn default_process(&self) -> Option<Self::Process>;
-    /// Returns the process in the form stored in the details of a lease, if the daemon must find it
-    /// again after a restart.
+    /// Returns the form of `process` that is stored in the details of a lease, if the daemon must
+    /// find the process again after a restart.
     fn detail_of(&self, process: &Self::Process) -> Option<Process>;
-    /// Returns the terms of a lease that is bound to `process`, or to no process.
+    /// Returns the ttl and grace, or the session, of a lease that is bound to `process`, or to no
+    /// process.
     fn terms(&self, options: &LeaseOptions, process: Option<&Self::Process>) -> LeaseTerms;
-    /// Returns the details of a new lease, for the caller or its parent process.
+    /// Returns the details of a new lease, which name the caller or its parent process as the
+    /// holder.
     fn details(&self, options: &LeaseOptions, for_parent: bool) -> Patch;
-    /// Binds a lease to a process: the lease ends with the process.
+    /// Binds a lease to a process, so that the lease ends with the process.
     fn bind(&self, key: LeaseKey, life: Lifetime, process: &Self::Process);
-    /// Unbinds a lease from its process, so that the lease outlives it. Returns the new terms of
-    /// the lease.
+    /// Unbinds a lease from its process, so that the lease outlives the process. Returns the new
+    /// ttl and grace of the lease, if they change.
     fn unbind(&self, token: Token) -> Option<LeaseTerms>;
-    /// Records that a renewal has continued a tenure under this token.
+    /// Records that a renewal has continued a tenure under a new token.
     fn continued(&self, name: &LockName, token: Token);
-    /// Records that a request failed.
+    /// Records that a request about the lock `name` failed.
     fn failed(&self, name: &LockName, failure: RequestError);
 
     /// Submits a command to the lock service.

@@ -3,10 +3,10 @@
 use crate::auth::Denial;
 use crate::auth::permissions::Operation;
 
-/// The kind of a request, from its field `do`.
+/// The kind of a control request, which its field `do` names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ControlKind {
-    /// Describe the mount and its backend.
+    /// Describe the mount or the server connection.
     About,
     /// List locks, one page at a time.
     List,
@@ -23,7 +23,7 @@ pub(crate) enum ControlKind {
 }
 
 impl ControlKind {
-    /// All kinds, in the order in which error messages list them.
+    /// All kinds of requests, in the order in which error messages list them.
     pub(crate) const ALL: [Self; 7] = [
         Self::About,
         Self::List,
@@ -66,7 +66,7 @@ impl ControlKind {
     }
 }
 
-/// Returns the message of a denial for a user of a mount, who has no credentials but a uid.
+/// Returns the message of a denial to a user of a mount. Such a user has no credentials but a uid.
 #[cfg_attr(not(target_os = "linux"), allow(dead_code))]
 pub(crate) fn why_denied(denial: &Denial) -> String {
     match denial {

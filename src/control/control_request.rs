@@ -8,11 +8,11 @@ use crate::engine::{LockName, QueuePolicy, RefusalKind, StealReason, Token};
 use crate::service::List;
 use serde_json::{Map, Value, json};
 
-/// Maximum size of a request: a few names, and a note of 1 KiB.
+/// Maximum size in bytes of a control request: a few names, and a note of 1 KiB.
 #[cfg_attr(not(target_os = "linux"), allow(dead_code))]
 pub(crate) const REQUEST_BYTES_MAX: usize = 8_192;
 
-/// A parsed and validated request.
+/// A control request that has been parsed and validated.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum ControlRequest {
     /// Describe the daemon or the server.
@@ -31,42 +31,42 @@ pub(crate) enum ControlRequest {
     Steal(StealRequest),
 }
 
-/// The request to acquire a lock.
+/// A request to acquire a lock.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct AcquireRequest {
-    /// The lock.
+    /// The name of the lock.
     pub(crate) name: LockName,
     /// The options of the lease.
     pub(crate) options: LeaseOptions,
-    /// Whether a lease that the client already holds is renewed. If not set, the lock is granted
-    /// only if no client holds it, not even this one.
+    /// Whether to renew a lease that the client holds already. If not set, the lock is granted only
+    /// if no client holds it, not even this one.
     pub(crate) reentrant: bool,
     /// Whether the lease is for the parent process of the caller, which is a shell.
     pub(crate) for_parent: bool,
-    /// Whether, and how long, to wait in the queue.
+    /// Whether, and how long, to wait in the lock's queue.
     pub(crate) queue: QueuePolicy,
 }
 
-/// The request to renew a lock.
+/// A request to renew a lease.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct RenewRequest {
-    /// The lock.
+    /// The name of the lock.
     pub(crate) name: LockName,
     /// The options of the lease.
     pub(crate) options: LeaseOptions,
-    /// Whether to unbind the lease from its process, so that it outlives the process; `latchfs run
-    /// --slot` keeps a finished slot in this way.
+    /// Whether to unbind the lease from its process, so that the lease outlives the process.
+    /// `latchfs run --slot` keeps a finished slot in this way.
     pub(crate) unbinds: bool,
 }
 
-/// The request to steal a lock.
+/// A request to steal a lock.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct StealRequest {
-    /// The lock.
+    /// The name of the lock.
     pub(crate) name: LockName,
     /// The options of the new lease.
     pub(crate) options: LeaseOptions,
-    /// The reason, for the holder and the audit log.
+    /// The reason for the steal, shown to the holder and in the audit log.
     pub(crate) reason: StealReason,
     /// Whether the lease is for the parent process of the caller, which is a shell.
     pub(crate) for_parent: bool,
@@ -91,7 +91,8 @@ impl ControlRequest {
         matches!(self, Self::Acquire(AcquireRequest { queue: QueuePolicy::Join(_), .. }))
     }
 
-    /// Parses a JSON value; the error is a sentence that says why it is no request.
+    /// Parses a request from a JSON value. The error is a sentence that says why the value is no
+    /// request.
     pub(crate) fn of(value: &Value) -> Result<Self, String> {
         let Value::Object(fields) = value else {
             return Err("a request is a JSON object such as {\"do\":\"about\"}".to_owned());
@@ -130,7 +131,7 @@ impl ControlRequest {
     }
 }
 
-/// Parses the bytes of a request; the error is a sentence that says why they are no request.
+/// Parses the bytes of a request. The error is a sentence that says why they are no request.
 #[cfg_attr(not(target_os = "linux"), allow(dead_code))]
 pub(crate) fn parse(data: &[u8]) -> Result<ControlRequest, String> {
     if data.len() > REQUEST_BYTES_MAX {
@@ -146,7 +147,7 @@ pub(crate) fn refusal(kind: RefusalKind, sentence: &str) -> Value {
     json!({ "ok": false, "kind": kind.as_str(), "message": sentence })
 }
 
-/// Returns the value of an optional string field.
+/// Returns the value of an optional string field of a request.
 pub(super) fn text<'a>(
     fields: &'a Map<String, Value>,
     key: &str,
@@ -158,7 +159,7 @@ pub(super) fn text<'a>(
     }
 }
 
-/// Returns the value of an optional boolean field, which is false by default.
+/// Returns the value of an optional boolean field of a request, which is false by default.
 fn flag(fields: &Map<String, Value>, key: &str) -> Result<bool, String> {
     match fields.get(key) {
         None | Some(Value::Null) => Ok(false),
@@ -167,7 +168,8 @@ fn flag(fields: &Map<String, Value>, key: &str) -> Result<bool, String> {
     }
 }
 
-/// Parses the field `wait`: no wait, a wait without limit, or a wait of limited duration.
+/// Parses the field `wait` of a request: no wait, a wait without limit, or a wait of limited
+/// duration.
 fn queue(fields: &Map<String, Value>) -> Result<QueuePolicy, String> {
     match fields.get("wait") {
         None | Some(Value::Null | Value::Bool(false)) => Ok(QueuePolicy::Skip),
@@ -180,7 +182,7 @@ fn queue(fields: &Map<String, Value>) -> Result<QueuePolicy, String> {
     }
 }
 
-/// Parses the required field `name`.
+/// Parses the required field `name` of a request: the name of a lock.
 fn name(fields: &Map<String, Value>) -> Result<LockName, String> {
     let text = text(fields, "name")?.ok_or("the request lacks a 'name'")?;
     LockName::parse(text).map_err(|error| {

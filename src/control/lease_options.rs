@@ -6,16 +6,16 @@ use crate::engine::{Grace, Mode, Token, Ttl};
 use serde_json::{Map, Value};
 use std::sync::Arc;
 
-/// Options parsed from a JSON object, or from words such as `60s` and `pid=123`.
+/// The options of a lease, parsed from a JSON object or from words such as `60s` and `pid=123`.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct LeaseOptions {
     /// The ttl of the lease from now on.
     pub(crate) ttl: Option<Ttl>,
     /// The grace period of the lease from now on.
     pub(crate) grace: Option<Grace>,
-    /// Note shown to other clients.
+    /// The note shown to other clients.
     pub(crate) note: Option<Arc<str>>,
-    /// The token of the only tenure to which the request applies.
+    /// The fencing token of the only lease to which the request applies.
     pub(crate) token: Option<Token>,
     /// The process to which the lease is bound.
     pub(crate) pid: Option<u32>,
@@ -28,9 +28,10 @@ pub(crate) fn wrong_pid(text: &str) -> String {
     format!("'{}' is no process id; write pid=$$", short(text))
 }
 
-/// Returns `pid` if it is in the range of process ids.
+/// Returns `pid` if it is a valid process id.
 pub(crate) fn checked_pid(pid: u32) -> Result<u32, String> {
-    // The kernel's own limit is 2^22; 0 would mean the caller's process group in kill(2).
+    // The kernel's limit on pids is 2^22, below this one; 0 would mean the caller's process group
+    // in kill(2).
     if pid == 0 || pid > i32::MAX as u32 { Err(wrong_pid(&pid.to_string())) } else { Ok(pid) }
 }
 
@@ -79,7 +80,7 @@ pub(crate) fn options_of(object: &Map<String, Value>) -> Result<LeaseOptions, St
     Ok(options)
 }
 
-/// Returns the note `text`, unless it is too long.
+/// Returns the note `text` if it is not too long.
 pub(crate) fn checked_note(text: &str) -> Result<Arc<str>, String> {
     if text.len() > NOTE_BYTES_MAX {
         return Err(format!("a note has at most {NOTE_BYTES_MAX} bytes, this one {}", text.len()));

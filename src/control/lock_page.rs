@@ -7,14 +7,14 @@ use crate::status::status_of;
 use crate::time::{Time, Wall};
 use serde_json::{Map, Value, json};
 
-/// Maximum number of locks in one answer, because all other requests wait while the answer is
-/// built. The client requests the rest page by page.
+/// Maximum number of locks in one answer. All other requests wait while the answer is built, so the
+/// client requests the rest page by page.
 const LIST_MAX: usize = 512;
-/// Approximate maximum size of one answer, which applies to locks with long names, notes and
-/// queues.
+/// Approximate maximum size in bytes of one answer, which matters for locks with long names, notes
+/// and queues.
 const LIST_BYTES_MAX: usize = 1 << 20;
 
-/// Returns the answer with the locks of `page`, or with so many of them as fit.
+/// Returns the answer to a `list` request: the locks of `page`, or as many of them as fit.
 pub(super) fn answer(page: ListPage<LockView>, wall: impl Fn(Time) -> Wall) -> Value {
     let shown = cut(&page.items, LIST_BYTES_MAX);
     let last = shown.last().map(|last| last.name.to_string());
@@ -23,7 +23,7 @@ pub(super) fn answer(page: ListPage<LockView>, wall: impl Fn(Time) -> Wall) -> V
     json!({ "ok": true, "locks": locks, "next": next })
 }
 
-/// Returns the first of `views`, at least one, whose statuses take about `max` bytes in all.
+/// Returns the first of `views`, at least one, whose JSON statuses take about `max` bytes in total.
 fn cut(views: &[LockView], max: usize) -> &[LockView] {
     /// Approximate bytes of a status without texts chosen by clients, and bytes per waiter or
     /// holder.
@@ -48,7 +48,7 @@ fn cut(views: &[LockView], max: usize) -> &[LockView] {
     &views[..fits.count()]
 }
 
-/// Parses the range of locks that a request selects.
+/// Parses the range of locks that a `list` request selects.
 pub(super) fn query(fields: &Map<String, Value>) -> Result<List, String> {
     let after = match text(fields, "after")? {
         None => None,

@@ -1,5 +1,5 @@
-//! The request protocol of `.latchfs/ctl` and of commands with `--server`: each request and each
-//! answer is one JSON object.
+//! The protocol of control requests, which `.latchfs/ctl` and commands with `--server` use: each
+//! request and each answer is one JSON object.
 //!
 //! [`control_kind`] lists the requests and the permission that each needs, [`control_request`]
 //! parses them, [`lease_options`] holds the options that requests and writes to lock files share.
