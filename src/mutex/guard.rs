@@ -1,4 +1,5 @@
-//! The public types of the mutex: [`Mutex`], and the [`Guard`] that holds the lock.
+//! The public types of the mutex across processes: [`Mutex`], and the [`Guard`] that holds its
+//! lock.
 
 use super::lock_file::{self, MutexMode, WaitLimit};
 use super::notice::{Listeners, Notice, Unexpected};
@@ -12,18 +13,19 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-/// A mutex: one lock in one mount.
+/// A mutex across processes and machines: one lock in one latchfs mount.
 pub struct Mutex {
     place: Arc<ProcessLock>,
     hooks: Arc<Listeners>,
 }
 
-/// A held lock, which is released when the guard is dropped. It belongs to the thread that locked.
+/// A held lock, which is released when the guard is dropped. The guard belongs to the thread that
+/// locked the mutex.
 #[must_use = "the lock is given back when the guard is dropped"]
 pub struct Guard<'a> {
     mutex: &'a Mutex,
     hold: Arc<ThreadHold>,
-    /// Makes the guard `!Send`, because re-entrance is counted by thread.
+    /// Makes the guard `!Send`, because nested locking is counted per thread.
     thread: PhantomData<*const ()>,
 }
 
@@ -33,13 +35,15 @@ impl Mutex {
         Ok(Self { place: ProcessLock::open(dir.as_ref(), name)?, hooks: Arc::default() })
     }
 
-    /// Calls `listener` whenever this mutex waits, is granted, or is lost. The thread that locks
-    /// calls it, except for a loss, which a watching thread reports. Register it before locking.
+    /// Calls `listener` whenever this mutex waits for its lock, is granted it, or loses it. The
+    /// thread that locks the mutex makes the call, except for a loss, which a watching thread
+    /// reports. Listeners should be registered before the mutex is locked.
     pub fn listen(&self, listener: impl Fn(Notice) + Send + Sync + 'static) {
         self.hooks.listeners.write().push(Arc::new(listener));
     }
 
-    /// Calls `handler` on changes that no call has requested. Register it before locking.
+    /// Calls `handler` on changes that no call of this mutex has requested, such as a loss of the
+    /// lock. Handlers should be registered before the mutex is locked.
     pub fn on_unexpected(&self, handler: impl Fn(Unexpected) + Send + Sync + 'static) {
         self.hooks.handlers.write().push(Arc::new(handler));
     }
@@ -64,7 +68,7 @@ impl Mutex {
         self.enter(MutexMode::Shared, WaitLimit::Ever).and_then(granted)
     }
 
-    /// Takes the lock in shared mode if that is possible at once.
+    /// Takes the lock in shared mode if it can be granted at once.
     pub fn try_read(&self) -> io::Result<Option<Guard<'_>>> {
         self.enter(MutexMode::Shared, WaitLimit::No)
     }
@@ -119,14 +123,14 @@ fn within(patience: Duration) -> WaitLimit {
     WaitLimit::Until(boot_now() + Span::from(patience))
 }
 
-/// Unwraps the result of a wait without a timeout, which ends with the lock or with an error.
+/// Unwraps the result of a wait without a timeout, which ends with a guard or with an error.
 fn granted(guard: Option<Guard<'_>>) -> io::Result<Guard<'_>> {
     guard.ok_or_else(|| io::Error::new(ErrorKind::WouldBlock, "the lock was not granted"))
 }
 
 impl Guard<'_> {
-    /// Returns the fencing token: greater than that of every earlier tenure. Each holder of a
-    /// shared lock has its own.
+    /// Returns the fencing token, which is greater than that of every earlier tenure. Each holder
+    /// of a shared lock has its own token.
     pub fn token(&self) -> u64 {
         self.hold.token
     }
@@ -136,7 +140,7 @@ impl Guard<'_> {
         self.hold.mode
     }
 
-    /// Queries the mount whether the lock is still held.
+    /// Asks the mount whether the lock is still held.
     pub fn is_held(&self) -> bool {
         self.hold.is_held()
     }

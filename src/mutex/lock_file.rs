@@ -1,5 +1,5 @@
-//! Operations on the file of a lock: locking it by flock(2), and waiting for a change of it by
-//! poll(2).
+//! Operations on the file of a lock: locking it by flock(2), and waiting for a change of the lock
+//! by poll(2).
 
 use crate::time::{Span, Time, boot_now};
 use std::fs::{File, OpenOptions, TryLockError};
@@ -14,9 +14,9 @@ use std::thread;
 /// The mode of a lock: exclusive or shared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MutexMode {
-    /// There is no other holder.
+    /// The holder shares the lock with nobody.
     Exclusive,
-    /// Other holders may share the lock in this mode.
+    /// Several holders may share the lock, all in this mode.
     Shared,
 }
 
@@ -25,14 +25,14 @@ pub enum MutexMode {
 pub(super) enum WaitLimit {
     /// The caller does not wait.
     No,
-    /// The caller waits until this time.
+    /// The caller waits until this deadline.
     Until(Time),
     /// The caller waits until the lock is granted.
     Ever,
 }
 
-/// Takes the lock; returns `None` if it was not granted within the limit. Calls `waiting` before it
-/// waits.
+/// Takes the lock by flock on the file at `path`. Returns `None` if it was not granted within the
+/// limit. Calls `waiting` before it waits.
 pub(super) fn take(
     path: &Path,
     mode: MutexMode,
@@ -57,19 +57,19 @@ pub(super) fn take(
     }
 }
 
-/// The ioctl on a lock's file that cancels a wait.
+/// The ioctl on a lock's file that cancels a waiting flock through the same open file.
 const GIVE_UP: libc::c_ulong = 0x4c01;
-/// The ioctl that returns the token by which an open file holds its lock.
+/// The ioctl on a lock's file that returns the token by which the open file holds the lock.
 const TOKEN: libc::c_ulong = 0x8008_4c02;
-/// The longest single sleep. Its clock stops while the machine is suspended, unlike the deadline,
-/// so the deadline is checked at least this often.
+/// The longest single sleep of a wait with a deadline. A sleep does not count the time for which
+/// the machine is suspended, so the deadline is checked at least this often.
 const LOOK_EVERY: Span = Span::from_secs(1);
-/// How long to wait for the effect of a cancellation before it is repeated: it may have come before
-/// the thread had begun to wait.
+/// How long to wait for the effect of a cancellation before it is repeated, because it may have
+/// come before the thread had begun to wait in flock.
 const SAY_AGAIN: Span = Span::from_millis(10);
 
-/// Waits in the queue until the lock is granted, or until `deadline`. flock has no timeout, so a
-/// thread waits in it, and its wait is cancelled at the deadline.
+/// Waits in the lock's queue until the lock is granted, or until `deadline`. flock has no timeout,
+/// so a separate thread waits in it, and its wait is cancelled at the deadline.
 fn lock_until(
     path: &Path,
     file: File,
@@ -77,8 +77,8 @@ fn lock_until(
     deadline: Time,
 ) -> io::Result<Option<File>> {
     let locked = |error| cant("can't be locked", path, &error);
-    // Called once before any wait: in a mount that does not support it, the thread would wait for
-    // ever.
+    // The cancellation is called once before any wait: in a mount that does not support it, this
+    // call fails, while the thread would wait for ever.
     give_up(&file).map_err(locked)?;
     let (file, (say, said)) = (Arc::new(file), mpsc::channel());
     let waiting = Arc::clone(&file);
@@ -86,7 +86,7 @@ fn lock_until(
         leave_signals_to_others();
         let result = lock(&waiting, mode);
         drop(waiting);
-        // The loop below always receives this result.
+        // The send can't fail, because the loop below always receives the result.
         let _ = say.send(result);
     };
     let thread = thread::Builder::new().name("latchfs-mutex".to_owned()).spawn(wait)?;
@@ -96,7 +96,7 @@ fn lock_until(
         match said.recv_timeout(patience.as_duration()) {
             Ok(result) => break result,
             Err(RecvTimeoutError::Timeout) if left == Span::ZERO => {
-                // The call fails if the mount is gone, and then the wait of the thread fails as
+                // The ioctl fails if the mount is gone, and then the flock of the thread fails as
                 // well.
                 let _ = give_up(&file);
             }
@@ -104,7 +104,7 @@ fn lock_until(
             Err(RecvTimeoutError::Disconnected) => break Err(io::Error::other("its thread ended")),
         }
     };
-    // The thread has sent its result, so this does not wait.
+    // The thread has sent its result, so the join returns at once.
     let _ = thread.join();
     match result {
         Ok(()) => Arc::into_inner(file).map_or(Err(ErrorKind::Other.into()), |file| Ok(Some(file))),
@@ -113,31 +113,33 @@ fn lock_until(
     }
 }
 
-/// Cancels the wait on this open file.
+/// Cancels a flock that waits through this open file.
 #[allow(unsafe_code)]
 fn give_up(file: &File) -> io::Result<()> {
-    // SAFETY: the file is open, and this request takes no argument.
+    // SAFETY: the file is open, and this ioctl takes no argument.
     match unsafe { libc::ioctl(file.as_raw_fd(), GIVE_UP) } {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error()),
     }
 }
 
-/// Returns the token by which this open file holds its lock; fails if it does not hold it.
+/// Returns the token by which this open file holds its lock; fails if the file does not hold the
+/// lock.
 #[allow(unsafe_code)]
 pub(super) fn token_of(file: &File) -> io::Result<u64> {
     let mut token = 0_u64;
-    // SAFETY: the file is open, and the request writes the eight bytes of a number.
+    // SAFETY: the file is open, and this ioctl writes the eight bytes of `token`.
     match unsafe { libc::ioctl(file.as_raw_fd(), TOKEN, &raw mut token) } {
         0 => Ok(token),
         _ => Err(io::Error::last_os_error()),
     }
 }
 
-/// Blocks all signals in the current thread, so that they go to threads that the program knows.
+/// Blocks all signals in the current thread, which the mutex has started, so that the program's own
+/// threads receive them.
 #[allow(unsafe_code)]
 fn leave_signals_to_others() {
-    // SAFETY: all zeros is a valid set, which sigfillset fills; both live through the calls.
+    // SAFETY: all zeros is a valid set, which sigfillset fills; the set outlives both calls.
     unsafe {
         let mut all: libc::sigset_t = std::mem::zeroed();
         libc::sigfillset(&raw mut all);
@@ -160,8 +162,8 @@ fn try_lock(path: &Path, file: &File, mode: MutexMode) -> io::Result<bool> {
     }
 }
 
-/// Waits in the queue until the lock is granted. A signal whose handler returns does not end the
-/// wait.
+/// Waits in the lock's queue until the lock is granted. A signal whose handler returns does not end
+/// the wait.
 fn lock(file: &File, mode: MutexMode) -> io::Result<()> {
     loop {
         let locked = match mode {
@@ -175,19 +177,19 @@ fn lock(file: &File, mode: MutexMode) -> io::Result<()> {
     }
 }
 
-/// Marks all changes so far as seen, so that a poll reports only later ones.
+/// Marks all changes of the lock so far as seen, so that a poll reports only later ones.
 pub(super) fn see(file: &File) -> io::Result<()> {
     file.read_at(&mut [0], 0).map(|_| ())
 }
 
-/// Waits until the lock has changed, or the other end of `stop` was closed.
+/// Waits until the lock has changed, or the other end of the pipe `stop` was closed.
 #[allow(unsafe_code)]
 pub(super) fn await_change(file: &File, stop: &PipeReader) -> io::Result<()> {
     let mut files = [
         libc::pollfd { fd: file.as_raw_fd(), events: libc::POLLPRI, revents: 0 },
         libc::pollfd { fd: stop.as_raw_fd(), events: 0, revents: 0 },
     ];
-    // SAFETY: two valid pollfds that live until the call returns.
+    // SAFETY: the array has two valid pollfds that live until the call returns.
     let found = unsafe { libc::poll(files.as_mut_ptr(), 2, -1) };
     match io::Error::last_os_error() {
         error if found < 0 && error.kind() != ErrorKind::Interrupted => Err(error),
@@ -195,11 +197,11 @@ pub(super) fn await_change(file: &File, stop: &PipeReader) -> io::Result<()> {
     }
 }
 
-/// Whether the other end of `stop` was closed.
+/// Whether the other end of the pipe `stop` was closed.
 #[allow(unsafe_code)]
 pub(super) fn is_stopped(stop: &PipeReader) -> bool {
     let mut end = libc::pollfd { fd: stop.as_raw_fd(), events: 0, revents: 0 };
-    // SAFETY: one valid pollfd that lives until the call returns.
+    // SAFETY: `end` is one valid pollfd that lives until the call returns.
     let found = unsafe { libc::poll(&raw mut end, 1, 0) };
     found > 0
 }

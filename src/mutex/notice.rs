@@ -10,12 +10,12 @@ pub enum Notice {
     Waiting,
     /// The lock was granted to the caller.
     Granted {
-        /// The fencing token.
+        /// The fencing token of the granted lock.
         token: u64,
     },
     /// The lock was lost while it was held.
     Lost {
-        /// The token of the lost lock.
+        /// The fencing token of the lost lock.
         token: u64,
     },
 }
@@ -25,13 +25,14 @@ pub enum Notice {
 pub enum Unexpected {
     /// The lock was lost while it was held: stolen, removed, or the mount is gone.
     Lost {
-        /// The token of the lost lock.
+        /// The fencing token of the lost lock.
         token: u64,
     },
-    /// This process holds the lock, but by none of its mutexes: it made the file in another way.
-    /// Reported before the next lock call, which then takes over the existing lock if possible.
+    /// This process holds the lock, but not through any of its mutexes: it has created the lock's
+    /// file in another way. Reported before the next lock call, which then takes over the existing
+    /// lock if possible.
     Granted {
-        /// The fencing token.
+        /// The fencing token of the lock that this process holds.
         token: u64,
     },
 }

@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, LazyLock, Weak};
 use std::thread::{self, ThreadId};
 
-/// The locks for which this process has a mutex, by path.
+/// The locks for which this process has a mutex, by the path of the lock's file.
 static PLACES: LazyLock<Mutex<HashMap<PathBuf, Weak<ProcessLock>>>> = LazyLock::new(Mutex::default);
 
 /// One lock, shared by all mutexes of this process on it.
@@ -29,17 +29,17 @@ pub(super) struct ProcessLock {
 struct ThreadHolds {
     /// The threads that hold the lock, each with its number of guards.
     threads: HashMap<ThreadId, (Arc<ThreadHold>, usize)>,
-    /// The number of threads that are acquiring the lock.
+    /// The number of threads that are acquiring the lock now.
     entering: usize,
 }
 
-/// Whether a thread holds the lock already.
+/// Whether the calling thread holds the lock already.
 pub(super) enum Reentry {
-    /// The thread holds it, and has one more guard now.
+    /// The thread holds the lock, and has one more guard now.
     Already(Arc<ThreadHold>),
-    /// The thread does not hold it, and is acquiring it now.
+    /// The thread does not hold the lock, and is acquiring it now.
     No {
-        /// Whether no other thread of this process holds it or is acquiring it.
+        /// Whether no other thread of this process holds the lock or is acquiring it.
         is_first: bool,
     },
 }
@@ -52,7 +52,7 @@ pub(super) struct ThreadHold {
     pub(super) mode: MutexMode,
     file: File,
     lost: Arc<AtomicBool>,
-    /// The pipe whose closing ends the watching thread.
+    /// The pipe whose closing ends the thread that watches for a loss of the lock.
     stop: Mutex<Option<PipeWriter>>,
 }
 
@@ -79,8 +79,8 @@ impl ProcessLock {
         }
         places.retain(|_, place| place.strong_count() > 0);
         let report = name.as_str().replace('%', "%25").replace('/', "%2F");
-        // The leading slash makes this a file even if there are locks below the name, in which case
-        // it would be a directory otherwise.
+        // The leading slash makes the name that of a file. Without it, the name would be that of a
+        // directory if there are locks below it.
         let status = dir.join(".latchfs/status").join(format!("%2F{report}"));
         let place = Arc::new(Self { path: path.clone(), status, holds: Mutex::default() });
         places.insert(path, Arc::downgrade(&place));
@@ -92,7 +92,7 @@ impl ProcessLock {
         &self.path
     }
 
-    /// Begins to lock for a thread: adds a guard if the thread holds the lock already.
+    /// Begins to lock for a thread: if the thread holds the lock already, counts one more guard.
     pub(super) fn reenter(&self, thread: ThreadId, mode: MutexMode) -> io::Result<Reentry> {
         let mut holds = self.holds.lock();
         let Some((hold, count)) = holds.threads.get_mut(&thread) else {
@@ -120,7 +120,7 @@ impl ProcessLock {
         Ok(Reentry::Already(Arc::clone(hold)))
     }
 
-    /// Records that a thread that was acquiring the lock holds it.
+    /// Records that a thread that was acquiring the lock holds it now.
     pub(super) fn entered(&self, thread: ThreadId, hold: &Arc<ThreadHold>) {
         let mut holds = self.holds.lock();
         holds.entering -= 1;
@@ -132,7 +132,7 @@ impl ProcessLock {
         self.holds.lock().entering -= 1;
     }
 
-    /// Drops one guard of a thread; with the last one the lock is released.
+    /// Drops one guard of a thread, and releases the lock with the last one.
     pub(super) fn leave(&self, thread: ThreadId) {
         let last = {
             let mut holds = self.holds.lock();
@@ -152,7 +152,8 @@ impl ProcessLock {
         serde_json::from_str(&fs::read_to_string(&self.status)?).map_err(io::Error::other)
     }
 
-    /// Returns the token by which this process holds the lock, according to the mount.
+    /// Returns the token by which this process holds the lock, according to the lock's status in
+    /// the mount.
     pub(super) fn held_by_this_process(&self) -> io::Result<Option<u64>> {
         let status = self.status()?;
         let id = status["holder_id"].as_str().unwrap_or_default();
@@ -162,7 +163,8 @@ impl ProcessLock {
 }
 
 impl ThreadHold {
-    /// Returns the hold of a locked file. With `hooks`, a thread watches it for loss.
+    /// Returns the thread's hold of a locked file. With `hooks`, starts a thread that watches for
+    /// the loss of the lock.
     pub(super) fn new(
         place: &Arc<ProcessLock>,
         file: File,
@@ -196,17 +198,17 @@ impl ThreadHold {
         !self.lost.load(Ordering::Acquire) && token_of(&self.file).is_ok_and(|t| t == self.token)
     }
 
-    /// Releases the lock.
+    /// Releases the lock that the thread holds.
     fn end(&self) {
-        // The watcher is stopped first, so that it does not take the release for a loss.
+        // The watching thread is stopped first, so that it does not report the release as a loss.
         drop(self.stop.lock().take());
-        // Unlocked explicitly, because closing the file does not wait for the release. An error is
-        // ignored: a lock that was lost can't be released.
+        // The file is unlocked explicitly, because closing it does not wait for the release. An
+        // error is ignored: a lock that was lost can't be released.
         let _ = self.file.unlock();
     }
 }
 
-/// Watches a hold on a thread, and reports its loss.
+/// Watches for the loss of a held lock on a thread of its own, and reports it.
 struct HoldWatcher {
     file: File,
     token: u64,
@@ -216,7 +218,8 @@ struct HoldWatcher {
 
 impl HoldWatcher {
     fn watch(&self, stop: &PipeReader) {
-        // Checks before the first wait: the lock may be lost before this thread has begun.
+        // The loop checks before its first wait, because the lock may be lost before this thread
+        // has begun.
         let mut changed = Ok(());
         loop {
             let token = changed.and_then(|()| see(&self.file)).and_then(|()| token_of(&self.file));
@@ -224,7 +227,7 @@ impl HoldWatcher {
                 return;
             }
             let is_held = token.is_ok_and(|token| token == self.token);
-            // Checked again, because the guard may have been dropped meanwhile.
+            // `stop` is checked again, because the guard may have been dropped meanwhile.
             if !is_held && !is_stopped(stop) {
                 self.lost.store(true, Ordering::Release);
                 self.hooks.notice(Notice::Lost { token: self.token });
