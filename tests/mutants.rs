@@ -1,10 +1,11 @@
-//! The named bugs of the domain fit the source: `contrib/mutants domain` can plant each of them.
+//! Checks that each named bug of `tests/mutants/domain_bugs.txt` fits the source, so that
+//! `contrib/mutants domain` can plant it.
 
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
-/// One bug of `tests/mutants/domain_bugs.txt`.
+/// One named bug of `tests/mutants/domain_bugs.txt`.
 #[derive(Default)]
 struct Bug {
     name: String,
@@ -12,11 +13,11 @@ struct Bug {
     changes: Vec<Change>,
 }
 
-/// A change of one file.
+/// A change of one source file by which a bug is planted.
 #[derive(Default)]
 struct Change {
     file: String,
-    /// The replaced lines and the context around them.
+    /// The lines of the file that are replaced, with the context around them.
     found: String,
     replaces: bool,
 }

@@ -35,18 +35,18 @@ use std::thread;
 use std::time::Duration;
 
 const LATCHFS: &str = env!("CARGO_BIN_EXE_latchfs");
-/// The README's first command for a newcomer, and the command that the test runs in its place.
+/// The first command of the README, and the command that the test runs in its place.
 const MOUNT: &str = "cargo run --release -- mount ./locks";
 const MOUNT_HERE: &str = "latchfs mount ./locks --background --state ./.state";
-/// No command of a document takes longer.
+/// Timeout of a command of a document, which only a hang exceeds.
 const LIMIT: Duration = Duration::from_secs(60);
-/// The maximum number of lines of the README: three screens, and its tables.
+/// The maximum number of lines of the README: three screens of text, and its tables.
 const README_LINES_MAX: usize = 200;
 /// The maximum number of blocks of one document that are not run.
 const NOT_RUN_MAX: usize = 3;
 
-/// One test for each document, so that a failure names it. `each_document_is_listed` compares this
-/// list with the directory.
+/// Defines one test for each document, so that a failure names the document. The test
+/// `each_document_is_listed` compares this list with the directory.
 macro_rules! documents {
     ($($test:ident: $path:literal,)*) => {
         const DOCUMENTS: &[&str] = &[$($path),*];
@@ -82,7 +82,7 @@ documents! {
     several_machines: "contrib/doc/several-machines.md",
 }
 
-/// A command and what it should print.
+/// A command in a document, and the output that it should print.
 #[derive(Debug, PartialEq)]
 struct Step {
     line: usize,
@@ -98,7 +98,7 @@ fn read(path: &str) -> String {
     fs::read_to_string(root().join(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
 }
 
-/// Returns the commands of the `console` blocks that are run.
+/// Returns the commands of the `console` blocks that are not marked as not run.
 fn steps(blocks: &[Block]) -> Vec<Step> {
     let mut steps = vec![];
     for block in blocks.iter().filter(|block| block.language == "console" && !block.not_run) {
@@ -125,7 +125,7 @@ fn add(steps: &mut Vec<Step>, first: usize, number: usize, line: &str) {
     }
 }
 
-/// Whether `line` is what `pattern` says, where `[..]` is anything.
+/// Whether `line` matches `pattern`, in which `[..]` stands for anything.
 fn fits(pattern: &str, line: &str) -> bool {
     let mut parts = pattern.trim_end().split("[..]");
     let first = parts.next().unwrap_or("");
@@ -141,12 +141,13 @@ fn fits(pattern: &str, line: &str) -> bool {
     rest.ends_with(last)
 }
 
-/// Mounts of other programs, out of sight in the namespace of the shell.
+/// Unmounts the latchfs mounts of other programs in the mount namespace of the shell, so that the
+/// document does not see them.
 const UNMOUNT_OTHERS: &str = "for dir in $(grep latchfs /proc/self/mountinfo | cut -d ' ' -f 5); \
                               do umount -l $dir; done";
 
-/// A shell that lives through all commands, in a directory and in namespaces of its own: there
-/// it sees no other mount and no other listener, and all that it started ends with it.
+/// A shell that runs all commands of a document, in a directory and in namespaces of its own: it
+/// sees no other mount and no other listener, and all processes that it started end with it.
 struct Shell {
     child: Child,
     lines: Receiver<String>,
@@ -178,7 +179,7 @@ impl Shell {
         let (sender, lines) = channel();
         thread::spawn(move || {
             for line in out.lines().map_while(Result::ok) {
-                // After a failure the receiver is gone.
+                // The send fails only after a failure of the test, when the receiver is gone.
                 let _gone = sender.send(line);
             }
         });
@@ -189,11 +190,12 @@ impl Shell {
         shell
     }
 
-    /// Runs a command, and returns what it prints to both outputs.
+    /// Runs a command in the shell, and returns the lines that it prints to standard output and
+    /// standard error.
     fn run(&mut self, command: &str) -> Vec<String> {
         const END: &str = "=== end of the command ===";
         let input = self.child.stdin.as_mut().expect("piped");
-        // The output may lack a newline at its end, so the mark brings one.
+        // The output may lack a newline at its end, so one is printed before the end mark.
         writeln!(input, "{command}\necho; echo '{END}'").expect("the shell lives");
         let mut output = vec![];
         loop {
@@ -212,7 +214,8 @@ impl Shell {
 
 impl Drop for Shell {
     fn drop(&mut self) {
-        // With the first process of its namespace all others end, and the mount with them.
+        // When the first process of the pid namespace is killed, all others end, and so do their
+        // mounts.
         let _killed = self.child.kill();
         let _reaped = self.child.wait();
         support::remove_tree(&self.dir);
@@ -245,7 +248,7 @@ fn run_document(path: &str) {
     }
 }
 
-/// Whether a block is run, or compared with something that is run or compiled.
+/// Checks that a block is run, or that it is compared with something that is run or compiled.
 fn check_block(block: &Block, steps: &[Step]) -> Result<(), String> {
     match block.language.as_str() {
         _ if block.not_run => Ok(()),
@@ -258,7 +261,7 @@ fn check_block(block: &Block, steps: &[Step]) -> Result<(), String> {
     }
 }
 
-/// Whether the lines of `block` are in `text`, in this order.
+/// Checks that `text` contains the lines of `block` in the same order.
 fn is_part_of(block: &Block, text: &str) -> Result<(), String> {
     let mut lines = text.lines().map(str::trim_end);
     for (number, line) in &block.lines {
@@ -269,7 +272,8 @@ fn is_part_of(block: &Block, text: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// A doc test may have other comments than the block.
+/// Checks that a `rust` block is part of the doc test, which may have other comments than the
+/// block.
 fn check_rust(block: &Block) -> Result<(), String> {
     let code = |line: &str| line.split(" // ").next().unwrap_or("").trim_end().to_owned();
     let source = read("src/mutex/mod.rs");
@@ -290,7 +294,8 @@ fn check_unit(block: &Block) -> Result<(), String> {
 fn check_cron(block: &Block, steps: &[Step]) -> Result<(), String> {
     let is_setting = |line: &str| line.split(' ').next().is_some_and(|word| word.contains('='));
     for (number, line) in block.lines.iter().filter(|(_, line)| !is_setting(line)) {
-        // Five fields of a time, the user, the command; cron needs a backslash before each '%'.
+        // A line of a crontab has five fields of a time, the user, and the command, in which cron
+        // needs a backslash before each '%'.
         let command = line.splitn(7, ' ').nth(6).unwrap_or("").replace("\\%", "%");
         if !steps.iter().any(|step| step.command == command) {
             return Err(format!("line {number}: no console block runs {command:?}"));
@@ -358,7 +363,7 @@ fn links_lead_somewhere() {
     }
 }
 
-/// Returns the paths and the contents of the sources, this file left out.
+/// Returns the paths and the contents of all sources except this file.
 fn sources() -> Vec<(String, String)> {
     let mut dirs = vec![root().join("src"), root().join("tests")];
     let mut sources = vec![];
@@ -377,8 +382,8 @@ fn sources() -> Vec<(String, String)> {
     sources
 }
 
-/// Whether a part of the prose names a source or a folder of it, a test or a planted bug, and the
-/// repository has no such thing.
+/// Whether a code span in a document looks like the path of a source file or folder, the name of a
+/// test or that of a planted bug, but the repository has no such thing.
 fn is_dangling(span: &str, sources: &[(String, String)]) -> bool {
     let is_word = span.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_');
     let is_test = is_word && span.matches('_').count() >= 3 && !span.contains("latchfs");
@@ -421,7 +426,8 @@ fn rules_and_guarantees_that_code_cites_are_defined() {
     }
 }
 
-/// The script runs its commands again, in namespaces of their own.
+/// The terminal picture is what `contrib/terminal-picture` prints when it runs its commands again,
+/// in namespaces of their own.
 #[test]
 fn terminal_picture_is_current() {
     let mut shell = Shell::new();

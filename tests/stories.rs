@@ -1,5 +1,5 @@
-//! Scripted tests of the engine on a virtual clock: each file `tests/stories/*.story` is one
-//! timeline.
+//! Scripted tests of the engine on a virtual clock: each file `tests/stories/*.story` is the
+//! timeline of one test.
 //!
 //! A line `t=TIME CLIENT VERB WORDS...` is a command, and the indented lines below it are its
 //! expected results: `->` the answer, `*` each event, `=` the state of each lock afterwards. `#`
@@ -46,7 +46,7 @@ fn stories_have_the_expected_results() {
     assert!(wrong.is_empty(), "\n{wrong}If this is right: UPDATE=1 cargo test --test stories");
 }
 
-/// The format rejects unknown words: a story with a typo would test nothing.
+/// Unknown words in a story are errors: a story with a typo would test nothing.
 #[test]
 fn unknown_words_fail() {
     for (story, why) in [
@@ -65,7 +65,7 @@ fn unknown_words_fail() {
     }
 }
 
-/// Returns the first line in which two texts differ.
+/// Returns the first line in which the expected and the actual text differ.
 fn difference(told: &str, came: &str) -> String {
     let (mut old, mut new) = (told.lines(), came.lines());
     for number in 1.. {
@@ -100,7 +100,7 @@ fn tell(story: &str) -> Result<String, String> {
     Ok(text)
 }
 
-/// The engine, and the tickets that commands may refer to.
+/// The engine that executes a story, and the tickets to which its commands may refer.
 #[derive(Default)]
 struct Stage {
     engine: Engine,
@@ -132,7 +132,7 @@ impl Stage {
         words.end()
     }
 
-    /// Executes one command; returns its results as the lines below it.
+    /// Executes one command of a story; returns its results as the lines to write below it.
     fn play(&mut self, line: &str) -> Result<String, String> {
         self.played = true;
         let mut words = Words::new(line);
@@ -239,7 +239,7 @@ impl Stage {
     }
 }
 
-/// Returns the idempotency key of a line. Its digest covers everything that the line says except
+/// Returns the idempotency key of a command line. Its digest covers everything in the line except
 /// the time.
 fn request_of(caller: Arc<str>, key: &str, op: &Op) -> IdempotencyKey {
     let digest = format!("{op:?}")
@@ -278,14 +278,14 @@ fn parse_name(text: &str) -> Result<LockName, String> {
     LockName::parse(text).map_err(|why| format!("'{text}': {why}"))
 }
 
-/// Parses `SESSION.NUMBER`.
+/// Parses `SESSION.NUMBER`, which identifies an open file.
 fn open_id(text: &str) -> Option<OpenId> {
     let (session, number) = text.split_once('.')?;
     let session = SessionId::named(session.parse().ok()?);
     Some(OpenId { session, number: number.parse().ok()? })
 }
 
-/// The words of a line that have not been parsed yet.
+/// The words of a command line that have not been parsed yet.
 struct Words(Vec<String>);
 
 impl Words {
@@ -300,7 +300,7 @@ impl Words {
         }
     }
 
-    /// Removes and returns the next word that is no option.
+    /// Removes and returns the next word that is not an option.
     fn bare(&mut self) -> Option<String> {
         let place = self.0.iter().position(|word| !word.contains('='))?;
         Some(self.0.remove(place))
@@ -350,7 +350,7 @@ impl Words {
         Ok(self.number("session")?.map(SessionId::named))
     }
 
-    /// Parses `ttl=30s grace=5s` or `session=1`.
+    /// Parses what keeps a lease alive: `ttl=30s grace=5s` or `session=1`.
     fn term(&mut self) -> Result<Option<LeaseTerms>, String> {
         let (ttl, grace, session) = (self.ttl()?, self.grace()?, self.session()?);
         match (ttl, grace, session) {
@@ -364,7 +364,7 @@ impl Words {
         }
     }
 
-    /// Parses `order=SESSION.NUMBER`.
+    /// Parses `order=SESSION.NUMBER`, the number of a request within its session.
     fn order(&mut self) -> Result<Option<RequestOrder>, String> {
         self.parsed("order", |text| {
             let (session, number) = text.split_once('.')?;
@@ -373,7 +373,7 @@ impl Words {
         })
     }
 
-    /// Parses `firm`, `firm=SESSION.FILE` or `file=SESSION.FILE`.
+    /// Parses the ownership of a lease: `firm`, `firm=SESSION.FILE` or `file=SESSION.FILE`.
     fn hold(&mut self) -> Result<Ownership, String> {
         if let Some(open) = self.open_file()? {
             return Ok(Ownership::OpenFile(open));
@@ -394,7 +394,7 @@ impl Words {
     }
 }
 
-/// Formats a time in seconds, with decimals as far as needed.
+/// Formats a time in seconds, with as many decimals as needed.
 fn moment(at: Time) -> String {
     let (secs, nanos) = (at.as_nanos() / 1_000_000_000, at.as_nanos() % 1_000_000_000);
     if nanos == 0 {

@@ -9,9 +9,9 @@ use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// The maximum length of a line: two windows of this width fit side by side on a screen.
+/// The maximum length of a line in columns: two windows of this width fit side by side on a screen.
 const COLUMNS_MAX: usize = 100;
-/// The maximum length of a function in lines: it fits on one screen.
+/// The maximum length of a function in lines, so that it fits on one screen.
 const FUNCTION_LINES_MAX: usize = 70;
 /// The maximum length of a file in lines, tests excluded. A file covers one concept; a longer file
 /// covers two and should be split.
@@ -30,15 +30,16 @@ struct Source {
 }
 
 impl Source {
-    /// Returns the numbered lines that are built into the program: all lines up to the tests at the
-    /// end of the file.
+    /// Returns the numbered lines of the file that are built into the program: all lines up to the
+    /// tests at its end.
     fn product(&self) -> impl Iterator<Item = (usize, &str)> {
         let tests_only = self.path.starts_with("tests/") || self.path.ends_with("/tests.rs");
         let lines = self.text.lines().take_while(|line| *line != "#[cfg(test)]");
         (1..).zip(lines.take(if tests_only { 0 } else { usize::MAX }))
     }
 
-    /// Returns the numbered lines that are built into the program, without comment lines.
+    /// Returns the numbered lines of the file that are built into the program, without comment
+    /// lines.
     fn code(&self) -> impl Iterator<Item = (usize, &str)> {
         self.product().filter(|(_, line)| !line.trim_start().starts_with("//"))
     }
@@ -74,7 +75,8 @@ fn walk(folder: &Path, paths: &mut Vec<PathBuf>) {
     }
 }
 
-/// Fails with one line for each finding that `find` reports in any source file.
+/// Fails with one line for each finding that `find` reports in any source file; `rule` names the
+/// rule.
 fn none(rule: &str, find: impl Fn(&Source, &mut dyn FnMut(usize, &str))) {
     let mut findings = String::new();
     for source in sources() {
@@ -191,7 +193,7 @@ fn tests_wait_for_events() {
     let sleep = concat!("thread", "::sleep");
     none("tests sleep in the one bounded poll of tests/support only", |source, found| {
         let code: Vec<_> = match source.path.as_str() {
-            // The benchmark polls once as well.
+            // The benchmark has one polling loop as well.
             "tests/support/mod.rs" | "tests/bench/report.rs" => {
                 assert_eq!(source.text.matches(sleep).count(), 1, "one poll");
                 return;
@@ -214,7 +216,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("src/random.rs", &["time"]),
     ("src/holder_id.rs", &["time"]),
     ("src/engine/", &["time", "engine"]),
-    // Storage knows bytes in files, and nothing of their meaning.
+    // Files of src/storage handle bytes in files, and nothing that gives the bytes a meaning.
     ("src/storage/", &["time", "os_error", "storage"]),
     ("src/service/", &["time", "os_error", "random", "storage", "engine", "service"]),
     ("src/net/", &["os_error", "net"]),
@@ -223,7 +225,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("src/client/", &["time", "os_error", "random", "net", "engine", "service", "client"]),
     ("src/status.rs", &["time", "engine"]),
     ("src/event_json.rs", &["time", "engine"]),
-    // Authorization is decided in one place for all front ends.
+    // Authorization is decided in src/auth for all front ends.
     ("src/auth/", &["time", "os_error", "net", "engine", "auth"]),
     ("src/control/", &["time", "engine", "service", "auth", "status", "control"]),
     (
@@ -257,9 +259,10 @@ const LAYERS: &[(&str, &[&str])] = &[
             "server",
         ],
     ),
-    // The library uses a mount as any program does, and knows nothing of the server behind it.
+    // The library uses a mount as any program does, and knows nothing of the server behind the
+    // mount.
     ("src/mutex/", &["time", "engine", "holder_id", "mutex"]),
-    // The command line starts all other parts.
+    // The command line starts all other parts of the program.
     (
         "src/cli/",
         &[
@@ -294,8 +297,8 @@ fn layers_import_downwards_only() {
                     .chars()
                     .take_while(|c| c.is_alphanumeric() || *c == '_')
                     .collect();
-                // The name of `crate::{a, b}` is empty, so grouped imports, which would hide names
-                // from this test, fail.
+                // For a grouped import, `crate::{a, b}`, the name is empty and the check fails,
+                // since such an import would hide names from it.
                 if !may.contains(&name.as_str()) {
                     found(number, line.trim());
                 }
@@ -343,7 +346,7 @@ fn the_engine_imports_std_only() {
     });
 }
 
-/// Crates that only the listed folders may name.
+/// Crates that only the listed folders of the source tree may name.
 const OWNED: &[(&str, &str)] = &[
     ("fuser", "src/fuse/kernel/"),
     ("clap", "src/cli/"),
@@ -373,8 +376,9 @@ fn crates_have_one_owner() {
     );
 }
 
-/// Terms of the field, each with the file that implements it. The term must occur in the file's
-/// name, in its header, or in the name of a type or function in it, so that a search finds it.
+/// Terms of the field, each with the file that implements it. The term must occur in the name of
+/// the file, in its header, or in the name of a type or function in it, so that a search for the
+/// term finds the file.
 const FIELD_WORDS: &[(&str, &str)] = &[
     ("heartbeat", "src/raft/network.rs"),
     ("keep-alive", "src/client/session_keep_alive.rs"),
@@ -398,13 +402,13 @@ const FIELD_WORDS: &[(&str, &str)] = &[
     ("membership", "src/raft/membership.rs"),
 ];
 
-/// Returns the text in lower case, with hyphens and underscores replaced by spaces.
+/// Returns `text` in lower case, with hyphens and underscores replaced by spaces.
 fn plain(text: &str) -> String {
     text.to_lowercase().replace(['-', '_'], " ")
 }
 
-/// Whether a line belongs to a module header that contains `word`, or defines a type or a function
-/// whose name contains it.
+/// Whether a line of source code belongs to a module header that contains `word`, or defines a type
+/// or a function whose name contains it.
 fn names_word(line: &str, word: &str) -> bool {
     if let Some(header) = line.strip_prefix("//!") {
         return plain(header).contains(word);

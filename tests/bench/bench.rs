@@ -1,4 +1,5 @@
-//! Measures the cost of latchfs next to baselines that do no work: `cargo bench`.
+//! Measures latchfs next to baselines, such as a file system that does no work, Redis and etcd:
+//! `cargo bench`.
 //!
 //! This is no test: it prints each number next to its target, and fails only if a program does not
 //! work. Ratios within one run are more reliable than numbers of two runs.
@@ -27,12 +28,12 @@ mod sessions;
 use std::env;
 use std::process::ExitCode;
 
-/// How many rounds and operations to run.
+/// How many rounds to run, and by how much to reduce the number of operations.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Effort {
-    /// Rounds of each measurement, whose median is reported.
+    /// The number of rounds of each measurement, whose median is reported.
     pub(crate) rounds: usize,
-    /// The divisor of large counts.
+    /// The divisor of large numbers of operations; larger than 1 with `--quick`.
     pub(crate) divisor: usize,
 }
 
@@ -40,13 +41,13 @@ impl Effort {
     const FULL: Self = Self { rounds: 21, divisor: 1 };
     const QUICK: Self = Self { rounds: 3, divisor: 20 };
 
-    /// Returns `count`, divided for `--quick`.
+    /// Returns `count` divided by the divisor, which is larger than 1 with `--quick`.
     pub(crate) const fn of(self, count: usize) -> usize {
         count / self.divisor
     }
 }
 
-/// A part: its name on the command line, and its function.
+/// A part of the benchmark: its name on the command line, and its function.
 type Part = (&'static str, fn(Effort) -> Result<(), String>);
 
 const PARTS: [Part; 10] = [
@@ -66,7 +67,7 @@ fn main() -> ExitCode {
     let arguments: Vec<String> = env::args().skip(1).collect();
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let done = match words.as_slice() {
-        // The modes in which this program runs as a child of itself.
+        // Modes in which the benchmark runs this program again as a child process.
         ["null-fs", dir] => null::serve(dir),
         ["hold", path] => locks::hold(path),
         ["memory", count, notes] => engine::print_memory(count, notes),
@@ -86,7 +87,7 @@ fn run(words: &[&str]) -> Result<(), String> {
     let mut wanted = Vec::new();
     for word in words {
         match *word {
-            // Cargo passes this to every benchmark.
+            // Cargo passes `--bench` to every benchmark.
             "--bench" => {}
             "--quick" => effort = Effort::QUICK,
             "--pin" => mounts::pin()?,

@@ -1,6 +1,5 @@
-//! Locks that are on disk before they are granted, with one node and with three, next to etcd and
-//! Redis; and the longest time without an answer when the leader is killed, or transfers
-//! leadership.
+//! Measures a durable server of one node and a cluster of three next to etcd and Redis, and how
+//! long a cluster gives no answer when its leader is killed, or transfers leadership.
 
 use crate::Effort;
 use crate::groups::Group;
@@ -18,11 +17,12 @@ use std::thread;
 const CLIENTS: [usize; 2] = [1, 64];
 /// Target: one durable node serves 64 clients this many times the lock-unlock pairs of one etcd.
 const ONE_WANTED: f64 = 4.0;
-/// Target: three nodes serve 64 clients this many times the pairs of three etcd nodes.
+/// Target: three nodes serve 64 clients this many times the lock-unlock pairs of three etcd nodes.
 const THREE_WANTED: f64 = 3.5;
-/// Target: three nodes serve a single client this many times the pairs of three etcd nodes.
+/// Target: three nodes serve a single client this many times the lock-unlock pairs of three etcd
+/// nodes.
 const SINGLE_WANTED: f64 = 1.0;
-/// Number of leaders that are killed, and of leadership transfers.
+/// Number of times that the leader is killed, and that it transfers leadership.
 const TURNS: usize = 20;
 /// Targets in milliseconds: the longest time without an answer when the leader is killed, and when
 /// it transfers leadership.
@@ -125,7 +125,7 @@ fn looks(own: &Group, effort: Effort) -> Result<(), String> {
     Ok(())
 }
 
-/// Measures the same reads through mounts.
+/// Measures reads of a lock through mounts of the two servers.
 fn cats(servers: [&str; 2], effort: Effort) -> Result<[Vec<f64>; 2], String> {
     let mount = |server| Mount::remote(&format!("http://{server}"));
     let mounts = [mount(servers[0])?, mount(servers[1])?];
@@ -151,8 +151,8 @@ fn request(line: &mut Line, bytes: &[u8]) -> Result<(), String> {
     }
 }
 
-/// Applies `act` to the leader `turns` times while a client renews its lock. Returns the longest
-/// time between two answers around each.
+/// Applies `act` to the cluster `turns` times while a client renews its lock. Returns the longest
+/// time between two answers around each time.
 fn gaps(
     group: &mut Group,
     turns: usize,
@@ -178,7 +178,8 @@ fn gaps(
     })
 }
 
-/// Applies `act` once, and returns the longest time between two answers in milliseconds.
+/// Applies `act` to the cluster once, and returns the longest time between two answers to a client,
+/// in milliseconds.
 fn gap(
     group: &mut Group,
     act: &mut impl FnMut(&mut Group) -> Result<Option<usize>, String>,
@@ -189,7 +190,7 @@ fn gap(
     let killed = act(group)?;
     let acted = boot_now();
     let mut longest = Span::ZERO;
-    // Continues until answers have arrived for some time after the longest gap.
+    // The loop continues until answers have arrived for some time after the longest gap.
     let calm = ANSWER_PATIENCE + ANSWER_PATIENCE;
     while last < acted || last.since(acted) < longest + calm {
         let patience = GAP_PATIENCE.as_duration();
@@ -203,14 +204,15 @@ fn gap(
     Ok(longest.as_nanos() as f64 / 1e6)
 }
 
-/// Renews one lock until `stop`, at any node that answers, and sends the time of each answer.
+/// Renews one lock until `stop`, through any node that answers, and sends the time of each answer
+/// to the measurement.
 fn renew(addresses: &[String], stop: &AtomicBool, say: &mpsc::Sender<Time>) {
     let mut place = 0;
     while !stop.load(Ordering::Relaxed) {
         let address = &addresses[place % addresses.len()];
         place += 1;
         let Ok(mut line) = Line::to(address) else {
-            // This node is down, and so may the next one be.
+            // This node is down, so the next one is tried after a pause.
             poll(Span::from_millis(5), || false);
             continue;
         };
@@ -220,7 +222,7 @@ fn renew(addresses: &[String], stop: &AtomicBool, say: &mpsc::Sender<Time>) {
             if request(&mut line, renewal).is_err() {
                 break;
             }
-            // An error is ignored: the receiver is gone only at the end.
+            // An error is ignored: the receiver is gone only at the end of the measurement.
             let _ = say.send(boot_now());
             poll(Span::from_millis(1), || false);
         }

@@ -1,4 +1,4 @@
-//! The engine alone: no file system, no journal, no mutex.
+//! Measures the engine alone: no file system, no journal, no mutex.
 
 use crate::Effort;
 use crate::report::{Table, median, own_micros_each, own_seconds};
@@ -10,14 +10,14 @@ use latchfs::time::{Span, Time};
 use std::process;
 use std::sync::LazyLock;
 
-/// Returns a name as a CI system would choose it; names are spread over the alphabet.
+/// Returns a lock name as a CI system would choose it; the names are spread over the alphabet.
 pub(crate) fn name(number: usize) -> LockName {
     let team = number.wrapping_mul(2_654_435_761) % 997;
     let text = format!("team-{team:03}/build-{number:07}");
     LockName::parse(&text).expect("it is a valid name")
 }
 
-/// Returns one of fifty clients. Each is parsed once, as a mount does for its users.
+/// Returns one of fifty clients. Each client id is parsed only once, as a mount does for its users.
 fn client(number: usize) -> ClientId {
     static CLIENTS: LazyLock<Vec<ClientId>> = LazyLock::new(|| {
         let parsed = |number| ClientId::parse(&format!("runner{number:02}:ci"));
@@ -31,7 +31,7 @@ pub(crate) fn term(ttl: Span, grace: Span) -> LeaseTerms {
     LeaseTerms::Own(ttl, Grace::new(grace).expect("it is a valid grace"))
 }
 
-/// A note of realistic length.
+/// A note of a lease, of realistic length.
 const NOTE: &str = "release 2024.1 of the shop, ask in #ops";
 
 /// Returns the command that `mkdir` sends. Its strings are separate allocations, as those that come
@@ -92,12 +92,12 @@ pub(crate) fn run(effort: Effort) -> Result<(), String> {
     Ok(())
 }
 
-/// Returns the microseconds of an acquire and a release, at random places among the held locks.
+/// Returns the microseconds of an acquire and a release, at random positions among the held locks.
 fn acquire_and_release(held: usize, effort: Effort) -> f64 {
     let mut engine = holding(held, None);
     let mut events = Vec::new();
     let term = term(Span::from_secs(30), Span::from_secs(5));
-    // The commands are made beforehand, because making them is the work of the front ends.
+    // The commands are built beforehand, because building them is the work of the front ends.
     let pairs: Vec<_> = (0..4_096)
         .map(|turn: usize| {
             let number = 2 * (turn.wrapping_mul(2_654_435_761) % held) + 1;
@@ -120,7 +120,7 @@ fn acquire_and_release(held: usize, effort: Effort) -> f64 {
     median(&rounds)
 }
 
-/// Returns the microseconds of a keep-alive, each of another session.
+/// Returns the microseconds of one keep-alive of a session; each goes to another session.
 fn keep_alive(sessions: usize, effort: Effort) -> f64 {
     let (mut engine, mut events) = (Engine::default(), Vec::new());
     let mut now = Time::from_secs(1);
@@ -141,7 +141,7 @@ fn keep_alive(sessions: usize, effort: Effort) -> f64 {
     for _ in 0..effort.rounds {
         rounds.push(own_micros_each(10_000, |turn| {
             now = now + Span::from_nanos(1_000);
-            // Far from the previous one, as keep-alives of many sessions are.
+            // Each session is far from the previous one, as with keep-alives of many sessions.
             let which = turn.wrapping_mul(2_654_435_761) % sessions;
             engine.apply(now, &opened[which], &mut events).expect("it lives");
             events.clear();
@@ -150,8 +150,9 @@ fn keep_alive(sessions: usize, effort: Effort) -> f64 {
     median(&rounds)
 }
 
-/// Returns the seconds until all leases have expired while other clients acquire and release, and
-/// the longest time that one such pair took: each command first handles all leases that are due.
+/// Returns the seconds until all leases have expired while other clients acquire and release locks,
+/// and the longest time that one acquire and release took: each command first handles all leases
+/// that are due.
 fn expire(count: usize) -> (f64, f64) {
     let mut engine = holding(1_000, None);
     let mut events = Vec::new();
@@ -168,7 +169,8 @@ fn expire(count: usize) -> (f64, f64) {
         .collect();
     let mut longest = 0.0_f64;
     let (whole, ()) = own_seconds(|| {
-        // Half a second before and after each end: of the ttl, and of the grace.
+        // Time advances from half a second before to half a second after the end of the ttl, and of
+        // the grace.
         for around in [20, 25] {
             for step in 0..1_000 {
                 let now = Time::from_secs(around) - Span::from_millis(500 - step);
@@ -187,7 +189,7 @@ fn expire(count: usize) -> (f64, f64) {
     (whole, longest)
 }
 
-/// Measures memory in a new process, where nothing else was allocated before.
+/// Measures memory in a new process, in which nothing else was allocated before.
 fn memory_in_a_child(count: usize, notes: &str) -> Result<u64, String> {
     let this = std::env::current_exe().map_err(|error| error.to_string())?;
     let output = process::Command::new(this).args(["memory", &count.to_string(), notes]).output();
@@ -196,7 +198,8 @@ fn memory_in_a_child(count: usize, notes: &str) -> Result<u64, String> {
     said.trim().parse().map_err(|_| format!("the child said: {said}"))
 }
 
-/// Runs in that child process: prints the bytes of memory that `count` held locks take.
+/// Runs in the child process of the memory measurement: prints the bytes of memory that `count`
+/// held locks take.
 pub(crate) fn print_memory(count: &str, notes: &str) -> Result<(), String> {
     let count = count.parse().map_err(|_| format!("'{count}' is not a number"))?;
     let before = resident()?;
@@ -207,7 +210,7 @@ pub(crate) fn print_memory(count: &str, notes: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// Returns the resident bytes of this process.
+/// Returns the resident memory of this process, in bytes.
 fn resident() -> Result<u64, String> {
     let status = std::fs::read_to_string("/proc/self/status").map_err(|error| error.to_string())?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));

@@ -1,4 +1,4 @@
-//! Latency of system calls on a mount, next to a FUSE file system that does no work.
+//! Measures the latency of system calls on a mount, next to a FUSE file system that does no work.
 
 use crate::Effort;
 use crate::mounts::Mount;
@@ -10,14 +10,16 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::{io, ptr};
 
-/// The target for the ratio to the file system that does no work.
+/// Target: the latency on a mount is at most this many times that of the file system that does no
+/// work.
 const RATIO_WANTED: f64 = 1.2;
 
-/// A median this many times the minimum says more about other load on the machine, and about which
-/// processor woke which, than about the measured call.
+/// The ratio of median to minimum above which a result is marked as disturbed: it then says more
+/// about other load on the machine, and about which processor woke which, than about the measured
+/// call.
 const DISTURBED: f64 = 1.3;
 
-/// An operation on a directory, run so many times; returns the microseconds of each.
+/// An operation on a directory that is run `usize` times; returns the microseconds of each.
 type Work = fn(&Path, usize) -> f64;
 
 const WORKS: [(&str, Work); 4] = [
@@ -40,11 +42,11 @@ pub(crate) fn run(effort: Effort) -> Result<(), String> {
     for round in 0..=effort.rounds {
         for (work, (_, run)) in WORKS.iter().enumerate() {
             for turn in 0..mounts.len() {
-                // The mounts take turns to be first, so that after-effects of one do not always hit
-                // the same next one.
+                // The mounts take turns at being first, so that after-effects of one do not always
+                // affect the same other one.
                 let which = (turn + round) % mounts.len();
                 let micros = run(mounts[which].dir(), count);
-                // The first round only warms up.
+                // The results of the first round are dropped, because it only warms up.
                 if round > 0 {
                     rounds[work][which].push(micros);
                 }
@@ -100,7 +102,8 @@ fn utimensat(dir: &Path, count: usize) -> f64 {
     let path = dir.join(HELD);
     let path = CString::new(path.as_os_str().as_bytes()).expect("paths hold no zero byte");
     micros_each(count, |_| {
-        // SAFETY: the path ends with a zero byte; no times means now.
+        // SAFETY: the path ends with a zero byte, and a null pointer as times means the present
+        // time.
         let result = unsafe { libc::utimensat(libc::AT_FDCWD, path.as_ptr(), ptr::null(), 0) };
         assert_eq!(result, 0, "it is ours: {}", io::Error::last_os_error());
     })
@@ -113,7 +116,7 @@ fn stat(dir: &Path, count: usize) -> f64 {
     })
 }
 
-/// Measures `ls DIR` with many locks in it.
+/// Measures `ls DIR` in a mount with many locks.
 pub(crate) fn run_ls(effort: Effort) -> Result<(), String> {
     let mount = Mount::latchfs(&["--ttl", "1h"])?;
     let count = effort.of(100_000);

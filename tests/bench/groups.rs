@@ -1,4 +1,5 @@
-//! Clusters of latchfs and of etcd on loopback, which are always stopped at the end.
+//! Clusters of latchfs and of etcd on loopback for the benchmark, which are always stopped at the
+//! end.
 
 use crate::http::{Line, Speech, Target};
 use crate::report::poll;
@@ -21,7 +22,7 @@ pub(crate) struct Group {
 
 /// A node of a cluster.
 struct Node {
-    /// The address for clients.
+    /// The address on which the node serves clients.
     address: String,
     program: &'static str,
     arguments: Vec<String>,
@@ -53,7 +54,7 @@ fn spawn(program: &str, arguments: &[String]) -> Result<Child, String> {
 }
 
 impl Group {
-    /// Starts this many nodes of latchfs: one begins, the others join.
+    /// Starts a cluster of `count` nodes of latchfs: the first creates it, the others join.
     pub(crate) fn latchfs(name: &'static str, count: usize) -> Result<Self, String> {
         let (mut nodes, mut seed) = (Vec::<Node>::new(), None);
         let (program, mut secret) = (env!("CARGO_BIN_EXE_latchfs"), None);
@@ -66,7 +67,8 @@ impl Group {
                 ["serve", "--listen", &address, "--data", &data, "--peer-listen", &peer]
                     .map(str::to_owned)
                     .to_vec();
-            // The directory of the first node exists as long as all of them.
+            // The peer secret is in the directory of the first node, which exists as long as the
+            // nodes.
             let dir = scratch.path().display().to_string();
             let secret = secret.get_or_insert_with(|| format!("{dir}/peers.pem"));
             if seed.is_none() {
@@ -77,7 +79,7 @@ impl Group {
             if let Some(seed) = &seed {
                 arguments.extend(["--seed".to_owned(), String::clone(seed)]);
             } else {
-                // A cluster begins with one node that has no peers.
+                // A new cluster begins with one node that has no peer options.
                 let alone = arguments[..5].to_vec();
                 let alone = Node::start(program, address.clone(), alone, Scratch::new()?)?;
                 listens("latchfs", &alone.address)?;
@@ -91,7 +93,7 @@ impl Group {
         Ok(group)
     }
 
-    /// Starts this many nodes of etcd.
+    /// Starts a cluster of `count` nodes of etcd.
     pub(crate) fn etcd(name: &'static str, count: usize) -> Result<Self, String> {
         let mut places = Vec::new();
         for _ in 0..count {
@@ -138,7 +140,7 @@ impl Group {
         Target { name: self.name, address: &self.leader, speech: &*self.speech }
     }
 
-    /// Returns the addresses of the nodes for clients.
+    /// Returns the addresses on which the nodes serve clients.
     pub(crate) fn addresses(&self) -> Vec<String> {
         self.nodes.iter().map(|node| node.address.clone()).collect()
     }
@@ -169,7 +171,7 @@ impl Group {
         Ok(place)
     }
 
-    /// Starts a node that was killed.
+    /// Starts again the node with this index, which was killed.
     pub(crate) fn restart(&mut self, place: usize) -> Result<(), String> {
         let node = &mut self.nodes[place];
         node.child = spawn(node.program, &node.arguments)?;
@@ -187,7 +189,7 @@ impl Group {
     }
 }
 
-/// Returns a node's report about the whole cluster.
+/// Returns the report of one node about the whole cluster.
 fn report(node: &Node) -> Option<Value> {
     ask(&node.address, b"GET /cluster HTTP/1.1\r\nhost: x\r\n\r\n")
 }
@@ -203,7 +205,7 @@ fn nodes(report: &Value) -> impl Iterator<Item = &Value> {
     report["nodes"].as_array().into_iter().flatten()
 }
 
-/// Returns the address of the leader for clients.
+/// Returns the address on which the leader in a report serves clients.
 fn leader_of(report: &Value) -> Option<String> {
     let leader = nodes(report).find(|node| node["role"] == "leader")?;
     leader["url"].as_str()?.strip_prefix("http://").map(str::to_owned)

@@ -1,5 +1,5 @@
-//! The HTTP server next to redis-server and etcd: the same clients acquire and release locks, each
-//! on a connection of its own.
+//! Measures the HTTP server next to redis-server and etcd: the same clients acquire and release
+//! locks, each on a connection of its own.
 
 use crate::Effort;
 use crate::report::{Table, least, median, number, poll, verdict};
@@ -14,12 +14,12 @@ use std::thread;
 const CLIENTS: [usize; 2] = [1, 64];
 /// Target: for a single client, the median latency is at most this many times that of Redis.
 const SINGLE_WANTED: f64 = 1.5;
-/// Target: many clients get at least this share of the pairs per second of Redis.
+/// Target: many clients get at least this share of the lock-unlock pairs per second of Redis.
 const REDIS_WANTED: f64 = 0.5;
-/// Target: many clients get at least this many times the pairs per second of etcd.
+/// Target: many clients get at least this many times the lock-unlock pairs per second of etcd.
 const ETCD_WANTED: f64 = 5.0;
 
-/// The protocol of a server.
+/// The requests and answers by which clients lock and unlock on a kind of server.
 pub(crate) trait Speech: Send + Sync {
     /// Prepares a connection. Returns the lease or script id that the requests need, or nothing.
     fn greet(&self, line: &mut Line) -> Result<String, String>;
@@ -27,7 +27,7 @@ pub(crate) trait Speech: Send + Sync {
     fn take(&self, client: usize, session: &str) -> Vec<u8>;
     /// Returns the request that releases the lock.
     fn give(&self, client: usize, session: &str) -> Vec<u8>;
-    /// Reads one answer, and returns whether it is a success.
+    /// Reads the answer to one request, and returns whether it reports success.
     fn answer(&self, line: &mut Line) -> Result<bool, String>;
 }
 
@@ -39,7 +39,7 @@ pub(crate) struct Target<'a> {
     pub(crate) speech: &'a dyn Speech,
 }
 
-/// A connection of a client.
+/// A client's connection to a server under measurement.
 pub(crate) struct Line {
     stream: BufReader<TcpStream>,
     body: Vec<u8>,
@@ -52,7 +52,7 @@ impl Line {
         Ok(Self { stream: BufReader::with_capacity(16 << 10, stream), body: Vec::new() })
     }
 
-    /// Sets the read timeout. Returns whether that has succeeded.
+    /// Sets the read timeout of the connection. Returns whether the call has succeeded.
     pub(crate) fn wait_at_most(&mut self, patience: Span) -> bool {
         self.stream.get_ref().set_read_timeout(Some(patience.as_duration())).is_ok()
     }
@@ -61,7 +61,7 @@ impl Line {
         self.stream.get_mut().write_all(bytes).map_err(|error| format!("can't send: {error}"))
     }
 
-    /// Reads a line, and returns it with its line end.
+    /// Reads a line from the server, and returns it with its line end.
     pub(crate) fn text(&mut self) -> Result<&[u8], String> {
         self.body.clear();
         let read = self.stream.read_until(b'\n', &mut self.body);
@@ -92,13 +92,13 @@ impl Line {
         Ok(code)
     }
 
-    /// Returns the body of the last response.
+    /// Returns the body of the last response that was read.
     pub(crate) fn body(&self) -> &[u8] {
         &self.body
     }
 }
 
-/// The result of one run.
+/// The result of measuring one server once.
 pub(crate) struct Run {
     pub(crate) pairs_per_second: f64,
     pub(crate) p50: f64,
@@ -121,7 +121,7 @@ pub(crate) fn run(effort: Effort) -> Result<(), String> {
     Ok(())
 }
 
-/// Measures all servers in interleaved rounds, and prints a table.
+/// Measures all servers in interleaved rounds, and prints a table of the results.
 pub(crate) fn rounds(
     clients: usize,
     servers: &[Target<'_>],
@@ -137,7 +137,7 @@ pub(crate) fn rounds(
     Ok(runs)
 }
 
-/// Returns the median of a value over the rounds.
+/// Returns the median over the rounds of the value that `of` returns.
 pub(crate) fn middle(runs: &[Run], of: fn(&Run) -> f64) -> f64 {
     median(&runs.iter().map(of).collect::<Vec<_>>())
 }
@@ -162,7 +162,7 @@ fn compare(clients: usize, servers: &[Target<'_>], runs: &[Vec<Run>]) {
     let pairs: Vec<f64> =
         runs.iter().map(|runs| middle(runs, |run| run.pairs_per_second)).collect();
     let mut table = Table::new("", &["", "measured", "wanted", ""]);
-    // Each next to the server with the same durability.
+    // Each latchfs is compared with the server of the same durability.
     for (own, other) in [(0, 2), (1, 3)] {
         let of = servers[other].name;
         if clients == 1 {
@@ -177,13 +177,13 @@ fn compare(clients: usize, servers: &[Target<'_>], runs: &[Vec<Run>]) {
     }
 }
 
-/// Adds a row with a ratio that should be at least `wanted`.
+/// Adds a row to the table with a ratio that should be at least `wanted`.
 pub(crate) fn at_least(table: &mut Table, of: &str, ratio: f64, wanted: f64) {
     let (what, text) = (format!("pairs/s beside {of}"), format!("{} times", number(ratio)));
     table.row(&[&what, &text, &format!(">= {wanted}"), verdict(-ratio, -wanted)]);
 }
 
-/// Runs all clients concurrently, and times each pair.
+/// Runs all clients concurrently, and measures each of their lock-unlock pairs.
 fn measure(server: Target<'_>, clients: usize, effort: Effort) -> Result<Run, String> {
     let lasts = Span::from_millis(effort.of(2_000).max(200) as u64);
     let stop = AtomicBool::new(false);

@@ -1,4 +1,4 @@
-//! The journal in a state directory alone.
+//! Measures the journal in a state directory alone.
 
 use crate::Effort;
 use crate::engine::{acquire, release, term};

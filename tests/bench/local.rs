@@ -1,5 +1,5 @@
-//! The lock service within this process: mutex, timer, events and journal around the engine, on the
-//! real clock.
+//! Measures the lock service within this process: mutex, timer, events and journal around the
+//! engine, on the real clock.
 
 use crate::Effort;
 use crate::engine::{acquire, release, term};
@@ -87,7 +87,7 @@ fn expiry(effort: Effort, table: &mut Table) -> Result<(), String> {
             done
         })
     };
-    // One more lock may be that of the other thread.
+    // One more lock may remain: the one that the other thread acquires and releases.
     let all = poll(TTL + GRACE + PATIENCE, || locks.about().locks <= 1);
     let settled = boot_now().since(last_end).as_nanos() as f64 / 1e9;
     stop.store(true, Ordering::Relaxed);

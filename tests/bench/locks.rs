@@ -1,4 +1,4 @@
-//! The cost of flock(2) on a mount, and the latency until the next waiter gets a lock.
+//! Measures the cost of flock(2) on a mount, and the latency until the next waiter gets a lock.
 
 use crate::Effort;
 use crate::mounts::Mount;
@@ -12,16 +12,18 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 use std::{env, io, thread};
 
-/// The target for flock and unlock, as a ratio to the file system that does no work.
+/// Target: a flock and unlock takes at most this many times as long as on the file system that does
+/// no work.
 const RATIO_WANTED: f64 = 1.2;
-/// The target for the hand-over to a waiter, as a ratio to the file system that does no other work.
+/// Target: passing the lock to a waiter takes at most this many times as long as on the file system
+/// that only keeps queues.
 const HAND_OVER_RATIO_WANTED: f64 = 1.5;
 /// The target for the time until the next waiter gets the lock of a killed holder, in milliseconds.
 const KILLED_MS_WANTED: f64 = 100.0;
 /// Timeout for a waiter to start waiting, and to get the lock.
 const PATIENCE: Span = Span::from_secs(20);
 
-/// The name of the lock file.
+/// The name of the lock file for which the processes and threads compete.
 const FILE: &str = "contended";
 
 pub(crate) fn run(effort: Effort) -> Result<(), String> {
@@ -40,7 +42,7 @@ pub(crate) fn run(effort: Effort) -> Result<(), String> {
                 pair.own.unlock().expect("it is ours");
             });
             let micros = pair.hand_over(hand_overs)?;
-            // The first round only warms up.
+            // The results of the first round are dropped, because it only warms up.
             if round > 0 {
                 alone[which].push(cost);
                 handed[which].push(micros);
@@ -76,13 +78,13 @@ fn open(dir: &Path) -> io::Result<File> {
     OpenOptions::new().read(true).write(true).create(true).truncate(false).open(dir.join(FILE))
 }
 
-/// Two open files of one lock, one of them used by another thread.
+/// Two open files of one lock; another thread uses one of them.
 struct Pair {
     own: File,
     other: Waiter,
 }
 
-/// A thread that locks the file for each order, and reports when it got the lock.
+/// A thread that locks the file each time it is ordered to, and reports when it got the lock.
 struct Waiter {
     dir: PathBuf,
     tid: i32,
@@ -94,7 +96,8 @@ struct Waiter {
 impl Pair {
     fn on(dir: &Path) -> io::Result<Self> {
         let own = open(dir)?;
-        // The open took a lease, which the first lock converts into the open file's own.
+        // The open took a lease for the client, which the first flock converts to one of the open
+        // file.
         own.lock()?;
         own.unlock()?;
         Ok(Self { own, other: Waiter::on(dir)? })
@@ -134,7 +137,7 @@ impl Waiter {
         Ok(Self { dir, tid, orders, had, thread })
     }
 
-    /// Returns when the thread is in the queue.
+    /// Orders the thread to lock the file, and returns when it is in the queue.
     fn wait(&self) -> Result<(), String> {
         let orders = self.orders.as_ref().ok_or("it has ended")?;
         orders.send(()).map_err(|error| error.to_string())?;
@@ -147,12 +150,12 @@ impl Waiter {
             }
             thread::yield_now();
         }
-        // Requests are served in order, so the server has received the lock request when this one
-        // is answered.
+        // The server handles requests in order, so it has received the lock request when it answers
+        // this stat.
         fs::metadata(self.dir.join(FILE)).map(drop).map_err(|error| error.to_string())
     }
 
-    /// Returns when the thread got the lock, which it has released since.
+    /// Returns the time at which the thread got the lock; the thread has released it since.
     fn had(&self) -> Result<Time, String> {
         self.had.recv_timeout(PATIENCE.as_duration()).map_err(|error| error.to_string())
     }
@@ -167,7 +170,7 @@ impl Drop for Waiter {
 
 #[allow(unsafe_code)]
 fn tid_of_this() -> i32 {
-    // SAFETY: takes nothing and touches no memory.
+    // SAFETY: gettid takes no arguments and touches no memory.
     unsafe { libc::gettid() }
 }
 
@@ -205,7 +208,7 @@ fn killed(effort: Effort, mounts: &[Mount; 3]) -> Result<(), String> {
     Ok(())
 }
 
-/// A process that holds the lock until it is killed.
+/// A child process that holds the lock until it is killed.
 struct Holder(Child);
 
 impl Holder {
@@ -229,7 +232,7 @@ impl Drop for Holder {
     }
 }
 
-/// Runs as a holder: locks a file until standard input ends.
+/// Runs in the child process that holds a lock: locks a file until standard input ends.
 pub(crate) fn hold(path: &str) -> Result<(), String> {
     let failed = |error: io::Error| format!("{path}: {error}");
     let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path);

@@ -9,9 +9,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::{fs, io, mem, ptr};
 
-/// Timeout until a daemon has mounted.
+/// Timeout for a daemon to mount its directory.
 const MOUNT_PATIENCE: Span = Span::from_secs(10);
-/// Timeout until a daemon has ended after its unmount.
+/// Timeout for a daemon to end after its mount is unmounted.
 const END_PATIENCE: Span = Span::from_secs(5);
 
 /// A mounted directory, and the daemon that serves it.
@@ -35,7 +35,7 @@ impl Mount {
         Self::start(scratch, dir, &mut command)
     }
 
-    /// Mounts the locks of a server.
+    /// Mounts the locks of the latchfs server at the URL `server`.
     pub(crate) fn remote(server: &str) -> Result<Self, String> {
         let scratch = Scratch::new()?;
         let dir = mount_point(&scratch)?;
@@ -59,7 +59,7 @@ impl Mount {
         let dir = mount_point(&scratch)?;
         let target = c_path(&dir);
         let tmpfs = c"tmpfs".as_ptr();
-        // SAFETY: all strings end with a zero byte and live until the call returns.
+        // SAFETY: all strings end with a zero byte, and live until the call returns.
         let result = unsafe { libc::mount(tmpfs, target.as_ptr(), tmpfs, 0, ptr::null()) };
         if result != 0 {
             let error = io::Error::last_os_error();
@@ -115,10 +115,10 @@ impl Drop for Mount {
     }
 }
 
-/// Keeps this process, and all that it starts, on one processor.
+/// Pins this process, and all that it starts, to one processor.
 #[allow(unsafe_code)]
 pub(crate) fn pin() -> Result<(), String> {
-    // SAFETY: a set of processors is numbers only, for which zeros are valid.
+    // SAFETY: a `cpu_set_t` consists of numbers, for which zeros are valid.
     let mut set: libc::cpu_set_t = unsafe { mem::zeroed() };
     // SAFETY: processor 0 lies within the set.
     unsafe { libc::CPU_SET(0, &mut set) };

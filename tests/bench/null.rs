@@ -14,12 +14,13 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 const TTL: Duration = Duration::ZERO;
-/// The attributes of the root never change.
+/// How long the kernel may cache the attributes of the root, which never change.
 const ROOT_TTL: Duration = Duration::from_secs(3_600);
-/// The same limit as in latchfs: RELEASE goes through the kernel's queue of background requests.
+/// The maximum number of background requests, as in latchfs: RELEASE goes through the kernel's
+/// queue of background requests.
 const MAX_BACKGROUND: u16 = 1_024;
 
-/// Files have odd numbers, directories even ones.
+/// The file system that does no work: its files have odd inode numbers, its directories even ones.
 #[derive(Default)]
 struct Null {
     names: Mutex<HashMap<OsString, u64>>,
@@ -27,7 +28,7 @@ struct Null {
     queues: Mutex<HashMap<u64, Queue>>,
 }
 
-/// The exclusive holder of a file, and its waiters.
+/// The exclusive holder of a locked file, and its waiters in order.
 #[derive(Default)]
 struct Queue {
     holder: Option<LockOwner>,
@@ -50,7 +51,7 @@ impl Null {
         self.queues.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Passes the lock to the waiter that has waited longest.
+    /// Unlocks a file, and passes its lock to the waiter that has waited longest.
     fn unlock(&self, ino: INodeNo, owner: LockOwner) {
         let mut queues = self.queues();
         let queue = queues.entry(ino.0).or_default();
@@ -222,7 +223,7 @@ impl Filesystem for Null {
     }
 }
 
-/// Mounts, and serves until the unmount.
+/// Mounts the file system at `dir`, and serves it until it is unmounted.
 pub(crate) fn serve(dir: &str) -> Result<(), String> {
     let mut config = Config::default();
     config.mount_options = vec![MountOption::FSName("latchfs-bench-null".to_owned())];

@@ -1,10 +1,10 @@
-//! Measuring times, and printing tables of numbers.
+//! Functions of the benchmark that measure times, and print tables of numbers.
 
 use latchfs::time::{Span, boot_now};
 use std::time::Duration;
 use std::{fs, mem, thread};
 
-/// Returns a line about the machine, without which the numbers mean little.
+/// Returns a line that describes the machine, without which the measured numbers mean little.
 pub(crate) fn machine() -> String {
     let read = |path| fs::read_to_string(path).unwrap_or_default();
     let info = read("/proc/cpuinfo");
@@ -17,7 +17,7 @@ pub(crate) fn machine() -> String {
     format!("{cores} cores of {model}, Linux {}, load {load}", kernel.trim())
 }
 
-/// A table with a title, whose columns are as wide as their longest cell.
+/// A table of results with a title; each column is as wide as its longest cell.
 pub(crate) struct Table {
     rows: Vec<Vec<String>>,
 }
@@ -32,20 +32,20 @@ impl Table {
         self.rows.push(cells.iter().map(ToString::to_string).collect());
     }
 
-    /// Adds a row with a number in some unit that should be at most `wanted`.
+    /// Adds a row with a measured value that should be at most `wanted`.
     pub(crate) fn limit(&mut self, what: &str, value: f64, unit: &str, wanted: f64) {
         let (value_text, wanted_text) = (number(value), number(wanted));
         let verdict = verdict(value, wanted);
         self.row(&[what, &format!("{value_text} {unit}"), &format!("<= {wanted_text}"), verdict]);
     }
 
-    /// Adds a row with a number that has no target.
+    /// Adds a row with a measured value that has no target.
     pub(crate) fn shown(&mut self, what: &str, value: f64, unit: &str) {
         self.row(&[what, &format!("{} {unit}", number(value)), "", ""]);
     }
 }
 
-/// Prints the table, complete or not.
+/// Prints the table when it is dropped, even if a failure has left it incomplete.
 impl Drop for Table {
     fn drop(&mut self) {
         let columns = self.rows.iter().map(Vec::len).max().unwrap_or_default();
@@ -69,12 +69,12 @@ impl Drop for Table {
     }
 }
 
-/// Returns whether a value is within its target, as a word for the table.
+/// Returns a word that says whether a value is within its target.
 pub(crate) fn verdict(value: f64, wanted: f64) -> &'static str {
     if value <= wanted { "ok" } else { "MISSED" }
 }
 
-/// Formats a number with three digits.
+/// Formats a number with about three significant digits.
 pub(crate) fn number(value: f64) -> String {
     match value {
         _ if value >= 100.0 => format!("{value:.0}"),
@@ -90,12 +90,12 @@ pub(crate) fn median(values: &[f64]) -> f64 {
     sorted.get(sorted.len() / 2).copied().unwrap_or(f64::NAN)
 }
 
-/// Returns the minimum.
+/// Returns the minimum of the values.
 pub(crate) fn least(values: &[f64]) -> f64 {
     values.iter().copied().fold(f64::INFINITY, f64::min)
 }
 
-/// Returns the microseconds per turn of `work`.
+/// Returns the average time of one call of `work`, in microseconds.
 pub(crate) fn micros_each(count: usize, mut work: impl FnMut(usize)) -> f64 {
     let start = boot_now();
     for turn in 0..count {
@@ -104,8 +104,8 @@ pub(crate) fn micros_each(count: usize, mut work: impl FnMut(usize)) -> f64 {
     boot_now().since(start).as_nanos() as f64 / 1_000.0 / count as f64
 }
 
-/// Returns the microseconds per turn of `work` in processor time of this thread, on which other
-/// load has less influence.
+/// Returns the average processor time of one call of `work` on this thread, in microseconds. Other
+/// load has less influence on it than on the elapsed time.
 pub(crate) fn own_micros_each(count: usize, mut work: impl FnMut(usize)) -> f64 {
     let start = own_nanos();
     for turn in 0..count {
@@ -128,10 +128,10 @@ pub(crate) fn own_seconds<T>(work: impl FnOnce() -> T) -> (f64, T) {
     ((own_nanos() - start) as f64 / 1e9, result)
 }
 
-/// Returns the processor time of this thread, in user and kernel mode.
+/// Returns the processor time of this thread, in user and kernel mode, in nanoseconds.
 #[allow(unsafe_code)]
 fn own_nanos() -> u64 {
-    // SAFETY: the structure holds numbers only, for which zeros are valid.
+    // SAFETY: an `rusage` consists of numbers, for which zeros are valid.
     let mut used: libc::rusage = unsafe { mem::zeroed() };
     // SAFETY: `used` is a valid rusage to write to.
     let result = unsafe { libc::getrusage(libc::RUSAGE_THREAD, &raw mut used) };
@@ -141,7 +141,7 @@ fn own_nanos() -> u64 {
     nanos(used.ru_utime) + nanos(used.ru_stime)
 }
 
-/// Polls until `done` returns true. Returns false if `patience` is over before.
+/// Polls until `done` returns true. Returns false if it does not within `patience`.
 pub(crate) fn poll(patience: Span, mut done: impl FnMut() -> bool) -> bool {
     let start = boot_now();
     while !done() {

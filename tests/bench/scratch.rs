@@ -1,4 +1,4 @@
-//! The directory of a measurement, removed at its end.
+//! The directory of one measurement, which is removed at its end.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -22,7 +22,8 @@ impl Scratch {
 
 impl Drop for Scratch {
     fn drop(&mut self) {
-        // A mount leaves its mount point immutable.
+        // A mount leaves the directory below its mount point immutable, so the flag is cleared
+        // first.
         let mut chattr = process::Command::new("chattr");
         let _ = chattr.args(["-R", "-f", "-i"]).arg(&self.0).status();
         let _ = fs::remove_dir_all(&self.0);

@@ -10,10 +10,10 @@ use std::io::{BufRead, BufReader};
 use std::net::{TcpListener, TcpStream};
 use std::process::{Child, Command, Stdio};
 
-/// Timeout until a server listens.
+/// Timeout for a server to start listening.
 const START_PATIENCE: Span = Span::from_secs(20);
 
-/// A running server.
+/// A running server, and the protocol that it speaks.
 pub(crate) struct Serving {
     pub(crate) name: &'static str,
     pub(crate) address: String,
@@ -40,7 +40,7 @@ impl Serving {
         let path = format!("/proc/{}/stat", self.child.id());
         let stat = fs::read_to_string(&path).map_err(|error| format!("{path}: {error}"))?;
         let fields = stat.rsplit(") ").next().unwrap_or_default().split(' ');
-        // utime and stime, in ticks of a hundredth of a second.
+        // The fields utime and stime, in ticks of a hundredth of a second.
         let ticks: u64 =
             fields.skip(11).take(2).filter_map(|field| field.parse::<u64>().ok()).sum();
         Ok(ticks as f64 / 100.0)
@@ -66,18 +66,18 @@ pub(crate) fn listens(name: &str, address: &str) -> Result<(), String> {
     }
 }
 
-/// The state that a restart recovers.
+/// The changes that a server recovers after a restart.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum State {
-    /// Every answered change: it was synced to the disk before the answer.
+    /// Every answered change: the server syncs it to the disk before it answers.
     Synced,
-    /// Changes that were written to a file, without waiting for a sync.
+    /// Changes that the server has written to a file, without waiting for a sync.
     Kept,
-    /// A restart recovers nothing.
+    /// Nothing: a restart loses all changes.
     None,
 }
 
-/// Starts latchfs with a directory of its own.
+/// Starts a latchfs server with a directory of its own.
 pub(crate) fn latchfs(name: &'static str, state: State) -> Result<Serving, String> {
     let scratch = Scratch::new()?;
     let mut command = Command::new(env!("CARGO_BIN_EXE_latchfs"));
@@ -115,7 +115,7 @@ pub(crate) fn redis(name: &'static str, state: State) -> Result<Serving, String>
     Ok(Serving { name, address, speech: Box::new(Redis), child, _scratch: scratch })
 }
 
-/// Starts one etcd with its default settings.
+/// Starts a single etcd with its default settings.
 pub(crate) fn etcd() -> Result<Serving, String> {
     let scratch = Scratch::new()?;
     let (port, peer) = (free_port()?, free_port()?);
@@ -156,7 +156,7 @@ impl Speech for Latchfs {
 
 struct Redis;
 
-/// Deletes the key only if it is still ours: the script in Redis's own manual.
+/// Deletes the key only if the client still holds it: the Lua script of Redis's own manual.
 const DELETE: &str = "if redis.call('get',KEYS[1])==ARGV[1] then \
     return redis.call('del',KEYS[1]) else return 0 end";
 
@@ -167,7 +167,7 @@ pub(crate) fn resp(parts: &[&str]) -> Vec<u8> {
 }
 
 impl Speech for Redis {
-    /// Returns the digest by which the script is called.
+    /// Returns the digest by which the script [`DELETE`] is called.
     fn greet(&self, line: &mut Line) -> Result<String, String> {
         line.send(&resp(&["SCRIPT", "LOAD", DELETE]))?;
         line.text()?;
@@ -212,7 +212,7 @@ fn base64(text: &str) -> String {
 }
 
 impl Speech for Etcd {
-    /// Returns a lease for the keys of this client.
+    /// Returns an etcd lease for the keys of this client.
     fn greet(&self, line: &mut Line) -> Result<String, String> {
         line.send(&post("/v3/lease/grant", "{\"TTL\":600}"))?;
         if line.http()? != 200 {

@@ -4,7 +4,6 @@
 //! Each session has a connection of its own, as sessions of different machines have. The table also
 //! shows a few connections for all sessions, as from a proxy, where each request waits for the one
 //! before.
-//! all come by a few, as from a proxy, is shown as well: then each waits for the one before.
 
 use crate::Effort;
 use crate::http::Line;
@@ -22,31 +21,31 @@ use tokio::runtime::{Builder, Runtime};
 /// The number of sessions.
 const SESSIONS: usize = 10_000;
 
-/// Target: the ratio of the processor time to that of Redis for as many keys.
+/// Target: latchfs takes at most this many times the processor time of Redis for as many keys.
 const RATIO_WANTED: f64 = 1.5;
 
 /// Target: the median latency of a keep-alive, in milliseconds.
 const ANSWER_WANTED: f64 = 1.0;
 
-/// The ttl of each session.
+/// The ttl of each session, in seconds.
 const TTL_SECS: u64 = 30;
 
 /// The interval between two keep-alives of a session.
 const PERIOD: Span = Span::from_secs(TTL_SECS / 3);
 
-/// The number of connections of a proxy.
+/// The number of connections in the measurement of a proxy.
 const FEW: usize = 4;
 
-/// An upper bound on the size of an answer, which arrives in one read.
+/// An upper bound on the size of an answer, which is read by a single read.
 const ANSWER_BYTES: usize = 1_024;
 
-/// The interval at which another client acquires and releases a lock.
+/// The interval at which another client acquires and releases a lock during the measurement.
 const OTHER_EVERY: Span = Span::from_millis(20);
 
-/// The number of files that the client may open: its connections and some more.
+/// The number of files that this process may open: one connection per session, and some more.
 const FILES: libc::rlim_t = SESSIONS as libc::rlim_t + 200;
 
-/// A server, with one keep-alive request for each session or key.
+/// A server, with one keep-alive request for each of its sessions or keys.
 struct Keeping {
     server: Serving,
     /// The runtime of the clients.
@@ -76,7 +75,7 @@ pub(crate) fn run(effort: Effort) -> Result<(), String> {
         let keeping = make(count)?;
         let name = keeping.server.name;
         let mut own = keeping.lines(count)?;
-        // The server has received each request once.
+        // This round warms up: after it, the server has received each request once.
         keeping.keep(&mut own, false)?;
         let kept = keeping.keep(&mut own, false)?;
         table.shown(name, kept.share, "%");
@@ -110,7 +109,7 @@ pub(crate) fn run(effort: Effort) -> Result<(), String> {
     Ok(())
 }
 
-/// Opens sessions on a server that keeps its state.
+/// Opens sessions on a latchfs server that keeps its state.
 fn sessions(count: usize) -> Result<Keeping, String> {
     let server = latchfs("latchfs", State::Kept)?;
     let mut line = Line::to(&server.address)?;
@@ -150,7 +149,7 @@ fn keys(count: usize) -> Result<Keeping, String> {
 }
 
 impl Keeping {
-    /// Opens connections, and sends a request on each at once: otherwise the first keep-alives
+    /// Opens connections, and sends a request on each at once. Without that, the first keep-alives
     /// would have to wait until the server has accepted all connections.
     fn lines(&self, count: usize) -> Result<Vec<TcpStream>, String> {
         let mut lines = Vec::with_capacity(count);
@@ -174,8 +173,8 @@ impl Keeping {
         if answer.starts_with(self.kept) { Ok(()) } else { Err(said()) }
     }
 
-    /// Sends each request once, on its own connection or on one of a few. With `beside`, another
-    /// client acquires and releases a lock meanwhile.
+    /// Sends each keep-alive once, on its own connection or on one of a few. With `beside`, another
+    /// client acquires and releases a lock during that time.
     fn keep(&self, lines: &mut [TcpStream], beside: bool) -> Result<Kept, String> {
         let over = AtomicBool::new(false);
         let before = self.server.work()?;
@@ -186,13 +185,14 @@ impl Keeping {
             let others = other.map_or(Ok(Vec::new()), |other| other.join().expect("no panic"));
             Ok::<_, String>((answers?, others?))
         })?;
-        // The CPU time is a share of the whole interval, even if the requests took longer.
+        // The processor time is a share of the whole interval, even if the requests took longer.
         let share = 100.0 * (self.server.work()? - before) / PERIOD.as_duration().as_secs_f64();
         Ok(Kept { share, answers, others })
     }
 
-    /// Sends all requests, evenly over a third of the ttl, on one thread: the cost of waking the
-    /// clients, which run elsewhere in reality, should not count as work of the server.
+    /// Sends all keep-alives, spread evenly over a third of the ttl, on one thread. The cost of
+    /// waking the clients, which run on other machines in reality, should not count as work of the
+    /// server.
     fn send(&self, lines: &mut [TcpStream]) -> Result<Vec<f64>, String> {
         let begun = boot_now();
         let took = self.runtime.block_on(async {
@@ -205,7 +205,7 @@ impl Keeping {
         Ok(took.concat())
     }
 
-    /// Sends every `step`th request from `first` on, each when it is due.
+    /// Sends every `step`th keep-alive from number `first` on, each when it is due.
     async fn send_by(
         &self,
         line: &mut TcpStream,
@@ -224,7 +224,8 @@ impl Keeping {
         Ok(took)
     }
 
-    /// Acquires and releases a lock repeatedly as another client, on a connection of its own.
+    /// Acquires and releases a lock repeatedly as another client, on a connection of its own, until
+    /// `over` is set.
     fn lock_and_unlock(&self, over: &AtomicBool) -> Result<Vec<f64>, String> {
         let (mut line, speech) = (Line::to(&self.server.address)?, &self.server.speech);
         let session = speech.greet(&mut line)?;
@@ -248,7 +249,8 @@ impl Keeping {
 /// machine (steal time).
 fn stolen() -> Result<f64, String> {
     let stat = fs::read_to_string("/proc/stat").map_err(|error| error.to_string())?;
-    // The fields of all processors: "cpu", user, nice, system, idle, iowait, irq, softirq, steal.
+    // The line `cpu` sums all processors; its fields are: "cpu", user, nice, system, idle, iowait,
+    // irq, softirq, steal.
     let ticks = stat.split_whitespace().nth(8).and_then(|ticks| ticks.parse::<u64>().ok());
     Ok(ticks.unwrap_or_default() as f64 / 100.0)
 }

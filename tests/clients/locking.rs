@@ -1,7 +1,7 @@
 //! Unmodified programs that lock by flock, fcntl or OFD locks and know nothing of latchfs, as their
-//! packages install them. Each is tried while another process holds the lock, and again after that;
-//! while it holds the lock itself, no other process gets it. The clients run in the setups of
-//! `clients`: with two mounts, the other holder uses the second one.
+//! packages install them. Each program is tried while another process holds the lock, and again
+//! after that; while the program holds the lock itself, no other process gets it. The programs run
+//! in the setups of `clients`: with two mounts, the other holder uses the second one.
 
 use crate::clients::{Client, all};
 use crate::harness::*;
@@ -39,7 +39,7 @@ fn on_two_nodes_of_a_cluster() {
 struct Holder(Child, String);
 
 impl Holder {
-    /// Acquires the lock, on the second mount where there are two.
+    /// Starts a holder of the lock, on the second mount where there are two.
     fn new(m: &Mount, name: &str) -> Self {
         let mut command = Command::new("flock");
         command.args([name, "sh", "-c", "echo held; read end; true"]);
@@ -55,13 +55,13 @@ impl Holder {
     fn end(mut self, m: &Mount) {
         drop(self.0.stdin.take());
         assert!(self.0.wait().expect("our child").success());
-        // close(2) does not wait until a server has decided.
+        // With a server, close(2) returns before the server has released the lock.
         eventually("it is free", || (m.phase(&self.1) == "free").then_some(()));
     }
 }
 
-/// Tests a client, which prints `busy`, or `got` and the exit code of a `flock -n` that it runs
-/// while it holds the lock.
+/// Runs a client while the lock is held and after that. The client prints `busy`, or `got` and the
+/// exit code of a `flock -n` that it runs while it holds the lock.
 fn tried(m: &Mount, mut client: impl FnMut() -> Output) {
     let holder = Holder::new(m, "x");
     assert_eq!(client().ok().trim(), "busy");
@@ -75,18 +75,18 @@ fn tried(m: &Mount, mut client: impl FnMut() -> Output) {
     assert_eq!(m.sh("ls -A").ok(), "");
 }
 
-/// flock(1) with -n, -w, -s, -u, -c, and by a descriptor as manuals show it.
+/// Tests flock(1) with -n, -w, -s, -u, -c, and with a descriptor as manuals show it.
 fn flock_of_util_linux(m: &Mount) {
     tried(m, || m.sh("flock -n x -c 'flock -n x true; echo got $?' || echo busy"));
     tried(m, || m.sh("flock -w 0.1 x sh -c 'flock -n x true; echo got $?' || echo busy"));
     tried(m, || m.sh("flock -s -n x sh -c 'flock -n x true; echo got $?' || echo busy"));
     tried(m, || m.sh("(flock -n 9 && { flock -n x true; echo got $?; } || echo busy) 9>x"));
-    // -u releases the lock before the descriptor is closed.
+    // `flock -u` releases the lock before the descriptor is closed.
     m.sh("exec 9>x; flock 9; flock -u 9; flock -n x true").ok();
     m.sh("flock -s x flock -s -n x true").ok();
 }
 
-/// Python: filelock, portalocker, fasteners and `fcntl.lockf`.
+/// Tests Python: filelock, portalocker, fasteners and `fcntl.lockf`.
 fn python_locks(m: &Mount) {
     let ways = [
         "import filelock\ntry: lock = filelock.FileLock('x', timeout=0).acquire()\n\
@@ -107,7 +107,7 @@ fn python_locks(m: &Mount) {
     }
 }
 
-/// Ruby's `File#flock` and Perl's `flock`.
+/// Tests Ruby's `File#flock` and Perl's `flock`.
 fn ruby_and_perl(m: &Mount) {
     tried(m, || {
         m.sh("ruby -e 'f = File.open(\"x\", File::RDWR | File::CREAT)
@@ -159,12 +159,12 @@ fn go_flock(m: &Mount) {
     tried(m, || m.sh("$T/try"));
 }
 
-/// Whether `flock -n` fails on a lock that this process holds.
+/// Whether `flock -n` fails on the lock `x`, which this process holds.
 fn refused(m: &Mount) -> bool {
     m.sh("flock -n x true").code == 1
 }
 
-/// Rust's own `File::try_lock` and `File::lock`, which open with `O_TRUNC`.
+/// Tests Rust's own `File::try_lock` and `File::lock`, on files opened with `O_TRUNC`.
 fn rust_std(m: &Mount) {
     let x = m.dir().join("x");
     let holder = Holder::new(m, "x");
@@ -182,7 +182,7 @@ fn rust_std(m: &Mount) {
     m.sh("rm -f x").ok();
 }
 
-/// The crates fd-lock, fs4 and fslock.
+/// Tests the Rust crates fd-lock, fs4 and fslock.
 fn rust_crates(m: &Mount) {
     let x = m.dir().join("x");
     let open = || std::fs::File::create(&x).expect("opening never fails");
@@ -208,7 +208,7 @@ fn rust_crates(m: &Mount) {
     m.sh("rm -f x").ok();
 }
 
-/// dpkg, with symbolic links from its lock files to the mount: its message names the pid of the
+/// Tests dpkg, whose lock files are symbolic links to the mount: its message names the pid of the
 /// holder.
 fn dpkg(m: &Mount) {
     m.sh("mkdir -p $T/dpkg/updates $T/dpkg/info && : > $T/dpkg/status &&
@@ -230,8 +230,8 @@ fn dpkg(m: &Mount) {
     m.sh("rm -f frontend lock").ok();
 }
 
-/// cargo, with a symbolic link from the lock of its target directory to the mount: the second build
-/// waits.
+/// Tests cargo, with a symbolic link from the lock of its target directory to the mount: the second
+/// of two builds waits for the first.
 fn cargo(m: &Mount) {
     m.sh("cd $T && mkdir -p p/src target/debug && echo 'fn main() {}' > p/src/main.rs &&
           printf '[package]\\nname = \"p\"\\nedition = \"2024\"\\n' > p/Cargo.toml &&

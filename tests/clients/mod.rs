@@ -1,11 +1,11 @@
 //! Unmodified programs that lock by the existence of files and know nothing of latchfs, as their
 //! packages install them. Each has the same outcome on one mount, on two mounts of a server, and on
-//! two nodes of a cluster; with two mounts, other users use the second one.
+//! mounts of two nodes of a cluster; with two mounts, other users use the second one.
 
 use crate::harness::*;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// A client: its name, and the function that tests it on a mount.
+/// A program under test: its name, and the function that tests it on a mount.
 pub(crate) type Client = (&'static str, fn(&Mount));
 
 /// Clients that lock by the existence of a file, a directory, a link or a symbolic link.
@@ -31,8 +31,8 @@ const CLIENTS: [Client; 17] = [
     ("mkdir and symlink", mkdir_and_symlink_have_one_winner),
 ];
 
-/// Tests clients one after another on mounts of `behind`, and fails with the names of those that
-/// fail.
+/// Tests the clients one after another on mounts with the backend `behind`, and fails with the
+/// names of those that fail.
 #[track_caller]
 pub(crate) fn all(clients: &[Client], behind: Behind) {
     let m = Setup::new().behind(behind).start();
@@ -41,7 +41,7 @@ pub(crate) fn all(clients: &[Client], behind: Behind) {
         println!("{name}");
         let came = catch_unwind(AssertUnwindSafe(|| {
             client(&m);
-            // close(2) does not wait until a server has decided.
+            // With a server, close(2) returns before the server has released the lock.
             eventually("an empty directory", || m.sh("ls -A").ok().is_empty().then_some(()));
         }));
         if came.is_err() {
@@ -69,12 +69,14 @@ fn on_two_nodes_of_a_cluster() {
     all(&CLIENTS, Behind::Cluster);
 }
 
-/// dotlockfile acquires by linking a file of its own to the lock's name, and releases by unlink.
+/// dotlockfile acquires a lock by linking a file of its own to the lock's name, and releases it by
+/// unlink.
 fn dotlockfile(m: &Mount) {
     m.sh("dotlockfile -l -r 0 build.lock").ok();
     assert_eq!(m.status("build.lock")["holder"], "laptop1:root");
     assert_eq!(m.sh("ls -A").ok(), "build.lock\n", "its own file is gone");
-    // -p writes the pid of the caller, which lives; without retries it gives up at once.
+    // With `-p`, dotlockfile writes the pid of its caller, which is alive; with no retries, it
+    // gives up at once.
     m.sh("dotlockfile -u build.lock && dotlockfile -l -p -r 0 build.lock; echo $$; cat build.lock")
         .ok();
     let held = "exec 2>&1; dotlockfile -l -r 0 build.lock";
@@ -94,7 +96,7 @@ fn dotlockfile_around_a_command(m: &Mount) {
     assert_eq!(m.phase("build.lock"), "free");
 }
 
-/// lockfile-create, lockfile-touch, lockfile-check and lockfile-remove.
+/// Tests lockfile-create, lockfile-touch, lockfile-check and lockfile-remove.
 fn lockfile_progs(m: &Mount) {
     m.sh("lockfile-create --retry 0 build").ok();
     assert_eq!(m.sh("ls -A").ok(), "build.lock\n");
@@ -133,7 +135,8 @@ fn procmail_lockfile_by_force(m: &Mount) {
     m.sh_as(ALICE, "rm build.lock").ok();
 }
 
-/// npm `lockfile` acquires by `O_EXCL`, releases by unlink, and compares times to find stale locks.
+/// npm `lockfile` acquires a lock by `O_EXCL`, releases it by unlink, and compares times to find
+/// stale locks.
 fn npm_lockfile(m: &Mount) {
     let seen = m.node(
         "const lock = require('lockfile');
@@ -153,16 +156,16 @@ fn npm_lockfile(m: &Mount) {
     assert_eq!(seen.ok(), "EEXIST true\ngot true\nEEXIST\n0\n");
 }
 
-/// proper-lockfile with its usual times, for thirty seconds.
+/// Tests proper-lockfile with its usual intervals, for thirty seconds.
 #[test]
 fn npm_proper_lockfile_with_its_usual_times() {
     let m = Setup::new().with("--ttl 12s --grace 0s").start();
     npm_proper_lockfile(&m, (10_000, 5_000, 30_000));
 }
 
-/// npm `proper-lockfile` acquires by mkdir, probes the file system's time, and refreshes its lock
-/// every `update` ms. For `span` ms the lock is never reported as compromised, and a second process
-/// always gets ELOCKED.
+/// npm `proper-lockfile` acquires a lock by mkdir, probes the file system's time resolution, and
+/// refreshes its lock every `update` ms. For `span` ms, it never reports its lock as compromised,
+/// and a second process always gets ELOCKED.
 fn npm_proper_lockfile(m: &Mount, (stale, update, span): (u32, u32, u32)) {
     m.sh("echo data > $T/data").ok();
     let program = "const lockfile = require('proper-lockfile');
@@ -201,8 +204,8 @@ fn npm_proper_lockfile(m: &Mount, (stale, update, span): (u32, u32, u32)) {
     assert_eq!(m.sh("ls -A").ok(), "");
 }
 
-/// Checks a lock class of Python's `lockfile` package: one object holds the lock, another is
-/// refused, and gets the lock after its release.
+/// Tests a lock class of Python's `lockfile` package: one object holds the lock, and another is
+/// refused until the lock is released.
 fn python_lockfile(m: &Mount, import: &str, class: &str) {
     m.py_with_packages(&format!(
         r#"
@@ -305,8 +308,8 @@ fn flufl_lock(m: &Mount) {
     .ok();
 }
 
-/// Mercurial's own lock class, and `hg` in a directory that is a lock. The target of a symbolic
-/// link names the process that has the lock; the lock of a dead process is broken.
+/// Tests Mercurial's own lock class, and `hg` in a directory that is a lock. The target of a
+/// symbolic link names the process that has the lock; the lock of a dead process is broken.
 fn mercurial(m: &Mount) {
     m.sh("hg init $T/repo && mkdir d && cd d && : > f && hg -R $T/repo status && rm f && cd .. &&
           rmdir d && rm -r $T/repo")
@@ -353,7 +356,7 @@ fn links_of_a_shell(m: &Mount) {
     }
 }
 
-/// Programs that query their working directory, in a lock below which they make locks.
+/// Tests programs that query their working directory, which is a lock, and make locks below it.
 fn programs_in_a_lock(m: &Mount) {
     let seen = m.sh("mkdir d && cd d && : > f && node -p 'process.cwd()' && : > g &&
           python3 -c 'import os; print(os.getcwd())' && perl -MCwd -e 'print getcwd, qq(\n)' &&
@@ -362,7 +365,7 @@ fn programs_in_a_lock(m: &Mount) {
     assert_eq!(seen.ok(), format!("{}\n", dir.display()).repeat(4));
 }
 
-/// `set -C` in a script, as manuals show it: one of many processes wins.
+/// Of many processes that run a script with `set -C`, as manuals show it, one gets the lock.
 fn noclobber_has_one_winner(m: &Mount) {
     let race = "for n in 1 2 3 4 5 6 7 8; do
             (set -C; : > build) 2>/dev/null && echo won &
@@ -374,12 +377,12 @@ fn noclobber_has_one_winner(m: &Mount) {
     }
 }
 
-/// Of many processes that run `mkdir` or `ln -s`, one wins, on two mounts where there are two.
+/// Of many processes that run `mkdir` or `ln -s`, one gets the lock, also if they use two mounts.
 fn mkdir_and_symlink_have_one_winner(m: &Mount) {
     one_of_two_mounts_wins(m, "$OTHERS");
 }
 
-/// Of many processes on two mounts of one daemon, one wins.
+/// Of many processes that use two mounts of one daemon, one gets the lock.
 #[test]
 fn mkdir_and_symlink_have_one_winner_on_two_mounts_of_one_daemon() {
     let m = Setup::new().only("--client laptop1 --client laptop2").dirs(2).start();

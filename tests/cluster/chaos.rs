@@ -1,4 +1,4 @@
-//! Nodes killed under load: no acknowledged change is lost, tokens increase, each lock has one
+//! Nodes are killed under load: no acknowledged change is lost, tokens increase, each lock has one
 //! holder, and a failover stretches leases only a little.
 
 use crate::load::{Dice, Load};
@@ -15,7 +15,7 @@ const CLIENTS: usize = 6;
 const KILLS: usize = 8;
 /// How often the leader is killed in a long run.
 const KILLS_LONG: usize = 20;
-/// The minimum number of answers between two kills.
+/// The minimum number of answers to clients between two kills.
 const ANSWERS: u64 = 300;
 /// The maximum by which one change of the leader may stretch a lease, as
 /// `contrib/doc/guarantees.md` states it.
@@ -102,7 +102,7 @@ fn all_are_killed_and_come_back() {
     }
 }
 
-/// Releases the locks that a client of an earlier round left, which would block the next round.
+/// Releases the locks that the client of an earlier round left; they would block the next round.
 fn release_all(cluster: &Cluster, client: usize) {
     let list = cluster.curl(0, "GET", "/locks").1;
     for lock in list["locks"].as_array().expect("a list") {
@@ -175,7 +175,7 @@ fn changes_of_the_leader_hardly_stretch_a_lease() {
             break;
         }
         let left = seen["expires_in_ms"].as_u64().expect("it is held");
-        // Both times are rounded down.
+        // The elapsed and the remaining time are both rounded down, hence the tolerance of 5 ms.
         assert!(ms_since(began) + left + 5 >= TTL_MS, "cut: {left} ms left: {seen}");
         let latest = TTL_MS + changes * STRETCH_MS;
         assert!(ms_since(granted) <= latest, "{changes} changes: not over yet: {seen}");
@@ -185,11 +185,12 @@ fn changes_of_the_leader_hardly_stretch_a_lease() {
 }
 
 /// The leader is killed repeatedly, each time as soon as the previous one has rejoined: an election
-/// stretches the lease of a client that is gone by no more than a transfer does.
+/// stretches the lease of a client that is gone by no more than a leadership transfer does.
 #[test]
 fn kills_of_the_leader_hardly_stretch_a_lease() {
     const TTL_MS: u64 = 18_000;
-    /// A node that has just restarted may know the leader's time only from old log entries.
+    /// The time in microseconds that a restarted node gets to hear from the leader: before that, it
+    /// may know the leader's time only from old log entries.
     const BACK_US: u64 = 2_500_000;
     let mut cluster = Cluster::of(3);
     let began = crate::load::now();
@@ -213,7 +214,7 @@ fn kills_of_the_leader_hardly_stretch_a_lease() {
         let left = seen["expires_in_ms"].as_u64().expect("it is held");
         let (now, latest) = (crate::load::now(), TTL_MS + kills * STRETCH_MS);
         println!("{kills} kills: {left} ms left {} ms after the grant", (asked - granted) / 1_000);
-        // Both times are rounded down.
+        // The elapsed and the remaining time are both rounded down, hence the tolerance of 5 ms.
         assert!((now - began) / 1_000 + left + 5 >= TTL_MS, "cut: {left} ms left: {seen}");
         let lasts = (asked - granted) / 1_000 + left;
         assert!(lasts <= latest, "{kills} kills: it lasts for {lasts} ms: {seen}");

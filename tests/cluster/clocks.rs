@@ -1,4 +1,4 @@
-//! Wall clocks that jump by an hour, each node's on its own, while leases run and the leader
+//! Wall clocks that jump by an hour, those of each node separately, while leases run and the leader
 //! changes: no lease expires early, and leases still expire.
 
 use crate::load::now;
@@ -17,8 +17,8 @@ fn set(machine: &Machine, wrong: &str) {
     fs::write(clock(machine), wrong).expect("the scratch directory is ours");
 }
 
-/// Returns the environment that makes a program read the shifted wall clock, and the real monotonic
-/// clock.
+/// Returns the environment variables that make a program read the shifted wall clock and the real
+/// monotonic clock.
 fn environment(machine: &Machine) -> Vec<(&'static str, String)> {
     let library = "/usr/lib/x86_64-linux-gnu/faketime/libfaketime.so.1";
     assert!(Path::new(library).exists(), "libfaketime is missing; contrib/test installs it");
@@ -47,8 +47,8 @@ fn jumps_of_wall_clocks_do_not_affect_leases() {
         let asked = now();
         assert_eq!(cluster.curl(leader, "POST", &path("ann")).0, 200);
         let granted = now();
-        // The clock of the present leader jumps in even rounds, that of the next leader in odd
-        // ones.
+        // In even rounds the wall clock of the current leader jumps, in odd rounds that of the next
+        // leader.
         let next = (leader + 1) % 3;
         set(&cluster.nodes[if round % 2 == 0 { leader } else { next }].machine, wrong);
         cluster.ask(leader, &["transfer", &cluster.id(next).to_string()]).ok();

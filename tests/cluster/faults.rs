@@ -1,7 +1,7 @@
 //! Random faults in a cluster under a mount that was given the URL of one node or of all three: the
-//! leader is killed, stopped, isolated, loses the packets that it should receive, or runs out of
-//! disk space; the majority or all nodes are down; or no node knows the token. After the faults no
-//! program is stuck and no lock stays held.
+//! leader is killed, stopped, isolated, loses incoming packets, or runs out of disk space; a
+//! majority or all of the nodes are down; or no node accepts the mount's bearer token. After the
+//! faults no program is stuck and no lock stays held.
 
 use crate::crowd::{Chance, Crowd, GRACE, TTL, patience, seed};
 use crate::net::{Net, eventually};
@@ -10,7 +10,7 @@ use crate::server_faults::{Disk, SECRET, allow, private};
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// The faults. Each time one is drawn at random, unless `LATCHFS_FAULT` names one.
+/// The kinds of faults. A random one is injected each time, unless `LATCHFS_FAULT` names one.
 const FAULTS: [&str; 9] = [
     "a killed leader",
     "a stopped leader",
@@ -23,7 +23,7 @@ const FAULTS: [&str; 9] = [
     "an unknown token",
 ];
 
-/// Three nodes that require a token, each with a disk of its own.
+/// Three nodes that require a bearer token, each with a disk of its own.
 struct Victims {
     cluster: Cluster,
     disks: Vec<Disk>,
@@ -58,7 +58,8 @@ impl Victims {
         Self { cluster, disks, tokens }
     }
 
-    /// Kills these nodes, waits, and restarts them. Returns how long the fault lasted.
+    /// Kills the nodes with these indexes, waits, and restarts them. Returns how long the fault
+    /// lasted.
     fn without(&mut self, nodes: &[usize], mut wait: impl FnMut() -> Duration) -> Duration {
         for node in nodes {
             self.cluster.nodes[*node].daemon.kill();
@@ -70,8 +71,9 @@ impl Victims {
         lasted
     }
 
-    /// Fills the disks of these nodes for a while. A node that finds its disk full exits, so the
-    /// nodes are restarted when there is room again. Returns how long the fault lasted.
+    /// Fills the disks of the nodes with these indexes for a while. A node that finds its disk full
+    /// exits, so the nodes are restarted when there is space again. Returns how long the fault
+    /// lasted.
     fn full(&mut self, nodes: &[usize], mut wait: impl FnMut() -> Duration) -> Duration {
         for node in nodes {
             self.disks[*node].fill();
@@ -83,7 +85,7 @@ impl Victims {
         self.without(nodes, || lasted)
     }
 
-    /// Replaces the token that all nodes accept.
+    /// Replaces the bearer token that all nodes accept by `secret`.
     fn know(&self, secret: &str) {
         allow(&self.tokens, secret);
         for node in &self.cluster.nodes {
@@ -171,8 +173,8 @@ fn faults_under_a_mount_of_all_nodes_leave_no_program_stuck_and_no_lock_held() {
     under_faults(|cluster| cluster.urls().join(","));
 }
 
-/// The mount is given the URL of one node, learns those of the others, and survives the death of
-/// its node.
+/// A mount that is given the URL of one node learns those of the others, and survives the death of
+/// the node.
 #[test]
 fn a_mount_given_one_node_fails_over_to_others() {
     let mut cluster = Cluster::of(3);

@@ -23,7 +23,7 @@ use std::time::Duration;
 
 /// The number of operations of a run, unless `LATCHFS_OPERATIONS` says otherwise.
 const OPERATIONS: u64 = 10_000;
-/// The number of concurrent clients, and of the locks that they compete for.
+/// The number of concurrent clients, and the number of locks for which they compete.
 const CLIENTS: u64 = 40;
 const LOCKS: usize = 30;
 /// The shortest ttl, so that abandoned locks are soon free again.
@@ -41,7 +41,7 @@ const STOPPED_LEADER: &str = "SIGSTOP of the leader";
 const KILLED_ANY: &str = "kill -9 of any node";
 const STOPPED_ANY: &str = "SIGSTOP of any node";
 
-/// A lease of a client. The client uses a new client name for each lock that it acquires.
+/// A lease that a client holds. The client uses a new client name for each lock that it acquires.
 #[derive(Clone)]
 struct Held {
     lock: Lock,
@@ -53,7 +53,7 @@ struct Held {
     abandoned: bool,
 }
 
-/// The outcome of an operation, and the interval in which it took place.
+/// The outcome of an operation, and the interval in which the operation took place.
 struct Came {
     from: Time,
     to: Time,
@@ -132,7 +132,7 @@ impl Client {
         if !known {
             self.count("unknown outcomes");
         }
-        // The test may have stopped reading.
+        // The send fails only if the test has stopped reading.
         let _ = self.done.send(());
         Came { from, to: boot_now(), answer }
     }
@@ -160,7 +160,7 @@ impl Client {
         format!("{}-{}", self.number, self.requests)
     }
 
-    /// Repeats an answered request at a random node, once in ten calls: the answer must be the
+    /// In one of ten calls, repeats an answered request at a random node: the answer must be the
     /// same.
     fn repeat(&mut self, method: &str, path: &str, key: &str, first: &Value, who: &Who) {
         if self.below(10) != 0 {
@@ -203,11 +203,12 @@ impl Client {
                 self.held.push(Held { lock, who: Arc::clone(&who), token, from, until, abandoned });
                 self.repeat("POST", &path, &key, body, &who);
                 if waits {
-                    // Only a renewal tells the client how much of the ttl is left after the wait.
+                    // Only the answer to a renewal tells the client how much of the ttl is left
+                    // after the wait.
                     self.renew(self.held.len() - 1);
                 }
             }
-            // The outcome is known: no try of this request is granted later.
+            // The request was refused, so its outcome is known: no try of it may be granted later.
             Some((409, body)) => {
                 assert_ne!(body["holder"], *who, "refused, and held by the client itself: {body}");
                 self.count(if waits { "waits in vain" } else { "conflicts" });
@@ -215,7 +216,7 @@ impl Client {
             }
             Some((410, body)) if body["reason"] == "left_queue" => self.count("waits in vain"),
             Some((code, body)) => {
-                // The lock was granted, and the lease was over before the answer was sent.
+                // The lock was granted, but the lease was over before the answer was sent.
                 let over = *code == 410;
                 assert!(over || is_passing(*code), "acquire came to {code}: {body}");
                 self.count(if over { "grants that were over" } else { "passing refusals" });
@@ -235,7 +236,7 @@ impl Client {
         }
     }
 
-    /// Records that a lease lasts at least one ttl from the time of its request.
+    /// Records in the history that a lease lasts at least one ttl from the time of its request.
     fn secured(&self, token: u64, from: Time) {
         self.note(|history| history.secure(token, from + TTL));
     }
@@ -265,7 +266,8 @@ impl Client {
 
     fn release(&mut self, at: usize) {
         let held = self.held.swap_remove(at);
-        // From here on the client does not rely on the lease, whatever the answer is.
+        // From this time on, the client does not rely on the lease, whatever the answer to the
+        // release is.
         self.believed(&held, boot_now());
         let Held { lock, who, token, .. } = held.clone();
         let key = self.key();
@@ -295,7 +297,7 @@ impl Client {
         }
     }
 
-    /// Records that a renewal was refused.
+    /// Records in the history that a renewal was refused.
     fn gone(&mut self, at: usize, came: &Came, code: u16, body: &Value) {
         if !is_gone(code) {
             return assert!(is_passing(code), "renew came to {code}: {body}");
@@ -345,12 +347,12 @@ impl Client {
     }
 }
 
-/// Returns the part of an answer that must not change when the request is repeated.
+/// Returns the part of an answer that must be the same when the request is repeated.
 fn gist(body: &Value) -> String {
     format!("token {}, released {}", body["token"], body["released"])
 }
 
-/// Whether an answer repeats the first answer to its request: a replay also shows the current
+/// Whether an answer repeats the first answer to its request. Such an answer also shows the current
 /// state.
 fn is_replay((_, body): &(u16, Value)) -> bool {
     body.get("current").is_some()
@@ -361,12 +363,12 @@ const fn is_gone(code: u16) -> bool {
     matches!(code, 403 | 409 | 410 | 412)
 }
 
-/// Whether a status code means that the request exceeded a limit and had no effect.
+/// Whether a status code means that the request exceeded a limit, and had no effect.
 const fn is_passing(code: u16) -> bool {
     code == 429
 }
 
-/// The client threads of a run.
+/// The threads of a run, one for each client.
 struct Crowd {
     stop: Arc<AtomicBool>,
     done: Receiver<()>,
@@ -432,8 +434,8 @@ impl Crowd {
     }
 }
 
-/// Kills or stops a node for a while, by turns; four times out of five the leader. Returns the kind
-/// of fault.
+/// Injects a fault: kills or stops a node for a while, by turns; four times out of five the leader.
+/// Returns the kind of fault.
 fn strike(
     cluster: &mut Cluster,
     crowd: &mut Crowd,
@@ -450,7 +452,8 @@ fn strike(
         if hits_leader { KILLED_LEADER } else { KILLED_ANY }
     } else {
         daemon(cluster, libc::SIGSTOP);
-        // Longer than a client waits for an answer in about half of the cases.
+        // In about half of the cases, the node is stopped for longer than a client waits for an
+        // answer.
         crowd.pass(300 + dice.next() % 2_500);
         daemon(cluster, libc::SIGCONT);
         if hits_leader { STOPPED_LEADER } else { STOPPED_ANY }
@@ -469,7 +472,7 @@ fn histories_of_three_nodes_are_linearizable() {
     let leaders_struck = |strikes: &Counts| {
         [KILLED_LEADER, STOPPED_LEADER].map(|kind| strikes.get(kind).copied().unwrap_or_default())
     };
-    // Some operations take place between two faults, unless no node answers at all.
+    // Clients complete some operations between two faults, unless no node answers at all.
     for number in 0..20 + wanted / 100 {
         let kind = strike(&mut cluster, &mut crowd, (number, &mut dice));
         *strikes.entry(kind).or_default() += 1;
@@ -495,7 +498,7 @@ fn histories_of_three_nodes_are_linearizable() {
     assert!(operations >= wanted, "only {operations} operations");
     let struck = leaders_struck(&strikes);
     assert!(struck.iter().all(|count| *count >= each), "{each} of each are wanted: {strikes:?}");
-    // A history without enough operations of each kind proves nothing.
+    // A history with too few operations of some kind would prove nothing.
     let least = |what, least| {
         let count = counts.get(what).copied().unwrap_or_default();
         assert!(count >= least, "only {count} {what}");
@@ -554,7 +557,7 @@ fn the_first_try_of_a_refused_request_is_not_granted_later() {
         let (code, again) = again.expect("all nodes answer");
         let wanted = if wait.is_empty() { (409, "refused_before") } else { (410, "left_queue") };
         assert_eq!((code, again["reason"].as_str()), (wanted.0, Some(wanted.1)), "{again}");
-        // A request with a new key is granted.
+        // A repeat of the request with a new key is granted.
         let anew = send(&cluster, other, &asks, &format!("{lock}-anew")).join().expect("it asks");
         assert_eq!(anew.expect("all nodes answer").0, 200);
     }

@@ -1,8 +1,8 @@
 //! Clients that send requests as fast as they are answered, and remember the answers.
 //!
 //! Checks at each answer: a new tenure has a higher token than all tokens that were granted before
-//! its request, and no client is granted a shared lock that another holds and has not released.
-//! Check at the end: every granted lock is held.
+//! its request was sent, and no client is granted a lock that another client holds and has not
+//! released. Check at the end: every granted lock is held.
 
 use crate::net::Machine;
 use crate::nodes::talk;
@@ -13,11 +13,12 @@ use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-/// The number of locks that each client has for itself, and of those that all clients compete for.
+/// The number of locks that each client uses alone, and the number of locks for which all clients
+/// compete.
 const OWN: u64 = 12;
 const SHARED: u64 = 3;
 
-/// In microseconds: a request without an answer for this long has been executed by now, or never
+/// The time in microseconds after which a request without an answer has been executed, or never
 /// will be.
 const OVER_US: u64 = 4_000_000;
 
@@ -34,24 +35,24 @@ impl Dice {
     }
 }
 
-/// The state that all clients share.
+/// The state that all client threads share.
 #[derive(Default)]
 pub(crate) struct World {
     /// The highest token that any client was granted.
     highest: AtomicU64,
     tokens: Mutex<BTreeSet<u64>>,
-    /// The holder of each shared lock: the client that was granted it and has not yet tried to
-    /// release it.
+    /// The holder of each lock for which clients compete: the client that was granted the lock and
+    /// has not tried to release it since.
     holders: Mutex<BTreeMap<String, usize>>,
     pub(crate) answers: AtomicU64,
-    /// Requests whose outcome is unknown.
+    /// The number of requests whose outcome is unknown.
     pub(crate) unknown: AtomicU64,
     /// The longest pause between two answers to a client, in microseconds.
     pub(crate) gap: AtomicU64,
     stop: AtomicBool,
 }
 
-/// The client threads of a run.
+/// The threads of a run, one for each client.
 pub(crate) struct Load {
     pub(crate) world: Arc<World>,
     threads: Vec<JoinHandle<Client>>,
@@ -59,17 +60,18 @@ pub(crate) struct Load {
     machine: Machine,
 }
 
-/// What one client knows of its locks: those that it holds, and their tokens.
+/// The locks that one client holds, with their tokens, as far as its answers say.
 struct Client {
     number: usize,
     held: BTreeMap<String, u64>,
-    /// The locks whose last request has no answer, and since when: each may be held or not.
+    /// The locks whose last request has no answer, with the time of the request: each may be held
+    /// or not.
     open: BTreeMap<String, u64>,
     world: Arc<World>,
 }
 
 impl Load {
-    /// Starts `clients` clients on a machine; they spread their requests over `urls`.
+    /// Starts `clients` client threads on a machine; they spread their requests over `urls`.
     pub(crate) fn begin(machine: &Machine, urls: &[String], clients: usize, seed: u64) -> Self {
         let world = Arc::new(World::default());
         let thread = |number| {
@@ -86,7 +88,7 @@ impl Load {
         Self { world, threads, urls: urls.to_vec(), machine: machine.clone() }
     }
 
-    /// Waits for this many more answers.
+    /// Waits until the clients have got `answers` more answers.
     #[track_caller]
     pub(crate) fn go_on(&self, answers: u64) {
         let wanted = self.world.answers.load(Ordering::Relaxed) + answers;
@@ -97,13 +99,13 @@ impl Load {
         });
     }
 
-    /// Returns the longest pause of any client since the last call.
+    /// Returns the longest pause between two answers to any client since the last call.
     pub(crate) fn gap(&self) -> Duration {
         Duration::from_micros(self.world.gap.swap(0, Ordering::Relaxed))
     }
 
-    /// Stops all clients, and compares the answers that they got with the state that each node
-    /// shows.
+    /// Stops all clients, and compares the answers that they got with the state that the nodes
+    /// show.
     #[track_caller]
     pub(crate) fn end(self) -> Arc<World> {
         self.world.stop.store(true, Ordering::Relaxed);
@@ -125,7 +127,7 @@ impl Load {
 }
 
 impl Client {
-    /// Sends requests until the run is stopped.
+    /// Sends requests of this client until the run is stopped.
     fn ask(&mut self, urls: &[String], mut dice: Dice) {
         let mut connection = None;
         let mut last = now();
@@ -156,7 +158,8 @@ impl Client {
                 known => {
                     self.open.insert(name, now());
                     self.world.unknown.fetch_add(1, Ordering::Relaxed);
-                    // A node without a quorum refuses: switch to another node half of the time.
+                    // A node without a quorum refuses requests, so the client switches to another
+                    // node half of the time.
                     connection = known.filter(|_| dice.next().is_multiple_of(2)).map(|_| to);
                 }
             }
@@ -188,8 +191,8 @@ impl Client {
         Some(true)
     }
 
-    /// Looks up the effect of a request without an answer. Returns whether the connection still
-    /// works.
+    /// Finds out whether a request without an answer had an effect. Returns whether the connection
+    /// still works.
     fn find_out(&mut self, to: &mut Talk, name: &str, shared: bool) -> bool {
         let below = 0;
         let Some((200, body)) = to.ask("GET", &format!("/locks/{name}")) else { return false };
@@ -226,8 +229,8 @@ impl Client {
         }
     }
 
-    /// Compares the state that a node shows with the answers that this client got. For a lock whose
-    /// last request has no answer, either state is right.
+    /// Compares the state that a node shows with the answers that this client got. If the last
+    /// request for a lock has no answer, the lock may be held or not.
     fn compare(&self, talk: &mut Talk) {
         let names = (0..OWN).map(|n| format!("own{}-{n}", self.number));
         for name in names.chain((0..SHARED).map(|n| format!("shared{n}"))) {

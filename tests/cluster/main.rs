@@ -1,7 +1,7 @@
 //! Clusters of real node processes, each on a machine (network namespace) of its own. Nodes are
 //! killed, stopped, isolated, removed and replaced while clients send requests.
 
-// The machines come from another suite; this one does not use all of their functions.
+// The machines are those of another test suite; this suite does not use all of their functions.
 #![allow(dead_code)]
 
 #[path = "../machines/crowd.rs"]

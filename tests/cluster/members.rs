@@ -1,4 +1,5 @@
-//! Cluster membership: leaving, removing, replacing, and refused changes.
+//! Cluster membership: nodes leave, are removed and replaced, and changes that are not allowed are
+//! refused.
 
 use crate::load::now;
 use crate::net::{Daemon, LATCHFS, eventually};
@@ -46,7 +47,7 @@ fn a_second_voter_requires_force() {
     cluster.voters(2);
     let said = cluster.ask(0, &["status"]).ok();
     assert!(said.contains("both voters are needed"), "{said}");
-    // With a third node all three become voters.
+    // When a third node joins, all three become voters.
     cluster.join();
     cluster.voters(3);
 }
@@ -55,7 +56,7 @@ fn a_second_voter_requires_force() {
 fn a_node_leaves_and_another_is_removed() {
     let mut cluster = Cluster::of(3);
     assert_eq!(cluster.curl(0, "POST", "/locks/kept?client=me&ttl=1h").0, 200);
-    // The leader leaves after it has handed over the leadership.
+    // The leader can leave the cluster: it first hands over the leadership.
     let leader = cluster.leader();
     let said = cluster.ask(leader, &["leave"]).ok();
     assert!(said.contains("has left"), "{said}");
@@ -65,7 +66,7 @@ fn a_node_leaves_and_another_is_removed() {
     let said = refusal(&gone.machine, "data", &[]);
     assert!(said.contains("join as a new node with --seed"), "{said}");
     cluster.voters(2);
-    // A node that is dead is removed by another one.
+    // A node that is dead is removed through another one.
     cluster.join();
     cluster.voters(3);
     let dead = (cluster.leader() + 1) % 3;
@@ -77,7 +78,7 @@ fn a_node_leaves_and_another_is_removed() {
     let said = cluster.ask(0, &["remove", &id]).exits(75);
     assert!(said.contains("there is no node"), "{said}");
     assert_eq!(cluster.curl(1, "GET", "/locks/kept").1["holder"], "me");
-    // The removed node does not know of its removal, and learns of it when it restarts.
+    // The dead node does not know of its removal; it learns of it when it restarts, and exits.
     dead.daemon.again();
     eventually("it ends", || (!dead.is_up()).then_some(()));
 
@@ -96,14 +97,14 @@ fn a_node_that_has_lost_its_data_joins_as_a_new_node() {
     cluster.nodes[lost].daemon.kill();
     let machine = cluster.nodes[lost].machine.clone();
     let data = machine.path("data");
-    // The log alone is lost: the node still knows its id.
+    // If only the log of a node is lost, the node still knows its id and refuses to start.
     fs::rename(data.join("log"), data.join("away")).expect("it is there");
     let said = refusal(&machine, "data", &["--seed", &seeds]);
     assert!(said.contains("is missing"), "{said}");
     fs::create_dir(data.join("log")).expect("it is away");
     let said = refusal(&machine, "data", &["--seed", &seeds]);
     assert!(said.contains("the log is empty"), "{said}");
-    // The whole data directory is lost.
+    // If the whole data directory is lost, the node joins as a new one.
     cluster.nodes[lost].daemon = serve(&machine, "new", &["--seed", &seeds]);
     let new = cluster.id(lost);
     assert_ne!(new, old);
@@ -132,8 +133,8 @@ fn a_new_node_begins_with_a_snapshot() {
     cluster.agree();
 }
 
-/// Nodes move to other addresses, one after the other, followers and the leader; the others learn
-/// of each.
+/// Nodes change their addresses, one after the other, followers and the leader; the other nodes
+/// learn the new addresses.
 #[test]
 fn nodes_move_to_other_addresses() {
     let mut cluster = Cluster::of(3);

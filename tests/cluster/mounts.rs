@@ -16,12 +16,12 @@ use std::thread;
 use std::time::{Duration, SystemTime};
 
 const MOUNTS: usize = 3;
-/// The number of lock directories. Each mount has one program per directory: two programs of one
-/// client could remove each other's directories.
+/// The number of lock directories. On each mount, one program uses each directory: two programs of
+/// one client could remove each other's directories.
 const DIRS: usize = 3;
-/// The number of lock files, which all file-locking programs share.
+/// The number of lock files, for which all programs that lock files compete.
 const FILES: u64 = 3;
-/// The number of file-locking programs on each mount.
+/// The number of programs on each mount that lock files.
 const LOCKERS: usize = 3;
 /// The number of faults after which a short run ends.
 const STRIKES: usize = 9;
@@ -30,9 +30,9 @@ const STRIKES_LONG: usize = 16;
 /// The maximum number of faults on a loaded machine, where there are fewer answers between two
 /// faults.
 const STRIKES_MAX: usize = 48;
-/// An operation that takes this long hangs.
+/// An operation that takes longer than this is taken to hang.
 const LIMIT: Duration = Duration::from_secs(20);
-/// A run with fewer answers proves nothing.
+/// The minimum number of answers in a run; a run with fewer proves nothing.
 const ANSWERS_MIN: u64 = 1_500;
 
 /// Whether a call may fail with this error while nodes fail; any other error is a violation.
@@ -45,14 +45,14 @@ fn is_unknown(error: &io::Error) -> bool {
     error.raw_os_error() == Some(libc::ETIMEDOUT)
 }
 
-/// A program that works on one mount.
+/// A program that makes directories or locks files on one mount.
 struct Program {
     diary: Diary,
     dir: PathBuf,
 }
 
 impl Program {
-    /// Passes on the result of a call, and records an unexpected error as a violation.
+    /// Returns the result of a call, and records an unexpected error as a violation.
     fn hear<T>(&mut self, what: &str, came: io::Result<T>) -> io::Result<T> {
         if let Err(error) = &came
             && !is_known(error)
@@ -62,7 +62,7 @@ impl Program {
         came
     }
 
-    /// Returns the token of a lock if the status file says that it is held.
+    /// Returns the token of a lock if its status file says that it is held.
     fn look(&mut self, lock: u64, name: &str) -> Option<u64> {
         let asked = now();
         let read = fs::read(self.dir.join(".latchfs/status").join(name));
@@ -74,8 +74,8 @@ impl Program {
         token
     }
 
-    /// Makes a lock directory that this program does not hold; looks at, renews or removes one that
-    /// it holds.
+    /// Makes a lock directory that this program does not hold; or checks, renews or removes one
+    /// that it holds.
     fn make(&mut self, lock: u64, dice: &mut Dice) -> io::Result<()> {
         let (name, client) = (format!("dir{lock}"), self.diary.number);
         let path = self.dir.join(&name);
@@ -121,7 +121,7 @@ impl Program {
     }
 
     /// Locks a file and checks repeatedly that it is still locked. The recorded belief covers only
-    /// the time in which the lock was certainly held.
+    /// the time in which the file was certainly locked.
     fn lock(&mut self, lock: u64, dice: &mut Dice) -> io::Result<()> {
         let (name, client) = (format!("file{lock}"), self.diary.number);
         let path = self.dir.join(&name);
@@ -147,7 +147,8 @@ impl Program {
             self.hear("a write", sure)?;
             until = asked;
         }
-        // The token seen was this program's own if a later write still succeeded.
+        // If a write succeeded after the token was read, the token was that of this program's own
+        // lease.
         if let Some(token) = token.filter(|_| until > from) {
             let given_back = None;
             self.diary.beliefs.push(Belief { lock, client, token, from, until, given_back });
@@ -157,7 +158,7 @@ impl Program {
 }
 
 fn touch(file: io::Result<File>) -> io::Result<()> {
-    // Setting any time renews the lease.
+    // Setting the file's times renews the lease, whatever the times are.
     file?.set_times(FileTimes::new().set_modified(SystemTime::UNIX_EPOCH))
 }
 
@@ -178,7 +179,7 @@ fn program(diary: Diary, dirs: &[PathBuf], mut dice: Dice, ear: &Ear) -> Diary {
     program.diary
 }
 
-/// Isolates a mount, or stops its daemon, for a while.
+/// Injects a fault at a mount: isolates its machine, or stops its daemon, for a while.
 fn strike_mount(mount: &Mount, crowd: &mut Crowd, dice: &mut Dice) {
     let lasts = 200 + dice.next() % 4_000;
     if dice.next().is_multiple_of(2) {

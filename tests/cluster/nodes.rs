@@ -1,5 +1,5 @@
-//! Clusters of real nodes for one test, on machines of their own; they are removed when the test
-//! ends, whatever its result.
+//! Clusters of real nodes for the tests, each node on a machine (network namespace) of its own. The
+//! machines are removed when the test ends, whatever its result.
 
 use crate::net::{Daemon, LATCHFS, Machine, Net, Output, PORT, Version, eventually, run};
 use crate::talk::Talk;
@@ -16,18 +16,18 @@ pub(crate) struct Cluster {
     pub(crate) net: Net,
     pub(crate) clients: Machine,
     pub(crate) nodes: Vec<Node>,
-    /// The file with the token that clients must use, if the nodes require one.
+    /// The path of the file with the bearer token that clients must use, if the nodes require one.
     pub(crate) token: Option<String>,
 }
 
-/// A node and its machine.
+/// A node, and the machine on which it runs.
 pub(crate) struct Node {
     pub(crate) machine: Machine,
     pub(crate) daemon: Daemon,
 }
 
 impl Cluster {
-    /// Starts a cluster of a single node, whose peer address is known to later nodes.
+    /// Starts a cluster of a single node that other nodes can join.
     #[track_caller]
     pub(crate) fn alone() -> Self {
         Self::alone_as(Version::Current)
@@ -51,7 +51,7 @@ impl Cluster {
         Self::of_version(Version::Current, count)
     }
 
-    /// Starts a cluster of `count` voters of this version.
+    /// Starts a cluster of `count` voters that all run the given version of latchfs.
     #[track_caller]
     pub(crate) fn of_version(version: Version, count: usize) -> Self {
         let mut cluster = Self::alone_as(version);
@@ -60,8 +60,8 @@ impl Cluster {
         cluster
     }
 
-    /// Waits until all nodes are voters. More than three voters require an explicit promotion of
-    /// each.
+    /// Waits until all nodes are voters. Beyond three voters, each node must be promoted by a
+    /// command.
     #[track_caller]
     fn vote(&self) {
         let count = self.nodes.len();
@@ -83,7 +83,7 @@ impl Cluster {
         let (id, other) = (self.id(at), (at + 1) % count);
         self.nodes[at].daemon.kill();
         eventually("it is removed", || {
-            // The command fails if an earlier try has removed the node already.
+            // The command fails if an earlier try has already removed the node.
             let _ = self.ask(other, &["remove", &id.to_string()]);
             let status = self.status(other)?;
             let nodes = status["nodes"].as_array()?;
@@ -103,7 +103,7 @@ impl Cluster {
         self.nodes.push(Node { machine, daemon });
     }
 
-    /// Adds another node, which joins the cluster.
+    /// Adds another node, which joins the cluster through the existing ones.
     #[track_caller]
     pub(crate) fn join(&mut self) {
         self.join_as(Version::Current);
@@ -120,14 +120,14 @@ impl Cluster {
         self.nodes.iter().map(|node| node.machine.url()).collect()
     }
 
-    /// Runs `latchfs` on the machine of the clients.
+    /// Runs `latchfs` with these arguments on the machine of the clients.
     #[track_caller]
     pub(crate) fn latchfs(&self, args: &[&str]) -> Output {
         let token = self.token.iter().map(|token| ("LATCHFS_TOKEN_FILE", token));
         run(self.clients.command(LATCHFS).args(args).envs(token))
     }
 
-    /// Returns the output of a cluster command that is sent to node `at`.
+    /// Runs a `latchfs cluster` command that is sent to node `at`, and returns its output.
     #[track_caller]
     pub(crate) fn ask(&self, at: usize, args: &[&str]) -> Output {
         let url = self.nodes[at].machine.url();
@@ -177,7 +177,7 @@ impl Cluster {
         eventually("a number", id)
     }
 
-    /// Waits until all nodes report the same state.
+    /// Waits until all nodes report the same state of their locks.
     #[track_caller]
     pub(crate) fn agree(&self) {
         eventually("equal states", || {
@@ -211,7 +211,7 @@ impl Node {
     pub(crate) fn is_up(&self) -> bool {
         let stat = format!("/proc/{}/stat", self.daemon.pid());
         let stat = std::fs::read_to_string(stat).unwrap_or_default();
-        // A stopped process counts as down.
+        // A process that is stopped counts as down.
         let state = stat.rsplit(") ").next().and_then(|rest| rest.chars().next());
         matches!(state, Some('S' | 'R' | 'D'))
     }
@@ -241,13 +241,13 @@ impl Machine {
     #[allow(unsafe_code)]
     pub(crate) fn enter(&self) {
         let ns = File::open(format!("/run/netns/{}", self.ns)).expect("the machine is there");
-        // SAFETY: the descriptor is open, and nothing else is touched.
+        // SAFETY: the descriptor is open, and setns touches no memory of this process.
         let entered = unsafe { libc::setns(ns.as_raw_fd(), libc::CLONE_NEWNET) };
         assert_eq!(entered, 0, "{}", std::io::Error::last_os_error());
     }
 }
 
-/// Returns the command line of a node on a machine.
+/// Returns the command-line options of a node on a machine.
 pub(crate) fn options(machine: &Machine, data: &str, more: &[&str]) -> Vec<String> {
     let listen = format!("{}:{PORT}", machine.address);
     let data = machine.path(data).display().to_string();
@@ -260,7 +260,8 @@ pub(crate) fn options(machine: &Machine, data: &str, more: &[&str]) -> Vec<Strin
     own.into_iter().map(str::to_owned).collect()
 }
 
-/// Returns the path of the peer secret that all nodes of a net share; makes it at the first call.
+/// Returns the path of the peer secret that all nodes of a test network share; the first call
+/// creates it.
 pub(crate) fn secret(machine: &Machine) -> String {
     let path = machine.path("certs").with_file_name("peers.pem");
     if !path.exists() {
@@ -282,7 +283,7 @@ fn serve_as(version: Version, machine: &Machine, data: &str, more: &[&str]) -> D
     Daemon::start_version(machine, version, args, "listening", Vec::new())
 }
 
-/// Initializes a new cluster on a machine: runs a node without a peer port once.
+/// Initializes a new cluster on a machine: runs a node without a peer port once, and stops it.
 #[track_caller]
 pub(crate) fn begin(machine: &Machine, data: &str) {
     begin_as(Version::Current, machine, data);
@@ -291,13 +292,13 @@ pub(crate) fn begin(machine: &Machine, data: &str) {
 #[track_caller]
 fn begin_as(version: Version, machine: &Machine, data: &str) {
     let mut args = options(machine, data, &[]);
-    // Keep the options up to the data directory.
+    // The options up to the data directory are kept.
     args.truncate(5);
     args.push("--insecure".to_owned());
     drop(Daemon::start_version(machine, version, args, "listening", Vec::new()));
 }
 
-/// Returns the error message of a node that does not start.
+/// Returns the error message of a node that must refuse to start.
 #[track_caller]
 pub(crate) fn refusal(machine: &Machine, data: &str, more: &[&str]) -> String {
     run(machine.command(LATCHFS).args(options(machine, data, more))).fails()

@@ -1,25 +1,26 @@
-//! Network partitions and stopped nodes: there is no split brain. The side with the majority goes
-//! on, and a node on the other side reports in time that it can't answer.
+//! Network partitions and stopped nodes: there is no split brain. The side with the majority
+//! continues to grant locks, and a node on the other side reports within the guaranteed time that
+//! it can't answer.
 
 use crate::load::{Load, now};
 use crate::net::{LATCHFS, eventually, run};
 use crate::nodes::{Cluster, curl};
 use std::process::Stdio;
 
-/// The maximum time of an answer in microseconds: 2 s are guaranteed, the rest is for a loaded
-/// machine.
+/// The maximum time in microseconds until a node reports that it can't answer: 2 s are guaranteed,
+/// and the rest is for a loaded machine.
 const IN_TIME_US: u64 = 3_500_000;
 
 /// The time in microseconds after which other nodes start an election, with the default settings
 /// for a LAN.
 const ELECTION_US: u64 = 800_000;
 
-/// The time in microseconds after which the session of a node that is gone is over, also on a
+/// The time in microseconds after which the session of a node that is gone is over, even on a
 /// loaded machine.
 const SESSION_OVER_US: u64 = 9_000_000;
 
-/// A partitioned node never shows a lock as free unless it can know that it is, and reports soon
-/// that it can't answer.
+/// A partitioned node never shows a lock as free unless it can know that the lock is free, and soon
+/// reports that it can't answer.
 #[test]
 fn partitioned_nodes_refuse_in_time() {
     let cluster = Cluster::of(3);
@@ -44,8 +45,8 @@ fn partitioned_nodes_refuse_in_time() {
         eventually("the majority grants", || {
             (cluster.curl(other, "POST", &ask).0 == 200).then_some(())
         });
-        // A node that has been isolated for some time knows it, and refuses at once, in less than
-        // an election timeout.
+        // A node that has been isolated for some time knows that it has no quorum, and refuses at
+        // once, in less than an election timeout.
         for (method, path) in [("GET", free.clone()), ("POST", format!("{free}?client=cut"))] {
             eventually("it says so at once", || {
                 let asked = now();
@@ -167,7 +168,7 @@ fn waiters_at_one_node_are_served_by_a_release_at_another() {
     }
 }
 
-/// A waiter disconnects while two of three nodes are stopped: it leaves the queue after they
+/// A waiter disconnects while two of three nodes are stopped. It leaves the queue after they
 /// resume.
 #[test]
 fn a_departure_without_a_quorum_is_made_up_for() {
@@ -186,8 +187,8 @@ fn a_departure_without_a_quorum_is_made_up_for() {
     others().for_each(|daemon| daemon.signal(libc::SIGSTOP));
     waiter.kill().expect("it waits");
     waiter.wait().expect("it ends");
-    // These requests come after the departure and are refused, so the departure has been refused as
-    // well.
+    // The requests below come after the disconnect and are refused for lack of a quorum, so the
+    // attempt to leave the queue has been refused as well.
     for name in ["one", "two"] {
         assert_eq!(cluster.curl(leader, "POST", &format!("/locks/{name}?client=me")).0, 503);
     }

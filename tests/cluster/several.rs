@@ -6,7 +6,7 @@ use crate::nodes::{Cluster, Node, serve};
 use std::fs;
 
 /// A command runs under a lock while the leader is killed or stopped several times. The session and
-/// the lease belong to the cluster, so the command runs until it ends by itself.
+/// the lease belong to the cluster and not to a node, so the command runs to its own end.
 #[test]
 fn a_lease_outlives_the_node_that_granted_it() {
     let mut cluster = Cluster::of(3);
@@ -30,7 +30,7 @@ fn a_lease_outlives_the_node_that_granted_it() {
         } else {
             crate::support::signal(cluster.nodes[leader].daemon.pid(), libc::SIGSTOP);
         }
-        // This command has to find out which of the nodes is down.
+        // A new command has to find out first which of the nodes is down.
         let name = format!("round{round}");
         let take = ["acquire", &name, "--server", &servers, "--client", "bob"];
         eventually("another leads", || (cluster.latchfs(&take).code == 0).then_some(()));
@@ -68,8 +68,8 @@ fn a_reset_and_a_backup_through_any_node() {
     cluster.agree();
 }
 
-/// A mount of all nodes: an open file keeps its lock through the death of each leader, and calls
-/// succeed again as soon as there is a new leader.
+/// A mount that knows all nodes: an open file keeps its lock through the death of each leader, and
+/// calls succeed again as soon as there is a new leader.
 #[test]
 fn a_mount_survives_the_death_of_each_leader() {
     let mut cluster = Cluster::of(3);

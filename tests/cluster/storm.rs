@@ -1,10 +1,11 @@
-//! All kinds of faults at random, by a seed: nodes are killed, stopped, isolated, cut off from
-//! incoming packets, made to transfer the leadership and replaced by new ones, while clients take
-//! short leases through all of them.
+//! All kinds of faults in random order, by a seed: nodes are killed, stopped, isolated, lose
+//! incoming packets, are made to transfer the leadership, and are replaced by new ones, while
+//! clients take short leases through all of them.
 //!
-//! Each client relies on its own clock, as a real one does: it believes in a lease from the answer
-//! on until it asks for its release or until its own deadline, which counts from before the
-//! request. At the end the test checks all beliefs against each other and against all observations.
+//! Each client relies on its own clock, as a real one does: it believes that it holds a lease from
+//! the answer on until it requests the release or until its own deadline, which counts from before
+//! the request. At the end the test checks all beliefs against each other and against all
+//! observations.
 
 use crate::chaos::seed;
 use crate::load::{Dice, now};
@@ -20,7 +21,7 @@ use std::time::Duration;
 
 /// The number of concurrent clients.
 const CLIENTS: usize = 12;
-/// The number of locks that all clients compete for.
+/// The number of locks for which all clients compete.
 const LOCKS: u64 = 8;
 /// The ttl of a lease, in microseconds.
 pub(crate) const TTL: u64 = 2_000_000;
@@ -42,21 +43,21 @@ pub(crate) struct Belief {
     pub(crate) token: u64,
     pub(crate) from: u64,
     pub(crate) until: u64,
-    /// When the client was told that its release succeeded.
+    /// The time at which the client got the answer that its release succeeded.
     pub(crate) given_back: Option<u64>,
 }
 
-/// A client's observation of a lock.
+/// A client's observation of the state of a lock.
 #[derive(Debug)]
 pub(crate) struct Look {
     pub(crate) lock: u64,
     pub(crate) asked: u64,
     pub(crate) answered: u64,
-    /// The token of the tenure that held the lock.
+    /// The token of the tenure that held the lock, if it was held.
     pub(crate) token: Option<u64>,
 }
 
-/// The record of one client.
+/// The record of one client: its beliefs and observations.
 #[derive(Default)]
 pub(crate) struct Diary {
     pub(crate) number: usize,
@@ -83,7 +84,7 @@ impl Diary {
         self.faults.push(format!("client {}: {what}", self.number));
     }
 
-    /// Sends one request; returns `None` if its outcome is unknown.
+    /// Sends one request of the client; returns `None` if its outcome is unknown.
     fn step(&mut self, to: &mut Talk, dice: &mut Dice) -> Option<()> {
         let lock = dice.next() % LOCKS;
         let path = format!("/locks/storm{lock}?client=c{}", self.number);
@@ -142,7 +143,8 @@ impl Diary {
     fn give_back(&mut self, to: &mut Talk, belief: &Belief, path: &str) -> Option<()> {
         let asked = now();
         let at = self.current.remove(&belief.lock).expect("it believes so");
-        // From here on the client does not rely on the lease, whatever the answer is.
+        // From this time on, the client does not rely on the lease, whatever the answer to the
+        // release is.
         self.beliefs[at].until = asked.min(belief.until);
         let (code, body) = to.ask("DELETE", &format!("{path}&token={}", belief.token))?;
         let answered = now();
@@ -158,7 +160,7 @@ impl Diary {
     }
 }
 
-/// The client threads of a run.
+/// The threads of a run, one for each client.
 pub(crate) struct Crowd {
     stop: Arc<AtomicBool>,
     answers: Receiver<()>,
@@ -174,7 +176,7 @@ pub(crate) struct Ear {
 
 impl Ear {
     pub(crate) fn tell(&self) {
-        // The test may have stopped reading.
+        // The send fails only if the test has stopped reading.
         let _ = self.tell.send(());
     }
 
@@ -203,7 +205,7 @@ impl Crowd {
         Self { stop, answers, count: 0, threads }
     }
 
-    /// Starts clients that send requests to nodes.
+    /// Starts client threads that send requests to the nodes at `urls`.
     fn of_nodes(machine: &Machine, urls: &[String], seed: u64) -> Self {
         let (machine, urls) = (machine.clone(), urls.to_vec());
         Self::begin(CLIENTS, seed, move |diary, dice, ear| {
@@ -250,7 +252,7 @@ fn check(diaries: &[Diary]) -> Vec<String> {
     beliefs.sort_by_key(|belief| belief.from);
     let (mut last, mut tokens) = (BTreeMap::<u64, &Belief>::new(), BTreeMap::new());
     for belief in beliefs.iter().copied() {
-        // One client may get a tenure in two answers.
+        // A client may get the token of one tenure in two answers.
         let of = (belief.lock, belief.client);
         if *tokens.entry(belief.token).or_insert(of) != of {
             faults.push(format!("a token was given twice: {belief:?}"));
@@ -282,7 +284,7 @@ fn check(diaries: &[Diary]) -> Vec<String> {
     faults
 }
 
-/// Injects a random fault, and ends it after a while.
+/// Injects a random fault into the cluster, and ends it after a while.
 pub(crate) fn strike(cluster: &mut Cluster, crowd: &mut Crowd, dice: &mut Dice) {
     let count = cluster.nodes.len();
     let any = dice.next() as usize % count;
@@ -309,7 +311,7 @@ pub(crate) fn strike(cluster: &mut Cluster, crowd: &mut Crowd, dice: &mut Dice) 
             cluster.nodes[which].daemon.signal(libc::SIGCONT);
         }
         4 => {
-            // Isolates one of three nodes, or two of five.
+            // Isolates a minority of the nodes: one of three, or two of five.
             let cut: Vec<_> = (0..count / 2).map(|n| (which + n) % count).collect();
             for at in &cut {
                 cluster.nodes[*at].machine.isolate(true);
@@ -325,7 +327,7 @@ pub(crate) fn strike(cluster: &mut Cluster, crowd: &mut Crowd, dice: &mut Dice) 
             cluster.nodes[which].machine.deaf(false);
         }
         6 => {
-            // The transfer may be refused if no other voter is fit to lead now.
+            // The transfer may be refused if no other voter is ready to lead.
             let _ = cluster.ask(any, &["transfer"]);
         }
         _ => cluster.replace(which),
@@ -349,12 +351,12 @@ fn storm(count: usize) {
     let answers = crowd.count;
     let diaries = crowd.end();
     cluster.agree();
-    // A run with fewer answers proves nothing.
+    // A run with too few answers proves nothing.
     let answers_min = wanted / 4;
     judge(&format!("{count} nodes, {strikes} strikes"), &diaries, answers, answers_min);
 }
 
-/// Fails if there was any violation, or if there were too few answers to reveal one.
+/// Fails the test if there was any violation, or if there were too few answers to reveal one.
 pub(crate) fn judge(what: &str, diaries: &[Diary], answers: u64, answers_min: u64) {
     let faults = check(diaries);
     let grants: usize = diaries.iter().map(|diary| diary.beliefs.len()).sum();
@@ -373,7 +375,7 @@ fn five_nodes_in_a_storm() {
     storm(5);
 }
 
-/// The checker detects each kind of contradiction.
+/// The check of the clients' records detects each kind of contradiction.
 #[test]
 fn the_checker_detects_contradictions() {
     let belief = |client, token, from, until| Belief {

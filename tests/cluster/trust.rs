@@ -1,5 +1,5 @@
-//! Trust between nodes: only nodes of the same cluster with credentials of the same authority talk
-//! to each other.
+//! Trust between nodes: a node talks only to nodes of the same cluster that have credentials of the
+//! same certificate authority, or the same peer secret.
 
 use crate::net::Daemon;
 use crate::net::{LATCHFS, Machine, eventually, run};
@@ -7,7 +7,7 @@ use crate::nodes::{self, Cluster, begin, options, refusal, serve};
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 
-/// Makes a certificate authority in a directory of a machine.
+/// Makes a certificate authority in the directory `dir` of a machine.
 fn authority(machine: &Machine, dir: &str) {
     let dir = machine.path(dir);
     run(std::process::Command::new(LATCHFS).args(["cert", "ca", "--dir"]).arg(dir)).ok();
@@ -43,8 +43,8 @@ fn nodes_require_certificates_of_their_authority() {
     let first = start(&a, &certified(&a, "ca", &a, "peer"), &[]);
     let seed = ["--seed", &a.peers()].map(str::to_owned);
     let seed: Vec<_> = seed.iter().map(String::as_str).collect();
-    // A certificate of another authority, and the secret of other nodes: both nodes try to join at
-    // the same time, because each gives up only after the whole timeout.
+    // The node gets a certificate of another authority, or a foreign peer secret. The two cases run
+    // at the same time, because each node gives up only after the whole timeout.
     let foreign = certified(&a, "other", &c, "peer");
     let foreign: Vec<_> = foreign.iter().map(String::as_str).collect();
     let refused = |machine: &Machine, more: &[&str]| {
@@ -55,7 +55,7 @@ fn nodes_require_certificates_of_their_authority() {
         scope.spawn(|| refused(&c, &[&foreign[..], &seed].concat()));
         scope.spawn(|| refused(&d, &seed));
     });
-    // A server certificate that is not valid for a node.
+    // The node gets a server certificate, which is not valid for nodes.
     let server = certified(&a, "ca", &c, "server");
     let server: Vec<_> = server.iter().map(String::as_str).collect();
     let said = refusal(&c, "no", &[&server[..], &seed].concat());
@@ -78,11 +78,11 @@ fn nodes_of_other_clusters_are_rejected() {
     let said = refusal(&stranger, "data", &[]);
     assert!(said.contains("--seed"), "{said}");
     begin(&stranger, "data");
-    // The stranger has a cluster of its own already.
+    // The foreign node already has a cluster of its own, so it can't join.
     let seed = cluster.nodes[0].machine.peers();
     let said = refusal(&stranger, "data", &["--seed", &seed]);
     assert!(said.contains("another cluster"), "{said}");
-    // The foreign node takes over the address of a node that is down.
+    // The foreign node takes over the address of a node that is down, and is still rejected.
     let gone = (cluster.leader() + 1) % 3;
     cluster.nodes[gone].daemon.kill();
     let place = cluster.nodes[gone].machine.clone();
@@ -100,7 +100,7 @@ fn nodes_of_other_clusters_are_rejected() {
     assert_eq!(cluster.curl(leader, "POST", "/locks/a?client=a").0, 200);
 }
 
-/// A peer port requires certificates or the peer secret, on loopback as well and even with
+/// A peer port requires certificates or the peer secret, even on loopback and even with
 /// `--insecure`.
 #[test]
 fn a_peer_port_always_requires_credentials() {
@@ -116,7 +116,7 @@ fn a_peer_port_always_requires_credentials() {
     }
     let daemon = Daemon::start(&machine, [args, secret].concat(), "listening");
     drop(daemon);
-    // A secret file that others can read is refused.
+    // A secret file that other users can read is refused.
     let others = fs::Permissions::from_mode(0o640);
     let copy = machine.path("copy.pem");
     fs::copy(nodes::secret(&machine), &copy).expect("it is there");
@@ -125,7 +125,7 @@ fn a_peer_port_always_requires_credentials() {
     let own: Vec<_> = [&options[..8], &options[10..]].concat();
     let said = run(machine.command(LATCHFS).args(&own)).exits(69);
     assert!(said.contains("chmod 600"), "{said}");
-    // A mount never takes part in a cluster.
+    // A mount is never a node of a cluster, so it refuses the peer options.
     let said = run(machine.command(LATCHFS).args(["mount", "/x", "--peer-listen", "127.0.0.1:1"]));
     assert_eq!(said.code, 64, "{}", said.err);
 }

@@ -1,5 +1,6 @@
 //! Two versions of latchfs in one cluster: nodes are upgraded and downgraded one by one under load,
-//! while mounts of both versions hold locks, take them in turn and rename locked files.
+//! while programs on mounts of both versions hold locks, take a lock in turn, and rename locked
+//! files.
 
 use crate::load::Load;
 use crate::net::{Version, eventually, run};
@@ -11,9 +12,9 @@ use std::sync::atomic::Ordering;
 const CLIENTS: usize = 3;
 /// The minimum number of answers between two restarts of nodes.
 const ANSWERS: u64 = 200;
-/// The format in which a release may name an open file.
+/// The number of the format of log entries in which a release may name an open file.
 const NEW_FORMAT: &str = "6";
-/// The newest format of the previous version.
+/// The number of the newest format of log entries that the previous version knows.
 const OLD_FORMAT: &str = "5";
 
 /// Restarts a node as another version, or with other options, and waits until it is a voter again.
@@ -63,7 +64,7 @@ fn nodes_are_upgraded_and_downgraded_one_by_one_under_load() {
         let format = log_format(&cluster, at);
         assert!(at == 2 || format.as_deref() == Some(OLD_FORMAT), "node {at}: {format:?}");
     }
-    // Only now all nodes know the new format.
+    // All nodes run the current version only now, so new log entries may use the new format.
     eventually("a release by open file", || (log_format(&cluster, 0)? == NEW_FORMAT).then_some(()));
     for at in 0..3 {
         restart(&mut cluster, at, Version::Current, &["--format-max", OLD_FORMAT]);
@@ -86,8 +87,8 @@ fn nodes_are_upgraded_and_downgraded_one_by_one_under_load() {
     println!("{answers} answers, {unknown} requests with an unknown outcome");
 }
 
-/// A node whose log has entries of the new format says so when the previous version is started on
-/// it, and loses nothing.
+/// If the previous version is started on a log with entries of the new format, it refuses to start
+/// and says why, and nothing is lost.
 #[test]
 fn previous_version_refuses_a_log_that_it_cannot_read() {
     let mut cluster = Cluster::alone();

@@ -1,5 +1,5 @@
-//! Disks that are full, fail, or are read-only: the node stops with an error message, and after a
-//! restart all acknowledged changes are there.
+//! A durable server on a disk that is full, fails, or is read-only: the server stops with an error
+//! message, and after a restart all acknowledged changes are there.
 
 use crate::harness::{LATCHFS, Scratch, Server, latchfs};
 use crate::shim::Shim;
@@ -8,7 +8,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// The exit code of a server that can't go on.
+/// The exit code of a server that stops because its storage has failed.
 const UNAVAILABLE: Option<i32> = Some(69);
 
 /// A small tmpfs for one test, unmounted when dropped.
@@ -42,8 +42,8 @@ fn start(data: &Path) -> Server {
     Server::listen(&["--data", &data.display().to_string()])
 }
 
-/// Acquires locks until one is refused or there is no answer. Returns the number of granted locks,
-/// and the last answer.
+/// Acquires locks until one is refused or the server gives no answer. Returns the number of granted
+/// locks, and the last answer.
 fn take_until_refused(server: &Server, note: &str) -> (u64, Option<(u16, serde_json::Value)>) {
     let mut talk = Talk::to(&server.url).expect("it listens");
     for number in 0..100_000 {
@@ -81,7 +81,7 @@ fn a_full_disk_stops_the_node() {
     let log = server.log();
     assert!(log.contains("the log can't be written: no space left on device"), "{log}");
     assert!(log.contains("mend the disk or make room, and start it again"), "{log}");
-    // The disk is still full: the server reports that, and the attempt to start loses nothing.
+    // While the disk is full, a start of the server fails with an error message, and loses nothing.
     let said =
         latchfs(&["serve", "--listen", "127.0.0.1:0", "--data", &data.display().to_string()]);
     assert_eq!(said.0, UNAVAILABLE, "{}", said.1);
@@ -125,7 +125,7 @@ fn a_failed_sync_is_not_retried() {
         assert_eq!(talk.ask("POST", &path).expect("it answers").1["token"], number + 1);
     }
     fs::write(&shim.fail, "").expect("there is room");
-    // The server may be gone before it answers.
+    // The server may exit before it answers.
     if let Some((code, body)) = talk.ask("POST", "/locks/other?client=a&ttl=1h") {
         assert_eq!((code, &body["kind"]), (503, &"E_CONSISTENCY_UNAVAILABLE".into()), "{body}");
         assert!(body.to_string().contains("the outcome is unknown"), "{body}");

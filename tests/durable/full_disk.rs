@@ -1,6 +1,6 @@
 //! Full disks, with a state directory on btrfs, ext4, xfs and tmpfs. New grants are refused with
-//! the reason, releases still work, `kill -9` loses nothing, and the daemon goes on by itself when
-//! there is space again.
+//! the reason, releases still work, `kill -9` loses nothing, and the daemon grants locks again by
+//! itself when there is space.
 
 use crate::harness::{LATCHFS, Scratch, Server, eventually};
 use crate::support::run;
@@ -50,7 +50,8 @@ impl Disk {
         let mut bytes = 1 << 22;
         while bytes > 0 {
             let end = file.seek(SeekFrom::End(0)).expect("a file");
-            // Sync each write: data that is only in a kernel cache may still turn out not to fit.
+            // Each write is synced, because data that is only in a kernel cache may still turn out
+            // not to fit.
             if file.write_all(&vec![b'f'; bytes]).and_then(|()| file.sync_all()).is_err() {
                 file.set_len(end).expect("a file");
                 bytes /= 4;
@@ -64,8 +65,8 @@ impl Disk {
         self.sync();
     }
 
-    /// Writes the kernel's caches to the disk, as happens sooner or later anyway. After that a
-    /// copy-on-write file system needs a new block for each change of a block.
+    /// Makes the kernel write its caches to the disk, which it does sooner or later anyway. After
+    /// that, a copy-on-write file system needs a new block for each change of a block.
     fn sync(&self) {
         run(Command::new("sync").arg("-f").arg(&self.0)).ok();
     }
@@ -77,7 +78,7 @@ impl Drop for Disk {
     }
 }
 
-/// A mount point that is unmounted after a failed test, however the daemon ended.
+/// A mount point that is unmounted when the test ends, even if the test or the daemon has failed.
 struct MountPoint(PathBuf);
 
 impl Drop for MountPoint {
@@ -100,7 +101,7 @@ fn mount(disk: &Disk, dir: &Path) -> Server {
     Server::spawn(command.arg(disk.state()), scratch)
 }
 
-/// Whether a lock of the mount is held.
+/// Whether the lock `name` of the mount at `dir` is held.
 fn is_held_there(dir: &Path, name: &str) -> bool {
     let status = fs::read_to_string(dir.join(".latchfs/status").join(name)).expect("it lives");
     status.contains("\"phase\": \"held\"")
@@ -141,7 +142,7 @@ fn can_take(talk: &mut Talk, name: &str) -> Option<()> {
 }
 
 /// A server on a full disk refuses grants, accepts releases, survives SIGKILL and a restart, and
-/// goes on when there is space.
+/// grants locks again when there is space.
 fn a_server_survives(disk: &Disk) {
     let mut server = serve(disk);
     let mut talk = Talk::to(&server.url).expect("it listens");
@@ -165,7 +166,7 @@ fn a_server_survives(disk: &Disk) {
     }
     assert!(!is_held(&mut talk, &format!("lock{granted}")), "it was refused");
     release(&mut talk, "two", "a");
-    // Each release finds space, also after the kernel has written its caches to the disk.
+    // Each release finds space, even after the kernel has written its caches to the disk.
     for number in 0..granted {
         release(&mut talk, &format!("lock{number}"), "a");
         if number % 16 == 0 {
@@ -177,14 +178,14 @@ fn a_server_survives(disk: &Disk) {
     assert!(is_held(&mut talk, "three") && !is_held(&mut talk, "two"));
 }
 
-/// A process to which a lock is bound, killed when dropped.
+/// A process to which a lock is bound, killed when this value is dropped.
 struct Bound(Child);
 
 impl Bound {
     fn new(dir: &Path, name: &str) -> Self {
         let process = Self(Command::new("sleep").arg("600").spawn().expect("sleep is there"));
         let mut file = File::create_new(dir.join(name)).expect("it is free");
-        // The kernel sends so short a write to the mount as one request.
+        // The kernel sends such a short write to the mount as one request.
         file.write_all(format!("pid={}", process.0.id()).as_bytes()).expect("it lives");
         process
     }
@@ -197,8 +198,8 @@ impl Drop for Bound {
     }
 }
 
-/// A mount on a full disk refuses with ENOSPC, carries releases out, and goes on when there is
-/// space.
+/// A mount on a full disk refuses grants with ENOSPC, carries out releases, and grants locks again
+/// when there is space.
 fn a_mount_survives(disk: &Disk, scratch: &Scratch) {
     let point = MountPoint(scratch.path().join("locks"));
     let dir = &point.0;
@@ -233,7 +234,7 @@ fn a_mount_survives(disk: &Disk, scratch: &Scratch) {
         assert!(!is_held_there(dir, &format!("more{granted}")), "it was refused");
     };
     nothing_is_lost();
-    // A crash loses nothing, and leaves releases their reserved space.
+    // A crash of the daemon loses nothing, and leaves the space that is reserved for releases.
     server.signal(libc::SIGKILL);
     server.wait();
     let mut server = mount(disk, dir);

@@ -1,5 +1,5 @@
-//! A server that is killed at random moments under load: after a restart all acknowledged changes
-//! are there, and no token is granted twice.
+//! A durable server that is killed at random moments under load: after a restart all acknowledged
+//! changes are there, and no token is granted twice.
 
 use crate::harness::{Scratch, Server};
 use crate::support::rounds;
@@ -16,9 +16,10 @@ const ROUNDS: usize = 15;
 const ROUNDS_LONG: usize = 30;
 /// The number of concurrent clients.
 const CLIENTS: usize = 6;
-/// The maximum number of answers before the server is killed.
+/// The maximum number of answers to clients before the server is killed.
 const ANSWERS_MAX: u64 = 2_400;
-/// The number of locks that each client has for itself, and of those that all clients compete for.
+/// The number of locks that each client uses alone, and the number of locks for which all clients
+/// compete.
 const OWN: u64 = 12;
 const SHARED: u64 = 3;
 
@@ -35,18 +36,19 @@ impl Dice {
     }
 }
 
-/// The state of the locks, as far as one client knows it.
+/// The state of the locks, as far as the answers to one client show it.
 #[derive(Default, Clone)]
 struct Knows {
     /// The tokens of the locks that the client holds, by name.
     held: BTreeMap<String, u64>,
-    /// The lock whose last request has no answer: it may be held or not.
+    /// The lock whose last request has no answer, so that it may be held or not.
     open: Option<String>,
     /// All tokens that the client was ever granted, one for each tenure.
     tokens: BTreeSet<u64>,
 }
 
-/// Sends requests until the server is gone. Returns the knowledge of the client at that time.
+/// Sends requests of one client until the server is gone. Returns what its answers show about the
+/// locks.
 fn ask(
     url: &str,
     client: usize,
@@ -87,13 +89,13 @@ fn ask(
             (false, 409) if shared => {}
             other => panic!("{name}: {other:?} {body}"),
         }
-        // The test may have stopped reading.
+        // The send fails only if the test has stopped reading.
         let _ = answered.send(());
     }
 }
 
-/// Compares the state that the server shows with its answers; for a lock whose last request has no
-/// answer, either state is right.
+/// Compares the state that a restarted server shows with its earlier answers. If the last request
+/// for a lock has no answer, the lock may be held or not.
 fn compare(url: &str, client: usize, knows: &mut Knows) {
     let mut talk = Talk::to(url).expect("it listens");
     let names = (0..OWN).map(|n| format!("own{client}-{n}"));
@@ -131,8 +133,8 @@ fn what_was_answered_is_there_after_any_kill() {
     let data = scratch.path().join("data");
     let mut all = vec![Knows::default(); CLIENTS];
     let (mut answers, mut round) = (0, 0);
-    // Continue until the log was long enough for a snapshot: the number of answers per log entry
-    // depends on the machine.
+    // The test continues until the log is long enough for a snapshot: how many answers one log
+    // entry covers depends on the machine.
     let rounds = rounds(ROUNDS, ROUNDS_LONG);
     while round < rounds || !data.join("snapshot").exists() {
         assert!(round < 4 * ROUNDS_LONG, "no snapshot after {answers} answers");
@@ -153,7 +155,8 @@ fn what_was_answered_is_there_after_any_kill() {
                     scope.spawn(move || ask(url, client, own, knows, &tell))
                 })
                 .collect();
-            // The channel closes when all clients have ended, so the loop below ends as well.
+            // After this sender is dropped, the channel closes when all clients have ended, and the
+            // loop below ends as well.
             drop(tell);
             answered.iter().take(wanted as usize).for_each(drop);
             server.signal(libc::SIGKILL);

@@ -1,9 +1,7 @@
-//! A durable server: the tests of every server, and those of the promises that only a server with a
-//! log on disk makes.
-//!
-//! The first modules are the tests of `tests/server`, run again on servers with `--data`.
+//! A durable server (`--data`): runs the tests of every server, `tests/server`, on it, and tests
+//! the guarantees that only a server with a log on disk gives.
 
-// The harness is shared with other suites; this one does not use all of it.
+// Test suites share the harness, and this suite does not use all of it.
 #![allow(dead_code)]
 
 /// Whether the servers keep their state in a data directory (`--data`).

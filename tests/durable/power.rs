@@ -1,8 +1,9 @@
-//! Power loss at every point: the server can open whatever a disk may hold after any prefix of its
-//! writes and syncs, and finds all changes that were acknowledged by then.
+//! Power loss at every point: whatever a disk may contain after any prefix of the server's writes
+//! and syncs, a server can open it, and finds all changes that were acknowledged by then.
 //!
-//! The writes are those of a real server, recorded by `shim.c`. A disk keeps all synced data, and
-//! of the rest anything from nothing to all; the test tries six variants at each point.
+//! The writes are those of a real server, recorded by `shim.c`. After a power loss, a disk has all
+//! synced data, and of the rest anything from nothing to all; the test tries six variants at each
+//! point.
 
 use crate::harness::Scratch;
 use crate::shim::Shim;
@@ -17,7 +18,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::thread;
 
-/// The number of clients, and of the grants of each.
+/// The number of clients, and the number of locks that each of them is granted.
 const CLIENTS: u64 = 3;
 const GRANTS: u64 = 8;
 
@@ -30,7 +31,7 @@ struct Done {
     number: i64,
 }
 
-/// Reads the calls that the shim has recorded.
+/// Reads the file operations that the shim has recorded.
 fn read(trace: &Path) -> Vec<Done> {
     let bytes = fs::read(trace).expect("the server has done something");
     let mut rest = bytes.as_slice();
@@ -52,7 +53,7 @@ fn read(trace: &Path) -> Vec<Done> {
     all
 }
 
-/// Files by their names. A name and the content of its file become durable independently of each
+/// Files by their names. The name of a file and its content become durable independently of each
 /// other.
 #[derive(Clone, Default)]
 struct Files {
@@ -61,13 +62,14 @@ struct Files {
     contents: BTreeMap<usize, Vec<u8>>,
 }
 
-/// The content that the kernel shows, and the content that is certainly on the disk.
+/// The files as running programs see them, and the files that are certainly on the disk.
 #[derive(Default)]
 struct Disk {
     shown: Files,
     sure: Files,
     files: usize,
-    /// For each changed file, the first offset at which it may differ from the content on the disk.
+    /// For each changed file, the first offset at which its content may differ from that on the
+    /// disk.
     changed: BTreeMap<usize, usize>,
 }
 
@@ -119,7 +121,7 @@ impl Disk {
             let from = self.changed.remove(&file).unwrap_or(usize::MAX);
             let shown = &self.shown.contents[&file];
             let sure = self.sure.contents.get_mut(&file).expect("made");
-            // Copy only the changed end: most of a log is on the disk already.
+            // Only the changed end is copied, because most of a log is on the disk already.
             sure.truncate(from.min(shown.len()));
             sure.extend_from_slice(&shown[sure.len()..]);
         } else {
@@ -137,8 +139,8 @@ impl Disk {
         };
         let sure = |file: usize| self.sure.contents[&file].clone();
         let shown = |file: usize| self.shown.contents[&file].clone();
-        // Variants of the data that was added since the last sync: its first half, or its length
-        // filled with zeros.
+        // Two variants of the data that was added since the last sync: only its first half is on
+        // the disk, or only its length, filled with zeros.
         let torn = |file: usize| {
             let (sure, shown) = (&self.sure.contents[&file], &self.shown.contents[&file]);
             match shown.strip_prefix(sure.as_slice()) {
@@ -161,7 +163,7 @@ impl Disk {
     }
 }
 
-/// Returns the tokens in the answers that were sent to clients, with their locks.
+/// Returns the locks and tokens in the answers that the server has sent to clients.
 fn grants(sent: &[u8]) -> Vec<(String, u64)> {
     let text = String::from_utf8_lossy(sent);
     let bodies = text.split("\r\n\r\n").skip(1);
@@ -187,7 +189,7 @@ fn check(
         scratch.path().join(path.strip_prefix(base).expect("below it").trim_start_matches('/'))
     };
     for (path, content) in image {
-        // If the name of a directory is lost, so are the names in it.
+        // If the name of a directory is lost, the files in it are lost as well.
         if !place(path).parent().is_some_and(Path::is_dir) {
             continue;
         }
@@ -208,7 +210,7 @@ fn check(
     assert!(node.inspect(Engine::next_token) > highest, "{at}: a token would come twice");
 }
 
-/// Runs a server under load twice; returns the calls that it has made.
+/// Runs a server under load twice, and returns the file operations that it has made.
 fn work(scratch: &Scratch, dir: &Path) -> Vec<Done> {
     let shim = Shim::new(scratch, dir);
     let data = dir.canonicalize().expect("it is there").join("data");
@@ -226,13 +228,14 @@ fn work(scratch: &Scratch, dir: &Path) -> Vec<Done> {
                 });
             }
         });
-        // The server is killed, so that the second start is part of the recorded calls.
+        // The server is killed, so that the second start opens the state that a crash leaves; its
+        // file operations are recorded too.
         drop(server);
     }
     read(&shim.trace)
 }
 
-/// The numbers of checked syncs and disk images, and the tokens granted so far.
+/// The numbers of syncs and disk images that were checked, and the tokens granted so far.
 #[derive(Default, Debug)]
 struct Looked {
     syncs: usize,
@@ -240,7 +243,8 @@ struct Looked {
     granted: BTreeMap<String, u64>,
 }
 
-/// Simulates a power loss after each step that is `wanted`, and checks all possible disk images.
+/// Simulates a power loss after each file operation for which `wanted` is true, and checks all
+/// possible disk images.
 fn look(all: &[Done], base: &str, wanted: impl Fn(usize) -> bool) -> Looked {
     let (mut disk, mut seen, mut looked) = (Disk::default(), BTreeSet::new(), Looked::default());
     for (index, done) in all.iter().enumerate() {
@@ -249,7 +253,7 @@ fn look(all: &[Done], base: &str, wanted: impl Fn(usize) -> bool) -> Looked {
             continue;
         }
         looked.syncs += usize::from(done.letter == b'S');
-        // Lock files have no content, and their locks end with the power.
+        // Lock files have no content, and locks on them end with the power.
         if done.path.ends_with("/lock") || done.path.ends_with("/LOCK") {
             continue;
         }
@@ -282,7 +286,8 @@ fn no_power_loss_loses_acknowledged_changes() {
     let Looked { syncs, images, granted } = look(&all, &base, |_| true);
     println!("{} steps, {syncs} syncs, {images} images, {} grants", all.len(), granted.len());
     assert_eq!(granted.len() as u64, 2 * CLIENTS * GRANTS, "the answers were seen");
-    // The check detects missing syncs: without those of the log or of the data directory it fails.
+    // The check finds missing syncs: it fails if those of the log, or those of the data directory,
+    // are left out.
     for forgotten in [".wal", "/data"] {
         let is_sync = |done: &Done| done.letter == b'S' && done.path.ends_with(forgotten);
         assert!(all.iter().any(is_sync), "{forgotten} is synced");
@@ -292,12 +297,14 @@ fn no_power_loss_loses_acknowledged_changes() {
     }
 }
 
-/// While a snapshot replaces a part of the log, each entry is in at least one of them.
+/// While a snapshot replaces a part of the log, each entry is in the snapshot, in the log, or in
+/// both.
 #[test]
 fn no_power_loss_loses_entries_between_snapshot_and_log() {
     /// A little more than the number of entries after which a snapshot is made.
     const ENTRIES: usize = 10_050;
-    /// The number of steps before and after each access to the snapshot that are checked as well.
+    /// The number of file operations before and after each access to the snapshot that are checked
+    /// as well.
     const BESIDE: usize = 3;
     let scratch = Scratch::new();
     let dir = scratch.path().join("watched");

@@ -1,4 +1,4 @@
-//! A library that the C compiler builds and that is preloaded into a server: it records the
+//! A library that the C compiler builds and that is preloaded into a server. It records the
 //! server's file operations, and can make its syncs fail.
 
 use crate::harness::{LATCHFS, Scratch, Server};
@@ -25,7 +25,7 @@ impl Shim {
         compiler.args(["-shared", "-fPIC", "-O1", "-o"]).arg(&library).arg(source).arg("-ldl");
         assert!(compiler.status().expect("the compiler is there").success());
         let (trace, fail) = (scratch.path().join("trace"), scratch.path().join("fail"));
-        // The path as the kernel reports it: without symbolic links.
+        // The path is resolved, because the kernel reports paths without symbolic links.
         let dir = dir.canonicalize().expect("it is there");
         Self { library, dir, trace, fail }
     }

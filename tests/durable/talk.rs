@@ -5,10 +5,10 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::time::Duration;
 
-/// A server that does not answer within this time hangs.
+/// Timeout for an answer: a server that takes longer is taken to hang.
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// A persistent HTTP connection.
+/// A persistent HTTP connection to a server.
 pub(crate) struct Talk {
     stream: BufReader<TcpStream>,
 }
@@ -27,7 +27,7 @@ impl Talk {
         self.ask_with(method, path, "")
     }
 
-    /// Sets the timeout for an answer.
+    /// Sets the timeout for answers on this connection.
     #[allow(dead_code)] // each suite uses a part of it
     pub(crate) fn wait_at_most(&self, limit: Duration) -> Option<()> {
         self.stream.get_ref().set_read_timeout(Some(limit)).ok()

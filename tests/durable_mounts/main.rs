@@ -1,11 +1,11 @@
 //! A durable mount: the tests of `tests/mounted`, run again on mounts with `--data`.
 //!
-//! Some tests are left out: the answers of a durable mount come after a sync, as those of a server
-//! do, and some test programs look in between. A program in `wait_file.rs` does a non-blocking read
-//! at the moment in which its lock is granted, and one in `flock.rs` removes a file at the moment
-//! in which another program's close releases it.
+//! Some tests are left out. A durable mount answers only after a sync, as a server does, and some
+//! test programs do something before that: a program in `wait_file.rs` does a non-blocking read at
+//! the moment at which its lock is granted, and one in `flock.rs` removes a file at the moment at
+//! which another program's close releases it.
 
-// The harness is shared with other suites; this one does not use all of it.
+// Test suites share the harness, and this suite does not use all of it.
 #![allow(dead_code)]
 // Programs in other languages keep their raw string delimiters, whether they contain quotes or not.
 #![allow(clippy::needless_raw_string_hashes)]

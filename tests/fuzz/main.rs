@@ -183,7 +183,7 @@ fn batch() -> impl Strategy<Value = RequestBatch> {
     )
 }
 
-/// Returns a server's answers to these commands, and the events that it sends.
+/// Returns a server's response to a batch of these commands, and the frame of events that it sends.
 fn told(commands: &[(u64, Command)]) -> (BatchResponse, Frame) {
     let mut engine = Engine::new(Rules::default());
     let (mut at, mut events, mut replies) = (Time::ZERO, vec![], vec![]);
@@ -318,8 +318,8 @@ proptest! {
 
     #[test]
     fn any_message_decodes_canonically(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
-        // Two thirds of the inputs start with a known version; otherwise the decoder would read
-        // hardly more than the first byte. A message may claim a newer version than it needs.
+        // Two thirds of the inputs start with a known version; the decoder would otherwise reject
+        // nearly all of them at the first byte. A message may claim a newer version than it needs.
         let of_version = |version: u8| [&[version], &bytes[..]].concat();
         for bytes in [bytes.clone(), of_version(PROTOCOL_BASE), of_version(PROTOCOL)] {
             if let Ok(batch) = decode_batch(&bytes) {
@@ -369,7 +369,7 @@ proptest! {
         if let Ok(told) = decode_told(&bytes) {
             prop_assert_eq!(&encode_told(&told)[1..], &bytes[1..]);
         }
-        // Two frames that arrive in two parts, cut anywhere, are decoded like whole ones.
+        // Two frames that arrive in two parts, cut at any byte, are decoded like whole frames.
         let whole = [encode_frame(&frame), encode_frame(&frame)].concat();
         let cut = cut.index(whole.len());
         let (mut got, mut read) = (whole[..cut].to_vec(), vec![]);

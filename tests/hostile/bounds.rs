@@ -1,5 +1,5 @@
-//! Bounds on one request: each length field of a batch at its maximum and one above, and the memory
-//! that the bodies of many requests take together.
+//! Bounds on one request: each length field of a batch at its maximum and one above it, and the
+//! memory that the bodies of many concurrent requests take together.
 
 use crate::floods::{
     FLOOD_KIB, acquire, ask, beside_victim, peak_kib, send, serves_the_victim, start, submit,
@@ -22,7 +22,7 @@ use std::net::TcpStream;
 use std::os::unix::fs::PermissionsExt as _;
 use std::time::Duration;
 
-/// Returns a command in which `part` has `count` bytes, or `count` elements for a list.
+/// Returns a command whose field `part` has `count` bytes, or `count` elements if it is a list.
 fn with_part(part: &str, count: usize) -> Submission {
     let text = || "x".repeat(count);
     let of = |patch| match acquire("eve", "short") {
@@ -168,7 +168,7 @@ fn bodies_of_many_requests_share_one_memory_bound() {
              content-length: {length}\r\n\r\n"
         );
         let _ = stream.write_all(head.as_bytes());
-        // All bytes but the last one, or as many as the server reads.
+        // The client sends all bytes but the last one, or as many as the server reads.
         let _ = stream.write_all(&vec![b' '; length - 1]);
         stream
     };

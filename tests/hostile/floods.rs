@@ -26,10 +26,10 @@ use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::thread;
 use std::time::Duration;
 
-/// The maximum memory in KiB that a flood may add to a process.
+/// The maximum memory in KiB that a flood may add to the attacked process.
 pub(crate) const FLOOD_KIB: u64 = 64 << 10;
 
-/// A client that gets no answer reports that within this time.
+/// The time within which a client that gets no answer must report that.
 pub(crate) const CLIENT_LIMIT: Duration = Duration::from_secs(20);
 
 /// Starts a server without access control: any client may send any request.
@@ -60,7 +60,7 @@ pub(crate) fn send(server: &Server, batch: &[u8]) -> (u16, Vec<u8>) {
     let head = "POST /door/v1/ask HTTP/1.1\r\nhost: x\r\nconnection: close\r\n";
     let head = format!("{head}content-length: {length}\r\n\r\n");
     stream.write_all(head.as_bytes()).expect("it reads");
-    // The server may have refused the body already.
+    // The write fails if the server has already refused the body and closed the connection.
     let _ = stream.write_all(batch);
     let mut answer = Vec::new();
     let _ = stream.read_to_end(&mut answer);
@@ -76,7 +76,7 @@ pub(crate) fn ask(server: &Server, from: u64, asks: Vec<BatchItem>) -> Vec<ItemR
     decode_told(&body).expect("an answer").replies
 }
 
-/// Checks that the victim beside the flood is served within a second.
+/// Checks that the victim, a client beside the flood, is served within a second.
 #[track_caller]
 pub(crate) fn serves_the_victim(server: &Server) {
     prompt("the victim's requests", || {
@@ -113,7 +113,7 @@ fn a_refused_batch_of_many_parts_takes_no_memory() {
         PROTOCOL,
         &RequestBatch { engine: 0, from: 7, number: 1, session: None, asks: vec![BatchItem::Now] },
     );
-    // The last two bytes of the batch are the number of its parts and the single part.
+    // The last two bytes of the batch are the number of parts in its list, and the single part.
     let part = batch.pop().expect("a part");
     batch.pop();
     for shift in (0..21).step_by(7) {
@@ -182,7 +182,8 @@ fn answers_for_invented_senders_have_a_bound() {
         ask(&server, 1_000 + block, asks);
     }
     let list = || BatchItem::List(List { prefix: "eve/".to_owned(), after: None, limit: 1_024 });
-    // Warm-up: one request before the first reading of the memory.
+    // One request is sent before the first reading of the memory, so that the reading includes what
+    // any request takes.
     ask(&server, 1, vec![list()]);
     let before = peak_kib(server.pid());
     for from in 0..150 {
@@ -221,13 +222,13 @@ fn flood_of_a_hostile_server_takes_no_memory_of_its_clients() {
     let parts = encode_told(&BatchResponse { stamp, replies: vec![ItemReply::Now; 1 << 20] });
     let mut bytes = parts.clone();
     bytes.resize(256 << 20, 5);
-    // The same parts 16 times: the three bytes before them are their number.
+    // The list holds the same parts 16 times; the three bytes before them encode their number.
     let mut many = parts.clone();
     many.truncate(parts.len() - (1 << 20) - 3);
     many.extend([0x80, 0x80, 0x80, 0x08]);
     many.resize(many.len() + (16 << 20), 5);
-    // Nested replays: each level adds two bytes before the outcome that it repeats, and one after
-    // it.
+    // Each nesting level of a replay adds two bytes before the outcome that it repeats, and one
+    // after it.
     let replay = Replay { at: Time::ZERO, first: Outcome::Settled, ends: None };
     let replay = ItemReply::Answered(Ok(Outcome::Replayed(Box::new(replay))));
     let mut nested = encode_told(&BatchResponse { stamp, replies: vec![replay] });
@@ -239,7 +240,7 @@ fn flood_of_a_hostile_server_takes_no_memory_of_its_clients() {
     for (name, body) in bodies {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let url = format!("http://{}", listener.local_addr().expect("bound"));
-        // The thread ends with the test.
+        // The thread is not joined; it ends with the test process.
         thread::spawn(move || {
             for stream in listener.incoming().flatten() {
                 flood(stream, &body);
@@ -263,7 +264,8 @@ pub(crate) struct Client {
 
 /// Runs a client to its end, or kills it at `limit`; a killed client has no exit code.
 pub(crate) fn run_client(limit: Duration, args: &[&str]) -> Client {
-    // On a busy machine a short run may end before its memory is read once.
+    // On a busy machine, a short run may end before its memory has been read even once, so it is
+    // repeated.
     const RUNS_MAX: usize = 5;
     let mut runs = (0..RUNS_MAX).map(|_| run_client_once(limit, args));
     runs.find(|run| run.peak > 0).expect("one of five runs lasts until its memory is read")
@@ -292,7 +294,7 @@ fn run_client_once(limit: Duration, args: &[&str]) -> Client {
     Client { code: status.code(), said, peak, took }
 }
 
-/// Runs `work`, and `victim` again and again until `work` has ended.
+/// Runs `work`, and at the same time calls `victim` again and again until `work` has ended.
 pub(crate) fn beside_victim<T: Send>(victim: impl Fn(), work: impl FnOnce() -> T + Send) -> T {
     let (done, ended) = channel();
     thread::scope(|scope| {
@@ -318,7 +320,7 @@ fn flood(mut stream: TcpStream, body: &[u8]) {
     let _ = stream.read(&mut request);
     let length = body.len();
     let head = format!("HTTP/1.1 200 OK\r\ncontent-length: {length}\r\n\r\n");
-    // The client may close the connection before the end.
+    // The write fails if the client closes the connection before the end.
     let _ = stream.write_all(head.as_bytes());
     let _ = stream.write_all(body);
 }

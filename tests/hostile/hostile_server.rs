@@ -1,6 +1,6 @@
-//! A hostile server: whatever it sends, each client reports in bounded time that it got no answer,
-//! and takes little memory. A mount of another server on the same machine, the victim, is served
-//! meanwhile.
+//! A hostile server: whatever it sends, each client reports within a bounded time that it got no
+//! answer, and takes little memory. A mount of another server on the same machine, the victim, is
+//! served meanwhile.
 
 use crate::floods::{CLIENT_LIMIT, Client, FLOOD_KIB, beside_victim, peak_kib, run_client};
 use crate::mount_floods::victim;
@@ -20,9 +20,9 @@ use std::time::Duration;
 /// How a hostile server answers each request of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Attack {
-    /// A body of a gigabyte.
+    /// A response with a body of a gigabyte.
     HugeBody,
-    /// A chunked body that never ends.
+    /// A response with a chunked body that never ends.
     EndlessParts,
     /// A response with endless headers.
     EndlessHeaders,
@@ -141,19 +141,19 @@ fn events() -> Vec<(u64, Event)> {
 struct Turncoat {
     url: String,
     attack: Arc<Guarded<Option<Attack>>>,
-    /// The connections that are proxied at present.
+    /// The connections that are being proxied now.
     passed: Arc<Guarded<Vec<TcpStream>>>,
 }
 
 impl Turncoat {
-    /// Starts a proxy to `server`; without a server nothing answers until an attack is set.
+    /// Starts a proxy to `server`. Without a server, no request is answered until an attack is set.
     fn start(server: Option<&str>) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let url = format!("http://{}", listener.local_addr().expect("bound"));
         let to = server.map(|url| url.strip_prefix("http://").expect("plain HTTP").to_owned());
         let (attack, passed) = (Arc::default(), Arc::default());
         let turncoat = Self { url, attack: Arc::clone(&attack), passed: Arc::clone(&passed) };
-        // The threads end with the test.
+        // The threads are not joined; they end with the test process.
         thread::spawn(move || {
             for stream in listener.incoming().flatten() {
                 let (how, to) = (*attack.lock().expect("no panic"), to.clone());
@@ -168,8 +168,8 @@ impl Turncoat {
         turncoat
     }
 
-    /// Answers with `attack` from now on, or proxies again if it is `None`, and closes all
-    /// connections.
+    /// From now on, answers requests with `attack`, or proxies them again if it is `None`. Closes
+    /// all connections.
     fn turn(&self, attack: Option<Attack>) {
         *self.attack.lock().expect("no panic") = attack;
         for stream in self.passed.lock().expect("no panic").drain(..) {
@@ -193,7 +193,7 @@ fn pass_on(stream: TcpStream, to: &str, passed: &Guarded<Vec<TcpStream>>) {
     let _ = forth.join();
 }
 
-/// Each client command against each attack ends by itself with an error message and the exit code
+/// Each client command under each attack ends by itself, with an error message and the exit code
 /// for a missing answer.
 #[test]
 fn commands_against_a_hostile_server_fail_in_time_and_take_no_memory() {
@@ -252,11 +252,11 @@ fn a_mount_of_a_hostile_server_fails_in_time_and_takes_no_memory() {
     beside_victim(|| victim(&good), attack_all);
 }
 
-/// Mounts a server that turns hostile, and makes it turn once for each of `attacks`.
+/// Mounts the locks of a server that turns hostile, once with each of `attacks`.
 fn attack_a_mount(real: &str, attacks: &[Attack]) {
     let server = Turncoat::start(Some(real));
     let m = Setup::new().no_state().with(&format!("--server {}", server.url)).start();
-    // Two mounts share the locks of one server, so each uses a lock of its own.
+    // Two tests mount the same server and share its locks, so each uses a lock of its own.
     let own = m.dir().join(format!("{:?}", attacks[0]));
     let works = || fs::create_dir(&own).and_then(|()| fs::remove_dir(&own));
     works().expect("the server is good");

@@ -1,5 +1,5 @@
-//! A hostile client of the line port: a web page, endless lines, binary data, thousands of
-//! connections, unread answers, and followers with wrong answers.
+//! A hostile client of the line protocol's port: a web page, endless lines, binary data, thousands
+//! of connections, unread answers, and followers with wrong answers.
 
 use crate::floods::{FLOOD_KIB, peak_kib};
 use crate::patience::prompt;
@@ -27,8 +27,8 @@ impl Target {
         target
     }
 
-    /// Checks that the victim beside the attack acquires a lock, sees that it holds it, and
-    /// releases it.
+    /// Checks that the victim, a client beside the attack, acquires a lock, sees that it holds it,
+    /// and releases it.
     #[track_caller]
     fn serves_the_victim(&self) {
         prompt("the victim's requests", || {
@@ -56,7 +56,7 @@ impl Target {
 }
 
 /// A web page makes the browser send an HTTP request whose body contains commands of the line
-/// protocol. An earlier version executed each of them.
+/// protocol. An earlier version of latchfs executed each of them.
 #[test]
 fn browser_requests_are_not_executed() {
     let target = Target::start(&[]);
@@ -71,7 +71,8 @@ fn browser_requests_are_not_executed() {
             page.send([&head[..], &[""], &body].concat().join(end).as_bytes());
             page.finish();
             let said = String::from_utf8_lossy(&page.rest()).into_owned();
-            // Closing with unread input resets the connection, which may discard the answer.
+            // The server closes with unread input, which resets the connection, so its answer may
+            // be lost.
             assert!(said == "INVALID_FORMAT\n" || said.is_empty(), "{method}: {said}");
             assert_eq!(target.lines.ask("OWN,build,x"), "NONE", "{method}");
         }
@@ -81,12 +82,13 @@ fn browser_requests_are_not_executed() {
     target.has_grown_little();
 }
 
-/// An endless line is cut off, even if many connections send one, and binary data changes nothing.
+/// The server stops reading an endless line, even if many connections send one, and binary data
+/// changes no lock.
 #[test]
 fn endless_lines_and_binary_bytes_take_no_memory() {
     let target = Target::start(&[]);
     let endless = vec![b'x'; 16 << 20];
-    // Each byte value, in an order that resembles no line.
+    // The bytes have all values, in an order that resembles no line of the protocol.
     let binary: Vec<u8> =
         (0..4_u32 << 20).map(|n| (n.wrapping_mul(2_654_435_761) >> 13) as u8).collect();
     thread::scope(|scope| {
@@ -102,7 +104,7 @@ fn endless_lines_and_binary_bytes_take_no_memory() {
                         let _ = answers.read_to_end(&mut said);
                         said
                     });
-                    // The server may close the connection before the end.
+                    // The write fails if the server closes the connection before the end.
                     let _ = stream.write_all(bytes);
                     let _ = stream.shutdown(std::net::Shutdown::Write);
                     let said = reading.join().expect("it reads");
@@ -120,7 +122,7 @@ fn endless_lines_and_binary_bytes_take_no_memory() {
     target.has_grown_little();
 }
 
-/// Two thousand connections, each in the middle of a line, don't keep the victim from its answer.
+/// Two thousand connections, each in the middle of a line, do not delay the answer to the victim.
 #[test]
 fn two_thousand_connections_do_not_delay_the_victim() {
     may_open_files(4_096);
@@ -139,7 +141,7 @@ fn two_thousand_connections_do_not_delay_the_victim() {
     });
     target.has_grown_little();
     assert_eq!(target.lines.ask("OWN,build,x"), "NONE");
-    // A line without its end is not executed.
+    // A line that does not end is not executed.
     drop(held);
     eventually("all are gone", || {
         (target.lines.metric("latchfs_line_connections")? == 0).then_some(())
@@ -162,7 +164,7 @@ fn unread_answers_are_not_buffered() {
                 scope.spawn(|| {
                     let mut stream = target.raw();
                     let mut sent = 0;
-                    // A server that read on would take a gigabyte from each connection.
+                    // A server that continued to read would take a gigabyte from each connection.
                     while sent < 1 << 30 {
                         match stream.write(asked.as_bytes()) {
                             Ok(count) => sent += count,
@@ -198,9 +200,9 @@ secret = "the secret of the operator"
 clients = ["*"]
 "#;
 
-/// A caller that may not see all locks can't make the server connect anywhere. A caller that may
-/// registers a limited number of followers, and of the answer of a follower the server reads no
-/// more than an ACK takes.
+/// Without the permission to see all locks, a caller can't make the server connect to a follower.
+/// With it, the caller can register a limited number of followers, and from the answer of a
+/// follower the server reads no more than an ACK takes.
 #[test]
 fn followers_and_their_answers_are_bounded() {
     let scratch = Scratch::new();
@@ -231,7 +233,7 @@ fn followers_and_their_answers_are_bounded() {
     serves_the_victim();
     let nobody = unreached.accept().expect_err("nobody was sent there");
     assert_eq!(nobody.kind(), ErrorKind::WouldBlock);
-    // Half of the followers never answer; the others never stop.
+    // Half of the followers never answer; the other half sends answers without end.
     let followers: Vec<TcpListener> =
         (0..80).map(|_| TcpListener::bind("127.0.0.1:0").expect("a port")).collect();
     let mut answers = Vec::new();
@@ -239,7 +241,7 @@ fn followers_and_their_answers_are_bounded() {
         let address = follower.local_addr().expect("bound");
         if number % 2 == 0 {
             let follower = follower.try_clone().expect("a descriptor");
-            // The thread ends with the test.
+            // The thread is not joined; it ends with the test process.
             thread::spawn(move || {
                 for mut stream in follower.incoming().flatten() {
                     let words = vec![b'A'; 1 << 20];
@@ -252,7 +254,7 @@ fn followers_and_their_answers_are_bounded() {
     }
     let count = |word: &str| answers.iter().filter(|answer| *answer == word).count();
     assert_eq!(count("REGISTERED") + count("ERROR"), 80, "{answers:?}");
-    // The server dropped some followers meanwhile, which made room for others.
+    // The server has dropped some followers meanwhile, so more than 64 may have registered.
     assert!((64..80).contains(&count("REGISTERED")), "{answers:?}");
     let told = |talk: &mut Talk| talk.ask("OWN,victim,ann");
     assert_eq!(told(&mut ops()), "NONE");
@@ -265,7 +267,7 @@ fn followers_and_their_answers_are_bounded() {
 #[allow(unsafe_code)]
 fn may_open_files(count: u64) {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: the structure lives through the calls.
+    // SAFETY: `limit` is valid and outlives both calls.
     unsafe {
         assert_eq!(libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit), 0);
         limit.rlim_cur = limit.rlim_cur.max(count.min(limit.rlim_max));

@@ -1,14 +1,14 @@
 //! A local user who makes links in root's mount: symbolic links out of the mount, and more hard
-//! links than can be served.
+//! links to a lock than the daemon accepts.
 
 use crate::mounted_harness::*;
 use latchfs::time::steady_now;
 use std::time::Duration;
 
-/// A victim beside the attack gets its answer within this time.
+/// The time within which a victim beside the attack must get its answer.
 const VICTIM_LIMIT: Duration = Duration::from_secs(1);
 
-/// Checks that Bob acquires and releases a lock of his own in time.
+/// Checks that the victim, Bob, acquires and releases a lock of his own in time.
 #[track_caller]
 fn victim_is_served(m: &Mount) {
     let begun = steady_now();
@@ -46,7 +46,7 @@ fn symlink_out_of_the_mount_is_not_followed() {
     victim_is_served(&m);
 }
 
-/// A lock can have a limited number of hard links: beyond the bound link(2) fails with EMLINK, and
+/// A lock can have a limited number of hard links. Beyond the limit link(2) fails with EMLINK, and
 /// operations that reach all names of the inode still work.
 #[test]
 fn hard_links_are_bounded() {
@@ -73,9 +73,9 @@ fn hard_links_are_bounded() {
     victim_is_served(&m);
 }
 
-/// A lock below the directory of another user would keep that directory from being removed. Only
-/// users that may write to the directory can make such a lock, by whatever operation, so that the
-/// holder of the directory can always remove it within a second.
+/// A lock below another user's directory would keep that directory from being removed. So only
+/// users who may write to the directory can make such a lock, by any operation, and the holder of
+/// the directory can always remove it within a second.
 #[test]
 fn name_below_anothers_lock_is_refused() {
     let m = mount();
@@ -114,8 +114,8 @@ fn name_below_anothers_lock_is_refused() {
     victim_is_served(&m);
 }
 
-/// The holder shares its directory by chmod. A directory that is shown only because locks lie below
-/// it belongs to nobody.
+/// The holder of a directory shares it by chmod. A directory that exists only because locks lie
+/// below it belongs to nobody.
 #[test]
 fn chmod_shares_a_directory_of_locks() {
     let m = mount();
@@ -125,7 +125,7 @@ fn chmod_shares_a_directory_of_locks() {
     m.sh_as(ALICE, "chmod 777 team").ok();
     m.sh_as(BOB, "mkdir team/y && mkdir team/y/z").ok();
     m.sh_as(ALICE, "mkdir team/y/a").fails();
-    // Nobody holds `crew`.
+    // Nobody holds the lock `crew`, so everybody may make names below it.
     m.sh_as(ALICE, "latchfs acquire crew/x").ok();
     m.sh_as(BOB, "mkdir crew/y && touch crew/z && latchfs acquire crew/v/w").ok();
 }

@@ -1,8 +1,8 @@
-//! Attacks on the running program by a hostile client, a local user, a server and a web page. Each
-//! test asserts the result of the attack, and that a victim beside it gets its right answer within
-//! a second.
+//! Attacks on the running program by a hostile client, local user, server or web page. Each test
+//! checks the result of the attack, and that a victim beside the attack gets the right answer
+//! within a second.
 
-// The harnesses belong to other suites; each test here uses a part of them.
+// The harnesses belong to other test suites; this suite uses a part of them.
 #![allow(dead_code, unused_imports)]
 // Programs in other languages keep their raw string delimiters, whether they contain quotes or not.
 #![allow(clippy::needless_raw_string_hashes)]
@@ -15,19 +15,19 @@ mod mount_port;
 mod peers;
 mod permissions;
 
-/// Mounts of the real program.
+/// The harness that mounts the real program.
 #[path = "../mounted/harness.rs"]
 mod mounted_harness;
-/// Servers of the real program.
+/// The harness that starts servers of the real program.
 #[path = "../server/harness.rs"]
 mod server_harness;
 #[path = "../support/mod.rs"]
 mod support;
-/// Connections to the line port.
+/// Connections to the port of the line protocol.
 #[path = "../line/talk.rs"]
 mod talk;
 
-// The harness modules of other suites refer to the harness of servers by this name.
+// The harness modules of other test suites refer to the server harness by the name `harness`.
 use server_harness as harness;
 
 mod bounds;

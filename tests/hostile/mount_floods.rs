@@ -1,4 +1,4 @@
-//! A local user who exhausts the resources that all users of root's mount share: waits,
+//! A local user who exhausts the resources of root's mount that all of its users share: waits,
 //! descriptors, memory, and the time of the daemon.
 
 use crate::mounted_harness::{
@@ -22,7 +22,7 @@ pub(crate) fn since(begun: Time) -> Duration {
     boot_now().since(begun).as_duration()
 }
 
-/// A Python program that runs as some user and prints a line for each stage of its attack.
+/// A Python program that runs as a given user and prints a line for each stage of its attack.
 pub(crate) struct Attacker {
     child: Child,
     said: Receiver<String>,
@@ -46,8 +46,8 @@ impl Attacker {
         Self { child, said }
     }
 
-    /// Waits for the line that begins with `stage`, and returns the rest of it. Root's work is
-    /// checked meanwhile.
+    /// Waits for the line that begins with `stage`, and returns the rest of it. Checks meanwhile
+    /// that root's work is done in time.
     #[track_caller]
     pub(crate) fn until(&self, m: &Mount, stage: &str) -> String {
         let begun = boot_now();
@@ -98,9 +98,9 @@ fn touch(lock: &Path) {
     assert_eq!(done, 0, "root renews it: {}", std::io::Error::last_os_error());
 }
 
-/// Waits that time out shortly after each other, so that the answer to one coincides with the next
-/// timeout. Whether they nest depends on the speed of the machine; the unit test
-/// `wakers_that_make_events_do_not_nest` checks the same without a clock.
+/// A program whose waits time out shortly after each other, so that the answer to one coincides
+/// with the next timeout. Whether the daemon's calls nest then depends on the speed of the machine;
+/// the unit test `wakers_that_make_events_do_not_nest` checks the same without a clock.
 const TIMED_WAITS: &str = r#"
     COUNT = 20_000
     ctl = os.open('.latchfs/ctl', os.O_RDWR)
@@ -119,13 +119,13 @@ const TIMED_WAITS: &str = r#"
     print('answered', conflicts, limits, flush=True)
 "#;
 
-/// In an earlier version the daemon overflowed its stack, and the number of waits of a user had no
-/// bound.
+/// Many waits through one control file time out one after another. In an earlier version the daemon
+/// overflowed its stack, and the number of waits of a user had no bound.
 #[test]
 fn all_timed_waits_through_one_file_end() {
     let m = mount();
     m.sh_as(BOB, "for n in 0 1 2 3 4 5 6 7 8 9; do echo 10m > held$n; done").ok();
-    // Waits beyond the share of an unprivileged user are refused; root has no such limit.
+    // Waits beyond the share of an unprivileged user are refused; root has no such share.
     for (user, count, share) in [(ALICE, 4_000, 2_048), ("root", 20_000, 20_000)] {
         let program = TIMED_WAITS.replace("20_000", &count.to_string());
         let attacker = Attacker::start(&m, user, &program);
@@ -134,7 +134,7 @@ fn all_timed_waits_through_one_file_end() {
         let (conflicts, limits) = answers.split_once(' ').expect("two numbers");
         let numbers = [conflicts, limits].map(|number| number.parse::<usize>().expect("it is"));
         assert_eq!(numbers.iter().sum::<usize>(), count, "{user}: {answers}");
-        // On a slow machine some waits time out before the last one is requested.
+        // On a slow machine, some waits time out before the last wait is requested.
         assert!(numbers[0] >= share, "{user}: {answers}");
         assert_eq!(numbers[1] > 0, user == ALICE, "{user}: {answers}");
     }
@@ -142,10 +142,11 @@ fn all_timed_waits_through_one_file_end() {
 
 /// The daemon's soft and hard limits of open files, as systemd and shells set them.
 const DESCRIPTORS: (u64, u64) = (1_024, 4_096);
-/// The maximum number of bindings, and of waits, of one user, out of 4,096 descriptors.
+/// The maximum number of bindings, and the maximum number of waits, of one user, if the daemon may
+/// open 4,096 descriptors.
 pub(crate) const WATCHED_OF_USER: usize = (4_096 - 256) / 2 / 2 / 4;
-/// The maximum memory in kB that a flood may add to the daemon, beside the memory of the locks that
-/// the flood is granted.
+/// The maximum memory in kB that a flood may add to the daemon, besides the memory for the locks
+/// that the flood acquires.
 const MEMORY_MAX_KB: u64 = 64 << 10;
 
 /// Starts a mount whose daemon has the usual limits of open files.
@@ -153,8 +154,8 @@ pub(crate) fn limited() -> Mount {
     Setup::new().descriptors(DESCRIPTORS).start()
 }
 
-/// In an earlier version 1,010 bindings took all descriptors: the journal could not be compacted
-/// any more, and every change failed. Now each user has its own share.
+/// In an earlier version 1,010 bindings of one user took all descriptors: the journal could not be
+/// compacted any more, and every change failed. Now each user has a share of its own.
 #[test]
 fn bindings_leave_descriptors_for_storage_and_other_users() {
     const BIND: &str = r"
@@ -176,7 +177,7 @@ fn bindings_leave_descriptors_for_storage_and_other_users() {
         let attacker = Attacker::start(&m, user, BIND);
         let said = attacker.until(&m, "bound");
         assert_eq!(said, format!("{WATCHED_OF_USER} full {}", 1_200 - WATCHED_OF_USER), "{user}");
-        // A process that ends frees its whole share.
+        // When a process ends, the bindings to it leave its user's share.
         drop(attacker);
         eventually("its locks are free", || (bound(&m) == 0).then_some(()));
     }
@@ -238,7 +239,8 @@ fn waits_of_one_user_leave_waits_of_others_killable() {
     }
 }
 
-/// Whether a process sleeps in a flock or read system call, as in a request to a mount.
+/// Whether a process sleeps in a flock or read system call, as it does while a mount handles its
+/// request.
 pub(crate) fn is_waiting(pid: u32) -> bool {
     let place = fs::read_to_string(format!("/proc/{pid}/syscall")).unwrap_or_default();
     let call = place.split(' ').next().and_then(|number| number.parse::<i64>().ok());
@@ -285,13 +287,14 @@ fn unread_answers_have_a_bound() {
         "#,
     );
     let answered: usize = attacker.until(&m, "answered").parse().expect("a number");
-    // The last bytes, too few for a list, are filled with refusals of about 100 bytes each.
+    // The last bytes of the share, too few for a list, are filled with refusals of about 100 bytes
+    // each.
     assert!((30..3_000).contains(&answered), "{answered} answers were kept");
     let took = memory_kb(&m).saturating_sub(before);
     assert!(took < MEMORY_MAX_KB, "{took} kB for answers that nobody reads");
 }
 
-/// In an earlier version each open directory kept all names.
+/// An open directory keeps at most one page of names. In an earlier version it kept all names.
 #[test]
 fn open_directories_buffer_one_page() {
     const LOCKS: usize = 12_000;
@@ -322,15 +325,15 @@ fn open_directories_buffer_one_page() {
     going_back_finds_the_same_names(&m.dir().join("many"), LOCKS);
 }
 
-/// Reads a directory to its end, then seeks back to positions that it returned and reads there
-/// again.
+/// Reads a directory to its end, then seeks back to positions that telldir returned, and finds the
+/// same names there.
 #[allow(unsafe_code)]
 fn going_back_finds_the_same_names(dir: &Path, count: usize) {
     let path = CString::new(dir.as_os_str().as_bytes()).expect("no zeros");
-    // SAFETY: the path lives through the call, and the stream is checked, and closed at the end.
+    // SAFETY: the path outlives the call. The returned stream is checked, and closed at the end.
     let stream = unsafe { libc::opendir(path.as_ptr()) };
     assert!(!stream.is_null(), "root may open directories");
-    // SAFETY: the stream is open; an entry is read before the next is asked for.
+    // SAFETY: the stream is open, and each entry is used before the next readdir.
     let next = || unsafe {
         let entry = libc::readdir(stream).as_ref()?;
         Some(CStr::from_ptr(entry.d_name.as_ptr()).to_string_lossy().into_owned())
@@ -350,7 +353,7 @@ fn going_back_finds_the_same_names(dir: &Path, count: usize) {
         unsafe { libc::seekdir(stream, *at) };
         assert_eq!(next().as_ref(), Some(name), "from place {at}");
     }
-    // SAFETY: the stream was opened above, and is not used any more.
+    // SAFETY: the stream is open, and is not used after this call.
     unsafe { libc::closedir(stream) };
 }
 
@@ -366,8 +369,8 @@ fn make_locks(m: &Mount, count: usize) {
     m.py(&program.replace("COUNT", &count.to_string())).ok();
 }
 
-/// Hundreds of waiters for ranges of a file become unblocked in one step. In an earlier version
-/// each grant recursed into the next one, and the daemon overflowed its stack.
+/// Hundreds of waiters for ranges of a file are unblocked by one unlock. In an earlier version each
+/// grant recursed into the next one, and the daemon overflowed its stack.
 #[test]
 fn ranges_unblocked_at_once_are_granted_without_recursion() {
     let m = mount();
@@ -412,9 +415,9 @@ fn ranges_unblocked_at_once_are_granted_without_recursion() {
     attacker.until(&m, "granted");
 }
 
-/// The number of locked ranges of a file is bounded, as in the kernel: each request scans all of
-/// them, and requests are serialized. In an earlier version a few thousand ranges kept everybody
-/// from locking.
+/// The number of locked ranges of a file is bounded, as in the kernel: each lock request scans all
+/// of them, and the daemon handles requests one after another. In an earlier version a few thousand
+/// ranges kept all users from locking.
 #[test]
 fn ranges_of_one_file_have_a_bound() {
     let m = mount();
@@ -449,14 +452,15 @@ fn ranges_of_one_file_have_a_bound() {
     assert!(took < MEMORY_MAX_KB, "{took} kB for ranges");
 }
 
-/// An exec waits for the mount of each lock file that it closes, and a read of `/proc` of that
-/// process may block until the exec is over: a daemon that read it would deadlock with itself.
+/// An exec waits for the mount's answer to each lock file that it closes, and a read of `/proc` of
+/// the process may block until the exec is over. A daemon that read it would deadlock with itself.
 #[test]
 fn a_process_that_closes_lock_files_in_exec_blocks_nobody() {
     let m = mount();
     let (done, ended) = channel::<()>();
     let daemon = m.pid().to_string();
-    // Programs that wait for a deadlocked daemon end only when the daemon is killed.
+    // Programs that wait for a deadlocked daemon end only when it is killed, so a watchdog kills
+    // it.
     let watchdog = thread::spawn(move || {
         let is_stuck = ended.recv_timeout(ATTACK_LIMIT) == Err(RecvTimeoutError::Timeout);
         if is_stuck {

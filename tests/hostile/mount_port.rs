@@ -1,4 +1,4 @@
-//! A local user at the HTTP socket of root's mount.
+//! A local user who sends requests to the HTTP socket of root's mount.
 
 use crate::mounted_harness::{ALICE, Scratch, users};
 use crate::server_harness::{self as servers, Server, latchfs};
@@ -69,12 +69,12 @@ fn a_local_user_at_the_socket_of_a_mount_acts_as_its_own_client() {
         let (code, body) = mount.alice(method, path);
         assert!(code == "403" && body.contains("E_DENIED"), "{method} {path}: {code} {body}");
     }
-    // A request by Alice without a client name acts for her own client.
+    // A request by Alice that names no client acts for her own client.
     let (code, body) = mount.alice("DELETE", "/locks/build");
     assert!(code == "403" && body.contains("E_LOCK_NOT_HELD"), "{code} {body}");
     let (code, body) = mount.alice("POST", "/locks/hers");
     assert!(code == "200" && body.contains(&format!("\"box:{ALICE}\"")), "{code} {body}");
-    // The victim, root, still holds its lock, gets its answer within a second, and may steal.
+    // The victim, root, still holds its lock, gets its answer within a second, and may steal locks.
     let root = |method: &str, path: &str| {
         mount.server.curl(&["--max-time", "1", "-X", method, path]).is(200)
     };
@@ -98,7 +98,7 @@ fn a_mount_serves_no_tcp_address_without_credentials() {
     assert!(!scratch.path("locks").exists(), "nothing was mounted");
 }
 
-/// A daemon replaces the socket that a killed daemon left behind, but no other kind of file.
+/// A daemon replaces a socket that a killed daemon left behind, but no other kind of file.
 #[test]
 fn a_stale_socket_is_replaced() {
     let scratch = Scratch::new();

@@ -1,5 +1,5 @@
-//! A local user who uses up its whole share of root's mount. The mount must go on: its journal is
-//! compacted, listings delay nobody, and a signal ends the wait of any user.
+//! A local user who uses up the whole share of one user in root's mount. The mount still works: its
+//! journal is compacted, listings delay nobody, and a signal ends the wait of any user.
 
 use crate::mount_floods::{Attacker, WATCHED_OF_USER, bound, is_waiting, limited, victim};
 use crate::mounted_harness::{ALICE, BOB, Setup, eventually, json, users};
@@ -17,8 +17,8 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-/// Takes everything that costs the daemon a descriptor, up to the share of one user: locks bound to
-/// processes, waiting threads, open control files and open directories.
+/// A program that takes everything that costs the daemon a descriptor, up to the share of one user:
+/// locks bound to processes, waiting threads, open control files and open directories.
 const TAKE_ALL: &str = r#"
     import threading
     threading.stack_size(256 << 10)
@@ -59,8 +59,8 @@ fn snapshots(state: &Path) -> Vec<u64> {
 }
 
 /// In an earlier version one user could take all descriptors: the journal could not be compacted
-/// any more, and once it had grown too long every change by any user failed. Here both users have
-/// taken their whole share, root's changes fill the journal, and it is compacted.
+/// any more, and once it was full, every change by any user failed. Here two users have taken their
+/// whole shares while root's changes fill the journal, and the journal is still compacted.
 #[test]
 fn journal_is_compacted_while_users_hold_all_their_descriptors() {
     let m = limited();
@@ -91,8 +91,8 @@ fn journal_is_compacted_while_users_hold_all_their_descriptors() {
     assert!(m.sh("cat .latchfs/content/long").ok().trim_start().starts_with("2399"));
 }
 
-/// In an earlier version 1,000 `pid=` bindings of one user took all that the daemon can watch, and
-/// a signal could not interrupt the wait of any user.
+/// In an earlier version 1,000 `pid=` bindings of one user took all descriptors by which the daemon
+/// watches processes, and a signal could not interrupt the wait of any user.
 #[test]
 fn bindings_of_one_user_leave_waits_of_others_killable() {
     let m = limited();
@@ -138,7 +138,8 @@ fn as_user(user: &str, script: &str) -> Command {
 }
 
 /// In an earlier version one listing of 300,000 locks delayed root's `touch` by 0.8 s. Here four
-/// processes list them at the same time, twice each, and none of root's changes takes a second.
+/// processes list as many locks at the same time, twice each, and none of root's changes takes a
+/// second.
 #[test]
 fn listings_of_300_000_locks_delay_nobody() {
     const LOCKS: usize = 300_000;

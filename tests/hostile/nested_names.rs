@@ -1,5 +1,5 @@
-//! Locks that other users or clients make below a held lock, through every interface: they don't
-//! hinder its holder.
+//! Locks that other users or clients make below a held lock, through every interface: they do not
+//! keep the holder from releasing its lock.
 
 use crate::mounted_harness::*;
 use crate::server_harness::{self as servers, Server};
@@ -23,7 +23,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
 use std::time::Duration;
 
-/// A victim beside the attack gets its answer within this time.
+/// The time within which a victim beside the attack must get its answer.
 const VICTIM_LIMIT: Duration = Duration::from_secs(1);
 
 /// A mount of root that serves all users, with an HTTP socket that they can reach.
@@ -42,7 +42,7 @@ impl Mounted {
         Self { server, dir, scratch }
     }
 
-    /// Runs a script in the mount as `user` with the supplementary group `group`.
+    /// Runs a script in the mount as `user`, with the single supplementary group `group`.
     #[track_caller]
     fn sh_as(&self, user: &str, group: &str, script: &str) -> Output {
         let mut command = Command::new("setpriv");
@@ -51,7 +51,7 @@ impl Mounted {
         run(command.current_dir(&self.dir))
     }
 
-    /// Returns a shell command that sends a request to the socket.
+    /// Returns a shell command that sends a request to the HTTP socket of the mount.
     fn curl(&self, request: &str) -> String {
         let (method, path) = request.split_once(' ').expect("two words");
         let target = self.server.target(path);
@@ -64,7 +64,8 @@ impl Mounted {
         self.sh_as(ALICE, ALICE, &self.curl(request)).ok()
     }
 
-    /// Checks that Bob's script, which releases his lock, succeeds within a second after `tried`.
+    /// Checks that Bob's script, which releases his lock, succeeds within a second after the
+    /// attempt `tried`.
     #[track_caller]
     fn bob_is_served(&self, script: &str, tried: &str) {
         let begun = steady_now();
@@ -81,7 +82,7 @@ impl Drop for Mounted {
     }
 }
 
-/// Returns an encoded batch with a single command: Alice acquires `name`.
+/// Returns an encoded batch with a single command, by which Alice acquires `name`.
 fn batch(name: &str, line: QueuePolicy) -> Vec<u8> {
     let ask = Acquire {
         name: LockName::parse(name).expect("valid"),
@@ -96,8 +97,8 @@ fn batch(name: &str, line: QueuePolicy) -> Vec<u8> {
     encode_batch(PROTOCOL, &RequestBatch { engine: 0, from: 7, number: 0, session: None, asks })
 }
 
-/// The HTTP socket of a mount knows the local user as the mount does, so the permission bits of a
-/// lock forbid the same over HTTP, in every form of request.
+/// The HTTP socket of a mount identifies the local user as the mount does, so the permission bits
+/// of a lock forbid the same requests over HTTP, in every form.
 #[test]
 fn name_below_anothers_lock_is_refused_at_the_socket() {
     let m = Mounted::start();
@@ -131,7 +132,7 @@ fn name_below_anothers_lock_is_refused_at_the_socket() {
         };
         assert!(why.contains("lets nobody else make locks there"), "{why}");
     }
-    // The requests that Alice is permitted still work.
+    // Requests that Alice may make still work.
     assert!(m.alice("POST /locks/crew%2Fx").contains("\"token\""));
     assert!(m.alice("DELETE /locks/mine").contains("true"));
 }
@@ -153,11 +154,12 @@ fn permission_bits_hold_at_the_socket() {
     assert!(!asks(ALICE, "own%2Fa"));
     root("chmod 777 own");
     assert!(asks(ALICE, "own%2Fa"));
-    // Bob's group may make names there; Alice is in that group only by a supplementary group.
+    // Bob's group may make names below `crew`, so Alice may only when it is one of her
+    // supplementary groups.
     root(&format!("mkdir -m 775 crew && chgrp {BOB} crew"));
     assert!(!asks(ALICE, "crew%2Fa"));
     assert!(asks(BOB, "crew%2Fa"));
-    // Alice's primary group may make names there, whatever her supplementary groups are.
+    // Alice's primary group may make names below `hers`, whatever her supplementary groups are.
     root(&format!("mkdir -m 775 hers && chgrp {ALICE} hers"));
     assert!(asks(BOB, "hers%2Fa"));
     // Alice can renew a lock that she holds, even if another client holds the lock above it by now.
@@ -185,23 +187,23 @@ fn holder_removes_its_lock_above_names_of_others() {
     let holder = |name: &str| m.server.curl(&[&format!("/locks/{name}")]).is(200)["holder"].clone();
     assert_eq!(holder("backup"), "");
     assert_eq!((holder("backup%2Fx"), holder("backup%2Fdeep%2Fy")), ("ci".into(), "ci".into()));
-    // `backup` is still shown as the path to the locks below it, and belongs to nobody.
+    // `backup` is still shown, as the directory of the locks below it, and belongs to nobody.
     assert_eq!(m.sh_as(BOB, BOB, "ls backup; rmdir backup 2>&1 || :").ok().lines().count(), 3);
     m.sh_as(ALICE, ALICE, "mkdir backup/z && rmdir backup/z").ok();
     other("DELETE", "backup%2Fx");
     other("DELETE", "backup%2Fdeep%2Fy");
     m.sh_as(BOB, BOB, "mkdir backup").ok();
     other("POST", "backup%2Fx");
-    // Root can release locks of local users.
+    // Root can release a lock that a local user holds.
     m.sh_as("root", "root", "rmdir backup").ok();
     assert_eq!(holder("backup%2Fx"), "ci");
     other("DELETE", "backup%2Fx");
     assert_eq!(m.sh_as(BOB, BOB, "ls").ok(), "");
 }
 
-/// Two machines that mount one server: root of the other machine has no rights on a lock of this
-/// one, and a name that an HTTP client makes below the lock does not keep the holder from releasing
-/// it.
+/// Two machines mount the locks of one server. Root of one machine has no rights on a lock of the
+/// other machine, and a name that an HTTP client makes below a lock does not keep its holder from
+/// releasing it.
 #[test]
 fn names_below_a_lock_of_another_machine() {
     let server = Server::start(&[]);
@@ -303,8 +305,9 @@ fn lock_above_is_respected_from_the_moment_it_is_taken_at_a_server() {
     race(&Setup::new().behind(Behind::Server).start(), 300);
 }
 
-/// Acquires `backup/x` for Alice, and `backup` for Bob while Alice's condition is checked. Returns
-/// whether Alice's tenure is the older one, so that it was not granted below a held lock.
+/// Acquires `backup/x` for Alice by `ask`, and `backup` for Bob while Alice's condition is being
+/// checked. Returns whether Alice's token is the lower one, so that she was not granted a name
+/// below a held lock.
 fn is_older(ask: impl FnOnce(&Locks, Op, Option<ParentCheck>, Sender<u64>)) -> bool {
     let locks = Locks::new(Arc::new(Local::in_memory(Rules::default()).expect("started")));
     let acquire = |name: &str, client: &str| {
@@ -330,8 +333,8 @@ fn is_older(ask: impl FnOnce(&Locks, Op, Option<ParentCheck>, Sender<u64>)) -> b
                 });
                 let _ = told.send(());
             });
-            // If the check is part of an engine step, Bob's request is not answered before the step
-            // is over.
+            // If the check is part of one step of the engine, Bob's request gets no answer before
+            // the step is over, so this wait times out.
             let _ = is_in.recv_timeout(Duration::from_millis(200));
             Ok(())
         }
@@ -348,7 +351,8 @@ fn token(answer: Result<Answer, Unavailable>) -> u64 {
 }
 
 /// The check of the lock above and the grant are one step of the engine, so no other client can
-/// acquire the lock above in between. If they are two steps, Bob's request gets in between.
+/// acquire the lock above between the two. If they were two steps, Bob's request would be executed
+/// in between.
 #[test]
 fn condition_and_grant_are_one_step() {
     assert!(is_older(|locks, op, check, told| {

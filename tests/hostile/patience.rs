@@ -6,10 +6,10 @@ use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::thread;
 use std::time::Duration;
 
-/// A victim beside an attack gets its answer within this time, scheduling delays excluded.
+/// The time within which a victim beside an attack must get its answer, scheduling delays excluded.
 pub(crate) const VICTIM_LIMIT: Duration = Duration::from_secs(1);
 
-/// An upper bound on the thread switches that a request of a victim needs.
+/// An upper bound on the number of switches between threads that a request of a victim needs.
 const TURNS: usize = 16;
 /// The time between two measurements of the scheduling delay.
 const LOOK_EVERY: Duration = Duration::from_millis(5);
@@ -23,8 +23,8 @@ pub(crate) fn prompt<T>(what: &str, work: impl FnOnce() -> T) -> T {
     done
 }
 
-/// Runs `work`; returns how long it took, the longest time that the machine took meanwhile for
-/// `TURNS` round trips between two threads, and the result.
+/// Runs `work`. Returns how long it took, the scheduling delay, and the result. The scheduling
+/// delay is the longest time that `TURNS` round trips between two threads took in the meantime.
 pub(crate) fn timed<T>(work: impl FnOnce() -> T) -> (Duration, Duration, T) {
     let (done, ended) = channel::<()>();
     thread::scope(|scope| {

@@ -1,5 +1,5 @@
-//! A local user at the peer port, with and without the peer secret, and a token with the right to
-//! steal at the cluster administration endpoints.
+//! Attacks on the peer port by a local user with and without the peer secret, and on the cluster
+//! administration endpoints by a token with the right to steal.
 
 use crate::floods::{FLOOD_KIB, acquire, peak_kib, submit};
 use crate::server_harness::{Reply, Scratch, Server, eventually, latchfs};
@@ -39,7 +39,7 @@ const THIEF: &str = "Authorization: Bearer the secret of the thief";
 const ADMIN: &str = "Authorization: Bearer the secret of the admin";
 const VICTIM: &str = "Authorization: Bearer the secret of the victim";
 
-/// A single node with a peer port that requires tokens of its clients.
+/// A cluster of one node, which has a peer port and requires bearer tokens of its clients.
 pub(crate) struct Node {
     pub(crate) server: Server,
     pub(crate) peers: String,
@@ -73,7 +73,8 @@ impl Node {
         self.server.curl(&["-H", who, "-X", method, path])
     }
 
-    /// Sends an RPC with the peer secret; does not check whether it succeeds.
+    /// Sends an RPC to the peer port with the peer secret, and returns curl's output whether or not
+    /// the RPC succeeds.
     fn call(&self, call: &str, body: &[u8], options: &[&str]) -> Output {
         let secret = self.scratch.path().join("certs/peers.pem");
         let mut curl = Command::new("curl");
@@ -82,12 +83,12 @@ impl Node {
         curl.arg(format!("https://{}/raft/v1/{call}", self.peers));
         curl.stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = curl.spawn().expect("curl is there");
-        // The node may close the connection before the end of the body.
+        // The write fails if the node closes the connection before the end of the body.
         let _ = child.stdin.take().expect("piped").write_all(body);
         child.wait_with_output().expect("it ends")
     }
 
-    /// Checks that the victim beside the attack is served within a second.
+    /// Checks that the victim, a client beside the attack, is served within a second.
     pub(crate) fn serves_the_victim(&self) {
         let victim = ["--max-time", "1", "-H", VICTIM, "-X", "POST"];
         let granted = |path| self.server.curl(&[&victim[..], &[path]].concat()).is(200);
@@ -105,7 +106,7 @@ fn a_local_user_without_the_secret_can_not_act_as_a_node() {
     let mut stream = TcpStream::connect(&node.peers).expect("it listens");
     stream.set_read_timeout(Some(Duration::from_secs(20))).expect("a limit");
     let request = "POST /raft/v1/status HTTP/1.1\r\nhost: x\r\ncontent-length: 0\r\n\r\n";
-    // The node may have closed the connection already.
+    // The write fails if the node has already closed the connection.
     let _ = stream.write_all(request.as_bytes());
     let mut said = Vec::new();
     let _ = stream.read_to_end(&mut said);
@@ -115,7 +116,7 @@ fn a_local_user_without_the_secret_can_not_act_as_a_node() {
     let curl = curl.expect("curl is there");
     assert!(!curl.status.success() && curl.stdout.is_empty(), "{curl:?}");
     node.serves_the_victim();
-    // An attacker's own node neither starts without a secret nor joins with another one.
+    // An attacker's own node neither starts without a peer secret nor joins with a different one.
     let path = |name: &str| node.scratch.path().join(name).display().to_string();
     let (foreign, data) = (path("foreign"), path("mine"));
     let joins = ["serve", "--listen", "127.0.0.1:0", "--data", &data, "--seed", &node.peers];
@@ -125,7 +126,7 @@ fn a_local_user_without_the_secret_can_not_act_as_a_node() {
     let (code, said) = latchfs(&[&joins[..], &["--insecure"]].concat());
     assert!(code == Some(69) && said.contains("--peer-secret-file"), "{said}");
     assert_eq!(latchfs(&["cert", "secret", "--dir", &foreign]).0, Some(0));
-    // The node gives up after 30 s; the test does not wait for that.
+    // The joining node would give up after 30 s; the test does not wait that long.
     let secret = format!("{foreign}/peers.pem");
     let mut joining = Command::new(crate::server_harness::LATCHFS);
     joining.args(&joins).args(["--peer-secret-file", &secret]);
@@ -156,7 +157,7 @@ fn the_right_to_steal_does_not_permit_cluster_changes() {
         assert!(says.contains("add 'cluster = true'") && says.contains("'thief'"), "{says}");
     }
     node.serves_the_victim();
-    // The token keeps the rights that it has.
+    // The bearer token still permits the operations that its rights cover.
     node.asks(VICTIM, "POST", "/locks/team/x").is(200);
     node.asks(THIEF, "POST", "/locks/team/x/steal?reason=why").is(200);
     assert_eq!(node.asks(ADMIN, "DELETE", "/cluster/nodes/7").code, 409);
@@ -181,8 +182,8 @@ fn the_right_to_steal_does_not_permit_cluster_changes() {
 /// Returns the body of a forward RPC with `count` commands of two bytes each, in the encoding of
 /// `version`.
 fn forwards(version: u8, count: usize) -> Vec<u8> {
-    // The header: no cluster id, no sender, no receiver, the kind "commands", and then their
-    // number.
+    // The header of the RPC: no cluster id, no sender, no receiver, the kind "commands". The number
+    // of commands follows.
     let mut body = vec![version, 0, 0, 0, 5];
     let mut rest = count;
     while rest >= 0x80 {
@@ -190,13 +191,13 @@ fn forwards(version: u8, count: usize) -> Vec<u8> {
         rest >>= 7;
     }
     body.push(rest as u8);
-    // Each command has no id and is `Settle`.
+    // Each command consists of two zero bytes: no id, and the operation `Settle`.
     body.resize(body.len() + 2 * count, 0);
     body
 }
 
 /// Hundreds of connections without credentials send as much as they can, in plain text and as a TLS
-/// `ClientHello`, and stay open. The node keeps none of it, and clients are served meanwhile.
+/// `ClientHello`, and stay open. The node stores none of it, and serves clients meanwhile.
 #[test]
 fn unauthenticated_peers_take_no_memory() {
     let node = Node::start();
@@ -207,7 +208,7 @@ fn unauthenticated_peers_take_no_memory() {
         "POST /raft/v1/forward HTTP/1.1\r\nhost: x\r\ncontent-length: {}\r\n\r\n",
         body.len()
     );
-    // A ClientHello that claims 64 KiB of content, in records of 16 KiB.
+    // A TLS ClientHello that claims 64 KiB of content, in records of 16 KiB.
     let mut hello = vec![1, 0, 0xff, 0xf0];
     hello.resize(3 << 14, 0);
     let hello: Vec<u8> =
@@ -217,7 +218,7 @@ fn unauthenticated_peers_take_no_memory() {
         scope.spawn(|| {
             for _ in 0..8 {
                 let mut stream = TcpStream::connect(&node.peers).expect("it listens");
-                // The node closes the connection.
+                // The writes fail when the node closes the connection.
                 let _ = stream.write_all(head.as_bytes());
                 let _ = stream.write_all(&body);
             }
@@ -242,7 +243,7 @@ fn unauthenticated_peers_take_no_memory() {
 fn memory_of_a_peer_rpc_is_bounded() {
     let node = Node::start();
     let call = |call: &str, body: &[u8]| node.call(call, body, &[]);
-    // The answer: the version, an error, and its kind "malformed".
+    // The response to a malformed RPC: the version, an error, and its kind "malformed".
     let malformed = call("forward", b"anything").stdout;
     let [version, 1, 0] = malformed[..] else { panic!("{malformed:?}") };
     let stranger = call("forward", &forwards(version, 1));
@@ -272,24 +273,24 @@ fn memory_of_a_peer_rpc_is_bounded() {
 /// no end, so the node decodes all commands before it finds the RPC malformed.
 fn appends(version: u8, count: usize) -> Vec<u8> {
     let commands = forwards(version, count);
-    // The header: no cluster id, no sender, no receiver, an append: its vote, no previous entry,
-    // one entry.
+    // The header of the RPC: no cluster id, no sender, no receiver, the kind "append", its vote, no
+    // previous entry, one entry.
     let mut body = vec![version, 0, 0, 0, 0, 0, 0, 0, 0, 1];
-    // The id of the entry, its kind "commands", their time, and then their number.
+    // The log entry: its id, its kind "commands", their time. The number of commands follows.
     body.extend([0, 0, 0, 1, 1, 0]);
     body.extend(&commands[5..]);
     body
 }
 
 /// Many connections at once send the RPCs that take the most memory, some of them without their
-/// end: together they may take as much memory as the longest RPC.
+/// end. Together they may take as much memory as the longest RPC.
 #[test]
 fn peer_rpcs_of_many_connections_share_one_memory_bound() {
     let node = Node::start();
     let version = node.call("forward", b"anything", &[]).stdout[0];
     node.serves_the_victim();
     let before = peak_kib(node.server.pid());
-    // The shortest commands take hundreds of times as much memory as bytes.
+    // The shortest commands take hundreds of times as much memory as they have bytes.
     let dense = [("forward", forwards(version, 24_000)), ("append", appends(version, 24_000))];
     let long = ("append", vec![version; 10 << 20]);
     thread::scope(|scope| {
@@ -350,7 +351,7 @@ fn entries_beyond_the_limit_of_one_rpc_are_sent_in_several() {
     });
     let first = late.curl(&["-H", ADMIN, "/locks/many/0/0"]).is(200);
     assert_eq!(first["note"].as_str().map(str::len), Some(1_000));
-    // The entries came by replication of the log, not by a snapshot.
+    // The node got the entries by replication of the log, not by a snapshot.
     let cluster = node.asks(ADMIN, "GET", "/cluster").is(200);
     assert_eq!(cluster["nodes"][1]["snapshot"], 0, "{cluster}");
     node.serves_the_victim();

@@ -1,5 +1,5 @@
-//! Idempotency keys: a caller that guesses the key of another, and one that reuses its own key for
-//! another request.
+//! Idempotency keys: a caller guesses the key of another caller, or reuses its own key for another
+//! request.
 
 use crate::patience::prompt;
 use crate::server_harness::{Reply, Scratch, Server, eventually, latchfs};
@@ -54,7 +54,7 @@ fn start(scratch: &Scratch) -> Server {
     Server::listen(&["--state", "none", "--grant-at-once", "--tokens", &tokens])
 }
 
-/// Writes the token file and returns its path.
+/// Writes the server's token file, and returns its path.
 fn tokens(scratch: &Scratch) -> String {
     let path = scratch.path().join("tokens.toml");
     fs::write(&path, TOKENS).expect("a fresh directory");
@@ -62,7 +62,8 @@ fn tokens(scratch: &Scratch) -> String {
     path.display().to_string()
 }
 
-/// Sends a request of the victim with an idempotency key; it must be answered promptly.
+/// Sends a request of the victim with an idempotency key. The request must be answered within a
+/// second.
 #[track_caller]
 fn victim(server: &Server, method: &str, key: &str, path: &str) -> Reply {
     prompt(&format!("{method} {path}"), || {
@@ -70,7 +71,7 @@ fn victim(server: &Server, method: &str, key: &str, path: &str) -> Reply {
     })
 }
 
-/// Sends a batch as the attacker; returns the replies.
+/// Sends a batch with the attacker's credentials; returns the replies.
 fn eve_asks(server: &Server, scratch: &Path, number: u64, asks: Vec<BatchItem>) -> Vec<ItemReply> {
     batch_of(server, scratch, EVE, number, asks)
 }
@@ -87,7 +88,7 @@ fn batch_of(
     send(server, scratch, by, &batch)
 }
 
-/// Sends an encoded batch with these credentials; returns the replies.
+/// Sends an encoded batch with the credentials of `who`; returns the replies.
 fn send(server: &Server, scratch: &Path, who: &str, batch: &RequestBatch) -> Vec<ItemReply> {
     let (sent, told) = (scratch.join("batch"), scratch.join("told"));
     fs::write(&sent, encode_batch(PROTOCOL, batch)).expect("it is ours");
@@ -135,7 +136,7 @@ fn digest(method: &str, path: &str, key: &str) -> String {
     format!("{:x}", Sha256::digest(format!("{method}\0{path}\0{key}\0")))
 }
 
-/// The attacker plants answers under keys that the victim will use. The victim is neither told that
+/// The attacker stores answers under keys that the victim will use. The victim is neither told that
 /// it holds a lock of its rival, nor that it has released a lock that it still holds.
 #[test]
 fn planted_answers_reach_no_other_caller() {
@@ -174,8 +175,8 @@ fn planted_answers_reach_no_other_caller() {
     assert_eq!(status["phase"], "free", "it was told to be released, and is");
 }
 
-/// The attacker can't read the victim's answers by its keys, neither by the batch endpoint nor over
-/// HTTP.
+/// The attacker can't obtain the victim's answers by the victim's keys, neither through the batch
+/// endpoint nor over HTTP.
 #[test]
 fn keys_of_others_reveal_no_answers() {
     let scratch = Scratch::new();
@@ -216,7 +217,7 @@ fn request_numbers_of_another_session_owner_are_not_used_up() {
     let server = start(&scratch);
     let victims = |number, session, op: Op| {
         let asks = vec![BatchItem::Submit(op.into())];
-        // A new sender for each batch, because the server also remembers the last batch of each
+        // Each batch has a new sender, because the server also remembers the last batch of each
         // sender.
         let batch = RequestBatch { engine: 0, from: number, number, session, asks };
         send(&server, scratch.path(), VICTIM, &batch)
@@ -233,7 +234,7 @@ fn request_numbers_of_another_session_owner_are_not_used_up() {
     assert!(matches!(&told[..], [ItemReply::Answered(Ok(_))]), "what it may: {told:?}");
     let told = victims(2, session, acquire("prod/db", "ci"));
     assert!(matches!(&told[..], [ItemReply::Answered(Ok(Outcome::Granted(_)))]), "{told:?}");
-    // The victim itself can use up the numbers.
+    // The victim itself may use up the request numbers of its session.
     victims(u64::MAX, session, acquire("prod/y", "ci"));
     let told = victims(u64::MAX - 1, session, acquire("prod/z", "ci"));
     let [ItemReply::Answered(Err(refusal))] = &told[..] else { panic!("{told:?}") };
@@ -272,9 +273,9 @@ fn token_of(told: &ItemReply) -> Option<Token> {
     outcome.clone().first().tenure().map(|tenure| tenure.token)
 }
 
-/// One credential and one key at several front ends of one server: each front end has its own
-/// namespace of keys. The line protocol has no keys, and answers of other front ends don't affect
-/// it.
+/// One credential uses one key at several front ends of one server: each front end has its own
+/// namespace of keys. The line protocol has no keys, and is not affected by answers of other front
+/// ends.
 #[test]
 fn keys_of_one_front_end_are_unknown_to_another() {
     let scratch = Scratch::new();
@@ -290,7 +291,7 @@ fn keys_of_one_front_end_are_unknown_to_another() {
         told.pop().expect("an answer")
     };
     let over_http = victim(&server, "POST", key, "/locks/prod/db").is(200);
-    // The same key is new for the batch endpoint, so the request is executed.
+    // The key is new to the batch endpoint, so the request is executed.
     let told = batch(1, keyed("deploy-1", acquire("prod/other", "ci")));
     let ItemReply::Answered(Ok(Outcome::Granted(granted))) = &told else { panic!("{told:?}") };
     assert_ne!(over_http["token"], granted.token.as_u64());
@@ -317,9 +318,9 @@ fn keys_of_one_front_end_are_unknown_to_another() {
     assert_eq!(talk.ask("OWN,prod/third,ci"), "NONE");
 }
 
-/// One credential and one key at two nodes of a cluster. An identical request gets the first answer
-/// at any node, and a different one is refused. Batches have a namespace of keys of their own,
-/// which is also shared by all nodes. A forwarded request keeps the caller that the first node has
+/// One credential uses one key at two nodes of a cluster. An identical request gets the first
+/// answer at any node, and a different one is refused. Batches have a separate namespace of keys,
+/// which all nodes share as well. A forwarded request keeps the caller that the first node has
 /// authenticated.
 #[test]
 fn keys_are_shared_by_nodes_but_not_by_front_ends() {
@@ -361,7 +362,7 @@ fn keys_are_shared_by_nodes_but_not_by_front_ends() {
     };
     let told = batch_of(&leader, scratch.path(), VICTIM, 1, part());
     assert_eq!(token_of(&told[0]), Some(granted.token), "{told:?}");
-    // The same key of the rival is a different key at both nodes.
+    // The rival's key has the same text, but is a different key at both nodes.
     for server in [&leader, &follower] {
         let refused = server.curl(&["-H", RIVAL, "-H", key, "-X", "POST", "/locks/prod/db"]);
         assert_eq!(refused.is(409)["holder"], "ci");

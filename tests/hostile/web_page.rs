@@ -1,13 +1,13 @@
-//! A hostile web page in the browser of a user that may use the server.
+//! A hostile web page in the browser of a user who may use the server.
 
 use crate::server_harness::Server;
 use latchfs::time::{Span, boot_now};
 
-/// The victim gets its answer within this time during the attack.
+/// The time within which the victim must get its answer during the attack.
 const PROMPT: Span = Span::from_secs(1);
 
-/// The server refuses cross-site changes: the browser names the relation of the page's site in the
-/// `Sec-Fetch-Site` header, which no page can set.
+/// The server refuses changes by web pages of other sites: the browser reports the relation of the
+/// page's site in the `Sec-Fetch-Site` header, which no page can set.
 #[test]
 fn cross_site_requests_change_nothing() {
     let server = Server::start(&[]);

@@ -90,7 +90,7 @@ fn encrypted(lines: &Lines, options: &[&str], said: &str) -> String {
     let mut child = command.spawn().expect("openssl is there");
     let mut input = child.stdin.take().expect("piped");
     let _ = input.write_all(said.as_bytes());
-    // A line that is too long makes the server close the connection, so that openssl ends as well.
+    // A line that is too long makes the server close the connection, which ends openssl.
     let _ = input.write_all(&[b'x'; 4_000]);
     let output = child.wait_with_output().expect("it ends");
     let said = String::from_utf8(output.stdout).expect("text");

@@ -1,5 +1,5 @@
-//! A follower as the original protocol specifies it: it listens, receives SYNC messages, and
-//! replies ACK.
+//! A follower of the line protocol as the original protocol specifies it: it listens, receives SYNC
+//! messages, and replies ACK.
 
 use crate::support::COMMAND_LIMIT;
 use std::io::{BufRead as _, BufReader, Write as _};
@@ -27,7 +27,7 @@ impl Follower {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let address = listener.local_addr().expect("bound").to_string();
         let (send, told) = channel();
-        // The thread ends with the test.
+        // The thread is not joined; it ends with the test process.
         thread::spawn(move || {
             for stream in listener.incoming() {
                 let mut stream = BufReader::new(stream.expect("a connection"));
@@ -46,7 +46,7 @@ impl Follower {
         Self { address, told }
     }
 
-    /// Waits for the next message.
+    /// Waits for the next message to the follower.
     #[track_caller]
     pub(crate) fn told(&self) -> String {
         self.told.recv_timeout(COMMAND_LIMIT).expect("a message")

@@ -1,4 +1,4 @@
-//! A registered follower receives every change, in order, and delays nobody.
+//! A registered follower receives every lock change, in order, and delays no client.
 
 use crate::follower::{After, Follower};
 use crate::harness::eventually;
@@ -25,7 +25,8 @@ fn every_change(after: After) {
         assert_eq!(follower.told(), format!("SYNC,LOCK,lock{number},a"));
         assert_eq!(follower.told(), format!("SYNC,UNLOCK,lock{number},a"));
     }
-    // A lock that expires, and one that a release over HTTP passes to the next waiter.
+    // The follower is told of a lock that expires, and of one that a release over HTTP passes to
+    // the next waiter.
     assert_eq!(talk.ask("LOCK,short,a,1s"), "SUCCESS");
     assert_eq!(follower.told(), "SYNC,LOCK,short,a");
     assert_eq!(follower.told(), "SYNC,UNLOCK,short,a");
@@ -66,7 +67,7 @@ fn registering_again_starts_over() {
     assert_eq!(lines.metric("latchfs_line_followers"), Some(1));
 }
 
-/// Neither an unreachable follower nor one that never replies delays other clients, and both are
+/// A follower that can't be reached and one that never replies delay no client, and both are
 /// dropped.
 #[test]
 fn dead_followers_are_dropped() {
@@ -75,7 +76,7 @@ fn dead_followers_are_dropped() {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         listener.local_addr().expect("bound").to_string()
     };
-    // The system accepts connections, but nobody reads from them.
+    // The kernel accepts connections to this listener, but no program reads from them.
     let mute = TcpListener::bind("127.0.0.1:0").expect("a port");
     register(&lines, &gone);
     register(&lines, &mute.local_addr().expect("bound").to_string());

@@ -50,7 +50,7 @@ fn endless_line_ends_the_connection() {
     let mut talk = lines.connect();
     talk.send(&vec![b'x'; 100_000]);
     let said = String::from_utf8_lossy(&talk.rest()).into_owned();
-    // Closing with unread input resets the connection, which may discard the answer.
+    // The server closes with unread input, which resets the connection, so its answer may be lost.
     assert!(said == "INVALID_FORMAT\n" || said.is_empty(), "{said}");
     assert_eq!(lines.ask("OWN,build,x"), "NONE");
 }

@@ -1,9 +1,9 @@
-//! Tests of the line protocol from the outside: the real program, and plain sockets.
+//! Tests of the line protocol from the outside, with the real program and plain sockets.
 
-// The harness is shared with the suite tests/server; not all of it is used here.
+// The suite tests/server shares the harness, and this suite does not use all of it.
 #![allow(dead_code)]
 
-/// These tests need no durable servers.
+/// Whether the servers keep their state in a data directory; these tests need none that do.
 pub(crate) const DURABLE: bool = false;
 
 #[path = "../server/harness.rs"]

@@ -5,14 +5,14 @@ use crate::support::COMMAND_LIMIT;
 use std::io::{BufRead as _, BufReader, ErrorKind, Read as _, Write as _};
 use std::net::{Shutdown, TcpStream};
 
-/// A server that speaks the line protocol besides HTTP.
+/// A server that serves the line protocol besides HTTP.
 pub(crate) struct Lines {
     pub(crate) server: Server,
     pub(crate) address: String,
 }
 
 impl Lines {
-    /// Starts a server with these options.
+    /// Starts a server with the line protocol and these additional options.
     #[track_caller]
     pub(crate) fn start(options: &[&str]) -> Self {
         let mut server = Server::start(&[&["--line-listen", "127.0.0.1:0"], options].concat());
@@ -21,7 +21,7 @@ impl Lines {
         Self { address: address.trim_end().to_owned(), server }
     }
 
-    /// Opens a new connection.
+    /// Opens a new connection to the port of the line protocol.
     #[track_caller]
     pub(crate) fn connect(&self) -> Talk {
         Talk::to(&self.address)
@@ -34,7 +34,7 @@ impl Lines {
         self.connect().ask(line)
     }
 
-    /// Returns the value of a metric.
+    /// Returns the value of a metric on the server's metrics page.
     pub(crate) fn metric(&self, name: &str) -> Option<u64> {
         let page = self.server.curl(&["/metrics"]).body;
         let mut lines = page.lines();
@@ -42,7 +42,7 @@ impl Lines {
     }
 }
 
-/// A connection of the line protocol.
+/// A connection to the port of the line protocol.
 pub(crate) struct Talk(BufReader<TcpStream>);
 
 impl Talk {
@@ -53,9 +53,9 @@ impl Talk {
         Self(BufReader::new(stream))
     }
 
-    /// Sends raw bytes.
+    /// Sends raw bytes on the connection.
     pub(crate) fn send(&mut self, bytes: &[u8]) {
-        // The peer may have closed the connection.
+        // The write fails if the server has closed the connection.
         let _ = self.0.get_mut().write_all(bytes);
     }
 
@@ -83,7 +83,7 @@ impl Talk {
         self.word().unwrap_or_else(|| panic!("no answer to {line}"))
     }
 
-    /// Returns all bytes up to the end of the connection.
+    /// Returns all bytes that arrive until the end of the connection.
     pub(crate) fn rest(&mut self) -> Vec<u8> {
         let mut bytes = Vec::new();
         let _ = self.0.read_to_end(&mut bytes);

@@ -13,8 +13,8 @@ fn replies_of_the_original_protocol() {
         ("LOCK,build,a", "SUCCESS"),
         ("OWN,build,b", "a"),
         ("LOCK,build,b", "FAIL"),
-        // The specification: success if the lock does not exist, failure otherwise, even for its
-        // owner.
+        // The original protocol specifies that LOCK succeeds if the lock does not exist, and fails
+        // otherwise, even for its owner.
         ("LOCK,build,a", "FAIL"),
         ("UNLOCK,build,b", "FAIL"),
         ("OWN,build,b", "a"),
@@ -120,7 +120,8 @@ fn draining_server_only_releases_locks() {
     let mut lines = Lines::start(&[]);
     let mut talk = lines.connect();
     assert_eq!(talk.ask("LOCK,build,a"), "SUCCESS");
-    // An open HTTP connection makes the server drain for a moment.
+    // An open HTTP connection makes the server drain for a moment, so that the line port is still
+    // open.
     let mut events = lines.server.events(&["/events"]);
     lines.server.signal(libc::SIGTERM);
     events.until("closing");
@@ -134,7 +135,7 @@ fn draining_server_only_releases_locks() {
 fn idle_connections_do_not_delay_the_shutdown() {
     let mut lines = Lines::start(&[]);
     let idle: Vec<Talk> = (0..10).map(|_| lines.connect()).collect();
-    // One connection has sent half a line.
+    // One of the connections has sent half a line.
     let mut half = lines.connect();
     half.send(b"LOCK,bui");
     eventually("all are there", || (lines.metric("latchfs_line_connections")? == 11).then_some(()));

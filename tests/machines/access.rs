@@ -1,11 +1,11 @@
-//! Authorization of mounts at a server: tokens and certificates.
+//! Authorization of mounts at a server, by tokens and by certificates.
 
 use crate::net::{LATCHFS, Machine, Net, eventually, run};
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 
-/// A token whose mount may act as machine 2 and its users, on locks below `team/` and on those
-/// whose names begin with `own`.
+/// A token file with one token. A mount with the token may act as the client `machine2` and its
+/// users, on locks below `team/` and on locks whose names begin with `own`.
 const TOKENS: &str = r#"
 [[token]]
 name = "two"
@@ -57,8 +57,8 @@ fn a_token_limits_the_client_and_the_locks_of_a_mount() {
     flock.says("mine");
 }
 
-/// Through a mount, a token limited to prefixes shows the locks below them and the directories
-/// above them. Of all other locks it reveals neither names nor numbers nor existence.
+/// Through a mount, a token limited to prefixes shows the locks with these prefixes and the
+/// directories above them. Of all other locks it reveals neither names nor numbers nor existence.
 #[test]
 fn a_token_sees_its_own_part_of_the_directory() {
     let mut net = Net::new();
@@ -78,7 +78,7 @@ fn a_token_sees_its_own_part_of_the_directory() {
         lines.sort_unstable();
         lines
     };
-    // A directory above the token's prefix is shown only while there is a lock below the prefix.
+    // A directory above the token's prefix is shown only while there is a lock with the prefix.
     all.sh("mkdir team other other/x && touch zeta").ok();
     assert!(seen("ls").is_empty());
     let missing = part.sh("stat team");
@@ -94,7 +94,7 @@ fn a_token_sees_its_own_part_of_the_directory() {
         |args: &str| seen(&format!("{LATCHFS} ls {args} --dir . | awk 'NR > 1 {{print $1}}'"));
     assert_eq!(names(""), ["own", "own1", "owner", "team/a", "team/a/b"]);
     assert_eq!(names("te"), ["team/a", "team/a/b"]);
-    // `team` is shown as the path to visible locks, whether it is a lock or not, and can't be
+    // `team` is shown as the directory of visible locks, whether it is a lock or not, and can't be
     // changed.
     let team = part.sh("cat team/holder");
     assert!(team.err.contains("No such file") || team.err.contains("denied"), "{team:?}");
@@ -103,7 +103,7 @@ fn a_token_sees_its_own_part_of_the_directory() {
         assert_eq!(denied.code, code, "{call}: {denied:?}");
         assert!(!denied.err.contains("Is a directory"), "{call}: {denied:?}");
     }
-    // A lock that exists but is hidden looks like one that does not exist.
+    // A lock that exists but is hidden looks like a lock that does not exist.
     for (there, not_there) in [("stat other", "stat othes"), ("mkdir zeta", "mkdir zetb")] {
         let (there, not_there) = (part.sh(there), part.sh(not_there));
         let same = there.err.replace("other", "othes").replace("zeta", "zetb");
@@ -111,7 +111,8 @@ fn a_token_sees_its_own_part_of_the_directory() {
     }
     let page = part.server_page();
     assert_eq!((&page["locks"], &page["sessions"]), (&0.into(), &0.into()));
-    // When the last visible lock is released the path disappears, also from the kernel's cache.
+    // When the last visible lock is released, the directory above it disappears, also from the
+    // kernel's cache.
     all.sh("rmdir team/a/b team/a && rm own own1 owner").ok();
     eventually("the way is gone", || seen("ls").is_empty().then_some(()));
     assert!(part.sh("stat team").err.contains("No such file"));
@@ -133,7 +134,7 @@ fn a_mount_reports_that_its_token_is_not_known_any_more() {
     let said = &mount.server_page()["server"]["trouble"];
     assert!(said.as_str().is_some_and(|said| said.contains("token is unknown")), "{said}");
     let seen = run(a.command(LATCHFS).arg("doctor"));
-    // Other tests have mounts as well, so only lines with the directory of this mount count.
+    // Other tests have mounts too, so only lines with the directory of this mount count.
     let ours = format!("{} has lost {}", mount.dir().display(), server.url());
     let line = seen.out.lines().find(|line| line.contains(&ours)).unwrap_or_default();
     assert!(line.starts_with("wrong ") && line.contains("token is unknown"), "{seen:?}");

@@ -126,7 +126,7 @@ fn doctor_reports_the_servers_of_mounts() {
     let url = server.url();
     let mount = a.mount(&url, "--ttl 2s");
     mount.is("connected");
-    // Other tests have mounts as well, so only lines with the directory of this mount count.
+    // Other tests have mounts too, so only lines with the directory of this mount count.
     let found = || {
         let seen = run(a.command(LATCHFS).arg("doctor"));
         let lines = seen.out.lines().filter(|line| line.contains(&*mount.dir().to_string_lossy()));

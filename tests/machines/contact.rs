@@ -4,7 +4,7 @@
 use crate::net::{Net, eventually};
 use latchfs::time::{Span, boot_now};
 
-/// The maximum duration of a call that times out: 2 s, and a margin for a loaded machine.
+/// The maximum duration of a call that times out after 2 s, with a margin for a loaded machine.
 const SOON: Span = Span::from_millis(3_000);
 /// The maximum duration of a call that fails at once, because the mount knows that its server does
 /// not answer.
@@ -51,8 +51,8 @@ fn nothing_hangs_when_the_cable_is_pulled() {
     a.sh("rmdir held").ok();
 }
 
-/// Requests reach the server, but the answers are lost: no lock stays held of which no client was
-/// told.
+/// Requests reach the server, but the answers are lost. A lock whose grant was not answered does
+/// not stay held.
 #[test]
 fn grants_whose_answers_are_lost_are_released() {
     let mut net = Net::new();
@@ -111,7 +111,7 @@ fn a_restarted_server_keeps_locks_and_queues() {
     a.sh("rmdir dir").ok();
 }
 
-/// A server that is stopped for longer than a ttl: no call hangs, the holders lose their locks, and
+/// A server is stopped for longer than a ttl: no call hangs, the holders lose their locks, and
 /// everything works again when the server resumes.
 #[test]
 fn a_server_stopped_for_longer_than_a_ttl_expires_sessions() {
@@ -138,8 +138,9 @@ fn a_server_stopped_for_longer_than_a_ttl_expires_sessions() {
     a.sh("mkdir y && rmdir y").ok();
 }
 
-/// When the server expires a session its locks enter grace, in which the client may come back. The
-/// open file has already reported the loss of its lock, and no later write to it renews the lease.
+/// When the server expires a session, the session's locks enter grace, in which their client may
+/// renew them. An open file that has reported the loss of its lock does not renew the lease by a
+/// later write.
 #[test]
 fn a_write_does_not_renew_what_its_open_file_has_lost() {
     let mut net = Net::new();
@@ -171,7 +172,7 @@ fn a_write_does_not_renew_what_its_open_file_has_lost() {
     holder.says("ESTALE");
 }
 
-/// Locks a file by flock(2), and writes to it for each line of input.
+/// A Python program that locks a file by flock(2), and writes to it for each line of input.
 pub(crate) const HOLDER: &str = "
     f = open(sys.argv[1], 'w')
     fcntl.flock(f, fcntl.LOCK_EX)

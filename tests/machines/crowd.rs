@@ -1,5 +1,5 @@
-//! Programs that repeatedly take locks in every way while the server fails, and the assertions that
-//! must hold after the last fault.
+//! Programs that repeatedly take locks in every way while a server has faults, and the assertions
+//! that must hold after the last fault.
 //!
 //! Every program runs until a file tells it to stop. A program whose wait is never answered does
 //! not end, so the test detects it.
@@ -11,19 +11,19 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-/// The ttl of leases and sessions: short, so that some faults last longer.
+/// The ttl of leases and sessions: so short that some faults last longer.
 pub(crate) const TTL: &str = "4s";
 /// The grace of leases and sessions; `run --server` can't change it.
 pub(crate) const GRACE: &str = "5s";
-/// The ttl and the grace together, after which every lease of the crowd is over.
+/// The sum of ttl and grace: every lease is over after this time without renewals.
 pub(crate) const TTL_AND_GRACE: Span = Span::from_secs(4 + 5);
 /// The margin added to the ttl and the grace at the end: a request under way when the last fault
 /// ends takes 2 s to fail, the mount reconnects once per second, and a loaded machine needs some
 /// time.
 pub(crate) const MARGIN: Span = Span::from_secs(5);
 
-/// Returns how long a suite injects faults: `otherwise` seconds, or the time that `contrib/faults`
-/// sets (10 minutes).
+/// Returns for how long a test injects faults: `otherwise` seconds, or the time that
+/// `contrib/faults` sets (10 minutes).
 pub(crate) fn patience(otherwise: u64) -> Duration {
     let named = std::env::var("LATCHFS_FAULTS_SECONDS").ok().and_then(|text| text.parse().ok());
     Duration::from_secs(named.unwrap_or(otherwise))
@@ -49,7 +49,7 @@ impl Chance {
         (z ^ (z >> 31)) % limit
     }
 
-    /// Lets a random time pass: sometimes less than a request may take, sometimes more than a lease
+    /// Waits for a random time: sometimes less than a request may take, sometimes more than a lease
     /// lasts.
     pub(crate) fn linger(&mut self, machine: &Machine) -> Duration {
         let longest = [300, 1_000, 2_500, 6_000][self.below(4) as usize];
@@ -62,7 +62,7 @@ impl Chance {
 /// The number of programs of each kind.
 const EACH: usize = 3;
 
-/// The source of the Python programs.
+/// The source that all Python programs share.
 const PRELUDE: &str = "
 import fcntl, os, random, subprocess, sys, time
 kind, number, stop = sys.argv[1], int(sys.argv[2]), sys.argv[3]
@@ -102,7 +102,7 @@ while not os.path.exists(stop):
 open(f'{stop}.{kind}{number}', 'w').write(str(rounds))
 ";
 
-/// The kinds of programs: each takes locks in another way.
+/// The kinds of programs, each of which takes locks in another way.
 const KINDS: [&str; 5] = ["run", "flock", "lockf", "wait", "bound"];
 
 /// The running programs, and the file that tells them to stop.
@@ -112,8 +112,8 @@ pub(crate) struct Crowd {
 }
 
 impl Crowd {
-    /// Starts the programs on a mount. Those of kind `run` use the servers directly, with the token
-    /// from the file `token` if there is one.
+    /// Starts the programs on a mount. Programs of kind `run` use the servers directly, with the
+    /// bearer token from the file `token` if there is one.
     pub(crate) fn begin(mount: &Mount, servers: &str, token: Option<&str>, seed: u64) -> Self {
         let stop = mount.machine.path("stop");
         let mut programs = Vec::new();
@@ -123,9 +123,9 @@ impl Crowd {
                     runner(&mount.machine, (servers, token), &stop, number)
                 } else {
                     let mut command = mount.machine.command("python3");
-                    // Isolated mode (-I): otherwise Python's imports would list the working
-                    // directory, which is the mount, and the program would fail before its start if
-                    // the server does not answer.
+                    // Isolated mode (-I) is needed: without it, Python's imports would list the
+                    // working directory, which is the mount, and the program would fail before its
+                    // start if the server does not answer.
                     command.args(["-I", "-c", PRELUDE, kind, &number.to_string()]).arg(&stop);
                     command.arg((seed >> 1).to_string()).current_dir(mount.dir());
                     command
@@ -136,13 +136,13 @@ impl Crowd {
         Self { programs, stop }
     }
 
-    /// Adds a program, for which `end` waits as for the others.
+    /// Adds a program, for whose end the method `end` waits as well.
     pub(crate) fn add(&mut self, name: &str, mut command: Command) {
         self.programs.push((name.to_owned(), start(&mut command)));
     }
 
-    /// Stops the programs after the last fault. Within the ttl, the grace and a margin every
-    /// program must end, and every lock must be free.
+    /// Tells the programs to stop after the last fault. Within the ttl, the grace and a margin,
+    /// every program must end and every lock must be free.
     #[track_caller]
     pub(crate) fn end(mut self, mount: &Mount) {
         let (well_at, limit) = (boot_now(), TTL_AND_GRACE + MARGIN);
@@ -176,7 +176,7 @@ impl Crowd {
         }
     }
 
-    /// Returns how often a program has acquired and released a lock.
+    /// Returns how often a program has acquired and released a lock so far.
     fn rounds(&self, kind: &str, number: usize) -> u64 {
         let path = format!("{}.{kind}{number}", self.stop.display());
         let text = std::fs::read_to_string(path).unwrap_or_default();
@@ -210,8 +210,8 @@ impl Drop for Crowd {
     }
 }
 
-/// Returns a shell loop of `latchfs run` commands on two locks by turns. It counts the commands
-/// that ran.
+/// Returns a shell loop that runs `latchfs run` commands on two locks by turns, and counts the
+/// commands that ran.
 fn runner(
     machine: &Machine,
     (servers, token): (&str, Option<&str>),

@@ -1,10 +1,10 @@
-//! Guarantees G5 and G11: an isolated holder learns that its lock is lost before another client is
-//! granted it.
+//! Guarantees G5 and G11 of `contrib/doc/guarantees.md`: the holder of a lock on an isolated
+//! machine learns of the loss before another client is granted the lock.
 
 use crate::net::Net;
 use std::collections::BTreeMap;
 
-/// The number of mounts that are isolated together, and of rounds: 200 losses in all.
+/// The number of mounts that are isolated together, and the number of rounds: 200 losses in total.
 const MOUNTS: usize = 20;
 const ROUNDS: usize = 10;
 
@@ -87,7 +87,7 @@ fn the_loss_is_seen_before_the_next_grant() {
     );
 }
 
-/// Returns the time that the program reports for each mount.
+/// Returns the time that the program reports for each mount in lines that begin with `word`.
 fn times(program: &crate::net::Program, word: &str) -> BTreeMap<usize, u64> {
     let line = |_| {
         let line = program.line();

@@ -1,6 +1,6 @@
 //! Waiters through restarts of the server: flock(2), `.latchfs/wait/NAME` and `run --server` wait
 //! for one lock each while the server is killed and restarted, and the holder releases the locks at
-//! about that time.
+//! about the same time.
 
 use crate::crowd::{Chance, GRACE, MARGIN, TTL, TTL_AND_GRACE, seed};
 use crate::net::{Daemon, LATCHFS, Machine, Mount, Net, Program, eventually};
@@ -8,15 +8,15 @@ use latchfs::time::{Span, boot_now};
 use std::process::{Child, Stdio};
 use std::time::Duration;
 
-/// The number of waiters of each kind in the mount, and of `run` commands that use the server
-/// directly.
+/// The number of waiters of each kind in the mount, and the number of `run` commands that use the
+/// server directly.
 const EACH: usize = 3;
 const RUNS: usize = 2;
 /// The names of the three locks.
 const LOCKS: [&str; 3] = ["flock", "wait", "run"];
 
-/// Holds all three locks, starts threads that wait for two of them, and releases the locks on
-/// command.
+/// A Python program that holds all three locks, starts threads that wait for two of them, and
+/// releases the locks on command.
 const WAITERS: &str = "
     from builtins import print as explain
     held = []
@@ -62,7 +62,8 @@ fn rounds() -> usize {
     named.unwrap_or(10)
 }
 
-/// Returns how many clients wait for a lock, as its status says.
+/// Returns how many clients wait for a lock, according to its status; `None` if the status can't be
+/// read.
 fn waiting(mount: &Mount, name: &str) -> Option<usize> {
     let status = std::fs::read(mount.dir().join(".latchfs/status").join(name)).ok()?;
     let status: serde_json::Value = serde_json::from_slice(&status).ok()?;
@@ -89,8 +90,8 @@ impl Drop for Run {
     }
 }
 
-/// Kills and restarts the server; the holder releases its locks before, meanwhile or afterwards.
-/// Returns which.
+/// Kills and restarts the server. The holder releases its locks before, during or after the
+/// restart; returns which of the three.
 fn power_cycle(
     server: &mut Daemon,
     (waiters, client): (&mut Program, &Machine),
@@ -129,7 +130,7 @@ fn power_cycle(
     }
 }
 
-/// The numbers of granted and refused waits, and the duration of the slowest round.
+/// The numbers of granted and refused waits so far, and the duration of the slowest round.
 #[derive(Default)]
 struct Count {
     granted: usize,
@@ -227,7 +228,8 @@ fn no_waiter_is_stuck_after_a_power_cycle() {
     assert!(granted > 9 * refused, "{refused} of {} were refused", granted + refused);
 }
 
-/// The assertion of the test can fail: here the holder does not release its locks.
+/// The assertion of the test can fail: here the holder does not release its locks, and that is
+/// detected.
 #[test]
 #[should_panic(expected = "the round without a release: 6 waiters of the mount are stuck")]
 fn a_waiter_that_is_never_served_is_detected() {

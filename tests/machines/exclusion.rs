@@ -2,7 +2,8 @@
 
 use crate::net::Net;
 
-/// Each way to take a lock, which fails if it is held, and the command that releases it.
+/// The ways to take a lock, each of which fails if the lock is held, with the command that releases
+/// it.
 const FORMS: &[(&str, &str)] = &[
     ("mkdir NAME", "rmdir NAME"),
     ("(set -C; : > NAME)", "rm NAME"),
@@ -22,7 +23,8 @@ fn locks_exclude_across_machines() {
     for (number, (take, give)) in FORMS.iter().enumerate() {
         for (other, (try_it, _)) in FORMS.iter().enumerate() {
             if take.starts_with("ln -s") && try_it.starts_with("touch") {
-                // `touch` follows the symlink and takes the lock that the link names.
+                // This pair is left out: `touch` would follow the symlink and take the lock that
+                // the symlink names.
                 continue;
             }
             let name = format!("l{number}-{other}");

@@ -1,5 +1,5 @@
-//! Random faults between a server and a mount: the server is killed, down or isolated, loses the
-//! packets that it should receive, runs out of disk space, or does not know the token. After the
+//! Random faults between a server and a mount: the server is killed, down or isolated, loses
+//! incoming packets, runs out of disk space, or does not accept the mount's bearer token. After the
 //! faults no program is stuck and no lock stays held.
 
 use crate::crowd::{Chance, Crowd, GRACE, TTL, patience, seed};
@@ -8,7 +8,7 @@ use crate::server_faults::{Disk, SECRET, allow, private};
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// The faults. Each time one is drawn at random, unless `LATCHFS_FAULT` names one.
+/// The kinds of faults. A random one is injected each time, unless `LATCHFS_FAULT` names one.
 const FAULTS: [&str; 6] = [
     "a power cycle",
     "refused connections",
@@ -18,7 +18,7 @@ const FAULTS: [&str; 6] = [
     "an unknown token",
 ];
 
-/// A server, with the parts that faults act on.
+/// A server, and the parts of it in which faults are injected.
 struct Victim {
     machine: Machine,
     daemon: Daemon,
@@ -102,7 +102,8 @@ fn faults_of_a_server_leave_no_program_stuck_and_no_lock_held() {
     crowd.end(&mount);
 }
 
-/// Runs a test with a healthy server, a mount of it, and a crowd on the mount.
+/// Runs a test with a server without faults, a mount of it, and programs that take locks on the
+/// mount.
 fn healthy(test: impl FnOnce(&Machine, &Mount, Crowd)) {
     let mut net = Net::new();
     let (machine, client) = (net.machine(), net.machine());
@@ -112,7 +113,7 @@ fn healthy(test: impl FnOnce(&Machine, &Mount, Crowd)) {
     test(&client, &mount, crowd);
 }
 
-/// The assertions of the crowd can fail: a lock that is never released is detected.
+/// The assertions after the last fault can fail: a lock that is never released is detected.
 #[test]
 #[should_panic(expected = "still held 14s after the faults: Some([\"leaked ")]
 fn a_lock_that_stays_held_is_detected() {
@@ -123,8 +124,8 @@ fn a_lock_that_stays_held_is_detected() {
     });
 }
 
-/// The assertions can fail: a waiter that is never served is detected, even if it is the only one
-/// of its kind.
+/// The assertions after the last fault can fail: a waiter that is never served is detected, even if
+/// it is the only one of its kind.
 #[test]
 #[should_panic(expected = "'the waiter' is stuck 14s after the faults")]
 fn a_stuck_waiter_is_detected() {
@@ -138,8 +139,8 @@ fn a_stuck_waiter_is_detected() {
     });
 }
 
-/// The assertions can fail: commands that never run are detected. Here the server refuses every
-/// request of `run`.
+/// The assertions after the last fault can fail: commands that never run are detected. Here the
+/// server refuses every request of `run`.
 #[test]
 #[should_panic(expected = "no lock was ever granted to run")]
 fn a_run_that_is_always_refused_is_detected() {

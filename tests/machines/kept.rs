@@ -1,5 +1,5 @@
-//! The kernel's cache of names on a mount: no repeated requests to the server, and no stale
-//! results.
+//! The kernel's cache of names on a mount of a server: no repeated requests to the server, and no
+//! stale results.
 
 use crate::net::Net;
 
@@ -24,7 +24,7 @@ fn repeated_lookups_need_no_requests() {
     let before = a.asks();
     a.python(look, &[&POLLS.to_string()]).says("done");
     let cost = a.asks() - before;
-    // Python itself looks up no names there, and keep-alives use a connection of their own.
+    // Python itself looks up no names in the mount, and keep-alives use a connection of their own.
     assert!(cost <= 4, "{POLLS} looks at four names asked {cost} times");
 }
 
@@ -67,12 +67,12 @@ fn a_change_made_elsewhere_is_seen_at_once() {
     latencies.sort_unstable();
     let (median, max) = (latencies[latencies.len() / 2], latencies[latencies.len() - 1]);
     println!("a change elsewhere is seen after {median} us in the median, {max} us at most");
-    // On a busy machine one in twenty may wait longer for a processor.
+    // On a busy machine, one lookup in twenty may wait longer for a processor.
     assert!(latencies[latencies.len() * 19 / 20] < 50_000 && max < 1_000_000, "{latencies:?}");
 }
 
-/// Races between lookups and changes, with the cache in between: the last lookup after each change
-/// is right.
+/// Lookups race with changes while the kernel caches names: the last lookup after each change is
+/// right.
 #[test]
 fn no_stale_lookup_is_cached() {
     let mut net = Net::new();

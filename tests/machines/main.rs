@@ -1,9 +1,10 @@
-//! Several machines: a server, and mounts that use it. Each machine is a network namespace with an
-//! address of its own; its cable can be pulled, and its incoming packets can be dropped.
+//! Tests with several machines: a server, and mounts that use it. Each machine is a network
+//! namespace with an address of its own; its cable can be pulled, and its incoming packets can be
+//! dropped.
 
 // Programs in other languages keep their raw string delimiters, whether they contain quotes or not.
 #![allow(clippy::needless_raw_string_hashes)]
-// `server` is a machine and `served` the server process on it.
+// The name `server` stands for a machine, and `served` for the server process on it.
 #![allow(clippy::similar_names)]
 
 mod access;

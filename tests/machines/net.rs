@@ -1,8 +1,8 @@
 //! Machines (network namespaces) for one test; they are removed when the test ends, whatever its
 //! result.
 //!
-//! Nothing here waits for a fixed time: programs report when they are ready, commands end or are
-//! killed at a limit, and [`eventually`] is the only poll.
+//! No function of this harness waits for a fixed time: programs report when they are ready,
+//! commands end or are killed at a limit, and [`eventually`] is the only poll.
 
 use crate::support::{self, COMMAND_LIMIT};
 pub(crate) use crate::support::{Output, run, signal};
@@ -23,14 +23,14 @@ pub(crate) const LATCHFS: &str = env!("CARGO_BIN_EXE_latchfs");
 pub(crate) const PORT: u16 = 8_080;
 static COUNT: AtomicUsize = AtomicUsize::new(0);
 
-/// Calls `look` until it returns a value; fails at a limit.
+/// Calls `look` until it returns a value; fails after a limit.
 #[track_caller]
 pub(crate) fn eventually<T>(what: &str, look: impl FnMut() -> Option<T>) -> T {
     const LOOKS_MAX: usize = 1_500;
     support::look(LOOKS_MAX, what, look)
 }
 
-/// Machines on one switch, and a scratch directory for all of their files.
+/// A test network: machines on one switch, and a scratch directory for all of their files.
 pub(crate) struct Net {
     tag: String,
     scratch: PathBuf,
@@ -80,7 +80,7 @@ impl Drop for Net {
             let _gone = Command::new("ip").args(["netns", "del", &ns]).status();
         }
         let table = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
-        // Don't descend into a mount that is still there: its files are locks.
+        // The tree is not removed if a mount is still in it: its files are locks.
         if !table.contains(&*self.scratch.to_string_lossy()) {
             support::remove_tree(&self.scratch);
         }
@@ -119,12 +119,13 @@ impl Machine {
         run(self.command("sh").args(["-c", script]))
     }
 
-    /// Plugs the network cable of this machine in, or pulls it.
+    /// Connects the network cable of this machine, or disconnects it.
     pub(crate) fn cable(&self, plugged: bool) {
         ip(&["-n", &self.ns, "link", "set", "eth0", if plugged { "up" } else { "down" }]);
     }
 
-    /// Drops all incoming TCP packets while outgoing ones still arrive, or stops dropping them.
+    /// Starts or stops dropping all TCP packets that arrive at this machine. Packets that it sends
+    /// still get out.
     pub(crate) fn deaf(&self, deaf: bool) {
         let script = if deaf {
             "nft add table ip t; nft add chain ip t in '{ type filter hook input priority 0; }'; \
@@ -151,13 +152,14 @@ impl Machine {
         format!("http://{}:{PORT}", self.address)
     }
 
-    /// Mounts `server` at each of `dirs` on this machine, by one daemon.
+    /// Mounts the locks of `server` at each of `dirs` on this machine, by one daemon.
     #[track_caller]
     pub(crate) fn mount_all(&self, server: &str, dirs: &[&str], more: &str) -> Mount {
         self.mount_as(Version::Current, server, dirs, more)
     }
 
-    /// Mounts `server` at each of `dirs` on this machine, by one daemon of this version.
+    /// Mounts the locks of `server` at each of `dirs` on this machine, by one daemon of the given
+    /// version.
     #[track_caller]
     pub(crate) fn mount_as(
         &self,
@@ -175,23 +177,23 @@ impl Machine {
             args.extend(["--client".to_owned(), format!("machine{}", self.number)]);
         }
         let daemon = Daemon::start_version(self, version, args, "mounted", Vec::new());
-        // The daemon reports each directory when it is mounted, and `start` waits for the first one
-        // only.
+        // The daemon reports each directory when it is mounted, but `start_version` waits only for
+        // the first report.
         for dir in &dirs {
             eventually("all are mounted", || dir.join(".latchfs").exists().then_some(()));
         }
         Mount { machine: self.clone(), dirs, daemon }
     }
 
-    /// Mounts `server` at `locks` on this machine.
+    /// Mounts the locks of `server` at `locks` on this machine.
     #[track_caller]
     pub(crate) fn mount(&self, server: &str, more: &str) -> Mount {
         self.mount_all(server, &["locks"], more)
     }
 }
 
-/// Returns the option that lets a server serve other machines without tokens, if this version has
-/// one.
+/// Returns the option that lets a server serve other machines without credentials, if this version
+/// of the program has one.
 fn insecure() -> Option<&'static str> {
     let help = run(Command::new(LATCHFS).args(["serve", "--help"])).ok();
     help.contains("--insecure").then_some("--insecure")
@@ -213,8 +215,8 @@ pub(crate) struct Daemon {
 pub(crate) enum Version {
     /// The program under test.
     Current,
-    /// The last commit before the versions of messages and formats were negotiated; `contrib/test`
-    /// builds it.
+    /// The version of the last commit in which messages and formats had no negotiated versions;
+    /// `contrib/test` builds it.
     Previous,
 }
 
@@ -237,8 +239,8 @@ impl Daemon {
         Self::start_with(machine, args, word, Vec::new())
     }
 
-    /// Starts a daemon with additional environment variables; waits until it prints a line with
-    /// `word`.
+    /// Starts a daemon with additional environment variables. Waits until the daemon prints a line
+    /// that contains `word`.
     #[track_caller]
     pub(crate) fn start_with(
         machine: &Machine,
@@ -270,7 +272,7 @@ impl Daemon {
         let machine = machine.clone();
         let daemon = Self { child, log, machine, args, word, environment, program };
         assert!(line.contains(word), "it said '{line}', and: {}", daemon.log());
-        // Keep reading the pipe: a daemon with several mounts prints a line for each.
+        // The pipe is read to its end, because a daemon with several mounts prints a line for each.
         thread::spawn(move || std::io::copy(&mut out, &mut std::io::sink()));
         daemon
     }
@@ -287,7 +289,7 @@ impl Daemon {
         signal(self.pid(), number);
     }
 
-    /// Kills the process by SIGKILL, like a crash.
+    /// Kills the process by SIGKILL, as in a crash.
     pub(crate) fn kill(&mut self) {
         self.signal(libc::SIGKILL);
         self.child.wait().expect("it is our child");
@@ -306,12 +308,12 @@ impl Daemon {
         self.child.wait().expect("it is our child");
     }
 
-    /// Returns the arguments of the process.
+    /// Returns the command-line arguments of the process.
     pub(crate) fn args(&self) -> &[String] {
         &self.args
     }
 
-    /// Starts the process again as another version, with these arguments.
+    /// Starts the process again as the given version of latchfs, with these arguments.
     #[track_caller]
     pub(crate) fn again_as(&mut self, program: Version, args: Vec<String>) {
         let (machine, environment) = (self.machine.clone(), std::mem::take(&mut self.environment));
@@ -327,7 +329,7 @@ impl Drop for Daemon {
     }
 }
 
-/// The mounts of one daemon on a machine.
+/// The mounts of one daemon, on one machine.
 pub(crate) struct Mount {
     pub(crate) machine: Machine,
     dirs: Vec<PathBuf>,
@@ -343,14 +345,14 @@ impl Mount {
         &self.dirs
     }
 
-    /// Runs a script in the first mount point, on its machine.
+    /// Runs a shell script in the first mount point, on the machine of the mount.
     #[track_caller]
     pub(crate) fn sh(&self, script: &str) -> Output {
         let script = format!("cd '{}' && {script}", self.dir().display());
         self.machine.sh(&script)
     }
 
-    /// Starts a Python program in the first mount point; it exchanges lines with the test.
+    /// Starts a Python program in the first mount point. The program exchanges lines with the test.
     #[track_caller]
     pub(crate) fn python(&self, program: &str, args: &[&str]) -> Program {
         let mut command = self.machine.command("python3");
@@ -359,21 +361,21 @@ impl Mount {
         Program::start(&mut command)
     }
 
-    /// Returns the page `.latchfs/server`.
+    /// Returns the content of `.latchfs/server`.
     pub(crate) fn server_page(&self) -> serde_json::Value {
         let page = fs::read(self.dir().join(".latchfs/server")).expect("a page");
         serde_json::from_slice(&page).expect("JSON")
     }
 
-    /// Returns how many batch items the mount has sent to the server so far; a request holds
-    /// several.
+    /// Returns how many batch items the mount has sent to the server so far; one request can hold
+    /// several items.
     pub(crate) fn asks(&self) -> u64 {
         let page = fs::read_to_string(self.dir().join(".latchfs/metrics")).expect("a page");
         let line = page.lines().find(|line| line.starts_with("latchfs_server_asks_total "));
         line.and_then(|line| line.split(' ').nth(1)?.parse().ok()).expect("a count")
     }
 
-    /// Waits until the mount's contact with its server is `contact`.
+    /// Waits until the mount reports `contact` as the state of its connection to the server.
     #[track_caller]
     pub(crate) fn is(&self, contact: &str) {
         eventually(contact, || (self.server_page()["contact"] == contact).then_some(()));
@@ -389,7 +391,7 @@ impl Drop for Mount {
     }
 }
 
-/// The prelude of all Python programs.
+/// The lines that precede each Python program of these tests.
 const PRELUDE: &str = "
 import errno, fcntl, os, sys, threading, time
 now = time.monotonic_ns
@@ -419,14 +421,14 @@ impl Program {
         let (send, lines) = channel();
         let out = BufReader::new(child.stdout.take().expect("piped"));
         thread::spawn(move || {
-            // The test may have ended and stopped reading.
+            // The send fails if the test has stopped reading.
             let _gone = out.lines().map_while(Result::ok).try_for_each(|line| send.send(line));
         });
         let input = child.stdin.take();
         Self { child, input, lines }
     }
 
-    /// Returns the next line of output.
+    /// Waits for the program's next line of output, and returns it.
     #[track_caller]
     pub(crate) fn line(&self) -> String {
         self.lines
@@ -434,7 +436,7 @@ impl Program {
             .unwrap_or_else(|error| panic!("it says nothing: {error}"))
     }
 
-    /// Returns the next line of output, or `None` after `limit`.
+    /// Returns the program's next line of output, or `None` after `limit`.
     pub(crate) fn line_within(&self, limit: Duration) -> Option<String> {
         self.lines.recv_timeout(limit).ok()
     }
@@ -449,7 +451,7 @@ impl Program {
         assert_eq!(self.line(), wanted);
     }
 
-    /// Sends the program a line of input.
+    /// Sends a line of input to the program.
     pub(crate) fn tell(&mut self, line: &str) {
         let input = self.input.as_mut().expect("open until the end");
         writeln!(input, "{line}").expect("it reads");
@@ -474,7 +476,7 @@ impl Drop for Program {
     }
 }
 
-/// Removes the indentation of the first line from all lines.
+/// Removes the indentation of the first line from all lines of a program.
 fn dedent(program: &str) -> String {
     let mut lines = program.lines().skip_while(|line| line.trim().is_empty()).peekable();
     let indent = lines.peek().map_or(0, |line| line.len() - line.trim_start().len());

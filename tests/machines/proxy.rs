@@ -1,5 +1,5 @@
-//! Lost replies: a request is retried after the server has executed it, and must not be executed
-//! twice.
+//! Lost replies: a client retries a request that the server has already executed, and the request
+//! must not be executed twice.
 
 use crate::net::{Net, PORT};
 use std::io::{Read, Write};
@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
-/// Starts a proxy that drops as many replies to batches as `drops` says, and closes their
+/// Starts a proxy to `server` that drops the next `drops` replies to batches, and closes their
 /// connections. Returns its port.
 fn proxy(server: String, drops: Arc<AtomicUsize>) -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").expect("loopback");
@@ -59,8 +59,8 @@ fn back(mut server: TcpStream, mut client: TcpStream, drops: &AtomicUsize, asks:
 fn a_retry_after_a_lost_reply_has_no_second_effect() {
     let mut net = Net::new();
     let machine = net.machine();
-    // The proxy is a thread of the test process, so the server runs in the test's network namespace
-    // as well.
+    // The proxy is a thread of the test process, so the server must run in the network namespace of
+    // the test process.
     let here = format!("127.0.0.1:{}", free_port());
     let served = run_here(&here, machine.path("state"));
     let drops = Arc::new(AtomicUsize::new(0));

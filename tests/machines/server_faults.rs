@@ -1,14 +1,14 @@
-//! Faults of a server that a test injects: a full disk for its state, and a changed token file.
+//! Faults that a test injects into a server: a full disk for its state, and a changed token file.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// The secret of the only valid token while the server is healthy.
+/// The only bearer token that the server accepts while it has no fault.
 pub(crate) const SECRET: &str = "the secret of all";
 
-/// Writes the token file of the server, with a single token of this secret.
+/// Writes the server's token file, with `secret` as the only bearer token.
 pub(crate) fn allow(tokens: &Path, secret: &str) {
     let rights = "clients = [\"*\"]\ncluster = true";
     let text = format!("[[token]]\nname = \"all\"\nsecret = \"{secret}\"\n{rights}\n");
@@ -34,7 +34,7 @@ impl Disk {
     }
 
     pub(crate) fn fill(&self) {
-        // The write fails when the disk is full.
+        // The write must fail, because it is larger than the disk.
         let filled = fs::write(self.0.join("fill"), vec![0; 64 << 20]);
         assert!(filled.is_err(), "the disk is full");
     }

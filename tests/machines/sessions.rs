@@ -1,4 +1,4 @@
-//! A thousand idle sessions that clients only keep alive.
+//! A server with a thousand idle sessions that clients only keep alive.
 
 use crate::net::{Net, eventually};
 use latchfs::engine::{ClientId, Grace, Op, OpenSession, Outcome, SessionId, Ttl};
@@ -9,10 +9,10 @@ use std::fs;
 use std::process::Command;
 
 const SESSIONS: usize = 1_000;
-/// The number of rounds of keep-alives: they last several ttls.
+/// The number of rounds of keep-alives, which together last several ttls.
 const ROUNDS: usize = 12;
 
-/// Sends a batch by curl from the server's machine; returns the replies.
+/// Sends a batch by curl on the server's machine; returns the replies.
 fn ask(machine: &crate::net::Machine, asks: Vec<BatchItem>) -> Vec<ItemReply> {
     let (question, answer) = (machine.path("question"), machine.path("answer"));
     let bytes = encode_batch(
@@ -27,7 +27,7 @@ fn ask(machine: &crate::net::Machine, asks: Vec<BatchItem>) -> Vec<ItemReply> {
     decode_told(&fs::read(&answer).expect("answered")).expect("of this version").replies
 }
 
-/// Returns the processor time of a process so far, in hundredths of a second.
+/// Returns the processor time that a process has used, in hundredths of a second.
 fn work(pid: i32) -> u64 {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).expect("it lives");
     let fields: Vec<_> = stat.rsplit(')').next().expect("fields").split(' ').collect();
@@ -59,7 +59,8 @@ fn a_thousand_idle_sessions_are_kept() {
     assert_eq!(sessions.len(), SESSIONS);
     let before = (work(served.pid()), latchfs::time::boot_now());
     for round in 0..ROUNDS {
-        // The next round is a third of a ttl later. Lookups in the mount pass the time.
+        // The next round begins a third of a ttl later. Until then, the test looks up names in the
+        // mount.
         let watched = a.dir().join(format!(".latchfs/status/none{round}"));
         eventually("some time has passed", || {
             fs::metadata(&watched).ok()?;

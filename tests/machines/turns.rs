@@ -1,12 +1,13 @@
-//! Programs on several mounts that take one lock in turn with flock(2), each with a lock of its own
-//! that it must never lose.
+//! Programs on several mounts that take one lock in turn with flock(2). Each also holds a lock of
+//! its own, which it must never lose.
 
 use crate::net::{Machine, Mount, Program, eventually};
 use std::fs;
 use std::path::PathBuf;
 
-/// A program that holds one lock for its whole life, and meanwhile takes another one in turn with
-/// the programs of the other mounts, and unlocks files that it has renamed while they were locked.
+/// A Python program that holds one lock for its whole life, and meanwhile takes another lock in
+/// turn with the programs of the other mounts, and unlocks files that it has renamed while they
+/// were locked.
 const PROGRAM: &str = "
     name, counter = sys.argv[1:3]
     held = os.open('held-' + name, os.O_RDWR | os.O_CREAT)
@@ -83,7 +84,7 @@ impl Turns {
         Self { programs: mounts.iter().enumerate().map(program).collect(), counter }
     }
 
-    /// Waits until the programs have had this many more turns.
+    /// Waits until the programs have taken the common lock this many more times.
     #[track_caller]
     pub(crate) fn go_on(&self, turns: u64) {
         let count = || fs::read_to_string(&self.counter).ok()?.parse::<u64>().ok();
@@ -91,8 +92,9 @@ impl Turns {
         eventually("turns", || count().filter(|count| *count >= begun + turns));
     }
 
-    /// Ends the programs. Each must still hold its own lock, and no turn may be lost: two programs
-    /// that had the lock at the same time would count the same number.
+    /// Ends the programs. Each must still hold its own lock, and no turn may be missing in the
+    /// count: two programs that held the common lock at the same time would have counted the same
+    /// number.
     #[track_caller]
     pub(crate) fn end(self) {
         let mut all = 0;

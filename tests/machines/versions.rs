@@ -1,10 +1,11 @@
-//! A server and mounts of two versions of latchfs.
+//! A server and mounts of two versions of latchfs: the server is upgraded and downgraded under
+//! mounts of both.
 
 use crate::net::{Net, Version};
 use crate::turns::Turns;
 
-/// One server without a cluster is replaced by the other version and back at the same URL, under
-/// mounts of both versions that hold locks.
+/// A server without a cluster is replaced by one of the other version at the same URL, and back,
+/// under mounts of both versions that hold locks.
 #[test]
 fn a_single_server_is_upgraded_and_downgraded_under_mounts() {
     let mut net = Net::new();

@@ -1,5 +1,5 @@
-//! Random commands for the model check: few names and clients, short leases, and times close to
-//! deadlines, so that commands often affect each other.
+//! Random commands for the model check of the engine: few names and clients, short leases, and
+//! times close to deadlines, so that commands often affect each other.
 
 use super::super::command::{
     Acquire, Annotate, Answer, Command, Digest, EndSession, Firm, IdempotencyKey, IfExists,
@@ -48,11 +48,12 @@ impl Dice {
     }
 }
 
-/// Draws commands, and remembers the ids that earlier answers contained.
+/// Draws random commands, and remembers the ids in earlier answers for later commands.
 pub(super) struct Draw {
     dice: Dice,
     old_rules: Dice,
-    /// Draws the open files of releases, so that all else is drawn as before.
+    /// Draws the open files of releases. A separate generator keeps all other random choices of a
+    /// seed as they were before.
     opens: Dice,
     acquisitions: Dice,
     orders: Dice,
@@ -88,7 +89,7 @@ impl Draw {
         }
     }
 
-    /// Returns limits that are reached often, sometimes, or never.
+    /// Returns the limits of a run, which its commands reach often, sometimes, or never.
     pub(super) fn rules(&mut self) -> Rules {
         let (requests_kept, steal_grace) = (Span::from_secs(5), Span::from_secs(1));
         let roomy = Rules { requests_kept, steal_grace, ..Rules::default() };
@@ -113,7 +114,8 @@ impl Draw {
         (self.now, command)
     }
 
-    /// Records the sessions, tickets and tokens that later commands can refer to.
+    /// Records the sessions, tickets and tokens in an answer, so that later commands can refer to
+    /// them.
     pub(super) fn learn(&mut self, command: &Command, answer: &Answer) {
         let (name, client) = match &command.op {
             Op::Acquire(ask) => (&ask.name, &ask.client),
@@ -147,17 +149,17 @@ impl Draw {
             12..=14 => due,
             15 => due - tick,
             16 => due + tick,
-            // A long time without any command: many deadlines pass at once.
+            // A long time passes without any command, so that many deadlines pass at once.
             17 => now + Span::from_millis(self.dice.next() % 8_000),
             18 if self.dice.one_in(20) => now + Span::from_secs(100),
             18 => now + tick,
-            // A clock that goes backwards.
+            // The clock goes backwards.
             _ => now - Span::from_millis(self.dice.next() % 3_000),
         }
     }
 
-    /// Returns usually the current rulebook, sometimes an older one, as in commands from an old
-    /// journal.
+    /// Returns the current rulebook in most cases, and sometimes an older one, as commands from an
+    /// old journal have it.
     fn rulebook(&mut self) -> Rulebook {
         let old = self.old_rules.one_in(8).then_some([Rulebook::First, Rulebook::Second]);
         old.map_or(Rulebook::Third, |old| self.old_rules.pick(&old))
@@ -204,7 +206,8 @@ impl Draw {
         }
     }
 
-    /// Returns usually the reset of one client: a reset of all leaves few locks for later commands.
+    /// Returns the reset of one client in most cases, because a reset of all clients leaves few
+    /// locks for later commands.
     fn reset(&mut self) -> Reset {
         let reason = StealReason::parse("they have left").expect("a reason");
         let whose = match self.dice.below(6) {
@@ -228,8 +231,9 @@ impl Draw {
         Acquire { name, client, mode, hold, term, line, patch: self.patch() }
     }
 
-    /// Returns usually plain ownership. An open file's lease usually depends on the file's session,
-    /// and otherwise has its own ttl.
+    /// Returns an ownership and what keeps the lease alive. The ownership is plain in most cases.
+    /// The lease of an open file depends on the file's session in most cases, and otherwise has its
+    /// own ttl.
     fn hold(&mut self) -> (Ownership, LeaseTerms) {
         let session = self.session();
         let open = OpenId { session, number: 1 + self.dice.next() % 2 };
@@ -246,7 +250,7 @@ impl Draw {
         let why = self.dice.pick(&[LeaveReason::Asked, LeaveReason::Gone]);
         let (name, ticket) = match &self.tickets[..] {
             [] => (self.name(), Ticket(1)),
-            // Sometimes the ticket of another queue.
+            // The ticket is sometimes that of another queue.
             known => {
                 let (name, ticket) = self.dice.pick(&known[known.len().saturating_sub(4)..]);
                 (if self.dice.one_in(8) { self.name() } else { name }, ticket)
@@ -255,8 +259,8 @@ impl Draw {
         Leave { name, ticket, why }
     }
 
-    /// Returns usually the key of a tenure that was granted; without its token, with it, or with an
-    /// old one.
+    /// Returns the key of a tenure that was granted recently, in most cases, either without its
+    /// token or with it.
     fn key(&mut self) -> LeaseKey {
         if self.tokens.is_empty() || self.dice.one_in(5) {
             return LeaseKey { name: self.name(), client: self.client(), token: None };
@@ -267,13 +271,15 @@ impl Draw {
         LeaseKey { name, client, token: self.dice.one_in(2).then_some(token) }
     }
 
-    /// Returns usually `None`, otherwise 0, 1 or 2: the acquisition of the grant, or a later one.
+    /// Returns `None` in most cases, otherwise 0, 1 or 2: the acquisition that the grant counts, or
+    /// a later one.
     fn acquisition(&mut self) -> Option<u32> {
         let drawn = self.acquisitions.below(6);
         u32::try_from(drawn).ok().filter(|drawn| *drawn < 3)
     }
 
-    /// Returns usually `None`, otherwise an open file of a recent session, which may hold nothing.
+    /// Returns `None` in most cases, otherwise an open file of a recent session, which may hold no
+    /// lock.
     fn open_to_release(&mut self) -> Option<OpenId> {
         if self.sessions.is_empty() || !self.opens.one_in(3) {
             return None;
@@ -283,8 +289,8 @@ impl Draw {
         Some(OpenId { session, number: 1 + self.opens.next() % 2 })
     }
 
-    /// Returns usually `None`, otherwise a higher number than all before, or the number of a late
-    /// copy. Sometimes the session never existed.
+    /// Returns `None` in most cases. Otherwise returns a session, which sometimes never existed,
+    /// and a request number: higher than all before, or that of a late copy.
     fn order(&mut self) -> Option<RequestOrder> {
         if !self.orders.one_in(12) {
             return None;
@@ -312,7 +318,7 @@ impl Draw {
     }
 
     fn name(&mut self) -> LockName {
-        // The first two names are drawn most often, so that commands conflict.
+        // Half of the names are one of the first two, so that commands conflict.
         let end = if self.dice.one_in(2) { 2 } else { self.names.len() };
         let place = self.dice.below(end);
         self.names[place].clone()
@@ -323,7 +329,7 @@ impl Draw {
         self.clients[place].clone()
     }
 
-    /// Returns usually one of the latest sessions, sometimes one that never existed.
+    /// Returns one of the latest sessions in most cases, and sometimes one that never existed.
     fn session(&mut self) -> SessionId {
         let recent = self.sessions.len().saturating_sub(3);
         if self.sessions.is_empty() || self.dice.one_in(40) {
@@ -354,7 +360,7 @@ impl Draw {
         }
         let text = match self.dice.below(4) {
             0 => Some(TextPatch::Set(vec![b'x'; self.dice.below(3)].into())),
-            // Appending the longest of these twice exceeds the maximum length.
+            // The longest of these texts, appended to the content, exceeds the maximum length.
             1 => Some(TextPatch::Append(vec![b'y'; self.dice.pick(&[1, 2_000, 4_097])].into())),
             _ => None,
         };

@@ -1,5 +1,6 @@
-//! The model check: random commands for the engine and for a second, naive implementation of the
-//! same rules. After every command both must have the same answer, events and state.
+//! The model check of the engine: applies random commands to the engine and to a second, naive
+//! implementation of the same rules. After every command both must have the same answer, events and
+//! state.
 //!
 //! `LATCHFS_SEED=...` repeats the run of a printed seed. A failing run is shrunk by removing
 //! commands while it still fails, and the rest is printed. `LATCHFS_MODEL_SEED=...` sets the seed
@@ -28,18 +29,20 @@ const COMMANDS_A_RUN: usize = 400;
 /// The number of runs of one check, which makes 120,000 commands.
 const RUNS: u64 = 300;
 
-/// The input of a run: the limits, and the commands with their times.
+/// The input of a run: the limits of the engine, and the commands with their times.
 pub(crate) type Script = (Rules, Vec<(Time, Command)>);
 
-/// Both implementations, and the state for properties that are checked independently of them.
+/// Both implementations of the rules, and the state for properties that are checked independently
+/// of them.
 struct Pair {
     engine: Engine,
     naive: Naive,
     names: Vec<LockName>,
     highest: Option<Token>,
-    /// The time until which each tenure was promised to its holder: it must not lapse earlier.
+    /// The time until which each tenure was promised to its holder; the tenure must not lapse
+    /// earlier.
     promised: BTreeMap<Token, Time>,
-    /// The time until which a stolen lock is withheld from all clients.
+    /// The time until which no client may be granted a stolen lock.
     kept: BTreeMap<LockName, Time>,
 }
 
@@ -97,8 +100,8 @@ impl Pair {
         same("deadlines", &self.engine.next_deadline(), &self.naive.next_deadline())
     }
 
-    /// Checks the properties that both implementations could break alike: tokens, promises, queue
-    /// order, and the steal grace.
+    /// Checks properties that both implementations could violate in the same way: tokens, promises,
+    /// queue order, and the steal grace.
     fn keeps_its_word(
         &mut self,
         command: &Command,
@@ -112,8 +115,9 @@ impl Pair {
                         return Err(format!("token {token} comes after {:?}", self.highest));
                     }
                     self.highest = Some(*token);
-                    // A reset grants a placeholder lease to the client that asked for it, which
-                    // keeps the lock from everybody, that client too, for the steal grace.
+                    // A reset grants a placeholder lease in the name of the client that requested
+                    // the reset. The lease keeps all clients, including that one, from the lock for
+                    // the steal grace.
                     let reset_now = matches!(command.op, Op::Reset(_)) && waited.is_none();
                     let stolen_now = matches!(command.op, Op::Steal(_)) || reset_now;
                     if !stolen_now && self.kept.get(name).is_some_and(|until| at < until) {
@@ -144,8 +148,8 @@ impl Pair {
         Ok(())
     }
 
-    /// Records until when each tenure is promised. A lease that depends on a session has no promise
-    /// of its own.
+    /// Records until when each tenure is promised to its holder. A lease that depends on a session
+    /// has no promise of its own.
     fn note_promises(&mut self, events: &[Event]) {
         for Event { at, what } in events {
             let (EventKind::Granted { name, token, .. } | EventKind::Renewed { name, token, .. }) =
@@ -163,15 +167,16 @@ impl Pair {
     }
 }
 
-/// Whether `bytes` are the state before the command, or differ from it only in the session's last
-/// request number, which a refused request uses up.
+/// Whether the encoded state `bytes` equals the state before the command, or differs from it only
+/// in the session's last request number, which a refused request uses up.
 fn is_state_after_refusal(bytes: &[u8], mut before: Engine, command: &Command) -> bool {
     let as_before = bytes == codec::encode_engine(&before);
     let uses_place = before.books.enter_order(command.order).is_ok();
     as_before || (uses_place && bytes == codec::encode_engine(&before))
 }
 
-/// Checks that the conflict which the lock's view predicts matches the engine's answer.
+/// Checks that the conflict which a view of the lock predicts for an acquire matches the engine's
+/// answer.
 fn same_foresight(before: &Engine, command: &Command, answer: &Answer) -> Result<(), String> {
     let (None, Op::Acquire(ask)) = (&command.request, &command.op) else { return Ok(()) };
     let view = before.view(&ask.name, before.clock());
@@ -198,14 +203,16 @@ fn same<T: PartialEq + std::fmt::Debug>(what: &str, got: &T, wanted: &T) -> Resu
     Err(format!("{what} differ\n  engine: {got:?}\n  naive:  {wanted:?}"))
 }
 
-/// Draws and applies new commands; returns them, and the first difference if there was one.
+/// Draws new commands and applies them to both implementations. Returns the commands, and the first
+/// difference if there was one.
 fn run(seed: u64, commands: usize) -> (Script, Result<(), String>) {
     let mut draw = Draw::new(seed);
     let rules = draw.rules();
     let mut pair = Pair::new(&rules);
     let mut script = (rules, vec![]);
     for _ in 0..commands {
-        // Don't catch a panic here: it would be one of the generator, not of the engine.
+        // A panic while a command is drawn is not caught, because it is a bug of the generator and
+        // not of the engine.
         let (at, command) = draw.next(&pair.engine);
         script.1.push((at, command.clone()));
         match guarded(|| pair.step(at, &command)) {
@@ -217,7 +224,7 @@ fn run(seed: u64, commands: usize) -> (Script, Result<(), String>) {
     (script, done)
 }
 
-/// Applies the commands of a script again.
+/// Applies the commands of a script again to both implementations.
 fn rerun((rules, commands): &Script) -> Result<(), String> {
     guarded(|| {
         let mut pair = Pair::new(rules);
@@ -228,8 +235,8 @@ fn rerun((rules, commands): &Script) -> Result<(), String> {
     })
 }
 
-/// Checks that the same commands, decoded from their encoding, lead to the same engine state, byte
-/// for byte.
+/// Checks that the same commands, after being encoded and decoded, lead to the same engine state,
+/// byte for byte.
 fn replays(rules: &Rules, commands: &[(Time, Command)], end: &Engine) -> Result<(), String> {
     let mut again = Engine::new(*rules);
     for (at, command) in commands {
@@ -255,7 +262,8 @@ fn guarded<T>(body: impl FnOnce() -> Result<T, String>) -> Result<T, String> {
     })
 }
 
-/// Removes commands, many at first and then one by one, as long as the script still `fails`.
+/// Removes commands from a script, many at first and then one by one, as long as `fails` is still
+/// true for the script.
 fn shrink(mut script: Script, fails: impl Fn(&Script) -> bool) -> Script {
     let mut size = script.1.len() / 2;
     while size > 0 {
@@ -285,7 +293,7 @@ fn explain(seed: u64, script: Script) -> String {
     text + &why
 }
 
-/// Makes `RUNS` runs; returns the first failure, shrunk, with an explanation.
+/// Makes `RUNS` runs. Returns the first failure, with its script shrunk, and an explanation.
 fn check(seed: u64) -> Result<(), String> {
     let mut seeds = Dice::new(seed);
     for _ in 0..RUNS {
@@ -315,7 +323,7 @@ fn the_engine_does_what_the_naive_rules_do() {
     }
 }
 
-/// Shrinking keeps the failure and removes most other commands. Here the "failure" is a lease that
+/// Shrinking keeps the failure and removes most other commands. Here the "failure" is that a lease
 /// expires.
 #[test]
 fn a_failure_is_shrunk_to_its_cause() {
@@ -363,7 +371,7 @@ fn a_snapshot_of_any_moment_leads_to_the_same_state() {
         let _answer = engine.apply(*at, command, &mut vec![]);
         snapshots.push(codec::encode_engine(&engine));
     }
-    // Comparing each snapshot with the next one is enough: equal bytes are equal states.
+    // Comparing each snapshot with the next one is enough, because equal bytes are equal states.
     for (index, (at, command)) in commands.iter().enumerate() {
         let mut restored =
             codec::decode_engine(codec::FORMAT_VERSION, &snapshots[index]).expect("just written");

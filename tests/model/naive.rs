@@ -1,5 +1,6 @@
-//! A naive second implementation of the engine's rules, for the model check: flat lists that are
-//! searched from the start each time. It is slow, and simple enough to verify by reading.
+//! A naive second implementation of the engine's rules (`contrib/doc/rules.md`), for the model
+//! check. It searches flat lists from the start each time: it is slow, and simple enough to verify
+//! by reading.
 
 use super::super::command::Firm;
 use super::super::command::{
@@ -22,13 +23,13 @@ use super::super::{ClientId, LockName, Rules};
 use crate::time::{Span, Time};
 use std::sync::Arc;
 
-/// A lease of a holder on a lock.
+/// A lease on a lock.
 #[derive(Clone)]
 struct Held {
     name: LockName,
     mode: Mode,
     lease: Lease,
-    /// Whether the event of its expiry has been emitted.
+    /// Whether the event of the lease's expiry has been emitted.
     expired: bool,
 }
 
@@ -48,7 +49,7 @@ impl Waiting {
     }
 }
 
-/// A session of the model.
+/// A session of a client.
 #[derive(Clone)]
 struct Bond {
     id: SessionId,
@@ -56,7 +57,7 @@ struct Bond {
     ttl: Option<Ttl>,
     grace: Grace,
     renewed_at: Time,
-    /// The number of the last ordered request of the session.
+    /// The number of the last ordered request of this session.
     last_request: u64,
 }
 
@@ -68,8 +69,9 @@ impl Bond {
     }
 }
 
-/// The event at the next deadline. At equal times sessions come first, then the timeouts of
-/// waiters, then leases, then answers to forget; within each kind the lowest id comes first.
+/// The next deadline that has an effect. At equal times sessions come first, then the timeouts of
+/// waiters, then leases, then stored answers that are dropped; within each kind the lowest id comes
+/// first.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
 enum Next {
     Session(SessionId),
@@ -78,13 +80,13 @@ enum Next {
     Forget(RequestId),
 }
 
-/// The state of the naive implementation: all locks, queues, sessions and kept answers.
+/// The state of the naive implementation: all locks, queues, sessions and stored answers.
 pub(super) struct Naive {
     rules: Rules,
     now: Time,
     next_number: u64,
     next_ticket: u64,
-    /// The leases, oldest tenure first.
+    /// The leases on all locks, oldest tenure first.
     held: Vec<Held>,
     /// The waiters of all locks, in the order of their arrival.
     line: Vec<Waiting>,
@@ -153,7 +155,8 @@ impl Naive {
         Ok(outcome)
     }
 
-    /// Refuses an ordered request unless its number is higher than all that its session has used.
+    /// Refuses a request with a request number, unless the number is higher than all that its
+    /// session has used.
     fn enter_order(&mut self, command: &Command) -> Result<(), Refusal> {
         let Some(order) = command.order else { return Ok(()) };
         self.is_session(order.session)?;
@@ -184,7 +187,8 @@ impl Naive {
         self.replies.iter().any(|(known, until, _)| known.id == *id && *until == Time::NEVER)
     }
 
-    /// Replaces the kept answer of the request that waited with `ticket` by the `end` of its wait.
+    /// Replaces the stored answer to the request that waited with `ticket` by the `end` of its
+    /// wait.
     fn wait_is_over(&mut self, ticket: Ticket, end: &Outcome) {
         let (replay, kept) = (self.replay(end), self.now + self.rules.requests_kept);
         for (_, until, known) in &mut self.replies {
@@ -213,7 +217,7 @@ impl Naive {
         }
     }
 
-    // --- queries ---
+    // The methods from here on are queries of the state.
 
     fn no<T>(&self, reason: Reason) -> Result<T, Refusal> {
         Err(Refusal { at: self.now, reason: Box::new(reason) })
@@ -253,7 +257,8 @@ impl Naive {
         names.filter(|(i, held)| !self.held[..*i].iter().any(|h| h.name == held.name)).count()
     }
 
-    /// Returns the lease that blocks the lock for longest; of several such leases the newest.
+    /// Returns the lease that blocks the lock for the longest time; of several such leases, the
+    /// newest.
     fn foremost(&self, name: &LockName) -> Lease {
         let longest = self.on(name).max_by_key(|held| self.ends(held.lease.life).grace_until);
         longest.expect("somebody holds it").lease.clone()
@@ -305,13 +310,14 @@ impl Naive {
         names
     }
 
-    // --- passing of time: rules 4, 5 and 8 ---
+    // The methods from here on apply the effects of passing time: rules 4, 5 and 8 of
+    // `contrib/doc/rules.md`.
 
     fn pass(&mut self, at: Time) {
         let until = self.now.max(at);
         while let Some((due, next)) = self.next().filter(|(due, _)| *due <= until) {
-            // Effects take place at the time of the present command: no earlier command could have
-            // observed them.
+            // Each effect takes place at the time of the current command, because no earlier
+            // command could have observed it.
             self.now = until;
             match next {
                 Next::Session(id) => self.expire(id),
@@ -418,8 +424,8 @@ impl Naive {
         name
     }
 
-    /// Rule 5: grants the lock to the first waiters, as long as they fit beside the holders. A
-    /// waiter whose timeout or session is over leaves the queue instead.
+    /// Rule 5: grants the lock to the first waiters, as long as they can share it with the holders.
+    /// A waiter whose timeout or session is over leaves the queue instead.
     fn serve(&mut self, name: &LockName) {
         loop {
             let Some(first) = self.waiting_for(name).next().cloned() else { return };
@@ -453,7 +459,8 @@ impl Naive {
         self.tell(EventKind::Ended { name, holder: lease.holder, token, held, end });
     }
 
-    /// Releases a tenure. A stolen lock stays withheld from all clients for the steal grace.
+    /// Releases a tenure. If the lock was stolen, no client can be granted it before the end of the
+    /// steal grace.
     fn give_back(&mut self, token: Token, ttl: Ttl) {
         let now = self.now;
         let held = self.held.iter_mut().find(|held| held.lease.token == token);
@@ -472,7 +479,8 @@ impl Naive {
     }
 }
 
-// --- rules 1 to 3 and 6: acquire, renew, release, sharing ---
+// The methods from here on acquire, renew, release and share locks: rules 1 to 3 and 6 of
+// `contrib/doc/rules.md`.
 
 impl Naive {
     fn acquire(&mut self, ask: &Acquire, rules: Rulebook) -> Answer {
@@ -554,7 +562,7 @@ impl Naive {
         Ok(())
     }
 
-    /// Grants a new tenure with a new token.
+    /// Grants the lock that `ask` names, as a new tenure with a new token.
     fn grant(&mut self, ask: &Acquire, waited: Option<(Ticket, Span)>) -> Tenure {
         let lease = Lease {
             holder: ask.client.clone(),
@@ -583,7 +591,8 @@ impl Naive {
         tenure
     }
 
-    /// Continues the client's own tenure; an upgrade from shared to exclusive begins a new one.
+    /// Continues the tenure `own` of the client that requests the lock again. An upgrade from
+    /// shared to exclusive begins a new tenure.
     fn go_on(&mut self, ask: &Acquire, own: &Held, rules: Rulebook) -> Answer {
         self.fits(&ask.name, &ask.patch, &own.lease.details)?;
         let mut held = own.clone();
@@ -611,7 +620,7 @@ impl Naive {
         Ok(outcome)
     }
 
-    /// Rule 6: an upgrade is a new tenure with a new token.
+    /// Rule 6: upgrades a shared lease to exclusive, as a new tenure with a new token.
     fn upgraded(&mut self, held: Held, patch: &Patch) -> Tenure {
         self.end(held.lease.token, TenureEnd::Replaced);
         let mut lease = held.lease;
@@ -635,7 +644,7 @@ impl Naive {
         outcome
     }
 
-    /// Whether a lease belongs to an open file whose session is still open.
+    /// Whether the lease belongs to an open file whose session is still open.
     fn is_open(&self, hold: Ownership) -> bool {
         matches!(hold, Ownership::OpenFile(open) if self.session(open.session).is_some())
     }
@@ -682,7 +691,7 @@ impl Naive {
         Ok(Outcome::Left)
     }
 
-    /// Returns the lease that a key refers to.
+    /// Returns the lease to which a key refers.
     fn meant(&self, key: &LeaseKey) -> Result<Held, Refusal> {
         let LeaseKey { name, client, token } = key.clone();
         let mine: Vec<_> = self.on(&key.name).filter(|held| held.lease.holder == client).collect();
@@ -690,8 +699,8 @@ impl Naive {
         let holder = any.map(|held| held.lease.holder.clone());
         let Some(named) = token else {
             let by_file = |held: &&&Held| matches!(held.lease.hold, Ownership::OpenFile(_));
-            // Prefer a lease that has begun: one that begins later may be the placeholder of a
-            // reset, which nobody owns.
+            // A lease that has begun is preferred: one that begins later may be the placeholder of
+            // a reset, which belongs to no client.
             let begun = mine.iter().filter(|held| held.lease.acquired_at <= self.now);
             let plain = begun.clone().find(|held| !by_file(held)).or(begun.clone().next());
             let plain = plain.or(mine.iter().find(|held| !by_file(held))).or(mine.first());
@@ -712,8 +721,9 @@ impl Naive {
         }
     }
 
-    /// Returns the lease of an open file: that of the named token if the file has several, else its
-    /// oldest. While its session is open, its name does not matter.
+    /// Returns the lease of an open file: the one with the token of `key` if the file has several,
+    /// otherwise its oldest. While the session of the file is open, the name of the lock does not
+    /// matter.
     fn held_by_open_file(&self, open: OpenId, key: &LeaseKey) -> Result<Held, Refusal> {
         let is_over = self.session(open.session).is_none();
         let mut own: Vec<_> = (self.held.iter())
@@ -792,7 +802,8 @@ impl Naive {
     }
 }
 
-// --- moves, and rules 8 and 9: sessions, steals ---
+// The methods from here on handle moves, sessions and steals: the last two by rules 8 and 9 of
+// `contrib/doc/rules.md`.
 
 impl Naive {
     fn move_over(&mut self, ask: &Move) -> Answer {
@@ -866,8 +877,8 @@ impl Naive {
         Ok(Outcome::Stolen(self.hold(&ask.name, Mode::Exclusive, lease, None)))
     }
 
-    /// Rule 9 for all locks at once: the affected clients lose their places in queues, then their
-    /// locks; only then are other waiters served.
+    /// Rule 9 for many locks at once: the affected clients first lose their queue places, then
+    /// their locks, and only then are other waiters served.
     fn reset(&mut self, ask: &Reset) -> Outcome {
         let is_meant = |client: &ClientId| {
             let names = |named: &ClientId| {
@@ -952,7 +963,7 @@ impl Naive {
         self.is_session(id)?;
         if ask.end == SessionEnd::Expired {
             self.expire(id);
-            // A lease without a grace period is over at once.
+            // A lease without a grace is over as soon as its session ends.
             self.pass(self.now);
             return Ok(Outcome::SessionEnded);
         }
@@ -973,9 +984,10 @@ impl Naive {
     }
 }
 
-/// Whether a request for `want` refers to the client's own lease `have`: a plain request refers to
-/// any lease; an open file to a plain one, to the one that it created and to its own; an exclusive
-/// request only to the lease of an earlier try of itself.
+/// Whether a request with the ownership `want` refers to the client's existing lease with the
+/// ownership `have`. A plain request refers to any lease; one of an open file to a plain lease, to
+/// the lease that it created, and to its own; an exclusive request only to the lease of an earlier
+/// try of the same request.
 fn is_meant(have: Ownership, want: Ownership) -> bool {
     match want {
         Ownership::Client => true,
@@ -988,8 +1000,8 @@ fn is_meant(have: Ownership, want: Ownership) -> bool {
     }
 }
 
-/// Returns the sessions on which a request depends: the session of its terms, and that of the open
-/// file.
+/// Returns the sessions on which a request depends: the session of its lease, and the session of
+/// its open file.
 fn leans_on(hold: Ownership, term: LeaseTerms) -> [Option<SessionId>; 2] {
     let of_term = match term {
         LeaseTerms::Session(id) => Some(id),
@@ -1002,7 +1014,7 @@ fn leans_on(hold: Ownership, term: LeaseTerms) -> [Option<SessionId>; 2] {
     [of_term, of_file]
 }
 
-/// Returns the lifetime that begins anew at `now`.
+/// Returns the lifetime of a lease that is renewed at `now`.
 fn again(life: Lifetime, now: Time) -> Lifetime {
     match life {
         Lifetime::Own { ttl, grace, .. } => {
@@ -1017,7 +1029,7 @@ fn tenure(lease: &Lease) -> Tenure {
     Tenure { token, life, acquired_at, acquisition }
 }
 
-/// Returns the details of a lease after a change.
+/// Returns the details of a lease after the change `patch`.
 fn patched(before: &Details, patch: &Patch) -> Details {
     let text = match &patch.text {
         None => before.text().to_vec(),

@@ -1,6 +1,7 @@
 //! Two mounts of the same locks: a lock keeps its inode on the mount that made and holds it,
 //! whatever the kernel drops from its caches, and changes made through the other mount become
-//! visible. Each test runs on one mount, on two mounts of a server, and on two nodes of a cluster.
+//! visible. Each test runs on one mount, on two mounts of a server, and on mounts of two nodes of a
+//! cluster.
 
 use crate::harness::*;
 
@@ -29,7 +30,7 @@ fn all(behind: Behind) {
 }
 
 /// After `ln` of a lock that was just made, both names are one inode with two links on the mount
-/// that made it: every stat shows that, even after the kernel has dropped its caches.
+/// that made them: every stat shows that, even after the kernel has dropped its caches.
 fn linked_locks_stay_one_inode(m: &Mount) {
     m.py(r#"
         def both():
@@ -74,7 +75,7 @@ fn working_directory_outlives_changes_below_it(m: &Mount) {
         .ok();
 }
 
-/// Changes made through another mount become visible at once, in spite of the kernel's caches.
+/// Changes made through another mount become visible at once, although the kernel caches names.
 fn changes_of_another_mount_are_seen(m: &Mount) {
     m.py(r#"
         other = pathlib.Path(os.environ['OTHERS'])

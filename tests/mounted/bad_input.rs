@@ -1,8 +1,10 @@
-//! Invalid input: each gets its errno and an error message, and nothing is lost or leaked.
+//! Invalid input to a mount: each kind gets its errno and an error message, and no lock or memory
+//! is lost.
 
 use crate::harness::*;
 
-/// Names may have 255 bytes per part and 1,024 bytes in all; longer and empty ones are refused.
+/// Lock names may have 255 bytes per part and 1,024 bytes in total; longer and empty ones are
+/// refused.
 #[test]
 fn name_length_is_limited() {
     let m = mount();
@@ -33,7 +35,8 @@ fn name_length_is_limited() {
     m.sh("rm -rf a* mine && test -z \"$(ls -A)\"").ok();
 }
 
-/// Names that are not UTF-8, have control characters, or are reserved for the mount are refused.
+/// Lock names that are not UTF-8, have control characters, or are reserved for the mount are
+/// refused.
 #[test]
 fn names_are_valid_text() {
     let m = mount();
@@ -129,7 +132,7 @@ fn invalid_control_requests_are_answered() {
         .ok();
 }
 
-/// A write of 1 MiB gets EFBIG and leaves the text as it was, and so does ftruncate to 2^62.
+/// A write of 1 MiB gets EFBIG and leaves the content as it was, and so does ftruncate to 2^62.
 #[test]
 fn content_length_is_limited() {
     let m = mount();
@@ -202,6 +205,6 @@ fn nothing_leaks() {
     }
     let grown = memory_kb(&m).saturating_sub(memory);
     assert!(grown < 4_096, "grew by {grown} KiB in 18,000 tenures");
-    // The daemon keeps a descriptor for each of a few processes that have acquired locks.
+    // The daemon caches a few processes that have acquired locks, with a descriptor for each.
     assert!(files() <= open + 20, "{} open files, {open} before", files());
 }

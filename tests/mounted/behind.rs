@@ -7,10 +7,10 @@ use std::fs::File;
 use std::os::unix::process::CommandExt as _;
 use std::process::{Child, Command, Stdio};
 
-/// The backend of a test's mounts.
+/// The backend of a test's mounts: where the engine runs.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Behind {
-    /// An engine in the daemon of the mount.
+    /// An engine in the daemon of the mount itself.
     Itself,
     /// One latchfs server.
     Server,
@@ -48,7 +48,7 @@ impl Drop for Node {
     }
 }
 
-/// Starts one server, or three nodes of a cluster, and waits until all three vote.
+/// Starts one server, or three nodes of a cluster; waits until all three nodes vote.
 #[track_caller]
 pub(super) fn nodes(scratch: &Scratch, behind: Behind) -> Vec<Node> {
     let data = |n: usize| scratch.path(&format!("data{n}")).display().to_string();
@@ -59,7 +59,7 @@ pub(super) fn nodes(scratch: &Scratch, behind: Behind) -> Vec<Node> {
     run(Command::new(LATCHFS).args(["cert", "secret", "--dir", &certs])).ok();
     let secret = format!("{certs}/peers.pem");
     let own = |n: usize| ["--data", &data(n)].map(str::to_owned).to_vec();
-    // A cluster begins as a node without peers.
+    // A cluster begins with one node that has no peer options.
     drop(Node::start("begin", scratch, &own(0)));
     let ports: Vec<_> = (0..3).map(|_| free_port()).collect();
     let peers = |n: usize| format!("127.0.0.1:{}", ports[n]);

@@ -1,4 +1,4 @@
-//! The commands on a mount: their output and their exit codes.
+//! The commands of latchfs on a mount: their output and their exit codes.
 
 use crate::harness::*;
 use std::process::Command;
@@ -55,8 +55,9 @@ fn errors_have_their_exit_codes() {
     assert!(m.latchfs(&["--version"]).ok().starts_with("latchfs "));
 }
 
-/// A `release` without options works from the shell that acquired the lock, or from the same login
-/// session once the process that acquired it has ended. Else it needs the token, or `--any`.
+/// `release` without options works from the shell that acquired the lock, and from the same login
+/// session once the process that acquired it has ended. In all other cases it needs the token, or
+/// `--any`.
 #[test]
 fn release_ends_the_lease_of_the_same_shell() {
     let m = mount();
@@ -77,7 +78,7 @@ fn release_ends_the_lease_of_the_same_shell() {
     assert_eq!(m.phase("build"), "held");
 }
 
-/// A `release` of a shared lock ends the lease of its own shell, even if the status shows another
+/// `release` of a shared lock ends the lease of its own shell, even if the status shows another
 /// holder first.
 #[test]
 fn release_of_a_shared_lock_ends_the_lease_of_the_same_shell() {
@@ -139,7 +140,7 @@ fn ls_is_a_table() {
     m.sh("latchfs ls | head -1").ok();
 }
 
-/// `ls` without locks is no error; a list of many locks arrives in pages and is complete.
+/// `ls` without locks is no error. A list of many locks is fetched page by page and is complete.
 #[test]
 fn ls_of_no_locks_and_of_many() {
     let m = mount();
@@ -175,7 +176,7 @@ fn steal_needs_a_reason_and_permission() {
     m.sh_as(ALICE, "mkdir build").ok();
     let token = m.token("build");
     m.latchfs(&["steal", "build"]).exits(64);
-    // Other users may not enter the directory in which the program was built.
+    // The program is copied, because other users may not enter the directory in which it was built.
     std::fs::copy(LATCHFS, m.scratch().join("latchfs")).expect("there is room");
     m.sh_as(BOB, "$T/latchfs steal build --reason because").exits(77);
     m.latchfs(&["steal", "build", "--reason", "its host is gone"]).ok();
@@ -185,8 +186,8 @@ fn steal_needs_a_reason_and_permission() {
     m.latchfs(&["release", "build"]).ok();
 }
 
-/// The mount is found by `--dir`, by `LATCHFS_DIR`, or by a path. With several mounts and none
-/// given, the message lists them.
+/// `--dir`, `LATCHFS_DIR`, or a path selects the mount. If there are several mounts and none is
+/// given, the error message lists them.
 #[test]
 fn the_mount_is_selected() {
     let m = Setup::new().only("--client laptop1 --client laptop2").dirs(2).start();
@@ -202,8 +203,8 @@ fn the_mount_is_selected() {
     assert!(several.contains("--dir") && several.contains(&dir), "{several}");
 }
 
-/// In a mount namespace with one latchfs mount, that is the default; without any, the message says
-/// how to mount one.
+/// In a mount namespace with one latchfs mount, that mount is the default. Without any, the error
+/// message says how to mount one.
 #[test]
 fn the_only_mount_is_the_default() {
     let scratch = Scratch::new();
@@ -271,8 +272,8 @@ fn a_dead_daemon_is_reported() {
 fn commands_time_out_on_a_stopped_daemon() {
     let m = mount();
     signal(m.pid(), libc::SIGSTOP);
-    // A daemon thread that is still reading a request would be stopped while it has that request:
-    // then not even SIGKILL ends the program that waits for the answer.
+    // All threads must be stopped first. A thread that is stopped while it has read a request never
+    // answers it, and then not even SIGKILL ends the program that waits for the answer.
     eventually("all threads stopped", || {
         let tasks = std::fs::read_dir(format!("/proc/{}/task", m.pid())).expect("it lives");
         let stats =
@@ -286,7 +287,7 @@ fn commands_time_out_on_a_stopped_daemon() {
     m.sh("mkdir build").ok();
 }
 
-/// `doctor` reports all its checks.
+/// `doctor` runs all its checks on a mount, and reports each.
 #[test]
 fn doctor_runs_all_checks() {
     let m = mount();
@@ -298,7 +299,7 @@ fn doctor_runs_all_checks() {
     assert!(!state.is_empty());
 }
 
-/// `completions SHELL` and `man` print valid files, which can be installed anywhere.
+/// `completions SHELL` and `man` print valid files that can be installed.
 #[test]
 fn completions_and_manual_are_printed() {
     let m = mount();

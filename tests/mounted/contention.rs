@@ -1,12 +1,13 @@
-//! Many processes at one lock: a counter in an ordinary file that must be exact, races that have
-//! one winner, and a daemon that is killed while fifty processes hold and wait.
+//! Many processes that compete for one lock: a counter in an ordinary file that must be exact,
+//! races that have one winner, and a daemon that is killed while fifty processes hold locks and
+//! wait.
 
 use crate::harness::*;
 use crate::locking::locks_py;
 
-/// Runs 10,000 rounds in 8 processes of two owners, each of which reads a counter, adds one, and
-/// writes it back under a lock of this form. Half of the processes keep the lock file open, half
-/// open it for each round.
+/// Runs 10,000 rounds in 8 processes of two owners. In each round a process reads a counter, adds
+/// one, and writes it back under a lock of the kind `form`. Half of the processes keep the lock
+/// file open, half open it for each round.
 fn counted(form: &str) {
     let m = mount();
     let program = r#"
@@ -56,32 +57,32 @@ until(lambda: listed() == [])
     locks_py(&m, &program.replace('@', form)).ok();
 }
 
-/// A counter under flock, for 10,000 rounds.
+/// A counter that processes increment 10,000 times under flock is exact.
 #[test]
 fn counter_under_flock_is_exact() {
     counted("flock_ex");
 }
 
-/// A counter under fcntl locks, for 10,000 rounds.
+/// A counter that processes increment 10,000 times under fcntl locks is exact.
 #[test]
 fn counter_under_fcntl_is_exact() {
     counted("fcntl_ex");
 }
 
-/// A counter under OFD locks, for 10,000 rounds.
+/// A counter that processes increment 10,000 times under OFD locks is exact.
 #[test]
 fn counter_under_ofd_locks_is_exact() {
     counted("ofd_ex");
 }
 
-/// A counter under mkdir, for 10,000 rounds.
+/// A counter that processes increment 10,000 times under a lock by mkdir is exact.
 #[test]
 fn counter_under_mkdir_is_exact() {
     counted("mkdir");
 }
 
-/// Byte ranges: each of 8 processes locks its own and its neighbour's byte, in a ring. The counter
-/// of each byte is exact, and no process gets EDEADLK, because there is no cycle.
+/// Each of 8 processes locks its own and its neighbour's byte of a file, in a ring. The counter of
+/// each byte is exact, and no process gets EDEADLK, because there is no cycle of waiters.
 #[test]
 fn counters_under_byte_ranges_are_exact() {
     let m = mount();
@@ -113,8 +114,8 @@ fn counters_under_byte_ranges_are_exact() {
     .ok();
 }
 
-/// Two clients race 1,000 times for new names and 1,000 times for one name: `flock -n`, fcntl, OFD,
-/// `O_EXCL` and mkdir have exactly one winner every time.
+/// Two clients race 1,000 times for a new name and 1,000 times for one name: `flock -n`, fcntl,
+/// OFD, `O_EXCL` and mkdir have exactly one winner every time.
 #[test]
 fn two_mounts_have_one_winner() {
     let m = Setup::new().only("--client laptop1 --client laptop2 --ttl 1h").dirs(2).start();
@@ -149,11 +150,12 @@ fn two_mounts_have_one_winner() {
     .ok();
 }
 
-/// Two clients race with flock(1), as scripts use it.
+/// Of two clients that race with flock(1), as scripts use it, one wins.
 #[test]
 fn flock_n_has_one_winner_on_two_mounts() {
     let m = Setup::new().only("--client laptop1 --client laptop2").dirs(2).start();
-    // Each process reports its own end: bash's `wait -n` may report that of `mkfifo` instead.
+    // Each process reports its own end, because bash's `wait -n` may report that of `mkfifo`
+    // instead.
     let race = "for n in $(seq 50); do
             rm -f $T/won $T/go $T/ended; mkfifo $T/go $T/ended
             exec 8<> $T/ended
@@ -173,7 +175,7 @@ fn flock_n_has_one_winner_on_two_mounts() {
 }
 
 /// When a holder is killed, the next waiter gets the lock within 100 ms. On a busy machine the
-/// processes themselves wait for a processor, so the test requires that of the median of 1,000
+/// processes themselves wait for a processor, so the test requires that only of the median of 1,000
 /// rounds, and 300 ms of the 99th percentile.
 #[test]
 fn the_lock_of_a_killed_holder_passes_to_the_next_waiter() {
@@ -213,8 +215,8 @@ fn the_lock_of_a_killed_holder_passes_to_the_next_waiter() {
     print!("{took}");
 }
 
-/// When the daemon is killed while 50 processes hold and wait, each of them gets an error at once,
-/// none hangs, and the next start is clean.
+/// When the daemon is killed while 50 processes hold locks and wait, each of them gets an error at
+/// once, none hangs, and the next start is clean.
 #[test]
 fn fifty_processes_survive_the_death_of_the_daemon() {
     let mut m = mount();

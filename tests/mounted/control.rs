@@ -29,7 +29,8 @@ fn control_directory_exists_but_is_not_listed() {
         .ok();
 }
 
-/// `status/NAME` is the status as JSON, also of a free lock, and `content/NAME` is the text.
+/// `status/NAME` contains the lock's status as JSON, even if the lock is free, and `content/NAME`
+/// contains the text that was written to the lock.
 #[test]
 fn status_and_content_are_found_by_name() {
     let m = mount();
@@ -40,7 +41,7 @@ fn status_and_content_are_found_by_name() {
     assert_eq!(m.status("no/such/lock")["phase"], "free");
     assert_eq!(m.phase("team"), "held");
     assert_eq!(m.sh("ls").ok(), "team\n", "looking is not taking");
-    // An open file shows the status as of its open; opening it again shows the current one.
+    // Each open of the file in `status/` shows the lock's current status.
     m.py(r#"
         eq(status('build')['phase'], 'free')
         os.mkdir('build')
@@ -97,7 +98,7 @@ fn a_status_can_always_be_read() {
         .ok();
 }
 
-/// `metrics` is Prometheus text.
+/// `metrics` is in the Prometheus text format, and its counters change with each lease.
 #[test]
 fn metrics_change_with_each_lease() {
     let m = mount();
@@ -127,7 +128,7 @@ fn server_file_describes_the_backend() {
     assert!(text(&server["state"]).contains(&m.state().display().to_string()), "{server}");
 }
 
-/// `why` has the last refusal of the calling user, as a sentence that suggests the next step.
+/// `why` contains the last refusal of the calling user, as a sentence that suggests the next step.
 #[test]
 fn why_shows_the_callers_own_refusal() {
     let m = mount();
@@ -150,8 +151,8 @@ fn why_shows_the_callers_own_refusal() {
     json(&m.sh("cat .latchfs/why").ok());
 }
 
-/// `ctl` is the protocol of the commands: one write is one request, and a read to the end is its
-/// answer.
+/// `ctl` executes the requests of commands: one write is one request, and a read to the end returns
+/// its answer.
 #[test]
 fn ctl_answers_requests() {
     let m = mount();
@@ -189,7 +190,7 @@ fn ctl_answers_requests() {
         .ok();
 }
 
-/// A lock may have several shared holders, each with a lease of its own.
+/// `ctl` can acquire a shared lock, which may have several holders, each with a lease of its own.
 #[test]
 fn ctl_acquires_shared_locks() {
     let m = mount();
@@ -209,7 +210,7 @@ fn ctl_acquires_shared_locks() {
         .ok();
 }
 
-/// A steal needs a reason and permission, and results in a new token.
+/// `ctl` can steal a lock, given a reason and the permission; a steal results in a new token.
 #[test]
 fn ctl_steals_for_root() {
     let m = mount();

@@ -2,8 +2,8 @@
 
 use crate::harness::*;
 
-/// `rm NAME` and `rmdir NAME` release. A client that is not the holder gets EPERM; a name with
-/// locks below it gets ENOTEMPTY.
+/// `rm NAME` and `rmdir NAME` release a lock. A client that is not the holder gets EPERM; `rmdir`
+/// gets ENOTEMPTY if the holder has locks below NAME.
 #[test]
 fn removing_releases() {
     let m = mount();

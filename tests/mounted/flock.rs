@@ -3,8 +3,9 @@
 use crate::harness::*;
 use crate::locking::locks_py;
 
-/// The only shared holder upgrades to exclusive, which gives it a new token, and downgrades again
-/// under that token. Its open file follows to the new token: it can unlock, and be written to.
+/// The only shared holder upgrades its lock to exclusive, which gives it a new token, and
+/// downgrades it again under that token. The open file is bound to the new token: it can be
+/// unlocked and written to.
 #[test]
 fn upgrade_and_downgrade() {
     let m = mount();
@@ -43,7 +44,8 @@ fn upgrade_and_downgrade() {
     .ok();
 }
 
-/// Other open files of the holder stay writable when one of them upgrades the lock.
+/// When one open file of the holder upgrades the lock, other open files of the holder stay
+/// writable.
 #[test]
 fn an_upgrade_leaves_other_open_files_writable() {
     let m = mount();
@@ -99,7 +101,8 @@ fn a_refused_upgrade_is_as_on_a_local_disk() {
     assert_eq!(ours, locks_py(&m, &at("os.environ['T'] + '/'")).ok());
 }
 
-/// Readers that come after a waiting writer queue behind it, so that it does not starve.
+/// Readers that come after a waiting writer wait behind it in the queue, so that the writer does
+/// not starve.
 #[test]
 fn a_waiting_writer_does_not_starve() {
     let m = mount();
@@ -164,7 +167,7 @@ fn byte_ranges() {
     .ok();
 }
 
-/// Between two clients, a lock on any range takes the whole lock.
+/// If one client locks any range of a file, other clients can lock no range of it.
 #[test]
 fn a_range_takes_the_whole_lock_for_other_clients() {
     let m = Setup::new().only("--client laptop1 --client laptop2").dirs(2).start();
@@ -188,8 +191,8 @@ fn a_range_takes_the_whole_lock_for_other_clients() {
     .ok();
 }
 
-/// `F_GETLK` returns the conflicting lock with the lowest start, and the pid that holds it; -1 for
-/// an OFD lock.
+/// `F_GETLK` returns the conflicting lock with the lowest start, and the pid that holds it, or -1
+/// for an OFD lock.
 #[test]
 fn getlk_returns_the_first_conflict() {
     let m = mount();

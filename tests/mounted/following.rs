@@ -3,7 +3,7 @@
 
 use crate::harness::*;
 
-/// The prelude of the Python programs here: pollers with a timeout in milliseconds.
+/// The Python code that precedes the programs of this file: pollers with a timeout in milliseconds.
 const POLLER: &str = r#"
 import select, threading
 LIMIT = 20_000
@@ -24,8 +24,8 @@ def soon(call):
     return thread
 "#;
 
-/// Runs a Python program after [`POLLER`]. The program is unindented by 8 columns, as the prelude
-/// is.
+/// Runs a Python program after [`POLLER`]. Its indentation of 8 columns is removed, as that of the
+/// prelude is.
 fn py(m: &Mount, program: &str) -> Output {
     behind(m, POLLER, program)
 }
@@ -35,7 +35,8 @@ fn behind(m: &Mount, prelude: &str, program: &str) -> Output {
     m.py(&format!("{prelude}\n{}", lines.collect::<Vec<_>>().join("\n")))
 }
 
-/// `poll(2)` on a lock file wakes when its phase or holder changes, until the file is read again.
+/// `poll(2)` on a lock's file reports a change of the lock's phase or holder, until the file is
+/// read again.
 #[test]
 fn a_change_wakes_pollers() {
     let m = Setup::new().with("--ttl 1s --grace 1s").start();
@@ -66,7 +67,8 @@ fn a_change_wakes_pollers() {
     .ok();
 }
 
-/// A renewal is no change, except in grace. A change before the first poll is reported by it.
+/// A renewal is not reported as a change, except in grace. A change before the first poll is
+/// reported by that poll.
 #[test]
 fn a_renewal_does_not_wake_pollers() {
     let m = Setup::new().with("--ttl 60s --grace 10s").start();
@@ -97,8 +99,8 @@ fn a_renewal_does_not_wake_pollers() {
     .ok();
 }
 
-/// Edge-triggered epoll, several pollers at once, and the exception set of select(2) report a
-/// change.
+/// Edge-triggered epoll, several pollers at once, and the exception set of select(2) all report a
+/// change of a lock.
 #[test]
 fn all_ways_of_polling_are_woken() {
     let m = mount();
@@ -163,7 +165,7 @@ fn the_queue_is_shown() {
         .ok();
 }
 
-/// The prelude of the programs that read events.
+/// The Python code that precedes the programs that read events.
 const READER: &str = r#"
 def opened(process):
     "Waits until a program has the stream open."
@@ -211,8 +213,8 @@ fn cat_follows_events() {
     .ok();
 }
 
-/// Each reader starts where it opened the stream, or at event N with `events@N`. The stream can be
-/// polled, and a non-blocking reader never waits.
+/// Each reader of `events` starts where it opened the stream, or at event N with `events@N`. The
+/// stream can be polled, and a non-blocking reader never waits.
 #[test]
 fn each_reader_has_its_own_position() {
     let m = mount();
@@ -249,8 +251,8 @@ fn each_reader_has_its_own_position() {
     .ok();
 }
 
-/// A reader that is too slow gets a `lost` line with the number of missed events, and blocks no
-/// other client.
+/// A reader of `events` that is too slow gets a `lost` line with the number of missed events, and
+/// blocks no other client.
 #[test]
 fn a_slow_reader_is_told_how_many_events_it_missed() {
     let m = mount();
@@ -272,7 +274,8 @@ fn a_slow_reader_is_told_how_many_events_it_missed() {
     .ok();
 }
 
-/// `latchfs events` prints sentences or JSON lines, and ends when its reader has gone.
+/// `latchfs events` prints sentences or JSON lines, and ends when the reader of its output has
+/// closed the pipe.
 #[test]
 fn the_command_follows_events() {
     let m = mount();

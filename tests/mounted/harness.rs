@@ -1,4 +1,4 @@
-//! Mounts the real program for one test, and removes all that it made at the end, even if the test
+//! Mounts the real program for one test, and removes all that the test made at the end, even if it
 //! fails.
 //!
 //! Tests do not sleep for fixed times: the program reports when it is mounted, commands end or are
@@ -29,10 +29,10 @@ use std::time::Duration;
 
 /// The program under test.
 pub(crate) const LATCHFS: &str = env!("CARGO_BIN_EXE_latchfs");
-/// The users beside root, created by [`users`].
+/// The users other than root, created by [`users`].
 pub(crate) const ALICE: &str = "latchfs-a";
 pub(crate) const BOB: &str = "latchfs-b";
-/// Timeout of the start and of the end of a mount.
+/// Timeout for the start and for the end of a mount.
 const MOUNT_LIMIT: Duration = Duration::from_secs(20);
 
 /// Polls until `look` returns a value, and returns it.
@@ -64,7 +64,7 @@ pub(crate) fn tools() -> PathBuf {
     tools
 }
 
-/// The directory of one test, removed when dropped.
+/// The directory of one test, which is removed when this value is dropped.
 pub(crate) struct Scratch(PathBuf);
 
 impl Scratch {
@@ -72,7 +72,7 @@ impl Scratch {
         static COUNT: AtomicUsize = AtomicUsize::new(0);
         let number = COUNT.fetch_add(1, Ordering::Relaxed);
         let name = format!("latchfs-test-{}-{number}", std::process::id());
-        // Outside of the home of root, which other users may not enter.
+        // The directory is not in the home of root, which other users may not enter.
         let path = std::env::temp_dir().join(name);
         fs::create_dir(&path).expect("a fresh name");
         fs::set_permissions(&path, fs::Permissions::from_mode(0o777)).expect("ours");
@@ -86,7 +86,7 @@ impl Scratch {
 
 impl Drop for Scratch {
     fn drop(&mut self) {
-        // A mount that is left over must not be walked through: its files are locks.
+        // The directory is not removed if a mount is left in it: the files of the mount are locks.
         if !mounts().iter().any(|dir| dir.starts_with(&self.0)) {
             support::remove_tree(&self.0);
         }
@@ -99,7 +99,7 @@ pub(crate) fn mounts() -> Vec<PathBuf> {
     table.lines().filter_map(|line| line.split(' ').nth(4)).map(PathBuf::from).collect()
 }
 
-/// The configuration of a mount.
+/// The configuration of a test's mounts.
 pub(crate) struct Setup {
     scratch: Scratch,
     dirs: usize,
@@ -117,20 +117,20 @@ impl Setup {
         Self { scratch, dirs: 1, args, state: true, behind, descriptors: None }
     }
 
-    /// Mounts the locks of this backend. Unless the test wants several directories, there is a
-    /// second mount beside the first, on another node of a cluster, for commands of other users.
+    /// Mounts the locks of the backend `behind`. Unless the test wants several directories, there
+    /// is a second mount, with a cluster on another node, on which commands of other users run.
     pub(crate) fn behind(mut self, behind: Behind) -> Self {
         self.behind = behind;
         self
     }
 
-    /// Adds arguments, split at spaces.
+    /// Adds command-line arguments of the daemon, split at spaces.
     pub(crate) fn with(mut self, args: &str) -> Self {
         self.args.extend(args.split(' ').map(str::to_owned));
         self
     }
 
-    /// Replaces the arguments by these; only the harness still adds `--state` or `--server`.
+    /// Replaces the daemon's arguments by these. The harness still adds `--state` or `--server`.
     pub(crate) fn only(mut self, args: &str) -> Self {
         self.args.clear();
         self.with(args)
@@ -148,14 +148,14 @@ impl Setup {
         self
     }
 
-    /// Sets the soft and the hard limit of open files.
+    /// Sets the daemon's soft and hard limits of open files.
     #[allow(dead_code)] // only the suite of attacks uses it
     pub(crate) fn descriptors(mut self, limits: (u64, u64)) -> Self {
         self.descriptors = Some(limits);
         self
     }
 
-    /// Starts the daemon, and waits until all is mounted.
+    /// Starts the daemon, and waits until all directories are mounted.
     #[track_caller]
     pub(crate) fn start(self) -> Mount {
         let mut mount = self.prepare();
@@ -163,7 +163,7 @@ impl Setup {
         mount
     }
 
-    /// Prepares directories and servers without mounting.
+    /// Prepares directories and servers, without starting the daemon that mounts.
     pub(crate) fn prepare(self) -> Mount {
         let dirs: Vec<_> = (1..=self.dirs)
             .map(|n| if n == 1 { "locks".to_owned() } else { format!("locks{n}") })
@@ -182,7 +182,8 @@ impl Setup {
         if self.behind != Behind::Itself {
             servers = nodes(&self.scratch, self.behind);
             args.extend(["--server".to_owned(), servers[0].url.clone()]);
-            // A test with several directories assigns them to clients itself.
+            // A test with several directories assigns them to clients itself, so it gets no second
+            // mount.
             if self.dirs == 1 {
                 let dir = self.scratch.path("beside");
                 fs::create_dir(&dir).expect("the scratch directory is empty");
@@ -198,7 +199,7 @@ impl Setup {
     }
 }
 
-/// The second mount of the same locks, on which commands of other users run.
+/// The second mount of the same locks, for commands of other users.
 struct Beside {
     dir: PathBuf,
     url: String,
@@ -211,13 +212,13 @@ pub(crate) struct Mount {
     args: Vec<String>,
     daemon: Option<Child>,
     beside: Option<Beside>,
-    /// Servers, which end after the mounts.
+    /// The servers, which are dropped after the mounts.
     _servers: Vec<Node>,
     scratch: Scratch,
     descriptors: Option<(u64, u64)>,
 }
 
-/// Mounts with the default configuration.
+/// Starts a daemon with one mount and the default configuration.
 #[track_caller]
 pub(crate) fn mount() -> Mount {
     Setup::new().start()
@@ -234,7 +235,7 @@ impl Mount {
         &self.dirs[index]
     }
 
-    /// Returns an ordinary directory, which every user may write to.
+    /// Returns an ordinary directory outside of the mount, which every user may write to.
     pub(crate) fn scratch(&self) -> PathBuf {
         self.scratch.path("t")
     }
@@ -248,7 +249,7 @@ impl Mount {
         self.daemon.as_ref().expect("it runs").id().cast_signed()
     }
 
-    /// Returns the command that mounts in the foreground.
+    /// Returns the command that runs the daemon in the foreground.
     pub(crate) fn command(&self) -> Command {
         let mut command = Command::new("prlimit");
         if let Some((soft, hard)) = self.descriptors {
@@ -260,13 +261,13 @@ impl Mount {
         command
     }
 
-    /// Returns the mount point for commands of other users: that of the second mount, where there
-    /// is one.
+    /// Returns the mount point on which commands of other users run: that of the second mount, if
+    /// there is one.
     pub(crate) fn others(&self) -> &Path {
         self.beside.as_ref().map_or(self.dir(), |beside| &beside.dir)
     }
 
-    /// Starts the daemon, and waits until it reports that all is mounted.
+    /// Starts the daemon, and waits until it reports that all directories are mounted.
     #[track_caller]
     pub(crate) fn start(&mut self) {
         assert!(self.daemon.is_none(), "it runs already");
@@ -311,7 +312,7 @@ impl Mount {
         self.reap().expect("it ends on a signal")
     }
 
-    /// Kills the daemon as a crash would: the mount stays, but is stale.
+    /// Kills the daemon by SIGKILL. The mount stays, without a daemon.
     #[track_caller]
     pub(crate) fn crash(&mut self) {
         assert_eq!(self.stop(libc::SIGKILL), 128 + libc::SIGKILL);
@@ -326,20 +327,21 @@ impl Mount {
         reap(self.daemon.take()?)
     }
 
-    /// Runs a script in the mount point; `$T` is an ordinary directory, `$D` the mount point.
+    /// Runs a shell script in the mount point; `$T` is an ordinary directory, and `$D` the mount
+    /// point.
     #[track_caller]
     pub(crate) fn sh(&self, script: &str) -> Output {
         run(self.within(Command::new("sh").args(["-c", script])))
     }
 
-    /// Runs a script in a login session of its own: the session of the tests may have no leader any
-    /// more.
+    /// Runs a shell script in a login session of its own, because the session of the tests may no
+    /// longer have a leader.
     #[track_caller]
     pub(crate) fn login(&self, script: &str) -> Output {
         run(self.within(Command::new("setsid").args(["-w", "sh", "-c", script])))
     }
 
-    /// Runs a script outside of the mount point, for a mount that does not answer.
+    /// Runs a shell script outside of the mount point, for a mount that does not answer.
     #[track_caller]
     pub(crate) fn sh_gone(&self, script: &str) -> Output {
         let script = format!("exec 2>&1; {script}");
@@ -347,7 +349,7 @@ impl Mount {
         Output { err: seen.out.clone(), ..seen }
     }
 
-    /// Runs a script as another user, in the mount for other users.
+    /// Runs a shell script as another user, in the mount for other users.
     #[track_caller]
     pub(crate) fn sh_as(&self, user: &str, script: &str) -> Output {
         users();
@@ -371,7 +373,7 @@ impl Mount {
         self.py_by(tools().join("venv/bin/python"), program)
     }
 
-    /// Runs a Python program by this interpreter, which has packages of its own.
+    /// Runs a Python program with the given interpreter, which has packages of its own.
     #[track_caller]
     pub(crate) fn py_by(&self, python: impl AsRef<Path>, program: &str) -> Output {
         let program = format!("{PRELUDE}\n{}", dedent(program));
@@ -399,7 +401,8 @@ impl Mount {
         run(self.within(Command::new(LATCHFS).args(args)).current_dir("/"))
     }
 
-    /// Sets directory and environment like [`Self::within`], for the mount of other users.
+    /// Sets the directory and the environment of a command like [`Self::within`], but for the mount
+    /// of other users.
     pub(crate) fn within_others<'a>(&self, command: &'a mut Command) -> &'a mut Command {
         let dir = self.others();
         self.within(command).current_dir(dir).env("LATCHFS_DIR", dir).env("D", dir)
@@ -420,7 +423,7 @@ impl Mount {
             .env("LC_ALL", "C.UTF-8")
     }
 
-    /// Returns the status of a lock, also of a free one.
+    /// Returns the status of a lock, even if the lock is free.
     #[track_caller]
     pub(crate) fn status(&self, name: &str) -> Value {
         let file = name.replace('/', "%2F");
@@ -491,26 +494,27 @@ pub(crate) fn memory_kb(m: &Mount) -> u64 {
     number.parse().expect("a number")
 }
 
-/// Returns the lines of a pipe as they arrive, read by a thread.
+/// Reads a pipe in a thread, and returns a receiver of its lines.
 pub(crate) fn lines(pipe: impl Read + Send + 'static) -> Receiver<String> {
     let (sender, receiver) = channel();
     thread::spawn(move || {
         for line in BufReader::new(pipe).lines().map_while(Result::ok) {
             if sender.send(line).is_err() {
-                // The rest is read all the same: a full pipe would block its writer.
+                // After the receiver is gone the pipe is still read, because a full pipe would
+                // block its writer.
             }
         }
     });
     receiver
 }
 
-/// Parses JSON. A failure shows the text.
+/// Parses JSON text. A failure shows the text.
 #[track_caller]
 pub(crate) fn json(text: &str) -> Value {
     serde_json::from_str(text).unwrap_or_else(|error| panic!("no JSON ({error}): {text:?}"))
 }
 
-/// Returns the text of a JSON string.
+/// Returns the string that a JSON value holds.
 #[track_caller]
 pub(crate) fn text(value: &Value) -> String {
     value.as_str().unwrap_or_else(|| panic!("no text: {value}")).to_owned()

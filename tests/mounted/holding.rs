@@ -1,10 +1,10 @@
-//! Each kind of hold with each way to end it, as another process of the same owner and another
-//! owner see it.
+//! Each kind of lock by an open file or by a lease, ended in each possible way, as another process
+//! of the same owner and another owner see it.
 
 use crate::harness::*;
 use crate::locking::locks_py;
 
-/// The ways to end a hold that is bound to an open file.
+/// Python code: the ways to end a lock that is held by an open file.
 const ENDS: &str = "
 ENDS = {
     'unlock': 'unlock(held[name], form)',
@@ -17,7 +17,7 @@ ENDS = {
 }
 ";
 
-/// Tests one kind of hold by an open file with all of [`ENDS`].
+/// Locks a file in the way `form`, and ends the lock in each of the ways in [`ENDS`].
 fn by_open_file(form: &str) {
     let m = mount();
     let program = r#"
@@ -61,37 +61,38 @@ eq(listed(), [])
     locks_py(&m, &format!("{ENDS}{}", program.replace('@', form))).ok();
 }
 
-/// An exclusive flock, ended by unlock, close, the last dup, exit, exec, kill -9 and rm.
+/// An exclusive flock ends by unlock, close of the last dup, exit, exec, kill -9 and rm.
 #[test]
 fn exclusive_flock_ends() {
     by_open_file("flock_ex");
 }
 
-/// A shared flock, ended in each way.
+/// A shared flock ends in each of the ways in [`ENDS`].
 #[test]
 fn shared_flock_ends() {
     by_open_file("flock_sh");
 }
 
-/// An fcntl write lock, ended in each way.
+/// An fcntl write lock ends in each of the ways in [`ENDS`].
 #[test]
 fn exclusive_fcntl_lock_ends() {
     by_open_file("fcntl_ex");
 }
 
-/// An fcntl read lock, ended in each way.
+/// An fcntl read lock ends in each of the ways in [`ENDS`].
 #[test]
 fn shared_fcntl_lock_ends() {
     by_open_file("fcntl_sh");
 }
 
-/// An OFD write lock, ended in each way. For its implicit end the kernel sends only RELEASE.
+/// An OFD write lock ends in each of the ways in [`ENDS`]. When its file is closed, the kernel
+/// sends only RELEASE.
 #[test]
 fn exclusive_ofd_lock_ends() {
     by_open_file("ofd_ex");
 }
 
-/// An OFD read lock, ended in each way.
+/// An OFD read lock ends in each of the ways in [`ENDS`].
 #[test]
 fn shared_ofd_lock_ends() {
     by_open_file("ofd_sh");
@@ -141,7 +142,7 @@ fn leases_end_by_removal() {
 }
 
 /// A lease that is not renewed ends after its ttl and grace, and the next waiter gets the lock. A
-/// hold by an open file does not expire.
+/// lock by an open file does not expire.
 #[test]
 fn leases_end_by_their_ttl() {
     let m = Setup::new().with("--ttl 1s --grace 1s").start();
@@ -177,8 +178,8 @@ fn leases_end_by_their_ttl() {
 }
 
 /// An open file that locks may take over a plain lease of the same owner. It can't take over a
-/// lease that a write gave a ttl or text; a lease that was made exclusively only the file that made
-/// it can take over.
+/// lease that got a ttl or text by a write; and a lease of a file that was created with `O_EXCL`
+/// can be taken over only by the open file that created it.
 #[test]
 fn an_open_file_may_take_over_a_lease() {
     let m = Setup::new().with("--ttl 1h").start();
@@ -212,8 +213,8 @@ fn an_open_file_may_take_over_a_lease() {
     .ok();
 }
 
-/// `rm` and `mv` of a lock that an open file holds are allowed to the process that locked it and
-/// its descendants. Other processes of the owner get EBUSY, other clients EPERM; `mv` over the lock
+/// The process that locked a file and its descendants may `rm` or `mv` the lock that the open file
+/// holds. Other processes of the owner get EBUSY, other clients EPERM; `mv` of another lock over it
 /// gets EBUSY.
 #[test]
 fn removing_a_lock_that_an_open_file_holds() {

@@ -1,9 +1,9 @@
-//! Operations that renew a lock or write to it: times, ttls and text; and files whose lease is
+//! Operations that renew a lock or write to it: times, ttls and text; and open files whose lease is
 //! over.
 
 use crate::harness::*;
 
-/// `touch NAME` and utimensat renew.
+/// `touch NAME` and utimensat renew the lease of a lock.
 #[test]
 fn touch_renews() {
     let m = mount();
@@ -21,7 +21,7 @@ fn touch_renews() {
     m.sh("mkdir dir && touch dir && ln -s x link && touch -h link").ok();
 }
 
-/// utimensat keeps the times exactly as given, to the nanosecond, also in the future.
+/// utimensat stores the times exactly as given, to the nanosecond, even if they are in the future.
 #[test]
 fn times_are_kept_as_given() {
     let m = mount();
@@ -65,8 +65,8 @@ fn touch_by_another_is_busy() {
         .ok();
 }
 
-/// close(2) gets EBUSY if the file was opened for writing by a client that is not the holder, and
-/// neither written to nor locked. After a write, close returns 0.
+/// close(2) gets EBUSY if a client that does not hold the lock opened its file for writing, and
+/// neither wrote to it nor locked it. After a write, close returns 0.
 #[test]
 fn closing_a_lock_of_another_is_busy() {
     let m = mount();
@@ -89,7 +89,8 @@ fn closing_a_lock_of_another_is_busy() {
     assert_eq!(m.node(touch).ok(), "ok\n");
 }
 
-/// `echo 60s > NAME` of a held lock renews with that ttl; for other clients the write gets EBUSY.
+/// `echo 60s > NAME` by the holder renews the lease with that ttl; for other clients the write gets
+/// EBUSY.
 #[test]
 fn writing_a_ttl_renews_with_it() {
     let m = mount();
@@ -116,7 +117,8 @@ fn writing_a_ttl_renews_with_it() {
         .ok();
 }
 
-/// Truncation by the holder empties the text, by other clients it does nothing; it never fails.
+/// Truncation by the holder empties the lock's text; by other clients it does nothing. It never
+/// fails.
 #[test]
 fn truncation_empties_the_holders_text_only() {
     let m = mount();
@@ -137,7 +139,8 @@ fn truncation_empties_the_holders_text_only() {
         .ok();
 }
 
-/// `echo '{"ttl":"60s","note":"..."}' > NAME` renews with these options, if all keys are known.
+/// `echo '{"ttl":"60s","note":"..."}' > NAME` renews the lease with these options, if all keys are
+/// known.
 #[test]
 fn writing_json_renews_with_options() {
     let m = mount();
@@ -164,9 +167,9 @@ fn writing_json_renews_with_options() {
         .ok();
 }
 
-/// Any other text, also a bare number (programs write their pid), renews and is stored as the
-/// content of the lock: 4 KiB at most, else EFBIG. `O_APPEND` appends; each WRITE request is one
-/// message.
+/// A write of any other text, even a bare number (programs write their pid), renews the lease and
+/// becomes the content of the lock: 4 KiB at most, otherwise it gets EFBIG. `O_APPEND` appends;
+/// each WRITE request is one message.
 #[test]
 fn other_text_is_stored() {
     let m = mount();
@@ -219,8 +222,8 @@ fn a_file_of_an_ended_tenure_is_stale() {
         .ok();
 }
 
-/// After ttl and grace, the file that acquired the lock is stale, and other clients can get the
-/// lock.
+/// When the ttl and grace of a lock are over, the open file that acquired it gets ESTALE, and other
+/// clients can get the lock.
 #[test]
 fn a_file_of_a_lost_lock_is_stale() {
     let m = Setup::new().with("--ttl 1s --grace 0s").start();
@@ -238,8 +241,8 @@ fn a_file_of_a_lost_lock_is_stale() {
         .ok();
 }
 
-/// In the grace of another client, requests are refused, and the message says so. The holder can
-/// renew the lease under the same token.
+/// While the lock of another client is in grace, requests for it are refused, and the message says
+/// so. The holder can still renew the lease, under the same token.
 #[test]
 fn grace_is_the_holders() {
     let m = Setup::new().with("--ttl 1s --grace 1h").start();

@@ -1,4 +1,5 @@
-//! Shared tools of the tests of flock, fcntl and OFD locks: Python processes that execute commands.
+//! Tools that the tests of flock, fcntl and OFD locks share: Python processes that execute
+//! commands.
 
 use crate::harness::*;
 use std::process::Command;
@@ -19,8 +20,8 @@ pub(crate) fn locks_py(m: &Mount, program: &str) -> Output {
 /// Timeout of a program that runs thousands of rounds on a busy machine.
 const LIMIT: std::time::Duration = std::time::Duration::from_secs(240);
 
-/// Python tools. `Peer` is a process of its own, as a given user, that executes the code it is
-/// sent.
+/// Python code with tools. A `Peer` is a process that runs as a given user and executes the code
+/// that the test sends to it.
 const TOOLS: &str = r#"
 import atexit, platform, select, struct, threading, traceback
 

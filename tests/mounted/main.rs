@@ -3,11 +3,11 @@
 //! Each test has a mount of its own, so that tests run in parallel. Most files are about one group
 //! of operations; the doc comment of a test states the behaviour that it checks.
 
-// Programs in other languages stand in raw strings, whatever their quotes.
+// Programs in other languages are raw strings, even if they contain no quotes.
 #![allow(clippy::needless_raw_string_hashes)]
 
-/// Whether the mounts store their locks in a data directory. `tests/durable_mounts`, which has some
-/// of these tests, sets this to true.
+/// Whether the mounts store their locks in a data directory. `tests/durable_mounts`, which runs
+/// some of these tests, sets this constant to true.
 pub(crate) const DURABLE: bool = false;
 
 mod harness;

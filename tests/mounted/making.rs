@@ -1,8 +1,8 @@
-//! Operations that acquire: `mkdir`, `O_EXCL`, `O_CREAT`, `ln -s`, `ln`.
+//! Operations that acquire a lock: `mkdir`, `O_EXCL`, `O_CREAT`, `ln -s`, `ln`.
 
 use crate::harness::*;
 
-/// `mkdir NAME` acquires, or gets EEXIST. The lock looks like a directory.
+/// `mkdir NAME` acquires the lock, or gets EEXIST. The lock looks like a directory.
 #[test]
 fn mkdir_acquires() {
     let m = mount();
@@ -26,7 +26,7 @@ fn mkdir_acquires() {
     assert_eq!(m.node(refused).ok(), "EEXIST\n");
 }
 
-/// `open(O_CREAT|O_EXCL)` and `set -C; > NAME` acquire exclusively, or get EEXIST.
+/// `open(O_CREAT|O_EXCL)` and `set -C; > NAME` acquire the lock exclusively, or get EEXIST.
 #[test]
 fn create_exclusively_acquires() {
     let m = mount();
@@ -52,8 +52,8 @@ fn create_exclusively_acquires() {
     assert_eq!(m.node(refused).ok(), "EEXIST\n");
 }
 
-/// `open(O_CREAT)` and `> NAME` acquire a free lock. A lock of another client they open as an
-/// existing file: opening never fails.
+/// `open(O_CREAT)` and `> NAME` acquire a free lock. If another client holds the lock, they open
+/// its file without acquiring it: the open never fails.
 #[test]
 fn create_acquires_a_free_lock_and_opens_a_held_one() {
     let m = mount();
@@ -76,8 +76,8 @@ fn create_acquires_a_free_lock_and_opens_a_held_one() {
     assert_eq!(m.status("build")["holder"], format!("laptop1:{ALICE}"));
 }
 
-/// Opening never fails in a race either: the kernel sends CREATE for a name that it does not know,
-/// although the other mount may have acquired that lock meanwhile.
+/// An open with `O_CREAT` does not fail in a race either: the kernel sends CREATE for a name that
+/// it does not know, although another client may have acquired that lock meanwhile.
 #[test]
 fn a_race_to_create_never_fails_an_open() {
     let m = Setup::new().only("--client laptop1 --client laptop2").dirs(2).start();
@@ -101,8 +101,8 @@ fn a_race_to_create_never_fails_an_open() {
         .ok();
 }
 
-/// At most one process holds the lock: eight processes on two mounts add to a counter in an
-/// ordinary file, each time under the lock, and none of 1,600 additions is lost.
+/// At most one process holds a lock: eight processes on two mounts add to a counter in an ordinary
+/// file, each time under the lock, and none of 1,600 additions is lost.
 #[test]
 fn a_counter_comes_out_exact() {
     let m = Setup::new().only("--client laptop1 --client laptop2").dirs(2).start();
@@ -145,8 +145,8 @@ fn a_counter_comes_out_exact() {
     }
 }
 
-/// `ln -s TEXT NAME` acquires exclusively. The lock looks like a symlink, and readlink returns
-/// TEXT.
+/// `ln -s TEXT NAME` acquires the lock exclusively. The lock looks like a symlink, and readlink
+/// returns TEXT.
 #[test]
 fn symlink_acquires() {
     let m = mount();
@@ -167,9 +167,8 @@ fn symlink_acquires() {
         .ok();
 }
 
-/// `ln A NAME`, with A held by the caller, acquires NAME too, exclusively, or gets EEXIST. Both
-/// have the same inode and 2 links; a write through the inode applies to both; removing A leaves
-/// NAME held.
+/// `ln A NAME` by the holder of A acquires NAME too, exclusively, or gets EEXIST. Both have the
+/// same inode and 2 links; a write through the inode applies to both; removing A leaves NAME held.
 #[test]
 fn link_acquires() {
     let m = mount();

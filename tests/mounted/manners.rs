@@ -1,4 +1,5 @@
-//! Ordinary tools that know files and not locks: each works as documented, and none hangs.
+//! Ordinary tools that know files but not locks: each works on a mount as documented, and none
+//! hangs.
 
 use crate::harness::*;
 
@@ -16,7 +17,7 @@ fn rm_rf_releases_own_locks() {
     assert_eq!(m.phase("team/build/x"), "free");
 }
 
-/// `find -delete` releases all locks.
+/// `find -delete` releases all locks of the caller.
 #[test]
 fn find_delete_releases() {
     let m = mount();
@@ -55,7 +56,7 @@ fn mv_to_and_from_the_mount() {
     assert_eq!(m.sh("ls -A").ok(), "");
 }
 
-/// `rsync -a` to and from the mount.
+/// `rsync -a` copies files to the mount and from it.
 #[test]
 fn rsync_to_and_from_the_mount() {
     let m = mount();
@@ -68,7 +69,7 @@ fn rsync_to_and_from_the_mount() {
     assert_eq!(m.sh("ls").ok(), "sub\n");
 }
 
-/// `tar` to and from the mount.
+/// `tar` unpacks files in the mount and packs them from it.
 #[test]
 fn tar_to_and_from_the_mount() {
     let m = mount();
@@ -77,12 +78,13 @@ fn tar_to_and_from_the_mount() {
     assert_eq!(m.sh("cat a sub/b; readlink link; ls").ok(), "one\ntwo\ntext\na\nlink\nsub\n");
     m.sh("tar -cf $T/out.tar . && mkdir $T/out && tar -C $T/out -xf $T/out.tar").ok();
     m.sh("diff -r --no-dereference $T/in $T/out").ok();
-    // A file that shows its status has size 0, as in /proc: tar archives its name without content.
+    // A lock's file that shows the status has size 0, as in /proc: tar archives its name without
+    // content.
     m.sh("touch plain && tar -cf - plain | tar -tf - | grep -qx plain").ok();
 }
 
-/// `sed -i` renames a new file over the lock, which moves that file's lease to its name: the text
-/// is the new one.
+/// `sed -i` renames a new file over the lock, which moves the new file's lease to the lock's name;
+/// the content is the new text.
 #[test]
 fn sed_in_place() {
     let m = mount();
@@ -95,8 +97,8 @@ fn sed_in_place() {
     assert_eq!(m.sh("cat build; ls -A").ok(), "bye\nbuild\n", "nothing is left behind");
 }
 
-/// vi saves in the mount, with its swap file and its backup. It complains if its swap file does not
-/// fit into 4 KiB, but saves.
+/// vi saves a file in the mount, with its swap file and its backup. It complains if its swap file
+/// does not fit into 4 KiB, but saves.
 #[test]
 fn vi_saves_in_the_mount() {
     let m = mount();
@@ -111,7 +113,7 @@ fn vi_saves_in_the_mount() {
     assert_eq!(m.phase("build~"), "held");
 }
 
-/// `ed` writes in place.
+/// `ed` writes to a lock's file in place.
 #[test]
 fn ed_saves_in_the_mount() {
     let m = mount();
@@ -144,7 +146,7 @@ fn reading_everything_acquires_nothing() {
     assert_eq!(m.sh("ls -A").ok(), "a\nd\ne\nhers\n", "looking takes nothing");
 }
 
-/// `ls DIR` lists all held locks, also many.
+/// `ls DIR` lists all held locks, even if there are many.
 #[test]
 fn a_long_listing_is_complete() {
     let m = mount();

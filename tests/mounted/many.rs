@@ -1,4 +1,4 @@
-//! The maximum number of locks, a million, and one more.
+//! The maximum number of locks in a mount, a million, and one more.
 
 use crate::harness::*;
 use latchfs::engine::{
@@ -12,7 +12,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// The engine's own limit.
+/// The maximum number of locks, as the engine sets it.
 const LOCKS_MAX: usize = 1 << 20;
 
 /// Opens the state of a daemon that is not running, and submits an operation for each of a million
@@ -55,8 +55,8 @@ fn release(name: LockName) -> Op {
     Op::Release(Release::of(LeaseKey { name, client: root(), token: None }))
 }
 
-/// 1,048,576 locks survive a restart. The next one is refused with ENOSPC and a message, by every
-/// operation, until one is released. The memory stays within its bound.
+/// 1,048,576 locks survive a restart. The next lock is refused with ENOSPC and a message, by every
+/// operation, until one is released. The daemon's memory stays within its bound.
 #[test]
 fn the_maximum_number_of_locks_is_enforced() {
     let mut m = Setup::new().prepare();
@@ -84,7 +84,8 @@ fn the_maximum_number_of_locks_is_enforced() {
     m.latchfs(&["acquire", "mine"]).ok();
     let said = m.latchfs(&["acquire", "more"]).exits(75);
     assert!(said.contains("1048576"), "{said}");
-    // Half a GiB: 400 MB for the locks, and the rest for the names that the listing has made known.
+    // The bound is 700 MiB: some 400 MB for the locks, and the rest for the names that the listing
+    // has made known to the kernel.
     let memory = memory_kb(&m);
     assert!(memory < 700 << 10, "{memory} KiB");
     m.sh("rmdir mine || rm mine; mkdir lock-0000001").ok();

@@ -1,4 +1,4 @@
-//! `latchfs::Mutex`: a lock of a mount as a mutex of Rust programs.
+//! `latchfs::Mutex`: a lock of a mount used as a mutex by Rust programs.
 
 use crate::harness::*;
 use crate::support::rounds;
@@ -12,7 +12,7 @@ use std::sync::mpsc::{Receiver, channel};
 use std::thread;
 use std::time::Duration;
 
-/// Timeout of every step, which only a hang exceeds.
+/// Timeout of every step of these tests, which only a hang exceeds.
 const LIMIT: Duration = Duration::from_secs(20);
 
 fn open(m: &Mount, name: &str) -> Mutex {
@@ -24,7 +24,7 @@ fn next<T>(told: &Receiver<T>) -> T {
     told.recv_timeout(LIMIT).expect("it is told")
 }
 
-/// The example of the documentation.
+/// The example in the documentation of `latchfs::mutex` works.
 #[test]
 fn the_example_works() {
     fn example(dir: &std::path::Path) -> std::io::Result<u64> {
@@ -35,8 +35,8 @@ fn the_example_works() {
         });
         let mut seen = 0;
         if let Some(guard) = build.lock_timeout(Duration::from_secs(10))? {
-            // Pass the token to the resource that the lock protects, and let that refuse lower
-            // ones.
+            // Pass the token to the resource that the lock protects, and let the resource refuse
+            // lower tokens.
             println!("mine, with token {}", guard.token());
             let again = build.lock()?; // The same thread may lock again: this is the same hold.
             assert_eq!(again.token(), guard.token());
@@ -51,7 +51,8 @@ fn the_example_works() {
     assert!(example(m.dir()).expect("it works") > first, "a new tenure has a greater token");
 }
 
-/// Threads exclude each other, also through separate mutexes; their counter is exact.
+/// Threads exclude each other, even through separate mutexes: a counter that they increment is
+/// exact.
 #[test]
 fn threads_exclude_each_other() {
     const THREADS: u64 = 4;
@@ -94,7 +95,7 @@ fn processes_exclude_each_other() {
     assert_eq!(next(&said), "locked");
     assert!(mutex.try_lock().expect("asked").is_none());
     assert!(mutex.lock_timeout(Duration::from_millis(50)).expect("asked").is_none());
-    // The other process ends at the end of its input, and so does the wait.
+    // The other process ends at the end of its input, which ends the wait of the mutex.
     thread::scope(|scope| {
         let waits = scope.spawn(|| mutex.lock_timeout(LIMIT).expect("asked").is_some());
         drop(other.stdin.take());
@@ -140,7 +141,8 @@ fn a_timed_wait_has_a_place_in_the_queue() {
     });
 }
 
-/// A thread may lock again a mutex that it holds; a lock that would wait for itself is an error.
+/// A thread may lock again a mutex that it holds; a lock call that would wait for the same thread
+/// is an error.
 #[test]
 fn a_thread_may_lock_again() {
     let m = mount();
@@ -164,7 +166,7 @@ fn a_thread_may_lock_again() {
     assert_eq!(m.phase("build"), "free");
 }
 
-/// A listener is notified of waiting and of grants.
+/// A listener of a mutex is notified of waiting and of grants.
 #[test]
 fn a_listener_is_notified() {
     let m = mount();
@@ -175,7 +177,7 @@ fn a_listener_is_notified() {
     thread::scope(|scope| {
         let waits = scope.spawn(|| mutex.lock().expect("granted").token());
         assert_eq!(next(&told), Notice::Waiting);
-        // The waiter is in the queue of the engine, and so before any later one.
+        // The waiter is in the queue of the engine, so it is served before any later one.
         eventually("a waiter", || {
             let waiting = m.status("build")["waiters"].as_array().is_some_and(|w| w.len() == 1);
             waiting.then_some(())
@@ -188,7 +190,8 @@ fn a_listener_is_notified() {
     assert!(told.recv_timeout(LIMIT).is_err(), "giving it back is no loss");
 }
 
-/// A loss is reported while the lock is held, and a lost lock can't be locked again.
+/// The loss of a mutex is reported while it is locked, and a lost mutex can't be locked again by
+/// its holder.
 #[test]
 fn a_loss_is_reported() {
     let m = mount();
@@ -212,7 +215,8 @@ fn a_loss_is_reported() {
     assert!(mutex.lock().expect("granted").token() > token);
 }
 
-/// A hold of this process that was not requested through the mutex is reported before locking.
+/// If this process holds the lock, but not through a mutex, that is reported before the mutex is
+/// locked.
 #[test]
 fn an_unrequested_hold_is_reported() {
     let m = mount();
@@ -229,11 +233,11 @@ fn an_unrequested_hold_is_reported() {
     assert!(told.try_recv().is_err(), "told once");
 }
 
-/// The token of a guard is that of its own open file: it is never that of another holder, whatever
-/// happens between the grant and the request for the token.
+/// The token of a guard is always that of its own open file and never that of another holder,
+/// whatever happens between the grant and the request for the token.
 #[test]
 fn the_token_of_another_holder_is_never_given_out() {
-    // How often each of the two threads gets the lock.
+    // The number of times that each of the two threads gets the lock.
     let times = rounds(50, 200);
     let m = mount();
     let mutex = open(&m, "build");
@@ -243,7 +247,7 @@ fn the_token_of_another_holder_is_never_given_out() {
             let file = m.dir().join("build");
             let mut tokens = Vec::new();
             while !ended.load(Ordering::Acquire) {
-                // Root may remove any lock, and can then acquire it for a moment.
+                // Root may remove any lock, and can then acquire the lock for a moment.
                 let _gone = fs::remove_file(&file);
                 if fs::create_dir(&file).is_ok() {
                     tokens.extend(m.status("build")["token"].as_u64());
@@ -255,7 +259,7 @@ fn the_token_of_another_holder_is_never_given_out() {
         });
         let mut seen = Vec::new();
         while seen.len() < times || thefts.load(Ordering::Acquire) < times {
-            // An error means that the lock was lost at once, or is a directory now.
+            // An error means that the lock was lost at once, or that its name is a directory now.
             if let Ok(Some(guard)) = mutex.try_lock() {
                 seen.push(guard.token());
             }
@@ -267,8 +271,8 @@ fn the_token_of_another_holder_is_never_given_out() {
     assert!(stolen.is_empty(), "tokens of others: {stolen:?}");
 }
 
-/// An open file returns the token of its own lease, and ESTALE once that is stolen, even while the
-/// lock is held again.
+/// An open file returns the token of its own lease, and ESTALE once the lock is stolen, even when
+/// another holder has the lock.
 #[test]
 fn an_open_file_returns_its_own_token() {
     let m = mount();

@@ -2,7 +2,7 @@
 
 use crate::harness::*;
 
-/// Two users are two owners: neither can renew or release the lock of the other.
+/// Two users are two owners of locks: neither can renew or release the lock of the other.
 #[test]
 fn users_are_owners() {
     let m = mount();
@@ -82,7 +82,7 @@ fn two_directories_are_two_clients() {
     m.sh_as(ALICE, "test -d build && mkdir build").fails();
 }
 
-/// A change through one mount is visible at once through the other, also for names that were looked
+/// A change through one mount is visible at once through the other, even for names that were looked
 /// up before.
 #[test]
 fn a_release_is_visible_on_the_other_mount() {

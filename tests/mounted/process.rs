@@ -1,9 +1,10 @@
-//! Leases bound to a process: the process keeps the lock while it lives, and its death releases it.
+//! Leases bound to a process: the process keeps the lock while it is alive, and its death releases
+//! the lock.
 
 use crate::harness::*;
 use std::process::{Child, Command, Stdio};
 
-/// A process that sleeps; killed and reaped when dropped.
+/// A process that sleeps; it is killed and reaped when this value is dropped.
 struct Sleeper(Child);
 
 impl Sleeper {
@@ -16,7 +17,8 @@ impl Sleeper {
         self.0.id()
     }
 
-    /// Kills the process and leaves it a zombie: its lock must be released before it is reaped.
+    /// Kills the process and leaves it a zombie, because its lock must be released before it is
+    /// reaped.
     fn kill(&self) {
         signal(self.pid().cast_signed(), libc::SIGKILL);
     }
@@ -29,15 +31,15 @@ impl Drop for Sleeper {
     }
 }
 
-/// `echo pid=$$ > NAME` binds the lease to that process, however short the ttl; its death by `kill
-/// -9` releases the lock within 100 ms.
+/// `echo pid=$$ > NAME` binds the lease to the process `$$`, however short the ttl; the death of
+/// the process by `kill -9` releases the lock within 100 ms.
 #[test]
 fn a_process_keeps_its_lock_until_its_death() {
     let m = Setup::new().with("--ttl 1s --grace 0s").start();
     let sleeper = Sleeper::new();
     m.sh(&format!("touch build && echo pid={} > build && touch other", sleeper.pid())).ok();
     let token = m.token("build");
-    // The expiry of the other lock shows that more than a ttl has passed.
+    // The lock `other` has expired, which shows that more than a ttl has passed.
     m.until("other", "free");
     m.sh("touch other").ok();
     m.until("other", "free");
@@ -56,7 +58,8 @@ fn a_process_keeps_its_lock_until_its_death() {
     assert_eq!(m.sh("ls").ok(), "", "its name goes");
 }
 
-/// A process can be named through the `ctl` of a directory, as JSON, and through the control file.
+/// Every kind of write can name the process to which a lease is bound: a write to the `ctl` of a
+/// directory, JSON, and a write to the control file.
 #[test]
 fn a_process_is_named_by_every_kind_of_write() {
     let m = mount();
@@ -86,7 +89,8 @@ fn a_process_is_named_by_every_kind_of_write() {
     }
 }
 
-/// A moved lock stays bound to its process; a hard link is bound to it too.
+/// A moved lock stays bound to its process; a hard link to a lock is bound to the lock's process
+/// too.
 #[test]
 fn a_moved_lock_stays_bound_to_its_process() {
     let m = mount();
@@ -101,7 +105,8 @@ fn a_moved_lock_stays_bound_to_its_process() {
     m.until("d", "free");
 }
 
-/// A release by name unbinds the lease: the later death of the process releases nothing.
+/// A release by name unbinds the lease from its process: the later death of the process releases
+/// nothing.
 #[test]
 fn a_release_unbinds_the_process() {
     let m = mount();
@@ -119,8 +124,8 @@ fn a_release_unbinds_the_process() {
     assert_eq!(m.token("build"), token);
 }
 
-/// A pid that the caller may not name is refused: that of another user's process, of no process, or
-/// 0.
+/// A pid to which the caller may not bind a lease is refused: that of another user's process, of no
+/// process, or 0.
 #[test]
 fn only_ones_own_process_can_be_named() {
     let m = mount();
@@ -144,7 +149,8 @@ fn only_ones_own_process_can_be_named() {
         .ok();
 }
 
-/// A caller in another pid namespace would name another process than it means, and is refused.
+/// A caller in another pid namespace would name another process than it means, so its pid is
+/// refused.
 #[test]
 fn a_pid_of_another_namespace_is_refused() {
     let m = mount();
@@ -173,15 +179,15 @@ fn a_restart_binds_processes_again() {
     m.until("lives", "free");
 }
 
-/// While the daemon is suspended or down, no other client is served either: a lease without a ttl
-/// of its own stays bound to its process, however long that takes. A lease with a ttl expires
-/// meanwhile.
+/// While the daemon is suspended or down, no other client is served either, so a bound lease
+/// without a ttl of its own stays bound to its process, however long that takes. A lease with a ttl
+/// expires meanwhile.
 #[test]
 fn a_pause_of_the_daemon_loses_no_bound_lease() {
     let mut m = Setup::new().with("--ttl 1s --grace 0s").prepare();
     m.start();
     let clock = Setup::new().with("--ttl 1s --grace 0s").start();
-    // Waits for more than a ttl and its grace.
+    // Waits until more than a ttl and its grace have passed.
     let pass = || {
         for _ in 0..2 {
             clock.sh("mkdir passes").ok();
@@ -211,7 +217,8 @@ fn a_pause_of_the_daemon_loses_no_bound_lease() {
     m.until("build", "free");
 }
 
-/// `mount --hold session`: a lease by file lasts as long as the login session that acquired it.
+/// `mount --hold session`: a lease that a program takes by a file lasts as long as the login
+/// session in which it was taken.
 #[test]
 fn a_login_session_keeps_its_locks() {
     let m = Setup::new().with("--ttl 1s --grace 0s --hold session").start();
@@ -226,7 +233,7 @@ fn a_login_session_keeps_its_locks() {
     let said = lines(session.stdout.take().expect("piped"));
     said.recv_timeout(std::time::Duration::from_secs(20)).expect("it makes them");
     let sleeper = Sleeper(session);
-    // An expiring lock on another mount shows that more than a ttl has passed.
+    // Two locks on another mount expire, which shows that more than a ttl has passed.
     let other = Setup::new().with("--ttl 1s --grace 0s").start();
     for _ in 0..2 {
         other.sh("mkdir other").ok();

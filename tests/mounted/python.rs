@@ -1,4 +1,4 @@
-//! The prelude of the tests' Python programs.
+//! The prelude of the tests' Python programs, and the removal of their indentation.
 
 use std::fmt::Write as _;
 

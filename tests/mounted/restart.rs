@@ -1,5 +1,5 @@
-//! Restarts of the daemon, after crashes and orderly ends: no lease is lost, and no token is used
-//! twice.
+//! Restarts of a mount's daemon, after crashes and orderly ends: no lease is lost, and no token is
+//! used twice.
 
 use crate::harness::*;
 use latchfs::time::{Span, Wall, boot_now};
@@ -7,8 +7,8 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// After `kill -9`, leases are held again under the same tokens with no more time than before; new
-/// tokens are greater; the next start cleans the stale mount up.
+/// After `kill -9` of the daemon, leases are held again under the same tokens, with no more time
+/// left than before; new tokens are greater; the next start removes the stale mount.
 #[test]
 fn a_crash_loses_no_lease() {
     let mut m = mount();
@@ -111,19 +111,20 @@ for n in range(1_000_000):
             _ => promised.remove(&format!("n{}", words[1])),
         };
     }
-    // The release of the last lock may have been applied before the crash without a reply.
+    // The release of the last lock may have been applied before the crash without a reply to the
+    // program.
     let last = promised.len() - 1;
     for (name, token) in promised.iter().filter(|(_, token)| **token != greatest) {
         assert_eq!(seen.get(name), Some(&Some(*token)), "{name}");
     }
-    // One more lock may have been acquired without a reply.
+    // One more lock may have been acquired without a reply to the program.
     assert!((last..=last + 2).contains(&seen.len()), "{} of {}", seen.len(), promised.len());
     m.sh("mkdir new").ok();
     assert!(m.token("new") > greatest);
 }
 
-/// SIGTERM, Ctrl-C and SIGHUP unmount and exit with 0; the next start continues with the same
-/// leases.
+/// SIGTERM, Ctrl-C and SIGHUP make the daemon unmount and exit with 0; the next start continues
+/// with the same leases.
 #[test]
 fn signals_end_it_cleanly() {
     let mut m = mount();
@@ -138,14 +139,14 @@ fn signals_end_it_cleanly() {
     }
 }
 
-/// A lease whose time runs out while the daemon is down is over at the next start.
+/// A lease whose ttl and grace pass while the daemon is down is over at the next start.
 #[test]
 fn time_passes_while_it_is_down() {
     let mut m = Setup::new().with("--ttl 1s --grace 0s").start();
     m.sh("mkdir build").ok();
     let token = m.token("build");
     m.crash();
-    // The boot clock advances without the daemon, so it shows when the lease is over.
+    // The boot clock also advances while the daemon is down, so it shows when the lease is over.
     let end = boot_now() + Span::from_millis(1_100);
     eventually("a second", || (boot_now() > end).then_some(()));
     m.start();
@@ -154,7 +155,7 @@ fn time_passes_while_it_is_down() {
     assert!(m.token("build") > token);
 }
 
-/// A second daemon on the same state directory is refused.
+/// A second daemon that uses the same state directory is refused.
 #[test]
 fn a_state_directory_has_one_daemon() {
     let m = mount();
@@ -175,7 +176,7 @@ fn a_directory_is_mounted_once() {
     let said =
         run(second.arg("mount").arg(m.dir()).args(["--state", "none", "--grant-at-once"])).fails();
     assert!(said.contains("is a latchfs mount already"), "{said}");
-    // A directory created in a mount is a lock: the refused mount has acquired none.
+    // A directory that is created in a mount is a lock, and the refused mount has acquired none.
     let inside = m.dir().join("inside");
     let mut third = Command::new(LATCHFS);
     let said =
@@ -197,7 +198,7 @@ fn state_files(m: &Mount) -> Vec<PathBuf> {
     files
 }
 
-/// A torn tail of the journal is truncated, and all records before it are kept.
+/// A torn record at the end of the journal is truncated, and all records before it are kept.
 #[test]
 fn a_torn_tail_is_truncated() {
     let mut m = mount();
@@ -221,7 +222,8 @@ fn is_journal(path: &Path) -> bool {
     path.file_name().is_some_and(|name| name.to_string_lossy().contains("journal"))
 }
 
-/// A damaged file is a clear error at start, never a silent reset of tokens.
+/// A damaged journal is a clear error at start, and never makes the daemon reset its tokens
+/// silently.
 #[test]
 fn damage_is_an_error() {
     let mut m = mount();
@@ -235,7 +237,7 @@ fn damage_is_an_error() {
     assert!(!whole.is_empty());
     for (bytes, path) in &whole {
         let mut damaged = bytes.clone();
-        // Behind the last record, the file has preallocated zeros.
+        // Behind the last record, the journal file has preallocated zeros.
         let middle = damaged.iter().rposition(|byte| *byte != 0).expect("not empty") / 2;
         damaged[middle] ^= 0x5a;
         std::fs::write(path, damaged).expect("ours");
@@ -247,7 +249,7 @@ fn damage_is_an_error() {
     assert_eq!(m.sh("ls | wc -l").ok(), "50\n");
 }
 
-/// A state directory that can't be written is a clear error at start.
+/// A state directory that can't be written is reported as a clear error at start.
 #[test]
 fn an_unwritable_state_is_an_error() {
     let m = Setup::new().no_state().prepare();
@@ -272,11 +274,12 @@ fn state_none_forgets_all_leases() {
     assert_eq!(m.sh("ls").ok(), "");
 }
 
-/// A mount without stored state knows no earlier lease. Until the longest of those is over it
-/// grants nothing and says so, and its tokens are greater than all of theirs (G2).
+/// A mount without stored state does not know the leases of its last run. Until the longest of them
+/// must be over, it grants nothing and says so, and its tokens are greater than all of theirs
+/// (guarantee G2).
 #[test]
 fn no_state_holds_off() {
-    /// The maximum ttl, and the grace.
+    /// The sum of the maximum ttl and the grace, for which the mount grants nothing.
     const HOLD_OFF: Span = Span::from_secs(6);
     let started = (boot_now(), Wall::now().secs);
     let setup = Setup::new().with("--state none --max-ttl 5s --ttl 5s --grace 1s");
@@ -290,7 +293,7 @@ fn no_state_holds_off() {
     }
     assert!(boot_now().since(started.0) < HOLD_OFF, "too slow to see anything");
     assert_eq!(m.sh("ls").ok(), "", "a refusal leaves nothing behind");
-    // A waiter is served as soon as that time is over.
+    // A waiter is granted the lock as soon as that time is over.
     let granted = json(&m.sh("cat .latchfs/wait/build").ok());
     let waited = boot_now().since(started.0);
     assert!(waited >= HOLD_OFF, "granted after {waited}");
@@ -299,8 +302,8 @@ fn no_state_holds_off() {
     m.sh("mkdir other && rmdir other").ok();
 }
 
-/// Asserts that a token is the first one of a mount without stored state: the second of its start,
-/// times 2^20.
+/// Asserts that a token is the first one of a mount without stored state: the second in which the
+/// mount was started, times 2^20.
 #[track_caller]
 fn begins_at(m: &Mount, name: &str, started_secs: i64) {
     let (token, now) = (m.token(name), Wall::now().secs);
@@ -326,14 +329,14 @@ fn state_none_grants_at_once_if_told_so() {
     m.start();
 }
 
-/// A busy mount is detached at the end: programs in it get errors, and the daemon does not wait for
-/// them.
+/// A busy mount is detached when the daemon ends: programs in it get errors, and the daemon does
+/// not wait for them.
 #[test]
 fn a_busy_mount_is_detached() {
     let mut m = mount();
     m.sh("mkdir build").ok();
     let mut inside = Command::new("sh");
-    // The shell reports that it runs, and stays until its input ends.
+    // The shell reports that it runs in the mount, and stays there until its input ends.
     let script = "cd build && exec 3<../.latchfs/README && echo there && read end";
     inside.args(["-c", script]).stdin(std::process::Stdio::piped());
     let mut inside =
@@ -372,13 +375,14 @@ fn umount_by_root_ends_the_daemon() {
     assert_eq!(m.ended(), Some(0), "{}", m.log());
 }
 
-/// `mount --background` returns only when the mount is usable, and detaches from the terminal.
+/// `mount --background` returns only when the mount is usable, and the daemon detaches from the
+/// terminal.
 #[test]
 fn background_mount_returns_when_usable() {
     let m = Setup::new().no_state().prepare();
     let mut command = Command::new(LATCHFS);
     command.arg("mount").arg(m.dir()).arg("--background").arg("--state").arg(m.state());
-    // `run` returns at the end of the pipes, so the daemon has not kept them open.
+    // `run` returns at the end of the command's pipes, so the daemon has not kept them open.
     let said = run(&mut command).ok();
     assert!(said.contains("mounted"), "{said}");
     m.sh("mkdir build").ok();
@@ -386,7 +390,8 @@ fn background_mount_returns_when_usable() {
     let refused = run(&mut command).fails();
     assert!(!refused.is_empty());
     run(Command::new(LATCHFS).arg("umount").arg(m.dir())).ok();
-    // The daemon lives for a moment after the unmount; its state is free when it has ended.
+    // The daemon runs for a moment after the unmount; its state directory is free when it has
+    // ended.
     eventually("the state is free", || (run(&mut command).code == 0).then_some(()));
     assert_eq!(m.phase("build"), "held");
     run(Command::new(LATCHFS).arg("umount").arg(m.dir())).ok();
@@ -401,7 +406,7 @@ fn is_named_by_a_process(path: &Path) -> bool {
     commands.any(|command| String::from_utf8_lossy(&command).contains(&path))
 }
 
-/// A small file system, unmounted when dropped.
+/// A small file system, unmounted when this value is dropped.
 struct Disk(Scratch);
 
 impl Disk {
@@ -432,8 +437,8 @@ impl Drop for Disk {
     }
 }
 
-/// On a full disk nothing is granted: requests fail at once with a message. Held locks are still
-/// readable, and held after a restart.
+/// On a full disk the daemon grants no lock: requests fail at once with a message. Held locks can
+/// still be read, and are held after a restart.
 #[test]
 fn a_full_disk_grants_nothing() {
     let disk = Disk::new("2m");
@@ -442,7 +447,7 @@ fn a_full_disk_grants_nothing() {
     m.sh("mkdir held && touch file").ok();
     let token = m.token("held");
     disk.fill();
-    // A record may still fit into the last page of the journal; soon none does.
+    // A record may still fit into the last page of the journal; after some more locks none does.
     m.py(r#"
         refused = None
         for n in range(5_000):

@@ -1,4 +1,4 @@
-//! `latchfs run` and `latchfs wait`: commands under a lock, and waiting in its queue.
+//! `latchfs run` and `latchfs wait`: commands under a lock, and waiting in the queue of a lock.
 
 use crate::harness::*;
 use latchfs::holder_id::Maker;
@@ -8,7 +8,8 @@ use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::RecvTimeoutError;
 use std::time::Duration;
 
-/// A script in the background, with its output line by line; killed when dropped.
+/// A script that runs in the background, with its output line by line; it is killed when this value
+/// is dropped.
 struct Job(Child, std::sync::mpsc::Receiver<String>);
 
 impl Job {
@@ -31,14 +32,14 @@ impl Job {
         self.0.id().cast_signed()
     }
 
-    /// Asserts that the script runs for this long and prints nothing.
+    /// Asserts that the script keeps running for `span`, and prints nothing.
     #[track_caller]
     fn goes_on(&mut self, span: Duration) {
         assert_eq!(self.1.recv_timeout(span), Err(RecvTimeoutError::Timeout), "it goes on");
         assert_eq!(self.0.try_wait().expect("it is our child"), None);
     }
 
-    /// Waits for the end of the script, and returns its exit code.
+    /// Waits until the script ends, and returns its exit code.
     #[track_caller]
     fn ends(&mut self) -> Option<i32> {
         let status = eventually("its end", || self.0.try_wait().expect("it is our child"));
@@ -53,7 +54,7 @@ impl Drop for Job {
     }
 }
 
-/// The lock is held while the command runs, also beyond the ttl, and released after it. `run`
+/// `run` holds the lock while its command runs, even beyond the ttl, and then releases it. `run`
 /// returns the command's exit code, and sets variables for lock, token and directory.
 #[test]
 fn a_command_runs_under_a_lock() {
@@ -70,8 +71,8 @@ fn a_command_runs_under_a_lock() {
     assert_eq!(m.phase("x"), "free");
 }
 
-/// Two commands of the same user exclude each other: the second waits in the queue, `--try` and a
-/// short `--wait` give up with 75, and a signal ends a waiter.
+/// Two `run` commands of the same user exclude each other: the second waits in the queue, `--try`
+/// and a short `--wait` give up with exit code 75, and a signal ends a waiter.
 #[test]
 fn the_second_run_waits_in_the_queue() {
     let m = mount();
@@ -101,8 +102,8 @@ fn the_second_run_waits_in_the_queue() {
     assert_eq!(m.phase("build"), "free");
 }
 
-/// When the lock is stolen, all processes of the command, also those that have left its group, are
-/// dead before the new holder may begin; then `--on-lost` runs, and the exit code is 76.
+/// When the lock of a `run` is stolen, all processes of its command, even those that have left its
+/// group, are dead before the new holder may begin; then `--on-lost` runs, and the exit code is 76.
 #[test]
 fn all_is_dead_when_the_lock_is_lost() {
     let m = mount();
@@ -121,7 +122,7 @@ fn all_is_dead_when_the_lock_is_lost() {
     assert_eq!(job.ends(), Some(76));
 }
 
-/// The death of `run` itself releases the lock, and ends its command.
+/// The death of `run` itself ends its command, and releases the lock.
 #[test]
 fn the_command_dies_with_run() {
     let m = mount();
@@ -136,7 +137,7 @@ fn the_command_dies_with_run() {
     });
 }
 
-/// `latchfs wait` waits in the queue, and the caller has the lock when it returns.
+/// `latchfs wait` waits in the lock's queue, and the caller has the lock when the command returns.
 #[test]
 fn wait_returns_with_the_lock() {
     let m = mount();
@@ -184,7 +185,7 @@ fn two_scripts_of_one_user_exclude_each_other() {
     first.says("");
     first.says("released build");
     assert_eq!(m.phase("build"), "free");
-    // With `wait` instead, the second script gets the lock after the first one.
+    // With `wait` instead of `acquire`, the second script gets the lock after the first one.
     let first =
         Job::new(&m, "latchfs wait build > /dev/null; echo one; cat $T/go; latchfs release build");
     first.says("one");
@@ -200,7 +201,7 @@ fn two_scripts_of_one_user_exclude_each_other() {
     second.says("released build");
 }
 
-/// `--slot KEY` runs a command once per key; a failed command releases the slot.
+/// `run --slot KEY` runs a command once per key; a failed command releases the slot.
 #[test]
 fn a_slot_runs_once() {
     let m = mount();
@@ -215,12 +216,12 @@ fn a_slot_runs_once() {
     assert_eq!((status["phase"].clone(), status["note"].clone()), ("held".into(), "done".into()));
 }
 
-/// A command that ends when the file `go` appears in the scratch directory.
+/// A `run` whose command ends when the file `go` appears in the scratch directory.
 const UNTIL_TOLD: &str =
     "exec latchfs run build -- sh -c 'echo on; until [ -e $T/go ]; do sleep 0.1; done; echo off'";
 
-/// A dead daemon renews no more: the command is ended, not at once, but before another client can
-/// get the lock.
+/// A dead daemon renews no lease: `run` ends its command, not at once, but before another client
+/// can get the lock.
 #[test]
 fn a_dead_daemon_ends_the_command_in_time() {
     let mut m = Setup::new().with("--ttl 3s --grace 2s").start();
@@ -230,7 +231,7 @@ fn a_dead_daemon_ends_the_command_in_time() {
     let left = m.status("build")["expires_in_ms"].as_u64().expect("it expires");
     let (expires, grace) = (asked_at + Span::from_millis(left), Span::from_secs(2));
     m.crash();
-    // The lease was renewed a second ago at most.
+    // The lease was renewed at most a second ago, so the command keeps running for now.
     job.goes_on(Duration::from_millis(800));
     assert_eq!(job.ends(), Some(76));
     let now = boot_now();
@@ -238,7 +239,7 @@ fn a_dead_daemon_ends_the_command_in_time() {
     assert_eq!(job.1.try_recv().ok(), None, "it was ended, and did not end");
 }
 
-/// A lock is not lost when another daemon takes over in time: its lease continues.
+/// The lock of a `run` is not lost when another daemon takes over in time: the lease continues.
 #[test]
 fn a_restart_of_the_daemon_is_survived() {
     let mut m = Setup::new().with("--ttl 3s --grace 0s").start();
@@ -256,7 +257,7 @@ fn a_restart_of_the_daemon_is_survived() {
     assert_eq!(m.phase("build"), "free");
 }
 
-/// A suspended daemon, which continues when this is dropped, even if the test fails.
+/// A suspended daemon. It is continued when this value is dropped, even if the test fails.
 struct Stopped(i32);
 
 impl Stopped {
@@ -265,8 +266,8 @@ impl Stopped {
         Self(m.pid())
     }
 
-    /// Stops the daemon while no process of a job waits for an answer of it. The kernel lets no
-    /// process end that waits for an answer to a request which a stopped daemon has read already.
+    /// Stops the daemon while no process of a job waits for its answer. The kernel lets no process
+    /// end that waits for the answer to a request which a stopped daemon has already read.
     #[track_caller]
     fn between_requests(m: &Mount, job: &Job) -> Self {
         eventually("a daemon that stops between requests", || {
@@ -279,7 +280,7 @@ impl Stopped {
     }
 }
 
-/// Returns the directories of the threads of a process in /proc.
+/// Returns the directories in /proc of all threads of a process.
 fn tasks(pid: i32) -> Vec<PathBuf> {
     let tasks = std::fs::read_dir(format!("/proc/{pid}/task"));
     tasks.into_iter().flatten().flatten().map(|entry| entry.path()).collect()
@@ -290,7 +291,8 @@ fn state_of(task: &Path) -> Option<char> {
     stat.rsplit(") ").next()?.chars().next()
 }
 
-/// Whether a thread of a process or of a process below it waits for an answer of a FUSE daemon.
+/// Whether a thread of a process, or of one of its descendants, waits for the answer of a FUSE
+/// daemon.
 fn waits_for_an_answer(pid: i32) -> bool {
     tasks(pid).iter().any(|task| {
         let read = |file: &str| std::fs::read_to_string(task.join(file)).unwrap_or_default();
@@ -306,8 +308,9 @@ impl Drop for Stopped {
     }
 }
 
-/// A daemon that is suspended for less than the ttl does not affect a command. After more, the
-/// command is ended, because the lease may be over when the daemon continues.
+/// A daemon that is suspended for less than the ttl does not affect the command of a `run`. If it
+/// is suspended for longer, the command is ended, because the lease may be over when the daemon
+/// continues.
 #[test]
 fn a_stopped_daemon_ends_the_command_only_after_the_ttl() {
     let m = Setup::new().with("--ttl 4s --grace 2s").start();
@@ -334,7 +337,8 @@ const WORKS: &str = "sh -c 'echo $$; for n in 1 2 3 4 5 6 7 8; do \
     setsid sh -c \"trap : TERM HUP; echo \\$\\$; while :; do sleep 0.01; done\" & done; wait'";
 const WORKERS: usize = 8;
 
-/// Waits in the queue, and prints the processes that are alive when it is granted the lock.
+/// A Python program that waits in the lock's queue, and prints the processes that are alive when it
+/// is granted the lock.
 const NEXT: &str = "
 import os, sys
 def works(pid):
@@ -349,7 +353,7 @@ print('granted while these work:', [pid for pid in sys.argv[1:] if works(pid)], 
 os.unlink('build')
 ";
 
-/// Whether a process is alive and no zombie.
+/// Whether a process is alive and not a zombie.
 fn works(pid: i32) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with(['Z', 'X']))
@@ -365,7 +369,8 @@ struct Running {
 }
 
 impl Running {
-    /// Starts `run` with these options, after the command prefix `by_user`.
+    /// Starts `run` with these options, after the command prefix `by_user`, which may change the
+    /// user.
     #[track_caller]
     fn new(m: &Mount, by_user: &str, options: &str) -> Self {
         let job = Job::new(m, &format!("exec {by_user} latchfs run build {options} -- {WORKS}"));
@@ -400,8 +405,8 @@ impl Drop for Running {
 
 const NONE_WORKS: &str = "granted while these work: []";
 
-/// Returns two mounts, each with the option for `run`: none, to use the mount, or `--server`, to
-/// use the server behind the mount.
+/// Returns two mounts, each with the option for `run`: none, so that `run` uses the mount, or
+/// `--server`, so that it uses the server behind the mount.
 fn targets() -> [(Mount, String); 2] {
     let behind = Setup::new().behind(Behind::Server).start();
     let page = behind.sh("cat .latchfs/server").ok();
@@ -410,7 +415,7 @@ fn targets() -> [(Mount, String); 2] {
     [(mount(), String::new()), (behind, format!("--server {url}"))]
 }
 
-/// SIGKILL of `run` ends all processes that its command has started, also those that have left the
+/// SIGKILL of `run` ends all processes that its command has started, even those that have left the
 /// group, and only then is the lock granted to the next waiter.
 #[test]
 fn all_is_dead_before_the_lock_of_a_killed_run_is_free() {
@@ -429,8 +434,8 @@ fn all_is_dead_before_the_lock_of_a_killed_run_is_free() {
     running.job.ends();
 }
 
-/// SIGKILL of the supervisor has the same effect, and `run` ends by that signal. A server's lock is
-/// released then; its session would hold it for 35 s more.
+/// SIGKILL of the supervisor of `run` ends all processes of the command too, and `run` ends by
+/// SIGKILL. The lock of a server is released then; its session would hold it for 35 s more.
 #[test]
 fn all_is_dead_before_the_lock_of_a_killed_supervisor_is_free() {
     for (m, options) in targets() {
@@ -470,7 +475,7 @@ fn a_lock_outlives_both_processes_of_its_run_by_its_ttl() {
     }
 }
 
-/// A suspended supervisor could not renew the lease: the front process continues it.
+/// A supervisor that is stopped could not renew the lease, so the front process continues it.
 #[test]
 fn a_stopped_supervisor_is_continued_and_keeps_the_lock() {
     let m = Setup::new().with("--ttl 2s --grace 0s").start();
@@ -487,8 +492,8 @@ fn a_stopped_supervisor_is_continued_and_keeps_the_lock() {
     assert_eq!(job.ends(), Some(0));
 }
 
-/// A shell with job control and one job, on a terminal: Ctrl-Z stops the job for longer than the
-/// ttl, then `fg` continues it, and it reads its input.
+/// A Python program that controls a shell with one job on a terminal: Ctrl-Z stops the job for
+/// longer than the ttl, then `fg` continues it, and it reads its input.
 const JOB_CONTROL: &str = r#"
 import pty, signal
 SCRIPT = 'echo on; read line; echo "off $line"; exit 3'
@@ -540,7 +545,8 @@ fn a_job_that_is_stopped_at_the_terminal_keeps_its_lock() {
     assert_eq!(m.phase("build"), "free");
 }
 
-/// Processes that a command leaves running are ended, and only then is the lock released.
+/// Processes that the command of a `run` leaves running are ended, and only then is the lock
+/// released.
 #[test]
 fn what_a_command_leaves_running_is_ended() {
     let m = mount();

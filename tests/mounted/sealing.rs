@@ -1,5 +1,5 @@
-//! Sealed mount points: while nothing is mounted on one, no program, not even root's, gets a lock
-//! there.
+//! Sealed mount points: while nothing is mounted on one, no program, not even root's, can take a
+//! lock there.
 
 use crate::harness::*;
 use std::fs;
@@ -11,7 +11,7 @@ use std::process::Command;
 const FORMS: [&str; 4] =
     ["mkdir build", "(set -C; : > build)", "flock -n build true", "ln -s me build"];
 
-/// Asserts that each of [`FORMS`] fails in `dir`, as root and as another user.
+/// Asserts that each command of [`FORMS`] fails in `dir`, as root and as another user.
 #[track_caller]
 fn nobody_locks_in(dir: &Path) {
     users();
@@ -27,7 +27,7 @@ fn nobody_locks_in(dir: &Path) {
     assert_eq!(fs::read_dir(dir).expect("root may look").count(), 0);
 }
 
-/// A mount point is sealed however the mount ends, until it is unsealed.
+/// A mount point is sealed however the mount has ended, until `umount --unseal` unseals it.
 #[test]
 fn nothing_is_locked_while_nothing_is_mounted() {
     let mut m = mount();
@@ -38,7 +38,7 @@ fn nothing_is_locked_while_nothing_is_mounted() {
     m.sh("mkdir build && rmdir build").ok();
     assert!(!m.log().contains("can't be sealed"), "{}", m.log());
     m.crash();
-    // The stale mount still exists.
+    // The stale mount is still there, and its daemon is dead.
     fs::create_dir(m.dir().join("build")).expect_err("its daemon is gone");
     run(Command::new("umount").arg("-l").arg(m.dir())).ok();
     nobody_locks_in(m.dir());
@@ -80,8 +80,8 @@ fn only_a_sealed_directory_is_unsealed() {
     assert_eq!((mode(&dir), mode(&file)), (0o1777, 0));
 }
 
-/// Entries of a mount point are not hidden silently: mounting on them needs `--nonempty`, and
-/// `doctor` reports them.
+/// A mount does not hide the entries of its mount point silently: mounting on a directory with
+/// entries needs `--nonempty`, and `doctor` reports the entries.
 #[test]
 fn a_directory_with_entries_is_refused() {
     let mut m = Setup::new().prepare();

@@ -1,8 +1,9 @@
-//! Operations that read a lock: `cat`, `ls`, stat, extended attributes; and unsupported calls.
+//! Operations that read a lock: `cat`, `ls`, stat, extended attributes; and file operations that
+//! locks do not support.
 
 use crate::harness::*;
 
-/// The fields of a status, in their order.
+/// The fields of a lock's status, in their order.
 const FIELDS: [&str; 16] = [
     "name",
     "holder",
@@ -22,7 +23,8 @@ const FIELDS: [&str; 16] = [
     "waiters",
 ];
 
-/// `cat NAME` shows the status as JSON: one object, pretty-printed, with a newline at the end.
+/// `cat NAME` shows the lock's status as JSON: one object, pretty-printed, with a newline at the
+/// end.
 #[test]
 fn cat_shows_the_status() {
     let m = mount();
@@ -62,9 +64,9 @@ fn a_free_lock_has_a_status() {
     assert_eq!(m.sh("ls -A; stat build 2>&1 | grep -c 'No such'").ok(), "1\n");
 }
 
-/// `cat NAME` shows the text instead of the status if it was written through the open file that
-/// acquired the lock exclusively, or through an `O_RDWR` one, or if the lock has been linked. An
-/// `O_RDWR` open file reads the text, which is empty at first.
+/// `cat NAME` shows the content instead of the status if the content was written through the open
+/// file that created the lock with `O_EXCL`, or through one opened with `O_RDWR`, or if the lock
+/// has been linked. An `O_RDWR` open file reads the content, which is empty at first.
 #[test]
 fn programs_read_their_text_back() {
     let m = mount();
@@ -102,7 +104,7 @@ fn programs_read_their_text_back() {
         .ok();
 }
 
-/// With `mount --content note`, `cat NAME` always shows the text.
+/// With `mount --content note`, `cat NAME` always shows the content that was written.
 #[test]
 fn content_note_shows_the_text_always() {
     let m = Setup::new().with("--content note").start();
@@ -114,8 +116,9 @@ fn content_note_shows_the_text_always() {
     assert_eq!(m.status("build")["ttl_ms"], 60_000);
 }
 
-/// stat shows the holder's uid, or 65534 if the holder is not local; size 0 if readers get JSON,
-/// else the length of the text; as mtime the last renewal, as ctime the acquisition.
+/// stat shows the holder's uid, or 65534 if the holder is not local; size 0 if readers get the
+/// status, otherwise the length of the content; as mtime the last renewal, and as ctime the
+/// acquisition.
 #[test]
 fn stat_shows_the_holder() {
     let m = Setup::new().only("--client laptop1 --client laptop2").dirs(2).start();
@@ -143,7 +146,8 @@ fn stat_shows_the_holder() {
     assert!(m.sh("ls -l").ok().contains(ALICE));
 }
 
-/// chmod and chown by the holder are stored and shown, but grant nothing.
+/// chmod and chown by the holder are stored and shown, but let no other client change or release
+/// the lock.
 #[test]
 fn chmod_and_chown_are_only_shown() {
     let m = mount();
@@ -167,9 +171,10 @@ fn chmod_and_chown_are_only_shown() {
         .ok();
 }
 
-/// A file lock keeps its inode number as long as the kernel knows the inode, even when it is
-/// released and acquired again. Directories and symlinks get a new number each time, and so does a
-/// name whose old inode lives on under another name. nlink is 0 when the lock is free.
+/// A lock that is a file keeps its inode number as long as the kernel knows the inode, even when
+/// the lock is released and acquired again. Directories and symlinks get a new number each time,
+/// and so does a name whose old inode still has another name. The link count is 0 when the lock is
+/// free.
 #[test]
 fn inode_numbers_follow_the_open_file() {
     let m = mount();
@@ -225,8 +230,8 @@ fn attributes_show_the_status() {
     m.sh("mkdir dir && getfattr -d dir | grep -q latchfs.token").ok();
 }
 
-/// Setting `user.latchfs.ttl` renews. Unknown `user.*` attributes get ENODATA, other namespaces
-/// ENOTSUP: with ENODATA there, editors would set ACLs.
+/// Setting the attribute `user.latchfs.ttl` renews the lease. Unknown `user.*` attributes get
+/// ENODATA, and other namespaces ENOTSUP: with ENODATA for those, editors would set ACLs.
 #[test]
 fn setting_the_ttl_attribute_renews() {
     let m = mount();
@@ -249,9 +254,9 @@ fn setting_the_ttl_attribute_renews() {
         .ok();
 }
 
-/// A directory made by mkdir has a file for each field of the status, and `ctl`, which takes the
-/// same writes as a file lock. They can be opened but are not listed, so that `rm -rf NAME` is a
-/// release.
+/// A lock made by mkdir has a file for each field of its status, and `ctl`, which takes the same
+/// writes as the file of a lock. These files can be opened but are not listed, so that `rm -rf
+/// NAME` releases the lock.
 #[test]
 fn a_directory_has_a_file_for_each_field() {
     let m = mount();
@@ -281,8 +286,8 @@ fn a_directory_has_a_file_for_each_field() {
     assert_eq!((m.phase("build"), m.phase("build/below")), ("free".into(), "free".into()));
 }
 
-/// Other calls are refused at once with the errno of their manual page (EPERM, EXDEV, ENOTSUP),
-/// never with ENOSYS.
+/// Unsupported system calls are refused at once with the errno of their manual page (EPERM, EXDEV,
+/// ENOTSUP), never with ENOSYS.
 #[test]
 fn unsupported_calls_are_refused_at_once() {
     let m = mount();

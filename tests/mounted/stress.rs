@@ -1,4 +1,4 @@
-//! stress-ng on the mount and on tmpfs: the mount has no failure that tmpfs does not have.
+//! Runs stress-ng on a mount and on tmpfs: the mount has no failure that tmpfs does not have.
 //!
 //! Each stressor runs for two seconds, or for `LATCHFS_STRESS_SECONDS`.
 
@@ -6,8 +6,8 @@ use crate::harness::*;
 use std::path::Path;
 use std::process::Command;
 
-/// Makes write(2) succeed after EFBIG. A lock stores 4 KiB of text, but two stressors fill their
-/// file with 64 KiB before they lock it.
+/// The source of a library that makes write(2) succeed after EFBIG. A lock stores 4 KiB of text,
+/// but two stressors fill their file with 64 KiB before they lock it.
 const FILLED: &str = r#"
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -21,7 +21,7 @@ ssize_t write(int fd, const void *bytes, size_t count) {
 }
 "#;
 
-/// Runs two workers of one stressor.
+/// Runs two workers of one stress-ng stressor in the directory `place`.
 fn stress(m: &Mount, stressor: &str, place: &Path, preload: Option<&Path>) -> Output {
     let seconds = std::env::var("LATCHFS_STRESS_SECONDS").unwrap_or_else(|_| "2".to_owned());
     let mut command = Command::new("stress-ng");
@@ -33,7 +33,7 @@ fn stress(m: &Mount, stressor: &str, place: &Path, preload: Option<&Path>) -> Ou
     run(m.within(&mut command).current_dir(m.scratch()))
 }
 
-/// Runs stressors on the mount and on tmpfs.
+/// Runs stressors on a mount and on tmpfs, and compares the failures.
 fn stressed(stressors: &[&str]) {
     let m = mount();
     let library = m.scratch().join("filled.so");

@@ -1,4 +1,4 @@
-//! Mounts by users other than root, and on machines that lack a component.
+//! Mounts by users other than root, and on machines that lack a component that mounting needs.
 //!
 //! Each script runs in a mount namespace of its own, in which it may change `/dev`.
 
@@ -6,9 +6,9 @@ use crate::harness::*;
 use std::fs;
 use std::process::Command;
 
-/// Runs a script as root in a new mount namespace, where `user COMMAND...` runs a command as
-/// [`ALICE`]. `$T` is a directory open to all, with a copy of the program: users may not enter the
-/// directory in which it was built.
+/// Runs a script as root in a new mount namespace, in which `user COMMAND...` runs a command as
+/// [`ALICE`]. `$T` is a directory that all users may write to, with a copy of the program, because
+/// users may not enter the directory in which the program was built.
 fn in_a_namespace(script: &str) -> Output {
     users();
     let scratch = Scratch::new();
@@ -30,8 +30,8 @@ fn in_a_namespace(script: &str) -> Output {
     run(command.env("T", &place).env("PATH", path).env_remove("LATCHFS_DIR"))
 }
 
-/// A user mounts by fusermount3, with the state in the home directory. No other user is served, not
-/// even root.
+/// A user mounts by fusermount3, with the state in the user's home directory. No other user is
+/// served, not even root.
 #[test]
 fn a_user_mounts_by_fusermount3() {
     let seen = in_a_namespace(
@@ -63,8 +63,9 @@ fn allow_other_needs_a_line_in_fuse_conf() {
     assert!(seen.code != 0 && seen.err.contains("user_allow_other"), "{seen:?}");
 }
 
-/// A helper that does not know `nosymfollow` mounts without it. Then a symlink that leads out of
-/// the mount can be read only by the user who made it, so that no other user follows it.
+/// A fusermount3 that does not know the option `nosymfollow` mounts without it. Then a symlink that
+/// leads out of the mount can be read only by the user who made it, so that no other user follows
+/// it.
 #[test]
 fn symlinks_are_guarded_where_the_kernel_follows_them() {
     let seen = in_a_namespace(&format!(
@@ -90,7 +91,7 @@ fn symlinks_are_guarded_where_the_kernel_follows_them() {
     assert_eq!(lines.collect::<Vec<_>>(), ["unread", "../secret", "me", "precious"], "{seen:?}");
 }
 
-/// A user without access to the device gets a message that names it.
+/// A user who may not open the FUSE device gets a message that names it.
 #[test]
 fn a_user_needs_the_device() {
     let seen =
@@ -99,7 +100,7 @@ fn a_user_needs_the_device() {
     assert!(seen.err.contains("/dev/fuse"), "{}", seen.err);
 }
 
-/// On a machine without the device, root gets a message that suggests modprobe.
+/// On a machine without the FUSE device, root gets a message that suggests modprobe.
 #[test]
 fn a_missing_device_is_reported() {
     let seen = in_a_namespace(
@@ -110,7 +111,8 @@ fn a_missing_device_is_reported() {
     assert!(seen.out.contains("/dev/fuse") && seen.out.contains("modprobe"), "{}", seen.out);
 }
 
-/// A user without fusermount3 gets a message with its package; root does not need it.
+/// A user gets a message that names the package if fusermount3 is missing; root does not need
+/// fusermount3.
 #[test]
 fn a_missing_fusermount3_is_reported() {
     let seen = in_a_namespace(
@@ -124,7 +126,7 @@ fn a_missing_fusermount3_is_reported() {
     assert_eq!(lines[lines.len() - 3..], ["69", "0", "0"], "{seen:?}");
 }
 
-/// `doctor` reports a device that the user can't open.
+/// `doctor` reports that the user can't open the FUSE device.
 #[test]
 fn doctor_reports_an_unusable_device() {
     let seen = in_a_namespace("chmod 600 $T/fuse; user latchfs doctor");

@@ -1,10 +1,11 @@
 //! `.latchfs/wait/NAME`: a read returns when the reader has got the lock; closing the file before
-//! that leaves the queue.
+//! the grant leaves the queue.
 
 use crate::harness::*;
 use crate::locking::locks_py;
 
-/// The prelude of the Python programs here: a holder of the lock `x`, and readers.
+/// The Python code that precedes the programs of this file: a holder of the lock `x`, and readers
+/// of its wait file.
 const WAITER: &str = r#"
         def cat(name, **how):
             return subprocess.Popen(['cat', '.latchfs/wait/' + name], stdout=subprocess.PIPE,
@@ -25,7 +26,7 @@ fn py(m: &Mount, program: &str) {
 }
 
 /// `cat .latchfs/wait/x` returns the status when its client has got the lock, as an ordinary lease
-/// that lasts after the close; a free lock is granted at once.
+/// that lasts after the close. A free lock is granted at once.
 #[test]
 fn the_read_returns_with_the_lock() {
     let m = mount();
@@ -81,7 +82,8 @@ fn signals_end_the_wait() {
     );
 }
 
-/// Two readers are served in the order of their arrival, whether of one client or of two.
+/// Two readers of a wait file are served in the order of their arrival, whether they are of one
+/// client or of two.
 #[test]
 fn readers_are_served_in_order() {
     let m = mount();
@@ -108,8 +110,9 @@ fn readers_are_served_in_order() {
     );
 }
 
-/// After close(2), no waiter is left, nor a lock that was granted but never read. A signal ends a
-/// read but not the wait: a reader that reads again has the same place.
+/// After close(2) of a wait file, its waiter has left the queue, and a lock that was granted but
+/// never read is released. A signal ends a read but not the wait: a program that reads again has
+/// the same queue place.
 #[test]
 fn closing_leaves_the_queue() {
     let m = mount();
@@ -146,8 +149,8 @@ fn closing_leaves_the_queue() {
     );
 }
 
-/// A reader that is stopped and continued keeps its place, and so does one that a signal handler
-/// interrupts.
+/// A reader of a wait file that is stopped and continued keeps its queue place, and so does one
+/// that a signal handler interrupts.
 #[test]
 fn a_stopped_reader_keeps_its_place() {
     let m = mount();
@@ -178,7 +181,8 @@ fn a_stopped_reader_keeps_its_place() {
     );
 }
 
-/// Invalid names, and operations that these files do not support, are refused with an errno.
+/// Invalid names of wait files, and operations that these files do not support, are refused with an
+/// errno.
 #[test]
 fn invalid_names_and_operations_are_refused() {
     let m = mount();

@@ -8,8 +8,8 @@ use std::process::Command;
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::Duration;
 
-/// Any signal that is neither blocked nor ignored ends a wait (Ctrl-C, kill, kill -9). No program
-/// sees errno 512, and the waiter leaves the queue.
+/// Any signal that is neither blocked nor ignored ends a wait for a lock (Ctrl-C, kill, kill -9).
+/// No program sees errno 512, and the waiter leaves the queue.
 #[test]
 fn signals_end_a_wait() {
     let m = mount();
@@ -40,7 +40,7 @@ fn signals_end_a_wait() {
     .ok();
 }
 
-/// `timeout`, `flock -w`, and Ctrl-C of a shell to the whole group end a wait.
+/// `timeout`, `flock -w`, and Ctrl-C of a shell to the whole process group end a wait for a lock.
 #[test]
 fn flock_works_as_scripts_use_it() {
     let m = mount();
@@ -77,8 +77,8 @@ fn flock_works_as_scripts_use_it() {
     .ok();
 }
 
-/// After a signal handler without `SA_RESTART` the program gets EINTR; with it the wait continues
-/// in its place, as it does after SIGSTOP and SIGCONT.
+/// After a signal handler without `SA_RESTART`, a waiting program gets EINTR. With `SA_RESTART`,
+/// the wait continues in its queue place, as it does after SIGSTOP and SIGCONT.
 #[test]
 fn handlers_and_stops_during_a_wait() {
     let m = mount();
@@ -143,7 +143,8 @@ fn handlers_and_stops_during_a_wait() {
     .ok();
 }
 
-/// Blocked and ignored signals do not end a wait, nor does a signal that another thread receives.
+/// Blocked and ignored signals do not end a wait for a lock, nor does a signal that another thread
+/// receives.
 #[test]
 fn blocked_and_ignored_signals_do_not_end_a_wait() {
     let m = mount();
@@ -199,7 +200,7 @@ fn blocked_and_ignored_signals_do_not_end_a_wait() {
     .ok();
 }
 
-/// kill and Ctrl-C end a process with many waiting threads.
+/// kill and Ctrl-C end a process in which many threads wait for locks.
 #[test]
 fn threads_that_wait_can_be_killed() {
     let m = mount();
@@ -225,7 +226,8 @@ fn threads_that_wait_can_be_killed() {
     .ok();
 }
 
-/// Waiters do not block other operations on the mount, not even on the same file.
+/// Programs that wait for a lock do not block other operations on the mount, not even on the same
+/// file.
 #[test]
 fn waiters_block_no_other_operation() {
     let m = mount();
@@ -289,7 +291,7 @@ fn a_signal_ends_a_wait_soon() {
     .ok();
 }
 
-/// Of a thousand waiters half are killed: the others are served in the order of their arrival, and
+/// Of a thousand waiters half are killed. The others are served in the order of their arrival, and
 /// none is stuck. Removing the killed ones takes less than a second.
 #[test]
 fn a_thousand_wait_and_half_are_killed() {
@@ -357,7 +359,8 @@ fn waiting_costs_little() {
         (waiting == Some(20)).then_some(())
     });
     let ticks = ticks_in(&m, Duration::from_secs(5));
-    // 2 % of 5 s are 10 ticks of 10 ms; one more because they are counted whole.
+    // The bound is 2 % of 5 s, which are 10 ticks of 10 ms, and one more, because ticks are counted
+    // whole.
     assert!(ticks <= 11, "{ticks} ticks of 10 ms in 5 s");
     drop(holder.stdin.take());
     holder.wait().expect("our child");
@@ -368,12 +371,13 @@ fn waiting_costs_little() {
     let ticks = ticks_in(&m, Duration::from_secs(2));
     assert_eq!(ticks, 0, "nobody waits");
     let woken = self::switches(&m) - switches;
-    // The thread that checks whether a snapshot is due ends about now.
+    // A durable mount may wake some more times, because its thread that checks whether a snapshot
+    // is due ends about now.
     let most = if crate::DURABLE { 8 } else { 4 };
     assert!(woken <= most, "the daemon woke {woken} times in 2 s while nobody waited");
 }
 
-/// Returns the processor time of the daemon, in ticks, during an idle time of this length.
+/// Returns the processor time that the daemon uses during an idle time of length `span`, in ticks.
 fn ticks_in(m: &Mount, span: Duration) -> u64 {
     let ticks = || {
         let stat = fs::read_to_string(format!("/proc/{}/stat", m.pid())).expect("it lives");
@@ -382,13 +386,13 @@ fn ticks_in(m: &Mount, span: Duration) -> u64 {
         times.iter().sum::<u64>()
     };
     let before = ticks();
-    // The channel never gets a message, so this only waits.
+    // The channel never gets a message, so the receive only waits.
     let (_sender, never) = channel::<()>();
     assert_eq!(never.recv_timeout(span), Err(RecvTimeoutError::Timeout));
     ticks() - before
 }
 
-/// Returns how often the daemon's threads have blocked.
+/// Returns how often the daemon's threads have blocked and switched.
 fn switches(m: &Mount) -> u64 {
     let tasks = fs::read_dir(format!("/proc/{}/task", m.pid())).expect("it lives");
     let of = |path: std::path::PathBuf| {

@@ -1,13 +1,14 @@
-//! Markdown as the documents use it: fenced blocks, headings, links and code in the prose.
+//! Parses Markdown as the documents use it: fenced blocks, headings, links, and code spans in the
+//! prose.
 
 use std::collections::BTreeMap;
 
-/// A fenced block of a document.
+/// A fenced block of a Markdown document.
 #[derive(Debug)]
 pub(crate) struct Block {
     pub(crate) line: usize,
     pub(crate) language: String,
-    /// Whether `<!-- not run: WHY -->` stands above it.
+    /// Whether the comment `<!-- not run: WHY -->` stands above the block.
     pub(crate) not_run: bool,
     pub(crate) lines: Vec<(usize, String)>,
 }
@@ -79,7 +80,7 @@ pub(crate) fn anchors(text: &str) -> Vec<String> {
     anchors
 }
 
-/// Returns the parts of the prose that are set as code.
+/// Returns the code spans in the prose of a document, with their line numbers.
 pub(crate) fn code_spans(text: &str) -> Vec<(usize, &str)> {
     let mut spans = vec![];
     for (number, line) in prose(text) {

@@ -1,4 +1,4 @@
-//! Authorization over HTTP: tokens, their permissions, and reloading of the token file.
+//! Authorization over HTTP: bearer tokens, their permissions, and reloading of the token file.
 
 use crate::harness::{Scratch, Server, eventually, latchfs};
 use std::fs;
@@ -34,7 +34,7 @@ fn start(scratch: &Scratch) -> (Server, PathBuf) {
     (Server::start(&["--tokens", &path.display().to_string()]), path)
 }
 
-/// A command whose credentials are rejected names the option for other credentials.
+/// A command whose credentials are rejected names the option by which other credentials are given.
 #[test]
 fn command_with_rejected_credentials_names_the_option() {
     let scratch = Scratch::new();
@@ -75,7 +75,7 @@ fn token_is_limited_to_its_clients_and_locks() {
     let (server, _) = start(&scratch);
     let laptop = |method: &str, path: &str| server.curl(&["-H", LAPTOP, "-X", method, path]);
     let admin = |method: &str, path: &str| server.curl(&["-H", ADMIN, "-X", method, path]);
-    // The request may omit the client, because the token names only one exactly.
+    // The request may omit the client, because the bearer token names only one client exactly.
     assert_eq!(laptop("POST", "/locks/team/a").is(200)["holder"], "laptop1");
     laptop("POST", "/locks/team/b?client=laptop1:alice").is(200);
     let denied = laptop("POST", "/locks/team/c?client=laptop2").is(403);
@@ -89,7 +89,7 @@ fn token_is_limited_to_its_clients_and_locks() {
     laptop("GET", "/metrics").is(403);
     admin("POST", "/locks/other?client=x").is(200);
     admin("POST", "/locks/team/a/steal?client=x&reason=x").is(200);
-    // Pages and event streams contain only the locks that the token may see.
+    // Pages and event streams contain only the locks that the bearer token may see.
     let page = laptop("GET", "/locks").is(200);
     assert_eq!(page["locks"].as_array().map(Vec::len), Some(2));
     let page = admin("GET", "/locks").is(200);
@@ -100,7 +100,7 @@ fn token_is_limited_to_its_clients_and_locks() {
     assert_eq!(events.event().data["name"], "team/seen");
 }
 
-/// A listing contains the locks that the token may see, page by page; page boundaries reveal
+/// A listing contains the locks that the bearer token may see, page by page; page boundaries reveal
 /// nothing about hidden locks.
 #[test]
 fn pages_are_made_of_visible_locks_only() {
@@ -138,7 +138,7 @@ fn pages_are_made_of_visible_locks_only() {
     assert_eq!(page("after=c&limit=1"), (vec!["team/x/1".to_owned()], Some("team/x/1".to_owned())));
 }
 
-/// Knowing the id of another client's session gives no access to it.
+/// A client that knows the id of another client's session gets no access to the session.
 #[test]
 fn session_of_another_client_is_inaccessible() {
     let scratch = Scratch::new();
@@ -191,7 +191,7 @@ fn public_address_requires_tokens_and_tls() {
         assert_eq!(code, Some(64), "{said}");
         assert!(said.contains("--insecure"), "{said}");
     }
-    // With `--insecure` it starts; the harness reaches it through loopback.
+    // With `--insecure` the server starts; the harness reaches it through loopback.
     let server = Server::at("0.0.0.0:0", &["--state", "none", "--grant-at-once", "--insecure"]);
     server.curl(&["/healthz"]).is(200);
 }

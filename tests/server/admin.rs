@@ -37,8 +37,8 @@ fn reset_ends_leases_and_waits_of_all_other_clients() {
     assert_eq!(events.until("left").data["why"], "reset");
     let stolen = events.until("stolen").data;
     assert_eq!((&stolen["by"], &stolen["reason"]), (&json!("admin"), &json!("they have left")));
-    // The reset has removed the first waiter; the second one stays, and gets the lock after the
-    // steal grace.
+    // The reset has removed the first waiter from the queue. The second one stays, and gets the
+    // lock after the steal grace.
     dead.reply().is(409);
     assert_eq!(next.reply().is(200)["holder"], "here:bob");
     assert_eq!(server.curl(&["/locks/three"]).is(200)["holder"], "here");

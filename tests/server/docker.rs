@@ -1,5 +1,6 @@
 //! The image of `contrib/docker`: runs the command of its Dockerfile in a network namespace of its
-//! own. The image itself is not built here, because that needs a registry with the base images.
+//! own. The image itself is not built by this test, because that needs a registry with the base
+//! images.
 
 use crate::harness::{LATCHFS, Scratch};
 use crate::support::run;
@@ -7,7 +8,7 @@ use std::process::Command;
 
 const DOCKERFILE: &str = include_str!("../../contrib/docker/Dockerfile");
 
-/// Returns the arguments of the last Dockerfile instruction `word`.
+/// Returns the arguments of the last instruction `word` in the Dockerfile.
 fn said(word: &str) -> &'static str {
     let mut lines =
         DOCKERFILE.lines().filter_map(|line| line.strip_prefix(word)?.strip_prefix(' '));

@@ -13,7 +13,7 @@ use std::thread;
 fn doctor(url: &str, more: &[&str]) -> Vec<(String, String, String)> {
     let (code, said) = latchfs(&[&["doctor", "--json", "--server", url], more].concat());
     let found: Value = serde_json::from_str(&said).unwrap_or_else(|_| panic!("{said}"));
-    // Other tests have mounts, and findings about those may be errors as well.
+    // The exit code also depends on findings about the mounts of other tests.
     assert_eq!(code, Some(i32::from(found["ok"] == false)), "{said}");
     let text = |finding: &Value, key: &str| finding[key].as_str().unwrap_or_default().to_owned();
     let findings = found["findings"].as_array().expect("a list").iter();
@@ -21,8 +21,8 @@ fn doctor(url: &str, more: &[&str]) -> Vec<(String, String, String)> {
     ours.map(|one| (text(one, "level"), text(one, "says"), text(one, "mend"))).collect()
 }
 
-/// Checks that doctor has one finding, an error that contains `says`, with advice that contains
-/// `mend`.
+/// Checks that doctor has one finding, which is an error, contains `says`, and gives advice that
+/// contains `mend`.
 #[track_caller]
 fn stuck(url: &str, more: &[&str], says: &str, mend: &str) {
     let found = doctor(url, more);
@@ -60,7 +60,7 @@ fn unreachable_server_is_explained() {
     stuck("ftp://box", &[], "is neither http nor https", "http://HOST:PORT");
 }
 
-/// Another program listens at the address: it answers with a page, or not at all.
+/// Another program listens at the server's address: it answers with a page, or not at all.
 #[test]
 fn server_of_another_program_is_explained() {
     let listener = TcpListener::bind("127.0.0.1:0").expect("loopback");
@@ -124,7 +124,7 @@ fn missing_credentials_are_explained() {
     stuck(&plain, &[], "does not answer", "https server");
     let found = doctor(url, &["--ca", &certs.ca(), "--token-file", &certs.path("token")]);
     assert_eq!((found.len(), found[0].0.as_str()), (3, "ok"), "{found:?}");
-    // A server that requires client certificates instead of tokens.
+    // The server requires client certificates instead of bearer tokens.
     let server = Server::start(&[&tls[..], &["--client-ca", &certs.ca()]].concat());
     let url = &server.url;
     stuck(url, &["--ca", &certs.ca()], "rejects these credentials: ", "--cert FILE");

@@ -10,7 +10,7 @@ fn waiters_and_event_streams_are_told_of_the_shutdown() {
     server.in_line("build", 1);
     let mut events = server.events(&["/events"]);
     server.signal(libc::SIGTERM);
-    // The event stream is told first; then the server keeps running for a moment.
+    // The event stream is told of the shutdown first; then the server keeps running for a moment.
     assert_eq!(events.until("closing").kind, "closing");
     let told = waits.reply().is(503);
     assert_eq!(told["kind"], "E_CONSISTENCY_UNAVAILABLE");
@@ -22,7 +22,7 @@ fn waiters_and_event_streams_are_told_of_the_shutdown() {
 fn draining_server_is_not_ready_and_grants_nothing() {
     let mut server = Server::start(&[]);
     server.curl(&["-X", "POST", "/locks/build?client=a"]).is(200);
-    // An open connection makes the server drain for a moment.
+    // A server with an open connection drains for a moment before it exits.
     let mut events = server.events(&["/events"]);
     server.signal(libc::SIGTERM);
     events.until("closing");

@@ -30,7 +30,7 @@ fn stream_resumes_after_the_last_event_seen() {
     assert_eq!(events.event().data["name"], "three");
     let mut events = server.events(&[&format!("/events?since={}", first.id)]);
     assert_eq!(events.event().data["name"], "two");
-    // An event id from another server, or from an earlier run of this one.
+    // The event id is that of another server, or of an earlier run of this one.
     let mut events = server.events(&["-H", "Last-Event-ID: 0.0-99", "/events"]);
     assert_eq!(events.event().kind, "lost");
     assert_eq!(events.event().data["name"], "one");
@@ -47,7 +47,8 @@ fn stream_is_limited_to_a_prefix() {
     assert_eq!(events.event().data["name"], "team/two");
 }
 
-/// A client that returns after more events than are kept learns how many it missed.
+/// A client that resumes the event stream after more events than the server keeps learns how many
+/// it has missed.
 #[test]
 fn slow_reader_learns_how_many_events_it_lost() {
     let server = Server::start(&[]);
@@ -55,7 +56,7 @@ fn slow_reader_learns_how_many_events_it_lost() {
     server.curl(&["-X", "POST", "/locks/build?client=a"]).is(200);
     let first = events.event();
     drop(events);
-    // One connection causes more than the 8,192 events that the server keeps.
+    // One client causes more than the 8,192 events that the server keeps.
     let mut command = vec!["-X".to_owned(), "POST".to_owned()];
     let url = format!("{}/locks/build?client=a&reentrant=1&ttl=[1000-9999]s", server.url);
     command.extend(["-s".to_owned(), "-o".to_owned(), "/dev/null".to_owned(), url]);

@@ -1,5 +1,5 @@
-//! The examples of contrib, each run by its own interpreter: each runs a command under a lock, and
-//! stops the command before the lock can be granted to another client.
+//! The example programs of `contrib`, each run by its own interpreter. Each runs a command under a
+//! lock, and stops the command before the lock can be granted to another client.
 
 use crate::harness::{Scratch, Server, eventually};
 use crate::support::{drain, run, signal};
@@ -13,11 +13,12 @@ use std::process::{Child, Command, Stdio};
 
 const NAME: &str = "team/demo";
 
-/// The ttl that the examples request.
+/// The ttl that the examples request from the server.
 const TTL: Span = Span::from_secs(5);
 const TTL_SECS: &str = "5";
 
-/// A guarded command that fails while another one runs, and ends when it reads a line from `go`.
+/// A guarded command that fails while another one runs, and ends when it reads a line from the pipe
+/// `go`.
 const EXCLUSIVE: &str =
     r#"mkdir busy && echo "$LATCHFS_TOKEN" >> tokens && read -r _ < go && rmdir busy"#;
 
@@ -69,8 +70,8 @@ fn scratch() -> Scratch {
     dir
 }
 
-/// Waits until the stubborn command has started, and opens the pipe that both of its processes keep
-/// open.
+/// Waits until the command [`STUBBORN`] has started, and opens the pipe that both of its processes
+/// keep open.
 fn begins(dir: &Scratch) -> File {
     let path = dir.path().join("alive");
     let mut first = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(&path);
@@ -82,18 +83,18 @@ fn begins(dir: &Scratch) -> File {
     File::open(path).expect("a pipe")
 }
 
-/// Waits for the end of all processes of the stubborn command, and returns the time.
+/// Waits until all processes of the command [`STUBBORN`] have ended, and returns the time.
 fn is_dead_at(mut alive: File) -> Time {
     alive.read_to_end(&mut vec![]).expect("a pipe");
     boot_now()
 }
 
-/// Checks that of two runs with the same client one waits until the other has ended.
+/// Checks that of two runs of an example with the same client, one waits until the other has ended.
 fn exclude_each_other(program: fn(&Scratch) -> Command) {
     let (server, dir) = (Server::start(&[]), scratch());
     let start = || Example::start(program(&dir), &server, &dir, EXCLUSIVE);
     let mut both = [start(), start()];
-    // Opened for reading and writing, so that the open does not block.
+    // The pipe is opened for reading and writing, so that the open does not block.
     let go = OpenOptions::new().read(true).write(true).open(dir.path().join("go"));
     let mut go = go.expect("a pipe");
     let tokens = || fs::read_to_string(dir.path().join("tokens")).unwrap_or_default();
@@ -103,7 +104,7 @@ fn exclude_each_other(program: fn(&Scratch) -> Command) {
     let holder = view["holder"].as_str().expect("it is held").to_owned();
     let waiter = view["waiters"][0]["client"].as_str().expect("a waiter").to_owned();
     assert!(holder.starts_with("ci-") && waiter.starts_with("ci-") && holder != waiter, "{view}");
-    // The wait takes longer than the ttl, so the waiter's session must be kept alive, too.
+    // The wait takes longer than the ttl, so the example must keep the waiter's session alive, too.
     let later = boot_now() + TTL + Span::from_secs(1);
     eventually("more than a ttl", || (boot_now() > later).then_some(()));
     assert_eq!(tokens().lines().count(), 1);
@@ -119,7 +120,8 @@ fn exclude_each_other(program: fn(&Scratch) -> Command) {
     assert_eq!(server.curl(&["/locks/team/demo"]).is(200)["phase"], "free");
 }
 
-/// Checks that the command is killed before the session expires, if the server stops answering.
+/// Checks that the example kills its command before the session expires, if the server stops
+/// answering.
 fn stop_in_time(program: fn(&Scratch) -> Command, silence: i32) {
     let (server, dir) = (Server::start(&[]), scratch());
     let mut example = Example::start(program(&dir), &server, &dir, STUBBORN);
@@ -133,7 +135,7 @@ fn stop_in_time(program: fn(&Scratch) -> Command, silence: i32) {
     assert!(errors.contains("the lock is lost"), "{errors}");
 }
 
-/// Checks that the command is killed soon after its lock was stolen.
+/// Checks that the example kills its command soon after its lock was stolen.
 fn stop_when_stolen(program: fn(&Scratch) -> Command) {
     let (server, dir) = (Server::start(&[]), scratch());
     let mut example = Example::start(program(&dir), &server, &dir, STUBBORN);
@@ -147,7 +149,7 @@ fn stop_when_stolen(program: fn(&Scratch) -> Command) {
     assert_eq!(server.curl(&["/locks/team/demo"]).is(200)["holder"], "other");
 }
 
-/// Checks that SIGTERM immediately ends the command first, and then the session.
+/// Checks that SIGTERM makes the example end its command at once, and then its session.
 fn stop_when_told(program: fn(&Scratch) -> Command) {
     let (server, dir) = (Server::start(&[]), scratch());
     let mut example = Example::start(program(&dir), &server, &dir, STUBBORN);
@@ -160,7 +162,7 @@ fn stop_when_told(program: fn(&Scratch) -> Command) {
     assert_eq!(server.curl(&["/locks/team/demo"]).is(200)["phase"], "free");
 }
 
-/// Checks that the exit code of the command is returned.
+/// Checks that the example returns the exit code of its command.
 fn give_the_code_back(program: fn(&Scratch) -> Command) {
     let (server, dir) = (Server::start(&[]), scratch());
     let script = r#"test "$LATCHFS_LOCK" = team/demo && exit 7"#;
@@ -169,7 +171,7 @@ fn give_the_code_back(program: fn(&Scratch) -> Command) {
     assert_eq!(server.curl(&["/locks/team/demo"]).is(200)["phase"], "free");
 }
 
-/// Checks that the command does not run if the lock is refused.
+/// Checks that the example does not run its command if the lock is refused.
 fn start_nothing_without_the_lock(program: fn(&Scratch) -> Command) {
     let (server, dir) = (Server::start(&[]), scratch());
     let refused = ".latchfs/refused";

@@ -7,7 +7,7 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-/// Requests for each operation: as many as a minute on a loaded machine allows.
+/// The number of requests for each operation: as many as a minute on a loaded machine allows.
 const EXAMPLES: &str = "60";
 
 /// The checks of each response. Unsupported methods have a test of their own: for methods other
@@ -15,8 +15,8 @@ const EXAMPLES: &str = "60";
 const CHECKS: &str = "not_a_server_error,status_code_conformance,content_type_conformance,\
     response_schema_conformance";
 
-/// Returns the document without requests that may never end: the event stream, and the option
-/// `wait`.
+/// Returns the `OpenAPI` document without requests that may never end: the event stream, and the
+/// option `wait`.
 fn what_ends(mut document: Value) -> Value {
     let paths = document["paths"].as_object_mut().expect("paths");
     paths.shift_remove("/events");

@@ -1,8 +1,8 @@
 //! The test harness: runs the real program as a server for one test, sends requests with curl, and
 //! kills the server at the end of the test.
 //!
-//! Nothing here sleeps for fixed times: the program reports when it listens, and commands end or
-//! are killed at a time limit.
+//! No function of this harness sleeps for a fixed time: the program reports when it listens, and
+//! commands end or are killed at a time limit.
 
 use crate::support::{self, Output, run};
 use serde_json::Value;
@@ -19,7 +19,7 @@ pub(crate) const LATCHFS: &str = env!("CARGO_BIN_EXE_latchfs");
 /// machine.
 const REQUEST_LIMIT_SECS: &str = "60";
 
-/// A directory for one test, which is removed afterwards.
+/// A directory for one test, which is removed when this value is dropped.
 pub(crate) struct Scratch(PathBuf);
 
 impl Scratch {
@@ -37,7 +37,7 @@ impl Scratch {
     }
 }
 
-/// Runs the program to its end, and returns its exit code and its output.
+/// Runs latchfs to its end with these arguments, and returns its exit code and its output.
 #[track_caller]
 pub(crate) fn latchfs(arguments: &[&str]) -> (Option<i32>, String) {
     let Output { code, out, err } = run(Command::new(LATCHFS).args(arguments));
@@ -59,8 +59,8 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    /// Starts a server with these options, on a free port. The server is in memory only, or durable
-    /// in the suite tests/durable, which shares these tests.
+    /// Starts a server with these additional options, on a free port. The server is in memory only,
+    /// except in the suite tests/durable, which shares these tests and makes it durable.
     #[track_caller]
     pub(crate) fn start(options: &[&str]) -> Self {
         if !crate::DURABLE {
@@ -73,13 +73,13 @@ impl Server {
         Self::spawn(&mut command, scratch)
     }
 
-    /// Starts a server with these options only, on a free port.
+    /// Starts a server with only these options, on a free port.
     #[track_caller]
     pub(crate) fn listen(options: &[&str]) -> Self {
         Self::at("127.0.0.1:0", options)
     }
 
-    /// Starts a server at an address, with these options.
+    /// Starts a server with these options, listening on `address`.
     #[track_caller]
     pub(crate) fn at(address: &str, options: &[&str]) -> Self {
         let scratch = Scratch::new();
@@ -152,7 +152,8 @@ impl Server {
         self.child.wait().expect("it is our child").code()
     }
 
-    /// Runs curl with these arguments, of which the last is a path, and returns the response.
+    /// Runs curl with these arguments, of which the last is a path on the server, and returns the
+    /// response.
     #[track_caller]
     pub(crate) fn curl(&self, arguments: &[&str]) -> Reply {
         let (path, options) = arguments.split_last().expect("a path at least");
@@ -161,13 +162,13 @@ impl Server {
         let output = command.args(self.target(path)).output().expect("curl is there");
         let said = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success(), "curl {arguments:?}: {said}");
-        // The conversion is lossy, because a backup is binary.
+        // The conversion to text is lossy, because a backup is binary.
         Reply::parse(&String::from_utf8_lossy(&output.stdout))
     }
 }
 
 impl Server {
-    /// Returns the arguments by which curl finds a path of this server.
+    /// Returns the arguments by which curl reaches a path of this server.
     pub(crate) fn target(&self, path: &str) -> Vec<String> {
         match self.url.strip_prefix("unix:") {
             None => vec![format!("{}{path}", self.url)],
@@ -177,7 +178,8 @@ impl Server {
         }
     }
 
-    /// Starts a request in the background, which may wait; the last argument is a path.
+    /// Starts a request in the background, since it may wait; the last argument is a path on the
+    /// server.
     #[track_caller]
     pub(crate) fn open(&self, arguments: &[&str]) -> Open {
         let (path, options) = arguments.split_last().expect("a path at least");
@@ -189,7 +191,7 @@ impl Server {
         Open { child, out }
     }
 
-    /// Opens an event stream, and returns when it has begun: all later events are in it.
+    /// Opens an event stream, and returns when it has begun: it will contain all later events.
     #[track_caller]
     pub(crate) fn events(&self, arguments: &[&str]) -> Open {
         let mut open = self.open(arguments);
@@ -266,14 +268,14 @@ impl Reply {
     }
 }
 
-/// An open request: curl in the background.
+/// A request in progress: curl in the background.
 pub(crate) struct Open {
     child: Child,
     out: BufReader<ChildStdout>,
 }
 
 impl Open {
-    /// Waits for the response.
+    /// Waits for the whole response to the request.
     #[track_caller]
     pub(crate) fn reply(mut self) -> Reply {
         let mut text = String::new();
@@ -281,7 +283,7 @@ impl Open {
         Reply::parse(&text)
     }
 
-    /// Closes the connection by killing curl.
+    /// Closes the connection of the request by killing curl.
     pub(crate) fn cut(mut self) {
         self.child.kill().expect("it is our child");
         let _ = self.child.wait();
@@ -318,7 +320,7 @@ impl Open {
         Some(Event { id: id.unwrap_or_default(), kind, data })
     }
 
-    /// Waits for an event of this kind.
+    /// Waits for the next event of this kind, and skips others.
     #[track_caller]
     pub(crate) fn until(&mut self, kind: &str) -> Event {
         loop {
@@ -337,7 +339,7 @@ impl Drop for Open {
     }
 }
 
-/// One event of a stream.
+/// One event of an event stream.
 #[derive(Debug)]
 pub(crate) struct Event {
     pub(crate) id: String,

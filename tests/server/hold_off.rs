@@ -6,7 +6,7 @@ use latchfs::time::{Span, boot_now};
 use serde_json::{Value, json};
 
 const NONE: [&str; 8] = ["--state", "none", "--max-ttl", "2s", "--ttl", "2s", "--grace", "1s"];
-/// The hold-off after a restart: the longest ttl plus the grace period.
+/// The hold-off after a restart: the maximum ttl plus the grace period.
 const HOLD_OFF: Span = Span::from_secs(3);
 
 fn token(granted: &Value) -> u64 {
@@ -36,7 +36,7 @@ fn lease_from_before_a_restart_expires_before_the_next_grant() {
     assert!(waited >= HOLD_OFF, "granted after {waited}");
     assert_eq!(second["holder"], "b");
     assert!(token(&second) > token(&first), "{first} {second}");
-    // A lease may not last longer than the hold-off of the next start.
+    // The server refuses a lease that could last longer than the hold-off of its next start.
     let long = server.curl(&["-X", "POST", "/locks/long?client=b&ttl=2s&grace=2s"]).is(400);
     assert!(long["detail"].as_str().is_some_and(|why| why.contains("--max-ttl")), "{long}");
     let session = server.curl(&["-X", "POST", "/sessions?client=b&ttl=10m"]).is(400);

@@ -1,4 +1,4 @@
-//! HTTP/2 written by hand, frame by frame, to test the limits on misbehaving clients.
+//! HTTP/2 connections written frame by frame, to test the limits on misbehaving clients.
 
 use crate::harness::{Scratch, Server, latchfs};
 use std::io::{ErrorKind, Read as _, Write as _};
@@ -24,9 +24,9 @@ const END_STREAM: u8 = 1;
 const ACK: u8 = 1;
 const END_HEADERS: u8 = 4;
 
-/// The error code `REFUSED_STREAM`: the request may be retried elsewhere.
+/// The error code `REFUSED_STREAM`: the request was not processed and may be retried.
 const REFUSED_STREAM: [u8; 4] = [0, 0, 0, 7];
-/// The identifier of `SETTINGS_MAX_CONCURRENT_STREAMS`.
+/// The identifier of the setting `SETTINGS_MAX_CONCURRENT_STREAMS`.
 const MAX_CONCURRENT_STREAMS: [u8; 2] = [0, 3];
 
 /// An HTTP/2 frame.
@@ -38,7 +38,7 @@ struct Frame {
     payload: Vec<u8>,
 }
 
-/// A connection on which the test sends and receives single frames.
+/// An HTTP/2 connection on which the test sends and receives single frames.
 struct Raw(TcpStream);
 
 impl Raw {
@@ -63,7 +63,7 @@ impl Raw {
         self.0.write_all(&frame).expect("it reads");
     }
 
-    /// Reads the next frame; `None` if the server has closed the connection.
+    /// Reads the next frame; returns `None` if the server has closed the connection.
     #[track_caller]
     fn hear(&mut self) -> Option<Frame> {
         let mut head = [0; 9];
@@ -81,7 +81,7 @@ impl Raw {
         Some(Frame { kind, flags, stream: number(&head[5..]), payload })
     }
 
-    /// Reads frames up to the next one of this kind, and answers pings meanwhile.
+    /// Reads frames up to the next one of the given kind, and answers pings meanwhile.
     #[track_caller]
     fn until(&mut self, kind: u8) -> Option<Frame> {
         loop {
@@ -107,8 +107,8 @@ fn post(path: &str) -> Vec<u8> {
     block
 }
 
-/// Streams beyond the limit are refused; those within it continue, and free their slots when they
-/// end.
+/// Streams beyond the limit are refused. Those within it continue, and a stream that ends makes
+/// room for another.
 #[test]
 fn streams_of_one_connection_are_limited() {
     let server = Server::start(&[]);
@@ -141,7 +141,7 @@ fn streams_of_one_connection_are_limited() {
     server.in_line("a", STREAMS_MAX);
 }
 
-/// A body that does not arrive within 10 s is answered with 408.
+/// A request body that does not arrive within 10 s is answered with 408.
 #[test]
 fn slow_body_times_out() {
     let server = Server::start(&[]);
@@ -161,7 +161,8 @@ fn connection_without_requests_is_closed() {
     let server = Server::start(&[]);
     let mut slow = Raw::open(&server);
     slow.say(HEADERS, END_STREAM, 1, &post("/healthz"));
-    // This client answers pings, so only the lack of requests shows that the connection is idle.
+    // This client answers pings, so that only the lack of requests shows that its connection is
+    // idle.
     let mut idle = Raw::open(&server);
     let begun = tls_that_never_begins();
     assert!(idle.until(GOAWAY).is_some(), "it is told");
@@ -180,7 +181,8 @@ fn connection_with_a_waiting_request_stays_open() {
     let mut listening = server.events(&[two, "/events"]);
     let mut idle = Raw::open(&server);
     while idle.until(GOAWAY).is_some() {}
-    // The connection without requests has been closed by now; these two have not.
+    // The connection without requests has been closed by now, while the two with waiting requests
+    // are still open.
     server.in_line("a", 1);
     server.curl(&["-X", "DELETE", "/locks/a?client=holder"]).is(200);
     let granted = waiting.reply();
@@ -226,7 +228,7 @@ with context.wrap_socket(plain, server_hostname='127.0.0.1') as s:
 }
 
 impl Silent {
-    /// Checks that the server has closed the connection.
+    /// Checks that the server has closed the connection of this client.
     #[track_caller]
     fn ended(mut self) {
         assert!(self.client.wait().expect("it is our child").success(), "it was not ended");

@@ -29,7 +29,7 @@ fn long_heads_are_refused() {
     assert_eq!(server.curl(&arguments).code, 431);
 }
 
-/// A body that does not arrive within 10 s is answered with 408.
+/// A request body that does not arrive within 10 s is answered with 408.
 #[test]
 fn slow_body_times_out() {
     let server = Server::start(&[]);
@@ -42,8 +42,8 @@ fn slow_body_times_out() {
     assert!(answer.starts_with("HTTP/1.1 408 "), "{answer}");
 }
 
-/// A request head that does not arrive within 30 s ends the connection, with a 408 if a part of it
-/// has arrived.
+/// A connection ends if a request head does not arrive within 30 s. The client gets a 408 if a part
+/// of the head has arrived.
 #[test]
 fn slow_request_head_times_out() {
     let server = Server::start(&[]);

@@ -1,4 +1,5 @@
-//! Requests about many locks: pages, token checks, history, metrics, and the `OpenAPI` document.
+//! The endpoints about many locks, metrics and documentation: pages, token checks, history,
+//! metrics, and the `OpenAPI` document.
 
 use crate::harness::Server;
 use serde_json::{Value, json};
@@ -25,7 +26,7 @@ fn held_locks_are_listed_in_pages() {
     server.curl(&["/locks?limit=x"]).is(400);
 }
 
-/// On a single server a stale read is as new as a linearizable one.
+/// On a single server, a stale read is as current as a linearizable one.
 #[test]
 fn stale_read_of_a_single_server_is_current() {
     let server = Server::start(&[]);
@@ -101,7 +102,7 @@ fn metrics_count_requests_and_grants() {
     }
     let version = env!("CARGO_PKG_VERSION");
     assert!(metrics.body.contains(&format!("latchfs_build_info{{version=\"{version}\"}} 1")));
-    // Each metric family is described once.
+    // Each metric family is described only once.
     let heads: Vec<_> = metrics.body.lines().filter(|line| line.starts_with("# TYPE ")).collect();
     let mut once = heads.clone();
     once.sort_unstable();
@@ -109,7 +110,7 @@ fn metrics_count_requests_and_grants() {
     assert_eq!(heads.len(), once.len(), "{heads:?}");
 }
 
-/// Every path in the document exists, and answers other methods with 405.
+/// Every path in the `OpenAPI` document exists on the server, and answers other methods with 405.
 #[test]
 fn document_and_server_agree() {
     let server = Server::start(&[]);
@@ -126,7 +127,8 @@ fn document_and_server_agree() {
             }
             let reply = server.curl(&["-X", &method.to_ascii_uppercase(), &path]);
             let known = methods.contains_key(method);
-            // For all methods but POST, the path of a steal is the path of a lock with that name.
+            // For all methods but POST, the path of a steal is the path of a lock whose name ends
+            // in `/steal`.
             let known = known || (path.ends_with("/steal") && method != "post");
             assert_eq!(reply.code == 405, !known, "{method} {path}: {reply:?}");
             assert_ne!(reply.code, 404, "{method} {path}");

@@ -61,7 +61,7 @@ fn conflict_names_the_holder_and_when_to_retry() {
 }
 
 /// Two programs that act for one client exclude each other: the second is refused, unless its
-/// request says that it means the lease of the first.
+/// request says that it refers to the lease of the first.
 #[test]
 fn two_programs_of_one_client_exclude_each_other() {
     let server = Server::start(&[]);
@@ -78,8 +78,8 @@ fn two_programs_of_one_client_exclude_each_other() {
         let renewed = post(means_its_own).is(200);
         assert_eq!((&renewed["token"], &renewed["renewed"]), (&first["token"], &json!(true)));
     }
-    // Two waiting requests have two places in the queue, and are granted the lock one after the
-    // other.
+    // Two waiting requests of one client have two places in the queue, and are granted the lock one
+    // after the other.
     let path = "/locks/build?client=ci&wait=60s";
     let (one, two) = (server.open(&["-X", "POST", path]), server.open(&["-X", "POST", path]));
     server.in_line("build", 2);
@@ -119,7 +119,7 @@ fn token_limits_a_request_to_its_tenure() {
     let first = server.curl(&["-X", "POST", "/locks/build?client=a"]).is(200)["token"].clone();
     server.curl(&["-X", "DELETE", "/locks/build?client=a"]).is(200);
     let tag = format!("If-Match: \"{first}\"");
-    // The lock is free, because that tenure is over.
+    // The lock is free, because the tenure with this token is over.
     let gone = server.curl(&["-X", "POST", "-H", &tag, "/locks/build?client=a"]).is(410);
     assert_eq!(gone["kind"], "E_LOCK_EXPIRED");
     let second = server.curl(&["-X", "POST", "/locks/build?client=a"]).is(200)["token"].clone();
@@ -136,8 +136,8 @@ fn token_limits_a_request_to_its_tenure() {
     server.curl(&["-X", "DELETE", &format!("/locks/build?client=a&token={second}")]).is(200);
 }
 
-/// A client gives up waiting for the response to a release, and acquires the lock again before that
-/// release arrives.
+/// A client gives up waiting for the response to a release, and acquires the lock again before the
+/// release arrives at the server.
 #[test]
 fn late_release_does_not_end_a_later_acquisition() {
     let server = Server::start(&[]);
@@ -199,7 +199,8 @@ fn repeated_request_has_one_effect() {
     let server = Server::start(&[]);
     let key = "Idempotency-Key: 0c1f";
     let first = server.curl(&["-X", "POST", "-H", key, "/locks/build?client=a"]).is(200);
-    // Without the key the request is refused, because the client already holds the lock.
+    // Without the Idempotency-Key the request is refused, because the client already holds the
+    // lock.
     server.curl(&["-X", "POST", "/locks/build?client=a"]).is(409);
     let again = server.curl(&["-X", "POST", "-H", key, "/locks/build?client=a"]);
     assert_eq!(again.header("idempotent-replayed"), Some("true"));
@@ -217,7 +218,8 @@ fn repeated_request_has_one_effect() {
     same_but_for_the_milliseconds(&first, &again);
     let current = &again["current"];
     assert_eq!((&current["holder"], &current["token"]), (&json!("b"), &others["token"]));
-    // Options in the body count like those in the query; another client makes it another request.
+    // Options in the body count like those in the query. With another client, the request is a
+    // different one.
     let body = "client=a";
     server.curl(&["-H", key, "-d", body, "/locks/build"]).is(200);
     server.curl(&["-X", "POST", "-H", key, "/locks/build?client=b"]).is(422);
@@ -225,7 +227,7 @@ fn repeated_request_has_one_effect() {
     server.curl(&["-X", "POST", "-H", &long, "/locks/build?client=a"]).is(400);
 }
 
-/// A repeat that arrives after the tenure has expired, while another client holds the lock, gets
+/// A repeat of a request after its tenure has expired, while another client holds the lock, gets
 /// the first response, marked as a replay, and beside it the current holder.
 #[test]
 fn repeat_after_the_tenure_gets_the_first_response() {
@@ -245,7 +247,8 @@ fn repeat_after_the_tenure_gets_the_first_response() {
     assert_eq!((&status["holder"], &status["token"]), (&json!("b"), &others["token"]));
 }
 
-/// Opening a session, and acquiring a lock with it, are replayed with the first response, too.
+/// Repeats of requests that open a session, or acquire a lock with it, also get the first response,
+/// and open no second session.
 #[test]
 fn repeat_opens_no_second_session() {
     let server = Server::start(&[]);
@@ -267,8 +270,8 @@ fn repeat_opens_no_second_session() {
 }
 
 /// Checks that a replay equals the first response, except for times. Both read the wall clock when
-/// they are written. The first response counts the remaining time from then, the replay from the
-/// time when the request was executed.
+/// they are written. The first response counts the remaining time from that moment, the replay from
+/// the time at which the request was executed.
 #[track_caller]
 fn same_but_for_the_milliseconds(first: &Value, again: &Value) {
     let close = |key: &str| {
@@ -299,7 +302,8 @@ fn steal_needs_a_reason_and_begins_after_a_delay() {
     assert_eq!(refused["reason"], "steal_grace");
     let told = events.until("stolen");
     assert_eq!((&told.data["by"], &told.data["reason"]), (&json!("b"), &json!("host died")));
-    // A lock whose name ends in `/steal` is unrelated to a steal, and can be acquired.
+    // A PUT to a path that ends in `/steal` steals nothing: it acquires the lock whose name ends in
+    // `/steal`.
     let lock = server.curl(&["-X", "PUT", "/locks/team/steal?client=c"]).is(200);
     assert_eq!(lock["name"], "team/steal");
     let path = "/locks/team%2Fsteal?client=c&reentrant=1";

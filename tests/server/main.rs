@@ -1,9 +1,9 @@
-//! Tests of the HTTP server from the outside: the real program, real connections, curl.
+//! Tests of the HTTP server from the outside, with the real program, real connections and curl.
 //!
 //! Each test starts a server of its own, so that tests run in parallel.
 
-/// Whether the servers keep their state in a log on disk. The suite tests/durable runs these tests
-/// with `true`.
+/// Whether the servers keep their state in a log on disk. The suite tests/durable runs the same
+/// tests with `true`.
 pub(crate) const DURABLE: bool = false;
 
 mod fuzz;

@@ -5,7 +5,7 @@ use std::fs;
 use std::path::PathBuf;
 use std::process::Command;
 
-/// A directory that is unmounted whatever happens.
+/// A directory that is unmounted when this value is dropped, even if the test has failed.
 struct Dir(Scratch);
 
 impl Dir {

@@ -1,5 +1,5 @@
-//! Two nodes of one cluster on loopback, and the status that they report: roles, lag, elections,
-//! and fsync latency.
+//! A cluster of two nodes on loopback, and the status that they report: roles, lag, elections, and
+//! fsync latency.
 
 use crate::harness::{Scratch, Server, eventually, latchfs};
 use serde_json::Value;
@@ -17,7 +17,7 @@ impl Nodes {
         let scratch = Scratch::new();
         let data = |name: &str| scratch.path().join(name).display().to_string();
         let (first, second) = (data("first"), data("second"));
-        // A cluster begins with one node that has no peers.
+        // A cluster begins with one node that has no peer options.
         drop(Server::listen(&["--data", &first]));
         let certs = data("certs");
         let (code, said) = latchfs(&["cert", "secret", "--dir", &certs]);
@@ -49,7 +49,7 @@ impl Nodes {
     }
 }
 
-/// Returns the value of a metric, by its name with labels.
+/// Returns the value of a metric in a metrics page, by the metric's name with labels.
 #[track_caller]
 fn metric(page: &str, name: &str) -> String {
     let line = page.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
@@ -67,7 +67,8 @@ fn fsync_latency_is_reported() {
         let most = metric(&page, "latchfs_log_sync_seconds_bucket{le=\"+Inf\"}");
         assert!(count > 0 && most == count.to_string(), "{page}");
         assert!(page.contains("latchfs_log_sync_seconds_bucket{le=\"0.00005\"} "), "{page}");
-        // The bounds of other histograms, which must not change with those of fsync.
+        // The histograms of other metrics keep their own bucket bounds, which differ from those of
+        // fsync latency.
         assert!(page.contains("latchfs_hold_seconds_bucket{le=\"0.001\"} "), "{page}");
         assert!(page.contains("latchfs_hold_seconds_bucket{le=\"43200.000\"} "), "{page}");
         let said = server.curl(&["/cluster"]).is(200);
@@ -81,8 +82,7 @@ fn fsync_latency_is_reported() {
     assert!(code == Some(0) && said.contains("  SYNC ") && said.contains("ms  now\n"), "{said}");
 }
 
-/// Lag and elections are reported in status and metrics, by leader and learner, also when a node
-/// fails.
+/// Leader and learner report lag and elections in status and metrics, even when a node fails.
 #[test]
 fn lag_and_elections_are_reported() {
     let mut nodes = Nodes::start();
@@ -100,7 +100,7 @@ fn lag_and_elections_are_reported() {
     );
     metric(&page, &heard);
     metric(&page, "latchfs_cluster_elected_seconds");
-    // A follower knows only its own lag.
+    // A node that does not lead knows only its own lag.
     let page = nodes.learner.curl(&["/metrics"]).body;
     metric(&page, &lag);
     assert!(!page.contains("latchfs_cluster_heard_seconds"), "{page}");
@@ -122,7 +122,7 @@ fn lag_and_elections_are_reported() {
     assert!(said.contains("has seen 1 election since its start"), "{said}");
 }
 
-/// Returns doctor's findings about the cluster: level, text and advice of each.
+/// Returns doctor's findings about the cluster: the level, text and advice of each.
 #[track_caller]
 fn doctor(url: &str) -> Vec<(String, String, String)> {
     let (_, said) = latchfs(&["doctor", "--json", "--server", url]);
@@ -131,7 +131,8 @@ fn doctor(url: &str) -> Vec<(String, String, String)> {
     let findings = found["findings"].as_array().expect("a list").iter();
     let ours = findings.filter(|finding| finding["check"] == "cluster");
     let ours = ours.map(|one| (text(one, "level"), text(one, "says"), text(one, "mend")));
-    // The disk of a busy test machine may really be slow.
+    // A finding about a slow disk is ignored, because the disk of a busy test machine may really be
+    // slow.
     ours.filter(|(_, says, _)| !says.starts_with("the disk of node")).collect()
 }
 
@@ -153,14 +154,14 @@ fn doctor_finds_problems_of_nodes() {
     nodes.learner.signal(libc::SIGKILL);
     nodes.learner.wait();
     let found = eventually("it is missed", || {
-        // The first server does not answer, and the second does.
+        // The first of the two servers does not answer, and the second does.
         let found = doctor(&format!("{learner},{leader}"));
         (found.len() == 3).then_some(found)
     });
     assert!(found[0].1.contains("1 of 2 voters answer"), "{found:?}");
     assert!(found[1].1.contains("does not answer"), "{found:?}");
     assert!(found[1].2.contains(&format!("cluster remove {id} ")), "{found:?}");
-    // For a server that is no cluster node, doctor has no findings about nodes.
+    // Doctor has no findings about nodes if the server is not a node of a cluster.
     let server = Server::listen(&["--state", "none", "--grant-at-once"]);
     assert_eq!(doctor(&server.url), []);
 }

@@ -10,7 +10,8 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Stdio};
 
-/// Time limit in seconds: only a script that hangs takes so long, even on a loaded machine.
+/// Time limit in seconds for the browser script: only a script that hangs takes so long, even on a
+/// loaded machine.
 const LIMIT: &str = "180";
 
 /// Returns the target directory, in which `contrib/test` installs its tools.
@@ -45,8 +46,8 @@ impl Browser {
         Self { child, out }
     }
 
-    /// Waits for the next step that the script has done or requests; fails if the script has
-    /// failed.
+    /// Waits for the next step that the script reports: one that it has done, or one that it
+    /// requests from the test. Fails if the script has failed.
     fn step(&mut self) -> String {
         let mut line = String::new();
         self.out.read_line(&mut line).expect("text");
@@ -94,7 +95,7 @@ fn page_works_in_a_browser() {
     }
 }
 
-/// The page of a node shows all nodes, and which of them does not answer.
+/// The status page of a cluster node shows all nodes, and which of them does not answer.
 #[test]
 fn page_of_a_node_shows_all_nodes() {
     let mut nodes = Nodes::start();
@@ -122,7 +123,8 @@ fn page_accepts_a_token() {
     Browser::start(&server.url, "tokens").until("done");
 }
 
-/// The page's policy forbids foreign resources and inline code, and the page needs none.
+/// The content security policy of the status page forbids foreign resources and inline code, and
+/// the page needs neither.
 #[test]
 fn page_has_a_strict_content_security_policy() {
     let server = Server::start(&[]);

@@ -4,11 +4,11 @@ use crate::harness::Server;
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
 
-/// Sends raw bytes, and returns the response.
+/// Sends raw bytes to the server, and returns its response.
 fn raw(server: &Server, bytes: &[u8], close: bool) -> String {
     let address = server.url.strip_prefix("http://").expect("no TLS");
     let mut stream = TcpStream::connect(address).expect("it listens");
-    // The server may have closed the connection already.
+    // The write fails if the server has already closed the connection.
     let _ = stream.write_all(bytes);
     if close {
         let _ = stream.shutdown(std::net::Shutdown::Write);

@@ -41,7 +41,7 @@ impl Prometheus {
         );
         let path = scratch.path().join("prometheus.yml");
         fs::write(&path, config).expect("ours");
-        // Prometheus can't choose a free port itself.
+        // Prometheus can't choose a free port itself, so the test finds one.
         let port = TcpListener::bind("127.0.0.1:0").and_then(|free| free.local_addr());
         let address = port.expect("loopback").to_string();
         let log = fs::File::create(scratch.path().join("log")).expect("ours");
@@ -54,7 +54,7 @@ impl Prometheus {
         Self { child, url: format!("http://{address}"), scratch }
     }
 
-    /// Returns a response of the Prometheus API.
+    /// Returns the response of the Prometheus API to a query.
     fn api(&self, path: &str, query: &str) -> Option<Value> {
         let mut command = Command::new("curl");
         command.args(["-sS", "--max-time", "20", "-G", "--data-urlencode"]);
@@ -62,7 +62,7 @@ impl Prometheus {
         serde_json::from_slice(&command.output().expect("curl is there").stdout).ok()
     }
 
-    /// Waits until an expression has a result; an invalid expression fails.
+    /// Waits until a Prometheus expression has a result; fails if the expression is invalid.
     #[track_caller]
     fn result(&self, expression: &str) -> Value {
         eventually(expression, || {
@@ -85,7 +85,7 @@ impl Drop for Prometheus {
     }
 }
 
-/// Starts a server, and causes something of everything that its metrics count.
+/// Starts a server, and makes every event happen that its metrics count.
 fn a_busy_server() -> Server {
     let server = Server::start(&[]);
     let post = |path: &str| server.curl(&["-X", "POST", path]);
@@ -99,7 +99,7 @@ fn a_busy_server() -> Server {
     server
 }
 
-/// Collects every expression in a piece of JSON.
+/// Collects the value of every `expr` field in a JSON value.
 fn expressions(value: &Value, found: &mut Vec<String>) {
     match value {
         Value::Object(fields) => {
@@ -111,7 +111,7 @@ fn expressions(value: &Value, found: &mut Vec<String>) {
     }
 }
 
-/// Replaces Grafana's own variables in an expression.
+/// Replaces Grafana's own variables in a Prometheus expression.
 #[track_caller]
 fn filled_in(expression: &str) -> String {
     let filled = expression.replace("$__rate_interval", "1m").replace("$__interval", "15s");
@@ -119,7 +119,7 @@ fn filled_in(expression: &str) -> String {
     filled
 }
 
-/// Returns the metrics that an expression names.
+/// Returns the names of the latchfs metrics in a Prometheus expression.
 fn metrics_in(expression: &str) -> impl Iterator<Item = &str> {
     let words = expression.split(|c: char| !c.is_ascii_alphanumeric() && c != '_' && c != ':');
     words.filter(|word| word.starts_with("latchfs_"))
@@ -155,13 +155,13 @@ fn dashboard_and_rules_use_existing_metrics() {
     let prometheus = Prometheus::watching(&servers);
     // A rate needs at least two samples of each series.
     prometheus.result("count(count_over_time(latchfs_locks[1m]) > 2) == 3");
-    // Latencies need an operation after the first sample.
+    // Latency metrics need an operation after the first sample.
     nodes.leader.curl(&["-X", "POST", "/locks/a?client=x"]).is(200);
     let dashboard = fs::read_to_string(contrib("grafana/latchfs.json")).expect("it is there");
     let mut shown = Vec::new();
     expressions(&serde_json::from_str(&dashboard).expect("JSON"), &mut shown);
     assert!(shown.len() > 10, "{shown:?}");
-    // Each panel has data.
+    // Each panel of the dashboard must have data.
     let shown: Vec<_> = shown.iter().map(|expression| filled_in(expression)).collect();
     for expression in &shown {
         prometheus.result(expression);
@@ -188,7 +188,7 @@ fn dashboard_and_rules_use_existing_metrics() {
             assert!(known.contains(name), "{name} of '{expression}' is not on /metrics");
         }
     }
-    // A steal causes an alert.
+    // A steal must cause an alert.
     server.curl(&["-X", "POST", "/locks/a/steal?client=z&reason=test"]).is(200);
     let fires = eventually("the theft is an alert", || {
         let alerts = prometheus.api("alerts", "")?["data"]["alerts"].as_array()?.clone();

@@ -4,7 +4,7 @@
 use crate::harness::Server;
 use serde_json::json;
 
-/// The timeline of the specification: t=0 acquire, t=10 and t=20 renew, t=50 grace, t=52 refused,
+/// The timeline in the specification: t=0 acquire, t=10 and t=20 renew, t=50 grace, t=52 refused,
 /// t=56 granted to another client. The server's own events serve as the clock.
 #[test]
 fn timeline_of_the_specification() {
@@ -16,7 +16,7 @@ fn timeline_of_the_specification() {
         assert!(held["expires_at"].as_str().is_some_and(|at| at.ends_with('Z')), "{held}");
         assert_eq!(events.event().kind, if turn == 0 { "granted" } else { "renewed" });
     }
-    // The laptop goes to sleep: no more renewals.
+    // The client laptop1 sends no more renewals, as if the laptop were asleep.
     events.until("expired");
     let refused = server.curl(&["-X", "POST", "/lock?client=laptop2"]).is(409);
     assert_eq!(refused["message"], "grace period active");
@@ -72,7 +72,7 @@ fn status_has_the_specified_fields_only() {
     assert_eq!(status["expires_at"], held["expires_at"]);
 }
 
-/// The ttl is 30 s and the grace period 5 s by default.
+/// By default, the ttl of a lock is 30 s and its grace period 5 s.
 #[test]
 fn default_ttl_and_grace() {
     let server = Server::start(&[]);

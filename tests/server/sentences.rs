@@ -1,8 +1,8 @@
-//! The program's error messages: the failure, its cause, and the next step.
+//! The program's error messages: each says what failed, why, and what to do next.
 
 use crate::harness::{Scratch, Server, latchfs};
 
-/// Runs the program, checks its exit code, and returns its output, which must not contain numbers
+/// Runs the program, and checks its exit code. Returns its output, which must not contain numbers
 /// of OS errors.
 #[track_caller]
 fn said(code: i32, arguments: &[&str]) -> String {

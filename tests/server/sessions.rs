@@ -1,5 +1,5 @@
-//! Sessions: one keep-alive renews all leases and reports lost ones, and the end of a session
-//! releases all its locks.
+//! Sessions over HTTP: one keep-alive renews all leases and reports lost ones, and the end of a
+//! session releases all its locks.
 
 use crate::harness::Server;
 use serde_json::json;
@@ -23,7 +23,7 @@ fn keep_alive_renews_all_leases_and_reports_losses() {
     server.curl(&["-X", "POST", "/locks/one/steal?client=b&reason=now"]).is(200);
     let kept = server.curl(&["-X", "POST", &format!("/sessions/{id}/keepalive")]).is(200);
     assert_eq!(kept["lost"], json!([{ "name": "one", "token": tokens[0] }]));
-    // Each loss is reported once.
+    // Each lost lease is reported only once.
     let kept = server.curl(&["-X", "POST", &format!("/sessions/{id}/keepalive")]).is(200);
     assert_eq!(kept["lost"], json!([]));
 }
@@ -57,7 +57,7 @@ fn expired_session_puts_its_locks_in_grace() {
     let refused = server.curl(&["-X", "POST", "/locks/one?client=b"]).is(409);
     assert_eq!(refused["reason"], "grace");
     server.curl(&["-X", "POST", &format!("/sessions/{id}/keepalive")]).is(410);
-    // Another program of the same client can't take the lock by accident.
+    // Another program of the same client can't take over the lock by accident.
     let refused = server.curl(&["-X", "POST", "/locks/one?client=a"]).is(409);
     assert_eq!(refused["reason"], "own");
     let detail = refused["detail"].as_str().expect("a sentence");

@@ -1,5 +1,5 @@
-//! A client with several server URLs: failover from a dead or hanging server, and never to a server
-//! with other locks.
+//! A client that is given several server URLs: it fails over from a dead or hanging server, but
+//! never to a server with other locks.
 
 use crate::harness::{Server, latchfs};
 use std::net::TcpListener;
@@ -43,8 +43,8 @@ fn no_server_is_reachable() {
     assert_eq!(code, Some(64), "{said}");
 }
 
-/// `run` holds a lock on the first server. When that dies, the client must not fail over to the
-/// second, which knows nothing of the lock: the command ends, and nothing is held on the second.
+/// `run` holds a lock on the first server, which dies. The client must not fail over to the second
+/// server, which knows nothing of the lock: the command ends, and the second server grants nothing.
 #[test]
 fn client_does_not_fail_over_to_another_engine() {
     let (first, second) = (Server::start(&[]), Server::start(&[]));

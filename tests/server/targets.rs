@@ -1,11 +1,11 @@
-//! The mount or server that a command uses if `LATCHFS_SERVER` is set as well.
+//! Which mount or server a command uses when `LATCHFS_SERVER` is set as well.
 
 use crate::harness::{LATCHFS, Scratch, Server};
 use crate::support::{Output, run};
 use std::path::PathBuf;
 use std::process::Command;
 
-/// A mount in the background, with its own lock state.
+/// A mount in the background, with a lock state of its own.
 struct Mount(Scratch);
 
 impl Mount {
@@ -40,7 +40,8 @@ impl Drop for Mount {
     }
 }
 
-/// `run --dir` and a path below a mount select that mount: `fst/job` is held, so nothing runs.
+/// `run --dir` and a path below a mount select the mount, where `job` is held, so `run` starts no
+/// command.
 #[test]
 fn command_line_takes_precedence_over_the_environment() {
     let (server, mount) = (Server::start(&[]), Mount::new());
@@ -53,13 +54,13 @@ fn command_line_takes_precedence_over_the_environment() {
     run_job(&["fst/job"]).exits(75);
     run_job(&["./fst/job"]).exits(75);
     assert!(!mount.0.path().join("ran").exists());
-    // A bare name outside of all mounts selects the server, where the lock is free.
+    // A plain lock name, used outside of all mounts, selects the server, where the lock is free.
     run_job(&["job"]).ok();
     let both = mount.command("", &["status", "job", "--dir", "fst", "--server", &server.url]);
     assert!(both.exits(64).contains("cannot be used with"));
 }
 
-/// Inside a mount, and with `LATCHFS_DIR`, a name selects that mount.
+/// Inside a mount, and with `LATCHFS_DIR`, a plain lock name selects the mount.
 #[test]
 fn mount_takes_precedence_over_the_server_variable() {
     let (server, mount) = (Server::start(&[]), Mount::new());
@@ -74,7 +75,7 @@ fn mount_takes_precedence_over_the_server_variable() {
     assert!(told.contains("--server URL"), "{told}");
 }
 
-/// A command that runs under the lock of a server finds that server, even if `LATCHFS_DIR` is
+/// A command that runs under the lock of a server finds the server, even if `LATCHFS_DIR` is
 /// exported.
 #[test]
 fn command_under_a_lock_finds_the_server_of_the_lock() {

@@ -77,8 +77,8 @@ fn client_certificate_limits_the_client_names() {
     assert!(!foreign.expect("curl").status.success(), "another authority's certificate");
 }
 
-/// SIGHUP reloads the certificates: new connections get the new certificate, and existing ones
-/// continue.
+/// SIGHUP makes the server reload its certificates: new connections get the new certificate, and
+/// existing ones continue.
 #[test]
 fn certificates_are_reloaded() {
     let (certs, newer) = (Certs::make(), Certs::make());
@@ -91,7 +91,7 @@ fn certificates_are_reloaded() {
     };
     let mut old = server.events(&["--cacert", &ca(&certs), "/events"]);
     assert!(trusts(&certs) && !trusts(&newer));
-    // An invalid certificate is not used.
+    // A server keeps its old certificate if the new file is invalid.
     std::fs::write(certs.path("server.pem"), "no certificate").expect("it is ours");
     server.signal(libc::SIGHUP);
     eventually("it says so", || server.log().contains("all stays as it was").then_some(()));

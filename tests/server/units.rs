@@ -1,5 +1,5 @@
-//! The units of `contrib/systemd`, tested in a systemd instance: it is process 1 of a container
-//! that has the programs of this machine, none of its state, and no network but loopback.
+//! The units of `contrib/systemd`, tested in a systemd instance that is process 1 of a container.
+//! The container has the programs of this machine, none of its state, and no network but loopback.
 
 use crate::harness::{LATCHFS, Scratch, eventually, latchfs};
 use crate::support::signal;
@@ -9,21 +9,21 @@ use std::process::{Child, Command, Stdio};
 
 const UNITS: [&str; 3] = ["latchfs.service", "latchfs-server.service", "latchfs-remote.service"];
 
-/// Time limit in seconds for a container, whatever the test does.
+/// Time limit in seconds for a container, whatever the test does in it.
 const LIFE_SECS: &str = "300";
 
-/// A drop-in with the server's URL for the remote unit.
+/// A systemd drop-in that sets the server's URL for the unit of a remote mount.
 const SERVER: &str = "[Service]\nEnvironment=SERVER=https://127.0.0.1:8443\n";
 
-/// A running container with systemd.
+/// A container in which systemd runs.
 struct Systemd {
-    /// timeout(1), which runs systemd-nspawn, which runs systemd.
+    /// The process timeout(1), which runs systemd-nspawn, which runs systemd.
     outermost: Child,
     host: String,
     scratch: Scratch,
 }
 
-/// The result of a command in the container.
+/// The result of a command that ran in the container.
 #[derive(Debug)]
 struct Output {
     code: Option<i32>,
@@ -59,7 +59,7 @@ impl Systemd {
         let log = fs::File::create(dir("log")).expect("ours");
         let mut command = Command::new("timeout");
         command.args(["--kill-after=10", LIFE_SECS, "systemd-nspawn", "--quiet"]);
-        // Everything but the programs is in memory.
+        // Everything in the container except the programs is in memory.
         command.args(["--directory=/", "--volatile=yes", "--tmpfs=/usr/local:mode=755"]);
         command.args(["--register=no", "--keep-unit", "--private-network", "--link-journal=no"]);
         command.args(["--bind=/dev/fuse", "--console=pipe"]).arg(format!("--machine={host}"));
@@ -77,7 +77,7 @@ impl Systemd {
         booted
     }
 
-    /// Returns the pid, on the host, of process 1 of the container.
+    /// Returns the pid on the host of the container's process 1.
     fn first(&self) -> Option<String> {
         let child = |pid: &str| {
             let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).ok()?;
@@ -89,7 +89,7 @@ impl Systemd {
     fn try_run(&self, script: &str) -> Option<Output> {
         let mut command = Command::new("nsenter");
         command.args(["-m", "-p", "-n", "-u", "-i", "-C", "-t", &self.first()?]);
-        // Only a command that hangs takes so long.
+        // The timeout ends a command that hangs; no other takes so long.
         command.args(["timeout", "60", "sh", "-c", script]).stdin(Stdio::null());
         let output = command.output().expect("nsenter is there");
         let said = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
@@ -109,7 +109,7 @@ impl Systemd {
         assert_eq!(self.run(&format!("systemctl is-active {unit}")).ok().trim(), "active");
     }
 
-    /// Kills the daemon, and waits until systemd has restarted it.
+    /// Kills the daemon of a unit, and waits until systemd has restarted it.
     #[track_caller]
     fn killed(&self, unit: &str) {
         self.run(&format!("systemctl kill --kill-whom=main -s KILL {unit}")).ok();
@@ -144,7 +144,7 @@ impl Systemd {
 impl Drop for Systemd {
     fn drop(&mut self) {
         signal(self.outermost.id().cast_signed(), libc::SIGTERM);
-        // The signal makes systemd power off; after 10 s, timeout(1) kills it.
+        // The signal makes systemd power off the container; after 10 s, timeout(1) kills it.
         let _ = self.outermost.wait();
     }
 }
@@ -157,7 +157,8 @@ fn units_start_serve_restart_and_stop() {
     assert_eq!((verified.code, verified.said.as_str()), (Some(0), ""));
 
     systemd.start("latchfs-server");
-    // The unit counts as started only when the server listens, so the remote mount finds it.
+    // The server's unit counts as started only when the server listens, so the remote mount reaches
+    // it.
     systemd.start("latchfs-remote");
     systemd.run("mkdir /locks/build").ok();
     let held = || systemd.run("cat /locks/build/holder");

@@ -1,9 +1,9 @@
-//! Requests that wait in the queue of a lock.
+//! HTTP requests that wait in the queue of a lock.
 
 use crate::harness::{Scratch, Server, eventually, latchfs};
 use latchfs::time::{Span, boot_now};
 
-/// The session of a dead or suspended server has certainly expired after this time, even on a
+/// The time after which the session of a dead or suspended server has certainly expired, even on a
 /// loaded machine.
 const SESSION_OVER: Span = Span::from_secs(8);
 
@@ -71,7 +71,7 @@ fn timed_out_wait_names_the_holder() {
     assert_eq!(refused["reason"], "waited_in_vain");
     assert_eq!(refused["holder"], "a");
     server.in_line("build", 0);
-    // A wait of 0 s is an ordinary refusal.
+    // A request with a wait of 0 s is refused like one without a wait.
     let refused = server.curl(&["-X", "POST", "/locks/build?client=b&wait=0s"]).is(409);
     assert_eq!(refused["holder"], "a");
     server.curl(&["-X", "POST", "/locks/build?client=b&wait=25h"]).is(400);
@@ -101,8 +101,8 @@ fn reentrant_requests_of_a_client_share_one_place() {
 
 const KEY: &str = "Idempotency-Key: nightly-7";
 
-/// The Idempotency-Key identifies the place in the queue and later the grant, even if connections
-/// are lost.
+/// The Idempotency-Key of a waiting request identifies its queue place and later its grant, even if
+/// connections are lost.
 #[test]
 fn a_request_with_a_key_keeps_its_place_and_its_grant() {
     let server = Server::start(&[]);
@@ -113,7 +113,8 @@ fn a_request_with_a_key_keeps_its_place_and_its_grant() {
     let behind = server.open(&["-X", "POST", "/locks/build?client=c&wait=60s"]);
     server.in_line("build", 2);
     lost.cut();
-    // Two at once, as of a client that has timed out and retried.
+    // Two identical requests wait at the same time, as from a client that has timed out and
+    // retried.
     let (one, two) = (server.open(&wait), server.open(&wait));
     eventually("three wait", || {
         let metrics = server.curl(&["/metrics"]).body;
@@ -126,20 +127,20 @@ fn a_request_with_a_key_keeps_its_place_and_its_grant() {
     let again = server.curl(&wait);
     assert_eq!(again.header("idempotent-replayed"), Some("true"));
     assert_eq!(again.is(200)["token"], one["token"]);
-    // Another request with the same key is refused, not answered with the grant.
+    // A different request with the same key is refused, and does not get the grant as its response.
     let other = ["-X", "POST", "-H", KEY, "/locks/other?client=b&wait=60s"];
     server.curl(&other).is(422);
     server
         .curl(&["-X", "DELETE", &format!("/locks/build?client=b&token={}", one["token"])])
         .is(200);
     assert_eq!(behind.reply().is(200)["holder"], "c");
-    // The tenure is over, and the key does not start another.
+    // The tenure of the key's request is over, and a repeat does not start another.
     let again = server.curl(&wait).is(200);
     assert_eq!((&again["token"], &again["current"]["holder"]), (&one["token"], &"c".into()));
 }
 
-/// If the lock is granted while no client is connected, a repeat gets that grant, and the lock is
-/// held once.
+/// If the lock is granted while no client is connected, a repeat of the request gets the grant, and
+/// the lock is held only once.
 #[test]
 fn repeat_gets_a_grant_made_without_a_connection() {
     let server = Server::start(&[]);
@@ -160,7 +161,8 @@ fn repeat_gets_a_grant_made_without_a_connection() {
     assert_eq!(server.curl(&["/locks/build"]).is(200)["token"], told["token"]);
 }
 
-/// A place in the queue expires if its request is not repeated, and a late repeat is told so.
+/// A queue place expires if its request is not repeated, and a late repeat of the request is
+/// refused.
 #[test]
 fn place_of_a_key_without_repeats_expires() {
     let server = Server::start(&[]);
@@ -175,12 +177,12 @@ fn place_of_a_key_without_repeats_expires() {
     let late = server.curl(&wait).is(410);
     assert!(late["detail"].as_str().is_some_and(|why| why.contains("new request key")), "{late}");
     server.in_line("build", 0);
-    // A client whose wait timed out is told which client has the lock.
+    // The response to a wait that timed out says so in its `reason`.
     let other = ["-X", "POST", "-H", "Idempotency-Key: other", "/locks/build?client=b&wait=1s"];
     assert_eq!(server.curl(&other).is(409)["reason"], "waited_in_vain");
 }
 
-/// Many clients wait, and some disconnect: the others get the lock in order, each once.
+/// Many clients wait, and some of them disconnect: the others get the lock in order, once each.
 #[test]
 fn long_queue_with_disconnects_is_served_in_order() {
     let server = Server::start(&[]);
@@ -249,7 +251,8 @@ fn waiters_of_a_suspended_server_queue_again() {
     let stopped = boot_now();
     eventually("time", || (boot_now().since(stopped) > SESSION_OVER).then_some(()));
     server.signal(libc::SIGCONT);
-    // The engine's time of a durable node may stand still while the node is suspended.
+    // A durable node may not advance the engine's time while it is suspended, so the session need
+    // not expire.
     if !crate::DURABLE {
         assert_eq!(events.until("left").data["why"], "session_over");
     }
@@ -258,7 +261,8 @@ fn waiters_of_a_suspended_server_queue_again() {
     assert_eq!(waiter.reply().is(200)["holder"], "b");
 }
 
-/// A command at a server renews the lease of its client, as it does on a mount.
+/// A reentrant `wait` or `acquire` with `--server` renews the lease of its client, as it does on a
+/// mount.
 #[test]
 fn a_reentrant_wait_at_a_server_renews_the_own_lease() {
     let server = Server::start(&[]);

@@ -1,5 +1,5 @@
-//! Simulated clusters: a fixed set of seeds, and seeds derived from the commit. The same seed
-//! always gives the same run.
+//! Simulated clusters, run from a fixed set of seeds, and from seeds derived from the commit. The
+//! same seed always gives the same run.
 //!
 //! `SEEDS=1000 FIRST=5000 cargo test --test sim` runs other seeds; `contrib/sim-seeds` runs many.
 
@@ -16,14 +16,15 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 
-/// The number of fixed seeds, and for how many virtual seconds faults are injected in each run.
+/// The number of fixed seeds, and the virtual seconds for which each of their runs injects faults.
 const SEEDS: u64 = 200;
 const SECONDS: u64 = 20;
-/// The number of seeds of a commit. Their runs are short: a fault is as likely in any second.
+/// The number of seeds of a commit, and the virtual seconds of their runs. The runs are short,
+/// because a bug is as likely to appear in any second.
 const FRESH_SEEDS: u64 = 300;
 const FRESH_SECONDS: u64 = 8;
 
-/// Returns the number of nodes: every tenth cluster has five.
+/// Returns the number of nodes in the cluster of a seed: every tenth cluster has five.
 const fn nodes(seed: u64) -> u64 {
     if seed % 10 == 9 { 5 } else { 3 }
 }
@@ -37,7 +38,8 @@ fn number(variable: &str) -> Option<u64> {
     Some(text.parse().unwrap_or_else(|_| panic!("{variable}={text} is no number")))
 }
 
-/// Runs seeds on all processors; fails if any run violates a guarantee.
+/// Simulates the clusters of `seeds` seeds on all processors; fails if any run violates a
+/// guarantee.
 #[track_caller]
 fn nothing_goes_wrong(first: u64, seeds: u64, seconds: u64) {
     let (next, wrong) = (AtomicU64::new(first), Mutex::new(vec![]));
@@ -68,14 +70,14 @@ fn nothing_goes_wrong(first: u64, seeds: u64, seconds: u64) {
     thread::scope(|scope| (0..threads).for_each(|_| drop(scope.spawn(work))));
     let wrong = wrong.into_inner().expect("nobody panics");
     assert!(wrong.is_empty(), "{} of {seeds} seeds:\n{}", wrong.len(), wrong.join("\n"));
-    // Fail if the clusters did too little: an idle cluster violates nothing.
+    // The test fails if the clusters did too little: an idle cluster violates nothing.
     let (commands, answers) = (commands.into_inner(), answers.into_inner());
     let parts: BTreeMap<CoveragePoint, u64> = parts.into_inner().expect("nobody panics");
     println!("{seeds} seeds from {first}: {commands} commands, {answers} answers, {parts:?}");
     let least = seeds * seconds;
     assert!(commands > 5 * least && answers > 10 * least, "{commands}, {answers}");
-    // The fixed seeds reach all coverage points. Moves need many seeds: they are rare, because the
-    // new name must be free.
+    // The fixed seeds must reach all coverage points. Moves need many seeds: they are rare, because
+    // the new name must be free.
     if (first, seeds) == (1, SEEDS) {
         let missing = CoveragePoint::ALL.iter().find(|part| !parts.contains_key(part));
         assert_eq!(missing, None, "{parts:?}");
@@ -88,7 +90,7 @@ fn fixed_seeds_violate_nothing() {
     nothing_goes_wrong(first, seeds, SECONDS);
 }
 
-/// Seeds that have once shown a bug: a late copy of a refused request that made an exclusive lease
+/// Seeds that once revealed a bug: a late copy of a refused request that made an exclusive lease
 /// shared, two bugs of the checker, and a node that did not end although its disk had failed
 /// between its election and the confirmation that it leads.
 #[test]
@@ -98,7 +100,7 @@ fn seeds_that_once_showed_a_bug_violate_nothing() {
     }
 }
 
-/// Each commit runs other seeds; without git, each version does.
+/// The commit determines which further seeds are run; without git, the version of latchfs does.
 #[test]
 fn seeds_of_the_commit_violate_nothing() {
     let mut git = Command::new("git");
@@ -108,7 +110,7 @@ fn seeds_of_the_commit_violate_nothing() {
         .map_or_else(|| env!("CARGO_PKG_VERSION").as_bytes().to_vec(), |output| output.stdout);
     let digest = Sha256::digest(&commit);
     let drawn = digest.iter().take(4).fold(0, |drawn, byte| drawn << 8 | u64::from(*byte));
-    // Start beyond the fixed seeds.
+    // The seeds of the commit are beyond the fixed seeds.
     nothing_goes_wrong(1_000_000 + drawn, FRESH_SEEDS, FRESH_SECONDS);
 }
 
@@ -179,7 +181,8 @@ fn sim_seeds(scratch: &Path) -> Output {
         .expect("bash is there")
 }
 
-/// After it was killed, `contrib/sim-seeds` resumes with the seed whose result is incomplete.
+/// After `contrib/sim-seeds` was killed, its next run resumes with the seed whose result is
+/// incomplete.
 #[test]
 fn a_killed_search_resumes_where_it_stopped() {
     let scratch = Scratch::new();
@@ -195,7 +198,7 @@ fn a_killed_search_resumes_where_it_stopped() {
     assert_eq!(done.status.code(), Some(1), "seed 2 has failed: {done:?}");
     assert!(said.starts_with("6 seeds in ") && said.ends_with("failed: 2\n"), "{said}");
     let text = progress();
-    // The results without their times.
+    // The results are compared without the times that the runs took.
     let results: Vec<_> = text.lines().map(|line| line.trim_end_matches(" ms")).collect();
     let result = |line: &&str| line.trim_end_matches(|c: char| c.is_ascii_digit()).to_owned();
     let results: Vec<_> = results.iter().map(result).collect();

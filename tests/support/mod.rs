@@ -1,4 +1,4 @@
-//! Tools of all suites that run the real program: commands that end or are killed at a limit,
+//! Tools of all test suites that run the real program: commands that end or are killed at a limit,
 //! signals, and a polling loop for state that can only be observed by polling.
 
 #![allow(dead_code)] // each suite uses a part of it
@@ -19,34 +19,34 @@ pub(crate) fn rounds(short: usize, long: usize) -> usize {
     if std::env::var_os("LATCHFS_LONG_TESTS").is_some() { long } else { short }
 }
 
-/// The interval of [`look`].
+/// The interval between two polls of [`look`].
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
-/// The result of a command.
+/// The result of a command that has ended.
 #[derive(Debug)]
 pub(crate) struct Output {
-    /// The exit code; for a killed command 128 and the signal, as in a shell.
+    /// The exit code; for a command that was killed, 128 plus the signal, as in a shell.
     pub(crate) code: i32,
     pub(crate) out: String,
     pub(crate) err: String,
 }
 
 impl Output {
-    /// Returns the output; fails unless the command succeeded.
+    /// Returns the standard output; fails unless the command succeeded.
     #[track_caller]
     pub(crate) fn ok(self) -> String {
         assert_eq!(self.code, 0, "the command failed\nout: {}\nerr: {}", self.out, self.err);
         self.out
     }
 
-    /// Returns the error output; fails if the command succeeded.
+    /// Returns the standard error; fails if the command succeeded.
     #[track_caller]
     pub(crate) fn fails(self) -> String {
         assert_ne!(self.code, 0, "the command succeeded\nout: {}\nerr: {}", self.out, self.err);
         self.err
     }
 
-    /// Returns the error output; fails unless the command ended with `code`.
+    /// Returns the standard error; fails unless the command ended with the exit code `code`.
     #[track_caller]
     pub(crate) fn exits(self, code: i32) -> String {
         assert_eq!(self.code, code, "wrong exit code\nout: {}\nerr: {}", self.out, self.err);
@@ -54,7 +54,7 @@ impl Output {
     }
 }
 
-/// Runs a command to its end. If it takes too long, kills it and all that it started.
+/// Runs a command to its end. If it takes too long, kills it and all processes that it started.
 #[track_caller]
 pub(crate) fn run(command: &mut Command) -> Output {
     run_within(COMMAND_LIMIT, command)
@@ -78,21 +78,21 @@ pub(crate) fn run_within(limit: Duration, command: &mut Command) -> Output {
     Output { code, out, err }
 }
 
-/// Removes a directory of a test, also if mount points in it are sealed and therefore immutable.
+/// Removes a directory of a test, even if mount points in it are sealed and therefore immutable.
 pub(crate) fn remove_tree(dir: &std::path::Path) {
     let mut chattr = Command::new("chattr");
     let _none_there = chattr.args(["-R", "-f", "-i"]).arg(dir).stderr(Stdio::null()).status();
     let _left = std::fs::remove_dir_all(dir);
 }
 
-/// Reads a pipe to its end on a separate thread.
+/// Reads a pipe to its end on a separate thread; the receiver gets the text.
 pub(crate) fn drain(mut pipe: impl Read + Send + 'static) -> Receiver<String> {
     let (sender, receiver) = channel();
     thread::spawn(move || {
         let mut bytes = vec![];
         let end = pipe.read_to_end(&mut bytes);
         let text = String::from_utf8_lossy(&bytes).into_owned();
-        // The receiver is gone if the command hung.
+        // The send fails if the command hung, because the receiver is then gone.
         let _gone = end.map(|_| sender.send(text));
     });
     receiver
@@ -101,14 +101,14 @@ pub(crate) fn drain(mut pipe: impl Read + Send + 'static) -> Receiver<String> {
 /// Sends a signal to a process, or to a group (negative id).
 #[allow(unsafe_code)]
 pub(crate) fn signal(pid: i32, number: i32) {
-    // SAFETY: kill(2) touches no memory of ours.
+    // SAFETY: kill(2) touches no memory of this process.
     let result = unsafe { libc::kill(pid, number) };
     let error = std::io::Error::last_os_error();
     let is_gone = error.raw_os_error() == Some(libc::ESRCH);
     assert!(result == 0 || is_gone, "kill {pid}: {error}");
 }
 
-/// Polls up to `looks_max` times until `look` returns a value.
+/// Polls up to `looks_max` times until `look` returns a value, and returns that value.
 #[track_caller]
 pub(crate) fn look<T>(looks_max: usize, what: &str, mut look: impl FnMut() -> Option<T>) -> T {
     for _ in 0..looks_max {

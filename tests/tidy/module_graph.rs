@@ -1,13 +1,13 @@
 //! The import graph of a crate's modules. An arrow is a `use` from one file to another, tests
-//! excluded. It points upward if it goes against the reading order, which is the order of the `mod`
-//! lines; a folder comes after its files. A circle is an import cycle.
+//! excluded. An arrow points upward if it goes against the reading order, which is the order of the
+//! `mod` lines; a folder comes after its files. A circle is an import cycle.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 /// A module by its path below the crate, such as `["fuse", "poll"]`.
 pub(crate) type Module = Vec<String>;
 
-/// The modules of a crate in reading order, and the arrows between them.
+/// The modules of a crate in reading order, and the imports between them as arrows.
 #[derive(Debug, Default)]
 pub(crate) struct ModuleGraph {
     order: Vec<Module>,
@@ -105,12 +105,12 @@ impl ModuleGraph {
         self.order[number].join("/")
     }
 
-    /// Returns the number of modules.
+    /// Returns the number of modules in the graph.
     pub(crate) fn modules(&self) -> usize {
         self.order.len()
     }
 
-    /// Returns the arrows that go against the reading order, as `from -> to`.
+    /// Returns the imports that go against the reading order, as `from -> to`.
     pub(crate) fn upward(&self) -> Vec<String> {
         let all = self.arrows.iter().flat_map(|(from, to)| to.iter().map(move |to| (*from, *to)));
         let upward = all.filter(|(from, to)| to > from);
@@ -128,7 +128,7 @@ impl ModuleGraph {
         circles.into_iter().collect()
     }
 
-    /// Returns the modules that can be reached from this one.
+    /// Returns the modules that can be reached from the module with the number `from`.
     fn reached(&self, from: usize) -> BTreeSet<usize> {
         let (mut reached, mut open) = (BTreeSet::new(), vec![from]);
         while let Some(at) = open.pop() {
@@ -139,7 +139,8 @@ impl ModuleGraph {
     }
 }
 
-/// Returns the module that the path of a `use` names or lies in; `None` for another crate.
+/// Returns the module that the path of a `use` in `module` names or lies in; `None` for another
+/// crate.
 fn resolve(module: &Module, path: &str, numbers: &BTreeMap<Module, usize>) -> Option<usize> {
     let parts: Vec<String> = path.split("::").map(|part| part.trim().to_owned()).collect();
     let (first, rest) = parts.split_first()?;

@@ -1,4 +1,5 @@
-//! Sends each request of the permission table. A request that is unknown here fails the test.
+//! Sends each request that the permission table lists. A request of the table for which there is no
+//! code here fails the test.
 
 use super::site::{SHOWN, Site, Sites};
 use super::{ALL, Case, Outcome, Who};
@@ -14,7 +15,7 @@ use latchfs::service::batch_messages::{
 };
 use latchfs::service::{Children, List, Unavailable};
 
-/// Sends a request of the table and returns its outcome.
+/// Sends a request of the permission table for a caller, and returns its outcome.
 pub(super) fn send(sites: &Sites, request: &str, who: &Who, case: &Case) -> Outcome {
     match request.split_once(' ').expect("two words") {
         ("batch", ask) => batch(sites, ask, who, case),
@@ -102,7 +103,8 @@ fn batch(sites: &Sites, ask: &str, who: &Who, case: &Case) -> Outcome {
     Outcome { is_denied, body: format!("{reply:?}").into_bytes() }
 }
 
-/// Returns the reply to a batch of one item, or `None` if the caller is not authenticated.
+/// Sends a batch of one item, and returns the reply to it; `None` if the caller is not
+/// authenticated.
 pub(super) fn submit(sites: &Sites, who: &Who, ask: BatchItem) -> Option<ItemReply> {
     let bytes = encode_batch(PROTOCOL, &batch_of(ask));
     let (code, body) = sites.http(who, "POST", "/door/v1/ask", &bytes, None);

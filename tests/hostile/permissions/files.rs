@@ -1,26 +1,26 @@
 //! Requests through files of a mount by the holder of a lock, by another user and by root. The
-//! table decides whether a caller is permitted; among permitted callers only the holder changes a
-//! held lock.
+//! permission table decides whether a caller may make the request; among permitted callers, only
+//! the holder can change a held lock.
 
 use super::{LIMITED, Who, table};
 use crate::mounted_harness::{ALICE, BOB, Mount, json, mount};
 
-/// The condition that a request requires beside the permission.
+/// The condition that a request requires besides the permission of the table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Needs {
-    /// The request requires no more than the permission.
+    /// The request requires nothing but the permission.
     Nothing,
-    /// The lock is free.
+    /// The request requires that the lock is free.
     Free,
-    /// The caller holds the lock.
+    /// The request requires that the caller holds the lock.
     Held,
-    /// The caller holds the lock or is root, who may write in any directory and release locks of
-    /// users of this machine.
+    /// The request requires that the caller holds the lock or is root, who may write in any
+    /// directory and release locks of users of this machine.
     HeldOrRoot,
 }
 
-/// Returns the Python expression that makes a request of the table on the lock `x`, which Bob
-/// holds, and its condition.
+/// Returns a Python expression that makes a request of the permission table on the lock `x`, which
+/// Bob holds, and what the request requires besides the permission.
 fn form(request: &str) -> (&'static str, Needs) {
     match request {
         "cat" => ("read('x/status.json')", Needs::Nothing),
@@ -91,7 +91,8 @@ fn every_request_through_files_is_decided_by_the_table_and_the_holder() {
                 assert_eq!(said == "ok", may_ask && does, "{context}");
                 let ends = matches!(request, "rmdir" | "mv") && said == "ok";
                 assert_eq!(same, !ends, "{context}, the holder keeps what it has");
-                // A refusal by the engine is not a denial by the table.
+                // EACCES is the errno of a denial by the permission table. Only flock may get it
+                // otherwise.
                 assert!(said != "EACCES" || request == "flock" || !may_ask, "{context}");
                 count += 1;
             }

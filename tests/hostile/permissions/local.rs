@@ -10,8 +10,8 @@ use std::process::Command;
 use std::thread;
 use std::time::Duration;
 
-/// Alice's mount, which serves all users, and its socket. It lives in a mount namespace of its own,
-/// in which Alice may open the FUSE device.
+/// A mount by Alice, an unprivileged user, that serves all users, and its HTTP socket. It is in a
+/// mount namespace of its own, in which Alice may open the FUSE device.
 pub(super) struct LocalMount {
     server: Server,
     scratch: mounted::Scratch,
@@ -21,7 +21,7 @@ impl LocalMount {
     pub(super) fn start() -> Self {
         users();
         let scratch = mounted::Scratch::new();
-        // Users may not enter the build directory.
+        // The program is copied, because other users may not enter the build directory.
         fs::copy(LATCHFS, scratch.path("latchfs")).expect("there is room");
         let script = format!(
             "mknod fuse c 10 229 && chmod 666 fuse && mount --bind $PWD/fuse /dev/fuse || exit 99
@@ -37,11 +37,11 @@ impl LocalMount {
         Self { server, scratch }
     }
 
-    /// Connects to the socket as a user, or as root if `user` is `None`.
+    /// Connects to the HTTP socket of the mount as a user, or as root if `user` is `None`.
     pub(super) fn connect(&self, user: Option<&str>) -> UnixStream {
         let (path, ids) = (self.scratch.path("http.sock"), user.map(ids_of));
-        // The kernel records the credentials of the connecting thread, and only this thread changes
-        // its user.
+        // A thread of its own connects, because the kernel records the credentials of the
+        // connecting thread, and only this thread changes its user.
         let connecting = thread::spawn(move || {
             ids.into_iter().for_each(become_user);
             UnixStream::connect(path).expect("it listens")
@@ -51,7 +51,7 @@ impl LocalMount {
         stream
     }
 
-    /// Sends a request to `.latchfs/ctl` as a user and returns the answer.
+    /// Sends a request to `.latchfs/ctl` of the mount as a user, and returns the answer.
     pub(super) fn ctl(&self, who: &Who, ask: &str) -> String {
         let script = format!(
             "cd {} && exec 3<>.latchfs/ctl; printf '%s' '{ask}' >&3; IFS= read -r line <&3; \
@@ -79,7 +79,8 @@ fn ids_of(user: &str) -> [u32; 2] {
 /// Changes the user and the group of the calling thread only.
 #[allow(unsafe_code)]
 fn become_user([uid, gid]: [u32; 2]) {
-    // SAFETY: the calls take numbers only. The wrappers of libc would change all threads.
+    // SAFETY: the system calls take only numbers. They are made directly, because the wrappers of
+    // libc would change the user of all threads.
     unsafe {
         assert_eq!(libc::syscall(libc::SYS_setresgid, gid, gid, gid), 0);
         assert_eq!(libc::syscall(libc::SYS_setresuid, uid, uid, uid), 0);

@@ -1,6 +1,6 @@
 //! Every request of every front end, with every kind of credential: the outcome must be the one
-//! that the table of `latchfs serve --print-permissions` states. The test evaluates the table by
-//! itself.
+//! that the table of `latchfs serve --print-permissions` states. The test evaluates the table with
+//! code of its own.
 
 mod ask;
 mod files;
@@ -15,7 +15,7 @@ use local::LocalMount;
 use site::{Site, Sites};
 use std::collections::BTreeSet;
 
-/// A row of the permission table.
+/// A row of the permission table, as the program prints it.
 struct Row {
     client: String,
     locks: String,
@@ -34,18 +34,18 @@ struct Who {
     locks: &'static str,
     steal: bool,
     cluster: bool,
-    /// Whether the caller is a node of the cluster.
+    /// Whether the caller has the peer secret, as a node of the cluster does.
     node: bool,
-    /// The user at the socket or in the mount; `None` for root.
+    /// The user who connects to the socket or uses the mount; `None` for root.
     user: Option<&'static str>,
 }
 
-/// The client and the locks that a request names.
+/// The client and the locks that one test request names.
 #[derive(Debug)]
 struct Case {
     client: &'static str,
     lock: String,
-    /// The new name of the lock, for a move.
+    /// The new name of the lock, if the request moves it.
     to: String,
 }
 
@@ -85,7 +85,7 @@ const ALL: Who = Who {
     ..NOBODY
 };
 
-/// One caller for each kind of credential of the server's front ends.
+/// The callers: one for each kind of credential that the server's front ends accept.
 const CALLERS: &[Who] = &[
     NOBODY,
     Who { name: "unknown token", token: Some("a guess of some length"), ..NOBODY },
@@ -120,7 +120,7 @@ const CALLERS: &[Who] = &[
     OTHER_USER,
 ];
 
-/// The user that has mounted, as the kernel identifies it at the socket and in the mount.
+/// The user who has mounted, as the kernel identifies that user at the socket and in the mount.
 const MOUNTER: Who = Who {
     name: "mounter",
     site: Site::Mount,
@@ -142,7 +142,7 @@ const OTHER_USER: Who = Who {
 const ALICES: &str = "box:latchfs-a";
 const BOBS: &str = "box:latchfs-b";
 
-/// Returns the table as the program prints it.
+/// Returns the permission table, parsed from what the program prints.
 fn table() -> Vec<Row> {
     let (code, text) = latchfs(&["serve", "--print-permissions"]);
     assert_eq!(code, Some(0), "{text}");
@@ -174,8 +174,8 @@ fn table() -> Vec<Row> {
 }
 
 impl Row {
-    /// Whether the table allows the request, evaluated from the row without any code of the
-    /// program.
+    /// Whether this row of the table allows the request. The row is evaluated without any code of
+    /// the program.
     fn allows(&self, who: &Who, client: &str, locks: &[&str]) -> bool {
         let has_right = match &*self.right {
             "none" => return true,
@@ -202,7 +202,8 @@ impl Row {
 }
 
 impl Case {
-    /// Returns cases with own and foreign clients and locks; each case has lock names of its own.
+    /// Returns one case with the caller's own client and locks, and cases with a foreign client or
+    /// lock. Each case has lock names of its own.
     fn all(who: &Who, number: &mut usize) -> [Self; 4] {
         *number += 1;
         let [own, others] = if who.site == Site::Mount { [BOBS, ALICES] } else { ["a", "b"] };
@@ -229,7 +230,8 @@ impl Case {
     }
 }
 
-/// Whether the answer to an allowed request must contain the locks that the caller may see.
+/// Whether the response to this request, if it is allowed, must contain the locks that the caller
+/// may see.
 fn shows(request: &str) -> bool {
     let lists = ["GET /locks", "GET /history", "GET /events", "GET /door/v1/events"];
     lists.contains(&request) || ["batch list", "batch children"].contains(&request)
@@ -269,13 +271,13 @@ fn every_request_is_decided_by_the_table() {
 }
 
 fn with_all(request: &String) -> impl Iterator<Item = (&String, &'static Who)> {
-    // A mount has no line port.
+    // A mount does not serve the line protocol.
     let has = |who: &&Who| who.site != Site::Mount || !request.starts_with("line ");
     CALLERS.iter().filter(has).map(move |who| (request, who))
 }
 
-/// Requests to the control file of a mount by the user that has mounted, by root, and by another
-/// user.
+/// Requests to the control file of a mount by the user who has mounted, by root, and by another
+/// user are allowed or denied as the table says.
 #[test]
 fn every_request_to_a_mount_is_decided_by_the_table() {
     let (mount, mut seen) = (LocalMount::start(), BTreeSet::new());

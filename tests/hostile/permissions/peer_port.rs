@@ -1,4 +1,5 @@
-//! The peer port: the credentials of all other front ends, and the secret that the nodes share.
+//! Requests to the peer port with the credentials of all other front ends, and with the secret that
+//! the nodes share.
 
 use super::{CALLERS, Who, table};
 use crate::peers::Node;
@@ -37,7 +38,7 @@ fn every_rpc_at_the_peer_port_is_decided_by_the_table() {
     }
 }
 
-/// Whether the node sends any answer to an RPC, even an error for a malformed one.
+/// Whether the node processes an RPC, even if its response is the error for a malformed one.
 fn is_heard(
     peers: &str,
     call: &str,

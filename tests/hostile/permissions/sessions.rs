@@ -1,5 +1,5 @@
-//! Requests that use a session: by the table the caller must be allowed to act as the client that
-//! the request names, and as the owner of the session.
+//! Requests that use a session. By the permission table, the caller must be allowed to act as the
+//! client that the request names, and as the owner of the session.
 
 use super::ask::{open, submit};
 use super::site::{Site, Sites};
@@ -16,7 +16,7 @@ const OVER_HTTP: [&str; 4] =
     ["POST /locks/{name}", "PUT /locks/{name}", "PATCH /locks/{name}", "POST /locks/{name}/steal"];
 const IN_A_BATCH: [&str; 4] = ["batch acquire", "batch open-file", "batch renew", "batch steal"];
 
-/// Returns the request of the table that covers a request of this test.
+/// Returns the entry of the permission table that covers a request of this test.
 fn in_the_table(request: &str) -> &str {
     if request == "batch open-file" { "batch acquire" } else { request }
 }

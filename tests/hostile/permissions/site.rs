@@ -58,29 +58,29 @@ steal = true
 cluster = true
 "#;
 
-/// The server that a caller connects to, by its kind of authentication.
+/// The server to which a caller connects, by its kind of authentication.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Site {
     /// A server that requires no credentials.
     Open,
-    /// A server that requires tokens.
+    /// A server that requires bearer tokens.
     Tokens,
-    /// A server that requires client certificates or tokens.
+    /// A server that requires client certificates or bearer tokens.
     Certified,
-    /// The socket of a mount that an unprivileged user has made.
+    /// The HTTP socket of a mount that an unprivileged user has made.
     Mount,
 }
 
-/// One server of each kind.
+/// The servers of the test, one of each kind.
 pub(super) struct Sites {
     servers: [(Server, String); 3],
     pub(super) mount: LocalMount,
-    /// TLS configurations with the certificate of the client `a`, and without one.
+    /// TLS client configurations: with the certificate of the client `a`, and without one.
     tls: [Arc<ClientConfig>; 2],
     _scratch: Scratch,
 }
 
-/// A connection, encrypted or not.
+/// A connection to a server, encrypted or not.
 pub(super) trait Stream: Read + Write {}
 
 impl<T: Read + Write> Stream for T {}
@@ -120,8 +120,8 @@ impl Sites {
         sites
     }
 
-    /// Makes visible and hidden locks. The hidden ones come first, because a reader of the event
-    /// stream stops at the first visible lock.
+    /// Acquires visible and hidden locks on a server. The hidden locks are acquired first, because
+    /// a reader of the event stream stops at the first visible one.
     fn fill(&self, site: Site) {
         let admin = Who { site, ..ALL };
         for (method, name) in [
@@ -157,8 +157,8 @@ impl Sites {
         Box::new(StreamOwned::new(client, stream))
     }
 
-    /// Sends one request; returns the status code and the body. The body of a stream is read up to
-    /// `until`.
+    /// Sends one HTTP request as a caller. Returns the status code and the body, of which a stream
+    /// is read up to the bytes `until`.
     pub(super) fn http(
         &self,
         who: &Who,
@@ -182,7 +182,7 @@ impl Sites {
         loop {
             match stream.read(&mut part) {
                 Ok(count) if count > 0 => all.extend_from_slice(&part[..count]),
-                // A connection that ends without the close_notify of TLS has ended as well.
+                // A TLS connection that ends without a close_notify has ended as well.
                 _ => break,
             }
             let is_there = |end: &[u8]| all.windows(end.len()).any(|window| window == end);
@@ -196,12 +196,13 @@ impl Sites {
         (code.unwrap_or_else(|| panic!("{method} {path}: {text}")), all.split_off(begins))
     }
 
-    /// Sends lines and returns the answer to the last one, which is empty if the connection ends.
+    /// Sends lines of the line protocol as a caller, and returns the reply to the last one, which
+    /// is empty if the connection ends.
     pub(super) fn line(&self, who: &Who, lines: &[String]) -> String {
         let (mut stream, mut said) = (self.connect(who, true), Vec::new());
         for line in lines {
             said.clear();
-            // The server may have closed the connection after the previous line.
+            // The write fails if the server has closed the connection after the previous line.
             let _ = stream.write_all(format!("{line}\n").as_bytes());
             let mut byte = [0];
             while stream.read(&mut byte).is_ok_and(|count| count == 1) && byte != *b"\n" {
