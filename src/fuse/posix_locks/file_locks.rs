@@ -246,7 +246,7 @@ impl PosixLocks {
             }
             (SessionOwner::Kept(session), _) => {
                 let slot = Some(Arc::downgrade(&self.kept));
-                let started = LockSession::begin(&self.parts, Table::remote(session), slot);
+                let started = LockSession::begin(&self.parts, Table::new(session), slot);
                 let before = kept.replace(Arc::clone(&started));
                 drop(kept);
                 if let Some(before) = before {

@@ -165,7 +165,7 @@ impl LockSession {
     pub(crate) fn perform(self: &Arc<Self>, effect: LockEffect) {
         match effect {
             Effect::Submit { cookie, ino, ask } => {
-                let of = (ask.name.clone(), ask.client.clone());
+                let of = (ask.hold, ask.name.clone(), ask.client.clone());
                 // With a remote engine the condition would have to be checked first, and requests
                 // would overtake each other.
                 let is_one_step = self.service().answers_at_once();
@@ -204,7 +204,7 @@ impl LockSession {
         self: &Arc<Self>,
         cookie: u64,
         ino: u64,
-        of: (LockName, ClientId),
+        of: (Ownership, LockName, ClientId),
         answer: Result<Answer, RequestError>,
     ) {
         match answer {
@@ -252,10 +252,8 @@ fn hear(table: &mut LockTable, session: SessionId, event: &Event, todo: &mut Vec
         EventKind::Ended { end: TenureEnd::Moved { .. }, name, token, .. } => {
             table.moved(*token, name, todo);
         }
-        EventKind::Ended { end: TenureEnd::Replaced, name, token, .. }
-            if table.is_known(*token) =>
-        {
-            table.moved(*token, name, todo);
+        EventKind::Ended { end: TenureEnd::Replaced, name, .. } => {
+            table.changed(name, todo);
         }
         EventKind::Left { ticket, name, .. } => table.left(*ticket, name, todo),
         EventKind::Ended { token, name, .. } => {

@@ -1,10 +1,12 @@
 //! Input of the lock table from the engine: answers to requests, and events.
 
-use crate::engine::{Answer, ClientId, LeaseKey, LockName, Outcome, Ticket, Token};
-use crate::fuse::posix_locks::table::locked_file::{Asking, Early, File, Held, Wants};
+use crate::engine::{
+    Answer, ClientId, LeaseKey, LockName, Op, Outcome, Ownership, Release, Ticket, Token,
+};
+use crate::fuse::posix_locks::table::locked_file::{Asking, Early, File, Wants};
 use crate::fuse::posix_locks::table::messages::{Effect, Found, Recall};
 use crate::fuse::posix_locks::table::table_state::Table;
-use crate::fuse::posix_locks::table::unlock::{leave, release};
+use crate::fuse::posix_locks::table::unlock::leave;
 
 /// The number of ended tenures that are remembered while an answer is pending. At 1,000 ends a
 /// second, which many machines together may cause, that lasts as long as any lock service lets a
@@ -17,27 +19,28 @@ impl<R> Table<R> {
         &mut self,
         cookie: u64,
         ino: u64,
-        of: (LockName, ClientId),
+        of: (Ownership, LockName, ClientId),
         answered: Answer,
         todo: &mut Vec<Effect<R>>,
     ) {
         let asking = self.files.get_mut(&ino).and_then(|file| file.take(|a| a.cookie == cookie));
-        let Some(asking) = asking else { return Self::unasked(of, &answered, todo) };
-        let early = asking.early.as_ref().map(|early| early.key.clone());
+        let Some(mut asking) = asking else { return Self::unasked(of, &answered, todo) };
         let number = asking.number;
+        let early = asking.early.as_ref().map(|early| early.key.clone());
+        let mut renewed = None;
         if let Ok(Outcome::Renewed(tenure)) = answered {
             // An upgrade gives the hold a new token, and `mv` may have moved it away and back.
             self.renamed(number, tenure.token, &asking.ask.name);
             todo.push(Effect::Continues(asking.ask.name.clone(), tenure.token));
+            renewed = self.key_of(number);
         }
         match answered {
             Ok(Outcome::Waiting { ticket, .. }) => self.in_line(asking, ticket, todo),
-            Ok(Outcome::Granted(tenure) | Outcome::Renewed(tenure))
-                if !asking.gone && asking.wants != Wants::Less =>
-            {
-                self.grant(asking, tenure.token, todo);
+            Ok(Outcome::Granted(tenure) | Outcome::Renewed(tenure)) if asking.is_wanted() => {
+                let key = renewed.unwrap_or_else(|| asking.latest(tenure.token));
+                self.grant(asking, key, todo);
             }
-            Err(refusal) if !asking.gone && asking.wants != Wants::Less => {
+            Err(refusal) if asking.is_wanted() => {
                 self.refused(asking, refusal, todo);
                 self.fit_bundle(ino, todo);
             }
@@ -46,28 +49,25 @@ impl<R> Table<R> {
                 self.fit_bundle(ino, todo);
             }
         }
-        let is_going = |key: &LeaseKey| key.token.is_some_and(|token| self.going.contains(token));
-        if let Some(key) = early.clone().filter(is_going) {
-            // The hold was released and then moved, and the answer shows that it is not held again:
-            // see `goes_on`. If it was released just now, a second release does no harm.
-            todo.push(release(key));
-        } else if let Some(key) = early.filter(|_| self.is_remote) {
-            // The lock was granted to an earlier request of this number, whose answer was lost.
+        if let Some(key) = early {
+            // The tenure may be that of a hold which was released while the request was pending,
+            // and moved.
             self.found_stray(number, key, todo);
         }
         self.answer_came();
     }
 
     /// Gives back the result of an answer to an unknown request, since nothing else would.
-    pub(super) fn unasked(
-        (name, client): (LockName, ClientId),
+    fn unasked(
+        (hold, name, client): (Ownership, LockName, ClientId),
         answered: &Answer,
         todo: &mut Vec<Effect<R>>,
     ) {
         match *answered {
             Ok(Outcome::Granted(tenure)) => {
                 let key = LeaseKey { name, client, token: Some(tenure.token) };
-                todo.push(release(key));
+                let release = Release { key, acquisition: None, open: hold.open() };
+                todo.push(Effect::Tell(Box::new(Op::Release(release))));
             }
             Ok(Outcome::Waiting { ticket, .. }) => todo.push(leave(name, ticket)),
             Ok(_) | Err(_) => {}
@@ -88,7 +88,9 @@ impl<R> Table<R> {
             Some(early) if early.ticket == Some(ticket) => {
                 return self.served(asking, early.key, todo);
             }
-            early => asking.early = early,
+            // The tenure is that of a hold which was moved while the request was under way.
+            Some(early) => self.give_back_unknown(asking.number, early.key, todo),
+            None => {}
         }
         if asking.gone {
             self.leaving.insert(ticket, ino);
@@ -108,23 +110,15 @@ impl<R> Table<R> {
     }
 
     /// Handles the grant of a queue place.
-    pub(super) fn served(
-        &mut self,
-        mut asking: Asking<R>,
-        key: LeaseKey,
-        todo: &mut Vec<Effect<R>>,
-    ) {
+    pub(super) fn served(&mut self, asking: Asking<R>, key: LeaseKey, todo: &mut Vec<Effect<R>>) {
         let ino = asking.ask.ino;
         if let Some(ticket) = asking.ticket {
             self.leaving.remove(&ticket);
         }
         match key.token {
-            Some(token) if !asking.gone => {
-                asking.ask.name = key.name;
-                self.grant(asking, token, todo);
-            }
+            Some(_) if !asking.gone => self.grant(asking, key, todo),
             _ => {
-                self.give_back_unknown(key, todo);
+                self.give_back_unknown(asking.number, key, todo);
                 self.requeue(ino, todo);
             }
         }
@@ -139,17 +133,21 @@ impl<R> Table<R> {
     ) {
         let Ok(Outcome::Granted(tenure) | Outcome::Renewed(tenure)) = answered else { return };
         let held = self.files.get(&asking.ask.ino).and_then(|file| file.held(asking.number));
-        if held.is_none_or(|held| held.token < tenure.token) {
-            // `mv` may have moved the lock before this answer came.
-            let early = asking.early.take().map(|early| early.key);
-            let key = early.filter(|key| key.token > Some(tenure.token));
-            let key = key.unwrap_or_else(|| asking.key(tenure.token));
-            return self.give_back_unknown(key, todo);
-        }
+        let Some(held) = held.filter(|held| held.token >= tenure.token) else {
+            let number = asking.number;
+            let key = asking.latest(tenure.token);
+            if held.is_none() && matches!(answered, Ok(Outcome::Renewed(_))) {
+                // The hold that the request renewed was released after it. No event is awaited,
+                // since this token may be an earlier one.
+                return self.found_stray(number, key, todo);
+            }
+            return self.give_back_unknown(number, key, todo);
+        };
+        let key = held.key();
         // The request changed the mode of a hold that is still in use: record the new mode.
         asking.reply = None;
         if asking.wants != Wants::Less {
-            self.grant(asking, tenure.token, todo);
+            self.grant(asking, key, todo);
         }
     }
 
@@ -170,83 +168,55 @@ impl<R> Table<R> {
         todo: &mut Vec<Effect<R>>,
     ) {
         let Some(token) = key.token else { return };
-        let moved = if waited.is_none() { self.going.take_moved() } else { None };
-        if moved.is_some_and(|moved| self.goes_on(moved, number, token, &key.name)) {
-            return todo.push(release(key));
-        }
-        let file = self.numbers.get(&number).and_then(|ino| self.files.get(ino));
-        let held = file.and_then(|file| file.held(number));
-        // Under another name it is the same tenure only if that was moved.
-        let is_other = |held: &Held| held.name != key.name && moved != Some(held.token);
-        let another = held.is_some_and(is_other);
-        let held_none = held.is_none();
-        let known = !another && self.renamed(number, token, &key.name);
+        let moved = if waited.is_none() { self.moved.take() } else { None };
+        // An earlier tenure of the number was moved or upgraded, so no event announces its end.
+        self.released.retain(|(of, earlier)| *of != number || *earlier >= token);
+        let goes_on = |name: &LockName, token: Option<Token>| {
+            *name == key.name || token.is_some() && moved == token
+        };
         let file = self.numbers.get(&number).and_then(|ino| self.files.get_mut(ino));
-        let Some(file) = file else {
-            // No such number is known here: an answer was lost, or came too late.
-            if waited.is_some() || self.is_remote {
-                self.give_back_unknown(key, todo);
-            }
-            return;
+        let Some(file) = file.filter(|file| file.uses(number)) else {
+            // No such number is known here: an answer was lost or came too late, or `mv` has moved
+            // the lease before its release came to an older server, which knows it by its token.
+            return self.give_back_unknown(number, key, todo);
         };
         if let Some(ticket) = waited
             && let Some(asking) = file.take(|a| a.number == number && a.ticket == Some(ticket))
         {
             return self.served(asking, key, todo);
         }
-        let unanswered =
-            |asking: &&mut Asking<R>| asking.number == number && asking.ticket.is_none();
-        match file.asks.iter_mut().find(unanswered) {
+        let held = file.held(number);
+        if held.is_some_and(|held| goes_on(&held.name, Some(held.token))) {
+            return self.renamed(number, token, &key.name);
+        }
+        let is_held = held.is_some();
+        let mut asks = file.asks.iter_mut();
+        match asks.find(|asking| asking.number == number && asking.ticket.is_none()) {
             // The pending answer will tell whether the tenure belongs to this request.
-            Some(asking) => {
-                let ticket = waited.or(asking.early.as_ref().and_then(|early| early.ticket));
+            Some(asking) if !is_held || asking.may_begin(goes_on) => {
+                let before = asking.early.take();
+                let ticket = waited.or(before.as_ref().and_then(|early| early.ticket));
+                // That of a hold which was released, unless the new tenure continues it.
+                let other = before.map(|early| early.key);
+                let other =
+                    other.filter(|key| !asking.is_wanted() && !goes_on(&key.name, key.token));
                 asking.early = Some(Early { ticket, key });
+                if let Some(other) = other {
+                    self.give_back_unknown(number, other, todo);
+                }
             }
-            None if !known && (waited.is_some() || self.is_remote && held_none) => {
-                self.give_back_unknown(key, todo);
-            }
-            None => {}
+            _ => self.give_back_unknown(number, key, todo),
         }
     }
 
-    /// Handles the continuation of `moved` under `token` and `name`. Returns true if `moved` was
-    /// being released, so that the new tenure must be released too.
-    pub(super) fn goes_on(
-        &mut self,
-        moved: Token,
-        number: u64,
-        token: Token,
-        name: &LockName,
-    ) -> bool {
-        if !self.going.follow(moved, token) {
-            return false;
-        }
-        self.remember_over(moved);
-        if self.tenures.contains_key(&token) {
-            // The lock was moved away and back, and is held again.
-            self.going.remove(token);
-            return false;
-        }
-        // Perhaps a pending request is about to hold it; then the answer tells.
-        let file = self.numbers.get(&number).and_then(|ino| self.files.get(ino));
-        !file.is_some_and(|file| file.asks_for(number, name))
-    }
-
-    /// Updates the token and name of a hold, as after `mv`. Returns false if the tenure is not that
-    /// of a hold here.
-    pub(crate) fn renamed(&mut self, number: u64, token: Token, name: &LockName) -> bool {
-        let Some(&ino) = self.numbers.get(&number) else { return false };
-        let Some(file) = self.files.get_mut(&ino) else { return false };
-        let Some(held) = file.held_mut(number) else { return false };
-        if held.token >= token {
-            // An event about an earlier tenure.
-            return held.token == token;
-        }
+    /// Updates the token and name of a hold, as after `mv`, unless it has a later token already.
+    pub(crate) fn renamed(&mut self, number: u64, token: Token, name: &LockName) {
+        let Some(&ino) = self.numbers.get(&number) else { return };
+        let held = self.files.get_mut(&ino).and_then(|file| file.held_mut(number));
+        let Some(held) = held.filter(|held| held.token < token) else { return };
         self.tenures.remove(&held.token);
         self.tenures.insert(token, ino);
-        held.token = token;
-        held.name = name.clone();
-        true
+        (held.token, held.name) = (token, name.clone());
     }
 
     /// Records the end of a tenure, so that no late answer revives it.
@@ -262,7 +232,7 @@ impl<R> Table<R> {
     /// Handles the end of a tenure: lost, stolen, or removed by name.
     pub(crate) fn ended(&mut self, token: Token, todo: &mut Vec<Effect<R>>) {
         self.remember_over(token);
-        self.going.remove(token);
+        self.released.retain(|(_, other)| *other != token);
         let Some(ino) = self.tenures.remove(&token) else { return };
         let file = self.files.entry(ino).or_default();
         file.holds.retain(|held| held.token != token);
@@ -272,15 +242,10 @@ impl<R> Table<R> {
         self.requeue(ino, todo);
     }
 
-    /// Whether a hold of this mount has this token, or had it until just now.
-    pub(crate) fn is_known(&self, token: Token) -> bool {
-        self.tenures.contains_key(&token) || self.going.contains(token)
-    }
-
-    /// Handles the end of a tenure by `mv` or an upgrade. The grant of the next tenure follows, and
-    /// finds the hold by its number.
+    /// Handles the end of a tenure by `mv`. The grant of the next tenure follows, and finds the hold
+    /// by its number.
     pub(crate) fn moved(&mut self, token: Token, name: &LockName, todo: &mut Vec<Effect<R>>) {
-        self.going.moved(token);
+        self.moved = Some(token);
         self.changed(name, todo);
     }
 
@@ -317,22 +282,19 @@ impl<R> Table<R> {
         let asking = self.files.get_mut(&ino)?.take(|asking| asking.cookie == cookie)?;
         // The request may have been applied, or may still be applied.
         todo.push(Effect::Recall(asking.recall()));
-        match asking.early {
-            Some(Early { ticket: Some(_), key }) => self.give_back_unknown(key, todo),
-            Some(Early { key, .. }) if key.token.is_some_and(|t| self.going.contains(t)) => {
-                todo.push(release(key));
-            }
-            _ => {}
+        asking.spend(&mut self.spent);
+        if let Some(Early { key, .. }) = asking.early {
+            self.give_back_unknown(asking.number, key, todo);
         }
         self.answer_came();
         self.fit_bundle(ino, todo);
         asking.reply
     }
 
-    /// Handles a loss of events: queries the engine for everything known here. Releases in progress
-    /// are forgotten, since a move of such a lock may be among the lost events.
+    /// Handles a loss of events: queries the engine for everything known here.
     pub(crate) fn missed(&mut self, todo: &mut Vec<Effect<R>>) {
-        self.going.clear();
+        self.released.clear();
+        self.moved = None;
         todo.extend(self.known().into_iter().map(Effect::Recall));
         todo.push(Effect::Compare);
     }
@@ -367,10 +329,10 @@ impl<R> Table<R> {
             }
             // The lock was granted meanwhile, or `mv` has moved it.
             (Some(_), None) => {}
-            (Some((token, _)), Some(key)) => {
+            (Some((token, name)), Some(key)) if *name == key.name || key.token <= Some(token) => {
                 self.renamed(number, key.token.unwrap_or(token), &key.name);
             }
-            (None, lease) => {
+            (_, lease) => {
                 let in_line =
                     |asking: &Asking<R>| asking.number == number && asking.ticket.is_some();
                 let asking = file.take(in_line);
@@ -389,7 +351,7 @@ impl<R> Table<R> {
     /// given up, submits the request again, because the program still waits.
     pub(super) fn stands(
         &mut self,
-        asking: Asking<R>,
+        mut asking: Asking<R>,
         tickets: &[Ticket],
         todo: &mut Vec<Effect<R>>,
     ) {
@@ -400,6 +362,9 @@ impl<R> Table<R> {
         } else if asking.gone {
             self.leaving.remove(&ticket);
         } else {
+            // The former number may have a lease under another name.
+            asking.spend(&mut self.spent);
+            asking.number = self.extra_number(ino);
             self.submit(asking, todo);
         }
     }
@@ -408,10 +373,16 @@ impl<R> Table<R> {
     /// has it.
     pub(crate) fn found_stray(&mut self, number: u64, key: LeaseKey, todo: &mut Vec<Effect<R>>) {
         // The end of the lease may have been announced already, so no event is awaited.
-        let is_going = key.token.is_some_and(|token| self.going.contains(token));
-        if self.is_unknown(number) && !is_going {
-            todo.push(release(key));
+        let is_released = |token| self.released.contains(&(number, token));
+        if self.is_unknown(number) && !key.token.is_some_and(is_released) {
+            todo.push(self.release(number, key));
         }
+    }
+
+    /// Returns the present tenure of the hold with this number.
+    pub(super) fn key_of(&self, number: u64) -> Option<LeaseKey> {
+        let file = self.files.get(self.numbers.get(&number)?)?;
+        Some(file.held(number)?.key())
     }
 
     /// Whether no hold or pending request has this number.

@@ -149,11 +149,6 @@ impl<R> File<R> {
         self.holds.iter_mut().chain(bundle).find(|held| held.number == number)
     }
 
-    /// Whether a request for this lock under this number was submitted and is pending.
-    pub(crate) fn asks_for(&self, number: u64, name: &LockName) -> bool {
-        self.asks.iter().any(|asking| asking.number == number && asking.ask.name == *name)
-    }
-
     /// Whether a request under this number was submitted and is pending. There must not be two:
     /// their answers could arrive in either order, and the earlier request would seem to undo the
     /// later one.
@@ -247,6 +242,33 @@ impl<R> Asking<R> {
     pub(crate) fn key(&self, token: Token) -> LeaseKey {
         let (name, client) = (self.ask.name.clone(), self.ask.client.clone());
         LeaseKey { name, client, token: Some(token) }
+    }
+
+    /// Returns the tenure that the answer `token` to this request began, under the name and token
+    /// that `mv` may have given it before the answer came.
+    pub(crate) fn latest(&mut self, token: Token) -> LeaseKey {
+        let early = self.early.take().map(|early| early.key);
+        early.filter(|key| key.token > Some(token)).unwrap_or_else(|| self.key(token))
+    }
+
+    /// Whether a tenure that began under the number of this request and of a hold belongs to the
+    /// request, rather than to a former hold of the number that `mv` has moved. `goes_on` tells
+    /// whether the tenure continues one with this name and token.
+    pub(crate) fn may_begin(&self, goes_on: impl Fn(&LockName, Option<Token>) -> bool) -> bool {
+        let early = self.early.as_ref().map(|early| &early.key);
+        goes_on(&self.ask.name, None) || early.is_some_and(|key| goes_on(&key.name, key.token))
+    }
+
+    /// Whether a program waits for the lock, or may return to wait for it.
+    pub(crate) fn is_wanted(&self) -> bool {
+        !self.gone && self.wants != Wants::Less
+    }
+
+    /// Prevents that the number of this request is used again for the same open file.
+    pub(crate) fn spend(&self, spent: &mut Numbers) {
+        if self.wants == Wants::Hold && self.number == self.ask.owner.fh && !self.gone {
+            spent.insert(self.number);
+        }
     }
 
     /// Returns the query for the outcome of this request.

@@ -13,12 +13,15 @@
 //! file; further requests wait in `behind`. A request or hold that is given up stays recorded until
 //! its outcome is known, and events that cannot be attributed yet are kept until the answer.
 //!
+//! A release names the number, and ends the lease that the number has when the release reaches the
+//! engine, under whatever name. So a number is never used again after its hold was released or its
+//! request was given up.
+//!
 //! The kernel reuses its numbers for owners as soon as an owner is gone, so nothing is kept under
 //! such a number after FLUSH or RELEASE.
 
 mod messages;
 mod locked_file;
-mod releasing;
 mod table_state;
 mod range_locks;
 mod unlock;

@@ -2,16 +2,15 @@
 //! processed.
 
 use crate::engine::{
-    Acquire, LeaseKey, LeaseTerms, Mode, OpenId, Ownership, Patch, QueuePolicy, Reason, Refusal,
-    SessionId, Ticket, Token,
+    Acquire, LeaseKey, LeaseTerms, LockName, Mode, OpenId, Ownership, Patch, QueuePolicy, Reason,
+    Refusal, SessionId, Ticket, Token,
 };
 use crate::fuse::kernel::hash_maps::{Numbered, Numbers};
 use crate::fuse::posix_locks::byte_ranges::{Ranges, Span};
 use crate::fuse::posix_locks::table::locked_file::{
-    Asking, Bundle, Early, File, Held, Placed, Turn, Wants, answer,
+    Asking, Bundle, File, Held, Placed, Turn, Wants, answer,
 };
 use crate::fuse::posix_locks::table::messages::{Ask, Call, Effect, No, Waits};
-use crate::fuse::posix_locks::table::releasing::Going;
 use std::collections::BTreeSet;
 
 /// The first number for holds other than those of an open file: of a second owner of the same open
@@ -22,8 +21,6 @@ pub(super) const EXTRA_NUMBERS: u64 = 1 << 62;
 #[derive(Debug)]
 pub(crate) struct Table<R> {
     pub(super) session: SessionId,
-    /// Whether the engine is behind a server, so that answers may be lost.
-    pub(super) is_remote: bool,
     pub(super) files: Numbered<File<R>>,
     /// The inode of each number in use.
     pub(super) numbers: Numbered<u64>,
@@ -35,7 +32,14 @@ pub(crate) struct Table<R> {
     pub(super) serving: Option<(u64, bool)>,
     /// The inodes of queue places that were given up, until an event confirms it.
     pub(super) leaving: Numbered<u64, Ticket>,
-    pub(super) going: Going,
+    /// The tenure that was moved last. The next tenure that begins without a wait continues it.
+    pub(super) moved: Option<Token>,
+    /// The file handles that are no longer usable as numbers: of open files that were granted a
+    /// lock, or gave a request up. The release of a number may be under way for as long as it
+    /// takes, and ends whatever lease the number has then.
+    pub(super) spent: Numbers,
+    /// The tenures that were released, until an event announces their end.
+    pub(super) released: Vec<(u64, Token)>,
     /// The number of requests that the engine has not answered.
     pub(super) unanswered: usize,
     /// Tenures that ended while requests are unanswered, so that a late answer does not revive
@@ -48,29 +52,25 @@ pub(crate) struct Table<R> {
 impl<R> Table<R> {
     pub(crate) fn new(session: SessionId) -> Self {
         let (files, numbers, tenures, leaving) = Default::default();
-        let (queued, going, over) = (Numbers::default(), Going::default(), BTreeSet::new());
+        let (queued, spent, released, over) = Default::default();
         let (unanswered, next_extra, next_cookie) = (0, EXTRA_NUMBERS, 1);
-        let serving = None;
+        let (serving, moved) = (None, None);
         Self {
             session,
-            is_remote: false,
             files,
             numbers,
             tenures,
             queued,
             serving,
             leaving,
-            going,
+            moved,
+            spent,
+            released,
             unanswered,
             over,
             next_extra,
             next_cookie,
         }
-    }
-
-    /// Returns a table for an engine behind a server, whose answers may be lost.
-    pub(crate) fn remote(session: SessionId) -> Self {
-        Self { is_remote: true, ..Self::new(session) }
     }
 
     /// Returns the session to which the leases are attached.
@@ -81,7 +81,7 @@ impl<R> Table<R> {
     /// Whether no event or answer could concern this table.
     pub(crate) fn is_idle(&self) -> bool {
         let is_known = self.files.is_empty() && self.leaving.is_empty() && self.unanswered == 0;
-        is_known && self.going.is_empty()
+        is_known && self.released.is_empty()
     }
 
     /// Handles a program's request for a lock.
@@ -174,13 +174,12 @@ impl<R> Table<R> {
 
     /// Enters a granted request in the table and replies to its program, or begins it again if it
     /// fits no longer.
-    pub(super) fn grant(&mut self, mut asking: Asking<R>, token: Token, todo: &mut Vec<Effect<R>>) {
+    pub(super) fn grant(&mut self, asking: Asking<R>, key: LeaseKey, todo: &mut Vec<Effect<R>>) {
+        let Some(token) = key.token else { return };
         let Ask { ino, owner, .. } = asking.ask;
         todo.push(Effect::Speaks(owner.fh, token));
-        self.going.remove(token);
-        let early = asking.early.take();
-        let number = asking.number;
-        match self.place(asking, token, todo) {
+        asking.spend(&mut self.spent);
+        match self.place(asking, (key.name, token), todo) {
             Placed::Yes(asking) => answer(asking, Ok(()), todo),
             // Another owner of this mount took the lock while the engine processed the request.
             Placed::Again(asking) if asking.reply.is_some() => {
@@ -190,12 +189,6 @@ impl<R> Table<R> {
         }
         if self.files.get(&ino).is_some_and(|file| file.holds_tenure(token)) {
             self.tenures.insert(token, ino);
-        }
-        if let Some(Early { key: LeaseKey { name, token: Some(later), .. }, .. }) = early
-            && !self.over.contains(&later)
-            && !self.going.contains(later)
-        {
-            self.renamed(number, later, &name);
         }
         if self.over.contains(&token) {
             return self.ended(token, todo);
@@ -207,14 +200,14 @@ impl<R> Table<R> {
     pub(super) fn place(
         &mut self,
         asking: Asking<R>,
-        token: Token,
+        (name, token): (LockName, Token),
         todo: &mut Vec<Effect<R>>,
     ) -> Placed<R> {
         let number = asking.number;
         let Ask { ino, owner, mode, span, .. } = asking.ask;
         // A signal has ended the wait, and the program was told that it got nothing.
         let claimed = asking.reply.is_some();
-        let LeaseKey { name, client, .. } = asking.key(token);
+        let client = asking.ask.client.clone();
         let mut held = Held { number, owner, name, client, token, mode, unclaimed: !claimed };
         self.let_go_of_former(&held, ino, todo);
         let file = self.files.entry(ino).or_default();
@@ -285,6 +278,7 @@ impl<R> Table<R> {
                 // first.
                 let held = file.holds.remove(place);
                 self.give_back(&held, todo);
+                asking.number = self.extra_number(ino);
                 self.submit(asking, todo);
             }
             // The conflicting holder may have released the lock before this answer came.
@@ -365,13 +359,14 @@ impl<R> Table<R> {
     }
 
     /// Returns the number for a whole-file request of an owner: that of the owner's hold, else the
-    /// file handle, or a new number if another owner uses that.
+    /// file handle, or a new number if that is spent or another owner uses it. Only under its file
+    /// handle can an open file take over the lock that it was created with.
     pub(super) fn number_for(&mut self, ask: &Ask) -> u64 {
         let file = self.files.entry(ask.ino).or_default();
         if let Some(held) = file.holds.iter().find(|held| held.owner.id == ask.owner.id) {
             return held.number;
         }
-        if self.numbers.contains_key(&ask.owner.fh) {
+        if self.numbers.contains_key(&ask.owner.fh) || self.spent.contains(&ask.owner.fh) {
             return self.extra_number(ask.ino);
         }
         self.use_number(ask.owner.fh, ask.ino);

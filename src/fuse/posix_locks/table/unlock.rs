@@ -1,9 +1,9 @@
 //! Releases holds and gives up waits: on unlock, on close, and after a signal.
 
-use crate::engine::{LeaseKey, Leave, LeaveReason, LockName, Op, Release, Ticket};
+use crate::engine::{LeaseKey, Leave, LeaveReason, LockName, Op, OpenId, Release, Ticket};
 use crate::fuse::kernel::interrupts::WaitStatus;
 use crate::fuse::posix_locks::byte_ranges::Span;
-use crate::fuse::posix_locks::table::locked_file::{Asking, File, Held, Wants};
+use crate::fuse::posix_locks::table::locked_file::{Asking, File, Held};
 use crate::fuse::posix_locks::table::messages::{Effect, No, Waits};
 use crate::fuse::posix_locks::table::table_state::Table;
 
@@ -35,12 +35,12 @@ impl<R> Table<R> {
     /// RELEASE: releases all that was locked through an open file which is gone. For OFD locks no
     /// other message comes.
     pub(crate) fn closed(&mut self, ino: u64, fh: u64, todo: &mut Vec<Effect<R>>) {
-        let Some(file) = self.files.get_mut(&ino) else { return };
-        if let Some(bundle) = &mut file.bundle {
+        if let Some(bundle) = self.files.get_mut(&ino).and_then(|file| file.bundle.as_mut()) {
             bundle.ranges.drop_file(fh);
         }
         self.abandon(ino, |asking| asking.ask.owner.fh == fh, todo);
         self.drop_holds(ino, |held| held.owner.fh == fh, todo);
+        self.spent.remove(&fh);
     }
 
     /// Cancels the waits of a program on an open file.
@@ -91,7 +91,8 @@ impl<R> Table<R> {
         self.tenures.clear();
         self.queued.clear();
         self.leaving.clear();
-        self.going.clear();
+        self.spent.clear();
+        self.released.clear();
         let all = |file: File<R>| file.asks.into_iter().chain(file.queue).chain(file.behind);
         let waiting = self.files.drain().flat_map(|(_, file)| all(file));
         waiting.filter_map(|asking| asking.reply).collect()
@@ -111,9 +112,10 @@ impl<R> Table<R> {
                 todo.push(Effect::Reply(reply, Err(No::Interrupted)));
             }
         };
-        let wanted = |asking: &&mut Asking<R>| !asking.gone && asking.wants != Wants::Less;
+        let wanted = |asking: &&mut Asking<R>| asking.is_wanted();
         for asking in file.asks.iter_mut().filter(wanted).filter(|asking| gone(asking)) {
             tell(asking, todo);
+            asking.spend(&mut self.spent);
             asking.gone = true;
             if let Some(ticket) = asking.ticket {
                 self.leaving.insert(ticket, ino);
@@ -155,7 +157,7 @@ impl<R> Table<R> {
     /// Releases a hold that no owner of this mount uses any more.
     pub(crate) fn give_back(&mut self, held: &Held, todo: &mut Vec<Effect<R>>) {
         self.tenures.remove(&held.token);
-        self.give_back_unknown(held.key(), todo);
+        self.give_back_unknown(held.number, held.key(), todo);
     }
 
     /// Releases the former tenure of a number that was granted a new one. The former one is over,
@@ -163,7 +165,7 @@ impl<R> Table<R> {
     pub(crate) fn let_go_of_former(&mut self, granted: &Held, ino: u64, todo: &mut Vec<Effect<R>>) {
         let file = self.files.get_mut(&ino);
         let held = file.and_then(|file| file.held_mut(granted.number));
-        let Some(held) = held.filter(|held| held.token < granted.token) else { return };
+        let Some(held) = held.filter(|held| held.token != granted.token) else { return };
         let former = held.clone();
         if held.name != granted.name {
             // All owners that share this hold, as the ranges of a bundle do, continue on the new
@@ -173,21 +175,37 @@ impl<R> Table<R> {
         self.give_back(&former, todo);
     }
 
-    /// Releases a lease that no owner of this mount holds: nothing else would ever release it.
-    pub(crate) fn give_back_unknown(&mut self, key: LeaseKey, todo: &mut Vec<Effect<R>>) {
+    /// Releases a lease of `number` that no owner of this mount holds: nothing else would ever
+    /// release it.
+    pub(crate) fn give_back_unknown(
+        &mut self,
+        number: u64,
+        key: LeaseKey,
+        todo: &mut Vec<Effect<R>>,
+    ) {
         let Some(token) = key.token else { return };
         let is_held = self.tenures.contains_key(&token);
-        if !is_held && !self.over.contains(&token) && !self.going.contains(token) {
-            self.going.add(token);
-            todo.push(release(key));
+        if !is_held && !self.over.contains(&token) && !self.released.contains(&(number, token)) {
+            self.released.push((number, token));
+            todo.push(self.release(number, key));
         }
+    }
+
+    /// Returns the effect that releases the lease of a number, whatever name `mv` has given it.
+    pub(crate) fn release(&self, number: u64, key: LeaseKey) -> Effect<R> {
+        let open = OpenId { session: self.session, number };
+        // If the number still has a hold, `mv` had moved that hold before the number's next request
+        // reached the engine, which began a second lease. Only the token tells the two apart.
+        let is_second = self.key_of(number).is_some();
+        let open = Some(open).filter(|_| !is_second);
+        Effect::Tell(Box::new(Op::Release(Release { key, acquisition: None, open })))
     }
 
     pub(crate) fn asking(&mut self, number: u64) -> Option<&mut Asking<R>> {
         let file = self.files.get_mut(self.numbers.get(&number)?)?;
         let File { asks, queue, behind, .. } = file;
         let mut all = asks.iter_mut().chain(queue).chain(behind);
-        all.find(|asking| asking.number == number && !asking.gone && asking.wants != Wants::Less)
+        all.find(|asking| asking.number == number && asking.is_wanted())
     }
 
     pub(crate) fn unclaimed(&self, number: u64) -> Option<&Held> {
@@ -200,8 +218,4 @@ impl<R> Table<R> {
 /// confirms it.
 pub(crate) fn leave<R>(name: LockName, ticket: Ticket) -> Effect<R> {
     Effect::Tell(Box::new(Op::Leave(Leave { name, ticket, why: LeaveReason::Gone })))
-}
-
-pub(crate) fn release<R>(key: LeaseKey) -> Effect<R> {
-    Effect::Tell(Box::new(Op::Release(Release::of(key))))
 }

@@ -3,11 +3,13 @@
 use crate::engine::{LeaseKey, LockView, Ownership};
 use crate::fuse::posix_locks::table::tests_async::named;
 use crate::fuse::posix_locks::table::tests_async::run;
-use crate::fuse::posix_locks::table::tests_async::{Far, Recall, SEEDS};
+use crate::fuse::posix_locks::table::tests_async::{Far, MOVES_FROM, Recall, SEEDS};
 use crate::fuse::posix_locks::table::{Found, Table};
 
 /// The number of random runs with losses; none may leave a program waiting.
-const LOSSES: u64 = 2_000;
+pub(crate) const LOSSES: u64 = 2_000;
+/// The number of random runs with a server and moves.
+const MOVES: u64 = 2_000;
 
 impl Far {
     /// Returns the engine's lease of a number, and the waiters of a lock.
@@ -43,4 +45,9 @@ impl Far {
 #[test]
 fn lost_answers_and_events_leave_nobody_waiting_and_nothing_held() {
     (SEEDS..SEEDS + LOSSES).for_each(|seed| run(seed, false));
+}
+
+#[test]
+fn moves_behind_a_server_leave_nothing_held() {
+    (MOVES_FROM..MOVES_FROM + MOVES).for_each(|seed| run(seed, false));
 }
