@@ -10,12 +10,12 @@ use super::entry_codec::{Ballot, EncodedEntry, EncodedLogId};
 use super::fatal_error::FatalError;
 use super::fsync_latency::FsyncLatency;
 use super::types::{Entry, LogId, TypeConfig, Vote};
-use crate::engine::codec::FORMAT_BASE;
+use crate::engine::codec::{FORMAT_BASE, FORMAT_VERSION};
 use crate::time::{Time, steady_now};
 use openraft::storage::{IOFlushed, LogState, RaftLogReader, RaftLogStorage};
 use parking_lot::Mutex;
 use raft_log::api::raft_log_writer::RaftLogWriter;
-use raft_log::{Callback, Config, RaftLog, Types};
+use raft_log::{Callback, Config, DumpApi, RaftLog, RaftLogAction, RaftLogRecord, Segment, Types};
 use std::fmt::Debug;
 use std::io;
 use std::ops::{Bound, RangeBounds};
@@ -31,6 +31,9 @@ const GATHER: Duration = Duration::ZERO;
 /// The highest size of one file of the log in bytes: room for some hundred thousand commands,
 /// which a start reads quickly.
 const CHUNK_BYTES_MAX: usize = 16 << 20;
+/// The highest size of one file of the log with `--format-max`, in bytes. A record of a newer format
+/// goes with its file, so the files are small.
+const CHUNK_BYTES_SMALL: usize = 64 << 10;
 /// The highest number of entries cached in memory beside the file that is being written: more than
 /// remain in the log after a snapshot.
 const CACHED_MAX: usize = 20_000;
@@ -46,8 +49,8 @@ pub(super) struct LogStore {
     trouble: FatalError,
     /// The fsync latency of the log.
     pub(super) syncs: Arc<FsyncLatency>,
-    /// The last entry in the log whose format is newer than [`FORMAT_BASE`]; 0 if there is none. A
-    /// latchfs before this one can't read such an entry.
+    /// The end of the last record in the files whose format is newer than [`FORMAT_BASE`], as an
+    /// offset over all files; 0 if there is none. A latchfs before this one can't read such a record.
     pub(super) newest: Arc<AtomicU64>,
 }
 
@@ -103,7 +106,11 @@ impl Callback for Flushed {
 impl LogStore {
     /// Opens the log in a directory, which must exist. A torn write at the end of the log is
     /// truncated; any other damage is an error.
-    pub(super) fn open(dir: &Path, trouble: &FatalError) -> Result<Self, DataError> {
+    pub(super) fn open(
+        dir: &Path,
+        format_max: u8,
+        trouble: &FatalError,
+    ) -> Result<Self, DataError> {
         let unusable = |error| DataError::of_log(dir, error);
         let Some(name) = dir.to_str() else {
             let why = io::Error::new(io::ErrorKind::InvalidInput, "its name is not UTF-8");
@@ -112,14 +119,16 @@ impl LogStore {
         let mut config = Config::new(name);
         config.wal.flush_batch_wait = Some(GATHER);
         config.wal.truncate_incomplete_record = Some(true);
-        config.wal.chunk_max_size = Some(CHUNK_BYTES_MAX);
+        let is_going_back = format_max < FORMAT_VERSION;
+        config.wal.chunk_max_size =
+            Some(if is_going_back { CHUNK_BYTES_SMALL } else { CHUNK_BYTES_MAX });
         config.wal.read_buffer_size = Some(READ_BYTES);
         config.log_cache_max_items = Some(CACHED_MAX);
         config.log_cache_capacity = Some(CACHED_BYTES_MAX);
         let files = RaftLog::open(Arc::new(config)).map_err(unusable)?;
         let (files, trouble) = (Arc::new(Mutex::new(files)), trouble.clone());
         let log = Self { files, trouble, syncs: Arc::default(), newest: Arc::default() };
-        log.refuse_holes().map_err(unusable)?;
+        log.refuse_holes().and_then(|()| log.find_newest()).map_err(unusable)?;
         Ok(log)
     }
 
@@ -128,11 +137,9 @@ impl LogStore {
         let (first, end) = self.range();
         let mut wanted = first;
         for entry in self.files.lock().read(first, end) {
-            let (place, entry) = entry?;
-            if place.0.index != wanted {
+            if entry?.0.0.index != wanted {
                 break;
             }
-            self.note_format(place.0.index, &entry);
             wanted += 1;
         }
         if wanted == end {
@@ -148,9 +155,32 @@ impl LogStore {
         (next(files.log_state().purged()), next(files.log_state().last()))
     }
 
-    fn note_format(&self, index: u64, entry: &EncodedEntry) {
-        if entry.format() > FORMAT_BASE {
-            self.newest.store(index, Ordering::Relaxed);
+    /// Notes an entry that was read or written if its format is newer than [`FORMAT_BASE`].
+    fn note_format(&self, format: u8, record: Segment) {
+        if format > FORMAT_BASE {
+            self.newest.store(record.offset + record.size, Ordering::Relaxed);
+        }
+    }
+
+    /// Finds the last record of a newer format in the files, which may hold purged entries as well.
+    fn find_newest(&self) -> io::Result<()> {
+        self.files.lock().dump().write_with(|_, _, record| {
+            let (place, record) = record?;
+            if let RaftLogRecord::Action(RaftLogAction::Append(_, entry)) = record {
+                self.note_format(entry.format(), place);
+            }
+            Ok(())
+        })
+    }
+
+    /// Forgets the last record of a newer format once its file is gone: a purge deletes a file only
+    /// when all of its entries are purged and it is not written any more.
+    pub(super) fn forget_newest(&self) {
+        let stat = self.files.lock().stat();
+        let closed = stat.closed_chunks.iter().map(|chunk| chunk.global_start).min();
+        let begin = closed.unwrap_or(stat.open_chunk.global_start);
+        if self.newest.load(Ordering::Relaxed) <= begin {
+            self.newest.store(0, Ordering::Relaxed);
         }
     }
 
@@ -275,12 +305,12 @@ impl RaftLogStorage<TypeConfig> for LogStore {
     {
         let callback = self.flushed(FlushCallback::Raft(callback));
         self.change(|files| {
-            let said = |entry: Entry| {
+            for entry in entries {
                 let said = EncodedEntry::new(entry.payload);
-                self.note_format(entry.log_id.index, &said);
-                (EncodedLogId(entry.log_id), said)
-            };
-            files.append(entries.into_iter().map(said))?;
+                let format = said.format();
+                let record = files.append([(EncodedLogId(entry.log_id), said)])?;
+                self.note_format(format, record);
+            }
             files.flush(true, Some(callback))
         })
     }
@@ -293,19 +323,17 @@ impl RaftLogStorage<TypeConfig> for LogStore {
             // a no-op.
             return Ok(());
         }
-        self.newest.fetch_min(from.saturating_sub(1), Ordering::Relaxed);
         self.change_durably(|files| files.truncate(from).map(drop)).await
     }
 
     async fn purge(&mut self, upto: LogId) -> io::Result<()> {
-        let is_newest_purged = |newest| (newest <= upto.index).then_some(0);
-        let (on_success, on_failure) = (Ordering::Relaxed, Ordering::Relaxed);
-        let _unchanged = self.newest.fetch_update(on_success, on_failure, is_newest_purged);
         // No caller waits for the flush: raft-log deletes the purged files only after it.
         self.change(|files| {
             files.purge(EncodedLogId(upto))?;
             files.flush(true, None)
-        })
+        })?;
+        self.forget_newest();
+        Ok(())
     }
 }
 

@@ -23,19 +23,20 @@ use super::rpc::rpc_client::RpcIdentity;
 use super::state_machine::Raft;
 use super::state_machine::StateMachine;
 use super::status_report::{Gauges, Reporter};
-use super::types::{ClusterId, Commands, NodeId, Proposal, TypeConfig};
+use super::types::{ClusterId, Commands, LogId, NodeId, Proposal, TypeConfig};
 use crate::engine::codec::FORMAT_VERSION;
 use crate::engine::{Baseline, EndSession, Op, Rules, SessionEnd};
 use crate::service::Unavailable;
 use crate::service::audit::Audit;
 use crate::time::{Span, boot_now};
+use openraft::errors::Fatal;
 use openraft::impls::BasicNode;
 use openraft::type_config::TypeConfigExt;
 use openraft::{ChangeMembers, Config, ServerState, SnapshotPolicy};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 use tokio::runtime::Handle;
@@ -134,7 +135,7 @@ fn open(
         return Err(DataError::Foreign(data.path().join("node")));
     }
     let trouble = FatalError::default();
-    let log = LogStore::open(&data.log(), &trouble)?;
+    let log = LogStore::open(&data.log(), formats.own(), &trouble)?;
     if log.is_new() && data.identity.stage == NodeStage::Begun {
         return Err(DataError::damaged(
             &data.log(),
@@ -248,7 +249,7 @@ async fn begin(parts: NodeParts) -> Result<NodeTasks, DataError> {
     let (cluster, node) = (Some(identity.cluster), identity.node);
     let identified = |tls| RpcIdentity { cluster, node, tls, formats: Arc::clone(&formats) };
     let caller = tls.map(|tls| Arc::new(identified(tls)));
-    let (removed, gauges) = (Arc::<AtomicBool>::default(), Gauges::of(&log));
+    let (removed, gauges, files) = (Arc::<AtomicBool>::default(), Gauges::of(&log), log.clone());
     let network = Network {
         caller: caller.clone(),
         replica: Arc::clone(&replica),
@@ -287,7 +288,7 @@ async fn begin(parts: NodeParts) -> Result<NodeTasks, DataError> {
     }
     replica.go_live();
     if formats.own() < FORMAT_VERSION {
-        tokio::spawn(keep_readable(raft.clone(), Arc::clone(&gauges.newest)));
+        tokio::spawn(keep_readable(raft.clone(), files));
     }
     Ok(NodeComponents {
         raft,
@@ -382,25 +383,26 @@ impl NodeComponents {
     }
 }
 
-/// Removes the entries that an older latchfs can't read from the log, as soon as a snapshot covers
-/// them: for a downgrade, which `--format-max` prepares.
-async fn keep_readable(raft: Raft, newest: Arc<AtomicU64>) {
-    loop {
-        let last = newest.load(Ordering::Relaxed);
-        if last > 0 {
-            // An error means that openraft has ended, and with it this node.
-            if raft.trigger().snapshot().await.is_err() {
-                return;
-            }
-            let covers =
-                |metrics: &Metrics| metrics.snapshot.is_some_and(|upto| upto.index >= last);
-            let patience = Some(LOOK_AT_FORMATS.as_duration());
-            if raft.wait(patience).metrics(covers, "a snapshot").await.is_ok() {
-                let _ = raft.trigger().purge_log(last).await;
-            }
-        }
+/// Removes what an older latchfs can't read from the files of the log, by snapshots and purges: for
+/// a downgrade, which `--format-max` prepares.
+async fn keep_readable(raft: Raft, log: LogStore) {
+    while log.newest.load(Ordering::Relaxed) == 0 || take_snapshot_and_purge(&raft).await.is_ok() {
         TypeConfig::sleep(LOOK_AT_FORMATS.as_duration()).await;
+        log.forget_newest();
     }
+}
+
+/// Purges the log up to a new snapshot. Fails if openraft has ended.
+async fn take_snapshot_and_purge(raft: &Raft) -> Result<(), Fatal<TypeConfig>> {
+    let index = |id: Option<LogId>| id.map_or(0, |id| id.index);
+    let wanted = index(metrics::<TypeConfig>(raft).last_applied);
+    raft.trigger().snapshot().await?;
+    let covers = |metrics: &Metrics| index(metrics.snapshot) >= wanted;
+    let patience = Some(LOOK_AT_FORMATS.as_duration());
+    // A snapshot that takes longer is purged up to by a later call.
+    let _ = raft.wait(patience).metrics(covers, "a snapshot").await;
+    let upto = index(metrics::<TypeConfig>(raft).snapshot);
+    raft.trigger().purge_log(upto).await
 }
 
 /// Makes a lone node the leader, and writes its first entries: the beginning of a new cluster, a

@@ -32,7 +32,7 @@ pub(super) struct Gauges {
     pub(super) syncs: Arc<FsyncLatency>,
     /// The elections that the node has seen.
     pub(super) elections: Arc<ElectionCounter>,
-    /// The last entry in the log that a latchfs before this one can't read; 0 if there is none.
+    /// Where the records end that a latchfs before this one can't read; 0 if there are none.
     pub(super) newest: Arc<AtomicU64>,
 }
 

@@ -9,6 +9,7 @@ use super::snapshot;
 use super::state_machine::StateMachine;
 use super::types::{ClusterId, Commands, Entry, LogId, Meta, Proposal, Snapshot, TypeConfig, Vote};
 use super::{DataError, RaftNode};
+use crate::engine::codec::FORMAT_VERSION;
 use crate::engine::model::sound;
 use crate::engine::{
     Acquire, Answer, ClientId, Command, Engine, Grace, LeaseKey, LeaseTerms, LockName, Mode, Op,
@@ -162,7 +163,7 @@ impl StoreBuilder<TypeConfig, LogStore, StateMachine, ClusterScratch> for TestBu
     ) -> Result<(ClusterScratch, LogStore, StateMachine), StorageError<TypeConfig>> {
         let scratch = ClusterScratch::new();
         let trouble = FatalError::default();
-        let log = LogStore::open(&scratch.0, &trouble).expect("an empty directory");
+        let log = LogStore::open(&scratch.0, FORMAT_VERSION, &trouble).expect("an empty directory");
         let path = scratch.0.join("snapshot");
         let machine =
             StateMachine::open(&path, Audit::to_log(), &trouble).expect("nothing is there");
@@ -305,7 +306,8 @@ fn a_log_with_a_vote_alone_is_not_damaged() {
     let log = data.log();
     drop(data);
     assert!(scratch.refusal().contains("is damaged"), "nothing says what it promised");
-    let mut log = LogStore::open(&log, &FatalError::default()).expect("it is sound");
+    let mut log =
+        LogStore::open(&log, FORMAT_VERSION, &FatalError::default()).expect("it is sound");
     runtime.block_on(log.save_vote(&Vote::new(3, 2))).expect("there is room");
     drop(log);
     // A node without peers can't start here; the error about peers shows that its log was opened.
@@ -533,7 +535,8 @@ fn a_changed_log_does_not_open() {
             let file = copy.data().join("log").join(path.file_name().expect("a name"));
             let file = fs::OpenOptions::new().write(true).open(file).expect("writable");
             file.write_all_at(&[byte ^ bit], at as u64).expect("in place");
-            let log = LogStore::open(&copy.data().join("log"), &FatalError::default());
+            let log =
+                LogStore::open(&copy.data().join("log"), FORMAT_VERSION, &FatalError::default());
             match log {
                 Err(DataError::Damaged { .. } | DataError::Newer { .. }) => {}
                 Err(other) => panic!("byte {at}: {other}"),
@@ -567,7 +570,7 @@ fn a_changed_log_does_not_open() {
 fn a_record_in_disguise_is_no_end() {
     const VOTE_BYTES: u64 = 4 + 3 * 8 + 8;
     let scratch = ClusterScratch::new();
-    let open = || LogStore::open(&scratch.0, &FatalError::default());
+    let open = || LogStore::open(&scratch.0, FORMAT_VERSION, &FatalError::default());
     let vote = Vote { leader_id: LeaderId { term: 7, node_id: 1 }, committed: false };
     let runtime = tokio::runtime::Builder::new_current_thread().build().expect("one thread");
     runtime.block_on(open().expect("empty").save_vote(&vote)).expect("there is room");
@@ -626,8 +629,9 @@ fn newer_format_or_foreign_file_is_refused() {
     fs::write(&node, &text).expect("room");
     // An undamaged entry with valid checksums, in a format of a newer version.
     let newer = scratch.copy();
-    let mut log = LogStore::open(&newer.data().join("log"), &FatalError::default()).expect("whole");
-    log.append_of_format(codec::FORMAT_VERSION + 1);
+    let mut log = LogStore::open(&newer.data().join("log"), FORMAT_VERSION, &FatalError::default())
+        .expect("whole");
+    log.append_of_format(FORMAT_VERSION + 1);
     drop(log);
     assert!(newer.refusal().contains("newer latchfs: "), "{}", newer.refusal());
     let state = ClusterScratch::new();
