@@ -31,8 +31,8 @@ const GATHER: Duration = Duration::ZERO;
 /// The highest size of one file of the log in bytes: room for some hundred thousand commands,
 /// which a start reads quickly.
 const CHUNK_BYTES_MAX: usize = 16 << 20;
-/// The highest size of one file of the log with `--format-max`, in bytes. A record of a newer format
-/// goes with its file, so the files are small.
+/// The highest size of one file of the log with `--format-max`, in bytes. A record of a newer
+/// format can only be deleted with its file, so the files are small.
 const CHUNK_BYTES_SMALL: usize = 64 << 10;
 /// The highest number of entries cached in memory beside the file that is being written: more than
 /// remain in the log after a snapshot.

@@ -324,3 +324,28 @@ fn flood(mut stream: TcpStream, body: &[u8]) {
     let _ = stream.write_all(head.as_bytes());
     let _ = stream.write_all(body);
 }
+
+/// A client that asks for a place in a queue and disconnects before the answer, again and again,
+/// leaves neither sessions of the server nor queue places behind.
+#[test]
+fn requests_that_disconnect_at_once_leave_no_sessions_behind() {
+    const REQUESTS: usize = 300;
+    let server = start();
+    server.curl(&["-X", "POST", "/locks/held?client=holder&ttl=1h"]).is(200);
+    let address = server.url.strip_prefix("http://").expect("plain HTTP");
+    let request = "POST /locks/held?client=eve&wait=1h HTTP/1.1\r\nhost: x\r\n\r\n";
+    for _ in 0..REQUESTS {
+        let mut stream = TcpStream::connect(address).expect("it listens");
+        // The server may have closed the connection already.
+        let _ = stream.write_all(request.as_bytes());
+    }
+    serves_the_victim(&server);
+    let count = |metric: &str| {
+        let page = server.curl(&["/metrics"]).body;
+        let line = page.lines().find_map(|line| line.strip_prefix(metric)?.strip_prefix(' '));
+        line.and_then(|count| count.parse::<u64>().ok()).expect("a number")
+    };
+    look(500, "all queue places are given up", || (count("latchfs_waiters") == 0).then_some(()));
+    // The server keeps one session for the queue places of all requests.
+    assert!(count("latchfs_sessions") <= 1, "{} sessions are left", count("latchfs_sessions"));
+}
