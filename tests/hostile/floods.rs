@@ -4,7 +4,7 @@
 use crate::mount_floods::victim;
 use crate::mounted_harness::{Behind, Setup};
 use crate::patience::prompt;
-use crate::server_harness::{LATCHFS, Server, latchfs};
+use crate::server_harness::{LATCHFS, Scratch, Server, latchfs};
 use crate::support::look;
 use latchfs::engine::lease_terms::{GRACE_DEFAULT, TTL_DEFAULT};
 use latchfs::engine::{
@@ -330,7 +330,10 @@ fn flood(mut stream: TcpStream, body: &[u8]) {
 #[test]
 fn requests_that_disconnect_at_once_leave_no_sessions_behind() {
     const REQUESTS: usize = 300;
-    let server = start();
+    let scratch = Scratch::new();
+    let data = scratch.path().join("data").display().to_string();
+    // With a durable log the server's session is opened by a sync, during which clients leave.
+    let server = Server::listen(&["--data", &data]);
     server.curl(&["-X", "POST", "/locks/held?client=holder&ttl=1h"]).is(200);
     let address = server.url.strip_prefix("http://").expect("plain HTTP");
     let request = "POST /locks/held?client=eve&wait=1h HTTP/1.1\r\nhost: x\r\n\r\n";
