@@ -66,13 +66,13 @@ pub enum ClientPattern {
     Beginning(String),
 }
 
-/// A session or queue place that a command names instead of its client. Only the service knows its
-/// owner.
+/// A session, or a place in the queue of a lock, that a command names without naming the client
+/// that owns it. Only the lock service knows that client.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum UnnamedOwner {
-    /// The owner of this session.
+    /// The client that owns the session with this id.
     Session(SessionId),
-    /// The owner of this place in the queue of a lock.
+    /// The client whose request has this ticket in the queue of this lock.
     Place(LockName, Ticket),
 }
 
@@ -170,9 +170,9 @@ impl Grant {
         }
     }
 
-    /// Checks the parts of the operation's rule that do not depend on the arguments of the request:
-    /// whether the caller is authenticated, and its rights. A front end calls this before it parses
-    /// the request.
+    /// Checks what the table of permissions requires for `operation` regardless of the arguments of
+    /// a request: whether the caller is authenticated, and whether it has the right that the
+    /// operation needs. A front end calls this before it parses a request.
     pub fn may_begin(&self, operation: Operation) -> Result<(), Denial> {
         let rule = operation.rule();
         let is_known = self.credential != Credential::Missing;
@@ -318,7 +318,7 @@ impl Grant {
     }
 }
 
-/// Returns the sessions and queue places that `op` names instead of their clients.
+/// Returns the sessions and queue places that `op` names without naming the clients that own them.
 pub fn unnamed_owners(op: &Op) -> Vec<UnnamedOwner> {
     let of_hold = |hold: Ownership| hold.open().map(|open| UnnamedOwner::Session(open.session));
     let of_term = |term: Option<LeaseTerms>| match term {
