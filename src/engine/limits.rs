@@ -17,8 +17,8 @@ pub const REQUEST_KEY_BYTES_MAX: usize = 72;
 /// The maximum length of the id of a caller in bytes. The id consists of the name of a front end
 /// and the name of a credential, which may be as long as a client name.
 pub const CALLER_BYTES_MAX: usize = CLIENT_BYTES_MAX + 32;
-/// The maximum number of clients that one reset can spare: more than fit into a request body of the
-/// API.
+/// The maximum number of clients that a [`Reset`](super::command::Reset) can name as exceptions:
+/// more than fit into a request body of the HTTP API.
 pub const SPARED_MAX: usize = 16_384;
 
 /// A part of a command that has its own limit.
@@ -33,7 +33,7 @@ pub enum LimitedField {
     /// The id of a caller: the name of the front end and of the credential that sent a request, in
     /// bytes.
     Caller,
-    /// The number of clients that a reset spares.
+    /// The number of clients that are named as exceptions to a reset.
     Spared,
 }
 

@@ -70,8 +70,9 @@ pub(super) struct EngineState {
     /// The end of the hold-off, before which the engine grants nothing: it was restored from a
     /// backup, or was started without the state of its predecessor.
     pub(super) shut_until: Time,
-    /// The longest permitted sum of ttl and grace, if the engine is not persisted. A persisted
-    /// engine has no such limit, so the value is never encoded.
+    /// The longest permitted sum of ttl and grace. `None` permits any: only an engine whose state
+    /// is not persisted has this limit, so that a restart without state knows how long old leases
+    /// can last. The limit is not part of the encoded state.
     pub(super) longest: Option<Span>,
     pub(super) sessions: BTreeMap<SessionId, Session>,
     pub(super) agenda: Deadlines,

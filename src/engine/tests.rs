@@ -183,8 +183,8 @@ fn a_waiter_whose_session_ended_in_the_same_step_is_not_served() {
     let dead = lab.at(26).session("b");
     lab.does(waiting(opened(ask("build", "b"), dead, 1))).expect("waits");
     lab.does(waiting(ask("build", "c"))).expect("waits");
-    // The lease expired at t=35s and b's session at t=36s, but the engine was not called before
-    // t=50s.
+    // The lease on `build` expired at t=35s and the session of client `b` at t=36s. The engine
+    // learns of both only in the call at t=50s.
     lab.at(50).does(Op::Settle).expect("settled");
     assert_eq!(lab.holder("build"), "c");
 }
