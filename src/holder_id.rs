@@ -18,7 +18,7 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 /// A process that acquired a lock. It may have ended since.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Maker {
-    /// The process itself.
+    /// The process that acquired the lock.
     pub process: ProcessStart,
     /// The leader of the login session of the process.
     pub session: ProcessStart,
@@ -143,8 +143,8 @@ pub fn pidfd_of(pid: u32) -> io::Result<OwnedFd> {
 #[cfg(target_os = "linux")]
 #[allow(unsafe_code)]
 fn inode_of(process: &OwnedFd) -> Option<u64> {
-    /// The magic number of pidfs, the file system of pidfds. On kernels before it, all pidfds share
-    /// one inode.
+    /// The magic number of pidfs, the file system of pidfds. On kernels without pidfs, all pidfds
+    /// share one inode.
     const PIDFS_MAGIC: u64 = 0x5049_4446;
     let fd = process.as_raw_fd();
     let mut system = std::mem::MaybeUninit::<libc::statfs>::uninit();
