@@ -89,8 +89,8 @@ impl LeaderReading {
     }
 }
 
-/// The drift between two clocks that is allowed for, per mille of the time passed: 0.1 %, ten times
-/// the drift of quartz crystals.
+/// The drift that is allowed for between the steady clocks of two machines, in thousandths of the
+/// time passed: ten times the drift of quartz crystals.
 const DRIFT_PER_MILLE: u64 = 1;
 
 #[cfg(test)]
@@ -103,7 +103,8 @@ mod tests {
         let carried = EngineClock::on(engine, steady);
         assert_eq!(carried.at(steady), engine);
         assert_eq!(carried.at(Time::from_secs(10)), Time::from_secs(103));
-        // Another steady clock may show any value: only the time that passes on it counts.
+        // The steady clock of another machine may show any value: engine time advances by the time
+        // that passes on it.
         let again = EngineClock::on(carried.at(Time::from_secs(10)), Time::from_secs(90_000));
         assert_eq!(again.at(Time::from_secs(90_002)), Time::from_secs(105));
         // If the steady clock goes back, the engine time does not.

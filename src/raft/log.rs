@@ -82,7 +82,7 @@ struct Flushed {
 enum FlushCallback {
     /// openraft's callback for appended entries.
     Raft(IOFlushed<TypeConfig>),
-    /// A method of [`LogStore`] that waits for the flush.
+    /// The sender that wakes a method of [`LogStore`], which waits for the flush.
     Caller(oneshot::Sender<io::Result<()>>),
 }
 
@@ -94,7 +94,7 @@ impl Callback for Flushed {
         }
         match self.who {
             FlushCallback::Raft(flushed) => flushed.io_completed(result),
-            // The caller may be gone, if openraft has shut down.
+            // Sending fails if openraft has shut down and no task waits for the flush any more.
             FlushCallback::Caller(caller) => drop(caller.send(result)),
         }
     }
@@ -174,7 +174,7 @@ impl LogStore {
         self.files.lock().log_state().purged().map(|place| place.0)
     }
 
-    /// Applies `change` to the files, and records an error as fatal.
+    /// Applies `change` to the files of the log, and records an error as fatal.
     fn change<T>(
         &self,
         change: impl FnOnce(&mut RaftLog<RaftLogTypes>) -> io::Result<T>,
@@ -188,7 +188,7 @@ impl LogStore {
         Flushed { who, trouble, syncs, asked_at: steady_now() }
     }
 
-    /// Applies `change` to the files, and returns after a sync.
+    /// Applies `change` to the files of the log, and returns once the change is synced to disk.
     async fn change_durably(
         &self,
         change: impl FnOnce(&mut RaftLog<RaftLogTypes>) -> io::Result<()>,

@@ -22,10 +22,10 @@ use tokio::time::{sleep, timeout};
 
 /// The longest interval between two checks of the membership.
 const LOOK: Span = Span::from_millis(500);
-/// How long an enrolled node waits before it checks whether it is a voter, and enrolls again if
-/// not.
+/// How long a node waits after it has enrolled, before it checks whether it has become a voter. If
+/// it has not, it enrolls again.
 const ASK_AGAIN: Span = Span::from_secs(5);
-/// The interval at which a node checks which of the others are reachable.
+/// The interval at which a node checks which of the other nodes are reachable.
 const VISIT_EVERY: Span = Span::from_secs(10);
 /// How long one attempt to enroll may take.
 const ENROLL_PATIENCE: Span = Span::from_secs(60);
@@ -144,7 +144,8 @@ impl MembershipTask {
         }
     }
 
-    /// Whether enrolling is done: this node is a voter, and listed with its current address.
+    /// Whether the node need not enroll again: it is a voter, and the membership has its current
+    /// address.
     fn is_done(&self, metrics: &Metrics) -> bool {
         let known = metrics.membership_config.get_node(&metrics.id).and_then(NodeAddress::of);
         let votes = metrics.membership_config.voter_ids().any(|id| id == metrics.id);

@@ -82,7 +82,7 @@ pub(super) struct RunningNode {
 /// The opened files and sockets with which the node's thread begins.
 struct NodeParts {
     data: Data,
-    /// The baseline of a new cluster that continues a lost one.
+    /// The baseline with which this node begins a new cluster in place of a lost one.
     heritage: Option<Baseline>,
     log: LogStore,
     machine: StateMachine,
@@ -160,7 +160,8 @@ fn begin_or_join(
 ) -> Result<(ClusterId, NodeId), DataError> {
     match peers {
         Some(peers) if !peers.seeds.is_empty() => peers.join(path),
-        // A former member that has lost its data must not begin a cluster of its own.
+        // A new node that has peers but no seeds is refused. It may be a former member that has
+        // lost its data, which must not begin a cluster of its own.
         Some(_) => Err(PeerError::Nobody(path.to_path_buf()).into()),
         None => Ok(data_dir::first()),
     }
@@ -182,7 +183,7 @@ fn work(
         Ok(works) => works,
         Err(error) => return drop(say.send(Err(error))),
     };
-    // The receiver is gone only if the starting thread has panicked.
+    // Sending fails only if the thread that starts the node has panicked.
     let _ = say.send(Ok(begun.clone()));
     let ended = runtime.block_on(async {
         let removed = async {
@@ -216,7 +217,8 @@ fn work(
             }
         }
     }
-    // A fatal error of openraft was reported above, so an error of the shutdown is ignored.
+    // If openraft has failed, the failure was reported above, so an error of its shutdown is
+    // ignored.
     let _ = runtime.block_on(proposer.raft.shutdown());
     drop(data);
 }
@@ -264,7 +266,8 @@ async fn begin(parts: NodeParts) -> Result<NodeTasks, DataError> {
         let members = BTreeMap::from([(identity.node, BasicNode { addr })]);
         raft.initialize(members).await.map_err(|error| stopped(error.to_string()))?;
     }
-    // Read openraft's own state: its metrics are updated a moment later.
+    // The membership is read from openraft's state, because openraft's metrics show it only a
+    // moment later.
     let known = raft.with_raft_state(|state| state.membership_state.effective().clone()).await;
     let known = known.map_err(|error| stopped(error.to_string()))?;
     let is_alone = known.nodes().map(|(id, _)| *id).eq([identity.node]);
@@ -280,7 +283,8 @@ async fn begin(parts: NodeParts) -> Result<NodeTasks, DataError> {
     } else {
         raft.runtime_config().tick(true);
         if known.voter_ids().eq([identity.node]) {
-            // This node is the only voter, so it need not wait for an election timeout.
+            // This node is the only voter, so it calls an election at once instead of waiting for
+            // its election timeout.
             let elected = raft.trigger().elect(false).await;
             elected.map_err(|error| stopped(error.to_string()))?;
         }
@@ -388,7 +392,8 @@ async fn keep_readable(raft: Raft, newest: Arc<AtomicU64>) {
     loop {
         let last = newest.load(Ordering::Relaxed);
         if last > 0 {
-            // An error means that openraft has ended, and with it this node.
+            // A snapshot can't be requested once openraft has shut down, and then the node stops as
+            // well.
             if raft.trigger().snapshot().await.is_err() {
                 return;
             }
@@ -469,8 +474,9 @@ async fn lead(raft: &Raft) -> Result<(), String> {
 
 fn config(pace: ElectionPace) -> Config {
     let (heartbeat, soonest, latest) = match pace {
-        // If the leader is killed, a request waits for about two of the longest election timeouts:
-        // less than 2 s.
+        // The heartbeat interval and the shortest and longest election timeout, in milliseconds.
+        // After a leader is killed, a request waits for about twice the longest election timeout,
+        // which is less than 2 s on a local network.
         ElectionPace::Lan => (100, 400, 800),
         ElectionPace::Wifi => (250, 1_000, 1_500),
     };
