@@ -17,7 +17,7 @@ const SEEDS_MAX: u64 = 120;
 struct Sentence {
     bug: &'static str,
     promise: Promise,
-    /// Parts of the message, in this order.
+    /// Texts that the message contains in this order, with any text between them.
     words: &'static [&'static str],
 }
 
@@ -46,7 +46,8 @@ fn shows(
 ) {
     let own = SENTENCES.iter().find(|sentence| sentence.bug == bug).expect("each bug has one");
     for seed in first..first + SEEDS_MAX {
-        // A bug may also cause a panic while a node starts: then this seed shows nothing.
+        // A planted bug may also make a node panic at its start. A run with such a panic counts as
+        // one that has not found the bug.
         let broken = || {
             let ran = catch_unwind(|| run(&options(seed)).violations).ok()?;
             ran.into_iter().find(|found| own.is(found))
