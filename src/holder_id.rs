@@ -82,9 +82,9 @@ impl Maker {
         self.boot == this_boot() as u64
     }
 
-    /// Whether a command started from the shell `other` may release a lock that this process
-    /// acquired: this process is that shell, or it has ended and belonged to the same login
-    /// session.
+    /// Whether a command that was started from the shell `other` may release a lock that this
+    /// process acquired. It may if this process is that shell, or if this process has ended and
+    /// belonged to the same login session as the shell.
     pub fn is_of_shell(self, other: Self) -> bool {
         if self.boot != other.boot {
             return false;
@@ -149,14 +149,15 @@ fn inode_of(process: &OwnedFd) -> Option<u64> {
     let fd = process.as_raw_fd();
     let mut system = std::mem::MaybeUninit::<libc::statfs>::uninit();
     let mut stat = std::mem::MaybeUninit::<libc::stat>::uninit();
-    // SAFETY: the descriptor is open, and both calls write to what they are given and no further.
+    // SAFETY: the descriptor is open, and each call writes only to the struct whose address it is
+    // given.
     let done = unsafe {
         libc::fstatfs(fd, system.as_mut_ptr()) == 0 && libc::fstat(fd, stat.as_mut_ptr()) == 0
     };
     if !done {
         return None;
     }
-    // SAFETY: both calls have succeeded, so both are written.
+    // SAFETY: both calls have succeeded, so both structs are initialized.
     let (system, stat) = unsafe { (system.assume_init(), stat.assume_init()) };
     (system.f_type as u64 == PIDFS_MAGIC).then_some(stat.st_ino)
 }

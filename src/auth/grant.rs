@@ -14,8 +14,8 @@ use std::sync::Arc;
 pub struct Grant {
     /// The kind of credential that gave the caller this grant.
     pub credential: Credential,
-    /// The name of the grant in log lines and error messages; the same for each use of a
-    /// credential.
+    /// The name that stands for the caller's credential in log lines and error messages. It is the
+    /// same whenever that credential is used.
     pub name: String,
     /// Clients that the caller may act for.
     pub clients: Vec<ClientPattern>,
@@ -33,9 +33,9 @@ pub struct Grant {
 /// The kind of credential behind a grant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Credential {
-    /// No credential, although the server requires one.
+    /// The caller has presented no credential, although the server requires one.
     Missing,
-    /// No credential; the server requires none.
+    /// The caller has presented no credential, and the server requires none.
     Unneeded,
     /// A bearer token.
     Token,
@@ -79,9 +79,10 @@ pub enum UnnamedOwner {
 /// How much of the lock space a grant may see.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Visibility {
-    /// The whole lock or subtree.
+    /// The grant shows the whole lock, or the whole subtree of locks.
     All,
-    /// Only names that begin with one of these prefixes, and the directories that lead to them.
+    /// The grant shows only names that begin with one of these prefixes, and the directories that
+    /// lead to such names.
     Within(Vec<String>),
     /// The grant shows nothing, not even whether the lock exists.
     Nothing,
@@ -171,8 +172,9 @@ impl Grant {
     }
 
     /// Checks what the table of permissions requires for `operation` regardless of the arguments of
-    /// a request: whether the caller is authenticated, and whether it has the right that the
-    /// operation needs. A front end calls this before it parses a request.
+    /// a request: whether the caller is authenticated, has the right that the operation needs, and
+    /// may see all locks if the operation needs that. A front end calls this before it parses a
+    /// request.
     pub fn may_begin(&self, operation: Operation) -> Result<(), Denial> {
         let rule = operation.rule();
         let is_known = self.credential != Credential::Missing;
@@ -302,7 +304,7 @@ impl Grant {
         self.prefixes.iter().any(String::is_empty)
     }
 
-    /// Returns the only client that the grant names exactly, if there is just one such client.
+    /// Returns the client that the grant names exactly, if it names exactly one client in this way.
     pub fn only_client(&self) -> Option<&str> {
         let mut exact = self.clients.iter().filter_map(|pattern| match pattern {
             ClientPattern::Exactly(client) => Some(client.as_str()),

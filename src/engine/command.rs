@@ -175,9 +175,9 @@ pub struct Acquire {
     pub name: LockName,
     /// The client that acquires the lock.
     pub client: ClientId,
-    /// Exclusive or shared.
+    /// The requested mode of the lock: exclusive or shared.
     pub mode: Mode,
-    /// The owner within the client: see [`Ownership`].
+    /// The owner of the lease within the client: see [`Ownership`].
     pub hold: Ownership,
     /// How the lease is kept alive: by renewals or by a session.
     pub term: LeaseTerms,

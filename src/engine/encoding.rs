@@ -115,7 +115,7 @@ impl<'a> Decoder<'a> {
         self.bytes
     }
 
-    /// Fails if bytes remain.
+    /// Returns an error unless all bytes have been decoded.
     pub(crate) fn end(self) -> Result<(), Malformed> {
         require(self.is_empty())
     }

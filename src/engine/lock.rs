@@ -106,8 +106,8 @@ impl Lock {
         }
     }
 
-    /// Whether the present holders admit a request for `mode`: there are none, or both the lock and
-    /// the request are shared.
+    /// Whether the lock, with its present holders, can be granted to a request for `mode`: it has
+    /// no holders, or both the lock and the request are shared.
     pub(super) const fn admits(&self, mode: Mode) -> bool {
         matches!(self.tenancy, Tenancy::Nobody) || admits(self.mode(), mode)
     }

@@ -114,8 +114,8 @@ impl Engine {
         self.books.clock
     }
 
-    /// Returns the token of the next tenure. A backend that persists its tokens must reserve
-    /// [`Engine::tokens_wanted`] tokens from here on before the next command.
+    /// Returns the token of the next tenure. A backend that persists its tokens must, before the
+    /// next command, reserve [`Engine::tokens_wanted`] tokens beginning with this one.
     pub const fn next_token(&self) -> u64 {
         self.books.mint.upcoming()
     }

@@ -631,8 +631,8 @@ fn older_releases_and_leases_name_no_acquire() {
     lab.does_command(&release).expect("it ends what there is, as it did then");
 }
 
-/// A release that names an open file ends its lease under the name that `mv` has given it, and is
-/// readable from format 6 on. A latchfs before that gets the same release without the file.
+/// A release that names an open file ends the file's lease under whatever name `mv` has given it.
+/// Only format 6 and later have such a release. In an older format it is encoded without the file.
 #[test]
 fn release_by_open_file_has_a_format_of_its_own() {
     let mut lab = Lab::new();

@@ -392,8 +392,7 @@ async fn keep_readable(raft: Raft, newest: Arc<AtomicU64>) {
     loop {
         let last = newest.load(Ordering::Relaxed);
         if last > 0 {
-            // A snapshot can't be requested once openraft has shut down, and then the node stops as
-            // well.
+            // An error means that openraft has ended, and with it this node.
             if raft.trigger().snapshot().await.is_err() {
                 return;
             }
