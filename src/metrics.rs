@@ -45,7 +45,8 @@ impl MetricsPage {
         page
     }
 
-    /// Begins a metric with its HELP and TYPE lines. Its values follow.
+    /// Begins a metric with its HELP and TYPE lines. Calls that add values of the metric must
+    /// follow.
     pub fn family(&mut self, name: &str, help: &str, kind: &str) {
         let _ = write!(self.text, "# HELP {name} {help}\n# TYPE {name} {kind}\n");
         name.clone_into(&mut self.family);

@@ -31,8 +31,9 @@ impl EngineClock {
         self.engine + steady.since(self.steady)
     }
 
-    /// Returns an upper bound of the engine time when the local clock shows `here`: the time passed
-    /// since the reference moment, plus the drift that is allowed between two machines.
+    /// Returns an upper bound of the engine time when the local clock shows `here`: the engine time
+    /// of the reference moment, plus the time passed since, plus the drift that is allowed for
+    /// between two machines.
     pub(super) fn loosened(self, here: Time) -> Time {
         let passed = here.since(self.steady).as_nanos();
         self.at(here) + Span::from_nanos(passed / 1_000 * DRIFT_PER_MILLE)
@@ -54,8 +55,8 @@ pub(crate) struct LeaderReading {
 }
 
 impl LeaderReading {
-    /// Returns the reading of a report in which `leader` gave its time as `engine`, received when
-    /// the steady clock here shows `steady`.
+    /// Returns the reading of a report in which `leader` gave its engine time as `engine`. The
+    /// report arrived when this node's steady clock showed `steady`.
     pub(crate) const fn of(leader: Leader, engine: Time, steady: Time) -> Self {
         Self { leader, clock: EngineClock::on(engine, steady) }
     }

@@ -29,9 +29,9 @@ impl LeaderClock {
         Self { estimate: Mutex::default(), environment }
     }
 
-    /// Handles a report from the leader that its engine time was `now`, in the response to a
-    /// request that was sent when the boot clock here showed `asked` or later. Counting from
-    /// `asked` makes the estimate an upper bound of the leader's time.
+    /// Handles a report from the leader that its engine time was `now`. The request for the report
+    /// was sent when this node's boot clock showed `asked` or later. Counting from `asked` makes
+    /// the estimate an upper bound of the leader's time.
     pub(super) fn hear(&self, asked: Time, now: Time) {
         let mut known = self.estimate.lock();
         match *known {

@@ -43,7 +43,8 @@ pub(crate) struct LinearizableReader<C: ClusterTypes> {
     pub(super) leader_clock: Arc<LeaderClock>,
     pub(super) staleness: Arc<StalenessBound>,
     pub(super) role: WatchReceiverOf<C, LeadershipRole>,
-    /// A connection to the leader.
+    /// Forwards read requests to the leader, by a connection that is used for one request at a
+    /// time.
     pub(super) forwarder: Turn<Forwarder<C>>,
     pub(super) environment: Arc<dyn NodeEnvironment>,
 }

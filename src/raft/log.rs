@@ -25,8 +25,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use tokio::sync::oneshot;
 
-/// How long a sync waits for more writes. The proposer has one entry in flight at a time, which
-/// holds all requests that arrived meanwhile, so there is nothing to wait for.
+/// How long a sync waits for more writes, which could share it. There are none to wait for: the
+/// proposer has one entry in flight at a time, and puts all requests that arrive during a sync into
+/// the next entry.
 const GATHER: Duration = Duration::ZERO;
 /// The highest size of one file of the log in bytes: room for some hundred thousand commands,
 /// which a start reads quickly.
@@ -301,7 +302,8 @@ impl RaftLogStorage<TypeConfig> for LogStore {
         let is_newest_purged = |newest| (newest <= upto.index).then_some(0);
         let (on_success, on_failure) = (Ordering::Relaxed, Ordering::Relaxed);
         let _unchanged = self.newest.fetch_update(on_success, on_failure, is_newest_purged);
-        // No caller waits for the flush: raft-log deletes the purged files only after it.
+        // The caller need not wait for the flush: a crash before it undoes only the purge, since
+        // raft-log deletes the purged files after the flush.
         self.change(|files| {
             files.purge(EncodedLogId(upto))?;
             files.flush(true, None)

@@ -266,7 +266,7 @@ fn fit_learners(metrics: &Metrics) -> Vec<NodeId> {
     learners(metrics).into_iter().filter(|id| near(id) && there(id)).collect()
 }
 
-/// Returns the other voter that is best fit to lead: of those that are reachable, the one with the
+/// Returns the voter, other than this node, that is best fit to lead: the reachable one with the
 /// most complete log.
 pub(super) fn best(metrics: &Metrics) -> Option<NodeId> {
     let matched = |id: &NodeId| metrics.replication.as_ref()?.get(id).copied().flatten();

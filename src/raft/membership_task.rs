@@ -115,8 +115,9 @@ impl MembershipTask {
                 sleep(LOOK.as_duration()).await;
                 continue;
             }
-            // This node may lead and still be listed with a former address. It tries itself first,
-            // since the other nodes would only redirect it to that address.
+            // A node that has a new address may be the leader itself, while the membership still
+            // has its former address. So the node first tries to enroll itself: other nodes would
+            // only redirect it to the former address.
             let enrolled = match self.members.enroll(now.id, &self.station).await {
                 Err(RpcError::NotLeader(_)) => {
                     let call = RpcRequest::Enroll(self.station.clone());

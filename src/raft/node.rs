@@ -46,7 +46,8 @@ pub(super) const ENTRIES_A_SNAPSHOT: u64 = 10_000;
 /// The number of entries that stay in the log after a snapshot, so that a follower that is slightly
 /// behind needs no snapshot.
 const ENTRIES_KEPT: u64 = 1_000;
-/// How long a lone node waits at its start to become leader, and then to have applied its log.
+/// How long a node without other members waits at its start to become leader, and after that how
+/// long it waits until it has applied its log.
 const START_PATIENCE: Span = Span::from_secs(60);
 /// How often a node with `--format-max` looks for entries that an older latchfs can't read.
 const LOOK_AT_FORMATS: Span = Span::from_secs(1);
@@ -443,7 +444,8 @@ async fn begin_alone(
     if let Some(peers) = peers
         && known != Some(peers.station.to_node())
     {
-        // Store the current address, at which other nodes will reach this one.
+        // The membership has another address of this node than the one at which other nodes will
+        // reach it, so the address is changed.
         let nodes = BTreeMap::from([(identity.node, peers.station.to_node())]);
         let changed = raft.change_membership(ChangeMembers::SetNodes(nodes), true).await;
         changed.map_err(|error| stopped(error.to_string()))?;

@@ -47,7 +47,7 @@ pub(crate) struct Proposer<C: ClusterTypes> {
     pub(super) environment: Arc<dyn NodeEnvironment>,
 }
 
-/// The outcome of a batch.
+/// The outcome of one attempt to propose or forward a batch.
 enum ProposalOutcome {
     /// The batch was applied on this node: the index of its entry, the answers, and the leader's
     /// time.

@@ -54,10 +54,11 @@ pub(crate) struct ReplicaState {
     telling: Telling,
 }
 
-/// Whether events are published.
+/// Whether the events that entries cause are published to watchers.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Telling {
-    /// Events are dropped, since they were published before the restart.
+    /// Events are dropped: they are those of entries that a start replays, and were published
+    /// before the restart.
     Not,
     /// Events are new and are published.
     All,

@@ -334,8 +334,8 @@ impl LocalShared {
         paid.answer(&self.tally);
     }
 
-    /// Decides deferred commands as long as the journal can record them; the timer retries the
-    /// rest.
+    /// Decides the deferred commands, oldest first, as long as the journal can record them. If it
+    /// can't record one, the timer tries again later.
     fn pay(self: &Arc<Self>, core: &mut LocalState) -> DeferredAnswers {
         let mut paid = DeferredAnswers::default();
         while let Some(owed) = core.owed.pop_front() {

@@ -306,7 +306,8 @@ fn end_seen(view: &LockView, ticket: Ticket, hold: Ownership) -> Option<WaitEnd>
     if view.waiters.iter().any(|waiter| waiter.ticket == ticket) {
         return None;
     }
-    // Only a lease whose ownership names the waiter's own attempt certainly belongs to this waiter.
+    // Another program of the client may hold a lease with an ownership that names no attempt. Only
+    // a lease that names the waiter's own attempt certainly belongs to the waiter.
     Some(match hold {
         Ownership::Exclusive(Some(_)) => {
             granted(view, hold).map_or(WaitEnd::Left(LeaveReason::TimedOut), WaitEnd::Granted)

@@ -63,7 +63,7 @@ pub enum StepKind {
     NotKept(Token),
     /// The tenure held the lock, and ended by a release or a move.
     Released(Token),
-    /// A read returned exactly these holders, in ascending order.
+    /// A read returned exactly these tokens of holders, in ascending order.
     Seen(Vec<Token>),
     /// A conflict was reported with this tenure as one of the holders.
     InTheWay(Token),

@@ -64,7 +64,7 @@ impl CoveragePoint {
         }
     }
 
-    /// All kinds, in the order of their declaration.
+    /// All variants, in the order of their declaration.
     pub const ALL: [Self; 17] = [
         Self::Leader,
         Self::Crash,

@@ -219,10 +219,12 @@ fn in_some_order(found: &mut Vec<Violation>, history: &History, lock: Lock) {
     found.push(Violation::new(promise, what));
 }
 
-/// Returns the broken promise, when the operations on a lock fit no order. If they fit without the
-/// reads, or if one lease may have ended early, but not both, it is `ReadsAreCurrent` or
-/// `LeasesLast`. If neither helps and an upgrade kept its token, it is `UpgradesMintTokens`;
-/// otherwise `Linearizable`.
+/// Returns the promise that is broken if the operations on a lock fit no order.
+///
+/// The promise is `ReadsAreCurrent` if only leaving out the reads makes an order possible, and
+/// `LeasesLast` if only an early end of one lease does. If neither makes an order possible, and a
+/// lease may have kept its token when it changed to exclusive, the promise is `UpgradesMintTokens`.
+/// In all other cases it is `Linearizable`.
 fn blame(
     history: &History,
     lock: Lock,

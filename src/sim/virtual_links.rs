@@ -147,7 +147,8 @@ impl RaftNetworkFactory<SimTypeConfig> for VirtualLinks {
 }
 
 impl VirtualLink {
-    /// Sends a message to the other node, runs `act` there, and returns the answer and the node.
+    /// Sends a message to the node at the other end of the link, runs `act` there, and returns the
+    /// result of `act` and the node.
     async fn carry<Q, R, F>(
         &self,
         what: RPCTypes,

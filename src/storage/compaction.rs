@@ -30,8 +30,8 @@ impl Sealed {
         Self { dir, claim, boot, generation: next.generation(), next_seq: next.next_seq() }
     }
 
-    /// Makes the new snapshot: `rebuild` computes it from the old one and the records after it. If
-    /// this fails, the old files stay, and a later compaction includes them.
+    /// Makes a new snapshot: `rebuild` computes it from the old snapshot and the records of the
+    /// sealed journals. If this fails, the old files stay, and a later compaction includes them.
     pub fn compact(
         self,
         rebuild: impl FnOnce(Option<Vec<u8>>, &mut Records) -> Result<Vec<u8>, StateError>,

@@ -198,7 +198,7 @@ fn a_record_taken_back_is_replaced_by_the_next() {
     let (mut state, _) = scratch.open().expect("sound");
     state.append("long".repeat(1_000).as_bytes()).expect("room");
     state.take_back();
-    // A second `take_back` in a row has no effect: the record before stays.
+    // A second `take_back` in a row has no effect: the record before the removed one stays.
     state.take_back();
     state.append(b"b").expect("room");
     state.append(b"c").expect("room");

@@ -129,7 +129,7 @@ pub(crate) enum RpcResponse {
 /// The read index or the entry of forwarded commands, with the leader's time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct LeaderProgress {
-    /// The index of the entry.
+    /// The read index, or the index of the entry with the forwarded commands.
     pub(crate) index: u64,
     /// The engine time of the leader when it sent the response.
     pub(crate) now: Time,
