@@ -302,8 +302,7 @@ impl RaftLogStorage<TypeConfig> for LogStore {
         let is_newest_purged = |newest| (newest <= upto.index).then_some(0);
         let (on_success, on_failure) = (Ordering::Relaxed, Ordering::Relaxed);
         let _unchanged = self.newest.fetch_update(on_success, on_failure, is_newest_purged);
-        // The caller need not wait for the flush: a crash before it undoes only the purge, since
-        // raft-log deletes the purged files after the flush.
+        // No caller waits for the flush: raft-log deletes the purged files only after it.
         self.change(|files| {
             files.purge(EncodedLogId(upto))?;
             files.flush(true, None)
