@@ -11,7 +11,7 @@ pub const HOLDER_ID_BYTES_MAX: usize = 512;
 /// The maximum length of the text of a lock in bytes. Programs write pids, host names and small
 /// JSON.
 pub const TEXT_BYTES_MAX: usize = 4_096;
-/// The maximum length of a request key in bytes. A UUID has 36; twice that leaves room for a
+/// The maximum length of an idempotency key in bytes. A UUID has 36; twice that leaves room for a
 /// prefix.
 pub const REQUEST_KEY_BYTES_MAX: usize = 72;
 /// The maximum length of the id of a caller in bytes. The id consists of the name of a front end
@@ -28,7 +28,7 @@ pub enum LimitedField {
     Note,
     /// The holder id: the id of the process that acquires, in bytes.
     HolderId,
-    /// The key of a request, in bytes.
+    /// The idempotency key of a request, in bytes.
     Key,
     /// The id of a caller: the name of the front end and of the credential that sent a request, in
     /// bytes.

@@ -66,7 +66,7 @@ pub(crate) struct PipelineParts<C: ClusterTypes> {
     /// The role of the node at its start.
     pub(crate) role: LeadershipRole,
     pub(crate) is_alone: bool,
-    /// The formats that the nodes of the cluster know.
+    /// The newest format that each node of the cluster can read.
     pub(crate) formats: Arc<PeerFormats>,
 }
 

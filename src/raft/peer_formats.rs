@@ -12,7 +12,7 @@ use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// The formats that the nodes of a cluster know.
+/// The newest format that each node of a cluster can read, in log entries and messages.
 #[derive(Debug)]
 pub(crate) struct PeerFormats {
     /// The newest format that this node uses.

@@ -128,7 +128,7 @@ impl NodeShared {
         if self.node.requests.is_alone() {
             return Some(Span::ZERO);
         }
-        // The state of a leader was current when a quorum last acknowledged it.
+        // A leader's state was current when a quorum last acknowledged the leader.
         let led = self.node.reporter.heard_by_most();
         let followed = self.node.requests.staleness.as_of(self.node.requests.replica.applied());
         led.or_else(|| followed.map(|as_of| boot_now().since(as_of)))

@@ -2,7 +2,8 @@
 //! match the commit index of the leader.
 //!
 //! A leader sends its commit index with each heartbeat. When this node has applied the log up to
-//! that index, its state is at least as new as the time at which the heartbeat arrived.
+//! that index, its state is at least as new as the heartbeat. The age is counted from the arrival
+//! of the heartbeat, so it does not include the time that the heartbeat took over the network.
 
 use crate::time::{Span, Time};
 use parking_lot::Mutex;
@@ -63,9 +64,9 @@ impl StalenessBound {
         known.settle(applied);
     }
 
-    /// Returns a time up to which this node's applied state is complete: it includes every entry
-    /// that was committed by then. Returns `None` before this node has applied the commit index of
-    /// any heartbeat.
+    /// Returns the time at which the newest heartbeat arrived whose commit index this node has
+    /// applied. The state of this node includes every entry that was committed when the leader sent
+    /// that heartbeat. `None`: there is no such heartbeat yet.
     pub(super) fn as_of(&self, applied: u64) -> Option<Time> {
         let mut known = self.0.lock();
         known.settle(applied);

@@ -69,7 +69,7 @@ pub enum BatchError {
     Late,
 }
 
-/// Serves remote clients.
+/// Serves remote clients: carries out the batches of requests that they send.
 #[derive(Clone)]
 pub struct BatchServer(Arc<BatchServerState>);
 
