@@ -61,8 +61,8 @@ struct RecorderState {
     history: History,
 }
 
-/// What the first node that applied an entry has computed: the answers to its commands and, for
-/// some entries, a checksum of the state.
+/// The result of an entry on the node that applied it first: the answers to the commands of the
+/// entry and, for some entries, a checksum of the state.
 struct Applied {
     id: LogId,
     answers: Vec<Answer>,
