@@ -46,8 +46,7 @@ pub(super) const ENTRIES_A_SNAPSHOT: u64 = 10_000;
 /// The number of entries that stay in the log after a snapshot, so that a follower that is slightly
 /// behind needs no snapshot.
 const ENTRIES_KEPT: u64 = 1_000;
-/// How long a node without other members waits at its start to become leader, and after that how
-/// long it waits until it has applied its log.
+/// How long a lone node waits at its start to become leader, and again to have applied its log.
 const START_PATIENCE: Span = Span::from_secs(60);
 /// How often a node with `--format-max` looks for entries that an older latchfs can't read.
 const LOOK_AT_FORMATS: Span = Span::from_secs(1);
@@ -218,8 +217,7 @@ fn work(
             }
         }
     }
-    // If openraft has failed, the failure was reported above, so an error of its shutdown is
-    // ignored.
+    // A failure of openraft was reported above, so an error of its shutdown is ignored.
     let _ = runtime.block_on(proposer.raft.shutdown());
     drop(data);
 }
@@ -267,8 +265,7 @@ async fn begin(parts: NodeParts) -> Result<NodeTasks, DataError> {
         let members = BTreeMap::from([(identity.node, BasicNode { addr })]);
         raft.initialize(members).await.map_err(|error| stopped(error.to_string()))?;
     }
-    // The membership is read from openraft's state, because openraft's metrics show it only a
-    // moment later.
+    // The membership is read from openraft's state: its metrics show it only a moment later.
     let known = raft.with_raft_state(|state| state.membership_state.effective().clone()).await;
     let known = known.map_err(|error| stopped(error.to_string()))?;
     let is_alone = known.nodes().map(|(id, _)| *id).eq([identity.node]);
@@ -284,8 +281,7 @@ async fn begin(parts: NodeParts) -> Result<NodeTasks, DataError> {
     } else {
         raft.runtime_config().tick(true);
         if known.voter_ids().eq([identity.node]) {
-            // This node is the only voter, so it calls an election at once instead of waiting for
-            // its election timeout.
+            // The only voter calls an election at once, without waiting for the timeout.
             let elected = raft.trigger().elect(false).await;
             elected.map_err(|error| stopped(error.to_string()))?;
         }
@@ -444,8 +440,7 @@ async fn begin_alone(
     if let Some(peers) = peers
         && known != Some(peers.station.to_node())
     {
-        // The membership has another address of this node than the one at which other nodes will
-        // reach it, so the address is changed.
+        // The membership has a former address of this node, which the present one replaces.
         let nodes = BTreeMap::from([(identity.node, peers.station.to_node())]);
         let changed = raft.change_membership(ChangeMembers::SetNodes(nodes), true).await;
         changed.map_err(|error| stopped(error.to_string()))?;
@@ -475,9 +470,8 @@ async fn lead(raft: &Raft) -> Result<(), String> {
 
 fn config(pace: ElectionPace) -> Config {
     let (heartbeat, soonest, latest) = match pace {
-        // The heartbeat interval and the shortest and longest election timeout, in milliseconds.
-        // After a leader is killed, a request waits for about twice the longest election timeout,
-        // which is less than 2 s on a local network.
+        // The heartbeat interval, and the shortest and longest election timeout in milliseconds.
+        // After a leader is killed, a request waits for twice the longest timeout: below 2 s.
         ElectionPace::Lan => (100, 400, 800),
         ElectionPace::Wifi => (250, 1_000, 1_500),
     };
