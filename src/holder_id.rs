@@ -18,7 +18,7 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 /// A process that acquired a lock. It may have ended since.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Maker {
-    /// The process itself.
+    /// The process that acquired the lock.
     pub process: ProcessStart,
     /// The leader of the login session of the process.
     pub session: ProcessStart,
@@ -82,9 +82,9 @@ impl Maker {
         self.boot == this_boot() as u64
     }
 
-    /// Whether a command started from the shell `other` may release a lock that this process
-    /// acquired: this process is that shell, or it has ended and belonged to the same login
-    /// session.
+    /// Whether a command that was started from the shell `other` may release a lock that this
+    /// process acquired. It may if this process is that shell, or if this process has ended and
+    /// belonged to the same login session as the shell.
     pub fn is_of_shell(self, other: Self) -> bool {
         if self.boot != other.boot {
             return false;
@@ -143,20 +143,21 @@ pub fn pidfd_of(pid: u32) -> io::Result<OwnedFd> {
 #[cfg(target_os = "linux")]
 #[allow(unsafe_code)]
 fn inode_of(process: &OwnedFd) -> Option<u64> {
-    /// The magic number of pidfs, the file system of pidfds. On kernels before it, all pidfds share
-    /// one inode.
+    /// The magic number of pidfs, the file system of pidfds. On kernels without pidfs, all pidfds
+    /// share one inode.
     const PIDFS_MAGIC: u64 = 0x5049_4446;
     let fd = process.as_raw_fd();
     let mut system = std::mem::MaybeUninit::<libc::statfs>::uninit();
     let mut stat = std::mem::MaybeUninit::<libc::stat>::uninit();
-    // SAFETY: the descriptor is open, and both calls write to what they are given and no further.
+    // SAFETY: the descriptor is open, and each call writes only to the struct whose address it is
+    // given.
     let done = unsafe {
         libc::fstatfs(fd, system.as_mut_ptr()) == 0 && libc::fstat(fd, stat.as_mut_ptr()) == 0
     };
     if !done {
         return None;
     }
-    // SAFETY: both calls have succeeded, so both are written.
+    // SAFETY: both calls have succeeded, so both structs are initialized.
     let (system, stat) = unsafe { (system.assume_init(), stat.assume_init()) };
     (system.f_type as u64 == PIDFS_MAGIC).then_some(stat.st_ino)
 }

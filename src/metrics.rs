@@ -29,7 +29,8 @@ impl MetricsPage {
             page.line("", value as u64);
         }
         for (name, value) in locks.counts() {
-            // The names of some counters carry their labels.
+            // Some counters are stored under a name with labels, such as
+            // `refusals_total{kind="other"}`.
             let (name, labels) = name.split_once('{').unwrap_or((name, ""));
             let whole = if name.starts_with("latchfs_") { "" } else { "latchfs_" };
             let name = format!("{whole}{name}");
@@ -44,7 +45,8 @@ impl MetricsPage {
         page
     }
 
-    /// Begins a metric with its HELP and TYPE lines. Its values follow.
+    /// Begins a metric with its HELP and TYPE lines. Calls that add values of the metric must
+    /// follow.
     pub fn family(&mut self, name: &str, help: &str, kind: &str) {
         let _ = write!(self.text, "# HELP {name} {help}\n# TYPE {name} {kind}\n");
         name.clone_into(&mut self.family);
@@ -76,8 +78,8 @@ impl MetricsPage {
         for (bound, count) in &histogram.at_most {
             let (secs, micros) = (bound.as_nanos() / 1_000_000_000, bound.as_nanos() / 1_000);
             let (millis, rest) = (micros / 1_000 % 1_000, micros % 1_000);
-            // A bound in whole milliseconds has three decimals; a finer bound has as many more as
-            // it needs.
+            // A bucket bound is written in seconds, with three decimals if it is a whole number of
+            // milliseconds and with up to six if not.
             let rest = if rest == 0 { String::new() } else { format!("{rest:03}") };
             let rest = rest.trim_end_matches('0');
             let _ = writeln!(self.text, "{name}_bucket{{le=\"{secs}.{millis:03}{rest}\"}} {count}");

@@ -8,7 +8,8 @@ use serde_json::{Map, Value, json};
 /// Returns the status of a lock. `wall` converts an engine time to wall-clock time, for display.
 pub fn status_of(view: &LockView, wall: impl Fn(Time) -> Wall) -> Value {
     let shown = |at: Time| Value::from(wall(at).to_string());
-    // A lease that no deadline ends, such as that of an open file, has no expiry time to show.
+    // A lease without a deadline, such as that of an open file, has the expiry `Time::NEVER`, which
+    // is shown as null.
     let ending = |at: Time| if at == Time::NEVER { Value::Null } else { shown(at) };
     let mut status = Map::with_capacity(16);
     let mut put = |key: &str, value: Value| status.insert(key.to_owned(), value);
@@ -47,7 +48,8 @@ pub fn status_of(view: &LockView, wall: impl Fn(Time) -> Wall) -> Value {
 
 /// Returns the value as indented lines of JSON with a newline at the end.
 pub fn pretty(value: &Value) -> String {
-    // `{:#}` of a value is serde_json's pretty form, and writing to a string can't fail.
+    // The format `{:#}` pretty-prints a `serde_json::Value`, and unlike `to_string_pretty` returns
+    // no `Result`.
     format!("{value:#}\n")
 }
 

@@ -23,10 +23,11 @@ pub struct Time(u64);
 pub struct Span(u64);
 
 impl Time {
-    /// The epoch: zero nanoseconds.
+    /// The time 0, which is the epoch.
     pub const ZERO: Self = Self(0);
 
-    /// Later than every deadline: the expiry of a lease that does not expire by itself.
+    /// A time later than every deadline. It stands for the expiry of a lease that does not expire
+    /// by itself.
     pub const NEVER: Self = Self(u64::MAX);
 
     /// Returns the point `nanos` nanoseconds after the epoch.
@@ -51,7 +52,7 @@ impl Time {
 }
 
 impl Span {
-    /// The empty duration.
+    /// A duration of zero.
     pub const ZERO: Self = Self(0);
 
     /// Returns a duration of `nanos` nanoseconds.
@@ -94,7 +95,8 @@ impl From<Duration> for Span {
 
 impl Add<Span> for Time {
     type Output = Self;
-    /// Saturates, so that a lease with a distant deadline does not end by overflow.
+    /// Returns the latest possible time if the sum overflows, so that a lease with a distant
+    /// deadline does not wrap around and end at once.
     fn add(self, span: Span) -> Self {
         Self(self.0.saturating_add(span.0))
     }

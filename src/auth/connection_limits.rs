@@ -46,21 +46,22 @@ pub(crate) struct PeerUsage {
     requests: AtomicUsize,
 }
 
-/// The peer and the certified grant that all requests of one connection share.
+/// The parts of a caller's identity that all requests of one connection share: its peer and the
+/// grant of its certificate or Unix user.
 pub(crate) struct ConnectionOrigin {
     pub(crate) peer: Arc<PeerUsage>,
     /// The grant of the client's certificate, or of the Unix user at the other end of the socket.
     pub(crate) certified: Option<Arc<Grant>>,
 }
 
-/// One counted connection; dropping it frees the slot.
+/// A counted connection. Dropping this value ends the count of the connection and frees its slot.
 pub(crate) struct ConnectionSlot<'a> {
     peers: &'a ConnectionLimits,
     source: PeerIdentity,
     peer: Arc<PeerUsage>,
 }
 
-/// One counted request; dropping it frees the slot.
+/// A counted request. Dropping this value ends the count of the request and frees its slot.
 pub(crate) struct RequestSlot(Arc<PeerUsage>);
 
 impl ConnectionLimits {

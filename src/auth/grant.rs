@@ -14,8 +14,8 @@ use std::sync::Arc;
 pub struct Grant {
     /// The kind of credential that gave the caller this grant.
     pub credential: Credential,
-    /// The name of the grant in log lines and error messages; the same for each use of a
-    /// credential.
+    /// The name that stands for the caller's credential in log lines and error messages. It is the
+    /// same whenever that credential is used.
     pub name: String,
     /// Clients that the caller may act for.
     pub clients: Vec<ClientPattern>,
@@ -33,9 +33,9 @@ pub struct Grant {
 /// The kind of credential behind a grant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Credential {
-    /// No credential, although the server requires one.
+    /// The caller has presented no credential, although the server requires one.
     Missing,
-    /// No credential; the server requires none.
+    /// The caller has presented no credential, and the server requires none.
     Unneeded,
     /// A bearer token.
     Token,
@@ -66,22 +66,23 @@ pub enum ClientPattern {
     Beginning(String),
 }
 
-/// A session or queue place that a command names instead of its client. Only the service knows its
-/// owner.
+/// A session, or a place in the queue of a lock, that a command names without naming the client
+/// that owns it. Only the lock service knows that client.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum UnnamedOwner {
-    /// The owner of this session.
+    /// The client that owns the session with this id.
     Session(SessionId),
-    /// The owner of this place in the queue of a lock.
+    /// The client whose request has this ticket in the queue of this lock.
     Place(LockName, Ticket),
 }
 
 /// How much of the lock space a grant may see.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Visibility {
-    /// The whole lock or subtree.
+    /// The grant shows the whole lock, or the whole subtree of locks.
     All,
-    /// Only names that begin with one of these prefixes, and the directories that lead to them.
+    /// The grant shows only names that begin with one of these prefixes, and the directories that
+    /// lead to such names.
     Within(Vec<String>),
     /// The grant shows nothing, not even whether the lock exists.
     Nothing,
@@ -170,9 +171,10 @@ impl Grant {
         }
     }
 
-    /// Checks the parts of the operation's rule that do not depend on the arguments of the request:
-    /// whether the caller is authenticated, and its rights. A front end calls this before it parses
-    /// the request.
+    /// Checks what the table of permissions requires for `operation` regardless of the arguments of
+    /// a request: whether the caller is authenticated, has the right that the operation needs, and
+    /// may see all locks if the operation needs that. A front end calls this before it parses a
+    /// request.
     pub fn may_begin(&self, operation: Operation) -> Result<(), Denial> {
         let rule = operation.rule();
         let is_known = self.credential != Credential::Missing;
@@ -302,7 +304,7 @@ impl Grant {
         self.prefixes.iter().any(String::is_empty)
     }
 
-    /// Returns the only client that the grant names exactly, if there is just one such client.
+    /// Returns the client that the grant names exactly, if it names exactly one client in this way.
     pub fn only_client(&self) -> Option<&str> {
         let mut exact = self.clients.iter().filter_map(|pattern| match pattern {
             ClientPattern::Exactly(client) => Some(client.as_str()),
@@ -318,7 +320,7 @@ impl Grant {
     }
 }
 
-/// Returns the sessions and queue places that `op` names instead of their clients.
+/// Returns the sessions and queue places that `op` names without naming the clients that own them.
 pub fn unnamed_owners(op: &Op) -> Vec<UnnamedOwner> {
     let of_hold = |hold: Ownership| hold.open().map(|open| UnnamedOwner::Session(open.session));
     let of_term = |term: Option<LeaseTerms>| match term {

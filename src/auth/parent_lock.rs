@@ -1,9 +1,10 @@
 //! Decides whether a local user may create a name below a lock that is held.
 //!
-//! The holder of `backup` could not empty it if others created `backup/x`, so the permission bits
-//! of the lock decide, as those of a directory do in other file systems. Below a free name every
-//! user may create names. The uid of a caller on another machine, or of one with a bearer token, is
-//! unknown: only the prefixes of its credentials limit it.
+//! A lock `backup/x` appears inside the directory `backup`, and the holder of the lock `backup`
+//! could not remove another user's `backup/x` from it. So the permission bits of a held lock decide
+//! who may create names below it, as those of a directory do in other file systems. Below a name
+//! that is not held every user may create names. The user id of a caller on another machine, or of
+//! one with a bearer token, is unknown: only the name prefixes of its credentials restrict it.
 
 use super::grant::Denial;
 use crate::engine::{ClientId, FileAttrs, Lease, LockName};
@@ -18,7 +19,8 @@ pub struct LocalUser {
     pub uid: u32,
     /// All groups of the user. `None`: the groups are unknown, and no right follows from them.
     pub groups: Option<Vec<u32>>,
-    /// The host parts of client ids that mean this machine: one for each mount.
+    /// The host parts of client ids (`laptop1` in `laptop1:alice`) under which the mounts of this
+    /// machine act. Locks of these hosts count as locks of this machine.
     pub hosts: Vec<ClientId>,
 }
 
@@ -57,7 +59,8 @@ impl LocalUser {
     }
 }
 
-/// Whether the decision about these holders depends on the groups of the user.
+/// Whether [`LocalUser::may_make`] depends on the groups of the user if a lock is held by
+/// `holders`.
 pub fn depends_on_groups(holders: &[Lease]) -> bool {
     holders.first().is_some_and(|lease| {
         let looks = lease.details.looks();
@@ -125,8 +128,8 @@ mod tests {
             (0o666, false, false, false, false),
         ] {
             let lease = held("box:alice", mode);
-            // `alice2` is another client of user 7: the bits do not apply to the holder's own
-            // client.
+            // The clients `box:alice` and `box:alice2` both belong to the user id 7. The permission
+            // bits restrict only `box:alice2`, since `box:alice` holds the lock.
             decides(&alice, "box:alice2", &lease, alices);
             decides(&alice, "box:alice", &lease, true);
             decides(&bob, "box:bob", &lease, bobs);

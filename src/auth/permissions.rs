@@ -20,7 +20,7 @@ pub struct Rule {
 /// The client that the caller must be allowed to act for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ClientRule {
-    /// None: the operation acts for no client.
+    /// The caller may be any client, or none, because the operation acts for no client.
     Any,
     /// The client that the request names, and the owner of the session that it names, if any.
     Named,
@@ -31,24 +31,26 @@ pub enum ClientRule {
 /// The locks that the caller must be allowed to see and change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LockRule {
-    /// None: the operation concerns no lock.
+    /// The operation concerns no lock, so the caller needs no access to any lock.
     Any,
     /// The lock, or each of the locks, that the request names.
     Named,
-    /// No particular lock: the answer leaves out all that the caller may not see.
+    /// The operation concerns no particular lock. Its answer leaves out all locks that the caller
+    /// may not see.
     Visible,
-    /// Every lock.
+    /// The caller must be allowed to see and change every lock.
     All,
-    /// Every lock, unless the credentials have the right `cluster`.
+    /// The caller must be allowed to see and change every lock, or have the right `cluster`.
     AllOrCluster,
 }
 
 /// The right that credentials must have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Right {
-    /// No right: the operation needs no credentials at all.
+    /// The operation is public: the caller needs neither a right nor credentials.
     Public,
-    /// No particular right, but the server must know the credentials.
+    /// The caller needs no particular right, but credentials that the server knows, if the server
+    /// requires credentials.
     Known,
     /// The right to take a live lock from its holder.
     Steal,
@@ -67,7 +69,7 @@ macro_rules! operations {
         }
 
         impl Operation {
-            /// All operations, in the order of the table.
+            /// All operations, in the order of the table of permissions.
             pub const ALL: &[Self] = &[$(Self::$operation,)+];
 
             /// Returns the permissions that the operation needs.
@@ -85,7 +87,8 @@ macro_rules! operations {
     };
 }
 
-// One row for each operation: its name, client rule, lock rule, and right.
+// The table of permissions. Each row has the name of an operation, its client rule, its lock rule,
+// and the right that it needs.
 operations! {
     ShowLock        "show a lock"                 Any    Named         Known;
     LookUpLock      "look up a lock"              Any    Visible       Known;

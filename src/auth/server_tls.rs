@@ -105,8 +105,8 @@ pub(crate) fn grant_of(certificate: &CertificateDer<'_>) -> Option<Grant> {
     names.dedup();
     let name = names.first()?.clone();
     let users = names.iter().map(|name| ClientPattern::Beginning(format!("{name}:")));
-    // The certificate's own names are exact patterns, so that a request may omit its client if the
-    // certificate has just one name.
+    // The names in the certificate become exact patterns besides the patterns for their users: a
+    // request with a certificate that has just one name may then leave its client out.
     let clients = names.iter().cloned().map(ClientPattern::Exactly).chain(users).collect();
     let (credential, prefixes) = (Credential::Certificate, vec![String::new()]);
     Some(Grant { credential, name, clients, prefixes, steal: false, cluster: false, user: None })

@@ -127,7 +127,8 @@ impl Tokens {
     pub(super) fn grant(&self, secret: &[u8]) -> Option<Arc<Grant>> {
         let digest = digest_of(secret);
         let mut found = u32::MAX;
-        // Compares with every token, so that the time taken reveals nothing about the match.
+        // Compares the digest of the secret with that of every token, so that the time taken does
+        // not reveal whether a token matches, or which.
         for (number, (known, _)) in (0..).zip(&self.0) {
             let same: Choice = known.as_slice().ct_eq(digest.as_slice());
             found.conditional_assign(&number, same);

@@ -68,8 +68,10 @@ impl Engine {
                 if let QueuePolicy::Join(patience) = ask.line
                     // A request with a wait timeout of zero is refused instead of queued.
                     && patience != Some(Span::ZERO)
-                    // A client that already holds the lock is not queued, since it would wait for
-                    // itself.
+                    // A request that would renew or take over a lease of its own client, but
+                    // conflicts all the same (such as a change to exclusive while the lock has
+                    // other sharers), is refused instead of queued: it would wait for that lease to
+                    // end.
                     && lock.own(&ask.client, ask.hold).is_none()
                 {
                     let until = patience.map(|span| self.books.clock + span);
@@ -110,7 +112,7 @@ impl Engine {
                 lease.life = ask.term.begin(now);
             }
             // A lease that an open file owns keeps its own terms when another program of the client
-            // acquires the name: the lease must last as long as the file.
+            // acquires the same lock: the lease must last as long as the file is open.
             (hold, _) if self.books.is_open(hold) => lease.life = again(lease.life, now),
             _ => lease.life = renewed(lease.life, ask.term, now),
         }
@@ -237,8 +239,8 @@ impl Engine {
         true
     }
 
-    /// Grants the lock to the waiters at the head of the queue as long as it admits them, and
-    /// removes a lock without leases.
+    /// Grants the lock to waiters from the head of the queue on, as long as the lock can admit the
+    /// next one. Removes a lock that has neither leases nor waiters.
     pub(super) fn serve(&mut self, name: &LockName, events: &mut Vec<Event>) {
         let Some(lock) = self.locks.get_mut(name) else { return };
         while let Some((ticket, mode)) = next_in_line(lock) {

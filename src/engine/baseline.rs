@@ -52,9 +52,9 @@ pub struct Baseline {
 }
 
 impl Engine {
-    /// Returns the baseline of an engine that replaces a lost one, of which this engine is the
-    /// backup. `wall_secs` is the time of the start in seconds since 1970. `None` if no tokens
-    /// would be left.
+    /// Returns the baseline of the engine that replaces a lost one. `self` is the state of the lost
+    /// engine, as read from a backup. `wall_secs` is the start of the new engine in seconds since
+    /// 1970. Returns `None` if the new engine would have no tokens left.
     pub fn heritage(&self, wall_secs: u64, hold_off: Span) -> Option<Baseline> {
         let by_time = wall_secs.saturating_mul(NUMBERS_A_SECOND);
         let tokens_from = self.next_token().saturating_add(NUMBERS_SKIPPED).max(by_time);
@@ -67,7 +67,8 @@ impl Engine {
         })
     }
 
-    /// Returns an engine without leases whose numbers were not issued by any earlier engine.
+    /// Returns an engine without leases whose tokens and queue tickets were not issued by any
+    /// earlier engine.
     pub fn inheriting(heritage: &Baseline) -> Self {
         let mut engine = Self::new(heritage.rules);
         engine.books.mint = TokenAllocator::at(heritage.tokens_from.max(1));
@@ -184,7 +185,8 @@ mod tests {
             let refusal = engine.apply(early, &acquire(line), &mut vec![]).expect_err("too early");
             let said = refusal.to_string();
             assert!(said.contains("nothing is granted for 1ms more"), "{said}");
-            // The hold-off must also survive a snapshot or a transfer to another node.
+            // The end of the hold-off is part of the encoded state, so it survives a snapshot and
+            // the transfer of a snapshot to another node.
             let again = codec::decode_engine(codec::FORMAT_VERSION, &codec::encode_engine(&engine))
                 .expect("written");
             assert_eq!(again, engine);
@@ -207,7 +209,7 @@ mod tests {
         };
         let (first, second) = (at(1_790_000_000), at(1_790_000_060));
         assert_eq!(second - first, 60 * NUMBERS_A_SECOND);
-        // With an unset clock the numbers still start above those of the backup.
+        // Even if the wall clock is not set, the tokens start above those of the backup.
         assert!(at(0) > NUMBERS_SKIPPED);
         assert_eq!(lost.heritage(u64::MAX, Span::ZERO), None);
     }

@@ -37,8 +37,8 @@ use crate::time::{Span, Time, Wall};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-/// The format of an encoded state: the lowest one that can hold it. No feature since then has left
-/// anything in the state.
+/// The format in which the state of an engine is encoded: the lowest one that can hold a state.
+/// Formats after [`FORMAT_BASE`] have changed the encoding of commands only.
 pub const STATE_FORMAT: u8 = FORMAT_BASE;
 
 /// Appends `command`, to be applied at `at`, to `out`.
@@ -47,7 +47,7 @@ pub fn encode_command(at: Time, command: &Command, out: &mut Vec<u8>) {
     command.put(out);
 }
 
-/// Decodes the output of [`encode_command`] in this `format`.
+/// Decodes a command and its time, as [`encode_command`] encoded them in this `format`.
 pub fn decode_command(format: u8, bytes: &[u8]) -> Result<(Time, Command), Malformed> {
     let mut from = Decoder::of_format(format, bytes)?;
     let decoded = (Time::take(&mut from)?, Command::take(&mut from)?);
@@ -55,12 +55,12 @@ pub fn decode_command(format: u8, bytes: &[u8]) -> Result<(Time, Command), Malfo
     Ok(decoded)
 }
 
-/// Appends `rules` to `out`.
+/// Appends the encoded limits and durations of an engine (`rules`) to `out`.
 pub fn encode_rules(rules: &Rules, out: &mut Vec<u8>) {
     rules.put(out);
 }
 
-/// Decodes the output of [`encode_rules`].
+/// Decodes limits and durations that [`encode_rules`] encoded.
 pub fn decode_rules(bytes: &[u8]) -> Result<Rules, Malformed> {
     let mut from = Decoder::new(bytes);
     let rules = Rules::take(&mut from)?;
@@ -91,8 +91,8 @@ pub fn encode_engine(engine: &Engine) -> Vec<u8> {
         id.put(&mut out);
         reply.put(&mut out);
     }
-    // Written only by an engine with a hold-off: the bytes of all others stay as they were before
-    // hold-offs existed.
+    // The end of the hold-off is written only if the engine has one, so that the state of any other
+    // engine has the same bytes as before hold-offs existed.
     if books.shut_until > Time::ZERO {
         books.shut_until.put(&mut out);
     }
@@ -135,8 +135,8 @@ pub fn decode_engine(format: u8, bytes: &[u8]) -> Result<Engine, Malformed> {
     }
     for _ in 0..u64::take(from)? {
         let (id, reply) = (RequestId::take(from)?, IdempotencyRecord::take(from)?);
-        // A key that had no limit when it was written is replaced by its hash, which changes the
-        // order.
+        // Formats before [`WITH_CALLERS`] did not limit the length of a key. Decoding replaces a
+        // key that is too long by its hash, so the ids of such a format may be out of order.
         let in_order = engine.books.replies.last().is_none_or(|last| *last < id);
         require(in_order || format < WITH_CALLERS)?;
         require(
@@ -162,7 +162,8 @@ fn require_sound(lock: &Lock, books: &EngineState) -> Result<(), Malformed> {
     };
     require(!lock.leases().is_empty() && lock.leases().iter().all(lives))?;
     require(lock.leases().windows(2).all(|pair| pair[0].token < pair[1].token))?;
-    // A token or a ticket that the counters would issue again is the worst damage of all.
+    // A stored token or ticket must be below the next one to be issued. Otherwise the engine would
+    // issue the same number twice.
     require(lock.leases().iter().all(|lease| lease.token.as_u64() < books.mint.upcoming()))?;
     require(lock.line.keys().all(|ticket| ticket.as_u64() < books.next_ticket))?;
     require(lock.line.values().all(|waiter| waiter.sessions().all(known)))
@@ -221,9 +222,10 @@ wire_struct! {
     }
 }
 
-/// The first byte holds the rules version and whether there is an id. Its values 0 and 1 are those
-/// of the tag of the `Option` that stood there when there was one version only. [`ORDERED`] is
-/// added if there is an order.
+/// The first byte of an encoded command is a sum: 0, 2 or 4 for the version of the rules, 1 if the
+/// command has a request id, and [`ORDERED`] if it has a request order. Under the first rules it
+/// therefore equals the tag of the optional request id, which was the first byte of a command in
+/// the oldest formats.
 impl Codec for Command {
     fn put(&self, out: &mut Vec<u8>) {
         let has_id = u8::from(self.request.is_some());
@@ -258,22 +260,26 @@ impl Codec for Command {
     }
 }
 
-/// The first format in which a request names its authenticated caller and carries a digest.
+/// The first format in which the id of a request contains the authenticated caller, and a request
+/// carries a digest of its content.
 const WITH_CALLERS: u8 = 3;
-/// The first format in which a lease counts its acquires.
+/// The first format in which a lease counts how often it was acquired.
 const WITH_ACQUISITIONS: u8 = 4;
-/// The first format in which a command may carry its place among those of its session.
+/// The first format in which a command may carry a [`RequestOrder`]: its number among the commands
+/// of its session.
 const WITH_ORDERS: u8 = 5;
 
 /// The first format in which a release may name an open file.
 pub(super) const WITH_OPEN_RELEASES: u8 = 6;
 
-/// Flag in the first byte of a command: an order follows.
+/// Flag in the first byte of an encoded command: a [`RequestOrder`] follows.
 const ORDERED: u8 = 8;
 
-/// Flag in the byte after the key of a release: the number of an acquire follows.
+/// Flag in the byte after the key of an encoded release: the number of the acquire that the release
+/// ends follows.
 const OF_ACQUISITION: u8 = 1;
-/// Flag in the byte after the key of a release: an open file follows.
+/// Flag in the byte after the key of an encoded release: the id of the open file whose lease ends
+/// follows.
 const OF_OPEN_FILE: u8 = 2;
 
 impl Codec for Release {
@@ -312,16 +318,17 @@ impl Codec for RequestId {
 
     fn take(from: &mut Decoder<'_>) -> Result<Self, Malformed> {
         let caller: Arc<str> = if from.format() < WITH_CALLERS {
-            // No front end produces such a caller name, so no repeat of today gets one of these
-            // answers.
+            // Formats before [`WITH_CALLERS`] stored a client instead of a caller. The prefix
+            // `client:` makes it a caller that no front end produces today, so no new request is
+            // taken for a repeat of the decoded one.
             format!("client:{}", ClientId::take(from)?).into()
         } else {
             Codec::take(from)?
         };
         let mut key: Arc<str> = Codec::take(from)?;
         if from.format() < WITH_CALLERS && !(1..=REQUEST_KEY_BYTES_MAX).contains(&key.len()) {
-            // Old formats did not limit a key. The hash of the whole key still tells it from
-            // others.
+            // Formats before [`WITH_CALLERS`] did not limit the length of a key. A key outside
+            // today's limits is replaced by its hash, which still distinguishes it from other keys.
             key = format!("{:032x}", long_key(&key)).into();
         }
         Ok(Self { caller, key })
@@ -377,7 +384,7 @@ impl Codec for IdempotencyRecord {
     }
 }
 
-/// The tag of [`Outcome::Replayed`].
+/// The number by which the encoding identifies the variant [`Outcome::Replayed`].
 const REPLAYED: u8 = 13;
 
 impl Codec for Replay {

@@ -42,15 +42,16 @@ pub struct RequestOrder {
 /// replayed by the rules of its time, so that it yields the same tokens that clients were given.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub enum Rulebook {
-    /// An upgrade to exclusive keeps its token.
+    /// A change of a lease from shared to exclusive keeps the token of the lease.
     First,
-    /// An upgrade to exclusive issues a new token. The answer to a queued request is forgotten
-    /// after a while, and the requests of one client that belong to no open file share a place in
-    /// the queue.
+    /// A change of a lease from shared to exclusive issues a new token. The answer to a queued
+    /// request is forgotten after a while. Requests of one client that belong to no open file share
+    /// one place in the queue.
     Second,
-    /// The id of a queued request identifies its place, and later its grant. Each exclusive request
-    /// that belongs to no open file has its own place. A request may be queued during the hold-off
-    /// after a restore, until locks are granted again.
+    /// A change of a lease from shared to exclusive issues a new token. The id of a queued request
+    /// identifies its place in the queue, and later the lease that it was granted. Each exclusive
+    /// request that belongs to no open file has a place of its own. During the hold-off after a
+    /// restore, requests may be queued until locks are granted again.
     #[default]
     Third,
 }
@@ -174,9 +175,9 @@ pub struct Acquire {
     pub name: LockName,
     /// The client that acquires the lock.
     pub client: ClientId,
-    /// Exclusive or shared.
+    /// The requested mode of the lock: exclusive or shared.
     pub mode: Mode,
-    /// The owner within the client: see [`Ownership`].
+    /// The owner of the lease within the client: see [`Ownership`].
     pub hold: Ownership,
     /// How the lease is kept alive: by renewals or by a session.
     pub term: LeaseTerms,
@@ -190,7 +191,7 @@ pub struct Acquire {
 /// Whether a request waits if the lock is not available now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum QueuePolicy {
-    /// The request is refused at once.
+    /// A request that conflicts with a lease is refused at once.
     Skip,
     /// The request waits until it is granted or this time has passed (`None`: without limit).
     Join(Option<Span>),
@@ -203,13 +204,15 @@ pub struct Renew {
     pub key: LeaseKey,
     /// How the lease is kept alive from now on, if that changes.
     pub term: Option<LeaseTerms>,
-    /// Whether the ownership becomes [`Ownership::Exclusive`], as with a new ttl, grace or process.
-    /// The mode stays as it is.
+    /// Whether the renewal changes [`Ownership::Client`] to [`Ownership::Exclusive`], for example
+    /// because it sets a ttl, a grace or a process. The mode of the lock, exclusive or shared, does
+    /// not change.
     pub firm: Firm,
     /// The changes to the details of the lease.
     pub patch: Patch,
-    /// Whether the renewal stands for an acquire by a client that names its lease. If so, it counts
-    /// in [`Tenure::acquisition`], and a release that was sent before it ends nothing.
+    /// Whether the renewal takes the place of an acquire: the client sent it to acquire a lock that
+    /// it holds already. Such a renewal counts in [`Tenure::acquisition`], so that a release that
+    /// was sent before it does not end the lease.
     pub acquires: bool,
 }
 
@@ -257,12 +260,14 @@ pub struct Release {
 }
 
 impl Release {
-    /// Returns a release of `key` for any acquire that began or renewed it.
+    /// Returns a release that ends the lease of `key`, whichever acquire last began or renewed that
+    /// lease.
     pub const fn of(key: LeaseKey) -> Self {
         Self { key, acquisition: None, open: None }
     }
 
-    /// Returns a release of the lease of an open file, which its holder last knew under `key`.
+    /// Returns a release that ends the lease of the open file `open`. `key` is the name and token
+    /// under which the holder last knew the lease.
     pub const fn of_open_file(open: OpenId, key: LeaseKey) -> Self {
         Self { key, acquisition: None, open: Some(open) }
     }
@@ -347,13 +352,13 @@ pub struct Reset {
     pub reason: StealReason,
 }
 
-/// The clients to which a [`Reset`] applies. A client includes its users.
+/// The clients to which a [`Reset`] applies. A client such as `laptop1` stands also for its users,
+/// such as `laptop1:alice`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ResetScope {
-    /// All clients except the listed ones, which are those that are still present. An empty list
-    /// means all clients.
+    /// All clients except the listed ones and their users. An empty list means all clients.
     AllBut(Vec<ClientId>),
-    /// Only this client.
+    /// Only this client and its users.
     Of(ClientId),
 }
 
@@ -363,7 +368,7 @@ pub type Answer = Result<Outcome, Refusal>;
 /// The effect of a command that was not refused.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Outcome {
-    /// Time has passed.
+    /// The answer to [`Op::Settle`]: everything that was due has taken effect.
     Settled,
     /// A new tenure began.
     Granted(Tenure),
@@ -410,7 +415,8 @@ pub struct Replay {
     pub at: Time,
     /// The outcome of the first execution.
     pub first: Outcome,
-    /// When the tenure or session of `first` was to end, as known at that time.
+    /// When the tenure or the session in the outcome `first` was to end, as known at the time of
+    /// the first execution.
     pub ends: Option<Ends>,
 }
 
@@ -436,16 +442,17 @@ impl Outcome {
     }
 }
 
-/// A tenure as answers show it: one uninterrupted possession of a lock under one token.
+/// A tenure as answers show it. A tenure is one uninterrupted possession of a lock under one token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Tenure {
     /// The fencing token of the tenure.
     pub token: Token,
-    /// How it is kept alive: by its own renewals, until a time, or by a session.
+    /// Whether the tenure ends at a deadline that renewals extend, or together with a session.
     pub life: Lifetime,
     /// When the tenure began, or will begin after a steal.
     pub acquired_at: Time,
-    /// See [`Lease::acquisition`](super::lease::Lease::acquisition).
+    /// How often an acquire was answered with this tenure: see
+    /// [`Lease::acquisition`](super::lease::Lease::acquisition).
     pub acquisition: u32,
 }
 
@@ -456,8 +463,8 @@ impl Command {
         Self { op: self.op.for_format(format), ..self }
     }
 
-    /// Whether the command changed the state, apart from the events that it produced. A settle with
-    /// a request id counts, since the answer is remembered.
+    /// Whether the command changed the state of the engine, apart from the events that it produced.
+    /// An [`Op::Settle`] with a request id changes the state, since its answer is remembered.
     pub fn changes_state(&self, answer: &Answer) -> bool {
         match answer {
             Err(_) => false,

@@ -15,7 +15,7 @@ pub(super) enum ConflictCheck<'a> {
     Own(&'a Lease),
     /// The request may share the lock with its holders.
     Beside,
-    /// This lease conflicts with the request, in this way.
+    /// The request conflicts with this lease. The [`Way`] says how.
     Conflict(&'a Lease, Way),
 }
 
@@ -100,8 +100,8 @@ impl<'a, L: Iterator<Item = (&'a Lease, Ends)> + Clone> Facts<L> {
 }
 
 impl LockView {
-    /// Returns the holder that conflicts with an acquire that does not wait, and in which way: the
-    /// answer that the engine would give at this moment, without sending it a command.
+    /// Returns the holder that conflicts with an acquire that does not wait, and how it conflicts.
+    /// The result is what the engine would answer at this moment, but needs no command.
     pub fn in_the_way(
         &self,
         client: &ClientId,

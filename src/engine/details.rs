@@ -12,18 +12,20 @@ use std::sync::Arc;
 /// fields are in a separate allocation to save memory.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Details {
-    /// Shared between locks: a process that acquires many of them stores its id once.
+    /// The string is shared between locks: a process that acquires many locks stores its id only
+    /// once.
     holder_id: Option<Arc<str>>,
     face: FileType,
     reads: ReadMode,
     mode: u16,
     uid: u32,
     gid: u32,
-    /// `None` rather than a box of defaults, so that equal details compare equal.
+    /// `None` if all fields of [`RareDetails`] have their default values, so that equal details
+    /// compare equal.
     rare: Option<Box<RareDetails>>,
 }
 
-/// The details that most locks do not have.
+/// The details that are missing from most locks, in an allocation of their own to save memory.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 struct RareDetails {
     note: Option<Arc<str>>,
@@ -96,7 +98,8 @@ pub enum ReadMode {
     /// The lock's status as JSON.
     #[default]
     Status,
-    /// The text that a program wrote into the file, which therefore reads back its own writes.
+    /// The text that a program wrote into the lock file: a program that writes to the file reads
+    /// its own text back.
     Text,
 }
 

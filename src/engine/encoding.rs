@@ -13,8 +13,8 @@ use std::sync::Arc;
 /// so an older latchfs reads everything that does not use a feature which it lacks.
 pub const FORMAT_VERSION: u8 = 6;
 
-/// The version of everything that uses no feature of a later one: that of the release before this
-/// one.
+/// The version of every value that uses no feature of a later version. The previous release of
+/// latchfs can read this version.
 pub const FORMAT_BASE: u8 = 5;
 
 /// The oldest version that can still be decoded.
@@ -115,7 +115,7 @@ impl<'a> Decoder<'a> {
         self.bytes
     }
 
-    /// Fails if bytes remain.
+    /// Returns an error unless all bytes have been decoded.
     pub(crate) fn end(self) -> Result<(), Malformed> {
         require(self.is_empty())
     }
@@ -175,7 +175,8 @@ impl Codec for u64 {
             }
             value |= bits << shift;
             if byte & 0x80 == 0 {
-                // Rejects padding with empty groups, so that each value has one encoding only.
+                // A last byte of zero, other than for the number 0 itself, is padding. It is an
+                // error, so that each value has only one encoding.
                 return if byte == 0 && shift > 0 { Err(Malformed) } else { Ok(value) };
             }
         }

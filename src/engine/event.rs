@@ -126,7 +126,8 @@ pub enum TenureEnd {
         /// The new name of the lease.
         to: LockName,
     },
-    /// Another tenure of the same client replaced this one: by `mv`, or by an upgrade to exclusive.
+    /// The tenure was replaced by another one of the same client: by `mv`, or by a change from
+    /// shared to exclusive.
     Replaced,
     /// The lock was taken from its holder by a steal or a reset.
     Stolen {

@@ -48,11 +48,13 @@ impl Engine {
             self.books.agenda.add(ends.grace_until, due);
             self.books.tell(events, EventKind::Expired { name: name.clone(), holder, token });
         } else {
-            // A stolen lock that was released within its steal grace was never held: see
-            // `give_back`.
+            // A grace that ends when the tenure begins means that the new holder of a stolen lock
+            // released it within the steal grace: see `give_back`. Such a tenure ends as released,
+            // not as expired.
             let given_back = ends.grace_until == lease.acquired_at;
             let end = if given_back { TenureEnd::Released } else { TenureEnd::Lapsed };
-            // `pop` has already removed the deadline, so the lease is no longer registered.
+            // The caller has taken the lease's deadline from the set of deadlines, so the lease is
+            // no longer registered.
             self.finish(name, token, end, events);
             self.serve(name, events);
         }

@@ -7,8 +7,8 @@ use super::name::ClientId;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-/// The client and holder ids decoded so far, each stored once: a million locks of one client share
-/// its name.
+/// The client and holder ids decoded so far. Each is stored once, so that a million locks of one
+/// client share one copy of the client's name.
 #[derive(Debug, Default)]
 pub struct Interner {
     clients: BTreeSet<ClientId>,

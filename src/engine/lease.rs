@@ -39,7 +39,7 @@ pub struct Ticket(pub(super) u64);
 pub enum Mode {
     /// The lock has one holder.
     Exclusive,
-    /// Any number of holders that all request this mode.
+    /// Any number of clients hold the lock at the same time, all in this mode.
     Shared,
 }
 
@@ -47,12 +47,13 @@ pub enum Mode {
 /// client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Ownership {
-    /// The client as a whole: acquiring again as the client renews the lease, and the first open
-    /// file of the client that locks takes the lease over.
+    /// The client as a whole owns the lease. An acquire with this ownership renews the lease, and
+    /// the first open file of the client that locks the name takes the lease over.
     Client,
-    /// One program of the client: the lock was created exclusively, or was given a ttl, text or
-    /// process. Other programs and open files of the client are refused, except the open file that
-    /// created the lease (if one did). An acquire as [`Ownership::Client`] still renews it.
+    /// One program of the client owns the lease: the lock was created exclusively, or was given a
+    /// ttl, a text or a process. Other programs and open files of the client are refused, except
+    /// the open file that created the lease, if a file did. An acquire as [`Ownership::Client`]
+    /// still renews the lease.
     Exclusive(Option<OpenId>),
     /// An open file, until it is unlocked or closed.
     OpenFile(OpenId),
@@ -123,7 +124,8 @@ impl Token {
         self.0
     }
 
-    /// Returns the token with this number, as a caller names it. Issues no token.
+    /// Returns the token with this number, which a caller has given, for example in a request.
+    /// Issues no token.
     pub const fn named(number: u64) -> Self {
         Self(number)
     }
@@ -135,7 +137,8 @@ impl Ticket {
         self.0
     }
 
-    /// Returns the ticket with this number, as a caller names it. Issues no ticket.
+    /// Returns the ticket with this number, which a caller has given, for example in a request.
+    /// Issues no ticket.
     pub const fn named(number: u64) -> Self {
         Self(number)
     }
@@ -147,7 +150,8 @@ impl SessionId {
         self.0
     }
 
-    /// Returns the session id with this number, as a caller names it. Opens no session.
+    /// Returns the session id with this number, which a caller has given, for example in a request.
+    /// Opens no session.
     pub const fn named(number: u64) -> Self {
         Self(number)
     }

@@ -11,14 +11,14 @@ pub const HOLDER_ID_BYTES_MAX: usize = 512;
 /// The maximum length of the text of a lock in bytes. Programs write pids, host names and small
 /// JSON.
 pub const TEXT_BYTES_MAX: usize = 4_096;
-/// The maximum length of a request key in bytes. A UUID has 36; twice that leaves room for a
+/// The maximum length of an idempotency key in bytes. A UUID has 36; twice that leaves room for a
 /// prefix.
 pub const REQUEST_KEY_BYTES_MAX: usize = 72;
 /// The maximum length of the id of a caller in bytes. The id consists of the name of a front end
 /// and the name of a credential, which may be as long as a client name.
 pub const CALLER_BYTES_MAX: usize = CLIENT_BYTES_MAX + 32;
-/// The maximum number of clients that one reset can spare: more than fit into a request body of the
-/// API.
+/// The maximum number of clients that a [`Reset`](super::command::Reset) can name as exceptions:
+/// more than fit into a request body of the HTTP API.
 pub const SPARED_MAX: usize = 16_384;
 
 /// A part of a command that has its own limit.
@@ -28,12 +28,12 @@ pub enum LimitedField {
     Note,
     /// The holder id: the id of the process that acquires, in bytes.
     HolderId,
-    /// The key of a request, in bytes.
+    /// The idempotency key of a request, in bytes.
     Key,
     /// The id of a caller: the name of the front end and of the credential that sent a request, in
     /// bytes.
     Caller,
-    /// The number of clients that a reset spares.
+    /// The number of clients that are named as exceptions to a reset.
     Spared,
 }
 

@@ -31,7 +31,7 @@ impl WaitQueue {
 
     pub(super) fn remove(&mut self, ticket: Ticket) -> Option<QueuedWaiter> {
         let waiter = self.0.as_mut()?.remove(&ticket);
-        // `None` rather than an empty box, so that equal queues compare equal.
+        // An empty queue is always `None`, never an empty map, so that equal queues compare equal.
         self.0.take_if(|line| line.is_empty());
         waiter
     }
@@ -106,8 +106,8 @@ impl Lock {
         }
     }
 
-    /// Whether the present holders admit a request for `mode`: there are none, or both the lock and
-    /// the request are shared.
+    /// Whether the lock, with its present holders, can be granted to a request for `mode`: it has
+    /// no holders, or both the lock and the request are shared.
     pub(super) const fn admits(&self, mode: Mode) -> bool {
         matches!(self.tenancy, Tenancy::Nobody) || admits(self.mode(), mode)
     }
@@ -180,10 +180,11 @@ pub(super) fn own_among<'a>(
 /// Whether an acquire with the ownership `want` renews or takes over a lease of the same client
 /// with the ownership `have`.
 ///
-/// A request of the client as a whole always does. An exclusive request does so only if it comes
-/// from the open file that created the exclusive lease; it conflicts with every other lease, even
-/// of the same client. A request of an open file does so for a lease of the client as a whole, for
-/// a lease that the file created, and for the file's own lease.
+/// An acquire as [`Ownership::Client`] renews every lease of its client. An acquire as
+/// [`Ownership::Exclusive`] only renews an exclusive lease that the same open file created; it
+/// conflicts with all other leases, even those of the same client. An acquire by an open file takes
+/// over a lease that the client as a whole owns, or one that the file created, and renews the lease
+/// that the file owns.
 fn takes_over(have: Ownership, want: Ownership) -> bool {
     match (have, want) {
         (_, Ownership::Client) | (Ownership::Client, Ownership::OpenFile(_)) => true,

@@ -117,8 +117,9 @@ pub enum Way {
         /// The end of the steal grace.
         until: Time,
     },
-    /// The engine has been restored or started without state, and does not know the leases from
-    /// before: a client may still believe that it holds the lock.
+    /// The engine has been restored from a backup, or was started without state, and does not know
+    /// the leases of the engine before it: one of their clients may still believe that it holds the
+    /// lock.
     Restored {
         /// The end of the hold-off.
         until: Time,

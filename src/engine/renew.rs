@@ -19,8 +19,8 @@ impl Engine {
         self.is_usable(&ask.key.name, lease)?;
         self.books.patch_fits(&ask.key, &ask.patch, lease)?;
         if let Some(term) = ask.term {
-            // The open file behind the lease may belong to a session that has ended; the lease
-            // still exists, so only the new terms are checked.
+            // Checks only that the session in the new terms is open. The session of the open file
+            // that owns the lease may have ended while the lease is still in grace.
             self.books.may_lean_on(Ownership::Client, term)?;
         }
         let name = &ask.key.name;
@@ -28,7 +28,8 @@ impl Engine {
         let lease = lock.lease_mut(token).expect("the lease meant is there");
         let now = self.books.clock;
         lease.life = match ask.term {
-            // A lease that an open file owns lasts as long as the file: a ttl does not shorten it.
+            // A lease that an open file owns lasts as long as the file is open: a ttl does not
+            // shorten it.
             Some(term) if !self.books.is_open(hold) => term.begin(now),
             _ => again(life, now),
         };
@@ -82,8 +83,8 @@ impl Engine {
         Ok(Outcome::Released)
     }
 
-    /// Returns the present name and token of the lease of an open file, whose client must be that
-    /// of `known`: the key under which the holder last knew the lease.
+    /// Returns the present name and token of the lease that an open file owns. `known` is the key
+    /// under which the holder last knew the lease; its client must hold the lease.
     fn key_of_open_file(&self, open: OpenId, known: &LeaseKey) -> Result<LeaseKey, Refusal> {
         let client = known.client.clone();
         if let Some(session) = self.books.sessions.get(&open.session) {
@@ -167,8 +168,8 @@ impl EngineState {
         let own = || leases.iter().filter(|lease| lease.holder == *client);
         let refuse = |reason| Err(self.refuse(reason));
         let Some(named) = *token else {
-            // Leases that have begun are preferred: a lease that begins later may be a placeholder
-            // that a reset left, which no client owns.
+            // A lease that has begun takes precedence over one that begins later, which may be a
+            // placeholder left by a reset and belong to no client.
             let begun = || own().filter(|lease| lease.acquired_at <= self.clock);
             let is_loose = |lease: &&Lease| !matches!(lease.hold, Ownership::OpenFile(_));
             let usable = begun().find(is_loose).or_else(|| begun().next());

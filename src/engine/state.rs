@@ -70,8 +70,9 @@ pub(super) struct EngineState {
     /// The end of the hold-off, before which the engine grants nothing: it was restored from a
     /// backup, or was started without the state of its predecessor.
     pub(super) shut_until: Time,
-    /// The longest permitted sum of ttl and grace, if the engine is not persisted. A persisted
-    /// engine has no such limit, so the value is never encoded.
+    /// The longest permitted sum of ttl and grace. `None` permits any: only an engine whose state
+    /// is not persisted has this limit, so that a restart without state knows how long old leases
+    /// can last. The limit is not part of the encoded state.
     pub(super) longest: Option<Span>,
     pub(super) sessions: BTreeMap<SessionId, Session>,
     pub(super) agenda: Deadlines,
@@ -113,8 +114,8 @@ impl Engine {
         self.books.clock
     }
 
-    /// Returns the token of the next tenure. A backend that persists its tokens must reserve
-    /// [`Engine::tokens_wanted`] tokens from here on before the next command.
+    /// Returns the token of the next tenure. A backend that persists its tokens must, before the
+    /// next command, reserve [`Engine::tokens_wanted`] tokens beginning with this one.
     pub const fn next_token(&self) -> u64 {
         self.books.mint.upcoming()
     }

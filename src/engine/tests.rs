@@ -183,8 +183,8 @@ fn a_waiter_whose_session_ended_in_the_same_step_is_not_served() {
     let dead = lab.at(26).session("b");
     lab.does(waiting(opened(ask("build", "b"), dead, 1))).expect("waits");
     lab.does(waiting(ask("build", "c"))).expect("waits");
-    // The lease expired at t=35s and b's session at t=36s, but the engine was not called before
-    // t=50s.
+    // The lease on `build` expired at t=35s and the session of client `b` at t=36s. The engine
+    // learns of both only in the call at t=50s.
     lab.at(50).does(Op::Settle).expect("settled");
     assert_eq!(lab.holder("build"), "c");
 }
@@ -631,8 +631,8 @@ fn older_releases_and_leases_name_no_acquire() {
     lab.does_command(&release).expect("it ends what there is, as it did then");
 }
 
-/// A release that names an open file ends its lease under the name that `mv` has given it, and is
-/// readable from format 6 on. A latchfs before that gets the same release without the file.
+/// A release that names an open file ends the file's lease under whatever name `mv` has given it.
+/// Only format 6 and later have such a release. In an older format it is encoded without the file.
 #[test]
 fn release_by_open_file_has_a_format_of_its_own() {
     let mut lab = Lab::new();

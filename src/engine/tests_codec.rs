@@ -308,7 +308,7 @@ fn states_that_contradict_themselves_are_refused() {
     assert_eq!(held_off.shut_until(), Some(Time::from_nanos(9)));
 }
 
-/// Request ids may be out of order only in the oldest format.
+/// In a state of any format but the oldest, request ids that are out of order are an error.
 #[test]
 fn replies_of_a_later_format_are_in_order() {
     let mut state = State { sessions: vec![], locks: vec![], ..State::sound() };
@@ -346,7 +346,8 @@ fn old_request_ids_are_told_apart() {
     assert_eq!(read(&[b'k'; 72]), "k".repeat(72));
     assert_eq!(read(b""), "6c62272e07bb014262b821756295c58d", "FNV-1a of nothing");
     assert_eq!(read(&[b'k'; 73]), "89bd9a82fd7b5febca01d644a4d9063a");
-    // Newer formats keep request ids as they are.
+    // In all formats but the oldest, a request id decodes as it was encoded, even if its key is too
+    // long.
     let id = RequestId { caller: "c".into(), key: "k".repeat(73).into() };
     let bytes = written(&id);
     let mut from = Decoder::of_format(FORMAT_OLDEST + 1, &bytes).expect("it is known");
@@ -403,8 +404,8 @@ fn sessions_end_before_what_hangs_on_them() {
     assert!(session < Due::Patience(Box::new((Ticket::named(1), name("x")))));
 }
 
-/// Commands with every combination of rulebook, idempotency key and request order decode as they
-/// were encoded.
+/// Commands with every combination of rules version, idempotency key and request order decode as
+/// they were encoded.
 #[test]
 fn commands_are_read_as_written() {
     let id = RequestId { caller: "c".into(), key: "k".into() };

@@ -74,7 +74,8 @@ fn the_last_tokens_are_given_out_and_no_more() {
     assert_eq!(lab.granted(ask("a", "x")).as_u64(), TOKEN_MAX - 1);
     assert_eq!(lab.refused(Op::Acquire(ask("b", "x"))), RefusalKind::Limit);
 
-    // Each waiter may need a token.
+    // A command is refused if too few tokens remain: one is kept for each waiter, which may be
+    // granted the lock.
     let mut lab = Lab::new();
     lab.engine.raise_tokens(TOKEN_MAX - 3);
     lab.granted(ask("a", "x"));

@@ -34,7 +34,8 @@ impl Engine {
         // The queue of the old name is served only now, so that the moved lease gets its token
         // before the waiters do.
         self.serve(&ask.from.name, events);
-        // A shared lease that replaces an exclusive one under the new name may admit sharers.
+        // The moved lease may be shared and may have replaced an exclusive one. Then waiters for a
+        // shared lock under the new name can be served.
         self.serve(&ask.to, events);
         Ok(Outcome::Moved(tenure))
     }
@@ -50,8 +51,9 @@ impl Engine {
         self.books.limit(self.locks.len(), self.books.rules.locks_max, Limit::Locks)
     }
 
-    /// Returns the client's own lease under the new name, which the move replaces; `None` if that
-    /// name is free.
+    /// Returns the token of the client's own lease under the new name, which the move replaces, or
+    /// `None` if the new name is free. Refuses if the move may not replace the lock under the new
+    /// name.
     fn replaceable(&self, ask: &Move) -> Result<Option<Token>, Refusal> {
         let Some(lock) = self.locks.get(&ask.to) else { return Ok(None) };
         let foremost = self.books.foremost(lock);

@@ -64,8 +64,8 @@ pub struct SessionView {
 pub struct Child {
     /// The full name of the entry.
     pub name: LockName,
-    /// The lock of that name, if it is held; otherwise the entry is only a parent of locks below
-    /// it.
+    /// The lock with the name of the entry, if that lock is held. `None`: the entry exists only
+    /// because locks below its name are held.
     pub lock: Option<Lease>,
 }
 

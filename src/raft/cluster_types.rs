@@ -50,7 +50,7 @@ pub(crate) type TransportOf<C> = <C as ClusterTypes>::Transport;
 
 /// Opens connections to other nodes.
 pub(crate) trait PeerTransport: Send + Sync + 'static {
-    /// A connection to one node.
+    /// The type of a connection to one other node.
     type Connection: PeerConnection;
 
     /// Returns a connection to a node, which is opened at the first call, or `None` if the node has
@@ -58,7 +58,7 @@ pub(crate) trait PeerTransport: Send + Sync + 'static {
     fn connection(self: &Arc<Self>, to: NodeId, node: &BasicNode) -> Option<Self::Connection>;
 }
 
-/// A connection to one node.
+/// A connection from this node to one other node.
 pub(crate) trait PeerConnection: Send + 'static {
     /// Calls the node and returns its response. Dropping the future before it completes also drops
     /// the connection.

@@ -27,7 +27,7 @@ pub enum DataError {
     },
     /// A file or directory that must be there is missing.
     Missing(PathBuf),
-    /// A newer version of latchfs wrote a file, in a format that this one can't read.
+    /// A file has a format of a newer version of latchfs, which this version can't read.
     Newer {
         /// The path of the newer file, or the log directory.
         file: PathBuf,
@@ -120,7 +120,8 @@ pub enum Stop {
     Log(Arc<str>),
     /// The cluster has removed this node from its membership.
     Removed,
-    /// The nodes that this one reached belong to another cluster. Holds their message.
+    /// The nodes that this node has reached belong to another cluster. The text is the error with
+    /// which one of them answered.
     Stranger(Arc<str>),
 }
 

@@ -55,7 +55,8 @@ mod tests {
 
     #[test]
     fn each_leader_is_counted_once() {
-        // The node has voted, but does not know a leader yet.
+        // The vote (3, 1) is not committed: the node has voted in term 3, but does not know that
+        // node 1 became leader.
         let elections = ElectionCounter::since(Some(&vote(3, 1, false)));
         assert_eq!(elections.seen(), cluster_status::ElectionStats::default());
         for (seen, count) in [

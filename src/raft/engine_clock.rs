@@ -31,8 +31,9 @@ impl EngineClock {
         self.engine + steady.since(self.steady)
     }
 
-    /// Returns an upper bound of the engine time when the local clock shows `here`: the time passed
-    /// since the reference moment, plus the drift that is allowed between two machines.
+    /// Returns an upper bound of the engine time when the local clock shows `here`: the engine time
+    /// of the reference moment, plus the time passed since, plus the drift that is allowed for
+    /// between two machines.
     pub(super) fn loosened(self, here: Time) -> Time {
         let passed = here.since(self.steady).as_nanos();
         self.at(here) + Span::from_nanos(passed / 1_000 * DRIFT_PER_MILLE)
@@ -54,8 +55,8 @@ pub(crate) struct LeaderReading {
 }
 
 impl LeaderReading {
-    /// Returns the reading of a report in which `leader` gave its time as `engine`, received when
-    /// the steady clock here shows `steady`.
+    /// Returns the reading of a report in which `leader` gave its engine time as `engine`. The
+    /// report arrived when this node's steady clock showed `steady`.
     pub(crate) const fn of(leader: Leader, engine: Time, steady: Time) -> Self {
         Self { leader, clock: EngineClock::on(engine, steady) }
     }
@@ -89,8 +90,8 @@ impl LeaderReading {
     }
 }
 
-/// The drift between two clocks that is allowed for, per mille of the time passed: 0.1 %, ten times
-/// the drift of quartz crystals.
+/// The drift that is allowed for between the steady clocks of two machines, in thousandths of the
+/// time passed: ten times the drift of quartz crystals.
 const DRIFT_PER_MILLE: u64 = 1;
 
 #[cfg(test)]
@@ -103,7 +104,8 @@ mod tests {
         let carried = EngineClock::on(engine, steady);
         assert_eq!(carried.at(steady), engine);
         assert_eq!(carried.at(Time::from_secs(10)), Time::from_secs(103));
-        // Another steady clock may show any value: only the time that passes on it counts.
+        // The steady clock of another machine may show any value: engine time advances by the time
+        // that passes on it.
         let again = EngineClock::on(carried.at(Time::from_secs(10)), Time::from_secs(90_000));
         assert_eq!(again.at(Time::from_secs(90_002)), Time::from_secs(105));
         // If the steady clock goes back, the engine time does not.

@@ -18,20 +18,21 @@ use std::sync::Arc;
 /// proposal may have.
 const ENTRY_BYTES_MAX: usize = 256 << 20;
 
-/// A log id with the fixed-length encoding of the log.
+/// A log id, wrapped to implement the encoding of raft-log, which has a fixed length.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct EncodedLogId(pub(super) LogId);
 
-/// A vote with the fixed-length encoding of the log.
+/// A vote, wrapped to implement the encoding of raft-log, which has a fixed length.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd)]
 pub(super) struct Ballot(pub(super) Vote);
 
 /// The payload of an entry, as the log stores it.
 #[derive(Debug, Clone)]
 pub(super) struct EncodedEntry {
-    /// The decoded payload.
+    /// The payload as a value.
     pub(super) payload: Payload,
-    /// The encoded payload with its version: encoded once, for the file and for [`Self::size`].
+    /// The payload as bytes, after a byte for the version. It is encoded only once, and serves both
+    /// the log file and [`Self::size`].
     bytes: Arc<[u8]>,
 }
 
@@ -149,7 +150,8 @@ pub(crate) fn read_payload(bytes: &[u8]) -> io::Result<Payload> {
         let why = format!("an entry has format {version}, and this latchfs knows {FORMAT_VERSION}");
         return Err(io::Error::new(io::ErrorKind::Unsupported, why));
     }
-    // Version 2 extends version 1 and keeps its numbers, so the decoder reads both alike.
+    // Version 2 has added variants to version 1 and renumbered none, so version 1 is decoded as
+    // version 2.
     let format = (*version).max(FORMAT_OLDEST);
     let mut from = Decoder::of_format(format, body).map_err(malformed)?;
     let payload = take_payload(&mut from).map_err(malformed)?;

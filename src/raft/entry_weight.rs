@@ -154,7 +154,7 @@ mod tests {
         Entry { log_id, payload: EntryPayload::Normal(Proposal::Commands(commands)) }
     }
 
-    /// No command takes more bytes in the log than it weighs.
+    /// The encoding of a command in the log is never longer than the weight of the command.
     #[test]
     fn a_command_weighs_at_least_its_bytes() {
         for command in commands() {

@@ -55,7 +55,7 @@ impl<C: ClusterTypes> Forwarder<C> {
         }
     }
 
-    /// Returns `patience`, or the timeout of a call if that is shorter.
+    /// Returns the timeout of one call to the leader, or `patience` if that is shorter.
     fn within(&self, patience: Span) -> Span {
         patience.min(self.environment.timeouts().leader_call)
     }

@@ -6,7 +6,7 @@ use crate::time::Time;
 use parking_lot::Mutex;
 use std::sync::Arc;
 
-/// This node's estimate of the engine time: exact on the leader, an upper bound elsewhere.
+/// This node's estimate of the engine time: exact while this node leads, otherwise an upper bound.
 pub(super) struct LeaderClock {
     estimate: Mutex<TimeEstimate>,
     environment: Arc<dyn NodeEnvironment>,
@@ -14,12 +14,13 @@ pub(super) struct LeaderClock {
 
 #[derive(Debug, Clone, Copy, Default)]
 enum TimeEstimate {
-    /// No leader has reported its engine time since this node started.
+    /// The engine time is unknown: no leader has reported it since this node started.
     #[default]
     Nothing,
-    /// An upper bound, on the boot clock, which also counts the time that the machine slept.
+    /// An upper bound of the engine time. It advances with the boot clock, which also counts the
+    /// time that the machine slept.
     AtMost(EngineClock),
-    /// This node leads: its own clock defines the engine time, on the steady clock.
+    /// The exact engine time: this node leads, and its steady clock defines the engine time.
     Exactly(EngineClock),
 }
 
@@ -28,9 +29,9 @@ impl LeaderClock {
         Self { estimate: Mutex::default(), environment }
     }
 
-    /// Handles a report from the leader that its engine time was `now`, in the response to a
-    /// request that was sent when the boot clock here showed `asked` or later. Counting from
-    /// `asked` makes the estimate an upper bound of the leader's time.
+    /// Handles a report from the leader that its engine time was `now`. The request for the report
+    /// was sent when this node's boot clock showed `asked` or later. Counting from `asked` makes
+    /// the estimate an upper bound of the leader's time.
     pub(super) fn hear(&self, asked: Time, now: Time) {
         let mut known = self.estimate.lock();
         match *known {

@@ -38,12 +38,12 @@ pub(crate) enum LeadershipRole {
     Follows(NodeId),
     /// No leader is known, or this node leads and can't stamp yet.
     Waits,
-    /// openraft has ended on this node.
+    /// The openraft instance of this node has shut down.
     Ended,
 }
 
 impl LeadershipRole {
-    /// Returns whether this node leads, and may stamp entries.
+    /// Whether this node leads, and may stamp entries.
     pub(crate) const fn is_leader(&self) -> bool {
         matches!(self, Self::Leads(_))
     }
@@ -84,7 +84,7 @@ impl<C: ClusterTypes> LeadershipWatcher<C> {
     pub(crate) async fn run(self) {
         let mut news = self.raft.server_metrics();
         loop {
-            // A change of the metrics after this read wakes the task again.
+            // If the metrics change after this read, `changed` below returns at once.
             let known = news.borrow_and_update().clone();
             let id = self.raft.node_id();
             let vote = known.vote;
@@ -103,16 +103,18 @@ impl<C: ClusterTypes> LeadershipWatcher<C> {
             };
             self.enter(role);
             if leads.is_some() && role == LeadershipRole::Waits {
-                // If openraft has ended meanwhile, this node will never lead, and its last metrics
-                // still say that it does.
+                // The last metrics of an openraft that has shut down may still name this node as
+                // the leader. It will never lead, which an error of `changed` reveals.
                 if let Ok(Err(_)) = timeout::<C, _>(BARRIER_PAUSE, news.changed()).await {
                     return self.enter(LeadershipRole::Ended);
                 }
                 continue;
             }
-            // Check again after a while: openraft may publish the parts of a change one by one.
+            // The metrics are read again after a pause even without a change, since openraft may
+            // publish the parts of one change one after the other.
             let looks_again = async {
-                // A lone leader can't be replaced, so it sleeps while nothing happens.
+                // The only member of a cluster can't lose the leadership, so it sleeps until the
+                // metrics change.
                 if self.alone.load(Ordering::SeqCst) && role.is_leader() {
                     std::future::pending::<()>().await;
                 }
@@ -156,7 +158,7 @@ impl<C: ClusterTypes> LeadershipWatcher<C> {
             Ok(Ok(read)) if *read.committed_leader_id() == id => {
                 LeadershipRole::Leads(self.carry_on(id))
             }
-            // Another node has led meanwhile, or no quorum answers in time.
+            // Either another node has become leader meanwhile, or no quorum has answered in time.
             Ok(Ok(_)) | Err(_) => LeadershipRole::Waits,
             Ok(Err(error)) => {
                 log::debug!("it can't lead yet: {error}");

@@ -31,7 +31,7 @@ use tokio::sync::{Mutex as Turn, Notify};
 /// not retry together.
 const PAUSE: Span = Span::from_millis(15);
 
-/// Sleeps until the next retry.
+/// Sleeps for a random time of up to [`PAUSE`], before a retry.
 pub(super) async fn pause<C: ClusterTypes>(environment: &dyn NodeEnvironment) {
     C::sleep(environment.jittered(PAUSE).as_duration()).await;
 }
@@ -43,7 +43,8 @@ pub(crate) struct LinearizableReader<C: ClusterTypes> {
     pub(super) leader_clock: Arc<LeaderClock>,
     pub(super) staleness: Arc<StalenessBound>,
     pub(super) role: WatchReceiverOf<C, LeadershipRole>,
-    /// A connection to the leader.
+    /// Forwards read requests to the leader, by a connection that is used for one request at a
+    /// time.
     pub(super) forwarder: Turn<Forwarder<C>>,
     pub(super) environment: Arc<dyn NodeEnvironment>,
 }
@@ -115,7 +116,8 @@ impl<C: ClusterTypes> LinearizableReader<C> {
                 let metrics = self.raft.metrics();
                 let metrics = metrics.borrow_watched();
                 let decides_alone = metrics.membership_config.voter_ids().nth(1).is_none();
-                // A leader without an acknowledgement yet has just been elected by a quorum.
+                // A leader that has no acknowledgement yet was elected by a quorum just now, so it
+                // counts as being in contact with its quorum.
                 let acked = metrics.last_quorum_acked.filter(|_| !decides_alone);
                 acked.map_or(Span::ZERO, |acked| Span::from(C::now() - acked.into_inner()))
             }
@@ -161,8 +163,8 @@ impl<C: ClusterTypes> LinearizableReader<C> {
             LeadershipRole::Leads(leadership) => self.lead(leadership).await.map(|place| place.now),
             LeadershipRole::Follows(_) => {
                 let asked = self.environment.boot_now();
-                // The node that answers leads under the vote that this node knows, or under a later
-                // one.
+                // The vote is read before the call, so the leader that answers was elected under
+                // this vote or a later one.
                 let vote = metrics::<C>(&self.raft).vote;
                 let place = self.forwarder.lock().await.read(left).await;
                 let place = place.map_err(|trouble| Arc::from(trouble.to_string()))?;
@@ -187,13 +189,13 @@ impl<C: ClusterTypes> LinearizableReader<C> {
         self.lead(leadership).await.map_err(|_| RpcError::NotLeader(None))
     }
 
-    /// Returns the read index, once a quorum has confirmed that this node leads. If a deadline is
-    /// due, this node instead commits an entry that applies the deadline: the commit is the
-    /// confirmation.
+    /// Returns the read index, once a quorum has confirmed that this node leads. If a lease, wait
+    /// or session has reached its deadline, this node instead proposes an entry that applies the
+    /// deadline: once it is committed, a quorum has confirmed the leadership as well.
     async fn lead(&self, leadership: Leadership) -> Result<LeaderProgress, Arc<str>> {
         let now = leadership.stamp(&*self.environment);
         if self.replica.next_deadline().is_some_and(|due| due <= now) {
-            // The entry commits only if this node leads.
+            // The entry can only commit if a quorum still accepts this node as the leader.
             let commands = Commands { now, commands: vec![Op::Settle.into()] };
             let written = propose::<C>(&self.raft, leadership, Arc::new(commands)).await;
             let written = written.map_err(|error| Arc::from(error.to_string()))?;
@@ -201,7 +203,8 @@ impl<C: ClusterTypes> LinearizableReader<C> {
         }
         let read = self.raft.ensure_linearizable(ReadPolicy::ReadIndex).await;
         let read = read.map_err(|error| Arc::from(error.to_string()))?;
-        // A node that was elected again meanwhile stamps by another clock.
+        // If this node has lost its leadership and was elected again, `now` comes from the clock of
+        // the earlier leadership and is not valid in the new one.
         if *read.committed_leader_id() != leadership.id {
             return Err("another has led meanwhile".into());
         }

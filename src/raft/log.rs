@@ -25,8 +25,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use tokio::sync::oneshot;
 
-/// How long a sync waits for more writes. The proposer has one entry in flight at a time, which
-/// holds all requests that arrived meanwhile, so there is nothing to wait for.
+/// How long a sync waits for more writes, which could share it. There are none to wait for: the
+/// proposer has one entry in flight at a time, and puts all requests that arrive during a sync into
+/// the next entry.
 const GATHER: Duration = Duration::ZERO;
 /// The highest size of one file of the log in bytes: room for some hundred thousand commands,
 /// which a start reads quickly.
@@ -85,7 +86,7 @@ struct Flushed {
 enum FlushCallback {
     /// openraft's callback for appended entries.
     Raft(IOFlushed<TypeConfig>),
-    /// A method of [`LogStore`] that waits for the flush.
+    /// The sender that wakes a method of [`LogStore`], which waits for the flush.
     Caller(oneshot::Sender<io::Result<()>>),
 }
 
@@ -97,7 +98,7 @@ impl Callback for Flushed {
         }
         match self.who {
             FlushCallback::Raft(flushed) => flushed.io_completed(result),
-            // The caller may be gone, if openraft has shut down.
+            // Sending fails if openraft has shut down and no task waits for the flush any more.
             FlushCallback::Caller(caller) => drop(caller.send(result)),
         }
     }
@@ -204,7 +205,7 @@ impl LogStore {
         self.files.lock().log_state().purged().map(|place| place.0)
     }
 
-    /// Applies `change` to the files, and records an error as fatal.
+    /// Applies `change` to the files of the log, and records an error as fatal.
     fn change<T>(
         &self,
         change: impl FnOnce(&mut RaftLog<RaftLogTypes>) -> io::Result<T>,
@@ -218,7 +219,7 @@ impl LogStore {
         Flushed { who, trouble, syncs, asked_at: steady_now() }
     }
 
-    /// Applies `change` to the files, and returns after a sync.
+    /// Applies `change` to the files of the log, and returns once the change is synced to disk.
     async fn change_durably(
         &self,
         change: impl FnOnce(&mut RaftLog<RaftLogTypes>) -> io::Result<()>,

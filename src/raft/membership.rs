@@ -86,7 +86,7 @@ impl Members {
         let fit = |metrics: &Metrics| {
             fit_learners(metrics).contains(&id) || voters(metrics).contains(&id)
         };
-        // If the learner takes longer to catch up, it sends the same call again.
+        // A learner that needs longer to catch up repeats its request to enroll.
         let patience = Some(FIT_PATIENCE.as_duration());
         let _ = self.raft.wait(patience).metrics(fit, "it has caught up").await;
         self.complete().await
@@ -151,7 +151,8 @@ impl Members {
             ));
         }
         if id == metrics.id {
-            // The caller repeats the request at the next leader, which then removes this node.
+            // A leader that is to be removed first transfers its leadership, and returns an error.
+            // The caller then repeats the request at the next leader, which removes this node.
             self.transfer(None).await?;
             return Err(RpcError::NotLeader(None));
         }
@@ -188,8 +189,8 @@ impl Members {
             .map_err(|_| refused(format!("node {to} has not taken over in time; this one goes on")))
     }
 
-    /// Notes that this node is no longer alone, and starts heartbeats. Must precede the addition
-    /// of another node.
+    /// Notes that this node is no longer the only member of its cluster, and starts to send
+    /// heartbeats. Must be called before another node is added.
     fn quicken(&self) {
         self.alone.store(false, Ordering::SeqCst);
         self.raft.runtime_config().tick(true);
@@ -210,7 +211,8 @@ impl Members {
         }
     }
 
-    /// Returns openraft's metrics if this node leads, else the address of the leader as an error.
+    /// Returns openraft's metrics if this node leads. Otherwise returns an error with the address
+    /// of the leader.
     fn lead(&self) -> Result<Metrics, RpcError> {
         let metrics = metrics::<TypeConfig>(&self.raft);
         if metrics.current_leader == Some(metrics.id) {
@@ -264,7 +266,7 @@ fn fit_learners(metrics: &Metrics) -> Vec<NodeId> {
     learners(metrics).into_iter().filter(|id| near(id) && there(id)).collect()
 }
 
-/// Returns the other voter that is best fit to lead: of those that are reachable, the one with the
+/// Returns the voter, other than this node, that is best fit to lead: the reachable one with the
 /// most complete log.
 pub(super) fn best(metrics: &Metrics) -> Option<NodeId> {
     let matched = |id: &NodeId| metrics.replication.as_ref()?.get(id).copied().flatten();

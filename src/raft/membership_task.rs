@@ -22,10 +22,10 @@ use tokio::time::{sleep, timeout};
 
 /// The longest interval between two checks of the membership.
 const LOOK: Span = Span::from_millis(500);
-/// How long an enrolled node waits before it checks whether it is a voter, and enrolls again if
-/// not.
+/// How long a node waits after it has enrolled, before it checks whether it has become a voter. If
+/// it has not, it enrolls again.
 const ASK_AGAIN: Span = Span::from_secs(5);
-/// The interval at which a node checks which of the others are reachable.
+/// The interval at which a node checks which of the other nodes are reachable.
 const VISIT_EVERY: Span = Span::from_secs(10);
 /// How long one attempt to enroll may take.
 const ENROLL_PATIENCE: Span = Span::from_secs(60);
@@ -115,8 +115,9 @@ impl MembershipTask {
                 sleep(LOOK.as_duration()).await;
                 continue;
             }
-            // This node may lead and still be listed with a former address. It tries itself first,
-            // since the other nodes would only redirect it to that address.
+            // A node that has a new address may be the leader itself, while the membership still
+            // has its former address. So the node first tries to enroll itself: other nodes would
+            // only redirect it to the former address.
             let enrolled = match self.members.enroll(now.id, &self.station).await {
                 Err(RpcError::NotLeader(_)) => {
                     let call = RpcRequest::Enroll(self.station.clone());
@@ -144,7 +145,8 @@ impl MembershipTask {
         }
     }
 
-    /// Whether enrolling is done: this node is a voter, and listed with its current address.
+    /// Whether the node need not enroll again: it is a voter, and the membership has its current
+    /// address.
     fn is_done(&self, metrics: &Metrics) -> bool {
         let known = metrics.membership_config.get_node(&metrics.id).and_then(NodeAddress::of);
         let votes = metrics.membership_config.voter_ids().any(|id| id == metrics.id);

@@ -22,9 +22,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 /// Timeout of a call that writes little or nothing to a disk. It is short, since a connection that
 /// was opened before a partition may stay silent long after the partition has ended.
 const CALL_PATIENCE: Span = Span::from_millis(500);
-/// The timeout of a call grows by a second per this many bytes, for slow disks and networks.
+/// The number of bytes per second that a slow disk or network is assumed to transfer: the timeout
+/// of a call grows by a second for each such amount of data.
 const BYTES_A_SECOND: u64 = 4 << 20;
-/// The size that the timeout of a call assumes for each entry, if the entries weigh less.
+/// The average size in bytes of the log entries in a call that the timeout of the call assumes at
+/// least.
 const ENTRY_BYTES: u64 = 16 << 10;
 
 /// Makes links to other nodes. A lone node has no `caller`, so its links are unreachable.
@@ -42,7 +44,8 @@ pub(super) struct PeerLink {
     caller: Option<Arc<RpcIdentity>>,
     replica: Arc<Replica>,
     removed: Arc<AtomicBool>,
-    /// The address of the node when the link was made, used if the membership has none.
+    /// The address that the node had when the link was made. It is used if the membership has no
+    /// address of the node.
     known: Option<NodeAddress>,
 }
 

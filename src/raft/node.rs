@@ -47,7 +47,7 @@ pub(super) const ENTRIES_A_SNAPSHOT: u64 = 10_000;
 /// The number of entries that stay in the log after a snapshot, so that a follower that is slightly
 /// behind needs no snapshot.
 const ENTRIES_KEPT: u64 = 1_000;
-/// How long a lone node waits at its start to become leader, and then to have applied its log.
+/// How long a lone node waits at its start to become leader, and again to have applied its log.
 const START_PATIENCE: Span = Span::from_secs(60);
 /// How often a node with `--format-max` looks for entries that an older latchfs can't read.
 const LOOK_AT_FORMATS: Span = Span::from_secs(1);
@@ -83,7 +83,7 @@ pub(super) struct RunningNode {
 /// The opened files and sockets with which the node's thread begins.
 struct NodeParts {
     data: Data,
-    /// The baseline of a new cluster that continues a lost one.
+    /// The baseline with which this node begins a new cluster in place of a lost one.
     heritage: Option<Baseline>,
     log: LogStore,
     machine: StateMachine,
@@ -161,7 +161,8 @@ fn begin_or_join(
 ) -> Result<(ClusterId, NodeId), DataError> {
     match peers {
         Some(peers) if !peers.seeds.is_empty() => peers.join(path),
-        // A former member that has lost its data must not begin a cluster of its own.
+        // A new node that has peers but no seeds is refused. It may be a former member that has
+        // lost its data, which must not begin a cluster of its own.
         Some(_) => Err(PeerError::Nobody(path.to_path_buf()).into()),
         None => Ok(data_dir::first()),
     }
@@ -183,7 +184,7 @@ fn work(
         Ok(works) => works,
         Err(error) => return drop(say.send(Err(error))),
     };
-    // The receiver is gone only if the starting thread has panicked.
+    // Sending fails only if the thread that starts the node has panicked.
     let _ = say.send(Ok(begun.clone()));
     let ended = runtime.block_on(async {
         let removed = async {
@@ -217,7 +218,7 @@ fn work(
             }
         }
     }
-    // A fatal error of openraft was reported above, so an error of the shutdown is ignored.
+    // A failure of openraft was reported above, so an error of its shutdown is ignored.
     let _ = runtime.block_on(proposer.raft.shutdown());
     drop(data);
 }
@@ -265,7 +266,7 @@ async fn begin(parts: NodeParts) -> Result<NodeTasks, DataError> {
         let members = BTreeMap::from([(identity.node, BasicNode { addr })]);
         raft.initialize(members).await.map_err(|error| stopped(error.to_string()))?;
     }
-    // Read openraft's own state: its metrics are updated a moment later.
+    // The membership is read from openraft's state: its metrics show it only a moment later.
     let known = raft.with_raft_state(|state| state.membership_state.effective().clone()).await;
     let known = known.map_err(|error| stopped(error.to_string()))?;
     let is_alone = known.nodes().map(|(id, _)| *id).eq([identity.node]);
@@ -281,7 +282,7 @@ async fn begin(parts: NodeParts) -> Result<NodeTasks, DataError> {
     } else {
         raft.runtime_config().tick(true);
         if known.voter_ids().eq([identity.node]) {
-            // This node is the only voter, so it need not wait for an election timeout.
+            // The only voter calls an election at once, without waiting for the timeout.
             let elected = raft.trigger().elect(false).await;
             elected.map_err(|error| stopped(error.to_string()))?;
         }
@@ -441,7 +442,7 @@ async fn begin_alone(
     if let Some(peers) = peers
         && known != Some(peers.station.to_node())
     {
-        // Store the current address, at which other nodes will reach this one.
+        // The membership has a former address of this node, which the present one replaces.
         let nodes = BTreeMap::from([(identity.node, peers.station.to_node())]);
         let changed = raft.change_membership(ChangeMembers::SetNodes(nodes), true).await;
         changed.map_err(|error| stopped(error.to_string()))?;
@@ -471,8 +472,8 @@ async fn lead(raft: &Raft) -> Result<(), String> {
 
 fn config(pace: ElectionPace) -> Config {
     let (heartbeat, soonest, latest) = match pace {
-        // If the leader is killed, a request waits for about two of the longest election timeouts:
-        // less than 2 s.
+        // The heartbeat interval, and the shortest and longest election timeout in milliseconds.
+        // After a leader is killed, a request waits for twice the longest timeout: below 2 s.
         ElectionPace::Lan => (100, 400, 800),
         ElectionPace::Wifi => (250, 1_000, 1_500),
     };

@@ -8,7 +8,8 @@ use openraft::impls::BasicNode;
 use std::fmt;
 use std::sync::Arc;
 
-/// The highest length of each part in bytes. A host name has at most 253.
+/// The maximum length in bytes of a node's peer address, of its URL and of its name. A host name
+/// has at most 253 bytes.
 const PART_BYTES_MAX: usize = 300;
 
 /// The addresses and the name of a node.

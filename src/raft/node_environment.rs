@@ -14,10 +14,11 @@ pub(crate) trait NodeEnvironment: Send + Sync + 'static {
     /// Reads the boot clock, which continues while the machine sleeps.
     fn boot_now(&self) -> Time;
 
-    /// Returns a time between a half of `span` and all of it.
+    /// Returns a random duration between half of `span` and `span`.
     fn jittered(&self, span: Span) -> Span;
 
-    /// Returns the engine time with which a leader stamps an entry now.
+    /// Returns the engine time with which a leader, whose engine clock is `clock`, stamps an entry
+    /// now.
     fn stamp(&self, _: Leader, clock: EngineClock) -> Time {
         clock.at(self.steady_now())
     }
@@ -28,10 +29,11 @@ pub(crate) trait NodeEnvironment: Send + Sync + 'static {
     }
 }
 
-/// How long a request and its parts may take.
+/// The timeouts of a client's request, and of the calls to other nodes that the request causes.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct RequestTimeouts {
-    /// Deadline of an answer: a user who waits longer assumes that the program hangs.
+    /// How long a client's request may take until it is answered: a user who waits longer assumes
+    /// that the program hangs.
     pub(crate) answer: Span,
     /// Timeout of one call to the leader: shorter than the deadline of an answer, so that there is
     /// time to call the next leader.

@@ -66,7 +66,7 @@ pub(crate) struct PipelineParts<C: ClusterTypes> {
     /// The role of the node at its start.
     pub(crate) role: LeadershipRole,
     pub(crate) is_alone: bool,
-    /// The formats that the nodes of the cluster know.
+    /// The newest format that each node of the cluster can read.
     pub(crate) formats: Arc<PeerFormats>,
 }
 
@@ -135,7 +135,8 @@ impl<C: ClusterTypes> PipelineParts<C> {
 }
 
 impl<C: ClusterTypes> RequestPipeline<C> {
-    /// Answers the reads in [`Self::reads`] until the task is dropped.
+    /// Answers the reads in the queue [`Self::reads`], until the task that runs this method is
+    /// dropped.
     pub(crate) async fn answer_reads(self) {
         self.reader.run(&self.reads).await;
     }
@@ -157,8 +158,9 @@ impl<C: ClusterTypes> RequestPipeline<C> {
         self.leader_clock.now().unwrap_or(Time::NEVER)
     }
 
-    /// Reads the engine at once if this node is alone, no deadline is due, and no command for this
-    /// lock (or any lock, for `None`) is pending. Otherwise returns `look` as an error.
+    /// Calls `look` with the engine at once if this node is the only member, no deadline is due,
+    /// and no command is pending that may change the lock `name` (or any lock, if `name` is
+    /// `None`). Otherwise returns `look` as an error, uncalled.
     fn look_here<T, L: FnOnce(&Engine, Time) -> T>(
         &self,
         name: Option<&LockName>,
@@ -171,8 +173,8 @@ impl<C: ClusterTypes> RequestPipeline<C> {
             return Err(look);
         }
         let core = self.replica.look();
-        // The membership is checked while the state is locked: if this node is alone, no other node
-        // can have committed an entry yet.
+        // The membership is checked while the replica is locked: if this node is the only member at
+        // that moment, no other node can have committed an entry that the replica lacks.
         if !self.is_alone() {
             return Err(look);
         }
@@ -183,8 +185,9 @@ impl<C: ClusterTypes> RequestPipeline<C> {
         Ok(Ok(look(&core.engine, now)))
     }
 
-    /// Reads the engine once the deadlines due and the earlier commands for this lock (or any lock,
-    /// for `None`) have been applied, and passes the result to `then`.
+    /// Calls `look` with the engine, and passes the result to `then`. First applies the deadlines
+    /// that are due, and the earlier commands that may change the lock `name` (or any lock, if
+    /// `name` is `None`).
     pub(crate) fn look<T: 'static>(
         &self,
         name: Option<&LockName>,
@@ -198,8 +201,8 @@ impl<C: ClusterTypes> RequestPipeline<C> {
                 let look = Box::new(move |ready: Result<Time, Unavailable>| {
                     then(ready.map(|at| replica.look_at(at, look)));
                 });
-                // A read that depends on earlier commands waits behind them; all other reads share
-                // one confirmation.
+                // A read that must see an earlier command waits in the queue behind that command.
+                // All other reads share one confirmation of the leadership by a quorum.
                 if self.is_alone() || self.queue.is_busy_with(name) {
                     self.queue.read(look);
                 } else {
@@ -214,7 +217,7 @@ impl<C: ClusterTypes> RequestPipeline<C> {
     pub(crate) async fn refresh_leader_time(&self, patience: Span) {
         let follows = matches!(*self.role.borrow_watched(), LeadershipRole::Follows(_));
         if self.leader_clock.now().is_none() || (follows && self.replica.has_old_time()) {
-            // The response to a read contains the leader's time.
+            // A linearizable read is made only because its response contains the leader's time.
             let _ = self.reader.read(self.environment.steady_now() + patience).await;
         }
     }
@@ -247,7 +250,7 @@ impl<C: ClusterTypes> RequestPipeline<C> {
             return Err(RpcError::NotLeader(leader_address(&metrics::<C>(&self.raft))));
         };
         let (send, delivered) = oneshot::channel();
-        // A caller that has gone meanwhile needs no answer.
+        // Sending fails if the node that forwarded the commands no longer waits for the answer.
         self.queue.forward(commands, Box::new(move |delivery| drop(send.send(delivery))));
         let (index, answers) = delivered.await.unwrap_or(Err(RpcError::Unknown))?;
         let now = leadership.stamp(&*self.environment);

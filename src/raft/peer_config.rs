@@ -33,7 +33,7 @@ pub struct Peering {
     /// The credentials with which nodes authenticate each other. A node without them does not
     /// start.
     pub tls: Option<PeerFiles>,
-    /// The election timeouts, chosen for the latency of the network.
+    /// The heartbeat interval and the election timeouts, chosen for the latency of the network.
     pub pace: ElectionPace,
 }
 
@@ -75,7 +75,8 @@ impl Peering {
         let heard = listener.local_addr().map_err(refused)?;
         let address = match self.address {
             Some(address) => address,
-            // Other nodes can't connect to 0.0.0.0 or [::].
+            // The unspecified addresses 0.0.0.0 and [::] are valid for listening, but other nodes
+            // can't connect to them.
             None if heard.ip().is_unspecified() => {
                 return Err(PeerError::Address(heard.to_string()));
             }

@@ -12,7 +12,7 @@ use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// The formats that the nodes of a cluster know.
+/// The newest format that each node of a cluster can read, in log entries and messages.
 #[derive(Debug)]
 pub(crate) struct PeerFormats {
     /// The newest format that this node uses.
@@ -21,8 +21,8 @@ pub(crate) struct PeerFormats {
 }
 
 impl PeerFormats {
-    /// Returns the formats as a node knows them at its start: its own is `own`, and each peer has
-    /// [`FORMAT_BASE`] until it says otherwise.
+    /// Returns the formats as a node knows them at its start: `own` for the node itself, and
+    /// [`FORMAT_BASE`] for each peer until that peer reports another format.
     pub(crate) fn new(own: u8) -> Self {
         Self { own: own.clamp(FORMAT_BASE, FORMAT_VERSION), peers: Mutex::default() }
     }

@@ -133,7 +133,8 @@ mod tests {
         book.see(3, station(3), hour(1));
         book.see(5, station(5), hour(20));
         book.keep(hour(20));
-        // Every node in the file counts as seen when the file is opened.
+        // Opening the file counts as having seen all nodes in it, so node 3 is not dropped,
+        // although it was last seen long ago.
         let mut again = PeerStore::open(&dir, cluster, hour(30));
         assert_eq!(again.addresses().collect::<Vec<_>>(), ["10.0.0.3:7100", "10.0.0.5:7100"]);
         again.see(5, station(6), hour(40));

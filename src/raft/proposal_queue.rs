@@ -72,7 +72,8 @@ impl ProposalQueueState {
 }
 
 impl ProposalKind {
-    /// Returns the weight of the request in an entry. A read takes no room, but counts as 1.
+    /// Returns how much the request adds to the weight of an entry, which has a maximum. A read
+    /// adds nothing to the entry, but counts as 1, so that the number of reads is limited too.
     fn weight(&self) -> usize {
         match self {
             Self::Command(command, _) => weight_of(command),
@@ -108,7 +109,7 @@ pub(super) struct BatchWaiters {
     pub(super) until: Option<Time>,
 }
 
-/// The waiter for one or more commands of an entry.
+/// The recipient of the answers to one or more commands of an entry.
 enum BatchWaiter {
     /// A local caller, for one command.
     Caller(Then<Result<Answer, Unavailable>>),
@@ -192,7 +193,8 @@ impl ProposalQueue {
         let state = self.state.lock();
         let concerns = |command: &Command| name.is_none_or(|name| concerns(&command.op, name));
         let in_flight = state.in_flight.iter().flat_map(|in_flight| &in_flight.commands);
-        // Forwarded commands have no caller on this node, so no read here has to wait for them.
+        // Commands that other nodes have forwarded are left out: only reads on the nodes that
+        // forwarded them must see their effect.
         let waiting = state.asked.iter().filter_map(|asked| match &asked.what {
             ProposalKind::Command(command, _) => Some(command),
             ProposalKind::Forwarded(..) | ProposalKind::Read(_) => None,
@@ -228,7 +230,7 @@ impl ProposalQueue {
         }
     }
 
-    /// Refuses the requests whose deadline has passed.
+    /// Refuses, with `why`, the queued requests whose deadline has passed at `now`.
     pub(super) fn expire(&self, now: Time, why: &Unavailable) {
         let late: Vec<_> = {
             let mut state = self.state.lock();
@@ -272,8 +274,8 @@ impl ProposalKind {
 }
 
 impl ProposalBatch {
-    /// Refuses the commands that other nodes have forwarded with `turned`, and keeps the rest: a
-    /// forwarded command is never forwarded again.
+    /// Refuses, with `turned`, the commands of the batch that other nodes have forwarded to this
+    /// one: a node never forwards them a second time. Keeps the other requests.
     pub(super) fn turn_away(self, turned: &RpcError) -> Self {
         self.keep(|_| true, |delivery| delivery(Err(turned.clone())), |_| {})
     }

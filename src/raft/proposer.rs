@@ -47,7 +47,7 @@ pub(crate) struct Proposer<C: ClusterTypes> {
     pub(super) environment: Arc<dyn NodeEnvironment>,
 }
 
-/// The outcome of a batch.
+/// The outcome of one attempt to propose or forward a batch.
 enum ProposalOutcome {
     /// The batch was applied on this node: the index of its entry, the answers, and the leader's
     /// time.
@@ -126,7 +126,8 @@ impl<C: ClusterTypes> Proposer<C> {
         let commands = Arc::new(Commands { now, commands: vec![Op::Settle.into()] });
         let came = self.write(leadership, commands, &mut None).await?;
         if let ProposalOutcome::Nothing(_) = came {
-            // This node no longer leads; its role is updated soon.
+            // The entry was refused, since this node no longer leads. Its role is updated within a
+            // moment.
             pause::<C>(&*self.environment).await;
         }
         Ok(())
@@ -148,14 +149,15 @@ impl<C: ClusterTypes> Proposer<C> {
             if !role.is_leader() {
                 batch = batch.turn_away(&RpcError::NotLeader(None));
             } else if role != stamped {
-                // Each leadership stamps by a clock of its own.
+                // This node has become leader after the batch was stamped. Each leadership has a
+                // clock of its own, so the batch is stamped again.
                 let commands = batch.commands.commands.clone();
                 batch.commands = Arc::new(Commands { now: self.now(role), commands });
                 stamped = role;
             }
             let mut waiting = Some(std::mem::take(&mut batch.waiting));
             let came = self.try_once(role, &batch.commands, &mut waiting, until).await;
-            // All waiters may have been refused meanwhile.
+            // `waiting` is `None` if all waiters were refused while the entry was in flight.
             batch.waiting = waiting.unwrap_or_default();
             match came {
                 Ok(ProposalOutcome::Done(index, answers, at)) => {
@@ -196,8 +198,8 @@ impl<C: ClusterTypes> Proposer<C> {
         until: Time,
     ) -> Result<ProposalOutcome, Arc<str>> {
         if role == LeadershipRole::Ended {
-            // `rest` also notices the end of openraft, but while requests keep arriving it never
-            // runs.
+            // While requests keep arriving, `rest` never runs, so the end of openraft must be
+            // noticed here as well.
             return Err(self.stopped("openraft has ended"));
         }
         let left = until.since(self.environment.steady_now());
@@ -205,7 +207,7 @@ impl<C: ClusterTypes> Proposer<C> {
             return Ok(ProposalOutcome::Nothing("the cluster has no leader".into()));
         }
         if commands.commands.is_empty() {
-            // A batch of reads makes no entry.
+            // A batch without commands consists of reads, which make no log entry.
             return Ok(match self.reader.read(until).await {
                 Ok(at) => ProposalOutcome::Done(0, vec![], at),
                 Err(Unavailable::NoQuorum { why }) => ProposalOutcome::Nothing(why),
@@ -213,8 +215,8 @@ impl<C: ClusterTypes> Proposer<C> {
             });
         }
         match role {
-            // Without a quorum the entry would be written to this node's log only, and its outcome
-            // would be unknown.
+            // A leader without a quorum could only write the entry to its own log, and the outcome
+            // would be unknown. So it does not propose the entry.
             LeadershipRole::Leads(_) if self.reader.is_lost() => {
                 Ok(ProposalOutcome::Nothing("no majority of them answers".into()))
             }
@@ -265,8 +267,9 @@ impl<C: ClusterTypes> Proposer<C> {
                 () = C::sleep(LATE_LOOK.as_duration()) => {
                     self.give_up_on_the_late(began, waiting);
                     if *self.role.borrow_watched() == LeadershipRole::Ended {
-                        // The entry may never complete: a state machine that still reads a snapshot
-                        // may hold it.
+                        // openraft has shut down, and the result of the entry may never arrive: the
+                        // state machine applies no entry while it reads a snapshot, and the read
+                        // may still be going on.
                         return Err(self.stopped("openraft has ended"));
                     }
                 }
@@ -307,8 +310,9 @@ impl<C: ClusterTypes> Proposer<C> {
         }
     }
 
-    /// Refuses the waiters of the entry in flight if it has taken longer than the deadline of an
-    /// answer, and the queued requests whose deadline has passed. The entry may still commit.
+    /// Gives up on requests that have taken too long. If the entry in flight is older than the
+    /// longest time for an answer, its waiters are refused, although the entry may still commit.
+    /// Queued requests are refused if their deadline has passed.
     fn give_up_on_the_late(&self, began: Time, waiting: &mut Option<BatchWaiters>) {
         let (now, patience) = (self.environment.steady_now(), self.environment.timeouts().answer);
         let why = format!("no sync by a majority within {patience}").into();

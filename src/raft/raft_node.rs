@@ -40,14 +40,15 @@ pub struct RaftNode {
 
 struct NodeShared {
     node: RunningNode,
-    /// The reference moment for converting engine time to the boot clock: its engine time, and its
-    /// boot time.
+    /// One moment at which both clocks were read, from which engine times are converted to
+    /// boot-clock times: its engine time, then its boot-clock time.
     shown: Mutex<(Time, Time)>,
 }
 
-/// How far the boot clock and the engine time may diverge before the reference moment is set anew.
-/// A smaller difference is the delay between reading the two clocks; a larger one means that the
-/// machine has slept, or that the engine time was not known before.
+/// How far the boot clock and the engine time may diverge from the reference moment in
+/// `NodeShared::shown` before a new reference moment is chosen. A smaller difference is only the
+/// delay between reading the two clocks. A larger one means that the machine has slept, or that the
+/// engine time was not known before.
 const APART_MAX: Span = Span::from_secs(1);
 
 /// The pause between two attempts at a command that is retried until it is answered. It is long,
@@ -91,7 +92,7 @@ impl RaftNode {
     /// full, or the cluster has removed the node.
     pub fn on_failure(&self, tell: impl FnOnce(Stop) + Send + 'static) {
         if let Err(mpsc::SendError(tell)) = self.failures.send(Box::new(tell)) {
-            // The node has ended already.
+            // The receiver is gone, since the node has already ended.
             let stopped = self.shared.node.stopped.lock().clone();
             if let Some(stop) = stopped {
                 tell(stop);
@@ -109,7 +110,7 @@ impl RaftNode {
         }
     }
 
-    /// Calls `look` with the engine in its current state, while no entry is applied.
+    /// Calls `look` with the engine in its current state. No entry is applied during the call.
     pub fn inspect<T>(&self, look: impl FnOnce(&Engine) -> T) -> T {
         look(&self.shared.node.requests.replica.look().engine)
     }
@@ -127,7 +128,7 @@ impl NodeShared {
         if self.node.requests.is_alone() {
             return Some(Span::ZERO);
         }
-        // The state of a leader was current when a quorum last acknowledged it.
+        // A leader's state was current when a quorum last acknowledged the leader.
         let led = self.node.reporter.heard_by_most();
         let followed = self.node.requests.staleness.as_of(self.node.requests.replica.applied());
         led.or_else(|| followed.map(|as_of| boot_now().since(as_of)))
@@ -136,8 +137,8 @@ impl NodeShared {
     /// Converts an engine time to the boot clock.
     fn boot(&self, at: Time) -> Time {
         if self.node.requests.leader_clock.now().is_none() {
-            // No leader has been known since the start: assume that engine time has stopped since
-            // the last entry.
+            // No leader is known since this node started, and so neither is the engine time. The
+            // time stamped on the last applied entry is taken as the engine time of this moment.
             let clock = self.node.requests.replica.look().engine.clock();
             let now = boot_now();
             return if at >= clock { now + at.since(clock) } else { now - clock.since(at) };
@@ -246,7 +247,8 @@ impl LockService for RaftNode {
 
 impl StaleReads for RaftNode {
     fn stale(&self, look: &mut dyn FnMut(&Engine, Time)) -> Option<Option<Span>> {
-        // Take the age before the state: a state that is newer than its stated age does no harm.
+        // The age is determined before the state is read. The state may then be newer than its age
+        // says, but never older.
         let age = self.shared.age();
         let now = self.shared.node.requests.leader_clock.now().unwrap_or_default();
         self.shared.node.requests.replica.look_at(now, |engine, at| look(engine, at));

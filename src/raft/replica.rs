@@ -41,11 +41,12 @@ pub(crate) struct Replica {
 /// The state of a replica that its mutex guards.
 pub(crate) struct ReplicaState {
     pub(crate) engine: Engine,
-    /// The id of the cluster, once the entry that begins the cluster has been applied.
+    /// The id of the cluster, or `None` until the entry that begins the cluster has been applied.
     pub(crate) cluster: Option<ClusterId>,
     applied: Option<LogId>,
     members: Membership,
-    /// The latest leader's engine time, as last received on this node.
+    /// The best reading of a leader's engine time that this node has received: the one from which
+    /// it would continue if it became leader.
     reading: Option<LeaderReading>,
     audit: Audit,
     /// The events of the current entry. Emptied after each entry, but kept to reuse its memory.
@@ -53,10 +54,11 @@ pub(crate) struct ReplicaState {
     telling: Telling,
 }
 
-/// Whether events are published.
+/// Whether the events that entries cause are published to watchers.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Telling {
-    /// Events are dropped, since they were published before the restart.
+    /// Events are dropped: they are those of entries that a start replays, and were published
+    /// before the restart.
     Not,
     /// Events are new and are published.
     All,
@@ -152,8 +154,8 @@ impl Replica {
                 return vec![];
             }
             EntryPayload::Normal(Proposal::Begin(cluster, rules)) => {
-                // Only the first entry that begins a cluster counts: a leader that did not know of
-                // it may have proposed another.
+                // Only the first entry that begins a cluster has an effect. A later leader that did
+                // not know of that entry may have proposed another.
                 if core.cluster.is_none() {
                     core.cluster = Some(cluster);
                     core.engine.set_rules(rules);
@@ -184,7 +186,8 @@ impl Replica {
         commands: &[Command],
     ) -> (Answers, Wakers) {
         let ReplicaState { engine, events, audit, telling, .. } = core;
-        // Time never goes back, whatever leader stamped the entry.
+        // Engine time never goes back, even if a leader stamped the entry with an earlier time than
+        // that of the entry before.
         let now = now.max(engine.clock());
         let answers: Vec<Answer> =
             commands.iter().map(|command| engine.apply(now, command, events)).collect();
@@ -218,7 +221,8 @@ impl Replica {
             let stamped = core.engine.clock();
             core.hear(applied.leader_id, stamped, self.environment.steady_now());
         }
-        // The events between the two states are missing here: watchers must read the state again.
+        // The snapshot does not contain the events that led to its state. Skipping an event number
+        // tells watchers that they have missed events and must read the state again.
         let wakers = self.feed.skip(1);
         let index = core.applied.map_or(0, |applied| applied.index);
         drop(core);
@@ -226,14 +230,15 @@ impl Replica {
         self.publish(index);
     }
 
-    /// Records a report from a leader that its engine time is `now`. It leads with the id `leader`
-    /// or a later one.
+    /// Records a report from a leader that its engine time is `now`. The leader was elected under
+    /// the id `leader` or a later one.
     pub(crate) fn hear(&self, leader: Leader, now: Time) {
         self.core.lock().hear(leader, now, self.environment.steady_now());
     }
 
-    /// Whether this node has received no leader's time for [`TIME_EVERY`]. If the node became
-    /// leader then, engine time would continue from an old stamp, and leases would last longer.
+    /// Whether this node has not received the leader's engine time for [`TIME_EVERY`]. If it became
+    /// leader in that state, engine time would continue from an old stamp, and leases would last
+    /// longer than promised.
     pub(crate) fn has_old_time(&self) -> bool {
         let reading = self.core.lock().reading;
         reading.is_none_or(|reading| reading.age(self.environment.steady_now()) > TIME_EVERY)

@@ -27,7 +27,7 @@ pub fn restore(path: &Path, heritage: Baseline) -> Result<(), DataError> {
     let made = RaftNode::begin_with(&beside, heritage)
         .and_then(|()| fs::rename(&beside, &path).and_then(|()| sync_names(parent)).map_err(at));
     if made.is_err() {
-        // Don't leave an incomplete directory behind that takes up disk space.
+        // After an error, the incomplete directory is removed, because it takes up disk space.
         let _ = fs::remove_dir_all(&beside);
     }
     made

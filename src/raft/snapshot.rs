@@ -105,7 +105,7 @@ fn parse(body: &[u8]) -> Result<Snapshot, Malformed> {
     Ok(Snapshot { meta: take_meta(&mut Decoder::new(meta))?, snapshot: state.into() })
 }
 
-/// Decodes the state that a snapshot holds.
+/// Decodes the encoded state in a snapshot, and returns it with the snapshot's metadata.
 pub(crate) fn unpack(snapshot: &Snapshot) -> Result<SnapshotContents, Malformed> {
     let (cluster, engine) = from_bytes(&snapshot.snapshot)?;
     Ok(SnapshotContents { meta: snapshot.meta.clone(), cluster, engine })

@@ -2,7 +2,8 @@
 //! match the commit index of the leader.
 //!
 //! A leader sends its commit index with each heartbeat. When this node has applied the log up to
-//! that index, its state is at least as new as the time at which the heartbeat arrived.
+//! that index, its state is at least as new as the heartbeat. The age is counted from the arrival
+//! of the heartbeat, so it does not include the time that the heartbeat took over the network.
 
 use crate::time::{Span, Time};
 use parking_lot::Mutex;
@@ -14,12 +15,14 @@ pub(super) struct StalenessBound(Mutex<StalenessState>);
 
 #[derive(Debug)]
 struct StalenessState {
-    /// When this node last received a heartbeat or last led; initially the start of the node. On
-    /// the boot clock.
+    /// When this node last received a heartbeat or last led, on the boot clock. Initially it is the
+    /// start of the node.
     contact: Time,
-    /// The time of the newest heartbeat whose commit index is applied here. On the boot clock.
+    /// When this node received the newest heartbeat whose commit index it has applied, on the boot
+    /// clock.
     as_of: Option<Time>,
-    /// The time of a heartbeat whose commit index is not applied here yet, and that index.
+    /// When this node received a heartbeat whose commit index it has not applied yet, and that
+    /// commit index.
     said: Option<(Time, u64)>,
 }
 
@@ -39,7 +42,7 @@ impl StalenessBound {
         Self(Mutex::new(StalenessState { contact: start, as_of: None, said: None }))
     }
 
-    /// Notes that this node leads, or led until now.
+    /// Notes that this node leads at `now`, or has led until `now`.
     pub(super) fn led(&self, now: Time) {
         self.0.lock().contact = now;
     }
@@ -55,14 +58,15 @@ impl StalenessBound {
         let mut known = self.0.lock();
         known.contact = known.contact.max(at);
         known.settle(applied);
-        // Keep the oldest pending commit index, which is reached first. If each heartbeat replaced
-        // it, a node that is always a little behind would never reach any.
+        // If a commit index is already pending, it is kept, because it is reached first. If each
+        // heartbeat replaced it, a node that always lags a little behind would never reach any.
         known.said.get_or_insert((at, decided));
         known.settle(applied);
     }
 
-    /// Returns a time up to which the state here is complete: every entry that was committed by
-    /// then is applied. `None` before the first heartbeat whose commit index is applied.
+    /// Returns the time at which the newest heartbeat arrived whose commit index this node has
+    /// applied. The state of this node includes every entry that was committed when the leader sent
+    /// that heartbeat. `None`: there is no such heartbeat yet.
     pub(super) fn as_of(&self, applied: u64) -> Option<Time> {
         let mut known = self.0.lock();
         known.settle(applied);
@@ -81,17 +85,18 @@ mod tests {
         assert_eq!(fresh.quiet(secs(3)), Span::from_secs(3));
         fresh.hear(secs(1), 5, 5);
         assert_eq!(fresh.as_of(5), Some(secs(1)));
-        // Entry 7 is committed on the leader, and not applied here yet.
+        // Entry 7 is committed on the leader, and not applied on this node yet.
         fresh.hear(secs(2), 7, 5);
         assert_eq!(fresh.as_of(6), Some(secs(1)));
         fresh.hear(secs(3), 9, 6);
         assert_eq!(fresh.as_of(7), Some(secs(2)));
-        // A commit index that arrived while an older one was pending counts when a later heartbeat
-        // repeats it.
+        // The heartbeat with commit index 9 arrived while index 7 was pending, so it was not
+        // recorded. Only a later heartbeat with the same index proves that the state is as new.
         assert_eq!(fresh.as_of(9), Some(secs(2)));
         fresh.hear(secs(4), 9, 9);
         assert_eq!(fresh.as_of(9), Some(secs(4)));
-        // Without heartbeats the state gets older.
+        // Without heartbeats the time up to which the state is complete stays the same, so the age
+        // of the state grows.
         assert_eq!((fresh.as_of(9), fresh.quiet(secs(9))), (Some(secs(4)), Span::from_secs(5)));
         fresh.led(secs(8));
         assert_eq!((fresh.as_of(9), fresh.quiet(secs(9))), (Some(secs(4)), Span::from_secs(1)));

@@ -129,7 +129,7 @@ impl Reporter {
             entries: matched(&metrics, *id).map(|matched| last.saturating_sub(matched)),
             heard: heard(&metrics, *id).map(Span::from),
         };
-        // A node that does not lead knows only its own progress.
+        // A follower does not know how far other nodes have got, so it reports only its own lag.
         let own = || {
             let decided = index(metrics.cluster_committed);
             let entries = Some(decided.saturating_sub(index(metrics.last_applied)));
@@ -171,13 +171,13 @@ impl Reporter {
     }
 }
 
-/// Returns the index up to which the log of a node is known to match this leader's, or `None` if
-/// this node does not lead.
+/// Returns the index up to which the log of the node `id` is known to match the leader's log.
+/// `None` if this node does not lead, or does not know.
 fn matched(metrics: &Metrics, id: NodeId) -> Option<u64> {
     metrics.replication.as_ref()?.get(&id)?.map(|matched| matched.index)
 }
 
-/// Returns the status of a node as far as this node knows it without a call.
+/// Returns what this node knows of the status of the node `id`, without a call to that node.
 fn known(metrics: &Metrics, id: NodeId) -> Member {
     let node = metrics.membership_config.get_node(&id);
     let station = node.and_then(NodeAddress::of);

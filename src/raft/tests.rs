@@ -310,7 +310,8 @@ fn a_log_with_a_vote_alone_is_not_damaged() {
         LogStore::open(&log, FORMAT_VERSION, &FatalError::default()).expect("it is sound");
     runtime.block_on(log.save_vote(&Vote::new(3, 2))).expect("there is room");
     drop(log);
-    // A node without peers can't start here; the error about peers shows that its log was opened.
+    // Without peer options the node still refuses to start, but the error about `--peer-listen`
+    // shows that its log was accepted.
     let said = scratch.refusal();
     assert!(!said.contains("damaged") && said.contains("--peer-listen"), "{said}");
 }
@@ -361,7 +362,8 @@ fn a_deadline_passes_without_anybody_asking() {
     let (send, woken) = mpsc::channel();
     watch.wake_by(Arc::new(move || send.send(()).expect("somebody waits")));
     ask(&node, acquire_for("a", "ann", 1)).expect("well").expect("free");
-    // Three events: granted, expired, and without a grace period ended at once.
+    // The lease causes three events: granted, expired, and ended, the last two at the same time
+    // since it has no grace. So the watcher is woken twice.
     woken.recv().expect("it was granted");
     woken.recv().expect("it has ended");
     assert_eq!(holder(&node, "a"), None);
@@ -479,7 +481,7 @@ fn crashed(grants: u64) -> ClusterScratch {
     copy
 }
 
-/// Returns the path of the last file of a log, and its bytes.
+/// Returns the path and the content of the newest file of the log.
 fn last_file(scratch: &ClusterScratch) -> (PathBuf, Vec<u8>) {
     let path = scratch.log_files().pop().expect("there is one");
     let bytes = fs::read(&path).expect("readable");
@@ -650,7 +652,8 @@ fn interrupted_first_start_can_be_repeated() {
     let node = scratch.data().join("node");
     fs::remove_dir_all(scratch.data().join("log")).expect("it is there");
     fs::remove_file(&node).expect("it is there");
-    // First only the file `node` exists, then also the log directory.
+    // In the first iteration only the file `node` exists, in the second the log directory exists as
+    // well.
     for _ in 0..2 {
         let data = Data::open(&scratch.data(), || Ok(first())).expect("new");
         assert_eq!(data.identity.stage, super::data_dir::NodeStage::New);

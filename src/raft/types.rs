@@ -63,7 +63,7 @@ pub(crate) enum Proposal {
 pub(crate) struct Commands {
     /// The engine time at which the commands are applied, as the leader stamped it.
     pub(crate) now: Time,
-    /// The commands, in order.
+    /// The commands of the entry, in the order in which they are applied.
     pub(crate) commands: Vec<Command>,
 }
 

@@ -61,9 +61,9 @@ pub trait BackendStatus {
 /// The status of the backend, for `.latchfs/server` and `status`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct About {
-    /// The kind of the backend.
+    /// Whether the engine runs in this process or behind a server.
     pub kind: BackendKind,
-    /// The state of the connection to the backend.
+    /// The state of the connection between the front end and the backend.
     pub contact: Contact,
     /// Where the state is stored, or that it is not persisted, as a text for people.
     pub state: String,
@@ -75,12 +75,12 @@ pub struct About {
     pub sessions: usize,
 }
 
-/// The kind of backend that decides commands.
+/// Where the engine runs that decides the commands of a front end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BackendKind {
     /// The engine runs in this process.
     Embedded,
-    /// The engine runs behind a server.
+    /// The engine runs in another process, behind a server.
     Server,
 }
 
@@ -116,7 +116,7 @@ impl Contact {
     }
 }
 
-/// The session to which the leases of a front end are bound, by the party that keeps it alive.
+/// The session to which a front end binds its leases, and which side keeps that session alive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SessionOwner {
     /// The front end opens its own session, which lasts until it is ended: the engine is in this

@@ -9,17 +9,17 @@ use crate::time::{Span, Time};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-/// Bytes kept for one credential: enough for 100,000 mounts with short answers, or 16 with the
-/// longest.
+/// The maximum size in bytes of the answers remembered for one credential: enough for 100,000
+/// mounts with short answers, or for 16 with the longest ones.
 const CALLER_BYTES_MAX: usize = 16 << 20;
-/// Bytes kept for all credentials.
+/// The maximum size in bytes of the answers remembered for all credentials together.
 const BYTES_MAX: usize = 32 << 20;
-/// Bytes charged for each sender in addition to its answer.
+/// The size in bytes that is counted for each sender in addition to its answer.
 const SENDER_BYTES: usize = 128;
 /// How long an answer is kept: as long as the engine remembers request ids, since a sender that
 /// repeats later finds those forgotten as well.
 const AGE_MAX: Span = Span::from_secs(600);
-/// How often answers that are too old are dropped.
+/// The interval at which answers older than [`AGE_MAX`] are dropped.
 const SWEEP: Span = Span::from_secs(60);
 
 /// The remembered answers of all callers.
@@ -44,19 +44,20 @@ struct CallerReplies {
 #[derive(Debug)]
 struct LastBatch {
     number: u64,
-    /// The answer. `None` while the batch is being carried out.
+    /// The encoded answer to the batch, or `None` while the batch is being carried out.
     told: Option<Arc<[u8]>>,
     at: Time,
-    /// The key of this sender in `by_age`.
+    /// The key in the map `by_age` under which this sender is listed.
     turn: u64,
 }
 
-/// The reason why a batch is not carried out again.
+/// Why a batch with a known number is not carried out.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum DuplicateBatch {
-    /// The batch was carried out, with this answer.
+    /// The batch was carried out before, and this was the answer.
     Told(Arc<[u8]>),
-    /// The batch is being carried out, or a later one of the sender arrived first.
+    /// The batch is being carried out, or a batch of the same sender with a higher number arrived
+    /// before.
     Late,
 }
 
@@ -142,7 +143,8 @@ impl CallerReplies {
         self.senders.get(from).map(|last| last.at)
     }
 
-    /// Drops the sender that was recorded the longest ago, and returns how many bytes it took.
+    /// Forgets the last batch of the sender whose record is the oldest, and returns how many bytes
+    /// the record took.
     fn forget_oldest(&mut self) -> usize {
         let oldest = self.by_age.first_key_value().map(|(_, from)| *from);
         oldest.map_or(0, |from| self.remove(from))

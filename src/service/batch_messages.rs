@@ -21,14 +21,15 @@ use crate::time::{Time, Wall};
 use sha2::{Digest as _, Sha256};
 use std::sync::Arc;
 
-/// The version of a message that uses no feature of a later one: that of the release before this
-/// one. A message claims the lowest version that can hold it, between this one and [`PROTOCOL`].
+/// The version of a message that uses no feature of a later version, which the previous release of
+/// latchfs can read. A message claims the lowest version that can hold it, between this version and
+/// [`PROTOCOL`].
 pub const PROTOCOL_BASE: u8 = FORMAT_BASE;
-/// The newest version that this latchfs knows. A version of the protocol is the format of the
-/// operations in its batches.
+/// The newest version of the protocol that this latchfs knows. The version of a message is the
+/// format in which the commands in it are encoded.
 pub const PROTOCOL: u8 = FORMAT_VERSION;
-/// The header by which a server says in each response up to which version it knows the protocol.
-/// Without it the server knows [`PROTOCOL_BASE`].
+/// The response header in which a server gives the newest version of the protocol that it knows. A
+/// server that sends no such header knows [`PROTOCOL_BASE`] only.
 pub const PROTOCOL_HEADER: &str = "latchfs-protocol";
 /// The maximum number of parts in a batch: as many as queue up during one round trip on a busy
 /// mount.
@@ -49,7 +50,8 @@ pub const FRAME_BYTES_MAX: usize = 4 << 20;
 /// The maximum number of events in a frame.
 pub const FRAME_EVENTS_MAX: usize = 1_024;
 
-/// A client that does not know the id of the server's present start requests events from any start.
+/// Stands for the id of a server's start in a request for events, if the client does not know that
+/// id: the request is then valid for any start.
 pub const ANY_START: u64 = u64::MAX;
 
 /// A batch of requests from one client.
@@ -63,8 +65,9 @@ pub struct RequestBatch {
     /// The sequence number of the batch at its sender; 0 if the batch may be carried out
     /// repeatedly.
     pub number: u64,
-    /// The session of which this client is the only sender. With it the engine refuses parts of the
-    /// batch that arrive after parts of a later one: see [`RequestOrder`].
+    /// The session of which the sender is the only user. It gives each part of a batch a
+    /// [`RequestOrder`], so that the engine refuses a part that arrives after parts of a later
+    /// batch.
     pub session: Option<SessionId>,
     /// The parts of the batch, in order.
     pub asks: Vec<BatchItem>,
@@ -74,7 +77,7 @@ pub struct RequestBatch {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[allow(clippy::large_enum_variant)] // Nearly all parts are of the large variant.
 pub enum BatchItem {
-    /// Decide a command.
+    /// Submit a command to the engine.
     Submit(Submission),
     /// Return the view of a lock.
     View(LockName),
@@ -82,11 +85,12 @@ pub enum BatchItem {
     List(List),
     /// Return a page of a directory.
     Children(Children),
-    /// Return the status of the backend.
+    /// Return the status of the server's backend.
     About,
-    /// Return the time.
+    /// Return the server's time, which the stamp of every answer contains.
     Now,
-    /// Return a page of the leases that are bound to a session, those after a name.
+    /// Return a page of the leases that are bound to this session: those whose names come after the
+    /// given one, or the first ones.
     Leases(SessionId, Option<LockName>),
     /// Return the URLs of all nodes of the cluster.
     Urls,
@@ -195,11 +199,11 @@ pub enum ItemReply {
     Listed(ListPage<LockView>),
     /// A page of a directory.
     Found(ListPage<Child>),
-    /// The status of the backend.
+    /// The status of the server's backend.
     About(About),
-    /// The time, which is in the stamp.
+    /// The reply to a request for the time, which is in the stamp of the answer.
     Now,
-    /// There is no answer, for this reason.
+    /// The part of the batch has no answer, for this reason.
     Unavailable(Unavailable),
     /// A page of the leases of a session.
     Leases(ListPage<(LockName, Token)>),
@@ -207,15 +211,16 @@ pub enum ItemReply {
     Urls(Vec<String>),
 }
 
-/// One frame of the event stream.
+/// One frame of the stream of events that a server sends to a remote client.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Frame {
-    /// The first frame: the stream continues at this event.
+    /// The first frame of a stream: the server's stamp, and the number of the next event that the
+    /// stream will contain.
     Begin(Stamp, u64),
-    /// The number of events that were dropped before they could be sent, then the events after
-    /// those with their numbers.
+    /// How many events were dropped before they could be sent, followed by the next events with
+    /// their numbers.
     Events(u64, Vec<(u64, Event)>),
-    /// A heartbeat, sent when there are no events.
+    /// A heartbeat with the server's stamp, sent when there are no events.
     Beat(Stamp),
 }
 
@@ -308,8 +313,8 @@ pub fn encode_told(told: &BatchResponse) -> Vec<u8> {
     encode_message(PROTOCOL_BASE, told)
 }
 
-/// Encodes a reply. Replies wait in this form for the others of their batch, since a page of locks
-/// takes less memory so.
+/// Encodes the reply to one part of a batch. A reply is kept in encoded form until the replies to
+/// the other parts are complete: a page of locks takes less memory in this form.
 pub(super) fn encode_reply(reply: &ItemReply) -> Vec<u8> {
     let mut out = Vec::new();
     reply.put(&mut out);
@@ -381,8 +386,9 @@ mod tests {
         let bytes = encode_batch(PROTOCOL, &new);
         assert_eq!(bytes[0], PROTOCOL);
         assert_eq!(decode_batch(&bytes), Ok(new.clone()));
-        // A server of the version before gets the same release without the open file, and knows it
-        // as a repeat of the one with it.
+        // A server that knows only the previous version gets the release without the open file. It
+        // has the same digest as the release with the open file, so either is recognized as a
+        // repeat of the other.
         assert_eq!(encode_batch(PROTOCOL_BASE, &new), encode_batch(PROTOCOL_BASE, &old));
         let digest = |batch: &RequestBatch| match &batch.asks[1] {
             BatchItem::Submit(command) => digest_of(&command.op),

@@ -24,29 +24,33 @@ use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// The maximum length of the views in one answer, in bytes. The rest of an answer is for outcomes,
-/// which are short.
+/// The length in bytes up to which an answer may contain replies other than outcomes of commands.
+/// The difference to [`ANSWER_BYTES_MAX`] is reserved for outcomes, which are short.
 const REPLIES_BYTES_MAX: usize = ANSWER_BYTES_MAX - (1 << 20);
-/// The message for a batch whose views exceed [`REPLIES_BYTES_MAX`].
+/// The error message in place of a reply for which the answer has no room: see
+/// [`REPLIES_BYTES_MAX`].
 const TOO_MUCH: &str = "the answer to this batch would be too long; request less at once";
 /// The interval of heartbeats on an idle event stream. A client gives up after three.
 pub const BEAT: Span = Span::from_millis(500);
 
-/// The refusal of a session without a ttl: if its remote client crashed, it would never end.
+/// The message with which a session without a ttl is refused. If the remote client of such a
+/// session crashed, the session would never end.
 const ENDLESS: &str = "a remote session needs a ttl; open it with one, and send keep-alives";
 
-/// The access restrictions of a batch, by index of the part. The front end that authorized the
-/// batch fills them in; a part without an entry is unrestricted.
+/// The access restrictions of the parts of a batch, by the index of the part. The front end that
+/// authorizes the batch fills them in. A part without an entry is unrestricted.
 pub type Limits = HashMap<usize, ItemAccess>;
 
 /// The access restriction of one part of a batch.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ItemAccess {
-    /// The part is refused, for this reason.
+    /// The part is refused with this error.
     Nothing(Unavailable),
-    /// A command that creates a name below other names is checked by this condition.
+    /// The part is a command that creates a name below other names. It is decided only if this
+    /// condition holds.
     Checked(ParentCheck),
-    /// The caller sees only names with one of these prefixes: sorted, none within another.
+    /// The answer to the part contains only names that begin with one of these prefixes. The
+    /// prefixes are sorted, and none begins with another.
     Within(Vec<String>),
 }
 
@@ -60,11 +64,12 @@ pub enum BatchError {
     Malformed,
     /// The batch is for another engine.
     Elsewhere,
-    /// The answer was given and is forgotten, or the batch is still being carried out.
+    /// The batch is a repeat that cannot be answered: its answer is forgotten, or it is still being
+    /// carried out.
     Late,
 }
 
-/// Serves remote clients.
+/// Serves remote clients: carries out the batches of requests that they send.
 #[derive(Clone)]
 pub struct BatchServer(Arc<BatchServerState>);
 
@@ -104,8 +109,8 @@ impl BatchServer {
     }
 
     fn carry_out(&self, caller: &Arc<str>, batch: RequestBatch, mut limits: Limits, then: Then) {
-        // Taken before any part is carried out, so that every view includes at least all events
-        // before it.
+        // The stamp is made before any part is carried out, so that every view in the answer
+        // includes all events whose numbers are below `next_event` of the stamp.
         let stamp = self.stamp();
         let orders: Vec<_> = (0..batch.asks.len()).map(|place| batch.order(place)).collect();
         let RequestBatch { from, number, asks, .. } = batch;
@@ -148,8 +153,9 @@ impl BatchServer {
         }
     }
 
-    /// Returns the stream of events from `since` on, if `start` is the id of this start of the
-    /// server; otherwise from now on.
+    /// Returns the stream of events that a client follows. The stream starts at event `since` if
+    /// `start` is the id of this start of the server or [`ANY_START`], and otherwise at the next
+    /// event.
     pub fn follow(&self, start: u64, since: u64) -> Following {
         let from = (start == self.0.start || start == ANY_START).then_some(since);
         let watch = self.0.locks.subscribe(from);
@@ -158,13 +164,13 @@ impl BatchServer {
     }
 }
 
-/// A filter for the events of a stream.
+/// Decides which events a stream contains.
 type Wanted = Box<dyn Fn(&Event) -> bool + Send>;
 
 /// The position of one client in the stream of events.
 pub struct Following {
     porter: BatchServer,
-    /// The watch that wakes the stream's thread.
+    /// The reader of the event log. It wakes the thread that sends the stream.
     pub watch: EventWatch,
     begun: Option<u64>,
     wanted: Wanted,
@@ -194,7 +200,8 @@ impl Following {
 }
 
 impl BatchServerState {
-    /// Records a batch if it is new; for a known one, returns its first answer or an error.
+    /// Records a batch that is new. For a batch that was recorded before, returns its first answer
+    /// or an error.
     fn enter(
         &self,
         caller: &Arc<str>,
@@ -240,7 +247,7 @@ impl BatchServerState {
         }
     }
 
-    /// Carries out a part; a command only if `check` permits it.
+    /// Carries out one part of a batch. A command is decided only if the condition `check` holds.
     fn ask_checked(
         self: &Arc<Self>,
         caller: &Arc<str>,
@@ -257,7 +264,8 @@ impl BatchServerState {
         }
     }
 
-    /// Carries out a part for a caller that may see only names with one of `prefixes`.
+    /// Carries out one part of a batch for a caller that may see only names that begin with one of
+    /// `prefixes`.
     fn ask_within(
         self: &Arc<Self>,
         caller: &Arc<str>,
@@ -284,7 +292,8 @@ impl BatchServerState {
                 });
             }
             BatchItem::About => {
-                // The counts would reveal how many locks the caller may not see.
+                // The counts of all locks, waiters and sessions are hidden, since they would reveal
+                // how many locks exist that the caller may not see.
                 let about = About { locks: 0, waiters: 0, sessions: 0, ..locks.about() };
                 then(ItemReply::About(about));
             }
@@ -301,7 +310,8 @@ impl BatchServerState {
         then: impl FnOnce(ItemReply) + Send + 'static,
     ) {
         if let (Op::Settle, None) = (&command.op, &command.request) {
-            // A server settles its engine by itself.
+            // A server applies its deadlines by itself, so a client's `Settle` without a request id
+            // needs no command.
             return then(ItemReply::Now);
         }
         if let Op::OpenSession(OpenSession { ttl: None, .. }) = command.op {
@@ -311,8 +321,9 @@ impl BatchServerState {
         let named = command.request.is_some();
         let locks = self.locks.clone();
         self.locks.submit_checked(command, check.clone(), move |answer| match &answer {
-            // The engine's idempotency table is full. Without its id, a repeat of this command is
-            // still recognized by its batch, unless the server is killed before it answers.
+            // The engine's table of request ids is full, so the command is submitted again without
+            // its id. A repeat of it is still recognized by the number of its batch, unless the
+            // server is killed before it answers.
             Ok(Err(refusal))
                 if named && matches!(*refusal.reason, Reason::Limit(Limit::Requests(_))) =>
             {
@@ -325,8 +336,8 @@ impl BatchServerState {
     }
 }
 
-/// Returns the items for each page of a batch: all its pages together may have as many as one page
-/// alone.
+/// Returns the maximum number of items on each page of an answer: all pages of one answer together
+/// have as many as a single page may have.
 fn page_share(asks: &[BatchItem]) -> usize {
     let pages = asks
         .iter()
@@ -515,7 +526,8 @@ mod tests {
         }
     }
 
-    /// A node that does not know of later batches receives a copy of an earlier one.
+    /// Node two, which has not received the client's later batches, receives a copy of an earlier
+    /// batch. The engine refuses the copy.
     #[test]
     fn a_late_copy_at_another_node_does_not_share_an_exclusive_lock() {
         let local = Arc::new(Local::in_memory(Rules::default()).expect("started"));
@@ -561,7 +573,7 @@ mod tests {
         done(&one, &numbered(5, vec![BatchItem::Submit(alone)])).expect("granted");
         let late = done(&two, &numbered(3, vec![share.clone()])).expect_err("it comes too late");
         assert!(matches!(*late.reason, Reason::LateCopy(of) if of == session), "{late}");
-        // The client itself sends a new request to share, which is carried out.
+        // The same request in a new batch of the client is carried out.
         done(&two, &numbered(6, vec![share])).expect("the open file takes the lease over");
     }
 

@@ -3,7 +3,8 @@
 
 use crate::time::{Time, boot_now};
 
-/// One moment on both the boot clock and engine time, which advance at the same speed from then on.
+/// A moment of which both the boot-clock time and the engine time are known. From then on, both
+/// clocks advance at the same speed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct ClockMapping {
     /// The boot-clock time of the reference moment, in the current boot.

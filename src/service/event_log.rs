@@ -28,21 +28,22 @@ struct EventRing {
     watches: u64,
 }
 
-/// The readers' wakers, to be called once no mutex is held. Replaced as a whole on a change, so
-/// that publishing clones one pointer, or none if there are no readers.
+/// The wakers of all readers, to be called once no mutex is held. A change replaces the whole list,
+/// so that publishing an event only clones one pointer, or none if there are no readers.
 #[derive(Clone, Default)]
 #[must_use = "a follower must be woken"]
 pub struct Wakers(Option<Arc<Vec<(u64, Waker)>>>);
 
 thread_local! {
-    /// Wake-ups that became due while this thread was calling wakers; `None` if it calls none.
+    /// The wake-ups that became due while this thread was calling wakers, or `None` if this thread
+    /// calls no waker.
     static DUE: RefCell<Option<VecDeque<Wakers>>> = const { RefCell::new(None) };
 }
 
 impl Wakers {
-    /// Calls all wakers. A waker may read a lock, which applies the next deadline and makes the
-    /// next wake-up due. The outermost call on a thread makes all of them one after the other, so
-    /// the stack depth does not depend on the number of deadlines.
+    /// Calls all wakers. A waker may read a lock, and the read may apply a deadline and make
+    /// another wake-up due. The outermost `wake` on a thread performs all of these wake-ups one
+    /// after the other, so that the depth of the stack does not depend on the number of deadlines.
     pub fn wake(self) {
         if self.0.is_none() {
             return;
@@ -65,7 +66,7 @@ impl Wakers {
     }
 }
 
-/// Marks this thread as calling wakers until it is dropped.
+/// A value that marks this thread as calling wakers, until it is dropped.
 struct Calling;
 
 impl Calling {
@@ -78,7 +79,8 @@ impl Calling {
                 Some(Self)
             }
             Some(due) => {
-                // A waker takes all new events, so one call serves several wake-ups.
+                // A waker takes all new events in one call, so a second wake-up by the same wakers
+                // in a row is not needed.
                 if !due.back().is_some_and(|last| last.is_same(wakers)) {
                     due.push_back(wakers.clone());
                 }
@@ -154,7 +156,8 @@ impl EventLog {
         ring.wakers.clone()
     }
 
-    /// Returns the wakers, for a change that readers must notice although it is no event.
+    /// Returns the wakers of all readers, for a change that adds no event but that readers must
+    /// notice.
     pub fn wakers(&self) -> Wakers {
         self.0.lock().wakers.clone()
     }

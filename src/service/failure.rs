@@ -8,10 +8,10 @@ use std::sync::Arc;
 /// that the outcome is unknown.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Unavailable {
-    /// The state directory cannot be written. Nothing was done: nothing is granted that a restart
-    /// would forget.
+    /// The state directory cannot be written. The request had no effect: the engine grants nothing
+    /// that a restart would forget.
     State {
-        /// Whether the disk is full, which may pass.
+        /// Whether the disk is full, a condition that may pass.
         full: bool,
         /// The error text of the operating system.
         why: Arc<str>,

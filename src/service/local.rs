@@ -44,12 +44,12 @@ const TOKEN_BLOCK: u64 = 1 << 16;
 /// leases may still serve waiters when the disk is full and no more tokens can be reserved.
 const TOKENS_KEPT: u64 = 1 << 12;
 
-/// How long until a deadline is retried that could not be applied because the journal cannot be
-/// written.
+/// How long to wait before the next attempt to apply a deadline that could not be applied because
+/// the journal could not be written.
 const RETRY_AFTER: Span = Span::from_secs(1);
 
-/// The largest state, as a number of stored items, that is copied under the mutex: the copy blocks
-/// all requests for half a millisecond, once in some ten thousand commands.
+/// The largest state, as a number of stored items, of which a snapshot is made while the mutex is
+/// held. The copy blocks all requests for half a millisecond, once in some ten thousand commands.
 const COPIED_AT_ONCE_MAX: usize = 2_000;
 
 /// The lock service of an engine in this process.
@@ -73,9 +73,10 @@ struct LocalState {
     engine: Engine,
     state: Store,
     audit: Audit,
-    /// The events of the current command. Emptied after each, and kept to reuse the allocation.
+    /// The events of the current command. The vector is emptied after each command and kept to
+    /// reuse its allocation.
     events: Vec<Event>,
-    /// The journal record that is being written. Kept to reuse the allocation.
+    /// The journal record that is being written. The vector is kept to reuse its allocation.
     record: Vec<u8>,
     /// Tokens below this number are reserved and may be issued.
     reserved: u64,
@@ -298,8 +299,8 @@ impl LocalShared {
         check: Option<&ParentCheck>,
     ) -> Result<Answer, Unavailable> {
         let (now, mut core) = if check.is_some() {
-            // The check needs all deadlines applied: the lease of a lock above may have expired by
-            // now.
+            // All deadlines must be applied before the check: the lease on a lock above the name
+            // may have expired.
             self.settled()
         } else {
             let core = self.core.lock();
@@ -333,8 +334,8 @@ impl LocalShared {
         paid.answer(&self.tally);
     }
 
-    /// Decides deferred commands as long as the journal can record them; the timer retries the
-    /// rest.
+    /// Decides the deferred commands, oldest first, as long as the journal can record them. If it
+    /// can't record one, the timer tries again later.
     fn pay(self: &Arc<Self>, core: &mut LocalState) -> DeferredAnswers {
         let mut paid = DeferredAnswers::default();
         while let Some(owed) = core.owed.pop_front() {
@@ -371,7 +372,8 @@ impl LocalShared {
         let answer = engine.apply(at, command, events);
         let quiet = events.is_empty() && !command.changes_state(&answer);
         if quiet {
-            // The command has not changed the state, so a replay does not need its record.
+            // The command has not changed the state, so its record is removed from the journal: a
+            // replay does not need it.
             core.take_back();
         }
         for event in &core.events {
@@ -384,7 +386,8 @@ impl LocalShared {
         (Ok(answer), wakers)
     }
 
-    /// Locks the engine with all deadlines up to now applied, if the journal can record that.
+    /// Locks the state of the backend, with all deadlines up to now applied if the journal can
+    /// record them.
     fn settled(self: &Arc<Self>) -> (Time, MutexGuard<'_, LocalState>) {
         let mut core = self.core.lock();
         let now = self.timeline.now();

@@ -13,11 +13,11 @@ use crate::time::{Time, Wall};
 /// Whether a request without an answer is sent again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Retry {
-    /// The caller is told that there is no answer.
+    /// A request that got no answer is not repeated: the caller receives an error.
     Never,
-    /// The request is repeated until there is an answer, however long that takes. For releases and
-    /// similar requests, for whose outcome no user waits. [`Unavailable`] then means that the
-    /// engine is gone for good.
+    /// The request is repeated until there is an answer, however long that takes. This suits
+    /// releases and similar requests, for whose outcome no user waits. If the caller receives
+    /// [`Unavailable`] all the same, the engine is gone for good.
     UntilAnswered,
 }
 
@@ -40,7 +40,8 @@ pub trait LockService: BackendStatus + StaleReads + Send + Sync {
     fn list(&self, query: List, then: Then<Result<ListPage<LockView>, Unavailable>>);
     /// Returns a page of the entries directly below a name (or at the top level).
     fn children(&self, query: Children, then: Then<Result<ListPage<Child>, Unavailable>>);
-    /// Returns one session and some of the leases that are bound to it.
+    /// Returns one session, or `None` if there is no such session, with some of the leases that are
+    /// bound to it.
     fn session(&self, id: SessionId, then: Then<Result<Option<SessionView>, Unavailable>>) {
         let _ = id;
         then(Ok(None));

@@ -12,8 +12,9 @@ use parking_lot::Mutex;
 use std::fmt;
 use std::sync::Arc;
 
-/// The maximum number of names below a lock that are examined before the lock is removed: one page.
-/// Other clients may have created any number of names, but only the caller's own block the removal.
+/// The maximum number of locks below a lock that are examined before that lock is removed: one
+/// page. Only the caller's own locks block the removal; other clients may hold any number of locks
+/// below it.
 const BELOW_MAX: usize = 1_000;
 
 /// A check that permits or denies a command, given the holders of the nearest held lock above its
@@ -31,8 +32,9 @@ pub struct ParentCheck {
 }
 
 impl ParentCheck {
-    /// Returns the condition for `op`, or `None` if `op` creates no name below others. The check
-    /// that `allows` returns is called with the name, the client that creates it, and the holders.
+    /// Returns the condition under which `op` may be decided, or `None` if `op` creates no name
+    /// below other names. The check that `allows` returns is called with the name, the client that
+    /// creates it, and the holders of the nearest held lock above.
     pub fn of<F>(op: &Op, allows: impl FnOnce(&LockName) -> F) -> Option<Self>
     where
         F: Fn(&LockName, &ClientId, &[Lease]) -> Result<(), Arc<str>> + Send + Sync + 'static,
@@ -44,8 +46,8 @@ impl ParentCheck {
         }
     }
 
-    /// Returns the condition for a name that `client` is to create, or `None` if the name lies
-    /// below no other.
+    /// Returns the condition under which `client` may create `name`, or `None` if the name has only
+    /// one part and so lies below no other name.
     pub fn of_name<F>(
         name: &LockName,
         client: &ClientId,
@@ -61,8 +63,8 @@ impl ParentCheck {
         Some(Self { name, client, allows })
     }
 
-    /// Checks this condition against the state of `engine`: the holders of the nearest held lock
-    /// above the name must permit the client.
+    /// Checks the condition against the state of `engine`: the holders of the nearest held lock
+    /// above the name must permit the client, unless it already holds the name or waits for it.
     pub(super) fn allows(&self, engine: &Engine) -> Result<(), Unavailable> {
         if engine.involves(&self.name, &self.client) {
             return Ok(());
@@ -70,7 +72,8 @@ impl ParentCheck {
         self.allows_below(engine.holders_above(&self.name))
     }
 
-    /// Checks this condition against views of the name and of all names above it.
+    /// Checks the condition against `views`: the view of the name itself, followed by those of the
+    /// names above it, nearest first.
     fn allows_seen(&self, views: &[LockView]) -> Result<(), Unavailable> {
         let involved = views.first().is_some_and(|own| own.involves(&self.client));
         if involved { Ok(()) } else { self.allows_below(&nearest(views)) }
@@ -81,7 +84,7 @@ impl ParentCheck {
     }
 }
 
-/// Two conditions are equal only if they have the same name and share the same closure.
+/// Two values are equal only if they have the same name and share the same closure `allows`.
 impl PartialEq for ParentCheck {
     fn eq(&self, other: &Self) -> bool {
         self.name == other.name && Arc::ptr_eq(&self.allows, &other.allows)
@@ -97,7 +100,7 @@ impl fmt::Debug for ParentCheck {
 }
 
 /// Returns the holders of the nearest held lock above a name. `views` starts with the view of the
-/// name itself, followed by those of its parents, nearest first.
+/// name itself, followed by the views of the names above it, nearest first.
 fn nearest(views: &[LockView]) -> Vec<Lease> {
     let above = views.iter().skip(1).find(|view| !view.holders.is_empty());
     let holders = above.map(|view| view.holders.iter().map(|holder| holder.lease.clone()));
@@ -124,7 +127,7 @@ impl Locks {
         }
     }
 
-    /// Passes to `then` whether the condition `check` holds now.
+    /// Passes to `then` whether `check` holds now: whether its client may create its name.
     pub fn check_parent(
         &self,
         check: ParentCheck,
@@ -150,8 +153,9 @@ impl Locks {
     }
 }
 
-/// Submits a command to a backend that cannot check the condition in the same step: checks it,
-/// submits the command, and checks it again after a grant.
+/// Submits a command to a backend that cannot evaluate a condition in the step that decides the
+/// command. The condition is checked before the command is submitted, and again after a lock was
+/// granted.
 fn submit_elsewhere(
     locks: &Locks,
     command: Command,
@@ -163,8 +167,8 @@ fn submit_elsewhere(
         if let Err(why) = allowed {
             return then(Err(why));
         }
-        // Only a grant is checked again. A lease that was moved can't be moved back: another client
-        // may hold its old name by now.
+        // Only after an acquire is the condition checked again. A move could not be undone if the
+        // second check failed: another client may hold the old name by then.
         let acquires = matches!(command.op, Op::Acquire(_));
         door.clone().submit(command, move |answer| match &answer {
             Ok(Ok(outcome)) if acquires => match outcome.clone().first() {
@@ -183,7 +187,8 @@ fn submit_elsewhere(
     });
 }
 
-/// Releases a lock that was granted if another client had taken a lock above it before.
+/// Checks the condition again after a lock was granted. Releases the lock if the condition fails
+/// because another client had taken a lock above it before the grant.
 fn confirm(
     locks: &Locks,
     granted: LeaseKey,
@@ -193,10 +198,10 @@ fn confirm(
 ) {
     let door = locks.clone();
     look_up(locks, &granted.name.clone(), move |views| {
-        // Without views of the locks above, the grant stands: the check passed a moment before.
+        // If the locks above can't be read, the grant stands: the condition held a moment ago.
         let above = views.map(|views| nearest(&views)).unwrap_or_default();
-        // A lock above with a higher token was acquired when the granted name already existed, so
-        // it does not undo the grant.
+        // A lock above the granted one whose token is higher was acquired after the grant. Its
+        // holder found the name already in use, so the grant stands.
         let is_older = |lease: &Lease| granted.token.is_some_and(|token| lease.token < token);
         match check.allows_below(&above) {
             Err(denied) if above.iter().any(is_older) => {
@@ -208,7 +213,7 @@ fn confirm(
     });
 }
 
-/// Passes views of a lock and of all locks above it, nearest first, to `then`.
+/// Passes the views of a lock and of all locks above it to `then`, nearest first.
 fn look_up(
     locks: &Locks,
     name: &LockName,
@@ -236,7 +241,8 @@ fn look_up(
     }
 }
 
-/// Views of several locks, as far as they have arrived.
+/// The views of several locks that were requested at the same time, as far as the answers have
+/// arrived.
 struct Seen {
     views: Vec<Option<Result<LockView, Unavailable>>>,
     missing: usize,
@@ -285,7 +291,8 @@ mod tests {
         Op::Release(Release::of(key))
     }
 
-    /// A condition that forbids creating a name below a lock of another client.
+    /// Returns the condition that no other client holds the nearest lock above the name that `op`
+    /// creates.
     fn closed(op: &Op) -> Option<ParentCheck> {
         ParentCheck::of(op, |_| {
             |_: &LockName, client: &ClientId, holders: &[Lease]| {
@@ -404,20 +411,21 @@ mod tests {
             assert_eq!(submit(&locks, acquire("a/b/x", "alice")), denied());
             assert_eq!(submit(&locks, acquire("a/b/x/y", "alice")), denied());
             assert_eq!(view(&locks, "a/b/x").holders, []);
-            // Alice already holds the name, so the lock above does not matter; a new name beside it
-            // is denied.
+            // Alice already holds the name `a/b/c`, so her acquire needs no permission by the
+            // holder of the lock above. Creating `a/b/x` does.
             granted(submit(&locks, acquire("a/b/c", "alice")));
             granted(submit(&locks, acquire("a/x", "alice")));
             granted(submit(&locks, acquire("a/b/x", "bob")));
             granted(submit(&locks, acquire("ab", "alice")));
-            // The nearest lock above is Alice's.
+            // The nearest held lock above `a/b/c/x` is `a/b/c`, which is Alice's. So she may create
+            // the name, and Bob may not.
             granted(submit(&locks, acquire("a/b/c/x", "alice")));
             assert_eq!(submit(&locks, acquire("a/b/c/y", "bob")), denied());
         }
     }
 
-    /// Bob acquires and releases the lock above while Alice acquires the one below: she gets it
-    /// only while nobody holds the lock above.
+    /// Bob acquires and releases `backup` while Alice acquires `backup/x`. She gets it only at a
+    /// moment when nobody holds `backup`.
     #[test]
     fn lock_above_is_looked_at_in_the_same_step() {
         const ROUNDS: usize = 20_000;
@@ -461,7 +469,8 @@ mod tests {
         let locks = elsewhere(bob_comes, |_, _| {});
         assert_eq!(submit(&locks, acquire("backup/x", "alice")), denied());
         assert_eq!(view(&locks, "backup/x").holders, []);
-        // A lock above that is acquired after the name was created leaves the name alone.
+        // A lock above that another client acquires after the name was created does not affect the
+        // name.
         let locks = elsewhere(|_, _| {}, bob_comes);
         granted(submit(&locks, acquire("backup/x", "alice")));
         assert_eq!(view(&locks, "backup/x").holders.len(), 1);

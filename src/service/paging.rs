@@ -5,9 +5,9 @@ use crate::engine::{Engine, LockName, SessionId, Token};
 /// A query for a page of locks.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct List {
-    /// Only locks whose names begin with this prefix.
+    /// The page contains only locks whose names begin with this prefix.
     pub prefix: String,
-    /// Only locks whose names come after this one.
+    /// The page contains only locks whose names come after this name.
     pub after: Option<LockName>,
     /// The maximum number of items on the page.
     pub limit: usize,

@@ -20,7 +20,8 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 
-/// The maximum number of events taken at a time, which limits how long the event log is locked.
+/// The maximum number of events read from the event log at a time. It limits how long the log is
+/// locked.
 const EVENTS_MAX: usize = 256;
 
 /// How the wait of a request in a queue ends.
@@ -30,8 +31,8 @@ pub enum WaitEnd {
     Granted(WaitGrant),
     /// The waiter left the queue: on its own, by its timeout, or with its session.
     Left(LeaveReason),
-    /// Events were lost, and the request does not name its own attempt: whether it was granted is
-    /// unknown.
+    /// Events were lost, and the request was made without an [`OpenId`](crate::engine::OpenId) by
+    /// which its lease could be recognized. So it is unknown whether the lock was granted.
     Unknown,
 }
 
@@ -81,7 +82,8 @@ struct QueuePlace {
     claims: Arc<SharedClaims>,
 }
 
-/// The claims of requests that share a place: its grant is released if none of them claims it.
+/// The claims of the requests that share a place in a queue. A request claims the grant once the
+/// end of its wait has been delivered. A grant that no request claims is released.
 #[derive(Default)]
 struct SharedClaims {
     open: AtomicUsize,
@@ -98,8 +100,8 @@ impl QueueWaits {
         })
     }
 
-    /// Acquires a lock, or joins its queue. Calls `entered` with the guard of the place as soon as
-    /// it exists, and `on_end` at the end of the wait.
+    /// Acquires a lock, or joins its queue. Calls `entered` with the engine's answer, which
+    /// contains the guard of the place if the request is queued, and `on_end` when the wait ends.
     pub fn enter(
         self: &Arc<Self>,
         ask: Acquire,
@@ -121,8 +123,8 @@ impl QueueWaits {
         });
     }
 
-    /// Tracks the place that `ask` has in a queue. `before` is a subscription that was opened
-    /// before the place was requested.
+    /// Tracks the place in a queue that the request `ask` was given. `before` is a subscription to
+    /// events that was opened before the request was sent.
     pub fn follow(
         self: &Arc<Self>,
         ask: &Acquire,
@@ -161,7 +163,8 @@ impl QueueWaits {
         watch
     }
 
-    /// Finds the end of a wait that happened between joining the queue and tracking the place.
+    /// Looks for the end of a wait among the events in `before`: the wait may have ended after the
+    /// request was queued and before its place was tracked.
     fn look_back(self: &Arc<Self>, ticket: Ticket, before: &mut EventWatch) {
         loop {
             let batch = before.take(EVENTS_MAX);
@@ -178,8 +181,8 @@ impl QueueWaits {
         }
     }
 
-    /// Notifies the waiters of the places that the latest events concern. Runs on the thread that
-    /// decided a command.
+    /// Handles new events: notifies the requests whose waits have ended. Runs on the thread that
+    /// decided the command which caused the events.
     fn on_events(self: &Arc<Self>) {
         let mut state = self.state.lock();
         let mut unclear = Vec::new();
@@ -218,7 +221,8 @@ impl QueueWaits {
         }
     }
 
-    /// Reads the lock to find the state of a place, after events were lost.
+    /// Reads the lock of a place to find out whether the wait has ended, because the event that
+    /// would tell was lost.
     fn look_again(self: &Arc<Self>, ticket: Ticket) {
         let place = {
             let state = self.state.lock();
@@ -227,8 +231,8 @@ impl QueueWaits {
         let Some((name, hold)) = place else { return };
         let own = Arc::clone(self);
         self.locks.view_until_answered(&name, move |view| {
-            // If the read fails, the engine is gone for good, and the session of the waiter with
-            // it.
+            // A read that is repeated until it is answered fails only if the engine is gone for
+            // good. The session of the waiter is gone as well.
             let end = view.map_or(Some(WaitEnd::Unknown), |view| end_seen(&view, ticket, hold));
             if let Some(end) = end {
                 own.end(ticket, end);
@@ -236,7 +240,8 @@ impl QueueWaits {
         });
     }
 
-    /// Removes a request that no longer waits for its place.
+    /// Stops tracking a request that no longer waits. `number` tells it from other requests that
+    /// share the place `ticket`.
     fn unfollow(&self, ticket: Ticket, number: u64) {
         let mut state = self.state.lock();
         if let Some(place) = state.places.get_mut(&ticket) {
@@ -245,7 +250,7 @@ impl QueueWaits {
                 state.places.remove(&ticket);
             }
         }
-        // An unused subscription would add a cost to every command.
+        // The subscription ends with the last place, because every command would have to serve it.
         let watch = if state.places.is_empty() { state.watch.take() } else { None };
         drop(state);
         drop(watch);
@@ -283,7 +288,8 @@ fn ticket_of(event: &Event) -> Option<Ticket> {
     }
 }
 
-/// Returns how `event` ends the wait for the place `ticket`, or `None` if it does not.
+/// Returns the end of the wait for the place `ticket` that `event` reports, or `None` if the event
+/// does not end this wait.
 fn end_of(event: &Event, ticket: Ticket) -> Option<WaitEnd> {
     match &event.what {
         EventKind::Granted { waited: Some((served, _)), token, .. } if *served == ticket => {
@@ -300,7 +306,8 @@ fn end_seen(view: &LockView, ticket: Ticket, hold: Ownership) -> Option<WaitEnd>
     if view.waiters.iter().any(|waiter| waiter.ticket == ticket) {
         return None;
     }
-    // Only a lease whose ownership names the waiter's own attempt certainly belongs to this waiter.
+    // Another program of the client may hold a lease with an ownership that names no attempt. Only
+    // a lease that names the waiter's own attempt certainly belongs to the waiter.
     Some(match hold {
         Ownership::Exclusive(Some(_)) => {
             granted(view, hold).map_or(WaitEnd::Left(LeaveReason::TimedOut), WaitEnd::Granted)
@@ -309,7 +316,8 @@ fn end_seen(view: &LockView, ticket: Ticket, hold: Ownership) -> Option<WaitEnd>
     })
 }
 
-/// Returns the grant to the attempt that `hold` names, if the view shows one.
+/// Returns the grant that the view shows to the attempt in `hold`, an open file's
+/// [`OpenId`](crate::engine::OpenId), or `None` if it shows no such grant.
 fn granted(view: &LockView, hold: Ownership) -> Option<WaitGrant> {
     let lease = view.holders.iter().map(|holder| &holder.lease).find(|l| l.hold == hold)?;
     Some(WaitGrant { token: lease.token, at: lease.acquired_at })
@@ -345,8 +353,8 @@ impl Drop for PlaceGuard {
             return self.waits.unfollow(self.ticket, self.number);
         }
         let (locks, ticket) = (self.waits.locks.clone(), self.ticket);
-        // A grant to this waiter before the subscription is in `granted`, a later one is among the
-        // events in `after`.
+        // A grant from before the subscription `after` is recorded in `granted`. A grant from after
+        // it is among the events of `after`.
         let mut after = locks.subscribe(None);
         self.waits.on_events();
         self.waits.unfollow(ticket, self.number);
@@ -503,7 +511,8 @@ mod tests {
         assert!(waits.state.lock().places.is_empty());
     }
 
-    /// A front end may be gone before it learns that its request waits.
+    /// A front end may disappear before it learns that its request waits. The place is then left at
+    /// once.
     #[test]
     fn place_without_a_taker_is_left() {
         let waits = waits();

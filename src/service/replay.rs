@@ -7,12 +7,12 @@ use crate::engine::{Command, EndSession, Engine, Interner, Op, Rules, SessionEnd
 use crate::storage::{Records, Recovered, StateError};
 use crate::time::{Time, boot_now};
 
-/// The tag of a journal record with a command in the format [`FORMAT_OLDEST`].
+/// The tag of a journal record that contains a command in the format [`FORMAT_OLDEST`].
 const OLD_COMMAND: u8 = 0;
 /// The tag of a journal record with a command. The number of the command's format follows the tag.
 const COMMAND: u8 = 2;
-/// The tag of a journal record that describes a start of the daemon. A replay must repeat the
-/// start, or the commands after it would yield different tokens.
+/// The tag of a journal record that describes a start of the daemon. The start may have raised the
+/// next token, so a replay without the record would yield other tokens for the commands after it.
 const START: u8 = 1;
 
 /// The state of a backend at its start, as restored from the files.
@@ -145,7 +145,8 @@ impl JournalReplay {
     fn carry_out(&mut self, format: u8, command: &[u8]) -> Result<(), Malformed> {
         let (at, mut command) = codec::decode_command(format, command)?;
         self.known.share(&mut command);
-        // The events are dropped: they were published, and the answer sent, before the restart.
+        // The events are dropped: before the restart, they were published and the command was
+        // answered.
         let _ = self.engine.apply(at, &command, &mut Vec::new());
         Ok(())
     }

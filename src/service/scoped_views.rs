@@ -83,13 +83,14 @@ pub fn children(
     Walk { locks: locks.clone(), dir, left, query, found: Vec::new() }.go_on(Box::new(then));
 }
 
-/// A directory that is being listed.
+/// The progress of a request that lists a directory within some prefixes.
 struct Walk {
     locks: Locks,
-    /// The common prefix of the names of the directory's entries.
+    /// The text with which the names of all entries begin: the directory's own name and a slash.
     dir: String,
     left: IntoIter<String>,
-    /// The query. Its cursor advances: it is the smallest name that may come next.
+    /// The query for the page. Its cursor advances during the listing, and is the smallest name
+    /// that the next entry may have.
     query: Children,
     found: Vec<Child>,
 }
@@ -114,7 +115,8 @@ impl Walk {
         }
     }
 
-    /// Adds an entry that leads to names within `prefix`: a directory, if any such lock exists.
+    /// Adds the entry `dir` as a directory, if there is a lock below it whose name begins with
+    /// `prefix`.
     fn lead(
         mut self,
         dir: String,
@@ -128,8 +130,8 @@ impl Walk {
                     && let Ok(name) = LockName::parse(&dir)
                 {
                     self.found.push(Child { name, lock: None });
-                    // '0' follows '/' in ASCII: the next entry comes after all others below this
-                    // directory.
+                    // '0' follows '/' in ASCII. So the smallest name that the next entry may have
+                    // is greater than all names below this directory.
                     self.query.cursor = Some(dir + "0");
                 }
                 self.go_on(then);
@@ -138,7 +140,7 @@ impl Walk {
         });
     }
 
-    /// Adds all entries of the directory whose names begin with `prefix`.
+    /// Adds the directory's entries whose names begin with `prefix`.
     fn whole(mut self, prefix: String, then: Then<Result<ListPage<Child>, Unavailable>>) {
         let Children { parent, cursor, limit } = self.query.clone();
         let from = cursor.filter(|cursor| *cursor > prefix).unwrap_or_else(|| prefix.clone());
@@ -189,7 +191,7 @@ mod tests {
         locks
     }
 
-    /// Returns the answer of a call that completes synchronously.
+    /// Calls `ask` with a callback, and returns the answer, which must arrive before `ask` returns.
     fn got<T: Send + 'static>(ask: impl FnOnce(Then<Result<T, Unavailable>>)) -> T {
         let (send, come) = channel();
         ask(Box::new(move |answer| drop(send.send(answer))));
@@ -231,7 +233,8 @@ mod tests {
         }
     }
 
-    /// Returns sorted prefixes of which none lies within another, as `Grant::narrowed` does.
+    /// Returns `prefixes` below `below`, without those that begin with another one of them, as
+    /// `Grant::narrowed` does.
     fn disjoint(prefixes: BTreeSet<String>, below: &str) -> Vec<String> {
         let mut kept: Vec<String> = Vec::new();
         for prefix in prefixes.into_iter().filter(|prefix| prefix.starts_with(below)) {
@@ -262,7 +265,8 @@ mod tests {
             prop_assert_eq!(listed.iter().collect::<Vec<_>>(), seen.clone());
             for parent in [None, Some("a"), Some("ab")] {
                 let dir = parent.map_or_else(String::new, |parent| format!("{parent}/"));
-                // A caller that may see the whole directory uses the unrestricted query.
+                // A directory that lies wholly within a prefix is left out, because such a
+                // directory is listed by the unrestricted query.
                 if is_within(&dir) {
                     continue;
                 }

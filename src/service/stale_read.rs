@@ -23,8 +23,8 @@ pub trait StaleReads {
 pub struct StaleRead<T> {
     /// The value that was read.
     pub it: T,
-    /// How long ago the value was known to be current, not counting network latency; `None` if
-    /// unknown.
+    /// How long ago the value was known to be current. The time that the answer takes to reach the
+    /// client is not included. `None` if the age is unknown.
     pub age: Option<Span>,
 }
 

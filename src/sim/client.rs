@@ -20,7 +20,7 @@ use crate::raft::types::NodeId;
 use crate::time::{Span, Time};
 use std::sync::Arc;
 
-/// The number of locks, for which all clients compete.
+/// The number of locks in a simulation. All clients compete for the same ones.
 pub(super) const LOCKS: usize = 3;
 /// How long a client waits for an answer before it tries another node.
 pub(super) const PATIENCE: Span = Span::from_millis(400);
@@ -45,9 +45,10 @@ pub(super) struct SimClient {
     pub(super) held: Vec<ClientLease>,
 }
 
-/// The result of a request.
+/// The answer to a request, and the times of the request.
 pub(super) struct RequestResult {
-    /// When the request was first sent: `sent` on the client's clock, `from` in virtual time.
+    /// `sent` and `from` are the same moment, when the request was first sent: `sent` on the
+    /// client's clock, `from` in virtual time.
     pub(super) sent: Time,
     pub(super) from: Time,
     pub(super) to: Time,
@@ -122,8 +123,8 @@ impl SimClient {
         }
     }
 
-    /// Sends a command, with retries on other nodes, until a node answers it or [`TRIES`] attempts
-    /// have failed.
+    /// Sends a command, and sends it again to other nodes until one answers, at most [`TRIES`]
+    /// times in all.
     pub(super) async fn ask(&mut self, op: Op) -> RequestResult {
         let (sent, from) = (self.clock.read(), now());
         self.requests += 1;
@@ -160,7 +161,8 @@ impl SimClient {
         sleep(self.world.dice.millis(1, 50)).await;
     }
 
-    /// Opens a session if there is none, and sends a keep-alive once a third of the ttl has passed.
+    /// Opens a session if the client has none. Sends a keep-alive if a third of the session's ttl
+    /// has passed since the last one.
     pub(super) async fn keep_up(&mut self) {
         let Some(ClientSession { id, ttl, kept, .. }) = self.session else {
             return self.open().await;
@@ -225,8 +227,8 @@ impl SimClient {
             Some(Ok(Outcome::Renewed(tenure))) => {
                 let token = tenure.token.as_u64();
                 self.world.record.history(|history| history.held_again(token));
-                // A shared acquire by an open file may have converted an exclusive lease that the
-                // client held by name.
+                // The client may have held the lock by name, in exclusive mode. A shared acquire by
+                // an open file then takes the lease over and makes it shared.
                 let what = match sharing(ask.mode) {
                     mode @ Sharing::Shared => StepKind::Changed { from: token, to: token, mode },
                     Sharing::Alone => StepKind::Kept(token),
@@ -294,8 +296,8 @@ impl SimClient {
         ClientId::parse(&self.who).expect("a valid name")
     }
 
-    /// Records in the history that the answer `came` gave the client a lock, and adds the lease to
-    /// the client's own list.
+    /// Records in the history that the client holds a lock, as the answer `came` says, and adds the
+    /// lease to those that the client believes it holds.
     fn has(
         &mut self,
         ask: &Acquire,
@@ -356,8 +358,8 @@ impl SimClient {
                 history.act(lock, came.from, Some(came.to), StepKind::InTheWay(token));
             });
         }
-        // A copy of the request may still be in flight, and refusals are not stored for repeats, so
-        // it could still be granted.
+        // A copy of the refused request may still be in flight. It could be granted, because the
+        // engine stores no refusals for repeated requests.
         self.left_open(lock, came.from);
     }
 
@@ -467,8 +469,8 @@ impl SimClient {
                 Some(Err(refusal)) => Some(&*refusal.reason),
                 _ => None,
             };
-            // The refusal means that a late copy of an acquire has acquired the lock again: the
-            // release is repeated for that acquire.
+            // The refusal means that the lock was acquired again by a late copy of an acquire. The
+            // release is sent again, and names that acquire.
             let Some(Reason::AcquiredAgain { current, .. }) = reason else { break came };
             acquisition = *current;
         };

@@ -30,7 +30,8 @@ impl SimClient {
         let ClientLease { lock, token, hold, mode, .. } = self.held[at];
         let mode = if mode == Mode::Shared { Mode::Exclusive } else { Mode::Shared };
         if mode == Mode::Shared {
-            // From now on the lock may also be granted to other sharers.
+            // The client no longer relies on an exclusive lock, even before it has an answer: as
+            // soon as the lease is shared, the lock may be granted to other sharers as well.
             let held = self.held[at].clone();
             self.believed(&held);
             (self.held[at].mode, self.held[at].from) = (mode, now());
@@ -67,7 +68,8 @@ impl SimClient {
         self.close(token).await;
     }
 
-    /// Releases the lease with this token, if the client still believes that it holds it.
+    /// Releases the lease with this token if it is among the leases that the client believes it
+    /// holds.
     async fn close(&mut self, token: u64) {
         if let Some(at) = self.held.iter().position(|held| held.token == token) {
             self.give_back(at).await;
@@ -86,7 +88,8 @@ impl SimClient {
             return;
         }
         let ClientLease { lock, token, hold, mode, .. } = held;
-        // From now on another client may acquire the lock under the old name.
+        // The client no longer relies on the lock under the old name, even before it has an answer:
+        // as soon as the lease is moved, another client may acquire the lock.
         self.lose(token);
         let from = self.key(lock, token);
         let came = self.ask(Op::Move(Move { from, to: name(to), over: IfExists::Refuse })).await;
@@ -159,7 +162,8 @@ impl SimClient {
         let whose = ResetScope::AllBut(ids.collect());
         let by = ClientId::parse(ADMIN).expect("a valid name");
         let came = self.ask(Op::Reset(Sweep { whose, by, reason: reason() })).await;
-        // During the steal grace the administrator is the holder of the locks.
+        // The administrator counts as a client whose leases the reset keeps, because it is the
+        // holder of the locks during the steal grace.
         kept.push(ADMIN.into());
         let to: Option<Time> = matches!(came.answer, Some(Ok(_))).then_some(came.to);
         self.world.record.history(|history| {
@@ -179,8 +183,9 @@ impl SimClient {
         if self.world.dice.percent(50) {
             let from = now();
             self.world.record.history(|history| {
-                // This includes leases that the client does not know of: a copy of a refused
-                // request may have tied one of its own leases to the session.
+                // All tenures of the client may end with the session. The client does not know
+                // which ones: a late copy of a refused request may have tied a lease to the
+                // session.
                 let mine = history.tenures.iter().filter(|(_, (_, who))| *who == self.who);
                 let mine: Vec<_> = mine.map(|(token, _)| *token).collect();
                 for token in mine {
@@ -199,8 +204,8 @@ impl SimClient {
     pub(super) async fn change_its_mind(&mut self, lock: Lock, release: Release) {
         self.requests += 1;
         let key = self.requests.to_string().into();
-        // The release has no request order: only then may another request be in flight at the same
-        // time.
+        // The release is sent without a [`RequestOrder`](crate::engine::RequestOrder), because the
+        // acquire is in flight at the same time and may overtake it.
         let request = NodeRequest::Submit(self.command(&key, Op::Release(release), None).into());
         let (world, end, node) = (Arc::clone(&self.world), self.end, self.node);
         let later = world.dice.millis(0, 100);

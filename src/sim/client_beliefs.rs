@@ -10,8 +10,8 @@ use crate::time::Time;
 use std::sync::Arc;
 
 impl SimClient {
-    /// Returns the earliest end of the session in virtual time, for the checker. The client itself
-    /// counts on its own clock.
+    /// Returns the earliest time at which the client's session may expire, in virtual time, which
+    /// the checks of the history use. The client itself only reads its own clock.
     pub(super) fn session_secured(&self) -> Time {
         let session = self.session.as_ref();
         session.map_or(Time::ZERO, |session| {
@@ -19,7 +19,7 @@ impl SimClient {
         })
     }
 
-    /// Whether a lease is tied to a session other than the client's current one. The client does
+    /// Whether a lease is tied to a session that is not the client's current one. The client does
     /// not rely on such a lease.
     pub(super) fn is_of_another_session(&self, life: &Lifetime) -> bool {
         let open = self.session.as_ref().map(|session| session.id);

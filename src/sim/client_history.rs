@@ -36,8 +36,8 @@ pub enum StepKind {
     /// Every tenure ended by a steal whose answer was lost, and no client saw the tenure that the
     /// steal began.
     AllEnded,
-    /// A client saw a tenure whose grant was never answered. The tenure began in one of these ways:
-    /// by an acquire, by a change of the mode, or by a steal.
+    /// A client saw a tenure for which no client received a grant. The tenure began by an acquire,
+    /// by a change of the mode or by a steal.
     Appeared {
         /// The token of the tenure that appeared.
         token: Token,
@@ -63,7 +63,7 @@ pub enum StepKind {
     NotKept(Token),
     /// The tenure held the lock, and ended by a release or a move.
     Released(Token),
-    /// A read returned exactly these holders, in ascending order.
+    /// A read returned exactly these tokens of holders, in ascending order.
     Seen(Vec<Token>),
     /// A conflict was reported with this tenure as one of the holders.
     InTheWay(Token),
@@ -135,13 +135,14 @@ pub struct History {
     /// Tokens of tenures whose grant was answered.
     pub(super) granted: BTreeSet<Token>,
     /// Clients that requested a lock and do not know the outcome, with the time of the earliest
-    /// such request.
+    /// request of the client for that lock.
     pub(super) open: BTreeMap<(Lock, Who), Time>,
     /// Requests for a shared lock whose outcome the client does not know, with the time of each.
     pub(super) open_to_share: Vec<(Lock, Who, Time)>,
     /// The earliest time at which each tenure may expire, according to the answers.
     pub(super) secured: BTreeMap<Token, Time>,
-    /// The time from which each tenure may have been ended by a request of its client.
+    /// The time of the earliest request by which a client may have ended its tenure, for each
+    /// tenure with such a request.
     pub(super) freed: BTreeMap<Token, Time>,
     pub(super) steals: Vec<(Lock, Time, Token)>,
     /// Tenures that are tied to a session.

@@ -5,9 +5,11 @@ use super::client_history::{Lock, Sharing};
 use crate::engine::{Mode, Ownership, SessionId, Ttl};
 use crate::time::{Span, Time};
 
-/// Part of a ttl, per mille, that a client subtracts because clocks run at different rates.
+/// The part of a ttl, in thousandths, by which a client shortens it, since clocks run at different
+/// rates.
 const OFF_PER_MILLE: u64 = 1;
-/// Fixed time that a client subtracts as well, to allow for its own processing time.
+/// The fixed time by which a client additionally shortens a ttl, to allow for its own processing
+/// time.
 const OFF: Span = Span::from_millis(50);
 
 /// A session, as its client knows it.
@@ -34,7 +36,7 @@ pub(super) struct ClientLease {
     pub(super) from: Time,
     /// The end of the lease on the client's clock. `None`: the lease ends with the session.
     pub(super) until: Option<Time>,
-    /// Whether the client neither renews nor releases the lease, so that it expires.
+    /// Whether the client leaves the lease to expire: it neither renews nor releases it.
     pub(super) runs_out: bool,
 }
 

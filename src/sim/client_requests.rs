@@ -6,8 +6,9 @@ use crate::engine::{Answer, Command, Digest, IdempotencyKey, Op, Reason, Request
 use std::sync::Arc;
 
 impl SimClient {
-    /// Whether to send the request again, under a new `order`: the answer rejects only the sequence
-    /// number, and an earlier copy of the request may have been applied.
+    /// Whether the request must be sent again because the engine has refused its `order`. If so,
+    /// sets `order` to the next sequence number. The request id stays the same, since an earlier
+    /// copy of the request may have been applied.
     pub(super) fn reorder(&mut self, order: &mut Option<RequestOrder>, answer: &Answer) -> bool {
         let (Some(RequestOrder { session, .. }), Err(refusal)) = (*order, answer) else {
             return false;

@@ -10,15 +10,15 @@ pub enum CoveragePoint {
     Crash,
     /// A node stopped because its disk had failed.
     FailedNodeEnd,
-    /// A leader applied the commands that another node had forwarded.
+    /// A leader applied commands that a follower had forwarded for its clients.
     Forward,
-    /// A leader confirmed a read of another node.
+    /// A leader gave a follower the read index that the follower needs for a linearizable read.
     FollowerRead,
     /// A node joined the cluster.
     Join,
     /// A voter was replaced.
     VoterReplaced,
-    /// A snapshot of the leader was installed.
+    /// A node installed a snapshot that the leader had sent.
     SnapshotInstalled,
     /// A snapshot took a second or more to be written.
     SlowSnapshotWrite,
@@ -64,7 +64,7 @@ impl CoveragePoint {
         }
     }
 
-    /// All kinds, in the order of their declaration.
+    /// All variants, in the order of their declaration.
     pub const ALL: [Self; 17] = [
         Self::Leader,
         Self::Crash,

@@ -16,11 +16,12 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// How long a leader may take to confirm its leadership before removed machines are shut down.
+/// How long a leader may take to confirm its leadership. Only then are the machines shut down that
+/// are no longer members of the cluster.
 const RETIRE_PATIENCE: Span = Span::from_millis(500);
 
-/// How long a node may take to stop after its disk has failed: a call to another node may be in
-/// flight.
+/// How long a node may take to stop after its disk has failed. A call to another node may have to
+/// end first.
 const END_PATIENCE: Span = Span::from_millis(700);
 
 /// Injects random faults until `until`, then repairs everything.
@@ -80,7 +81,7 @@ async fn replace(world: &Arc<World>) {
             voters.insert(fresh);
             world.record.note(format_args!("{fresh} is to vote instead of {leaves}"));
             let change = leader.requests.raft.change_membership(voters, false);
-            // The change may continue after this timeout.
+            // A membership change that has not completed in time may still complete later.
             if matches!(SimTypeConfig::timeout(patience, change).await, Ok(Ok(_))) {
                 world.record.count(CoveragePoint::VoterReplaced);
             }
@@ -147,7 +148,8 @@ async fn fail_disk(world: &Arc<World>, id: NodeId) {
         let what = format_args!("node {id} still runs {failed_for} after a failed sync: {state}");
         world.record.violation(Promise::FailedNodesEnd, what);
     }
-    // In a real cluster an operator would replace the disk and start the node again.
+    // The machine restarts with its disk repaired, as if an operator had replaced the disk of a
+    // real node.
     world.crash(id);
     restart(world).await;
 }

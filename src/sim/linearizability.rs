@@ -45,8 +45,8 @@ struct Cell {
 }
 
 impl Cell {
-    /// Returns the states to which `what` can lead from this one; none if it is not possible in
-    /// this state.
+    /// Returns the states in which the lock may be after the operation `what`. The list is empty if
+    /// the operation is not possible in this state.
     fn after(&self, what: &StepKind) -> Vec<Self> {
         let holds = |token: &Token| self.holders.contains(token);
         match what {
@@ -111,7 +111,8 @@ impl Cell {
         Self { holders, shared, last: self.last }
     }
 
-    /// Whether `what` never changes the state, so that there is no reason to postpone it.
+    /// Whether an operation never changes the state of the lock. The search applies such an
+    /// operation as soon as it is possible.
     const fn only_looks(what: &StepKind) -> bool {
         matches!(
             what,
@@ -120,13 +121,14 @@ impl Cell {
     }
 }
 
-/// The progress of a search: the operations that have taken effect, and the state after them.
+/// The progress of a search: which operations have taken effect, and the resulting state of the
+/// lock.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct SearchState {
-    /// Index of the first operation that has not taken effect.
+    /// The index of the first operation that has not taken effect.
     first: usize,
-    /// Whether each operation from `first` on has taken effect. Operations beyond the end of the
-    /// list have not.
+    /// For each operation from `first` on, whether it has taken effect. Operations beyond the end
+    /// of the vector have not taken effect.
     done: Vec<bool>,
     cell: Cell,
 }
@@ -195,8 +197,8 @@ impl SearchState {
         }
     }
 
-    /// Returns the earliest answer time of the operations that have not taken effect: the next
-    /// operation was requested before it.
+    /// Returns the earliest answer time of the operations that have not taken effect. The next
+    /// operation to take effect must have been requested before that time.
     fn deadline(&self, acts: &[LockStep]) -> Time {
         let mut by = Time::NEVER;
         for (at, act) in acts.iter().enumerate().skip(self.first) {

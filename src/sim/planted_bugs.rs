@@ -21,7 +21,7 @@ pub(super) enum PlantedBug {
     TailLost,
     /// A crash may wipe the disk, and the node comes back under its old id.
     DiskLost,
-    /// A failed sync is reported as a success.
+    /// A failed sync is reported as a success, although its writes do not survive a crash.
     DiskErrorIgnored,
     /// A node keeps running after its proposer has ended.
     EndIgnored,
@@ -44,25 +44,29 @@ pub(super) enum PlantedBug {
     StaleCarry,
     /// The leader answers before a majority has the entry.
     AnswersBeforeCommit,
-    /// The state machine drops the ids of requests, so that a repeat is carried out again.
+    /// The state machine drops the request ids of commands, so that a repeated command is applied a
+    /// second time.
     RequestIdsDropped,
-    /// The state machine drops the acquire that a release names, so that it ends a later one.
+    /// The state machine drops the number of the acquire that a release names, so that a late
+    /// release also ends a lease that was acquired again after it.
     AcquisitionDropped,
-    /// The state machine applies the oldest rules, by which an upgrade keeps its token.
+    /// The state machine applies the oldest rules of the engine, by which a lease keeps its token
+    /// when it changes from shared to exclusive.
     OldestRules,
     /// A retry of a request gets a new request id.
     NewIdOnRetry,
-    /// A client counts the ttl of its lease from the arrival of the answer.
+    /// A client counts the ttl of its lease from the arrival of the answer instead of from the
+    /// sending of the request.
     DeadlineFromReply,
 }
 
-/// Returns the engine unchanged: bugs are planted in tests only.
+/// Returns a copy of the engine without a bug: bugs are planted in tests only.
 #[cfg(not(test))]
 pub(super) fn forgetful(engine: &Engine) -> Engine {
     engine.clone()
 }
 
-/// Returns the engine without the answers that it stores for repeated requests.
+/// Returns a copy of the engine without the answers that it stores for repeated requests.
 #[cfg(test)]
 pub(super) fn forgetful(engine: &Engine) -> Engine {
     let mut engine = engine.clone();

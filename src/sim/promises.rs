@@ -9,7 +9,8 @@ use super::violation::{Promise, Violation};
 use crate::time::{Span, Time};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// How long a request with an unknown outcome may still take effect, counted from its start.
+/// How long a request with an unknown outcome may still take effect, counted from the time at which
+/// it was sent.
 const UNKNOWN_FOR: Span = Span::from_secs(10);
 
 /// Returns every violation of a promise that a history shows.
@@ -26,7 +27,7 @@ pub fn check(history: &History) -> Vec<Violation> {
 }
 
 impl ObservedReset {
-    /// Whether the reset ends the leases and queue places of this client.
+    /// Whether the reset ends the leases and queue places of the client `who`.
     fn means(&self, who: &Who) -> bool {
         !self.kept.contains(who)
     }
@@ -37,17 +38,19 @@ impl ObservedReset {
     }
 }
 
-/// Returns the time up to which the promises justify a belief. A steal or a reset ends it early,
-/// because the client learns of these too late.
+/// Returns the time up to which a client may rightly believe that it holds a lock: to the end of
+/// its belief, or to the first steal or reset of the lock, of which the client learns only
+/// afterwards.
 fn rightly_until(belief: &Belief, history: &History) -> Time {
     let Belief { lock, token, from, .. } = belief;
-    // A steal with an unknown outcome takes effect within `UNKNOWN_FOR`, or never.
+    // A steal with an unknown outcome may take effect for `UNKNOWN_FOR` after it was sent, and not
+    // later.
     let may = |at: Time, by: Token| by != Token::MAX || *from < at + UNKNOWN_FOR;
     let steals =
         history.steals.iter().filter(|(l, at, by)| l == lock && by > token && may(*at, *by));
     let stolen = steals.map(|(_, from, _)| *from).min();
     let resets = history.resets.iter();
-    // A grant whose answer was late may be older than a reset that had finished by then.
+    // A reset that had finished before the client requested the lock does not end the belief.
     let resets = resets.filter(|reset| reset.means(&belief.who) && belief.asked < reset.by());
     let reset = resets.map(|reset| reset.from).min();
     let robbed = stolen.into_iter().chain(reset).min();
@@ -60,7 +63,7 @@ fn one_holder(found: &mut Vec<Violation>, history: &History) {
     let mut beliefs: Vec<_> = history.beliefs.iter().map(right).collect();
     beliefs.retain(|(belief, until)| belief.from < *until);
     beliefs.sort_by_key(|(belief, _)| (belief.lock, belief.from, belief.token));
-    // The beliefs that have not ended when the next one begins.
+    // The beliefs about the same lock that have not ended when the belief `two` begins.
     let mut open: Vec<(&Belief, Time)> = vec![];
     for (two, its_end) in beliefs {
         open.retain(|(one, until)| one.lock == two.lock && *until > two.from);
@@ -90,7 +93,8 @@ fn first_come_first_served(found: &mut Vec<Violation>, history: &History) {
         |place: &ObservedQueuePlace| place.served.map(|token| (place.lock, place.ticket, token));
     let mut line: Vec<_> = history.places.iter().filter_map(served).collect();
     line.sort_unstable();
-    // The queue place with the highest token so far: no later place may have a lower token.
+    // Of the places in the queue of one lock seen so far, the one whose grant has the highest
+    // token. A place with a higher ticket must have a higher token.
     let mut highest: Option<(Lock, u64, Token)> = None;
     for (lock, ticket, token) in line.iter().copied() {
         match highest.filter(|(other, ..)| *other == lock) {
@@ -111,8 +115,9 @@ fn first_come_first_served(found: &mut Vec<Violation>, history: &History) {
     }
 }
 
-/// Returns the grants that did not come from the queue, by token. The value is the latest request
-/// time of all such grants up to this token, and the token of that request.
+/// Returns the grants to requests that were not queued, by token. The value of a grant is the
+/// latest request time of all such grants up to its token, and the token of the request with that
+/// time.
 fn grants(acts: &[LockStep], from_line: &BTreeSet<Token>) -> BTreeMap<Token, (Time, Token)> {
     let asked = acts.iter().filter_map(|act| match act.what {
         StepKind::Granted(token, _) if !from_line.contains(&token) => Some((token, act.from)),
@@ -214,10 +219,12 @@ fn in_some_order(found: &mut Vec<Violation>, history: &History, lock: Lock) {
     found.push(Violation::new(promise, what));
 }
 
-/// Returns the broken promise, when the operations on a lock fit no order. If they fit without the
-/// reads, or if one lease may have ended early, but not both, it is `ReadsAreCurrent` or
-/// `LeasesLast`. If neither helps and an upgrade kept its token, it is `UpgradesMintTokens`;
-/// otherwise `Linearizable`.
+/// Returns the promise that is broken if the operations on a lock fit no order.
+///
+/// The promise is `ReadsAreCurrent` if only leaving out the reads makes an order possible, and
+/// `LeasesLast` if only an early end of one lease does. If neither makes an order possible, and a
+/// lease may have kept its token when it changed to exclusive, the promise is `UpgradesMintTokens`.
+/// In all other cases it is `Linearizable`.
 fn blame(
     history: &History,
     lock: Lock,
@@ -302,18 +309,18 @@ fn unheard_of(acts: &[LockStep], history: &History) -> BTreeSet<Token> {
 fn lapse(history: &History, token: Token, who: &Who) -> Lapse {
     let secured = history.secured.get(&token).copied().unwrap_or_default();
     let freed = history.freed.get(&token).copied().unwrap_or(Time::NEVER);
-    // A reset that had finished before the tenure began does not end it.
+    // A reset that had finished before the tenure began cannot end the tenure.
     let may_end = |reset: &&ObservedReset| reset.means(who) && reset.by() > begun(history, token);
     let reset = history.resets.iter().filter(may_end).map(|reset| reset.from).min();
     Lapse { token, from: secured.min(freed).min(reset.unwrap_or(Time::NEVER)) }
 }
 
-/// Returns the earliest time at which a tenure can have begun.
+/// Returns the earliest time at which the tenure with this token can have begun.
 fn begun(history: &History, token: Token) -> Time {
     let acts = history.acts.values().flatten();
     let begins = acts.filter(|act| match act.what {
         StepKind::Granted(begun, _) | StepKind::Stolen(begun) => begun == token,
-        // A mode change that keeps the token does not begin a tenure.
+        // A change of the mode begins a tenure only if it issues a new token.
         StepKind::Changed { from, to, .. } => to == token && from != token,
         _ => false,
     });
@@ -435,7 +442,8 @@ mod tests {
     #[test]
     fn a_search_that_does_not_end_is_found() {
         breaks(Promise::SearchEnds, |h| {
-            // Each of these grants may have happened or not, in all combinations.
+            // No client got an answer for these grants. Since each may have happened or not, the
+            // search has very many combinations to try.
             for token in 40..64 {
                 h.act(0, at(20), None, StepKind::Granted(token, Sharing::Shared));
             }

@@ -17,11 +17,12 @@ use std::sync::Arc;
 
 /// Number of lines kept from the end of the trace, to show how a violation came about.
 const TAIL_LINES: usize = 60;
-/// The states of the nodes are compared at every entry whose index is a multiple of this.
+/// The states of all nodes are compared after each entry whose index is a multiple of this number.
 const STATE_EVERY: u64 = 16;
 /// Maximum number of violations kept for one promise: more would say the same again.
 const VIOLATIONS_MAX: usize = 5;
-/// How much more than real time (plus 0.1 %) the engine time may advance between two entries.
+/// The tolerance of the check that engine time advances no faster than real time: by how much it
+/// may advance further between two entries, in addition to 0.1 % for the clock rates.
 const TIME_AHEAD_MAX: Span = Span::from_nanos(10_000);
 
 /// The time from which the reading or writing of a snapshot counts as slow.
@@ -38,16 +39,17 @@ struct RecorderState {
     whole: Option<Vec<String>>,
     violations: Vec<Violation>,
     applied: BTreeMap<u64, Applied>,
-    /// The outcome of each request that carries an id.
+    /// The first outcome of each request that carries a request id.
     outcomes: BTreeMap<RequestId, Outcome>,
-    /// The request ids of acquires that took effect, by caller and holder id.
+    /// The request ids of acquires that took effect, by the caller and the holder id of the
+    /// acquire.
     marks: BTreeMap<(Arc<str>, Arc<str>), RequestId>,
     /// The highest vote that each node has synced, or granted in an answer.
     votes: BTreeMap<NodeId, Vote>,
-    /// The last entry that each node has acknowledged and not truncated since.
+    /// The last entry that each node has acknowledged. Lowered when the node truncates its log.
     promised: BTreeMap<NodeId, LogId>,
-    /// The time at which a leader first used an engine time, by its term, its node id and the
-    /// engine time.
+    /// The real time at which a leader first stamped a proposal with an engine time, by the
+    /// leader's term and node id and that engine time.
     stamps: BTreeMap<(u64, NodeId, Time), Time>,
     /// The last entry with commands: its engine time, the real time at which it was stamped, and
     /// the term and node id of its leader.
@@ -59,7 +61,8 @@ struct RecorderState {
     history: History,
 }
 
-/// The result of an entry on the node that applied it first.
+/// The result of an entry on the node that applied it first: the answers to the commands of the
+/// entry and, for some entries, a checksum of the state.
 struct Applied {
     id: LogId,
     answers: Vec<Answer>,
@@ -271,7 +274,8 @@ impl Record {
     }
 }
 
-/// Returns how the entries up to `promised` can have been lost.
+/// Returns, for a violation report, how a node can have lost the entries up to `promised`, which it
+/// had acknowledged.
 fn why_lost(promised: Option<LogId>, last: Option<LogId>, crash: DiskCrash) -> &'static str {
     let index = |id: Option<LogId>| id.map(|id| id.index);
     match last {

@@ -14,10 +14,11 @@ const HOUR: u64 = 3_600;
 /// When the cluster loses its leader, and for how long it has none, in seconds of real time.
 const CHANGES: [(u64, u64); 5] = [(301, 2), (907, 11), (1_499, 1), (1_500, 30), (2_800, 7)];
 
-/// The current leader, whose clock has its own rate and starting value.
+/// The node that leads the cluster at the moment. Its clock has a rate and a starting value of its
+/// own.
 struct Leader {
     began: Time,
-    /// Microseconds that pass on this clock per second of real time.
+    /// How many microseconds pass on the leader's clock per second of real time.
     rate: u64,
     carried: EngineClock,
 }
@@ -61,7 +62,8 @@ impl SessionHour {
         Self { dice, engine, leader, changes, over, events }
     }
 
-    /// Applies an operation that is requested at `truth`, or once there is a leader again.
+    /// Applies an operation that a client requests at the real time `truth`. If the cluster has no
+    /// leader at that time, the next leader applies it.
     fn ask(&mut self, truth: Time, op: Op) -> Outcome {
         let mut truth = truth;
         while let Some((_, again)) = self.changes.last().filter(|(lost, _)| *lost <= truth) {

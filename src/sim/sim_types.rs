@@ -8,7 +8,8 @@ use openraft::vote::leader_id_adv::LeaderId;
 use openraft_rt_sim::SimRuntime;
 
 openraft::declare_raft_types!(
-    /// The types of a real cluster's log, except for the runtime.
+    /// openraft's type configuration: the log entries and answers of a real cluster, on a simulated
+    /// async runtime.
     pub(super) SimTypeConfig:
         D = Proposal,
         R = Answers,

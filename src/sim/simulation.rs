@@ -127,7 +127,7 @@ async fn recover(world: &Arc<World>) {
     let until = now() + RECOVERY;
     settle(world, until).await;
     SimClient::new(world, CLIENTS + 1).look_at_all(until).await;
-    // The reads may have added entries.
+    // The reads may have added log entries, so the states of the nodes are compared once more.
     settle(world, until).await;
 }
 

@@ -17,7 +17,7 @@ const SEEDS_MAX: u64 = 120;
 struct Sentence {
     bug: &'static str,
     promise: Promise,
-    /// Parts of the message, in this order.
+    /// Texts that the message contains in this order, with any text between them.
     words: &'static [&'static str],
 }
 
@@ -46,7 +46,8 @@ fn shows(
 ) {
     let own = SENTENCES.iter().find(|sentence| sentence.bug == bug).expect("each bug has one");
     for seed in first..first + SEEDS_MAX {
-        // A bug may also cause a panic while a node starts: then this seed shows nothing.
+        // A planted bug may also make a node panic at its start. A run with such a panic counts as
+        // one that has not found the bug.
         let broken = || {
             let ran = catch_unwind(|| run(&options(seed)).violations).ok()?;
             ran.into_iter().find(|found| own.is(found))
@@ -96,8 +97,8 @@ bugs! {
         by FailedNodesEnd ["still runs"];
     a_snapshot_without_the_answers_is_found: with_bug PlantedBug SnapshotForgets
         by SameState ["the state after entry", "is another there"];
-    // This bug shows only if a snapshot build finishes just after an installation, which few seeds
-    // bring about.
+    // The bug `OlderSnapshotWins` shows only if a snapshot is built just after another one was
+    // installed, which few seeds bring about.
     an_older_snapshot_that_wins_is_found: with_bug PlantedBug OlderSnapshotWins
         by NodesStart ["could not start: its log begins after"], from seed 160;
     a_snapshot_that_is_never_installed_is_found: with_bug PlantedBug InstallNeverEnds
@@ -122,7 +123,8 @@ bugs! {
         by UpgradesMintTokens ["may have kept token"];
     a_new_id_for_a_retry_is_found: with_bug PlantedBug NewIdOnRetry
         by OneEffect ["had an effect under two ids"];
-    // This bug shows only if another client gets the lock within the time that one answer takes.
+    // The bug `DeadlineFromReply` shows only if another client gets the lock within the time that
+    // one answer takes.
     a_lease_counted_from_its_answer_is_found: with_bug PlantedBug DeadlineFromReply
         by OneHolder ["longer than promised"], from seed 90;
 }

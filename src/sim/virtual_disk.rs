@@ -19,11 +19,11 @@ pub(super) const SNAPSHOT_TAKES_MAX: Span = Span::from_secs(6);
 pub(super) enum Write {
     Vote(Vote),
     Committed(LogId),
-    /// An entry, as the bytes that a real log would hold.
+    /// A log entry, encoded as in a real log.
     Entry(LogId, Arc<[u8]>),
-    /// Removes the entries from this index on.
+    /// Removes the entries whose index is this one or higher.
     Truncate(u64),
-    /// Removes the entries up to this one, which a snapshot contains.
+    /// Removes the entries up to and including this one, which a snapshot contains.
     Purge(LogId),
 }
 
@@ -73,11 +73,12 @@ struct DiskState {
     written: u64,
     /// The snapshot, and the last entry that it contains.
     snapshot: Option<(Option<LogId>, Arc<[u8]>)>,
-    /// The run of the node that may use the disk. Calls of earlier runs fail, because those have
-    /// crashed.
+    /// The number of the node's current run, which may use the disk. Calls by an earlier run, which
+    /// has crashed, fail.
     run: u64,
     health: Health,
-    /// When a failed sync was reported to the node.
+    /// When a sync failed and the failure was reported to the node, if that has happened in this
+    /// run.
     failed_at: Option<Time>,
     last_crash: DiskCrash,
 }
@@ -95,11 +96,11 @@ pub(super) struct DiskCrash {
 enum Health {
     Well,
     Failing,
-    /// A sync has failed: nothing works until a restart.
+    /// A sync has failed. Every further call fails until the node restarts.
     Failed,
 }
 
-/// A handle to a disk that belongs to one run of a node, and fails once that run has ended.
+/// A handle by which one run of a node uses the disk. Its calls fail once that run has ended.
 #[derive(Clone)]
 pub(super) struct OpenDisk {
     disk: Disk,
@@ -174,15 +175,16 @@ impl Disk {
 }
 
 impl OpenDisk {
-    /// Runs `look` on the contents. Fails if the run has ended: the disk then belongs to another
-    /// run.
+    /// Calls `look` with the contents of the disk. Fails if this handle's run of the node has
+    /// ended.
     pub(super) fn look<T>(&self, look: impl FnOnce(&DiskContents) -> T) -> io::Result<T> {
         let state = self.disk.state.lock();
         self.usable(&state)?;
         Ok(look(&state.seen))
     }
 
-    /// Writes without a sync. Returns the number that a sync must cover.
+    /// Appends writes that are not synced yet. Returns the number of the last one, up to which a
+    /// later sync must go.
     pub(super) fn write(&self, writes: impl IntoIterator<Item = Write>) -> io::Result<u64> {
         let mut state = self.disk.state.lock();
         self.usable(&state)?;

@@ -19,7 +19,8 @@ pub(super) struct VirtualEnvironment {
     pub(super) wall_ahead_ms: Arc<AtomicI64>,
     pub(super) dice: SeededRandom,
     pub(super) record: Arc<Record>,
-    /// The clock of the first leadership in this run, which the planted bug `StaleCarry` reuses.
+    /// The engine clock of the first leadership in this run of the node. The planted bug
+    /// `StaleCarry` reuses it for later leaderships.
     pub(super) first: Mutex<Option<EngineClock>>,
 }
 

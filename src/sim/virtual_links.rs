@@ -26,7 +26,7 @@ use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
 
-/// Never returns, like a wait for a lost message.
+/// Waits for ever, as for a message that was lost.
 async fn for_ever<T>() -> T {
     std::future::pending().await
 }
@@ -59,13 +59,13 @@ impl World {
             }
             reply
         };
-        // The future is boxed, because the node that handles the request may send one to another
-        // node.
+        // The future is boxed, because its type would otherwise contain itself: the node that
+        // handles the request may send a request to another node.
         Box::pin(async move { SimTypeConfig::timeout(patience.as_duration(), whole).await.ok() })
     }
 }
 
-/// The transport from one run of a node to the other nodes.
+/// The transport by which one run of a node sends requests to other nodes.
 pub(super) struct VirtualTransport {
     pub(super) world: Arc<World>,
     pub(super) from: NodeId,
@@ -87,7 +87,7 @@ impl ClusterTypes for SimTypeConfig {
 }
 
 impl VirtualTransport {
-    /// Whether this run of the node is still going on.
+    /// Whether the node still runs, in the same run as when this transport was made.
     fn runs(&self) -> bool {
         self.world.host(self.from).is_some_and(|host| host.run == self.run)
     }
@@ -147,7 +147,8 @@ impl RaftNetworkFactory<SimTypeConfig> for VirtualLinks {
 }
 
 impl VirtualLink {
-    /// Sends a message to the other node, runs `act` there, and returns the answer and the node.
+    /// Sends a message to the node at the other end of the link, runs `act` there, and returns the
+    /// result of `act` and the node.
     async fn carry<Q, R, F>(
         &self,
         what: RPCTypes,

@@ -31,8 +31,8 @@ impl VirtualLog {
 }
 
 impl VirtualLog {
-    /// Syncs, and records the acknowledgement of all entries up to `last`, unless that one was
-    /// truncated.
+    /// Syncs the writes up to number `written`. Then records that the node has acknowledged the log
+    /// up to the entry `last`, unless that entry was truncated meanwhile.
     async fn sync(&self, written: u64, last: Option<LogId>) -> io::Result<()> {
         self.disk.sync(written).await?;
         let there = |id: &LogId| {

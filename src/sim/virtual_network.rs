@@ -13,9 +13,9 @@ pub(super) type End = u64;
 /// How often the network loses or duplicates a message, and how long it may delay one.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct NetworkFaults {
-    /// Lost messages, in percent.
+    /// The percentage of messages that are lost.
     pub(super) loss: u64,
-    /// Duplicated messages, in percent.
+    /// The percentage of messages that arrive twice.
     pub(super) doubled: u64,
     /// The longest delay of a message, in milliseconds.
     pub(super) late_ms: u64,
@@ -56,7 +56,8 @@ impl VirtualNetwork {
         self.state.lock().cut.extend(pairs);
     }
 
-    /// Removes all partitions, and sets the other faults.
+    /// Removes all partitions, and replaces the probabilities of lost, late and duplicated
+    /// messages.
     pub(super) fn mend(&self, weather: NetworkFaults) {
         let mut state = self.state.lock();
         state.weather = weather;

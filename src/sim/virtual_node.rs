@@ -157,7 +157,7 @@ impl Host {
         }
     }
 
-    /// Adds each leadership of this node to the trace.
+    /// Adds a line to the trace whenever this node becomes leader.
     async fn note_leaderships(&self) {
         let mut role = self.requests.role.clone();
         loop {
@@ -251,7 +251,7 @@ impl Host {
             self.requests.queue.ask(command, Box::new(drop));
             answer
         } else {
-            // The client may have given up meanwhile and needs no answer.
+            // Sending the answer fails if the client has stopped waiting for it.
             self.requests.queue.ask(command, Box::new(move |answer| drop(send.send(answer))));
             let Ok(Ok(answer)) = reply.await else { return NodeReply::Unavailable };
             answer

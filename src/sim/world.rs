@@ -30,7 +30,8 @@ pub(super) struct World {
 pub(super) struct Seat {
     pub(super) disk: Disk,
     pub(super) clock: VirtualClock,
-    /// Offset of the wall clock from the steady one, in milliseconds. Nothing may depend on it.
+    /// Offset of the machine's wall clock from its steady clock, in milliseconds. Leases must not
+    /// depend on it.
     pub(super) wall_ahead_ms: Arc<AtomicI64>,
     pub(super) host: Mutex<Option<Arc<Host>>>,
     pub(super) runs: AtomicU64,
@@ -110,7 +111,8 @@ impl World {
         }
     }
 
-    /// Stops a node after its proposer has ended, unless a later run has begun.
+    /// Stops the node `id` after its proposer has ended in run `run`. Does nothing if a later run
+    /// of the node has begun.
     pub(super) fn failed(&self, id: NodeId, run: u64) {
         if self.host(id).is_some_and(|host| host.run == run) {
             self.crash(id);

@@ -40,7 +40,8 @@ pub(super) fn replace_with(
         Ok(file)
     });
     if renamed.is_err() && !crash::happened() {
-        // The temporary file takes space, the lack of which may be the reason for the failure.
+        // The temporary file is removed, because it takes disk space, and the operation may have
+        // failed for lack of space.
         let _ = fs::remove_file(&temporary);
     }
     renamed
@@ -107,7 +108,8 @@ pub(super) mod crash {
         static POINTS_LEFT: Cell<Option<u32>> = const { Cell::new(None) };
     }
 
-    /// Sets the number of steps after which nothing reaches the disk on this thread.
+    /// Simulates a crash after this many steps on the disk, on this thread: no later step reaches
+    /// the disk. `None` simulates no crash.
     pub(crate) fn after(points: Option<u32>) {
         POINTS_LEFT.set(points);
     }

@@ -30,8 +30,8 @@ impl Sealed {
         Self { dir, claim, boot, generation: next.generation(), next_seq: next.next_seq() }
     }
 
-    /// Makes the new snapshot: `rebuild` computes it from the old one and the records after it. If
-    /// this fails, the old files stay, and a later compaction includes them.
+    /// Makes a new snapshot: `rebuild` computes it from the old snapshot and the records of the
+    /// sealed journals. If this fails, the old files stay, and a later compaction includes them.
     pub fn compact(
         self,
         rebuild: impl FnOnce(Option<Vec<u8>>, &mut Records) -> Result<Vec<u8>, StateError>,
@@ -50,8 +50,8 @@ impl Sealed {
     /// Replaces the files from before the rotation by a snapshot. `body` must be the state at the
     /// moment of the rotation.
     pub fn replace_by(self, body: &[u8]) -> Result<(), StateError> {
-        // A snapshot is valid only beside the journal of its generation, whose header must not be
-        // lost.
+        // A snapshot is valid only if the journal with the same generation exists. So the header of
+        // that journal is synced to disk before the snapshot is written.
         let journal = self.dir.journal(self.generation);
         self.dir.sync(&journal).map_err(|error| StateError::io(&journal, error))?;
         let base = write(&self.dir, self.boot, self.generation, self.next_seq, body)?;
@@ -61,7 +61,7 @@ impl Sealed {
     }
 }
 
-/// Writes the snapshot that precedes `journal`, which has no records yet.
+/// Writes a snapshot of the state before the first record of `journal`, which has no records yet.
 pub(super) fn write_snapshot(
     dir: &Dir,
     boot: BootId,

@@ -66,7 +66,7 @@ impl Header {
         bytes[32..40].copy_from_slice(&self.generation.to_le_bytes());
         bytes[40..48].copy_from_slice(&self.next_seq.to_le_bytes());
         bytes[48..56].copy_from_slice(&self.body_bytes.to_le_bytes());
-        // Bytes 56 to 59 are reserved.
+        // The header's bytes 56 to 59 are unused, and are zero.
         let sum = crc32fast::hash(&bytes[..60]);
         bytes[60..].copy_from_slice(&sum.to_le_bytes());
         bytes
@@ -84,7 +84,8 @@ impl Header {
         if bytes[..8] != *kind.magic() {
             return Err(StateError::damaged(file, 0, "it is not a file of this type"));
         }
-        // The version is checked before the checksum, which another version may store elsewhere.
+        // The version is checked before the checksum, because a header of another version may have
+        // its checksum elsewhere.
         if u32_at(8) != VERSION {
             let (file, found) = (file.to_path_buf(), u32_at(8));
             return Err(StateError::UnknownVersion { file, found, known: VERSION });

@@ -28,12 +28,12 @@ pub const RECORD_BYTES_MAX: usize = 64 << 10;
 /// attempt takes a copy-on-write file system milliseconds, during which all requests wait.
 const FULL_FOR: Span = Span::from_millis(50);
 
-/// The space that a record may use.
+/// The disk space that a record may use on a full disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Space {
-    /// The record may use all space except the reserve.
+    /// The record must leave [`RESERVE_BYTES`] of allocated space after it.
     Ordinary,
-    /// The record may also use the reserve, because it only ends leases or waits.
+    /// The record may also use those [`RESERVE_BYTES`], because it only ends leases or waits.
     Reserve,
 }
 
@@ -46,7 +46,8 @@ pub(super) struct LastJournal {
     pub(super) generation: u64,
     pub(super) salt: u32,
     pub(super) end: u64,
-    /// The length of the file: the bytes from `end` on are zeros.
+    /// The length of the file. The bytes after `end`, the end of the last record, are allocated
+    /// zeros.
     pub(super) allocated: u64,
     pub(super) next_seq: u64,
 }
@@ -63,11 +64,12 @@ pub(super) struct Journal {
     end: u64,
     /// The offset up to which space is allocated.
     allocated: u64,
-    /// Set when the disk was full: until when no allocation is attempted, and the error code.
+    /// Set while the disk counts as full: the time until which no allocation is attempted, and the
+    /// error code of the last attempt.
     full: Option<(Time, i32)>,
-    /// The offset of the last record, while that can be taken back.
+    /// The offset of the last record, or `None` if that record can't be taken back.
     last: Option<u64>,
-    /// The error after which nothing can be written any more.
+    /// The error because of which the journal accepts no more records, if there was one.
     broken: Option<(io::ErrorKind, String)>,
     buffer: Vec<u8>,
 }
@@ -136,8 +138,8 @@ impl Journal {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
         }
         self.fill_buffer(record);
-        // Only a record that was written can be taken back: if the write fails, `cut_back` removes
-        // what is left of it.
+        // Until the new record is written completely, no record can be taken back. If the write
+        // fails, `cut_back` removes the part that was written.
         self.last = None;
         let end = self.end + self.buffer.len() as u64;
         if space == Space::Ordinary {
@@ -155,12 +157,13 @@ impl Journal {
         Ok(())
     }
 
-    /// Allocates the reserve, unless it is allocated already.
+    /// Allocates the [`RESERVE_BYTES`] after the last record, which only records that end leases or
+    /// waits may use. Does nothing if they are allocated already.
     pub(super) fn reserve(&mut self) -> io::Result<()> {
         self.allocate(self.end + RESERVE_BYTES)
     }
 
-    /// Allocates space up to `end`, at least.
+    /// Allocates disk space at least up to the offset `end` of the file.
     fn allocate(&mut self, end: u64) -> io::Result<()> {
         if end <= self.allocated {
             return Ok(());
@@ -235,13 +238,14 @@ impl Drop for Journal {
     }
 }
 
-/// Returns the checksum of a record, salted with `salt`.
+/// Returns the checksum of a record, its length and its sequence number, salted with `salt`.
 pub(super) fn sum(salt: u32, seq: u64, record: &[u8]) -> u32 {
     let length = (record.len() as u32).to_le_bytes();
     sum_of(salt, &[&length[..], &seq.to_le_bytes(), record].concat())
 }
 
-/// Returns the checksum of a length, a sequence number and a record in `bytes`.
+/// Returns the CRC-32 of `bytes`, salted with `salt`: those of a length, a sequence number and a
+/// record.
 fn sum_of(salt: u32, bytes: &[u8]) -> u32 {
     let mut hasher = crc32fast::Hasher::new_with_initial(salt);
     hasher.update(bytes);
@@ -376,7 +380,8 @@ impl Iterator for Records {
     fn next(&mut self) -> Option<Self::Item> {
         let record = self.read();
         if record.is_err() {
-            // Records after a missing one are unusable.
+            // After a record that can't be read, the iterator ends, because a replay can't leave
+            // out a record.
             self.open = None;
             self.parts = Vec::new().into_iter();
         }

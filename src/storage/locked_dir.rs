@@ -221,7 +221,8 @@ fn remote_kind(path: &Path) -> Option<&'static str> {
 
 #[cfg(target_os = "linux")]
 fn kind_of(about: &libc::statfs) -> i64 {
-    // The type of `f_type` differs between C libraries; the numbers fit into 32 bits.
+    // The integer type of `f_type` differs between C libraries, but every magic number fits into 32
+    // bits.
     i64::from(about.f_type as u32)
 }
 

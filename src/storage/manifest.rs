@@ -26,7 +26,8 @@ pub(super) struct SealedJournal {
 #[derive(Debug)]
 pub(super) struct Manifest {
     files: Mutex<(Option<Base>, Vec<SealedJournal>)>,
-    /// The length of the base snapshot, outside the mutex because it is read after every record.
+    /// The length of the base snapshot. An atomic outside of the mutex, because it may be read
+    /// after every record.
     base_bytes: AtomicU64,
     busy: AtomicBool,
 }

@@ -12,7 +12,9 @@ use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
 
-/// The space that ordinary records leave free: enough for some 2,500 releases.
+/// The size in bytes of the reserve: disk space after the last record that is allocated ahead and
+/// used only by records that end leases or waits, such as releases. It is enough for some 2,500
+/// releases.
 pub(super) const RESERVE_BYTES: u64 = 256 << 10;
 
 /// The space by which the journal is extended at a time: enough for thousands of records, so that

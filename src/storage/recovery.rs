@@ -115,11 +115,12 @@ fn in_a_row(dir: &Dir, first: u64, listing: &StateFiles) -> Result<Vec<u64>, Sta
     if listing.snapshots.is_empty()
         && let Some(other) = found.first().filter(|other| **other != first)
     {
-        // Only journal 1 has no snapshot before it.
+        // Every journal but the first one of a directory is preceded by a snapshot, so the snapshot
+        // of this journal is missing.
         return Err(StateError::Missing(dir.snapshot(*other)));
     }
-    // The journal of a snapshot's generation is created before the snapshot, so a missing one was
-    // removed.
+    // The journal with the generation of a snapshot is created before the snapshot. If it does not
+    // exist, it was removed afterwards.
     let alone = u64::from(!listing.snapshots.is_empty());
     let count = alone.max(found.last().map_or(0, |last| last - first + 1));
     if let Some(missing) = (first..first + count).find(|wanted| !found.contains(wanted)) {
@@ -146,7 +147,7 @@ impl Verified {
     }
 }
 
-/// Reads and checks the journals, up to the one in which the records end.
+/// Reads and checks the journals, up to and including the one that contains the last record.
 fn read_journals(
     dir: &Dir,
     boot: BootId,
@@ -173,7 +174,8 @@ fn read_journals(
             let why = format!("it begins with record {}, not {next_seq}", reader.header.next_seq);
             return Err(StateError::damaged(&reader.path, 40, why));
         }
-        // Records past the start of the next journal had been taken back, and are ignored.
+        // The next journal says with which record it begins. Records in this journal with that
+        // number or a higher one were taken back, and are ignored.
         let limit = readers.peek().map(|next| next.header.next_seq);
         while limit != Some(reader.next_seq) && reader.next()?.is_some() {}
         let complete = limit == Some(reader.next_seq);
@@ -204,10 +206,11 @@ fn never_written(dir: &Dir, before: Option<BootId>, boot: BootId, generation: u6
     other_boot && bytes.iter().all(|byte| *byte == 0)
 }
 
-/// Truncates a journal after its last complete record, if the rest can be the result of a crash.
-/// Without a power failure, space that was allocated and not written stays: the disk may have no
-/// more. Returns the length of the file. `limit` is the number of the record with which the next
-/// journal begins, if there is one.
+/// Truncates a journal after its last complete record, if the bytes after that record can be the
+/// result of a crash, and otherwise reports damage. `limit` is the number of the first record of
+/// the next journal, if there is one. Returns the length of the file. Without a power failure,
+/// allocated space that was never written is not truncated, because a full disk might not provide
+/// it again.
 fn cut_off(reader: &JournalReader, boot: BootId, limit: Option<u64>) -> Result<u64, StateError> {
     let (path, end) = (&reader.path, reader.offset);
     let at = |error| StateError::io(path, error);
@@ -215,7 +218,7 @@ fn cut_off(reader: &JournalReader, boot: BootId, limit: Option<u64>) -> Result<u
     let lost_power = !reader.header.boot.is(boot);
     let later_here = has_later_record(reader, &rest);
     let later = later_here || limit.is_some();
-    // A power failure loses pages of the file, or its end.
+    // After a power failure, some pages of the file may be missing, or the end of the file.
     let end_is_gone = !later_here && runs_past_the_end(&rest);
     let unwritten = lost_power && (end_is_gone || has_unwritten_page(end, &rest));
     if later && !unwritten {
@@ -238,7 +241,8 @@ fn cut_off(reader: &JournalReader, boot: BootId, limit: Option<u64>) -> Result<u
     let file = OpenOptions::new().write(true).open(path).map_err(at)?;
     file.set_len(end).map_err(at)?;
     if lost_power {
-        // The file is synced, since the next journal depends on where this one ends.
+        // The truncated file is synced, because the next journal continues after the last record of
+        // this one.
         file.sync_all().map_err(at)?;
     }
     info!("{} ends at byte {end}, after record {}", path.display(), reader.next_seq - 1);
@@ -256,18 +260,19 @@ fn read_from(path: &Path, offset: u64) -> io::Result<Vec<u8>> {
 /// The unit in which the kernel writes files to disk.
 const PAGE_BYTES: usize = 4_096;
 
-/// The shortest run of zeros at the end of a page that counts as not written: a shorter one may be
-/// part of a record.
+/// The minimum number of zeros at the end of a page that count as not written to disk. Fewer zeros
+/// may be part of a record.
 const ZEROS_MIN: usize = 16;
 
-/// Whether the record that should begin `rest` extends beyond it.
+/// Whether the record that should be at the start of `rest` is longer than `rest`.
 fn runs_past_the_end(rest: &[u8]) -> bool {
     let prefix = rest.first_chunk::<PREFIX_BYTES>().map(|bytes| Prefix::parse(*bytes));
     prefix.is_none_or(|prefix| prefix.is_possible() && PREFIX_BYTES + prefix.bytes > rest.len())
 }
 
-/// Whether the record that should begin `rest`, at `offset` of its file, extends into a page that
-/// was not written to disk, or not to its end.
+/// Whether the record that should be at the start of `rest`, which is at `offset` of the file,
+/// extends into a part of a page that was not written to disk. Such a part is a run of zeros up to
+/// the end of the page.
 fn has_unwritten_page(offset: u64, rest: &[u8]) -> bool {
     let bytes = match rest.first_chunk::<PREFIX_BYTES>().map(|bytes| Prefix::parse(*bytes)) {
         Some(prefix) if prefix.is_possible() => PREFIX_BYTES + prefix.bytes,
@@ -288,12 +293,13 @@ fn has_unwritten_page(offset: u64, rest: &[u8]) -> bool {
     false
 }
 
-/// Whether a complete record with a higher number than the unreadable one begins anywhere in
-/// `rest`.
+/// Whether `rest` contains a complete record whose number is higher than that of the record that
+/// could not be read.
 fn has_later_record(reader: &JournalReader, rest: &[u8]) -> bool {
     let begins_here = |at: usize| {
         let prefix = rest[at..].first_chunk::<PREFIX_BYTES>().map(|bytes| Prefix::parse(*bytes))?;
-        // The number of records that follow is limited by the bytes that follow.
+        // The difference of the record numbers can't exceed the number of bytes in `rest`, since
+        // each record takes more than a byte.
         let later = prefix.seq.checked_sub(reader.next_seq)?;
         if later == 0 || later > rest.len() as u64 || !prefix.is_possible() {
             return None;

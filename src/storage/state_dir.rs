@@ -31,16 +31,17 @@ pub struct StateDir {
     tokens: u64,
     journal: Journal,
     chain: Arc<Manifest>,
-    /// The length of the journal below which rotation is not retried after it failed.
+    /// The journal's length below which rotation is not attempted. It is raised when an attempt has
+    /// failed.
     rotation_from: u64,
 }
 
 /// The state that was recovered from the directory.
 #[derive(Debug)]
 pub struct Recovered {
-    /// The ceiling of the tokens: tokens below it may have been issued. 0 in a new directory.
+    /// The number below which tokens may have been issued; 0 in a new directory.
     pub tokens_reserved: u64,
-    /// The last snapshot; `None` for an empty state.
+    /// The last snapshot, or `None` if there is none and the state before the records is empty.
     pub snapshot: Option<Vec<u8>>,
     /// The records after the snapshot, in order. They must be read before the first call of
     /// [`StateDir::rotate`].
@@ -60,7 +61,8 @@ impl StateDir {
         let boot = BootId::current();
         let found = recovery::recover(&dir, boot)?;
         if found.fresh {
-            // The file `tokens` is written first: a journal without it would be an error.
+            // The file `tokens` is written before the first journal, because a journal without that
+            // file is an error.
             dir.write_sheet(&NumberFile::Tokens(found.tokens))?;
         }
         let mut journal = match found.last {
@@ -74,7 +76,8 @@ impl StateDir {
         if let Err(error) = journal.reserve() {
             warn!("{} has no room, so nothing can be granted: {error}", dir.path().display());
         }
-        // The mark of a clean shutdown must be gone before the first record is appended.
+        // The mark of a clean shutdown is removed before the first record is appended. Otherwise a
+        // later start would take the directory for one that was shut down cleanly.
         dir.remove_durably(&[dir.clean()])?;
         let mut sealed = found.parts.clone();
         sealed.retain(|part| part.generation != journal.generation());
@@ -113,7 +116,8 @@ impl StateDir {
         self.journal.take_back();
     }
 
-    /// Raises the ceiling of the tokens. It is on disk when this returns.
+    /// Raises the number below which tokens may be issued to `ceiling`. The number is on disk when
+    /// the call returns.
     pub fn reserve_tokens(&mut self, ceiling: u64) -> io::Result<()> {
         if ceiling > self.tokens {
             self.dir.replace_sheet(&NumberFile::Tokens(ceiling))?;
@@ -122,9 +126,9 @@ impl StateDir {
         Ok(())
     }
 
-    /// Whether the journal is long enough that a snapshot pays off.
+    /// Whether the journal is so long that it is worth making a snapshot.
     pub fn wants_rotation(&self) -> bool {
-        // Called after every command, so the cheap check comes first.
+        // The method is called after every command, so the cheapest check comes first.
         if self.journal.bytes() <= JOURNAL_BYTES_MIN.max(self.rotation_from) {
             return false;
         }

@@ -27,7 +27,7 @@ pub enum StateError {
     TokensDamaged(PathBuf),
     /// A file was written by another version of latchfs.
     UnknownVersion {
-        /// The file of the other version.
+        /// The path of the file that was written by another version.
         file: PathBuf,
         /// The format version of the file.
         found: u32,
@@ -49,13 +49,13 @@ impl StateError {
     }
 }
 
-/// The remedy if journals or snapshots are lost: keep the file `tokens`, so that tokens keep
-/// rising.
+/// The advice in the error message if journals or snapshots are lost: if the user keeps the file
+/// `tokens`, new fencing tokens are above all earlier ones.
 const BEGIN_WITHOUT_LOCKS: &str = "put back a backup of the whole directory; or, to begin with no \
     locks held, move its files journal.* and snapshot.* away and leave the file tokens, so that \
     fencing tokens go on rising";
 
-/// The remedy if it is unknown which tokens were issued.
+/// The advice in the error message if it is unknown which fencing tokens were issued.
 const TOKENS_UNKNOWN: &str = "so the next fencing token is not known; put it back from a \
     backup, or move the whole directory away, and know that tokens then begin at 1 again";
 

@@ -113,7 +113,8 @@ fn text(bytes: Vec<u8>) -> String {
     String::from_utf8(bytes).expect("text")
 }
 
-/// Rebuilds a snapshot in place of the engine: the state is the text of all records, joined.
+/// Makes a snapshot as the engine would in production: here the state is the text of all records,
+/// joined.
 fn rebuild(before: Option<Vec<u8>>, records: &mut Records) -> Result<Vec<u8>, StateError> {
     let mut all: Vec<String> = before.map(text).into_iter().collect();
     for record in records {
@@ -197,7 +198,7 @@ fn a_record_taken_back_is_replaced_by_the_next() {
     let (mut state, _) = scratch.open().expect("sound");
     state.append("long".repeat(1_000).as_bytes()).expect("room");
     state.take_back();
-    // A second `take_back` in a row has no effect: the record before stays.
+    // A second `take_back` in a row has no effect: the record before the removed one stays.
     state.take_back();
     state.append(b"b").expect("room");
     state.append(b"c").expect("room");
@@ -362,7 +363,8 @@ fn a_clean_shutdown_is_recognized() {
     let (mut state, found) = scratch.open().expect("sound");
     assert!(found.clean && found.same_boot);
     assert_eq!(found.snapshot.as_deref(), Some(&b"ab"[..]));
-    // The mark of a clean shutdown is gone before a record can be appended.
+    // The mark of a clean shutdown, the file `clean`, is removed when the directory is opened,
+    // before a record can be appended.
     assert_eq!(scratch.names(), ["journal.2", "snapshot.2"]);
     state.append(b"c").expect("room");
     drop((state, found.records));
@@ -528,7 +530,7 @@ fn crash_anywhere(start: &StateScratch, work: impl Fn(StateDir) -> Result<(), St
         let said = scratch.said();
         assert!(allowed.contains(&said.as_str()), "after {points} steps: {said}");
         assert!(said.matches('c').count() <= 1, "after {points} steps: {said}");
-        // The recovered directory can be used.
+        // The directory can be used after the recovery.
         let (mut state, _) = scratch.open().expect("sound");
         state.append(b"z").expect("room");
         state.rotate().expect("room").compact(rebuild).expect("room");
@@ -554,7 +556,8 @@ fn a_crash_between_any_two_steps_loses_nothing() {
         state.close(b"a+b+c")
     });
     assert!(steps > 20, "{steps} steps are not all");
-    // After a restart of the machine, opening the directory takes steps on the disk as well.
+    // Opening the directory after a restart of the machine also writes to the disk, so crashes are
+    // simulated there as well.
     started.restart_machine();
     crash_anywhere(&started, |mut state| {
         state.append(b"c").map_err(io)?;
@@ -602,7 +605,8 @@ fn paged() -> (StateScratch, Vec<u8>) {
 #[test]
 fn pages_lost_in_a_power_failure_truncate_the_journal() {
     let (scratch, bytes) = paged();
-    // The second page, or its second half, did not reach the disk; the third did.
+    // The second page of the file, or its second half, did not reach the disk, and the third page
+    // did.
     for from in [4_096, 4_100, 6_000, 8_192 - 16] {
         let mut lost = bytes.clone();
         lost[from..8_192].fill(0);
@@ -711,7 +715,8 @@ fn a_full_disk_is_an_error_until_there_is_room() {
     assert_eq!(error.kind(), io::ErrorKind::StorageFull);
     assert!(count > 50 && state.append(&record).is_err());
     assert!(state.reserve_tokens(200).is_err() && state.rotate().is_err());
-    // Records that only end leases or waits may also use the reserve.
+    // The disk is full for ordinary records. Records that only end leases or waits may still use
+    // the reserved space.
     for _ in 0..RESERVE_BYTES / 1_016 {
         state.append_reserved(&record).expect("it is reserved");
         count += 1;
@@ -723,7 +728,8 @@ fn a_full_disk_is_an_error_until_there_is_room() {
         }
     };
     assert_eq!(error.kind(), io::ErrorKind::StorageFull);
-    // With free space both kinds of records succeed, and the reserve is allocated again.
+    // Once the disk has free space, records that only end leases succeed, and so do ordinary ones
+    // after a moment. The reserved space is allocated again.
     fs::remove_file(&ballast).expect("it is there");
     state.append_reserved(&record).expect("there is room again");
     while state.append(&record).is_err() {}

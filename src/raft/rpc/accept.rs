@@ -33,7 +33,8 @@ const HANDSHAKE_PATIENCE: Duration = Duration::from_secs(5);
 /// How long a connection may be idle.
 const IDLE: Duration = Duration::from_secs(60);
 
-/// The read buffer of a connection, for a call whose body is not being read yet.
+/// The maximum size of a connection's read buffer in bytes. It holds the part of a call that
+/// arrives before its body is read.
 const BUFFER_BYTES_MAX: usize = 64 << 10;
 /// The memory in KiB for all calls that are read or handled at the same time, except snapshots:
 /// room for one of the longest, or hundreds of ordinary ones. Other calls wait.
@@ -48,7 +49,8 @@ const BYTES_A_SECOND: u64 = 4 << 20;
 struct CallMemory {
     /// The free memory in KiB, one permit each.
     calls: Arc<Semaphore>,
-    /// A single permit: one snapshot is read at a time.
+    /// The right to read a snapshot, of which there is a single permit: one snapshot is read at a
+    /// time.
     snapshots: Arc<Semaphore>,
 }
 
@@ -183,7 +185,7 @@ async fn answer(
         return response;
     };
     let answer = match read(&name, request.into_body(), bytes_max, memory).await {
-        // The memory permit is held until the call has been answered.
+        // `_memory` is the memory permit of the call. It is kept until the call has been answered.
         Ok((letter, _memory)) => who.answer(letter).await,
         Err(why) => Err(why),
     };
@@ -215,7 +217,7 @@ async fn read(
     let bytes = timeout(patience, reading).await.map_err(|_| RpcError::Malformed)??;
     let letter = decode_letter(name, &bytes).map_err(|_| RpcError::Malformed)?;
     drop(bytes);
-    // Release the reserved memory that the decoded call does not need.
+    // Releases the part of the reserved memory that the decoded call does not need.
     let left = taken.num_permits().saturating_sub(kib(letter.call.weight()) as usize);
     if name != "snapshot" {
         drop(taken.split(left));

@@ -22,8 +22,8 @@ use openraft::vote::leader_id_adv::LeaderId;
 use std::fmt;
 use std::sync::Arc;
 
-/// The version of a message that uses no feature of a later one: that of the release before this
-/// one. A message claims the lowest version that can hold it.
+/// The version of a message that uses no feature of a later version, which the previous release of
+/// latchfs can read. A message claims the lowest version that can hold it.
 const VERSION_BASE: u8 = 4;
 
 /// Returns the version of a message with log entries or commands of this format.
@@ -58,8 +58,8 @@ const MEMORY_MAX: usize = 10 << 20;
 /// holds the answers to 512 commands at most.
 const SHORT_MEMORY_MAX: usize = 1 << 20;
 
-/// The id that stands for any node at an address as the receiver, and for a node without an id as
-/// the caller.
+/// The node id 0, which no node has. In the receiver's place it stands for any node at the called
+/// address, and in the caller's place for a node that has no id yet.
 pub(in crate::raft) const ANYBODY: NodeId = 0;
 
 /// A call, its caller and its receiver.
@@ -129,7 +129,7 @@ pub(crate) enum RpcResponse {
 /// The read index or the entry of forwarded commands, with the leader's time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct LeaderProgress {
-    /// The index of the entry.
+    /// The read index, or the index of the entry with the forwarded commands.
     pub(crate) index: u64,
     /// The engine time of the leader when it sent the response.
     pub(crate) now: Time,

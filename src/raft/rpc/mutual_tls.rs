@@ -19,7 +19,7 @@ use x509_parser::prelude::{FromDer, X509Certificate};
 pub struct PeerFiles {
     /// The file with this node's certificate.
     pub cert: PathBuf,
-    /// The file with the private key of that certificate.
+    /// The file with the private key of the node's certificate.
     pub key: PathBuf,
     /// The certificate of the CA that signed the certificates of all nodes.
     pub ca: PathBuf,

@@ -33,7 +33,7 @@ pub(crate) struct RpcIdentity {
     pub(in crate::raft) node: NodeId,
     /// The TLS configuration of the node's connections.
     pub(in crate::raft) tls: Option<PeerTls>,
-    /// The formats that the nodes know.
+    /// The newest format that each node of the cluster knows, updated from the responses to calls.
     pub(in crate::raft) formats: Arc<PeerFormats>,
 }
 
@@ -126,7 +126,8 @@ impl RpcConnection {
         };
         *sent = SendOutcome::Perhaps;
         let response = match sender.send_request(request(body.clone())?).await {
-            // The server had closed the idle connection, and nothing was written.
+            // hyper reports that it wrote nothing of the request, because the server had closed the
+            // idle connection. The request is sent again on a new connection.
             Err(error) if error.is_canceled() => {
                 *sent = SendOutcome::No;
                 sender = self.connect().await.map_err(|error| with_causes(&error))?;
@@ -169,8 +170,8 @@ impl RpcConnection {
     }
 }
 
-/// Returns the newest format that a node uses, as its response says. A node that does not say it is
-/// of a version from before there was a choice.
+/// Returns the newest format that a node uses, as a header of its response says. A response without
+/// this header comes from a version of latchfs that knows [`FORMAT_BASE`] only.
 fn format_in(headers: &HeaderMap) -> u8 {
     let said = headers.get(PROTOCOL_HEADER).and_then(|value| value.to_str().ok());
     said.and_then(|said| said.parse().ok()).unwrap_or(FORMAT_BASE)
