@@ -51,7 +51,8 @@ pub(super) struct LogStore {
     /// The fsync latency of the log.
     pub(super) syncs: Arc<FsyncLatency>,
     /// The end of the last record in the files whose format is newer than [`FORMAT_BASE`], as an
-    /// offset over all files; 0 if there is none. A latchfs before this one can't read such a record.
+    /// offset over all files; 0 if there is none. A latchfs before this one can't read such a
+    /// record.
     pub(super) newest: Arc<AtomicU64>,
 }
 
