@@ -47,7 +47,7 @@ pub(super) enum ParamShape {
     /// A fencing token as an entity tag, such as `"7"`.
     Tag,
     RequestId,
-    /// Pairs of lock names and fencing tokens, in a JSON body only.
+    /// Pairs of a lock's name and a fencing token, which only a JSON body can hold.
     Pairs,
     Consistency,
 }

@@ -26,8 +26,8 @@ struct ProblemParts {
     headers: Vec<(HeaderName, HeaderValue)>,
 }
 
-/// The value of `reason` in the error for a request that has left the queue of its lock. Repeats of
-/// the request are refused.
+/// The value of `reason` in the error for a request that has left the queue of its lock without
+/// being granted it. Repeats of the request with the same Idempotency-Key are refused.
 pub(super) const LEFT_QUEUE: &str = "left_queue";
 
 /// The result of a request handler: a response, or a problem.

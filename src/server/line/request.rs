@@ -20,13 +20,13 @@ pub(super) enum LineRequest {
     Unlock(LockName, ClientId),
     /// Show the holder of a lock. The request names no client.
     Own(LockName),
-    /// Send every lock change to this address.
+    /// Register this address to receive every lock change.
     Register(SocketAddr),
-    /// Authenticate this connection, for its later requests, by a bearer token.
+    /// Authenticate the later requests on this connection by a bearer token.
     Auth(Box<[u8]>),
 }
 
-/// Why a line is not a valid request.
+/// Why a line of text is not a valid request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum LineError {
     /// The line has too few or too many parts, or one of them is invalid.
@@ -55,9 +55,10 @@ pub(super) enum LineReply {
     InvalidFormat,
     /// The command is unknown, see [`LineError::Command`].
     InvalidCommand,
-    /// The address has been registered as a follower.
+    /// The address has been registered, and will receive every lock change.
     Registered,
-    /// This node is not the leader, and only the leader registers followers.
+    /// The request was REGISTER, which only the leader of the cluster accepts, and this node is not
+    /// the leader.
     NotLeader,
 }
 
@@ -120,8 +121,9 @@ impl LineRequest {
             ["LOCK" | "RENEW" | "UNLOCK" | "OWN" | "REGISTER" | "AUTH", ..] => {
                 Err(LineError::Format)
             }
-            // As in the original protocol, the number of parts is checked before the first word: a
-            // line with three or more parts has an unknown command.
+            // Existing clients expect that the number of parts is checked before the first word: a
+            // line with an unknown first word is an unknown command if it has three or more parts,
+            // and otherwise malformed.
             [_, _, _, ..] => Err(LineError::Command),
             _ => Err(LineError::Format),
         }
