@@ -38,8 +38,8 @@ pub(crate) struct AcquireRequest {
     pub(crate) name: LockName,
     /// The options of the lease.
     pub(crate) options: LeaseOptions,
-    /// Whether to renew a lease that the client holds already. If not set, the lock is granted only
-    /// if no client holds it, not even this one.
+    /// Whether a lock that the client holds already is renewed. If false, the request is refused
+    /// like a request for a lock that another client holds.
     pub(crate) reentrant: bool,
     /// Whether the lease is for the parent process of the caller, which is a shell.
     pub(crate) for_parent: bool,
