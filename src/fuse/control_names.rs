@@ -11,7 +11,8 @@ pub(crate) enum ControlFile {
     Top,
     /// A file in `.latchfs`.
     Page(ControlPage),
-    /// The event stream `.latchfs/events`: from the given event number on, or from now on.
+    /// The event stream `.latchfs/events@N` from event number N on, or `.latchfs/events` from now
+    /// on.
     Events(Option<u64>),
     /// A directory of reports on locks, such as `.latchfs/status`, or a subdirectory of it for a
     /// lock name that has other locks below it.
@@ -120,7 +121,8 @@ impl ControlFile {
         matches!(self, Self::Page(ControlPage::Ctl) | Self::Fact(LockFact::Ctl, _))
     }
 
-    /// Whether the control file exists whichever locks there are, so that the kernel may cache it.
+    /// Whether the control file exists independently of which locks there are, so that the kernel
+    /// may cache its name.
     pub(crate) const fn is_constant(&self) -> bool {
         matches!(self, Self::Top | Self::Page(_) | Self::Events(None) | Self::Reports(_, None))
     }

@@ -208,7 +208,7 @@ impl Attributes {
         FileAttr { perm: 0o1777, uid: self.mounter, ..top }
     }
 
-    /// Returns the attributes of an inode with at most one name.
+    /// Returns the attributes of the inode of a lock that has one name, or no name any more.
     pub(crate) fn of_one(&self, ino: u64, node: &LockNode, state: &NodeState) -> FileAttr {
         let face = node.face;
         let Some(link) = node.links.first() else { return self.of_nobody(ino, face, 0) };
@@ -283,7 +283,7 @@ fn blank(ino: u64, face: FileType, size: u64) -> FileAttr {
     }
 }
 
-/// Returns the node type for a file type.
+/// Converts the file type of a lock to the type that fuser uses.
 pub(crate) const fn kind_of(face: FileType) -> NodeType {
     match face {
         FileType::File => NodeType::RegularFile,
@@ -345,7 +345,8 @@ mod tests {
 
     #[test]
     fn times_before_1970_are_read_as_fuser_converts_them() {
-        // fuser converts the kernel's (-2 s, +0.8 s) to 2.8 s before 1970.
+        // fuser passes the kernel's time (-2 s, +0.8 s) on as 2.8 s before 1970, though it means
+        // 1.2 s before 1970.
         let brought = UNIX_EPOCH - Duration::new(2, 800_000_000);
         let wall = wall_of(brought);
         assert_eq!(wall, Wall { secs: -2, nanos: 800_000_000 });

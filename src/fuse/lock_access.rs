@@ -57,7 +57,8 @@ impl LockAccess {
         self.decide_checked(op, None).await
     }
 
-    /// Submits a command under a condition on a parent lock, and waits for its outcome.
+    /// Submits a command that the lock service executes only if `check` allows it, a check of the
+    /// permissions on held locks above the name. Waits for the outcome.
     pub(crate) async fn decide_checked(
         &self,
         op: Op,
@@ -80,8 +81,9 @@ impl LockAccess {
         self.submit_checked(caller, act, name, op, None).await
     }
 
-    /// Submits a command under a condition on a parent lock, and waits for its outcome. On failure,
-    /// records the refusal and returns its errno.
+    /// Submits a command that the lock service executes only if `check` allows it, a check of the
+    /// permissions on held locks above the name. Waits for the outcome. On failure, records the
+    /// refusal and returns its errno.
     pub(crate) async fn submit_checked(
         &self,
         caller: &Caller,

@@ -22,8 +22,8 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, UNIX_EPOCH};
 
-/// Users of a foreign pid namespace (pid 0), so that no test depends on the processes of this
-/// machine.
+/// The users of the tests. Their pid is 0, like that of callers from a foreign pid namespace, so
+/// that no test depends on the processes of this machine.
 const ALICE: Requester = Requester { uid: 4_000_001, gid: 4_000_001, pid: 0 };
 const BOB: Requester = Requester { uid: 4_000_002, gid: 4_000_002, pid: 0 };
 const ROOT: Requester = Requester { uid: 0, gid: 0, pid: 0 };

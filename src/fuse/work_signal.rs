@@ -24,7 +24,7 @@ impl WorkSignal {
         }
     }
 
-    /// Makes the sleeping thread end its work.
+    /// Makes [`WorkSignal::wait`] return false, so that the thread ends.
     pub(crate) fn stop(&self) {
         self.state.lock().is_over = true;
         self.rung.notify_one();

@@ -54,10 +54,11 @@ impl Invalidator {
         self.can_expire
     }
 
-    /// Queues these names for invalidation in the kernel.
+    /// Queues names that the kernel must drop from its cache.
     pub(crate) fn forget(&self, stale: Vec<StaleName>) {
         if !stale.is_empty() {
-            // The send fails only after the thread has ended, and then the mount is gone.
+            // The send fails only if the invalidation thread has ended, which it does after the
+            // mount is gone.
             let _ = self.queue.send(stale);
         }
     }

@@ -62,7 +62,7 @@ pub(crate) struct NodeAttr {
 }
 
 impl NodeEntry {
-    /// Returns an entry that the kernel does not cache.
+    /// Returns a directory entry that the kernel does not cache.
     pub(crate) fn uncached(attr: FileAttr) -> Self {
         let (attr_ttl, entry_ttl) = (Duration::ZERO, Duration::ZERO);
         Self { attr, attr_ttl, entry_ttl, until_replied: None }
@@ -76,7 +76,7 @@ impl NodeAttr {
     }
 }
 
-/// A file or directory that was opened.
+/// The reply to an open of a file or directory.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Opened {
     /// The file handle.

@@ -50,9 +50,10 @@ pub(crate) struct DirMark {
 
 /// The page that contains a requested entry of the directory.
 pub(crate) enum PageFound {
-    /// The page that was read last contains the entry; holds its names and the index of the first.
+    /// The page that was read last contains the entry. Holds the names of that page, and the index
+    /// of its first name.
     Here(Arc<Vec<DirEntry>>, u64),
-    /// The page that begins at this mark contains the entry, or a later page does.
+    /// The entry is on the page that begins at this position, or on a later page.
     From(DirMark),
     /// No page contains the entry: its index is beyond the end of the directory.
     End,

@@ -94,8 +94,8 @@ impl EventStream {
         (!bytes.is_empty()).then_some(bytes)
     }
 
-    /// Returns the future of the next events, for a read by the thread `tid` that is identified by
-    /// `number`.
+    /// Returns the future of the next events for a read by the thread `tid`. `number` identifies
+    /// the read.
     pub(crate) fn read_later(
         self: &Arc<Self>,
         interrupts: &InterruptWatcher,
@@ -106,7 +106,7 @@ impl EventStream {
         let (held, answer) = HeldRead::new(number, size);
         self.state.lock().readers.push_back(held);
         interrupts.watch(number, tid, WaitingReader { stream: Arc::downgrade(self), number });
-        // Events that came before the read was queued have woken no read, so they are delivered
+        // An event that came before the read was queued has woken no read, so its delivery starts
         // now.
         self.serve();
         answer

@@ -64,7 +64,7 @@ impl BindingTable {
         }
     }
 
-    /// Takes the next batch of events about bound leases, and whether more may follow.
+    /// Returns the next batch of events about bound leases, and whether there may be more events.
     pub(super) fn take_news(&mut self) -> Option<(Vec<EventKind>, bool)> {
         let batch = self.watch.as_mut()?.take(NEWS_MAX);
         let more = batch.events.len() == NEWS_MAX;
