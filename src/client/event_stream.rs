@@ -12,11 +12,12 @@ use std::sync::Arc;
 
 /// The silence after which a server counts as unreachable: it sends a heartbeat every 500 ms.
 const SILENCE: Span = Span::from_millis(1_600);
-/// How long opening the stream may take.
+/// How long the server may take to answer the request that opens the event stream.
 const PATIENCE: Span = Span::from_secs(2);
-/// The first pause after a failure, which doubles up to [`PAUSE_MAX`].
+/// The first pause after the event stream has failed; it doubles with each failure, up to
+/// [`PAUSE_MAX`].
 const PAUSE_MIN: Span = Span::from_millis(20);
-/// The longest pause after a failure.
+/// The longest pause before the event stream is opened again.
 const PAUSE_MAX: Span = Span::from_millis(500);
 
 /// The position in the server's event stream: the id of the server's start, and the number of the

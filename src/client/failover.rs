@@ -30,12 +30,12 @@ pub const SERVERS_MAX: usize = 16;
 /// [`Failover::learning`].
 pub type MakeServer = Box<dyn Fn(&str) -> Option<Arc<dyn Transport>> + Send + Sync>;
 
-/// A transport over several servers.
+/// A transport over several servers, of which one is in use at a time.
 pub struct Failover(Arc<FailoverState>);
 
 struct FailoverState {
     servers: RwLock<Vec<Arc<dyn Transport>>>,
-    /// The names of the configured servers, for display.
+    /// The names of the configured servers, to be shown to users.
     name: String,
     /// The server in use: its index in the low bits, and above them the number of failovers.
     at: AtomicUsize,

@@ -43,7 +43,7 @@ pub struct ServerAccess {
     pub identity: Option<(Vec<u8>, Vec<u8>)>,
 }
 
-/// Why a [`ServerAccess`] is not usable.
+/// Why no server can be reached with this [`ServerAccess`]: the URL or a credential is invalid.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Unusable(String);
 

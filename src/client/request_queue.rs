@@ -38,7 +38,7 @@ pub(super) type Then = Box<dyn FnOnce(ItemResult) + Send>;
 /// A request in the queue.
 pub(super) struct QueuedRequest {
     pub(super) ask: BatchItem,
-    /// The deadline until which the caller waits.
+    /// The deadline until which the caller waits for the reply.
     pub(super) until: Time,
     /// The callback for the reply. `None` if no caller waits for the reply, or the caller has timed
     /// out.

@@ -75,8 +75,9 @@ impl SessionKeepAlive {
     }
 }
 
-/// Sends a batch without a number on the thread's own connection. It may be carried out twice: a
-/// second keep-alive does no harm, and a second session expires.
+/// Sends a batch on the thread's own connection. The batch has no number by which the server could
+/// recognize a second copy, so it may be carried out twice: a second keep-alive does no harm, and a
+/// second session expires.
 fn ask(
     hub: &ClientState,
     line: &mut dyn ServerConnection,

@@ -19,8 +19,8 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
-/// The maximum number of tenures whose end is remembered. About other tenures only the server
-/// knows.
+/// The maximum number of leases whose expiry the client remembers. Whether another lease is over,
+/// only the server knows.
 const TENURES_MAX: usize = 1 << 16;
 
 /// The state that the threads of one client share.
@@ -41,7 +41,7 @@ pub(super) struct ClientState {
     heard: Mutex<Option<RttSample>>,
     /// The session that was lost since the last gap in the events, and its client.
     session_lost: Mutex<Option<(SessionId, ClientId)>>,
-    /// The most recent error.
+    /// The most recent error of a request or of the event stream, for troubleshooting.
     trouble: Mutex<Option<TransportError>>,
     pub(super) counts: Counts,
     /// The id of the engine in use; 0 if it has none, or is not known yet.
@@ -399,7 +399,7 @@ impl ClientState {
         }
     }
 
-    /// Records the most recent error.
+    /// Records an error as the most recent one.
     pub(super) fn troubled(&self, what: &str, trouble: &TransportError) {
         log::debug!("{}: {what}: {trouble}", self.name);
         *self.trouble.lock() = Some(trouble.clone());

@@ -231,7 +231,7 @@ fn an_engine_that_is_gone_for_good_is_given_up() {
         let locks = Locks::new(Arc::new(Named(Arc::clone(&restored), 9)));
         *node.near.porter.lock() = BatchServer::new(locks);
     }
-    // The next request detects the new engine.
+    // The client detects the new engine when it sends the next request.
     assert!(submit(&door, mkdir("other", "a")).is_err(), "it was for another engine");
     let over =
         |what: &_| matches!(what, EventKind::SessionOver { session: of, .. } if *of == session);
