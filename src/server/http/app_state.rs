@@ -43,7 +43,7 @@ pub(super) struct AppState {
     pub(super) session: Arc<ServerSession>,
     /// Tenures that have ended recently, and leases that sessions have lost.
     pub(super) chronicle: EventHistory,
-    /// Permits for event streams, [`STREAMS_MAX`] in all.
+    /// Permits to open an event stream, [`STREAMS_MAX`] in all.
     pub(super) streams: Arc<Semaphore>,
     pub(super) requests: RequestCounts,
     /// Callbacks by which other components add to the metrics page.

@@ -249,7 +249,7 @@ fn unseen(prefix: &dyn Display) -> Unavailable {
 /// The future of the next frame of an event stream; it also returns the stream's state.
 type NextFrame = Pin<Box<dyn Future<Output = (Option<Vec<u8>>, EventFrames)> + Send>>;
 
-/// The state of one binary event stream.
+/// The position and the state of one client's binary event stream.
 struct EventFrames {
     following: Following,
     news: Arc<Notify>,

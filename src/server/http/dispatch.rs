@@ -66,7 +66,8 @@ enum PathEndpoints {
 }
 
 impl PathEndpoints {
-    /// Returns the endpoint that serves a request, and its index in the request counters.
+    /// Returns the endpoint that serves a request, and the endpoint's index in the request
+    /// counters.
     fn choose(self, request: &Request) -> Result<(&'static Endpoint, Option<usize>), Problem> {
         let (endpoints, first) = match self {
             Self::Of(route, first) if is_steal(request) => {

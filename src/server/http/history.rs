@@ -1,5 +1,6 @@
 //! Recent events, kept for later queries: the tenures that ended within the last hour, for the
-//! chart of the status page, and the leases that each session has lost since its last keep-alive.
+//! chart of the status page, and the leases that each session has lost since its last keep-alive. A
+//! tenure is the time from the grant of a lock to a client until the client loses or releases it.
 
 use crate::engine::{ClientId, Event, EventKind, LockName, SessionId, TenureEnd, Token};
 use crate::service::Locks;
@@ -56,7 +57,7 @@ struct RecentPast {
     hanging: HashMap<Token, SessionId>,
 }
 
-/// A tenure that has ended.
+/// A tenure that has ended: one client's hold of a lock, from the grant to its end.
 #[derive(Debug, Clone)]
 pub(super) struct EndedTenure {
     pub(super) name: LockName,

@@ -38,7 +38,7 @@ pub(super) const BODY_PATIENCE: Duration = Duration::from_secs(10);
 /// One request, with the state that its handler needs.
 pub(super) struct RequestContext {
     pub(super) app: Arc<AppState>,
-    /// The caller's permissions.
+    /// The permissions of the caller.
     pub(super) grant: Arc<Grant>,
     /// The parameters that the endpoint accepts.
     pub(super) params: &'static [Param],
@@ -127,7 +127,7 @@ impl RequestContext {
         told(answer.await)?.map_err(|refusal| RequestError::Refused(refusal).into())
     }
 
-    /// Fails if the server is shutting down and grants no more locks.
+    /// Fails if the server is shutting down, and so grants no more locks.
     pub(super) fn grants(&self) -> HandlerResult<()> {
         if self.app.phase() == ShutdownPhase::Serving { Ok(()) } else { Err(Problem::closing()) }
     }

@@ -50,7 +50,8 @@ pub struct HttpConfig {
     pub listen: Listen,
     /// Default ttl of leases and sessions.
     pub ttl: Ttl,
-    /// Default grace period of leases and sessions.
+    /// Default grace period of leases and sessions, for which a lock is kept for its holder after
+    /// the lease has expired.
     pub grace: Grace,
     /// How callers authenticate, and how connections are encrypted.
     pub credentials: Credentials,

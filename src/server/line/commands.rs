@@ -83,7 +83,7 @@ impl LineService {
         self.phase.send_replace(stage);
     }
 
-    /// Waits until the shutdown closes connections.
+    /// Waits until the shutdown reaches the phase in which connections are closed.
     pub(super) async fn closing(&self) {
         let mut phase = self.phase.subscribe();
         // The wait can't fail, because the sender belongs to `self`.

@@ -9,7 +9,7 @@ use std::net::SocketAddr;
 /// for a token.
 pub(super) const LINE_BYTES_MAX: usize = 2_048;
 
-/// A parsed request line.
+/// A request of the line protocol, parsed from its line.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum LineRequest {
     /// Acquire a lock that is free.
@@ -38,7 +38,7 @@ pub(super) enum LineError {
 /// The reply to a request of the line protocol: one word, or the name of a client.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum LineReply {
-    /// The request succeeded.
+    /// The request was executed.
     Success,
     /// The request was refused because of the lock's state: the lock is held, or is not held by
     /// this client.
@@ -73,7 +73,7 @@ pub(crate) const WORDS: [(&str, Operation); 6] = [
 ];
 
 impl LineRequest {
-    /// Returns the operation whose permissions the caller needs.
+    /// Returns the operation whose permissions the caller of this request needs.
     pub(super) const fn operation(&self) -> Operation {
         match self {
             Self::Lock(..) => Operation::Acquire,
