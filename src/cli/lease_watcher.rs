@@ -39,7 +39,7 @@ pub(super) struct LeaseWatcher {
     period: Span,
 }
 
-/// Reads the remaining time of one lease.
+/// Reads from a lock's status how long one lease will last.
 pub(super) struct LeaseReader {
     through: StatusSource,
     token: u64,
@@ -172,7 +172,7 @@ impl StatusSource {
     }
 }
 
-/// Reads the whole status from the beginning of its file.
+/// Reads the whole status file of a lock from its beginning.
 fn read(file: &File) -> io::Result<Value> {
     let (mut text, mut part) = (Vec::new(), vec![0; STATUS_BYTES]);
     loop {

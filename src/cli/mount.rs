@@ -122,9 +122,9 @@ enum HoldArg {
 /// The address on which a mount serves HTTP.
 #[derive(Debug, Clone)]
 enum HttpAddress {
-    /// A TCP address.
+    /// A TCP address for HTTP.
     Tcp(SocketAddr),
-    /// The path of a Unix socket.
+    /// The path of a Unix socket for HTTP.
     Unix(PathBuf),
 }
 

@@ -155,7 +155,8 @@ fn inherit(args: &RunArgs, lease: SupervisedLease, step: Inheritance) {
         }
         ask.ask(&request)
     };
-    // An error is only printed: the lease ends with its ttl anyway.
+    // A failure of this request is only printed, because the lease expires at the end of its ttl
+    // anyway.
     if let Err(CliError::Said(_, why)) = ask() {
         output::say(&format!("after the supervisor was killed: {why}"));
     }

@@ -49,7 +49,7 @@ pub(super) enum StorageChoice {
     State(PathBuf),
     /// A data directory, whose content survives a power failure of the machine.
     Data {
-        /// The data directory.
+        /// The path of the data directory.
         dir: PathBuf,
         /// The newest format of stored and sent data that the node may use.
         format_max: u8,
@@ -68,7 +68,7 @@ pub(super) enum LocalBackend {
 }
 
 impl StorageArgs {
-    /// Whether the command line has an option for storage.
+    /// Whether the command line has any option that selects a storage.
     pub(super) fn is_said(&self) -> bool {
         self.state.is_some() || self.data.is_some() || self.max_ttl.is_some() || self.grant_at_once
     }
@@ -117,7 +117,7 @@ impl StorageArgs {
 }
 
 impl StorageChoice {
-    /// Returns the directory of the storage, if it has one.
+    /// Returns the state directory or the data directory; `None` if nothing is stored.
     pub(super) fn dir(&self) -> Option<&Path> {
         match self {
             Self::State(dir) | Self::Data { dir, .. } => Some(dir),
@@ -194,7 +194,7 @@ impl LocalBackend {
         }
     }
 
-    /// Closes the engine and its storage in order.
+    /// Closes the engine together with its storage.
     pub(super) fn close(&self) -> CliResult {
         match self {
             Self::Local(local) => {

@@ -39,7 +39,7 @@ pub(super) struct TargetArgs {
     key: ServerKeyArgs,
 }
 
-/// One lock of one mount.
+/// One lock, and the mount that shows it.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct MountedLock {
     /// The mount point.
