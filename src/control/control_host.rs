@@ -15,11 +15,11 @@ use std::future::Future;
 /// The result of a wait in a queue.
 #[derive(Debug)]
 pub(crate) enum ControlWaitEnd {
-    /// The lock was granted.
+    /// The lock was granted to the waiting request.
     Granted(Tenure),
     /// The lock service refused the request, or did not answer.
     Failed(RequestError),
-    /// The front end refused the request with this answer.
+    /// The front end itself refused the request; holds the answer to send.
     Refused(Value),
     /// The queue place is lost, because the wait timed out or the client was reset.
     Left,

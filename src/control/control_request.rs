@@ -36,7 +36,7 @@ pub(crate) enum ControlRequest {
 pub(crate) struct AcquireRequest {
     /// The name of the lock.
     pub(crate) name: LockName,
-    /// The options of the lease.
+    /// The ttl, note and other options of the new lease.
     pub(crate) options: LeaseOptions,
     /// Whether a lock that the client holds already is renewed. If false, the request is refused
     /// like a request for a lock that another client holds.
@@ -52,7 +52,7 @@ pub(crate) struct AcquireRequest {
 pub(crate) struct RenewRequest {
     /// The name of the lock.
     pub(crate) name: LockName,
-    /// The options of the lease.
+    /// The ttl, note and other options to change.
     pub(crate) options: LeaseOptions,
     /// Whether to unbind the lease from its process, so that the lease outlives the process.
     /// `latchfs run --slot` keeps a finished slot in this way.
