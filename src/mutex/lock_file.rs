@@ -25,9 +25,9 @@ pub enum MutexMode {
 pub(super) enum WaitLimit {
     /// The caller does not wait: if the lock can't be granted at once, it is not taken.
     No,
-    /// The caller waits until this deadline.
+    /// The caller waits until the lock is granted, but at most until this deadline.
     Until(Time),
-    /// The caller waits until the lock is granted.
+    /// The caller waits until the lock is granted, however long that takes.
     Ever,
 }
 

@@ -46,7 +46,7 @@ pub(super) enum Reentry {
 
 /// One thread's hold of the lock.
 pub(super) struct ThreadHold {
-    /// The fencing token.
+    /// The fencing token of the lock that the thread holds.
     pub(super) token: u64,
     /// The mode in which the lock is held.
     pub(super) mode: MutexMode,
