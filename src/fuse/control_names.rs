@@ -9,7 +9,7 @@ use std::ffi::OsStr;
 pub(crate) enum ControlFile {
     /// The directory `.latchfs`.
     Top,
-    /// A file in `.latchfs`.
+    /// A file in `.latchfs` about the mount as a whole.
     Page(ControlPage),
     /// The event stream `.latchfs/events@N` from event number N on, or `.latchfs/events` from now
     /// on.
@@ -19,22 +19,23 @@ pub(crate) enum ControlFile {
     Reports(LockReport, Option<LockName>),
     /// A report about a lock, whether it is held or free.
     Report(LockReport, LockName),
-    /// A file in the directory of a held lock that shows one fact about it.
+    /// A file in the directory of a held lock, such as `NAME/holder`, that shows one fact about the
+    /// lock.
     Fact(LockFact, LockName),
 }
 
-/// A file in `.latchfs`.
+/// A file in `.latchfs` about the mount as a whole.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum ControlPage {
-    /// Help: the operations that programs can use in the mount.
+    /// `.latchfs/README`: the help text about the mount.
     Readme,
-    /// The last refusal that the reader of this file got.
+    /// `.latchfs/why`: the last refusal to the program's client.
     Why,
-    /// The configuration and state of this mount.
+    /// `.latchfs/server`: the configuration and state of the mount.
     Server,
-    /// Counters, for Prometheus.
+    /// `.latchfs/metrics`: counters in the text format of Prometheus.
     Metrics,
-    /// Requests and answers as JSON, for the command line.
+    /// `.latchfs/ctl`: requests and answers as JSON, for the command line.
     Ctl,
 }
 
@@ -65,7 +66,8 @@ pub(crate) enum LockFact {
     ExpiresAt,
     /// The waiting clients, one per line.
     Waiters,
-    /// Takes the messages that a write to a lock's file takes, since a directory can't be written.
+    /// Accepts the messages that programs write to the file of a lock, for a lock whose file is a
+    /// directory.
     Ctl,
 }
 
@@ -97,7 +99,7 @@ impl LockReport {
 }
 
 impl LockFact {
-    /// Returns the fact whose file has this name.
+    /// Returns the fact about a lock whose file has the name `name`.
     pub(crate) fn named(name: &OsStr) -> Option<Self> {
         match name.to_str()? {
             "status.json" => Some(Self::Status),

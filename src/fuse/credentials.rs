@@ -95,7 +95,7 @@ impl Callers {
         }
     }
 
-    /// Returns the caller of a request.
+    /// Returns the caller of a file operation, with its client.
     pub(crate) fn caller(&self, who: Requester) -> Caller {
         let Requester { uid, gid, pid } = who;
         Caller { uid, gid, pid, client: self.client(uid, pid) }
@@ -288,7 +288,8 @@ pub(crate) struct Ids {
 pub(crate) fn ids_of(tid: u32) -> Option<Ids> {
     let status = std::fs::read_to_string(format!("/proc/{tid}/status")).ok()?;
     let fields = |name: &str| status.lines().find_map(|line| line.strip_prefix(name));
-    // The line `Uid:` holds the real, effective, saved and file-system user id.
+    // In `/proc/TID/status`, the line `Uid:` holds the real, effective, saved and file-system user
+    // id.
     let mut users = fields("Uid:")?.split_whitespace();
     let mut next = |skip| users.nth(skip)?.parse().ok();
     let users = [next(0)?, next(1)?];

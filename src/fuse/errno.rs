@@ -123,7 +123,7 @@ impl Act {
         }
     }
 
-    /// Whether the operation removes a lock.
+    /// Whether the operation removes an entry, and so releases a lock.
     const fn removes(self) -> bool {
         matches!(self, Self::Unlink | Self::Rmdir)
     }

@@ -13,7 +13,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// The owner shown for the file of a lock that no user of this machine holds: uid 65534, `nobody`.
 pub(crate) const UID_FOREIGN: u32 = 65_534;
-/// The size of the blocks in which stat counts a file's size.
+/// The size in bytes of the blocks in which stat's `st_blocks` counts.
 const BLOCK_BYTES: u64 = 512;
 
 /// The flag in [`FileAttrs::mode`] that says that a program chose the permissions. It distinguishes
@@ -55,15 +55,15 @@ pub(crate) enum NodeState {
 pub(crate) struct HeldNode {
     /// The fencing token of the lease.
     pub(crate) token: Token,
-    /// The attributes of the lock's file.
+    /// The attributes of the lock's file that the lease stores.
     pub(crate) looks: FileAttrs,
     /// Whether the holder is a client of this mount's host.
     pub(crate) local: bool,
-    /// The length of the content in bytes.
+    /// The length of the lock's content in bytes.
     pub(crate) text_bytes: usize,
     /// The time at which the lock was acquired.
     pub(crate) acquired_at: Time,
-    /// The time of the last renewal.
+    /// The time of the last renewal of the lease.
     pub(crate) renewed_at: Time,
 }
 
@@ -296,7 +296,7 @@ pub(crate) const fn kind_of(face: FileType) -> NodeType {
 /// subdirectories is not tracked; `find` would rely on any other number.
 pub(crate) const LINKS: u32 = 1;
 
-/// Returns the permission bits to show.
+/// Returns the permission bits that stat shows for a lock's file.
 pub(crate) const fn permissions(face: FileType, mode: u16) -> u16 {
     FileAttrs::permissions(face, mode)
 }

@@ -339,7 +339,7 @@ impl InodeTable {
 }
 
 impl NodePlace {
-    /// Returns the full name of a lock in this directory.
+    /// Returns the full name of the lock that an entry of this directory stands for.
     pub(crate) fn child(&self, name: &OsStr) -> Result<LockName, NameError> {
         let name = name.as_bytes();
         match self {

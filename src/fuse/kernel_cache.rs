@@ -66,7 +66,7 @@ struct KnownAs {
     ino: Option<u64>,
 }
 
-/// A name that the kernel has cached.
+/// A name that the kernel has cached, and the answers about the name that are on their way to it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct CachedName {
     known_as: KnownAs,
@@ -212,7 +212,8 @@ impl Kept {
         let batch = watch.take(EVENTS_MAX);
         let mut stale = Vec::new();
         if batch.lost > 0 {
-            // Events were lost, so any name may have changed.
+            // Lock events were lost, so any name may have changed: the kernel must drop all cached
+            // names.
             stale = self.names.forget_all();
             self.names.changed.clear();
             self.names.floor = batch.events.first().map_or(watch.next(), |(number, _)| *number);

@@ -96,7 +96,7 @@ impl LockAccess {
         decided.map_err(|failure| self.refusals.failed(caller, act, Some(name), failure))
     }
 
-    /// Returns the view of a lock.
+    /// Returns the current state of a lock, its view.
     pub(crate) async fn view_of(&self, name: &LockName) -> Result<LockView, Unavailable> {
         answer_of(|then| self.service.view(name, then)).await
     }
@@ -112,7 +112,7 @@ impl LockAccess {
         view.map_err(|why| self.unavailable(caller, act, name, why))
     }
 
-    /// Returns the views of several locks, in order.
+    /// Returns the current states of several locks, in the order of `names`.
     pub(crate) async fn views(
         &self,
         caller: &Caller,
@@ -135,7 +135,7 @@ impl LockAccess {
         seen.map_err(|why| self.unavailable(caller, act, name, why))
     }
 
-    /// Whether `client` itself holds a lock below a name.
+    /// Whether `client` itself holds a lock below the name `name`.
     pub(crate) async fn holds_below(
         &self,
         name: &LockName,
@@ -144,12 +144,12 @@ impl LockAccess {
         answer_of(|then| self.service.holds_below(name, client, then)).await
     }
 
-    /// Returns a page of the list of locks.
+    /// Returns a page of the list of all locks.
     pub(crate) async fn list(&self, query: List) -> Result<ListPage<LockView>, Unavailable> {
         answer_of(|then| self.service.list(query, then)).await
     }
 
-    /// Returns a page of the names directly below a name.
+    /// Returns a page of the names directly below a name, as a directory shows them.
     pub(crate) async fn children(&self, query: Children) -> Result<ListPage<Child>, Unavailable> {
         answer_of(|then| self.service.children(query, then)).await
     }

@@ -23,9 +23,9 @@ use std::time::Duration;
 /// evicts them earlier.
 pub(crate) const FOREVER: Duration = Duration::from_secs(3_600);
 
-/// The locks of one mount as inodes.
+/// The locks of one mount as inodes: the lock service, the attributes and the inode table.
 pub(crate) struct LockNodes {
-    /// The lock service.
+    /// Access to the lock service.
     pub(crate) locks: LockAccess,
     /// The file attributes of locks.
     pub(crate) attrs: Attributes,

@@ -2,7 +2,7 @@
 
 use parking_lot::{Condvar, Mutex};
 
-/// The signal on which one thread sleeps until there is work.
+/// The signal that wakes one thread when there is work for it.
 #[derive(Default)]
 pub(crate) struct WorkSignal {
     state: Mutex<SignalState>,

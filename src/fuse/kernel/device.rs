@@ -21,7 +21,7 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-/// The source of the mount, as `mount` and `df` show it.
+/// The source of a latchfs mount, as `mount` and `df` show it.
 const SOURCE: &str = "latchfs";
 /// The environment variable that tells fusermount3 the number of the socket to which it sends the
 /// open device.

@@ -38,7 +38,7 @@ const UNKNOWN_USER: u32 = u32::MAX;
 /// A waiting request, with the operations that the interrupt watcher needs. The module that answers
 /// the request implements them.
 pub(crate) trait InterruptibleWait: Send {
-    /// Returns the current state of the wait.
+    /// Returns the current state of the waiting request.
     fn status(&self) -> WaitStatus;
     /// Called when the waiting thread has got a signal: fails the system call with EINTR unless it
     /// was answered already.
@@ -58,7 +58,7 @@ pub(crate) enum WaitStatus {
     /// A signal has interrupted the program, and the lock was granted to its kept queue place. The
     /// program holds the lock without knowing it yet.
     Unclaimed,
-    /// The program has got its answer.
+    /// The program has got its answer, and no longer waits.
     Over,
 }
 

@@ -56,7 +56,7 @@ pub enum Unmounted {
     Before,
 }
 
-/// The mount point of a file system and its options.
+/// The mount point and the options of a mount that is about to be made.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct MountRequest<'a> {
     /// The mount point, which is created if it does not exist.

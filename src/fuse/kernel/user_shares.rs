@@ -175,7 +175,7 @@ impl Share {
         self.amount += more;
     }
 
-    /// Gives `less` of the amount taken back.
+    /// Gives the part `less` of the amount back.
     pub(crate) fn shrink(&mut self, less: usize) {
         let less = less.min(self.amount);
         self.of.taken.lock().sub(self.pool, self.uid, less);

@@ -24,7 +24,7 @@ const READ_BYTES_MAX: usize = 64 << 10;
 /// for the next one.
 const EVENTS_MAX: usize = 64;
 
-/// The poll events of an event stream that has events to read.
+/// The poll events that are reported while the event stream has unread events.
 const READABLE: PollEvents = PollEvents::POLLIN.union(PollEvents::POLLRDNORM);
 
 /// The position of a reader in the event log.

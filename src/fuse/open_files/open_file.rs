@@ -18,7 +18,7 @@ use std::sync::Arc;
 /// One open file of the mount.
 #[derive(Debug)]
 pub(crate) struct OpenFile {
-    /// The object that was opened.
+    /// The lock or control file that was opened.
     pub(crate) target: OpenTarget,
     /// The client that opened it; all operations through the file act on behalf of this client.
     pub(crate) client: ClientId,
@@ -51,11 +51,12 @@ pub(crate) enum OpenTarget {
 /// The access of an open file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum OpenAccess {
-    /// Read only.
+    /// The file is open for reading only.
     Read,
-    /// Write only.
+    /// The file is open for writing only.
     Write,
-    /// Read and write. Programs that open a file like this expect to read back what they wrote.
+    /// The file is open for reading and writing. Programs that open a file in this way expect to
+    /// read back what they wrote.
     Both,
 }
 
@@ -69,9 +70,9 @@ pub(crate) struct OpenFileState {
     /// session is lost, the file has lost its tenure, although the server may keep the lease in
     /// grace for its client.
     pub(crate) session: Option<SessionId>,
-    /// Whether a program has tried to write, successfully or not.
+    /// Whether a program has tried to write through this open file, successfully or not.
     pub(crate) wrote: bool,
-    /// Whether a program has tried to lock the file, successfully or not.
+    /// Whether a program has tried to lock through this open file, successfully or not.
     pub(crate) locked: bool,
     /// The end of the last message that a program has written to the lock's file through this open
     /// file.

@@ -50,7 +50,7 @@ pub(crate) struct LeaseChange {
     pub(crate) ttl: Option<Ttl>,
     /// The new grace of the lease.
     pub(crate) grace: Option<Grace>,
-    /// The new mode, exclusive or shared.
+    /// The new mode of the lock, exclusive or shared.
     pub(crate) mode: Option<Mode>,
     /// The new note of the lease.
     pub(crate) note: Option<Arc<str>>,
@@ -73,23 +73,23 @@ pub(crate) struct LeaseChange {
 /// that changes.
 #[derive(Debug, Clone)]
 pub(crate) enum TextChange {
-    /// Replaces the content.
+    /// Replaces the content of the lock.
     Set(Arc<[u8]>, Option<ReadMode>),
-    /// Appends to the content.
+    /// Appends to the content of the lock.
     Append(Arc<[u8]>, Option<ReadMode>),
-    /// Truncates the content to this many bytes.
+    /// Truncates the content of the lock to this many bytes.
     Cut(usize),
 }
 
 /// A change of the times of a lock's file.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) enum TimesChange {
-    /// Leaves the times as they are.
+    /// Leaves the file's times as they are.
     #[default]
     Keep,
     /// Removes times that a program has set, so that the file shows the time of the last renewal.
     Reset,
-    /// Sets the access and the modification time, each if given.
+    /// Sets the access time and the modification time of the file, each if given.
     Set(Option<Wall>, Option<Wall>),
 }
 

@@ -24,7 +24,7 @@ pub(super) struct BindingTable {
     pub(super) watch: Option<EventWatch>,
 }
 
-/// A lease and the process to which it is bound.
+/// A lease that is bound to a process, with that process.
 pub(super) struct Binding {
     pub(super) key: LeaseKey,
     pub(super) process: ProcessHandle,
