@@ -92,7 +92,7 @@ impl FailoverState {
         self.servers.read().len()
     }
 
-    /// Adds a transport for each of these URLs that has none yet, up to [`SERVERS_MAX`] servers.
+    /// Adds a transport for each URL in `urls` that has none yet, up to [`SERVERS_MAX`] servers.
     fn learn(&self, urls: &[String]) {
         let Some(make) = &self.make else { return };
         for url in urls {

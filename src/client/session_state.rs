@@ -78,8 +78,8 @@ impl SessionState {
         self.bond(now).map(|_| self.until)
     }
 
-    /// Whether the session has ended by the local clock, and it is not decided yet whether it is
-    /// lost: the machine slept.
+    /// Whether the session has expired by the local clock, but is not given up yet: after a sleep
+    /// of the machine, one more keep-alive is tried first.
     pub(super) fn is_unclear(&self, now: Time) -> bool {
         self.id.is_some() && now >= self.until
     }

@@ -29,7 +29,7 @@ pub(super) struct ServerFaults {
     pub(super) cut: AtomicBool,
     /// The number of following batches that arrive at the server, but whose answers are lost.
     pub(super) answers_lost: AtomicU64,
-    /// The number of batches that arrived.
+    /// The number of batches that arrived at the server.
     pub(super) arrived: AtomicU64,
     /// The current fault of the server.
     fault: Mutex<Option<Fault>>,

@@ -17,7 +17,7 @@ pub(crate) enum ControlFile {
     /// A directory of reports on locks, such as `.latchfs/status`, or a subdirectory of it for a
     /// lock name that has other locks below it.
     Reports(LockReport, Option<LockName>),
-    /// A report about a lock, whether it is held or free.
+    /// A report about one lock, such as `.latchfs/status/NAME`. Free locks have reports too.
     Report(LockReport, LockName),
     /// A file in the directory of a held lock, such as `NAME/holder`, that shows one fact about the
     /// lock.
