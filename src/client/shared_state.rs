@@ -225,7 +225,6 @@ impl ClientState {
         self.state.lock().asks_work
     }
 
-    /// Records whether the server answers requests.
     pub(super) fn asks_work(&self, work: bool) {
         self.change(|state| {
             let before = std::mem::replace(&mut state.asks_work, work);
@@ -399,7 +398,6 @@ impl ClientState {
         }
     }
 
-    /// Records an error as the most recent one.
     pub(super) fn troubled(&self, what: &str, trouble: &TransportError) {
         log::debug!("{}: {what}: {trouble}", self.name);
         *self.trouble.lock() = Some(trouble.clone());
