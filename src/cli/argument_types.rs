@@ -4,7 +4,8 @@ use crate::engine::{Grace, Ttl};
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 
-/// A duration argument; help texts show its default as people write it (`1m30s`).
+/// A duration argument of the command line. Help texts show its default as people write it
+/// (`1m30s`).
 #[derive(Debug, Clone, Copy)]
 pub(super) struct DurationArg<T>(pub(super) T);
 
@@ -43,8 +44,8 @@ pub(super) fn address(text: &str) -> Result<SocketAddr, String> {
     })
 }
 
-/// Returns the hint for a port without an address: which address serves only this machine, and
-/// which serves others too.
+/// Returns the hint for an argument that is a port without an address: which address to write to
+/// serve only this machine, and which to serve others too.
 fn open_to(port: &str) -> String {
     format!("write 127.0.0.1:{port} for this machine alone, 0.0.0.0:{port} for others as well")
 }

@@ -22,7 +22,7 @@ use std::process::{Child, Command, Stdio};
 
 /// The hidden option that tells the daemon that its parent process waits for a report.
 pub(super) const DETACHED: &str = "--detached";
-/// The last line of the daemon's report: its mounts are usable.
+/// The last line of the daemon's report to its parent: all mounts are usable.
 pub(super) const READY: &str = "ready";
 /// The log file of a daemon without a terminal, in its state directory.
 const LOG: &str = "latchfs.log";

@@ -83,7 +83,7 @@ pub(super) fn reset(args: &ResetArgs, servers: &[String], key: &ServerKeyArgs) -
     let remote = server_options::connect(&key.access(&servers.join(","))?, None)?;
     let (send, answer) = channel();
     let op = Op::Reset(Reset { whose, by, reason });
-    // The send can't fail, because the receiver waits for this answer below.
+    // The send can't fail: `answer` receives from this channel below, and lives until then.
     remote.submit(op.into(), Retry::Never, Box::new(move |answer| drop(send.send(answer))));
     let failed =
         |failure: Unanswered| Err(CliError::Said(Exit::of(failure.kind()), failure.to_string()));
@@ -98,7 +98,7 @@ pub(super) fn reset(args: &ResetArgs, servers: &[String], key: &ServerKeyArgs) -
     }
 }
 
-/// Requests a backup of the engine's whole state from the first server that answers, and writes it
+/// Requests a backup of the server's whole state from the first server that answers, and writes it
 /// to a file.
 pub(super) fn back_up(args: &BackupArgs, servers: &[String], key: &ServerKeyArgs) -> CliResult {
     let mut last = CliError::usage("--server names no server");

@@ -38,7 +38,8 @@ pub(super) struct Group {
     /// The process group to which the terminal returns when the command stops or ends: the group
     /// `own` of [`Group::start`]. `None` if the command was not given the terminal.
     terminal_of: Option<libc::pid_t>,
-    /// Whether the first process of the group has ended. Its pid may then soon name another group.
+    /// Whether the command's first process, the leader of its process group, has ended and been
+    /// reaped. The kernel may then reuse its pid, also as the id of another process group.
     has_ended: bool,
     /// Whether the user has stopped the command at the terminal and not continued it yet.
     is_stopped: bool,
@@ -159,9 +160,9 @@ impl Group {
         // SAFETY: the closure makes only system calls between fork and exec.
         unsafe {
             command.pre_exec(move || {
-                // If this process (the supervisor) dies, the front process kills the command. If
-                // the front process is dead too, this request makes the kernel kill at least the
-                // command's first process.
+                // If this process (the supervisor) dies, the front process, which the shell has
+                // started, kills the command. If the front process is dead too, this request makes
+                // the kernel kill at least the command's first process.
                 #[cfg(target_os = "linux")]
                 libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL, 0, 0, 0);
                 if has_terminal {
@@ -388,7 +389,8 @@ mod tests {
         }
     }
 
-    /// Starts a process whose first thread ends while another thread of it continues.
+    /// Starts a process whose first thread ends, while a second thread of the same process
+    /// continues.
     #[allow(unsafe_code)]
     fn headless() -> libc::pid_t {
         // SAFETY: the child creates a thread by libc alone, and ends its first thread by the bare

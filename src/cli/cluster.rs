@@ -136,7 +136,8 @@ impl ClusterArgs {
         if self.json { output::json(&answer) } else { output::line(done) }
     }
 
-    /// Sends a request to each server in turn, and returns the answer of the first that gives one.
+    /// Sends a request to each of the given servers in turn, and returns the answer of the first
+    /// server that answers.
     fn ask(&self, method: &str, path: &str) -> CliResult<Value> {
         let patience = if method == "GET" { LOOK_PATIENCE } else { PATIENCE };
         let answer =
@@ -197,7 +198,7 @@ fn syncs(node: &Value) -> String {
     both.map_or("-".to_owned(), |(median, worst)| format!("{median}-{worst}ms"))
 }
 
-/// Whether a node in a report counts for the majority.
+/// Whether a node in the cluster's report is a voter, so that it counts for the quorum.
 pub(super) fn votes(node: &Value) -> bool {
     matches!(node["role"].as_str(), Some("leader" | "voter" | "candidate"))
 }

@@ -81,7 +81,7 @@ Examples:
 The command finds LATCHFS_LOCK, LATCHFS_TOKEN and LATCHFS_DIR in its environment. Its exit code \
 is given back. If the lock is lost, it and all that it started is ended, and the exit code is 76.";
 
-/// Shown at the end of `cluster --help`.
+/// The text at the end of `latchfs cluster --help`.
 const CLUSTER_EXAMPLES: &str = "\
 Nodes are started by 'latchfs serve --data DIR --peer-listen ADDRESS', the second and all others
 with '--seed HOST:PORT' of one that is there. Examples:
@@ -103,7 +103,8 @@ Examples:
     about = ABOUT,
     long_about = LONG_ABOUT,
     after_long_help = format!("{EXAMPLES}\n\n{}", Exit::table()),
-    // The template has no blank lines between its parts, so that the help fits a screen.
+    // clap's help template without the usual blank lines between its parts, so that the help fits a
+    // screen.
     help_template = "{about-with-newline}{usage-heading} {usage}\n{all-args}{after-help}",
     max_term_width = 100,
     disable_help_subcommand = true
@@ -210,7 +211,8 @@ fn run(command: &CliCommand) -> CliResult {
 /// Prints the output of clap itself (help, version or usage error), and returns the exit code.
 fn misused(error: &clap::Error) -> ExitCode {
     if !error.use_stderr() {
-        // An error is ignored: a reader who has closed the pipe has read enough.
+        // A write error is ignored: it means that the reader of the output has closed the pipe, for
+        // example `head`.
         let _ = error.print();
         return Exit::Done.into();
     }

@@ -73,7 +73,7 @@ fn follow(args: &EventsArgs, locks: &Locks) -> CliResult {
     let mut watch = locks.subscribe(args.since);
     let (send, news) = std::sync::mpsc::channel();
     watch.wake_by(std::sync::Arc::new(move || {
-        // An error is ignored: the send fails only if the loop that reads events has ended.
+        // The send fails only if `follow`, the loop that reads the events, has returned.
         let _ = send.send(());
     }));
     loop {
@@ -94,7 +94,7 @@ fn follow(args: &EventsArgs, locks: &Locks) -> CliResult {
             output::write(&text)?;
         }
         if batch.events.is_empty() {
-            // The receive can't fail, because `watch` keeps the sender alive.
+            // The receive can't fail, because `watch` owns the callback with the sender.
             let _ = news.recv();
         }
     }

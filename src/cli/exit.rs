@@ -49,12 +49,12 @@ impl Exit {
         }
     }
 
-    /// Returns the exit that has this code.
+    /// Returns the exit whose number is `code`; `None` if no command exits with that number.
     pub(super) fn of_code(code: u8) -> Option<Self> {
         Self::ALL.into_iter().find(|exit| exit.code() == code)
     }
 
-    /// Returns the meaning of the exit code, for the help.
+    /// Returns what the exit code means, as a text for the help.
     const fn meaning(self) -> &'static str {
         match self {
             Self::Done => "done",
@@ -100,9 +100,9 @@ impl From<Exit> for ExitCode {
 /// Why a command failed.
 #[derive(Debug)]
 pub(super) enum CliError {
-    /// A message that is still to be printed for the user.
+    /// The command failed, and the message is still to be printed for the user.
     Said(Exit, String),
-    /// Everything has been printed already, or there is nothing to print.
+    /// The command exits with this code, and prints no further message.
     Silent(Exit),
     /// The reader of this program's output has closed the pipe (`latchfs ls | head -1`), which is
     /// no error.

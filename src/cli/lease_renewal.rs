@@ -43,8 +43,8 @@ impl LeaseRenewal {
                 }
                 pause = match client.ask(&request) {
                     Ok(_) => period,
-                    // The lease is over, so renewals end. The lease watcher detects the loss as
-                    // well.
+                    // A refusal means that the lease is over, so the renewals end. The lease
+                    // watcher of `run` detects the loss by itself.
                     Err(CliError::Said(Exit::Lost | Exit::Denied, _)) => return,
                     Err(_) => RETRY.min(period),
                 };

@@ -35,11 +35,11 @@ pub(super) struct LeaseWatcher {
     /// the lease has ended.
     sure: Arc<AtomicU64>,
     sight: LeaseReader,
-    /// The maximum interval between two reads of the status.
+    /// The maximum interval between two reads of the lock's status.
     period: Span,
 }
 
-/// Reads the remaining time of one lease.
+/// Reads from a lock's status how long one lease will last.
 pub(super) struct LeaseReader {
     through: StatusSource,
     token: u64,
@@ -47,8 +47,8 @@ pub(super) struct LeaseReader {
 
 /// The source of a lock's status: a mount or a server.
 enum StatusSource {
-    /// The status file of a mount, below `dir`. `file` is `None` after a failure, since another
-    /// daemon may serve the mount by now.
+    /// The status file of a mount: its path, and the open file. `file` is `None` after a failed
+    /// read, because another daemon may serve the mount by now, and the file must be opened again.
     Mount { dir: PathBuf, path: PathBuf, file: Option<File> },
     /// A server that answers requests for the lock's status.
     Server { ask: Arc<dyn LockClient>, name: LockName },
@@ -89,8 +89,8 @@ pub(super) struct LeaseValidity {
 }
 
 impl LeaseValidity {
-    /// Returns until when the lease is surely valid, on the boot clock; `Time::ZERO` if the lease
-    /// is over.
+    /// Returns the time on the boot clock until which the lease is surely valid; `Time::ZERO` if
+    /// the lease is over.
     pub(super) fn sure(&self) -> Time {
         Time::from_nanos(self.sure.load(Ordering::Acquire))
     }
@@ -105,7 +105,8 @@ impl LeaseValidity {
 impl LeaseReader {
     /// Returns a reader of the lease `token` on a lock of the mount at `dir`.
     pub(super) fn of_mount(dir: &Path, name: &LockName, token: u64) -> Self {
-        // With its slashes encoded, the name is that of a file even if there are locks below it.
+        // The slashes of the lock's name are encoded as `%2F`. Without that, the path would be a
+        // directory if there are locks below the name.
         let name = name.as_str().replace('%', "%25").replace('/', "%2F");
         let path = dir.join(".latchfs/status").join(format!("%2F{name}"));
         Self { through: StatusSource::Mount { dir: dir.into(), path, file: None }, token }
@@ -116,8 +117,8 @@ impl LeaseReader {
         Self { through: StatusSource::Server { ask, name: name.clone() }, token }
     }
 
-    /// Returns until when the lease is surely valid, counted from before the request was sent;
-    /// `Time::ZERO` if the lease is over.
+    /// Returns the time until which the lease is surely valid, computed from the remaining time in
+    /// the status and the time at which the request was sent; `Time::ZERO` if the lease is over.
     fn look(&mut self) -> CliResult<Time> {
         let asked_at = boot_now();
         let status = self.through.status()?;
@@ -139,8 +140,8 @@ impl LeaseReader {
         // SAFETY: `poll` is one valid pollfd, which outlives the call.
         let ready = unsafe { libc::poll(&raw mut poll, 1, period.as_millis() as i32) };
         if ready < 0 || poll.revents & !libc::POLLPRI != 0 {
-            // The daemon is gone. `poll` reports that at once each time, so this thread sleeps
-            // instead.
+            // The mount's daemon is gone. `poll` then returns at once each time, so this thread
+            // sleeps before the next read.
             thread::sleep(LOOK_MIN.as_duration());
         }
     }
@@ -171,7 +172,7 @@ impl StatusSource {
     }
 }
 
-/// Reads the whole status from the beginning of its file.
+/// Reads the whole status file of a lock from its beginning.
 fn read(file: &File) -> io::Result<Value> {
     let (mut text, mut part) = (Vec::new(), vec![0; STATUS_BYTES]);
     loop {
@@ -186,8 +187,8 @@ fn read(file: &File) -> io::Result<Value> {
 mod tests {
     use super::*;
 
-    /// Replaces a status file by the test itself, and checks the lease's validity after each
-    /// change.
+    /// The test writes a status file itself, in place of a mount, and checks after each change
+    /// until when the lease counts as valid.
     #[test]
     fn lease_validity_follows_the_status_file() {
         let dir = std::env::temp_dir().join(format!("latchfs-tenure-{}", std::process::id()));
@@ -204,7 +205,7 @@ mod tests {
         let sure = Time::from_nanos(seen.sure.load(Ordering::Relaxed));
         assert!(sure >= asked_at + Span::from_secs(60) && sure < boot_now() + Span::from_secs(60));
         assert_eq!(seen.period, LOOK_MAX);
-        // The watched lease (token 7) is one of several on a shared lock.
+        // The lock is shared: the lease that is watched (token 7) is one of two, and not the first.
         say(r#"{"token": 3, "expires_in_ms": 1,
                 "holders": [{"token": 3, "expires_in_ms": 1},
                             {"token": 7, "expires_in_ms": 50}]}"#);

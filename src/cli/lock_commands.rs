@@ -188,8 +188,8 @@ fn token_of_shell(ask: &dyn LockClient, name: &LockName) -> CliResult<u64> {
     if let Some((token, _)) = of_shell.max_by_key(|(_, maker)| is_shell(*maker)) {
         return Ok(*token);
     }
-    // The command requests no release if it has found no lease: another program of this user may
-    // have acquired the lock since.
+    // No lease was found that this shell may release, so no request is sent: a release without a
+    // token could end a lease that another program of the user has acquired since.
     let sentence = match own.first() {
         Some((token, maker)) => not_from_here(name, *token, *maker),
         None => not_held(name, &status, &you),
@@ -197,8 +197,8 @@ fn token_of_shell(ask: &dyn LockClient, name: &LockName) -> CliResult<u64> {
     Err(CliError::Said(Exit::of(RefusalKind::LockNotHeld), sentence))
 }
 
-/// Returns the leases of a client among the holders of a lock: each token, and the process that
-/// acquired it.
+/// Returns the leases that `client` holds, from the status of a lock: the token of each, and the
+/// process that acquired it if the status names one.
 fn leases_of(status: &Value, client: &Value) -> Vec<(u64, Option<Maker>)> {
     let lease_of = |holder: &Value| {
         let maker = holder["holder_id"].as_str().and_then(Maker::parse);
@@ -245,8 +245,8 @@ pub(super) fn steal(args: &StealArgs) -> CliResult {
     let term = TermArgs { ttl: args.ttl, grace: None, note: args.note.clone() };
     let reason = json!({"reason": args.reason, "parent": true});
     let mut status = change(&args.lock, "steal", &[&term.json(), &reason])?;
-    // The new lease counts from the moment at which the lock may be used. A caller may use the lock
-    // as soon as this command ends, so the command waits until that moment.
+    // The new lease begins when the steal grace of the old holder is over. A caller may use the
+    // lock as soon as this command ends, so the command waits until the new lease has begun.
     if let Some(wait) = before_use(Status(&status)) {
         let span = Span::from(wait);
         output::say(&format!("the old holder has {span} to stop; this answers when you may begin"));
@@ -267,8 +267,8 @@ pub(super) fn status(args: &StatusArgs) -> CliResult {
     }
     let CommandTarget { ask, name, .. } = args.lock.target.asking(&args.lock.name.name)?;
     let status = ask.status(&request("status", name.as_str(), &[]));
-    // The contact with the server is queried even if the status request has failed, because a lost
-    // contact explains the failure.
+    // The command asks for the state of the connection to the server even if the status request has
+    // failed, because a lost connection explains the failure.
     let contact = ask.about().ok().map(|mut about| about["contact"].take());
     if let Some(contact) = contact.as_ref().and_then(Value::as_str)
         && contact != "connected"
@@ -305,8 +305,8 @@ fn show(args: &LockArgs) -> CliResult<Value> {
     change(args, "status", &[])
 }
 
-/// Sends the request `what` about the lock, with all fields of `more` that are not null, and
-/// returns the lock's status.
+/// Sends a request about the lock, with `what` as its kind and with all fields of the objects
+/// `more` that are not null. Returns the lock's status from the answer.
 fn change(args: &LockArgs, what: &str, more: &[&Value]) -> CliResult<Value> {
     let CommandTarget { ask, name, .. } = args.target.asking(&args.name.name)?;
     ask.status(&request(what, name.as_str(), more))

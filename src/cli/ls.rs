@@ -47,8 +47,8 @@ pub(super) fn run(args: &ListArgs) -> CliResult {
         let facts: Vec<Value> = locks.iter().map(without_time).collect();
         let changed = before.as_ref() != Some(&facts);
         match look {
-            // On a terminal, the displayed times count down; elsewhere, `--watch` prints a table
-            // only after a change.
+            // `ls --watch` on a terminal redraws the table each second, so that the displayed times
+            // count down. Elsewhere it prints a table only after a change.
             TerminalStyle::Terminal if args.watch && !args.json => {
                 output::write(&format!("{REDRAW}{}", table(&locks, look)))?;
             }

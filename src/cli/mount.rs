@@ -122,9 +122,9 @@ enum HoldArg {
 /// The address on which a mount serves HTTP.
 #[derive(Debug, Clone)]
 enum HttpAddress {
-    /// A TCP address.
+    /// A TCP address for HTTP.
     Tcp(SocketAddr),
-    /// The path of a Unix socket.
+    /// The path of a Unix socket for HTTP.
     Unix(PathBuf),
 }
 
@@ -140,7 +140,7 @@ fn place(text: &str) -> Result<HttpAddress, String> {
     }
 }
 
-/// The events for which the main thread of the daemon waits.
+/// The events for which the main thread of the mount's daemon waits.
 enum MountEvent {
     /// A signal has requested the end of the daemon.
     End,
@@ -156,8 +156,8 @@ pub(super) fn run(args: &MountArgs) -> CliResult {
     let clients = clients(args)?;
     let kept = args.keep.kept(args.ttl.0, args.grace.0)?;
     let server = server_url(args)?;
-    // The locks of a server are not stored here, so a warning about local storage does not apply to
-    // them.
+    // A mount of a server's locks stores no state, so the warning that no state is stored does not
+    // apply to it.
     let warning = kept.warning().filter(|_| server.is_none());
     if args.background && !args.detached {
         warn(warning);
@@ -170,8 +170,8 @@ pub(super) fn run(args: &MountArgs) -> CliResult {
     }
     let done = serve(args, clients, &kept, server.as_deref());
     if let (true, Err(CliError::Said(_, sentence))) = (args.detached, &done) {
-        // The parent process prints this line for the user; `main` writes the error to the daemon's
-        // log.
+        // In a daemon in the background, the error goes to standard output, which the parent
+        // process prints for the user. `main` also writes the error to the daemon's log.
         output::line(sentence)?;
     }
     done
@@ -185,7 +185,8 @@ fn server_url(args: &MountArgs) -> CliResult<Option<String>> {
     }
     let Some(url) = server_of_environment()? else { return Ok(None) };
     let engine_here = args.listen.is_some() || args.keep.is_said();
-    // The parent process of a daemon in the background has printed this message already.
+    // A daemon in the background does not print this message, because its parent process has
+    // printed it already.
     if !args.detached {
         output::say(&if engine_here {
             format!(
@@ -208,7 +209,7 @@ fn serve(
     let (send, news) = mpsc::channel();
     let tell = |news: fn() -> MountEvent| {
         let send = send.clone();
-        // If the send fails, the main thread has ended and waits for no more events.
+        // The send fails only if the main thread has ended, and then it waits for no more events.
         move || drop(send.send(news()))
     };
     let http = listening(args, &clients)?;
@@ -290,8 +291,9 @@ fn listening(args: &MountArgs, clients: &[ClientId]) -> CliResult<Option<HttpCon
     Ok(Some(config))
 }
 
-/// Returns the permissions of a user of this machine at the Unix socket. The permission bits of
-/// locks do not restrict a user who may steal live locks.
+/// Returns the permissions of a user of this machine who connects to the Unix socket of `--listen`;
+/// `None` if no mount serves that user. A user who may steal live locks may ignore the permission
+/// bits of locks.
 fn grant_of_peer(mounts: &[MountConfig], hosts: &[ClientId], peer: PeerUser) -> Option<Grant> {
     let mut grant = mount::grant_of_user(mounts, peer.uid)?;
     if !grant.steal {

@@ -27,7 +27,8 @@ pub(super) trait LockClient: Send + Sync {
     /// Sends a request that may wait in a queue, and returns the answer, however long it takes.
     fn wait(&self, request: &Value) -> CliResult<Value>;
 
-    /// Ends the use of the client: a lease that lasts as long as this process is released at once.
+    /// Ends the client. If the client holds a lease that must end with this process, the lease is
+    /// released now.
     fn close(&self) {}
 
     /// Returns the description that the daemon gives of itself.
@@ -74,8 +75,8 @@ pub(super) fn own_status(mut answer: Value) -> Value {
     status
 }
 
-/// Makes the status show the holder with this token as the holder of the lock. The status of a
-/// shared lock shows its first holder, but a client that has just acquired the lock expects its own
+/// Changes the status of a shared lock so that its fields describe the holder with the token
+/// `token`, rather than the first holder: a client that has just acquired the lock expects its own
 /// token.
 fn show_own(status: &mut Value, token: &Value) {
     let Some(holders) = status["holders"].as_array() else { return };

@@ -20,20 +20,22 @@ pub(super) enum Colour {
 /// Whether the output may contain escape sequences for colours and cursor movements.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum TerminalStyle {
-    /// Plain text only.
+    /// The output contains no escape sequences.
     Plain,
-    /// Colored text: ANSI escape sequences around words.
+    /// The output may contain ANSI escape sequences, for colours and for cursor movements.
     Terminal,
 }
 
 impl TerminalStyle {
-    /// Returns the style of standard output: plain unless it is a terminal and `NO_COLOR` is unset.
+    /// Returns the style of standard output: without escape sequences unless it is a terminal and
+    /// the environment variable `NO_COLOR` is unset or empty.
     pub(super) fn of_stdout() -> Self {
         let unwanted = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
         if io::stdout().is_terminal() && !unwanted { Self::Terminal } else { Self::Plain }
     }
 
-    /// Returns `text` with the escape sequences of a colour, or unchanged in plain style.
+    /// Returns `text` between the escape sequences of a colour, or unchanged if the output may
+    /// contain none.
     pub(super) fn paint(self, colour: Colour, text: &str) -> String {
         let code = match colour {
             Colour::Green => 32,

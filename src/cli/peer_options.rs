@@ -71,7 +71,9 @@ impl PeerArgs {
             (Some(cert), Some(key), Some(ca)) => Some(PeerFiles { cert, key, ca, shared: None }),
             _ => whole(&self.peer_secret_file)?.map(|file| PeerFiles::secret(file, ca::NODES)),
         };
-        // By default, the URL for clients names the host at which other nodes reach this node.
+        // The default URL for clients has the host of the listening address of this node's server.
+        // If that address is `0.0.0.0` or `[::]`, it has the host at which the other nodes reach
+        // this node.
         let host = match &self.peer_address {
             _ if !serves.ip().is_unspecified() => serves.to_string(),
             Some(address) => {

@@ -27,13 +27,15 @@ use std::os::unix::process::parent_id;
 use std::sync::mpsc::channel;
 use std::sync::{Arc, OnceLock};
 
-/// The number of the only acquire attempt of this process, in its [`OpenId`].
+/// The attempt number in the [`OpenId`] of this process's acquire. It is always 1, because a
+/// process makes one acquire.
 const NUMBER: u64 = 1;
 
-/// The error message for a request that was not sent.
+/// The error message if a request was not sent to the server.
 const NOT_ASKED: &str = "the server was not asked; try again";
 
-/// The error message for a wait whose queue place was lost with its session.
+/// The error message if the session has expired while this process waited, and with it the place in
+/// the lock's queue.
 const PLACE_LOST: &str =
     "the server was away for so long that the place in the queue is lost; try again";
 
@@ -67,8 +69,8 @@ impl RemoteClient {
         Ok(Locks::new(server_options::connect_since(&self.access, None, since)? as _))
     }
 
-    /// Returns the executor of one request. Its connection has a session if the request's lease or
-    /// queue place depends on one.
+    /// Returns the executor of one request. Its connection to the server has a session if the lease
+    /// or the queue place that the request asks for must end with this process.
     fn host(&self, request: &ControlRequest) -> CliResult<RemoteHost<'_>> {
         let session = match request {
             ControlRequest::Acquire(ask) if ask.options.pid.is_some() || request.waits() => {
@@ -84,8 +86,8 @@ impl LockClient for RemoteClient {
     fn ask(&self, request: &Value) -> CliResult<Value> {
         let request = ControlRequest::of(request).map_err(CliError::usage)?;
         let host = self.host(&request)?;
-        // The executor blocks this thread in each of its calls, so the future is ready at its first
-        // poll.
+        // `execute` returns a future that is complete at its first poll, because each call of this
+        // executor blocks the thread instead of waiting asynchronously.
         let answer = execute(&host, request).now_or_never().flatten();
         let mut answer = answer.ok_or_else(|| CliError::unavailable(NOT_ASKED))?;
         answer["you"] = self.client.as_str().into();
@@ -110,7 +112,8 @@ struct RemoteHost<'a> {
 }
 
 impl RemoteHost<'_> {
-    /// Returns the id of this process's acquire attempt, if the process has a session.
+    /// Returns the id of this process's acquire attempt, which names the session; `None` if the
+    /// process has no session.
     fn attempt(&self) -> Option<OpenId> {
         match self.remote.own_session() {
             Ok(SessionOwner::Kept(session)) => Some(OpenId { session, number: NUMBER }),
@@ -132,7 +135,8 @@ impl ControlHost for RemoteHost<'_> {
     }
 
     fn allows(&self, _: Operation) -> Result<(), String> {
-        // The server itself checks the permissions of the caller's credentials.
+        // Every operation is allowed here, because the server checks the permissions of the
+        // caller's credentials.
         Ok(())
     }
 
@@ -175,7 +179,8 @@ impl ControlHost for RemoteHost<'_> {
     }
 
     fn bind(&self, _: LeaseKey, _: Lifetime, (): &()) {
-        // Nothing to do: the session of this process keeps the lease alive.
+        // A lease bound to this process needs no renewals: it is attached to the session of this
+        // process, which the keep-alive thread keeps alive.
     }
 
     fn unbind(&self, _: Token) -> Option<LeaseTerms> {
@@ -206,7 +211,8 @@ impl ControlHost for RemoteHost<'_> {
         let waits = QueueWaits::new(self.locks());
         let (on_end, end) = channel();
         let told_end = move |end| {
-            // An error is ignored: if the request did not have to wait, the receiver is gone.
+            // The send fails only if the receiver is gone, because the lock was granted at once or
+            // the request was refused.
             let _ = on_end.send(end);
         };
         let entered = received(|then| waits.enter(ask, None, told_end, then));

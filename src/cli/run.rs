@@ -23,15 +23,18 @@ use std::sync::Arc;
 /// Time between SIGTERM and SIGKILL for a command whose lock was stolen: well within the steal
 /// grace of 1 s, in which no client may use the lock.
 const NOTICE_AFTER_STEAL: Span = Span::from_millis(300);
-/// Time between SIGTERM and SIGKILL for a command whose front process was killed by SIGKILL, since
-/// the sender of SIGKILL expects an end at once.
+/// Time between SIGTERM and SIGKILL for the command, after the `run` process that the shell started
+/// (the front process) was killed by SIGKILL. It is short, since the sender of SIGKILL expects an
+/// end at once.
 const NOTICE_WHEN_KILLED: Span = Span::from_millis(300);
 /// Time between SIGTERM and SIGKILL for processes that remain when the command's first process has
 /// ended: well within the steal grace too, in case the lock is stolen meanwhile.
 const NOTICE_WHEN_LEFT: Span = Span::from_millis(300);
-/// With a shorter grace than this, the command gets SIGTERM before the lease expires.
+/// If the grace of the lease is shorter than this, the command gets SIGTERM before the lease
+/// expires; otherwise it gets SIGTERM when the lease expires.
 const ENOUGH_GRACE: Span = Span::from_secs(1);
-/// The default ttl of a lock taken by `--slot`: how long the slot stays done.
+/// The default ttl of the lock that `run --slot` takes: for how long no other host runs the command
+/// for the same slot.
 const SLOT_TTL: &str = "1h";
 
 /// The arguments of `latchfs run`.
@@ -83,12 +86,13 @@ enum CommandEnd {
     Exited(ExitStatus),
     /// `run` ended the command because the lock was lost; holds the error message.
     Lost(String),
-    /// `run` ended the command because the front process was killed.
+    /// `run` ended the command because the front process, which the shell has started, was killed.
     Killed,
 }
 
 pub(super) fn run(args: &RunArgs) -> CliResult {
-    // `split` forks, so it must run before any thread is started.
+    // `split` forks, and only the forking thread continues in the child, so `split` must run before
+    // any other thread is started.
     let front = supervisor::split(|lease, step| inherit(args, lease, step))?;
     let CommandTarget { ask: ctl, place, dir, name } = args.target.asking(&args.name.name)?;
     let name = slot_name(name, args.slot.as_deref())?;
@@ -103,7 +107,8 @@ pub(super) fn run(args: &RunArgs) -> CliResult {
     let mut command = Command::new(&args.command[0]);
     command.args(&args.command[1..]);
     command.env("LATCHFS_LOCK", name.as_str()).env("LATCHFS_TOKEN", held.token.to_string());
-    // A command under a server's lock must not find a mount that the environment named before.
+    // The command finds its lock by `LATCHFS_SERVER` or by `LATCHFS_DIR`. A value of `LATCHFS_DIR`
+    // that the command would inherit is removed first, because it may name another mount.
     command.env_remove("LATCHFS_DIR").env(place.0, &place.1);
     let renewal = held.hang_on_command(&front, dir.is_some())?;
     let ended = match children::Group::start(command, front.group()) {
@@ -150,7 +155,8 @@ fn inherit(args: &RunArgs, lease: SupervisedLease, step: Inheritance) {
         }
         ask.ask(&request)
     };
-    // An error is only printed: the lease ends with its ttl anyway.
+    // A failure of this request is only printed, because the lease expires at the end of its ttl
+    // anyway.
     if let Err(CliError::Said(_, why)) = ask() {
         output::say(&format!("after the supervisor was killed: {why}"));
     }
@@ -284,8 +290,8 @@ impl HeldLock {
             renewal.map(Some).map_err(|error| CliError::system("no thread can be made", &error))
         });
         renewal.inspect_err(|_| {
-            // The lease may be unbound already. Then the end of this process would not release it,
-            // so it is released here.
+            // The failure may have come after the lease was unbound. An unbound lease would outlive
+            // this process, so it is released now.
             let _ = self.release();
         })
     }
@@ -306,8 +312,8 @@ impl HeldLock {
         self.tell(&json!({"do": "release", "name": self.name.as_str(), "token": self.token}))
     }
 
-    /// Keeps the slot done until its ttl is over, on every host: unbinds the lease from this
-    /// process.
+    /// Marks the slot as done on every host: unbinds the lease from this process, so that the lock
+    /// stays held until its ttl is over.
     fn keep(&self) -> CliResult {
         let ttl = format!("{}ms", self.ttl.as_millis());
         self.tell(&json!({

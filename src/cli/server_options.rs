@@ -108,7 +108,8 @@ fn refused(code: u16, problem: &Value) -> CliError {
     CliError::Said(exit, said)
 }
 
-/// Returns the transport to the server that `access` names, or to several servers with failover.
+/// Returns the transport for the URL in `access`. If it is a list of URLs, returns a transport with
+/// failover between those servers.
 fn server(access: &ServerAccess) -> CliResult<Arc<dyn Transport>> {
     let usable = |url: &str| -> CliResult<Arc<dyn Transport>> {
         let access = ServerAccess { url: url.to_owned(), ..access.clone() };
@@ -127,8 +128,9 @@ fn server(access: &ServerAccess) -> CliResult<Arc<dyn Transport>> {
     }
 }
 
-/// Returns a function that creates transports to servers whose URLs another server has announced,
-/// with the same credentials. It returns none for a URL that must not get these credentials.
+/// Returns a function that creates transports to the other nodes of a cluster, whose URLs a node
+/// has reported. It uses the same credentials, and returns no transport for a URL to which the
+/// credentials must not be sent.
 fn server_maker(access: &ServerAccess) -> MakeServer {
     let access = access.clone();
     Box::new(move |url| {
@@ -138,7 +140,7 @@ fn server_maker(access: &ServerAccess) -> MakeServer {
     })
 }
 
-/// Connects to the servers; fails if none has answered in time.
+/// Connects to the servers of `access`; fails if none of them has answered in time.
 pub(super) fn connect(access: &ServerAccess, terms: Option<Terms>) -> CliResult<Arc<Remote>> {
     connect_since(access, terms, None)
 }

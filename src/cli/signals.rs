@@ -18,14 +18,14 @@ const ONE_AND_THE_SAME: Span = Span::from_millis(500);
 
 /// How SIGHUP is handled.
 pub(super) enum Hangup {
-    /// The terminal was closed, so the daemon ends.
+    /// SIGHUP ends the daemon, because its terminal was closed.
     Ends,
-    /// Calls a function that reloads files.
+    /// SIGHUP calls this function, which reloads files, and the daemon continues.
     Calls(Box<dyn Fn() + Send>),
 }
 
-/// Calls `then` at the first signal that ends the daemon; the second such signal ends the process
-/// at once.
+/// Calls `then` at the first signal that requests the daemon's end; a second such signal ends the
+/// process at once.
 ///
 /// Must be called before any other thread is started: threads inherit the mask that blocks the
 /// signals, and only the thread `signals` may receive them.
@@ -58,7 +58,7 @@ pub(super) fn on_end(hangup: Hangup, then: impl FnOnce() + Send + 'static) -> io
     thread::Builder::new().name("signals".into()).spawn(watch).map(|_| ())
 }
 
-/// Waits for a signal that ends the process.
+/// Waits for a signal that requests the daemon's end. Handles SIGHUP meanwhile.
 fn wait_for_end(set: &libc::sigset_t, hangup: &Hangup) -> libc::c_int {
     loop {
         match (wait(set), hangup) {

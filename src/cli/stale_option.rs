@@ -14,11 +14,11 @@ use std::fmt::Display;
 /// Timeout of a stale read: a node answers it without waiting for another node.
 const PATIENCE: Span = Span::from_secs(2);
 
-/// Servers for stale reads; the first that answers is used.
+/// The servers to which stale reads are sent; the first that answers is used.
 pub(super) struct StaleServers<'a> {
     pub(super) servers: String,
     pub(super) key: &'a ServerKeyArgs,
-    /// The client whose queue place the status shows.
+    /// The client whose own queue place the displayed status shows.
     pub(super) client: ClientId,
 }
 

@@ -7,7 +7,8 @@ use super::output;
 /// aborts the mount; 0 means no limit.
 const REQUEST_TIMEOUT: &str = "/proc/sys/fs/fuse/default_request_timeout";
 
-/// Prints the warnings that a user should read before relying on the mount or server.
+/// Prints the warnings about storage and about the kernel's limit on requests, which a user should
+/// read before relying on the mount or server.
 pub(super) fn warn(of_state: Option<String>) {
     if let Some(warning) = of_state {
         output::say(&warning);

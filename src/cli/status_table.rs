@@ -14,12 +14,12 @@ const GAP: &str = "  ";
 pub(super) struct Status<'a>(pub(super) &'a Value);
 
 impl Status<'_> {
-    /// Returns the value of a text field, without control characters.
+    /// Returns the value of a text field of the status, without control characters.
     pub(super) fn text(self, field: &str) -> String {
         harmless(self.0[field].as_str().unwrap_or_default())
     }
 
-    /// Returns the value of a field that is a whole number.
+    /// Returns the value of a field of the status that is a whole number.
     pub(super) fn number(self, field: &str) -> Option<i64> {
         self.0[field].as_i64()
     }

@@ -38,36 +38,37 @@ pub(super) struct StorageArgs {
     grant_at_once: bool,
 }
 
-/// The default of `--max-ttl`, unless `--ttl` is longer. After a restart without stored state,
-/// nothing is granted for this time plus the grace.
+/// The default of `--max-ttl`, unless `--ttl` is longer. After a restart without stored state, no
+/// lock is granted for this time plus the grace.
 const MAX_TTL_DEFAULT: Span = Span::from_secs(60);
 
-/// The storage that the options select.
+/// The storage that the command-line options select.
 #[derive(Debug)]
 pub(super) enum StorageChoice {
     /// A state directory, whose content survives a restart of the daemon.
     State(PathBuf),
     /// A data directory, whose content survives a power failure of the machine.
     Data {
-        /// The data directory.
+        /// The path of the data directory.
         dir: PathBuf,
         /// The newest format of stored and sent data that the node may use.
         format_max: u8,
     },
-    /// No storage: after a start nothing is granted for this time; `None` grants at once.
+    /// Nothing is stored. After a start, no lock is granted for this time, in which every earlier
+    /// lease expires; `None` grants locks at once.
     Nowhere(Option<Span>),
 }
 
-/// The engine of this process.
+/// The engine of this process, which decides about locks.
 pub(super) enum LocalBackend {
-    /// An engine that is called directly.
+    /// An engine of a single server, which is called directly.
     Local(Arc<Local>),
-    /// An engine behind a Raft log.
+    /// An engine that applies the commands of a Raft log: this process is a node of a cluster.
     Node(Arc<RaftNode>),
 }
 
 impl StorageArgs {
-    /// Whether the command line has an option for storage.
+    /// Whether the command line has any option that selects a storage.
     pub(super) fn is_said(&self) -> bool {
         self.state.is_some() || self.data.is_some() || self.max_ttl.is_some() || self.grant_at_once
     }
@@ -116,7 +117,7 @@ impl StorageArgs {
 }
 
 impl StorageChoice {
-    /// Returns the directory of the storage, if it has one.
+    /// Returns the state directory or the data directory; `None` if nothing is stored.
     pub(super) fn dir(&self) -> Option<&Path> {
         match self {
             Self::State(dir) | Self::Data { dir, .. } => Some(dir),
@@ -183,17 +184,17 @@ impl LocalBackend {
         Locks::new(door)
     }
 
-    /// Registers the callback `tell` for a failure that ends the engine.
+    /// Registers the callback `tell`, which is called if a failure stops the engine for good.
     pub(super) fn on_failure(&self, tell: impl FnOnce(Stop) + Send + 'static) {
         match self {
-            // A local engine does not fail for good: it returns an error to each caller, and
-            // continues when the disk has room again.
+            // An engine without a Raft log never stops for good: while its disk is full it returns
+            // an error to each caller, and it continues when the disk has room again.
             Self::Local(_) => {}
             Self::Node(node) => node.on_failure(tell),
         }
     }
 
-    /// Closes the engine and its storage in order.
+    /// Closes the engine together with its storage.
     pub(super) fn close(&self) -> CliResult {
         match self {
             Self::Local(local) => {

@@ -22,14 +22,16 @@ const LOOK_EVERY: Duration = Duration::from_secs(60);
 /// the lease again.
 const KILL_FOR: Duration = Duration::from_millis(200);
 
-/// The front process, as the supervisor sees it.
+/// The front process of `run`, to which the supervisor sends its lease, and whose end the
+/// supervisor detects.
 pub(super) struct FrontProcess {
     pid: libc::pid_t,
     group: libc::pid_t,
     link: UnixStream,
 }
 
-/// The lease of a supervisor. Its front process takes the lease over if the supervisor is killed.
+/// The lease that the supervisor of `run` holds. If the supervisor is killed, the front process
+/// renews or releases this lease.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct SupervisedLease {
     pub(super) token: u64,
@@ -45,10 +47,10 @@ pub(super) enum Inheritance {
     Release,
 }
 
-/// Forks, and returns in the child, which becomes the supervisor. The calling process becomes the
-/// front process: it forwards signals, and exits with the supervisor's exit code or signal. If the
-/// supervisor is killed, the front process calls `inherit` with the supervisor's lease. Must be
-/// called while the process has one thread.
+/// Forks this process. The child becomes the supervisor, and the function returns in the child
+/// only. The calling process becomes the front process: it forwards signals, and exits with the
+/// supervisor's exit code or signal. If the supervisor is killed, the front process calls `inherit`
+/// with the supervisor's lease. Must be called while the process has one thread.
 #[allow(unsafe_code)]
 pub(super) fn split(inherit: impl Fn(SupervisedLease, Inheritance)) -> CliResult<FrontProcess> {
     let wrong = |error| CliError::system("the supervisor", &error);
@@ -58,7 +60,8 @@ pub(super) fn split(inherit: impl Fn(SupervisedLease, Inheritance)) -> CliResult
         libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0);
         FrontProcess { pid: libc::getpid(), group: libc::getpgrp(), link: other_end }
     };
-    // The signals are blocked before the fork, so that none is lost.
+    // The signals are blocked before the fork, so that a signal that arrives in between stays
+    // pending and is not lost.
     let signals = Signals::take().map_err(wrong)?;
     // SAFETY: the process has one thread, so the child finds no mutex locked by another thread.
     match unsafe { libc::fork() } {
@@ -96,9 +99,10 @@ impl FrontProcess {
         self.group
     }
 
-    /// Makes the supervisor outlive the front process: from now on, the end of the front process
-    /// only wakes the supervisor by SIGCHLD. Also sends the lease to the front process, in case the
-    /// supervisor is killed. Returns whether there is a front process.
+    /// Makes the supervisor outlive the front process: until this call the supervisor is killed
+    /// when the front process ends, and from then on it only gets SIGCHLD. Also sends the lease to
+    /// the front process, which needs it if the supervisor is killed. Returns whether there is a
+    /// front process.
     pub(super) fn outlive(&self, lease: SupervisedLease) -> CliResult<bool> {
         let said = [lease.token.to_ne_bytes(), lease.ttl_ms.to_ne_bytes()].concat();
         let told = (&self.link).write_all(&said);
@@ -165,10 +169,12 @@ fn inherit_all(mut link: UnixStream, inherit: &impl Fn(SupervisedLease, Inherita
     hand_on(Inheritance::Release);
 }
 
-/// Ends this process by the signal that ended the supervisor, as shells expect it.
+/// Ends this process by the same signal that has ended the supervisor, so that a shell reports the
+/// signal.
 #[allow(unsafe_code)]
 fn end_by(signal: libc::c_int, signals: &Signals) -> ! {
-    // The supervisor has written a core file, so this process writes none.
+    // If the signal writes a core file, the supervisor has written one already, so this process
+    // writes none.
     let no_core = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: `no_core` outlives the call, which only reads it; `signal` takes numbers.
     unsafe {

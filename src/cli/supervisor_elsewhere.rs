@@ -3,18 +3,18 @@
 
 use super::exit::CliResult;
 
-/// Stands in for the front process, which exists on Linux only.
+/// A stand-in for the front process of `run`, which exists on Linux only.
 pub(super) struct FrontProcess;
 
-/// The lease of a supervisor, which no other process inherits.
+/// The lease of `run`. On these systems no other process takes it over when `run` is killed.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct SupervisedLease {
     pub(super) token: u64,
     pub(super) ttl_ms: u64,
 }
 
-/// How a front process would treat the lease of a supervisor that was killed. Never used on these
-/// systems.
+/// What a front process does with the lease of a supervisor that was killed. Never used on these
+/// systems, where `run` has no front process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[allow(dead_code)] // there is no front process
 pub(super) enum Inheritance {
@@ -24,7 +24,7 @@ pub(super) enum Inheritance {
     Release,
 }
 
-/// Returns without a fork, so that `run` is one process.
+/// Returns a stand-in for the front process, without a fork: on these systems `run` is one process.
 #[allow(clippy::unnecessary_wraps)] // elsewhere it can fail
 pub(super) fn split(_: impl Fn(SupervisedLease, Inheritance)) -> CliResult<FrontProcess> {
     Ok(FrontProcess)
@@ -32,14 +32,16 @@ pub(super) fn split(_: impl Fn(SupervisedLease, Inheritance)) -> CliResult<Front
 
 #[allow(clippy::unused_self)] // elsewhere there is something to ask
 impl FrontProcess {
-    /// Returns the process group that may have the terminal.
+    /// Returns the process group of this process, which may be the foreground group of the
+    /// terminal.
     #[allow(unsafe_code)]
     pub(super) fn group(&self) -> libc::pid_t {
         // SAFETY: getpgrp only reads the process group, and can't fail.
         unsafe { libc::getpgrp() }
     }
 
-    /// Returns false: there is no front process to outlive, and none that takes the lease over.
+    /// Always returns false: these systems have no front process, so no other process takes over
+    /// the lease.
     #[allow(clippy::unnecessary_wraps)] // elsewhere it can fail
     pub(super) fn outlive(&self, lease: SupervisedLease) -> CliResult<bool> {
         log::debug!("token {} lasts {} ms", lease.token, lease.ttl_ms);

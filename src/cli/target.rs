@@ -39,7 +39,7 @@ pub(super) struct TargetArgs {
     key: ServerKeyArgs,
 }
 
-/// One lock of one mount.
+/// One lock, and the mount that shows it.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct MountedLock {
     /// The mount point.
@@ -48,7 +48,7 @@ pub(super) struct MountedLock {
     pub(super) name: LockName,
 }
 
-/// The mount or server that a command uses, and the lock that it names.
+/// The mount or server that a command uses, and the lock that the command names.
 pub(super) struct CommandTarget {
     /// The client that sends requests to the mount or server.
     pub(super) ask: Arc<dyn LockClient>,
@@ -62,7 +62,7 @@ pub(super) struct CommandTarget {
 }
 
 impl TargetArgs {
-    /// Returns the client that sends a request which names no lock.
+    /// Returns the client that sends a request which is about no particular lock.
     pub(super) fn ask(&self) -> CliResult<Arc<dyn LockClient>> {
         match self.direct()? {
             Some(direct) => Ok(Arc::new(direct)),
@@ -96,8 +96,8 @@ impl TargetArgs {
         Ok(StaleServers { servers, key: &self.key, client })
     }
 
-    /// Returns the client for a server, for a request that names no lock; `None` if the target is a
-    /// mount.
+    /// Returns the client of the server that the command uses, for a request that is about no
+    /// particular lock; `None` if the command uses a mount.
     pub(super) fn direct(&self) -> CliResult<Option<RemoteClient>> {
         self.server_for(None)?.map(|url| self.direct_to(&url)).transpose()
     }
@@ -107,7 +107,7 @@ impl TargetArgs {
         Ok(RemoteClient::new(self.key.access(url)?, client))
     }
 
-    /// Returns the URL of the server that is the target; `None` if the target is a mount.
+    /// Returns the URL of the server that the command uses; `None` if it uses a mount.
     fn server_for(&self, name: Option<&OsStr>) -> CliResult<Option<String>> {
         if let Some(url) = &self.server {
             return Ok(Some(url.clone()));
@@ -131,7 +131,7 @@ impl TargetArgs {
         self.dir.clone().or_else(|| environment().map(PathBuf::from))
     }
 
-    /// Returns the mount that is the target of a request which names no lock.
+    /// Returns the mount that the command uses for a request which is about no particular lock.
     pub(super) fn mount(&self) -> CliResult<PathBuf> {
         let mounts = mounts()?;
         let inside = current_dir_in(&mounts);
@@ -144,7 +144,8 @@ impl TargetArgs {
         let mounts = mounts()?;
         let inside = current_dir_in(&mounts);
         let path = as_path(name, inside.is_some());
-        // A path below a mount determines the mount, even if `LATCHFS_DIR` names another one.
+        // An argument that is a path decides which mount the command uses, even if `LATCHFS_DIR`
+        // names another mount.
         let wanted = if is_path(name) && self.dir.is_none() { None } else { self.wanted()? };
         let at = path.as_deref().or(inside.as_deref());
         let dir = choose(wanted.as_deref(), at, &mounts)?;
@@ -176,9 +177,9 @@ fn current_dir_in(mounts: &[PathBuf]) -> Option<PathBuf> {
     mounts.iter().any(|mount| here.starts_with(mount)).then_some(here)
 }
 
-/// Returns the resolved path if the argument may be one. Inside a mount, 'a/b' is the name of a
-/// lock, whatever the current directory; outside of a mount, it may be the path of a lock, as the
-/// shell completes it.
+/// Returns the argument as a resolved path, if it may be a path. If the current directory is inside
+/// a mount, `a/b` is always the name of a lock; if it is outside, `a/b` may be a path to a lock, as
+/// a shell completes it.
 fn as_path(name: &OsStr, inside: bool) -> Option<PathBuf> {
     let may_be_path = is_path(name) || (!inside && name.as_bytes().contains(&b'/'));
     may_be_path.then(|| mountinfo::resolve(Path::new(name)).ok()).flatten()
@@ -229,8 +230,8 @@ fn is_path(name: &OsStr) -> bool {
 /// Returns the lock of the mount at `dir` to which an argument refers.
 fn name_of(dir: &Path, given: &OsStr, path: Option<&Path>) -> CliResult<LockName> {
     let below = path.and_then(|path| path.strip_prefix(dir).ok());
-    // The shell adds a trailing slash when it completes a directory, so one is allowed; a double
-    // slash is a mistake.
+    // The shell completes the name of a directory with a slash, so a slash at the end is allowed; a
+    // double slash within the name is a mistake.
     let is_odd = given.as_bytes().windows(2).any(|two| two == b"//");
     let name = match below {
         Some(below) if is_path(given) || !is_odd => below.as_os_str(),

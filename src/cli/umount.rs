@@ -103,7 +103,8 @@ fn take_away(dir: &Path) -> CliResult {
     }
 }
 
-/// Never has a value: only on Linux does `umount` wait for a daemon process.
+/// The daemon for whose end `umount` waits. The enum has no variants, because `umount` waits for a
+/// daemon on Linux only.
 #[cfg(not(target_os = "linux"))]
 enum MountDaemon {}
 
@@ -128,8 +129,8 @@ impl MountDaemon {
     /// Returns the daemon of the mount at `dir`, if this mount is the daemon's only one.
     fn that_ends_with(dir: &Path) -> Option<Self> {
         let pid = ControlFile::of(dir.into()).about().ok()?["pid"].as_i64()?;
-        // A daemon has one open FUSE device per mount. If the pid belongs to another pid namespace,
-        // it names another process or none here, which has no such device open.
+        // A daemon has one open FUSE device per mount. If the pid is that of another pid namespace,
+        // `/proc` shows another process under it, or none, which has no FUSE device open.
         let open = std::fs::read_dir(format!("/proc/{pid}/fd")).ok()?.flatten();
         let devices = open
             .filter(|fd| std::fs::read_link(fd.path()).is_ok_and(|file| file == Path::new(DEVICE)))

@@ -9,11 +9,13 @@ use hyper::Method;
 use serde_json::Value;
 use tokio::time::timeout;
 
-/// The maximum length of an answer in bytes: eight times the status of 64 nodes with the longest
-/// names and URLs. The limit also bounds memory: two bytes of JSON may take a hundred when parsed.
+/// The maximum length of an API response in bytes: eight times the length of the status of a
+/// cluster of 64 nodes with the longest names and URLs. The limit also bounds memory: two bytes of
+/// JSON may take a hundred when parsed.
 const ANSWER_BYTES_MAX: usize = 512 << 10;
 
-/// Sends a request and returns the status code and the body. The error is a sentence.
+/// Sends a request, and returns the status code and the body of the response. An error is a
+/// sentence for the user.
 pub fn fetch(
     access: &ServerAccess,
     method: &str,

@@ -12,8 +12,8 @@ use tokio::time::timeout;
 /// long to send each part.
 const PATIENCE: Span = Span::from_secs(60);
 
-/// Downloads `path` from the server, `max` bytes at most. `come` is called with the number of bytes
-/// received so far, and with the total if it is known.
+/// Downloads `path` from the server, `max` bytes at most. Calls `come` after each part of the body,
+/// with the number of bytes received so far, and with the total if it is known.
 pub fn download(
     server: &Http,
     path: &str,

@@ -12,11 +12,12 @@ use std::sync::Arc;
 
 /// The silence after which a server counts as unreachable: it sends a heartbeat every 500 ms.
 const SILENCE: Span = Span::from_millis(1_600);
-/// How long opening the stream may take.
+/// How long the server may take to answer the request that opens the event stream.
 const PATIENCE: Span = Span::from_secs(2);
-/// The first pause after a failure, which doubles up to [`PAUSE_MAX`].
+/// The first pause after the event stream has failed; it doubles with each failure, up to
+/// [`PAUSE_MAX`].
 const PAUSE_MIN: Span = Span::from_millis(20);
-/// The longest pause after a failure.
+/// The longest pause before the event stream is opened again.
 const PAUSE_MAX: Span = Span::from_millis(500);
 
 /// The position in the server's event stream: the id of the server's start, and the number of the
@@ -34,7 +35,8 @@ pub(super) fn start(
     let (hub, keeper) = (Arc::clone(hub), Arc::clone(keeper));
     let thread = std::thread::Builder::new().name("events".to_owned());
     thread.spawn(move || {
-        // If `since` is given, the first connection accepts any start of the server.
+        // With `since`, the first connection asks for events from that number on, even if the
+        // server has restarted since it assigned the number.
         let start = since.map_or(0, |_| ANY_START);
         let (mut place, mut pause) =
             (StreamPosition { start, next: since.unwrap_or(0) }, PAUSE_MIN);
@@ -124,8 +126,9 @@ fn hear(
             place.next = newest + 1;
             for (_, event) in &events {
                 match &event.what {
-                    // The session is given up before any reader sees the event, since the reader
-                    // would then look for the new session.
+                    // The client gives up its session before it publishes the event, because a
+                    // reader of the event asks for the current session, and must not get the one
+                    // that has ended.
                     EventKind::SessionOver { session, .. } => {
                         hub.lose_session(*session);
                         keeper.call();
@@ -152,17 +155,18 @@ fn begin(hub: &ClientState, stamp: &Stamp, next: u64, place: &mut StreamPosition
     hub.hear(asked_at, stamp);
     let goes_on = place.start == stamp.start && place.next == next;
     if matches!(place.start, 0 | ANY_START) {
-        // Local readers use the server's numbers until the server restarts. Before the first stream
-        // there are no readers to wake.
+        // This is the first event stream: the local event log takes over the server's numbers, and
+        // differs from them only after a restart of the server. No reader has to be woken.
         drop(hub.feed.skip(next));
     } else if !goes_on {
-        // Events during the interruption may be missing: a gap in the local numbers tells readers
-        // so.
+        // Events may have been missed while the stream was interrupted. Skipping one number of the
+        // local event log tells its readers that events were lost.
         hub.skip(1);
     }
     *place = StreamPosition { start: stamp.start, next };
     hub.numbers.lock().begin(stamp.start, next, hub.feed.next());
     hub.events_work(true);
-    // Wakes the callers that wait for the connection, so that they check its state again.
+    // Wakes the callers that wait for the connection to the server, so that they check the
+    // connection's state again.
     hub.feed.wakers().wake();
 }

@@ -14,8 +14,9 @@ use parking_lot::RwLock;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
-/// The first timeout after which the next server is tried. On a typical network answers take a
-/// tenth of it, and the client's own deadline has room for three more tries.
+/// The first timeout of a request to one server, after which the client tries the next server. On a
+/// typical network a response takes a tenth of this time, and the client's own deadline has room
+/// for three more tries.
 const TRY_FIRST: Span = Span::from_millis(300);
 
 /// The upper bound of the timeout per server, which doubles whenever no server has answered, since
@@ -29,12 +30,12 @@ pub const SERVERS_MAX: usize = 16;
 /// [`Failover::learning`].
 pub type MakeServer = Box<dyn Fn(&str) -> Option<Arc<dyn Transport>> + Send + Sync>;
 
-/// A transport over several servers.
+/// A transport over several servers, of which one is in use at a time.
 pub struct Failover(Arc<FailoverState>);
 
 struct FailoverState {
     servers: RwLock<Vec<Arc<dyn Transport>>>,
-    /// The names of the configured servers, for display.
+    /// The names of the configured servers, to be shown to users.
     name: String,
     /// The server in use: its index in the low bits, and above them the number of failovers.
     at: AtomicUsize,
@@ -91,7 +92,7 @@ impl FailoverState {
         self.servers.read().len()
     }
 
-    /// Adds the nodes of the cluster that are not known yet.
+    /// Adds a transport for each URL in `urls` that has none yet, up to [`SERVERS_MAX`] servers.
     fn learn(&self, urls: &[String]) {
         let Some(make) = &self.make else { return };
         for url in urls {
@@ -153,8 +154,8 @@ impl FailoverState {
             }
             let is_last = tried == count;
             match ask(at, if is_last { left } else { left.min(try_max) }) {
-                // The server is still busy with this request: only the same server can be asked
-                // again.
+                // The server is still executing this batch, or has forgotten its answer. No other
+                // server knows the answer either, so the client does not fail over.
                 Err(TransportError::Late) => return Err(TransportError::Late),
                 Err(trouble) => {
                     self.pass_over(at, &trouble);
@@ -166,8 +167,9 @@ impl FailoverState {
         let longer = (try_max + try_max).min(TRY_MAX);
         self.try_ms.store(longer.as_millis(), Ordering::Relaxed);
         match worst {
-            // Some servers were not tried, and the engine that the client uses may be behind one of
-            // them.
+            // The deadline passed before all servers were tried. One of the servers that were not
+            // tried may have the engine that the client uses, so the error is that of an
+            // unreachable server.
             Some(TransportError::Elsewhere(why)) if !tried_all => Err(TransportError::Silent(why)),
             Some(trouble) => Err(trouble),
             None => Err(TransportError::Silent("no answer in time".to_owned())),

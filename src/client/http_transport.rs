@@ -43,7 +43,7 @@ pub struct ServerAccess {
     pub identity: Option<(Vec<u8>, Vec<u8>)>,
 }
 
-/// Why a [`ServerAccess`] is not usable.
+/// Why no server can be reached with this [`ServerAccess`]: the URL or a credential is invalid.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Unusable(String);
 
@@ -66,7 +66,8 @@ pub(super) struct HttpTarget {
     authority: HeaderValue,
     token: Option<HeaderValue>,
     tls: Option<(TlsConnector, ServerName<'static>)>,
-    /// The newest version of the protocol that the server knows, as its last response said.
+    /// The newest version of the batch protocol that the server supports, according to its last
+    /// response.
     protocol: AtomicU8,
 }
 
@@ -180,8 +181,9 @@ impl Transport for Http {
 }
 
 impl HttpTarget {
-    /// Records up to which version the server knows the protocol. A server that does not say it is
-    /// one of before there was a choice; it may have replaced a newer one.
+    /// Records the newest version of the batch protocol that the server supports, from a header of
+    /// its response. A server without this header is older than the header and supports only the
+    /// first version; it may have replaced a newer server at the same URL.
     fn hear_protocol(&self, headers: &HeaderMap) {
         let said = headers.get(PROTOCOL_HEADER).and_then(|value| value.to_str().ok());
         let version = said.and_then(|said| said.parse().ok()).unwrap_or(PROTOCOL_BASE);
@@ -204,7 +206,8 @@ impl HttpTarget {
             None => start_http(stream).await,
             Some((connector, name)) => {
                 let stream = encrypt(stream, connector, name.clone()).await.map_err(|error| {
-                    // A peer that fails the TLS handshake must not be mistaken for the server.
+                    // A failed TLS handshake counts as an unreachable server: the peer has not
+                    // proved that it is the server, so its response must not decide anything.
                     TransportError::Silent(format!(
                         "no TLS with {}: {}",
                         self.url,
@@ -279,8 +282,9 @@ impl ServerConnection for Connection {
 }
 
 impl Connection {
-    /// Sends a batch in a version of the protocol that the server knows. A server that turns out to
-    /// be older than the one before it at this URL gets the batch once more, in its version.
+    /// Sends a batch, encoded in the newest protocol version that the server supports. If an older
+    /// server has replaced the server at this URL, its response says so, and the batch is sent once
+    /// more in the older version.
     async fn exchange_in_its_version(
         &mut self,
         batch: &RequestBatch,
@@ -295,7 +299,8 @@ impl Connection {
     }
 
     async fn exchange(&mut self, batch: Bytes) -> Result<Vec<u8>, TransportError> {
-        // An idle connection may have been closed meanwhile, which shows only when it is used.
+        // The server may have closed an idle connection, which the client notices only when it
+        // sends on the connection.
         if let Some(sender) = self.sender.take()
             && !sender.is_closed()
             && let Ok(answer) = self.exchange_on(sender, batch.clone()).await

@@ -92,8 +92,8 @@ impl Remote {
     /// Ends the session, which releases all its leases at once, and stops all requests.
     pub fn close(&self) {
         let mut threads = std::mem::take(&mut *self.threads.lock());
-        // The keep-alive thread goes first: it ends the session, and needs no other thread for
-        // that.
+        // The keep-alive thread is stopped first: it ends the session at the server on its own
+        // connection, and does not depend on the other threads.
         let Some(keeping) = threads.pop() else { return };
         self.flush();
         self.keeper.stop();
@@ -107,7 +107,7 @@ impl Remote {
     fn flush(&self) {
         let (send, done) = std::sync::mpsc::channel();
         self.ask(BatchItem::Now, Retry::Never, move |_| {
-            // An error is ignored: the caller has timed out.
+            // The send fails only if the caller of `flush` has timed out and dropped the receiver.
             let _ = send.send(());
         });
         let _ = done.recv_timeout(REPLY_DEADLINE.as_duration());
@@ -135,7 +135,8 @@ impl Remote {
         let several = self.hub.server.is_several();
         match op {
             Op::Release(_) => several,
-            // A repeated acquire by the same open file only renews its lease.
+            // An acquire on behalf of an open file is safe to repeat without a key: the second copy
+            // only renews the lease.
             Op::Acquire(ask) => several || !matches!(ask.hold, Ownership::OpenFile(_)),
             Op::Move(_) | Op::Steal(_) | Op::Reset(_) | Op::Annotate(_) => true,
             _ => false,
@@ -160,7 +161,8 @@ impl Drop for Remote {
     }
 }
 
-/// Returns the tenure that a command names, if the command is only valid within it.
+/// Returns the lock and the fencing token that a renewal or a change of details names. The command
+/// is refused once that token is no longer current. Returns `None` for other commands.
 fn tenure_named(op: &Op) -> Option<(&LockName, Token)> {
     let key = match op {
         Op::Renew(ask) => &ask.key,
@@ -178,8 +180,9 @@ impl LockService for Remote {
             then(match got {
                 Ok((ItemReply::Answered(answer), _)) => Ok(answer),
                 Ok((reply, _)) => Err(odd(&hub, reply)),
-                // Without an answer the tenure may still be known to have expired, whatever the
-                // server would say.
+                // The server has not answered. If the client knows that the lease with this token
+                // has expired, it returns that refusal itself, because the server could only refuse
+                // the command too.
                 Err(why) => match tenure_named(&op) {
                     Some((name, token)) if hub.is_lost(name, token) => {
                         let (at, name) = (hub.clock.lock().now(), name.clone());
@@ -295,7 +298,7 @@ impl BackendStatus for Remote {
     }
 }
 
-/// Returns the failure that a reply reports in place of the expected data.
+/// Returns the failure to report when a reply does not contain the expected data.
 fn odd(hub: &ClientState, reply: ItemReply) -> Unavailable {
     match reply {
         ItemReply::Unavailable(why) => why,

@@ -41,8 +41,8 @@ struct Lane {
     line: Box<dyn ServerConnection>,
     from: u64,
     number: u64,
-    /// A session that the server reported as over: until another one is open, requests have no
-    /// order.
+    /// The last session that the server has reported as over. Until the client has opened another
+    /// session, batches name no session, so the server can't order their requests by one.
     over: Option<SessionId>,
 }
 
@@ -111,21 +111,24 @@ impl Lane {
                     if self.hub.is_stopped() || !batch.iter().any(is_wanted) {
                         return self.hub.pause(jittered(PAUSE_MIN));
                     }
-                    // The batch contains a release, or an earlier try may have acquired a lock.
+                    // The batch is sent again although the server refuses the credentials: it
+                    // contains a release, or an earlier copy of it may have acquired a lock.
                     self.hub.pause(jittered(pause));
                     pause = (pause + pause).min(DENIED_PAUSE_MAX);
                 }
                 Err(TransportError::Elsewhere(why)) => {
                     self.hub.troubled("another engine", &TransportError::Elsewhere(why));
                     self.hub.engine_gone(request.engine);
-                    // None of these requests was meant for the new engine.
+                    // The server has another engine than the one that these requests were meant
+                    // for, so each of them fails.
                     for asked in batch {
                         self.hub.refuse(asked.then);
                     }
                     return self.hub.pause(jittered(PAUSE_MIN));
                 }
-                // The server has been busy for so long that its answer may never come: the requests
-                // whose outcome must be known are sent again under a new number.
+                // The server has been executing the batch for so long that its answer may never
+                // come: the requests whose outcome must be known are sent again in a batch with a
+                // new number.
                 Err(TransportError::Late) if boot_now().since(first_asked_at) > LATE_MAX => {
                     self.hub.troubled("no answer", &TransportError::Late);
                     self.expire(&mut batch);
@@ -137,7 +140,8 @@ impl Lane {
                     self.hub.counts.repeats.fetch_add(1, Ordering::Relaxed);
                     self.expire(&mut batch);
                     if self.hub.is_stopped() || !batch.iter().any(is_wanted) {
-                        // No caller waits for the batch, and it cannot have acquired a lock.
+                        // The batch is dropped: no caller waits for its answer, and it contains no
+                        // release and no acquire whose outcome must be known.
                         return self.hub.pause(jittered(pause));
                     }
                     self.hub.pause(jittered(pause));
@@ -230,7 +234,8 @@ impl Lane {
         self.hub.queue.lock().keep(left);
     }
 
-    /// Records the leases in an answer, for use while the server does not answer.
+    /// Remembers the lease that a reply grants or renews, so that the client knows its expiry while
+    /// the server does not answer.
     fn learn(&self, ask: &BatchItem, reply: &ItemReply, asked_at: Time) {
         let (BatchItem::Submit(command), ItemReply::Answered(Ok(outcome))) = (ask, reply) else {
             return;
@@ -253,14 +258,14 @@ impl Lane {
     }
 }
 
-/// Whether `reply` says that this session is over.
+/// Whether `reply` says that the session `session` is over.
 pub(super) fn is_over(reply: &ItemReply, session: Option<SessionId>) -> bool {
     let ItemReply::Answered(Err(refusal)) = reply else { return false };
     matches!(*refusal.reason, Reason::NoSession(id) if Some(id) == session)
 }
 
-/// Whether a batch must be repeated because of the request `asked`: a caller waits for it, or its
-/// outcome must be known.
+/// Whether the request `asked` is a reason to send its batch again: a caller waits for the reply,
+/// or the outcome must be known.
 fn is_wanted(asked: &QueuedRequest) -> bool {
     asked.then.is_some() || asked.leaves_traces()
 }

@@ -29,21 +29,22 @@ const PAUSE_MIN: Span = Span::from_millis(20);
 /// The longest pause before unconfirmed requests are repeated.
 const PAUSE_MAX: Span = Span::from_millis(500);
 
-/// A reply and its stamp, or the reason why there is none.
+/// The reply to a request with the server's stamp, or the reason why there is no reply.
 pub(super) type ItemResult = Result<(ItemReply, Stamp), Unavailable>;
 
-/// The callback for a reply.
+/// The callback that receives the reply to a request.
 pub(super) type Then = Box<dyn FnOnce(ItemResult) + Send>;
 
 /// A request in the queue.
 pub(super) struct QueuedRequest {
     pub(super) ask: BatchItem,
-    /// The deadline until which the caller waits.
+    /// The deadline until which the caller waits for the reply.
     pub(super) until: Time,
-    /// The callback. `None` if no caller waits, or none waits any more.
+    /// The callback for the reply. `None` if no caller waits for the reply, or the caller has timed
+    /// out.
     pub(super) then: Option<Then>,
-    /// Whether the request is repeated until the server answers, however long that takes, and
-    /// `then` gets the answer.
+    /// Whether the request is repeated until the server answers, however long that takes, and the
+    /// callback `then` gets the answer.
     pub(super) insists: bool,
 }
 
@@ -52,12 +53,13 @@ pub(super) struct QueuedRequest {
 pub(super) struct RequestQueue {
     new: VecDeque<QueuedRequest>,
     unconfirmed: VecDeque<QueuedRequest>,
-    /// When unconfirmed requests are due to be repeated, unless a batch of new requests takes them
-    /// along earlier.
+    /// When the unconfirmed requests are sent again, unless an earlier batch with new requests has
+    /// room for them.
     due: Time,
     pause: Span,
-    /// The number of the last acquire of each tenure that this client acquired more than once and
-    /// has not released since: see [`Release::acquisition`].
+    /// The number of the last acquire by token, for each lease that this client has acquired again
+    /// while it held it, and has not released since. A release names the number: see
+    /// [`Release::acquisition`].
     acquisitions: BTreeMap<Token, u32>,
 }
 
@@ -65,7 +67,8 @@ pub(super) struct RequestQueue {
 struct Delivered {
     name: LockName,
     hold: Ownership,
-    /// The token, and the number of the acquire.
+    /// The fencing token of the granted lock, and the number of the acquire; `None` for a queue
+    /// place.
     tenure: Option<(Token, u32)>,
     ticket: Option<Ticket>,
 }
@@ -86,7 +89,7 @@ pub(super) struct BatchRemainder {
     /// The session that numbered the requests of the batch.
     session: Option<SessionId>,
     /// Requests that the engine refused as late copies, or because the session that numbered them
-    /// is over: they are sent again under a new number, before all others.
+    /// is over: the client sends them again under a new number, before all other requests.
     again: Vec<QueuedRequest>,
 }
 
@@ -96,7 +99,8 @@ impl QueuedRequest {
     pub(super) fn is_owed(&self) -> bool {
         let is_given_back = match &self.ask {
             BatchItem::Submit(command) => match &command.op {
-                // A release without a token could end a newer tenure.
+                // A release without a token is not repeated without a caller: it could end a newer
+                // lease of the same client.
                 Op::Release(release) => release.key.token.is_some(),
                 Op::Leave(_) => true,
                 _ => false,
@@ -106,8 +110,8 @@ impl QueuedRequest {
         is_given_back || self.insists
     }
 
-    /// Whether the outcome must be known: the request may have acquired a lock, or must be carried
-    /// out.
+    /// Whether the outcome of the request must be known: the request may have acquired a lock, or
+    /// must be carried out.
     pub(super) fn leaves_traces(&self) -> bool {
         let takes = match &self.ask {
             BatchItem::Submit(command) => matches!(command.op, Op::Acquire(_) | Op::Steal(_)),
@@ -116,7 +120,8 @@ impl QueuedRequest {
         takes || self.is_owed()
     }
 
-    /// Returns the release in this request and its token, if it is one and names a token.
+    /// Returns the release command in this request and its token; `None` if the request is no
+    /// release, or a release without a token.
     fn release(&mut self) -> Option<(&mut Release, Token)> {
         let BatchItem::Submit(command) = &mut self.ask else { return None };
         let Op::Release(release) = &mut command.op else { return None };
@@ -124,7 +129,8 @@ impl QueuedRequest {
         Some((release, token))
     }
 
-    /// Whether the request depends on this session, so that it is refused without it.
+    /// Whether the command in this request names the session `id`, so that the engine refuses the
+    /// command once that session is over.
     fn leans_on(&self, id: SessionId) -> bool {
         let BatchItem::Submit(command) = &self.ask else { return false };
         let of_term = |term: LeaseTerms| matches!(term, LeaseTerms::Session(of) if of == id);
@@ -140,15 +146,18 @@ impl QueuedRequest {
         }
     }
 
-    /// Whether a caller waits that gets a failure when the deadline passes.
+    /// Whether a caller waits for the reply to this request and gets a failure when its deadline
+    /// passes.
     pub(super) fn is_impatient(&self) -> bool {
         self.then.is_some() && !self.insists
     }
 
-    /// Whether the request must be repeated after this reply.
+    /// Whether `reply` leaves the outcome of this request open, so that the request must be sent
+    /// again.
     fn is_unconfirmed_by(&self, reply: &ItemReply) -> bool {
         let ItemReply::Unavailable(why) = reply else { return false };
-        // A waiting caller that receives a definite failure decides itself how to continue.
+        // If the reply says that the request was certainly not executed, a waiting caller decides
+        // itself how to continue.
         let is_unknown = why.kind() == RefusalKind::ConsistencyUnavailable || self.then.is_none();
         self.insists || is_unknown && self.leaves_traces()
     }
@@ -198,15 +207,17 @@ impl Delivered {
         Some(Self { name: ask.name.clone(), hold: ask.hold, tenure, ticket })
     }
 
-    /// Whether `op` would take away the lock or place that was delivered: it was meant for an
-    /// earlier use of the same open file.
+    /// Whether `op` would release the lock or leave the queue place that was just delivered to its
+    /// caller. Such an operation is left from an earlier use of the same open file, and must not be
+    /// sent.
     fn supersedes(&self, op: &Op) -> bool {
         match op {
             Op::Release(release) => {
                 self.tenure.is_some_and(|(token, _)| release.key.token == Some(token))
             }
             Op::Leave(leave) => Some(leave.ticket) == self.ticket,
-            // The acquire of the same open file got the lock or place that was delivered.
+            // An older acquire by the same open file is superseded as well: the open file already
+            // has its lock or queue place.
             Op::Acquire(ask) => {
                 ask.hold.open().is_some() && ask.hold == self.hold && ask.name == self.name
             }
@@ -222,7 +233,8 @@ impl FromIterator<QueuedRequest> for BatchRemainder {
 }
 
 impl BatchRemainder {
-    /// Returns an empty remainder of a batch whose requests were numbered by `session`.
+    /// Returns the remainder, still empty, of a batch whose requests carry numbers of the session
+    /// `session`.
     pub(super) fn of_session(session: Option<SessionId>) -> Self {
         Self { session, ..Self::default() }
     }
@@ -275,8 +287,8 @@ impl BatchRemainder {
 }
 
 impl RequestQueue {
-    /// Adds a request. A release names the last acquire that this client knows of: a copy of it
-    /// that arrives late ends no later acquire.
+    /// Adds a request to the queue. A release gets the number of the last acquire that this client
+    /// knows of, so that a late copy of the release ends no later acquire.
     pub(super) fn push(&mut self, mut asked: QueuedRequest) {
         if let Some((release, token)) = asked.release() {
             let known = self.acquisitions.get(&token).copied().unwrap_or(0);
@@ -285,12 +297,12 @@ impl RequestQueue {
         self.new.push_back(asked);
     }
 
-    /// Whether there are no new requests.
+    /// Whether the queue has no new requests; unconfirmed ones do not count.
     pub(super) fn is_empty(&self) -> bool {
         self.new.is_empty()
     }
 
-    /// Returns when unconfirmed requests are to be repeated, if there are any.
+    /// Returns when the unconfirmed requests are to be repeated; `None` if there are none.
     pub(super) fn due(&self) -> Option<Time> {
         (!self.unconfirmed.is_empty()).then_some(self.due)
     }
@@ -344,22 +356,24 @@ impl RequestQueue {
         self.bound();
     }
 
-    /// Schedules the next repetition, with a pause that doubles after each one in vain.
+    /// Schedules the next repetition of the unconfirmed requests. The pause doubles each time that
+    /// a repetition has left a request unconfirmed.
     fn put_off(&mut self, in_vain: bool) {
         let longer = (self.pause + self.pause).clamp(PAUSE_MIN, PAUSE_MAX);
         self.pause = if in_vain { longer } else { Span::ZERO };
         self.due = boot_now() + jittered(self.pause);
     }
 
-    /// Removes all requests and returns the callbacks of waiting callers, which must be told that
-    /// there is no answer.
+    /// Empties the queue, and returns the callbacks of the waiting callers, to which the client
+    /// must report that the server has not answered.
     pub(super) fn clear(&mut self) -> Vec<Then> {
         let all = self.unconfirmed.drain(..).chain(self.new.drain(..));
         all.filter_map(|asked| asked.then).collect()
     }
 
-    /// Removes the requests that need not be carried out, and returns the callbacks of callers that
-    /// do not insist, which must be told that there is no answer.
+    /// Drops the new requests that need not be carried out, and returns the callbacks of all
+    /// callers that do not insist on an answer: the client must report to them that the server has
+    /// not answered.
     pub(super) fn give_up(&mut self) -> Vec<Then> {
         let mut told = Vec::new();
         self.new.retain_mut(|asked| {
@@ -377,7 +391,8 @@ impl RequestQueue {
         self.new.drain(..excess);
         let excess = self.unconfirmed.len().saturating_sub(OWED_MAX);
         self.unconfirmed.drain(..excess);
-        // Tenures that were lost and never released stay in the map until it exceeds the bound.
+        // The entry of a lease that was lost and never released is removed only here, when the map
+        // exceeds its maximum size.
         while self.acquisitions.len() > OWED_MAX {
             self.acquisitions.pop_first();
         }
@@ -449,7 +464,8 @@ mod tests {
         queue.keep(left);
     }
 
-    /// The program has unlocked its file and locked it again before the server carried out either.
+    /// The test: a program unlocks its file and locks it again before the server has carried out
+    /// the unlock.
     #[test]
     fn a_late_release_does_not_end_a_later_acquire_of_the_same_open_file() {
         let full = || Unavailable::State { full: true, why: "no room".into() };
@@ -478,7 +494,8 @@ mod tests {
         queue.push(acquire());
         answer_all(&mut queue, acquired(&Tenure { acquisition: 3, ..tenure(7) }));
         queue.push(QueuedRequest { insists: true, ..asked(release(Some(7))) });
-        // The server has granted an acquire that this release does not know of.
+        // The server refuses the release, because it has granted acquire 4 on the same lease, and
+        // the release names acquire 3.
         let current = 4;
         let name = LockName::parse("build").expect("valid");
         let reason = Reason::AcquiredAgain { name, token: Token::named(7), current };
@@ -497,7 +514,8 @@ mod tests {
         assert_eq!((queue.due(), queue.acquisitions.len()), (None, 0));
     }
 
-    /// Two threads of a program: one unlocks the open file while the other locks it.
+    /// The test: one thread of a program unlocks an open file while another thread locks the same
+    /// open file.
     #[test]
     fn an_overtaken_release_does_not_end_a_lock_that_was_delivered_since() {
         let mut queue = RequestQueue::default();
@@ -516,13 +534,14 @@ mod tests {
         assert_eq!(queue.take().len(), 0, "the tenure goes on");
     }
 
-    /// The server has refused a request because of its number: an earlier copy may have had an
-    /// effect.
+    /// The test: the server has refused a request because of its number, and an earlier copy of the
+    /// request may have had an effect.
     #[test]
     fn a_late_copy_is_sent_again_before_all_other_requests() {
         let late = [
             Reason::LateCopy(SessionId::named(9)),
-            // The session that numbered the request, which is not that of the open file.
+            // Session 9 numbered the request, and is over. The open file belongs to session 1, so
+            // the request is still valid under a new number.
             Reason::NoSession(SessionId::named(9)),
         ];
         for reason in late {
@@ -536,7 +555,8 @@ mod tests {
             assert_eq!(batch[0].ask, acquire().ask, "{refusal}");
             assert!(batch[0].then.is_some(), "its caller still waits: {refusal}");
         }
-        // The lock depends on this session: the caller must learn that it is over.
+        // The open file of this acquire belongs to session 1. If that session is over, the request
+        // is not sent again, and its caller gets the refusal.
         let mut queue = RequestQueue::default();
         queue.push(acquire());
         let reason = Box::new(Reason::NoSession(SessionId::named(1)));

@@ -3,8 +3,8 @@
 
 use std::collections::VecDeque;
 
-/// The maximum number of runs of events that are remembered. A view that is older than the last
-/// thousand is not cached.
+/// The maximum number of runs that are remembered; a run is a sequence of events that arrived
+/// together. A lock's state that is older than the oldest run is not cached.
 const RUNS_MAX: usize = 1_024;
 
 /// Maps the numbers of the events received from the server to their numbers in the local event log.
@@ -12,27 +12,29 @@ const RUNS_MAX: usize = 1_024;
 pub(super) struct SequenceMapping {
     /// The id of the server's start that numbered the events; 0 while the stream is interrupted.
     start: u64,
-    /// The number of the first event of each run, at the server and in the local event log.
+    /// For each run of events that arrived together, the number of its first event at the server
+    /// and in the local event log.
     runs: VecDeque<(u64, u64)>,
-    /// The server's number of the next event.
+    /// The server's number of the next event to arrive.
     next: u64,
-    /// The local number of the next event.
+    /// The local number of the next event to arrive.
     next_here: u64,
 }
 
 impl SequenceMapping {
-    /// Records that the stream begins or continues at event `next` of this start of the server.
+    /// Records that the event stream of the server with the start id `start` begins or continues at
+    /// its event `next`, which gets the local number `next_here`.
     pub(super) fn begin(&mut self, start: u64, next: u64, next_here: u64) {
         *self = Self { start, runs: VecDeque::new(), next, next_here };
     }
 
-    /// Records that the stream is interrupted.
+    /// Records that the event stream is interrupted.
     pub(super) fn cut(&mut self) {
         self.start = 0;
     }
 
-    /// Records that the events up to the server's number `next` were published as those from
-    /// `first_here` to `next_here`.
+    /// Records that the next run of events, up to the server's event number `next`, was published
+    /// in the local event log under the numbers from `first_here` to `next_here`.
     pub(super) fn came(&mut self, next: u64, first_here: u64, next_here: u64) {
         self.runs.push_back((self.next, first_here));
         if self.runs.len() > RUNS_MAX {
@@ -41,7 +43,8 @@ impl SequenceMapping {
         (self.next, self.next_here) = (next, next_here);
     }
 
-    /// Returns a local number such that all events before it are before the server's `number`, too.
+    /// Returns a local number such that every event before it also comes before the server's event
+    /// `number`. `None` if the mapping does not know that event number.
     pub(super) fn here(&self, start: u64, number: u64) -> Option<u64> {
         if start != self.start || self.start == 0 {
             return None;
@@ -49,7 +52,8 @@ impl SequenceMapping {
         if number >= self.next {
             return Some(self.next_here);
         }
-        // The first number of the run is safe: at worst the view counts as too old to be cached.
+        // Returning the first number of the run is safe: a number that is too small only prevents
+        // the caching of a state that could have been cached.
         let after = self.runs.partition_point(|(first, _)| *first <= number);
         after.checked_sub(1).map(|run| self.runs[run].1)
     }

@@ -21,7 +21,7 @@ pub(super) struct ServerClock {
     wall: Option<(Time, Wall)>,
 }
 
-/// At the local time `boot`, the server's time was at most `server`.
+/// An upper bound: at the local time `boot`, the server's time was at most `server`.
 #[derive(Debug, Clone, Copy)]
 struct ClockBound {
     boot: Time,
@@ -96,13 +96,15 @@ mod tests {
     #[test]
     fn the_estimate_is_never_behind_the_server() {
         let mut clock = ServerClock::default();
-        // Sent at 10, answered later with the server's time 105: the server is at most 95 ahead.
+        // A request is sent at local time 10, and its answer carries the server's time 105: the
+        // server's clock is at most 95 ahead of the local one.
         clock.hear(Time::from_secs(10), &stamp(1, 105));
         assert_eq!(at(&clock, 10), Time::from_secs(105));
-        // Sent at 20 and answered with 114: at most 94 ahead, which is a tighter bound.
+        // A request is sent at local time 20, and its answer carries 114: the server's clock is at
+        // most 94 ahead, which is a tighter bound.
         clock.hear(Time::from_secs(20), &stamp(1, 114));
         assert_eq!(at(&clock, 20), Time::from_secs(114));
-        // A slow answer yields a looser bound, which is ignored.
+        // A slow answer yields a looser bound on the server's clock, which is ignored.
         clock.hear(Time::from_secs(30), &stamp(1, 129));
         assert!(at(&clock, 30) < Time::from_secs(125));
     }

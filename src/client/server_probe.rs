@@ -13,7 +13,8 @@ use tokio::time::timeout;
 /// How long each step may take: after a longer time a user thinks that the program hangs.
 const PATIENCE: Span = Span::from_secs(2);
 
-/// The number of requests, of which the fastest counts. The first ones warm the connection.
+/// The number of requests that measure the round trip, of which the fastest counts. The first ones
+/// warm the connection.
 const LOOKS: usize = 5;
 
 /// The step at which a probe failed, and the reason.

@@ -25,7 +25,8 @@ impl SessionKeepAlive {
         hub: &Arc<ClientState>,
     ) -> std::io::Result<(Arc<Self>, std::thread::JoinHandle<()>)> {
         let keeper = Arc::new(Self { alarm: Alarm::new()?, stopped: AtomicBool::new(false) });
-        // A client has one keep-alive thread, so the value is set once.
+        // `set` fails only if the cell already has a value, and each client calls this function
+        // once.
         let _ = hub.keeper.set(Arc::clone(&keeper));
         let (hub, keeping) = (Arc::clone(hub), Arc::clone(&keeper));
         let thread = std::thread::Builder::new().name("keeper".to_owned());
@@ -74,8 +75,9 @@ impl SessionKeepAlive {
     }
 }
 
-/// Sends a batch without a number on the thread's own connection. It may be carried out twice: a
-/// second keep-alive does no harm, and a second session expires.
+/// Sends a batch on the thread's own connection. The batch has no number by which the server could
+/// recognize a second copy, so it may be carried out twice: a second keep-alive does no harm, and a
+/// second session expires.
 fn ask(
     hub: &ClientState,
     line: &mut dyn ServerConnection,
@@ -167,7 +169,8 @@ fn sign_of_life(
                 Some(ItemReply::Answered(Err(refusal))) => {
                     Err(TransportError::Denied(refusal.to_string()))
                 }
-                // The server cannot write its state: the session may still be alive.
+                // The server has answered, but could not execute the keep-alive, for example
+                // because its disk is full. The session may still be alive.
                 _ => {
                     let why = "the server did not keep the session";
                     late(hub, until, TransportError::Silent(why.to_owned()))

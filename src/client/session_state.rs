@@ -6,7 +6,7 @@ use crate::service::timer::Alarm;
 use crate::time::{Span, Time};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// The number of keep-alives in each ttl.
+/// The number of keep-alives that are sent in each ttl of the session.
 const KEEPS_PER_TTL: u64 = 3;
 /// How far the clocks of two machines may drift apart, per mille of the ttl.
 const DRIFT_PER_MILLE: u64 = 1;
@@ -38,7 +38,7 @@ pub(super) struct SessionState {
     given_up: Vec<SessionId>,
 }
 
-/// The next step of the keep-alive thread.
+/// What the keep-alive thread must do next.
 pub(super) enum KeepAliveStep {
     Open(Terms, Vec<SessionId>),
     Keep(SessionId, Time),
@@ -78,8 +78,8 @@ impl SessionState {
         self.bond(now).map(|_| self.until)
     }
 
-    /// Whether the session has ended by the local clock, and it is not decided yet whether it is
-    /// lost: the machine slept.
+    /// Whether the session has expired by the local clock, but is not given up yet: after a sleep
+    /// of the machine, one more keep-alive is tried first.
     pub(super) fn is_unclear(&self, now: Time) -> bool {
         self.id.is_some() && now >= self.until
     }
@@ -173,7 +173,8 @@ mod tests {
         session.opened(id, at(100));
         assert_eq!(session.contact(at(129)), Contact::Connected);
         assert_eq!(session.bond(at(129)), Some(id));
-        // 30 s less 0.1 % for the drift, and less the margin of 50 ms.
+        // The session has a ttl of 30 s. The client counts 0.1 % less, because the clocks may drift
+        // apart, and another 50 ms less, in which it notifies the holders.
         let end = at(100) + Span::from_millis(29_920);
         assert_eq!(session.until, end);
         assert_eq!((session.contact(end), session.bond(end)), (Contact::Lost, None));

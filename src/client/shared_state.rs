@@ -19,8 +19,8 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
-/// The maximum number of tenures whose end is remembered. About other tenures only the server
-/// knows.
+/// The maximum number of leases whose expiry the client remembers. Whether another lease is over,
+/// only the server knows.
 const TENURES_MAX: usize = 1 << 16;
 
 /// The state that the threads of one client share.
@@ -41,7 +41,7 @@ pub(super) struct ClientState {
     heard: Mutex<Option<RttSample>>,
     /// The session that was lost since the last gap in the events, and its client.
     session_lost: Mutex<Option<(SessionId, ClientId)>>,
-    /// The most recent error.
+    /// The most recent error of a request or of the event stream, for troubleshooting.
     trouble: Mutex<Option<TransportError>>,
     pub(super) counts: Counts,
     /// The id of the engine in use; 0 if it has none, or is not known yet.
@@ -64,19 +64,19 @@ pub(super) struct Counts {
 }
 
 struct ConnectionState {
-    /// Whether requests are answered.
+    /// Whether the server answers requests.
     asks_work: bool,
-    /// Whether events arrive.
+    /// Whether the event stream from the server is open.
     events_work: bool,
     session: SessionState,
     stopped: bool,
 }
 
-/// A tenure of this client, as far as it is known here.
+/// A lease of this client, with its expiry as this client computes it.
 struct KnownTenure {
     name: LockName,
     life: Lifetime,
-    /// The time until which the tenure certainly lasts, by the boot clock.
+    /// The boot-clock time until which the lease certainly lasts.
     until: Time,
 }
 
@@ -156,8 +156,9 @@ impl ClientState {
         Ok(told.stamp.engine)
     }
 
-    /// Returns the response `told`. With several servers, returns an error instead if its server
-    /// could not decide a request, and the next try goes to another server.
+    /// Returns the response `told` of a server. If one of its replies says that the server could
+    /// not decide a request, and the client has several servers, returns an error instead, and the
+    /// next try goes to another server.
     pub(super) fn able(
         &self,
         line: &mut dyn ServerConnection,
@@ -183,8 +184,8 @@ impl ClientState {
     /// and requests for the old engine are refused, because they are not meant for the new one.
     pub(super) fn engine_gone(&self, before: u64) {
         {
-            // The id and `met` change in one step: no thread may take the new engine for the old
-            // one, or for one without an id.
+            // The engine id and `met` change while the mutex is held: no thread may read the id as
+            // unset and take it for that of the new engine, or for that of an engine without an id.
             let mut met = self.met.lock();
             if before == 0 || self.engine() != before {
                 return;
@@ -207,7 +208,7 @@ impl ClientState {
             self.lose_session(session);
             self.with_session(SessionState::forget);
         }
-        // The keep-alive thread opens a new session.
+        // Wakes the keep-alive thread, which then opens a new session.
         if let Some(keeper) = self.keeper.get() {
             keeper.call();
         }
@@ -218,12 +219,12 @@ impl ClientState {
         Unavailable::NoAnswer { server: Arc::clone(&self.name) }
     }
 
-    /// Whether requests are answered: no call waits for a server that is known to be unreachable.
+    /// Whether the server answers requests. A call to a server that is known not to answer fails at
+    /// once.
     pub(super) fn is_reached(&self) -> bool {
         self.state.lock().asks_work
     }
 
-    /// Records whether requests are answered.
     pub(super) fn asks_work(&self, work: bool) {
         self.change(|state| {
             let before = std::mem::replace(&mut state.asks_work, work);
@@ -234,7 +235,8 @@ impl ClientState {
         });
     }
 
-    /// Records whether events arrive: without them, locks may have changed unnoticed.
+    /// Records whether the event stream is open. Without it, the client does not notice changes of
+    /// locks.
     pub(super) fn events_work(&self, work: bool) {
         let before = std::mem::replace(&mut self.state.lock().events_work, work);
         if before && !work {
@@ -379,7 +381,7 @@ impl ClientState {
         self.state.lock().stopped
     }
 
-    /// Remembers a tenure that was begun or renewed by a request first sent at `asked_at`.
+    /// Remembers a lease that was granted or renewed by a request first sent at `asked_at`.
     pub(super) fn keep_in_mind(&self, name: &LockName, tenure: &Tenure, asked_at: Time) {
         let until = match tenure.life {
             Lifetime::Own { ttl, .. } => surely_until(asked_at, ttl),
@@ -396,7 +398,6 @@ impl ClientState {
         }
     }
 
-    /// Records the most recent error.
     pub(super) fn troubled(&self, what: &str, trouble: &TransportError) {
         log::debug!("{}: {what}: {trouble}", self.name);
         *self.trouble.lock() = Some(trouble.clone());
@@ -410,7 +411,8 @@ impl ClientState {
         self.tenures.lock().remove(&token);
     }
 
-    /// Whether a tenure is known to be over, whatever the server would say.
+    /// Whether this client knows that the lease with this token is over, so that it need not ask
+    /// the server.
     pub(super) fn is_lost(&self, name: &LockName, token: Token) -> bool {
         let tenures = self.tenures.lock();
         let Some(known) = tenures.get(&token).filter(|known| known.name == *name) else {
@@ -422,7 +424,7 @@ impl ClientState {
         }
     }
 
-    /// Records the stamp of an answer.
+    /// Records the stamp in a server's response: its clocks, its engine and the round-trip time.
     pub(super) fn hear(&self, asked_at: Time, stamp: &Stamp) {
         let round_trip = boot_now().since(asked_at);
         *self.heard.lock() = Some(RttSample::new(round_trip, stamp.wall, Wall::now()));
@@ -430,7 +432,8 @@ impl ClientState {
             self.engine.store(stamp.engine, Ordering::Release);
         }
         let forgot = self.clock.lock().hear(asked_at, stamp);
-        // An engine with an id keeps its state, although a node of it may be behind.
+        // An engine with an id has not lost its state when the time in a response goes back: the
+        // response came from another node of its cluster, which may be behind.
         if forgot && stamp.engine == 0 {
             log::warn!("{} has lost its state; all locks are lost", self.name);
             self.forgotten();
@@ -443,8 +446,8 @@ impl ClientState {
             return;
         }
         if !self.server.is_several() {
-            // With several servers, `introduce` would ask one of them for the engine's id, which is
-            // already known.
+            // From now on the client has several servers. The id of their engine is already known,
+            // so `introduce` must not ask one of them for it.
             *self.met.lock() = true;
         }
         self.server.learn(urls);

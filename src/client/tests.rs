@@ -29,7 +29,7 @@ pub(super) struct ServerFaults {
     pub(super) cut: AtomicBool,
     /// The number of following batches that arrive at the server, but whose answers are lost.
     pub(super) answers_lost: AtomicU64,
-    /// The number of batches that arrived.
+    /// The number of batches that arrived at the server.
     pub(super) arrived: AtomicU64,
     /// The current fault of the server.
     fault: Mutex<Option<Fault>>,
@@ -38,9 +38,10 @@ pub(super) struct ServerFaults {
 /// A fault of a server that is reachable.
 #[derive(Clone)]
 enum Fault {
-    /// The server decides nothing, and reports the reason.
+    /// The server executes no request, and reports the reason.
     Unable(Unavailable),
-    /// The server decides, but cannot tell that it did, because its log was too slow.
+    /// The server executes requests, but replies that their outcome is unknown, because its log was
+    /// too slow.
     Unsure,
     /// The server rejects the credentials.
     Unauthorized,
@@ -247,7 +248,7 @@ pub(super) fn granted(answer: Result<Answer, Unavailable>) -> Token {
 pub(super) fn wait_for(door: &Remote, watch: &mut EventWatch, wanted: impl Fn(&EventKind) -> bool) {
     let (send, news) = mpsc::channel();
     watch.wake_by(Arc::new(move || {
-        // An error is ignored: the wait has ended.
+        // The send fails only after `wait_for` has returned and dropped the receiver.
         let _ = send.send(());
     }));
     loop {
@@ -318,7 +319,8 @@ fn a_release_is_never_overtaken_by_the_next_acquire() {
         let send = send.clone();
         let ask = flock(&door, "build", "a", number, InLine::Skip);
         door.submit(ask.into(), Retry::Never, Box::new(move |got| drop(send.send(got))));
-        // The release names no token, so that it matches any lease that is held by then.
+        // The release names no token, so it matches whichever lease of the client is held when the
+        // server executes it.
         let key = LeaseKey { name: name("build"), client: client("a"), token: None };
         door.submit(Op::Release(Release::of(key)).into(), Retry::Never, Box::new(|_| {}));
     }
@@ -355,7 +357,8 @@ fn late_grants_are_released_and_releases_are_carried_out_after_a_failure() {
     let world = world();
     let door = world.door("a", "30s");
     let token = granted(submit(&door, flock(&door, "held", "a", 1, InLine::Skip)));
-    // The request arrives and is carried out, but its answer arrives after the caller's deadline.
+    // The server executes the acquire, but its answer is lost until the caller's deadline has
+    // passed.
     world.weather.answers_lost.store(u64::MAX, Ordering::Release);
     let no = submit(&door, flock(&door, "build", "a", 2, InLine::Skip));
     assert!(no.is_err(), "{no:?}");

@@ -23,7 +23,7 @@ use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// An engine with an id, like those of clusters.
+/// An engine in memory that reports an engine id, as the engine of a cluster does.
 struct Named(Arc<Local>, u64);
 
 impl LockService for Named {
@@ -89,7 +89,7 @@ fn local() -> Arc<Local> {
     Arc::new(Local::in_memory(Rules::default()).expect("started"))
 }
 
-/// Returns a server in front of an engine with this id.
+/// Returns a server in front of an engine with the id `engine`.
 fn node(local: &Arc<Local>, engine: u64) -> ClientFixture {
     let locks = Locks::new(Arc::new(Named(Arc::clone(local), engine)));
     let weather = Arc::new(ServerFaults::default());
@@ -231,7 +231,7 @@ fn an_engine_that_is_gone_for_good_is_given_up() {
         let locks = Locks::new(Arc::new(Named(Arc::clone(&restored), 9)));
         *node.near.porter.lock() = BatchServer::new(locks);
     }
-    // The next request detects the new engine.
+    // The client detects the new engine when it sends the next request.
     assert!(submit(&door, mkdir("other", "a")).is_err(), "it was for another engine");
     let over =
         |what: &_| matches!(what, EventKind::SessionOver { session: of, .. } if *of == session);

@@ -51,7 +51,7 @@ pub trait ServerConnection: Send {
     fn stay(&mut self) {}
 }
 
-/// An event stream that is being read.
+/// A server's event stream that is open for reading.
 pub trait FrameStream: Send {
     /// Appends received bytes to `bytes`; waits for at most `patience` if there are none.
     fn read(&mut self, bytes: &mut Vec<u8>, patience: Span) -> Result<(), TransportError>;
@@ -59,7 +59,7 @@ pub trait FrameStream: Send {
 
 /// A server, or several of one cluster, to which a client can connect.
 pub trait Transport: Send + Sync {
-    /// The name that is shown to users.
+    /// The name of the server that is shown to users.
     fn name(&self) -> &str;
     /// Whether there are several servers, any of which can serve a request.
     fn is_several(&self) -> bool {
@@ -70,7 +70,7 @@ pub trait Transport: Send + Sync {
     fn pass_over(&self, _why: &TransportError) {}
     /// Records the URLs of all nodes of the cluster, as a server reported them.
     fn learn(&self, _urls: &[String]) {}
-    /// Returns a connection for requests.
+    /// Returns a connection on which requests can be sent.
     fn line(&self) -> Box<dyn ServerConnection>;
     /// Opens the event stream, from `since` on if the server's start still has the id `start`.
     fn follow(

@@ -12,11 +12,13 @@ use crate::status::status_of;
 use crate::time::Span;
 use serde_json::{Value, json};
 
-/// Maximum number of waiters shown in the answer to a request that has waited. Without a limit, the
-/// total size of the answers to all waiters of one lock would grow with the square of their number.
+/// Maximum number of waiters shown in the answer to a request that has waited for a lock. Each
+/// waiter of the lock gets such an answer, so without a limit their total size would grow with the
+/// square of the number of waiters.
 pub(crate) const WAITERS_SHOWN_MAX: usize = 16;
 
-/// Executes a control request and returns its answer; `None` if the caller is gone.
+/// Executes a control request and returns its answer; `None` if the program that sent the request
+/// is gone.
 pub(crate) async fn execute<H: ControlHost>(host: &H, request: ControlRequest) -> Option<Value> {
     if let Err(why) = host.allows(request.kind().operation()) {
         return Some(refusal(RefusalKind::Denied, &why));
@@ -40,7 +42,7 @@ pub(crate) async fn execute<H: ControlHost>(host: &H, request: ControlRequest) -
         }
         ControlRequest::Steal(ask) => Ok(steal(host, ask).await),
     };
-    // A request that names an unusable process is refused by an answer, too.
+    // `refused` is the answer to a request that names a process to which it may not bind a lease.
     Some(done.unwrap_or_else(|refused| refused))
 }
 
@@ -58,8 +60,8 @@ async fn acquire<H: ControlHost>(host: &H, ask: AcquireRequest) -> Option<Value>
     let by_name = !reentrant || options.ttl.is_some() || options.grace.is_some() || named.is_some();
     let process = named.or_else(|| host.default_process().filter(|_| own.is_none()));
     let mut patch = match own {
-        // A renewal of a lease that the client holds already changes only the note, and below the
-        // process if the request names one. The other details and the file attributes stay.
+        // The client holds the lock already, so the request renews the lease. Of the details of the
+        // lease it changes the note, and the process if the request names one; all others stay.
         Some(_) => Patch { note: options.note.clone(), ..Patch::default() },
         None => host.details(&options, for_parent),
     };
@@ -75,7 +77,8 @@ async fn acquire<H: ControlHost>(host: &H, ask: AcquireRequest) -> Option<Value>
         let op = Op::Renew(Renew { key, term: Some(term), firm, patch, acquires: true });
         return Some(decide(host, name, op, process).await);
     }
-    // A reentrant request renews any lease of the client, whatever the ownership of the lease is.
+    // A reentrant request renews a lease that the client holds, whatever the ownership of that
+    // lease is.
     let hold = if by_name && !is_own { Ownership::Exclusive(None) } else { Ownership::Client };
     let (client, line) = (host.client().clone(), QueuePolicy::Skip);
     let ask = Acquire { name, client, mode, hold, term, line, patch };
@@ -168,13 +171,14 @@ async fn decide<H: ControlHost>(
         host.continued(&name, tenure.token);
     }
     let answer = match answer {
-        // The answer includes the token, because the status of a shared lock shows only its first
-        // holder.
+        // The answer includes the token of the caller's lease, because the status of a shared lock
+        // shows only its first holder.
         Ok(outcome) => match outcome.tenure() {
             Some(tenure) => json!({ "ok": true, "token": tenure.token.as_u64() }),
             None => json!({ "ok": true }),
         },
-        // If the lock service was unavailable for the command, it can't show the lock either.
+        // The lock service was unavailable for the command, so it would be for the status as well:
+        // the answer has no status.
         Err(failure @ RequestError::Unavailable(_)) => return failed(host, &name, failure),
         Err(failure) => failed(host, &name, failure),
     };
@@ -192,7 +196,7 @@ fn unavailable(why: &Unavailable) -> Value {
     refusal(RefusalKind::ConsistencyUnavailable, &why.to_string())
 }
 
-/// Adds the status of a lock to an answer.
+/// Adds the status of the lock `name` to an answer.
 async fn status<H: ControlHost>(host: &H, name: &LockName, answer: Value) -> Value {
     show(host, name, usize::MAX, answer).await
 }

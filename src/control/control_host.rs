@@ -15,15 +15,15 @@ use std::future::Future;
 /// The result of a wait in a queue.
 #[derive(Debug)]
 pub(crate) enum ControlWaitEnd {
-    /// The lock was granted.
+    /// The lock was granted to the waiting request.
     Granted(Tenure),
     /// The lock service refused the request, or did not answer.
     Failed(RequestError),
-    /// The front end refused the request with this answer.
+    /// The front end itself refused the request; holds the answer to send.
     Refused(Value),
     /// The queue place is lost, because the wait timed out or the client was reset.
     Left,
-    /// The caller is gone, so nobody reads the answer.
+    /// The program that sent the request is gone, so no answer is needed.
     Abandoned,
 }
 
@@ -34,8 +34,8 @@ pub(crate) trait ControlHost: Sync {
 
     /// Returns the client that sent the request.
     fn client(&self) -> &ClientId;
-    /// Checks whether the caller may request this operation at all. The error is a sentence that
-    /// says why it may not.
+    /// Checks whether the caller may request this operation on any lock. The error is a sentence
+    /// that says why the caller may not.
     fn allows(&self, operation: Operation) -> Result<(), String>;
     /// Returns a description of the daemon, or of the connection to the server.
     fn about(&self) -> Map<String, Value>;
@@ -44,8 +44,8 @@ pub(crate) trait ControlHost: Sync {
     /// Returns the process `pid`, or an answer with the reason why the caller may not bind leases
     /// to it.
     fn process(&self, name: &LockName, pid: u32) -> Result<Self::Process, Value>;
-    /// Returns the process to which a lease is bound if its request names none; `None` if such
-    /// leases are not bound.
+    /// Returns the process to which a lease is bound if its request names no process; `None` if the
+    /// front end binds no such leases.
     fn default_process(&self) -> Option<Self::Process>;
     /// Returns the form of `process` that is stored in the details of a lease, if the daemon must
     /// find the process again after a restart.

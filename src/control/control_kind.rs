@@ -6,7 +6,7 @@ use crate::auth::permissions::Operation;
 /// The kind of a control request, which its field `do` names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ControlKind {
-    /// Describe the mount or the server connection.
+    /// Describe the mount, or the connection to the server.
     About,
     /// List locks, one page at a time.
     List,

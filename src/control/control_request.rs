@@ -36,10 +36,10 @@ pub(crate) enum ControlRequest {
 pub(crate) struct AcquireRequest {
     /// The name of the lock.
     pub(crate) name: LockName,
-    /// The options of the lease.
+    /// The ttl, note and other options of the new lease.
     pub(crate) options: LeaseOptions,
-    /// Whether to renew a lease that the client holds already. If not set, the lock is granted only
-    /// if no client holds it, not even this one.
+    /// Whether a lock that the client holds already is renewed. If false, the request is refused
+    /// like a request for a lock that another client holds.
     pub(crate) reentrant: bool,
     /// Whether the lease is for the parent process of the caller, which is a shell.
     pub(crate) for_parent: bool,
@@ -52,7 +52,7 @@ pub(crate) struct AcquireRequest {
 pub(crate) struct RenewRequest {
     /// The name of the lock.
     pub(crate) name: LockName,
-    /// The options of the lease.
+    /// The ttl, note and other options to change.
     pub(crate) options: LeaseOptions,
     /// Whether to unbind the lease from its process, so that the lease outlives the process.
     /// `latchfs run --slot` keeps a finished slot in this way.

@@ -30,8 +30,8 @@ pub(crate) fn wrong_pid(text: &str) -> String {
 
 /// Returns `pid` if it is a valid process id.
 pub(crate) fn checked_pid(pid: u32) -> Result<u32, String> {
-    // The kernel's limit on pids is 2^22, below this one; 0 would mean the caller's process group
-    // in kill(2).
+    // A pid that is too large for `pid_t` is refused, and 0 too: kill(2) takes 0 as the caller's
+    // process group. The kernel's own limit, 2^22, is lower.
     if pid == 0 || pid > i32::MAX as u32 { Err(wrong_pid(&pid.to_string())) } else { Ok(pid) }
 }
 

@@ -7,8 +7,8 @@ use crate::status::status_of;
 use crate::time::{Time, Wall};
 use serde_json::{Map, Value, json};
 
-/// Maximum number of locks in one answer. All other requests wait while the answer is built, so the
-/// client requests the rest page by page.
+/// Maximum number of locks in one answer to a `list` request. All other requests wait while the
+/// answer is built, so a client gets a longer list in several pages.
 const LIST_MAX: usize = 512;
 /// Approximate maximum size in bytes of one answer, which matters for locks with long names, notes
 /// and queues.
@@ -23,10 +23,11 @@ pub(super) fn answer(page: ListPage<LockView>, wall: impl Fn(Time) -> Wall) -> V
     json!({ "ok": true, "locks": locks, "next": next })
 }
 
-/// Returns the first of `views`, at least one, whose JSON statuses take about `max` bytes in total.
+/// Returns as many of the first `views` as have JSON statuses of about `max` bytes in total, but at
+/// least one.
 fn cut(views: &[LockView], max: usize) -> &[LockView] {
-    /// Approximate bytes of a status without texts chosen by clients, and bytes per waiter or
-    /// holder.
+    /// The approximate size of a lock's status in JSON, without its name, its notes, its holders
+    /// and its waiters.
     const STATUS_BYTES: usize = 400;
     const CLIENT_BYTES: usize = 100;
     let bytes = |view: &LockView| {

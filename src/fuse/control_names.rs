@@ -9,31 +9,33 @@ use std::ffi::OsStr;
 pub(crate) enum ControlFile {
     /// The directory `.latchfs`.
     Top,
-    /// A file in `.latchfs`.
+    /// A file in `.latchfs` about the mount as a whole.
     Page(ControlPage),
-    /// The event stream `.latchfs/events`: from the given event number on, or from now on.
+    /// The event stream `.latchfs/events@N` from event number N on, or `.latchfs/events` from now
+    /// on.
     Events(Option<u64>),
     /// A directory of reports on locks, such as `.latchfs/status`, or a subdirectory of it for a
     /// lock name that has other locks below it.
     Reports(LockReport, Option<LockName>),
-    /// A report about a lock, whether it is held or free.
+    /// A report about one lock, such as `.latchfs/status/NAME`. Free locks have reports too.
     Report(LockReport, LockName),
-    /// A file in the directory of a held lock that shows one fact about it.
+    /// A file in the directory of a held lock, such as `NAME/holder`, that shows one fact about the
+    /// lock.
     Fact(LockFact, LockName),
 }
 
-/// A file in `.latchfs`.
+/// A file in `.latchfs` about the mount as a whole.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum ControlPage {
-    /// Help: the operations that programs can use in the mount.
+    /// `.latchfs/README`: the help text about the mount.
     Readme,
-    /// The last refusal that the reader of this file got.
+    /// `.latchfs/why`: the last refusal to the program's client.
     Why,
-    /// The configuration and state of this mount.
+    /// `.latchfs/server`: the configuration and state of the mount.
     Server,
-    /// Counters, for Prometheus.
+    /// `.latchfs/metrics`: counters in the text format of Prometheus.
     Metrics,
-    /// Requests and answers as JSON, for the command line.
+    /// `.latchfs/ctl`: requests and answers as JSON, for the command line.
     Ctl,
 }
 
@@ -64,7 +66,8 @@ pub(crate) enum LockFact {
     ExpiresAt,
     /// The waiting clients, one per line.
     Waiters,
-    /// Takes the messages that a write to a lock's file takes, since a directory can't be written.
+    /// Accepts the messages that programs write to the file of a lock, for a lock whose file is a
+    /// directory.
     Ctl,
 }
 
@@ -96,7 +99,7 @@ impl LockReport {
 }
 
 impl LockFact {
-    /// Returns the fact whose file has this name.
+    /// Returns the fact about a lock whose file has the name `name`.
     pub(crate) fn named(name: &OsStr) -> Option<Self> {
         match name.to_str()? {
             "status.json" => Some(Self::Status),
@@ -120,7 +123,8 @@ impl ControlFile {
         matches!(self, Self::Page(ControlPage::Ctl) | Self::Fact(LockFact::Ctl, _))
     }
 
-    /// Whether the control file exists whichever locks there are, so that the kernel may cache it.
+    /// Whether the control file exists independently of which locks there are, so that the kernel
+    /// may cache its name.
     pub(crate) const fn is_constant(&self) -> bool {
         matches!(self, Self::Top | Self::Page(_) | Self::Events(None) | Self::Reports(_, None))
     }

@@ -22,8 +22,9 @@ const USERS_MAX: usize = 4_096;
 /// The maximum number of processes whose start time is cached, each with one open pidfd. The cache
 /// serves the few processes that request locks in a loop.
 const PROCESSES_MAX: usize = 16;
-/// How long a cached process counts as alive without another check. The kernel reuses a pid only
-/// after all others, and creating 32,768 processes takes it more than a second.
+/// How long a cached process counts as alive without another check. In this time the kernel can't
+/// reuse its pid: pids are given out in turn, and creating 32,768 processes, the default maximum on
+/// small machines, takes more than a second.
 const LIFE_TRUSTED: Span = Span::from_millis(50);
 /// The maximum number of sessions whose clients are cached.
 const SESSIONS_MAX: usize = 1_024;
@@ -42,7 +43,7 @@ pub(crate) struct Caller {
 /// Maps the user and thread of a request to its client, and caches users, sessions and processes.
 #[derive(Debug)]
 pub(crate) struct Callers {
-    /// Distinguishes the callers of this mount from those of another in the thread-local cache.
+    /// Identifies this mount in the cache of each thread, which all mounts of the daemon share.
     number: u64,
     host: ClientId,
     owner: Owner,
@@ -58,8 +59,8 @@ struct KnownUser {
 }
 
 thread_local! {
-    /// The last caller on this thread. It is nearly always the next one too, and is found without a
-    /// mutex.
+    /// The last caller whose request this thread has read, as a cache that needs no mutex: the next
+    /// request nearly always has the same caller.
     static LATEST: RefCell<Option<LatestCaller>> = const { RefCell::new(None) };
 }
 
@@ -94,7 +95,7 @@ impl Callers {
         }
     }
 
-    /// Returns the caller of a request.
+    /// Returns the caller of a file operation, with its client.
     pub(crate) fn caller(&self, who: Requester) -> Caller {
         let Requester { uid, gid, pid } = who;
         Caller { uid, gid, pid, client: self.client(uid, pid) }
@@ -256,10 +257,11 @@ pub(crate) fn is_alive(process: &OwnedFd) -> bool {
     ready == 0
 }
 
-/// Whether the thread `tid` belongs to one of `processes`, or to a descendant of one.
+/// Whether the thread `tid` belongs to a process in `processes`, or to a descendant of such a
+/// process.
 pub(crate) fn descends_from(tid: u32, processes: &[u32]) -> bool {
-    /// The maximum depth of the process tree that is searched: deeper than any in practice. It
-    /// bounds the loop while the tree changes.
+    /// The maximum number of ancestors that are searched: more than any process has in practice. It
+    /// bounds the search if the process tree changes meanwhile.
     const GENERATIONS_MAX: usize = 64;
     let mut at = leader_of(tid);
     for _ in 0..GENERATIONS_MAX {
@@ -272,21 +274,22 @@ pub(crate) fn descends_from(tid: u32, processes: &[u32]) -> bool {
     false
 }
 
-/// The user ids of a process that a permission check like that of kill(2) needs, and its depth of
-/// pid namespaces.
+/// The user ids of a process, for a permission check like that of kill(2), and the depth of its pid
+/// namespace.
 pub(crate) struct Ids {
-    /// The real and the saved user id.
+    /// The real and the saved user id of the process.
     pub(crate) users: [u32; 2],
     /// The number of pid namespaces in which the process has a pid, from that of this daemon
     /// downwards.
     pub(crate) spaces: usize,
 }
 
-/// Returns the ids of the thread `tid`; `None` if it has ended.
+/// Returns the user ids and the namespace depth of the thread `tid`; `None` if it has ended.
 pub(crate) fn ids_of(tid: u32) -> Option<Ids> {
     let status = std::fs::read_to_string(format!("/proc/{tid}/status")).ok()?;
     let fields = |name: &str| status.lines().find_map(|line| line.strip_prefix(name));
-    // The line `Uid:` holds the real, effective, saved and file-system user id.
+    // In `/proc/TID/status`, the line `Uid:` holds the real, effective, saved and file-system user
+    // id.
     let mut users = fields("Uid:")?.split_whitespace();
     let mut next = |skip| users.nth(skip)?.parse().ok();
     let users = [next(0)?, next(1)?];
@@ -354,7 +357,7 @@ mod tests {
         assert!(!local("laptop10") && !local("laptop10:root") && !local("other:laptop1"));
     }
 
-    /// Returns the pid and the start time in the holder id that `owners` gives to the process
+    /// Returns the pid and the start time from the `holder_id` that `owners` makes for the process
     /// `pid`.
     fn process(owners: &Callers, pid: u32) -> (u32, u64) {
         process_at(boot_now(), owners, pid)

@@ -20,7 +20,7 @@ pub mod device {
     use std::io;
     use std::path::Path;
 
-    /// How a mount was removed. Never returned on this system.
+    /// How a mount was removed. Never returned on this system, which has no mounts.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub enum Gone {
         /// The mount was not busy, and is gone.
@@ -135,7 +135,7 @@ pub mod mount {
     /// system.
     pub enum Mounted {}
 
-    /// The result of unmounting.
+    /// The result of unmounting a directory.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub enum Unmounted {
         /// The file system was still mounted; holds how it was removed.
@@ -190,12 +190,12 @@ pub mod mount {
     }
 
     impl Mounted {
-        /// Returns the mount point.
+        /// Returns the mount point of this mount.
         pub fn dir(&self) -> &Path {
             match *self {}
         }
 
-        /// Whether the mount created its directory.
+        /// Whether the mount has created the directory on which it is mounted.
         pub fn made_dir(&self) -> bool {
             match *self {}
         }

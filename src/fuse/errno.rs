@@ -123,7 +123,7 @@ impl Act {
         }
     }
 
-    /// Whether the operation removes a lock.
+    /// Whether the operation removes an entry, and so releases a lock.
     const fn removes(self) -> bool {
         matches!(self, Self::Unlink | Self::Rmdir)
     }
@@ -140,7 +140,9 @@ pub(crate) fn errno_of(failure: &RequestError, act: Act) -> Errno {
             Reason::NotHeld { holder: None, .. } if matches!(act, Act::Rename | Act::RenameNew) => {
                 return Errno::ENOENT;
             }
-            // A touch of a free lock is made through an open file, whose program has lost the lock.
+            // `touch` of a free lock creates its file. So times of a free lock are changed only
+            // through a file that was opened before, by a program that has lost the lock since:
+            // ESTALE.
             Reason::NotHeld { holder: None, .. } if act == Act::Touch => return Errno::ESTALE,
             _ => {}
         }

@@ -13,7 +13,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// The owner shown for the file of a lock that no user of this machine holds: uid 65534, `nobody`.
 pub(crate) const UID_FOREIGN: u32 = 65_534;
-/// The size of the blocks in which stat counts a file's size.
+/// The size in bytes of the blocks in which stat's `st_blocks` counts.
 const BLOCK_BYTES: u64 = 512;
 
 /// The flag in [`FileAttrs::mode`] that says that a program chose the permissions. It distinguishes
@@ -55,15 +55,15 @@ pub(crate) enum NodeState {
 pub(crate) struct HeldNode {
     /// The fencing token of the lease.
     pub(crate) token: Token,
-    /// The attributes of the lock's file.
+    /// The attributes of the lock's file that the lease stores.
     pub(crate) looks: FileAttrs,
     /// Whether the holder is a client of this mount's host.
     pub(crate) local: bool,
-    /// The length of the content in bytes.
+    /// The length of the lock's content in bytes.
     pub(crate) text_bytes: usize,
     /// The time at which the lock was acquired.
     pub(crate) acquired_at: Time,
-    /// The time of the last renewal.
+    /// The time of the last renewal of the lease.
     pub(crate) renewed_at: Time,
 }
 
@@ -208,7 +208,7 @@ impl Attributes {
         FileAttr { perm: 0o1777, uid: self.mounter, ..top }
     }
 
-    /// Returns the attributes of an inode with at most one name.
+    /// Returns the attributes of the inode of a lock that has one name, or no name any more.
     pub(crate) fn of_one(&self, ino: u64, node: &LockNode, state: &NodeState) -> FileAttr {
         let face = node.face;
         let Some(link) = node.links.first() else { return self.of_nobody(ino, face, 0) };
@@ -283,7 +283,7 @@ fn blank(ino: u64, face: FileType, size: u64) -> FileAttr {
     }
 }
 
-/// Returns the node type for a file type.
+/// Converts the file type of a lock to the type that fuser uses.
 pub(crate) const fn kind_of(face: FileType) -> NodeType {
     match face {
         FileType::File => NodeType::RegularFile,
@@ -296,7 +296,7 @@ pub(crate) const fn kind_of(face: FileType) -> NodeType {
 /// subdirectories is not tracked; `find` would rely on any other number.
 pub(crate) const LINKS: u32 = 1;
 
-/// Returns the permission bits to show.
+/// Returns the permission bits that stat shows for a lock's file.
 pub(crate) const fn permissions(face: FileType, mode: u16) -> u16 {
     FileAttrs::permissions(face, mode)
 }
@@ -345,7 +345,8 @@ mod tests {
 
     #[test]
     fn times_before_1970_are_read_as_fuser_converts_them() {
-        // fuser converts the kernel's (-2 s, +0.8 s) to 2.8 s before 1970.
+        // fuser passes the kernel's time (-2 s, +0.8 s) on as 2.8 s before 1970, though it means
+        // 1.2 s before 1970.
         let brought = UNIX_EPOCH - Duration::new(2, 800_000_000);
         let wall = wall_of(brought);
         assert_eq!(wall, Wall { secs: -2, nanos: 800_000_000 });

@@ -36,7 +36,7 @@ pub(crate) struct FileWaits {
 #[derive(Default)]
 struct FileWaitTable {
     waits: HashMap<u64, FileWait>,
-    /// The wait numbers of each file, as pairs of file handle and number.
+    /// The waits of each open file, as pairs of file handle and wait number.
     by_file: BTreeSet<(u64, u64)>,
     /// The numbers of waits that have ended and not been answered yet.
     ended: Vec<u64>,
@@ -134,7 +134,7 @@ impl FileWaits {
         Ok(ended)
     }
 
-    /// Records the queue place of a wait, or gives the place up if the file was closed.
+    /// Records the queue place of a wait, or gives the queue place up if the file was closed.
     fn queued(&self, number: u64, place: PlaceGuard) {
         let unwanted = self.table.lock().queued(number, place);
         // The place is dropped with no mutex held: dropping it sends a request to leave the queue.

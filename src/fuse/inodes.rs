@@ -51,15 +51,16 @@ pub(crate) struct LockNode {
     pub(crate) links: Vec<NodeLink>,
 }
 
-/// One name of an inode.
+/// One name of an inode; an inode has several names after `ln`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct NodeLink {
     pub(crate) name: LockName,
     /// The token of the lease last seen under this name; `None` for a directory that exists only
     /// because of locks below it.
     pub(crate) token: Option<Token>,
-    /// The token of the tenure that began this name's series: `ln`, `mv` and upgrades give a new
-    /// token but keep the origin. Open files are bound to the origin.
+    /// The token of the first lease in an unbroken series of leases: `ln`, `mv` and an upgrade to
+    /// exclusive give the lease a new token, and this one stays. An open file remembers it, to
+    /// recognize that its lease continues.
     pub(crate) origin: Option<Token>,
 }
 
@@ -76,8 +77,8 @@ pub(crate) struct InodeTable {
     locks: Named<LockName, u64>,
     controls: Named<ControlFile, u64>,
     next: u64,
-    /// Inodes that the kernel has forgotten, oldest first. Some entries are out of date: their
-    /// inode has been looked up again, or removed.
+    /// Inodes that the kernel has forgotten, oldest first. An entry is out of date if its inode has
+    /// been looked up again or removed since.
     dormant: VecDeque<u64>,
 }
 
@@ -142,8 +143,8 @@ impl InodeTable {
         self.locks.get(name).copied()
     }
 
-    /// Returns the inode number that a directory listing shows for a name: its number in the table,
-    /// or else the one computed from its token.
+    /// Returns the inode number that a directory listing shows for a name: that of the table, or,
+    /// for a lock without an inode, the one computed from the lock's token.
     pub(crate) fn number_seen(&self, name: &LockName, token: Option<Token>) -> Option<u64> {
         self.number(name).or(token.map(number_of))
     }
@@ -192,8 +193,8 @@ impl InodeTable {
         }
     }
 
-    /// Handles `ln`: adds `name` to the inode, and counts one lookup. The new name gets the origin
-    /// of the existing name `of`.
+    /// Handles `ln`: adds `name` to the inode, and counts one lookup. Open files that are bound to
+    /// the lease of the name `of` are bound to the lease of `name` as well.
     pub(crate) fn linked(&mut self, ino: u64, name: &LockName, token: Token, of: &LockName) {
         self.detach(name);
         let Some(lock) = self.lock_mut(ino) else { return };
@@ -215,7 +216,8 @@ impl InodeTable {
         }
     }
 
-    /// Handles `mv`: the inode of `from` gets the name `to` and a new token, and keeps its origin.
+    /// Handles `mv`: the inode of `from` gets the name `to` and the new token `token`. Open files
+    /// that are bound to the lease stay bound to it.
     pub(crate) fn moved(&mut self, from: &LockName, to: &LockName, token: Token) {
         if from == to {
             return;
@@ -233,7 +235,8 @@ impl InodeTable {
         self.locks.insert(to.clone(), ino);
     }
 
-    /// Handles an upgrade from shared to exclusive: `name` gets a new token, and keeps its origin.
+    /// Handles an upgrade from shared to exclusive: records the new token of the lock `name`. Open
+    /// files that are bound to the lease stay bound to it.
     pub(crate) fn continued(&mut self, name: &LockName, token: Token) {
         let Some(ino) = self.locks.get(name).copied() else { return };
         let Some(lock) = self.lock_mut(ino) else { return };
@@ -245,8 +248,8 @@ impl InodeTable {
         }
     }
 
-    /// Whether the inode of this name also stands for a lock with the given file type and token. If
-    /// it does, records the token.
+    /// Whether the inode `ino` can still stand for the lock `name`, which now has this file type
+    /// and token. If so, records the token.
     fn still(&mut self, ino: u64, name: &LockName, face: FileType, token: Option<Token>) -> bool {
         let Some(NodePlace::Lock(lock)) = self.nodes.get_mut(&ino).map(|node| &mut node.place)
         else {
@@ -265,7 +268,8 @@ impl InodeTable {
         }
         let goes_on = match face {
             FileType::File => alone,
-            // A directory may become a lock, or stop being one, while there are locks below it.
+            // The inode of a directory stays the same when the directory becomes a lock, or stops
+            // being one, while there are locks below it.
             FileType::Directory => before.is_none() || token.is_none(),
             FileType::Symlink => false,
         };
@@ -279,14 +283,14 @@ impl InodeTable {
 
     fn lock_mut(&mut self, ino: u64) -> Option<&mut LockNode> {
         match self.nodes.get_mut(&ino).map(|node| &mut node.place) {
-            // `Arc::make_mut` copies the lock if requests in progress share it; they continue with
-            // the old value.
+            // `Arc::make_mut` copies the entry if a request in progress still uses it; that request
+            // continues with the old entry.
             Some(NodePlace::Lock(lock)) => Some(Arc::make_mut(lock)),
             _ => None,
         }
     }
 
-    /// Whether the kernel has looked up this inode and not forgotten it.
+    /// Whether the kernel has looked up the inode `ino` and not forgotten it.
     fn is_known(&self, ino: u64) -> bool {
         self.nodes.get(&ino).is_some_and(|node| node.lookups > 0)
     }
@@ -301,7 +305,8 @@ impl InodeTable {
         let Some(ino) = self.locks.remove(name) else { return };
         let Some(lock) = self.lock_mut(ino) else { return };
         lock.links.retain(|link| link.name != *name);
-        // From now on, the inode is reported under one of its remaining names.
+        // If the inode has other names (hard links), it is reported under the first of them from
+        // now on.
         if let Some(link) = lock.links.first() {
             lock.name = link.name.clone();
         } else if !self.is_known(ino) {
@@ -334,7 +339,7 @@ impl InodeTable {
 }
 
 impl NodePlace {
-    /// Returns the full name of a lock in this directory.
+    /// Returns the full name of the lock that an entry of this directory stands for.
     pub(crate) fn child(&self, name: &OsStr) -> Result<LockName, NameError> {
         let name = name.as_bytes();
         match self {
@@ -358,8 +363,8 @@ impl NodePlace {
 }
 
 impl LockNode {
-    /// Whether the table must keep the inode after the kernel has forgotten it, because its number
-    /// can't be computed again from the token of its single name.
+    /// Whether the table must keep the inode after the kernel has forgotten it. An inode with one
+    /// name need not be kept if its number is the one computed from the token of its lock.
     fn is_kept_as(&self, ino: u64) -> bool {
         match &*self.links {
             [link] => link.token.is_some_and(|token| number_of(token) != ino),
@@ -367,7 +372,8 @@ impl LockNode {
         }
     }
 
-    /// Returns the origin token to which open files of the tenure `token` are bound.
+    /// Returns the token by which open files are bound to the lease with the token `token`: that of
+    /// the first lease in its series, before `ln`, `mv` or an upgrade.
     pub(crate) fn origin_of(&self, token: Token) -> Token {
         let link = self.links.iter().find(|link| link.token == Some(token));
         link.and_then(|link| link.origin).unwrap_or(token)
@@ -380,9 +386,10 @@ impl LockNode {
         self.face == FileType::Directory && !self.links.is_empty() && !held
     }
 
-    /// Returns the names to which an operation on an open file of this tenure applies. If the inode
-    /// has no such name, returns its last name with the tenure's token, so that the engine reports
-    /// how the tenure ended.
+    /// Returns the names to which an operation on an open file applies, if the file is bound to the
+    /// lease `tenure`: those whose lease is `tenure`, or continues it. If the inode has none,
+    /// returns its last name with the token `tenure`, so that the engine reports how that lease
+    /// ended.
     pub(crate) fn links_of(&self, tenure: Option<Token>) -> Vec<NodeLink> {
         let bound = |link: &&NodeLink| tenure.is_none() || link.origin == tenure;
         let links: Vec<NodeLink> = self.links.iter().filter(bound).cloned().collect();
@@ -434,8 +441,8 @@ mod tests {
         tree.forget(made, 1);
         assert!(tree.place(made).is_none());
         assert_eq!(tree.seen(&name("a"), FileType::File, Some(token(1))), made);
-        // Lock `a` is held again, by token 2, under an inode number that is not computed from that
-        // token.
+        // The lock `a` was released and taken again, and its token is 2 now. Its inode keeps the
+        // number `made`, which can't be computed from token 2.
         assert_eq!(tree.seen(&name("a"), FileType::File, Some(token(2))), made);
         tree.forget(made, 2);
         assert_eq!(tree.seen(&name("a"), FileType::File, Some(token(2))), made);
@@ -515,7 +522,7 @@ mod tests {
         assert_eq!(lock(&tree, ino).links_of(Some(token(1))).len(), 2);
         tree.removed(&name("a"));
         assert_eq!(lock(&tree, ino).name, name("b"));
-        // The old inode has been renamed to `b`, so `a` gets another one.
+        // `b` is the only name left of the inode, so the new lock `a` gets another inode.
         assert_ne!(tree.made(&name("a"), FileType::File, token(3)), ino);
         let left = lock(&tree, ino).links_of(Some(token(1)));
         assert_eq!(left.iter().map(|link| link.token).collect::<Vec<_>>(), [Some(token(2))]);

@@ -52,8 +52,8 @@ struct CachedNames {
     names: HashMap<LockName, CachedName>,
     /// The number of the last event about each name, or about any name below it.
     changed: HashMap<LockName, u64>,
-    /// The event number from which on changes are remembered per name. An answer from before it is
-    /// not cached.
+    /// Changes before this event number are not remembered per name. An answer that was made before
+    /// it may be stale, and is not cached.
     floor: u64,
 }
 
@@ -66,7 +66,7 @@ struct KnownAs {
     ino: Option<u64>,
 }
 
-/// A name that the kernel has cached.
+/// A name that the kernel has cached, and the answers about the name that are on their way to it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct CachedName {
     known_as: KnownAs,
@@ -76,7 +76,7 @@ struct CachedName {
     changed: bool,
 }
 
-/// How long the kernel may cache an answer, and a value to drop after the reply.
+/// How long the kernel may cache an answer about a name, and a value to drop after the reply.
 pub(crate) type Keep = (Duration, Option<UntilReplied>);
 
 /// Marks an answer as on its way to the kernel, until this value is dropped after the reply.
@@ -106,14 +106,14 @@ impl KernelCache {
         self.kept.lock().invalidator = Some(invalidator);
     }
 
-    /// Whether the kernel may cache directories. It may only if it can mark a name as expired: a
-    /// plain invalidation would drop the name, and programs whose working directory it is would
-    /// lose it.
+    /// Whether the kernel may cache names of directories. It may only if the kernel can mark such a
+    /// name as expired: a plain invalidation would drop the name, and programs that have the
+    /// directory as their working directory would lose it.
     pub(crate) fn may_keep_directories(&self) -> bool {
         self.kept.lock().invalidator.as_ref().is_some_and(Invalidator::can_expire)
     }
 
-    /// Stops following lock events after the mount is gone.
+    /// Stops reading lock events after the mount is gone.
     pub(crate) fn end(&self) {
         let kept = std::mem::take(&mut *self.kept.lock());
         drop(kept);
@@ -196,7 +196,7 @@ fn stale_name(name: &LockName, known_as: KnownAs) -> StaleName {
 
 impl Kept {
     fn keep(&mut self, name: &LockName, known_as: KnownAs, as_of: u64) -> bool {
-        // Events that have happened but were not handled yet may make the answer stale, so they are
+        // Events that were published but not read here yet may make the answer stale, so they are
         // handled first.
         let stale = self.take_news().0;
         self.forget(stale);
@@ -212,7 +212,8 @@ impl Kept {
         let batch = watch.take(EVENTS_MAX);
         let mut stale = Vec::new();
         if batch.lost > 0 {
-            // Events were lost, so any name may have changed.
+            // Lock events were lost, so any name may have changed: the kernel must drop all cached
+            // names.
             stale = self.names.forget_all();
             self.names.changed.clear();
             self.names.floor = batch.events.first().map_or(watch.next(), |(number, _)| *number);

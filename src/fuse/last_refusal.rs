@@ -38,7 +38,8 @@ struct LastRefused {
 struct OwnersLast {
     refused: Option<LastRefused>,
     /// The lock that a lookup found after the refusal. If a name exists already, the kernel itself
-    /// fails `mkdir` and the like with EEXIST, and the daemon sees only their lookup.
+    /// fails `mkdir`, `ln` and the like with EEXIST, and the daemon sees only the lookup that comes
+    /// before them.
     met: Option<LockName>,
     turn: u64,
 }
@@ -49,8 +50,9 @@ pub(crate) struct LastRefusals(Mutex<ByOwner>);
 
 #[derive(Debug, Default)]
 struct ByOwner {
-    /// The client and lock of the last lookup that found a lock. Nearly every lookup updates this
-    /// field, and nearly always for the same client.
+    /// The client and the lock of the last successful lookup, which is nearly always by the same
+    /// client as the one before. Only for another client does a lookup have to update the map
+    /// `owners`.
     latest: Option<(ClientId, LockName)>,
     owners: Named<ClientId, OwnersLast>,
     turns: u64,
@@ -155,13 +157,13 @@ impl LastRefused {
     }
 }
 
-/// Returns the content of `.latchfs/why` for a client without a refusal.
+/// Returns the content of `.latchfs/why` for a client to which nothing was refused.
 pub(crate) fn nothing(client: &ClientId) -> Value {
     json!({ "client": client.as_str(), "message": format!("no request was refused to {client}") })
 }
 
-/// Returns the content of `.latchfs/why` about a lock that a lookup found: the refusal that an
-/// acquire would get now.
+/// Returns the content of `.latchfs/why` about a lock that a lookup found: the refusal that a
+/// request for this lock would get now.
 pub(crate) fn met(client: &ClientId, view: &LockView) -> Value {
     let Some(refusal) = conflict(client, view) else {
         let name = &view.name;
@@ -196,8 +198,8 @@ pub(crate) fn only_a_way(name: &LockName) -> String {
     )
 }
 
-/// Adds detail to a refusal to a client that does not hold the lock: says until when the lock is
-/// held, or that it is in grace.
+/// Adds detail to a refusal if another client than `client` holds the lock: until when that client
+/// holds it, or that the lock is in grace.
 pub(crate) fn in_the_way(
     client: &ClientId,
     view: &LockView,

@@ -57,7 +57,8 @@ impl LockAccess {
         self.decide_checked(op, None).await
     }
 
-    /// Submits a command under a condition on a parent lock, and waits for its outcome.
+    /// Submits a command that the lock service executes only if `check` allows it, a check of the
+    /// permissions on held locks above the name. Waits for the outcome.
     pub(crate) async fn decide_checked(
         &self,
         op: Op,
@@ -80,8 +81,9 @@ impl LockAccess {
         self.submit_checked(caller, act, name, op, None).await
     }
 
-    /// Submits a command under a condition on a parent lock, and waits for its outcome. On failure,
-    /// records the refusal and returns its errno.
+    /// Submits a command that the lock service executes only if `check` allows it, a check of the
+    /// permissions on held locks above the name. Waits for the outcome. On failure, records the
+    /// refusal and returns its errno.
     pub(crate) async fn submit_checked(
         &self,
         caller: &Caller,
@@ -94,7 +96,7 @@ impl LockAccess {
         decided.map_err(|failure| self.refusals.failed(caller, act, Some(name), failure))
     }
 
-    /// Returns the view of a lock.
+    /// Returns the current state of a lock, its view.
     pub(crate) async fn view_of(&self, name: &LockName) -> Result<LockView, Unavailable> {
         answer_of(|then| self.service.view(name, then)).await
     }
@@ -110,7 +112,7 @@ impl LockAccess {
         view.map_err(|why| self.unavailable(caller, act, name, why))
     }
 
-    /// Returns the views of several locks, in order.
+    /// Returns the current states of several locks, in the order of `names`.
     pub(crate) async fn views(
         &self,
         caller: &Caller,
@@ -133,7 +135,7 @@ impl LockAccess {
         seen.map_err(|why| self.unavailable(caller, act, name, why))
     }
 
-    /// Whether `client` itself holds a lock below a name.
+    /// Whether `client` itself holds a lock below the name `name`.
     pub(crate) async fn holds_below(
         &self,
         name: &LockName,
@@ -142,12 +144,12 @@ impl LockAccess {
         answer_of(|then| self.service.holds_below(name, client, then)).await
     }
 
-    /// Returns a page of the list of locks.
+    /// Returns a page of the list of all locks.
     pub(crate) async fn list(&self, query: List) -> Result<ListPage<LockView>, Unavailable> {
         answer_of(|then| self.service.list(query, then)).await
     }
 
-    /// Returns a page of the names directly below a name.
+    /// Returns a page of the names directly below a name, as a directory shows them.
     pub(crate) async fn children(&self, query: Children) -> Result<ListPage<Child>, Unavailable> {
         answer_of(|then| self.service.children(query, then)).await
     }

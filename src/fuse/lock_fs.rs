@@ -72,7 +72,7 @@ impl LockFs {
         })
     }
 
-    /// Counts a request of the kind `act`, and returns its caller.
+    /// Counts a request for the file operation `act`, and returns its caller.
     fn caller(&self, who: Requester, act: Act) -> Caller {
         self.nodes.locks.refusals().count_act(act);
         self.callers.caller(who)
@@ -342,7 +342,8 @@ impl FileSystem for LockFs {
         self.not_here(match operation {
             Unsupported::Mknod => Errno::EPERM,
             Unsupported::Fallocate => Errno::ENOTSUP,
-            // Files of locks have no holes.
+            // `SEEK_DATA` and `SEEK_HOLE` are not supported, because the files of locks have no
+            // holes.
             Unsupported::Lseek => Errno::EINVAL,
             Unsupported::CopyFileRange => Errno::EXDEV,
         })

@@ -19,13 +19,13 @@ use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How long the kernel may cache entries and attributes that never change, in effect until it
-/// evicts them.
+/// How long the kernel may cache entries and attributes that never change. In practice the kernel
+/// evicts them earlier.
 pub(crate) const FOREVER: Duration = Duration::from_secs(3_600);
 
-/// The locks of one mount as inodes.
+/// The locks of one mount as inodes: the lock service, the attributes and the inode table.
 pub(crate) struct LockNodes {
-    /// The lock service.
+    /// Access to the lock service.
     pub(crate) locks: LockAccess,
     /// The file attributes of locks.
     pub(crate) attrs: Attributes,
@@ -60,14 +60,14 @@ impl LockNodes {
         }
     }
 
-    /// Returns the origin token to which an open file of the inode must be bound, so that it stands
-    /// for the tenure `token`.
+    /// Returns the token by which an open file of the inode is bound to the lease with the token
+    /// `token`; the two differ after `ln`, `mv` or an upgrade.
     pub(crate) fn origin_of(&self, ino: u64, token: Token) -> Token {
         self.lock_node(ino).map_or(token, |node| node.origin_of(token))
     }
 
     /// Returns the name of the lock to which an operation on an open file applies: the current name
-    /// of the file's tenure, or else the name under which the file was opened.
+    /// of the lease to which the file is bound, or else the name under which the file was opened.
     pub(crate) fn spoken_of(&self, ino: u64, name: &LockName, tenure: Option<Token>) -> LockName {
         let node = tenure.and_then(|_| self.lock_node(ino));
         let links = node.map(|node| node.links_of(tenure)).unwrap_or_default();

@@ -77,7 +77,7 @@ pub(crate) struct SharedParts {
     pub(crate) bindings: Arc<ProcessBindings>,
     /// The checks whether a caller may create names below a lock.
     pub(crate) parents: Arc<ParentChecks>,
-    /// flock, fcntl and OFD locks.
+    /// flock, fcntl and OFD locks on the files of locks.
     pub(crate) posix_locks: Arc<PosixLocks>,
     /// The open files that programs poll.
     pub(crate) polls: Arc<Polls>,

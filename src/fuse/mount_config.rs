@@ -41,9 +41,11 @@ pub enum Owner {
 /// The content that a read of a lock's file returns, for example by `cat NAME`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Content {
-    /// The status of the lock as JSON, unless a program has stored content to be read back.
+    /// A read returns the status of the lock as JSON, unless a program has stored content to be
+    /// read back.
     Status,
-    /// The content that was written to the file, always.
+    /// A read always returns the content that programs have written to the file, and never the
+    /// status.
     Note,
 }
 
@@ -51,7 +53,7 @@ pub enum Content {
 /// chooses otherwise.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum HoldBy {
-    /// The program must renew the lease itself.
+    /// The mount does not renew the lease: the program must renew it.
     Renewal,
     /// The mount renews the lease for as long as the leader of the login session lives in which the
     /// lease was taken.

@@ -13,7 +13,8 @@ use crate::fuse::open_files::OpenFiles;
 use crate::service::{ParentCheck, RequestError, Unavailable};
 use std::sync::Arc;
 
-/// Creates the conditions that the lock service checks before it creates a name below a lock.
+/// Makes the checks that the lock service performs before it creates a name below the name of a
+/// held lock.
 pub(crate) struct ParentChecks {
     locks: LockAccess,
     opens: Arc<OpenFiles>,
@@ -26,22 +27,22 @@ impl ParentChecks {
         Self { locks, opens, host }
     }
 
-    /// Returns the condition for a command of `caller`; `None` if the command creates no name below
-    /// another.
+    /// Returns the check that the lock service performs before it executes the command `op` of
+    /// `caller`; `None` if the command creates no name below another.
     pub(crate) fn check_of(&self, caller: &Caller, op: &Op) -> Option<ParentCheck> {
         ParentCheck::of(op, |_| allows(self.user_of(caller)))
     }
 
-    /// Returns the condition under which `caller` may request the lock `name`; `None` if the name
-    /// is not below another.
+    /// Returns the check that the lock service performs before it grants the lock `name` to
+    /// `caller`; `None` if the name is not below another.
     pub(crate) fn check_of_name(&self, caller: &Caller, name: &LockName) -> Option<ParentCheck> {
         ParentCheck::of_name(name, &caller.client, |_| allows(self.user_of(caller)))
     }
 
-    /// Returns the condition for a lock request through an open file that has passed
-    /// [`Self::check_lock`], since a lock above may have been taken after that check. The groups of
-    /// the file's opener are no longer known, so the permission bits of a lock above are skipped if
-    /// they give its group other rights than other users.
+    /// Returns the check for a lock request through an open file. [`Self::check_lock`] has checked
+    /// the request already, but a lock above may have been taken since. The groups of the file's
+    /// opener are no longer known at this point, so the permission bits of a lock above are skipped
+    /// if they give its group other rights than other users.
     pub(crate) fn check_of_open(&self, ask: &Acquire) -> Option<ParentCheck> {
         let Ownership::OpenFile(open) = ask.hold else { return None };
         ParentCheck::of_name(&ask.name, &ask.client, |_| {

@@ -27,14 +27,15 @@ const ALWAYS: PollEvents = PollEvents::POLLIN
     .union(PollEvents::POLLRDNORM)
     .union(PollEvents::POLLWRNORM);
 
-/// The open files of one mount that are polled.
+/// The open files of one mount on which programs wait by poll(2).
 pub(crate) struct Polls {
     nodes: Arc<LockNodes>,
     opens: Arc<OpenFiles>,
     polled: Mutex<PollTable<PollWaker>>,
 }
 
-/// The polled files. `N` is the waker of the pollers of one open file.
+/// The open files on which programs wait by poll(2). `N` is the waker of all pollers of one open
+/// file.
 struct PollTable<N> {
     files: HashMap<u64, PolledFile<N>>,
     /// The file handles of the polled files of each lock.
@@ -100,8 +101,9 @@ impl<N> PollTable<N> {
                     }
                 }
             }
-            // A renewal can only end the grace of a lock. The poller is woken, and its next poll
-            // compares the states.
+            // A renewal changes the phase of the lock only if the lock is in grace. The poller is
+            // then woken, and its next poll compares the state of the lock with the one that it
+            // saw.
             EventKind::Renewed { name, .. } => {
                 for fh in self.of_lock.get(name).into_iter().flatten() {
                     if let Some(file) = self.files.get_mut(fh).filter(|file| file.in_grace) {
@@ -149,7 +151,8 @@ impl Polls {
         let (true, Some(name)) = (events.contains(PollEvents::POLLPRI), self.lock_of(&open)) else {
             return always;
         };
-        // The file is registered before the check, so that a change between the two is not missed.
+        // The file is registered before the state of the lock is read, so that no change between
+        // the two is missed.
         if self.register(fh, &name, waker) {
             return always | PollEvents::POLLPRI;
         }
@@ -186,7 +189,8 @@ impl Polls {
         polled.register(fh, name, waker)
     }
 
-    /// Records what a poll has found. Returns whether there is a change to report.
+    /// Records what a poll has found: the lock's phase, and whether the lock has changed. Returns
+    /// whether there is a change that the poll must report.
     fn looked(&self, fh: u64, phase: Phase, changed: bool) -> bool {
         let mut polled = self.polled.lock();
         let Some(file) = polled.files.get_mut(&fh) else { return changed };

@@ -22,8 +22,8 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, UNIX_EPOCH};
 
-/// Users of a foreign pid namespace (pid 0), so that no test depends on the processes of this
-/// machine.
+/// The users of the tests. Their pid is 0, like that of callers from a foreign pid namespace, so
+/// that no test depends on the processes of this machine.
 const ALICE: Requester = Requester { uid: 4_000_001, gid: 4_000_001, pid: 0 };
 const BOB: Requester = Requester { uid: 4_000_002, gid: 4_000_002, pid: 0 };
 const ROOT: Requester = Requester { uid: 0, gid: 0, pid: 0 };
@@ -36,7 +36,7 @@ const TO_END: u64 = i64::MAX as u64;
 /// The file system of locks, called directly without a mount.
 struct Rig(Arc<LockFs>);
 
-/// A lock service in memory.
+/// The file system's lock service, whose engine keeps its state in memory.
 fn service() -> Locks {
     Locks::new(Arc::new(Local::in_memory(Rules::default()).expect("it starts")))
 }
@@ -170,7 +170,7 @@ impl Rig {
         block_on(self.0.link(who, ino, at(to)))
     }
 
-    /// Returns all names in a directory.
+    /// Returns the names of all entries in a directory.
     fn names_in(&self, ino: u64) -> Vec<String> {
         let fh = self.0.opendir(ALICE, ino).expect("it opens").fh;
         let mut names = Vec::new();

@@ -2,7 +2,7 @@
 
 use parking_lot::{Condvar, Mutex};
 
-/// The signal on which one thread sleeps until there is work.
+/// The signal that wakes one thread when there is work for it.
 #[derive(Default)]
 pub(crate) struct WorkSignal {
     state: Mutex<SignalState>,
@@ -24,7 +24,7 @@ impl WorkSignal {
         }
     }
 
-    /// Makes the sleeping thread end its work.
+    /// Makes [`WorkSignal::wait`] return false, so that the thread ends.
     pub(crate) fn stop(&self) {
         self.state.lock().is_over = true;
         self.rung.notify_one();

@@ -11,7 +11,7 @@ use serde_json::Value;
 pub(crate) enum Message {
     /// The text is only white space: the write renews the lease.
     Renew,
-    /// The write renews the lease with these options.
+    /// The write renews the lease, and changes it by these options.
     Options(LeaseOptions),
     /// Any other text: the write renews the lease, and the text becomes the content.
     Text,
@@ -29,8 +29,8 @@ pub(crate) fn parse(data: &[u8]) -> Result<Message, String> {
             Ok(Message::Options(LeaseOptions { ttl: Some(ttl), ..LeaseOptions::default() }))
         }
         _ => match text.strip_prefix("pid=") {
-            // `pid=12 host=x` is content that some program writes, while `pid=12` alone is an
-            // option.
+            // Only `pid=` with a number and nothing else is an option. Other text that begins with
+            // `pid=`, such as `pid=12 host=x`, is content.
             Some(digits) if is_number(digits) => {
                 let pid = digits.parse().map_err(|_| wrong_pid(digits))?;
                 Ok(Message::Options(LeaseOptions {

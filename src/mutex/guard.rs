@@ -25,7 +25,8 @@ pub struct Mutex {
 pub struct Guard<'a> {
     mutex: &'a Mutex,
     hold: Arc<ThreadHold>,
-    /// Makes the guard `!Send`, because nested locking is counted per thread.
+    /// Makes the guard `!Send`: nested locking is counted per thread, so a guard must be dropped by
+    /// the thread that locked the mutex.
     thread: PhantomData<*const ()>,
 }
 

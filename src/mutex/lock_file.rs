@@ -23,16 +23,16 @@ pub enum MutexMode {
 /// How long to wait for a lock.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum WaitLimit {
-    /// The caller does not wait.
+    /// The caller does not wait: if the lock can't be granted at once, it is not taken.
     No,
-    /// The caller waits until this deadline.
+    /// The caller waits until the lock is granted, but at most until this deadline.
     Until(Time),
-    /// The caller waits until the lock is granted.
+    /// The caller waits until the lock is granted, however long that takes.
     Ever,
 }
 
-/// Takes the lock by flock on the file at `path`. Returns `None` if it was not granted within the
-/// limit. Calls `waiting` before it waits.
+/// Takes the lock by flock on the file at `path`. Returns `None` if the lock was not granted within
+/// the limit. Calls `waiting` before it begins to wait for another holder.
 pub(super) fn take(
     path: &Path,
     mode: MutexMode,
@@ -64,8 +64,8 @@ const TOKEN: libc::c_ulong = 0x8008_4c02;
 /// The longest single sleep of a wait with a deadline. A sleep does not count the time for which
 /// the machine is suspended, so the deadline is checked at least this often.
 const LOOK_EVERY: Span = Span::from_secs(1);
-/// How long to wait for the effect of a cancellation before it is repeated, because it may have
-/// come before the thread had begun to wait in flock.
+/// How long to wait for the flock to end after it was cancelled. The cancellation is then repeated,
+/// because the thread may not have been waiting in flock yet.
 const SAY_AGAIN: Span = Span::from_millis(10);
 
 /// Waits in the lock's queue until the lock is granted, or until `deadline`. flock has no timeout,
@@ -77,8 +77,8 @@ fn lock_until(
     deadline: Time,
 ) -> io::Result<Option<File>> {
     let locked = |error| cant("can't be locked", path, &error);
-    // The cancellation is called once before any wait: in a mount that does not support it, this
-    // call fails, while the thread would wait for ever.
+    // A mount that does not support cancelling a flock fails this call. The lock request then fails
+    // at once; otherwise the thread below could wait for ever in a flock that can't be cancelled.
     give_up(&file).map_err(locked)?;
     let (file, (say, said)) = (Arc::new(file), mpsc::channel());
     let waiting = Arc::clone(&file);
@@ -86,7 +86,7 @@ fn lock_until(
         leave_signals_to_others();
         let result = lock(&waiting, mode);
         drop(waiting);
-        // The send can't fail, because the loop below always receives the result.
+        // The send can't fail, because the loop below does not end before it has received a result.
         let _ = say.send(result);
     };
     let thread = thread::Builder::new().name("latchfs-mutex".to_owned()).spawn(wait)?;
@@ -96,15 +96,15 @@ fn lock_until(
         match said.recv_timeout(patience.as_duration()) {
             Ok(result) => break result,
             Err(RecvTimeoutError::Timeout) if left == Span::ZERO => {
-                // The ioctl fails if the mount is gone, and then the flock of the thread fails as
-                // well.
+                // The cancellation fails only if the mount is gone, and then the flock of the
+                // thread fails as well.
                 let _ = give_up(&file);
             }
             Err(RecvTimeoutError::Timeout) => {}
             Err(RecvTimeoutError::Disconnected) => break Err(io::Error::other("its thread ended")),
         }
     };
-    // The thread has sent its result, so the join returns at once.
+    // The join returns at once, because the thread ends after it has sent its result.
     let _ = thread.join();
     match result {
         Ok(()) => Arc::into_inner(file).map_or(Err(ErrorKind::Other.into()), |file| Ok(Some(file))),

@@ -6,7 +6,7 @@ use std::sync::Arc;
 /// A change of a mutex's state, reported to listeners in the order in which it happens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Notice {
-    /// Another holder has the lock, so the caller waits.
+    /// Another holder has the lock, and the caller begins to wait.
     Waiting,
     /// The lock was granted to the caller.
     Granted {

@@ -46,7 +46,7 @@ pub(super) enum Reentry {
 
 /// One thread's hold of the lock.
 pub(super) struct ThreadHold {
-    /// The fencing token.
+    /// The fencing token of the lock that the thread holds.
     pub(super) token: u64,
     /// The mode in which the lock is held.
     pub(super) mode: MutexMode,
@@ -200,7 +200,8 @@ impl ThreadHold {
 
     /// Releases the lock that the thread holds.
     fn end(&self) {
-        // The watching thread is stopped first, so that it does not report the release as a loss.
+        // The watching thread is stopped before the lock is released, so that it does not report
+        // the release as a loss.
         drop(self.stop.lock().take());
         // The file is unlocked explicitly, because closing it does not wait for the release. An
         // error is ignored: a lock that was lost can't be released.
@@ -218,8 +219,8 @@ struct HoldWatcher {
 
 impl HoldWatcher {
     fn watch(&self, stop: &PipeReader) {
-        // The loop checks before its first wait, because the lock may be lost before this thread
-        // has begun.
+        // The first check of the token comes before the first wait, because the lock may have been
+        // lost before this thread has begun.
         let mut changed = Ok(());
         loop {
             let token = changed.and_then(|()| see(&self.file)).and_then(|()| token_of(&self.file));
@@ -227,7 +228,8 @@ impl HoldWatcher {
                 return;
             }
             let is_held = token.is_ok_and(|token| token == self.token);
-            // `stop` is checked again, because the guard may have been dropped meanwhile.
+            // The pipe `stop` is checked once more after the loss was seen: the guard may have been
+            // dropped in between, and then the lock was released and not lost.
             if !is_held && !is_stopped(stop) {
                 self.lost.store(true, Ordering::Release);
                 self.hooks.notice(Notice::Lost { token: self.token });

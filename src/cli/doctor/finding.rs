@@ -11,7 +11,7 @@ pub(super) struct Finding {
     pub(super) says: String,
     /// The severity of the finding.
     pub(super) level: Level,
-    /// How to fix the problem; `None` if there is no problem.
+    /// How to fix the problem that was found; `None` if the check has found none.
     pub(super) mend: Option<String>,
 }
 
@@ -20,7 +20,7 @@ pub(super) struct Finding {
 pub(super) enum Level {
     /// The check passed.
     Well,
-    /// The result is unexpected, but nothing depends on it.
+    /// The check has found something unexpected, on which no lock depends.
     Odd,
     /// The check has found a problem that should be fixed.
     Wrong,

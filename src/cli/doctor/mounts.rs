@@ -63,8 +63,8 @@ fn mount_finding(check: &'static str, dir: &Path, abouts: &mut Vec<Value>) -> Fi
     }
 }
 
-/// Returns a finding if the directory below a mount has entries. They may be lock files of programs
-/// that ran while nothing was mounted, and excluded nobody.
+/// Returns a finding if the directory that a mount covers has entries. They may be lock files of
+/// programs that ran while nothing was mounted there, so that they excluded no other program.
 fn hidden(dir: &Path) -> Option<Finding> {
     let (check, shown) = ("mount point", dir.display());
     match mount_seal::hidden(dir) {

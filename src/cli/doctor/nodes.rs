@@ -23,12 +23,13 @@ const SYNC_MAX: Span = Span::from_millis(20);
 
 const CHECK: &str = "cluster";
 
-/// Returns the findings about a cluster, as reported by the first of these servers that is a node
-/// of it.
+/// Returns the findings about a cluster, from the report of the first server in `urls` that is a
+/// node of a cluster.
 pub(super) fn of_nodes(urls: &[&str], key: &ServerKeyArgs) -> CliResult<Vec<Finding>> {
     for url in urls {
-        // No finding is added here for a server that does not answer, since another check reports
-        // it, nor for one that is no node or denies the report to these credentials.
+        // Servers without a usable report are skipped: another check reports a server that does not
+        // answer, and a server that is no node, or denies the report to these credentials, is no
+        // problem.
         if let Ok((200, report)) = fetch(&key.access(url)?, "GET", "/cluster", PATIENCE) {
             return Ok(of_report(&report, url));
         }
@@ -36,7 +37,8 @@ pub(super) fn of_nodes(urls: &[&str], key: &ServerKeyArgs) -> CliResult<Vec<Find
     Ok(Vec::new())
 }
 
-/// Returns one finding for each problem in a cluster's report, or one that says that there is none.
+/// Returns one finding for each problem in a cluster's report, or a single finding that the cluster
+/// has no problem.
 fn of_report(report: &Value, url: &str) -> Vec<Finding> {
     let nodes: Vec<_> = report["nodes"].as_array().into_iter().flatten().collect();
     let mut findings: Vec<_> = of_majority(report, &nodes, url).into_iter().collect();
@@ -101,7 +103,7 @@ fn of_node(node: &Value, url: &str) -> Vec<Finding> {
     findings
 }
 
-/// Returns a finding if the cluster would tolerate more failures with another number of voters.
+/// Returns a finding if the cluster would tolerate more failed nodes with another number of voters.
 fn of_voters(nodes: &[&Value], url: &str) -> Option<Finding> {
     let voters = nodes.iter().filter(|node| votes(node)).count();
     let learner = nodes.iter().find(|node| node["role"] == "learner" && answers(node));
@@ -195,7 +197,8 @@ mod tests {
         };
         let mut silent = with("reachable", json!(false));
         silent[1]["trouble"] = json!("connection refused");
-        // The last known lag of a node that does not answer is ignored.
+        // The report also has the last known lag of this node, which is ignored because the node
+        // does not answer.
         silent[1]["lag"] = json!(9_999);
         let says = "node 7 (box, 10.0.0.1:7100) does not answer, heard of 12ms ago: connection \
                     refused";
@@ -221,7 +224,7 @@ mod tests {
         let says = "node 12 (box, 10.0.0.1:7100) learns and does not vote: while one node decides, \
                     none may fail";
         only(&[node(1, "leader"), learner], Odd, says, "third");
-        // A report can contain several problems at once.
+        // A report that contains two problems, and then three, yields a finding for each of them.
         let found = of_report(&json!({ "leader": null, "nodes": silent }), "http://u");
         let says: Vec<_> = found.iter().map(|finding| finding.says.as_str()).collect();
         assert_eq!(says.len(), 2, "{says:?}");

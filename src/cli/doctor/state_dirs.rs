@@ -18,8 +18,9 @@ use std::path::{Path, PathBuf};
 /// day.
 const ROOM_MIN_BYTES: u64 = 64 << 20;
 
-/// Returns the findings about the state directory `named`. Without it, checks the directories of
-/// the mounts (each once), or, if there are none, the one that a mount would use by default.
+/// Returns the findings about the state directory `named`. If none is named, checks the state
+/// directories of all mounts, each once; if there are no mounts, checks the directory that a mount
+/// would use by default.
 pub(super) fn states(named: Option<&OsStr>, abouts: &[Value]) -> CliResult<Vec<Finding>> {
     // A mount of a server's locks has no state directory to check.
     let here = abouts.iter().filter(|about| about["kind"] != BackendKind::Server.as_str());
@@ -40,7 +41,8 @@ pub(super) fn states(named: Option<&OsStr>, abouts: &[Value]) -> CliResult<Vec<F
 fn state_finding(state: &Path) -> Finding {
     let (check, shown) = ("state", state.display());
     let elsewhere = "name another directory by 'latchfs mount --state DIR'";
-    // The first mount creates a missing state directory, below the nearest directory that exists.
+    // If the state directory is missing, the first mount creates it below its nearest existing
+    // ancestor, so that ancestor is checked.
     let there: PathBuf = state.ancestors().find(|dir| dir.exists()).unwrap_or(state).into();
     if !there.is_dir() {
         let says = format!("{} is not a directory", there.display());

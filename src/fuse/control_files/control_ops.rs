@@ -47,7 +47,8 @@ impl ControlFiles {
         Self { nodes, opens, interrupts, pages, ctl, waits }
     }
 
-    /// Looks up a name in a directory of control files.
+    /// Looks up a name in `.latchfs`, in a directory of reports, or among the files about a lock in
+    /// the lock's directory.
     pub(crate) async fn lookup(
         &self,
         caller: &Caller,
@@ -117,8 +118,8 @@ impl ControlFiles {
         Ok(Opened { fh, flags })
     }
 
-    /// Reads a control file. The bytes of one pass are a snapshot: generated at offset 0, and kept
-    /// for reads at later offsets.
+    /// Reads a control file. A read at offset 0 generates the content and keeps it as a snapshot;
+    /// reads at later offsets return parts of that snapshot.
     pub(crate) async fn read(
         &self,
         caller: &Caller,

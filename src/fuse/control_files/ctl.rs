@@ -25,7 +25,8 @@ pub(crate) struct CtlFile {
     commands: CtlCommands,
 }
 
-/// The bytes that a read of the control file returns, or a future of them if the read must wait.
+/// The result of a read of `.latchfs/ctl`: the bytes, or a future of them if no answer is ready
+/// yet.
 type ReadAnswer = Result<ReadBytes, Pending<Result<ReadBytes, Errno>>>;
 
 impl CtlFile {
@@ -114,7 +115,7 @@ impl CtlFile {
         });
     }
 
-    /// Stores the answer of a request until the program reads it from the control file.
+    /// Stores the answer to a request until the program reads it from `.latchfs/ctl`.
     fn keep(&self, caller: &Caller, open: &OpenFile, mut answer: Value) {
         // The field `you` names the caller, so that a program finds itself among holders and
         // waiters.

@@ -80,7 +80,8 @@ impl MountPages {
                 "url": &*server,
                 "round_trip_us": heard.map(|heard| heard.round_trip.as_nanos() / 1_000),
                 "wall_ahead_ms": heard.map(|heard| heard.wall_ahead_ms),
-                // A connection error is of no interest after the mount has reconnected.
+                // The last connection error is shown only while the mount has no connection to its
+                // server.
                 "trouble": trouble.filter(|_| about.contact != Contact::Connected),
             });
         }

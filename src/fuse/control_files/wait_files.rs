@@ -52,7 +52,7 @@ struct WaitFile {
     name: LockName,
 }
 
-/// The future of what a read of a wait file returns.
+/// The future of the bytes that a waiting read of a wait file returns.
 type LateRead = Pending<Result<ReadBytes, Errno>>;
 
 impl WaitFiles {
@@ -97,7 +97,9 @@ impl WaitFiles {
         if matches!(state.wait, WaitState::Queued) {
             drop(state);
             self.may_wait(caller, &file.name, asked)?;
-            // The lock may have been granted between the two checks; then the read starts over.
+            // The mutex was released for a moment, in which the lock may have been granted, so the
+            // state of the wait is checked again. If it has changed, the read is handled like a
+            // first read.
             state = file.open.state();
             if matches!(state.wait, WaitState::Queued) {
                 return Ok(self.reads.hold(asked.fh, state, asked.size, caller.pid));
@@ -109,7 +111,8 @@ impl WaitFiles {
         state.held.push(held);
         drop(state);
         self.begin(caller, file, before);
-        // A read that is still unanswered here has to wait: the lock was not granted at once.
+        // If this read has no answer yet, the lock was not granted at once. The read then has to
+        // wait, which is refused if the program or its user may not wait.
         if file.open.state().held.iter().any(|held| held.number == number) {
             let may_wait = self.may_wait(caller, &file.name, asked);
             let unanswered = may_wait.err().and_then(|errno| {
@@ -139,7 +142,8 @@ impl WaitFiles {
     }
 
     /// Handles the close of a wait file's last descriptor: releases the lock if it was granted but
-    /// no read has reported the grant. The place in the queue is given up elsewhere.
+    /// no read has reported the grant. A queue place of the file is given up by `FileWaits`, not by
+    /// this function.
     pub(crate) fn closed(&self, open: &OpenFile) {
         let before = std::mem::replace(&mut open.state().wait, WaitState::Closed);
         if let WaitState::Unread(key) = before {
@@ -151,7 +155,8 @@ impl WaitFiles {
         self.nodes.locks.service().give_back(Op::Release(Release::of(key)));
     }
 
-    /// Requests the lock, or reports an earlier grant that no read has reported yet.
+    /// Requests the lock. If the lock was granted before and no read has reported that, reports the
+    /// grant instead.
     fn begin(self: &Arc<Self>, caller: &Caller, file: &WaitFile, before: WaitState) {
         let (own, caller, file) = (Arc::clone(self), caller.clone(), file.clone());
         spawn(async move {
@@ -162,7 +167,8 @@ impl WaitFiles {
         });
     }
 
-    /// Reports an earlier grant to the reader, if a renewal shows that the lock is still held.
+    /// Reports an earlier grant to the reader, after a renewal of the lease has shown that the lock
+    /// is still held.
     async fn renew(&self, caller: &Caller, file: &WaitFile, key: LeaseKey) {
         let (firm, patch) = (Firm::Keep, Patch::default());
         let renewal = Renew { key: key.clone(), term: None, firm, patch, acquires: false };
@@ -230,8 +236,8 @@ impl WaitFiles {
             name: name.clone(),
             client: caller.client.clone(),
             mode: Mode::Exclusive,
-            // The ownership is exclusive to this attempt, so two readers of one client wait for
-            // each other.
+            // Exclusive ownership without an open file: another request of the same client can't
+            // share the lease, so two readers of one client wait for each other.
             hold: Ownership::Exclusive(None),
             term: self.bindings.term(process),
             line: QueuePolicy::Join(None),
@@ -255,7 +261,7 @@ impl WaitFiles {
     }
 
     /// Answers the waiting reads of a wait file with the status of the lock after the grant. `key`
-    /// names the granted lease.
+    /// holds the name, the client and the token of the granted lease.
     async fn tell(&self, caller: &Caller, file: &WaitFile, key: LeaseKey) {
         let view = self.nodes.locks.view(caller, Act::Read, &file.name).await;
         let mut view = match view {

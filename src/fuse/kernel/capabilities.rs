@@ -30,9 +30,10 @@ impl CanExpire {
 /// Requests the capabilities that a mount uses. Returns whether the kernel can mark cached names as
 /// expired.
 pub(super) fn negotiate(config: &mut KernelConfig) -> bool {
-    // With FUSE_ATOMIC_O_TRUNC, O_TRUNC arrives with the open, so the process that truncates is
-    // known. A kernel that lacks one of these works too; but without the two lock capabilities, the
-    // kernel itself grants flock and POSIX locks, and no other client sees them.
+    // A mount works without any of these capabilities, with restrictions. Without
+    // FUSE_ATOMIC_O_TRUNC, the truncation by `O_TRUNC` is a request of its own, which does not name
+    // the open file. Without the two lock capabilities, the kernel itself grants flock and POSIX
+    // locks, and clients on other machines do not see them.
     for wanted in [
         InitFlags::FUSE_POSIX_LOCKS,
         InitFlags::FUSE_FLOCK_LOCKS,

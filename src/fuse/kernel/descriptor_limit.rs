@@ -26,9 +26,9 @@ fn raise() -> u64 {
     limit.rlim_cur
 }
 
-/// Returns how many descriptors may watch processes and threads: half of what the limit leaves
-/// after the reserve. The other half is for the connections of a daemon that also serves network
-/// clients. The first call raises the limit.
+/// Returns how many file descriptors may watch processes and threads: half of those that are left
+/// below the soft limit after [`RESERVE`]. The other half is for the connections of a daemon that
+/// also serves network clients. The first call raises the soft limit.
 pub(crate) fn to_watch() -> usize {
     static TO_WATCH: OnceLock<usize> = OnceLock::new();
     *TO_WATCH.get_or_init(|| {

@@ -21,7 +21,7 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-/// The source of the mount, as `mount` and `df` show it.
+/// The source of a latchfs mount, as `mount` and `df` show it.
 const SOURCE: &str = "latchfs";
 /// The environment variable that tells fusermount3 the number of the socket to which it sends the
 /// open device.
@@ -76,8 +76,8 @@ pub fn mount(dir: &Path, users: Users) -> Result<OwnedFd, MountError> {
 /// inode. Kernels before Linux 6.2 drop the entry at once.
 #[allow(unsafe_code)]
 pub(crate) fn expire_entry(device: RawFd, parent: u64, name: &OsStr) -> io::Result<()> {
-    // The sizes of struct `fuse_out_header` and struct `fuse_notify_inval_entry_out`, which precede
-    // the name and a NUL.
+    // The total size of the two headers of the message, `fuse_out_header` and
+    // `fuse_notify_inval_entry_out`. The name follows them, with a NUL at its end.
     const HEADERS_BYTES: usize = 32;
     const NOTIFY_INVAL_ENTRY: i32 = 3;
     const EXPIRE_ONLY: u32 = 1;
@@ -148,8 +148,8 @@ fn mount_by_helper(dir: &Path, users: Users, more: &str) -> Result<OwnedFd, Moun
         Err(error) if error.kind() == ErrorKind::NotFound => return Err(MountError::NoHelper),
         Err(error) => return Err(MountError::Helper(said(&error))),
     };
-    // Only the helper holds the other end of the socket now. If it exits without sending the
-    // device, the receive sees the end of file.
+    // After this drop, only the helper has the other end of the socket open. If it exits without
+    // sending the device, `receive_fd` sees the end of file.
     drop(theirs);
     let device = receive_fd(ours.as_fd());
     let output = child.wait_with_output();

@@ -23,7 +23,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::SystemTime;
 
-/// The adapter by which fuser drives one mounted file system.
+/// Implements fuser's interface for one mounted file system.
 pub(crate) struct Dispatcher<F>(Arc<F>, CanExpire);
 
 impl<F> Dispatcher<F> {

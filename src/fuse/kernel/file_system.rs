@@ -12,7 +12,7 @@ use std::ffi::OsStr;
 /// The result of an operation, or the errno of its failure.
 pub(crate) type Done<T> = Result<T, Errno>;
 
-/// A name within a directory, as the operand of an operation.
+/// A name within a directory, to which an operation applies.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct NameIn<'a> {
     /// The inode number of the directory.

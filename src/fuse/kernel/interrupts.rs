@@ -35,10 +35,10 @@ const PLACE_KEPT_MAX: Span = Span::from_secs(5);
 /// threads can't be read.
 const UNKNOWN_USER: u32 = u32::MAX;
 
-/// A waiting request, as the interrupt watcher sees it. The module that answers the request
-/// implements it.
+/// A waiting request, with the operations that the interrupt watcher needs. The module that answers
+/// the request implements them.
 pub(crate) trait InterruptibleWait: Send {
-    /// Returns the current state of the wait.
+    /// Returns the current state of the waiting request.
     fn status(&self) -> WaitStatus;
     /// Called when the waiting thread has got a signal: fails the system call with EINTR unless it
     /// was answered already.
@@ -58,7 +58,7 @@ pub(crate) enum WaitStatus {
     /// A signal has interrupted the program, and the lock was granted to its kept queue place. The
     /// program holds the lock without knowing it yet.
     Unclaimed,
-    /// The program has got its answer.
+    /// The program has got its answer, and no longer waits.
     Over,
 }
 
@@ -93,11 +93,11 @@ struct WatchedWait {
     waiter: Box<dyn InterruptibleWait>,
     _share: Share,
     watched: Option<WatchedThread>,
-    /// Whether the last check saw a pending process-wide signal, which another thread of the
-    /// process may take.
+    /// Whether the last check saw a signal that is pending for the whole process. Another thread of
+    /// the process may take it, so a second check must confirm it.
     doubtful: bool,
-    /// The time at which the queue place was first kept, and the time at which the thread was last
-    /// seen running.
+    /// For an interrupted waiter: when it was interrupted, and when its thread was last seen
+    /// running.
     parked: Option<(Time, Time)>,
 }
 
@@ -119,8 +119,9 @@ impl InterruptWatcher {
         let waiter = Box::new(waiter);
         let post = WatchedWait { waiter, _share: share, watched, doubtful: false, parked: None };
         let mut posts = self.inner.posts.lock();
-        // If the user has other waiters, the thread checks them soon without being woken; waking it
-        // for each wait would cost more than most waits take.
+        // The watching thread is woken only for a user's first waiter. The user's other waiters are
+        // checked with it, at the latest after [`PERIOD_MAX`]; a wake-up per wait would cost more
+        // than most waits take.
         let is_new = !posts.users.contains_key(&uid);
         let user = posts.users.entry(uid).or_insert_with(UserWaits::new);
         user.waiters.insert(number, post);
@@ -158,13 +159,13 @@ impl UserWaits {
 
 impl WatcherShared {
     fn keep_looking(&self) {
-        // The cost of a check is measured in processor time: on a loaded machine the thread itself
-        // waits for a processor, which costs nothing and is no reason to check less often.
+        // The cost of a check is measured as processor time of this thread. On a loaded machine the
+        // thread also waits for a processor, which is no reason to check less often.
         let mut worked = thread_work();
         while let Some((uid, mut waiters)) = self.next_round() {
             waiters.retain(|_, post| post.look());
-            // The measured time covers the whole round, including the wake-up of this thread, which
-            // at times takes longer than the checks.
+            // The measured time includes the wake-up of this thread, which at times takes longer
+            // than the checks themselves.
             let before = std::mem::replace(&mut worked, thread_work());
             let period = worked.saturating_sub(before) * REST_PER_WORK;
             self.end_round(uid, waiters, period.clamp(PERIOD_MIN, PERIOD_MAX));
@@ -198,8 +199,8 @@ impl WatcherShared {
         let mut posts = self.posts.lock();
         let Some(user) = posts.users.get_mut(&uid) else { return };
         for (number, post) in looked_at {
-            // A waiter that was added during the round has the newer entry, which must not be
-            // replaced.
+            // If a new wait with the same number was added while this round of checks ran, the new
+            // one stays.
             user.waiters.entry(number).or_insert(post);
         }
         user.due = boot_now() + Span::from(period);
@@ -210,7 +211,7 @@ impl WatcherShared {
 }
 
 impl WatchedWait {
-    /// Checks the waiter once. Returns false when it needs no further checks.
+    /// Checks the waiter once. Returns false if the waiter needs no further checks.
     fn look(&mut self) -> bool {
         let waiting = self.waiter.status();
         if waiting == WaitStatus::Over {
@@ -258,13 +259,14 @@ fn is_on_its_way(sight: ThreadSignals) -> bool {
     )
 }
 
-/// Whether the queue place of an interrupted waiter is still kept. It was interrupted `parked` ago,
-/// and its thread was last seen running `rests` ago.
+/// Whether the queue place of an interrupted waiter is still kept. The waiter was interrupted the
+/// time `parked` ago, and its thread was last seen running the time `rests` ago.
 fn keeps(waiting: WaitStatus, sight: ThreadSignals, parked: Span, rests: Span) -> bool {
     match (waiting, sight) {
         (_, ThreadSignals::Gone) => false,
-        // The lock is granted but not used by the interrupted program, and other clients wait for
-        // it.
+        // The lock was granted to the interrupted waiter, which does not know it yet. Other clients
+        // wait for the lock, so the grant is kept for a short time only, even if the thread is
+        // stopped.
         (WaitStatus::Unclaimed, _) => parked < PLACE_KEPT,
         (_, ThreadSignals::Stopped) => true,
         _ => rests < PLACE_KEPT && parked < PLACE_KEPT_MAX,
@@ -294,8 +296,8 @@ mod tests {
         }
     }
 
-    /// The queue place of an interrupted waiter is given up if its thread does something else, but
-    /// not if the thread has merely not had a processor yet.
+    /// The queue place of an interrupted waiter is given up if the waiter's thread sleeps in
+    /// another call, but not if the thread is runnable and has only waited for a processor.
     #[test]
     fn place_is_kept_while_its_thread_may_return() {
         let millis = Span::from_millis;

@@ -13,9 +13,9 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 /// A name that the kernel must drop from its cache.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct StaleName {
-    /// The inode number of the directory.
+    /// The inode number of the directory that contains the name.
     pub(crate) parent: u64,
-    /// The name within the directory.
+    /// The name without its directory.
     pub(crate) name: OsString,
     /// The inode number whose cached attributes the kernel must drop as well, if any.
     pub(crate) ino: Option<u64>,
@@ -54,17 +54,19 @@ impl Invalidator {
         self.can_expire
     }
 
-    /// Queues these names for invalidation in the kernel.
+    /// Queues names that the kernel must drop from its cache.
     pub(crate) fn forget(&self, stale: Vec<StaleName>) {
         if !stale.is_empty() {
-            // The send fails only after the thread has ended, and then the mount is gone.
+            // The send fails only if the invalidation thread has ended, which it does after the
+            // mount is gone.
             let _ = self.queue.send(stale);
         }
     }
 }
 
 struct Kernel {
-    /// Keeps the FUSE device open for as long as `device` is used.
+    /// fuser's notifier, which keeps the FUSE device open, so that the descriptor `device` stays
+    /// valid.
     notifier: Notifier,
     device: RawFd,
     can_expire: bool,

@@ -24,7 +24,7 @@ pub enum MountError {
     AllowOther,
     /// mount(2) failed.
     Refused {
-        /// The mount point.
+        /// The directory on which mount(2) failed.
         dir: PathBuf,
         /// The error that mount(2) returned.
         error: io::Error,
@@ -35,7 +35,7 @@ pub enum MountError {
     Silent(PathBuf),
     /// The directory lies within a latchfs mount, where every entry that is created is a lock.
     Inside {
-        /// The path as the caller gave it.
+        /// The path of the directory as the caller gave it.
         dir: PathBuf,
         /// The mount point of the enclosing latchfs mount.
         mount: PathBuf,
@@ -51,9 +51,9 @@ pub enum MountError {
     Sealed(PathBuf),
     /// The path is not a directory, or no directory can be created there.
     Dir {
-        /// The path as the caller gave it.
+        /// The path of the directory as the caller gave it.
         dir: PathBuf,
-        /// The error of the operation that failed.
+        /// The error of the file operation that failed.
         error: io::Error,
     },
     /// The FUSE handshake with the kernel failed.

@@ -99,8 +99,8 @@ pub fn unseal(path: &Path) -> io::Result<bool> {
     }
     let opened = Path::new("/proc/self/fd").join(dir.as_raw_fd().to_string());
     if is_root() {
-        // Clearing the flag fails on file systems that have no immutable flag, where it can't be
-        // set either.
+        // An error is ignored: a file system that has no immutable flag to clear can't have set one
+        // either.
         let _ = File::open(&opened).and_then(|dir| set_immutable(&dir, false));
     }
     fs::set_permissions(&opened, Permissions::from_mode(MODE))?;

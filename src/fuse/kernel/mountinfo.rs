@@ -35,7 +35,7 @@ pub struct MountPoint {
     pub follows_symlinks: bool,
 }
 
-/// A device number.
+/// The device number of a file system.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Device {
     /// The major number.

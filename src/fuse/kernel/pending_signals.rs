@@ -24,14 +24,14 @@ pub(crate) enum ThreadSignals {
     Quiet,
     /// The thread runs or is runnable, so it does not wait, and has no deliverable signal.
     Running,
-    /// A signal is pending that this very thread must take.
+    /// A signal is pending for this thread, and no other thread can take it.
     Signalled,
     /// A signal is pending for the whole process. Another of its threads may take the signal, so it
     /// counts only if the next check sees one again.
     PerhapsSignalled,
     /// The thread is stopped. It repeats its request when it is continued.
     Stopped,
-    /// The thread has ended.
+    /// The watched thread has ended.
     Gone,
 }
 
@@ -58,7 +58,7 @@ impl WatchedThread {
         number(id, 10)?.try_into().ok()
     }
 
-    /// Reads the current state of the thread.
+    /// Reads the current state of the watched thread.
     pub(crate) fn look(&self) -> ThreadSignals {
         let mut bytes = [0; STATUS_BYTES];
         match self.status.read_at(&mut bytes, 0) {

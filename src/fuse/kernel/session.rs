@@ -56,7 +56,7 @@ pub enum Unmounted {
     Before,
 }
 
-/// The mount point of a file system and its options.
+/// The mount point and the options of a mount that is about to be made.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct MountRequest<'a> {
     /// The mount point, which is created if it does not exist.
@@ -98,7 +98,8 @@ pub(crate) fn mount<F: FileSystem>(
             return Err(MountError::Refused { dir, error });
         }
     };
-    // From here on an early return unmounts the file system, because it drops `mounted`.
+    // From here on, an early return unmounts the file system, because dropping the value `mounted`
+    // unmounts it.
     let mounted = Mounted { dir, made_dir, device: found.device, session: Arc::default() };
     let fs = build(&found);
     let acl = match users {
@@ -243,9 +244,9 @@ impl Mounted {
         Ok(Unmounted::Now(gone))
     }
 
-    /// Whether the mount that is now at this directory is the one that this value made. Another
-    /// daemon may have mounted there since, and may even have got the same device number, which is
-    /// free once this mount is gone.
+    /// Whether the mount that is now at this directory is the one that this process has made.
+    /// Another daemon may have mounted there since, and may even have got the same device number,
+    /// which is free again once the first mount is gone.
     fn is_there(&self) -> io::Result<bool> {
         let ours = mountinfo::at(&self.dir)?
             .is_some_and(|mount| mount.is_latchfs() && mount.device == self.device);

@@ -38,8 +38,8 @@ impl Task {
             let mut work = self.work.lock();
             let Some(polled) = work.as_mut() else { return };
             if polled.as_mut().poll(&mut context).is_ready() {
-                // The wake-up count stays above 0, so no later wake-up polls the task. The future
-                // is dropped after the mutex is released.
+                // The task has completed. The wake-up count stays above 0, so no later wake-up
+                // polls the task again. The future is dropped after the mutex is released.
                 let ended = work.take();
                 drop(work);
                 return drop(ended);

@@ -40,7 +40,8 @@ const WAITS_MAX: usize = 2_048;
 /// The maximum number of open files per user: 16 times the usual soft limit of descriptors per
 /// process; some 400 bytes each.
 const FILES_MAX: usize = 16_384;
-/// One user may take a quarter of a resource that also has a limit for all users together.
+/// The part of a resource that one user may take, if all users together have a limit too: one
+/// quarter of that limit.
 const PARTS: usize = 4;
 /// The maximum number of open directories per user. A walk through a tree has one directory open
 /// per level; a page of long names takes 80 KiB.
@@ -106,8 +107,8 @@ pub(crate) struct Full {
     max: usize,
 }
 
-/// An amount of a resource that a user has taken. It counts against the user's limit until it is
-/// dropped.
+/// The amount of a resource that one user has taken. The amount counts against the user's limit
+/// until this value is dropped.
 #[derive(Debug)]
 pub(crate) struct Share {
     of: Arc<SharesInner>,
@@ -174,7 +175,7 @@ impl Share {
         self.amount += more;
     }
 
-    /// Gives `less` of the amount taken back.
+    /// Gives the part `less` of the amount back.
     pub(crate) fn shrink(&mut self, less: usize) {
         let less = less.min(self.amount);
         self.of.taken.lock().sub(self.pool, self.uid, less);

@@ -11,7 +11,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The user, group and thread that made a request.
+/// The user, group and thread that made a file system request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Requester {
     pub(crate) uid: u32,
@@ -24,7 +24,7 @@ pub(crate) struct Requester {
 pub(crate) struct UntilReplied(#[allow(dead_code)] Box<dyn Any + Send>);
 
 impl UntilReplied {
-    /// Wraps a value to be dropped after the reply.
+    /// Wraps a value that the dispatcher drops once the reply has been sent.
     pub(crate) fn new(what: impl Any + Send) -> Self {
         Self(Box::new(what))
     }
@@ -40,29 +40,29 @@ impl fmt::Debug for UntilReplied {
 /// the name does not exist, and the kernel may cache that for as long as the entry.
 #[derive(Debug)]
 pub(crate) struct NodeEntry {
-    /// The attributes, including the inode number.
+    /// The attributes of the entry's inode, including the inode number.
     pub(crate) attr: FileAttr,
     /// How long the kernel may cache the attributes.
     pub(crate) attr_ttl: Duration,
     /// How long the kernel may cache the name.
     pub(crate) entry_ttl: Duration,
-    /// A value to drop once the reply has been sent.
+    /// A value that the dispatcher drops once the reply has been sent to the kernel.
     pub(crate) until_replied: Option<UntilReplied>,
 }
 
 /// The attributes of an inode.
 #[derive(Debug)]
 pub(crate) struct NodeAttr {
-    /// The attributes, including the inode number.
+    /// The attributes of the inode, including the inode number.
     pub(crate) attr: FileAttr,
     /// How long the kernel may cache the attributes.
     pub(crate) ttl: Duration,
-    /// A value to drop once the reply has been sent.
+    /// A value that the dispatcher drops once the reply has been sent to the kernel.
     pub(crate) until_replied: Option<UntilReplied>,
 }
 
 impl NodeEntry {
-    /// Returns an entry that the kernel does not cache.
+    /// Returns a directory entry that the kernel does not cache.
     pub(crate) fn uncached(attr: FileAttr) -> Self {
         let (attr_ttl, entry_ttl) = (Duration::ZERO, Duration::ZERO);
         Self { attr, attr_ttl, entry_ttl, until_replied: None }
@@ -76,10 +76,10 @@ impl NodeAttr {
     }
 }
 
-/// A file or directory that was opened.
+/// The reply to an open of a file or directory.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Opened {
-    /// The file handle.
+    /// The file handle by which the kernel names the open file in later requests.
     pub(crate) fh: u64,
     /// How the kernel treats the open file, such as direct I/O.
     pub(crate) flags: OpenedFlags,
@@ -116,7 +116,7 @@ impl ReadBytes {
         Self { bytes, range: start..end }
     }
 
-    /// Returns the bytes of the range.
+    /// Returns the bytes of this range of the buffer.
     pub(crate) fn as_slice(&self) -> &[u8] {
         &self.bytes[self.range.clone()]
     }
@@ -132,13 +132,13 @@ impl From<Vec<u8>> for ReadBytes {
 /// The parameters of one read of a file.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct ReadRequest {
-    /// The file handle.
+    /// The handle of the open file from which the program reads.
     pub(crate) fh: u64,
-    /// The offset of the first byte.
+    /// The offset in the file of the first byte to return.
     pub(crate) offset: u64,
     /// The maximum number of bytes to return.
     pub(crate) size: u32,
-    /// The flags of the open file.
+    /// The flags of the open file, as in open(2).
     pub(crate) flags: i32,
 }
 
@@ -170,22 +170,22 @@ pub(crate) struct DirPage {
     pub(crate) first: u64,
 }
 
-/// A request to lock a range of a file.
+/// A POSIX or flock request to lock or unlock a range of a file.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct LockRequest {
-    /// The inode of the file.
+    /// The inode number of the file to lock.
     pub(crate) ino: u64,
-    /// The file handle.
+    /// The handle of the open file through which the program locks.
     pub(crate) fh: u64,
     /// The lock owner as the kernel numbers it: a process, or an open file description.
     pub(crate) owner: u64,
-    /// The first byte of the range.
+    /// The offset of the first byte of the range to lock.
     pub(crate) start: u64,
-    /// The last byte of the range.
+    /// The offset of the last byte of the range to lock.
     pub(crate) end: u64,
-    /// `F_RDLCK`, `F_WRLCK` or `F_UNLCK`.
+    /// The kind of request: `F_RDLCK`, `F_WRLCK` or `F_UNLCK`.
     pub(crate) kind: i32,
-    /// The process that made the request.
+    /// The process that made the lock request.
     pub(crate) pid: u32,
 }
 
@@ -198,18 +198,18 @@ pub(crate) struct LockFound {
     pub(crate) end: u64,
     /// The type of the conflicting lock; `F_UNLCK` if nothing conflicts.
     pub(crate) kind: i32,
-    /// The process that holds the conflicting lock, or 0.
+    /// The process that holds the conflicting lock, or 0 if there is none or its pid is not known.
     pub(crate) pid: u32,
 }
 
 /// The answer to statfs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct FileSystemStats {
-    /// The number of blocks; all of them are free.
+    /// The number of blocks of the file system; all of them are free.
     pub(crate) blocks: u64,
-    /// The maximum number of names.
+    /// The maximum number of names in the file system, reported as its number of inodes.
     pub(crate) files: u64,
-    /// The number of names that are still free.
+    /// The number of names that are still free, reported as the number of free inodes.
     pub(crate) files_free: u64,
     /// The size of a block in bytes.
     pub(crate) block_bytes: u32,

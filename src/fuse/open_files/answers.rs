@@ -44,7 +44,7 @@ impl UnreadAnswers {
         taken
     }
 
-    /// Whether all answers were read.
+    /// Whether the program has read all answers.
     pub(crate) fn is_empty(&self) -> bool {
         self.bytes.is_empty()
     }

@@ -26,16 +26,17 @@ pub(crate) struct OpenDir {
 /// positions.
 #[derive(Debug)]
 pub(crate) struct DirReading {
-    /// The page that was read last, and the index of its first name.
+    /// The names of the page that was read last, and the index of its first name.
     entries: Arc<Vec<DirEntry>>,
     first: u64,
     /// The beginning of the next page; `None` at the end of the directory.
     next: Option<DirMark>,
     /// The number of names read so far. The kernel knows no directory offset beyond it.
     reached: u64,
-    /// Marks at earlier positions of the directory, in order.
+    /// Remembered positions in the directory, in order, from which reading can go on without
+    /// starting over.
     marks: Vec<DirMark>,
-    /// The minimum distance between two marks.
+    /// The minimum distance between two remembered positions, in names.
     stride: u64,
 }
 
@@ -50,9 +51,10 @@ pub(crate) struct DirMark {
 
 /// The page that contains a requested entry of the directory.
 pub(crate) enum PageFound {
-    /// The page that was read last contains the entry; holds its names and the index of the first.
+    /// The page that was read last contains the entry. Holds the names of that page, and the index
+    /// of its first name.
     Here(Arc<Vec<DirEntry>>, u64),
-    /// The page that begins at this mark contains the entry, or a later page does.
+    /// The entry is on the page that begins at this position, or on a later page.
     From(DirMark),
     /// No page contains the entry: its index is beyond the end of the directory.
     End,

@@ -24,7 +24,7 @@ const READ_BYTES_MAX: usize = 64 << 10;
 /// for the next one.
 const EVENTS_MAX: usize = 64;
 
-/// The poll events of an event stream that has events to read.
+/// The poll events that are reported while the event stream has unread events.
 const READABLE: PollEvents = PollEvents::POLLIN.union(PollEvents::POLLRDNORM);
 
 /// The position of a reader in the event log.
@@ -94,8 +94,8 @@ impl EventStream {
         (!bytes.is_empty()).then_some(bytes)
     }
 
-    /// Returns the future of the next events, for a read by the thread `tid` that is identified by
-    /// `number`.
+    /// Returns the future of the next events for a read by the thread `tid`. `number` identifies
+    /// the read.
     pub(crate) fn read_later(
         self: &Arc<Self>,
         interrupts: &InterruptWatcher,
@@ -106,7 +106,7 @@ impl EventStream {
         let (held, answer) = HeldRead::new(number, size);
         self.state.lock().readers.push_back(held);
         interrupts.watch(number, tid, WaitingReader { stream: Arc::downgrade(self), number });
-        // Events that came before the read was queued have woken no read, so they are delivered
+        // An event that came before the read was queued has woken no read, so its delivery starts
         // now.
         self.serve();
         answer

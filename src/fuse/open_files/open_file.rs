@@ -18,7 +18,7 @@ use std::sync::Arc;
 /// One open file of the mount.
 #[derive(Debug)]
 pub(crate) struct OpenFile {
-    /// The object that was opened.
+    /// The lock or control file that was opened.
     pub(crate) target: OpenTarget,
     /// The client that opened it; all operations through the file act on behalf of this client.
     pub(crate) client: ClientId,
@@ -51,11 +51,12 @@ pub(crate) enum OpenTarget {
 /// The access of an open file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum OpenAccess {
-    /// Read only.
+    /// The file is open for reading only.
     Read,
-    /// Write only.
+    /// The file is open for writing only.
     Write,
-    /// Read and write. Programs that open a file like this expect to read back what they wrote.
+    /// The file is open for reading and writing. Programs that open a file in this way expect to
+    /// read back what they wrote.
     Both,
 }
 
@@ -69,11 +70,12 @@ pub(crate) struct OpenFileState {
     /// session is lost, the file has lost its tenure, although the server may keep the lease in
     /// grace for its client.
     pub(crate) session: Option<SessionId>,
-    /// Whether a program has tried to write, successfully or not.
+    /// Whether a program has tried to write through this open file, successfully or not.
     pub(crate) wrote: bool,
-    /// Whether a program has tried to lock the file, successfully or not.
+    /// Whether a program has tried to lock through this open file, successfully or not.
     pub(crate) locked: bool,
-    /// The end of the last message that was written through this file.
+    /// The end of the last message that a program has written to the lock's file through this open
+    /// file.
     pub(crate) end: Option<MessageEnd>,
     /// The number of requests to `.latchfs/ctl` that wait in a queue and have no answer yet.
     pub(crate) pending: usize,
@@ -81,7 +83,8 @@ pub(crate) struct OpenFileState {
     pub(crate) held: Vec<HeldRead>,
     /// The state of the wait for a lock, if this is a file in `.latchfs/wait`.
     pub(crate) wait: WaitState,
-    /// The state of the file's lock that a program last read or polled through it.
+    /// The state of the lock that a program has last seen by a read or a poll through this open
+    /// file.
     pub(crate) seen: Option<LastSeen>,
     /// The event stream, if this is the events file.
     pub(crate) stream: Option<Arc<EventStream>>,
@@ -184,13 +187,15 @@ impl OpenFile {
         }
     }
 
-    /// Returns the origin token of the tenure to which the file is bound.
+    /// Returns the lease to which the file is bound, by the token that stays the same when `mv` or
+    /// an upgrade gives the lease a new token.
     pub(crate) fn tenure(&self) -> Option<Token> {
         self.state().tenure
     }
 
-    /// Binds the file to the tenure that its opener holds in `view`, if there is one. `origin_of`
-    /// maps a token to the origin token of the same inode.
+    /// Binds the file to the lease that its opener holds in `view`, if there is one. `origin_of`
+    /// maps the lease's token to the token that stays the same when `mv` or an upgrade gives the
+    /// lease a new one.
     pub(crate) fn bind_to_held(
         &self,
         service: &Locks,
@@ -224,10 +229,12 @@ impl OpenFile {
     /// Stores a snapshot of the content for later reads, if the user's limit on buffered bytes
     /// allows it.
     pub(crate) fn keep(&self, shares: &Shares, bytes: Arc<[u8]>) -> Result<Arc<[u8]>, Full> {
-        // The previous snapshot is dropped first, so that it does not count against the limit.
+        // The previous snapshot of the content is dropped first, so that it does not count against
+        // the user's limit.
         self.state().bytes = Default::default();
         let share = match &self.target {
-            // The file `why` reports refusals, including this one, so the limit does not apply.
+            // The file `.latchfs/why` can be read even beyond the limit on buffered bytes, because
+            // it reports the refusals, also those by this limit.
             OpenTarget::Control(ControlFile::Page(ControlPage::Why)) => {
                 shares.take_always(Pool::Bytes, self.uid, bytes.len())
             }

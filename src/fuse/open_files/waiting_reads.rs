@@ -29,7 +29,7 @@ impl WaitingReads {
         Self { opens, interrupts, locks }
     }
 
-    /// Returns a number that no read had before.
+    /// Returns a number for a new read, which no other read has had.
     pub(crate) fn number(&self) -> u64 {
         self.opens.number()
     }

@@ -107,7 +107,7 @@ impl Creation {
         (op, process)
     }
 
-    /// Returns the entry of a lock that was granted, and binds its lease to `process`.
+    /// Returns the directory entry of a lock that was granted, and binds the lease to `process`.
     pub(crate) fn granted(
         &self,
         caller: &Caller,

@@ -63,8 +63,8 @@ impl CreateOpen {
         }
         let name = self.nodes.name_in(caller, act, at)?;
         if act == Act::Create {
-            // The state is read first: an acquire of a lock that the caller already holds would
-            // overwrite the details of its lease.
+            // The state of the lock is read first: if the caller holds the lock already, an acquire
+            // would overwrite the details of its lease.
             let (state, _) = self.nodes.state(caller, act, &name).await?;
             if state.shown().is_some() {
                 return self.open_as_it_is(caller, &name, how.1).await;

@@ -136,7 +136,8 @@ impl FileIo {
         let change = LeaseChange { process, hangs, ..change };
         let length = data.len() as u32;
         let reached = self.changes.apply(caller, Act::Write, &meant, &change).await?;
-        // The session may have ended while the renewal was on its way.
+        // The session to which the lease is attached may have ended while the renewal was in
+        // progress.
         self.check_not_lost(caller, open, name)?;
         let mut state = open.state();
         state.tenure = state.tenure.or(reached.token.map(|token| node.origin_of(token)));
@@ -144,8 +145,8 @@ impl FileIo {
         Ok(length)
     }
 
-    /// Returns the process that a message names, and restricts the targets `meant` to the token
-    /// that the message names.
+    /// Returns the process that a written message names, if it names one. If the message names a
+    /// token, limits the leases in `meant` to the one with that token.
     fn process_of(
         &self,
         caller: &Caller,
@@ -205,8 +206,8 @@ impl FileIo {
         };
         let (true, Some(name)) = (is_idle, open.lock()) else { return Ok(()) };
         let caller = open.opener(caller);
-        // The kernel closes the descriptor anyway, so the close does not fail if the lock service
-        // gives no answer.
+        // If the lock service gives no answer, the close succeeds: the kernel closes the descriptor
+        // in any case.
         let Ok(view) = self.nodes.locks.view(&caller, Act::Close, name).await else {
             return Ok(());
         };

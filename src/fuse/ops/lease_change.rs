@@ -50,7 +50,7 @@ pub(crate) struct LeaseChange {
     pub(crate) ttl: Option<Ttl>,
     /// The new grace of the lease.
     pub(crate) grace: Option<Grace>,
-    /// The new mode, exclusive or shared.
+    /// The new mode of the lock, exclusive or shared.
     pub(crate) mode: Option<Mode>,
     /// The new note of the lease.
     pub(crate) note: Option<Arc<str>>,
@@ -73,23 +73,23 @@ pub(crate) struct LeaseChange {
 /// that changes.
 #[derive(Debug, Clone)]
 pub(crate) enum TextChange {
-    /// Replaces the content.
+    /// Replaces the content of the lock.
     Set(Arc<[u8]>, Option<ReadMode>),
-    /// Appends to the content.
+    /// Appends to the content of the lock.
     Append(Arc<[u8]>, Option<ReadMode>),
-    /// Truncates the content to this many bytes.
+    /// Truncates the content of the lock to this many bytes.
     Cut(usize),
 }
 
 /// A change of the times of a lock's file.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) enum TimesChange {
-    /// Leaves the times as they are.
+    /// Leaves the file's times as they are.
     #[default]
     Keep,
     /// Removes times that a program has set, so that the file shows the time of the last renewal.
     Reset,
-    /// Sets the access and the modification time, each if given.
+    /// Sets the access time and the modification time of the file, each if given.
     Set(Option<Wall>, Option<Wall>),
 }
 
@@ -98,7 +98,8 @@ pub(crate) enum TimesChange {
 pub(crate) struct ChangeReached {
     /// The fencing token of the lease after the change.
     pub(crate) token: Option<Token>,
-    /// The state of the lock after the change, except that its content may be that from before.
+    /// The state of the lock after the change. Its content may still be that from before the
+    /// change.
     pub(crate) state: Option<NodeState>,
 }
 
@@ -161,9 +162,9 @@ impl LeaseChanges {
         Ok(ChangeReached { token, state: Some(self.nodes.attrs.state_of(&view)) })
     }
 
-    /// Returns the errno of a change whose lock can't be viewed. Tries to renew the tenure that the
-    /// change names: if the lock service refuses because the tenure is over, returns the errno of
-    /// that refusal, and otherwise `errno`.
+    /// Returns the errno of a change that failed with `errno`, because its lock could not be read.
+    /// If the change names a token, tries to renew the lease with that token: if the lease is over,
+    /// the refusal of the renewal gives a more exact errno.
     async fn unseen(
         &self,
         caller: &Caller,
@@ -177,7 +178,8 @@ impl LeaseChanges {
         let key = LeaseKey { name, client, token: one.token };
         let patch = Patch::default();
         let op = Op::Renew(Renew { key, term: None, firm, patch, acquires: false });
-        // Even if this renewal succeeds, the change itself is not made, so `errno` is returned.
+        // The change has failed even if this renewal succeeds, so the result is an errno in both
+        // cases.
         self.nodes.locks.submit(caller, act, &one.name, op).await.err().unwrap_or(errno)
     }
 
@@ -257,11 +259,13 @@ impl LeaseChange {
     ) -> Option<Op> {
         let client = caller.client.clone();
         let key = LeaseKey { name: one.name.clone(), client, token: one.token };
-        // Without a lease the command is sent all the same: the engine refuses it and says why.
+        // If the caller has no lease, the command is sent all the same: the engine refuses it with
+        // the reason.
         let patch = lease.map(|lease| self.patch(&renewed_at, lease)).unwrap_or_default();
         let Some(firm) = self.renews else {
-            // A truncation of a lock that the caller does not hold is skipped: the write that
-            // follows it reports the error.
+            // A truncation of a lock that the caller does not hold is skipped without an error,
+            // because programs truncate a file before they write to it, and the write reports the
+            // error.
             let may_be_idle = lease.is_some() || matches!(self.text, Some(TextChange::Cut(_)));
             let idle = may_be_idle && patch == Patch::default();
             return (!idle).then_some(Op::Annotate(Annotate { key, patch }));

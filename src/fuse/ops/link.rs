@@ -119,15 +119,16 @@ impl Links {
         looks: FileAttrs,
     ) -> Result<NodeEntry, Errno> {
         let patch = Patch { looks: Some(looks), ..Patch::default() };
-        // The result of this command does not matter: the link exists, and a lease that has ended
-        // in the meantime needs no attributes.
+        // The result of this command is ignored: the new name exists, and if its lease has ended in
+        // the meantime, its attributes no longer matter.
         let _described = self.nodes.locks.decide(Op::Annotate(Annotate { key, patch })).await;
         let Some(node) = self.nodes.lock_node(ino) else { return Err(Errno::EIO) };
         Ok(NodeEntry::uncached(self.nodes.attr_now(caller, ino, &node).await?))
     }
 }
 
-/// Returns the errno and message for an inode that can't be linked; `None` if it can.
+/// Returns the errno and the message for an inode to which no hard link can be made; `None` if one
+/// can.
 fn wrong_source(node: &LockNode) -> Option<(Errno, String)> {
     if node.face == FileType::Directory {
         let sentence = format!("lock '{}' is a directory, which can't be linked", node.name);

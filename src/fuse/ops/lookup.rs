@@ -19,7 +19,7 @@ const BLOCK_BYTES: u32 = 4_096;
 /// The number of free blocks that statfs reports. Locks take none, but many programs refuse to
 /// write to a full disk.
 const BLOCKS: u64 = 1 << 20;
-/// The number of names that statfs reports: used and free.
+/// The maximum number of names that statfs reports, as the number of inodes.
 const FILES: u64 = 1 << 20;
 
 /// Finds locks by name, and shows them as files.
@@ -168,7 +168,7 @@ impl Lookups {
         stays || own
     }
 
-    /// Returns the size of the file system (statfs).
+    /// Returns the size of the file system that statfs reports.
     pub(crate) fn statfs(&self) -> FileSystemStats {
         let used = self.nodes.locks.service().about().locks as u64;
         FileSystemStats {

@@ -44,7 +44,8 @@ pub(crate) fn lease_to_end(
     Err(refusals.refused(caller, act, Some(&view.name), Errno::EBUSY, sentence))
 }
 
-/// Records the refusal ENOTEMPTY, because there are locks below the name, and returns it.
+/// Records that the operation was refused with ENOTEMPTY, because there are locks below the name,
+/// and returns that errno.
 pub(crate) fn not_empty(refusals: &Refusals, caller: &Caller, act: Act, view: &LockView) -> Errno {
     let name = &view.name;
     let sentence = format!("there are locks below '{name}/'; release them first");

@@ -55,8 +55,9 @@ impl Directories {
         Ok(dir)
     }
 
-    /// Returns the page of the directory with the entry number `index`. Reads as many pages as
-    /// needed: at most those between two marks.
+    /// Returns the page of the directory that contains the entry number `index`. The lock service
+    /// lists names in order only, so this reads on, page by page, from the nearest remembered
+    /// position before the entry.
     pub(crate) async fn page(
         &self,
         caller: &Caller,

@@ -59,20 +59,22 @@ impl SetAttributes {
         if let (Some(fh), Some(_)) = (wanted.fh, wanted.size)
             && let Some(open) = self.opens.get(fh)
         {
-            // The truncation ends the last message, so the next write starts a new content,
-            // whatever its offset.
+            // The truncation ends the message that was written last through this open file, so the
+            // next write starts a new content, whatever its offset.
             open.state().end = None;
         }
         let (meant, change) = (meant_by_path(node), change_of(wanted));
         let attr = match self.changes.apply(caller, act, &meant, &change).await {
             Err(errno) if act != Act::Truncate => return Err(errno),
-            // The change has returned the state of the lock, so no further request is needed.
+            // The answer to the change contains the new state of the lock, so no further request is
+            // needed for the attributes.
             Ok(ChangeReached { state: Some(state), .. })
                 if act != Act::Truncate && node.links.len() == 1 =>
             {
                 self.nodes.attrs.of_one(ino, node, &state)
             }
-            // The caller does not hold the lock: the truncation has no effect, and does not fail.
+            // The attributes need another request. A truncation gets here also if the caller does
+            // not hold the lock: it then has no effect, and does not fail.
             _ => self.nodes.attr_now(caller, ino, node).await?,
         };
         Ok(NodeAttr::uncached(attr))

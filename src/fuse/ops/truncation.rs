@@ -27,7 +27,7 @@ pub(crate) async fn truncate_at_open(
     let (name, token) = (view.name.clone(), Some(held.lease.token));
     let meant = ChangedLeases::one(ChangedLease { name, token });
     let change = LeaseChange { text: Some(TextChange::Cut(0)), ..LeaseChange::default() };
-    // The open succeeds whether or not the truncation does.
+    // The result of the truncation is ignored, because the open succeeds in any case.
     let _truncated = changes.apply(caller, Act::Truncate, &meant, &change).await;
     let after = nodes.locks.view(caller, Act::Truncate, &view.name).await;
     after.unwrap_or(view)

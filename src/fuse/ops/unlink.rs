@@ -81,7 +81,8 @@ impl Removal {
             |holder: &&Holder| caller.is_root() && self.callers.is_local(&holder.lease.holder);
         let own = view.held_by(&caller.client).or_else(|| view.holders.iter().find(is_local));
         let Some(holder) = own else { return true };
-        // If the lock service gives no answer, the release that follows reports the failure.
+        // If the lock service gives no answer, no lock counts as found: the release that `rmdir`
+        // requests next fails for the same reason, and reports it.
         let held = self.nodes.locks.holds_below(&view.name, &holder.lease.holder).await;
         held.unwrap_or(false)
     }

@@ -17,7 +17,7 @@ const PREFIX: &str = "user.latchfs.";
 /// The facts about a lock that listxattr returns as attribute names, in this order.
 const FACTS: [&str; 6] = ["token", "holder", "phase", "expires_in_ms", "note", "waiters"];
 
-/// Returns the value of a fact about the lock; `None` if the lock has no such value now.
+/// Returns the value of the fact `name` about the lock; `None` if the lock has no such value now.
 fn value_of(fact: &str, view: &LockView) -> Option<String> {
     if fact == "phase" {
         return Some(view.phase().as_str().to_owned());
@@ -38,7 +38,7 @@ fn value_of(fact: &str, view: &LockView) -> Option<String> {
 }
 
 /// Returns the errno of an absent attribute: ENODATA in the namespace `user.`, and ENOTSUP in all
-/// other namespaces. With ENODATA for those, editors would try to set ACLs.
+/// other namespaces. After ENODATA for `system.posix_acl_access`, editors would try to set an ACL.
 fn absent(name: &OsStr) -> Errno {
     if name.as_bytes().starts_with(b"user.") { Errno::ENODATA } else { Errno::ENOTSUP }
 }

@@ -24,7 +24,7 @@ pub(super) struct BindingTable {
     pub(super) watch: Option<EventWatch>,
 }
 
-/// A lease and the process to which it is bound.
+/// A lease that is bound to a process, with that process.
 pub(super) struct Binding {
     pub(super) key: LeaseKey,
     pub(super) process: ProcessHandle,
@@ -64,7 +64,7 @@ impl BindingTable {
         }
     }
 
-    /// Takes the next batch of events about bound leases, and whether more may follow.
+    /// Returns the next batch of events about bound leases, and whether there may be more events.
     pub(super) fn take_news(&mut self) -> Option<(Vec<EventKind>, bool)> {
         let batch = self.watch.as_mut()?.take(NEWS_MAX);
         let more = batch.events.len() == NEWS_MAX;

@@ -44,7 +44,7 @@ pub(crate) struct ProcessBindings {
     session: Mutex<Option<SessionId>>,
 }
 
-/// The ttl and grace that a lease gets when it is detached from the mount's session.
+/// The ttl and grace of a lease after it is detached from the mount's session.
 const LEFT: LeaseTerms = LeaseTerms::Own(TTL_DEFAULT, GRACE_OF_PROCESS);
 
 /// Whether a lease has the ttl and grace of [`LEFT`], so that it may have been attached to the
@@ -100,10 +100,12 @@ impl ProcessBindings {
         named(&self.shares, caller, pid)
     }
 
-    /// Returns the mount's session, to which bound leases are attached instead of being renewed.
-    /// There is one only if the engine runs in this daemon: while the machine sleeps or the daemon
-    /// is stopped, no other client is served either, so a session needs no keep-alive. With a
-    /// remote engine, time goes on meanwhile, and bound leases are renewed.
+    /// Returns the session of this mount, to which bound leases are attached instead of being
+    /// renewed; `None` if bound leases must be renewed.
+    ///
+    /// A mount has a session only if the engine runs in its own daemon: while the machine sleeps or
+    /// the daemon is stopped, the engine serves no other client either, so the session needs no
+    /// keep-alive. A remote engine goes on meanwhile, so leases on it are renewed.
     pub(crate) fn session(&self) -> Option<SessionId> {
         let mut session = self.session.lock();
         if session.is_none() {
@@ -135,8 +137,8 @@ impl ProcessBindings {
         let (name, pid) = (key.name.clone(), process.process.pid);
         let bound = process.copy().and_then(|process| self.add(key.clone(), life, process));
         if let Err(error) = bound {
-            // A lease that can't be bound is released at once, because it names a process that
-            // would no longer keep it alive.
+            // If binding fails, the lease is released at once: the daemon could not notice the end
+            // of the process, and would not keep the lease alive.
             log::error!(
                 "lock '{name}' can't be bound to process {pid} ({error}), so it is released"
             );
@@ -190,8 +192,8 @@ impl ProcessBindings {
             }
             let key = key_of(&view.name, &lease.holder, lease.token);
             if let Some(handle) = ProcessHandle::again(process) {
-                // The binding existed before the restart, so the user's limit of bindings does not
-                // apply to it.
+                // This binding existed before the daemon restarted, so the user's limit on bindings
+                // does not apply.
                 let user = lease.details.looks().uid;
                 let share = self.shares.take_always(Pool::Bindings, user, 1);
                 let handle = ProcessHandle { share: Some(Arc::new(share)), ..handle };
@@ -342,8 +344,8 @@ impl ProcessBindings {
         keys
     }
 
-    /// Schedules the next renewal of a bound lease after the mount or another client has renewed
-    /// it.
+    /// Schedules the next renewal of a bound lease, after the mount or another client has renewed
+    /// the lease.
     fn renewed(&self, token: Token, life: Lifetime) {
         let mut state = self.state.lock();
         if let Some(epoll) = state.epoll.clone() {

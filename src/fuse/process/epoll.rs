@@ -12,7 +12,7 @@ const ENDS_MAX: usize = 256;
 /// that large.
 pub(crate) const ALARM: u64 = u64::MAX;
 
-/// An epoll instance that contains an alarm.
+/// An epoll instance that waits for the ends of processes, and for the alarm of the next renewal.
 pub(crate) struct ProcessEpoll {
     epoll: OwnedFd,
     /// The alarm that fires when a lease is due for renewal.
@@ -68,7 +68,7 @@ impl ProcessEpoll {
         let count = unsafe {
             libc::epoll_wait(self.epoll.as_raw_fd(), events.as_mut_ptr(), ENDS_MAX as i32, -1)
         };
-        // A wait that a signal interrupted returns no events.
+        // If a signal has interrupted the wait, `count` is negative, and no events are returned.
         events[..count.max(0) as usize].iter().map(|event| event.u64).collect()
     }
 }

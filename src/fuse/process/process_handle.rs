@@ -62,8 +62,8 @@ fn found(caller: &Caller, pid: u32) -> Result<ProcessHandle, Unbound> {
         );
         return Err((Errno::EPERM, sentence));
     }
-    // The user ids were read by pid. They belong to the process of the pidfd only if that process
-    // still lives.
+    // The user ids were read by pid, and the pid may have been reused. They belong to the process
+    // of the pidfd only if that process is still alive now.
     if is_alive(&living.alive) { Ok(living) } else { Err(gone()) }
 }
 
@@ -101,7 +101,7 @@ impl ProcessHandle {
         is_same.then_some(Self { process, ..living })
     }
 
-    /// Returns another handle of the same process.
+    /// Returns another handle of the same process, with a duplicate of its pidfd.
     pub(crate) fn copy(&self) -> io::Result<Self> {
         let (process, share) = (self.process, self.share.clone());
         Ok(Self { process, alive: self.alive.try_clone()?, share })

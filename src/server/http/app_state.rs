@@ -34,22 +34,22 @@ pub(super) struct AppState {
     /// Budget for long request bodies that are being read.
     pub(super) bodies: BodyMemory,
     pub(super) gate: Arc<Authenticator>,
-    /// Serves the request batches of latchfs clients on other machines.
+    /// Executes the batches of requests that latchfs clients on other machines send.
     pub(super) porter: BatchServer,
-    /// The requests that wait in the queue of a lock.
+    /// The HTTP requests that wait in the queues of locks.
     pub(super) waits: Arc<QueueWaits>,
     pub(super) wait_slots: Arc<WaitSlots>,
     /// The server's session, which keeps the queue places of waiting requests alive.
     pub(super) session: Arc<ServerSession>,
-    /// Recent events: tenures that have ended, and leases that sessions have lost.
+    /// Tenures that have ended recently, and leases that sessions have lost.
     pub(super) chronicle: EventHistory,
-    /// Permits for event streams, [`STREAMS_MAX`] in all.
+    /// Permits to open an event stream, [`STREAMS_MAX`] in all.
     pub(super) streams: Arc<Semaphore>,
     pub(super) requests: RequestCounts,
     /// Callbacks by which other components add to the metrics page.
     pub(super) more_metrics: Mutex<Vec<MoreMetrics>>,
-    /// Identifies this run of the server in the ids of its events: event numbers restart with each
-    /// run.
+    /// The id of this run of the server, a part of each event id: event numbers start again with
+    /// each run.
     pub(super) instance: String,
     phase: watch::Sender<ShutdownPhase>,
 }
@@ -114,6 +114,7 @@ impl AppState {
 
 /// Waits until the shutdown has reached the phase `least`.
 pub(super) async fn entered(phase: &mut watch::Receiver<ShutdownPhase>, least: ShutdownPhase) {
-    // The wait fails only if the sender was dropped with the server, and then it is over as well.
+    // The wait fails only if the sender was dropped, which happens when the server has ended: then
+    // every phase of the shutdown has been reached.
     let _ = phase.wait_for(|phase| *phase >= least).await;
 }

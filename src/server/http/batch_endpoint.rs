@@ -60,7 +60,7 @@ async fn ask(mut call: RequestContext) -> HandlerResult<Response> {
     let limits = limits(&call, &batch).await;
     keep_to_own_session(&call, &mut batch).await;
     let (send, told) = oneshot::channel();
-    // The send fails only if the client has disconnected; its reply is then dropped.
+    // The send fails only if the client has disconnected, and then its reply is not needed.
     let caller = call.grant.caller("batch");
     call.app.porter.ask(&caller, batch, limits, |answer| drop(send.send(answer)));
     match told.await {
@@ -98,8 +98,8 @@ fn turned<T>(why: BatchError) -> HandlerResult<T> {
     })
 }
 
-/// Returns, by position in the batch, how far this caller may use each item: not at all, in part,
-/// or under a condition. Items without a restriction are left out.
+/// Returns the items of the batch that this caller may not execute freely, each by its position in
+/// the batch: the item is refused, its result is filtered, or it is executed under a condition.
 async fn limits(call: &RequestContext, batch: &RequestBatch) -> Limits {
     let mut limits = Limits::default();
     let serves = call.app.phase() == ShutdownPhase::Serving;
@@ -163,8 +163,8 @@ pub(super) fn operation_of(ask: &BatchItem) -> Operation {
     }
 }
 
-/// Returns the restriction on what a query in a batch may show this caller; `None` if there is
-/// none.
+/// Returns the restriction on what a query in a batch may show to this caller; `None` if the caller
+/// may see everything that the query returns.
 fn sight(call: &RequestContext, ask: &BatchItem) -> Option<ItemAccess> {
     let (grant, operation) = (&call.grant, operation_of(ask));
     if let Err(denial) = grant.may_begin(operation) {
@@ -249,7 +249,7 @@ fn unseen(prefix: &dyn Display) -> Unavailable {
 /// The future of the next frame of an event stream; it also returns the stream's state.
 type NextFrame = Pin<Box<dyn Future<Output = (Option<Vec<u8>>, EventFrames)> + Send>>;
 
-/// The state of one binary event stream.
+/// The position and the state of one client's binary event stream.
 struct EventFrames {
     following: Following,
     news: Arc<Notify>,
@@ -266,8 +266,8 @@ async fn next_frame(mut state: EventFrames) -> (Option<Vec<u8>>, EventFrames) {
         let woken = tokio::select! {
             () = state.news.notified() => StreamWake::News,
             () = tokio::time::sleep(BEAT.as_duration()) => StreamWake::Silence,
-            // An error means that the server's state has been dropped, which ends the stream as
-            // well.
+            // An error of this wait means that the server has ended and dropped the sender, so the
+            // event stream ends as well.
             _ = state.phase.wait_for(|phase| *phase == ShutdownPhase::Closing) => StreamWake::End,
         };
         match woken {

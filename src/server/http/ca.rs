@@ -35,7 +35,7 @@ pub const AUTHORITY: &str = "ca";
 /// The DNS name in the certificate that all nodes of a cluster share.
 pub const NODES: &str = "nodes.latchfs.internal";
 
-/// The subject of a certificate.
+/// The holder for which a certificate is created.
 #[derive(Debug, Clone)]
 pub enum CertSubject {
     /// The certificate authority itself.
@@ -60,7 +60,7 @@ pub struct CertFiles {
 /// Why a certificate could not be created.
 #[derive(Debug)]
 pub enum CaError {
-    /// A file can't be read or written.
+    /// A file of the certificate authority can't be read or written.
     File(PathBuf, io::Error),
     /// The key or the certificate can't be generated.
     Make(rcgen::Error),

@@ -91,7 +91,8 @@ struct CountingService {
     open: watch::Sender<usize>,
 }
 
-/// Counts one open request; it is dropped when the response has been sent or abandoned.
+/// Counts one open request for as long as this value lives: until the response has been sent or
+/// abandoned.
 struct OpenRequest(watch::Sender<usize>);
 
 impl OpenRequest {
@@ -203,8 +204,8 @@ async fn version_of(stream: &TcpStream) -> Option<HttpVersion> {
             0 => return None,
             _ if !H2_PREFACE.starts_with(&seen[..count]) => return Some(HttpVersion::One),
             _ if count == seen.len() => return Some(HttpVersion::Two),
-            // No new bytes have arrived since the last look, and the preface is incomplete: look
-            // again later.
+            // No new bytes have arrived since the last look, and the preface is incomplete: wait
+            // before the next look.
             _ if count == before => tokio::time::sleep(Duration::from_millis(10)).await,
             _ => before = count,
         }
@@ -230,7 +231,8 @@ where
     let parts = connection.into_parts();
     if error.is_timeout() && !parts.read_buf.is_empty() {
         let mut stream = parts.io.into_inner();
-        // Write errors are ignored, because such a slow client may have disconnected.
+        // The response goes to a client that was too slow to send a request head. A write error is
+        // ignored, because that client may have disconnected.
         let _ = stream.write_all(TOO_SLOW).await;
         let _ = stream.shutdown().await;
     }
@@ -295,8 +297,8 @@ async fn idle_for(patience: Duration, mut open: watch::Receiver<usize>) {
         match timeout(patience, open.changed()).await {
             Err(_) if *open.borrow() == 0 => return,
             Ok(Ok(())) | Err(_) => {}
-            // The sender is dropped when the connection has ended; the caller then drops this
-            // future too.
+            // The connection has ended and dropped the sender. This future then never completes;
+            // its caller drops it with the connection.
             Ok(Err(_)) => pending().await,
         }
     }

@@ -49,24 +49,25 @@ pub(super) fn router(app: &Arc<AppState>) -> Router {
     })
 }
 
-/// The service that handles the requests to one path.
+/// The service that handles all requests to one URL path.
 #[derive(Clone)]
 struct PathService {
     app: Arc<AppState>,
     endpoints: PathEndpoints,
 }
 
-/// The endpoints of one path.
+/// The endpoints of one URL path.
 #[derive(Clone, Copy)]
 enum PathEndpoints {
-    /// A route of the table, and the index of its first endpoint in the request counters.
+    /// A route of the table of routes, and the index of its first endpoint in the request counters.
     Of(&'static Route, usize),
-    /// An internal endpoint, used only by latchfs itself.
+    /// An internal endpoint, which only latchfs clients use and which has no request counter.
     Door(&'static Endpoint),
 }
 
 impl PathEndpoints {
-    /// Returns the endpoint that serves a request, and its index in the request counters.
+    /// Returns the endpoint that serves a request, and the endpoint's index in the request
+    /// counters.
     fn choose(self, request: &Request) -> Result<(&'static Endpoint, Option<usize>), Problem> {
         let (endpoints, first) = match self {
             Self::Of(route, first) if is_steal(request) => {

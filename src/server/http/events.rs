@@ -76,8 +76,8 @@ impl EventSubscriber {
         let mut phase = self.app.follow_phase();
         let mut hello = String::from(": latchfs\nretry: 1000\n\n");
         if restarted {
-            // The number of lost events is reported as 0, unknown: the server has restarted since
-            // the last event that the client saw.
+            // The stream begins with a `lost` event whose count is 0, which stands for an unknown
+            // number: the server has restarted since the last event that the client saw.
             part(&mut hello, None, "lost", &lost(0));
         }
         if self.send(hello).await.is_err() {

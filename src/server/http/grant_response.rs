@@ -59,7 +59,8 @@ impl<'a> GrantResponse<'a> {
         Some(Self::ending(locks, of, tenure, &holder.ends, renewed, locks.now()))
     }
 
-    /// Builds the response for a tenure that expires as `ends` says, as seen at the time `now`.
+    /// Builds the response from the tenure and from its expiry `ends`, with remaining times counted
+    /// from `now`.
     pub(super) fn ending(
         locks: &Locks,
         (name, client): (&'a LockName, &'a ClientId),

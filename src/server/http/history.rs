@@ -1,5 +1,6 @@
 //! Recent events, kept for later queries: the tenures that ended within the last hour, for the
-//! chart of the status page, and the leases that each session has lost since its last keep-alive.
+//! chart of the status page, and the leases that each session has lost since its last keep-alive. A
+//! tenure is the time from the grant of a lock to a client until the client loses or releases it.
 
 use crate::engine::{ClientId, Event, EventKind, LockName, SessionId, TenureEnd, Token};
 use crate::service::Locks;
@@ -22,15 +23,16 @@ const TENURES_MAX: usize = 4_096;
 /// the session for the leases that it still has.
 const LOSSES_MAX: usize = 1_000;
 
-/// Number of events read per hold of the event log's mutex, since commands that append events wait
-/// for it.
+/// Maximum number of events that are read while the event log's mutex is held. Commands that append
+/// events wait for that mutex.
 const BATCH: usize = 512;
 
-/// Number of new events after which the history fetches them at once, before the event log, which
-/// keeps 8,192, drops any.
+/// Number of new events after which the history fetches them at once. The event log keeps the last
+/// 8,192 events, so it drops none before the history has fetched it, unless thousands come at once.
 const FETCH_AFTER: usize = 1_024;
 
-/// Fetch interval while there are few events. Queries fetch first, so this delay is never visible.
+/// Interval at which the history fetches events while there are few. A query fetches all events
+/// first, so its result is never out of date.
 const FETCH_EVERY: Duration = Duration::from_millis(500);
 
 /// Recently ended tenures, and the leases that sessions have lost.
@@ -47,7 +49,7 @@ struct HistoryState {
     past: RecentPast,
 }
 
-/// The history itself: ended tenures, and open sessions with their leases.
+/// The ended tenures, and the open sessions with their leases.
 #[derive(Default)]
 struct RecentPast {
     tenures: VecDeque<EndedTenure>,
@@ -55,7 +57,7 @@ struct RecentPast {
     hanging: HashMap<Token, SessionId>,
 }
 
-/// A tenure that has ended.
+/// A tenure that has ended: one client's hold of a lock, from the grant to its end.
 #[derive(Debug, Clone)]
 pub(super) struct EndedTenure {
     pub(super) name: LockName,
@@ -79,8 +81,9 @@ impl EventHistory {
         let mut watch = locks.subscribe(None);
         let (counted, wake) = (Arc::clone(&news), Arc::clone(&many));
         watch.wake_by(Arc::new(move || {
-            // This callback runs on the thread that appends the event. Waking another thread would
-            // cost it more than the change itself, so it wakes one only after many events.
+            // The callback runs on the thread that appends an event. Waking another thread for each
+            // event would cost more than the lock command that caused the event, so the callback
+            // wakes one only after many events.
             if counted.fetch_add(1, Ordering::Relaxed) == FETCH_AFTER {
                 wake.notify_one();
             }
@@ -92,8 +95,8 @@ impl EventHistory {
     /// Fetches new events into the history, in an endless loop.
     pub(super) async fn keep(&self) {
         loop {
-            // The result of the wait does not matter: the loop fetches after a timeout as after a
-            // notification.
+            // Whether a notification or the timeout has ended the wait does not matter: the loop
+            // fetches in both cases.
             let _ = tokio::time::timeout(FETCH_EVERY, self.many.notified()).await;
             self.fetch(&mut self.state.lock());
         }

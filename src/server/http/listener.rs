@@ -34,9 +34,10 @@ pub struct PeerUser {
 /// The socket on which a server listens.
 #[derive(Clone)]
 pub enum Listen {
-    /// A TCP socket at this address.
+    /// A TCP socket that listens on this address.
     Tcp(SocketAddr),
-    /// A Unix socket at this path, with the grants of its users.
+    /// A Unix socket at this path, with the function that returns the permissions of each
+    /// connecting user.
     Unix(PathBuf, UserGrants),
 }
 
@@ -84,7 +85,8 @@ impl Listen {
                 }
                 let listener = UnixListener::bind(path)?;
                 listener.set_nonblocking(true)?;
-                // Every user may connect to the socket, because the kernel identifies each of them.
+                // The socket's file mode lets every user connect: the kernel tells the server which
+                // user connects, so permissions are checked per request.
                 std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o666))?;
                 Ok((BoundListener::Unix(listener, Arc::clone(users)), path.display().to_string()))
             }

@@ -22,7 +22,8 @@ pub(super) async fn granted(
     };
     match GrantResponse::of(&call.app.locks, of, tenure, renewed) {
         Some(granted) => Ok(granted.into_response()),
-        // The lease is attached to a session, and only the engine knows when the session ends.
+        // The lease is attached to a session. Only the engine knows when that session ends, so the
+        // response needs a query.
         None => Box::pin(show_tenure(call, of.0, tenure, renewed)).await,
     }
 }

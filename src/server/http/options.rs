@@ -56,8 +56,8 @@ pub(super) struct RequestOptions {
     pub(super) force: bool,
     pub(super) state: bool,
     pub(super) whose: Option<ResetScope>,
-    /// The name and value of each option except the client, as sent. Recorded only if the request
-    /// has an Idempotency-Key.
+    /// The name and value of each option as the client sent it, except the option `client`.
+    /// Recorded only if the request has an Idempotency-Key.
     said: Vec<(String, String)>,
     is_keyed: bool,
 }
@@ -129,7 +129,7 @@ impl RequestOptions {
             return Err(Problem::invalid("a body is a JSON object such as {\"ttl\":\"30s\"}"));
         };
         members.iter().try_for_each(|(key, value)| match value {
-            // A JSON `null` counts as an absent option.
+            // An option whose JSON value is `null` counts as absent.
             Value::Null if is_known(params, key, true) => Ok(()),
             Value::String(text) => self.take(params, key, OptionValue::Text(text), true),
             value => self.take(params, key, OptionValue::Json(value), true),
@@ -325,7 +325,7 @@ fn mode(text: &str) -> Result<Mode, String> {
 
 fn consistency(text: &str) -> Result<Consistency, String> {
     match text {
-        // `local` is the former name of `stale`.
+        // `consistency=local` is the former spelling of `consistency=stale`.
         "stale" | "local" => Ok(Consistency::Stale),
         "linearizable" => Ok(Consistency::Linearizable),
         other => Err(format!("this is linearizable or stale, not '{}'", short(other))),

@@ -57,8 +57,8 @@ pub(super) async fn me(mut call: RequestContext) -> HandlerResult {
         "name": grant.name,
         "client": grant.only_client(),
         "steal": grant.steal,
-        // Whether there is a cluster whose nodes this caller may see; only then does the page
-        // request them.
+        // The page requests the nodes of the cluster only if this field is true: the server is a
+        // node, and the caller may see the cluster's status.
         "cluster": grant.may_begin(Operation::ShowCluster).is_ok()
             && call.app.locks.cluster_admin().is_some(),
         "locks": grant.prefixes,

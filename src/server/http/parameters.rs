@@ -18,13 +18,13 @@ pub(super) struct Param {
 /// The part of a request that carries a parameter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ParamPlace {
-    /// A segment of the path.
+    /// A segment of the URL path.
     Path,
-    /// A parameter of the query, or a member of the body.
+    /// The query of the URL, or the body: the parameter may be in either.
     Option,
-    /// A parameter of the query only.
+    /// The query of the URL only.
     Query,
-    /// A request header.
+    /// The headers of the request.
     Header,
 }
 
@@ -47,7 +47,7 @@ pub(super) enum ParamShape {
     /// A fencing token as an entity tag, such as `"7"`.
     Tag,
     RequestId,
-    /// Pairs of lock names and fencing tokens, in a JSON body only.
+    /// Pairs of a lock's name and a fencing token, which only a JSON body can hold.
     Pairs,
     Consistency,
 }

@@ -26,8 +26,8 @@ struct ProblemParts {
     headers: Vec<(HeaderName, HeaderValue)>,
 }
 
-/// The value of `reason` in the error for a request that has left the queue of its lock. Repeats of
-/// the request are refused.
+/// The value of `reason` in the error for a request that has left the queue of its lock without
+/// being granted it. Repeats of the request with the same Idempotency-Key are refused.
 pub(super) const LEFT_QUEUE: &str = "left_queue";
 
 /// The result of a request handler: a response, or a problem.
@@ -85,7 +85,7 @@ impl Problem {
         problem
     }
 
-    /// Returns a problem without a kind, which concerns HTTP only.
+    /// Returns a problem that is no refusal of the lock service, but concerns HTTP only.
     pub(super) fn plain(status: StatusCode, detail: impl Into<String>) -> Self {
         let (more, headers) = (Map::new(), Vec::new());
         Self(Box::new(ProblemParts { status, kind: None, detail: detail.into(), more, headers }))
@@ -191,7 +191,7 @@ impl Problem {
         (self.0.kind == Some(RefusalKind::Denied)).then_some(&*self.0.detail)
     }
 
-    /// Whether the problem is of the kind `kind`.
+    /// Whether the problem is a refusal of the kind `kind`.
     pub(super) fn is(&self, kind: RefusalKind) -> bool {
         self.0.kind == Some(kind)
     }

@@ -38,7 +38,7 @@ pub(super) const BODY_PATIENCE: Duration = Duration::from_secs(10);
 /// One request, with the state that its handler needs.
 pub(super) struct RequestContext {
     pub(super) app: Arc<AppState>,
-    /// The caller's permissions.
+    /// The permissions of the caller.
     pub(super) grant: Arc<Grant>,
     /// The parameters that the endpoint accepts.
     pub(super) params: &'static [Param],
@@ -51,7 +51,7 @@ impl RequestContext {
     /// Reads the whole request body; fails if it is longer than `max` bytes or takes too long.
     pub(super) async fn bytes(&mut self, max: usize) -> HandlerResult<axum::body::Bytes> {
         let body = std::mem::take(self.body.get_mut());
-        // A body of unknown length counts with the maximum length against the memory budget.
+        // A body without a Content-Length takes the maximum length from the memory budget.
         let length = body.size_hint().exact().map_or(max, |length| length as usize);
         let long = Some(length.min(max)).filter(|length| *length > SHORT_BYTES);
         let _memory = match long {
@@ -87,8 +87,8 @@ impl RequestContext {
         })
     }
 
-    /// Checks whether the caller may make a request for which no owner of a session or queue place
-    /// matters.
+    /// Checks whether the caller may make `request`. The check is complete only for requests that
+    /// name no session and no queue place, whose owners would have to be looked up.
     fn may(&self, request: &AccessRequest<'_>) -> HandlerResult<()> {
         self.grant.may(request, &[]).map_err(|denial| Problem::denied(&denial))
     }
@@ -127,7 +127,7 @@ impl RequestContext {
         told(answer.await)?.map_err(|refusal| RequestError::Refused(refusal).into())
     }
 
-    /// Fails if the server is shutting down and grants no more locks.
+    /// Fails if the server is shutting down, and so grants no more locks.
     pub(super) fn grants(&self) -> HandlerResult<()> {
         if self.app.phase() == ShutdownPhase::Serving { Ok(()) } else { Err(Problem::closing()) }
     }
@@ -145,8 +145,9 @@ impl RequestContext {
         self.grant.may_submit(op, &actors).map_err(|denial| Problem::denied(&denial))
     }
 
-    /// Returns the owner of a session without a query, if this server knows the owner. It usually
-    /// does, because most sessions are kept alive through the server that opened them.
+    /// Returns the owner of a session if this server knows it, without a query to the engine. The
+    /// server usually knows the owner, because most sessions are kept alive through the server that
+    /// opened them.
     fn known_actor(&self, owner: &UnnamedOwner) -> Option<ClientId> {
         match owner {
             UnnamedOwner::Session(id) => self.app.chronicle.client_of(*id),
@@ -192,8 +193,9 @@ impl RequestContext {
     }
 }
 
-/// Returns the check of parent locks that the command `op` needs; `None` if its caller is not a
-/// local user, or if it creates no name below another.
+/// Returns the check of the permissions on held locks above the name that `op` creates, as a file
+/// system checks the parent directory. `None` if the caller is not a local user, or if `op` creates
+/// no name below another.
 pub(super) fn parent_check(grant: &Grant, op: &Op) -> Option<ParentCheck> {
     let user = grant.user.as_ref()?;
     ParentCheck::of(op, |_| {
@@ -204,7 +206,7 @@ pub(super) fn parent_check(grant: &Grant, op: &Op) -> Option<ParentCheck> {
     })
 }
 
-/// Converts a reply of the lock service, or the loss of the reply, to a result.
+/// Converts what the lock service sent, a reply or nothing, to the result of a handler.
 pub(super) fn told<T>(
     answer: Result<Result<T, Unavailable>, oneshot::error::RecvError>,
 ) -> HandlerResult<T> {

@@ -3,7 +3,8 @@
 use axum::http::StatusCode;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// The status codes of responses. All other codes are counted under the last entry, 0.
+/// The status codes that are counted separately. All other codes are counted under the last entry,
+/// 0.
 const CODES: [u16; 21] = [
     200, 201, 204, 304, 400, 401, 403, 404, 405, 408, 409, 410, 412, 413, 415, 422, 429, 431, 500,
     503, 0,
@@ -13,7 +14,7 @@ const CODES: [u16; 21] = [
 pub(super) struct RequestCounts(Vec<[AtomicU64; CODES.len()]>);
 
 impl RequestCounts {
-    /// Returns counters at zero for this many endpoints.
+    /// Returns counters for `endpoints` endpoints, all at zero.
     pub(super) fn new(endpoints: usize) -> Self {
         Self((0..endpoints).map(|_| <[AtomicU64; CODES.len()]>::default()).collect())
     }

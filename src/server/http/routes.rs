@@ -128,7 +128,8 @@ pub(super) static ROUTES: &[Route] = &[
         )],
     },
     Route { path: "/locks/{name}", pattern: Some("/locks/{*name}"), endpoints: LOCK },
-    // The pattern of the preceding route matches this path, too; `dispatch` tells the two apart.
+    // The pattern `/locks/{*name}` of the preceding route matches this path too. `dispatch`
+    // distinguishes a steal from other requests.
     Route { path: "/locks/{name}/steal", pattern: None, endpoints: STEAL },
     Route {
         path: "/check",

@@ -23,12 +23,12 @@ use std::sync::{Arc, mpsc};
 use std::time::Duration;
 use tokio::time::{sleep, timeout};
 
-/// How long the server drains before it closes connections, if there are any. Connected clients can
-/// still release their locks, and see that the server is not ready.
+/// How long the server keeps serving existing connections after the shutdown has begun, if there
+/// are any. Connected clients can still release their locks, and see that the server is not ready.
 const DRAIN_NOTICE: Duration = Duration::from_secs(1);
 
-/// How long connections may take to end after the drain notice. The two times together are less
-/// than the 10 s that service managers grant.
+/// How long connections may take to end after [`DRAIN_NOTICE`]. Both times together are less than
+/// the 10 s that `docker stop` grants by default.
 const DRAIN_PATIENCE: Duration = Duration::from_secs(6);
 
 /// Idle time of a connection before the first TCP keep-alive probe.
@@ -50,7 +50,8 @@ pub struct HttpConfig {
     pub listen: Listen,
     /// Default ttl of leases and sessions.
     pub ttl: Ttl,
-    /// Default grace period of leases and sessions.
+    /// Default grace period of leases and sessions, for which a lock is kept for its holder after
+    /// the lease has expired.
     pub grace: Grace,
     /// How callers authenticate, and how connections are encrypted.
     pub credentials: Credentials,
@@ -158,13 +159,13 @@ impl HttpServer {
         let app = Arc::clone(&self.app);
         self.workers.first().spawn(async move {
             drain(&app).await;
-            // The receiver waits for this message below, so the send succeeds unless it has timed
-            // out.
+            // The send fails only if `drain` has timed out below and dropped the receiver.
             let _ = done.send(());
         });
         let _ = ended.recv_timeout(DRAIN_NOTICE + DRAIN_PATIENCE + Duration::from_secs(1));
         self.workers.stop();
-        // A socket file that stays behind does no harm: the next server removes it.
+        // Removing the socket file may fail. A file that stays behind does no harm: the next server
+        // removes it.
         let _ = self.socket.map(std::fs::remove_file);
     }
 }

@@ -102,7 +102,7 @@ impl ServerSession {
         Ok(session)
     }
 
-    /// Keeps the session alive until no request waits any more.
+    /// Keeps the server's session alive until no request waits any more, and then ends the session.
     async fn keep_alive(self: Arc<Self>, session: SessionId) {
         loop {
             tokio::time::sleep(HEARTBEAT.as_duration()).await;
@@ -114,7 +114,8 @@ impl ServerSession {
                     return self.locks.give_back(Op::EndSession(end));
                 }
             }
-            // If the lock service is unavailable, the next heartbeat is a retry.
+            // If the lock service is unavailable, this keep-alive is lost, and the next one follows
+            // after [`HEARTBEAT`].
             if let Err(RequestError::Refused(why)) = self.decide(Op::KeepAlive(session)).await {
                 log::warn!("the session of this server is over, so its waiters queue anew: {why}");
                 return self.forget(session);
@@ -134,8 +135,8 @@ impl ServerSession {
 }
 
 impl SessionUse {
-    /// Returns a new id, in the server's session, for an attempt of a waiting request to acquire
-    /// its lock. `None`: the session could not be opened.
+    /// Returns a new id for one attempt to acquire a lock, bound to the server's session. `None` if
+    /// the session could not be opened.
     pub(super) async fn attempt(&self) -> Result<Option<OpenId>, RequestError> {
         self.0.attempt().await
     }

@@ -1,6 +1,6 @@
-//! The single-lock API at `/lock`: acquire, release and show the lock `default`. Requests and
-//! responses follow to the letter the original specification of a single lock, which the code calls
-//! the seed.
+//! The single-lock API at `/lock`: acquire, release and show the lock `default`. Existing clients
+//! depend on its exact fields, status codes and error messages. Identifiers in the code call this
+//! API `seed`.
 
 use super::event_replay::unexpected;
 use super::grant_response::serialized;

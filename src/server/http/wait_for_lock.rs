@@ -83,7 +83,7 @@ pub(super) async fn wait(call: &RequestContext, mut ask: Acquire, patience: Span
     }
 }
 
-/// The result of an attempt to acquire a lock: a queue place, or an outcome at once.
+/// The result of entering a lock's queue: a queue place, or an outcome at once, such as a grant.
 enum Place {
     Waits(PlaceGuard, oneshot::Receiver<WaitEnd>),
     Decided(Outcome),
@@ -94,7 +94,8 @@ async fn enter(call: &RequestContext, ask: &Acquire) -> Result<Place, RequestErr
     let check = parent_check(&call.grant, &Op::Acquire(ask.clone()));
     let ((on_end, end), (then, answer)) = (oneshot::channel(), oneshot::channel());
     let told_end = |end| {
-        // The send fails only if the connection was closed, which dropped the receiver.
+        // The send fails only if the client has closed the connection, which drops the request and
+        // its receiver.
         let _ = on_end.send(end);
     };
     call.app.waits.enter(ask.clone(), check, told_end, |answer| drop(then.send(answer)));
@@ -187,13 +188,14 @@ pub(super) async fn wait_by_id(
         has_waited = true;
         let (on_end, mut end) = oneshot::channel();
         let told_end = |end| {
-            // The send fails only if the connection was closed, which dropped the receiver.
+            // The send fails only if the client has closed the connection, which drops the request
+            // and its receiver.
             let _ = on_end.send(end);
         };
         let place = call.app.waits.follow(&ask, ticket, &mut before, told_end);
         drop(before);
-        // The queue place must outlive this guard: a retry of the request finds the place, or the
-        // grant.
+        // Dropping `place` must not leave the queue: when the connection closes, a retry of the
+        // request finds the queue place again, or the grant.
         place.claim();
         let half_kept = Duration::from_nanos(KEPT.as_nanos() / 2);
         let end = tokio::select! {

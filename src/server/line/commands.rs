@@ -19,8 +19,8 @@ use std::time::Duration;
 use tokio::sync::{oneshot, watch};
 use tokio::time::timeout;
 
-/// Timeout for a command or a query, after which the reply is TIMEOUT. The original line protocol
-/// specifies the same time for a request that is forwarded to the leader.
+/// Timeout for a command or a query, after which the reply is TIMEOUT. Existing clients of the line
+/// protocol expect an answer within 10 s.
 const ANSWER_PATIENCE: Duration = Duration::from_secs(10);
 
 /// The state that all connections of the line protocol share.
@@ -83,10 +83,10 @@ impl LineService {
         self.phase.send_replace(stage);
     }
 
-    /// Waits until the shutdown closes connections.
+    /// Waits until the shutdown reaches the phase in which connections are closed.
     pub(super) async fn closing(&self) {
         let mut phase = self.phase.subscribe();
-        // The sender belongs to `self`, so this wait can't fail.
+        // The wait can't fail, because the sender belongs to `self`.
         let _ = phase.wait_for(|stage| *stage == LinePhase::Closing).await;
     }
 
@@ -104,7 +104,8 @@ impl LineService {
                 }
                 let term = LeaseTerms::Own(ttl.unwrap_or(self.ttl), self.grace);
                 let (mode, patch) = (Mode::Exclusive, Patch::default());
-                // The line protocol specifies that LOCK fails for a held lock, even for its holder.
+                // In the line protocol, LOCK fails for a held lock, even if the same client holds
+                // it.
                 let (hold, line) = (Ownership::Exclusive(None), QueuePolicy::Skip);
                 self.decide(
                     grant,
@@ -125,13 +126,15 @@ impl LineService {
             }
             LineRequest::Own(name) => self.owner(grant, &name).await,
             LineRequest::Register(address) => self.register(address),
-            // The connection itself has stored the token of an AUTH line before this call.
+            // The connection has stored the token of an AUTH line and checked it before this call,
+            // so nothing is left to do.
             LineRequest::Auth(_) => LineReply::Success,
         }
     }
 
     async fn decide(&self, grant: &Grant, op: Op) -> LineReply {
-        // A request names neither a session nor a queue place, so there are no owners to look up.
+        // Commands of the line protocol name neither a session nor a queue place, so there are no
+        // owners to look up.
         if let Err(denial) = grant.may_submit(&op, &[]) {
             log::info!("a line is refused: {denial}");
             return LineReply::Error;

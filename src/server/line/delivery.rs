@@ -1,5 +1,5 @@
-//! The connection to one follower: sends a message, waits for its ACK, and reconnects when the
-//! connection was closed.
+//! The connection to a registered follower, an address that receives all lock changes: sends a
+//! message, waits for its ACK, and reconnects when the connection was closed.
 
 use std::io;
 use std::net::SocketAddr;
@@ -8,13 +8,14 @@ use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-/// Timeout for connecting to a follower, and for its ACK, as the original protocol specifies.
+/// Timeout for connecting to a registered follower, and for each ACK, as the line protocol defines
+/// it.
 pub(super) const ACK_PATIENCE: Duration = Duration::from_secs(5);
 
 /// Maximum length in bytes of a line from which an ACK is read.
 const ACK_BYTES_MAX: u64 = 64;
 
-/// The connection to one follower, which is opened when it is needed.
+/// The connection to one registered follower, opened when a message is to be sent.
 pub(super) struct FollowerConnection {
     address: SocketAddr,
     stream: Option<BufReader<TcpStream>>,
@@ -25,8 +26,8 @@ impl FollowerConnection {
         Self { address, stream: None }
     }
 
-    /// Sends a message to the follower, and waits for its ACK. A follower may close the connection
-    /// after each message; then the message is sent over a new connection.
+    /// Sends a lock change to the registered follower, and waits for its ACK. If the follower has
+    /// closed the connection after an earlier message, the message is sent over a new connection.
     pub(super) async fn tell(&mut self, message: &str) -> io::Result<()> {
         if let Some(stream) = self.stream.take()
             && let Ok(stream) = exchange(stream, message).await

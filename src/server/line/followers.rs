@@ -1,5 +1,6 @@
-//! Notifies followers (TCP addresses that have registered) of lock changes. Each gets the changes
-//! from the event log at its own pace, so that no command waits for a follower.
+//! Notifies followers of lock changes. A follower here is a TCP address that a client has
+//! registered by the line protocol, and no node of a cluster. Each gets the changes from the event
+//! log at its own pace, so that no command waits for a follower.
 
 use super::delivery::FollowerConnection;
 use crate::engine::{Event, EventKind, LockName};
@@ -16,12 +17,13 @@ use std::time::Duration;
 use tokio::sync::{Notify, oneshot};
 use tokio::task::JoinHandle;
 
-/// Maximum number of followers: each costs a connection, and a message for each change.
+/// Maximum number of registered followers: each costs a connection, and a message for each change.
 const FOLLOWERS_MAX: usize = 64;
 
-/// Number of attempts to send a message, before the follower is dropped.
+/// Number of attempts to send a lock change to a registered follower, before the follower is
+/// dropped.
 const TRIES_MAX: u32 = 3;
-/// Delay between two attempts to send a message.
+/// Delay between two attempts to send a lock change to a registered follower.
 const TRY_AGAIN: Duration = Duration::from_secs(1);
 
 /// Number of events taken from the event log at a time. Later events stay in that log, which keeps
@@ -29,10 +31,10 @@ const TRY_AGAIN: Duration = Duration::from_secs(1);
 /// that.
 const BATCH: usize = 64;
 
-/// Page size when the held locks are listed for a new follower.
+/// Page size when the held locks are listed for a newly registered follower.
 const PAGE: usize = 1_000;
 
-/// All registered followers.
+/// All addresses that are registered to receive lock changes.
 pub(super) struct LineFollowers {
     locks: Locks,
     known: Mutex<BTreeMap<SocketAddr, LineFollower>>,
@@ -40,25 +42,25 @@ pub(super) struct LineFollowers {
     dropped: AtomicU64,
 }
 
-/// One registered follower.
+/// One address that is registered to receive lock changes.
 struct LineFollower {
     telling: JoinHandle<()>,
-    /// The number of the next event to send.
+    /// The number of the next event to send to this address.
     next: Arc<AtomicU64>,
 }
 
 /// The error of a registration beyond the maximum number of followers.
 pub(super) struct FollowersFull;
 
-/// Why delivery of changes to a follower ended.
+/// Why the delivery of lock changes to a registered follower has ended.
 #[derive(Debug)]
 enum DeliveryEnd {
-    /// The follower is unreachable, or does not acknowledge.
+    /// The registered follower is unreachable, or has sent no ACK.
     Silent(io::Error),
-    /// The follower is so slow that the event log has dropped this many events that were not sent
-    /// yet.
+    /// The registered follower is too slow: the event log has dropped this many events before they
+    /// were sent.
     Slow(u64),
-    /// The held locks could not be listed for the new follower.
+    /// The list of held locks, which a newly registered follower gets first, could not be read.
     Unlisted,
 }
 
@@ -68,8 +70,8 @@ impl LineFollowers {
         Self { locks, known, sent, dropped }
     }
 
-    /// Registers a follower: sends it all held locks, and every change from now on. For an address
-    /// that is registered already, starts over.
+    /// Registers an address as a follower: sends it all held locks, and every change from now on.
+    /// If the address is registered already, it gets all held locks again.
     pub(super) fn register(self: &Arc<Self>, address: SocketAddr) -> Result<(), FollowersFull> {
         let mut known = self.known.lock();
         if known.len() >= FOLLOWERS_MAX && !known.contains_key(&address) {
@@ -102,7 +104,8 @@ impl LineFollowers {
         log::warn!("{address} is not told of changes any more: {why}; it has to register again");
     }
 
-    /// Sends a follower all held locks and then every change, until delivery fails.
+    /// Sends a registered follower all held locks and then every lock change, until delivery fails.
+    /// Returns why it failed.
     async fn tell(
         &self,
         address: SocketAddr,
@@ -135,8 +138,8 @@ impl LineFollowers {
         }
     }
 
-    /// Sends a follower all locks that are held now. Changes during the listing are sent again
-    /// afterwards, as events.
+    /// Sends a registered follower all locks that are held now. A lock that changes during the
+    /// listing is sent again afterwards, as an event.
     async fn tell_held(&self, wire: &mut FollowerConnection) -> Result<(), DeliveryEnd> {
         let mut after = None;
         loop {
@@ -173,7 +176,7 @@ impl LineFollowers {
         }
     }
 
-    /// Writes the metrics of the followers.
+    /// Writes the metrics of the registered followers.
     pub(super) fn show(&self, page: &mut MetricsPage) {
         let now = self.locks.next_event();
         let known = self.known.lock();
@@ -195,8 +198,9 @@ impl LineFollowers {
     }
 }
 
-/// Returns the message for a follower about an event, if there is one. An expired lease has none:
-/// during the grace period the lock still belongs to its holder.
+/// Returns the message that tells registered followers about an event; `None` if followers are not
+/// told. They are not told of an expired lease, because during the grace period the lock still
+/// belongs to its holder.
 fn message_of(event: &Event) -> Option<String> {
     match &event.what {
         EventKind::Granted { name, holder, .. } => message("LOCK", name, holder),
@@ -212,8 +216,8 @@ fn message_of(event: &Event) -> Option<String> {
     }
 }
 
-/// Returns a SYNC message. Returns `None` for a name with a comma, which only other front ends can
-/// create and this protocol can't express.
+/// Returns a SYNC message of the line protocol. Returns `None` for a lock whose name contains a
+/// comma: only other front ends can create such a name, and this protocol can't express it.
 fn message(act: &str, name: &LockName, client: &crate::engine::ClientId) -> Option<String> {
     let name = name.as_str();
     (!name.contains(',')).then(|| format!("SYNC,{act},{name},{client}\n"))

@@ -20,9 +20,9 @@ use tokio::runtime::{Builder, Handle, Runtime};
 use tokio::sync::watch;
 use tokio::time::timeout;
 
-/// Maximum number of open connections of the line protocol. Clients of the original protocol open
-/// one for each request. These connections count towards the file descriptors that the HTTP server
-/// reserves for other uses.
+/// Maximum number of open connections of the line protocol. Many of its clients open one for each
+/// request. These connections count towards the file descriptors that the HTTP server reserves for
+/// other uses.
 const CONNECTIONS_MAX: usize = 2_048;
 
 /// How long current requests may take to finish during the shutdown.
@@ -119,8 +119,8 @@ impl LineServer {
         self.desk.enter(LinePhase::Draining);
     }
 
-    /// Shuts the server down: answers current requests, closes connections, and stops the delivery
-    /// of changes to followers. Takes 3 s at most.
+    /// Shuts the server down: answers current requests, closes connections, and stops sending lock
+    /// changes to registered followers. Takes 3 s at most.
     pub fn close(self) {
         self.desk.enter(LinePhase::Closing);
         let (done, ended) = mpsc::channel();
@@ -131,8 +131,7 @@ impl LineServer {
                 let count = desk.peers.connections();
                 log::warn!("{count} connections for lines did not end in time, and are cut");
             }
-            // The receiver waits for this message below, so the send succeeds unless it has timed
-            // out.
+            // The send fails only if the shutdown has timed out below and dropped the receiver.
             let _ = done.send(());
         });
         let _ = ended.recv_timeout(CLOSE_PATIENCE + Duration::from_secs(1));

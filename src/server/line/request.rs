@@ -9,7 +9,7 @@ use std::net::SocketAddr;
 /// for a token.
 pub(super) const LINE_BYTES_MAX: usize = 2_048;
 
-/// A parsed request line.
+/// A request of the line protocol, parsed from its line.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum LineRequest {
     /// Acquire a lock that is free.
@@ -20,13 +20,13 @@ pub(super) enum LineRequest {
     Unlock(LockName, ClientId),
     /// Show the holder of a lock. The request names no client.
     Own(LockName),
-    /// Send every lock change to this address.
+    /// Register this address to receive every lock change.
     Register(SocketAddr),
-    /// Authenticate this connection, for its later requests, by a bearer token.
+    /// Authenticate the later requests on this connection by a bearer token.
     Auth(Box<[u8]>),
 }
 
-/// Why a line is not a valid request.
+/// Why a line of text is not a valid request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum LineError {
     /// The line has too few or too many parts, or one of them is invalid.
@@ -38,7 +38,7 @@ pub(super) enum LineError {
 /// The reply to a request of the line protocol: one word, or the name of a client.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum LineReply {
-    /// The request succeeded.
+    /// The request was executed.
     Success,
     /// The request was refused because of the lock's state: the lock is held, or is not held by
     /// this client.
@@ -55,9 +55,10 @@ pub(super) enum LineReply {
     InvalidFormat,
     /// The command is unknown, see [`LineError::Command`].
     InvalidCommand,
-    /// The address has been registered as a follower.
+    /// The address has been registered, and will receive every lock change.
     Registered,
-    /// This node is not the leader, and only the leader registers followers.
+    /// The request was REGISTER, which only the leader of the cluster accepts, and this node is not
+    /// the leader.
     NotLeader,
 }
 
@@ -72,7 +73,7 @@ pub(crate) const WORDS: [(&str, Operation); 6] = [
 ];
 
 impl LineRequest {
-    /// Returns the operation whose permissions the caller needs.
+    /// Returns the operation whose permissions the caller of this request needs.
     pub(super) const fn operation(&self) -> Operation {
         match self {
             Self::Lock(..) => Operation::Acquire,
@@ -120,8 +121,9 @@ impl LineRequest {
             ["LOCK" | "RENEW" | "UNLOCK" | "OWN" | "REGISTER" | "AUTH", ..] => {
                 Err(LineError::Format)
             }
-            // As in the original protocol, the number of parts is checked before the first word: a
-            // line with three or more parts has an unknown command.
+            // Existing clients expect that the number of parts is checked before the first word: a
+            // line with an unknown first word is an unknown command if it has three or more parts,
+            // and otherwise malformed.
             [_, _, _, ..] => Err(LineError::Command),
             _ => Err(LineError::Format),
         }

@@ -83,7 +83,8 @@ where
         if let Ok(LineRequest::Auth(shown)) = &request {
             secret = Some(shown.clone());
         }
-        // The grant is looked up for each request, because the token file may have been reloaded.
+        // The permissions of the token are looked up for each request, because the token file may
+        // have been reloaded since the last one.
         let grant = desk.gate.grant(secret.as_deref(), certified.as_ref());
         let reply = match (grant, request) {
             (Ok(grant), Ok(request)) => desk.answer(&grant, request).await,
