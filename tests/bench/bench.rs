@@ -87,7 +87,7 @@ fn run(words: &[&str]) -> Result<(), String> {
     let mut wanted = Vec::new();
     for word in words {
         match *word {
-            // Cargo passes `--bench` to every benchmark.
+            // Cargo passes the argument `--bench` to every benchmark; it is ignored.
             "--bench" => {}
             "--quick" => effort = Effort::QUICK,
             "--pin" => mounts::pin()?,

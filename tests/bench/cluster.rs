@@ -222,7 +222,8 @@ fn renew(addresses: &[String], stop: &AtomicBool, say: &mpsc::Sender<Time>) {
             if request(&mut line, renewal).is_err() {
                 break;
             }
-            // An error is ignored: the receiver is gone only at the end of the measurement.
+            // The error is ignored: the send fails only when the measurement has ended and dropped
+            // the receiver.
             let _ = say.send(boot_now());
             poll(Span::from_millis(1), || false);
         }

@@ -79,7 +79,8 @@ impl Group {
             if let Some(seed) = &seed {
                 arguments.extend(["--seed".to_owned(), String::clone(seed)]);
             } else {
-                // A new cluster begins with one node that has no peer options.
+                // The first node of a new cluster runs once without peer options, which initializes
+                // the cluster.
                 let alone = arguments[..5].to_vec();
                 let alone = Node::start(program, address.clone(), alone, Scratch::new()?)?;
                 listens("latchfs", &alone.address)?;

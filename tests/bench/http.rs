@@ -21,11 +21,14 @@ const ETCD_WANTED: f64 = 5.0;
 
 /// The requests and answers by which clients lock and unlock on a kind of server.
 pub(crate) trait Speech: Send + Sync {
-    /// Prepares a connection. Returns the lease or script id that the requests need, or nothing.
+    /// Prepares a connection before the measurement. Returns the etcd lease id or the Redis script
+    /// id that later requests need, or an empty string.
     fn greet(&self, line: &mut Line) -> Result<String, String>;
-    /// Returns the request that takes the client's lock; `session` is the result of the greeting.
+    /// Returns the request by which the client takes its lock; `session` is the text that `greet`
+    /// has returned.
     fn take(&self, client: usize, session: &str) -> Vec<u8>;
-    /// Returns the request that releases the lock.
+    /// Returns the request by which the client releases its lock; `session` is the text that
+    /// `greet` has returned.
     fn give(&self, client: usize, session: &str) -> Vec<u8>;
     /// Reads the answer to one request, and returns whether it reports success.
     fn answer(&self, line: &mut Line) -> Result<bool, String>;
@@ -162,7 +165,8 @@ fn compare(clients: usize, servers: &[Target<'_>], runs: &[Vec<Run>]) {
     let pairs: Vec<f64> =
         runs.iter().map(|runs| middle(runs, |run| run.pairs_per_second)).collect();
     let mut table = Table::new("", &["", "measured", "wanted", ""]);
-    // Each latchfs is compared with the server of the same durability.
+    // A latchfs server in memory is compared with another server in memory, and a durable latchfs
+    // server with another durable server.
     for (own, other) in [(0, 2), (1, 3)] {
         let of = servers[other].name;
         if clients == 1 {

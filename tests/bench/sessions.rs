@@ -33,7 +33,7 @@ const TTL_SECS: u64 = 30;
 /// The interval between two keep-alives of a session.
 const PERIOD: Span = Span::from_secs(TTL_SECS / 3);
 
-/// The number of connections in the measurement of a proxy.
+/// The number of connections that all sessions share in the measurement of a proxy.
 const FEW: usize = 4;
 
 /// An upper bound on the size of an answer, which is read by a single read.
@@ -109,7 +109,7 @@ pub(crate) fn run(effort: Effort) -> Result<(), String> {
     Ok(())
 }
 
-/// Opens sessions on a latchfs server that keeps its state.
+/// Starts a durable latchfs server, and opens sessions on it.
 fn sessions(count: usize) -> Result<Keeping, String> {
     let server = latchfs("latchfs", State::Kept)?;
     let mut line = Line::to(&server.address)?;
@@ -173,8 +173,9 @@ impl Keeping {
         if answer.starts_with(self.kept) { Ok(()) } else { Err(said()) }
     }
 
-    /// Sends each keep-alive once, on its own connection or on one of a few. With `beside`, another
-    /// client acquires and releases a lock during that time.
+    /// Sends one keep-alive for each session. The sessions share the connections `lines`, of which
+    /// there may be one for each session or a few. With `beside`, another client acquires and
+    /// releases a lock during that time.
     fn keep(&self, lines: &mut [TcpStream], beside: bool) -> Result<Kept, String> {
         let over = AtomicBool::new(false);
         let before = self.server.work()?;
