@@ -1,13 +1,13 @@
-//! Unmodified programs that lock by flock, fcntl or OFD locks and know nothing of latchfs, as their
-//! packages install them. Each program is tried while another process holds the lock, and again
-//! after that; while the program holds the lock itself, no other process gets it. The programs run
-//! in the setups of `clients`: with two mounts, the other holder uses the second one.
+//! Tests unmodified programs that lock by flock, fcntl or OFD locks and know nothing of latchfs, as
+//! their packages install them. Each program is first run while another process holds the lock, and
+//! then while the lock is free. While the program holds the lock itself, no other process gets it.
+//! If the test has two mounts of the same locks, the other process uses the second mount.
 
 use crate::clients::{Client, all};
 use crate::harness::*;
 use std::process::{Child, Command, Stdio};
 
-/// Clients that lock a file by its descriptor.
+/// The programs under test, each of which locks an open file by its descriptor.
 const CLIENTS: [Client; 9] = [
     ("flock of util-linux", flock_of_util_linux),
     ("python filelock, portalocker, fasteners, lockf", python_locks),
@@ -55,7 +55,8 @@ impl Holder {
     fn end(mut self, m: &Mount) {
         drop(self.0.stdin.take());
         assert!(self.0.wait().expect("our child").success());
-        // With a server, close(2) returns before the server has released the lock.
+        // If the mount uses a server, close(2) may return before the server has released the lock,
+        // so the test polls.
         eventually("it is free", || (m.phase(&self.1) == "free").then_some(()));
     }
 }
@@ -70,7 +71,8 @@ fn tried(m: &Mount, mut client: impl FnMut() -> Output) {
     for _ in 0..2 {
         assert_eq!(client().ok().trim(), "got 1");
     }
-    // filelock leaves its file behind, and with it the lease that it acquired by creating the file.
+    // The Python package filelock does not remove its file, which stays held as a lock that the
+    // creation of the file has acquired.
     m.sh("rm -f x").ok();
     assert_eq!(m.sh("ls -A").ok(), "");
 }

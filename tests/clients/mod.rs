@@ -41,7 +41,8 @@ pub(crate) fn all(clients: &[Client], behind: Behind) {
         println!("{name}");
         let came = catch_unwind(AssertUnwindSafe(|| {
             client(&m);
-            // With a server, close(2) returns before the server has released the lock.
+            // If the mount uses a server, close(2) may return before the server has released the
+            // lock, so the test polls.
             eventually("an empty directory", || m.sh("ls -A").ok().is_empty().then_some(()));
         }));
         if came.is_err() {
@@ -356,7 +357,8 @@ fn links_of_a_shell(m: &Mount) {
     }
 }
 
-/// Tests programs that query their working directory, which is a lock, and make locks below it.
+/// Tests programs that query their working directory. The directory is a lock, and each program
+/// makes locks below it.
 fn programs_in_a_lock(m: &Mount) {
     let seen = m.sh("mkdir d && cd d && : > f && node -p 'process.cwd()' && : > g &&
           python3 -c 'import os; print(os.getcwd())' && perl -MCwd -e 'print getcwd, qq(\n)' &&
