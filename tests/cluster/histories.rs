@@ -132,7 +132,7 @@ impl Client {
         if !known {
             self.count("unknown outcomes");
         }
-        // The send fails only if the test has stopped reading.
+        // The error is ignored: the send fails only if the test has stopped reading.
         let _ = self.done.send(());
         Came { from, to: boot_now(), answer }
     }
@@ -203,12 +203,14 @@ impl Client {
                 self.held.push(Held { lock, who: Arc::clone(&who), token, from, until, abandoned });
                 self.repeat("POST", &path, &key, body, &who);
                 if waits {
-                    // Only the answer to a renewal tells the client how much of the ttl is left
-                    // after the wait.
+                    // The grant of a request that has waited does not tell the client how much of
+                    // the ttl is left. The client renews the lease, because the answer to a renewal
+                    // tells that.
                     self.renew(self.held.len() - 1);
                 }
             }
-            // The request was refused, so its outcome is known: no try of it may be granted later.
+            // A request that was answered with 409 is refused for good: neither this try nor an
+            // earlier try with the same idempotency key may be granted later.
             Some((409, body)) => {
                 assert_ne!(body["holder"], *who, "refused, and held by the client itself: {body}");
                 self.count(if waits { "waits in vain" } else { "conflicts" });

@@ -162,8 +162,9 @@ fn nodes_move_to_other_addresses() {
     cluster.agree();
 }
 
-/// A node that is killed during the first append of its leader has acknowledged nothing yet, so it
-/// can start again. The test kills it as soon as its data directory says that it has begun.
+/// A node that is killed while it receives the first append of its leader has acknowledged nothing,
+/// so it can be started again. The test kills the node as soon as the file `node` in its data
+/// directory contains `stage begun`.
 #[test]
 fn a_node_killed_at_its_first_append_starts_again() {
     let mut cluster = Cluster::alone();

@@ -211,7 +211,8 @@ impl Node {
     pub(crate) fn is_up(&self) -> bool {
         let stat = format!("/proc/{}/stat", self.daemon.pid());
         let stat = std::fs::read_to_string(stat).unwrap_or_default();
-        // A process that is stopped counts as down.
+        // A node that is stopped by SIGSTOP (state T in /proc) is not up, and neither is a zombie
+        // (state Z).
         let state = stat.rsplit(") ").next().and_then(|rest| rest.chars().next());
         matches!(state, Some('S' | 'R' | 'D'))
     }
@@ -292,7 +293,8 @@ pub(crate) fn begin(machine: &Machine, data: &str) {
 #[track_caller]
 fn begin_as(version: Version, machine: &Machine, data: &str) {
     let mut args = options(machine, data, &[]);
-    // The options up to the data directory are kept.
+    // The first five arguments, up to the data directory, are kept; the peer options are removed,
+    // because a node without them initializes a new cluster.
     args.truncate(5);
     args.push("--insecure".to_owned());
     drop(Daemon::start_version(machine, version, args, "listening", Vec::new()));

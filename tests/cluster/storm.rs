@@ -176,7 +176,7 @@ pub(crate) struct Ear {
 
 impl Ear {
     pub(crate) fn tell(&self) {
-        // The send fails only if the test has stopped reading.
+        // The error is ignored: the send fails only if the test has stopped reading.
         let _ = self.tell.send(());
     }
 
