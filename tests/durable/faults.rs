@@ -125,7 +125,7 @@ fn a_failed_sync_is_not_retried() {
         assert_eq!(talk.ask("POST", &path).expect("it answers").1["token"], number + 1);
     }
     fs::write(&shim.fail, "").expect("there is room");
-    // The server may exit before it answers.
+    // When its disk fails, the server either answers 503 or exits before it answers.
     if let Some((code, body)) = talk.ask("POST", "/locks/other?client=a&ttl=1h") {
         assert_eq!((code, &body["kind"]), (503, &"E_CONSISTENCY_UNAVAILABLE".into()), "{body}");
         assert!(body.to_string().contains("the outcome is unknown"), "{body}");

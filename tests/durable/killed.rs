@@ -89,7 +89,7 @@ fn ask(
             (false, 409) if shared => {}
             other => panic!("{name}: {other:?} {body}"),
         }
-        // The send fails only if the test has stopped reading.
+        // The error is ignored: the send fails only if the test has stopped reading.
         let _ = answered.send(());
     }
 }

@@ -301,10 +301,11 @@ fn no_power_loss_loses_acknowledged_changes() {
 /// both.
 #[test]
 fn no_power_loss_loses_entries_between_snapshot_and_log() {
-    /// A little more than the number of entries after which a snapshot is made.
+    /// The number of lock requests, each of which is a log entry: a few more than the number of
+    /// entries after which the server makes a snapshot.
     const ENTRIES: usize = 10_050;
-    /// The number of file operations before and after each access to the snapshot that are checked
-    /// as well.
+    /// The test simulates a power loss after each file operation on a snapshot, and after this many
+    /// operations before and after it.
     const BESIDE: usize = 3;
     let scratch = Scratch::new();
     let dir = scratch.path().join("watched");

@@ -10,7 +10,7 @@ pub(crate) struct Shim {
     library: PathBuf,
     /// The directory whose files are watched.
     dir: PathBuf,
-    /// The log of the intercepted calls.
+    /// The file to which the preloaded library writes the calls that it has intercepted.
     pub(crate) trace: PathBuf,
     /// While this file exists, syncs fail.
     pub(crate) fail: PathBuf,
