@@ -110,7 +110,8 @@ fn a_batch_with_a_text_over_its_bound_is_refused() {
         ("client", &*client, steal("eve", &client, "why")),
     ] {
         assert_eq!(send(&server, &batch).0, 200, "{part} of {} bytes", text.len());
-        // The length precedes the text, encoded with seven bits per byte.
+        // In an encoded batch, the length of a text precedes its bytes, as a base-128 varint: seven
+        // bits per byte, low bits first.
         let length = |count: usize| vec![count as u8 & 0x7f | 0x80, (count >> 7) as u8];
         let said = [&length(text.len())[..], text.as_bytes()].concat();
         let at = batch.windows(said.len()).position(|window| window == said).expect("it is there");
@@ -124,8 +125,8 @@ fn a_batch_with_a_text_over_its_bound_is_refused() {
     }
 }
 
-/// The caller of a command is never read from a request: it is the name of a token, whose length is
-/// checked when the token file is read.
+/// The server does not read the name of the caller from a request: the caller's name is that of its
+/// bearer token, and the server checks the length of that name when it reads the token file.
 #[test]
 fn token_names_have_a_bound() {
     let scratch = Scratch::new();

@@ -1,5 +1,5 @@
-//! Floods: a client that sends batches which would take much memory, and a server that floods its
-//! clients with such answers.
+//! Floods: a client sends batches whose decoding would take much memory, and a server sends its
+//! clients answers whose decoding would take much memory.
 
 use crate::mount_floods::victim;
 use crate::mounted_harness::{Behind, Setup};
@@ -29,7 +29,8 @@ use std::time::Duration;
 /// The maximum memory in KiB that a flood may add to the attacked process.
 pub(crate) const FLOOD_KIB: u64 = 64 << 10;
 
-/// The time within which a client that gets no answer must report that.
+/// The time within which a client must end with an error message if its server gives no valid
+/// answer.
 pub(crate) const CLIENT_LIMIT: Duration = Duration::from_secs(20);
 
 /// Starts a server without access control: any client may send any request.
@@ -60,7 +61,8 @@ pub(crate) fn send(server: &Server, batch: &[u8]) -> (u16, Vec<u8>) {
     let head = "POST /door/v1/ask HTTP/1.1\r\nhost: x\r\nconnection: close\r\n";
     let head = format!("{head}content-length: {length}\r\n\r\n");
     stream.write_all(head.as_bytes()).expect("it reads");
-    // The write fails if the server has already refused the body and closed the connection.
+    // The error is ignored: the write fails if the server has already refused the body and closed
+    // the connection, and the answer can still be read.
     let _ = stream.write_all(batch);
     let mut answer = Vec::new();
     let _ = stream.read_to_end(&mut answer);
@@ -101,8 +103,8 @@ pub(crate) fn submit(op: Op) -> BatchItem {
     BatchItem::Submit(Submission { key: None, op })
 }
 
-/// A batch of two million parts of one byte each is refused before memory for any of them is
-/// allocated.
+/// The server refuses a batch of two million one-byte items before it allocates memory for the
+/// items.
 #[test]
 fn a_refused_batch_of_many_parts_takes_no_memory() {
     let server = start();
@@ -113,7 +115,8 @@ fn a_refused_batch_of_many_parts_takes_no_memory() {
         PROTOCOL,
         &RequestBatch { engine: 0, from: 7, number: 1, session: None, asks: vec![BatchItem::Now] },
     );
-    // The last two bytes of the batch are the number of parts in its list, and the single part.
+    // The encoded batch ends with the number of its items, which is 1, and the item itself, one
+    // byte each. The number is replaced by a large one, and the item is repeated.
     let part = batch.pop().expect("a part");
     batch.pop();
     for shift in (0..21).step_by(7) {
@@ -170,8 +173,9 @@ fn notes_in_a_batch_have_a_bound() {
     assert!(code == Some(0) && said.contains("eve/7") && !said.contains("eve/7x"), "{said}");
 }
 
-/// The server keeps the last answer of each sender for a repeated request, but the memory for it is
-/// bounded: thousands of invented senders don't exhaust it.
+/// The server keeps the last answer to each sender of batches, so that a sender can repeat its
+/// batch. The memory for these answers is bounded: a client that sends each batch under another
+/// sender id can't exhaust it.
 #[test]
 fn answers_for_invented_senders_have_a_bound() {
     let server = start();
@@ -191,7 +195,8 @@ fn answers_for_invented_senders_have_a_bound() {
         let [ItemReply::Listed(page)] = &replies[..] else { panic!("no page") };
         assert_eq!(page.items.len(), 1_000);
     }
-    // Several pages in one batch share the limit of one page.
+    // A batch with 256 list requests gets no more list entries in total than one list request may
+    // get.
     let replies = ask(&server, 3_000, (0..256).map(|_| list()).collect());
     let items = |reply: &ItemReply| match reply {
         ItemReply::Listed(page) => page.items.len(),
@@ -206,9 +211,9 @@ fn answers_for_invented_senders_have_a_bound() {
     assert!(grown < FLOOD_KIB, "{grown} KiB for senders that nobody has seen before");
 }
 
-/// A server that answers each batch with millions of empty parts, or with an endless body, does not
-/// make a client take much memory, and a deeply nested answer does not overflow the stack. A mount
-/// of another server on the same machine is served meanwhile.
+/// A client needs little memory for the answer of a hostile server that consists of millions of
+/// one-byte replies or of endless bytes, and an answer with deep nesting does not overflow the
+/// client's stack. A mount of another server on the same machine is served meanwhile.
 #[test]
 fn flood_of_a_hostile_server_takes_no_memory_of_its_clients() {
     let mount = Setup::new().behind(Behind::Server).start();
@@ -222,13 +227,14 @@ fn flood_of_a_hostile_server_takes_no_memory_of_its_clients() {
     let parts = encode_told(&BatchResponse { stamp, replies: vec![ItemReply::Now; 1 << 20] });
     let mut bytes = parts.clone();
     bytes.resize(256 << 20, 5);
-    // The list holds the same parts 16 times; the three bytes before them encode their number.
+    // The body `many` has 16 times as many replies as the body `parts`. The three bytes in front of
+    // the replies encode their number, so they are replaced by a larger number of four bytes.
     let mut many = parts.clone();
     many.truncate(parts.len() - (1 << 20) - 3);
     many.extend([0x80, 0x80, 0x80, 0x08]);
     many.resize(many.len() + (16 << 20), 5);
-    // Each nesting level of a replay adds two bytes before the outcome that it repeats, and one
-    // after it.
+    // The encoding of `Outcome::Replayed` is two bytes, another outcome, and one byte. The body
+    // `nested` has a million of them inside each other.
     let replay = Replay { at: Time::ZERO, first: Outcome::Settled, ends: None };
     let replay = ItemReply::Answered(Ok(Outcome::Replayed(Box::new(replay))));
     let mut nested = encode_told(&BatchResponse { stamp, replies: vec![replay] });
@@ -320,7 +326,8 @@ fn flood(mut stream: TcpStream, body: &[u8]) {
     let _ = stream.read(&mut request);
     let length = body.len();
     let head = format!("HTTP/1.1 200 OK\r\ncontent-length: {length}\r\n\r\n");
-    // The write fails if the client closes the connection before the end.
+    // The errors are ignored: the writes fail if the client closes the connection before the end of
+    // the body.
     let _ = stream.write_all(head.as_bytes());
     let _ = stream.write_all(body);
 }
@@ -332,14 +339,15 @@ fn requests_that_disconnect_at_once_leave_no_sessions_behind() {
     const REQUESTS: usize = 300;
     let scratch = Scratch::new();
     let data = scratch.path().join("data").display().to_string();
-    // With a durable log the server's session is opened by a sync, during which clients leave.
+    // The server has a durable log, so opening its session takes a sync, and clients disconnect
+    // during the sync.
     let server = Server::listen(&["--data", &data]);
     server.curl(&["-X", "POST", "/locks/held?client=holder&ttl=1h"]).is(200);
     let address = server.url.strip_prefix("http://").expect("plain HTTP");
     let request = "POST /locks/held?client=eve&wait=1h HTTP/1.1\r\nhost: x\r\n\r\n";
     for _ in 0..REQUESTS {
         let mut stream = TcpStream::connect(address).expect("it listens");
-        // The server may have closed the connection already.
+        // The error is ignored: the write fails if the server has already closed the connection.
         let _ = stream.write_all(request.as_bytes());
     }
     serves_the_victim(&server);

@@ -71,8 +71,8 @@ fn browser_requests_are_not_executed() {
             page.send([&head[..], &[""], &body].concat().join(end).as_bytes());
             page.finish();
             let said = String::from_utf8_lossy(&page.rest()).into_owned();
-            // The server closes with unread input, which resets the connection, so its answer may
-            // be lost.
+            // The server closes the connection while it has unread input, so TCP resets the
+            // connection, and the server's answer may be lost.
             assert!(said == "INVALID_FORMAT\n" || said.is_empty(), "{method}: {said}");
             assert_eq!(target.lines.ask("OWN,build,x"), "NONE", "{method}");
         }
@@ -104,7 +104,8 @@ fn endless_lines_and_binary_bytes_take_no_memory() {
                         let _ = answers.read_to_end(&mut said);
                         said
                     });
-                    // The write fails if the server closes the connection before the end.
+                    // The error is ignored: the write fails if the server closes the connection
+                    // before all bytes are sent.
                     let _ = stream.write_all(bytes);
                     let _ = stream.shutdown(std::net::Shutdown::Write);
                     let said = reading.join().expect("it reads");
@@ -164,7 +165,7 @@ fn unread_answers_are_not_buffered() {
                 scope.spawn(|| {
                     let mut stream = target.raw();
                     let mut sent = 0;
-                    // A server that continued to read would take a gigabyte from each connection.
+                    // If the server continued to read, each connection could send a gigabyte.
                     while sent < 1 << 30 {
                         match stream.write(asked.as_bytes()) {
                             Ok(count) => sent += count,

@@ -2,9 +2,11 @@
 //! checks the result of the attack, and that a victim beside the attack gets the right answer
 //! within a second.
 
-// The harnesses belong to other test suites; this suite uses a part of them.
+// The modules of other test suites that this suite includes by `#[path]` have functions and imports
+// that this suite does not use.
 #![allow(dead_code, unused_imports)]
-// Programs in other languages keep their raw string delimiters, whether they contain quotes or not.
+// Python and other programs are written as `r#"..."#`, even those that contain no quotes, so
+// clippy's lint against needless hashes is off.
 #![allow(clippy::needless_raw_string_hashes)]
 
 /// Whether servers and mounts keep their state in a data directory (`--data`): here servers keep

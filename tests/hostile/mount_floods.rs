@@ -89,11 +89,11 @@ pub(crate) fn victim(m: &Mount) {
     }
 }
 
-/// Renews a lock, as touch(1) does.
+/// Renews a lock by setting the times of its file to now, as touch(1) does.
 #[allow(unsafe_code)]
 fn touch(lock: &Path) {
     let path = CString::new(lock.as_os_str().as_bytes()).expect("no zeros");
-    // SAFETY: the path lives through the call, and no times mean the present.
+    // SAFETY: `path` outlives the call, and utimensat(2) takes a null pointer as the present time.
     let done = unsafe { libc::utimensat(libc::AT_FDCWD, path.as_ptr(), std::ptr::null(), 0) };
     assert_eq!(done, 0, "root renews it: {}", std::io::Error::last_os_error());
 }
@@ -125,7 +125,8 @@ const TIMED_WAITS: &str = r#"
 fn all_timed_waits_through_one_file_end() {
     let m = mount();
     m.sh_as(BOB, "for n in 0 1 2 3 4 5 6 7 8 9; do echo 10m > held$n; done").ok();
-    // Waits beyond the share of an unprivileged user are refused; root has no such share.
+    // An unprivileged user may have a limited number of waits at the same time, and further waits
+    // are refused. Root has no such limit.
     for (user, count, share) in [(ALICE, 4_000, 2_048), ("root", 20_000, 20_000)] {
         let program = TIMED_WAITS.replace("20_000", &count.to_string());
         let attacker = Attacker::start(&m, user, &program);
@@ -142,8 +143,8 @@ fn all_timed_waits_through_one_file_end() {
 
 /// The daemon's soft and hard limits of open files, as systemd and shells set them.
 const DESCRIPTORS: (u64, u64) = (1_024, 4_096);
-/// The maximum number of bindings, and the maximum number of waits, of one user, if the daemon may
-/// open 4,096 descriptors.
+/// If the daemon may open 4,096 descriptors, one user may have at most this many locks that are
+/// bound to processes, and at most this many waits.
 pub(crate) const WATCHED_OF_USER: usize = (4_096 - 256) / 2 / 2 / 4;
 /// The maximum memory in kB that a flood may add to the daemon, besides the memory for the locks
 /// that the flood acquires.
@@ -154,8 +155,9 @@ pub(crate) fn limited() -> Mount {
     Setup::new().descriptors(DESCRIPTORS).start()
 }
 
-/// In an earlier version 1,010 bindings of one user took all descriptors: the journal could not be
-/// compacted any more, and every change failed. Now each user has a share of its own.
+/// The daemon needs a descriptor for each lock that is bound to a process. In an earlier version
+/// 1,010 such locks of one user took all descriptors: the journal could not be compacted any more,
+/// and every change failed. Now the number of such locks of each user is limited.
 #[test]
 fn bindings_leave_descriptors_for_storage_and_other_users() {
     const BIND: &str = r"
@@ -177,7 +179,8 @@ fn bindings_leave_descriptors_for_storage_and_other_users() {
         let attacker = Attacker::start(&m, user, BIND);
         let said = attacker.until(&m, "bound");
         assert_eq!(said, format!("{WATCHED_OF_USER} full {}", 1_200 - WATCHED_OF_USER), "{user}");
-        // When a process ends, the bindings to it leave its user's share.
+        // When a process ends, the locks that were bound to it no longer count towards the limit of
+        // their user.
         drop(attacker);
         eventually("its locks are free", || (bound(&m) == 0).then_some(()));
     }
@@ -287,8 +290,8 @@ fn unread_answers_have_a_bound() {
         "#,
     );
     let answered: usize = attacker.until(&m, "answered").parse().expect("a number");
-    // The last bytes of the share, too few for a list, are filled with refusals of about 100 bytes
-    // each.
+    // The answers to `list` fill most of the memory that the user's unread answers may take.
+    // Refusals of about 100 bytes each, which also count as answers, fill the rest.
     assert!((30..3_000).contains(&answered), "{answered} answers were kept");
     let took = memory_kb(&m).saturating_sub(before);
     assert!(took < MEMORY_MAX_KB, "{took} kB for answers that nobody reads");

@@ -83,7 +83,8 @@ impl Node {
         curl.arg(format!("https://{}/raft/v1/{call}", self.peers));
         curl.stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = curl.spawn().expect("curl is there");
-        // The write fails if the node closes the connection before the end of the body.
+        // The error is ignored: the write fails if the node closes the connection before the end of
+        // the body.
         let _ = child.stdin.take().expect("piped").write_all(body);
         child.wait_with_output().expect("it ends")
     }
@@ -106,7 +107,7 @@ fn a_local_user_without_the_secret_can_not_act_as_a_node() {
     let mut stream = TcpStream::connect(&node.peers).expect("it listens");
     stream.set_read_timeout(Some(Duration::from_secs(20))).expect("a limit");
     let request = "POST /raft/v1/status HTTP/1.1\r\nhost: x\r\ncontent-length: 0\r\n\r\n";
-    // The write fails if the node has already closed the connection.
+    // The error is ignored: the write fails if the node has already closed the connection.
     let _ = stream.write_all(request.as_bytes());
     let mut said = Vec::new();
     let _ = stream.read_to_end(&mut said);
@@ -243,7 +244,8 @@ fn unauthenticated_peers_take_no_memory() {
 fn memory_of_a_peer_rpc_is_bounded() {
     let node = Node::start();
     let call = |call: &str, body: &[u8]| node.call(call, body, &[]);
-    // The response to a malformed RPC: the version, an error, and its kind "malformed".
+    // The expected response to a malformed RPC has three bytes: the protocol version, "error", and
+    // the error kind "malformed".
     let malformed = call("forward", b"anything").stdout;
     let [version, 1, 0] = malformed[..] else { panic!("{malformed:?}") };
     let stranger = call("forward", &forwards(version, 1));
@@ -282,8 +284,9 @@ fn appends(version: u8, count: usize) -> Vec<u8> {
     body
 }
 
-/// Many connections at once send the RPCs that take the most memory, some of them without their
-/// end. Together they may take as much memory as the longest RPC.
+/// Many connections at once send the RPCs that take the most memory, and other connections slowly
+/// send long malformed RPCs. All RPCs together may take only as much memory as the longest RPC may
+/// take.
 #[test]
 fn peer_rpcs_of_many_connections_share_one_memory_bound() {
     let node = Node::start();

@@ -362,7 +362,8 @@ fn keys_are_shared_by_nodes_but_not_by_front_ends() {
     };
     let told = batch_of(&leader, scratch.path(), VICTIM, 1, part());
     assert_eq!(token_of(&told[0]), Some(granted.token), "{told:?}");
-    // The rival's key has the same text, but is a different key at both nodes.
+    // The client `RIVAL` sends the same key with other credentials. Both nodes treat it as another
+    // key, and refuse the rival's request because the lock is held.
     for server in [&leader, &follower] {
         let refused = server.curl(&["-H", RIVAL, "-H", key, "-X", "POST", "/locks/prod/db"]);
         assert_eq!(refused.is(409)["holder"], "ci");

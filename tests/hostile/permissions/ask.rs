@@ -1,5 +1,5 @@
-//! Sends each request that the permission table lists. A request of the table for which there is no
-//! code here fails the test.
+//! Sends each request that the permission table (`latchfs serve --print-permissions`) lists. The
+//! test fails if the table lists a request that this module can't send.
 
 use super::site::{SHOWN, Site, Sites};
 use super::{ALL, Case, Outcome, Who};

@@ -5,22 +5,23 @@
 use super::{LIMITED, Who, table};
 use crate::mounted_harness::{ALICE, BOB, Mount, json, mount};
 
-/// The condition that a request requires besides the permission of the table.
+/// The permission table tells which callers may make a request. This is the additional condition
+/// under which a permitted request succeeds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Needs {
-    /// The request requires nothing but the permission.
+    /// The request succeeds for every caller that the permission table permits.
     Nothing,
-    /// The request requires that the lock is free.
+    /// The request succeeds only if the lock is free.
     Free,
-    /// The request requires that the caller holds the lock.
+    /// The request succeeds only for the holder of the lock.
     Held,
-    /// The request requires that the caller holds the lock or is root, who may write in any
+    /// The request succeeds only for the holder of the lock and for root, who may write in any
     /// directory and release locks of users of this machine.
     HeldOrRoot,
 }
 
 /// Returns a Python expression that makes a request of the permission table on the lock `x`, which
-/// Bob holds, and what the request requires besides the permission.
+/// Bob holds, and the condition under which the request succeeds if it is permitted.
 fn form(request: &str) -> (&'static str, Needs) {
     match request {
         "cat" => ("read('x/status.json')", Needs::Nothing),
@@ -91,8 +92,8 @@ fn every_request_through_files_is_decided_by_the_table_and_the_holder() {
                 assert_eq!(said == "ok", may_ask && does, "{context}");
                 let ends = matches!(request, "rmdir" | "mv") && said == "ok";
                 assert_eq!(same, !ends, "{context}, the holder keeps what it has");
-                // EACCES is the errno of a denial by the permission table. Only flock may get it
-                // otherwise.
+                // A request that the permission table denies fails with EACCES. Of the requests
+                // that the table permits, only flock may fail with EACCES.
                 assert!(said != "EACCES" || request == "flock" || !may_ask, "{context}");
                 count += 1;
             }

@@ -202,7 +202,8 @@ impl Sites {
         let (mut stream, mut said) = (self.connect(who, true), Vec::new());
         for line in lines {
             said.clear();
-            // The write fails if the server has closed the connection after the previous line.
+            // The error is ignored: the write fails if the server has closed the connection after
+            // the previous line, and then the reply is empty.
             let _ = stream.write_all(format!("{line}\n").as_bytes());
             let mut byte = [0];
             while stream.read(&mut byte).is_ok_and(|count| count == 1) && byte != *b"\n" {
