@@ -90,7 +90,8 @@ fn encrypted(lines: &Lines, options: &[&str], said: &str) -> String {
     let mut child = command.spawn().expect("openssl is there");
     let mut input = child.stdin.take().expect("piped");
     let _ = input.write_all(said.as_bytes());
-    // A line that is too long makes the server close the connection, which ends openssl.
+    // A line of 4,000 bytes is too long for the server, which closes the connection, and so openssl
+    // exits.
     let _ = input.write_all(&[b'x'; 4_000]);
     let output = child.wait_with_output().expect("it ends");
     let said = String::from_utf8(output.stdout).expect("text");

@@ -1,5 +1,6 @@
-//! A follower of the line protocol as the original protocol specifies it: it listens, receives SYNC
-//! messages, and replies ACK.
+//! A follower of the line protocol: a program that listens, registers its address at the server by
+//! `REGISTER`, receives a `SYNC` line for each lock change, and replies `ACK`. Despite the name, it
+//! is no Raft follower.
 
 use crate::support::COMMAND_LIMIT;
 use std::io::{BufRead as _, BufReader, Write as _};
@@ -7,16 +8,17 @@ use std::net::TcpListener;
 use std::sync::mpsc::{Receiver, channel};
 use std::thread;
 
-/// The follower's behaviour after an ACK.
+/// What the follower does with the connection after it has sent an `ACK`.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum After {
-    /// The follower closes the connection, as a follower of the original protocol does.
+    /// The follower closes the connection after each `ACK`, so the server connects anew for the
+    /// next `SYNC` line.
     Ends,
-    /// The follower keeps the connection open for the next message.
+    /// The follower keeps the connection open, and the server sends the next `SYNC` line over it.
     GoesOn,
 }
 
-/// A follower that replies ACK to every message.
+/// A follower that replies `ACK` to every `SYNC` line, and records the line for the test.
 pub(crate) struct Follower {
     pub(crate) address: String,
     told: Receiver<String>,
@@ -46,7 +48,7 @@ impl Follower {
         Self { address, told }
     }
 
-    /// Waits for the next message to the follower.
+    /// Waits for the next `SYNC` line that the server sends to the follower, and returns it.
     #[track_caller]
     pub(crate) fn told(&self) -> String {
         self.told.recv_timeout(COMMAND_LIMIT).expect("a message")

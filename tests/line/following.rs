@@ -25,8 +25,8 @@ fn every_change(after: After) {
         assert_eq!(follower.told(), format!("SYNC,LOCK,lock{number},a"));
         assert_eq!(follower.told(), format!("SYNC,UNLOCK,lock{number},a"));
     }
-    // The follower is told of a lock that expires, and of one that a release over HTTP passes to
-    // the next waiter.
+    // The server sends the follower a `SYNC` line when a lock expires, and when a release over HTTP
+    // passes a lock to the next waiter.
     assert_eq!(talk.ask("LOCK,short,a,1s"), "SUCCESS");
     assert_eq!(follower.told(), "SYNC,LOCK,short,a");
     assert_eq!(follower.told(), "SYNC,UNLOCK,short,a");
@@ -76,7 +76,8 @@ fn dead_followers_are_dropped() {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         listener.local_addr().expect("bound").to_string()
     };
-    // The kernel accepts connections to this listener, but no program reads from them.
+    // The kernel accepts connections to this listener, but no program reads from them, so the
+    // server gets no `ACK`.
     let mute = TcpListener::bind("127.0.0.1:0").expect("a port");
     register(&lines, &gone);
     register(&lines, &mute.local_addr().expect("bound").to_string());

@@ -50,7 +50,8 @@ fn endless_line_ends_the_connection() {
     let mut talk = lines.connect();
     talk.send(&vec![b'x'; 100_000]);
     let said = String::from_utf8_lossy(&talk.rest()).into_owned();
-    // The server closes with unread input, which resets the connection, so its answer may be lost.
+    // The server closes the connection while it has unread input, so TCP resets the connection, and
+    // the server's answer may be lost.
     assert!(said == "INVALID_FORMAT\n" || said.is_empty(), "{said}");
     assert_eq!(lines.ask("OWN,build,x"), "NONE");
 }

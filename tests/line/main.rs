@@ -1,9 +1,11 @@
 //! Tests of the line protocol from the outside, with the real program and plain sockets.
 
-// The suite tests/server shares the harness, and this suite does not use all of it.
+// The suite includes the harness of tests/server by `#[path]`, and does not use all functions of
+// it.
 #![allow(dead_code)]
 
-/// Whether the servers keep their state in a data directory; these tests need none that do.
+/// The harness keeps the state of servers in a data directory if this is true. The tests of the
+/// line protocol use servers that keep their state in memory.
 pub(crate) const DURABLE: bool = false;
 
 #[path = "../server/harness.rs"]

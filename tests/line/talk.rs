@@ -27,8 +27,7 @@ impl Lines {
         Talk::to(&self.address)
     }
 
-    /// Returns the reply to one line, sent on a new connection, as clients of the original protocol
-    /// do.
+    /// Sends one line on a new connection, and returns the server's reply to it.
     #[track_caller]
     pub(crate) fn ask(&self, line: &str) -> String {
         self.connect().ask(line)
@@ -55,7 +54,7 @@ impl Talk {
 
     /// Sends raw bytes on the connection.
     pub(crate) fn send(&mut self, bytes: &[u8]) {
-        // The write fails if the server has closed the connection.
+        // The error is ignored: the write fails if the server has closed the connection.
         let _ = self.0.get_mut().write_all(bytes);
     }
 

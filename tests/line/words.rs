@@ -13,8 +13,8 @@ fn replies_of_the_original_protocol() {
         ("LOCK,build,a", "SUCCESS"),
         ("OWN,build,b", "a"),
         ("LOCK,build,b", "FAIL"),
-        // The original protocol specifies that LOCK succeeds if the lock does not exist, and fails
-        // otherwise, even for its owner.
+        // LOCK is not reentrant: it fails for every lock that is held, even if the client of the
+        // request is the holder.
         ("LOCK,build,a", "FAIL"),
         ("UNLOCK,build,b", "FAIL"),
         ("OWN,build,b", "a"),
@@ -120,8 +120,8 @@ fn draining_server_only_releases_locks() {
     let mut lines = Lines::start(&[]);
     let mut talk = lines.connect();
     assert_eq!(talk.ask("LOCK,build,a"), "SUCCESS");
-    // An open HTTP connection makes the server drain for a moment, so that the line port is still
-    // open.
+    // The open event stream makes the server drain for a moment before it exits, so that the line
+    // protocol's port still accepts requests.
     let mut events = lines.server.events(&["/events"]);
     lines.server.signal(libc::SIGTERM);
     events.until("closing");
@@ -135,7 +135,7 @@ fn draining_server_only_releases_locks() {
 fn idle_connections_do_not_delay_the_shutdown() {
     let mut lines = Lines::start(&[]);
     let idle: Vec<Talk> = (0..10).map(|_| lines.connect()).collect();
-    // One of the connections has sent half a line.
+    // One more connection has sent half a line. It does not delay the shutdown either.
     let mut half = lines.connect();
     half.send(b"LOCK,bui");
     eventually("all are there", || (lines.metric("latchfs_line_connections")? == 11).then_some(()));
