@@ -134,7 +134,8 @@ fn a_mount_reports_that_its_token_is_not_known_any_more() {
     let said = &mount.server_page()["server"]["trouble"];
     assert!(said.as_str().is_some_and(|said| said.contains("token is unknown")), "{said}");
     let seen = run(a.command(LATCHFS).arg("doctor"));
-    // Other tests have mounts too, so only lines with the directory of this mount count.
+    // `doctor` also reports mounts of tests that run at the same time, so the test reads only the
+    // line about this mount.
     let ours = format!("{} has lost {}", mount.dir().display(), server.url());
     let line = seen.out.lines().find(|line| line.contains(&ours)).unwrap_or_default();
     assert!(line.starts_with("wrong ") && line.contains("token is unknown"), "{seen:?}");

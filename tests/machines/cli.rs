@@ -126,7 +126,8 @@ fn doctor_reports_the_servers_of_mounts() {
     let url = server.url();
     let mount = a.mount(&url, "--ttl 2s");
     mount.is("connected");
-    // Other tests have mounts too, so only lines with the directory of this mount count.
+    // `doctor` also reports mounts of tests that run at the same time, so the test reads only the
+    // lines about this mount.
     let found = || {
         let seen = run(a.command(LATCHFS).arg("doctor"));
         let lines = seen.out.lines().filter(|line| line.contains(&*mount.dir().to_string_lossy()));

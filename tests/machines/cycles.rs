@@ -228,8 +228,8 @@ fn no_waiter_is_stuck_after_a_power_cycle() {
     assert!(granted > 9 * refused, "{refused} of {} were refused", granted + refused);
 }
 
-/// The assertion of the test can fail: here the holder does not release its locks, and that is
-/// detected.
+/// This test checks the assertion of the other test of this file: if the holder never releases its
+/// locks, the waiters get no answer, and the assertion fails.
 #[test]
 #[should_panic(expected = "the round without a release: 6 waiters of the mount are stuck")]
 fn a_waiter_that_is_never_served_is_detected() {

@@ -23,8 +23,8 @@ fn locks_exclude_across_machines() {
     for (number, (take, give)) in FORMS.iter().enumerate() {
         for (other, (try_it, _)) in FORMS.iter().enumerate() {
             if take.starts_with("ln -s") && try_it.starts_with("touch") {
-                // This pair is left out: `touch` would follow the symlink and take the lock that
-                // the symlink names.
+                // `touch` is not tried on a lock that was made by `ln -s`: it would follow the
+                // symlink, and take the lock that the symlink's text names.
                 continue;
             }
             let name = format!("l{number}-{other}");

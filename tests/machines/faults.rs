@@ -113,7 +113,8 @@ fn healthy(test: impl FnOnce(&Machine, &Mount, Crowd)) {
     test(&client, &mount, crowd);
 }
 
-/// The assertions after the last fault can fail: a lock that is never released is detected.
+/// This test checks the assertions that run after the last fault: they fail if a lock is never
+/// released.
 #[test]
 #[should_panic(expected = "still held 14s after the faults: Some([\"leaked ")]
 fn a_lock_that_stays_held_is_detected() {
@@ -124,8 +125,8 @@ fn a_lock_that_stays_held_is_detected() {
     });
 }
 
-/// The assertions after the last fault can fail: a waiter that is never served is detected, even if
-/// it is the only one of its kind.
+/// This test checks the assertions that run after the last fault: they fail if a waiter is never
+/// served, even if it is the only waiter of its kind.
 #[test]
 #[should_panic(expected = "'the waiter' is stuck 14s after the faults")]
 fn a_stuck_waiter_is_detected() {
@@ -139,8 +140,8 @@ fn a_stuck_waiter_is_detected() {
     });
 }
 
-/// The assertions after the last fault can fail: commands that never run are detected. Here the
-/// server refuses every request of `run`.
+/// This test checks the assertions that run after the last fault: they fail if no command of
+/// `latchfs run` ever runs. Here the server refuses every request of `latchfs run`.
 #[test]
 #[should_panic(expected = "no lock was ever granted to run")]
 fn a_run_that_is_always_refused_is_detected() {

@@ -24,7 +24,9 @@ fn repeated_lookups_need_no_requests() {
     let before = a.asks();
     a.python(look, &[&POLLS.to_string()]).says("done");
     let cost = a.asks() - before;
-    // Python itself looks up no names in the mount, and keep-alives use a connection of their own.
+    // 20,000 lookups may cost 4 requests at most. The Python interpreter looks up no names of its
+    // own in the mount, and keep-alives are not counted, because they use a connection of their
+    // own.
     assert!(cost <= 4, "{POLLS} looks at four names asked {cost} times");
 }
 
@@ -98,8 +100,8 @@ fn no_stale_lookup_is_cached() {
     looker.says("looking");
     for round in 0..40 {
         let made: Vec<_> = (0..8).filter(|n| (n + round) % 3 != 0).collect();
-        // `latchfs acquire` rather than mkdir, because the parent `team` does not exist before the
-        // first lock below it.
+        // The locks are acquired by `latchfs acquire`: mkdir of `team/0` would fail before the
+        // first lock below `team`, because the directory `team` does not exist then.
         let each = |what: &str, all: &[usize]| {
             let all: Vec<_> = all.iter().map(ToString::to_string).collect();
             let (program, all) = (crate::net::LATCHFS, all.join(" "));

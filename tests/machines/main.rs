@@ -2,9 +2,11 @@
 //! namespace with an address of its own; its cable can be pulled, and its incoming packets can be
 //! dropped.
 
-// Programs in other languages keep their raw string delimiters, whether they contain quotes or not.
+// Python and other programs are written as `r#"..."#`, even those that contain no quotes, so
+// clippy's lint against needless hashes is off.
 #![allow(clippy::needless_raw_string_hashes)]
-// The name `server` stands for a machine, and `served` for the server process on it.
+// In these tests, `server` is the machine of a server, and `served` is the server process; clippy
+// finds the two names too similar.
 #![allow(clippy::similar_names)]
 
 mod access;

@@ -17,7 +17,7 @@ use std::sync::mpsc::{Receiver, channel};
 use std::thread;
 use std::time::Duration;
 
-/// The program under test.
+/// The path of the latchfs binary that cargo has built for the tests.
 pub(crate) const LATCHFS: &str = env!("CARGO_BIN_EXE_latchfs");
 /// The port on which servers listen.
 pub(crate) const PORT: u16 = 8_080;
@@ -80,7 +80,8 @@ impl Drop for Net {
             let _gone = Command::new("ip").args(["netns", "del", &ns]).status();
         }
         let table = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
-        // The tree is not removed if a mount is still in it: its files are locks.
+        // The scratch directory is not removed if a mount is still in it, because removing the
+        // files of a mount would release locks.
         if !table.contains(&*self.scratch.to_string_lossy()) {
             support::remove_tree(&self.scratch);
         }
@@ -213,10 +214,10 @@ pub(crate) struct Daemon {
 /// The version of latchfs that a daemon runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Version {
-    /// The program under test.
+    /// The latchfs binary that cargo has built for the tests.
     Current,
-    /// The version of the last commit in which messages and formats had no negotiated versions;
-    /// `contrib/test` builds it.
+    /// An older latchfs, built by `contrib/test` from the last commit before nodes and clients
+    /// began to negotiate the versions of their messages and file formats.
     Previous,
 }
 
@@ -421,7 +422,7 @@ impl Program {
         let (send, lines) = channel();
         let out = BufReader::new(child.stdout.take().expect("piped"));
         thread::spawn(move || {
-            // The send fails if the test has stopped reading.
+            // The error is ignored: the send fails if the test has stopped reading.
             let _gone = out.lines().map_while(Result::ok).try_for_each(|line| send.send(line));
         });
         let input = child.stdin.take();
