@@ -52,8 +52,8 @@ impl Dice {
 pub(super) struct Draw {
     dice: Dice,
     old_rules: Dice,
-    /// Draws the open files of releases. A separate generator keeps all other random choices of a
-    /// seed as they were before.
+    /// A separate random generator for the open files that release commands name, so that these
+    /// draws do not change the other random choices of a seed.
     opens: Dice,
     acquisitions: Dice,
     orders: Dice,
@@ -149,17 +149,19 @@ impl Draw {
             12..=14 => due,
             15 => due - tick,
             16 => due + tick,
-            // A long time passes without any command, so that many deadlines pass at once.
+            // Up to 8 s pass without any command, so that many deadlines pass at once.
             17 => now + Span::from_millis(self.dice.next() % 8_000),
             18 if self.dice.one_in(20) => now + Span::from_secs(100),
             18 => now + tick,
-            // The clock goes backwards.
+            // The time of the next command may be up to 3 s before that of the previous command, as
+            // if the clock had gone backwards.
             _ => now - Span::from_millis(self.dice.next() % 3_000),
         }
     }
 
-    /// Returns the current rulebook in most cases, and sometimes an older one, as commands from an
-    /// old journal have it.
+    /// Returns the version of the rules by which the engine executes a command: the current version
+    /// in most cases, and sometimes an older one, as for commands from the journal of an older
+    /// latchfs.
     fn rulebook(&mut self) -> Rulebook {
         let old = self.old_rules.one_in(8).then_some([Rulebook::First, Rulebook::Second]);
         old.map_or(Rulebook::Third, |old| self.old_rules.pick(&old))
@@ -231,9 +233,10 @@ impl Draw {
         Acquire { name, client, mode, hold, term, line, patch: self.patch() }
     }
 
-    /// Returns an ownership and what keeps the lease alive. The ownership is plain in most cases.
-    /// The lease of an open file depends on the file's session in most cases, and otherwise has its
-    /// own ttl.
+    /// Returns the owner of a new lease (the client, one program of the client, or an open file),
+    /// and what keeps the lease alive. In half of the cases the owner is the client. The lease of
+    /// an open file depends on the file's session in most cases, and otherwise has a ttl of its
+    /// own.
     fn hold(&mut self) -> (Ownership, LeaseTerms) {
         let session = self.session();
         let open = OpenId { session, number: 1 + self.dice.next() % 2 };
@@ -250,7 +253,8 @@ impl Draw {
         let why = self.dice.pick(&[LeaveReason::Asked, LeaveReason::Gone]);
         let (name, ticket) = match &self.tickets[..] {
             [] => (self.name(), Ticket(1)),
-            // The ticket is sometimes that of another queue.
+            // In one of eight cases, the name is drawn anew, so that the ticket may belong to the
+            // queue of another lock.
             known => {
                 let (name, ticket) = self.dice.pick(&known[known.len().saturating_sub(4)..]);
                 (if self.dice.one_in(8) { self.name() } else { name }, ticket)
@@ -259,8 +263,8 @@ impl Draw {
         Leave { name, ticket, why }
     }
 
-    /// Returns the key of a tenure that was granted recently, in most cases, either without its
-    /// token or with it.
+    /// Returns the key by which a renew or release command identifies a lease: lock name, client,
+    /// and in half of the cases the token. In most cases it is the key of a recently granted lease.
     fn key(&mut self) -> LeaseKey {
         if self.tokens.is_empty() || self.dice.one_in(5) {
             return LeaseKey { name: self.name(), client: self.client(), token: None };
@@ -271,15 +275,16 @@ impl Draw {
         LeaseKey { name, client, token: self.dice.one_in(2).then_some(token) }
     }
 
-    /// Returns `None` in most cases, otherwise 0, 1 or 2: the acquisition that the grant counts, or
-    /// a later one.
+    /// A release command may name the number of the acquire that it undoes. Returns `None` in half
+    /// of the cases, and otherwise a number from 0 to 2, which may be that of the lease's last
+    /// acquire or another one.
     fn acquisition(&mut self) -> Option<u32> {
         let drawn = self.acquisitions.below(6);
         u32::try_from(drawn).ok().filter(|drawn| *drawn < 3)
     }
 
-    /// Returns `None` in most cases, otherwise an open file of a recent session, which may hold no
-    /// lock.
+    /// A release command may name an open file. Returns `None` in most cases, and otherwise an open
+    /// file of a recent session, which may hold no lock.
     fn open_to_release(&mut self) -> Option<OpenId> {
         if self.sessions.is_empty() || !self.opens.one_in(3) {
             return None;
@@ -310,7 +315,8 @@ impl Draw {
         Some(RequestOrder { session, number })
     }
 
-    /// Returns an idempotency key, with a digest that few requests share.
+    /// Returns a random idempotency key. Its digest is the sum of the bytes of the command, so that
+    /// different commands rarely have the same digest.
     fn request(&mut self, op: &Op) -> IdempotencyKey {
         let (caller, key) = (self.client().as_str().into(), self.dice.pick(&["1", "2", "3"]));
         let digest = Digest(format!("{op:?}").bytes().map(u128::from).sum());
@@ -360,7 +366,7 @@ impl Draw {
         }
         let text = match self.dice.below(4) {
             0 => Some(TextPatch::Set(vec![b'x'; self.dice.below(3)].into())),
-            // The longest of these texts, appended to the content, exceeds the maximum length.
+            // Appending 4,097 bytes always exceeds the maximum length of a lock's content.
             1 => Some(TextPatch::Append(vec![b'y'; self.dice.pick(&[1, 2_000, 4_097])].into())),
             _ => None,
         };

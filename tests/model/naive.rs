@@ -57,7 +57,7 @@ struct Bond {
     ttl: Option<Ttl>,
     grace: Grace,
     renewed_at: Time,
-    /// The number of the last ordered request of this session.
+    /// The highest request number that a command of this session has used.
     last_request: u64,
 }
 
@@ -187,8 +187,8 @@ impl Naive {
         self.replies.iter().any(|(known, until, _)| known.id == *id && *until == Time::NEVER)
     }
 
-    /// Replaces the stored answer to the request that waited with `ticket` by the `end` of its
-    /// wait.
+    /// When the wait with `ticket` ends, replaces the stored answer to its request, "waiting", by
+    /// the outcome `end` of the wait.
     fn wait_is_over(&mut self, ticket: Ticket, end: &Outcome) {
         let (replay, kept) = (self.replay(end), self.now + self.rules.requests_kept);
         for (_, until, known) in &mut self.replies {
@@ -591,8 +591,9 @@ impl Naive {
         tenure
     }
 
-    /// Continues the tenure `own` of the client that requests the lock again. An upgrade from
-    /// shared to exclusive begins a new tenure.
+    /// Acquires a lock for a client that already holds it by the lease `own`. The lease keeps its
+    /// token, except for an upgrade from shared to exclusive, which begins a new tenure with a new
+    /// token.
     fn go_on(&mut self, ask: &Acquire, own: &Held, rules: Rulebook) -> Answer {
         self.fits(&ask.name, &ask.patch, &own.lease.details)?;
         let mut held = own.clone();
@@ -630,7 +631,8 @@ impl Naive {
         self.hold(&held.name, held.mode, lease, None)
     }
 
-    /// Replaces the lease by its renewed version.
+    /// Stores a renewed lease in place of the lease with the same token, and emits the event
+    /// `Renewed`.
     fn renewed(&mut self, mut held: Held, patch: &Patch) -> Outcome {
         held.expired = false;
         held.lease.renewed_at = self.now;
@@ -691,7 +693,7 @@ impl Naive {
         Ok(Outcome::Left)
     }
 
-    /// Returns the lease to which a key refers.
+    /// Returns the lease that a key identifies by lock name, client and, if it has one, token.
     fn meant(&self, key: &LeaseKey) -> Result<Held, Refusal> {
         let LeaseKey { name, client, token } = key.clone();
         let mine: Vec<_> = self.on(&key.name).filter(|held| held.lease.holder == client).collect();
@@ -699,8 +701,8 @@ impl Naive {
         let holder = any.map(|held| held.lease.holder.clone());
         let Some(named) = token else {
             let by_file = |held: &&&Held| matches!(held.lease.hold, Ownership::OpenFile(_));
-            // A lease that has begun is preferred: one that begins later may be the placeholder of
-            // a reset, which belongs to no client.
+            // A lease that has begun is preferred to one that begins in the future, which may be
+            // the placeholder that a reset leaves for the steal grace.
             let begun = mine.iter().filter(|held| held.lease.acquired_at <= self.now);
             let plain = begun.clone().find(|held| !by_file(held)).or(begun.clone().next());
             let plain = plain.or(mine.iter().find(|held| !by_file(held))).or(mine.first());
@@ -963,7 +965,8 @@ impl Naive {
         self.is_session(id)?;
         if ask.end == SessionEnd::Expired {
             self.expire(id);
-            // A lease without a grace is over as soon as its session ends.
+            // A session that expires puts its leases into grace; a lease without a grace is over at
+            // once.
             self.pass(self.now);
             return Ok(Outcome::SessionEnded);
         }
@@ -984,10 +987,12 @@ impl Naive {
     }
 }
 
-/// Whether a request with the ownership `want` refers to the client's existing lease with the
-/// ownership `have`. A plain request refers to any lease; one of an open file to a plain lease, to
-/// the lease that it created, and to its own; an exclusive request only to the lease of an earlier
-/// try of the same request.
+/// Whether an acquire with the ownership `want` may continue the lease that the same client holds
+/// with the ownership `have`. An acquire as `Client` may continue any lease. An acquire by an open
+/// file may continue a lease of the client, an exclusive lease that the same open file created, and
+/// its own lease. An exclusive acquire by an open file may continue only an exclusive lease that
+/// the same open file created, as a retry does. An exclusive acquire without an open file continues
+/// no lease.
 fn is_meant(have: Ownership, want: Ownership) -> bool {
     match want {
         Ownership::Client => true,
@@ -1000,8 +1005,8 @@ fn is_meant(have: Ownership, want: Ownership) -> bool {
     }
 }
 
-/// Returns the sessions on which a request depends: the session of its lease, and the session of
-/// its open file.
+/// Returns the sessions that must be open for a request: the session that keeps the lease alive,
+/// and the session of the open file that makes the request.
 fn leans_on(hold: Ownership, term: LeaseTerms) -> [Option<SessionId>; 2] {
     let of_term = match term {
         LeaseTerms::Session(id) => Some(id),
@@ -1014,7 +1019,7 @@ fn leans_on(hold: Ownership, term: LeaseTerms) -> [Option<SessionId>; 2] {
     [of_term, of_file]
 }
 
-/// Returns the lifetime of a lease that is renewed at `now`.
+/// Returns the lifetime of a lease after a renewal at `now`, which starts the ttl anew.
 fn again(life: Lifetime, now: Time) -> Lifetime {
     match life {
         Lifetime::Own { ttl, grace, .. } => {
@@ -1029,7 +1034,8 @@ fn tenure(lease: &Lease) -> Tenure {
     Tenure { token, life, acquired_at, acquisition }
 }
 
-/// Returns the details of a lease after the change `patch`.
+/// Returns the details of a lease (note, content, process and file attributes) after the change
+/// `patch`.
 fn patched(before: &Details, patch: &Patch) -> Details {
     let text = match &patch.text {
         None => before.text().to_vec(),
