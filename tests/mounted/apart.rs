@@ -57,8 +57,8 @@ fn linked_locks_stay_one_inode(m: &Mount) {
     eventually("an empty directory", || m.sh("ls -A").ok().is_empty().then_some(()));
 }
 
-/// A program in a directory that is a lock keeps its working directory while locks below it come
-/// and go, on its own mount and on the other one.
+/// A program whose working directory is a lock keeps that directory while locks below it are
+/// created and removed, both through its own mount and through a second mount of the same locks.
 fn working_directory_outlives_changes_below_it(m: &Mount) {
     m.py(r#"
         other = pathlib.Path(os.environ['OTHERS'])

@@ -7,18 +7,18 @@ use std::fs::File;
 use std::os::unix::process::CommandExt as _;
 use std::process::{Child, Command, Stdio};
 
-/// The backend of a test's mounts: where the engine runs.
+/// The backend of a test's mounts: the processes that decide which client holds which lock.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Behind {
-    /// An engine in the daemon of the mount itself.
+    /// The mount's own daemon decides about its locks, without any server.
     Itself,
-    /// One latchfs server.
+    /// One latchfs server decides about the locks of all its mounts.
     Server,
-    /// A cluster of three nodes.
+    /// A cluster of three latchfs servers decides about the locks of all their mounts.
     Cluster,
 }
 
-/// A server of a test, killed at its end.
+/// A latchfs server that a test has started; it is killed when this value is dropped.
 pub(super) struct Node {
     child: Child,
     pub(super) url: String,
@@ -59,7 +59,8 @@ pub(super) fn nodes(scratch: &Scratch, behind: Behind) -> Vec<Node> {
     run(Command::new(LATCHFS).args(["cert", "secret", "--dir", &certs])).ok();
     let secret = format!("{certs}/peers.pem");
     let own = |n: usize| ["--data", &data(n)].map(str::to_owned).to_vec();
-    // A cluster begins with one node that has no peer options.
+    // The first node of a new cluster runs once without peer options, which initializes the
+    // cluster.
     drop(Node::start("begin", scratch, &own(0)));
     let ports: Vec<_> = (0..3).map(|_| free_port()).collect();
     let peers = |n: usize| format!("127.0.0.1:{}", ports[n]);

@@ -272,8 +272,9 @@ fn a_dead_daemon_is_reported() {
 fn commands_time_out_on_a_stopped_daemon() {
     let m = mount();
     signal(m.pid(), libc::SIGSTOP);
-    // All threads must be stopped first. A thread that is stopped while it has read a request never
-    // answers it, and then not even SIGKILL ends the program that waits for the answer.
+    // The test runs `latchfs ls` only after all threads of the daemon are stopped. A thread that is
+    // stopped after it has read a FUSE request does not answer the request, and then not even
+    // SIGKILL ends the program that waits for the answer.
     eventually("all threads stopped", || {
         let tasks = std::fs::read_dir(format!("/proc/{}/task", m.pid())).expect("it lives");
         let stats =

@@ -52,9 +52,9 @@ fn status_and_content_are_found_by_name() {
         .ok();
 }
 
-/// A name in `status/` and `content/` is a directory while locks lie below it, as in the mount, and
-/// a file otherwise. With `%2F` for each slash, or with a leading `%2F` if it has none, it is
-/// always a file.
+/// A path below `.latchfs/status/` or `.latchfs/content/` is a directory while the lock of that
+/// name has locks below it, and a file otherwise. A path in which each slash of the lock's name is
+/// written as `%2F`, or which begins with `%2F`, is always a file.
 #[test]
 fn a_status_can_always_be_read() {
     let m = mount();
@@ -98,7 +98,8 @@ fn a_status_can_always_be_read() {
         .ok();
 }
 
-/// `metrics` is in the Prometheus text format, and its counters change with each lease.
+/// The file `.latchfs/metrics` is in the Prometheus text format, and its counters change when locks
+/// are acquired and released.
 #[test]
 fn metrics_change_with_each_lease() {
     let m = mount();
@@ -117,7 +118,7 @@ fn metrics_change_with_each_lease() {
     assert_ne!(acquired(), before, "two tenures show in the numbers");
 }
 
-/// `server` describes the backend as JSON.
+/// The file `.latchfs/server` describes the backend of the mount as JSON.
 #[test]
 fn server_file_describes_the_backend() {
     let m = mount();
@@ -128,7 +129,8 @@ fn server_file_describes_the_backend() {
     assert!(text(&server["state"]).contains(&m.state().display().to_string()), "{server}");
 }
 
-/// `why` contains the last refusal of the calling user, as a sentence that suggests the next step.
+/// The file `.latchfs/why` contains the message of the last refusal of a request by the calling
+/// user; the message suggests what the user can do next.
 #[test]
 fn why_shows_the_callers_own_refusal() {
     let m = mount();
@@ -151,8 +153,8 @@ fn why_shows_the_callers_own_refusal() {
     json(&m.sh("cat .latchfs/why").ok());
 }
 
-/// `ctl` executes the requests of commands: one write is one request, and a read to the end returns
-/// its answer.
+/// A program sends requests through the file `.latchfs/ctl`: each write is one request, and the
+/// program then reads the answer up to the end of the file.
 #[test]
 fn ctl_answers_requests() {
     let m = mount();
@@ -190,7 +192,8 @@ fn ctl_answers_requests() {
         .ok();
 }
 
-/// `ctl` can acquire a shared lock, which may have several holders, each with a lease of its own.
+/// A request to `.latchfs/ctl` can acquire a shared lock, which may have several holders, each with
+/// a lease of its own.
 #[test]
 fn ctl_acquires_shared_locks() {
     let m = mount();
@@ -210,7 +213,8 @@ fn ctl_acquires_shared_locks() {
         .ok();
 }
 
-/// `ctl` can steal a lock, given a reason and the permission; a steal results in a new token.
+/// A request to `.latchfs/ctl` can steal a lock, if it gives a reason and its user has the
+/// permission. The new holder gets a new token.
 #[test]
 fn ctl_steals_for_root() {
     let m = mount();

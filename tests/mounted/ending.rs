@@ -96,8 +96,8 @@ fn mv_moves_the_lock() {
     assert_eq!(m.phase("team/build"), "held");
 }
 
-/// `mv` over the lock of another client gets EBUSY (with `RENAME_NOREPLACE` EEXIST), and `mv` of
-/// such a lock gets EPERM.
+/// `mv` to the name of a lock that another client holds gets EBUSY (EEXIST with
+/// `RENAME_NOREPLACE`), and `mv` of a lock that another client holds gets EPERM.
 #[test]
 fn mv_over_the_lock_of_another_is_busy() {
     let m = mount();

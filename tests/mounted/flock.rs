@@ -224,8 +224,8 @@ fn getlk_returns_the_first_conflict() {
     .ok();
 }
 
-/// `F_GETLK` predicts the result of `F_SETLK` for every holder and form of lock, because it queries
-/// the engine.
+/// `F_GETLK` predicts the result of `F_SETLK` for every kind of holder: it also reports locks that
+/// were not taken by fcntl.
 #[test]
 fn getlk_agrees_with_setlk() {
     let m = Setup::new().dirs(2).with("--client laptop2").start();
@@ -273,7 +273,8 @@ fn getlk_agrees_with_setlk() {
     .ok();
 }
 
-/// A lock that is moved while it is being released is released all the same.
+/// If one thread renames a locked file while another thread unlocks it, the lock is free
+/// afterwards.
 #[test]
 fn a_lock_that_is_moved_during_its_release_is_free() {
     let m = mount();

@@ -3,7 +3,8 @@
 
 use crate::harness::*;
 
-/// The Python code that precedes the programs of this file: pollers with a timeout in milliseconds.
+/// Python functions that wait for POLLPRI on the file of a lock. Every Python program of this file
+/// begins with them.
 const POLLER: &str = r#"
 import select, threading
 LIMIT = 20_000
@@ -24,8 +25,8 @@ def soon(call):
     return thread
 "#;
 
-/// Runs a Python program after [`POLLER`]. Its indentation of 8 columns is removed, as that of the
-/// prelude is.
+/// Runs a Python program, with [`POLLER`] in front of it, in the mount. The program is indented by
+/// 8 columns in this file, and the function removes this indentation.
 fn py(m: &Mount, program: &str) -> Output {
     behind(m, POLLER, program)
 }
@@ -165,7 +166,8 @@ fn the_queue_is_shown() {
         .ok();
 }
 
-/// The Python code that precedes the programs that read events.
+/// Python functions that read the event stream `.latchfs/events`. The programs that test this
+/// stream begin with them.
 const READER: &str = r#"
 def opened(process):
     "Waits until a program has the stream open."
@@ -188,8 +190,8 @@ fn py_events(m: &Mount, program: &str) -> Output {
     behind(m, &format!("{POLLER}\n{READER}"), program)
 }
 
-/// `events` is a stream of JSON lines. `cat` prints each event as it happens, and any signal ends
-/// `cat` at once.
+/// The file `.latchfs/events` is a stream of JSON lines. `cat` prints each event as it happens, and
+/// any signal ends `cat` at once.
 #[test]
 fn cat_follows_events() {
     let m = mount();
@@ -213,8 +215,8 @@ fn cat_follows_events() {
     .ok();
 }
 
-/// Each reader of `events` starts where it opened the stream, or at event N with `events@N`. The
-/// stream can be polled, and a non-blocking reader never waits.
+/// A reader of `.latchfs/events` starts at the time at which it opened the file, and a reader of
+/// `.latchfs/events@N` starts at event N. Both can be polled, and a non-blocking read never waits.
 #[test]
 fn each_reader_has_its_own_position() {
     let m = mount();
@@ -251,8 +253,8 @@ fn each_reader_has_its_own_position() {
     .ok();
 }
 
-/// A reader of `events` that is too slow gets a `lost` line with the number of missed events, and
-/// blocks no other client.
+/// A reader of `.latchfs/events` that is too slow gets a line of kind `lost` with the number of
+/// missed events, and blocks no other client.
 #[test]
 fn a_slow_reader_is_told_how_many_events_it_missed() {
     let m = mount();

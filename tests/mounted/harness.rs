@@ -27,7 +27,7 @@ use std::sync::mpsc::{Receiver, channel};
 use std::thread;
 use std::time::Duration;
 
-/// The program under test.
+/// The path of the latchfs binary that cargo has built for the tests.
 pub(crate) const LATCHFS: &str = env!("CARGO_BIN_EXE_latchfs");
 /// The users other than root, created by [`users`].
 pub(crate) const ALICE: &str = "latchfs-a";
@@ -117,8 +117,9 @@ impl Setup {
         Self { scratch, dirs: 1, args, state: true, behind, descriptors: None }
     }
 
-    /// Mounts the locks of the backend `behind`. Unless the test wants several directories, there
-    /// is a second mount, with a cluster on another node, on which commands of other users run.
+    /// Uses this backend for the mounts of the test. If the backend is a server or a cluster, and
+    /// the test has one directory, the harness also makes a second mount of the same locks, in
+    /// which commands of other users run; with a cluster, the second mount uses another node.
     pub(crate) fn behind(mut self, behind: Behind) -> Self {
         self.behind = behind;
         self
@@ -130,13 +131,15 @@ impl Setup {
         self
     }
 
-    /// Replaces the daemon's arguments by these. The harness still adds `--state` or `--server`.
+    /// Replaces all command-line arguments of the daemon by `args`. The harness still adds
+    /// `--state`, `--data` or `--server`.
     pub(crate) fn only(mut self, args: &str) -> Self {
         self.args.clear();
         self.with(args)
     }
 
-    /// Mounts this many directories: `locks`, `locks2` and so on.
+    /// Makes the daemon mount `count` directories, which are named `locks`, `locks2`, `locks3` and
+    /// so on.
     pub(crate) fn dirs(mut self, count: usize) -> Self {
         self.dirs = count;
         self
@@ -182,8 +185,8 @@ impl Setup {
         if self.behind != Behind::Itself {
             servers = nodes(&self.scratch, self.behind);
             args.extend(["--server".to_owned(), servers[0].url.clone()]);
-            // A test with several directories assigns them to clients itself, so it gets no second
-            // mount.
+            // There is no second mount for other users if the test has several directories, because
+            // such a test itself decides which user works in which directory.
             if self.dirs == 1 {
                 let dir = self.scratch.path("beside");
                 fs::create_dir(&dir).expect("the scratch directory is empty");
@@ -230,7 +233,7 @@ impl Mount {
         &self.dirs[0]
     }
 
-    /// Returns the mount point with this index.
+    /// Returns the mount point number `index` of the daemon.
     pub(crate) fn dir_at(&self, index: usize) -> &Path {
         &self.dirs[index]
     }
@@ -401,8 +404,8 @@ impl Mount {
         run(self.within(Command::new(LATCHFS).args(args)).current_dir("/"))
     }
 
-    /// Sets the directory and the environment of a command like [`Self::within`], but for the mount
-    /// of other users.
+    /// Sets the working directory and the environment variables of a command that runs in the mount
+    /// for other users.
     pub(crate) fn within_others<'a>(&self, command: &'a mut Command) -> &'a mut Command {
         let dir = self.others();
         self.within(command).current_dir(dir).env("LATCHFS_DIR", dir).env("D", dir)
@@ -443,7 +446,7 @@ impl Mount {
         status["token"].as_u64().unwrap_or_else(|| panic!("no token in {status}"))
     }
 
-    /// Waits until a lock is in this phase.
+    /// Waits until the lock `name` is in the phase `phase`.
     #[track_caller]
     pub(crate) fn until(&self, name: &str, phase: &str) {
         eventually(&format!("{name} is {phase}"), || (self.phase(name) == phase).then_some(()));

@@ -1,10 +1,11 @@
-//! Each kind of lock by an open file or by a lease, ended in each possible way, as another process
-//! of the same owner and another owner see it.
+//! Tests how a lock ends, for each kind of lock and for each way to end it. Each test observes the
+//! lock from another process of the same owner and from a process of another owner.
 
 use crate::harness::*;
 use crate::locking::locks_py;
 
-/// Python code: the ways to end a lock that is held by an open file.
+/// Python code that ends a lock which an open file holds, in each possible way. Python opens files
+/// with `O_CLOEXEC`, so exec is one of the ways: it closes the file.
 const ENDS: &str = "
 ENDS = {
     'unlock': 'unlock(held[name], form)',
@@ -17,7 +18,8 @@ ENDS = {
 }
 ";
 
-/// Locks a file in the way `form`, and ends the lock in each of the ways in [`ENDS`].
+/// Takes the lock of a file by the call that `form` names (flock, fcntl or OFD), and ends the lock
+/// in each of the ways in [`ENDS`].
 fn by_open_file(form: &str) {
     let m = mount();
     let program = r#"
@@ -61,45 +63,52 @@ eq(listed(), [])
     locks_py(&m, &format!("{ENDS}{}", program.replace('@', form))).ok();
 }
 
-/// An exclusive flock ends by unlock, close of the last dup, exit, exec, kill -9 and rm.
+/// An exclusive flock ends by unlock, by close of the last descriptor of the open file, by exit or
+/// SIGKILL of its process, by exec if the descriptor is close-on-exec, and by removal of the file.
 #[test]
 fn exclusive_flock_ends() {
     by_open_file("flock_ex");
 }
 
-/// A shared flock ends in each of the ways in [`ENDS`].
+/// A shared flock ends in each of the ways in [`ENDS`]: by unlock, close, exit, SIGKILL, exec (its
+/// descriptor is close-on-exec), and removal of the file.
 #[test]
 fn shared_flock_ends() {
     by_open_file("flock_sh");
 }
 
-/// An fcntl write lock ends in each of the ways in [`ENDS`].
+/// An fcntl write lock ends in each of the ways in [`ENDS`]: by unlock, close, exit, SIGKILL, exec
+/// (its descriptor is close-on-exec), and removal of the file.
 #[test]
 fn exclusive_fcntl_lock_ends() {
     by_open_file("fcntl_ex");
 }
 
-/// An fcntl read lock ends in each of the ways in [`ENDS`].
+/// An fcntl read lock ends in each of the ways in [`ENDS`]: by unlock, close, exit, SIGKILL, exec
+/// (its descriptor is close-on-exec), and removal of the file.
 #[test]
 fn shared_fcntl_lock_ends() {
     by_open_file("fcntl_sh");
 }
 
-/// An OFD write lock ends in each of the ways in [`ENDS`]. When its file is closed, the kernel
-/// sends only RELEASE.
+/// An OFD write lock ends in each of the ways in [`ENDS`]. When the last descriptor of the open
+/// file is closed, the kernel sends no unlock request for an OFD lock, so the mount must unlock at
+/// RELEASE.
 #[test]
 fn exclusive_ofd_lock_ends() {
     by_open_file("ofd_ex");
 }
 
-/// An OFD read lock ends in each of the ways in [`ENDS`].
+/// An OFD read lock ends in each of the ways in [`ENDS`]: by unlock, close, exit, SIGKILL, exec
+/// (its descriptor is close-on-exec), and removal of the file.
 #[test]
 fn shared_ofd_lock_ends() {
     by_open_file("ofd_sh");
 }
 
-/// A lease by mkdir, `O_EXCL`, `ln -s` or `ln` outlives exit, `kill -9` and close. It ends when a
-/// process of its owner, and of no other client, removes it.
+/// A lock that was acquired by mkdir, `O_EXCL`, `ln -s` or `ln` outlives the close of its file and
+/// the exit or SIGKILL of its process. Any process of its owner can end it by rmdir or unlink;
+/// another client gets EPERM.
 #[test]
 fn leases_end_by_removal() {
     let m = Setup::new().with("--ttl 1h").start();
@@ -177,9 +186,10 @@ fn leases_end_by_their_ttl() {
     .ok();
 }
 
-/// An open file that locks may take over a plain lease of the same owner. It can't take over a
-/// lease that got a ttl or text by a write; and a lease of a file that was created with `O_EXCL`
-/// can be taken over only by the open file that created it.
+/// A process that opens a locked file and locks it by flock, fcntl or OFD may take over the lease,
+/// if the same user acquired the lease by open with `O_CREAT` or by `touch`. It can't take over a
+/// lease that was given a ttl or a text by a write. A lease of a file that was created with
+/// `O_EXCL` can be taken over only by the open file that created it.
 #[test]
 fn an_open_file_may_take_over_a_lease() {
     let m = Setup::new().with("--ttl 1h").start();

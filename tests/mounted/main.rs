@@ -3,7 +3,8 @@
 //! Each test has a mount of its own, so that tests run in parallel. Most files are about one group
 //! of operations; the doc comment of a test states the behaviour that it checks.
 
-// Programs in other languages are raw strings, even if they contain no quotes.
+// Python and other programs are written as `r#"..."#`, even those that contain no quotes, so
+// clippy's lint against needless hashes is off.
 #![allow(clippy::needless_raw_string_hashes)]
 
 /// Whether the mounts store their locks in a data directory. `tests/durable_mounts`, which runs

@@ -60,7 +60,8 @@ fn create_acquires_a_free_lock_and_opens_a_held_one() {
     m.sh_as(ALICE, "> build").ok();
     assert_eq!(m.status("build")["holder"], format!("laptop1:{ALICE}"));
     let token = m.token("build");
-    // A shell opens the target of a redirect, and ignores the EBUSY of its close.
+    // For BOB, who is not the holder, close(2) of the file fails with EBUSY; but the shell ignores
+    // errors of close when it closes the target of a redirect.
     m.sh_as(BOB, "> build; test $? = 0").ok();
     m.sh_as(ALICE, "> build").ok();
     m.py(r#"

@@ -177,7 +177,8 @@ fn a_listener_is_notified() {
     thread::scope(|scope| {
         let waits = scope.spawn(|| mutex.lock().expect("granted").token());
         assert_eq!(next(&told), Notice::Waiting);
-        // The waiter is in the queue of the engine, so it is served before any later one.
+        // The thread is in the lock's queue already, so it is granted the lock before any client
+        // that queues later.
         eventually("a waiter", || {
             let waiting = m.status("build")["waiters"].as_array().is_some_and(|w| w.len() == 1);
             waiting.then_some(())
@@ -247,7 +248,8 @@ fn the_token_of_another_holder_is_never_given_out() {
             let file = m.dir().join("build");
             let mut tokens = Vec::new();
             while !ended.load(Ordering::Acquire) {
-                // Root may remove any lock, and can then acquire the lock for a moment.
+                // Root may remove any lock. After each removal, this thread can hold the lock for a
+                // moment, until it removes its own directory.
                 let _gone = fs::remove_file(&file);
                 if fs::create_dir(&file).is_ok() {
                     tokens.extend(m.status("build")["token"].as_u64());
@@ -259,7 +261,8 @@ fn the_token_of_another_holder_is_never_given_out() {
         });
         let mut seen = Vec::new();
         while seen.len() < times || thefts.load(Ordering::Acquire) < times {
-            // An error means that the lock was lost at once, or that its name is a directory now.
+            // `try_lock` fails if the other thread removes the lock just after the grant, or if the
+            // other thread has made a directory of that name.
             if let Ok(Some(guard)) = mutex.try_lock() {
                 seen.push(guard.token());
             }
@@ -293,8 +296,8 @@ fn an_open_file_returns_its_own_token() {
     seen.ok();
 }
 
-/// Regression test: the status of a lock with other locks below its name is a directory, which the
-/// mutex took for a loss.
+/// Regression test: while there are locks below a lock's name, the lock's path in `.latchfs/status`
+/// is a directory. An earlier `Mutex` could not read it, and reported the lock as lost.
 #[test]
 fn a_lock_below_the_name_makes_no_difference() {
     let m = mount();

@@ -63,7 +63,7 @@ fn the_session_may_be_the_owner() {
     m.sh("rmdir build").ok();
 }
 
-/// One process may mount several DIRs on one engine, each with its own `--client`.
+/// One daemon may mount the same locks at several directories, each with its own `--client`.
 #[test]
 fn two_directories_are_two_clients() {
     let m = Setup::new().only("--client laptop1 --client laptop2").dirs(2).start();

@@ -179,9 +179,9 @@ fn a_restart_binds_processes_again() {
     m.until("lives", "free");
 }
 
-/// While the daemon is suspended or down, no other client is served either, so a bound lease
-/// without a ttl of its own stays bound to its process, however long that takes. A lease with a ttl
-/// expires meanwhile.
+/// A lease that is bound to a process and has no ttl of its own survives any suspension or downtime
+/// of the daemon, because no other client is served in the meantime. A bound lease that also has a
+/// ttl expires during a suspension.
 #[test]
 fn a_pause_of_the_daemon_loses_no_bound_lease() {
     let mut m = Setup::new().with("--ttl 1s --grace 0s").prepare();

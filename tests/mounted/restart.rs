@@ -111,13 +111,14 @@ for n in range(1_000_000):
             _ => promised.remove(&format!("n{}", words[1])),
         };
     }
-    // The release of the last lock may have been applied before the crash without a reply to the
-    // program.
+    // The crash may have come after the daemon had released the last lock and before the program
+    // got the reply, so the last lock may be held or free.
     let last = promised.len() - 1;
     for (name, token) in promised.iter().filter(|(_, token)| **token != greatest) {
         assert_eq!(seen.get(name), Some(&Some(*token)), "{name}");
     }
-    // One more lock may have been acquired without a reply to the program.
+    // The crash may have come after the daemon had granted one more lock and before the program got
+    // the reply.
     assert!((last..=last + 2).contains(&seen.len()), "{} of {}", seen.len(), promised.len());
     m.sh("mkdir new").ok();
     assert!(m.token("new") > greatest);
@@ -146,7 +147,8 @@ fn time_passes_while_it_is_down() {
     m.sh("mkdir build").ok();
     let token = m.token("build");
     m.crash();
-    // The boot clock also advances while the daemon is down, so it shows when the lease is over.
+    // `CLOCK_BOOTTIME` also advances while the daemon is down, so the test waits by it until the
+    // lease must be over.
     let end = boot_now() + Span::from_millis(1_100);
     eventually("a second", || (boot_now() > end).then_some(()));
     m.start();
@@ -293,7 +295,7 @@ fn no_state_holds_off() {
     }
     assert!(boot_now().since(started.0) < HOLD_OFF, "too slow to see anything");
     assert_eq!(m.sh("ls").ok(), "", "a refusal leaves nothing behind");
-    // A waiter is granted the lock as soon as that time is over.
+    // The read of the wait file returns as soon as the mount may grant locks again.
     let granted = json(&m.sh("cat .latchfs/wait/build").ok());
     let waited = boot_now().since(started.0);
     assert!(waited >= HOLD_OFF, "granted after {waited}");
@@ -382,7 +384,8 @@ fn background_mount_returns_when_usable() {
     let m = Setup::new().no_state().prepare();
     let mut command = Command::new(LATCHFS);
     command.arg("mount").arg(m.dir()).arg("--background").arg("--state").arg(m.state());
-    // `run` returns at the end of the command's pipes, so the daemon has not kept them open.
+    // The function `run` of the tests returns when the command's output pipes are closed. So it
+    // returns only if the daemon in the background has closed its copies of them.
     let said = run(&mut command).ok();
     assert!(said.contains("mounted"), "{said}");
     m.sh("mkdir build").ok();
@@ -390,8 +393,8 @@ fn background_mount_returns_when_usable() {
     let refused = run(&mut command).fails();
     assert!(!refused.is_empty());
     run(Command::new(LATCHFS).arg("umount").arg(m.dir())).ok();
-    // The daemon runs for a moment after the unmount; its state directory is free when it has
-    // ended.
+    // The daemon keeps its state directory locked until it ends, a moment after the unmount. So the
+    // test repeats `mount` until it succeeds.
     eventually("the state is free", || (run(&mut command).code == 0).then_some(()));
     assert_eq!(m.phase("build"), "held");
     run(Command::new(LATCHFS).arg("umount").arg(m.dir())).ok();

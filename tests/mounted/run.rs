@@ -185,7 +185,8 @@ fn two_scripts_of_one_user_exclude_each_other() {
     first.says("");
     first.says("released build");
     assert_eq!(m.phase("build"), "free");
-    // With `wait` instead of `acquire`, the second script gets the lock after the first one.
+    // Two scripts that use `latchfs wait` instead of `latchfs acquire` both get the lock, one after
+    // the other.
     let first =
         Job::new(&m, "latchfs wait build > /dev/null; echo one; cat $T/go; latchfs release build");
     first.says("one");
@@ -359,7 +360,7 @@ fn works(pid: i32) -> bool {
     stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with(['Z', 'X']))
 }
 
-/// A command that runs under the lock, its processes, and the next waiter.
+/// A `latchfs run` whose command and worker processes are running, and a waiter for the same lock.
 struct Running {
     job: Job,
     supervisor: i32,
@@ -405,8 +406,9 @@ impl Drop for Running {
 
 const NONE_WORKS: &str = "granted while these work: []";
 
-/// Returns two mounts, each with the option for `run`: none, so that `run` uses the mount, or
-/// `--server`, so that it uses the server behind the mount.
+/// Returns two test setups, each a mount and the options for `latchfs run`. In the first, the
+/// options are empty, so `run` uses the mount. In the second, they are `--server URL`, so `run`
+/// uses the server behind the mount.
 fn targets() -> [(Mount, String); 2] {
     let behind = Setup::new().behind(Behind::Server).start();
     let page = behind.sh("cat .latchfs/server").ok();
@@ -457,8 +459,8 @@ fn all_is_dead_before_the_lock_of_a_killed_command_is_free() {
     }
 }
 
-/// When both processes of `run` are killed at once, none is left to end the command: its first
-/// process dies, and the lock stays held for its ttl and grace.
+/// `latchfs run` consists of two processes. When both are killed at once, no process is left to end
+/// the whole command: only its first process dies, and the lock stays held for its ttl and grace.
 #[test]
 fn a_lock_outlives_both_processes_of_its_run_by_its_ttl() {
     for (m, options) in targets() {
@@ -475,7 +477,9 @@ fn a_lock_outlives_both_processes_of_its_run_by_its_ttl() {
     }
 }
 
-/// A supervisor that is stopped could not renew the lease, so the front process continues it.
+/// `latchfs run` consists of a front process and a supervisor, which renews the lease. If the
+/// supervisor is stopped (SIGSTOP), the front process sends it SIGCONT, so that the lock is not
+/// lost.
 #[test]
 fn a_stopped_supervisor_is_continued_and_keeps_the_lock() {
     let m = Setup::new().with("--ttl 2s --grace 0s").start();

@@ -259,8 +259,9 @@ fn waiters_block_no_other_operation() {
     .ok();
 }
 
-/// With 20 waiters, by locks and by reads, a signal ends a wait within 50 ms. The test requires
-/// that of the median; on a busy machine one measurement may take longer, but never a second.
+/// A signal ends the wait of a program within 50 ms, for waits in flock(2) and for reads of a wait
+/// file. The test has 20 waiters and requires 50 ms for the median of them; on a busy machine a
+/// single wait may take longer to end, but never a second.
 #[test]
 fn a_signal_ends_a_wait_soon() {
     let m = mount();
@@ -359,8 +360,8 @@ fn waiting_costs_little() {
         (waiting == Some(20)).then_some(())
     });
     let ticks = ticks_in(&m, Duration::from_secs(5));
-    // The bound is 2 % of 5 s, which are 10 ticks of 10 ms, and one more, because ticks are counted
-    // whole.
+    // The bound of 11 ticks is 2 % of 5 s, which are 10 ticks of 10 ms, and one tick more for
+    // rounding.
     assert!(ticks <= 11, "{ticks} ticks of 10 ms in 5 s");
     drop(holder.stdin.take());
     holder.wait().expect("our child");
@@ -371,8 +372,8 @@ fn waiting_costs_little() {
     let ticks = ticks_in(&m, Duration::from_secs(2));
     assert_eq!(ticks, 0, "nobody waits");
     let woken = self::switches(&m) - switches;
-    // A durable mount may wake some more times, because its thread that checks whether a snapshot
-    // is due ends about now.
+    // A durable mount may wake a few more times, because the thread in which it checks whether a
+    // snapshot is due may end during this measurement.
     let most = if crate::DURABLE { 8 } else { 4 };
     assert!(woken <= most, "the daemon woke {woken} times in 2 s while nobody waited");
 }
