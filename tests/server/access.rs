@@ -191,7 +191,8 @@ fn public_address_requires_tokens_and_tls() {
         assert_eq!(code, Some(64), "{said}");
         assert!(said.contains("--insecure"), "{said}");
     }
-    // With `--insecure` the server starts; the harness reaches it through loopback.
+    // With `--insecure` the server starts on the address 0.0.0.0 although it has neither tokens nor
+    // TLS. The harness sends its requests to the loopback address.
     let server = Server::at("0.0.0.0:0", &["--state", "none", "--grant-at-once", "--insecure"]);
     server.curl(&["/healthz"]).is(200);
 }

@@ -30,7 +30,8 @@ fn stream_resumes_after_the_last_event_seen() {
     assert_eq!(events.event().data["name"], "three");
     let mut events = server.events(&[&format!("/events?since={}", first.id)]);
     assert_eq!(events.event().data["name"], "two");
-    // The event id is that of another server, or of an earlier run of this one.
+    // `Last-Event-ID: 0.0-99` is an id that this run of the server has not issued. The stream then
+    // begins with a `lost` event and the oldest event that the server keeps.
     let mut events = server.events(&["-H", "Last-Event-ID: 0.0-99", "/events"]);
     assert_eq!(events.event().kind, "lost");
     assert_eq!(events.event().data["name"], "one");

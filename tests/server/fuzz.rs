@@ -10,8 +10,9 @@ use std::process::Command;
 /// The number of requests for each operation: as many as a minute on a loaded machine allows.
 const EXAMPLES: &str = "60";
 
-/// The checks of each response. Unsupported methods have a test of their own: for methods other
-/// than POST, the path of a steal is the path of a lock.
+/// The checks that the fuzzer applies to each response. Its check of unsupported methods is left
+/// out: `/locks/{name}/steal` is a steal for POST only, and for other methods the path of a lock
+/// whose name ends in `/steal`.
 const CHECKS: &str = "not_a_server_error,status_code_conformance,content_type_conformance,\
     response_schema_conformance";
 

@@ -237,7 +237,8 @@ impl Silent {
 
 impl Drop for Silent {
     fn drop(&mut self) {
-        // The client has already ended, unless the test has failed.
+        // If the test has passed, the client process has already exited, and the kill has no
+        // effect.
         let _ = self.client.kill();
         let _ = self.client.wait();
     }

@@ -127,8 +127,8 @@ fn document_and_server_agree() {
             }
             let reply = server.curl(&["-X", &method.to_ascii_uppercase(), &path]);
             let known = methods.contains_key(method);
-            // For all methods but POST, the path of a steal is the path of a lock whose name ends
-            // in `/steal`.
+            // `/locks/{name}/steal` is a steal for POST only. For all other methods it is the path
+            // of a lock whose name ends in `/steal`, so they are not answered with 405.
             let known = known || (path.ends_with("/steal") && method != "post");
             assert_eq!(reply.code == 405, !known, "{method} {path}: {reply:?}");
             assert_ne!(reply.code, 404, "{method} {path}");

@@ -119,7 +119,8 @@ fn token_limits_a_request_to_its_tenure() {
     let first = server.curl(&["-X", "POST", "/locks/build?client=a"]).is(200)["token"].clone();
     server.curl(&["-X", "DELETE", "/locks/build?client=a"]).is(200);
     let tag = format!("If-Match: \"{first}\"");
-    // The lock is free, because the tenure with this token is over.
+    // `If-Match` names the token of the first lease, which has been released since. The lock is
+    // free, so the request is answered with 410.
     let gone = server.curl(&["-X", "POST", "-H", &tag, "/locks/build?client=a"]).is(410);
     assert_eq!(gone["kind"], "E_LOCK_EXPIRED");
     let second = server.curl(&["-X", "POST", "/locks/build?client=a"]).is(200)["token"].clone();
@@ -199,8 +200,8 @@ fn repeated_request_has_one_effect() {
     let server = Server::start(&[]);
     let key = "Idempotency-Key: 0c1f";
     let first = server.curl(&["-X", "POST", "-H", key, "/locks/build?client=a"]).is(200);
-    // Without the Idempotency-Key the request is refused, because the client already holds the
-    // lock.
+    // A request without an Idempotency-Key is refused, because the client already holds the lock. A
+    // request with the key of the first one gets the first response again.
     server.curl(&["-X", "POST", "/locks/build?client=a"]).is(409);
     let again = server.curl(&["-X", "POST", "-H", key, "/locks/build?client=a"]);
     assert_eq!(again.header("idempotent-replayed"), Some("true"));
@@ -213,13 +214,14 @@ fn repeated_request_has_one_effect() {
     let others = server.curl(&["-X", "POST", "/locks/build?client=b"]).is(200);
     let again = server.curl(&["-X", "DELETE", "-H", free, "/locks/build?client=a"]).is(200);
     assert_eq!((&again["released"], &again["current"]["holder"]), (&json!(true), &json!("b")));
-    // The tenure of the first response is over, and another client holds the lock.
+    // The first request is repeated after its lease was released and another client has acquired
+    // the lock. The response is the first one, with the present holder in `current`.
     let again = server.curl(&["-X", "POST", "-H", key, "/locks/build?client=a"]).is(200);
     same_but_for_the_milliseconds(&first, &again);
     let current = &again["current"];
     assert_eq!((&current["holder"], &current["token"]), (&json!("b"), &others["token"]));
-    // Options in the body count like those in the query. With another client, the request is a
-    // different one.
+    // A repeat may send its options in the body instead of the query. A request with the same key
+    // that names another client is refused, because it is a different request.
     let body = "client=a";
     server.curl(&["-H", key, "-d", body, "/locks/build"]).is(200);
     server.curl(&["-X", "POST", "-H", key, "/locks/build?client=b"]).is(422);
@@ -242,7 +244,8 @@ fn repeat_after_the_tenure_gets_the_first_response() {
     assert_eq!(again.header("idempotent-replayed"), Some("true"));
     let current = &again.json()["current"];
     assert_eq!((&current["holder"], &current["token"]), (&json!("b"), &others["token"]));
-    // The current holder keeps the lock, and the server responds at once.
+    // The repeated request has not changed the holder of the lock, and the server answers the next
+    // request within a second.
     let status = server.curl(&["--max-time", "1", "/locks/build"]).is(200);
     assert_eq!((&status["holder"], &status["token"]), (&json!("b"), &others["token"]));
 }

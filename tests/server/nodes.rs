@@ -17,7 +17,8 @@ impl Nodes {
         let scratch = Scratch::new();
         let data = |name: &str| scratch.path().join(name).display().to_string();
         let (first, second) = (data("first"), data("second"));
-        // A cluster begins with one node that has no peer options.
+        // The first node of a new cluster runs once without peer options, which initializes the
+        // cluster.
         drop(Server::listen(&["--data", &first]));
         let certs = data("certs");
         let (code, said) = latchfs(&["cert", "secret", "--dir", &certs]);
@@ -154,7 +155,7 @@ fn doctor_finds_problems_of_nodes() {
     nodes.learner.signal(libc::SIGKILL);
     nodes.learner.wait();
     let found = eventually("it is missed", || {
-        // The first of the two servers does not answer, and the second does.
+        // `doctor` is given the URLs of the learner, which has been killed, and of the leader.
         let found = doctor(&format!("{learner},{leader}"));
         (found.len() == 3).then_some(found)
     });

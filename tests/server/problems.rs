@@ -8,7 +8,8 @@ use std::net::TcpStream;
 fn raw(server: &Server, bytes: &[u8], close: bool) -> String {
     let address = server.url.strip_prefix("http://").expect("no TLS");
     let mut stream = TcpStream::connect(address).expect("it listens");
-    // The write fails if the server has already closed the connection.
+    // The error is ignored: the write fails if the server has already closed the connection, and
+    // the response can still be read.
     let _ = stream.write_all(bytes);
     if close {
         let _ = stream.shutdown(std::net::Shutdown::Write);

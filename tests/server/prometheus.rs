@@ -111,7 +111,8 @@ fn expressions(value: &Value, found: &mut Vec<String>) {
     }
 }
 
-/// Replaces Grafana's own variables in a Prometheus expression.
+/// Replaces the variables `$__rate_interval` and `$__interval` in an expression of a Grafana
+/// dashboard by durations, so that Prometheus can evaluate it.
 #[track_caller]
 fn filled_in(expression: &str) -> String {
     let filled = expression.replace("$__rate_interval", "1m").replace("$__interval", "15s");

@@ -89,7 +89,8 @@ impl Systemd {
     fn try_run(&self, script: &str) -> Option<Output> {
         let mut command = Command::new("nsenter");
         command.args(["-m", "-p", "-n", "-u", "-i", "-C", "-t", &self.first()?]);
-        // The timeout ends a command that hangs; no other takes so long.
+        // Commands in the container take far less than 60 s, so `timeout` ends only a command that
+        // hangs.
         command.args(["timeout", "60", "sh", "-c", script]).stdin(Stdio::null());
         let output = command.output().expect("nsenter is there");
         let said = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
@@ -144,7 +145,8 @@ impl Systemd {
 impl Drop for Systemd {
     fn drop(&mut self) {
         signal(self.outermost.id().cast_signed(), libc::SIGTERM);
-        // The signal makes systemd power off the container; after 10 s, timeout(1) kills it.
+        // timeout(1) forwards SIGTERM, which makes systemd power off the container; after 10 s,
+        // timeout(1) kills the container.
         let _ = self.outermost.wait();
     }
 }

@@ -134,7 +134,8 @@ fn a_request_with_a_key_keeps_its_place_and_its_grant() {
         .curl(&["-X", "DELETE", &format!("/locks/build?client=b&token={}", one["token"])])
         .is(200);
     assert_eq!(behind.reply().is(200)["holder"], "c");
-    // The tenure of the key's request is over, and a repeat does not start another.
+    // The lease that the first request got has been released, and another client holds the lock. A
+    // repeat of the request gets the first response, and does not acquire the lock again.
     let again = server.curl(&wait).is(200);
     assert_eq!((&again["token"], &again["current"]["holder"]), (&one["token"], &"c".into()));
 }
@@ -251,8 +252,9 @@ fn waiters_of_a_suspended_server_queue_again() {
     let stopped = boot_now();
     eventually("time", || (boot_now().since(stopped) > SESSION_OVER).then_some(()));
     server.signal(libc::SIGCONT);
-    // A durable node may not advance the engine's time while it is suspended, so the session need
-    // not expire.
+    // The session of a suspended server expires when the time of its engine advances. With a
+    // durable log that may not happen during the suspension, so only servers in memory must report
+    // the end of the session.
     if !crate::DURABLE {
         assert_eq!(events.until("left").data["why"], "session_over");
     }
