@@ -373,7 +373,9 @@ impl Words {
         })
     }
 
-    /// Parses the ownership of a lease: `firm`, `firm=SESSION.FILE` or `file=SESSION.FILE`.
+    /// Parses the owner of a lease: an open file (`file=SESSION.FILE`), one program of the client
+    /// (`firm`, or `firm=SESSION.FILE` if that open file created the lease), or otherwise the
+    /// client as a whole.
     fn hold(&mut self) -> Result<Ownership, String> {
         if let Some(open) = self.open_file()? {
             return Ok(Ownership::OpenFile(open));
