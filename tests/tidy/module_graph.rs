@@ -1,6 +1,7 @@
-//! The import graph of a crate's modules. An arrow is a `use` from one file to another, tests
-//! excluded. An arrow points upward if it goes against the reading order, which is the order of the
-//! `mod` lines; a folder comes after its files. A circle is an import cycle.
+//! The import graph of a crate's modules. An arrow is a `use` of one file's items in another file;
+//! imports in tests are not counted. The reading order of modules is the order of their `mod`
+//! lines, where a `mod.rs` comes after the files that it declares. An arrow points upward if it
+//! goes against the reading order. A circle is an import cycle.
 
 use std::collections::{BTreeMap, BTreeSet};
 
