@@ -193,7 +193,8 @@ fn tests_wait_for_events() {
     let sleep = concat!("thread", "::sleep");
     none("tests sleep in the one bounded poll of tests/support only", |source, found| {
         let code: Vec<_> = match source.path.as_str() {
-            // The benchmark has one polling loop as well.
+            // Each of these two files has exactly one polling loop that sleeps; no other test code
+            // may sleep.
             "tests/support/mod.rs" | "tests/bench/report.rs" => {
                 assert_eq!(source.text.matches(sleep).count(), 1, "one poll");
                 return;
@@ -297,8 +298,8 @@ fn layers_import_downwards_only() {
                     .chars()
                     .take_while(|c| c.is_alphanumeric() || *c == '_')
                     .collect();
-                // For a grouped import, `crate::{a, b}`, the name is empty and the check fails,
-                // since such an import would hide names from it.
+                // A grouped import, `crate::{a, b}`, always fails this check, because the check
+                // would not see the names in it: `name` is empty for it.
                 if !may.contains(&name.as_str()) {
                     found(number, line.trim());
                 }
