@@ -13,7 +13,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
 use std::thread;
 
-/// Numbers of concurrent clients.
+/// The numbers of concurrent clients with which each server is measured, one number after the
+/// other.
 const CLIENTS: [usize; 2] = [1, 64];
 /// Target: one durable node serves 64 clients this many times the lock-unlock pairs of one etcd.
 const ONE_WANTED: f64 = 4.0;
@@ -35,7 +36,8 @@ const ANSWER_PATIENCE: Span = Span::from_millis(300);
 /// Timeout after which the cluster is considered unavailable for good.
 const GAP_PATIENCE: Span = Span::from_secs(30);
 
-/// Measures one durable node.
+/// Measures lock-unlock pairs of one latchfs node with a log on disk, next to Redis and a single
+/// etcd that also sync each change.
 pub(crate) fn run_one(effort: Effort) -> Result<(), String> {
     let servers = [
         latchfs("latchfs, synced", State::Synced)?,
@@ -57,7 +59,8 @@ pub(crate) fn run_one(effort: Effort) -> Result<(), String> {
     Ok(())
 }
 
-/// Measures three nodes.
+/// Measures a latchfs cluster of three nodes: lock-unlock pairs next to an etcd cluster, reads, and
+/// the time without answers when the leader is killed or transfers leadership.
 pub(crate) fn run(effort: Effort) -> Result<(), String> {
     let mut own = Group::latchfs("latchfs, 3 nodes", 3)?;
     beside_etcd(&own, effort)?;

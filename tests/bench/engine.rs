@@ -31,7 +31,7 @@ pub(crate) fn term(ttl: Span, grace: Span) -> LeaseTerms {
     LeaseTerms::Own(ttl, Grace::new(grace).expect("it is a valid grace"))
 }
 
-/// A note of a lease, of realistic length.
+/// The note that the leases of the measurement have; it is as long as real notes are.
 const NOTE: &str = "release 2024.1 of the shop, ask in #ops";
 
 /// Returns the command that `mkdir` sends. Its strings are separate allocations, as those that come

@@ -20,7 +20,7 @@ pub(crate) struct Group {
     leader: String,
 }
 
-/// A node of a cluster.
+/// A node of a latchfs or etcd cluster: a server process.
 struct Node {
     /// The address on which the node serves clients.
     address: String,

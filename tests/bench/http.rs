@@ -10,7 +10,8 @@ use std::net::TcpStream;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
-/// Numbers of concurrent clients.
+/// The numbers of concurrent clients with which each server is measured, one number after the
+/// other.
 const CLIENTS: [usize; 2] = [1, 64];
 /// Target: for a single client, the median latency is at most this many times that of Redis.
 const SINGLE_WANTED: f64 = 1.5;
@@ -101,7 +102,7 @@ impl Line {
     }
 }
 
-/// The result of measuring one server once.
+/// The result of one round of a measurement of one server.
 pub(crate) struct Run {
     pub(crate) pairs_per_second: f64,
     pub(crate) p50: f64,
@@ -165,8 +166,8 @@ fn compare(clients: usize, servers: &[Target<'_>], runs: &[Vec<Run>]) {
     let pairs: Vec<f64> =
         runs.iter().map(|runs| middle(runs, |run| run.pairs_per_second)).collect();
     let mut table = Table::new("", &["", "measured", "wanted", ""]);
-    // A latchfs server in memory is compared with another server in memory, and a durable latchfs
-    // server with another durable server.
+    // A latchfs server is compared with the Redis server that stores its state in the same way: in
+    // a file or only in memory.
     for (own, other) in [(0, 2), (1, 3)] {
         let of = servers[other].name;
         if clients == 1 {

@@ -44,7 +44,7 @@ impl Mount {
         Self::start(scratch, dir, &mut command)
     }
 
-    /// Mounts the file system that does no work.
+    /// Mounts the FUSE file system that does no work besides answering the kernel, as a baseline.
     pub(crate) fn null() -> Result<Self, String> {
         let scratch = Scratch::new()?;
         let dir = mount_point(&scratch)?;
@@ -120,9 +120,9 @@ impl Drop for Mount {
 pub(crate) fn pin() -> Result<(), String> {
     // SAFETY: a `cpu_set_t` consists of numbers, for which zeros are valid.
     let mut set: libc::cpu_set_t = unsafe { mem::zeroed() };
-    // SAFETY: processor 0 lies within the set.
+    // SAFETY: processor 0 lies within the `cpu_set_t`, which has more than a thousand processors.
     unsafe { libc::CPU_SET(0, &mut set) };
-    // SAFETY: the set is valid, and its size is given.
+    // SAFETY: sched_setaffinity(2) reads only `set`, which is valid and whose size is passed.
     let result = unsafe { libc::sched_setaffinity(0, size_of_val(&set), &raw const set) };
     if result == 0 { Ok(()) } else { Err(format!("can't pin: {}", io::Error::last_os_error())) }
 }

@@ -39,7 +39,7 @@ impl Table {
         self.row(&[what, &format!("{value_text} {unit}"), &format!("<= {wanted_text}"), verdict]);
     }
 
-    /// Adds a row with a measured value that has no target.
+    /// Adds a row to the table for a measured value that has no target.
     pub(crate) fn shown(&mut self, what: &str, value: f64, unit: &str) {
         self.row(&[what, &format!("{} {unit}", number(value)), "", ""]);
     }
@@ -57,7 +57,8 @@ impl Drop for Table {
         for row in &self.rows {
             let mut line = String::new();
             for (column, (cell, width)) in row.iter().zip(&widths).enumerate() {
-                // The first column holds words, the others hold numbers.
+                // The cells of the first column are words, which are aligned to the left; all other
+                // cells are numbers, which are aligned to the right.
                 let cell = match column {
                     0 => format!("  {cell:<width$}"),
                     _ => format!("  {cell:>width$}"),

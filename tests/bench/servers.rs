@@ -13,7 +13,8 @@ use std::process::{Child, Command, Stdio};
 /// Timeout for a server to start listening.
 const START_PATIENCE: Span = Span::from_secs(20);
 
-/// A running server, and the protocol that it speaks.
+/// A running latchfs, Redis or etcd server, and the protocol by which clients lock and unlock on
+/// it.
 pub(crate) struct Serving {
     pub(crate) name: &'static str,
     pub(crate) address: String,
@@ -30,7 +31,7 @@ impl Drop for Serving {
 }
 
 impl Serving {
-    /// Returns the target for the clients of a measurement.
+    /// Returns the name, address and protocol of this server for the clients of a measurement.
     pub(crate) fn target(&self) -> Target<'_> {
         Target { name: self.name, address: &self.address, speech: &*self.speech }
     }
@@ -69,11 +70,13 @@ pub(crate) fn listens(name: &str, address: &str) -> Result<(), String> {
 /// The changes that a server recovers after a restart.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum State {
-    /// Every answered change: the server syncs it to the disk before it answers.
+    /// The server recovers every change that it has answered, because it syncs each change to the
+    /// disk before the answer.
     Synced,
-    /// Changes that the server has written to a file, without waiting for a sync.
+    /// The server recovers most changes: it writes each change to a file, but does not wait for a
+    /// sync before the answer.
     Kept,
-    /// Nothing: a restart loses all changes.
+    /// The server recovers nothing: it keeps its state in memory only.
     None,
 }
 

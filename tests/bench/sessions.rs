@@ -48,10 +48,11 @@ const FILES: libc::rlim_t = SESSIONS as libc::rlim_t + 200;
 /// A server, with one keep-alive request for each of its sessions or keys.
 struct Keeping {
     server: Serving,
-    /// The runtime of the clients.
+    /// The tokio runtime on which the clients of the measurement run.
     runtime: Runtime,
     requests: Vec<Vec<u8>>,
-    /// The first bytes of a successful answer.
+    /// The first bytes of the answer to a successful keep-alive; another answer ends the benchmark
+    /// with an error.
     kept: &'static [u8],
 }
 
@@ -109,7 +110,7 @@ pub(crate) fn run(effort: Effort) -> Result<(), String> {
     Ok(())
 }
 
-/// Starts a durable latchfs server, and opens sessions on it.
+/// Starts a latchfs server that stores its state in a journal, and opens sessions on it.
 fn sessions(count: usize) -> Result<Keeping, String> {
     let server = latchfs("latchfs", State::Kept)?;
     let mut line = Line::to(&server.address)?;
