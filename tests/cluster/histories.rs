@@ -35,7 +35,7 @@ const ANSWER_LIMIT: Duration = Duration::from_millis(1_500);
 const TRIES: usize = 8;
 /// A run has one fault of each kind per this number of operations, and at least two.
 const OPERATIONS_PER_STRIKE: u64 = 5_000;
-/// The kinds of faults.
+/// The kinds of faults that a run injects: SIGKILL or SIGSTOP of the leader or of a random node.
 const KILLED_LEADER: &str = "kill -9 of the leader";
 const STOPPED_LEADER: &str = "SIGSTOP of the leader";
 const KILLED_ANY: &str = "kill -9 of any node";
@@ -49,7 +49,7 @@ struct Held {
     token: u64,
     from: Time,
     until: Time,
-    /// Whether the client lets the lease expire.
+    /// Whether the client never renews or releases the lease, so that the lease expires.
     abandoned: bool,
 }
 
@@ -57,11 +57,12 @@ struct Held {
 struct Came {
     from: Time,
     to: Time,
-    /// The answer; `None` if the outcome is unknown.
+    /// The status code and the body of the answer; `None` if the outcome of the operation is
+    /// unknown.
     answer: Option<(u16, Value)>,
 }
 
-/// The number of operations of each kind.
+/// The number of operations of a run, by the name of the kind of operation.
 type Counts = BTreeMap<&'static str, u64>;
 
 struct Client {
@@ -299,7 +300,8 @@ impl Client {
         }
     }
 
-    /// Records in the history that a renewal was refused.
+    /// Handles the answer to a renewal that has failed: if the lease is over, records that in the
+    /// history.
     fn gone(&mut self, at: usize, came: &Came, code: u16, body: &Value) {
         if !is_gone(code) {
             return assert!(is_passing(code), "renew came to {code}: {body}");
@@ -559,7 +561,7 @@ fn the_first_try_of_a_refused_request_is_not_granted_later() {
         let (code, again) = again.expect("all nodes answer");
         let wanted = if wait.is_empty() { (409, "refused_before") } else { (410, "left_queue") };
         assert_eq!((code, again["reason"].as_str()), (wanted.0, Some(wanted.1)), "{again}");
-        // A repeat of the request with a new key is granted.
+        // The same request with another idempotency key is a new request, so it is granted.
         let anew = send(&cluster, other, &asks, &format!("{lock}-anew")).join().expect("it asks");
         assert_eq!(anew.expect("all nodes answer").0, 200);
     }

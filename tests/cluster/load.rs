@@ -38,14 +38,15 @@ impl Dice {
 /// The state that all client threads share.
 #[derive(Default)]
 pub(crate) struct World {
-    /// The highest token that any client was granted.
+    /// The highest fencing token in any answer that a client has got so far.
     highest: AtomicU64,
     tokens: Mutex<BTreeSet<u64>>,
     /// The holder of each lock for which clients compete: the client that was granted the lock and
     /// has not tried to release it since.
     holders: Mutex<BTreeMap<String, usize>>,
     pub(crate) answers: AtomicU64,
-    /// The number of requests whose outcome is unknown.
+    /// The number of requests that got no answer, so that the client does not know whether they
+    /// were executed.
     pub(crate) unknown: AtomicU64,
     /// The longest pause between two answers to a client, in microseconds.
     pub(crate) gap: AtomicU64,

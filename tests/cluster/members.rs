@@ -66,7 +66,8 @@ fn a_node_leaves_and_another_is_removed() {
     let said = refusal(&gone.machine, "data", &[]);
     assert!(said.contains("join as a new node with --seed"), "{said}");
     cluster.voters(2);
-    // A node that is dead is removed through another one.
+    // An administrator removes a dead node from the cluster by a command that is sent to another
+    // node.
     cluster.join();
     cluster.voters(3);
     let dead = (cluster.leader() + 1) % 3;

@@ -47,7 +47,7 @@ pub(crate) struct Belief {
     pub(crate) given_back: Option<u64>,
 }
 
-/// A client's observation of the state of a lock.
+/// A client's observation of the state of a lock, and the times before and after it.
 #[derive(Debug)]
 pub(crate) struct Look {
     pub(crate) lock: u64,
@@ -65,7 +65,7 @@ pub(crate) struct Diary {
     pub(crate) looks: Vec<Look>,
     /// The index in `beliefs` of the current belief about each lock.
     pub(crate) current: BTreeMap<u64, usize>,
-    /// Violations that this client has observed.
+    /// Violations of the guarantees that this client itself has observed, as sentences.
     faults: Vec<String>,
 }
 
