@@ -8,11 +8,13 @@ use std::process::Command;
 /// A library that intercepts the file operations of a server.
 pub(crate) struct Shim {
     library: PathBuf,
-    /// The directory whose files are watched.
+    /// The directory of the server's files: the preloaded library records only operations on files
+    /// below it.
     dir: PathBuf,
     /// The file to which the preloaded library writes the calls that it has intercepted.
     pub(crate) trace: PathBuf,
-    /// While this file exists, syncs fail.
+    /// While this file exists, the preloaded library lets every fsync and fdatasync of the server
+    /// fail.
     pub(crate) fail: PathBuf,
 }
 
