@@ -20,25 +20,26 @@ use std::time::Duration;
 /// How a hostile server answers each request of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Attack {
-    /// A response with a body of a gigabyte.
+    /// The server answers with a body of a gigabyte.
     HugeBody,
-    /// A response with a chunked body that never ends.
+    /// The server answers with a chunked body that never ends.
     EndlessParts,
-    /// A response with endless headers.
+    /// The server answers with header lines that never end.
     EndlessHeaders,
-    /// Endless interim answers (100 Continue).
+    /// The server sends interim answers (100 Continue) forever, and no final answer.
     EndlessContinue,
-    /// An error whose body is JSON with one level of nesting per byte.
+    /// The server answers with an error whose body is JSON with one level of nesting per byte.
     DeepJson,
-    /// A JSON array with as many numbers as fit.
+    /// The server answers with a JSON array of 1.5 million numbers, without its closing bracket.
     WideJson,
-    /// A content length that is too large to parse.
+    /// The server answers with a content length that is too large to parse.
     NoLength,
-    /// A body shorter than its content length, and then silence.
+    /// The server sends a body that is shorter than its content length, then nothing, and does not
+    /// close the connection.
     HalfAnswer,
-    /// An endless event stream, whatever the request was.
+    /// The server answers every request with an endless event stream.
     EndlessEvents,
-    /// The beginning of an event that claims a length of four gigabytes.
+    /// The server sends the beginning of an event whose length field says four gigabytes.
     HugeEvent,
 }
 
@@ -128,7 +129,8 @@ fn stamp() -> Stamp {
     }
 }
 
-/// Returns as many events as one frame may hold.
+/// Returns 1,024 events, the maximum number of events in one frame of the event stream between
+/// servers and mounts.
 fn events() -> Vec<(u64, Event)> {
     let event = |number| {
         let what = EventKind::SessionKept { session: SessionId::named(number) };

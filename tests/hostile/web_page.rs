@@ -24,7 +24,7 @@ fn cross_site_requests_change_nothing() {
             let denied = server.curl(&["-X", method, "-H", &header, path]).is(403);
             assert_eq!(denied["kind"], "E_DENIED", "{method} {path}");
         }
-        // A link from another site to the server's own page works.
+        // A page of another site may link to the server's status page: a GET of the page succeeds.
         assert_eq!(server.curl(&["-H", &header, "/"]).code, 200);
         let asked = boot_now();
         let seen = server.curl(&["/locks/build"]).is(200);

@@ -40,16 +40,16 @@ struct Who {
     user: Option<&'static str>,
 }
 
-/// The client and the locks that one test request names.
+/// The client name and the lock names that one test request contains.
 #[derive(Debug)]
 struct Case {
     client: &'static str,
     lock: String,
-    /// The new name of the lock, if the request moves it.
+    /// The new name of the lock, if the test request moves it to another name.
     to: String,
 }
 
-/// The outcome of a request.
+/// The outcome of a test request: whether the server has denied it, and the body of the answer.
 struct Outcome {
     is_denied: bool,
     body: Vec<u8>,
@@ -138,7 +138,7 @@ const OTHER_USER: Who = Who {
     user: Some(BOB),
     ..MOUNTER
 };
-/// The client names of the users of a mount.
+/// The client names under which the users Alice and Bob hold locks in a mount.
 const ALICES: &str = "box:latchfs-a";
 const BOBS: &str = "box:latchfs-b";
 
@@ -220,7 +220,7 @@ impl Case {
         ]
     }
 
-    /// Returns the locks that a request names.
+    /// Returns the names of the locks that a test request contains or implies.
     fn locks(&self, request: &str) -> Vec<&str> {
         match request {
             "batch move" => vec![&self.lock, &self.to],
@@ -271,7 +271,8 @@ fn every_request_is_decided_by_the_table() {
 }
 
 fn with_all(request: &String) -> impl Iterator<Item = (&String, &'static Who)> {
-    // A mount does not serve the line protocol.
+    // The HTTP socket of a mount does not accept the line protocol, so no such requests are sent to
+    // it.
     let has = |who: &&Who| who.site != Site::Mount || !request.starts_with("line ");
     CALLERS.iter().filter(has).map(move |who| (request, who))
 }
