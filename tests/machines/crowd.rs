@@ -59,10 +59,11 @@ impl Chance {
     }
 }
 
-/// The number of programs of each kind.
+/// The number of programs of each kind that run at the same time on a mount.
 const EACH: usize = 3;
 
-/// The source that all Python programs share.
+/// The Python source that all programs on the mount run; the first argument selects the way in
+/// which a program takes locks.
 const PRELUDE: &str = "
 import fcntl, os, random, subprocess, sys, time
 kind, number, stop = sys.argv[1], int(sys.argv[2]), sys.argv[3]

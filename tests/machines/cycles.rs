@@ -12,7 +12,8 @@ use std::time::Duration;
 /// server directly.
 const EACH: usize = 3;
 const RUNS: usize = 2;
-/// The names of the three locks.
+/// The names of the three locks: one is waited for by flock(2), one by `.latchfs/wait/NAME`, and
+/// one by `latchfs run`.
 const LOCKS: [&str; 3] = ["flock", "wait", "run"];
 
 /// A Python program that holds all three locks, starts threads that wait for two of them, and

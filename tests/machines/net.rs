@@ -407,7 +407,8 @@ def said(call, *args):
         return errno.errorcode.get(e.errno, str(e.errno))
 ";
 
-/// A program that exchanges lines with the test.
+/// A Python program on a machine of the test: the test writes lines to its input, and reads lines
+/// from its output.
 pub(crate) struct Program {
     child: Child,
     input: Option<ChildStdin>,

@@ -34,7 +34,7 @@ impl Disk {
     }
 
     pub(crate) fn fill(&self) {
-        // The write must fail, because it is larger than the disk.
+        // The disk is filled by a write of more bytes than it has, so the write must fail.
         let filled = fs::write(self.0.join("fill"), vec![0; 64 << 20]);
         assert!(filled.is_err(), "the disk is full");
     }
