@@ -339,7 +339,7 @@ fn a_failure_is_shrunk_to_its_cause() {
     assert!(left.1.len() <= 2, "an acquire and time passing would do: {:?}", left.1);
 }
 
-/// Returns the commands of a run that must succeed.
+/// Runs random commands on both implementations, fails unless they agree, and returns the commands.
 pub(crate) fn sound(seed: u64, commands: usize) -> Script {
     let (script, done) = run(seed, commands);
     done.expect("the model check runs well");

@@ -23,7 +23,7 @@ use super::super::{ClientId, LockName, Rules};
 use crate::time::{Span, Time};
 use std::sync::Arc;
 
-/// A lease on a lock.
+/// A lease, with the name of its lock and its mode.
 #[derive(Clone)]
 struct Held {
     name: LockName,
@@ -33,7 +33,7 @@ struct Held {
     expired: bool,
 }
 
-/// A waiter in the queue of a lock.
+/// A waiting request in the queue of a lock.
 #[derive(Clone)]
 struct Waiting {
     name: LockName,
@@ -49,7 +49,7 @@ impl Waiting {
     }
 }
 
-/// A session of a client.
+/// An open session of a client, which keeps the leases that depend on it alive.
 #[derive(Clone)]
 struct Bond {
     id: SessionId,
