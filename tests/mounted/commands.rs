@@ -153,7 +153,7 @@ fn ls_of_no_locks_and_of_many() {
     assert_eq!(locks[1_234]["name"], "lock-1234");
 }
 
-/// `ls --watch` shows changes as they happen.
+/// `ls --watch` keeps running, and shows changes of locks as they happen.
 #[test]
 fn ls_watch_shows_changes() {
     let m = mount();

@@ -35,7 +35,8 @@ pub(crate) const BOB: &str = "latchfs-b";
 /// Timeout for the start and for the end of a mount.
 const MOUNT_LIMIT: Duration = Duration::from_secs(20);
 
-/// Polls until `look` returns a value, and returns it.
+/// Calls `look` repeatedly until it returns a value, and returns that value. Fails after a thousand
+/// calls.
 #[track_caller]
 pub(crate) fn eventually<T>(what: &str, look: impl FnMut() -> Option<T>) -> T {
     const LOOKS_MAX: usize = 1_000;
@@ -99,7 +100,8 @@ pub(crate) fn mounts() -> Vec<PathBuf> {
     table.lines().filter_map(|line| line.split(' ').nth(4)).map(PathBuf::from).collect()
 }
 
-/// The configuration of a test's mounts.
+/// What a test wants to mount: the backend, the number of directories, and the options of the
+/// daemon.
 pub(crate) struct Setup {
     scratch: Scratch,
     dirs: usize,
@@ -145,13 +147,13 @@ impl Setup {
         self
     }
 
-    /// Mounts without the `--state` that the harness adds.
+    /// Mounts without the option `--state` or `--data`, which the harness otherwise adds.
     pub(crate) fn no_state(mut self) -> Self {
         self.state = false;
         self
     }
 
-    /// Sets the daemon's soft and hard limits of open files.
+    /// Sets the soft and the hard limit of the number of descriptors that the daemon may open.
     #[allow(dead_code)] // only the suite of attacks uses it
     pub(crate) fn descriptors(mut self, limits: (u64, u64)) -> Self {
         self.descriptors = Some(limits);

@@ -113,7 +113,7 @@ fn vi_saves_in_the_mount() {
     assert_eq!(m.phase("build~"), "held");
 }
 
-/// `ed` writes to a lock's file in place.
+/// The editor `ed` writes to a lock's file in place, without a new file and a rename.
 #[test]
 fn ed_saves_in_the_mount() {
     let m = mount();

@@ -12,7 +12,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// The maximum number of locks, as the engine sets it.
+/// The maximum number of locks in one mount or server, as latchfs sets it.
 const LOCKS_MAX: usize = 1 << 20;
 
 /// Opens the state of a daemon that is not running, and submits an operation for each of a million

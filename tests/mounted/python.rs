@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-/// Removes the indentation that a program has within a test.
+/// Removes the common indentation from a Python program that is a string literal in a test.
 pub(crate) fn dedent(program: &str) -> String {
     let indent = program
         .lines()

@@ -263,7 +263,8 @@ fn an_unwritable_state_is_an_error() {
     assert!(!mounts().contains(&m.dir().to_owned()));
 }
 
-/// `--state none` stores nothing, and warns about it.
+/// With `--state none` a mount stores nothing: it prints a warning, and no lock is held after a
+/// restart.
 #[test]
 fn state_none_forgets_all_leases() {
     let mut m = Setup::new().with("--state none --grant-at-once").no_state().start();
@@ -426,7 +427,7 @@ impl Disk {
         self.0.path("disk")
     }
 
-    /// Fills the file system, so that writes fail with ENOSPC.
+    /// Writes a file until the file system is full, so that later writes fail with ENOSPC.
     fn fill(&self) {
         let mut dd = Command::new("dd");
         let fill = format!("of={}", self.path().join("fill").display());

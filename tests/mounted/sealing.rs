@@ -38,7 +38,8 @@ fn nothing_is_locked_while_nothing_is_mounted() {
     m.sh("mkdir build && rmdir build").ok();
     assert!(!m.log().contains("can't be sealed"), "{}", m.log());
     m.crash();
-    // The stale mount is still there, and its daemon is dead.
+    // The daemon is dead, but its mount is still in the mount table, so calls in the directory
+    // fail.
     fs::create_dir(m.dir().join("build")).expect_err("its daemon is gone");
     run(Command::new("umount").arg("-l").arg(m.dir())).ok();
     nobody_locks_in(m.dir());

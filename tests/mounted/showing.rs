@@ -3,7 +3,7 @@
 
 use crate::harness::*;
 
-/// The fields of a lock's status, in their order.
+/// The names of the fields of a lock's JSON status, in the order in which `cat` shows them.
 const FIELDS: [&str; 16] = [
     "name",
     "holder",

@@ -53,19 +53,21 @@ fn stressed(stressors: &[&str]) {
     eventually("what they made is gone", || m.sh("ls -A").ok().is_empty().then_some(()));
 }
 
-/// Runs `stress-ng --flock --lockf --lockofd`.
+/// Runs the stressors for flock, lockf and OFD locks (`stress-ng --flock --lockf --lockofd`).
 #[test]
 fn locks_under_stress() {
     stressed(&["flock", "lockf", "lockofd"]);
 }
 
-/// Runs `stress-ng --dentry --dir --utime`.
+/// Runs the stressors that create, list and touch files and directories (`stress-ng --dentry --dir
+/// --utime`).
 #[test]
 fn names_under_stress() {
     stressed(&["dentry", "dir", "utime"]);
 }
 
-/// Runs `stress-ng --link --symlink --rename`.
+/// Runs the stressors that create hard links and symlinks and rename files (`stress-ng --link
+/// --symlink --rename`).
 #[test]
 fn links_under_stress() {
     stressed(&["link", "symlink", "rename"]);
