@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// The program under test.
+/// The path of the latchfs binary that cargo has built for the tests.
 pub(crate) const LATCHFS: &str = env!("CARGO_BIN_EXE_latchfs");
 
 /// Time limit of a request in seconds: only a request that hangs takes so long, even on a loaded

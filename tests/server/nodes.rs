@@ -101,7 +101,8 @@ fn lag_and_elections_are_reported() {
     );
     metric(&page, &heard);
     metric(&page, "latchfs_cluster_elected_seconds");
-    // A node that does not lead knows only its own lag.
+    // A learner reports its own lag only; `latchfs_cluster_heard_seconds` is a metric of the
+    // leader.
     let page = nodes.learner.curl(&["/metrics"]).body;
     metric(&page, &lag);
     assert!(!page.contains("latchfs_cluster_heard_seconds"), "{page}");

@@ -154,15 +154,17 @@ fn dashboard_and_rules_use_existing_metrics() {
     let nodes = Nodes::start();
     let servers = [&server, &nodes.leader, &nodes.learner];
     let prometheus = Prometheus::watching(&servers);
-    // A rate needs at least two samples of each series.
+    // A rate needs at least two samples of each series, so the test waits until Prometheus has
+    // scraped each of the three servers three times.
     prometheus.result("count(count_over_time(latchfs_locks[1m]) > 2) == 3");
-    // Latency metrics need an operation after the first sample.
+    // Metrics of latency have no rate unless an operation follows the first scrape, so the test
+    // acquires a lock now.
     nodes.leader.curl(&["-X", "POST", "/locks/a?client=x"]).is(200);
     let dashboard = fs::read_to_string(contrib("grafana/latchfs.json")).expect("it is there");
     let mut shown = Vec::new();
     expressions(&serde_json::from_str(&dashboard).expect("JSON"), &mut shown);
     assert!(shown.len() > 10, "{shown:?}");
-    // Each panel of the dashboard must have data.
+    // Prometheus must return data for the expression of each panel in the Grafana dashboard.
     let shown: Vec<_> = shown.iter().map(|expression| filled_in(expression)).collect();
     for expression in &shown {
         prometheus.result(expression);
@@ -189,7 +191,7 @@ fn dashboard_and_rules_use_existing_metrics() {
             assert!(known.contains(name), "{name} of '{expression}' is not on /metrics");
         }
     }
-    // A steal must cause an alert.
+    // A stolen lock must make the alert `LatchfsLocksStolen` fire.
     server.curl(&["-X", "POST", "/locks/a/steal?client=z&reason=test"]).is(200);
     let fires = eventually("the theft is an alert", || {
         let alerts = prometheus.api("alerts", "")?["data"]["alerts"].as_array()?.clone();

@@ -23,7 +23,8 @@ fn keep_alive_renews_all_leases_and_reports_losses() {
     server.curl(&["-X", "POST", "/locks/one/steal?client=b&reason=now"]).is(200);
     let kept = server.curl(&["-X", "POST", &format!("/sessions/{id}/keepalive")]).is(200);
     assert_eq!(kept["lost"], json!([{ "name": "one", "token": tokens[0] }]));
-    // Each lost lease is reported only once.
+    // A keep-alive has reported the lost lease already, so the next keep-alive does not report it
+    // again.
     let kept = server.curl(&["-X", "POST", &format!("/sessions/{id}/keepalive")]).is(200);
     assert_eq!(kept["lost"], json!([]));
 }

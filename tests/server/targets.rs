@@ -5,7 +5,7 @@ use crate::support::{Output, run};
 use std::path::PathBuf;
 use std::process::Command;
 
-/// A mount in the background, with a lock state of its own.
+/// A latchfs mount whose daemon runs in the background and keeps its own locks, in memory only.
 struct Mount(Scratch);
 
 impl Mount {
