@@ -110,7 +110,7 @@ fn seeds_of_the_commit_violate_nothing() {
         .map_or_else(|| env!("CARGO_PKG_VERSION").as_bytes().to_vec(), |output| output.stdout);
     let digest = Sha256::digest(&commit);
     let drawn = digest.iter().take(4).fold(0, |drawn, byte| drawn << 8 | u64::from(*byte));
-    // The seeds of the commit are beyond the fixed seeds.
+    // All fixed seeds are below a million, so the seeds that are drawn from the commit are others.
     nothing_goes_wrong(1_000_000 + drawn, FRESH_SEEDS, FRESH_SECONDS);
 }
 
@@ -216,7 +216,8 @@ fn a_killed_search_resumes_where_it_stopped() {
         ],
         "{text}"
     );
-    // The progress file of a different run is left unchanged.
+    // If the progress file is that of a run with other options, `contrib/sim-seeds` refuses to run,
+    // and does not change the file.
     fs::write(scratch.0.join("progress"), "# of another\nhalf").expect("it is ours");
     assert_eq!(sim_seeds(&scratch.0).status.code(), Some(64));
     assert_eq!(progress(), "# of another\nhalf");
