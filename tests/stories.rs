@@ -278,7 +278,7 @@ fn parse_name(text: &str) -> Result<LockName, String> {
     LockName::parse(text).map_err(|why| format!("'{text}': {why}"))
 }
 
-/// Parses `SESSION.NUMBER`, which identifies an open file.
+/// Parses `SESSION.NUMBER`, the id of an open file: a session, and the number of the file in it.
 fn open_id(text: &str) -> Option<OpenId> {
     let (session, number) = text.split_once('.')?;
     let session = SessionId::named(session.parse().ok()?);
