@@ -60,7 +60,8 @@ pub(crate) fn run(command: &mut Command) -> Output {
     run_within(COMMAND_LIMIT, command)
 }
 
-/// Runs a command like [`run`], with another timeout.
+/// Runs a command to its end. If it takes longer than `limit`, kills it and all processes that it
+/// started.
 #[track_caller]
 pub(crate) fn run_within(limit: Duration, command: &mut Command) -> Output {
     let said = format!("{command:?}");
