@@ -263,7 +263,8 @@ const LAYERS: &[(&str, &[&str])] = &[
     // The library uses a mount as any program does, and knows nothing of the server behind the
     // mount.
     ("src/mutex/", &["time", "engine", "holder_id", "mutex"]),
-    // The command line starts all other parts of the program.
+    // The command line (`src/cli`) may use every other folder, because it starts all parts of the
+    // program.
     (
         "src/cli/",
         &[
