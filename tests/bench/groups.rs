@@ -172,7 +172,7 @@ impl Group {
         Ok(place)
     }
 
-    /// Starts again the node with this index, which was killed.
+    /// Restarts the node number `index`, which was killed.
     pub(crate) fn restart(&mut self, place: usize) -> Result<(), String> {
         let node = &mut self.nodes[place];
         node.child = spawn(node.program, &node.arguments)?;

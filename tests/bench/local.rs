@@ -87,7 +87,8 @@ fn expiry(effort: Effort, table: &mut Table) -> Result<(), String> {
             done
         })
     };
-    // One more lock may remain: the one that the other thread acquires and releases.
+    // Up to one lock may be held now: one that the other thread has just acquired and not yet
+    // released.
     let all = poll(TTL + GRACE + PATIENCE, || locks.about().locks <= 1);
     let settled = boot_now().since(last_end).as_nanos() as f64 / 1e9;
     stop.store(true, Ordering::Relaxed);

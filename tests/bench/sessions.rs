@@ -60,7 +60,8 @@ struct Keeping {
 struct Kept {
     /// The processor time of the server, in percent of one processor.
     share: f64,
-    /// The latencies of keep-alives, and of pairs of lock and unlock meanwhile, in milliseconds.
+    /// The latencies of keep-alives in milliseconds, and those of the lock-unlock pairs of another
+    /// client at the same time.
     answers: Vec<f64>,
     others: Vec<f64>,
 }
