@@ -61,8 +61,9 @@ impl Holder {
     }
 }
 
-/// Runs a client while the lock is held and after that. The client prints `busy`, or `got` and the
-/// exit code of a `flock -n` that it runs while it holds the lock.
+/// Runs a program while another process holds the lock, and twice after that. The program prints
+/// `busy` if it did not get the lock. If it got the lock, it prints `got` and the exit code of a
+/// `flock -n` that it runs while it holds the lock.
 fn tried(m: &Mount, mut client: impl FnMut() -> Output) {
     let holder = Holder::new(m, "x");
     assert_eq!(client().ok().trim(), "busy");

@@ -241,7 +241,8 @@ fn python_lockfile(m: &Mount, import: &str, class: &str) {
     .ok();
 }
 
-/// Python's `PIDLockFile` reads its pid back even when the content of a lock file is the status.
+/// Python's `PIDLockFile` reads its pid back even with `mount --content status`, with which a lock
+/// file normally shows its status as its content.
 #[test]
 fn python_pid_lock_file_with_status_content() {
     python_pid_lock_file(&Setup::new().with("--content status").start());
