@@ -175,7 +175,8 @@ fn changes_of_the_leader_hardly_stretch_a_lease() {
             break;
         }
         let left = seen["expires_in_ms"].as_u64().expect("it is held");
-        // The elapsed and the remaining time are both rounded down, hence the tolerance of 5 ms.
+        // The time since the grant and `expires_in_ms` are both rounded down to milliseconds, so
+        // their sum may be a little less than the ttl; the tolerance is 5 ms.
         assert!(ms_since(began) + left + 5 >= TTL_MS, "cut: {left} ms left: {seen}");
         let latest = TTL_MS + changes * STRETCH_MS;
         assert!(ms_since(granted) <= latest, "{changes} changes: not over yet: {seen}");
@@ -189,8 +190,9 @@ fn changes_of_the_leader_hardly_stretch_a_lease() {
 #[test]
 fn kills_of_the_leader_hardly_stretch_a_lease() {
     const TTL_MS: u64 = 18_000;
-    /// The time in microseconds that a restarted node gets to hear from the leader: before that, it
-    /// may know the leader's time only from old log entries.
+    /// How long the test waits after a restarted node is a voter again, in microseconds. In this
+    /// time the leader's heartbeats tell the node the leader's time, which it otherwise knows only
+    /// from old log entries.
     const BACK_US: u64 = 2_500_000;
     let mut cluster = Cluster::of(3);
     let began = crate::load::now();
@@ -214,7 +216,8 @@ fn kills_of_the_leader_hardly_stretch_a_lease() {
         let left = seen["expires_in_ms"].as_u64().expect("it is held");
         let (now, latest) = (crate::load::now(), TTL_MS + kills * STRETCH_MS);
         println!("{kills} kills: {left} ms left {} ms after the grant", (asked - granted) / 1_000);
-        // The elapsed and the remaining time are both rounded down, hence the tolerance of 5 ms.
+        // The time since the grant and `expires_in_ms` are both rounded down to milliseconds, so
+        // their sum may be a little less than the ttl; the tolerance is 5 ms.
         assert!((now - began) / 1_000 + left + 5 >= TTL_MS, "cut: {left} ms left: {seen}");
         let lasts = (asked - granted) / 1_000 + left;
         assert!(lasts <= latest, "{kills} kills: it lasts for {lasts} ms: {seen}");

@@ -61,7 +61,7 @@ pub(crate) struct Load {
     machine: Machine,
 }
 
-/// The locks that one client holds, with their tokens, as far as its answers say.
+/// The locks that one client holds, with their tokens, as the answers to this client show them.
 struct Client {
     number: usize,
     held: BTreeMap<String, u64>,

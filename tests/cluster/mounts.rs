@@ -35,7 +35,8 @@ const LIMIT: Duration = Duration::from_secs(20);
 /// The minimum number of answers in a run; a run with fewer proves nothing.
 const ANSWERS_MIN: u64 = 1_500;
 
-/// Whether a call may fail with this error while nodes fail; any other error is a violation.
+/// Whether a system call on a mount may fail with `error` while nodes fail. The test counts any
+/// other error as a violation of the guarantees.
 fn is_known(error: &io::Error) -> bool {
     let known = [libc::ETIMEDOUT, libc::ESTALE, libc::EEXIST, libc::EBUSY, libc::ENOENT];
     known.contains(&error.raw_os_error().unwrap_or(0))

@@ -30,7 +30,8 @@ fn a_lease_outlives_the_node_that_granted_it() {
         } else {
             crate::support::signal(cluster.nodes[leader].daemon.pid(), libc::SIGSTOP);
         }
-        // A new command has to find out first which of the nodes is down.
+        // `latchfs acquire` is started while one node is down, so it first has to find a node that
+        // answers.
         let name = format!("round{round}");
         let take = ["acquire", &name, "--server", &servers, "--client", "bob"];
         eventually("another leads", || (cluster.latchfs(&take).code == 0).then_some(()));
