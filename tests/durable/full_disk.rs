@@ -50,8 +50,8 @@ impl Disk {
         let mut bytes = 1 << 22;
         while bytes > 0 {
             let end = file.seek(SeekFrom::End(0)).expect("a file");
-            // Each write is synced, because data that is only in a kernel cache may still turn out
-            // not to fit.
+            // Each write is synced, because a file system may accept data into the kernel's page
+            // cache and find only at the writeback that there is no space for it.
             if file.write_all(&vec![b'f'; bytes]).and_then(|()| file.sync_all()).is_err() {
                 file.set_len(end).expect("a file");
                 bytes /= 4;
@@ -185,7 +185,8 @@ impl Bound {
     fn new(dir: &Path, name: &str) -> Self {
         let process = Self(Command::new("sleep").arg("600").spawn().expect("sleep is there"));
         let mut file = File::create_new(dir.join(name)).expect("it is free");
-        // The kernel sends such a short write to the mount as one request.
+        // A write(2) of a few bytes reaches the mount as one WRITE request, so the mount sees the
+        // whole `pid=` text at once.
         file.write_all(format!("pid={}", process.0.id()).as_bytes()).expect("it lives");
         process
     }

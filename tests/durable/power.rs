@@ -22,7 +22,7 @@ use std::thread;
 const CLIENTS: u64 = 3;
 const GRANTS: u64 = 8;
 
-/// A file operation of the server, as the shim has recorded it.
+/// A file operation of the server, as the preloaded library (`shim.c`) has recorded it.
 #[derive(Debug, Clone)]
 struct Done {
     letter: u8,
@@ -31,7 +31,7 @@ struct Done {
     number: i64,
 }
 
-/// Reads the file operations that the shim has recorded.
+/// Reads the file operations that the preloaded library (`shim.c`) has recorded.
 fn read(trace: &Path) -> Vec<Done> {
     let bytes = fs::read(trace).expect("the server has done something");
     let mut rest = bytes.as_slice();
