@@ -52,7 +52,8 @@ fn runs_latchfs(pid: u32) -> bool {
     program.is_ok_and(|program| program == Path::new(LATCHFS))
 }
 
-/// Sends a batch of these bytes; returns the status code and the body of the answer.
+/// Sends the encoded batch `batch` to the server; returns the status code and the body of the
+/// answer.
 pub(crate) fn send(server: &Server, batch: &[u8]) -> (u16, Vec<u8>) {
     let address = server.url.strip_prefix("http://").expect("plain HTTP");
     let mut stream = TcpStream::connect(address).expect("it listens");
@@ -78,7 +79,7 @@ pub(crate) fn ask(server: &Server, from: u64, asks: Vec<BatchItem>) -> Vec<ItemR
     decode_told(&body).expect("an answer").replies
 }
 
-/// Checks that the victim, a client beside the flood, is served within a second.
+/// Checks that the victim, a well-behaved client of the attacked server, is served within a second.
 #[track_caller]
 pub(crate) fn serves_the_victim(server: &Server) {
     prompt("the victim's requests", || {

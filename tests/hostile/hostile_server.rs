@@ -139,7 +139,8 @@ fn events() -> Vec<(u64, Event)> {
     (1..=1_024).map(event).collect()
 }
 
-/// A server that proxies to a good server until it turns hostile.
+/// A server that first proxies all connections to a good server, until a test makes it answer with
+/// an attack.
 struct Turncoat {
     url: String,
     attack: Arc<Guarded<Option<Attack>>>,
@@ -170,8 +171,8 @@ impl Turncoat {
         turncoat
     }
 
-    /// From now on, answers requests with `attack`, or proxies them again if it is `None`. Closes
-    /// all connections.
+    /// Makes the server answer all later requests with `attack`, or proxy them if `attack` is
+    /// `None`. Closes the connections that are being proxied.
     fn turn(&self, attack: Option<Attack>) {
         *self.attack.lock().expect("no panic") = attack;
         for stream in self.passed.lock().expect("no panic").drain(..) {

@@ -27,8 +27,8 @@ impl Target {
         target
     }
 
-    /// Checks that the victim, a client beside the attack, acquires a lock, sees that it holds it,
-    /// and releases it.
+    /// Checks that the victim, a well-behaved client of the attacked server, acquires a lock, sees
+    /// that it holds the lock, and releases it.
     #[track_caller]
     fn serves_the_victim(&self) {
         prompt("the victim's requests", || {
@@ -255,7 +255,8 @@ fn followers_and_their_answers_are_bounded() {
     }
     let count = |word: &str| answers.iter().filter(|answer| *answer == word).count();
     assert_eq!(count("REGISTERED") + count("ERROR"), 80, "{answers:?}");
-    // The server has dropped some followers meanwhile, so more than 64 may have registered.
+    // The server accepts 64 followers at a time. It may have dropped some of them during the test,
+    // so more than 64 may have registered in total.
     assert!((64..80).contains(&count("REGISTERED")), "{answers:?}");
     let told = |talk: &mut Talk| talk.ask("OWN,victim,ann");
     assert_eq!(told(&mut ops()), "NONE");

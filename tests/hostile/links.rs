@@ -5,10 +5,10 @@ use crate::mounted_harness::*;
 use latchfs::time::steady_now;
 use std::time::Duration;
 
-/// The time within which a victim beside the attack must get its answer.
+/// The time within which another user of the attacked mount, the victim, must get an answer.
 const VICTIM_LIMIT: Duration = Duration::from_secs(1);
 
-/// Checks that the victim, Bob, acquires and releases a lock of his own in time.
+/// Checks that the victim, the user Bob, acquires and releases a lock of his own within a second.
 #[track_caller]
 fn victim_is_served(m: &Mount) {
     let begun = steady_now();

@@ -1,6 +1,6 @@
 //! Attacks on the running program by a hostile client, local user, server or web page. Each test
-//! checks the result of the attack, and that a victim beside the attack gets the right answer
-//! within a second.
+//! checks the result of the attack, and that a victim, another client or user of the attacked
+//! program, gets the right answer within a second.
 
 // The modules of other test suites that this suite includes by `#[path]` have functions and imports
 // that this suite does not use.

@@ -23,7 +23,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
 use std::time::Duration;
 
-/// The time within which a victim beside the attack must get its answer.
+/// The time within which another user of the attacked mount, the victim, must get an answer.
 const VICTIM_LIMIT: Duration = Duration::from_secs(1);
 
 /// A mount of root that serves all users, with an HTTP socket that they can reach.
@@ -132,7 +132,8 @@ fn name_below_anothers_lock_is_refused_at_the_socket() {
         };
         assert!(why.contains("lets nobody else make locks there"), "{why}");
     }
-    // Requests that Alice may make still work.
+    // Alice is still allowed to acquire a new name below `crew` and to release her own lock over
+    // HTTP.
     assert!(m.alice("POST /locks/crew%2Fx").contains("\"token\""));
     assert!(m.alice("DELETE /locks/mine").contains("true"));
 }

@@ -1,12 +1,13 @@
-//! The time that a victim may wait beside an attack: one second, plus the scheduling delay that the
-//! machine itself causes while its processors are overloaded.
+//! The time that a victim, a well-behaved user of an attacked server or mount, may have to wait:
+//! one second, plus the scheduling delay that the machine itself causes while its processors are
+//! overloaded.
 
 use latchfs::time::boot_now;
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::thread;
 use std::time::Duration;
 
-/// The time within which a victim beside an attack must get its answer, scheduling delays excluded.
+/// The time within which a victim must get its answer during an attack, scheduling delays excluded.
 pub(crate) const VICTIM_LIMIT: Duration = Duration::from_secs(1);
 
 /// An upper bound on the number of switches between threads that a request of a victim needs.

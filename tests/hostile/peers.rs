@@ -89,7 +89,8 @@ impl Node {
         child.wait_with_output().expect("it ends")
     }
 
-    /// Checks that the victim, a client beside the attack, is served within a second.
+    /// Checks that the victim, a well-behaved client of the attacked node, is served within a
+    /// second.
     pub(crate) fn serves_the_victim(&self) {
         let victim = ["--max-time", "1", "-H", VICTIM, "-X", "POST"];
         let granted = |path| self.server.curl(&[&victim[..], &[path]].concat()).is(200);

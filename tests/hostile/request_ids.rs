@@ -234,7 +234,8 @@ fn request_numbers_of_another_session_owner_are_not_used_up() {
     assert!(matches!(&told[..], [ItemReply::Answered(Ok(_))]), "what it may: {told:?}");
     let told = victims(2, session, acquire("prod/db", "ci"));
     assert!(matches!(&told[..], [ItemReply::Answered(Ok(Outcome::Granted(_)))]), "{told:?}");
-    // The victim itself may use up the request numbers of its session.
+    // Only the victim itself can use up the request numbers of its session: it sends the highest
+    // number, and a later request with a lower one is refused.
     victims(u64::MAX, session, acquire("prod/y", "ci"));
     let told = victims(u64::MAX - 1, session, acquire("prod/z", "ci"));
     let [ItemReply::Answered(Err(refusal))] = &told[..] else { panic!("{told:?}") };
@@ -291,18 +292,21 @@ fn keys_of_one_front_end_are_unknown_to_another() {
         told.pop().expect("an answer")
     };
     let over_http = victim(&server, "POST", key, "/locks/prod/db").is(200);
-    // The key is new to the batch endpoint, so the request is executed.
+    // A batch whose key an HTTP request has used is executed, because batches and HTTP requests
+    // have separate namespaces of keys.
     let told = batch(1, keyed("deploy-1", acquire("prod/other", "ci")));
     let ItemReply::Answered(Ok(Outcome::Granted(granted))) = &told else { panic!("{told:?}") };
     assert_ne!(over_http["token"], granted.token.as_u64());
     assert_eq!(victim(&server, "GET", key, "/locks/prod/other").is(200)["phase"], "held");
-    // A repeated request gets the first answer of its own front end.
+    // A batch that is repeated gets the first answer to the batch, and an HTTP request that is
+    // repeated gets the first response to the HTTP request.
     let told = batch(2, keyed("deploy-1", acquire("prod/other", "ci")));
     assert_eq!(token_of(&told), Some(granted.token));
     let again = victim(&server, "POST", key, "/locks/prod/db");
     assert_eq!(again.header("Idempotent-Replayed"), Some("true"));
     assert_eq!(again.is(200)["token"], over_http["token"]);
-    // Both front ends refuse another request with the same key, with the same kind of error.
+    // The batch endpoint and the HTTP API refuse a different request with a used key, with the
+    // error kind `E_INVALID`.
     for (number, op) in [(3, release("prod/other", "ci")), (4, acquire("prod/third", "ci"))] {
         let told = batch(number, keyed("deploy-1", op));
         let ItemReply::Answered(Err(refusal)) = &told else { panic!("{told:?}") };

@@ -230,8 +230,8 @@ impl Case {
     }
 }
 
-/// Whether the response to this request, if it is allowed, must contain the locks that the caller
-/// may see.
+/// Whether the response to `request`, if the request is allowed, must contain the locks that the
+/// caller may see.
 fn shows(request: &str) -> bool {
     let lists = ["GET /locks", "GET /history", "GET /events", "GET /door/v1/events"];
     lists.contains(&request) || ["batch list", "batch children"].contains(&request)
@@ -298,7 +298,7 @@ fn every_request_to_a_mount_is_decided_by_the_table() {
     assert!(seen.contains("steal") && seen.len() > 5, "{seen:?}");
 }
 
-/// The documentation contains the table exactly as the program prints it.
+/// The chapter `permissions.md` contains the permission table exactly as the program prints it.
 #[test]
 fn documentation_contains_the_printed_table() {
     let (_, printed) = latchfs(&["serve", "--print-permissions"]);
