@@ -67,8 +67,8 @@ fn registering_again_starts_over() {
     assert_eq!(lines.metric("latchfs_line_followers"), Some(1));
 }
 
-/// A follower that can't be reached and one that never replies delay no client, and both are
-/// dropped.
+/// A follower at an address that nobody listens on and a follower that never replies delay no
+/// client, and the server drops both.
 #[test]
 fn dead_followers_are_dropped() {
     let lines = Lines::start(&[]);
