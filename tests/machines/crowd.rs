@@ -190,7 +190,8 @@ fn held(mount: &Mount) -> Option<Vec<String>> {
     let entries = std::fs::read_dir(mount.dir()).and_then(Iterator::collect);
     let entries: Vec<_> = match entries {
         Ok(entries) => entries,
-        // The last fault has just ended, and the mount has not reconnected to the server yet.
+        // The file system call timed out: the last fault has just ended, and the mount has not
+        // reconnected to the server yet.
         Err(error) if error.raw_os_error() == Some(libc::ETIMEDOUT) => return None,
         Err(error) => panic!("the mount lives: {error}"),
     };

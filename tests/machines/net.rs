@@ -314,7 +314,7 @@ impl Daemon {
         &self.args
     }
 
-    /// Starts the process again as the given version of latchfs, with these arguments.
+    /// Restarts the daemon as the given version of latchfs, with the arguments `args`.
     #[track_caller]
     pub(crate) fn again_as(&mut self, program: Version, args: Vec<String>) {
         let (machine, environment) = (self.machine.clone(), std::mem::take(&mut self.environment));

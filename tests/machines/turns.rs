@@ -5,9 +5,8 @@ use crate::net::{Machine, Mount, Program, eventually};
 use std::fs;
 use std::path::PathBuf;
 
-/// A Python program that holds one lock for its whole life, and meanwhile takes another lock in
-/// turn with the programs of the other mounts, and unlocks files that it has renamed while they
-/// were locked.
+/// A Python program that holds one lock for its whole life. Meanwhile it takes a second lock in
+/// turn with the programs of other mounts, and it locks files, renames them and unlocks them.
 const PROGRAM: &str = "
     name, counter = sys.argv[1:3]
     held = os.open('held-' + name, os.O_RDWR | os.O_CREAT)
