@@ -87,7 +87,8 @@ impl Scratch {
 
 impl Drop for Scratch {
     fn drop(&mut self) {
-        // The directory is not removed if a mount is left in it: the files of the mount are locks.
+        // The directory is not removed if a mount is still in it, because removing the files of a
+        // mount would release locks.
         if !mounts().iter().any(|dir| dir.starts_with(&self.0)) {
             support::remove_tree(&self.0);
         }

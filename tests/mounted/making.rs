@@ -168,8 +168,9 @@ fn symlink_acquires() {
         .ok();
 }
 
-/// `ln A NAME` by the holder of A acquires NAME too, exclusively, or gets EEXIST. Both have the
-/// same inode and 2 links; a write through the inode applies to both; removing A leaves NAME held.
+/// `ln A NAME` by the holder of A acquires NAME too, exclusively, or gets EEXIST. A and NAME are
+/// then one inode with 2 links; a write through the inode applies to both locks; removing A leaves
+/// NAME held.
 #[test]
 fn link_acquires() {
     let m = mount();

@@ -96,8 +96,8 @@ fn the_maximum_number_of_locks_is_enforced() {
     assert_eq!(json(&m.sh("ls -A; cat .latchfs/server").ok())["locks"], 0);
 }
 
-/// 20,000 locks are acquired through the control file, one after the other; half are released
-/// through it, half by `rm`.
+/// 20,000 locks are acquired through the file `.latchfs/ctl`, one after the other. Half of them are
+/// then released through this file, and half by `rm`.
 #[test]
 fn many_by_the_control_file() {
     let m = mount();

@@ -191,8 +191,8 @@ fn a_listener_is_notified() {
     assert!(told.recv_timeout(LIMIT).is_err(), "giving it back is no loss");
 }
 
-/// The loss of a mutex is reported while it is locked, and a lost mutex can't be locked again by
-/// its holder.
+/// If another client steals the lock while a mutex is locked, the listeners of the mutex are
+/// notified. The holder then can't lock the mutex again before it has dropped its guard.
 #[test]
 fn a_loss_is_reported() {
     let m = mount();
@@ -216,8 +216,8 @@ fn a_loss_is_reported() {
     assert!(mutex.lock().expect("granted").token() > token);
 }
 
-/// If this process holds the lock, but not through a mutex, that is reported before the mutex is
-/// locked.
+/// If this process holds the lock by other means than a mutex, here because it has created the file
+/// of the lock, the callback for unexpected events is told so before the mutex is locked.
 #[test]
 fn an_unrequested_hold_is_reported() {
     let m = mount();

@@ -58,8 +58,8 @@ fn a_process_keeps_its_lock_until_its_death() {
     assert_eq!(m.sh("ls").ok(), "", "its name goes");
 }
 
-/// Every kind of write can name the process to which a lease is bound: a write to the `ctl` of a
-/// directory, JSON, and a write to the control file.
+/// Every kind of write can name the process to which a lease is bound: a write to the file `ctl` in
+/// a lock's directory, JSON that is written to a lock's file, and a write to `.latchfs/ctl`.
 #[test]
 fn a_process_is_named_by_every_kind_of_write() {
     let m = mount();
@@ -149,8 +149,8 @@ fn only_ones_own_process_can_be_named() {
         .ok();
 }
 
-/// A caller in another pid namespace would name another process than it means, so its pid is
-/// refused.
+/// A pid that is written from another pid namespace is refused, because the same number is another
+/// process for the daemon.
 #[test]
 fn a_pid_of_another_namespace_is_refused() {
     let m = mount();
@@ -159,8 +159,8 @@ fn a_pid_of_another_namespace_is_refused() {
     assert!(why.contains("pid namespace"), "{why}");
 }
 
-/// After a restart of the daemon, a lease is bound again if the same process still lives, and is
-/// released otherwise.
+/// A lease stays bound to its process across a restart of the daemon, if the process is still
+/// alive; otherwise the restarted daemon releases the lease.
 #[test]
 fn a_restart_binds_processes_again() {
     let mut m = Setup::new().with("--ttl 10s").prepare();

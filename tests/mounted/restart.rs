@@ -296,7 +296,7 @@ fn no_state_holds_off() {
     }
     assert!(boot_now().since(started.0) < HOLD_OFF, "too slow to see anything");
     assert_eq!(m.sh("ls").ok(), "", "a refusal leaves nothing behind");
-    // The read of the wait file returns as soon as the mount may grant locks again.
+    // The read of `.latchfs/wait/build` returns as soon as the mount may grant locks again.
     let granted = json(&m.sh("cat .latchfs/wait/build").ok());
     let waited = boot_now().since(started.0);
     assert!(waited >= HOLD_OFF, "granted after {waited}");

@@ -221,8 +221,8 @@ fn a_slot_runs_once() {
 const UNTIL_TOLD: &str =
     "exec latchfs run build -- sh -c 'echo on; until [ -e $T/go ]; do sleep 0.1; done; echo off'";
 
-/// A dead daemon renews no lease: `run` ends its command, not at once, but before another client
-/// can get the lock.
+/// A daemon that is dead renews no lease. `latchfs run` notices that and ends its command: not at
+/// once, but before the lease is over and another client can get the lock.
 #[test]
 fn a_dead_daemon_ends_the_command_in_time() {
     let mut m = Setup::new().with("--ttl 3s --grace 2s").start();
@@ -232,7 +232,8 @@ fn a_dead_daemon_ends_the_command_in_time() {
     let left = m.status("build")["expires_in_ms"].as_u64().expect("it expires");
     let (expires, grace) = (asked_at + Span::from_millis(left), Span::from_secs(2));
     m.crash();
-    // The lease was renewed at most a second ago, so the command keeps running for now.
+    // `latchfs run` renewed the lease at most a second before the crash, so it lets the command run
+    // for 800 ms at least.
     job.goes_on(Duration::from_millis(800));
     assert_eq!(job.ends(), Some(76));
     let now = boot_now();

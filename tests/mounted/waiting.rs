@@ -9,7 +9,7 @@ use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::Duration;
 
 /// Any signal that is neither blocked nor ignored ends a wait for a lock (Ctrl-C, kill, kill -9).
-/// No program sees errno 512, and the waiter leaves the queue.
+/// No program sees the kernel-internal errno 512 (ERESTARTSYS), and the waiter leaves the queue.
 #[test]
 fn signals_end_a_wait() {
     let m = mount();
