@@ -46,7 +46,7 @@ const README_LINES_MAX: usize = 200;
 const NOT_RUN_MAX: usize = 3;
 
 /// Defines one test for each document, so that a failure names the document. The test
-/// `each_document_is_listed` compares this list with the directory.
+/// `each_document_is_listed` compares the list of tests with the files in `contrib/doc`.
 macro_rules! documents {
     ($($test:ident: $path:literal,)*) => {
         const DOCUMENTS: &[&str] = &[$($path),*];
