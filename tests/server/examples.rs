@@ -89,12 +89,14 @@ fn is_dead_at(mut alive: File) -> Time {
     boot_now()
 }
 
-/// Checks that of two runs of an example with the same client, one waits until the other has ended.
+/// Checks that two runs of an example exclude each other: each run is a client of its own, and one
+/// waits in the queue of the lock until the command of the other run has ended.
 fn exclude_each_other(program: fn(&Scratch) -> Command) {
     let (server, dir) = (Server::start(&[]), scratch());
     let start = || Example::start(program(&dir), &server, &dir, EXCLUSIVE);
     let mut both = [start(), start()];
-    // The pipe is opened for reading and writing, so that the open does not block.
+    // The FIFO is opened for reading and writing, because an open only for writing would block
+    // until a reader opens it.
     let go = OpenOptions::new().read(true).write(true).open(dir.path().join("go"));
     let mut go = go.expect("a pipe");
     let tokens = || fs::read_to_string(dir.path().join("tokens")).unwrap_or_default();
