@@ -29,7 +29,8 @@ const TURNS: usize = 20;
 /// it transfers leadership.
 const KILL_WANTED: f64 = 2_000.0;
 const TRANSFER_WANTED: f64 = 100.0;
-/// Target: a linearizable read in a cluster takes this many times a read of a server in memory.
+/// Target: a linearizable read in a cluster takes at most this many times as long as a read of a
+/// server in memory.
 const LOOK_WANTED: f64 = 3.0;
 /// Timeout of a request, after which the client tries the next node.
 const ANSWER_PATIENCE: Span = Span::from_millis(300);

@@ -42,8 +42,8 @@ pub(crate) fn run(effort: Effort) -> Result<(), String> {
     for round in 0..=effort.rounds {
         for (work, (_, run)) in WORKS.iter().enumerate() {
             for turn in 0..mounts.len() {
-                // The mounts take turns at being first, so that after-effects of one do not always
-                // affect the same other one.
+                // In each round another mount is measured first, so that the after-effects of one
+                // mount's measurement do not always fall on the same other mount.
                 let which = (turn + round) % mounts.len();
                 let micros = run(mounts[which].dir(), count);
                 // The results of the first round are dropped, because it only warms up.
