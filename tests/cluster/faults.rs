@@ -58,8 +58,8 @@ impl Victims {
         Self { cluster, disks, tokens }
     }
 
-    /// Kills the nodes with these indexes, waits, and restarts them. Returns how long the fault
-    /// lasted.
+    /// Kills the nodes with the indexes `nodes`, waits, and restarts them. Returns how long the
+    /// fault lasted.
     fn without(&mut self, nodes: &[usize], mut wait: impl FnMut() -> Duration) -> Duration {
         for node in nodes {
             self.cluster.nodes[*node].daemon.kill();

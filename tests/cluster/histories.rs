@@ -33,7 +33,7 @@ const QUEUE_SECONDS: u64 = 1;
 /// How long a client waits for an answer before it tries another node, and how often it tries.
 const ANSWER_LIMIT: Duration = Duration::from_millis(1_500);
 const TRIES: usize = 8;
-/// A run has one fault of each kind per this number of operations, and at least two.
+/// A run injects each kind of fault once per this number of operations, but at least twice.
 const OPERATIONS_PER_STRIKE: u64 = 5_000;
 /// The kinds of faults that a run injects: SIGKILL or SIGSTOP of the leader or of a random node.
 const KILLED_LEADER: &str = "kill -9 of the leader";
@@ -150,7 +150,7 @@ impl Client {
         Some(answer)
     }
 
-    /// Switches to a random node, possibly the same one.
+    /// Chooses a random node for the client's next request; it may be the node of the last request.
     fn turn(&mut self) {
         self.connection = None;
         self.at = self.below(self.urls.len() as u64) as usize;

@@ -1,7 +1,8 @@
 //! Clusters of real node processes, each on a machine (network namespace) of its own. Nodes are
 //! killed, stopped, isolated, removed and replaced while clients send requests.
 
-// The machines are those of another test suite; this suite does not use all of their functions.
+// The suite includes the module for test machines of tests/machines by `#[path]`, and does not use
+// all functions of it.
 #![allow(dead_code)]
 
 #[path = "../machines/crowd.rs"]

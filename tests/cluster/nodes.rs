@@ -120,7 +120,7 @@ impl Cluster {
         self.nodes.iter().map(|node| node.machine.url()).collect()
     }
 
-    /// Runs `latchfs` with these arguments on the machine of the clients.
+    /// Runs `latchfs` with the arguments `args` on the machine of the clients.
     #[track_caller]
     pub(crate) fn latchfs(&self, args: &[&str]) -> Output {
         let token = self.token.iter().map(|token| ("LATCHFS_TOKEN_FILE", token));
