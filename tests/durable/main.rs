@@ -1,10 +1,11 @@
 //! A durable server (`--data`): runs the tests of every server, `tests/server`, on it, and tests
 //! the guarantees that only a server with a log on disk gives.
 
-// Test suites share the harness, and this suite does not use all of it.
+// The suite includes modules of other test suites by `#[path]`, and does not use all functions of
+// them.
 #![allow(dead_code)]
 
-/// Whether the servers keep their state in a data directory (`--data`).
+/// The server harness gives each server a data directory (`--data`) if this is true.
 pub(crate) const DURABLE: bool = true;
 
 #[path = "../server/harness.rs"]
