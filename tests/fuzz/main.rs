@@ -146,7 +146,8 @@ fn decode_engine(bytes: &[u8]) -> Result<Engine, codec::Malformed> {
     codec::decode_engine(codec::FORMAT_VERSION, bytes)
 }
 
-/// Returns an engine that has applied these commands, each after the given time in milliseconds.
+/// Returns an engine that has applied the given commands, each the given number of milliseconds
+/// after the previous one.
 fn lived(commands: &[(u64, Command)]) -> Engine {
     let mut engine = Engine::new(Rules::default());
     let (mut at, mut events) = (Time::ZERO, vec![]);
@@ -183,7 +184,8 @@ fn batch() -> impl Strategy<Value = RequestBatch> {
     )
 }
 
-/// Returns a server's response to a batch of these commands, and the frame of events that it sends.
+/// Returns a server's response to a batch of the given commands, and the frame of the events that
+/// the commands cause.
 fn told(commands: &[(u64, Command)]) -> (BatchResponse, Frame) {
     let mut engine = Engine::new(Rules::default());
     let (mut at, mut events, mut replies) = (Time::ZERO, vec![], vec![]);
@@ -318,8 +320,8 @@ proptest! {
 
     #[test]
     fn any_message_decodes_canonically(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
-        // Two thirds of the inputs start with a known version; the decoder would otherwise reject
-        // nearly all of them at the first byte. A message may claim a newer version than it needs.
+        // The decoder rejects an unknown version at the first byte of its input, so two thirds of
+        // the inputs start with a known version. A message may claim a newer version than it needs.
         let of_version = |version: u8| [&[version], &bytes[..]].concat();
         for bytes in [bytes.clone(), of_version(PROTOCOL_BASE), of_version(PROTOCOL)] {
             if let Ok(batch) = decode_batch(&bytes) {
