@@ -45,8 +45,8 @@ pub(crate) fn peak_kib(pid: i32) -> u64 {
     line.and_then(|line| line.trim().strip_suffix(" kB")?.parse().ok()).unwrap_or_default()
 }
 
-/// Whether a process runs latchfs already. Between fork and exec a child shares the memory of its
-/// parent, which here is the memory of all tests of this suite.
+/// Whether the process has executed latchfs already. Between fork and exec a child shares the
+/// memory of its parent, so its peak memory would be that of the whole test process.
 fn runs_latchfs(pid: u32) -> bool {
     let program = fs::read_link(format!("/proc/{pid}/exe"));
     program.is_ok_and(|program| program == Path::new(LATCHFS))

@@ -1,6 +1,6 @@
 //! A hostile server: whatever it sends, each client reports within a bounded time that it got no
-//! answer, and takes little memory. A mount of another server on the same machine, the victim, is
-//! served meanwhile.
+//! valid answer, and takes little memory. A mount of another server on the same machine, the
+//! victim, is served meanwhile.
 
 use crate::floods::{CLIENT_LIMIT, Client, FLOOD_KIB, beside_victim, peak_kib, run_client};
 use crate::mount_floods::victim;

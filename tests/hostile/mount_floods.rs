@@ -341,7 +341,7 @@ fn going_back_finds_the_same_names(dir: &Path, count: usize) {
         let entry = libc::readdir(stream).as_ref()?;
         Some(CStr::from_ptr(entry.d_name.as_ptr()).to_string_lossy().into_owned())
     };
-    // SAFETY: the stream is open.
+    // SAFETY: `stream` comes from opendir, and is not closed yet.
     let place = || unsafe { libc::telldir(stream) };
     let mut seen = Vec::new();
     while let Some(entry) = {

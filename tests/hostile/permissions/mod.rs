@@ -174,8 +174,8 @@ fn table() -> Vec<Row> {
 }
 
 impl Row {
-    /// Whether this row of the table allows the request. The row is evaluated without any code of
-    /// the program.
+    /// Whether this row of the permission table allows a request of `who` as `client` on `locks`.
+    /// The test decides that by code of its own and not by that of the program under test.
     fn allows(&self, who: &Who, client: &str, locks: &[&str]) -> bool {
         let has_right = match &*self.right {
             "none" => return true,
