@@ -139,8 +139,8 @@ fn truncation_empties_the_holders_text_only() {
         .ok();
 }
 
-/// `echo '{"ttl":"60s","note":"..."}' > NAME` renews the lease with these options, if all keys are
-/// known.
+/// `echo '{"ttl":"60s","note":"..."}' > NAME` renews the lease and sets its ttl and its note, if
+/// all keys of the JSON object are known.
 #[test]
 fn writing_json_renews_with_options() {
     let m = mount();
@@ -199,8 +199,8 @@ fn other_text_is_stored() {
     m.sh("echo 4711 > build && test \"$(cat .latchfs/content/build)\" = 4711").ok();
 }
 
-/// A write through a file that was opened under a lease which is over gets ESTALE, even when the
-/// same owner holds a newer lease.
+/// A write gets ESTALE if the file was opened under a lease that is over, even when the same owner
+/// has acquired the lock again since.
 #[test]
 fn a_file_of_an_ended_tenure_is_stale() {
     let m = mount();

@@ -141,8 +141,8 @@ fn a_timed_wait_has_a_place_in_the_queue() {
     });
 }
 
-/// A thread may lock again a mutex that it holds; a lock call that would wait for the same thread
-/// is an error.
+/// A thread may lock a mutex again that it holds already. A lock call that could succeed only after
+/// the same thread unlocks is an error.
 #[test]
 fn a_thread_may_lock_again() {
     let m = mount();

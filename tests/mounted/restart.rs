@@ -402,7 +402,7 @@ fn background_mount_returns_when_usable() {
     eventually("the daemon has ended", || (!is_named_by_a_process(&m.state())).then_some(()));
 }
 
-/// Whether a running process has this path in its command line.
+/// Whether the command line of any running process contains the path.
 fn is_named_by_a_process(path: &Path) -> bool {
     let path = path.display().to_string();
     let processes = std::fs::read_dir("/proc").expect("proc is mounted").flatten();

@@ -102,8 +102,9 @@ fn the_second_run_waits_in_the_queue() {
     assert_eq!(m.phase("build"), "free");
 }
 
-/// When the lock of a `run` is stolen, all processes of its command, even those that have left its
-/// group, are dead before the new holder may begin; then `--on-lost` runs, and the exit code is 76.
+/// When the lock of a `latchfs run` is stolen, all processes of its command are dead before the new
+/// tenure begins, even those that have left the process group. Then `run` executes the `--on-lost`
+/// command and exits with 76.
 #[test]
 fn all_is_dead_when_the_lock_is_lost() {
     let m = mount();
@@ -371,8 +372,8 @@ struct Running {
 }
 
 impl Running {
-    /// Starts `run` with these options, after the command prefix `by_user`, which may change the
-    /// user.
+    /// Starts `latchfs run` with the given options. `by_user` is a command prefix that may change
+    /// the user, such as `setpriv`.
     #[track_caller]
     fn new(m: &Mount, by_user: &str, options: &str) -> Self {
         let job = Job::new(m, &format!("exec {by_user} latchfs run build {options} -- {WORKS}"));
