@@ -10,7 +10,8 @@ fn waiters_and_event_streams_are_told_of_the_shutdown() {
     server.in_line("build", 1);
     let mut events = server.events(&["/events"]);
     server.signal(libc::SIGTERM);
-    // The event stream is told of the shutdown first; then the server keeps running for a moment.
+    // At a shutdown the server first sends the event `closing` on each event stream, and then keeps
+    // running for a moment.
     assert_eq!(events.until("closing").kind, "closing");
     let told = waits.reply().is(503);
     assert_eq!(told["kind"], "E_CONSISTENCY_UNAVAILABLE");

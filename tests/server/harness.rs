@@ -37,7 +37,7 @@ impl Scratch {
     }
 }
 
-/// Runs latchfs to its end with these arguments, and returns its exit code and its output.
+/// Runs latchfs with the arguments `arguments` to its end; returns its exit code and its output.
 #[track_caller]
 pub(crate) fn latchfs(arguments: &[&str]) -> (Option<i32>, String) {
     let Output { code, out, err } = run(Command::new(LATCHFS).args(arguments));
@@ -59,8 +59,9 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    /// Starts a server with these additional options, on a free port. The server is in memory only,
-    /// except in the suite tests/durable, which shares these tests and makes it durable.
+    /// Starts a server on a free port with additional options. It keeps its state in memory only,
+    /// except in the suite tests/durable, which includes the same tests and gives each server a
+    /// data directory.
     #[track_caller]
     pub(crate) fn start(options: &[&str]) -> Self {
         if !crate::DURABLE {
@@ -73,13 +74,13 @@ impl Server {
         Self::spawn(&mut command, scratch)
     }
 
-    /// Starts a server with only these options, on a free port.
+    /// Starts a server on a free port, with no other options than `options`.
     #[track_caller]
     pub(crate) fn listen(options: &[&str]) -> Self {
         Self::at("127.0.0.1:0", options)
     }
 
-    /// Starts a server with these options, listening on `address`.
+    /// Starts a server that listens on `address`, with the options `options`.
     #[track_caller]
     pub(crate) fn at(address: &str, options: &[&str]) -> Self {
         let scratch = Scratch::new();
@@ -152,8 +153,8 @@ impl Server {
         self.child.wait().expect("it is our child").code()
     }
 
-    /// Runs curl with these arguments, of which the last is a path on the server, and returns the
-    /// response.
+    /// Runs curl with the arguments `arguments`, of which the last is a path on the server; returns
+    /// the response.
     #[track_caller]
     pub(crate) fn curl(&self, arguments: &[&str]) -> Reply {
         let (path, options) = arguments.split_last().expect("a path at least");
@@ -320,7 +321,7 @@ impl Open {
         Some(Event { id: id.unwrap_or_default(), kind, data })
     }
 
-    /// Waits for the next event of this kind, and skips others.
+    /// Waits for the next event of the kind `kind`, skips events of other kinds, and returns it.
     #[track_caller]
     pub(crate) fn until(&mut self, kind: &str) -> Event {
         loop {

@@ -68,8 +68,8 @@ fn fsync_latency_is_reported() {
         let most = metric(&page, "latchfs_log_sync_seconds_bucket{le=\"+Inf\"}");
         assert!(count > 0 && most == count.to_string(), "{page}");
         assert!(page.contains("latchfs_log_sync_seconds_bucket{le=\"0.00005\"} "), "{page}");
-        // The histograms of other metrics keep their own bucket bounds, which differ from those of
-        // fsync latency.
+        // The page has latency histograms of several metrics. Their bucket bounds are other ones
+        // than those of the fsync latency.
         assert!(page.contains("latchfs_hold_seconds_bucket{le=\"0.001\"} "), "{page}");
         assert!(page.contains("latchfs_hold_seconds_bucket{le=\"43200.000\"} "), "{page}");
         let said = server.curl(&["/cluster"]).is(200);

@@ -58,7 +58,8 @@ fn expired_session_puts_its_locks_in_grace() {
     let refused = server.curl(&["-X", "POST", "/locks/one?client=b"]).is(409);
     assert_eq!(refused["reason"], "grace");
     server.curl(&["-X", "POST", &format!("/sessions/{id}/keepalive")]).is(410);
-    // Another program of the same client can't take over the lock by accident.
+    // Another program that sends requests under the same client name can't take over the lock by
+    // accident: its acquire is refused.
     let refused = server.curl(&["-X", "POST", "/locks/one?client=a"]).is(409);
     assert_eq!(refused["reason"], "own");
     let detail = refused["detail"].as_str().expect("a sentence");
