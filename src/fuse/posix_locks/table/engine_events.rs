@@ -67,7 +67,7 @@ impl<R> Table<R> {
             Ok(Outcome::Granted(tenure)) => {
                 let key = LeaseKey { name, client, token: Some(tenure.token) };
                 let release = Release { key, acquisition: None, open: hold.open() };
-                todo.push(Effect::Tell(Box::new(Op::Release(release))));
+                todo.push(Effect::Tell(Box::new(Op::Release(release)), None));
             }
             Ok(Outcome::Waiting { ticket, .. }) => todo.push(leave(name, ticket)),
             Ok(_) | Err(_) => {}

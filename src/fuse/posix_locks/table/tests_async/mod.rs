@@ -197,7 +197,7 @@ impl Far {
                     assert!(!self.released.contains(&number), "{number} may be released late");
                     self.sent.push_back(Sent::Ask { cookie, ino, ask: *ask });
                 }
-                Effect::Tell(op) => {
+                Effect::Tell(op, _) => {
                     if let Op::Release(Release { open: Some(open), .. }) = &*op {
                         self.released.insert(open.number);
                     }
