@@ -242,8 +242,8 @@ impl<R> Table<R> {
         self.requeue(ino, todo);
     }
 
-    /// Handles the end of a tenure by `mv`. The grant of the next tenure follows, and finds the hold
-    /// by its number.
+    /// Handles the end of a tenure by `mv`. The grant of the next tenure follows, and finds the
+    /// hold by its number.
     pub(crate) fn moved(&mut self, token: Token, name: &LockName, todo: &mut Vec<Effect<R>>) {
         self.moved = Some(token);
         self.changed(name, todo);
