@@ -23,17 +23,17 @@ use std::sync::mpsc::channel;
 #[derive(Debug, clap::Args)]
 #[command(group(clap::ArgGroup::new("whose").required(true)))]
 pub(super) struct ResetArgs {
-    /// Of all but these clients, and their users
+    /// End the holds and waits of all clients except these and their users
     #[arg(long, value_name = "CLIENT", group = "whose", value_delimiter = ',',
         value_parser = ClientId::parse)]
     keep: Vec<ClientId>,
-    /// Of this client, and its users
+    /// End the holds and waits of this client and its users
     #[arg(long, value_name = "CLIENT", group = "whose", value_parser = ClientId::parse)]
     of: Option<ClientId>,
-    /// Of everybody
+    /// End the holds and waits of all clients
     #[arg(long, group = "whose")]
     all: bool,
-    /// Why, for the holders and the audit log
+    /// The reason, shown to the holders and written to the audit log
     #[arg(long, value_name = "TEXT")]
     reason: String,
     /// The client to ask as [default: the host's name and the user's]
@@ -52,7 +52,7 @@ pub(super) struct BackupArgs {
 /// The arguments of `latchfs cluster restore`.
 #[derive(Debug, clap::Args)]
 pub(super) struct RestoreArgs {
-    /// The backup
+    /// The backup file
     #[arg(value_name = "FILE")]
     file: PathBuf,
     /// The data directory of the first node: empty, or not there

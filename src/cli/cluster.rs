@@ -46,7 +46,7 @@ pub(super) struct ClusterArgs {
     server: Vec<String>,
     #[command(flatten)]
     key: ServerKeyArgs,
-    /// Print JSON
+    /// Print the answer as JSON
     #[arg(long, global = true)]
     json: bool,
 }

@@ -133,16 +133,16 @@ enum CliCommand {
     /// Show the held locks and their holders
     #[command(after_long_help = LS_EXAMPLES)]
     Ls(ls::ListArgs),
-    /// Show one lock, also a free one
+    /// Show the status of a lock, whether it is held or free
     Status(lock_commands::StatusArgs),
     /// Take a lock that nobody holds; with --reentrant also renew your own
     #[command(after_long_help = ACQUIRE_EXAMPLES)]
     Acquire(lock_commands::AcquireArgs),
     /// Wait in the queue of a lock, and hold it when this returns
     Wait(lock_commands::WaitArgs),
-    /// Make a lease last for another ttl
+    /// Renew a lease for another ttl
     Renew(lock_commands::RenewArgs),
-    /// Give a lock back
+    /// Release a lock
     Release(lock_commands::ReleaseArgs),
     /// Take a lock from its holder; for root and the user who mounted
     ///

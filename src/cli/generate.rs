@@ -11,7 +11,7 @@ use std::io;
 /// The arguments of `latchfs completions`.
 #[derive(Debug, clap::Args)]
 pub(super) struct CompletionsArgs {
-    /// Which shell
+    /// The shell for which to print completions
     #[arg(value_enum)]
     shell: Shell,
 }

@@ -88,34 +88,34 @@ pub(super) struct MountArgs {
     /// Return as soon as the mount can be used
     #[arg(long)]
     background: bool,
-    /// Somebody waits for a report on standard output
+    /// Report on standard output when the mount is ready, to the process that started it
     #[arg(long, hide = true)]
     pub(super) detached: bool,
 }
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
 enum OwnerArg {
-    /// Nothing: all of this host are one client
+    /// All users of this host are one client
     Host,
-    /// The user
+    /// Each user is a client
     User,
-    /// The user and the login session: two terminals are two clients
+    /// Each login session of a user is a client, so two terminals are two clients
     Session,
 }
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
 enum ContentArg {
-    /// The status as JSON
+    /// A read of a lock returns its status as JSON
     Status,
-    /// The text
+    /// A read of a lock returns the text that was written to it
     Note,
 }
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
 enum HoldArg {
-    /// By renewals of its holder
+    /// A lease lasts for its ttl after each renewal
     Renewal,
-    /// The login session that made it: released when its leader ends
+    /// A lease lasts until the leader of the login session that made it ends
     Session,
 }
 

@@ -39,11 +39,15 @@ impl Node {
         let url = url.unwrap_or_else(|| panic!("no server: {first}")).to_owned();
         Self { child, url }
     }
+
+    pub(super) fn pid(&self) -> i32 {
+        self.child.id().cast_signed()
+    }
 }
 
 impl Drop for Node {
     fn drop(&mut self) {
-        signal(self.child.id().cast_signed(), libc::SIGKILL);
+        signal(self.pid(), libc::SIGKILL);
         let _reaped = self.child.wait();
     }
 }

@@ -273,6 +273,56 @@ fn getlk_agrees_with_setlk() {
     .ok();
 }
 
+/// When the call that unlocks a file returns, the lock is free for clients of another mount too.
+#[test]
+fn an_unlock_is_decided_when_it_returns() {
+    for behind in [Behind::Server, Behind::Cluster] {
+        let m = Setup::new().behind(behind).start();
+        locks_py(
+            &m,
+            r#"
+            for form in ('flock_ex', 'fcntl_ex', 'ofd_ex'):
+                fds = [os.open(os.path.join(dir, form), os.O_RDWR | os.O_CREAT, 0o666)
+                    for dir in ('.', os.environ['OTHERS'])]
+                lock(fds[0], form)
+                refused = 0
+                for turn in range(200):
+                    unlock(fds[turn % 2], form)
+                    if no(lock, fds[1 - turn % 2], form) == 'EAGAIN':
+                        refused += 1
+                        lock(fds[1 - turn % 2], form, wait=True)
+                eq((form, refused), (form, 0))
+            "#,
+        )
+        .ok();
+    }
+}
+
+/// If the server does not answer an unlock, the call that unlocks succeeds after the timeout of the
+/// request, and the lock is released once the server runs again.
+#[test]
+fn an_unlock_returns_without_an_answer() {
+    let m = Setup::new().behind(Behind::Server).start();
+    let program = r#"
+        for form in ('flock_ex', 'fcntl_ex', 'ofd_ex'):
+            fds = [os.open(os.path.join(dir, form), os.O_RDWR | os.O_CREAT, 0o666)
+                for dir in ('.', os.environ['OTHERS'])]
+            lock(fds[0], form)
+            os.kill(SERVER, signal.SIGSTOP)
+            until(lambda: all(thread.joinpath('stat').read_text().rsplit(') ')[1][0] == 'T'
+                for thread in pathlib.Path('/proc/SERVER/task').iterdir()))
+            begun = time.monotonic()
+            try: unlock(fds[0], form)
+            finally: os.kill(SERVER, signal.SIGCONT)
+            took = time.monotonic() - begun
+            assert 1 < took < 20, (form, took)
+            # Each mount connects again in its own time.
+            until(lambda: no(lock, fds[1], form) == 'ok')
+            until(lambda: no(lock, fds[0], form) == 'EAGAIN')
+        "#;
+    locks_py(&m, &program.replace("SERVER", &m.server_pid().to_string())).ok();
+}
+
 /// If one thread renames a locked file while another thread unlocks it, the lock is free
 /// afterwards.
 #[test]

@@ -201,7 +201,7 @@ impl Setup {
             args.extend([option.to_owned(), self.scratch.path("state").display().to_string()]);
         }
         let (scratch, descriptors) = (self.scratch, self.descriptors);
-        Mount { dirs, args, daemon: None, beside, _servers: servers, scratch, descriptors }
+        Mount { dirs, args, daemon: None, beside, servers, scratch, descriptors }
     }
 }
 
@@ -219,7 +219,7 @@ pub(crate) struct Mount {
     daemon: Option<Child>,
     beside: Option<Beside>,
     /// The servers, which are dropped after the mounts.
-    _servers: Vec<Node>,
+    servers: Vec<Node>,
     scratch: Scratch,
     descriptors: Option<(u64, u64)>,
 }
@@ -253,6 +253,11 @@ impl Mount {
     /// Returns the process id of the daemon.
     pub(crate) fn pid(&self) -> i32 {
         self.daemon.as_ref().expect("it runs").id().cast_signed()
+    }
+
+    /// Returns the process id of the first server.
+    pub(crate) fn server_pid(&self) -> i32 {
+        self.servers[0].pid()
     }
 
     /// Returns the command that runs the daemon in the foreground.

@@ -76,9 +76,10 @@ impl PosixLocks {
         sleep: bool,
     ) -> Result<(), Errno> {
         let Some(mode) = mode_of(asked.kind) else {
-            // An unlock succeeds at once, whatever its outcome: the kernel has released the lock
-            // already.
-            self.unlock(asked);
+            // An unlock succeeds whatever its outcome: the kernel has released the lock already.
+            if let Some(decided) = self.unlock(asked) {
+                decided.await;
+            }
             return Ok(());
         };
         let refusals = self.parts.nodes.locks.refusals();
@@ -109,12 +110,17 @@ impl PosixLocks {
         started.map_err(|failure| refusals.failed(caller, Act::Lock, Some(name), failure))
     }
 
-    fn unlock(&self, asked: &LockRequest) {
-        if let Some(session) = self.started() {
-            session.run(|table, todo| {
-                table.unlock(asked.ino, asked.owner, span_of(asked), todo);
-            });
+    /// Releases a lock. Returns the future of the engine's decision, if that is not known already.
+    fn unlock(&self, asked: &LockRequest) -> Option<Pending<Result<(), Errno>>> {
+        let session = self.started()?;
+        let (ino, id, span) = (asked.ino, asked.owner, span_of(asked));
+        if session.service().answers_at_once() {
+            session.run(|table, todo| table.unlock(ino, id, span, todo));
+            return None;
         }
+        let (promise, decided) = pending();
+        session.run(|table, todo| table.unlock_and_reply((ino, id, span), promise, todo));
+        Some(decided)
     }
 
     fn ask_of(

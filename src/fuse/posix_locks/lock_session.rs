@@ -175,7 +175,10 @@ impl LockSession {
                     own.settle(cookie, ino, of, answer.map_err(RequestError::Unavailable));
                 });
             }
-            Effect::Tell(op) => self.service().give_back(*op),
+            Effect::Tell(op, None) => self.service().give_back(*op),
+            Effect::Tell(op, Some(promise)) => {
+                self.service().give_back_and_tell(*op, move || promise.keep(Ok(())));
+            }
             Effect::Reply(promise, result) => {
                 promise.keep(result.map_err(|no| self.errno_of_no(no)));
             }

@@ -67,7 +67,7 @@ impl<R> Table<R> {
             Ok(Outcome::Granted(tenure)) => {
                 let key = LeaseKey { name, client, token: Some(tenure.token) };
                 let release = Release { key, acquisition: None, open: hold.open() };
-                todo.push(Effect::Tell(Box::new(Op::Release(release))));
+                todo.push(Effect::Tell(Box::new(Op::Release(release)), None));
             }
             Ok(Outcome::Waiting { ticket, .. }) => todo.push(leave(name, ticket)),
             Ok(_) | Err(_) => {}
@@ -242,8 +242,8 @@ impl<R> Table<R> {
         self.requeue(ino, todo);
     }
 
-    /// Handles the end of a tenure by `mv`. The grant of the next tenure follows, and finds the hold
-    /// by its number.
+    /// Handles the end of a tenure by `mv`. The grant of the next tenure follows, and finds the
+    /// hold by its number.
     pub(crate) fn moved(&mut self, token: Token, name: &LockName, todo: &mut Vec<Effect<R>>) {
         self.moved = Some(token);
         self.changed(name, todo);

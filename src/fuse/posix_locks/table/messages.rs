@@ -89,8 +89,9 @@ pub(crate) enum Effect<R> {
         /// The request to the engine. Boxed, so that `Effect` stays small.
         ask: Box<Acquire>,
     },
-    /// Submit an operation to the engine whose answer does not matter.
-    Tell(Box<Op>),
+    /// Submit an operation to the engine, whatever the answer. If there is a reply, a program waits
+    /// until the operation is decided, or could not be in the time in which requests are answered.
+    Tell(Box<Op>, Option<R>),
     /// Reply to the program.
     Reply(R, Result<(), No>),
     /// The hold of this name continues under this token, perhaps a new one.

@@ -80,7 +80,7 @@ impl Rig {
                         let answer = self.apply(Op::Acquire(*ask), &mut next);
                         self.table.answered(cookie, ino, of, answer, &mut next);
                     }
-                    Effect::Tell(op) => drop(self.apply(*op, &mut next)),
+                    Effect::Tell(op, _) => drop(self.apply(*op, &mut next)),
                     Effect::Reply(program, result) => {
                         let before = self.told.insert(program, result);
                         assert!(before.is_none(), "{program} is answered once");
@@ -169,7 +169,7 @@ impl Rig {
                     let answer = self.apply(Op::Acquire(*ask), &mut next);
                     late.push(Late { cookie, ino, of, answer });
                 }
-                Effect::Tell(op) => drop(self.apply(*op, &mut next)),
+                Effect::Tell(op, _) => drop(self.apply(*op, &mut next)),
                 Effect::Reply(program, result) => drop(self.told.insert(program, result)),
                 Effect::Watch(number, tid) => drop(self.watched.insert(tid, number)),
                 Effect::Continues(..)
@@ -302,7 +302,7 @@ fn hold_that_is_moved_while_it_is_released_is_released_under_its_new_name() {
         rig.table.unlock(FILE, 1, Span::WHOLE, &mut release);
         assert!(!rig.table.is_idle(), "the events of the release are heard");
         let todo = rig.move_to(&name(FILE + 1));
-        let Some(Effect::Tell(op)) = release.pop() else { panic!("no release: {release:?}") };
+        let Some(Effect::Tell(op, _)) = release.pop() else { panic!("no release: {release:?}") };
         let op = if is_older { op.for_format(5) } else { *op };
         let answer = rig.apply(op, &mut Vec::new());
         assert_eq!(answer.is_err(), is_older, "it names the tenure before the move");
@@ -310,6 +310,37 @@ fn hold_that_is_moved_while_it_is_released_is_released_under_its_new_name() {
         assert_eq!(rig.engine.locks(), 0);
         assert!(rig.table.is_idle());
     }
+}
+
+/// Returns the effects of an unlock to which program 9 waits for an answer.
+fn unlock_and_reply(rig: &mut Rig, span: Span) -> Vec<Effect<u32>> {
+    let mut todo = Vec::new();
+    rig.table.unlock_and_reply((FILE, 1, span), 9, &mut todo);
+    todo
+}
+
+#[test]
+fn unlock_is_answered_with_its_release() {
+    let mut rig = Rig::new();
+    let is_release =
+        |op: &Op| matches!(op, Op::Release(Release { open: Some(open), .. }) if open.number == 1);
+    rig.lock(ask(1, Exclusive, Waits::No));
+    rig.lock(ask(2, Exclusive, Waits::Yes));
+    let todo = unlock_and_reply(&mut rig, Span::WHOLE);
+    assert!(matches!(&todo[..], [Effect::Tell(op, Some(9))] if is_release(op)), "{todo:?}");
+    rig.run(todo);
+    assert_eq!(rig.told(2), GOT);
+    let todo = unlock_and_reply(&mut rig, Span::WHOLE);
+    assert!(
+        matches!(todo[..], [Effect::Reply(9, Ok(()))]),
+        "there was nothing to release: {todo:?}"
+    );
+    rig.closed(2);
+
+    rig.lock(part(1, Exclusive, Waits::No, 0, 9));
+    rig.lock(part(2, Exclusive, Waits::No, 10, 19));
+    let todo = unlock_and_reply(&mut rig, span(0, 9));
+    assert!(matches!(todo[..], [Effect::Reply(9, Ok(()))]), "another range is locked: {todo:?}");
 }
 
 #[test]

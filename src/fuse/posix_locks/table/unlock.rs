@@ -25,6 +25,27 @@ impl<R> Table<R> {
         self.drop_holds(ino, |held| held.owner.id == id, todo);
     }
 
+    /// As [`Table::unlock`], and replies to the program once the engine has decided the release.
+    pub(crate) fn unlock_and_reply(
+        &mut self,
+        (ino, id, span): (u64, u64, Span),
+        reply: R,
+        todo: &mut Vec<Effect<R>>,
+    ) {
+        let mut released = Vec::new();
+        self.unlock(ino, id, span, &mut released);
+        // The engine decides releases in their order.
+        let last = released.iter_mut().rev().find_map(|effect| match effect {
+            Effect::Tell(op, then) if matches!(**op, Op::Release(_)) => Some(then),
+            _ => None,
+        });
+        match last {
+            Some(then) => *then = Some(reply),
+            None => released.push(Effect::Reply(reply, Ok(()))),
+        }
+        todo.append(&mut released);
+    }
+
     /// FLUSH: releases all that a process holds by fcntl in a file of which it has closed a
     /// descriptor.
     pub(crate) fn flushed(&mut self, ino: u64, id: u64, todo: &mut Vec<Effect<R>>) {
@@ -198,7 +219,7 @@ impl<R> Table<R> {
         // reached the engine, which began a second lease. Only the token tells the two apart.
         let is_second = self.key_of(number).is_some();
         let open = Some(open).filter(|_| !is_second);
-        Effect::Tell(Box::new(Op::Release(Release { key, acquisition: None, open })))
+        Effect::Tell(Box::new(Op::Release(Release { key, acquisition: None, open })), None)
     }
 
     pub(crate) fn asking(&mut self, number: u64) -> Option<&mut Asking<R>> {
@@ -217,5 +238,5 @@ impl<R> Table<R> {
 /// Returns the effect that gives up a queue place. The place may still be served until an event
 /// confirms it.
 pub(crate) fn leave<R>(name: LockName, ticket: Ticket) -> Effect<R> {
-    Effect::Tell(Box::new(Op::Leave(Leave { name, ticket, why: LeaveReason::Gone })))
+    Effect::Tell(Box::new(Op::Leave(Leave { name, ticket, why: LeaveReason::Gone })), None)
 }

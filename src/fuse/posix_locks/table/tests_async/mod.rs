@@ -3,6 +3,7 @@
 //! A run locks whole files, and in one kind of run also parts.
 
 mod losses;
+mod random_run;
 
 use crate::engine::{
     Acquire, Answer, ClientId, Engine, EventKind, Grace, IfExists, LeaseKey, LockName, LockView,
@@ -10,6 +11,7 @@ use crate::engine::{
 };
 use crate::fuse::kernel::interrupts::WaitStatus;
 use crate::fuse::posix_locks::byte_ranges::{Owner, Span};
+use crate::fuse::posix_locks::table::tests_async::random_run::{Dice, Kind, Seed};
 use crate::fuse::posix_locks::table::*;
 use crate::time::{Span as Length, Time};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -23,27 +25,6 @@ const SEEDS: u64 = 4_500;
 const STEPS: usize = 250;
 /// The first seed of the runs with a server and moves.
 const MOVES_FROM: u64 = SEEDS + losses::LOSSES;
-
-/// A random number generator with a seed.
-struct Dice(u64);
-
-impl Dice {
-    fn below(&mut self, limit: usize) -> usize {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963);
-        (self.0 >> 33) as usize % limit
-    }
-}
-
-/// Prints its seed if the test panics while it lives.
-struct Seed(u64);
-
-impl Drop for Seed {
-    fn drop(&mut self) {
-        if std::thread::panicking() {
-            eprintln!("LATCHFS_SEED={} repeats it, and tells it", self.0);
-        }
-    }
-}
 
 /// A message on its way to the engine.
 enum Sent {
@@ -74,32 +55,6 @@ struct Program {
     asks: Option<(Span, Mode)>,
     /// Whether the pending request waits in the queue.
     line: Option<Waits>,
-}
-
-/// The operations and faults of a run besides locking whole files.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Kind {
-    Whole,
-    /// Programs also lock parts of the file.
-    Parts,
-    /// Moves the lock to another name and back, whichever program holds it. Then a program under
-    /// one name does not conflict with one under the other name.
-    Moves,
-    /// Events and answers are lost. The remaining answers come in order, as from a server.
-    Losses,
-    /// As [`Kind::Moves`], with a server.
-    ServerMoves,
-}
-
-impl Kind {
-    /// Whether the table is that of an engine behind a server.
-    fn is_remote(self) -> bool {
-        matches!(self, Self::Losses | Self::ServerMoves)
-    }
-
-    fn has_moves(self) -> bool {
-        matches!(self, Self::Moves | Self::ServerMoves)
-    }
 }
 
 struct Far {
@@ -197,7 +152,7 @@ impl Far {
                     assert!(!self.released.contains(&number), "{number} may be released late");
                     self.sent.push_back(Sent::Ask { cookie, ino, ask: *ask });
                 }
-                Effect::Tell(op) => {
+                Effect::Tell(op, _) => {
                     if let Op::Release(Release { open: Some(open), .. }) = &*op {
                         self.released.insert(open.number);
                     }

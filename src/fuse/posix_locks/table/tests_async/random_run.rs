@@ -1,0 +1,48 @@
+//! A random run: its dice, its seed, and its kind.
+
+/// A random number generator with a seed.
+pub(super) struct Dice(pub(super) u64);
+
+impl Dice {
+    pub(super) fn below(&mut self, limit: usize) -> usize {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963);
+        (self.0 >> 33) as usize % limit
+    }
+}
+
+/// Prints its seed if the test panics while it lives.
+pub(super) struct Seed(pub(super) u64);
+
+impl Drop for Seed {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("LATCHFS_SEED={} repeats it, and tells it", self.0);
+        }
+    }
+}
+
+/// The operations and faults of a run besides locking whole files.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kind {
+    Whole,
+    /// Programs also lock parts of the file.
+    Parts,
+    /// Moves the lock to another name and back, whichever program holds it. Then a program under
+    /// one name does not conflict with one under the other name.
+    Moves,
+    /// Events and answers are lost. The remaining answers come in order, as from a server.
+    Losses,
+    /// As [`Kind::Moves`], with a server.
+    ServerMoves,
+}
+
+impl Kind {
+    /// Whether the table is that of an engine behind a server.
+    pub(super) fn is_remote(self) -> bool {
+        matches!(self, Self::Losses | Self::ServerMoves)
+    }
+
+    pub(super) fn has_moves(self) -> bool {
+        matches!(self, Self::Moves | Self::ServerMoves)
+    }
+}
