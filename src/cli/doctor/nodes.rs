@@ -197,8 +197,8 @@ mod tests {
         };
         let mut silent = with("reachable", json!(false));
         silent[1]["trouble"] = json!("connection refused");
-        // The report also has the last known lag of this node, which is ignored because the node
-        // does not answer.
+        // The report contains the last known lag of the silent node. The lag is ignored, because
+        // the node does not answer.
         silent[1]["lag"] = json!(9_999);
         let says = "node 7 (box, 10.0.0.1:7100) does not answer, heard of 12ms ago: connection \
                     refused";
