@@ -170,8 +170,8 @@ mod tests {
             assert_eq!(turn(&mut reading, index, COUNT), 1);
         }
         for index in [0, 1_000, COUNT / 3, COUNT / 2, COUNT - 70_000] {
-            // Reading backwards visits all pages between two marks. When there are too many marks,
-            // every second one is dropped.
+            // Reading backwards visits all pages between two marks (remembered positions in the
+            // directory). When there are too many marks, every second one is dropped.
             assert!(turn(&mut reading, index, COUNT) <= 4 * COUNT as usize / PAGE / MARKS_MAX);
             assert!(reading.marks.len() <= MARKS_MAX && reading.entries.len() <= PAGE);
         }

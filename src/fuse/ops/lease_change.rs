@@ -54,7 +54,7 @@ pub(crate) struct LeaseChange {
     pub(crate) mode: Option<Mode>,
     /// The new note of the lease.
     pub(crate) note: Option<Arc<str>>,
-    /// The change of the lock's content.
+    /// The change of the lock's content: replace, append or truncate.
     pub(crate) text: Option<TextChange>,
     /// The change of the lock's file times.
     pub(crate) times: TimesChange,
@@ -110,7 +110,7 @@ pub(crate) struct LeaseChanges {
 }
 
 impl LeaseChanges {
-    /// Returns the lease changes of one mount.
+    /// Returns the part of a mount that changes leases.
     pub(crate) const fn new(nodes: Arc<LockNodes>, bindings: Arc<ProcessBindings>) -> Self {
         Self { nodes, bindings }
     }
@@ -352,8 +352,9 @@ pub(crate) fn meant_by_path(place: &LockNode) -> ChangedLeases {
     }
 }
 
-/// Returns the leases to which a change through an open file applies: those of the tenure to which
-/// the file is bound.
+/// Returns the leases to which a change through an open file applies: the lease to which the file
+/// is bound, under each name (hard link) that the lease has. If there is none, those of a change
+/// through a path.
 pub(crate) fn meant_by_open(place: &LockNode, open: &OpenFile) -> ChangedLeases {
     let links = open.tenure().map(|tenure| place.links_of(Some(tenure))).unwrap_or_default();
     match &*links {

@@ -23,8 +23,9 @@ pub(crate) struct SetAttributes {
     changes: Arc<LeaseChanges>,
 }
 
-/// Returns the operation of which a setattr request is part. The kernel combines attributes in one
-/// request only for a truncation that also sets times.
+/// Returns the kind of operation (chmod, truncate or touch) from which the kernel has made a
+/// setattr request. The kernel combines attributes in one request only for a truncation that also
+/// sets times.
 pub(crate) const fn act_of(wanted: &SetAttrs) -> Act {
     match (wanted.size, &wanted.times) {
         (Some(_), _) => Act::Truncate,
