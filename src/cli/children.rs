@@ -147,7 +147,7 @@ pub(super) fn unblock(command: &mut Command) {
 
 impl Group {
     /// Starts the command in a process group of its own. The new group gets the terminal if the
-    /// process group `own`, that of the shell's job, is in the foreground.
+    /// process group `own`, in which the shell has started `run`, is in the foreground.
     #[allow(unsafe_code)]
     pub(super) fn start(mut command: Command, own: libc::pid_t) -> io::Result<Self> {
         // SAFETY: these calls take numbers and touch no memory.

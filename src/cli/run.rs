@@ -131,8 +131,8 @@ pub(super) fn run(args: &RunArgs) -> CliResult {
         CommandEnd::Killed => held.release(),
         CommandEnd::Exited(status) => {
             let code = status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0));
-            // Only after all processes of the command have ended is the lock released or, with
-            // `--slot`, kept until its ttl is over.
+            // Only after all processes of the command have ended is the lock released or, after a
+            // success with `--slot`, kept until its ttl is over.
             if args.slot.is_some() && code == 0 { held.keep() } else { held.release() }?;
             held.ctl.close();
             if code == 0 { Ok(()) } else { std::process::exit(code) }

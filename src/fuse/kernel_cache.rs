@@ -52,8 +52,8 @@ struct CachedNames {
     names: HashMap<LockName, CachedName>,
     /// The number of the last event about each name, or about any name below it.
     changed: HashMap<LockName, u64>,
-    /// The number of the first event since which the last change of each name is remembered. An
-    /// answer that includes no events from this number on may be stale, and is not cached.
+    /// Per name, changes are remembered only from this event number on. An answer that does not
+    /// include all earlier events may be stale, and is not cached.
     floor: u64,
 }
 

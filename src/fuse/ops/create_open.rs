@@ -74,8 +74,8 @@ impl CreateOpen {
         self.create_free(caller, name, how).await
     }
 
-    /// Takes a lock that was free when it was read. If another client has taken the lock meanwhile,
-    /// opens its file without taking the lock.
+    /// Takes a lock that was free when its state was read. If another client has taken the lock
+    /// since, opens its file without taking the lock, or fails if the flags contain `O_EXCL`.
     async fn create_free(
         &self,
         caller: &Caller,

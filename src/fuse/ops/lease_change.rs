@@ -353,8 +353,8 @@ pub(crate) fn meant_by_path(place: &LockNode) -> ChangedLeases {
 }
 
 /// Returns the leases to which a change through an open file applies: the lease to which the file
-/// is bound, under each name (hard link) that the lease has. If there is none, those of a change
-/// through a path.
+/// is bound, with those that continue it under other names (hard links). If the file is bound to no
+/// lease, returns the leases to which a change through a path applies.
 pub(crate) fn meant_by_open(place: &LockNode, open: &OpenFile) -> ChangedLeases {
     let links = open.tenure().map(|tenure| place.links_of(Some(tenure))).unwrap_or_default();
     match &*links {
