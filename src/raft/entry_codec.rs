@@ -29,10 +29,10 @@ pub(super) struct Ballot(pub(super) Vote);
 /// The payload of an entry, as the log stores it.
 #[derive(Debug, Clone)]
 pub(super) struct EncodedEntry {
-    /// The payload as a value.
+    /// The decoded payload.
     pub(super) payload: Payload,
-    /// The payload as bytes, after a byte for the version. It is encoded only once, and serves both
-    /// the log file and [`Self::size`].
+    /// The encoded payload, after a byte for the format version. The payload is encoded only once,
+    /// and these bytes serve both the log file and [`Self::size`].
     bytes: Arc<[u8]>,
 }
 

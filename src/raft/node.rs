@@ -83,7 +83,8 @@ pub(super) struct RunningNode {
 /// The opened files and sockets with which the node's thread begins.
 struct NodeParts {
     data: Data,
-    /// The baseline with which this node begins a new cluster in place of a lost one.
+    /// What this node takes over if it begins a new cluster in place of a lost one: limits, the
+    /// first token and queue ticket, and for how long no lock is granted.
     heritage: Option<Baseline>,
     log: LogStore,
     machine: StateMachine,
@@ -145,7 +146,8 @@ fn open(
     let audit = || Audit::open(data.path()).map_err(|error| DataError::io(data.path(), error));
     let machine = StateMachine::open(&data.snapshot(), audit()?, &trouble)?;
     if log.purged() > machine.applied() {
-        // Purged entries exist only in a snapshot, and the snapshot on disk does not cover them.
+        // The entries that were purged from the log exist only in a snapshot, and the snapshot on
+        // disk ends before the last of them.
         return Err(DataError::Missing(data.snapshot()));
     }
     let audit = audit()?;
@@ -179,7 +181,8 @@ fn work(
         Ok(runtime) => runtime,
         Err(error) => return drop(say.send(Err(DataError::io(parts.data.path(), error)))),
     };
-    // `data` locks the directory until every task that writes to it has ended.
+    // The value `data` holds the lock of the data directory. It lives until every task that writes
+    // to the directory has ended.
     let NodeTasks { proposer, begun, data, watchman } = match runtime.block_on(begin(parts)) {
         Ok(works) => works,
         Err(error) => return drop(say.send(Err(error))),
@@ -400,7 +403,8 @@ async fn take_snapshot_and_purge(raft: &Raft) -> Result<(), Fatal<TypeConfig>> {
     raft.trigger().snapshot().await?;
     let covers = |metrics: &Metrics| index(metrics.snapshot) >= wanted;
     let patience = Some(LOOK_AT_FORMATS.as_duration());
-    // A snapshot that takes longer is purged up to by a later call.
+    // If the snapshot is not complete in time, the purge below goes only up to the previous
+    // snapshot, and a later call of this function purges the remaining entries.
     let _ = raft.wait(patience).metrics(covers, "a snapshot").await;
     let upto = index(metrics::<TypeConfig>(raft).snapshot);
     raft.trigger().purge_log(upto).await

@@ -83,7 +83,7 @@ impl ProposalKind {
     }
 }
 
-/// The next work of the proposer.
+/// The work that the proposer takes from the queue next.
 pub(super) enum NextBatch {
     /// Requests to propose as one entry.
     Batch(ProposalBatch),
@@ -274,8 +274,9 @@ impl ProposalKind {
 }
 
 impl ProposalBatch {
-    /// Refuses, with `turned`, the commands of the batch that other nodes have forwarded to this
-    /// one: a node never forwards them a second time. Keeps the other requests.
+    /// Refuses, with the error `turned`, the commands of the batch that other nodes have forwarded
+    /// to this node, because a node never forwards a command a second time. Keeps all other
+    /// requests of the batch.
     pub(super) fn turn_away(self, turned: &RpcError) -> Self {
         self.keep(|_| true, |delivery| delivery(Err(turned.clone())), |_| {})
     }

@@ -71,7 +71,7 @@ pub(in crate::raft) struct Envelope {
     pub(in crate::raft) from: NodeId,
     /// The id of the called node; [`ANYBODY`] stands for any node at the address.
     pub(in crate::raft) to: NodeId,
-    /// The request.
+    /// The request that the call carries.
     pub(in crate::raft) call: RpcRequest,
 }
 
@@ -90,7 +90,8 @@ pub(crate) enum RpcRequest {
     Transfer(TransferLeaderRequest<TypeConfig>),
     /// Forwards commands from the caller's clients to the leader.
     Forward(Vec<Command>),
-    /// Asks for the read index: the entry that a read must have applied.
+    /// Asks the leader for the read index, up to which the caller must apply the log before it
+    /// serves a linearizable read.
     Read,
     /// Joins the cluster, first step: requests a node id.
     Join(NodeAddress),
@@ -114,9 +115,10 @@ pub(crate) enum RpcResponse {
     Snapshot(Vote),
     /// Response to [`RpcRequest::Transfer`].
     Transfer(Result<(), TransferLeaderError<TypeConfig>>),
-    /// Response to [`RpcRequest::Forward`]: the entry of the commands, and their answers.
+    /// Response to [`RpcRequest::Forward`]: the index of the log entry that holds the commands, the
+    /// leader's time, and the answers to the commands.
     Forwarded(LeaderProgress, Answers),
-    /// Response to [`RpcRequest::Read`]: the read index.
+    /// Response to [`RpcRequest::Read`]: the read index and the leader's time.
     Read(LeaderProgress),
     /// Response to [`RpcRequest::Join`]: the id of the cluster, and the id of the caller in it.
     Joined(ClusterId, NodeId),
@@ -126,7 +128,8 @@ pub(crate) enum RpcResponse {
     Status(Member),
 }
 
-/// The read index or the entry of forwarded commands, with the leader's time.
+/// A log index, which is the read index or the entry of forwarded commands, together with the
+/// leader's engine time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct LeaderProgress {
     /// The read index, or the index of the entry with the forwarded commands.
