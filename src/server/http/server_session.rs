@@ -25,7 +25,7 @@ pub(super) struct ServerSession {
     locks: Locks,
     client: ClientId,
     current: Mutex<Option<SessionId>>,
-    /// Held while the session is opened, so that the server opens only one.
+    /// The mutex that a task holds while it opens the session, so that the server opens only one.
     opening: AsyncMutex<()>,
     attempts: AtomicU64,
     waiting: AtomicU64,
