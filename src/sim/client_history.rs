@@ -7,11 +7,11 @@ use crate::time::Time;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-/// The number of a lock.
+/// The number by which the history identifies a lock.
 pub type Lock = usize;
 /// The id of a client. After a crash the client comes back under another one.
 pub type Who = Arc<str>;
-/// A fencing token.
+/// A fencing token, as a plain number.
 pub type Token = u64;
 
 /// An operation on a lock. It took effect at one moment between `from` and `to`.
@@ -50,11 +50,11 @@ pub enum StepKind {
     /// A tenure continues in the given mode, perhaps under another token. If the mode or the token
     /// changes, it was the only tenure of the lock.
     Changed {
-        /// The token before the change.
+        /// The token of the tenure before the change.
         from: Token,
-        /// The token after the change.
+        /// The token of the tenure after the change.
         to: Token,
-        /// The mode after the change.
+        /// The mode of the tenure after the change.
         mode: Sharing,
     },
     /// A renewal or a repeated acquire succeeded: the tenure held the lock, and continued.
@@ -85,15 +85,15 @@ pub struct Belief {
     pub lock: Lock,
     /// The token of the tenure.
     pub token: Token,
-    /// The client that had the belief.
+    /// The client that believed it held the lock.
     pub who: Who,
     /// Whether the client shared the lock.
     pub mode: Sharing,
     /// When the client requested the tenure. The answer may have come long after the grant.
     pub asked: Time,
-    /// The start of the belief.
+    /// The time from which the client believed that it held the lock.
     pub from: Time,
-    /// The end of the belief.
+    /// The time until which the client believed that it held the lock.
     pub until: Time,
 }
 
@@ -222,14 +222,16 @@ impl History {
         self.of_sessions.insert(token);
     }
 
-    /// Records that a client requested the end of a tenure, and may not learn the outcome.
+    /// Records that a client requested the end of its tenure at `from`, by a request whose outcome
+    /// it may not learn. From then on the tenure may have ended.
     pub fn free(&mut self, token: Token, from: Time) {
         let freed = self.freed.entry(token).or_insert(from);
         *freed = from.min(*freed);
     }
 
-    /// Records that a client acquired a tenure again. An earlier release no longer ends it, and its
-    /// duration is that of the new acquire, which may be shorter.
+    /// Records that a client acquired again a lock that it held, and continues the tenure `token`.
+    /// A release that it requested earlier no longer ends the tenure, and the duration is that of
+    /// the new acquire, which may be shorter.
     pub fn held_again(&mut self, token: Token) {
         self.freed.remove(&token);
         self.secured.remove(&token);

@@ -21,13 +21,13 @@ pub(super) struct Lapse {
     pub(super) from: Time,
 }
 
-/// The outcome of a search.
+/// The outcome of the search for a valid order of the operations.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum SearchResult {
-    /// The operations fit an order.
+    /// A valid order of the operations exists.
     Order,
-    /// The operations fit no order. Describes the state and the operations at which the longest
-    /// attempt got stuck.
+    /// No valid order of the operations exists. The text describes the state of the lock and the
+    /// remaining operations where the longest attempt got stuck.
     None(String),
     /// The search was given up after [`STEPS_MAX`] iterations.
     TooLong,
@@ -133,8 +133,8 @@ struct SearchState {
     cell: Cell,
 }
 
-/// Searches for an order of the operations in which each is possible, with expiries from `lapses`
-/// wherever they help. Operations without an answer may be left out.
+/// Searches for an order of the operations `acts` in which each is possible. Places the expiries
+/// `lapses` into the order wherever they help, and may leave out operations that got no answer.
 pub(super) fn search(mut acts: Vec<LockStep>, lapses: &[Lapse]) -> SearchResult {
     acts.sort_by_key(|act| (act.from, act.to));
     let mut lapses: Vec<_> = lapses.iter().map(|lapse| (lapse.token, lapse.from)).collect();
