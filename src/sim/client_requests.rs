@@ -33,8 +33,8 @@ impl SimClient {
         Some(RequestOrder { session, number: self.requests })
     }
 
-    /// Returns the command for the operation `op`. Its request id is the client with `key`, which
-    /// no other command of the client may use.
+    /// Returns the command for the operation `op`. Its request id consists of the client's id and
+    /// `key`, which no other command of the client may use.
     pub(super) fn command(&self, key: &Arc<str>, op: Op, order: Option<RequestOrder>) -> Command {
         let id = RequestId { caller: Arc::clone(&self.who), key: Arc::clone(key) };
         let request = IdempotencyKey { id, digest: Digest(0) };
