@@ -33,8 +33,8 @@ const NOTICE_WHEN_LEFT: Span = Span::from_millis(300);
 /// If the grace of the lease is shorter than this, the command gets SIGTERM before the lease
 /// expires; otherwise it gets SIGTERM when the lease expires.
 const ENOUGH_GRACE: Span = Span::from_secs(1);
-/// The default ttl of the lock that `run --slot` takes: for how long no other host runs the command
-/// for the same slot.
+/// The default ttl of the lock that `run --slot` takes: for how long, after the command has
+/// succeeded, no other host runs the command for the same slot (the same KEY).
 const SLOT_TTL: &str = "1h";
 
 /// The arguments of `latchfs run`.

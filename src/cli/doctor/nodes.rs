@@ -28,8 +28,8 @@ const CHECK: &str = "cluster";
 pub(super) fn of_nodes(urls: &[&str], key: &ServerKeyArgs) -> CliResult<Vec<Finding>> {
     for url in urls {
         // Servers without a usable report are skipped: another check reports a server that does not
-        // answer, and a server that is no node, or denies the report to these credentials, is no
-        // problem.
+        // answer, and a server that is no node, or denies the report to the command's credentials,
+        // is no problem.
         if let Ok((200, report)) = fetch(&key.access(url)?, "GET", "/cluster", PATIENCE) {
             return Ok(of_report(&report, url));
         }
