@@ -105,7 +105,7 @@ fn lock_until(
             Err(RecvTimeoutError::Disconnected) => break Err(io::Error::other("its thread ended")),
         }
     };
-    // The join returns at once, because the thread ends after it has sent its result.
+    // The join does not block, because the thread ends after it has sent its result.
     let _ = thread.join();
     match result {
         Ok(()) => Arc::into_inner(file).map_or(Err(ErrorKind::Other.into()), |file| Ok(Some(file))),
