@@ -215,8 +215,8 @@ impl Attributes {
         let Some((shown, token)) = state.shown().filter(|(shown, _)| *shown == face) else {
             return self.of_nobody(ino, face, 0);
         };
-        // An inode of a file stays valid under a later tenure of the same name. A directory or
-        // symlink of an ended tenure is gone.
+        // An inode of a file stays valid under a later tenure of the same name, that is when the
+        // lock was released and taken again. A directory or symlink of an ended tenure is gone.
         let same = link.token == token || link.token.is_none() || token.is_none();
         match state {
             NodeState::Held(held) if same || shown == FileType::File => {

@@ -119,8 +119,8 @@ impl InodeTable {
     }
 
     /// Returns the inode number of a name that was just created, and counts one lookup by the
-    /// kernel. A directory or symlink gets a new number; a file may reuse that of an earlier
-    /// tenure.
+    /// kernel. A directory or symlink gets a new number; a file may reuse the number that it had
+    /// before the lock was released and taken again.
     pub(crate) fn made(&mut self, name: &LockName, face: FileType, token: Token) -> u64 {
         if face != FileType::File {
             self.detach(name);
@@ -306,8 +306,7 @@ impl InodeTable {
         let Some(ino) = self.locks.remove(name) else { return };
         let Some(lock) = self.lock_mut(ino) else { return };
         lock.links.retain(|link| link.name != *name);
-        // If the inode has other names (hard links), it is reported under the first of them from
-        // now on.
+        // If the inode has other names (hard links), the first of them becomes its current name.
         if let Some(link) = lock.links.first() {
             lock.name = link.name.clone();
         } else if !self.is_known(ino) {

@@ -96,7 +96,7 @@ impl LockAccess {
         decided.map_err(|failure| self.refusals.failed(caller, act, Some(name), failure))
     }
 
-    /// Returns the current state of a lock, its view.
+    /// Returns the current state of a lock.
     pub(crate) async fn view_of(&self, name: &LockName) -> Result<LockView, Unavailable> {
         answer_of(|then| self.service.view(name, then)).await
     }

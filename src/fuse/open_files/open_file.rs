@@ -90,7 +90,7 @@ pub(crate) struct OpenFileState {
     /// The state of the lock that a program has last seen by a read or a poll through this open
     /// file.
     pub(crate) seen: Option<LastSeen>,
-    /// The event stream, if this is the events file.
+    /// The event stream, if this is the file `.latchfs/events`.
     pub(crate) stream: Option<Arc<EventStream>>,
     /// The snapshot of the content that reads return, with its count against the user's limit.
     pub(crate) bytes: (Arc<[u8]>, Option<Share>),

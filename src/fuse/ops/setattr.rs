@@ -74,8 +74,9 @@ impl SetAttributes {
             {
                 self.nodes.attrs.of_one(ino, node, &state)
             }
-            // The attributes need another request. A truncation gets here also if the caller does
-            // not hold the lock: it then has no effect, and does not fail.
+            // Another request is needed for the attributes, because the change returned no complete
+            // state of the lock. A truncation by a caller who does not hold the lock gets here too:
+            // it has no effect, and does not fail.
             _ => self.nodes.attr_now(caller, ino, node).await?,
         };
         Ok(NodeAttr::uncached(attr))

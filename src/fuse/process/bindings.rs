@@ -193,7 +193,7 @@ impl ProcessBindings {
             }
             let key = key_of(&view.name, &lease.holder, lease.token);
             if let Some(handle) = ProcessHandle::again(process) {
-                // This binding existed before the daemon restarted, so the user's limit on bindings
+                // The lease was bound before the daemon restarted, so the user's limit on bindings
                 // does not apply.
                 let user = lease.details.looks().uid;
                 let share = self.shares.take_always(Pool::Bindings, user, 1);
