@@ -142,7 +142,8 @@ pub(crate) fn entry_bytes(payload: Payload) -> Arc<[u8]> {
     EncodedEntry::new(payload).bytes
 }
 
-/// Decodes a payload that [`entry_bytes`] encoded, of this version or an older one.
+/// Decodes a payload that [`entry_bytes`] has encoded, in this version of latchfs or in an older
+/// one.
 pub(crate) fn read_payload(bytes: &[u8]) -> io::Result<Payload> {
     let malformed = |Malformed| io::Error::new(io::ErrorKind::InvalidData, Malformed);
     let (version, body) = bytes.split_first().ok_or(Malformed).map_err(malformed)?;

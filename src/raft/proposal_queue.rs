@@ -105,7 +105,7 @@ pub(super) struct BatchWaiters {
     /// Reply callbacks, one per caller or forwarding node, in the order of the commands.
     callers: Vec<BatchWaiter>,
     reads: Vec<PendingRead>,
-    /// The deadline of the oldest request.
+    /// The deadline of the oldest request in the batch.
     pub(super) until: Option<Time>,
 }
 
@@ -113,7 +113,7 @@ pub(super) struct BatchWaiters {
 enum BatchWaiter {
     /// A local caller, for one command.
     Caller(Then<Result<Answer, Unavailable>>),
-    /// Another node, for this many commands that it has forwarded.
+    /// Another node, which has forwarded the contained number of commands.
     Node(usize, ForwardReply),
 }
 

@@ -109,7 +109,8 @@ impl Replica {
         look(&core.engine, if is_due { core.engine.clock() } else { at })
     }
 
-    /// Publishes events from now on.
+    /// Publishes the events of entries to watchers from now on. Until this call, they are the
+    /// events of entries that the start replays, and are dropped.
     pub(crate) fn go_live(&self) {
         self.core.lock().telling = Telling::All;
     }

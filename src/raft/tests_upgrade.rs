@@ -1,5 +1,6 @@
-//! Tests of upgrade and restore: data of an older latchfs opens, with its locks and tokens, and the
-//! baseline of a lost cluster begins a new one.
+//! Tests of upgrade and restore: data of an older latchfs opens, with its locks and tokens; and a
+//! new cluster replaces a lost one, of which a backup has preserved the limits and the numbers of
+//! tokens.
 
 use super::restore;
 use super::snapshot;
