@@ -359,8 +359,8 @@ impl SimClient {
                 history.act(lock, came.from, Some(came.to), StepKind::InTheWay(token));
             });
         }
-        // A copy of the refused request may still be in flight. It could be granted, because the
-        // engine stores no refusals for repeated requests.
+        // A copy of the refused request may still be in flight. That copy could be granted, because
+        // the engine stores no refusals for repeated requests.
         self.left_open(lock, came.from);
     }
 

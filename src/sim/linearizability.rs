@@ -14,7 +14,7 @@ use std::collections::HashSet;
 /// operations.
 const STEPS_MAX: usize = 2_000_000;
 
-/// The expiry of a tenure: an operation without a request.
+/// The expiry of a tenure (a client's hold of the lock): an operation without a request.
 pub(super) struct Lapse {
     pub(super) token: Token,
     /// The earliest time at which the tenure may expire.
@@ -221,8 +221,8 @@ impl SearchState {
         format!("{:?}, before {by}: {due:?}", self.cell)
     }
 
-    /// Applies every read-only operation that is possible in the current state. It does not change
-    /// the state, so applying it early excludes no order.
+    /// Applies every read-only operation that is possible in the current state. Such an operation
+    /// does not change the state, so applying it early excludes no order.
     fn look_on(&mut self, acts: &[LockStep]) {
         loop {
             let by = self.deadline(acts);

@@ -154,7 +154,8 @@ fn overtaken(
     }
 }
 
-/// Checks that no tenure or queue place from before a reset exists after it.
+/// Checks that no tenure (hold of a lock) or queue place from before a reset exists after the
+/// reset.
 fn resets_take_all(found: &mut Vec<Violation>, history: &History) {
     for reset in &history.resets {
         let Some(answered) = reset.to else { continue };
@@ -181,7 +182,7 @@ fn resets_take_all(found: &mut Vec<Violation>, history: &History) {
 }
 
 impl StepKind {
-    /// Returns the tenures that hold the lock when this operation takes effect.
+    /// Returns the tokens of the tenures that hold the lock when this operation takes effect.
     fn shows(&self) -> Vec<Token> {
         match self {
             Self::Seen(tokens) => tokens.clone(),
@@ -443,8 +444,8 @@ mod tests {
     #[test]
     fn a_search_that_does_not_end_is_found() {
         breaks(Promise::SearchEnds, |h| {
-            // No client got an answer for these grants. Since each may have happened or not, the
-            // search has very many combinations to try.
+            // No client got an answer for any of the grants that the loop adds. Since each may have
+            // happened or not, the search has very many combinations to try.
             for token in 40..64 {
                 h.act(0, at(20), None, StepKind::Granted(token, Sharing::Shared));
             }

@@ -21,9 +21,9 @@ pub(super) enum Write {
     Committed(LogId),
     /// A log entry, encoded as in a real log.
     Entry(LogId, Arc<[u8]>),
-    /// Removes the entries whose index is this one or higher.
+    /// Removes the entries from the contained index on.
     Truncate(u64),
-    /// Removes the entries up to and including this one, which a snapshot contains.
+    /// Removes the entries up to and including the contained one, which a snapshot covers.
     Purge(LogId),
 }
 
