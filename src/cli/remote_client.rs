@@ -211,8 +211,8 @@ impl ControlHost for RemoteHost<'_> {
         let waits = QueueWaits::new(self.locks());
         let (on_end, end) = channel();
         let told_end = move |end| {
-            // The send fails only if the receiver is gone, because the lock was granted at once or
-            // the request was refused.
+            // The send fails only if the receiver is gone: this function drops it early if the lock
+            // was granted at once or the request was refused.
             let _ = on_end.send(end);
         };
         let entered = received(|then| waits.enter(ask, None, told_end, then));

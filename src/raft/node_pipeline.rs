@@ -218,7 +218,7 @@ impl<C: ClusterTypes> RequestPipeline<C> {
     pub(crate) async fn refresh_leader_time(&self, patience: Span) {
         let follows = matches!(*self.role.borrow_watched(), LeadershipRole::Follows(_));
         if self.leader_clock.now().is_none() || (follows && self.replica.has_old_time()) {
-            // A linearizable read is made only because its response contains the leader's time.
+            // The read has no other purpose than its response, which contains the leader's time.
             let _ = self.reader.read(self.environment.steady_now() + patience).await;
         }
     }

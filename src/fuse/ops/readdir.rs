@@ -57,8 +57,8 @@ impl Directories {
     }
 
     /// Returns the page of the directory that contains the entry number `index`. The lock service
-    /// lists names in order only, so this reads on, page by page, from the nearest remembered
-    /// position before the entry.
+    /// lists names in order only, so this function reads on, page by page, from the nearest
+    /// remembered position before the entry.
     pub(crate) async fn page(
         &self,
         caller: &Caller,

@@ -45,7 +45,7 @@ const SNAPSHOT_BYTES_MAX: usize = 1 << 30;
 /// (`ENTRY_WEIGHT_MAX`), or one larger command alone.
 const FORWARD_BYTES_MAX: usize = 6 << 20;
 /// The highest length of a call with log entries: those of one call (`CALL_WEIGHT_MAX`), or one
-/// larger entry alone, which may end with the commands that another node has forwarded.
+/// larger entry alone, such as one with a large batch of commands that another node has forwarded.
 const APPEND_BYTES_MAX: usize = ENTRY_WEIGHT_MAX + FORWARD_BYTES_MAX + SHORT_BYTES_MAX;
 /// The highest length of any other call, which holds only numbers, addresses and names.
 const SHORT_BYTES_MAX: usize = 64 << 10;
