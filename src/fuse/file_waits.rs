@@ -41,7 +41,7 @@ struct FileWaitTable {
     /// Waits that have ended and whose requests are not answered yet, by the unique number of each
     /// wait.
     ended: Vec<u64>,
-    /// Whether the answering thread has been started.
+    /// Whether the thread that answers waits has been started.
     answering: bool,
 }
 

@@ -127,7 +127,7 @@ impl ProcessLock {
         holds.threads.insert(thread, (Arc::clone(hold), 1));
     }
 
-    /// Records that a thread that was acquiring the lock failed.
+    /// Records that a thread has failed to acquire the lock.
     pub(super) fn gave_up(&self) {
         self.holds.lock().entering -= 1;
     }

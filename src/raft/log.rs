@@ -176,8 +176,9 @@ impl LogStore {
         })
     }
 
-    /// Forgets the last record of a newer format once its file is gone: a purge deletes a file only
-    /// when all of its entries are purged and it is not written any more.
+    /// Forgets where the last entry ends whose format is newer than [`FORMAT_BASE`], once the file
+    /// of that entry is gone. A purge deletes a file only when all of its entries are purged and it
+    /// is not written any more.
     pub(super) fn forget_newest(&self) {
         let stat = self.files.lock().stat();
         let closed = stat.closed_chunks.iter().map(|chunk| chunk.global_start).min();

@@ -47,7 +47,8 @@ pub(super) const ENTRIES_A_SNAPSHOT: u64 = 10_000;
 /// The number of entries that stay in the log after a snapshot, so that a follower that is slightly
 /// behind needs no snapshot.
 const ENTRIES_KEPT: u64 = 1_000;
-/// How long a lone node waits at its start to become leader, and again to have applied its log.
+/// How long a lone node waits at its start to become leader, and then, counted anew, to have
+/// applied its log.
 const START_PATIENCE: Span = Span::from_secs(60);
 /// How often a node with `--format-max` looks for entries that an older latchfs can't read.
 const LOOK_AT_FORMATS: Span = Span::from_secs(1);

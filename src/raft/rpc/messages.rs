@@ -47,15 +47,16 @@ const FORWARD_BYTES_MAX: usize = 6 << 20;
 /// The highest length of a call with log entries: those of one call (`CALL_WEIGHT_MAX`), or one
 /// larger entry alone, such as one with a large batch of commands that another node has forwarded.
 const APPEND_BYTES_MAX: usize = ENTRY_WEIGHT_MAX + FORWARD_BYTES_MAX + SHORT_BYTES_MAX;
-/// The highest length of any other call, which holds only numbers, addresses and names.
+/// The highest length of a call without log entries, forwarded commands or a snapshot, which holds
+/// only numbers, addresses and names.
 const SHORT_BYTES_MAX: usize = 64 << 10;
 
 /// The memory that decoding a call with commands may take beyond its length. The shortest command
 /// takes hundreds of times as many bytes in memory as encoded, but no node sends many of only
 /// those.
 const MEMORY_MAX: usize = 10 << 20;
-/// The memory that decoding any other call, or an answer, may take beyond its length. An answer
-/// holds the answers to 512 commands at most.
+/// The memory that decoding an answer, or a call without commands, may take beyond its length. An
+/// answer holds the answers to 512 commands at most.
 const SHORT_MEMORY_MAX: usize = 1 << 20;
 
 /// The node id 0, which no node has. In the receiver's place it stands for any node at the called
