@@ -187,8 +187,9 @@ fn a_departure_without_a_quorum_is_made_up_for() {
     others().for_each(|daemon| daemon.signal(libc::SIGSTOP));
     waiter.kill().expect("it waits");
     waiter.wait().expect("it ends");
-    // The requests below come after the disconnect and are refused for lack of a quorum, so the
-    // attempt to leave the queue has been refused as well.
+    // The leader refuses these two acquire requests for lack of a quorum. They come after the
+    // disconnect, so the leader has by now also failed to remove the disconnected waiter from its
+    // queue.
     for name in ["one", "two"] {
         assert_eq!(cluster.curl(leader, "POST", &format!("/locks/{name}?client=me")).0, 503);
     }

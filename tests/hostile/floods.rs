@@ -104,8 +104,8 @@ pub(crate) fn submit(op: Op) -> BatchItem {
     BatchItem::Submit(Submission { key: None, op })
 }
 
-/// The server refuses a batch of two million one-byte items before it allocates memory for the
-/// items.
+/// The server refuses a batch (one HTTP request with many commands) of two million one-byte items
+/// before it allocates memory for the items.
 #[test]
 fn a_refused_batch_of_many_parts_takes_no_memory() {
     let server = start();
@@ -139,7 +139,8 @@ fn a_refused_batch_of_many_parts_takes_no_memory() {
     assert!(grown < FLOOD_KIB, "{grown} KiB for batches that are refused");
 }
 
-/// A note that the HTTP API refuses is refused in a batch as well, and listings still work.
+/// A note (the text of a lease that is shown with its lock) that is too long for the HTTP API is
+/// refused in a batch of commands, too. Listings of the locks still work after the attempts.
 #[test]
 fn notes_in_a_batch_have_a_bound() {
     let server = start();

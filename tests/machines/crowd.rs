@@ -13,7 +13,8 @@ use std::time::Duration;
 
 /// The ttl of leases and sessions: so short that some faults last longer.
 pub(crate) const TTL: &str = "4s";
-/// The grace of leases and sessions; `run --server` can't change it.
+/// The grace period of leases and sessions. It is the default, because `latchfs run --server` has
+/// no option for it.
 pub(crate) const GRACE: &str = "5s";
 /// The sum of ttl and grace: every lease is over after this time without renewals.
 pub(crate) const TTL_AND_GRACE: Span = Span::from_secs(4 + 5);
@@ -142,8 +143,8 @@ impl Crowd {
         self.programs.push((name.to_owned(), start(&mut command)));
     }
 
-    /// Tells the programs to stop after the last fault. Within the ttl, the grace and a margin,
-    /// every program must end and every lock must be free.
+    /// Tells the programs to stop; called after the last fault. Within the sum of the ttl, the
+    /// grace period and a margin, every program must end and every lock must be free.
     #[track_caller]
     pub(crate) fn end(mut self, mount: &Mount) {
         let (well_at, limit) = (boot_now(), TTL_AND_GRACE + MARGIN);

@@ -63,7 +63,8 @@ const PROGRAM: &str = "
     print(turns, renames)
 ";
 
-/// The programs on the mounts, and the file in which they count their turns.
+/// The programs on the mounts that take one lock in turn, and the file in which they count how
+/// often they have taken it.
 pub(crate) struct Turns {
     programs: Vec<Program>,
     counter: PathBuf,

@@ -178,7 +178,8 @@ fn acquire(name: LockName, client: ClientId, line: QueuePolicy) -> Acquire {
     }
 }
 
-/// Makes the client wait for a lock that another client holds, and returns its ticket in the queue.
+/// Makes the client wait for a lock that another client holds. Returns the ticket, which identifies
+/// the client's place in the queue of the lock.
 fn queue(sites: &Sites, site: Site, case: &Case) -> Ticket {
     let admin = Who { site, ..ALL };
     let holder = ClientId::parse("holder").expect("a client");
