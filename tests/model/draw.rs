@@ -114,8 +114,8 @@ impl Draw {
         (self.now, command)
     }
 
-    /// Records the sessions, tickets and tokens in an answer, so that later commands can refer to
-    /// them.
+    /// Records the sessions, tickets (ids of queue places) and tokens that an answer contains, so
+    /// that later commands can refer to them.
     pub(super) fn learn(&mut self, command: &Command, answer: &Answer) {
         let (name, client) = match &command.op {
             Op::Acquire(ask) => (&ask.name, &ask.client),

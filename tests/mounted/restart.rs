@@ -305,8 +305,8 @@ fn no_state_holds_off() {
     m.sh("mkdir other && rmdir other").ok();
 }
 
-/// Asserts that a token is the first one of a mount without stored state: the second in which the
-/// mount was started, times 2^20.
+/// Asserts that a token is the first one that a mount without stored state grants: the Unix time in
+/// seconds at which the mount was started, times 2^20.
 #[track_caller]
 fn begins_at(m: &Mount, name: &str, started_secs: i64) {
     let (token, now) = (m.token(name), Wall::now().secs);

@@ -89,8 +89,8 @@ fn is_dead_at(mut alive: File) -> Time {
     boot_now()
 }
 
-/// Checks that two runs of an example exclude each other: each run is a client of its own, and one
-/// waits in the queue of the lock until the command of the other run has ended.
+/// Checks that two runs of an example program exclude each other: each run is a client of its own,
+/// and one waits in the queue of the lock until the command of the other run has ended.
 fn exclude_each_other(program: fn(&Scratch) -> Command) {
     let (server, dir) = (Server::start(&[]), scratch());
     let start = || Example::start(program(&dir), &server, &dir, EXCLUSIVE);
@@ -106,7 +106,8 @@ fn exclude_each_other(program: fn(&Scratch) -> Command) {
     let holder = view["holder"].as_str().expect("it is held").to_owned();
     let waiter = view["waiters"][0]["client"].as_str().expect("a waiter").to_owned();
     assert!(holder.starts_with("ci-") && waiter.starts_with("ci-") && holder != waiter, "{view}");
-    // The wait takes longer than the ttl, so the example must keep the waiter's session alive, too.
+    // The second run waits in the queue for longer than the ttl, so the example must keep the
+    // session of a waiting run alive.
     let later = boot_now() + TTL + Span::from_secs(1);
     eventually("more than a ttl", || (boot_now() > later).then_some(()));
     assert_eq!(tokens().lines().count(), 1);
