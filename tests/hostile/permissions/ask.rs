@@ -103,7 +103,7 @@ fn batch(sites: &Sites, ask: &str, who: &Who, case: &Case) -> Outcome {
     Outcome { is_denied, body: format!("{reply:?}").into_bytes() }
 }
 
-/// Sends a batch of one item, and returns the reply to it; `None` if the caller is not
+/// Sends a batch with a single command, and returns the reply to it; `None` if the caller is not
 /// authenticated.
 pub(super) fn submit(sites: &Sites, who: &Who, ask: BatchItem) -> Option<ItemReply> {
     let bytes = encode_batch(PROTOCOL, &batch_of(ask));
