@@ -352,7 +352,8 @@ impl Words {
         Ok(self.number("session")?.map(SessionId::named))
     }
 
-    /// Parses what keeps a lease alive: `ttl=30s grace=5s` or `session=1`.
+    /// Parses what keeps a lease alive: a ttl and a grace period (`ttl=30s grace=5s`), or a session
+    /// (`session=1`).
     fn term(&mut self) -> Result<Option<LeaseTerms>, String> {
         let (ttl, grace, session) = (self.ttl()?, self.grace()?, self.session()?);
         match (ttl, grace, session) {

@@ -217,7 +217,8 @@ fn renew(addresses: &[String], stop: &AtomicBool, say: &mpsc::Sender<Time>) {
         let address = &addresses[place % addresses.len()];
         place += 1;
         let Ok(mut line) = Line::to(address) else {
-            // This node is down, so the next one is tried after a pause.
+            // The connection to a node has failed, so the client waits a moment and tries the next
+            // node.
             poll(Span::from_millis(5), || false);
             continue;
         };

@@ -157,8 +157,8 @@ impl Waiter {
         fs::metadata(self.dir.join(FILE)).map(drop).map_err(|error| error.to_string())
     }
 
-    /// Returns the time at which the waiter's thread got the lock. The thread has released the lock
-    /// again.
+    /// Returns the time at which the waiter's thread got the lock. When this function returns, the
+    /// thread has already released the lock.
     fn had(&self) -> Result<Time, String> {
         self.had.recv_timeout(PATIENCE.as_duration()).map_err(|error| error.to_string())
     }

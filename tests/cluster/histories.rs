@@ -359,8 +359,8 @@ fn gist(body: &Value) -> String {
     format!("token {}, released {}", body["token"], body["released"])
 }
 
-/// Whether an answer repeats the first answer to its request. Such an answer also shows the current
-/// state.
+/// Whether the server has answered a repeated request with the first answer to that request. Only
+/// such an answer also shows the current state of the lock, in `current`.
 fn is_replay((_, body): &(u16, Value)) -> bool {
     body.get("current").is_some()
 }

@@ -329,7 +329,7 @@ pub(crate) fn strike(cluster: &mut Cluster, crowd: &mut Crowd, dice: &mut Dice) 
             cluster.nodes[which].machine.deaf(false);
         }
         6 => {
-            // The transfer may be refused if no other voter is ready to lead.
+            // The cluster may refuse to transfer the leadership if no other voter is ready to lead.
             let _ = cluster.ask(any, &["transfer"]);
         }
         _ => cluster.replace(which),
@@ -358,7 +358,8 @@ fn storm(count: usize) {
     judge(&format!("{count} nodes, {strikes} strikes"), &diaries, answers, answers_min);
 }
 
-/// Fails the test if there was any violation, or if there were too few answers to reveal one.
+/// Fails the test if any guarantee was violated, or if there were too few answers to reveal a
+/// violation.
 pub(crate) fn judge(what: &str, diaries: &[Diary], answers: u64, answers_min: u64) {
     let faults = check(diaries);
     let grants: usize = diaries.iter().map(|diary| diary.beliefs.len()).sum();

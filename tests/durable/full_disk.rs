@@ -179,7 +179,8 @@ fn a_server_survives(disk: &Disk) {
     assert!(is_held(&mut talk, "three") && !is_held(&mut talk, "two"));
 }
 
-/// A process to which a lock is bound, killed when this value is dropped.
+/// A process to which a lock of the mount is bound, so that the lock is held as long as the process
+/// lives. Dropping this value kills the process.
 struct Bound(Child);
 
 impl Bound {

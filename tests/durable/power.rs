@@ -190,7 +190,8 @@ fn check(
         scratch.path().join(path.strip_prefix(base).expect("below it").trim_start_matches('/'))
     };
     for (path, content) in image {
-        // If the name of a directory is lost, the files in it are lost as well.
+        // A file whose directory was lost, because the name of the directory was not yet on the
+        // disk, is lost as well.
         if !place(path).parent().is_some_and(Path::is_dir) {
             continue;
         }

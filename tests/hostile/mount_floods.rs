@@ -46,8 +46,9 @@ impl Attacker {
         Self { child, said }
     }
 
-    /// Waits for the line that begins with `stage`, and returns the rest of it. Checks meanwhile
-    /// that root's work is done in time.
+    /// Waits for the line of the attacking program that begins with `stage`, and returns the rest
+    /// of the line. While it waits, checks that root, the victim of the attack, can acquire, renew
+    /// and release a lock in time.
     #[track_caller]
     pub(crate) fn until(&self, m: &Mount, stage: &str) -> String {
         let begun = boot_now();

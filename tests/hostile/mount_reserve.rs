@@ -91,7 +91,8 @@ fn journal_is_compacted_while_users_hold_all_their_descriptors() {
     });
     assert!(!m.log().contains("cut back"), "{}", m.log());
     victim(&m);
-    // The compacted journal contains the latest content.
+    // The content of the lock `long`, which was written last, is still there after the compaction
+    // of the journal.
     assert!(m.sh("cat .latchfs/content/long").ok().trim_start().starts_with("2399"));
 }
 

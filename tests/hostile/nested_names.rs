@@ -139,8 +139,8 @@ fn name_below_anothers_lock_is_refused_at_the_socket() {
     assert!(m.alice("DELETE /locks/mine").contains("true"));
 }
 
-/// The permission bits of a lock apply to its holder, its group and others. A client that already
-/// holds a name below the lock may renew it.
+/// The permission bits of a held directory say whether its holder, the members of its group and
+/// others may make names below it. A client that already holds a name below it may renew that lock.
 #[test]
 fn permission_bits_hold_at_the_socket() {
     let m = Mounted::start();

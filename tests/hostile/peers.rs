@@ -159,7 +159,8 @@ fn the_right_to_steal_does_not_permit_cluster_changes() {
         assert!(says.contains("add 'cluster = true'") && says.contains("'thief'"), "{says}");
     }
     node.serves_the_victim();
-    // The bearer token still permits the operations that its rights cover.
+    // The bearer token with the right to steal still permits what it should: to steal a lock below
+    // `team/`.
     node.asks(VICTIM, "POST", "/locks/team/x").is(200);
     node.asks(THIEF, "POST", "/locks/team/x/steal?reason=why").is(200);
     assert_eq!(node.asks(ADMIN, "DELETE", "/cluster/nodes/7").code, 409);

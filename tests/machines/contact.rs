@@ -164,8 +164,8 @@ fn a_write_does_not_renew_what_its_open_file_has_lost() {
     holder.tell("write");
     holder.says("ESTALE");
     assert_eq!(phase().as_deref(), Some("grace"), "nothing was renewed");
-    // The client renews the lock by name during grace, but that does not give the lock back to the
-    // open file.
+    // In the grace period the client renews the lock by its name. The open file that has lost the
+    // lock does not get it back by that.
     a.sh("touch x && echo 60s > x").ok();
     assert_eq!(phase().as_deref(), Some("held"));
     holder.tell("write");

@@ -140,8 +140,8 @@ fn truncation_empties_the_holders_text_only() {
         .ok();
 }
 
-/// `echo '{"ttl":"60s","note":"..."}' > NAME` renews the lease and sets its ttl and its note, if
-/// all keys of the JSON object are known.
+/// `echo '{"ttl":"60s","note":"..."}' > NAME` renews the lease and sets its ttl and its note (a
+/// text that is shown with the lock), if all keys of the JSON object are known.
 #[test]
 fn writing_json_renews_with_options() {
     let m = mount();

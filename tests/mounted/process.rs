@@ -187,7 +187,8 @@ fn a_pause_of_the_daemon_loses_no_bound_lease() {
     let mut m = Setup::new().with("--ttl 1s --grace 0s").prepare();
     m.start();
     let clock = Setup::new().with("--ttl 1s --grace 0s").start();
-    // Waits until more than a ttl and its grace have passed.
+    // Waits until more time has passed than a lease with a ttl of 1 s and no grace period lasts, by
+    // two such leases on another mount.
     let pass = || {
         for _ in 0..2 {
             clock.sh("mkdir passes").ok();

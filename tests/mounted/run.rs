@@ -103,8 +103,8 @@ fn the_second_run_waits_in_the_queue() {
 }
 
 /// When the lock of a `latchfs run` is stolen, all processes of its command are dead before the new
-/// tenure begins, even those that have left the process group. Then `run` executes the `--on-lost`
-/// command and exits with 76.
+/// holder has the lock, even those that have left the process group. Then `run` executes the
+/// `--on-lost` command and exits with 76.
 #[test]
 fn all_is_dead_when_the_lock_is_lost() {
     let m = mount();
@@ -463,7 +463,8 @@ fn all_is_dead_before_the_lock_of_a_killed_command_is_free() {
 }
 
 /// `latchfs run` consists of two processes. When both are killed at once, no process is left to end
-/// the whole command: only its first process dies, and the lock stays held for its ttl and grace.
+/// the whole command: only its first process dies, and the lock stays held for its ttl and grace
+/// period.
 #[test]
 fn a_lock_outlives_both_processes_of_its_run_by_its_ttl() {
     for (m, options) in targets() {

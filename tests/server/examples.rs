@@ -57,7 +57,8 @@ impl Example {
 }
 
 impl Drop for Example {
-    /// Terminates an example that a failed test has left running.
+    /// Terminates the example program when this value is dropped, because a failed test may have
+    /// left it running.
     fn drop(&mut self) {
         signal(self.child.id().cast_signed(), libc::SIGTERM);
         let _ = self.child.wait();

@@ -138,8 +138,8 @@ fn token_limits_a_request_to_its_tenure() {
     server.curl(&["-X", "DELETE", &format!("/locks/build?client=a&token={second}")]).is(200);
 }
 
-/// A client gives up waiting for the response to a release, and acquires the lock again before the
-/// release arrives at the server.
+/// A release arrives late: its client has given up waiting for the response, and has acquired the
+/// same lock again in the meantime. The release is refused, because it names the earlier acquire.
 #[test]
 fn late_release_does_not_end_a_later_acquisition() {
     let server = Server::start(&[]);
@@ -230,8 +230,8 @@ fn repeated_request_has_one_effect() {
     server.curl(&["-X", "POST", "-H", &long, "/locks/build?client=a"]).is(400);
 }
 
-/// A repeat of a request after its tenure has expired, while another client holds the lock, gets
-/// the first response, marked as a replay, and beside it the current holder.
+/// A repeat of a request whose lease has expired, while another client holds the lock, gets the
+/// first response, marked as a replay, and beside it the current holder.
 #[test]
 fn repeat_after_the_tenure_gets_the_first_response() {
     let server = Server::start(&[]);

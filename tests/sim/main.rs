@@ -24,7 +24,8 @@ const SECONDS: u64 = 20;
 const FRESH_SEEDS: u64 = 300;
 const FRESH_SECONDS: u64 = 8;
 
-/// Returns the number of nodes in the cluster of a seed: every tenth cluster has five.
+/// Returns the number of nodes in the cluster that is simulated for a seed: five for every tenth
+/// seed, otherwise three.
 const fn nodes(seed: u64) -> u64 {
     if seed % 10 == 9 { 5 } else { 3 }
 }
