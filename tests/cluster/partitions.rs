@@ -15,7 +15,8 @@ const IN_TIME_US: u64 = 3_500_000;
 /// for a LAN.
 const ELECTION_US: u64 = 800_000;
 
-/// The time in microseconds after which the session of a node that is gone is over, even on a
+/// Each node has a session, which keeps the requests that wait at the node in their queues. This is
+/// the time in microseconds after which the session of a node that is gone has expired, even on a
 /// loaded machine.
 const SESSION_OVER_US: u64 = 9_000_000;
 
@@ -197,8 +198,9 @@ fn a_departure_without_a_quorum_is_made_up_for() {
     eventually("it has left the queue", || (waiters(leader) == Some(0)).then_some(()));
 }
 
-/// Requests that wait at a killed node leave their queues when the session of that node ends, soon
-/// after the kill, and delay the clients behind them by none of their ttls.
+/// Requests that wait at a killed node leave the queues of their locks when the session by which
+/// the node keeps them in the queues expires, soon after the kill. They delay the clients behind
+/// them by none of their ttls.
 #[test]
 fn waiters_at_a_killed_node_leave_the_queue() {
     const WAITERS: usize = 5;

@@ -17,12 +17,13 @@ const NAME: &str = "team/demo";
 const TTL: Span = Span::from_secs(5);
 const TTL_SECS: &str = "5";
 
-/// A guarded command that fails while another one runs, and ends when it reads a line from the pipe
-/// `go`.
+/// A command to run under a lock. It fails if another one runs at the same time, and ends when it
+/// reads a line from the pipe `go`.
 const EXCLUSIVE: &str =
     r#"mkdir busy && echo "$LATCHFS_TOKEN" >> tokens && read -r _ < go && rmdir busy"#;
 
-/// A guarded command of two processes that keep the pipe `alive` open, and ignore SIGTERM.
+/// A command to run under a lock: two processes that keep the pipe `alive` open, and ignore
+/// SIGTERM.
 const STUBBORN: &str = "trap '' TERM; exec > alive; echo begun; sleep 30 & sleep 30";
 
 /// One run of an example in the background, in a directory with the named pipes `alive` and `go`.

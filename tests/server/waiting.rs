@@ -3,8 +3,8 @@
 use crate::harness::{Scratch, Server, eventually, latchfs};
 use latchfs::time::{Span, boot_now};
 
-/// The time after which the session of a dead or suspended server has certainly expired, even on a
-/// loaded machine.
+/// A server keeps its waiting requests in their queues by a session. This is the time after which
+/// the session of a dead or suspended server has certainly expired, even on a loaded machine.
 const SESSION_OVER: Span = Span::from_secs(8);
 
 #[test]
@@ -209,8 +209,9 @@ fn long_queue_with_disconnects_is_served_in_order() {
     }
 }
 
-/// Waiters of a killed server leave the queue when the session of that server expires, and do not
-/// delay the clients behind them by their own ttls.
+/// Requests that wait at a server leave the queue after the server was killed, when the session by
+/// which it keeps them in the queue expires. They do not delay the clients behind them by their own
+/// ttls.
 #[test]
 fn waiters_of_a_killed_server_leave_the_queue() {
     const WAITERS: usize = 5;
@@ -242,7 +243,8 @@ fn waiters_of_a_killed_server_leave_the_queue() {
     assert_eq!(live.reply().is(200)["holder"], "live");
 }
 
-/// If a server is suspended for longer than its session lasts, its waiters enter the queue again.
+/// If a server is suspended for longer than the session by which it keeps its waiting requests in
+/// the queue, these requests enter the queue again.
 #[test]
 fn waiters_of_a_suspended_server_queue_again() {
     let server = Server::start(&[]);
