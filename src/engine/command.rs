@@ -23,12 +23,13 @@ pub struct Command {
     pub op: Op,
     /// The version of the rules that the operation follows.
     pub rules: Rulebook,
-    /// The place of this request among all requests of its sender, by which a copy that the network
-    /// delivers late is refused. `None` if the sender sends no copies.
+    /// The number of this request in the order in which its sender sent its requests, by which a
+    /// copy that the network delivers late is refused. `None` if the sender sends no copies.
     pub order: Option<RequestOrder>,
 }
 
-/// The place of a request among those of one session. A session has one sender.
+/// The number of a request in the order in which one session sends its requests. A session has one
+/// sender.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RequestOrder {
     /// The session of the sender.
@@ -45,8 +46,8 @@ pub enum Rulebook {
     /// A change of a lease from shared to exclusive keeps the token of the lease.
     First,
     /// A change of a lease from shared to exclusive issues a new token. The answer to a queued
-    /// request is forgotten after a while. Requests of one client that belong to no open file share
-    /// one place in the queue.
+    /// request is forgotten after a while. All requests of one client for a lock that belong to no
+    /// open file share one place in the queue.
     Second,
     /// A change of a lease from shared to exclusive issues a new token. The id of a queued request
     /// identifies its place in the queue, and later the lease that it was granted. Each exclusive
@@ -232,7 +233,8 @@ pub struct LeaseKey {
     pub name: LockName,
     /// The client that holds the lock.
     pub client: ClientId,
-    /// The token, if the caller knows it: then the key matches only that tenure.
+    /// The fencing token, if the caller knows it: the key then matches only the lease with this
+    /// token.
     pub token: Option<Token>,
 }
 
@@ -368,11 +370,11 @@ pub type Answer = Result<Outcome, Refusal>;
 /// The effect of a command that was not refused.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Outcome {
-    /// The answer to [`Op::Settle`]: everything that was due has taken effect.
+    /// The answer to [`Op::Settle`]: all expiries and timeouts that were due have taken effect.
     Settled,
-    /// A new tenure began.
+    /// The lock was granted: a tenure (a possession of the lock under one fencing token) began.
     Granted(Tenure),
-    /// The tenure continues: the lease was renewed.
+    /// The lease was renewed: the client still holds the lock under the same fencing token.
     Renewed(Tenure),
     /// The request waits in the queue.
     Waiting {
@@ -387,13 +389,14 @@ pub enum Outcome {
     Left,
     /// The details of the lease were changed.
     Annotated,
-    /// The lease has another name and token.
+    /// The lease was moved to another lock name, under a new token.
     Moved(Tenure),
-    /// The lock was taken from its holders; the new tenure begins after the steal grace.
+    /// The lock was taken from its holders. The new holder may use it after the steal grace, the
+    /// time in which a stolen lock is unusable.
     Stolen(Tenure),
     /// The session is open.
     SessionOpened(SessionId),
-    /// The session was kept alive and lasts until this time.
+    /// The session was kept alive, and lasts until the time in this variant.
     KeptAlive(Time),
     /// The session was ended.
     SessionEnded,
@@ -415,8 +418,8 @@ pub struct Replay {
     pub at: Time,
     /// The outcome of the first execution.
     pub first: Outcome,
-    /// When the tenure or the session in the outcome `first` was to end, as known at the time of
-    /// the first execution.
+    /// When the lease or the session in the outcome `first` was to end, as known at the time of the
+    /// first execution.
     pub ends: Option<Ends>,
 }
 
@@ -430,7 +433,8 @@ impl Outcome {
         }
     }
 
-    /// Returns the tenure in this outcome, if there is one.
+    /// Returns the tenure (the possession of the lock under one token) in this outcome, if there is
+    /// one.
     pub const fn tenure(&self) -> Option<&Tenure> {
         match self {
             Self::Granted(tenure)
@@ -442,7 +446,8 @@ impl Outcome {
     }
 }
 
-/// A tenure as answers show it. A tenure is one uninterrupted possession of a lock under one token.
+/// A tenure as answers show it. A tenure is one uninterrupted possession of a lock by a client,
+/// under one fencing token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Tenure {
     /// The fencing token of the tenure.

@@ -12,8 +12,8 @@ use std::sync::Arc;
 /// fields are in a separate allocation to save memory.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Details {
-    /// The string is shared between locks: a process that acquires many locks stores its id only
-    /// once.
+    /// The holder id of the process that acquired the lock. Locks share the string: a process that
+    /// acquires many locks stores its id only once.
     holder_id: Option<Arc<str>>,
     face: FileType,
     reads: ReadMode,
@@ -168,7 +168,7 @@ impl Details {
         self
     }
 
-    /// Returns the details with this note, or without one.
+    /// Returns the details with this note; `None` removes the note.
     #[must_use]
     pub fn with_note(mut self, note: Option<Arc<str>>) -> Self {
         self.amend(|rare| rare.note = note);

@@ -80,13 +80,15 @@ impl<'a> Decoder<'a> {
         Ok(length)
     }
 
-    /// Takes `bytes` from the memory that is left.
+    /// Subtracts `bytes`, and the overhead of an allocation, from the memory that decoded values
+    /// may still take. Fails if too little is left.
     fn claim(&mut self, bytes: usize) -> Result<(), Malformed> {
         self.room = self.room.checked_sub(bytes.saturating_add(ALLOCATION)).ok_or(Malformed)?;
         Ok(())
     }
 
-    /// Decodes a value that exists since `format`; in an older format it is the default.
+    /// Decodes a value that was introduced in `format`. If the bytes are in an older format,
+    /// returns the default and decodes nothing.
     pub(crate) fn take_since<T: Codec + Default>(&mut self, format: u8) -> Result<T, Malformed> {
         if self.format < format { Ok(T::default()) } else { T::take(self) }
     }

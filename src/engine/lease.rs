@@ -30,7 +30,8 @@ pub struct OpenId {
     pub number: u64,
 }
 
-/// A place in a queue. Numbers rise; the lowest is served first.
+/// A ticket: the number of a place in the wait queue of a lock. Tickets rise; the waiter with the
+/// lowest is served first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Ticket(pub(super) u64);
 
@@ -89,14 +90,14 @@ pub enum Lifetime {
 pub struct Lease {
     /// The client that has the lock.
     pub holder: ClientId,
-    /// The token of this tenure.
+    /// The fencing token under which the client holds the lock.
     pub token: Token,
     /// The owner of the lease within the client.
     pub hold: Ownership,
     /// How the lease is kept alive: by its own renewals or by a session.
     pub life: Lifetime,
-    /// When the tenure began. A tenure that begins with a steal begins at the end of the steal
-    /// grace.
+    /// When the client's possession of the lock under this token began. After a steal it begins at
+    /// the end of the steal grace, the time in which a stolen lock is unusable.
     pub acquired_at: Time,
     /// When the lease was last renewed.
     pub renewed_at: Time,

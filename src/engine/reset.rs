@@ -74,7 +74,8 @@ impl Engine {
         self.locks.iter().filter_map(|(name, lock)| of_lock(name, lock)).collect()
     }
 
-    /// Ends the leases in scope of one lock, and keeps the lock unusable for the steal grace.
+    /// Ends the leases that a reset takes from one lock, and keeps the lock unusable for the steal
+    /// grace, so that the previous holders can stop.
     fn rob(&mut self, swept: &Swept, ask: &Reset, events: &mut Vec<Event>) {
         let name = &swept.name;
         for token in &swept.leases {

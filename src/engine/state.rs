@@ -130,8 +130,8 @@ impl Engine {
         self.books.waiting as u64 + own
     }
 
-    /// Raises the next token to `floor` at least: tokens issued before a restart may not be on
-    /// record.
+    /// Raises the next token to at least `floor`. After a restart, tokens that were issued before
+    /// it may not be on record.
     pub fn raise_tokens(&mut self, floor: u64) {
         self.books.mint.raise(floor);
     }
@@ -141,7 +141,8 @@ impl Engine {
         self.books.rules
     }
 
-    /// Returns the end of the hold-off, or `None` if the engine is not in a hold-off.
+    /// Returns the time until which the engine grants no lock because it was started without the
+    /// leases of its predecessor; `None` if it grants locks now.
     pub fn shut_until(&self) -> Option<Time> {
         (self.books.shut_until > self.books.clock).then_some(self.books.shut_until)
     }

@@ -655,7 +655,7 @@ fn release_by_open_file_has_a_format_of_its_own() {
     codec::encode_command(lab.now, &release.clone().into(), &mut bytes);
     assert!(codec::decode_command(5, &bytes).is_err());
     assert_eq!(codec::decode_command(6, &bytes), Ok((lab.now, release.clone().into())));
-    // The moved lease is no longer found by its old name and token.
+    // After the move, the release can't find the lease by its old name and token.
     lab.does(older).expect_err("it was moved");
     lab.does(release.clone()).expect("released under its new name");
     assert_eq!(lab.engine.locks(), 0);

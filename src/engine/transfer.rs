@@ -107,8 +107,8 @@ impl Engine {
         tenure
     }
 
-    /// Takes a lock from its holders. The new tenure begins after the steal grace, so that the old
-    /// holders can stop; until then the lock is unusable for all clients.
+    /// Takes a lock from its holders. The lease of the new holder begins after the steal grace, so
+    /// that the old holders can stop; until then the lock is unusable for all clients.
     pub(super) fn steal(&mut self, ask: &Steal, events: &mut Vec<Event>) -> Answer {
         self.books.tokens_left()?;
         self.books.grants(&ask.name)?;

@@ -22,7 +22,7 @@ pub struct LockView {
     pub has_below: bool,
 }
 
-/// One holder of a lock.
+/// One holder of a lock: its lease, and when that ends.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Holder {
     /// The lease of the holder.

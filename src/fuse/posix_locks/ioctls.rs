@@ -13,8 +13,8 @@ use crate::fuse::posix_locks::file_locks::PosixLocks;
 pub(crate) const GIVE_UP: u32 = 0x4c01;
 
 /// The ioctl by which a program reads the fencing token of the lock that its own open file holds,
-/// `_IOR('L', 2, __u64)`; it fails with ESTALE if the file holds none. The status file of a lock
-/// shows the token of any holder instead.
+/// `_IOR('L', 2, __u64)`; it fails with ESTALE if the file holds none. The JSON status that a read
+/// of the lock file returns may show the token of another holder.
 pub(crate) const TOKEN: u32 = 0x8008_4c02;
 
 /// Returns the fencing token by which an open file holds its lock, or the error ESTALE if it holds
