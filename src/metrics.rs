@@ -90,7 +90,7 @@ impl MetricsPage {
         let _ = writeln!(self.text, "{name}_sum {secs}.{rest:09}\n{name}_count {count}");
     }
 
-    /// Returns the text of the whole page.
+    /// Returns the text of the whole metrics page.
     pub fn text(self) -> String {
         self.text
     }

@@ -126,9 +126,9 @@ fn hear(
             place.next = newest + 1;
             for (_, event) in &events {
                 match &event.what {
-                    // The client gives up its session before it publishes the event, because a
-                    // reader of the event asks for the current session, and must not get the one
-                    // that has ended.
+                    // The client gives up its session before it publishes the event that the
+                    // session has ended. A reader of this event asks for the current session, and
+                    // must not get the one that has ended.
                     EventKind::SessionOver { session, .. } => {
                         hub.lose_session(*session);
                         keeper.call();

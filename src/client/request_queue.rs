@@ -48,13 +48,14 @@ pub(super) struct QueuedRequest {
     pub(super) insists: bool,
 }
 
-/// The queue of requests, oldest first.
+/// The queue of requests without an answer, oldest first. An *unconfirmed* request has had a reply
+/// that leaves its outcome open (such as no quorum), and is sent again.
 #[derive(Default)]
 pub(super) struct RequestQueue {
     new: VecDeque<QueuedRequest>,
     unconfirmed: VecDeque<QueuedRequest>,
-    /// When the unconfirmed requests are sent again, unless an earlier batch with new requests has
-    /// room for them.
+    /// When the unconfirmed requests (whose replies have left their outcome open) are sent again,
+    /// unless an earlier batch with new requests has room for them.
     due: Time,
     pause: Span,
     /// The number of the last acquire by token, for each lease that this client has acquired again
@@ -63,7 +64,8 @@ pub(super) struct RequestQueue {
     acquisitions: BTreeMap<Token, u32>,
 }
 
-/// A lock or a queue place whose grant a caller has received and may use from now on.
+/// A granted lock, or a place in the queue of a lock, of which a caller has been told and which it
+/// may use from now on.
 struct Delivered {
     name: LockName,
     hold: Ownership,
@@ -73,12 +75,12 @@ struct Delivered {
     ticket: Option<Ticket>,
 }
 
-/// The work that is left after the replies to a batch were processed.
+/// The changes to make to the request queue after the replies to a batch were processed.
 #[derive(Default)]
 pub(super) struct BatchRemainder {
     unconfirmed: Vec<QueuedRequest>,
-    /// Operations that release locks and places which were granted after their callers had stopped
-    /// waiting.
+    /// Operations that release locks, or leave queues, because the callers had stopped waiting
+    /// before the lock or the queue place was granted.
     undo: Vec<Op>,
     delivered: Vec<Delivered>,
     /// The tokens of releases that were answered.
@@ -156,8 +158,8 @@ impl QueuedRequest {
     /// again.
     fn is_unconfirmed_by(&self, reply: &ItemReply) -> bool {
         let ItemReply::Unavailable(why) = reply else { return false };
-        // If the reply says that the request was certainly not executed, a waiting caller decides
-        // itself how to continue.
+        // If the request was certainly not executed, a caller that still waits gets the error, and
+        // decides itself how to continue.
         let is_unknown = why.kind() == RefusalKind::ConsistencyUnavailable || self.then.is_none();
         self.insists || is_unknown && self.leaves_traces()
     }
@@ -216,8 +218,8 @@ impl Delivered {
                 self.tenure.is_some_and(|(token, _)| release.key.token == Some(token))
             }
             Op::Leave(leave) => Some(leave.ticket) == self.ticket,
-            // An older acquire by the same open file is superseded as well: the open file already
-            // has its lock or queue place.
+            // A queued acquire by the same open file is older than the answer that was just
+            // delivered, and must not be sent: the open file already has its lock or queue place.
             Op::Acquire(ask) => {
                 ask.hold.open().is_some() && ask.hold == self.hold && ask.name == self.name
             }
@@ -233,15 +235,15 @@ impl FromIterator<QueuedRequest> for BatchRemainder {
 }
 
 impl BatchRemainder {
-    /// Returns the remainder, still empty, of a batch whose requests carry numbers of the session
-    /// `session`.
+    /// Returns an empty value, to which the replies to a batch are added. `session` is the session
+    /// that has numbered the requests of the batch.
     pub(super) fn of_session(session: Option<SessionId>) -> Self {
         Self { session, ..Self::default() }
     }
 
-    /// Whether a reply only says that the request arrived too late to be carried out. An earlier
-    /// copy may have been carried out: when the request is sent again, under its key if it has one,
-    /// it gets its real answer.
+    /// Whether `reply` refuses the request only because it arrived too late to be carried out. An
+    /// earlier copy of the request may have been carried out: when the request is sent again, under
+    /// its key if it has one, it gets its real answer.
     fn is_late_copy(&self, asked: &QueuedRequest, reply: &ItemReply) -> bool {
         let ItemReply::Answered(Err(refusal)) = reply else { return false };
         match *refusal.reason {
@@ -302,7 +304,8 @@ impl RequestQueue {
         self.new.is_empty()
     }
 
-    /// Returns when the unconfirmed requests are to be repeated; `None` if there are none.
+    /// Returns when the unconfirmed requests (whose replies have left their outcome open) are to be
+    /// repeated; `None` if there are none.
     pub(super) fn due(&self) -> Option<Time> {
         (!self.unconfirmed.is_empty()).then_some(self.due)
     }
@@ -356,8 +359,8 @@ impl RequestQueue {
         self.bound();
     }
 
-    /// Schedules the next repetition of the unconfirmed requests. The pause doubles each time that
-    /// a repetition has left a request unconfirmed.
+    /// Schedules the next repetition of the unconfirmed requests, whose replies have left their
+    /// outcome open. The pause doubles each time that a repetition has left an outcome open.
     fn put_off(&mut self, in_vain: bool) {
         let longer = (self.pause + self.pause).clamp(PAUSE_MIN, PAUSE_MAX);
         self.pause = if in_vain { longer } else { Span::ZERO };
@@ -391,8 +394,8 @@ impl RequestQueue {
         self.new.drain(..excess);
         let excess = self.unconfirmed.len().saturating_sub(OWED_MAX);
         self.unconfirmed.drain(..excess);
-        // The entry of a lease that was lost and never released is removed only here, when the map
-        // exceeds its maximum size.
+        // If a lease was lost and never released, its number in this map is removed only here, when
+        // the map exceeds its maximum size.
         while self.acquisitions.len() > OWED_MAX {
             self.acquisitions.pop_first();
         }

@@ -21,7 +21,8 @@ pub(super) struct ServerClock {
     wall: Option<(Time, Wall)>,
 }
 
-/// An upper bound: at the local time `boot`, the server's time was at most `server`.
+/// An upper bound of the server's clock: when the local boot clock showed `boot`, the server's time
+/// was at most `server`.
 #[derive(Debug, Clone, Copy)]
 struct ClockBound {
     boot: Time,

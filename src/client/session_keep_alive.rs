@@ -60,8 +60,8 @@ impl SessionKeepAlive {
                     Ok(()) => continue,
                     Err(trouble) => {
                         hub.troubled("the session", &trouble);
-                        // Wakes no later than the end of the session, since another client may
-                        // acquire its locks then.
+                        // The thread wakes no later than the end of the session, since another
+                        // client may acquire the locks of this client then.
                         (boot_now() + jittered(RETRY)).min(until)
                     }
                 },

@@ -374,7 +374,8 @@ pub enum Outcome {
     Settled,
     /// The lock was granted: a tenure (a possession of the lock under one fencing token) began.
     Granted(Tenure),
-    /// The lease was renewed: the client still holds the lock under the same fencing token.
+    /// The client's own lease was renewed. Its token is the same, unless the request changed the
+    /// mode of the lease from shared to exclusive.
     Renewed(Tenure),
     /// The request waits in the queue.
     Waiting {

@@ -57,8 +57,8 @@ pub const ANY_START: u64 = u64::MAX;
 /// A batch of requests from one client.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RequestBatch {
-    /// The id of the engine that must decide the batch, as in the stamps of its answers; 0 for any
-    /// engine.
+    /// The id of the engine that must decide the batch, as answers report it in their [`Stamp`]; 0
+    /// for any engine.
     pub engine: u64,
     /// The id of the sender: a random number that each remote client draws.
     pub from: u64,
@@ -358,7 +358,8 @@ pub fn take_frame(bytes: &mut Vec<u8>) -> Result<Option<Frame>, Malformed> {
     Ok(Some(frame))
 }
 
-/// Returns the format of the values in a message of this version.
+/// Returns the encoding format of the values in a message of this protocol version; `None` if the
+/// version is not known.
 fn format_of(version: u8) -> Option<u8> {
     (PROTOCOL_BASE..=PROTOCOL).contains(&version).then_some(version)
 }

@@ -336,8 +336,8 @@ impl BatchServerState {
     }
 }
 
-/// Returns the maximum number of items on each page of an answer: all pages of one answer together
-/// have as many as a single page may have.
+/// Returns the maximum number of items on each page of locks or directory entries in the answer to
+/// a batch: all pages of one answer together have at most as many items as a single page may have.
 fn page_share(asks: &[BatchItem]) -> usize {
     let pages = asks
         .iter()

@@ -110,7 +110,8 @@ pub struct Member {
     pub applied: u64,
     /// The index of the last entry in the member's snapshot.
     pub snapshot: u64,
-    /// A checksum of the member's state at `applied`: equal logs yield equal checksums.
+    /// A checksum of the member's state after the log entry `applied`: members that have applied
+    /// the same entries have the same checksum.
     pub state: Option<Arc<str>>,
     /// The recent fsync latency of the member's disk.
     pub syncing: Option<Syncing>,

@@ -47,13 +47,14 @@ impl Locks {
         self.submit_until_answered(op, |_| {});
     }
 
-    /// As [`Locks::give_back`], and calls `then` once the operation was decided, or could not be in
-    /// the time in which a request is answered.
+    /// Submits a release or a departure from a queue, and repeats it until it is carried out. Calls
+    /// `then` once the operation was decided, or once it got no answer in the time in which a
+    /// request is answered.
     pub fn give_back_and_tell(&self, op: Op, then: impl FnOnce() + Send + 'static) {
         let (own, again) = (self.clone(), op.clone());
         self.submit(op, move |answer| {
             match answer {
-                // The backend repeats it already.
+                // After a missing answer the backend itself repeats the operation.
                 Ok(_) | Err(Unavailable::NoAnswer { .. }) => {}
                 Err(_) => own.give_back(again),
             }

@@ -24,14 +24,15 @@ pub(super) struct Restored {
     pub(super) start_records: Vec<Vec<u8>>,
 }
 
-/// An engine during its replay, and the latest mapping between the clocks.
+/// An engine during its replay, and the latest mapping between the boot clock and engine time.
 struct JournalReplay {
     engine: Engine,
     anchor: Option<ClockMapping>,
     known: Interner,
 }
 
-/// Restores the engine and the clock mapping from the files of a state directory.
+/// Restores the engine, and its mapping between the boot clock and engine time, from the files of a
+/// state directory.
 ///
 /// Within one boot, leases keep their remaining time. After a reboot the remaining time counts from
 /// now, since it is unknown how long the machine was off: a lease may last longer than promised,
@@ -78,7 +79,7 @@ pub(super) fn rebuild(
     Ok(snapshot(&replay.engine, replay.anchor.unwrap_or(never)))
 }
 
-/// Encodes a snapshot of the engine and the clock mapping.
+/// Encodes a snapshot of the engine and of the mapping between the boot clock and engine time.
 pub(super) fn snapshot(engine: &Engine, timeline: ClockMapping) -> Vec<u8> {
     let mut body = vec![STATE_FORMAT];
     put_anchor(timeline, &mut body);

@@ -240,7 +240,8 @@ fn answers_are_delivered_with_no_mutex_held() {
     let local = Arc::new(Local::in_memory(Rules::default()).expect("it starts"));
     let locks = Locks::new(local);
     let inner = locks.clone();
-    // If the answer were delivered while the mutex is held, the inner request would deadlock.
+    // The callback of the first request submits a second one. If the callback ran while the
+    // backend's mutex is held, the second request would deadlock.
     locks.submit(Op::Acquire(long("x", "a")), move |_| {
         inner.submit(Op::Acquire(long("y", "a")), |answer| drop(answer.expect("available")));
     });

@@ -47,11 +47,11 @@ impl Sealed {
         self.replace_by(&body)
     }
 
-    /// Replaces the files from before the rotation by a snapshot. `body` must be the state at the
-    /// moment of the rotation.
+    /// Replaces the snapshot and the journals from before the rotation (the start of the current
+    /// journal) by a snapshot. `body` must be the state at the moment of the rotation.
     pub fn replace_by(self, body: &[u8]) -> Result<(), StateError> {
-        // A snapshot is valid only if the journal with the same generation exists. So the header of
-        // that journal is synced to disk before the snapshot is written.
+        // A snapshot is valid only if the journal with the same number N in its name exists. So the
+        // header of that journal is synced to disk before the snapshot is written.
         let journal = self.dir.journal(self.generation);
         self.dir.sync(&journal).map_err(|error| StateError::io(&journal, error))?;
         let base = write(&self.dir, self.boot, self.generation, self.next_seq, body)?;

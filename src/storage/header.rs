@@ -72,7 +72,8 @@ impl Header {
         bytes
     }
 
-    /// Parses the header of `file`, which must be of this type and generation.
+    /// Parses the header of `file`, which must be of type `kind` and have this `generation` (the
+    /// number in the names of journals and snapshots).
     pub(super) fn parse(
         file: &Path,
         kind: Type,

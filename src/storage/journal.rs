@@ -67,7 +67,7 @@ pub(super) struct Journal {
     /// Set while the disk counts as full: the time until which no allocation is attempted, and the
     /// error code of the last attempt.
     full: Option<(Time, i32)>,
-    /// The offset of the last record, or `None` if that record can't be taken back.
+    /// The offset of the last record, or `None` if that record can't be removed by `take_back`.
     last: Option<u64>,
     /// The error because of which the journal accepts no more records, if there was one.
     broken: Option<(io::ErrorKind, String)>,
@@ -138,8 +138,8 @@ impl Journal {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
         }
         self.fill_buffer(record);
-        // Until the new record is written completely, no record can be taken back. If the write
-        // fails, `cut_back` removes the part that was written.
+        // Until the new record is written completely, `take_back` can remove no record. If the
+        // write fails, `cut_back` removes the part that was written.
         self.last = None;
         let end = self.end + self.buffer.len() as u64;
         if space == Space::Ordinary {
@@ -157,8 +157,8 @@ impl Journal {
         Ok(())
     }
 
-    /// Allocates the [`RESERVE_BYTES`] after the last record, which only records that end leases or
-    /// waits may use. Does nothing if they are allocated already.
+    /// Allocates [`RESERVE_BYTES`] of disk space after the last record, which only records that end
+    /// leases or waits may use. Does nothing if they are allocated already.
     pub(super) fn reserve(&mut self) -> io::Result<()> {
         self.allocate(self.end + RESERVE_BYTES)
     }
@@ -219,8 +219,9 @@ impl Journal {
         }
     }
 
-    /// Truncates records that were taken back and space that was not used. Readers do not depend on
-    /// the truncation, since they find the last record by its number and checksum.
+    /// Truncates the file after its last record, to free allocated space and the bytes of records
+    /// that `take_back` removed. Readers do not depend on the truncation, since they find the last
+    /// record by its number and checksum.
     pub(super) fn trim(&mut self) {
         if self.allocated > self.end
             && let Err(error) = self.file.set_len(self.end)

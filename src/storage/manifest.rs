@@ -26,8 +26,8 @@ pub(super) struct SealedJournal {
 #[derive(Debug)]
 pub(super) struct Manifest {
     files: Mutex<(Option<Base>, Vec<SealedJournal>)>,
-    /// The length of the base snapshot. An atomic outside of the mutex, because it may be read
-    /// after every record.
+    /// The length in bytes of the last snapshot. An atomic outside of the mutex, because it may be
+    /// read after every record.
     base_bytes: AtomicU64,
     busy: AtomicBool,
 }
@@ -66,7 +66,8 @@ impl SnapshotClaim {
         self.0.files.lock().clone()
     }
 
-    /// Makes the finished snapshot the new base, in place of the files that it makes obsolete.
+    /// Makes `base` the last snapshot, and drops the journals that it makes obsolete from the
+    /// manifest.
     pub(super) fn replace(&self, base: Base) {
         let mut files = self.0.files.lock();
         files.0 = Some(base);

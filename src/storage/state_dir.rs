@@ -31,8 +31,8 @@ pub struct StateDir {
     tokens: u64,
     journal: Journal,
     chain: Arc<Manifest>,
-    /// The journal's length below which rotation is not attempted. It is raised when an attempt has
-    /// failed.
+    /// The length of the journal below which no new journal is begun. It is raised when an attempt
+    /// to begin one has failed.
     rotation_from: u64,
 }
 
@@ -110,8 +110,8 @@ impl StateDir {
         self.journal.append(record, Space::Reserve)
     }
 
-    /// Removes the last record: the next one replaces it. Until then recovery may still read it, so
-    /// it must be one whose replay does not change the state.
+    /// Removes the last record, so that the next one replaces it. Until then recovery may still
+    /// read the removed record, so it must be one whose replay does not change the state.
     pub fn take_back(&mut self) {
         self.journal.take_back();
     }

@@ -59,10 +59,10 @@ pub(crate) struct LockSession {
     slot: Option<Weak<SessionSlot>>,
     parts: LockingParts,
     watch: Mutex<EventWatch>,
-    /// Whether the lock table is empty, so that no event can concern it. Then events are ignored:
-    /// most programs never lock open files, and handling events would slow down each of their
-    /// operations. An event that was ignored by mistake, shortly before the table got its first
-    /// lock, concerns only leases that are over.
+    /// Whether the lock table is empty, so that no event can concern it. Then the arrival of events
+    /// is ignored: most programs never lock open files, and handling events would slow down each of
+    /// their operations. Events from that time are handled later, after the table got its first
+    /// lock; they concern only leases that are over.
     idle: Arc<AtomicBool>,
 }
 
