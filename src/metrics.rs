@@ -1,4 +1,5 @@
-//! Writes metrics in Prometheus's text format. Every front end exposes the same engine counters.
+//! Writes metrics in Prometheus's text format. The metrics of every front end (such as a mount or
+//! the HTTP server) include the same counters of the engine.
 
 use crate::service::Locks;
 use crate::service::counters::Histogram;

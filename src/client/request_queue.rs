@@ -29,7 +29,8 @@ const PAUSE_MIN: Span = Span::from_millis(20);
 /// The longest pause before unconfirmed requests are repeated.
 const PAUSE_MAX: Span = Span::from_millis(500);
 
-/// The reply to a request with the server's stamp, or the reason why there is no reply.
+/// The reply to a request with the server's [`Stamp`] (its ids and clocks), or the reason why there
+/// is no reply.
 pub(super) type ItemResult = Result<(ItemReply, Stamp), Unavailable>;
 
 /// The callback that receives the reply to a request.

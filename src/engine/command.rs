@@ -343,10 +343,10 @@ pub struct EndSession {
     pub end: SessionEnd,
 }
 
-/// Ends all leases of the clients in its scope, and removes these clients from all queues.
+/// Ends all leases of a set of clients, and removes these clients from all queues.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Reset {
-    /// The clients that lose their leases and queue places.
+    /// The clients that lose their leases and their places in queues.
     pub whose: ResetScope,
     /// The client on whose behalf the reset is made.
     pub by: ClientId,
@@ -379,7 +379,7 @@ pub enum Outcome {
     Renewed(Tenure),
     /// The request waits in the queue.
     Waiting {
-        /// The ticket of the place in the queue.
+        /// The ticket: the number of the request's place in the queue.
         ticket: Ticket,
         /// The number of waiters ahead in the queue.
         ahead: usize,
@@ -451,11 +451,11 @@ impl Outcome {
 /// under one fencing token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Tenure {
-    /// The fencing token of the tenure.
+    /// The fencing token under which the client holds the lock.
     pub token: Token,
-    /// Whether the tenure ends at a deadline that renewals extend, or together with a session.
+    /// Whether the lease ends at a deadline that renewals extend, or together with a session.
     pub life: Lifetime,
-    /// When the tenure began, or will begin after a steal.
+    /// When the client's possession of the lock began, or will begin if the lock was stolen.
     pub acquired_at: Time,
     /// How often an acquire was answered with this tenure: see
     /// [`Lease::acquisition`](super::lease::Lease::acquisition).

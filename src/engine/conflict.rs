@@ -11,7 +11,7 @@ use crate::time::Time;
 
 /// The relation between a request and the leases of a lock that is held.
 pub(super) enum ConflictCheck<'a> {
-    /// The client holds the lock by this lease, which the request renews.
+    /// The client of the request holds the lock by this lease, which the request renews.
     Own(&'a Lease),
     /// The request may share the lock with its holders.
     Beside,

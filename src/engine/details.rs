@@ -175,14 +175,15 @@ impl Details {
         self
     }
 
-    /// Returns the details with this text.
+    /// Returns the details with `text` as the content that programs wrote into the lock's file.
     #[must_use]
     pub fn with_text(mut self, text: Arc<[u8]>) -> Self {
         self.amend(|rare| rare.text = text);
         self
     }
 
-    /// Returns the details with this process keeping the lease alive, or with none.
+    /// Returns the details with `process` as the process that keeps the lease alive, or without
+    /// one.
     #[must_use]
     pub fn with_process(mut self, process: Option<Process>) -> Self {
         self.amend(|rare| rare.process = process);

@@ -22,7 +22,7 @@ pub enum EventKind {
         name: LockName,
         /// The client that holds the lock.
         holder: ClientId,
-        /// The fencing token of the tenure.
+        /// The fencing token under which the client holds the lock.
         token: Token,
         /// The mode of the lock: exclusive or shared.
         mode: Mode,
@@ -40,7 +40,7 @@ pub enum EventKind {
         name: LockName,
         /// The client that holds the lock.
         holder: ClientId,
-        /// The fencing token of the tenure.
+        /// The fencing token under which the client holds the lock.
         token: Token,
     },
     /// The details of a lease have changed.
@@ -65,7 +65,7 @@ pub enum EventKind {
         name: LockName,
         /// The client that held the lock.
         holder: ClientId,
-        /// The token of the tenure.
+        /// The fencing token under which the client held the lock.
         token: Token,
         /// How long the client had the lock under this token.
         held: Span,
@@ -78,7 +78,7 @@ pub enum EventKind {
         name: LockName,
         /// The client that waits.
         client: ClientId,
-        /// The ticket of the place in the queue.
+        /// The ticket: the number of the waiter's place in the queue.
         ticket: Ticket,
     },
     /// A waiter left a queue without being served.
@@ -87,7 +87,7 @@ pub enum EventKind {
         name: LockName,
         /// The client that waited.
         client: ClientId,
-        /// The ticket of the place in the queue.
+        /// The ticket: the number of the waiter's place in the queue.
         ticket: Ticket,
         /// Why the waiter left.
         why: LeaveReason,

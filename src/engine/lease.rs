@@ -8,7 +8,8 @@ use crate::time::{Span, Time};
 use std::fmt;
 use std::sync::Arc;
 
-/// The fencing token of one tenure. Rises with each new tenure and is never reused.
+/// The fencing token under which a client holds a lock. Each time a client gets a lock, it gets a
+/// new token, higher than all earlier ones. No token is reused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Token(pub(super) u64);
 
@@ -40,7 +41,7 @@ pub struct Ticket(pub(super) u64);
 pub enum Mode {
     /// The lock has one holder.
     Exclusive,
-    /// Any number of clients hold the lock at the same time, all in this mode.
+    /// Any number of clients hold the lock at the same time, all in shared mode.
     Shared,
 }
 
@@ -63,7 +64,8 @@ pub enum Ownership {
 /// How a lease is kept alive: by its own renewals or by a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum LeaseTerms {
-    /// The lease lasts for the ttl after each of its own renewals, and then has its grace.
+    /// The lease lasts for the ttl after each of its own renewals. After that, only its holder may
+    /// take the lock back during the grace.
     Own(Ttl, Grace),
     /// A session, to which the lease is bound, keeps it alive.
     Session(SessionId),
@@ -169,7 +171,7 @@ impl Ownership {
 }
 
 impl LeaseTerms {
-    /// Returns the lifetime that begins at `now` under these terms.
+    /// Returns the lifetime of a lease that begins or is renewed at `now` under these terms.
     pub fn begin(self, now: Time) -> Lifetime {
         match self {
             Self::Own(ttl, grace) => Lifetime::Own { ttl, grace, expires_at: now + ttl.span() },
@@ -181,7 +183,8 @@ impl LeaseTerms {
 /// When a lease ends, whether its own renewals or a session keep it alive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Ends {
-    /// When the lock enters its grace.
+    /// When the lease expires. From then until the end of the grace, only its holder may take the
+    /// lock back.
     pub expires_at: Time,
     /// When the grace ends and another client may acquire the lock.
     pub grace_until: Time,

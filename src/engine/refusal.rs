@@ -23,7 +23,7 @@ pub enum Reason {
     /// Another client holds the lock, or the client itself holds it in a way that excludes this
     /// request.
     Conflict(Conflict),
-    /// The client does not hold the lock.
+    /// The client that made the request does not hold the lock.
     NotHeld {
         /// The name of the lock.
         name: LockName,

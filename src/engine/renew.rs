@@ -93,7 +93,8 @@ impl Engine {
                 return Ok(LeaseKey { name: name.clone(), client, token: Some(token) });
             }
         } else {
-            // The session has ended, but the lease of its open file may still be in grace.
+            // The session is over, but the lease that the open file held under it may still be in
+            // its grace.
             let leases = self.locks.get(&known.name).map_or(&[][..], |lock| lock.leases());
             let hold = Ownership::OpenFile(open);
             if let Some(lease) = leases.iter().find(|lease| lease.hold == hold) {

@@ -33,7 +33,8 @@ struct Swept {
 }
 
 impl Engine {
-    /// Removes the clients in scope from all queues and ends their leases; then serves the queues.
+    /// Removes the clients to which the reset applies from all queues and ends their leases; then
+    /// grants locks to the next waiters.
     pub(super) fn reset(&mut self, ask: &Reset, events: &mut Vec<Event>) -> Answer {
         let swept = self.swept(&ask.whose);
         let robbed = swept.iter().filter(|lock| !lock.leases.is_empty()).count() as u64;
@@ -42,8 +43,8 @@ impl Engine {
         if self.books.mint.left() <= self.books.waiting as u64 + robbed + 1 {
             return Err(self.books.refuse(Reason::Limit(Limit::Tokens)));
         }
-        // Waiters are removed first: a waiter in scope could otherwise be served when a lease of
-        // another client ends.
+        // Waiters are removed first: a waiter of a client that is reset could otherwise be granted
+        // a lock when a lease of another client ends.
         for lock in &swept {
             for ticket in &lock.places {
                 self.unqueue(&lock.name, *ticket, LeaveReason::Reset, events);
@@ -60,7 +61,8 @@ impl Engine {
         Ok(Outcome::Reset { holds, waits })
     }
 
-    /// Returns the locks that have leases or waiters of clients in scope, by name.
+    /// Returns, by name, the locks that have leases or waiters of clients to which the reset
+    /// applies.
     fn swept(&self, whose: &ResetScope) -> Vec<Swept> {
         let of_lock = |name: &LockName, lock: &Lock| {
             let held = lock.leases().iter().filter(|lease| !self.books.is_kept_from_all(lease));

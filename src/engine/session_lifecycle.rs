@@ -50,7 +50,7 @@ impl Engine {
             SessionEnd::Closed => self.close_session(id, session, events),
             SessionEnd::Expired => {
                 self.expire_session(id, session, events);
-                // Ends the leases at once if the session has no grace.
+                // If the session has no grace, its leases end at once and do not enter a grace.
                 self.settle(self.books.clock, events);
             }
         }

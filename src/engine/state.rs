@@ -261,7 +261,8 @@ impl EngineState {
         }
     }
 
-    /// Registers a renewed lease in place of its registration under the lifetime `before`.
+    /// Replaces the registration of a lease that was renewed: `before` is its lifetime before the
+    /// renewal, under which it is still registered.
     pub(super) fn rebook(&mut self, name: &LockName, lease: &Lease, before: Lifetime) {
         match (before, lease.life) {
             (Lifetime::Session(before), Lifetime::Session(now)) if before == now => {}

@@ -560,7 +560,8 @@ fn old_commands_without_limits_are_applied() {
     let patch = Patch { note: Some("n".repeat(9_999).into()), ..Patch::default() };
     let op = Op::Acquire(Acquire { patch, ..ask("x", "a") });
     let mut bytes = Vec::new();
-    // The old format of a command: the time, the client and key of the request, and the operation.
+    // A command in the oldest format: its time, the client and key of the request, and the
+    // operation.
     codec::encode_command(Time::ZERO, &op.into(), &mut bytes);
     let at = bytes.len() - bytes[2..].len();
     let mut old = bytes[..at - 1].to_vec();

@@ -1,5 +1,5 @@
-//! Directed tests of the engine's state as a whole: counts, limits, tokens, queries, and the
-//! hold-off.
+//! Directed tests of the engine's state as a whole: counts, limits, tokens, queries, and the time
+//! after a start in which the engine grants no lock.
 
 use super::deadlines::Due;
 use super::idempotency::IdempotencyRecord;

@@ -78,7 +78,8 @@ impl Engine {
         }
     }
 
-    /// Begins a tenure like `lease` under another name and a new token.
+    /// Inserts `lease` as a lease on another lock, under a new token: the client's possession of
+    /// that lock begins now.
     fn install(
         &mut self,
         name: &LockName,

@@ -36,7 +36,7 @@ pub struct Holder {
 pub struct WaiterView {
     /// The client that waits.
     pub client: ClientId,
-    /// The ticket of the place in the queue.
+    /// The ticket: the number of the waiter's place in the queue.
     pub ticket: Ticket,
     /// The requested mode: exclusive or shared.
     pub mode: Mode,

@@ -58,7 +58,7 @@ pub trait BackendStatus {
     }
 }
 
-/// The status of the backend, for `.latchfs/server` and `status`.
+/// The status of the backend, as the file `.latchfs/server` and the command `status` show it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct About {
     /// Whether the engine runs in this process or behind a server.

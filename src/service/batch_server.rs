@@ -139,7 +139,8 @@ impl BatchServer {
         }
     }
 
-    /// Returns the ids of the engine and of this start, the time, and the number of the next event.
+    /// Returns the ids of the engine and of this start of the server, the time, and the number of
+    /// the next event.
     pub fn stamp(&self) -> Stamp {
         let locks = &self.0.locks;
         let now = locks.now();
@@ -164,7 +165,7 @@ impl BatchServer {
     }
 }
 
-/// Decides which events a stream contains.
+/// The condition that decides which events the stream to a client contains.
 type Wanted = Box<dyn Fn(&Event) -> bool + Send>;
 
 /// The position of one client in the stream of events.

@@ -182,7 +182,7 @@ pub enum ClusterChange {
 /// Why a change was not made, or is not known to have been made.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Unchanged {
-    /// The change is not valid, for the reason in this sentence.
+    /// The change is not valid. The sentence says why.
     Refused(String),
     /// The cluster gave no answer, so the change may or may not take effect.
     Unavailable(Unavailable),

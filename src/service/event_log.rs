@@ -205,7 +205,7 @@ impl EventWatch {
         (oldest.saturating_sub(self.next), start, (start - oldest) as usize)
     }
 
-    /// Returns the number of the next event for this reader.
+    /// Returns the number of the next event that this reader has not read.
     pub const fn next(&self) -> u64 {
         self.next
     }

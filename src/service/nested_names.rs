@@ -472,8 +472,8 @@ mod tests {
         let locks = elsewhere(bob_comes, |_, _| {});
         assert_eq!(submit(&locks, acquire("backup/x", "alice")), denied());
         assert_eq!(view(&locks, "backup/x").holders, []);
-        // A lock above that another client acquires after the name was created does not affect the
-        // name.
+        // If another client acquires a lock above a name that exists already, the name is not
+        // affected.
         let locks = elsewhere(|_, _| {}, bob_comes);
         granted(submit(&locks, acquire("backup/x", "alice")));
         assert_eq!(view(&locks, "backup/x").holders.len(), 1);

@@ -39,7 +39,7 @@ pub enum WaitEnd {
 /// A grant to a waiter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct WaitGrant {
-    /// The token of the new tenure.
+    /// The fencing token of the granted lock.
     pub token: Token,
     /// When the lock was granted.
     pub at: Time,
@@ -453,7 +453,7 @@ mod tests {
         view(waits).holder().map(|holder| holder.lease.holder.to_string())
     }
 
-    /// Lets `first` acquire the lock. Returns the key of its lease.
+    /// Lets the client `first` acquire the lock. Returns the key by which its lease is released.
     fn held(waits: &QueueWaits) -> LeaseKey {
         let first = ask("first", QueuePolicy::Skip);
         let key = LeaseKey { name: first.name.clone(), client: first.client.clone(), token: None };

@@ -47,8 +47,8 @@ pub(super) fn restore(recovered: Recovered, rules: Rules) -> Result<Restored, St
         Some(anchor) if same_boot => anchor,
         _ => ClockMapping::going_on_at(replay.engine.clock()),
     };
-    // Unless the shutdown was clean, records may be missing, and with them tokens that clients
-    // hold.
+    // Unless the shutdown was clean, the last records may be missing, and with them the record of
+    // tokens that clients hold. So the next token is raised above all that may have been issued.
     let floor = if clean { 0 } else { tokens_reserved };
     let mut start_records = vec![start_record(timeline, floor, &rules)];
     let at = timeline.now().max(replay.engine.clock());

@@ -33,7 +33,8 @@ const FULL_FOR: Span = Span::from_millis(50);
 pub(super) enum Space {
     /// The record must leave [`RESERVE_BYTES`] of allocated space after it.
     Ordinary,
-    /// The record may also use those [`RESERVE_BYTES`], because it only ends leases or waits.
+    /// The record may also use the last [`RESERVE_BYTES`] of allocated space, because it only ends
+    /// leases or waits.
     Reserve,
 }
 
@@ -75,7 +76,8 @@ pub(super) struct Journal {
 }
 
 impl Journal {
-    /// Creates a journal whose first record will be `next_seq`, with or without a reserve.
+    /// Creates a journal whose first record will have the number `next_seq`, with or without disk
+    /// space in reserve for records that only end leases or waits.
     pub(super) fn create(
         dir: &Dir,
         generation: u64,
@@ -189,8 +191,8 @@ impl Journal {
     /// Fills the buffer with a record and its prefix.
     fn fill_buffer(&mut self, record: &[u8]) {
         let length = (record.len() as u32).to_le_bytes();
-        // At first the length stands in the place of the checksum, so that the checksum covers one
-        // contiguous range.
+        // While the checksum is computed, the length is stored in the four bytes of the checksum,
+        // next to the sequence number, so that the checksum covers one contiguous range.
         self.buffer.clear();
         self.buffer.extend_from_slice(&[0; 4]);
         self.buffer.extend_from_slice(&length);

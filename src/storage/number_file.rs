@@ -14,7 +14,7 @@ pub(super) const VERSION: u32 = 1;
 /// A number that is stored in its own file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum NumberFile {
-    /// The ceiling of the tokens: tokens below it may have been issued.
+    /// The upper limit of the fencing tokens: tokens below this number may have been issued.
     Tokens(u64),
     /// The mark of a clean shutdown, with the generation (the number in the name of the last
     /// journal) at the time when the directory was closed.
@@ -24,7 +24,7 @@ pub(super) enum NumberFile {
 /// Why a text is not a valid number file.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum NumberFileError {
-    /// The file has another format version, which is given.
+    /// The file has another format version, the one in this variant.
     Version(u32),
     /// The text is invalid in any other way.
     Damaged,

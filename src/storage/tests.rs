@@ -80,7 +80,7 @@ impl StateScratch {
         snapshot + &read.records.join(" ")
     }
 
-    /// Makes all files look as if written before the last start of the machine.
+    /// Makes all files look as if they were written before the last start of the machine.
     fn restart_machine(&self) {
         for name in self.names() {
             let path = self.file(&name);

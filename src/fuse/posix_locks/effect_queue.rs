@@ -148,7 +148,8 @@ mod tests {
         queue.clear(decide(vec![1, 2]), |effect| {
             done.lock().push(effect);
             if effect == 1 {
-                // The handler of an engine event calls `clear` from within an effect in this way.
+                // The handler of an engine event makes such a nested call: it calls `clear` while
+                // an effect is performed on the same thread.
                 queue.clear(decide(vec![3]), |effect| panic!("{effect} would overtake 2"));
             }
         });

@@ -40,7 +40,8 @@ pub(crate) struct Held {
     pub(crate) unclaimed: bool,
 }
 
-/// The one lease of the engine that covers all locked byte ranges of a file, and these ranges.
+/// The one lease of the engine that covers all locked byte ranges of a file, together with these
+/// ranges.
 #[derive(Debug)]
 pub(crate) struct Bundle {
     pub(crate) held: Held,
@@ -76,7 +77,7 @@ pub(crate) struct Asking<R> {
     pub(crate) refused: bool,
 }
 
-/// A lease of which an event told before the answer to its request came.
+/// A lease that an event reported before the answer to the lock request came.
 #[derive(Debug)]
 pub(crate) struct Early {
     /// The ticket of the waiter to which the lease was granted; `None` if the request did not wait.

@@ -72,7 +72,7 @@ pub(crate) struct Recall {
     pub(crate) token: Option<Token>,
 }
 
-/// The engine's reply to a [`Recall`].
+/// The engine's reply to a [`Recall`], the query that is made after events or an answer were lost.
 #[derive(Debug, Clone)]
 pub(crate) struct Found {
     /// The lease with the number of the query, if the engine has one.

@@ -81,8 +81,8 @@ impl<R> Table<R> {
         self.give_back(&spare, todo);
     }
 
-    /// Queues a request behind another owner of this mount, or fails it if the program does not
-    /// wait.
+    /// Queues a lock request until another owner of this mount unlocks its ranges, or fails the
+    /// request if its program does not wait.
     pub(super) fn enqueue(&mut self, asking: Asking<R>, todo: &mut Vec<Effect<R>>) {
         if asking.ask.line == Waits::No {
             self.tidy(asking.ask.ino);

@@ -85,7 +85,7 @@ impl<R> Table<R> {
         self.session
     }
 
-    /// Whether no event or answer could concern this table.
+    /// Whether the table is empty, so that no event or answer of the engine could concern it.
     pub(crate) fn is_idle(&self) -> bool {
         let is_known = self.files.is_empty() && self.leaving.is_empty() && self.unanswered == 0;
         is_known && self.released.is_empty()

@@ -715,7 +715,7 @@ fn late_answer_does_not_revive_an_ended_tenure() {
     assert!(rig.table.files.is_empty(), "nobody holds what is over");
 }
 
-/// A request that got no answer does not hold up others.
+/// A lock request without an answer does not delay other lock requests.
 #[test]
 fn request_without_an_answer_does_not_block_others() {
     let mut rig = Rig::new();

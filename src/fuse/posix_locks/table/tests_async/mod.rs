@@ -47,7 +47,7 @@ enum Came {
     Compared(Vec<(u64, LeaseKey)>),
 }
 
-/// One program: the locks that it believes to hold, and its pending request.
+/// One simulated program: the locks that it believes to hold, and its pending lock request.
 #[derive(Default)]
 struct Program {
     fh: u64,
@@ -443,7 +443,7 @@ impl Far {
     }
 }
 
-/// Performs one random run; prints its steps if `says`.
+/// Performs the random run of this seed. Prints each step if `says` is set.
 fn run(seed: u64, says: bool) {
     let _said = Seed(seed);
     let mut dice = Dice(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
