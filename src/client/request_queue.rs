@@ -24,9 +24,10 @@ const OWED_MAX: usize = 1 << 16;
 /// The maximum number of unconfirmed requests in one batch. The rest of the batch is for new ones:
 /// a server that cannot write may still be able to show locks.
 const REPEATS_MAX: usize = ASKS_MAX / 2;
-/// The first pause before unconfirmed requests are repeated, which doubles up to [`PAUSE_MAX`].
+/// The first pause before the client repeats requests whose replies have left their outcome open.
+/// It doubles up to [`PAUSE_MAX`].
 const PAUSE_MIN: Span = Span::from_millis(20);
-/// The longest pause before unconfirmed requests are repeated.
+/// The longest pause before the client repeats requests whose replies have left their outcome open.
 const PAUSE_MAX: Span = Span::from_millis(500);
 
 /// The reply to a request with the server's [`Stamp`] (its ids and clocks), or the reason why there
@@ -59,9 +60,9 @@ pub(super) struct RequestQueue {
     /// unless an earlier batch with new requests has room for them.
     due: Time,
     pause: Span,
-    /// The number of the last acquire by token, for each lease that this client has acquired again
-    /// while it held it, and has not released since. A release names the number: see
-    /// [`Release::acquisition`].
+    /// For each lease that this client has acquired again while it held it, and has not released
+    /// since: the number of the last acquire (how often the lease was acquired), by the token of
+    /// the lease. A release names this number: see [`Release::acquisition`].
     acquisitions: BTreeMap<Token, u32>,
 }
 
@@ -70,8 +71,8 @@ pub(super) struct RequestQueue {
 struct Delivered {
     name: LockName,
     hold: Ownership,
-    /// The fencing token of the granted lock, and the number of the acquire; `None` for a queue
-    /// place.
+    /// The fencing token of the granted lock, and how often the lease has been acquired; `None` for
+    /// a queue place.
     tenure: Option<(Token, u32)>,
     ticket: Option<Ticket>,
 }
@@ -300,7 +301,8 @@ impl RequestQueue {
         self.new.push_back(asked);
     }
 
-    /// Whether the queue has no new requests; unconfirmed ones do not count.
+    /// Whether the queue has no new requests. Requests that are sent again because their outcome is
+    /// open do not count.
     pub(super) fn is_empty(&self) -> bool {
         self.new.is_empty()
     }
@@ -311,8 +313,8 @@ impl RequestQueue {
         (!self.unconfirmed.is_empty()).then_some(self.due)
     }
 
-    /// Takes the requests of one batch, the unconfirmed ones first: the next acquire must not
-    /// overtake a release.
+    /// Takes the requests of one batch from the queue. Those that are sent again because their
+    /// outcome is open come first, so that a new acquire does not overtake an earlier release.
     pub(super) fn take(&mut self) -> Vec<QueuedRequest> {
         let repeats = self.unconfirmed.len().min(REPEATS_MAX);
         let until = boot_now() + REPLY_DEADLINE;
@@ -395,8 +397,8 @@ impl RequestQueue {
         self.new.drain(..excess);
         let excess = self.unconfirmed.len().saturating_sub(OWED_MAX);
         self.unconfirmed.drain(..excess);
-        // If a lease was lost and never released, its number in this map is removed only here, when
-        // the map exceeds its maximum size.
+        // If a lease was lost and never released, its entry in `acquisitions` is removed only here,
+        // when the map exceeds its maximum size.
         while self.acquisitions.len() > OWED_MAX {
             self.acquisitions.pop_first();
         }
@@ -538,14 +540,14 @@ mod tests {
         assert_eq!(queue.take().len(), 0, "the tenure goes on");
     }
 
-    /// The test: the server has refused a request because of its number, and an earlier copy of the
-    /// request may have had an effect.
+    /// The test: the server has refused a request because the request's sequence number was too
+    /// low, and an earlier copy of the request may have had an effect.
     #[test]
     fn a_late_copy_is_sent_again_before_all_other_requests() {
         let late = [
             Reason::LateCopy(SessionId::named(9)),
-            // Session 9 numbered the request, and is over. The open file belongs to session 1, so
-            // the request is still valid under a new number.
+            // The request got its sequence number in session 9, which is over. Its open file
+            // belongs to session 1, so the request is still valid under a new number.
             Reason::NoSession(SessionId::named(9)),
         ];
         for reason in late {

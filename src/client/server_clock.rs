@@ -37,8 +37,9 @@ impl ClockBound {
 }
 
 impl ServerClock {
-    /// Records the stamp of an answer to a request that was sent at `asked_at` or later. Returns
-    /// whether the server has lost its state: a server that keeps its state continues its time.
+    /// Records the server's time (`stamp`) in an answer to a request that was sent at `asked_at` or
+    /// later. Returns whether the server has lost its state: the time of a server that keeps its
+    /// state never goes back.
     pub(super) fn hear(&mut self, asked_at: Time, stamp: &Stamp) -> bool {
         let anew = stamp.start != self.start;
         let forgot = anew && stamp.now < self.latest;

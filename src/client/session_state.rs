@@ -101,8 +101,8 @@ impl SessionState {
         self.terms.as_ref().map(|terms| terms.client.clone())
     }
 
-    /// Forgets given-up sessions, because the server has lost its state: it may reuse their numbers
-    /// for sessions of other clients.
+    /// Forgets the sessions that this client has given up, because the server has lost its state:
+    /// it may use the numbers of these sessions for those of other clients.
     pub(super) fn forget(&mut self) {
         self.given_up.clear();
     }

@@ -131,7 +131,8 @@ impl ClientState {
         if !self.server.is_several() {
             return Ok(self.engine());
         }
-        // Only one thread at a time asks for the id, or two threads could settle on two engines.
+        // Only one thread at a time asks for the engine's id, or two threads could choose two
+        // different engines.
         let mut met = self.met.lock();
         if *met {
             return Ok(self.engine());

@@ -277,8 +277,8 @@ pub(super) const WITH_OPEN_RELEASES: u8 = 6;
 /// Flag in the first byte of an encoded command: a [`RequestOrder`] follows.
 const ORDERED: u8 = 8;
 
-/// Flag in the byte after the key of an encoded release: the number of the acquire that the release
-/// ends follows.
+/// Flag in the byte after the key of an encoded release: the acquisition number follows, which
+/// tells which acquire of the lease the release ends.
 const OF_ACQUISITION: u8 = 1;
 /// Flag in the byte after the key of an encoded release: the id of the open file whose lease ends
 /// follows.

@@ -34,8 +34,9 @@ pub struct Command {
 pub struct RequestOrder {
     /// The session of the sender.
     pub session: SessionId,
-    /// Rises with each request, from 1 on. The engine applies each number once, and refuses every
-    /// number up to the last one applied: the sender has sent later requests since.
+    /// The number of the request, which rises with each request from 1 on. The engine applies each
+    /// number once, and refuses every number up to the last one applied: the sender has sent later
+    /// requests since.
     pub number: u64,
 }
 
@@ -253,7 +254,7 @@ pub struct Release {
     /// The lease to release.
     pub key: LeaseKey,
     /// The acquire whose effect the release ends, by its [`Tenure::acquisition`]: the release is
-    /// refused if a later acquire was answered with the same tenure. `None` matches any acquire.
+    /// refused if a later acquire has renewed the same lease. `None` matches any acquire.
     pub acquisition: Option<u32>,
     /// The open file whose lease ends, whatever name and token `mv` has given that lease. The name
     /// and the token in `key` then matter only to a latchfs before
@@ -282,7 +283,7 @@ pub struct Leave {
     pub name: LockName,
     /// The ticket of the waiter.
     pub ticket: Ticket,
-    /// The reason, for the event.
+    /// The reason why the waiter leaves, for the event that reports it.
     pub why: LeaveReason,
 }
 
@@ -457,7 +458,7 @@ pub struct Tenure {
     pub life: Lifetime,
     /// When the client's possession of the lock began, or will begin if the lock was stolen.
     pub acquired_at: Time,
-    /// How often an acquire was answered with this tenure: see
+    /// How often an acquire was answered with this lease: see
     /// [`Lease::acquisition`](super::lease::Lease::acquisition).
     pub acquisition: u32,
 }

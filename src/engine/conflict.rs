@@ -59,8 +59,8 @@ impl<'a, L: Iterator<Item = (&'a Lease, Ends)> + Clone> Facts<L> {
             );
         }
         let leases = self.leases.clone().map(|(lease, _)| lease);
-        // A reset that removes some sharers leaves a placeholder lease, which begins in the future
-        // and which no client owns.
+        // A reset that removes some holders of a shared lock leaves a placeholder lease, which
+        // begins in the future and belongs to no client.
         let now = self.now;
         let usable = leases.clone().filter(move |lease| lease.acquired_at <= now);
         if let Some(own) = own_among(&usable, wish.client, wish.hold) {

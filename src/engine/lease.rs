@@ -27,7 +27,7 @@ pub struct SessionId(pub(super) u64);
 pub struct OpenId {
     /// The session to which the open file belongs.
     pub session: SessionId,
-    /// The session's own number for the open file, never used twice.
+    /// The number of the open file within its session, never used twice.
     pub number: u64,
 }
 
@@ -195,7 +195,8 @@ pub struct Ends {
 }
 
 impl Ends {
-    /// Returns the phase at `now` of a lock whose lease has these deadlines.
+    /// Returns the phase (free, held or in grace) at `now` of a lock whose lease has these
+    /// deadlines.
     pub fn phase(&self, now: Time) -> Phase {
         match now {
             _ if now < self.expires_at => Phase::Held,
@@ -221,7 +222,7 @@ impl Mode {
 }
 
 impl Phase {
-    /// Returns the name of the phase in statuses.
+    /// Returns the name of the phase (free, held or in grace) as a lock's status shows it.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Free => "free",

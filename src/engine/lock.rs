@@ -55,7 +55,8 @@ impl From<BTreeMap<Ticket, QueuedWaiter>> for WaitQueue {
 /// The leases of a lock.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(super) enum Tenancy {
-    /// No lease: only between the end of one tenure and the start of the next, inside one command.
+    /// The lock has no lease. This occurs only inside one command, between the end of one lease and
+    /// the start of the next.
     #[default]
     Nobody,
     /// One exclusive lease.

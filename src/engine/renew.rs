@@ -1,5 +1,5 @@
-//! Renews (rule 2), annotates and releases (rule 3) leases. Only the holder can, and only the
-//! tenure that it names.
+//! Renews (rule 2), annotates and releases (rule 3) leases. Only the holder can, and only if the
+//! token that it names is still current.
 
 use super::command::{Annotate, Answer, Firm, LeaseKey, Outcome, Release, Renew, Tenure};
 use super::details::Patch;
@@ -173,8 +173,8 @@ impl EngineState {
         let own = || leases.iter().filter(|lease| lease.holder == *client);
         let refuse = |reason| Err(self.refuse(reason));
         let Some(named) = *token else {
-            // A lease that has begun takes precedence over one that begins later, which may be a
-            // placeholder left by a reset and belong to no client.
+            // A lease that has begun takes precedence over one that begins later: the latter may be
+            // a placeholder that a reset left, which belongs to no client.
             let begun = || own().filter(|lease| lease.acquired_at <= self.clock);
             let is_loose = |lease: &&Lease| !matches!(lease.hold, Ownership::OpenFile(_));
             let usable = begun().find(is_loose).or_else(|| begun().next());

@@ -1,7 +1,8 @@
 //! Ends all leases and waits of a set of clients, for all locks in one step.
 //!
 //! An administrator uses a reset when clients have left for good. Like a steal (rule 9), a reset
-//! keeps each affected lock unusable for the steal grace, so that the previous holders can stop.
+//! keeps each affected lock unusable for a time (the steal grace), so that the previous holders can
+//! stop.
 
 use super::command::{Answer, Outcome, Reset, ResetScope};
 use super::event::{Event, EventKind, LeaveReason, TenureEnd};
@@ -124,8 +125,8 @@ impl EngineState {
         lock.admit(mode, lease);
     }
 
-    /// Whether a lease is a placeholder that only keeps a stolen lock unusable until the steal
-    /// grace ends.
+    /// Whether a lease is a placeholder that belongs to no client, and keeps a lock unusable for a
+    /// time after it was taken from its holders.
     fn is_kept_from_all(&self, lease: &Lease) -> bool {
         lease.acquired_at > self.clock && self.ends(lease.life).grace_until == lease.acquired_at
     }

@@ -67,8 +67,8 @@ pub(super) struct EngineState {
     pub(super) next_ticket: u64,
     /// The number of waiters in all queues.
     pub(super) waiting: usize,
-    /// The end of the hold-off, before which the engine grants nothing: it was restored from a
-    /// backup, or was started without the state of its predecessor.
+    /// The time before which the engine grants no lock, because it was restored from a backup, or
+    /// was started without the state of its predecessor.
     pub(super) shut_until: Time,
     /// The longest permitted sum of ttl and grace. `None` permits any: only an engine whose state
     /// is not persisted has this limit, so that a restart without state knows how long old leases
@@ -114,8 +114,9 @@ impl Engine {
         self.books.clock
     }
 
-    /// Returns the token of the next tenure. A backend that persists its tokens must, before the
-    /// next command, reserve [`Engine::tokens_wanted`] tokens beginning with this one.
+    /// Returns the token that the next granted lock will get. A backend that persists its tokens
+    /// must, before the next command, reserve [`Engine::tokens_wanted`] tokens beginning with this
+    /// one.
     pub const fn next_token(&self) -> u64 {
         self.books.mint.upcoming()
     }

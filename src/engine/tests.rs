@@ -577,8 +577,8 @@ fn old_commands_without_limits_are_applied() {
     assert_eq!(lab.engine.books.replies.len(), 1);
 }
 
-/// In the format before requests were numbered, a command carries no request number, and a session
-/// does not store the last one.
+/// In the format that was used before requests had numbers, a command carries no request number,
+/// and a session does not store the number of its last request.
 #[test]
 fn older_commands_and_sessions_have_no_order() {
     let mut lab = Lab::new();

@@ -75,7 +75,8 @@ impl LockView {
         self.holders.first()
     }
 
-    /// Returns the phase of the lock. A shared lock is held as long as one of its leases is.
+    /// Returns the phase (free, held or in grace) of the lock. A shared lock is held as long as one
+    /// of its leases is.
     pub fn phase(&self) -> Phase {
         let phases = self.holders.iter().map(|holder| holder.ends.phase(self.at));
         match phases.max_by_key(|phase| match phase {

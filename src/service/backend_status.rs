@@ -52,7 +52,8 @@ pub trait BackendStatus {
     }
     /// Returns counts of events and requests since the start, by metric name.
     fn counts(&self) -> Vec<(&'static str, u64)>;
-    /// Returns histograms of durations, such as those of waits, tenures and disk syncs.
+    /// Returns histograms of durations, such as how long clients wait for locks, how long they hold
+    /// them, and how long disk syncs take.
     fn histograms(&self) -> Vec<Histogram> {
         Vec::new()
     }

@@ -81,7 +81,8 @@ impl Locks {
         self.0.view(name, Retry::UntilAnswered, then);
     }
 
-    /// Passes the view of one lock to `then`, with the event number that a cache needs.
+    /// Passes the view of one lock to `then`, with the number of the event up to which the view is
+    /// current, which a cache needs.
     pub fn view_cacheable(
         &self,
         name: &LockName,
@@ -137,7 +138,8 @@ impl Locks {
         self.0.next_event()
     }
 
-    /// Returns the session to which the leases of a front end are bound.
+    /// Returns whether a front end must open a session for its leases itself, or the session that
+    /// the lock service keeps alive for it.
     pub fn own_session(&self) -> Result<SessionOwner, Unavailable> {
         self.0.own_session()
     }
@@ -199,7 +201,8 @@ impl Locks {
         self.0.counts()
     }
 
-    /// Returns histograms of durations, such as those of waits, tenures and disk syncs.
+    /// Returns histograms of durations, such as how long clients wait for locks, how long they hold
+    /// them, and how long disk syncs take.
     pub fn histograms(&self) -> Vec<Histogram> {
         self.0.histograms()
     }

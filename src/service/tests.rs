@@ -175,7 +175,7 @@ fn a_long_journal_is_compacted_while_commands_continue() {
     let note: Arc<str> = "n".repeat(1_000).into();
     let patch = Patch { note: Some(note), ..Patch::default() };
     let mut last = 0;
-    // Writes about 20 MB of journal, enough for two rotations.
+    // Writes about 20 MB of journal, enough that two new journals are begun.
     for round in 0..20_000 {
         let lock = format!("lock-{}", round % 50);
         let ask = Acquire { patch: patch.clone(), ..long(&lock, "a") };

@@ -7,7 +7,7 @@ use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// The snapshot that is part of the state.
+/// The last snapshot of the state directory, to which the records of later journals are added.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Base {
     pub(super) generation: u64,
@@ -22,7 +22,8 @@ pub(super) struct SealedJournal {
     pub(super) limit_seq: u64,
 }
 
-/// The files that precede the current journal: the last snapshot and the sealed journals after it.
+/// The files that precede the current journal: the last snapshot, and the journals after it that
+/// receive no more records.
 #[derive(Debug)]
 pub(super) struct Manifest {
     files: Mutex<(Option<Base>, Vec<SealedJournal>)>,
@@ -61,7 +62,8 @@ impl Manifest {
 }
 
 impl SnapshotClaim {
-    /// Returns the files to build the snapshot from: the last snapshot and the sealed journals.
+    /// Returns the files to build the snapshot from: the last snapshot, and the journals after it
+    /// that receive no more records.
     pub(super) fn files(&self) -> (Option<Base>, Vec<SealedJournal>) {
         self.0.files.lock().clone()
     }

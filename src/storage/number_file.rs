@@ -72,8 +72,8 @@ impl NumberFile {
             Self::CLEAN => Self::Clean(number),
             _ => return Err(NumberFileError::Damaged),
         };
-        // Each number is written in exactly one way. So comparing the file with the text of the
-        // parsed number checks the checksum, the name of the number and every space.
+        // A number can be written in only one way. So comparing the file with the text that this
+        // number would have checks the checksum, the field name and every space.
         if sheet.to_text() == text { Ok(sheet) } else { Err(NumberFileError::Damaged) }
     }
 }

@@ -1,4 +1,4 @@
-//! The open state directory: appends records, rotates journals, reserves tokens.
+//! The open state directory: appends records, begins new journals, and reserves fencing tokens.
 
 use super::atomic_file::Durable;
 use super::compaction::{self, Sealed};
@@ -39,7 +39,8 @@ pub struct StateDir {
 /// The state that was recovered from the directory.
 #[derive(Debug)]
 pub struct Recovered {
-    /// The number below which tokens may have been issued; 0 in a new directory.
+    /// The upper limit of fencing tokens: tokens below this number may have been issued. 0 in a new
+    /// directory.
     pub tokens_reserved: u64,
     /// The last snapshot, or `None` if there is none and the state before the records is empty.
     pub snapshot: Option<Vec<u8>>,
@@ -116,8 +117,8 @@ impl StateDir {
         self.journal.take_back();
     }
 
-    /// Raises the number below which tokens may be issued to `ceiling`. The number is on disk when
-    /// the call returns.
+    /// Raises the number below which fencing tokens may be issued to `ceiling`. The number is on
+    /// disk when the call returns.
     pub fn reserve_tokens(&mut self, ceiling: u64) -> io::Result<()> {
         if ceiling > self.tokens {
             self.dir.replace_sheet(&NumberFile::Tokens(ceiling))?;
