@@ -452,8 +452,8 @@ fn an_interruption_is_reported_as_lost_events_and_later_events_arrive() {
     let (send, done) = mpsc::channel();
     locks.submit(mkdir("two", "x"), move |answer| drop(send.send(answer)));
     done.recv().expect("answered").expect("decided").expect("granted");
-    // The interruption is reported as lost events, since locks may have changed unnoticed. After it
-    // all events arrive.
+    // The interruption of the event stream is reported as lost events, since locks may have changed
+    // unnoticed. Once the network works again, events arrive.
     let mut lost = 0;
     while lost == 0 {
         lost += watch.take(usize::MAX).lost;

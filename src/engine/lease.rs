@@ -57,7 +57,7 @@ pub enum Ownership {
     /// the open file that created the lease, if a file did. An acquire as [`Ownership::Client`]
     /// still renews the lease.
     Exclusive(Option<OpenId>),
-    /// An open file, until it is unlocked or closed.
+    /// An open file owns the lease, until the file is unlocked or closed.
     OpenFile(OpenId),
 }
 

@@ -240,7 +240,7 @@ impl Patch {
         length <= TEXT_BYTES_MAX
     }
 
-    /// Applies the patch to `details`. An empty patch copies nothing.
+    /// Applies the patch to the details of a lease. An empty patch copies nothing.
     pub(super) fn apply(&self, details: &mut Arc<Details>) {
         if *self == Self::default() {
             return;

@@ -31,8 +31,8 @@ impl Engine {
             self.end_tenure(&key, token, TenureEnd::Replaced, events);
         }
         let tenure = self.install(&ask.to, moved, mode, events);
-        // The queue of the old name is served only now, so that the moved lease gets its token
-        // before the waiters do.
+        // The queue of the old name is served only after the lease was moved, so that the moved
+        // lease gets its token before the waiters do.
         self.serve(&ask.from.name, events);
         // The moved lease may be shared and may have replaced an exclusive one. Then waiters for a
         // shared lock under the new name can be served.

@@ -34,7 +34,7 @@ pub struct ClusterReport {
     pub leader: Option<u64>,
     /// The elections that the reporting node has seen.
     pub elections: ElectionStats,
-    /// All members, ordered by number.
+    /// All members of the cluster, ordered by node number.
     pub nodes: Vec<MemberStatus>,
 }
 

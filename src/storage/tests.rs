@@ -556,8 +556,8 @@ fn a_crash_between_any_two_steps_loses_nothing() {
         state.close(b"a+b+c")
     });
     assert!(steps > 20, "{steps} steps are not all");
-    // Opening the directory after a restart of the machine also writes to the disk, so crashes are
-    // simulated there as well.
+    // Opening the directory after a restart of the machine writes to the disk, so the test also
+    // simulates crashes between these writes.
     started.restart_machine();
     crash_anywhere(&started, |mut state| {
         state.append(b"c").map_err(io)?;

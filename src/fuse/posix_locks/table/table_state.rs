@@ -287,8 +287,8 @@ impl<R> Table<R> {
         let own = file.holds.iter().position(|held| held.number == number);
         match own.map(|place| (place, (asking.ask.call)(asking.ask.tid))) {
             Some((place, Call::Flock)) => {
-                // As flock(2) documents: the conversion is not atomic, and releases the old lock
-                // first.
+                // Changing the mode of an flock is not atomic, as flock(2) documents: the old lock
+                // is released before the lock is requested in the new mode.
                 let held = file.holds.remove(place);
                 self.give_back(&held, todo);
                 asking.number = self.extra_number(ino);
