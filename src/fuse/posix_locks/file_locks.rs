@@ -96,7 +96,7 @@ impl PosixLocks {
         if let Some(Err(full)) = waits {
             return Err(refusals.full(caller, Act::Lock, Some(&ask.name), full));
         }
-        // The promise is dropped undecided only when the mount is gone.
+        // The promise of the result is dropped without a value only when the mount is gone.
         self.ask(caller, ask)?.await.unwrap_or(Err(Errno::EIO))
     }
 

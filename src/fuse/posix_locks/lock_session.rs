@@ -31,7 +31,7 @@ pub(crate) type LockTable = Table<LockPromise>;
 /// An action that the lock table has decided, and that [`LockSession`] performs.
 pub(crate) type LockEffect = Effect<LockPromise>;
 
-/// The current session if the engine is remote; empty after that is over.
+/// The current session if the engine is remote; empty after that session is over.
 pub(crate) type SessionSlot = Mutex<Option<Arc<LockSession>>>;
 
 /// The parts of a mount that the lock requests of programs use.
@@ -39,7 +39,7 @@ pub(crate) type SessionSlot = Mutex<Option<Arc<LockSession>>>;
 pub(crate) struct LockingParts {
     /// The inodes of the locks.
     pub(crate) nodes: Arc<LockNodes>,
-    /// The open files.
+    /// The open files of the mount.
     pub(crate) opens: Arc<OpenFiles>,
     /// The watcher that notices signals to threads that wait for a lock.
     pub(crate) interrupts: Arc<InterruptWatcher>,
@@ -204,8 +204,8 @@ impl LockSession {
         }
     }
 
-    /// Makes writes through the open file `fh` count as writes by the holder of `token` from now
-    /// on.
+    /// Records in the open file `fh` that its program now holds the lock under `token`, so that
+    /// later writes count as writes by the holder of that token.
     fn speaks(&self, fh: u64, token: Token) {
         let Some(open) = self.parts.opens.get(fh) else { return };
         let token = open.lock_ino().map_or(token, |ino| self.parts.nodes.origin_of(ino, token));

@@ -6,14 +6,15 @@ use crate::fuse::posix_locks::table::Call;
 use std::sync::{Arc, Weak};
 
 /// A program that waits for a lock in a system call such as `F_SETLKW`, as the interrupt watcher
-/// sees it. `number` is the lease number of its request.
+/// sees it. `number` identifies the requested lease within the session.
 struct LockWaiter {
     session: Weak<LockSession>,
     number: u64,
 }
 
 impl LockSession {
-    /// Watches the thread `tid` for signals while its request with the lease number `number` waits.
+    /// Watches the thread `tid` for signals while it waits for the lease that `number` identifies
+    /// within the session.
     pub(crate) fn watch_waiter(self: &Arc<Self>, number: u64, tid: u32) {
         let waiter = LockWaiter { session: Arc::downgrade(self), number };
         self.parts().interrupts.watch(number, tid, waiter);

@@ -84,9 +84,9 @@ impl<R> Table<R> {
         false
     }
 
-    /// Fails a wait that a restarted system call has resumed with EDEADLK if it is part of a cycle:
-    /// between the interruption and the restart, an owner for which it waits may have begun to wait
-    /// for the owner of this request.
+    /// Answers EDEADLK to a wait that a restarted system call has resumed, if the wait is part of a
+    /// cycle: between the interruption and the restart, an owner for which it waits may have begun
+    /// to wait for the owner of this request.
     pub(crate) fn break_circle(&mut self, ask: &Ask, todo: &mut Vec<Effect<R>>) {
         let Some(file) = self.files.get(&ask.ino) else { return };
         let own =

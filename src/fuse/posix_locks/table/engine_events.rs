@@ -206,8 +206,9 @@ impl<R> Table<R> {
             Some(asking) if !is_held || asking.may_begin(goes_on) => {
                 let before = asking.early.take();
                 let ticket = waited.or(before.as_ref().and_then(|early| early.ticket));
-                // A lease that was reported earlier belongs to no owner, as its request was given
-                // up, unless the new lease is the same one under another name or token.
+                // If the pending request was given up, a lease that was reported for it earlier
+                // belongs to no owner, and is released. The exception is a lease that the new event
+                // reports under another name or token.
                 let other = before.map(|early| early.key);
                 let other =
                     other.filter(|key| !asking.is_wanted() && !goes_on(&key.name, key.token));
@@ -402,13 +403,15 @@ impl<R> Table<R> {
         }
     }
 
-    /// Returns the present name and token of the lease with this number.
+    /// Returns the present name and token of the lease with this number (unique within the
+    /// session).
     pub(super) fn key_of(&self, number: u64) -> Option<LeaseKey> {
         let file = self.files.get(self.numbers.get(&number)?)?;
         Some(file.held(number)?.key())
     }
 
-    /// Whether no lease and no submitted request in the table has this lease number.
+    /// Whether no lease and no submitted request in the table has this lease number (unique within
+    /// the session).
     pub(super) fn is_unknown(&self, number: u64) -> bool {
         let file = self.numbers.get(&number).and_then(|ino| self.files.get(ino));
         !file.is_some_and(|file| file.uses(number))

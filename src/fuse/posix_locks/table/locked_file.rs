@@ -52,8 +52,8 @@ pub(crate) struct Bundle {
 #[derive(Debug)]
 pub(crate) struct Asking<R> {
     pub(crate) number: u64,
-    /// Distinguishes this request from other requests with the same lease number. The engine's
-    /// answer is passed to the table with this cookie.
+    /// Distinguishes this request from other requests for a lease with the same number. The
+    /// engine's answer is passed to the table with this cookie.
     pub(crate) cookie: u64,
     pub(crate) ask: Ask,
     /// The channel of the reply to the program; `None` after a signal has interrupted the wait. The
@@ -63,8 +63,8 @@ pub(crate) struct Asking<R> {
     pub(crate) ticket: Option<Ticket>,
     pub(crate) wants: Wants,
     /// Whether the program gave up the request, perhaps before the request reached the engine. The
-    /// lease number of the request stays in use until the outcome is known: the outcome of a second
-    /// request with the same number would look the same.
+    /// number of the requested lease stays in use until the outcome is known: the outcome of a
+    /// second request with the same number would look the same.
     pub(crate) gone: bool,
     /// The lease with the number of this request, if an event, or a query after lost events,
     /// reported the lease before the answer to the request came.
@@ -169,7 +169,8 @@ impl<R> File<R> {
         self.asks.iter().any(|asking| asking.number == number)
     }
 
-    /// Whether a lease of this file or a submitted request has this lease number.
+    /// Whether a lease of this file, or a submitted request for one, has this number (unique within
+    /// the session).
     pub(crate) fn uses(&self, number: u64) -> bool {
         self.held(number).is_some() || self.is_asked(number)
     }

@@ -103,11 +103,11 @@ pub(crate) enum Effect<R> {
     /// The lease on the lock of this name was renewed, and has this fencing token, which an upgrade
     /// to exclusive mode changes.
     Continues(LockName, Token),
-    /// Writes through the open file with this handle count as writes by the holder of this fencing
-    /// token from now on.
+    /// From now on, writes through the open file with this handle count as writes by the holder of
+    /// this fencing token.
     Speaks(u64, Token),
-    /// The request with this lease number waits: watch the thread with this id for signals until
-    /// the request has been answered.
+    /// A request waits for the lease with this number (unique within the session): watch the thread
+    /// with this id for signals until the request has been answered.
     Watch(u64, u32),
     /// Events or an answer were lost: query the engine, and pass the result to [`Table::recalled`].
     Recall(Recall),

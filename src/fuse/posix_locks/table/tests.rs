@@ -15,7 +15,8 @@ struct Rig {
     engine: Engine,
     table: Table<u32>,
     told: BTreeMap<u32, Result<(), No>>,
-    /// The lease numbers of the waiting requests that are watched for signals, by thread.
+    /// The numbers of the leases (unique within the session) for which threads wait, by the thread
+    /// that is watched for signals.
     watched: BTreeMap<u32, u64>,
     now: u64,
 }
@@ -198,8 +199,8 @@ impl Rig {
         self.carry(todo)
     }
 
-    /// Sends a signal to the program whose request has this lease number, before the answer says
-    /// that the request waits.
+    /// Sends a signal to the program that requested the lease with this number, before the answer
+    /// says that the request waits.
     fn signal(&mut self, number: u64) {
         let mut todo = Vec::new();
         self.table.interrupt(number, &mut todo);

@@ -25,7 +25,8 @@ impl<R> Table<R> {
         self.drop_holds(ino, |held| held.owner.id == id, todo);
     }
 
-    /// As [`Table::unlock`], and replies to the program once the engine has decided the release.
+    /// Unlocks the byte range as [`Table::unlock`] does, and replies to the program once the engine
+    /// has decided the release.
     pub(crate) fn unlock_and_reply(
         &mut self,
         (ino, id, span): (u64, u64, Span),
@@ -79,9 +80,9 @@ impl<R> Table<R> {
         self.drop_holds(ino, |held| held.unclaimed && held.owner.fh == fh, todo);
     }
 
-    /// Replies EINTR to the program whose request has this lease number, after a signal. The
-    /// request's queue place is kept for a while, in case the system call is restarted: see
-    /// [`Table::expire`].
+    /// Replies EINTR, after a signal, to the program that waits for the lease with this number
+    /// (unique within the session). The request's queue place is kept for a while, in case the
+    /// system call is restarted: see [`Table::expire`].
     pub(crate) fn interrupt(&mut self, number: u64, todo: &mut Vec<Effect<R>>) {
         let reply = self.asking(number).and_then(|asking| asking.reply.take());
         if let Some(reply) = reply {
@@ -89,8 +90,8 @@ impl<R> Table<R> {
         }
     }
 
-    /// Returns the state of the wait of the request with this lease number: waiting, interrupted
-    /// with its queue place kept, or over.
+    /// Returns the state of the wait for the lease with this number (unique within the session):
+    /// waiting, interrupted with its queue place kept, or over.
     pub(crate) fn is_waiting(&mut self, number: u64) -> WaitStatus {
         match self.asking(number).map(|asking| asking.reply.is_some()) {
             Some(true) => WaitStatus::Asks,
@@ -101,7 +102,8 @@ impl<R> Table<R> {
     }
 
     /// Ends the time in which an interrupted wait may be resumed: gives up the queue place of the
-    /// request, or the lock that was granted to it after the interruption.
+    /// request, or the lock that was granted to it after the interruption. `number` identifies the
+    /// requested lease within the session.
     pub(crate) fn expire(&mut self, number: u64, todo: &mut Vec<Effect<R>>) {
         let Some(ino) = self.numbers.get(&number).copied() else { return };
         self.abandon(ino, |asking| asking.number == number && asking.reply.is_none(), todo);

@@ -64,14 +64,15 @@ struct Far {
     came: Vec<Came>,
     events: VecDeque<EventKind>,
     programs: BTreeMap<u32, Program>,
-    /// The lease numbers of the requests that were passed to the interrupt watcher.
+    /// The numbers of the leases (unique within the session) for whose waiters the table has asked
+    /// to be told of signals.
     watched: Vec<u64>,
     fhs: u64,
     now: u64,
     kind: Kind,
     /// Whether the server is of an older version, which releases leases by name and token only.
     is_older: bool,
-    /// The lease numbers for which a release was sent.
+    /// The numbers of the leases (unique within the session) for which a release was sent.
     released: BTreeSet<u64>,
     /// Whether to print each step.
     says: bool,
@@ -85,7 +86,7 @@ fn named(name: &str) -> LockName {
     LockName::parse(name).expect("valid")
 }
 
-/// The client of all programs.
+/// The client in whose name all programs lock.
 fn client() -> ClientId {
     ClientId::parse("host:me").expect("valid")
 }
@@ -457,7 +458,8 @@ fn run(seed: u64, says: bool) {
     for _ in 0..STEPS {
         far.step(&mut dice);
     }
-    // Programs that do not wait close the file, until each waiter was granted or refused.
+    // Programs that do not wait close the file, until each waiting program got the lock or a
+    // refusal.
     for _ in 0..2 * PROGRAMS {
         far.settle(&mut dice);
         far.agree();
