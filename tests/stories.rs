@@ -100,7 +100,8 @@ fn tell(story: &str) -> Result<String, String> {
     Ok(text)
 }
 
-/// The engine that executes a story, and the tickets to which its commands may refer.
+/// The engine that executes a story. Commands of the story can refer to earlier queue places by
+/// their tickets.
 #[derive(Default)]
 struct Stage {
     engine: Engine,
@@ -278,7 +279,8 @@ fn parse_name(text: &str) -> Result<LockName, String> {
     LockName::parse(text).map_err(|why| format!("'{text}': {why}"))
 }
 
-/// Parses `SESSION.NUMBER`, the id of an open file: a session, and the number of the file in it.
+/// Parses `SESSION.NUMBER`, the id of an open file: the id of its session, and the number that the
+/// session has given the file.
 fn open_id(text: &str) -> Option<OpenId> {
     let (session, number) = text.split_once('.')?;
     let session = SessionId::named(session.parse().ok()?);
@@ -350,7 +352,8 @@ impl Words {
         Ok(self.number("session")?.map(SessionId::named))
     }
 
-    /// Parses what keeps a lease alive: `ttl=30s grace=5s` or `session=1`.
+    /// Parses what keeps a lease alive: a ttl and a grace period (`ttl=30s grace=5s`), or a session
+    /// (`session=1`).
     fn term(&mut self) -> Result<Option<LeaseTerms>, String> {
         let (ttl, grace, session) = (self.ttl()?, self.grace()?, self.session()?);
         match (ttl, grace, session) {
@@ -364,7 +367,8 @@ impl Words {
         }
     }
 
-    /// Parses `order=SESSION.NUMBER`, the number of a request within its session.
+    /// Parses `order=SESSION.NUMBER`: a session, and the number of the request among the requests
+    /// of that session, by which the engine refuses late copies.
     fn order(&mut self) -> Result<Option<RequestOrder>, String> {
         self.parsed("order", |text| {
             let (session, number) = text.split_once('.')?;
@@ -374,8 +378,8 @@ impl Words {
     }
 
     /// Parses the owner of a lease: an open file (`file=SESSION.FILE`), one program of the client
-    /// (`firm`, or `firm=SESSION.FILE` if that open file created the lease), or otherwise the
-    /// client as a whole.
+    /// (`firm`, or `firm=SESSION.FILE` if the open file with that id created the lease), or
+    /// otherwise the client as a whole.
     fn hold(&mut self) -> Result<Ownership, String> {
         if let Some(open) = self.open_file()? {
             return Ok(Ownership::OpenFile(open));

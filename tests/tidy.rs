@@ -16,9 +16,11 @@ const FUNCTION_LINES_MAX: usize = 70;
 /// The maximum length of a file in lines, tests excluded. A file covers one concept; a longer file
 /// covers two and should be split.
 const FILE_LINES_MAX: usize = 500;
-/// The maximum number of imports in `src` that point against the reading order of the modules.
+/// The maximum number of imports in `src` that point against the reading order of the modules,
+/// which is the order of their `mod` lines.
 const UPWARD_ARROWS_MAX: usize = 20;
-/// The maximum number of imports in `src/fuse` that point against the reading order.
+/// The maximum number of imports within `src/fuse` that point against the reading order of the
+/// modules, which is the order of their `mod` lines.
 const FUSE_UPWARD_ARROWS_MAX: usize = 8;
 /// The maximum number of files of `src/fuse` in one import cycle.
 const FUSE_CIRCLE_MAX: usize = 4;
@@ -193,8 +195,8 @@ fn tests_wait_for_events() {
     let sleep = concat!("thread", "::sleep");
     none("tests sleep in the one bounded poll of tests/support only", |source, found| {
         let code: Vec<_> = match source.path.as_str() {
-            // Each of these two files has exactly one polling loop that sleeps; no other test code
-            // may sleep.
+            // The polling loop of the tests and that of the benchmark are the only ones that may
+            // sleep; each is in one of these two files.
             "tests/support/mod.rs" | "tests/bench/report.rs" => {
                 assert_eq!(source.text.matches(sleep).count(), 1, "one poll");
                 return;
@@ -217,7 +219,8 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("src/random.rs", &["time"]),
     ("src/holder_id.rs", &["time"]),
     ("src/engine/", &["time", "engine"]),
-    // Files of src/storage handle bytes in files, and nothing that gives the bytes a meaning.
+    // Files of src/storage write bytes to files and read them back. They must not import anything
+    // that interprets these bytes.
     ("src/storage/", &["time", "os_error", "storage"]),
     ("src/service/", &["time", "os_error", "random", "storage", "engine", "service"]),
     ("src/net/", &["os_error", "net"]),
@@ -348,7 +351,7 @@ fn the_engine_imports_std_only() {
     });
 }
 
-/// Crates that only the listed folders of the source tree may name.
+/// Third-party crates, and for each the folders of the source tree whose files may name it.
 const OWNED: &[(&str, &str)] = &[
     ("fuser", "src/fuse/kernel/"),
     ("clap", "src/cli/"),
@@ -410,7 +413,7 @@ fn plain(text: &str) -> String {
 }
 
 /// Whether a line of source code belongs to a module header that contains `word`, or defines a type
-/// or a function whose name contains it.
+/// or a function whose name contains `word`.
 fn names_word(line: &str, word: &str) -> bool {
     if let Some(header) = line.strip_prefix("//!") {
         return plain(header).contains(word);

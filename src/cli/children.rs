@@ -146,8 +146,8 @@ pub(super) fn unblock(command: &mut Command) {
 }
 
 impl Group {
-    /// Starts the command in a process group of its own, which gets the terminal if the group `own`
-    /// has it.
+    /// Starts the command in a process group of its own. The new group gets the terminal if the
+    /// process group `own`, in which the shell has started `run`, is in the foreground.
     #[allow(unsafe_code)]
     pub(super) fn start(mut command: Command, own: libc::pid_t) -> io::Result<Self> {
         // SAFETY: these calls take numbers and touch no memory.
@@ -161,8 +161,8 @@ impl Group {
         unsafe {
             command.pre_exec(move || {
                 // If this process (the supervisor) dies, the front process, which the shell has
-                // started, kills the command. If the front process is dead too, this request makes
-                // the kernel kill at least the command's first process.
+                // started, kills the command. For the case that the front process is dead too,
+                // PR_SET_PDEATHSIG makes the kernel kill at least the command's first process.
                 #[cfg(target_os = "linux")]
                 libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL, 0, 0, 0);
                 if has_terminal {
@@ -234,7 +234,8 @@ impl Group {
         }
     }
 
-    /// Gives the terminal to the command's group, if the shell has given it to the group `own`.
+    /// Makes the command's process group the foreground group of the terminal, if the shell has
+    /// made the process group `own` the foreground group.
     #[allow(unsafe_code)]
     fn give_terminal(&self) {
         let Some(own) = self.terminal_of else { return };

@@ -94,7 +94,8 @@ fn follow(args: &EventsArgs, locks: &Locks) -> CliResult {
             output::write(&text)?;
         }
         if batch.events.is_empty() {
-            // The receive can't fail, because `watch` owns the callback with the sender.
+            // The receive can't fail: `watch`, the subscription to events, owns the callback, and
+            // the callback owns the sender of this channel.
             let _ = news.recv();
         }
     }
@@ -108,8 +109,9 @@ fn wait(stream: &File) -> CliResult {
         libc::pollfd { fd: stream.as_raw_fd(), events: libc::POLLIN, revents: 0 },
         libc::pollfd { fd: libc::STDOUT_FILENO, events: 0, revents: 0 },
     ];
-    // SAFETY: the array has two valid pollfds that live until the call returns. After an error,
-    // which only a signal causes, the read that follows finds nothing.
+    // SAFETY: the array has two valid pollfds that live until the call returns. Poll fails only if
+    // a signal interrupts it; the caller's non-blocking read then finds no data, and the caller
+    // waits again.
     unsafe { libc::poll(files.as_mut_ptr(), 2, -1) };
     if files[1].revents & libc::POLLERR != 0 { Err(CliError::Pipe) } else { Ok(()) }
 }

@@ -1,9 +1,9 @@
 //! Watches a lease from outside of the daemon, to know until when the lease is surely valid.
 //!
 //! A thread reads the lock's status. It polls the status file of a mount, so that it reads again as
-//! soon as the phase or the holder changes; it queries a server periodically. A status is valid
-//! until the expiry that it shows, counted from before the request was sent; a failed read changes
-//! nothing.
+//! soon as the lock's phase (held, grace or free) or its holder changes; it queries a server
+//! periodically. A status is valid until the expiry that it shows, counted from before the request
+//! was sent; a failed read changes nothing.
 
 use super::exit::CliResult;
 use super::mount_client::{LockClient, no_answer};

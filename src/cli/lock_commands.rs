@@ -15,8 +15,8 @@ use std::os::unix::process::parent_id;
 use std::thread;
 use std::time::Duration;
 
-/// Upper bound on the wait after a steal. The steal grace is 1 s, so a status that implies a longer
-/// wait than this is wrong.
+/// Upper bound on the wait after a steal. For 1 s after a steal, the steal grace, no client may use
+/// the lock. So a status that implies a longer wait than this constant is wrong.
 const STEAL_WAIT_MAX: Duration = Duration::from_secs(5);
 
 /// Arguments of every command about one lock.

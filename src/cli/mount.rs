@@ -185,8 +185,8 @@ fn server_url(args: &MountArgs) -> CliResult<Option<String>> {
     }
     let Some(url) = server_of_environment()? else { return Ok(None) };
     let engine_here = args.listen.is_some() || args.keep.is_said();
-    // A daemon in the background does not print this message, because its parent process has
-    // printed it already.
+    // The message about `LATCHFS_SERVER` is left out in a background daemon, because its parent
+    // process has printed the same message already.
     if !args.detached {
         output::say(&if engine_here {
             format!(

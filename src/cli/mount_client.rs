@@ -27,8 +27,8 @@ pub(super) trait LockClient: Send + Sync {
     /// Sends a request that may wait in a queue, and returns the answer, however long it takes.
     fn wait(&self, request: &Value) -> CliResult<Value>;
 
-    /// Ends the client. If the client holds a lease that must end with this process, the lease is
-    /// released now.
+    /// Shuts the client down before the process exits. If the client holds a lease that must end
+    /// with this process, releases the lease.
     fn close(&self) {}
 
     /// Returns the description that the daemon gives of itself.
@@ -132,8 +132,8 @@ impl LockClient for ControlFile {
         let (send, answer) = mpsc::channel();
         let (path, request) = (self.dir.join(".latchfs/ctl"), request.to_string());
         let dir = self.dir.display();
-        // The exchange runs on a separate thread, because a suspended daemon would block the caller
-        // for ever.
+        // The request is written and the answer is read on a separate thread, because a suspended
+        // daemon would block the caller for ever.
         let asked = thread::Builder::new().name("ask".into()).spawn(move || {
             let _ = send.send(exchange(&path, &request));
         });

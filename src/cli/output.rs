@@ -13,7 +13,7 @@ pub(super) enum Colour {
     Yellow,
     /// The color of an error.
     Red,
-    /// The color of text that matters less than the rest.
+    /// The color of less important text.
     Faint,
 }
 

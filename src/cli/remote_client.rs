@@ -27,8 +27,8 @@ use std::os::unix::process::parent_id;
 use std::sync::mpsc::channel;
 use std::sync::{Arc, OnceLock};
 
-/// The attempt number in the [`OpenId`] of this process's acquire. It is always 1, because a
-/// process makes one acquire.
+/// The attempt number in an [`OpenId`], the id of an acquire attempt within a session. It is always
+/// 1, because this process makes one acquire.
 const NUMBER: u64 = 1;
 
 /// The error message if a request was not sent to the server.
@@ -112,8 +112,8 @@ struct RemoteHost<'a> {
 }
 
 impl RemoteHost<'_> {
-    /// Returns the id of this process's acquire attempt, which names the session; `None` if the
-    /// process has no session.
+    /// Returns the id of this process's acquire attempt: its session and the attempt number. `None`
+    /// if the process has no session.
     fn attempt(&self) -> Option<OpenId> {
         match self.remote.own_session() {
             Ok(SessionOwner::Kept(session)) => Some(OpenId { session, number: NUMBER }),
@@ -211,8 +211,8 @@ impl ControlHost for RemoteHost<'_> {
         let waits = QueueWaits::new(self.locks());
         let (on_end, end) = channel();
         let told_end = move |end| {
-            // The send fails only if the receiver is gone, because the lock was granted at once or
-            // the request was refused.
+            // The send fails only if the receiver is gone: this function drops it early if the lock
+            // was granted at once or the request was refused.
             let _ = on_end.send(end);
         };
         let entered = received(|then| waits.enter(ask, None, told_end, then));

@@ -33,8 +33,8 @@ const NOTICE_WHEN_LEFT: Span = Span::from_millis(300);
 /// If the grace of the lease is shorter than this, the command gets SIGTERM before the lease
 /// expires; otherwise it gets SIGTERM when the lease expires.
 const ENOUGH_GRACE: Span = Span::from_secs(1);
-/// The default ttl of the lock that `run --slot` takes: for how long no other host runs the command
-/// for the same slot.
+/// The default ttl of the lock that `run --slot` takes: for how long, after the command has
+/// succeeded, no other host runs the command for the same slot (the same KEY).
 const SLOT_TTL: &str = "1h";
 
 /// The arguments of `latchfs run`.
@@ -131,8 +131,8 @@ pub(super) fn run(args: &RunArgs) -> CliResult {
         CommandEnd::Killed => held.release(),
         CommandEnd::Exited(status) => {
             let code = status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0));
-            // The lock is released, or the slot marked as done, only after all processes of the
-            // command have ended.
+            // Only after all processes of the command have ended is the lock released or, after a
+            // success with `--slot`, kept until its ttl is over.
             if args.slot.is_some() && code == 0 { held.keep() } else { held.release() }?;
             held.ctl.close();
             if code == 0 { Ok(()) } else { std::process::exit(code) }
@@ -290,8 +290,9 @@ impl HeldLock {
             renewal.map(Some).map_err(|error| CliError::system("no thread can be made", &error))
         });
         renewal.inspect_err(|_| {
-            // The failure may have come after the lease was unbound. An unbound lease would outlive
-            // this process, so it is released now.
+            // Either the request to unbind the lease or the start of the renewal thread has failed.
+            // If the lease is unbound already, it would outlive this process, so it is released
+            // now.
             let _ = self.release();
         })
     }
@@ -312,8 +313,9 @@ impl HeldLock {
         self.tell(&json!({"do": "release", "name": self.name.as_str(), "token": self.token}))
     }
 
-    /// Marks the slot as done on every host: unbinds the lease from this process, so that the lock
-    /// stays held until its ttl is over.
+    /// Marks the work of `run --slot` as done for all hosts: unbinds the lease from this process,
+    /// so that the lock stays held until its ttl is over, and no other host runs the command
+    /// meanwhile.
     fn keep(&self) -> CliResult {
         let ttl = format!("{}ms", self.ttl.as_millis());
         self.tell(&json!({

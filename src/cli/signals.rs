@@ -20,7 +20,7 @@ const ONE_AND_THE_SAME: Span = Span::from_millis(500);
 pub(super) enum Hangup {
     /// SIGHUP ends the daemon, because its terminal was closed.
     Ends,
-    /// SIGHUP calls this function, which reloads files, and the daemon continues.
+    /// SIGHUP calls the contained function, which reloads files, and the daemon continues.
     Calls(Box<dyn Fn() + Send>),
 }
 

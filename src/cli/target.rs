@@ -222,7 +222,8 @@ fn choose(wanted: Option<&Path>, path: Option<&Path>, mounts: &[PathBuf]) -> Cli
     }
 }
 
-/// Whether an argument can only be a path, because no lock's name begins in this way.
+/// Whether an argument can only be a path, because it begins with `/`, `./` or `../`, as no lock's
+/// name does.
 fn is_path(name: &OsStr) -> bool {
     [&b"/"[..], b"./", b"../"].iter().any(|start| name.as_bytes().starts_with(start))
 }

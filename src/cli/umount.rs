@@ -129,8 +129,9 @@ impl MountDaemon {
     /// Returns the daemon of the mount at `dir`, if this mount is the daemon's only one.
     fn that_ends_with(dir: &Path) -> Option<Self> {
         let pid = ControlFile::of(dir.into()).about().ok()?["pid"].as_i64()?;
-        // A daemon has one open FUSE device per mount. If the pid is that of another pid namespace,
-        // `/proc` shows another process under it, or none, which has no FUSE device open.
+        // A daemon has one open FUSE device per mount. If the daemon runs in another pid namespace,
+        // `/proc` shows another process under its pid, or none, and that process has no FUSE device
+        // open.
         let open = std::fs::read_dir(format!("/proc/{pid}/fd")).ok()?.flatten();
         let devices = open
             .filter(|fd| std::fs::read_link(fd.path()).is_ok_and(|file| file == Path::new(DEVICE)))

@@ -42,7 +42,8 @@ pub(crate) async fn execute<H: ControlHost>(host: &H, request: ControlRequest) -
         }
         ControlRequest::Steal(ask) => Ok(steal(host, ask).await),
     };
-    // `refused` is the answer to a request that names a process to which it may not bind a lease.
+    // `refused` is the answer to a caller who has named a process to which that caller may not bind
+    // a lease.
     Some(done.unwrap_or_else(|refused| refused))
 }
 
@@ -77,8 +78,8 @@ async fn acquire<H: ControlHost>(host: &H, ask: AcquireRequest) -> Option<Value>
         let op = Op::Renew(Renew { key, term: Some(term), firm, patch, acquires: true });
         return Some(decide(host, name, op, process).await);
     }
-    // A reentrant request renews a lease that the client holds, whatever the ownership of that
-    // lease is.
+    // A reentrant request renews a lease of the client, whether the client as a whole or one of its
+    // programs or open files owns that lease.
     let hold = if by_name && !is_own { Ownership::Exclusive(None) } else { Ownership::Client };
     let (client, line) = (host.client().clone(), QueuePolicy::Skip);
     let ask = Acquire { name, client, mode, hold, term, line, patch };
@@ -185,7 +186,8 @@ async fn decide<H: ControlHost>(
     status(host, &name, answer).await
 }
 
-/// Tells the host that a request failed, and returns the answer that reports the failure.
+/// Tells `host`, the front end that received a request, that the request failed. Returns the answer
+/// that reports the failure.
 fn failed<H: ControlHost>(host: &H, name: &LockName, failure: RequestError) -> Value {
     let answer = refusal(failure.kind(), &failure.to_string());
     host.failed(name, failure);

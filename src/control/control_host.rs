@@ -61,7 +61,8 @@ pub(crate) trait ControlHost: Sync {
     /// Unbinds a lease from its process, so that the lease outlives the process. Returns the new
     /// ttl and grace of the lease, if they change.
     fn unbind(&self, token: Token) -> Option<LeaseTerms>;
-    /// Records that a renewal has continued a tenure under a new token.
+    /// Records that a client which held the lock `name` still holds it after a renewal, under the
+    /// new fencing token `token`.
     fn continued(&self, name: &LockName, token: Token);
     /// Records that a request about the lock `name` failed.
     fn failed(&self, name: &LockName, failure: RequestError);

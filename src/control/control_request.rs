@@ -25,7 +25,8 @@ pub(crate) enum ControlRequest {
     Acquire(AcquireRequest),
     /// Renew a lock.
     Renew(RenewRequest),
-    /// Release a lock, or only the tenure with this token.
+    /// Release a lock. With a fencing token, release it only if the caller still holds it under
+    /// that token.
     Release(LockName, Option<Token>),
     /// Take a live lock from its holder.
     Steal(StealRequest),
@@ -55,7 +56,8 @@ pub(crate) struct RenewRequest {
     /// The ttl, note and other options to change.
     pub(crate) options: LeaseOptions,
     /// Whether to unbind the lease from its process, so that the lease outlives the process.
-    /// `latchfs run --slot` keeps a finished slot in this way.
+    /// `latchfs run --slot` requests this when its command has succeeded: the lock then stays held
+    /// for its ttl, so that no other host runs the command again.
     pub(crate) unbinds: bool,
 }
 

@@ -23,8 +23,8 @@ pub(super) fn answer(page: ListPage<LockView>, wall: impl Fn(Time) -> Wall) -> V
     json!({ "ok": true, "locks": locks, "next": next })
 }
 
-/// Returns as many of the first `views` as have JSON statuses of about `max` bytes in total, but at
-/// least one.
+/// Returns the first of `views`, the states of locks: as many as have JSON statuses of about `max`
+/// bytes in total, but at least one.
 fn cut(views: &[LockView], max: usize) -> &[LockView] {
     /// The approximate size of a lock's status in JSON, without its name, its notes, its holders
     /// and its waiters.

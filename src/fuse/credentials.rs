@@ -43,7 +43,8 @@ pub(crate) struct Caller {
 /// Maps the user and thread of a request to its client, and caches users, sessions and processes.
 #[derive(Debug)]
 pub(crate) struct Callers {
-    /// Identifies this mount in the cache of each thread, which all mounts of the daemon share.
+    /// The number of this mount. The per-thread cache of the last caller, which all mounts of the
+    /// daemon share, stores it to tell the mounts apart.
     number: u64,
     host: ClientId,
     owner: Owner,
@@ -59,8 +60,8 @@ struct KnownUser {
 }
 
 thread_local! {
-    /// The last caller whose request this thread has read, as a cache that needs no mutex: the next
-    /// request nearly always has the same caller.
+    /// The caller of the last request that this thread has read: a cache that needs no mutex, and
+    /// that usually hits, because the next request nearly always has the same caller.
     static LATEST: RefCell<Option<LatestCaller>> = const { RefCell::new(None) };
 }
 
@@ -248,7 +249,8 @@ fn name_of_user(uid: u32) -> Option<String> {
     None
 }
 
-/// Whether a process has not ended. Until it has, its pid is not reused.
+/// Whether the process behind a pidfd has not ended yet. The kernel does not reuse the pid of a
+/// process before it has ended.
 #[allow(unsafe_code)]
 pub(crate) fn is_alive(process: &OwnedFd) -> bool {
     let mut poll = libc::pollfd { fd: process.as_raw_fd(), events: libc::POLLIN, revents: 0 };

@@ -116,7 +116,7 @@ impl Attributes {
         self.mounter
     }
 
-    /// Returns the state of a lock's file that `view` implies.
+    /// Returns the state of a lock's file, derived from the lock's state `view`.
     pub(crate) fn state_of(&self, view: &LockView) -> NodeState {
         match view.holder() {
             Some(Holder { lease, .. }) => NodeState::Held(self.held(lease, lease.renewed_at)),
@@ -215,8 +215,8 @@ impl Attributes {
         let Some((shown, token)) = state.shown().filter(|(shown, _)| *shown == face) else {
             return self.of_nobody(ino, face, 0);
         };
-        // An inode of a file stays valid under a later tenure of the same name. A directory or
-        // symlink of an ended tenure is gone.
+        // An inode of a file stays valid under a later tenure of the same name, that is when the
+        // lock was released and taken again. A directory or symlink of an ended tenure is gone.
         let same = link.token == token || link.token.is_none() || token.is_none();
         match state {
             NodeState::Held(held) if same || shown == FileType::File => {
@@ -227,8 +227,9 @@ impl Attributes {
         }
     }
 
-    /// Returns the attributes of an inode with several hard links; `views` holds the lock of each
-    /// name, in the same order. The link count is the number of names that are still held.
+    /// Returns the attributes of an inode with several hard links, each of which is a lock of its
+    /// own; `views` holds the states of these locks, in the order of the links. The link count is
+    /// the number of names whose lock is still held.
     pub(crate) fn of_group(&self, ino: u64, node: &LockNode, views: &[LockView]) -> FileAttr {
         let held = node.links.iter().zip(views).filter_map(|(link, view)| {
             let NodeState::Held(held) = self.state_of(view) else { return None };

@@ -36,11 +36,12 @@ pub(crate) struct FileWaits {
 #[derive(Default)]
 struct FileWaitTable {
     waits: HashMap<u64, FileWait>,
-    /// The waits of each open file, as pairs of file handle and wait number.
+    /// The waits of each open file, as pairs of a file handle and the unique number of a wait.
     by_file: BTreeSet<(u64, u64)>,
-    /// The numbers of waits that have ended and not been answered yet.
+    /// Waits that have ended and whose requests are not answered yet, by the unique number of each
+    /// wait.
     ended: Vec<u64>,
-    /// Whether the answering thread has been started.
+    /// Whether the thread that answers waits has been started.
     answering: bool,
 }
 
@@ -137,7 +138,8 @@ impl FileWaits {
     /// Records the queue place of a wait, or gives the queue place up if the file was closed.
     fn queued(&self, number: u64, place: PlaceGuard) {
         let unwanted = self.table.lock().queued(number, place);
-        // The place is dropped with no mutex held: dropping it sends a request to leave the queue.
+        // Dropping a queue place sends a request to leave the queue, so `unwanted` is dropped with
+        // no mutex held.
         drop(unwanted);
         self.signal.ring();
     }
@@ -238,7 +240,8 @@ impl FileWaits {
 }
 
 impl FileWaitTable {
-    /// Records the end of a wait. The wait is answered once its queue place is known as well.
+    /// Records how a wait has ended. The waiting request is answered when both the end of the wait
+    /// and its queue place are known, in whichever order they are reported.
     fn end(&mut self, number: u64, end: WaitEnd) {
         let Some(wait) = self.waits.get_mut(&number) else { return };
         wait.end = Some(end);
@@ -247,8 +250,8 @@ impl FileWaitTable {
         }
     }
 
-    /// Records the queue place of a wait. Returns the place if the file was closed, so that the
-    /// caller drops it.
+    /// Records the queue place of a wait. Returns the place if the file was closed: the caller must
+    /// drop it, which leaves the queue.
     fn queued(&mut self, number: u64, place: PlaceGuard) -> Option<PlaceGuard> {
         let Some(wait) = self.waits.get_mut(&number) else { return Some(place) };
         wait.place = Some(place);

@@ -4,7 +4,8 @@
 //! The kernel counts its lookups of an inode and returns them by FORGET; the table keeps an inode
 //! for as long as the kernel knows it. A file keeps its number when its lock is released and taken
 //! again, because a program that waits for flock keeps the file open meanwhile. Directories and
-//! symlinks get a new number with each tenure. All names of one group of hard links share a number.
+//! symlinks get a new number with each tenure, that is each time the lock is taken. All names of
+//! one group of hard links share a number.
 //!
 //! While a lock is held, its inode number stays the same, even if the kernel forgets the inode
 //! meanwhile: the number of a new inode is computed from the token, and the table keeps a forgotten
@@ -77,8 +78,8 @@ pub(crate) struct InodeTable {
     locks: Named<LockName, u64>,
     controls: Named<ControlFile, u64>,
     next: u64,
-    /// Inodes that the kernel has forgotten, oldest first. An entry is out of date if its inode has
-    /// been looked up again or removed since.
+    /// The numbers of inodes that the kernel has forgotten, oldest first. A number in this queue is
+    /// ignored if its inode has been looked up again or removed since.
     dormant: VecDeque<u64>,
 }
 
@@ -118,8 +119,8 @@ impl InodeTable {
     }
 
     /// Returns the inode number of a name that was just created, and counts one lookup by the
-    /// kernel. A directory or symlink gets a new number; a file may reuse that of an earlier
-    /// tenure.
+    /// kernel. A directory or symlink gets a new number; a file may reuse the number that it had
+    /// before the lock was released and taken again.
     pub(crate) fn made(&mut self, name: &LockName, face: FileType, token: Token) -> u64 {
         if face != FileType::File {
             self.detach(name);
@@ -283,8 +284,8 @@ impl InodeTable {
 
     fn lock_mut(&mut self, ino: u64) -> Option<&mut LockNode> {
         match self.nodes.get_mut(&ino).map(|node| &mut node.place) {
-            // `Arc::make_mut` copies the entry if a request in progress still uses it; that request
-            // continues with the old entry.
+            // `Arc::make_mut` copies the inode's data if a request in progress still uses it; that
+            // request continues with the unchanged original.
             Some(NodePlace::Lock(lock)) => Some(Arc::make_mut(lock)),
             _ => None,
         }
@@ -305,8 +306,7 @@ impl InodeTable {
         let Some(ino) = self.locks.remove(name) else { return };
         let Some(lock) = self.lock_mut(ino) else { return };
         lock.links.retain(|link| link.name != *name);
-        // If the inode has other names (hard links), it is reported under the first of them from
-        // now on.
+        // If the inode has other names (hard links), the first of them becomes its current name.
         if let Some(link) = lock.links.first() {
             lock.name = link.name.clone();
         } else if !self.is_known(ino) {
@@ -442,7 +442,7 @@ mod tests {
         assert!(tree.place(made).is_none());
         assert_eq!(tree.seen(&name("a"), FileType::File, Some(token(1))), made);
         // The lock `a` was released and taken again, and its token is 2 now. Its inode keeps the
-        // number `made`, which can't be computed from token 2.
+        // number that was computed from token 1, and can't be computed from token 2.
         assert_eq!(tree.seen(&name("a"), FileType::File, Some(token(2))), made);
         tree.forget(made, 2);
         assert_eq!(tree.seen(&name("a"), FileType::File, Some(token(2))), made);

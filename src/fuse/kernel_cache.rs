@@ -52,8 +52,8 @@ struct CachedNames {
     names: HashMap<LockName, CachedName>,
     /// The number of the last event about each name, or about any name below it.
     changed: HashMap<LockName, u64>,
-    /// Changes before this event number are not remembered per name. An answer that was made before
-    /// it may be stale, and is not cached.
+    /// Per name, changes are remembered only from this event number on. An answer that does not
+    /// include all earlier events may be stale, and is not cached.
     floor: u64,
 }
 
@@ -66,7 +66,8 @@ struct KnownAs {
     ino: Option<u64>,
 }
 
-/// A name that the kernel has cached, and the answers about the name that are on their way to it.
+/// A name that the kernel has cached, with the number of answers about the name that are on their
+/// way to the kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct CachedName {
     known_as: KnownAs,
@@ -295,7 +296,8 @@ impl CachedNames {
             | EventKind::Ended { name, .. }
             | EventKind::Joined { name, .. }
             | EventKind::Left { name, .. } => self.note(number, name, stale),
-            // When a session ends, separate events report the end of each lease.
+            // An event about a session as a whole changes no name: when a session ends, separate
+            // events report the end of each of its leases.
             EventKind::SessionOpened { .. }
             | EventKind::SessionKept { .. }
             | EventKind::SessionOver { .. } => {}

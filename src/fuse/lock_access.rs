@@ -47,7 +47,7 @@ impl LockAccess {
         &self.service
     }
 
-    /// Returns the record of refusals.
+    /// Returns the record of refusals, which `.latchfs/why` and the metrics show.
     pub(crate) fn refusals(&self) -> &Refusals {
         &self.refusals
     }
@@ -96,12 +96,13 @@ impl LockAccess {
         decided.map_err(|failure| self.refusals.failed(caller, act, Some(name), failure))
     }
 
-    /// Returns the current state of a lock, its view.
+    /// Returns the current state of a lock.
     pub(crate) async fn view_of(&self, name: &LockName) -> Result<LockView, Unavailable> {
         answer_of(|then| self.service.view(name, then)).await
     }
 
-    /// Returns the view of a lock. On failure, records it and returns its errno.
+    /// Returns the current state of a lock. If the lock service gives no answer, records the
+    /// failure and returns its errno.
     pub(crate) async fn view(
         &self,
         caller: &Caller,
@@ -123,8 +124,9 @@ impl LockAccess {
         views.into_iter().collect()
     }
 
-    /// Returns the view of a lock for the kernel to cache, with the number of the first event that
-    /// the view may not include.
+    /// Returns the current state of a lock for the kernel to cache, with the number of the first
+    /// event that this state may not include. If the lock service gives no answer, records the
+    /// failure and returns its errno.
     pub(crate) async fn seen(
         &self,
         caller: &Caller,

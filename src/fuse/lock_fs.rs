@@ -248,8 +248,9 @@ impl FileSystem for LockFs {
     }
 
     fn release(&self, ino: u64, fh: u64) {
-        // POSIX locks of the file are dropped by its handle and not by the kernel's lock owner,
-        // because RELEASE does not contain the owner of OFD locks.
+        // All that was locked through the open file is released by its file handle, and not by the
+        // kernel's number of the lock owner, because RELEASE does not contain the owner of OFD
+        // locks. What a process holds by fcntl was released at the FLUSH of its close already.
         self.waits.closed(fh);
         self.posix_locks.closed(ino, fh);
         if let Some(open) = self.ops.files.release(fh) {

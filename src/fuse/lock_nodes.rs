@@ -147,7 +147,7 @@ impl LockNodes {
         Ok(self.attrs.of_one(ino, node, &state))
     }
 
-    /// Returns the attributes of an inode from a view of its lock.
+    /// Returns the attributes of an inode, derived from the state `view` of its lock.
     pub(crate) fn attr_of_view(&self, ino: u64, view: &LockView) -> FileAttr {
         let state = self.attrs.state_of(view);
         if let Some(node) = self.lock_node(ino) {

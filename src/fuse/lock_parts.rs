@@ -44,7 +44,7 @@ pub(crate) struct LockOps {
     pub(crate) creation: Arc<Creation>,
     /// Handles open with `O_CREAT`.
     pub(crate) create_open: CreateOpen,
-    /// Handles link.
+    /// Handles link(2), which takes a lock by a hard link.
     pub(crate) links: Links,
     /// Handles open, read, write and close.
     pub(crate) files: FileIo,
@@ -52,7 +52,7 @@ pub(crate) struct LockOps {
     pub(crate) attributes: SetAttributes,
     /// Handles unlink and rmdir.
     pub(crate) removal: Removal,
-    /// Handles rename.
+    /// Handles rename(2), which moves a lease to another lock name.
     pub(crate) renames: Renames,
     /// Handles extended attributes.
     pub(crate) xattrs: Xattrs,
@@ -67,7 +67,7 @@ pub(crate) struct SharedParts {
     pub(crate) callers: Arc<Callers>,
     /// The inodes that stand for locks.
     pub(crate) nodes: Arc<LockNodes>,
-    /// Open files and directories.
+    /// The table of the mount's open files and directories.
     pub(crate) opens: Arc<OpenFiles>,
     /// The kernel's cached names and attributes.
     pub(crate) cache: Arc<KernelCache>,

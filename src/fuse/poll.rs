@@ -1,6 +1,6 @@
 //! poll(2) on the file of a lock. Like any file it is always readable and writable. A change of the
-//! lock's phase or holder is reported by POLLPRI, until the file is read again from its beginning,
-//! as in sysfs.
+//! lock's phase (held, grace or free) or holder is reported by POLLPRI, until the file is read
+//! again from its beginning, as in sysfs.
 //!
 //! Between the open or the last read and the first poll, [`LastSeen`] detects a change; after that
 //! poll, lock events do.
@@ -48,7 +48,8 @@ struct PolledFile<N> {
     name: LockName,
     /// Whether the lock has changed since the file was last read.
     changed: bool,
-    /// Whether the lock was in grace at the last poll. If so, a renewal changes its phase.
+    /// Whether the lock was in grace at the last poll. If so, a renewal changes the lock's phase
+    /// from grace to held.
     in_grace: bool,
     /// The waker of the latest poll. It wakes all pollers, because the kernel has one queue of
     /// pollers per open file.

@@ -11,7 +11,7 @@ use serde_json::Value;
 pub(crate) enum Message {
     /// The text is only white space: the write renews the lease.
     Renew,
-    /// The write renews the lease, and changes it by these options.
+    /// The write renews the lease, and changes it by the contained options.
     Options(LeaseOptions),
     /// Any other text: the write renews the lease, and the text becomes the content.
     Text,

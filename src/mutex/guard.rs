@@ -130,8 +130,8 @@ fn granted(guard: Option<Guard<'_>>) -> io::Result<Guard<'_>> {
 }
 
 impl Guard<'_> {
-    /// Returns the fencing token, which is greater than that of every earlier tenure. Each holder
-    /// of a shared lock has its own token.
+    /// Returns the fencing token of this hold of the lock, which is greater than the token of every
+    /// earlier holder. Each holder of a shared lock has its own token.
     pub fn token(&self) -> u64 {
         self.hold.token
     }

@@ -77,8 +77,9 @@ fn lock_until(
     deadline: Time,
 ) -> io::Result<Option<File>> {
     let locked = |error| cant("can't be locked", path, &error);
-    // A mount that does not support cancelling a flock fails this call. The lock request then fails
-    // at once; otherwise the thread below could wait for ever in a flock that can't be cancelled.
+    // This first cancellation only tests whether the mount supports cancelling a flock. If it does
+    // not, the lock request fails here; otherwise the thread below could wait for ever in a flock
+    // that can't be cancelled.
     give_up(&file).map_err(locked)?;
     let (file, (say, said)) = (Arc::new(file), mpsc::channel());
     let waiting = Arc::clone(&file);
@@ -104,7 +105,7 @@ fn lock_until(
             Err(RecvTimeoutError::Disconnected) => break Err(io::Error::other("its thread ended")),
         }
     };
-    // The join returns at once, because the thread ends after it has sent its result.
+    // The join does not block, because the thread ends after it has sent its result.
     let _ = thread.join();
     match result {
         Ok(()) => Arc::into_inner(file).map_or(Err(ErrorKind::Other.into()), |file| Ok(Some(file))),

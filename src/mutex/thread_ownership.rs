@@ -127,7 +127,7 @@ impl ProcessLock {
         holds.threads.insert(thread, (Arc::clone(hold), 1));
     }
 
-    /// Records that a thread that was acquiring the lock failed.
+    /// Records that a thread has failed to acquire the lock.
     pub(super) fn gave_up(&self) {
         self.holds.lock().entering -= 1;
     }
@@ -163,8 +163,9 @@ impl ProcessLock {
 }
 
 impl ThreadHold {
-    /// Returns the thread's hold of a locked file. With `hooks`, starts a thread that watches for
-    /// the loss of the lock.
+    /// Returns the record that a thread holds the lock by the locked file `file`. With the
+    /// callbacks `hooks`, starts a thread that watches for the loss of the lock and reports it to
+    /// them.
     pub(super) fn new(
         place: &Arc<ProcessLock>,
         file: File,

@@ -210,8 +210,8 @@ fn parse_identity(text: &str) -> Option<Identity> {
     let stages = [NodeStage::New, NodeStage::Begun, NodeStage::Removed];
     let stage = stages.into_iter().find(|stage| Some(stage.as_str()) == field("stage"))?;
     let identity = Identity { cluster, node: field("node")?.parse().ok()?, stage };
-    // Each identity has exactly one encoding, so this comparison checks the checksum and every
-    // space.
+    // Each identity has exactly one encoding. So the comparison of the text with the encoding of
+    // the parsed identity checks the checksum and every space.
     (identity_text(identity) == text).then_some(identity)
 }
 

@@ -11,12 +11,13 @@
 use super::types::Leader;
 use crate::time::{Span, Time};
 
-/// Engine time, tied to a steady clock at one moment.
+/// A clock that shows engine time. It ties one engine time to the reading of a steady clock at the
+/// same moment, the reference moment, and advances with the steady clock from there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct EngineClock {
-    /// The engine time at the reference moment.
+    /// The engine time at the reference moment, at which both clocks were read.
     engine: Time,
-    /// The steady clock at the reference moment.
+    /// The reading of the steady clock at the reference moment.
     steady: Time,
 }
 

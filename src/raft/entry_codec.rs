@@ -29,10 +29,10 @@ pub(super) struct Ballot(pub(super) Vote);
 /// The payload of an entry, as the log stores it.
 #[derive(Debug, Clone)]
 pub(super) struct EncodedEntry {
-    /// The payload as a value.
+    /// The decoded payload.
     pub(super) payload: Payload,
-    /// The payload as bytes, after a byte for the version. It is encoded only once, and serves both
-    /// the log file and [`Self::size`].
+    /// The encoded payload, after a byte for the format version. The payload is encoded only once,
+    /// and these bytes serve both the log file and [`Self::size`].
     bytes: Arc<[u8]>,
 }
 
@@ -142,7 +142,8 @@ pub(crate) fn entry_bytes(payload: Payload) -> Arc<[u8]> {
     EncodedEntry::new(payload).bytes
 }
 
-/// Decodes a payload that [`entry_bytes`] encoded, of this version or an older one.
+/// Decodes a payload that [`entry_bytes`] has encoded, in this version of latchfs or in an older
+/// one.
 pub(crate) fn read_payload(bytes: &[u8]) -> io::Result<Payload> {
     let malformed = |Malformed| io::Error::new(io::ErrorKind::InvalidData, Malformed);
     let (version, body) = bytes.split_first().ok_or(Malformed).map_err(malformed)?;

@@ -7,7 +7,8 @@ use crate::engine::{ClientId, Command, LeaseKey, Op, Patch, ResetScope, TextPatc
 use openraft::EntryPayload;
 
 /// The highest weight of the commands in one entry, unless the first command alone exceeds it. For
-/// comparison: 512 requests with a name, a note and a short text each take a tenth of that.
+/// comparison: 512 requests, each with a name, a note and a short text, together weigh a tenth of
+/// this limit.
 pub(super) const ENTRY_WEIGHT_MAX: usize = 4 << 20;
 
 /// The highest weight of the entries in one call, unless the first entry alone exceeds it.

@@ -32,7 +32,8 @@ impl<C: ClusterTypes> Forwarder<C> {
         Self { raft, transport, environment, open: None }
     }
 
-    /// Sends commands to the leader, which applies them. Returns their entry and their answers.
+    /// Sends commands to the leader, which applies them. Returns the index of their log entry, the
+    /// leader's time, and the answers to the commands.
     pub(super) async fn forward(
         &mut self,
         commands: Vec<Command>,
@@ -47,7 +48,8 @@ impl<C: ClusterTypes> Forwarder<C> {
         }
     }
 
-    /// Returns the leader's read index: the entry that a read must have applied.
+    /// Returns the leader's read index, and the leader's time. A node must have applied the log up
+    /// to the read index before it serves a linearizable read.
     pub(super) async fn read(&mut self, patience: Span) -> Result<LeaderProgress, RpcFailure> {
         match self.call(RpcRequest::Read, self.within(patience)).await? {
             RpcResponse::Read(place) => Ok(place),

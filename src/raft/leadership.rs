@@ -103,8 +103,9 @@ impl<C: ClusterTypes> LeadershipWatcher<C> {
             };
             self.enter(role);
             if leads.is_some() && role == LeadershipRole::Waits {
-                // The last metrics of an openraft that has shut down may still name this node as
-                // the leader. It will never lead, which an error of `changed` reveals.
+                // After openraft has shut down, its last metrics may still name this node as the
+                // leader, although the node will never lead again. An error of `changed` reveals
+                // the shutdown.
                 if let Ok(Err(_)) = timeout::<C, _>(BARRIER_PAUSE, news.changed()).await {
                     return self.enter(LeadershipRole::Ended);
                 }

@@ -89,7 +89,8 @@ impl ReadQueue {
 }
 
 impl<C: ClusterTypes> LinearizableReader<C> {
-    /// Answers the reads of a queue until its task is dropped.
+    /// Answers the reads in `queue` in an endless loop, which ends when the task that runs it is
+    /// dropped.
     pub(crate) async fn run(&self, queue: &ReadQueue) {
         loop {
             let reads = std::mem::take(&mut queue.waiting.lock().reads);
@@ -180,8 +181,8 @@ impl<C: ClusterTypes> LinearizableReader<C> {
         }
     }
 
-    /// Returns the read index for another node: the entry that it must have applied before it
-    /// reads. Fails if this node does not lead.
+    /// Returns the read index on behalf of another node, which must apply the log up to it before
+    /// it reads. Fails if this node does not lead.
     pub(super) async fn place(&self) -> Result<LeaderProgress, RpcError> {
         let LeadershipRole::Leads(leadership) = *self.role.borrow_watched() else {
             return Err(RpcError::NotLeader(None));
@@ -203,8 +204,9 @@ impl<C: ClusterTypes> LinearizableReader<C> {
         }
         let read = self.raft.ensure_linearizable(ReadPolicy::ReadIndex).await;
         let read = read.map_err(|error| Arc::from(error.to_string()))?;
-        // If this node has lost its leadership and was elected again, `now` comes from the clock of
-        // the earlier leadership and is not valid in the new one.
+        // If this node has lost its leadership and was elected again since `now` was read, that
+        // engine time comes from the clock of the earlier leadership and is not valid in the new
+        // one.
         if *read.committed_leader_id() != leadership.id {
             return Err("another has led meanwhile".into());
         }

@@ -50,9 +50,9 @@ pub(super) struct LogStore {
     trouble: FatalError,
     /// The fsync latency of the log.
     pub(super) syncs: Arc<FsyncLatency>,
-    /// The end of the last record in the files whose format is newer than [`FORMAT_BASE`], as an
-    /// offset over all files; 0 if there is none. A latchfs before this one can't read such a
-    /// record.
+    /// The end of the last entry in the log files whose format is newer than [`FORMAT_BASE`], as an
+    /// offset over all files; 0 if there is none. The previous release of latchfs can't read such
+    /// an entry.
     pub(super) newest: Arc<AtomicU64>,
 }
 
@@ -164,7 +164,8 @@ impl LogStore {
         }
     }
 
-    /// Finds the last record of a newer format in the files, which may hold purged entries as well.
+    /// Searches the log files for the last entry whose format is newer than [`FORMAT_BASE`], and
+    /// notes where it ends. The files may still hold entries that are purged; these count too.
     fn find_newest(&self) -> io::Result<()> {
         self.files.lock().dump().write_with(|_, _, record| {
             let (place, record) = record?;
@@ -175,8 +176,9 @@ impl LogStore {
         })
     }
 
-    /// Forgets the last record of a newer format once its file is gone: a purge deletes a file only
-    /// when all of its entries are purged and it is not written any more.
+    /// Forgets where the last entry ends whose format is newer than [`FORMAT_BASE`], once the file
+    /// of that entry is gone. A purge deletes a file only when all of its entries are purged and it
+    /// is not written any more.
     pub(super) fn forget_newest(&self) {
         let stat = self.files.lock().stat();
         let closed = stat.closed_chunks.iter().map(|chunk| chunk.global_start).min();
@@ -329,7 +331,8 @@ impl RaftLogStorage<TypeConfig> for LogStore {
     }
 
     async fn purge(&mut self, upto: LogId) -> io::Result<()> {
-        // No caller waits for the flush: raft-log deletes the purged files only after it.
+        // This call does not wait for the flush, and need not: raft-log deletes the files of the
+        // purged entries only after the flush.
         self.change(|files| {
             files.purge(EncodedLogId(upto))?;
             files.flush(true, None)

@@ -25,8 +25,8 @@ const CALL_PATIENCE: Span = Span::from_millis(500);
 /// The number of bytes per second that a slow disk or network is assumed to transfer: the timeout
 /// of a call grows by a second for each such amount of data.
 const BYTES_A_SECOND: u64 = 4 << 20;
-/// The average size in bytes of the log entries in a call that the timeout of the call assumes at
-/// least.
+/// The minimum of the average entry size, in bytes, from which the timeout of a call with log
+/// entries is computed.
 const ENTRY_BYTES: u64 = 16 << 10;
 
 /// Makes links to other nodes. A lone node has no `caller`, so its links are unreachable.

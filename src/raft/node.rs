@@ -47,7 +47,8 @@ pub(super) const ENTRIES_A_SNAPSHOT: u64 = 10_000;
 /// The number of entries that stay in the log after a snapshot, so that a follower that is slightly
 /// behind needs no snapshot.
 const ENTRIES_KEPT: u64 = 1_000;
-/// How long a lone node waits at its start to become leader, and again to have applied its log.
+/// How long a lone node waits at its start to become leader, and then, counted anew, to have
+/// applied its log.
 const START_PATIENCE: Span = Span::from_secs(60);
 /// How often a node with `--format-max` looks for entries that an older latchfs can't read.
 const LOOK_AT_FORMATS: Span = Span::from_secs(1);
@@ -83,7 +84,8 @@ pub(super) struct RunningNode {
 /// The opened files and sockets with which the node's thread begins.
 struct NodeParts {
     data: Data,
-    /// The baseline with which this node begins a new cluster in place of a lost one.
+    /// What this node takes over if it begins a new cluster in place of a lost one: limits, the
+    /// first token and queue ticket, and for how long no lock is granted.
     heritage: Option<Baseline>,
     log: LogStore,
     machine: StateMachine,
@@ -145,7 +147,8 @@ fn open(
     let audit = || Audit::open(data.path()).map_err(|error| DataError::io(data.path(), error));
     let machine = StateMachine::open(&data.snapshot(), audit()?, &trouble)?;
     if log.purged() > machine.applied() {
-        // Purged entries exist only in a snapshot, and the snapshot on disk does not cover them.
+        // The entries that were purged from the log exist only in a snapshot, and the snapshot on
+        // disk ends before the last of them.
         return Err(DataError::Missing(data.snapshot()));
     }
     let audit = audit()?;
@@ -179,7 +182,8 @@ fn work(
         Ok(runtime) => runtime,
         Err(error) => return drop(say.send(Err(DataError::io(parts.data.path(), error)))),
     };
-    // `data` locks the directory until every task that writes to it has ended.
+    // The value `data` holds the lock of the data directory. It lives until every task that writes
+    // to the directory has ended.
     let NodeTasks { proposer, begun, data, watchman } = match runtime.block_on(begin(parts)) {
         Ok(works) => works,
         Err(error) => return drop(say.send(Err(error))),
@@ -400,7 +404,8 @@ async fn take_snapshot_and_purge(raft: &Raft) -> Result<(), Fatal<TypeConfig>> {
     raft.trigger().snapshot().await?;
     let covers = |metrics: &Metrics| index(metrics.snapshot) >= wanted;
     let patience = Some(LOOK_AT_FORMATS.as_duration());
-    // A snapshot that takes longer is purged up to by a later call.
+    // If the snapshot is not complete in time, the purge below goes only up to the previous
+    // snapshot, and a later call of this function purges the remaining entries.
     let _ = raft.wait(patience).metrics(covers, "a snapshot").await;
     let upto = index(metrics::<TypeConfig>(raft).snapshot);
     raft.trigger().purge_log(upto).await

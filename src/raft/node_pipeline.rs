@@ -66,7 +66,7 @@ pub(crate) struct PipelineParts<C: ClusterTypes> {
     /// The role of the node at its start.
     pub(crate) role: LeadershipRole,
     pub(crate) is_alone: bool,
-    /// The newest format that each node of the cluster can read.
+    /// The newest format of log entries and messages that each node of the cluster can read.
     pub(crate) formats: Arc<PeerFormats>,
 }
 
@@ -158,9 +158,10 @@ impl<C: ClusterTypes> RequestPipeline<C> {
         self.leader_clock.now().unwrap_or(Time::NEVER)
     }
 
-    /// Calls `look` with the engine at once if this node is the only member, no deadline is due,
-    /// and no command is pending that may change the lock `name` (or any lock, if `name` is
-    /// `None`). Otherwise returns `look` as an error, uncalled.
+    /// Calls `look` with the engine at once, without waiting, if this node is the only member, no
+    /// deadline is due, and no command is pending that may change the lock `name` (or any lock, if
+    /// `name` is `None`). If one of these conditions fails, does not call `look`, and returns it to
+    /// the caller as the error.
     fn look_here<T, L: FnOnce(&Engine, Time) -> T>(
         &self,
         name: Option<&LockName>,
@@ -217,7 +218,7 @@ impl<C: ClusterTypes> RequestPipeline<C> {
     pub(crate) async fn refresh_leader_time(&self, patience: Span) {
         let follows = matches!(*self.role.borrow_watched(), LeadershipRole::Follows(_));
         if self.leader_clock.now().is_none() || (follows && self.replica.has_old_time()) {
-            // A linearizable read is made only because its response contains the leader's time.
+            // The read has no other purpose than its response, which contains the leader's time.
             let _ = self.reader.read(self.environment.steady_now() + patience).await;
         }
     }

@@ -15,29 +15,29 @@ use std::sync::Arc;
 /// The newest format that each node of a cluster can read, in log entries and messages.
 #[derive(Debug)]
 pub(crate) struct PeerFormats {
-    /// The newest format that this node uses.
+    /// The newest format of log entries and messages that this node uses.
     own: u8,
     peers: Mutex<BTreeMap<NodeId, u8>>,
 }
 
 impl PeerFormats {
-    /// Returns the formats as a node knows them at its start: `own` for the node itself, and
-    /// [`FORMAT_BASE`] for each peer until that peer reports another format.
+    /// Returns the newest formats as a node knows them at its start: `own` for the node itself, and
+    /// [`FORMAT_BASE`] for each peer until that peer reports its own.
     pub(crate) fn new(own: u8) -> Self {
         Self { own: own.clamp(FORMAT_BASE, FORMAT_VERSION), peers: Mutex::default() }
     }
 
-    /// Returns the newest format that this node uses.
+    /// Returns the newest format of log entries and messages that this node uses.
     pub(crate) const fn own(&self) -> u8 {
         self.own
     }
 
-    /// Records the newest format that a peer uses.
+    /// Records the newest format of log entries and messages that a peer uses.
     pub(crate) fn hear(&self, peer: NodeId, format: u8) {
         self.peers.lock().insert(peer, format.max(FORMAT_BASE));
     }
 
-    /// Returns the newest format that both this node and `peer` use.
+    /// Returns the newest format of messages that both this node and `peer` use.
     pub(crate) fn shared_with(&self, peer: NodeId) -> u8 {
         self.peers.lock().get(&peer).map_or(FORMAT_BASE, |format| self.own.min(*format))
     }

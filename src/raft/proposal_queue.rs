@@ -83,7 +83,7 @@ impl ProposalKind {
     }
 }
 
-/// The next work of the proposer.
+/// The work that the proposer takes from the queue next.
 pub(super) enum NextBatch {
     /// Requests to propose as one entry.
     Batch(ProposalBatch),
@@ -105,7 +105,7 @@ pub(super) struct BatchWaiters {
     /// Reply callbacks, one per caller or forwarding node, in the order of the commands.
     callers: Vec<BatchWaiter>,
     reads: Vec<PendingRead>,
-    /// The deadline of the oldest request.
+    /// The deadline of the oldest request in the batch.
     pub(super) until: Option<Time>,
 }
 
@@ -113,7 +113,7 @@ pub(super) struct BatchWaiters {
 enum BatchWaiter {
     /// A local caller, for one command.
     Caller(Then<Result<Answer, Unavailable>>),
-    /// Another node, for this many commands that it has forwarded.
+    /// Another node, which has forwarded the contained number of commands.
     Node(usize, ForwardReply),
 }
 
@@ -274,8 +274,9 @@ impl ProposalKind {
 }
 
 impl ProposalBatch {
-    /// Refuses, with `turned`, the commands of the batch that other nodes have forwarded to this
-    /// one: a node never forwards them a second time. Keeps the other requests.
+    /// Refuses, with the error `turned`, the commands of the batch that other nodes have forwarded
+    /// to this node, because a node never forwards a command a second time. Keeps all other
+    /// requests of the batch.
     pub(super) fn turn_away(self, turned: &RpcError) -> Self {
         self.keep(|_| true, |delivery| delivery(Err(turned.clone())), |_| {})
     }

@@ -49,8 +49,8 @@ pub(crate) struct Proposer<C: ClusterTypes> {
 
 /// The outcome of one attempt to propose or forward a batch.
 enum ProposalOutcome {
-    /// The batch was applied on this node: the index of its entry, the answers, and the leader's
-    /// time.
+    /// The batch was applied on this node. Holds the index of its entry, the answers to its
+    /// commands, and the leader's engine time.
     Done(u64, Answers, Time),
     /// The batch was not proposed or not accepted, so it may be retried: the reason.
     Nothing(Arc<str>),
@@ -198,8 +198,9 @@ impl<C: ClusterTypes> Proposer<C> {
         until: Time,
     ) -> Result<ProposalOutcome, Arc<str>> {
         if role == LeadershipRole::Ended {
-            // While requests keep arriving, `rest` never runs, so the end of openraft must be
-            // noticed here as well.
+            // The method `rest`, which waits while the queue is empty, also reports the end of
+            // openraft. It never runs while requests keep arriving, so the end is reported here
+            // too.
             return Err(self.stopped("openraft has ended"));
         }
         let left = until.since(self.environment.steady_now());

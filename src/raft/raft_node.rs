@@ -40,15 +40,15 @@ pub struct RaftNode {
 
 struct NodeShared {
     node: RunningNode,
-    /// One moment at which both clocks were read, from which engine times are converted to
-    /// boot-clock times: its engine time, then its boot-clock time.
+    /// The reference moment, at which both clocks were read: its engine time, then its boot-clock
+    /// time. Engine times are converted to boot-clock times from it.
     shown: Mutex<(Time, Time)>,
 }
 
-/// How far the boot clock and the engine time may diverge from the reference moment in
-/// `NodeShared::shown` before a new reference moment is chosen. A smaller difference is only the
-/// delay between reading the two clocks. A larger one means that the machine has slept, or that the
-/// engine time was not known before.
+/// How far apart the times that have passed on the boot clock and in engine time since the
+/// reference moment (`NodeShared::shown`) may be, before a new reference moment is chosen. A
+/// smaller difference is only the delay between reading the two clocks. A larger one means that the
+/// machine has slept, or that the engine time was not known before.
 const APART_MAX: Span = Span::from_secs(1);
 
 /// The pause between two attempts at a command that is retried until it is answered. It is long,
@@ -78,8 +78,9 @@ impl RaftNode {
         Ok(Self { shared, thread: Mutex::new(Some(thread)), failures, place })
     }
 
-    /// Creates the data directory of the first node of a new cluster, which continues from the
-    /// baseline of a lost one.
+    /// Creates the data directory of the first node of a new cluster that replaces a lost one.
+    /// `heritage` has the limits of the lost cluster, the first token and queue ticket of the new
+    /// one, and for how long no lock is granted.
     pub(super) fn begin_with(path: &Path, heritage: Baseline) -> Result<(), DataError> {
         let NodeHandle { shared, thread, .. } =
             node::start(path, None, Some(heritage), FORMAT_VERSION)?;
@@ -110,7 +111,7 @@ impl RaftNode {
         }
     }
 
-    /// Calls `look` with the engine in its current state. No entry is applied during the call.
+    /// Calls `look` with the current state of the lock engine. No entry is applied during the call.
     pub fn inspect<T>(&self, look: impl FnOnce(&Engine) -> T) -> T {
         look(&self.shared.node.requests.replica.look().engine)
     }

@@ -20,7 +20,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use tokio::sync::Notify;
 
-/// A follower requests the leader's time if its last reading is older than this.
+/// A follower requests the leader's engine time if the last one that it received is older than this
+/// interval.
 const TIME_EVERY: Span = Span::from_secs(2);
 
 /// The replicated state of a node, and its event log and counters.
@@ -45,8 +46,8 @@ pub(crate) struct ReplicaState {
     pub(crate) cluster: Option<ClusterId>,
     applied: Option<LogId>,
     members: Membership,
-    /// The best reading of a leader's engine time that this node has received: the one from which
-    /// it would continue if it became leader.
+    /// The best report of a leader's engine time that this node has received: the one from which it
+    /// would continue if it became leader.
     reading: Option<LeaderReading>,
     audit: Audit,
     /// The events of the current entry. Emptied after each entry, but kept to reuse its memory.
@@ -60,7 +61,7 @@ enum Telling {
     /// Events are dropped: they are those of entries that a start replays, and were published
     /// before the restart.
     Not,
-    /// Events are new and are published.
+    /// The events of an entry are new, and are published to watchers.
     All,
 }
 
@@ -99,8 +100,8 @@ impl Replica {
         self.core.lock()
     }
 
-    /// Calls `look` with the engine and the time `at`, or with the engine's own time if a deadline
-    /// that is not applied yet falls before `at`.
+    /// Calls `look` with the engine and the time at which to read: `at`, unless a deadline that is
+    /// not applied yet has passed by then. In that case the time is that of the last applied entry.
     pub(super) fn look_at<T>(&self, at: Time, look: impl FnOnce(&Engine, Time) -> T) -> T {
         let core = self.look();
         let at = at.max(core.engine.clock());
@@ -108,7 +109,8 @@ impl Replica {
         look(&core.engine, if is_due { core.engine.clock() } else { at })
     }
 
-    /// Publishes events from now on.
+    /// Publishes the events of entries to watchers from now on. Until this call, they are the
+    /// events of entries that the start replays, and are dropped.
     pub(crate) fn go_live(&self) {
         self.core.lock().telling = Telling::All;
     }

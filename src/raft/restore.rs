@@ -8,9 +8,10 @@ use crate::storage::locked_dir::Role;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Creates the data directory of the first node of a new cluster, which continues from the baseline
-/// of a lost one. The directory must be empty or missing. It is created atomically: after an error
-/// it is as before.
+/// Creates the data directory of the first node of a new cluster that replaces a lost one.
+/// `heritage` has the limits of the lost cluster, the first token and queue ticket of the new one,
+/// and for how long no lock is granted. The directory must be empty or missing. It is created
+/// atomically: after an error it is as before.
 pub fn restore(path: &Path, heritage: Baseline) -> Result<(), DataError> {
     let at = |error| DataError::io(path, error);
     let path = std::path::absolute(path).map_err(at)?;

@@ -16,7 +16,8 @@ use std::sync::Arc;
 const MAGIC: &[u8; 8] = b"latchsnp";
 /// The version of the file format. A node that finds a newer one refuses to start.
 const VERSION: u32 = 1;
-/// The length of the file header: magic, version, and checksum of the rest.
+/// The length of the file header: magic bytes, version, and a checksum of everything after the
+/// header.
 const HEAD_BYTES: usize = 16;
 
 /// The decoded contents of a snapshot: the replicated state at one entry of the log.

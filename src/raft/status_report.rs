@@ -32,7 +32,8 @@ pub(super) struct Gauges {
     pub(super) syncs: Arc<FsyncLatency>,
     /// The elections that the node has seen.
     pub(super) elections: Arc<ElectionCounter>,
-    /// Where the records end that a latchfs before this one can't read; 0 if there are none.
+    /// The end of the last log entry that the previous release of latchfs can't read, as an offset
+    /// over all log files; 0 if there is none.
     pub(super) newest: Arc<AtomicU64>,
 }
 

@@ -517,7 +517,8 @@ fn a_write_that_was_broken_off_is_cut_off() {
         assert_eq!(granted(&node, "new", "bob"), found + 1);
     }
     assert!(seen < 5, "some of it was cut off");
-    // A file system may have made the file longer before it has written to it.
+    // After a crash, the log file may end with zeros: a file system may have made the file longer
+    // before it has written to it.
     let copy = scratch.copy();
     let longer = [whole, vec![0; 3_000]].concat();
     fs::write(copy.data().join("log").join(path.file_name().expect("a name")), longer)

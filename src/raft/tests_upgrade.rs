@@ -1,5 +1,6 @@
-//! Tests of upgrade and restore: data of an older latchfs opens, with its locks and tokens, and the
-//! baseline of a lost cluster begins a new one.
+//! Tests of upgrade and restore: data of an older latchfs opens, with its locks and tokens; and a
+//! new cluster replaces a lost one, of which a backup has preserved the limits and the numbers of
+//! tokens.
 
 use super::restore;
 use super::snapshot;
@@ -123,7 +124,8 @@ fn a_restored_node_grants_nothing_before_its_time_and_no_token_twice() {
     let id = node.engine_id();
     node.close();
     restore(&new, slow).expect("there is room");
-    // The hold-off also applies after a restart: the time while the node is off does not count.
+    // The hold-off, the time at the start of a restored cluster in which no lock is granted,
+    // continues after a restart: the time while the node is off does not count.
     for _ in 0..2 {
         let node = RaftNode::open(&new).expect("it has begun");
         assert_ne!(node.engine_id(), id, "another cluster");

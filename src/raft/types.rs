@@ -50,9 +50,11 @@ impl fmt::Display for ClusterId {
 /// The contents of one entry, applied as a whole.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Proposal {
-    /// Begins a new cluster: its id, and the rules that all its replicas follow.
+    /// Begins a new cluster: its id, and the limits and durations (`Rules`) that all its replicas
+    /// must share.
     Begin(ClusterId, Rules),
-    /// Begins a cluster that continues from the baseline of a lost one.
+    /// Begins a cluster that replaces a lost one: its id, and what it takes over (limits, the first
+    /// token and queue ticket, and for how long no lock is granted).
     Inherit(ClusterId, Baseline),
     /// Commands in order, and the engine time at which all of them are applied.
     Commands(Arc<Commands>),

@@ -275,9 +275,9 @@ impl SimClient {
         Acquire { name, client, mode, hold, term, line, patch }
     }
 
-    /// Returns an acquire that also renews the lease which the client holds under this name, if
-    /// any. A late copy can only extend that lease, because no request uses a longer ttl than this
-    /// one.
+    /// Returns an acquire in the name of the client rather than of an open file. If the client
+    /// holds a lease under that lock name, the acquire renews the lease. A late copy of the acquire
+    /// can only extend that lease, because no other request asks for a longer ttl.
     pub(super) fn by_name(&self, lock: Lock, line: QueuePolicy) -> Acquire {
         let ttl = Ttl::new(TTL_MAX).expect("long enough");
         let (hold, mode, term) =
@@ -286,7 +286,8 @@ impl SimClient {
         Acquire { name, client, mode, hold, term, line, patch }
     }
 
-    /// Returns a patch whose holder id is the number of the next request.
+    /// Returns the details of the lease for the next request: the field `holder_id` is the number
+    /// of the request, by which a reader of the lock can tell which request was granted.
     fn marked(&self) -> Patch {
         let attempt = Some(format!("{}", self.requests + 1).into());
         Patch { holder_id: attempt, ..Patch::default() }
@@ -358,8 +359,8 @@ impl SimClient {
                 history.act(lock, came.from, Some(came.to), StepKind::InTheWay(token));
             });
         }
-        // A copy of the refused request may still be in flight. It could be granted, because the
-        // engine stores no refusals for repeated requests.
+        // A copy of the refused request may still be in flight. That copy could be granted, because
+        // the engine stores no refusals for repeated requests.
         self.left_open(lock, came.from);
     }
 
@@ -367,8 +368,8 @@ impl SimClient {
         self.world.record.history(|history| history.left_open(lock, &self.who, since));
     }
 
-    /// Reads a lock. Returns the time of the request on the client's clock, the view, and an upper
-    /// bound of the engine time.
+    /// Reads a lock. Returns the time of the request on the client's clock, the state of the lock,
+    /// and an upper bound of the engine time.
     pub(super) async fn look(&mut self, lock: Lock) -> Option<(Time, LockView, Time)> {
         for _ in 0..TRIES {
             let (sent, from) = (self.clock.read(), now());
@@ -484,7 +485,7 @@ impl SimClient {
     }
 }
 
-/// Returns the engine's name for a lock number.
+/// Returns the name under which the engine knows the lock with the number `lock`.
 pub(super) fn name(lock: Lock) -> LockName {
     LockName::parse(&format!("lock{lock}")).expect("a valid name")
 }

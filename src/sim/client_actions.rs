@@ -204,8 +204,9 @@ impl SimClient {
     pub(super) async fn change_its_mind(&mut self, lock: Lock, release: Release) {
         self.requests += 1;
         let key = self.requests.to_string().into();
-        // The release is sent without a [`RequestOrder`](crate::engine::RequestOrder), because the
-        // acquire is in flight at the same time and may overtake it.
+        // The release has no sequence number ([`RequestOrder`](crate::engine::RequestOrder)),
+        // because the acquire is in flight at the same time and may overtake it: the engine would
+        // then refuse the release as a late copy.
         let request = NodeRequest::Submit(self.command(&key, Op::Release(release), None).into());
         let (world, end, node) = (Arc::clone(&self.world), self.end, self.node);
         let later = world.dice.millis(0, 100);

@@ -7,11 +7,11 @@ use crate::time::Time;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-/// The number of a lock.
+/// The number by which the history identifies a lock.
 pub type Lock = usize;
 /// The id of a client. After a crash the client comes back under another one.
 pub type Who = Arc<str>;
-/// A fencing token.
+/// A fencing token, as a plain number.
 pub type Token = u64;
 
 /// An operation on a lock. It took effect at one moment between `from` and `to`.
@@ -29,15 +29,16 @@ pub struct LockStep {
 /// The effect or the result of an operation on a lock.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum StepKind {
-    /// A tenure began: no client held the lock, or only sharers did and this tenure shares it too.
+    /// A tenure (one client's hold of the lock) began: no client held the lock, or only sharers did
+    /// and this tenure shares it too.
     Granted(Token, Sharing),
-    /// Every tenure ended, and an exclusive one began.
+    /// A steal succeeded: every tenure (hold of the lock) ended, and an exclusive one began.
     Stolen(Token),
-    /// Every tenure ended by a steal whose answer was lost, and no client saw the tenure that the
-    /// steal began.
+    /// Every tenure (hold of the lock) ended by a steal whose answer was lost, and no client saw
+    /// the tenure that the steal began.
     AllEnded,
-    /// A client saw a tenure for which no client received a grant. The tenure began by an acquire,
-    /// by a change of the mode or by a steal.
+    /// A client saw a tenure (a hold of the lock by some client) for which no client received a
+    /// grant. The tenure began by an acquire, by a change of the mode or by a steal.
     Appeared {
         /// The token of the tenure that appeared.
         token: Token,
@@ -47,14 +48,14 @@ pub enum StepKind {
         /// Whether the tenure may have begun by a steal.
         steal: bool,
     },
-    /// A tenure continues in the given mode, perhaps under another token. If the mode or the token
-    /// changes, it was the only tenure of the lock.
+    /// A tenure (a client's hold of the lock) continues in the given mode, perhaps under another
+    /// token. If the mode or the token changes, it was the only tenure of the lock.
     Changed {
-        /// The token before the change.
+        /// The token of the tenure before the change.
         from: Token,
-        /// The token after the change.
+        /// The token of the tenure after the change.
         to: Token,
-        /// The mode after the change.
+        /// The mode of the tenure after the change.
         mode: Sharing,
     },
     /// A renewal or a repeated acquire succeeded: the tenure held the lock, and continued.
@@ -69,7 +70,7 @@ pub enum StepKind {
     InTheWay(Token),
 }
 
-/// Whether a tenure shares its lock.
+/// Whether a tenure, a client's hold of a lock, admits other holders.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Sharing {
     /// The tenure excludes all others.
@@ -83,17 +84,17 @@ pub enum Sharing {
 pub struct Belief {
     /// The lock that the client believed it held.
     pub lock: Lock,
-    /// The token of the tenure.
+    /// The fencing token under which the client believed that it held the lock.
     pub token: Token,
-    /// The client that had the belief.
+    /// The client that believed it held the lock.
     pub who: Who,
     /// Whether the client shared the lock.
     pub mode: Sharing,
-    /// When the client requested the tenure. The answer may have come long after the grant.
+    /// When the client requested the lock. The answer may have come long after the grant.
     pub asked: Time,
-    /// The start of the belief.
+    /// The time from which the client believed that it held the lock.
     pub from: Time,
-    /// The end of the belief.
+    /// The time until which the client believed that it held the lock.
     pub until: Time,
 }
 
@@ -132,20 +133,21 @@ pub struct History {
     pub(super) resets: Vec<ObservedReset>,
     /// The lock and the client of each token that any answer mentioned.
     pub(super) tenures: BTreeMap<Token, (Lock, Who)>,
-    /// Tokens of tenures whose grant was answered.
+    /// The tokens of all grants that a client learned of by the answer to its request.
     pub(super) granted: BTreeSet<Token>,
     /// Clients that requested a lock and do not know the outcome, with the time of the earliest
     /// request of the client for that lock.
     pub(super) open: BTreeMap<(Lock, Who), Time>,
     /// Requests for a shared lock whose outcome the client does not know, with the time of each.
     pub(super) open_to_share: Vec<(Lock, Who, Time)>,
-    /// The earliest time at which each tenure may expire, according to the answers.
+    /// For each tenure (a client's hold of a lock), the earliest time at which it may expire,
+    /// according to the answers.
     pub(super) secured: BTreeMap<Token, Time>,
     /// The time of the earliest request by which a client may have ended its tenure, for each
     /// tenure with such a request.
     pub(super) freed: BTreeMap<Token, Time>,
     pub(super) steals: Vec<(Lock, Time, Token)>,
-    /// Tenures that are tied to a session.
+    /// The tokens of leases that are tied to a session.
     pub(super) of_sessions: BTreeSet<Token>,
     /// The first answer to each request that carries an id.
     replies: BTreeMap<(Who, Arc<str>), String>,
@@ -210,26 +212,29 @@ impl History {
         self.open_to_share.push((lock, Arc::clone(who), since));
     }
 
-    /// Records an answer by which a tenure lasts at least until `until`.
+    /// Records an answer by which a tenure (a client's hold of a lock) lasts at least until
+    /// `until`.
     pub fn secure(&mut self, token: Token, until: Time) {
         let secured = self.secured.entry(token).or_default();
         *secured = until.max(*secured);
     }
 
-    /// Records that a tenure is tied to a session: a violation report mentions it if the tenure
-    /// ended too early.
+    /// Records that a tenure (a client's hold of a lock) is tied to a session: a violation report
+    /// mentions it if the tenure ended too early.
     pub fn hangs_on_session(&mut self, token: Token) {
         self.of_sessions.insert(token);
     }
 
-    /// Records that a client requested the end of a tenure, and may not learn the outcome.
+    /// Records that a client requested the end of its tenure at `from`, by a request whose outcome
+    /// it may not learn. From then on the tenure may have ended.
     pub fn free(&mut self, token: Token, from: Time) {
         let freed = self.freed.entry(token).or_insert(from);
         *freed = from.min(*freed);
     }
 
-    /// Records that a client acquired a tenure again. An earlier release no longer ends it, and its
-    /// duration is that of the new acquire, which may be shorter.
+    /// Records that a client acquired again a lock that it held, and continues the tenure `token`.
+    /// A release that it requested earlier no longer ends the tenure, and the duration is that of
+    /// the new acquire, which may be shorter.
     pub fn held_again(&mut self, token: Token) {
         self.freed.remove(&token);
         self.secured.remove(&token);

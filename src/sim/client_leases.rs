@@ -28,7 +28,9 @@ pub(super) struct ClientLease {
     pub(super) token: u64,
     pub(super) hold: Ownership,
     pub(super) mode: Mode,
-    /// The number of the acquire that granted the lease; a release names it.
+    /// The engine's count of the acquires that were answered with this lease, at the last of them.
+    /// A release contains this number, so that a late release does not end a lease that was
+    /// acquired again after it.
     pub(super) acquisition: u32,
     /// When the client requested the lease, in virtual time.
     pub(super) asked: Time,

@@ -6,9 +6,9 @@ use crate::engine::{Answer, Command, Digest, IdempotencyKey, Op, Reason, Request
 use std::sync::Arc;
 
 impl SimClient {
-    /// Whether the request must be sent again because the engine has refused its `order`. If so,
-    /// sets `order` to the next sequence number. The request id stays the same, since an earlier
-    /// copy of the request may have been applied.
+    /// Whether the request must be sent again because the engine has refused its sequence number
+    /// `order` as late. If so, sets `order` to the next sequence number of the session. The request
+    /// id stays the same, since an earlier copy of the request may have been applied.
     pub(super) fn reorder(&mut self, order: &mut Option<RequestOrder>, answer: &Answer) -> bool {
         let (Some(RequestOrder { session, .. }), Err(refusal)) = (*order, answer) else {
             return false;
@@ -33,7 +33,8 @@ impl SimClient {
         Some(RequestOrder { session, number: self.requests })
     }
 
-    /// Returns a command with the request id `key`, which no other command may use.
+    /// Returns the command for the operation `op`. Its request id consists of the client's id and
+    /// `key`, which no other command of the client may use.
     pub(super) fn command(&self, key: &Arc<str>, op: Op, order: Option<RequestOrder>) -> Command {
         let id = RequestId { caller: Arc::clone(&self.who), key: Arc::clone(key) };
         let request = IdempotencyKey { id, digest: Digest(0) };

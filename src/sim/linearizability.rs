@@ -14,20 +14,20 @@ use std::collections::HashSet;
 /// operations.
 const STEPS_MAX: usize = 2_000_000;
 
-/// The expiry of a tenure: an operation without a request.
+/// The expiry of a tenure (a client's hold of the lock): an operation without a request.
 pub(super) struct Lapse {
     pub(super) token: Token,
     /// The earliest time at which the tenure may expire.
     pub(super) from: Time,
 }
 
-/// The outcome of a search.
+/// The outcome of the search for a valid order of the operations.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum SearchResult {
-    /// The operations fit an order.
+    /// A valid order of the operations exists.
     Order,
-    /// The operations fit no order. Describes the state and the operations at which the longest
-    /// attempt got stuck.
+    /// No valid order of the operations exists. The text describes the state of the lock and the
+    /// remaining operations where the longest attempt got stuck.
     None(String),
     /// The search was given up after [`STEPS_MAX`] iterations.
     TooLong,
@@ -133,8 +133,8 @@ struct SearchState {
     cell: Cell,
 }
 
-/// Searches for an order of the operations in which each is possible, with expiries from `lapses`
-/// wherever they help. Operations without an answer may be left out.
+/// Searches for an order of the operations `acts` in which each is possible. Places the expiries
+/// `lapses` into the order wherever they help, and may leave out operations that got no answer.
 pub(super) fn search(mut acts: Vec<LockStep>, lapses: &[Lapse]) -> SearchResult {
     acts.sort_by_key(|act| (act.from, act.to));
     let mut lapses: Vec<_> = lapses.iter().map(|lapse| (lapse.token, lapse.from)).collect();
@@ -221,8 +221,8 @@ impl SearchState {
         format!("{:?}, before {by}: {due:?}", self.cell)
     }
 
-    /// Applies every read-only operation that is possible in the current state. It does not change
-    /// the state, so applying it early excludes no order.
+    /// Applies every read-only operation that is possible in the current state. Such an operation
+    /// does not change the state, so applying it early excludes no order.
     fn look_on(&mut self, acts: &[LockStep]) {
         loop {
             let by = self.deadline(acts);

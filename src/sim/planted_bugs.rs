@@ -1,7 +1,7 @@
 //! Bugs that the tests plant into a simulated cluster, to prove that the checks find them.
 //!
-//! Outside the tests [`planted`] is a constant `false`, so that the compiler removes all of this
-//! from the binary.
+//! Outside the tests [`planted`] is a constant `false`, so that the compiler removes the code of
+//! all planted bugs from the binary.
 
 use crate::engine::Engine;
 #[cfg(test)]

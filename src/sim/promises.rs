@@ -93,8 +93,9 @@ fn first_come_first_served(found: &mut Vec<Violation>, history: &History) {
         |place: &ObservedQueuePlace| place.served.map(|token| (place.lock, place.ticket, token));
     let mut line: Vec<_> = history.places.iter().filter_map(served).collect();
     line.sort_unstable();
-    // Of the places in the queue of one lock seen so far, the one whose grant has the highest
-    // token. A place with a higher ticket must have a higher token.
+    // The places are sorted by lock and ticket. `highest` is, among the earlier places in the queue
+    // of the same lock, the one whose grant has the highest token. A place with a higher ticket
+    // must have a higher token.
     let mut highest: Option<(Lock, u64, Token)> = None;
     for (lock, ticket, token) in line.iter().copied() {
         match highest.filter(|(other, ..)| *other == lock) {
@@ -115,9 +116,9 @@ fn first_come_first_served(found: &mut Vec<Violation>, history: &History) {
     }
 }
 
-/// Returns the grants to requests that were not queued, by token. The value of a grant is the
-/// latest request time of all such grants up to its token, and the token of the request with that
-/// time.
+/// Returns, for the token of each grant to a request that was not queued, the latest of these
+/// requests among the grants up to that token: the time at which it was sent, and the token that it
+/// was granted.
 fn grants(acts: &[LockStep], from_line: &BTreeSet<Token>) -> BTreeMap<Token, (Time, Token)> {
     let asked = acts.iter().filter_map(|act| match act.what {
         StepKind::Granted(token, _) if !from_line.contains(&token) => Some((token, act.from)),
@@ -153,7 +154,8 @@ fn overtaken(
     }
 }
 
-/// Checks that no tenure or queue place from before a reset exists after it.
+/// Checks that no tenure (hold of a lock) or queue place from before a reset exists after the
+/// reset.
 fn resets_take_all(found: &mut Vec<Violation>, history: &History) {
     for reset in &history.resets {
         let Some(answered) = reset.to else { continue };
@@ -180,7 +182,7 @@ fn resets_take_all(found: &mut Vec<Violation>, history: &History) {
 }
 
 impl StepKind {
-    /// Returns the tenures that hold the lock when this operation takes effect.
+    /// Returns the tokens of the tenures that hold the lock when this operation takes effect.
     fn shows(&self) -> Vec<Token> {
         match self {
             Self::Seen(tokens) => tokens.clone(),
@@ -442,8 +444,8 @@ mod tests {
     #[test]
     fn a_search_that_does_not_end_is_found() {
         breaks(Promise::SearchEnds, |h| {
-            // No client got an answer for these grants. Since each may have happened or not, the
-            // search has very many combinations to try.
+            // No client got an answer for any of the grants that the loop adds. Since each may have
+            // happened or not, the search has very many combinations to try.
             for token in 40..64 {
                 h.act(0, at(20), None, StepKind::Granted(token, Sharing::Shared));
             }

@@ -19,7 +19,7 @@ use std::sync::Arc;
 const TAIL_LINES: usize = 60;
 /// The states of all nodes are compared after each entry whose index is a multiple of this number.
 const STATE_EVERY: u64 = 16;
-/// Maximum number of violations kept for one promise: more would say the same again.
+/// Maximum number of violations kept for one promise: further ones would tell nothing new.
 const VIOLATIONS_MAX: usize = 5;
 /// The tolerance of the check that engine time advances no faster than real time: by how much it
 /// may advance further between two entries, in addition to 0.1 % for the clock rates.
@@ -311,8 +311,8 @@ fn parts_of(op: &Op, outcome: &Outcome) -> Vec<CoveragePoint> {
     }
 }
 
-/// Returns the end of a wait, if `answer` to a repeat of the request reports one: the waiter was
-/// served, or has left the queue for good.
+/// Returns how a wait in a queue has ended, if `answer` to a repetition of the waiting request
+/// tells that: the lock was granted, or the client has left the queue for good.
 fn end_of_wait(first: &Outcome, op: &Op, answer: &Answer) -> Option<Outcome> {
     let (waits, has_left) =
         (matches!(first, Outcome::Waiting { .. }), matches!(first, Outcome::Left));

@@ -12,7 +12,7 @@ pub enum Promise {
     OneHolder,
     /// Waiters are served in the order in which they joined the queue.
     FirstComeFirstServed,
-    /// A token belongs to one tenure only.
+    /// A fencing token belongs to one tenure (one client's hold of a lock) only.
     TokensAreUnique,
     /// The answers for a lock are linearizable: they fit some order of the operations.
     Linearizable,
@@ -21,13 +21,13 @@ pub enum Promise {
     /// A lease lasts as long as the answers say. Broken if the answers are linearizable only if a
     /// lease ended early.
     LeasesLast,
-    /// A change from shared to exclusive begins a new tenure with a new token.
+    /// A change from shared to exclusive gives the holder a new fencing token.
     UpgradesMintTokens,
     /// A request is answered only after its entry has been applied.
     AnswersAreApplied,
     /// The linearizability search ends within its limit.
     SearchEnds,
-    /// A tenure belongs to a client that requested it.
+    /// A lock is granted only to a client that requested it.
     OnlyWhatWasAsked,
     /// A request has one effect and one answer, however often it is sent.
     OneEffect,

@@ -21,9 +21,9 @@ pub(super) enum Write {
     Committed(LogId),
     /// A log entry, encoded as in a real log.
     Entry(LogId, Arc<[u8]>),
-    /// Removes the entries whose index is this one or higher.
+    /// Removes the entries from the contained index on.
     Truncate(u64),
-    /// Removes the entries up to and including this one, which a snapshot contains.
+    /// Removes the entries up to and including the contained one, which a snapshot covers.
     Purge(LogId),
 }
 
@@ -68,7 +68,8 @@ struct DiskState {
     seen: DiskContents,
     /// The synced contents, which survive a crash.
     synced: DiskContents,
-    /// Writes that are not synced, each with its number. Numbers rise.
+    /// Writes that are not synced, each with its sequence number. Sequence numbers rise with each
+    /// write.
     pending: VecDeque<(u64, Write)>,
     written: u64,
     /// The snapshot, and the last entry that it contains.
@@ -86,9 +87,9 @@ struct DiskState {
 /// The state of a disk at the last crash of its machine.
 #[derive(Clone, Copy, Default)]
 pub(super) struct DiskCrash {
-    /// The last entry that was synced.
+    /// The last entry that was synced before the crash.
     pub(super) synced: Option<LogId>,
-    /// Whether a sync had failed.
+    /// Whether a sync had failed before the crash.
     pub(super) had_failed: bool,
 }
 
@@ -183,8 +184,8 @@ impl OpenDisk {
         Ok(look(&state.seen))
     }
 
-    /// Appends writes that are not synced yet. Returns the number of the last one, up to which a
-    /// later sync must go.
+    /// Appends writes that are not synced yet. Returns the sequence number of the last of these
+    /// writes; [`Self::sync`] takes it to sync all of them.
     pub(super) fn write(&self, writes: impl IntoIterator<Item = Write>) -> io::Result<u64> {
         let mut state = self.disk.state.lock();
         self.usable(&state)?;
@@ -197,7 +198,7 @@ impl OpenDisk {
         Ok(state.written)
     }
 
-    /// Syncs all writes up to a number.
+    /// Syncs all writes up to the one with the sequence number `upto`.
     pub(super) async fn sync(&self, upto: u64) -> io::Result<()> {
         let takes = self.disk.sync_takes();
         if planted(PlantedBug::SyncSkipped) {

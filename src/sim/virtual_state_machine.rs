@@ -43,7 +43,7 @@ pub(super) struct VirtualSnapshotBuilder {
     record: Arc<Record>,
 }
 
-/// Reports a violation if it is dropped while its thread panics.
+/// A guard that reports a violation if a panic of its thread drops it.
 struct PanicRecorder<'a>(&'a Record, NodeId);
 
 impl Drop for PanicRecorder<'_> {

@@ -111,15 +111,15 @@ impl World {
         }
     }
 
-    /// Stops the node `id` after its proposer has ended in run `run`. Does nothing if a later run
-    /// of the node has begun.
+    /// Stops the node `id` after its proposer has ended. A run is one start of a node on its
+    /// machine; does nothing if the node has been started again since the run `run`.
     pub(super) fn failed(&self, id: NodeId, run: u64) {
         if self.host(id).is_some_and(|host| host.run == run) {
             self.crash(id);
         }
     }
 
-    /// Returns the number of the next run of a node.
+    /// Counts a start of a node on its machine, and returns the number of this run.
     pub(super) fn next_run(&self, id: NodeId) -> u64 {
         self.seat(id).runs.fetch_add(1, Ordering::Relaxed) + 1
     }

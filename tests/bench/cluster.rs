@@ -155,8 +155,8 @@ fn request(line: &mut Line, bytes: &[u8]) -> Result<(), String> {
     }
 }
 
-/// Applies `act` to the cluster `turns` times while a client renews its lock. Returns the longest
-/// time between two answers around each time.
+/// Applies `act` to the cluster `turns` times while a client renews its lock. Returns one number
+/// for each application: the longest time between two answers to that client, in milliseconds.
 fn gaps(
     group: &mut Group,
     turns: usize,
@@ -194,7 +194,8 @@ fn gap(
     let killed = act(group)?;
     let acted = boot_now();
     let mut longest = Span::ZERO;
-    // The loop continues until answers have arrived for some time after the longest gap.
+    // The longest gap is final once answers have arrived, since `act` was applied, for longer than
+    // that gap plus two request timeouts.
     let calm = ANSWER_PATIENCE + ANSWER_PATIENCE;
     while last < acted || last.since(acted) < longest + calm {
         let patience = GAP_PATIENCE.as_duration();
@@ -216,7 +217,8 @@ fn renew(addresses: &[String], stop: &AtomicBool, say: &mpsc::Sender<Time>) {
         let address = &addresses[place % addresses.len()];
         place += 1;
         let Ok(mut line) = Line::to(address) else {
-            // This node is down, so the next one is tried after a pause.
+            // The connection to a node has failed, so the client waits a moment and tries the next
+            // node.
             poll(Span::from_millis(5), || false);
             continue;
         };

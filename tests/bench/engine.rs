@@ -31,7 +31,8 @@ pub(crate) fn term(ttl: Span, grace: Span) -> LeaseTerms {
     LeaseTerms::Own(ttl, Grace::new(grace).expect("it is a valid grace"))
 }
 
-/// The note that the leases of the measurement have; it is as long as real notes are.
+/// The note (the text shown to anyone who finds a lock held) of the leases in this measurement. It
+/// is as long as real notes are.
 const NOTE: &str = "release 2024.1 of the shop, ask in #ops";
 
 /// Returns the command that `mkdir` sends. Its strings are separate allocations, as those that come
@@ -55,7 +56,7 @@ pub(crate) fn release(number: usize) -> Command {
     Op::Release(Release::of(key)).into()
 }
 
-/// Returns an engine in which the `count` locks with even numbers are held.
+/// Returns an engine in which `count` locks are held: those whose numbers are even.
 fn holding(count: usize, note: Option<&str>) -> Engine {
     let (mut engine, mut events) = (Engine::default(), Vec::new());
     let term = term(Span::from_secs(3_600), Span::from_secs(5));
@@ -141,7 +142,8 @@ fn keep_alive(sessions: usize, effort: Effort) -> f64 {
     for _ in 0..effort.rounds {
         rounds.push(own_micros_each(10_000, |turn| {
             now = now + Span::from_nanos(1_000);
-            // Each session is far from the previous one, as with keep-alives of many sessions.
+            // Consecutive keep-alives go to sessions that are far from each other in the engine's
+            // table, as when many clients keep their sessions alive.
             let which = turn.wrapping_mul(2_654_435_761) % sessions;
             engine.apply(now, &opened[which], &mut events).expect("it lives");
             events.clear();
@@ -150,9 +152,9 @@ fn keep_alive(sessions: usize, effort: Effort) -> f64 {
     median(&rounds)
 }
 
-/// Returns the seconds until all leases have expired while other clients acquire and release locks,
-/// and the longest time that one acquire and release took: each command first handles all leases
-/// that are due.
+/// Returns two times in seconds: how long the engine takes until all `count` leases have expired
+/// while other clients acquire and release locks, and the longest time that one acquire and release
+/// took. Each command first expires all leases that are due, so a command may take long.
 fn expire(count: usize) -> (f64, f64) {
     let mut engine = holding(1_000, None);
     let mut events = Vec::new();
@@ -169,8 +171,9 @@ fn expire(count: usize) -> (f64, f64) {
         .collect();
     let mut longest = 0.0_f64;
     let (whole, ()) = own_seconds(|| {
-        // Time advances from half a second before to half a second after the end of the ttl, and of
-        // the grace.
+        // All leases reach the end of their ttl at 20 s, and the end of their grace period at 25 s.
+        // The time of the commands advances from half a second before to half a second after each
+        // of these times.
         for around in [20, 25] {
             for step in 0..1_000 {
                 let now = Time::from_secs(around) - Span::from_millis(500 - step);

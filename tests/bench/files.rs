@@ -19,7 +19,8 @@ const RATIO_WANTED: f64 = 1.2;
 /// call.
 const DISTURBED: f64 = 1.3;
 
-/// An operation on a directory that is run `usize` times; returns the microseconds of each.
+/// A function that performs an operation on a directory, such as mkdir and rmdir, as many times as
+/// the `usize` says. It returns the average time of one operation in microseconds.
 type Work = fn(&Path, usize) -> f64;
 
 const WORKS: [(&str, Work); 4] = [

@@ -141,7 +141,7 @@ pub(crate) fn rounds(
     Ok(runs)
 }
 
-/// Returns the median over the rounds of the value that `of` returns.
+/// Returns the median over the rounds of one figure of a round, which `of` selects.
 pub(crate) fn middle(runs: &[Run], of: fn(&Run) -> f64) -> f64 {
     median(&runs.iter().map(of).collect::<Vec<_>>())
 }

@@ -78,7 +78,8 @@ fn open(dir: &Path) -> io::Result<File> {
     OpenOptions::new().read(true).write(true).create(true).truncate(false).open(dir.join(FILE))
 }
 
-/// Two open files of one lock; another thread uses one of them.
+/// Two open files of one lock file. The measuring thread locks and unlocks `own`; the thread of
+/// `other` waits for the lock.
 struct Pair {
     own: File,
     other: Waiter,
@@ -96,8 +97,8 @@ struct Waiter {
 impl Pair {
     fn on(dir: &Path) -> io::Result<Self> {
         let own = open(dir)?;
-        // The open took a lease for the client, which the first flock converts to one of the open
-        // file.
+        // The open with `O_CREAT` has acquired a lease for the client. The first flock converts it
+        // to a lease of the open file, so one flock and unlock precede the measurement.
         own.lock()?;
         own.unlock()?;
         Ok(Self { own, other: Waiter::on(dir)? })
@@ -137,7 +138,8 @@ impl Waiter {
         Ok(Self { dir, tid, orders, had, thread })
     }
 
-    /// Orders the thread to lock the file, and returns when it is in the queue.
+    /// Orders the thread to lock the file, and returns as soon as the thread's lock request waits
+    /// in the queue of the lock.
     fn wait(&self) -> Result<(), String> {
         let orders = self.orders.as_ref().ok_or("it has ended")?;
         orders.send(()).map_err(|error| error.to_string())?;
@@ -155,8 +157,8 @@ impl Waiter {
         fs::metadata(self.dir.join(FILE)).map(drop).map_err(|error| error.to_string())
     }
 
-    /// Returns the time at which the waiter's thread got the lock. The thread has released the lock
-    /// again.
+    /// Returns the time at which the waiter's thread got the lock. When this function returns, the
+    /// thread has already released the lock.
     fn had(&self) -> Result<Time, String> {
         self.had.recv_timeout(PATIENCE.as_duration()).map_err(|error| error.to_string())
     }

@@ -188,7 +188,8 @@ impl Keeping {
             let others = other.map_or(Ok(Vec::new()), |other| other.join().expect("no panic"));
             Ok::<_, String>((answers?, others?))
         })?;
-        // The processor time is a share of the whole interval, even if the requests took longer.
+        // The processor time is divided by the length of the interval between two keep-alives of a
+        // session, even if sending all keep-alives took longer than that.
         let share = 100.0 * (self.server.work()? - before) / PERIOD.as_duration().as_secs_f64();
         Ok(Kept { share, answers, others })
     }

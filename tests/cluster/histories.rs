@@ -41,7 +41,8 @@ const STOPPED_LEADER: &str = "SIGSTOP of the leader";
 const KILLED_ANY: &str = "kill -9 of any node";
 const STOPPED_ANY: &str = "SIGSTOP of any node";
 
-/// A lease that a client holds. The client uses a new client name for each lock that it acquires.
+/// A lease that a client has been granted. The client uses a new client name for each lock that it
+/// acquires.
 #[derive(Clone)]
 struct Held {
     lock: Lock,
@@ -204,9 +205,9 @@ impl Client {
                 self.held.push(Held { lock, who: Arc::clone(&who), token, from, until, abandoned });
                 self.repeat("POST", &path, &key, body, &who);
                 if waits {
-                    // The grant of a request that has waited does not tell the client how much of
-                    // the ttl is left. The client renews the lease, because the answer to a renewal
-                    // tells that.
+                    // The answer to an acquire request that has waited in the queue does not tell
+                    // the client how much of the ttl is left. The answer to a renewal does, so the
+                    // client renews the lease at once.
                     self.renew(self.held.len() - 1);
                 }
             }
@@ -219,7 +220,8 @@ impl Client {
             }
             Some((410, body)) if body["reason"] == "left_queue" => self.count("waits in vain"),
             Some((code, body)) => {
-                // The lock was granted, but the lease was over before the answer was sent.
+                // Status 410 means that the lock was granted, but that the lease had ended before
+                // the answer was sent.
                 let over = *code == 410;
                 assert!(over || is_passing(*code), "acquire came to {code}: {body}");
                 self.count(if over { "grants that were over" } else { "passing refusals" });
@@ -239,7 +241,8 @@ impl Client {
         }
     }
 
-    /// Records in the history that a lease lasts at least one ttl from the time of its request.
+    /// Records in the history that a lease lasts at least one ttl from the time `from` at which its
+    /// client sent the acquire or renew request.
     fn secured(&self, token: u64, from: Time) {
         self.note(|history| history.secure(token, from + TTL));
     }
@@ -269,8 +272,8 @@ impl Client {
 
     fn release(&mut self, at: usize) {
         let held = self.held.swap_remove(at);
-        // From this time on, the client does not rely on the lease, whatever the answer to the
-        // release is.
+        // A client stops relying on a lease when it sends the release request, whatever the answer
+        // to that request will be.
         self.believed(&held, boot_now());
         let Held { lock, who, token, .. } = held.clone();
         let key = self.key();
@@ -300,8 +303,8 @@ impl Client {
         }
     }
 
-    /// Handles the answer to a renewal that has failed: if the lease is over, records that in the
-    /// history.
+    /// Handles the answer to a renewal request that the server has refused: if the answer says that
+    /// the lease is over, records that in the history.
     fn gone(&mut self, at: usize, came: &Came, code: u16, body: &Value) {
         if !is_gone(code) {
             return assert!(is_passing(code), "renew came to {code}: {body}");
@@ -356,8 +359,8 @@ fn gist(body: &Value) -> String {
     format!("token {}, released {}", body["token"], body["released"])
 }
 
-/// Whether an answer repeats the first answer to its request. Such an answer also shows the current
-/// state.
+/// Whether the server has answered a repeated request with the first answer to that request. Only
+/// such an answer also shows the current state of the lock, in `current`.
 fn is_replay((_, body): &(u16, Value)) -> bool {
     body.get("current").is_some()
 }

@@ -1,8 +1,8 @@
 //! Clients that send requests as fast as they are answered, and remember the answers.
 //!
-//! Checks at each answer: a new tenure has a higher token than all tokens that were granted before
-//! its request was sent, and no client is granted a lock that another client holds and has not
-//! released. Check at the end: every granted lock is held.
+//! Checks at each answer: a newly granted lock has a higher token than all tokens that were granted
+//! before its request was sent, and no client is granted a lock that another client holds and has
+//! not released. Check at the end: every granted lock is held.
 
 use crate::net::Machine;
 use crate::nodes::talk;
@@ -61,12 +61,13 @@ pub(crate) struct Load {
     machine: Machine,
 }
 
-/// The locks that one client holds, with their tokens, as the answers to this client show them.
+/// A client thread, and the locks that it holds, with their tokens, according to the answers that
+/// it has got.
 struct Client {
     number: usize,
     held: BTreeMap<String, u64>,
-    /// The locks whose last request has no answer, with the time of the request: each may be held
-    /// or not.
+    /// The locks for which the client's last request got no answer, so that each may be held or
+    /// not; with the time of that request.
     open: BTreeMap<String, u64>,
     world: Arc<World>,
 }

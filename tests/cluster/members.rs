@@ -47,7 +47,7 @@ fn a_second_voter_requires_force() {
     cluster.voters(2);
     let said = cluster.ask(0, &["status"]).ok();
     assert!(said.contains("both voters are needed"), "{said}");
-    // When a third node joins, all three become voters.
+    // A cluster of two voters needs both. When a third node joins, all three are voters.
     cluster.join();
     cluster.voters(3);
 }

@@ -121,8 +121,8 @@ impl Program {
         self.hear("a directory", done)
     }
 
-    /// Locks a file and checks repeatedly that it is still locked. The recorded belief covers only
-    /// the time in which the file was certainly locked.
+    /// Locks a file and checks repeatedly that it is still locked. Records the interval in which
+    /// the file was certainly locked, as the client's belief that it held the lock.
     fn lock(&mut self, lock: u64, dice: &mut Dice) -> io::Result<()> {
         let (name, client) = (format!("file{lock}"), self.diary.number);
         let path = self.dir.join(&name);
@@ -148,8 +148,9 @@ impl Program {
             self.hear("a write", sure)?;
             until = asked;
         }
-        // If a write succeeded after the token was read, the token was that of this program's own
-        // lease.
+        // The token was read from the lock's status, which shows the holder of that moment. If a
+        // renewal through the open file succeeded afterwards, this program was still the holder, so
+        // the token was that of its own lease.
         if let Some(token) = token.filter(|_| until > from) {
             let given_back = None;
             self.diary.beliefs.push(Belief { lock, client, token, from, until, given_back });
@@ -163,7 +164,8 @@ fn touch(file: io::Result<File>) -> io::Result<()> {
     file?.set_times(FileTimes::new().set_modified(SystemTime::UNIX_EPOCH))
 }
 
-/// Runs one program: those with the lowest numbers make directories, the others lock files.
+/// Runs the program `diary.number` until there are enough answers: on each mount, the programs with
+/// the lowest numbers make directories, the others lock files.
 fn program(diary: Diary, dirs: &[PathBuf], mut dice: Dice, ear: &Ear) -> Diary {
     let (number, mount) = (diary.number / MOUNTS, diary.number % MOUNTS);
     let mut program = Program { diary, dir: dirs[mount].clone() };

@@ -83,7 +83,8 @@ impl Cluster {
         let (id, other) = (self.id(at), (at + 1) % count);
         self.nodes[at].daemon.kill();
         eventually("it is removed", || {
-            // The command fails if an earlier try has already removed the node.
+            // The loop may send the command to remove the node again although an earlier try has
+            // removed it. Then the command fails, which is ignored.
             let _ = self.ask(other, &["remove", &id.to_string()]);
             let status = self.status(other)?;
             let nodes = status["nodes"].as_array()?;

@@ -15,7 +15,8 @@ const IN_TIME_US: u64 = 3_500_000;
 /// for a LAN.
 const ELECTION_US: u64 = 800_000;
 
-/// The time in microseconds after which the session of a node that is gone is over, even on a
+/// Each node has a session, which keeps the requests that wait at the node in their queues. This is
+/// the time in microseconds after which the session of a node that is gone has expired, even on a
 /// loaded machine.
 const SESSION_OVER_US: u64 = 9_000_000;
 
@@ -187,8 +188,9 @@ fn a_departure_without_a_quorum_is_made_up_for() {
     others().for_each(|daemon| daemon.signal(libc::SIGSTOP));
     waiter.kill().expect("it waits");
     waiter.wait().expect("it ends");
-    // The requests below come after the disconnect and are refused for lack of a quorum, so the
-    // attempt to leave the queue has been refused as well.
+    // The leader refuses these two acquire requests for lack of a quorum. They come after the
+    // disconnect, so the leader has by now also failed to remove the disconnected waiter from its
+    // queue.
     for name in ["one", "two"] {
         assert_eq!(cluster.curl(leader, "POST", &format!("/locks/{name}?client=me")).0, 503);
     }
@@ -196,8 +198,9 @@ fn a_departure_without_a_quorum_is_made_up_for() {
     eventually("it has left the queue", || (waiters(leader) == Some(0)).then_some(()));
 }
 
-/// Requests that wait at a killed node leave their queues when the session of that node ends, soon
-/// after the kill, and delay the clients behind them by none of their ttls.
+/// Requests that wait at a killed node leave the queues of their locks when the session by which
+/// the node keeps them in the queues expires, soon after the kill. They delay the clients behind
+/// them by none of their ttls.
 #[test]
 fn waiters_at_a_killed_node_leave_the_queue() {
     const WAITERS: usize = 5;

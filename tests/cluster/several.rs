@@ -53,7 +53,8 @@ fn a_lease_outlives_the_node_that_granted_it() {
     cluster.agree();
 }
 
-/// A follower accepts a backup and a reset, and they apply to the whole cluster.
+/// A follower accepts the requests for a backup and for a reset, which takes the locks of many
+/// clients from them. Both apply to the whole cluster.
 #[test]
 fn a_reset_and_a_backup_through_any_node() {
     let cluster = Cluster::of(3);

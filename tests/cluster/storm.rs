@@ -53,24 +53,25 @@ pub(crate) struct Look {
     pub(crate) lock: u64,
     pub(crate) asked: u64,
     pub(crate) answered: u64,
-    /// The token of the tenure that held the lock, if it was held.
+    /// The fencing token of the lease by which a client held the lock; `None` if the lock was free.
     pub(crate) token: Option<u64>,
 }
 
-/// The record of one client: its beliefs and observations.
+/// The record of one client: its beliefs that it holds locks, and its observations of locks.
 #[derive(Default)]
 pub(crate) struct Diary {
     pub(crate) number: usize,
     pub(crate) beliefs: Vec<Belief>,
     pub(crate) looks: Vec<Look>,
-    /// The index in `beliefs` of the current belief about each lock.
+    /// For each lock that the client believes to hold now, the index of that belief in `beliefs`.
     pub(crate) current: BTreeMap<u64, usize>,
     /// Violations of the guarantees that this client itself has observed, as sentences.
     faults: Vec<String>,
 }
 
 impl Diary {
-    /// Returns the lease that the client believes to hold now.
+    /// Returns the client's belief that it holds `lock`, or `None` if the client does not believe
+    /// so, or no longer because its deadline has passed.
     pub(crate) fn holds(&mut self, lock: u64) -> Option<Belief> {
         let belief = self.current.get(&lock).map(|at| self.beliefs[*at].clone())?;
         if now() < belief.until {
@@ -143,8 +144,8 @@ impl Diary {
     fn give_back(&mut self, to: &mut Talk, belief: &Belief, path: &str) -> Option<()> {
         let asked = now();
         let at = self.current.remove(&belief.lock).expect("it believes so");
-        // From this time on, the client does not rely on the lease, whatever the answer to the
-        // release is.
+        // A client stops relying on a lease when it sends the release request, whatever the answer
+        // to that request will be.
         self.beliefs[at].until = asked.min(belief.until);
         let (code, body) = to.ask("DELETE", &format!("{path}&token={}", belief.token))?;
         let answered = now();
@@ -252,7 +253,8 @@ fn check(diaries: &[Diary]) -> Vec<String> {
     beliefs.sort_by_key(|belief| belief.from);
     let (mut last, mut tokens) = (BTreeMap::<u64, &Belief>::new(), BTreeMap::new());
     for belief in beliefs.iter().copied() {
-        // A client may get the token of one tenure in two answers.
+        // One client may get the same token in two answers, because a renewal keeps the token. Two
+        // clients must never get the same token.
         let of = (belief.lock, belief.client);
         if *tokens.entry(belief.token).or_insert(of) != of {
             faults.push(format!("a token was given twice: {belief:?}"));
@@ -327,7 +329,7 @@ pub(crate) fn strike(cluster: &mut Cluster, crowd: &mut Crowd, dice: &mut Dice) 
             cluster.nodes[which].machine.deaf(false);
         }
         6 => {
-            // The transfer may be refused if no other voter is ready to lead.
+            // The cluster may refuse to transfer the leadership if no other voter is ready to lead.
             let _ = cluster.ask(any, &["transfer"]);
         }
         _ => cluster.replace(which),
@@ -356,7 +358,8 @@ fn storm(count: usize) {
     judge(&format!("{count} nodes, {strikes} strikes"), &diaries, answers, answers_min);
 }
 
-/// Fails the test if there was any violation, or if there were too few answers to reveal one.
+/// Fails the test if any guarantee was violated, or if there were too few answers to reveal a
+/// violation.
 pub(crate) fn judge(what: &str, diaries: &[Diary], answers: u64, answers_min: u64) {
     let faults = check(diaries);
     let grants: usize = diaries.iter().map(|diary| diary.beliefs.len()).sum();
@@ -375,7 +378,7 @@ fn five_nodes_in_a_storm() {
     storm(5);
 }
 
-/// The check of the clients' records detects each kind of contradiction.
+/// `check`, which compares the records of all clients, detects each kind of contradiction.
 #[test]
 fn the_checker_detects_contradictions() {
     let belief = |client, token, from, until| Belief {

@@ -43,8 +43,9 @@ fn nodes_require_certificates_of_their_authority() {
     let first = start(&a, &certified(&a, "ca", &a, "peer"), &[]);
     let seed = ["--seed", &a.peers()].map(str::to_owned);
     let seed: Vec<_> = seed.iter().map(String::as_str).collect();
-    // The node gets a certificate of another authority, or a foreign peer secret. The two cases run
-    // at the same time, because each node gives up only after the whole timeout.
+    // Two nodes try to join with credentials that the cluster does not accept: a certificate of
+    // another authority, and a peer secret of their own. They run at the same time, because each
+    // gives up only after the whole timeout.
     let foreign = certified(&a, "other", &c, "peer");
     let foreign: Vec<_> = foreign.iter().map(String::as_str).collect();
     let refused = |machine: &Machine, more: &[&str]| {
@@ -55,7 +56,8 @@ fn nodes_require_certificates_of_their_authority() {
         scope.spawn(|| refused(&c, &[&foreign[..], &seed].concat()));
         scope.spawn(|| refused(&d, &seed));
     });
-    // The node gets a server certificate, which is not valid for nodes.
+    // A node tries to join with a certificate for a server, which is not valid for a node.
+    // (`latchfs cert peer` makes one for a node.)
     let server = certified(&a, "ca", &c, "server");
     let server: Vec<_> = server.iter().map(String::as_str).collect();
     let said = refusal(&c, "no", &[&server[..], &seed].concat());

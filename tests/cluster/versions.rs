@@ -12,7 +12,8 @@ use std::sync::atomic::Ordering;
 const CLIENTS: usize = 3;
 /// The minimum number of answers between two restarts of nodes.
 const ANSWERS: u64 = 200;
-/// The number of the format of log entries in which a release may name an open file.
+/// The version number of the log entry format in which a release command may name the open file
+/// whose lock it releases.
 const NEW_FORMAT: &str = "6";
 /// The number of the newest format of log entries that the previous version knows.
 const OLD_FORMAT: &str = "5";

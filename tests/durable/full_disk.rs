@@ -166,7 +166,8 @@ fn a_server_survives(disk: &Disk) {
     }
     assert!(!is_held(&mut talk, &format!("lock{granted}")), "it was refused");
     release(&mut talk, "two", "a");
-    // Each release finds space, even after the kernel has written its caches to the disk.
+    // Releases use disk space that the server has reserved for them, so each succeeds on the full
+    // disk, even after the kernel has written its caches to the disk.
     for number in 0..granted {
         release(&mut talk, &format!("lock{number}"), "a");
         if number % 16 == 0 {
@@ -178,7 +179,8 @@ fn a_server_survives(disk: &Disk) {
     assert!(is_held(&mut talk, "three") && !is_held(&mut talk, "two"));
 }
 
-/// A process to which a lock is bound, killed when this value is dropped.
+/// A process to which a lock of the mount is bound, so that the lock is held as long as the process
+/// lives. Dropping this value kills the process.
 struct Bound(Child);
 
 impl Bound {
@@ -235,7 +237,8 @@ fn a_mount_survives(disk: &Disk, scratch: &Scratch) {
         assert!(!is_held_there(dir, &format!("more{granted}")), "it was refused");
     };
     nothing_is_lost();
-    // A crash of the daemon loses nothing, and leaves the space that is reserved for releases.
+    // A crash of the daemon loses nothing. The restarted daemon still has the disk space that is
+    // reserved for releases.
     server.signal(libc::SIGKILL);
     server.wait();
     let mut server = mount(disk, dir);
@@ -284,8 +287,9 @@ fn grants_are_refused_while_a_tmpfs_is_full() {
     both_survive(&scratch, &disk);
 }
 
-/// Programs close more lock files on a full disk than the reserve has space for: the daemon
-/// releases the rest when there is space, before it handles any new request.
+/// Programs close more locked files on a full disk than the daemon has reserved journal space for.
+/// The daemon carries out the remaining releases when there is space, before it handles any new
+/// request.
 #[test]
 fn closes_beyond_the_reserve_are_carried_out_when_there_is_room() {
     const FILES: usize = 15_000;

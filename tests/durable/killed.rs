@@ -43,7 +43,8 @@ struct Knows {
     held: BTreeMap<String, u64>,
     /// The lock whose last request has no answer, so that it may be held or not.
     open: Option<String>,
-    /// All tokens that the client was ever granted, one for each tenure.
+    /// All fencing tokens that the client was ever granted: one for each time that it got a lock,
+    /// since renewals keep the token.
     tokens: BTreeSet<u64>,
 }
 
@@ -155,8 +156,8 @@ fn what_was_answered_is_there_after_any_kill() {
                     scope.spawn(move || ask(url, client, own, knows, &tell))
                 })
                 .collect();
-            // After this sender is dropped, the channel closes when all clients have ended, and the
-            // loop below ends as well.
+            // After this sender is dropped, the channel closes when all clients have ended. That
+            // also ends the iterator below, should fewer answers arrive than it waits for.
             drop(tell);
             answered.iter().take(wanted as usize).for_each(drop);
             server.signal(libc::SIGKILL);

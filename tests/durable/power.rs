@@ -68,8 +68,8 @@ struct Disk {
     shown: Files,
     sure: Files,
     files: usize,
-    /// For each changed file, the first offset at which its content may differ from that on the
-    /// disk.
+    /// For each file that was changed since its last sync, the first offset at which its content
+    /// may differ from that on the disk.
     changed: BTreeMap<usize, usize>,
 }
 
@@ -176,7 +176,8 @@ fn grants(sent: &[u8]) -> Vec<(String, u64)> {
     values.filter_map(grant).collect()
 }
 
-/// Opens a disk image as a node, and fails unless all grants are there.
+/// Opens the data directory of a disk image as a node does, and fails unless every lock in
+/// `granted` is held with its token.
 #[track_caller]
 fn check(
     image: &BTreeMap<String, Option<Vec<u8>>>,
@@ -189,7 +190,8 @@ fn check(
         scratch.path().join(path.strip_prefix(base).expect("below it").trim_start_matches('/'))
     };
     for (path, content) in image {
-        // If the name of a directory is lost, the files in it are lost as well.
+        // A file whose directory was lost, because the name of the directory was not yet on the
+        // disk, is lost as well.
         if !place(path).parent().is_some_and(Path::is_dir) {
             continue;
         }
@@ -235,7 +237,8 @@ fn work(scratch: &Scratch, dir: &Path) -> Vec<Done> {
     read(&shim.trace)
 }
 
-/// The numbers of syncs and disk images that were checked, and the tokens granted so far.
+/// What the power loss simulations have covered: the number of syncs, the number of different disk
+/// images that were checked, and the locks granted so far with their tokens.
 #[derive(Default, Debug)]
 struct Looked {
     syncs: usize,
@@ -253,7 +256,8 @@ fn look(all: &[Done], base: &str, wanted: impl Fn(usize) -> bool) -> Looked {
             continue;
         }
         looked.syncs += usize::from(done.letter == b'S');
-        // Lock files have no content, and locks on them end with the power.
+        // The files by which the server locks its directories against a second process are not
+        // simulated: they have no content, and a power loss releases the locks on them.
         if done.path.ends_with("/lock") || done.path.ends_with("/LOCK") {
             continue;
         }

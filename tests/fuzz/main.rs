@@ -371,8 +371,8 @@ proptest! {
         if let Ok(told) = decode_told(&bytes) {
             prop_assert_eq!(&encode_told(&told)[1..], &bytes[1..]);
         }
-        // Two encoded frames of an event stream that arrive in two parts, cut at any byte, are
-        // decoded like whole frames.
+        // The test sends two encoded frames of an event stream in two parts, cut at any byte. The
+        // decoder must return the same two frames.
         let whole = [encode_frame(&frame), encode_frame(&frame)].concat();
         let cut = cut.index(whole.len());
         let (mut got, mut read) = (whole[..cut].to_vec(), vec![]);

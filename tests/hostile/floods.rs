@@ -104,8 +104,8 @@ pub(crate) fn submit(op: Op) -> BatchItem {
     BatchItem::Submit(Submission { key: None, op })
 }
 
-/// The server refuses a batch of two million one-byte items before it allocates memory for the
-/// items.
+/// The server refuses a batch (one HTTP request with many commands) of two million one-byte items
+/// before it allocates memory for the items.
 #[test]
 fn a_refused_batch_of_many_parts_takes_no_memory() {
     let server = start();
@@ -139,7 +139,9 @@ fn a_refused_batch_of_many_parts_takes_no_memory() {
     assert!(grown < FLOOD_KIB, "{grown} KiB for batches that are refused");
 }
 
-/// A note that the HTTP API refuses is refused in a batch as well, and listings still work.
+/// A note (the text of a lease that is shown with its lock) or a holder id that is too long for the
+/// HTTP API is refused in a batch of commands, too. Listings of the locks still work after the
+/// attempts.
 #[test]
 fn notes_in_a_batch_have_a_bound() {
     let server = start();
@@ -174,9 +176,9 @@ fn notes_in_a_batch_have_a_bound() {
     assert!(code == Some(0) && said.contains("eve/7") && !said.contains("eve/7x"), "{said}");
 }
 
-/// The server keeps the last answer to each sender of batches, so that a sender can repeat its
-/// batch. The memory for these answers is bounded: a client that sends each batch under another
-/// sender id can't exhaust it.
+/// A sender of batches (HTTP requests of many commands) can repeat a batch, because the server
+/// keeps the last answer to each sender. The memory for these answers is bounded: a client that
+/// sends each batch under another sender id can't exhaust it.
 #[test]
 fn answers_for_invented_senders_have_a_bound() {
     let server = start();

@@ -57,7 +57,8 @@ impl Attack {
         Self::HugeEvent,
     ];
 
-    /// Returns the bytes sent first, the bytes repeated after them, and the number of repetitions.
+    /// Returns what the server sends in this attack: the bytes that it sends first, the bytes that
+    /// it repeats after them, and the number of repetitions.
     fn bytes(self) -> (Vec<u8>, Vec<u8>, usize) {
         let chunked = || b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n".to_vec();
         let chunk =

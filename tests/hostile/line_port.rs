@@ -1,5 +1,6 @@
 //! A hostile client of the line protocol's port: a web page, endless lines, binary data, thousands
-//! of connections, unread answers, and followers with wrong answers.
+//! of connections, and unread answers. Also hostile followers, which are programs that register to
+//! be sent lock changes: they answer with endless data or never.
 
 use crate::floods::{FLOOD_KIB, peak_kib};
 use crate::patience::prompt;
@@ -201,9 +202,10 @@ secret = "the secret of the operator"
 clients = ["*"]
 "#;
 
-/// Without the permission to see all locks, a caller can't make the server connect to a follower.
-/// With it, the caller can register a limited number of followers, and from the answer of a
-/// follower the server reads no more than an ACK takes.
+/// A follower is a program that registers an address at the server by `REGISTER`, so that the
+/// server connects to it and sends it lock changes. A caller who may not see all locks can't make
+/// the server connect anywhere. A caller who may can register a limited number of followers, and
+/// the server reads no more of a follower's answer than an `ACK` takes.
 #[test]
 fn followers_and_their_answers_are_bounded() {
     let scratch = Scratch::new();
@@ -234,7 +236,8 @@ fn followers_and_their_answers_are_bounded() {
     serves_the_victim();
     let nobody = unreached.accept().expect_err("nobody was sent there");
     assert_eq!(nobody.kind(), ErrorKind::WouldBlock);
-    // Half of the followers never answer; the other half sends answers without end.
+    // Half of the registered followers (receivers of lock changes) never answer the server; the
+    // other half send endless answers.
     let followers: Vec<TcpListener> =
         (0..80).map(|_| TcpListener::bind("127.0.0.1:0").expect("a port")).collect();
     let mut answers = Vec::new();
@@ -255,8 +258,8 @@ fn followers_and_their_answers_are_bounded() {
     }
     let count = |word: &str| answers.iter().filter(|answer| *answer == word).count();
     assert_eq!(count("REGISTERED") + count("ERROR"), 80, "{answers:?}");
-    // The server accepts 64 followers at a time. It may have dropped some of them during the test,
-    // so more than 64 may have registered in total.
+    // The server accepts 64 registered followers (receivers of lock changes) at a time. It may have
+    // dropped some of them during the test, so more than 64 may have registered in total.
     assert!((64..80).contains(&count("REGISTERED")), "{answers:?}");
     let told = |talk: &mut Talk| talk.ask("OWN,victim,ann");
     assert_eq!(told(&mut ops()), "NONE");

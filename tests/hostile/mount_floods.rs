@@ -46,8 +46,9 @@ impl Attacker {
         Self { child, said }
     }
 
-    /// Waits for the line that begins with `stage`, and returns the rest of it. Checks meanwhile
-    /// that root's work is done in time.
+    /// Waits for the line of the attacking program that begins with `stage`, and returns the rest
+    /// of the line. While it waits, checks that root, the victim of the attack, can acquire, renew
+    /// and release a lock in time.
     #[track_caller]
     pub(crate) fn until(&self, m: &Mount, stage: &str) -> String {
         let begun = boot_now();
@@ -119,8 +120,9 @@ const TIMED_WAITS: &str = r#"
     print('answered', conflicts, limits, flush=True)
 "#;
 
-/// Many waits through one control file time out one after another. In an earlier version the daemon
-/// overflowed its stack, and the number of waits of a user had no bound.
+/// Thousands of waits that a user has requested through one open control file (`.latchfs/ctl`) time
+/// out one after another. In an earlier version the daemon overflowed its stack, and the number of
+/// waits of a user had no bound.
 #[test]
 fn all_timed_waits_through_one_file_end() {
     let m = mount();
@@ -252,7 +254,8 @@ pub(crate) fn is_waiting(pid: u32) -> bool {
     sleeps && call.is_some_and(|call| [libc::SYS_flock, libc::SYS_read].contains(&call))
 }
 
-/// In an earlier version each open control file kept 16 MiB of unread answers.
+/// The memory for answers that no program has read yet is bounded. In an earlier version each open
+/// control file (`.latchfs/ctl`) kept 16 MiB of them.
 #[test]
 fn unread_answers_have_a_bound() {
     let m = mount();
@@ -297,7 +300,8 @@ fn unread_answers_have_a_bound() {
     assert!(took < MEMORY_MAX_KB, "{took} kB for answers that nobody reads");
 }
 
-/// An open directory keeps at most one page of names. In an earlier version it kept all names.
+/// For each open directory, the daemon keeps at most one page of the list of names (a bounded
+/// number of directory entries). In an earlier version it kept the whole list.
 #[test]
 fn open_directories_buffer_one_page() {
     const LOCKS: usize = 12_000;
@@ -328,8 +332,8 @@ fn open_directories_buffer_one_page() {
     going_back_finds_the_same_names(&m.dir().join("many"), LOCKS);
 }
 
-/// Reads a directory to its end, then seeks back to positions that telldir returned, and finds the
-/// same names there.
+/// Reads a directory to its end, then seeks back to some of the positions that telldir returned,
+/// and checks that readdir returns the same name at each as before.
 #[allow(unsafe_code)]
 fn going_back_finds_the_same_names(dir: &Path, count: usize) {
     let path = CString::new(dir.as_os_str().as_bytes()).expect("no zeros");

@@ -1,5 +1,6 @@
-//! A local user who uses up the whole share of one user in root's mount. The mount still works: its
-//! journal is compacted, listings delay nobody, and a signal ends the wait of any user.
+//! A local user who uses up all that root's mount lets one user have of its file descriptors. The
+//! mount still works: its journal is compacted, listings delay nobody, and a signal ends the wait
+//! of any user.
 
 use crate::mount_floods::{Attacker, WATCHED_OF_USER, bound, is_waiting, limited, victim};
 use crate::mounted_harness::{ALICE, BOB, Setup, eventually, json, users};
@@ -17,8 +18,9 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-/// A program that takes everything that costs the daemon a descriptor, up to the share of one user:
-/// locks bound to processes, waiting threads, open control files and open directories.
+/// A Python program that takes everything that costs the daemon a file descriptor, as often as the
+/// limits per user allow: locks bound to processes, waiting threads, open control files and open
+/// directories.
 const TAKE_ALL: &str = r#"
     import threading
     threading.stack_size(256 << 10)
@@ -51,16 +53,18 @@ const TAKE_ALL: &str = r#"
     time.sleep(60)
 "#;
 
-/// Returns the numbers of the snapshots in the state directory.
+/// Returns the numbers in the names of the snapshot files `snapshot.NUMBER` in the state directory.
+/// Each compaction of the journal writes a snapshot with a new number.
 fn snapshots(state: &Path) -> Vec<u64> {
     let files = fs::read_dir(state).expect("it is there").flatten();
     let names = files.map(|file| file.file_name().to_string_lossy().into_owned());
     names.filter_map(|name| name.strip_prefix("snapshot.")?.parse().ok()).collect()
 }
 
-/// In an earlier version one user could take all descriptors: the journal could not be compacted
-/// any more, and once it was full, every change by any user failed. Here two users have taken their
-/// whole shares while root's changes fill the journal, and the journal is still compacted.
+/// In an earlier version one user could take all descriptors of the daemon: the journal could not
+/// be compacted any more, and once it was full, every change by any user failed. In this test two
+/// users have taken as many descriptors as their limits allow, while root's changes fill the
+/// journal, and the journal is still compacted.
 #[test]
 fn journal_is_compacted_while_users_hold_all_their_descriptors() {
     let m = limited();
@@ -87,7 +91,8 @@ fn journal_is_compacted_while_users_hold_all_their_descriptors() {
     });
     assert!(!m.log().contains("cut back"), "{}", m.log());
     victim(&m);
-    // The compacted journal contains the latest content.
+    // The content of the lock `long`, which was written last, is still there after the compaction
+    // of the journal.
     assert!(m.sh("cat .latchfs/content/long").ok().trim_start().starts_with("2399"));
 }
 
@@ -161,7 +166,8 @@ fn listings_of_300_000_locks_delay_nobody() {
     }
 }
 
-/// Acquires `count` locks below `many` by batches sent to the socket of a mount.
+/// Acquires `count` locks below `many` by batches, which are HTTP requests of many commands each,
+/// sent to the socket of a mount.
 fn make_locks(socket: &Path, count: usize) {
     let client = ClientId::parse("laptop1:root").expect("a client");
     let lock = |number: usize| {

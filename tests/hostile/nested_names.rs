@@ -97,8 +97,9 @@ fn batch(name: &str, line: QueuePolicy) -> Vec<u8> {
     encode_batch(PROTOCOL, &RequestBatch { engine: 0, from: 7, number: 0, session: None, asks })
 }
 
-/// The HTTP socket of a mount identifies the local user as the mount does, so the permission bits
-/// of a lock forbid the same requests over HTTP, in every form.
+/// The HTTP socket of a mount identifies the calling local user as the mount does. If the
+/// permission bits of a held directory forbid a user to create names below it, they also forbid
+/// every HTTP request that would acquire such a name.
 #[test]
 fn name_below_anothers_lock_is_refused_at_the_socket() {
     let m = Mounted::start();
@@ -138,8 +139,8 @@ fn name_below_anothers_lock_is_refused_at_the_socket() {
     assert!(m.alice("DELETE /locks/mine").contains("true"));
 }
 
-/// The permission bits of a lock apply to its holder, its group and others. A client that already
-/// holds a name below the lock may renew it.
+/// The permission bits of a held directory say whether its holder, the members of its group and
+/// others may make names below it. A client that already holds a name below it may renew that lock.
 #[test]
 fn permission_bits_hold_at_the_socket() {
     let m = Mounted::start();
@@ -306,9 +307,9 @@ fn lock_above_is_respected_from_the_moment_it_is_taken_at_a_server() {
     race(&Setup::new().behind(Behind::Server).start(), 300);
 }
 
-/// Acquires `backup/x` for Alice by `ask`, and `backup` for Bob while Alice's condition is being
-/// checked. Returns whether Alice's token is the lower one, so that she was not granted a name
-/// below a held lock.
+/// Acquires `backup/x` for Alice by `ask`, which first checks whether she may make a name below
+/// `backup`. During that check Bob acquires `backup`. Returns whether Alice's token is lower than
+/// Bob's, that is, whether she got her lock before Bob held the one above it.
 fn is_older(ask: impl FnOnce(&Locks, Op, Option<ParentCheck>, Sender<u64>)) -> bool {
     let locks = Locks::new(Arc::new(Local::in_memory(Rules::default()).expect("started")));
     let acquire = |name: &str, client: &str| {
@@ -334,8 +335,8 @@ fn is_older(ask: impl FnOnce(&Locks, Op, Option<ParentCheck>, Sender<u64>)) -> b
                 });
                 let _ = told.send(());
             });
-            // If the check is part of one step of the engine, Bob's request gets no answer before
-            // the step is over, so this wait times out.
+            // If the engine makes the check and the grant in one step, it can't answer Bob's
+            // request before the step is over, so this wait times out.
             let _ = is_in.recv_timeout(Duration::from_millis(200));
             Ok(())
         }
@@ -351,9 +352,9 @@ fn token(answer: Result<Answer, Unavailable>) -> u64 {
     outcome.tenure().expect("a tenure").token.as_u64()
 }
 
-/// The check of the lock above and the grant are one step of the engine, so no other client can
-/// acquire the lock above between the two. If they were two steps, Bob's request would be executed
-/// in between.
+/// The engine checks the lock above a name and grants the name in one step, so no other client can
+/// acquire the lock above in between. If it were done in two steps, Bob's request would be executed
+/// between them.
 #[test]
 fn condition_and_grant_are_one_step() {
     assert!(is_older(|locks, op, check, told| {

@@ -159,7 +159,8 @@ fn the_right_to_steal_does_not_permit_cluster_changes() {
         assert!(says.contains("add 'cluster = true'") && says.contains("'thief'"), "{says}");
     }
     node.serves_the_victim();
-    // The bearer token still permits the operations that its rights cover.
+    // The bearer token with the right to steal still permits what it should: to steal a lock below
+    // `team/`.
     node.asks(VICTIM, "POST", "/locks/team/x").is(200);
     node.asks(THIEF, "POST", "/locks/team/x/steal?reason=why").is(200);
     assert_eq!(node.asks(ADMIN, "DELETE", "/cluster/nodes/7").code, 409);
@@ -181,8 +182,8 @@ fn the_right_to_steal_does_not_permit_cluster_changes() {
     assert!(acts[1]["outcome"].as_str().is_some_and(|how| how.starts_with("not done: ")), "{log}");
 }
 
-/// Returns the body of a forward RPC with `count` commands of two bytes each, in the encoding of
-/// `version`.
+/// Returns the body of the RPC by which a node forwards client commands to the leader, with `count`
+/// commands of two bytes each, in the encoding of `version`.
 fn forwards(version: u8, count: usize) -> Vec<u8> {
     // The header of the RPC: no cluster id, no sender, no receiver, the kind "commands". The number
     // of commands follows.
@@ -193,7 +194,8 @@ fn forwards(version: u8, count: usize) -> Vec<u8> {
         rest >>= 7;
     }
     body.push(rest as u8);
-    // Each command consists of two zero bytes: no id, and the operation `Settle`.
+    // Each command consists of two zero bytes: no request id, and the operation `Settle`, which
+    // only expires what is due.
     body.resize(body.len() + 2 * count, 0);
     body
 }
@@ -210,7 +212,8 @@ fn unauthenticated_peers_take_no_memory() {
         "POST /raft/v1/forward HTTP/1.1\r\nhost: x\r\ncontent-length: {}\r\n\r\n",
         body.len()
     );
-    // A TLS ClientHello that claims 64 KiB of content, in records of 16 KiB.
+    // The beginning of a TLS ClientHello that claims to be 64 KiB long, in records of 16 KiB. The
+    // test sends only 48 KiB of it.
     let mut hello = vec![1, 0, 0xff, 0xf0];
     hello.resize(3 << 14, 0);
     let hello: Vec<u8> =

@@ -71,12 +71,12 @@ fn victim(server: &Server, method: &str, key: &str, path: &str) -> Reply {
     })
 }
 
-/// Sends a batch with the attacker's credentials; returns the replies.
+/// Sends a batch of commands with the attacker's credentials; returns the replies to the commands.
 fn eve_asks(server: &Server, scratch: &Path, number: u64, asks: Vec<BatchItem>) -> Vec<ItemReply> {
     batch_of(server, scratch, EVE, number, asks)
 }
 
-/// Sends a batch with the given credentials; returns the replies.
+/// Sends a batch of commands with the given credentials; returns the replies to the commands.
 fn batch_of(
     server: &Server,
     scratch: &Path,
@@ -88,7 +88,8 @@ fn batch_of(
     send(server, scratch, by, &batch)
 }
 
-/// Sends an encoded batch with the credentials of `who`; returns the replies.
+/// Sends an encoded batch of commands with the credentials of `who`; returns the replies to the
+/// commands.
 fn send(server: &Server, scratch: &Path, who: &str, batch: &RequestBatch) -> Vec<ItemReply> {
     let (sent, told) = (scratch.join("batch"), scratch.join("told"));
     fs::write(&sent, encode_batch(PROTOCOL, batch)).expect("it is ours");
@@ -209,15 +210,16 @@ fn keys_of_others_reveal_no_answers() {
     assert_eq!(again.is(200)["holder"], "ci");
 }
 
-/// The attacker sends a batch with the victim's session and the highest request number, so that
-/// later requests of the session would be refused as late.
+/// The attacker sends a batch of commands in the name of the victim's session, with the highest
+/// possible request number. If the server accepted it, it would refuse later requests of the
+/// session as late copies.
 #[test]
 fn request_numbers_of_another_session_owner_are_not_used_up() {
     let scratch = Scratch::new();
     let server = start(&scratch);
     let victims = |number, session, op: Op| {
         let asks = vec![BatchItem::Submit(op.into())];
-        // Each batch has a new sender, because the server also remembers the last batch of each
+        // Each batch has a new sender id, because the server also remembers the last batch of each
         // sender.
         let batch = RequestBatch { engine: 0, from: number, number, session, asks };
         send(&server, scratch.path(), VICTIM, &batch)

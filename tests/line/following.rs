@@ -1,4 +1,5 @@
-//! A registered follower receives every lock change, in order, and delays no client.
+//! A follower, a program that has registered at the server to be sent lock changes, receives every
+//! change in order, and delays no client.
 
 use crate::follower::{After, Follower};
 use crate::harness::eventually;
@@ -67,8 +68,8 @@ fn registering_again_starts_over() {
     assert_eq!(lines.metric("latchfs_line_followers"), Some(1));
 }
 
-/// A follower at an address that nobody listens on and a follower that never replies delay no
-/// client, and the server drops both.
+/// Two followers (programs registered to be sent lock changes) do not work: nothing listens on the
+/// address of one, and the other never replies. They delay no client, and the server drops both.
 #[test]
 fn dead_followers_are_dropped() {
     let lines = Lines::start(&[]);

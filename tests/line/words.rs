@@ -120,8 +120,8 @@ fn draining_server_only_releases_locks() {
     let mut lines = Lines::start(&[]);
     let mut talk = lines.connect();
     assert_eq!(talk.ask("LOCK,build,a"), "SUCCESS");
-    // The open event stream makes the server drain for a moment before it exits, so that the line
-    // protocol's port still accepts requests.
+    // A server that is asked to exit waits a moment for open event streams. This event stream makes
+    // it wait, so that the line protocol's port still accepts requests during the shutdown.
     let mut events = lines.server.events(&["/events"]);
     lines.server.signal(libc::SIGTERM);
     events.until("closing");
@@ -135,7 +135,8 @@ fn draining_server_only_releases_locks() {
 fn idle_connections_do_not_delay_the_shutdown() {
     let mut lines = Lines::start(&[]);
     let idle: Vec<Talk> = (0..10).map(|_| lines.connect()).collect();
-    // One more connection has sent half a line. It does not delay the shutdown either.
+    // Besides the idle connections there is one that has sent half a line. It must not delay the
+    // shutdown.
     let mut half = lines.connect();
     half.send(b"LOCK,bui");
     eventually("all are there", || (lines.metric("latchfs_line_connections")? == 11).then_some(()));

@@ -138,9 +138,9 @@ fn a_server_stopped_for_longer_than_a_ttl_expires_sessions() {
     a.sh("mkdir y && rmdir y").ok();
 }
 
-/// When the server expires a session, the session's locks enter grace, in which their client may
-/// renew them. An open file that has reported the loss of its lock does not renew the lease by a
-/// later write.
+/// When the server expires the session of a mount, the leases of the session enter the grace
+/// period, in which their client may renew them. If a write through an open file has failed because
+/// its lock was lost, a later write does not renew the lease.
 #[test]
 fn a_write_does_not_renew_what_its_open_file_has_lost() {
     let mut net = Net::new();
@@ -164,8 +164,8 @@ fn a_write_does_not_renew_what_its_open_file_has_lost() {
     holder.tell("write");
     holder.says("ESTALE");
     assert_eq!(phase().as_deref(), Some("grace"), "nothing was renewed");
-    // The client renews the lock by name during grace, but that does not give the lock back to the
-    // open file.
+    // In the grace period the client renews the lock by its name. The open file that has lost the
+    // lock does not get it back by that.
     a.sh("touch x && echo 60s > x").ok();
     assert_eq!(phase().as_deref(), Some("held"));
     holder.tell("write");

@@ -13,13 +13,14 @@ use std::time::Duration;
 
 /// The ttl of leases and sessions: so short that some faults last longer.
 pub(crate) const TTL: &str = "4s";
-/// The grace of leases and sessions; `run --server` can't change it.
+/// The grace period of leases and sessions. It is the default, because `latchfs run --server` has
+/// no option for it.
 pub(crate) const GRACE: &str = "5s";
-/// The sum of ttl and grace: every lease is over after this time without renewals.
+/// The sum of the ttl and the grace period: a lease that is not renewed is over after this time.
 pub(crate) const TTL_AND_GRACE: Span = Span::from_secs(4 + 5);
-/// The margin added to the ttl and the grace at the end: a request under way when the last fault
-/// ends takes 2 s to fail, the mount reconnects once per second, and a loaded machine needs some
-/// time.
+/// The margin that the test adds to the ttl and the grace period when it waits for the last
+/// programs: a request under way when the last fault ends takes 2 s to fail, the mount reconnects
+/// once per second, and a loaded machine needs some time.
 pub(crate) const MARGIN: Span = Span::from_secs(5);
 
 /// Returns for how long a test injects faults: `otherwise` seconds, or the time that
@@ -137,13 +138,14 @@ impl Crowd {
         Self { programs, stop }
     }
 
-    /// Adds a program, for whose end the method `end` waits as well.
+    /// Adds another program that runs beside the others. The method `end` stops it and waits for
+    /// its end.
     pub(crate) fn add(&mut self, name: &str, mut command: Command) {
         self.programs.push((name.to_owned(), start(&mut command)));
     }
 
-    /// Tells the programs to stop after the last fault. Within the ttl, the grace and a margin,
-    /// every program must end and every lock must be free.
+    /// Tells the programs to stop; called after the last fault. Within the sum of the ttl, the
+    /// grace period and a margin, every program must end and every lock must be free.
     #[track_caller]
     pub(crate) fn end(mut self, mount: &Mount) {
         let (well_at, limit) = (boot_now(), TTL_AND_GRACE + MARGIN);

@@ -87,7 +87,8 @@ fn the_loss_is_seen_before_the_next_grant() {
     );
 }
 
-/// Returns the time that the program reports for each mount in lines that begin with `word`.
+/// Reads one line `WORD MOUNT TIME` for each mount from the program, where WORD is `word`. Returns
+/// the times by the numbers of the mounts.
 fn times(program: &crate::net::Program, word: &str) -> BTreeMap<usize, u64> {
     let line = |_| {
         let line = program.line();

@@ -131,7 +131,8 @@ fn power_cycle(
     }
 }
 
-/// The numbers of granted and refused waits so far, and the duration of the slowest round.
+/// Statistics of all rounds so far: the numbers of waits that ended with the lock and with a
+/// refusal, and the duration of the slowest round.
 #[derive(Default)]
 struct Count {
     granted: usize,
@@ -139,7 +140,8 @@ struct Count {
     slowest: Span,
 }
 
-/// Checks that every waiter of a round gets an answer within the ttl, the grace and a margin.
+/// Checks that every waiter of a round gets an answer within the sum of the ttl, the grace period
+/// and a margin.
 #[track_caller]
 fn all_end(waiters: &Program, mut runs: Vec<Run>, round: &str, count: &mut Count) {
     let begun = boot_now();
@@ -229,8 +231,8 @@ fn no_waiter_is_stuck_after_a_power_cycle() {
     assert!(granted > 9 * refused, "{refused} of {} were refused", granted + refused);
 }
 
-/// This test checks the assertion of the other test of this file: if the holder never releases its
-/// locks, the waiters get no answer, and the assertion fails.
+/// Checks that [`all_end`] detects waiters that get no answer: here the holder never releases its
+/// locks, so `all_end` must panic.
 #[test]
 #[should_panic(expected = "the round without a release: 6 waiters of the mount are stuck")]
 fn a_waiter_that_is_never_served_is_detected() {

@@ -273,7 +273,8 @@ impl Daemon {
         let machine = machine.clone();
         let daemon = Self { child, log, machine, args, word, environment, program };
         assert!(line.contains(word), "it said '{line}', and: {}", daemon.log());
-        // The pipe is read to its end, because a daemon with several mounts prints a line for each.
+        // The daemon's output is read to its end, so that the daemon never blocks on a full pipe: a
+        // daemon with several mounts prints a line for each.
         thread::spawn(move || std::io::copy(&mut out, &mut std::io::sink()));
         daemon
     }
@@ -368,8 +369,8 @@ impl Mount {
         serde_json::from_slice(&page).expect("JSON")
     }
 
-    /// Returns how many batch items the mount has sent to the server so far; one request can hold
-    /// several items.
+    /// Returns how many operations the mount has sent to the server so far. One HTTP request (a
+    /// batch) can contain several operations.
     pub(crate) fn asks(&self) -> u64 {
         let page = fs::read_to_string(self.dir().join(".latchfs/metrics")).expect("a page");
         let line = page.lines().find(|line| line.starts_with("latchfs_server_asks_total "));

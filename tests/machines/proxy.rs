@@ -8,8 +8,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
-/// Starts a proxy to `server` that drops the next `drops` replies to batches, and closes their
-/// connections. Returns its port.
+/// Starts a proxy to `server` that drops the server's replies to the next `drops` batches (HTTP
+/// requests of several commands), and closes their connections. Returns its port.
 fn proxy(server: String, drops: Arc<AtomicUsize>) -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").expect("loopback");
     let port = listener.local_addr().expect("bound").port();

@@ -12,7 +12,7 @@ const SESSIONS: usize = 1_000;
 /// The number of rounds of keep-alives, which together last several ttls.
 const ROUNDS: usize = 12;
 
-/// Sends a batch by curl on the server's machine; returns the replies.
+/// Sends a batch of commands by curl on the server's machine; returns the replies to the commands.
 fn ask(machine: &crate::net::Machine, asks: Vec<BatchItem>) -> Vec<ItemReply> {
     let (question, answer) = (machine.path("question"), machine.path("answer"));
     let bytes = encode_batch(

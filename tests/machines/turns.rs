@@ -63,7 +63,8 @@ const PROGRAM: &str = "
     print(turns, renames)
 ";
 
-/// The programs on the mounts, and the file in which they count their turns.
+/// The programs on the mounts that take one lock in turn, and the file in which they count how
+/// often they have taken it.
 pub(crate) struct Turns {
     programs: Vec<Program>,
     counter: PathBuf,
@@ -83,7 +84,7 @@ impl Turns {
         Self { programs: mounts.iter().enumerate().map(program).collect(), counter }
     }
 
-    /// Waits until the programs have taken the common lock this many more times.
+    /// Waits until the programs together have taken the common lock `turns` more times.
     #[track_caller]
     pub(crate) fn go_on(&self, turns: u64) {
         let count = || fs::read_to_string(&self.counter).ok()?.parse::<u64>().ok();

@@ -4,8 +4,8 @@
 use crate::net::{Net, Version};
 use crate::turns::Turns;
 
-/// A server without a cluster is replaced by one of the other version at the same URL, and back,
-/// under mounts of both versions that hold locks.
+/// A single server, no cluster, is replaced by one of the previous version at the same URL, then by
+/// one of the current version, and so on, under mounts of both versions that hold locks.
 #[test]
 fn a_single_server_is_upgraded_and_downgraded_under_mounts() {
     let mut net = Net::new();

@@ -48,16 +48,18 @@ impl Dice {
     }
 }
 
-/// Draws random commands, and remembers the ids in earlier answers for later commands.
+/// Draws random commands. Remembers the ids of sessions, queue places and leases that earlier
+/// answers contained, so that later commands can name them.
 pub(super) struct Draw {
     dice: Dice,
     old_rules: Dice,
-    /// A separate random generator for the open files that release commands name, so that these
-    /// draws do not change the other random choices of a seed.
+    /// The random numbers that choose the open file which a release command names. They come from a
+    /// separate generator, so that these choices do not change the other random choices of a seed.
     opens: Dice,
     acquisitions: Dice,
     orders: Dice,
-    /// The highest request number drawn so far, for any session.
+    /// The highest request number drawn so far, of all sessions. Within its session, each request
+    /// has a higher number than the requests before it.
     numbered: u64,
     names: Vec<LockName>,
     clients: Vec<ClientId>,
@@ -89,7 +91,8 @@ impl Draw {
         }
     }
 
-    /// Returns the limits of a run, which its commands reach often, sometimes, or never.
+    /// Returns the limits of a run, such as the maximum number of locks: so high that the commands
+    /// never reach them, or so low that they reach them sometimes or often.
     pub(super) fn rules(&mut self) -> Rules {
         let (requests_kept, steal_grace) = (Span::from_secs(5), Span::from_secs(1));
         let roomy = Rules { requests_kept, steal_grace, ..Rules::default() };
@@ -114,8 +117,8 @@ impl Draw {
         (self.now, command)
     }
 
-    /// Records the sessions, tickets and tokens in an answer, so that later commands can refer to
-    /// them.
+    /// Records the sessions, tickets (ids of queue places) and tokens that an answer contains, so
+    /// that later commands can refer to them.
     pub(super) fn learn(&mut self, command: &Command, answer: &Answer) {
         let (name, client) = match &command.op {
             Op::Acquire(ask) => (&ask.name, &ask.client),
@@ -208,8 +211,9 @@ impl Draw {
         }
     }
 
-    /// Returns the reset of one client in most cases, because a reset of all clients leaves few
-    /// locks for later commands.
+    /// Returns a command that takes the locks and queue places of many clients. In half of the
+    /// cases it applies to a single client, because a reset of all clients leaves few locks for
+    /// later commands.
     fn reset(&mut self) -> Reset {
         let reason = StealReason::parse("they have left").expect("a reason");
         let whose = match self.dice.below(6) {
@@ -235,8 +239,8 @@ impl Draw {
 
     /// Returns the owner of a new lease (the client, one program of the client, or an open file),
     /// and what keeps the lease alive. In half of the cases the owner is the client. The lease of
-    /// an open file depends on the file's session in most cases, and otherwise has a ttl of its
-    /// own.
+    /// an open file is kept alive by the file's session in most cases, and otherwise has a ttl of
+    /// its own.
     fn hold(&mut self) -> (Ownership, LeaseTerms) {
         let session = self.session();
         let open = OpenId { session, number: 1 + self.dice.next() % 2 };
@@ -253,8 +257,8 @@ impl Draw {
         let why = self.dice.pick(&[LeaveReason::Asked, LeaveReason::Gone]);
         let (name, ticket) = match &self.tickets[..] {
             [] => (self.name(), Ticket(1)),
-            // In one of eight cases, the name is drawn anew, so that the ticket may belong to the
-            // queue of another lock.
+            // The ticket is the number of a queue place. In one of eight cases, the lock name is
+            // drawn anew, so that the ticket may belong to the queue of another lock.
             known => {
                 let (name, ticket) = self.dice.pick(&known[known.len().saturating_sub(4)..]);
                 (if self.dice.one_in(8) { self.name() } else { name }, ticket)
@@ -263,8 +267,8 @@ impl Draw {
         Leave { name, ticket, why }
     }
 
-    /// Returns the key by which a renew or release command identifies a lease: lock name, client,
-    /// and in half of the cases the token. In most cases it is the key of a recently granted lease.
+    /// Returns the key by which a renew or release command identifies a lease: the lock name, the
+    /// client, and sometimes the token. In most cases it is the key of a recently granted lease.
     fn key(&mut self) -> LeaseKey {
         if self.tokens.is_empty() || self.dice.one_in(5) {
             return LeaseKey { name: self.name(), client: self.client(), token: None };
@@ -275,16 +279,16 @@ impl Draw {
         LeaseKey { name, client, token: self.dice.one_in(2).then_some(token) }
     }
 
-    /// A release command may name the number of the acquire that it undoes. Returns `None` in half
-    /// of the cases, and otherwise a number from 0 to 2, which may be that of the lease's last
-    /// acquire or another one.
+    /// A release command may name the one acquire that it undoes, since a client can acquire a lock
+    /// again that it holds: each lease counts its acquires. Returns `None` in half of the cases,
+    /// and otherwise a count from 0 to 2, which may differ from the count of the lease.
     fn acquisition(&mut self) -> Option<u32> {
         let drawn = self.acquisitions.below(6);
         u32::try_from(drawn).ok().filter(|drawn| *drawn < 3)
     }
 
-    /// A release command may name an open file. Returns `None` in most cases, and otherwise an open
-    /// file of a recent session, which may hold no lock.
+    /// A release command may name the open file that owns the lease. Returns `None` in most cases,
+    /// and otherwise an open file of one of the latest sessions, which may hold no lock.
     fn open_to_release(&mut self) -> Option<OpenId> {
         if self.sessions.is_empty() || !self.opens.one_in(3) {
             return None;
@@ -294,8 +298,10 @@ impl Draw {
         Some(OpenId { session, number: 1 + self.opens.next() % 2 })
     }
 
-    /// Returns `None` in most cases. Otherwise returns a session, which sometimes never existed,
-    /// and a request number: higher than all before, or that of a late copy.
+    /// A command may name its session and a request number, which rises within the session, so that
+    /// the engine can refuse a copy that arrives late. Returns `None` in most cases. Otherwise
+    /// returns a session, which sometimes never existed, and a number: one higher than all drawn
+    /// before, or an arbitrary one, as late copies have.
     fn order(&mut self) -> Option<RequestOrder> {
         if !self.orders.one_in(12) {
             return None;
@@ -315,8 +321,9 @@ impl Draw {
         Some(RequestOrder { session, number })
     }
 
-    /// Returns a random idempotency key. Its digest is the sum of the bytes of the command, so that
-    /// different commands rarely have the same digest.
+    /// Returns a random idempotency key. The digest of the command that belongs to the key is the
+    /// sum of the bytes of the command's `Debug` text, so that different commands rarely have the
+    /// same digest.
     fn request(&mut self, op: &Op) -> IdempotencyKey {
         let (caller, key) = (self.client().as_str().into(), self.dice.pick(&["1", "2", "3"]));
         let digest = Digest(format!("{op:?}").bytes().map(u128::from).sum());
@@ -324,7 +331,8 @@ impl Draw {
     }
 
     fn name(&mut self) -> LockName {
-        // Half of the names are one of the first two, so that commands conflict.
+        // At least half of the lock names are the first or the second one, so that commands
+        // conflict.
         let end = if self.dice.one_in(2) { 2 } else { self.names.len() };
         let place = self.dice.below(end);
         self.names[place].clone()
@@ -335,7 +343,8 @@ impl Draw {
         self.clients[place].clone()
     }
 
-    /// Returns one of the latest sessions in most cases, and sometimes one that never existed.
+    /// Returns the id of one of the latest sessions in most cases, and sometimes an id that no
+    /// session ever had.
     fn session(&mut self) -> SessionId {
         let recent = self.sessions.len().saturating_sub(3);
         if self.sessions.is_empty() || self.dice.one_in(40) {

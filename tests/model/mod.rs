@@ -39,10 +39,11 @@ struct Pair {
     naive: Naive,
     names: Vec<LockName>,
     highest: Option<Token>,
-    /// The time until which each tenure was promised to its holder; the tenure must not lapse
-    /// earlier.
+    /// The time until which each lease was promised to its holder, by the token of the lease. The
+    /// lease must not run out earlier.
     promised: BTreeMap<Token, Time>,
-    /// The time until which no client may be granted a stolen lock.
+    /// For each lock that a steal or a reset has taken from its holder, the end of the steal grace
+    /// (1 s): no later request may be granted the lock before.
     kept: BTreeMap<LockName, Time>,
 }
 
@@ -100,8 +101,9 @@ impl Pair {
         same("deadlines", &self.engine.next_deadline(), &self.naive.next_deadline())
     }
 
-    /// Checks properties that both implementations could violate in the same way: tokens, promises,
-    /// queue order, and the steal grace.
+    /// Checks properties that both implementations could violate in the same way: tokens rise, no
+    /// lease runs out before the time promised to its holder, waiters are served in the order of
+    /// their arrival, and no request is granted a lock within a second after the lock was stolen.
     fn keeps_its_word(
         &mut self,
         command: &Command,
@@ -115,9 +117,9 @@ impl Pair {
                         return Err(format!("token {token} comes after {:?}", self.highest));
                     }
                     self.highest = Some(*token);
-                    // A reset grants a placeholder lease in the name of the client that requested
-                    // the reset. The lease keeps all clients, including that one, from the lock for
-                    // the steal grace.
+                    // A reset takes a lock from its holders. For the steal grace (1 s), a
+                    // placeholder lease in the name of the client that requested the reset keeps
+                    // all clients, including that one, from the lock.
                     let reset_now = matches!(command.op, Op::Reset(_)) && waited.is_none();
                     let stolen_now = matches!(command.op, Op::Steal(_)) || reset_now;
                     if !stolen_now && self.kept.get(name).is_some_and(|until| at < until) {
@@ -148,8 +150,8 @@ impl Pair {
         Ok(())
     }
 
-    /// Records until when each tenure is promised to its holder. A lease that depends on a session
-    /// has no promise of its own.
+    /// Records for each granted or renewed lease the time until which it is promised to its holder.
+    /// A lease that is kept alive by a session has no such time.
     fn note_promises(&mut self, events: &[Event]) {
         for Event { at, what } in events {
             let (EventKind::Granted { name, token, .. } | EventKind::Renewed { name, token, .. }) =
@@ -175,16 +177,16 @@ fn is_state_after_refusal(bytes: &[u8], mut before: Engine, command: &Command) -
     as_before || (uses_place && bytes == codec::encode_engine(&before))
 }
 
-/// Checks that the conflict which a view of the lock predicts for an acquire matches the engine's
-/// answer.
+/// A view of a lock predicts which lease, if any, is in the way of an acquire. Checks that the
+/// prediction agrees with the engine's answer.
 fn same_foresight(before: &Engine, command: &Command, answer: &Answer) -> Result<(), String> {
     let (None, Op::Acquire(ask)) = (&command.request, &command.op) else { return Ok(()) };
     let view = before.view(&ask.name, before.clock());
     let foreseen = view.in_the_way(&ask.client, ask.hold, ask.mode);
     let foreseen = foreseen.map(|(holder, way)| (holder.lease.token, way));
     match answer {
-        // A client that is already queued and now requests a weaker mode may be granted the lock
-        // from the queue.
+        // The prediction may be wrong for a client that already waits in the queue and now requests
+        // the lock in a weaker mode: the client may be granted the lock from the queue.
         Ok(Outcome::Granted(_)) if ask.line != QueuePolicy::Skip => Ok(()),
         Ok(Outcome::Granted(_) | Outcome::Renewed(_)) => same("foresight", &foreseen, &None),
         Err(refusal) => match &*refusal.reason {
@@ -224,7 +226,8 @@ fn run(seed: u64, commands: usize) -> (Script, Result<(), String>) {
     (script, done)
 }
 
-/// Applies the commands of a script again to both implementations.
+/// Runs a script again, on a new pair of implementations. Fails at the first difference between the
+/// two.
 fn rerun((rules, commands): &Script) -> Result<(), String> {
     guarded(|| {
         let mut pair = Pair::new(rules);
@@ -388,8 +391,9 @@ fn a_snapshot_of_any_moment_leads_to_the_same_state() {
     }
 }
 
-/// A `Settle` before the next deadline changes nothing but the clock. (At a deadline it would have
-/// an effect: the lease of the next waiter would begin then and not later.)
+/// `Settle` is the command that only expires what is due. Before the next deadline it changes
+/// nothing but the engine's clock. (At a deadline it would have an effect: the lease of the next
+/// waiter would begin at that time, and not at the time of a later command.)
 #[test]
 fn settling_when_nothing_is_due_changes_nothing() {
     let mut dice = Dice::new(4);

@@ -29,11 +29,11 @@ struct Held {
     name: LockName,
     mode: Mode,
     lease: Lease,
-    /// Whether the event of the lease's expiry has been emitted.
+    /// Whether the event that reports the end of the lease's ttl has been emitted.
     expired: bool,
 }
 
-/// A waiting request in the queue of a lock.
+/// An acquire request that waits in the queue of a lock.
 #[derive(Clone)]
 struct Waiting {
     name: LockName,
@@ -57,7 +57,8 @@ struct Bond {
     ttl: Option<Ttl>,
     grace: Grace,
     renewed_at: Time,
-    /// The highest request number that a command of this session has used.
+    /// The highest request number of a command that named this session. A command with a lower
+    /// number is a late copy, and is refused.
     last_request: u64,
 }
 
@@ -69,9 +70,9 @@ impl Bond {
     }
 }
 
-/// The next deadline that has an effect. At equal times sessions come first, then the timeouts of
-/// waiters, then leases, then stored answers that are dropped; within each kind the lowest id comes
-/// first.
+/// The next event that is caused by time alone. At equal times sessions expire first, then the
+/// timeouts of waiters, then leases, then stored answers that are dropped; within each kind the
+/// lowest id comes first.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
 enum Next {
     Session(SessionId),
@@ -80,13 +81,14 @@ enum Next {
     Forget(RequestId),
 }
 
-/// The state of the naive implementation: all locks, queues, sessions and stored answers.
+/// The state of the naive implementation: the leases on all locks, all queues, all sessions, and
+/// the stored answers to requests with an idempotency key.
 pub(super) struct Naive {
     rules: Rules,
     now: Time,
     next_number: u64,
     next_ticket: u64,
-    /// The leases on all locks, oldest tenure first.
+    /// The leases on all locks, in the order in which their holders got the locks.
     held: Vec<Held>,
     /// The waiters of all locks, in the order of their arrival.
     line: Vec<Waiting>,
@@ -187,8 +189,9 @@ impl Naive {
         self.replies.iter().any(|(known, until, _)| known.id == *id && *until == Time::NEVER)
     }
 
-    /// When the wait with `ticket` ends, replaces the stored answer to its request, "waiting", by
-    /// the outcome `end` of the wait.
+    /// A request that joins a queue is answered "waiting" and gets a ticket, which identifies its
+    /// queue place. When the wait with `ticket` ends, the outcome `end` of the wait replaces
+    /// "waiting" as the stored answer that a repeat of the request gets.
     fn wait_is_over(&mut self, ticket: Ticket, end: &Outcome) {
         let (replay, kept) = (self.replay(end), self.now + self.rules.requests_kept);
         for (_, until, known) in &mut self.replies {
@@ -217,7 +220,7 @@ impl Naive {
         }
     }
 
-    // The methods from here on are queries of the state.
+    // The following methods query the state of the locks, queues and sessions, or emit an event.
 
     fn no<T>(&self, reason: Reason) -> Result<T, Refusal> {
         Err(Refusal { at: self.now, reason: Box::new(reason) })
@@ -310,14 +313,14 @@ impl Naive {
         names
     }
 
-    // The methods from here on apply the effects of passing time: rules 4, 5 and 8 of
+    // The following methods apply the effects of passing time: rules 4, 5 and 8 of
     // `contrib/doc/rules.md`.
 
     fn pass(&mut self, at: Time) {
         let until = self.now.max(at);
         while let Some((due, next)) = self.next().filter(|(due, _)| *due <= until) {
-            // Each effect takes place at the time of the current command, because no earlier
-            // command could have observed it.
+            // An expiry that was due between two commands takes place at the time of the later
+            // command, because no command could have observed it earlier.
             self.now = until;
             match next {
                 Next::Session(id) => self.expire(id),
@@ -369,7 +372,8 @@ impl Naive {
         self.serve(&name);
     }
 
-    /// Expires a session: its waiters leave their queues, and its leases enter grace.
+    /// Expires a session: its waiters leave their queues, and its leases enter the grace period, in
+    /// which only their holder may take the locks back.
     fn expire(&mut self, id: SessionId) {
         let place = self.sessions.iter().position(|session| session.id == id);
         let session = self.sessions.remove(place.expect("it was open"));
@@ -395,7 +399,7 @@ impl Naive {
         }
     }
 
-    /// Returns the tokens of the leases that depend on a session, ordered by lock name.
+    /// Returns the tokens of the leases that the session `id` keeps alive, ordered by lock name.
     fn hanging_on(&self, id: SessionId) -> Vec<Token> {
         let hanging = self.held.iter().filter(|held| held.lease.life == Lifetime::Session(id));
         let mut hanging: Vec<_> =
@@ -404,8 +408,8 @@ impl Naive {
         hanging.into_iter().map(|(_, token)| token).collect()
     }
 
-    /// Removes the waiters of a session, ordered by lock name; returns the locks that they waited
-    /// for.
+    /// Removes the waiters that depend on the session `id` from their queues, ordered by lock name.
+    /// Returns the names of the locks for which they waited.
     fn unqueue_all(&mut self, id: SessionId) -> Vec<LockName> {
         let of_session = self.line.iter().filter(|waiting| waiting.leans_on(id));
         let mut all: Vec<_> = of_session.map(|w| (w.name.clone(), w.ticket)).collect();
@@ -424,8 +428,9 @@ impl Naive {
         name
     }
 
-    /// Rule 5: grants the lock to the first waiters, as long as they can share it with the holders.
-    /// A waiter whose timeout or session is over leaves the queue instead.
+    /// Rule 5: grants the lock to the first waiters in its queue, as long as they can share it with
+    /// the present holders. A waiter whose timeout has passed or whose session has ended leaves the
+    /// queue without the lock.
     fn serve(&mut self, name: &LockName) {
         loop {
             let Some(first) = self.waiting_for(name).next().cloned() else { return };
@@ -459,8 +464,10 @@ impl Naive {
         self.tell(EventKind::Ended { name, holder: lease.holder, token, held, end });
     }
 
-    /// Releases a tenure. If the lock was stolen, no client can be granted it before the end of the
-    /// steal grace.
+    /// Releases the lease with the token `token`. A lease that begins in the future is one that a
+    /// steal or a reset has granted, so that its holder gets the lock only after a second. If such
+    /// a lease is released before it begins, it still blocks the lock until then, and ends at that
+    /// moment.
     fn give_back(&mut self, token: Token, ttl: Ttl) {
         let now = self.now;
         let held = self.held.iter_mut().find(|held| held.lease.token == token);
@@ -479,7 +486,7 @@ impl Naive {
     }
 }
 
-// The methods from here on acquire, renew, release and share locks: rules 1 to 3 and 6 of
+// The following methods acquire, renew, release and share locks: rules 1 to 3 and 6 of
 // `contrib/doc/rules.md`.
 
 impl Naive {
@@ -562,7 +569,7 @@ impl Naive {
         Ok(())
     }
 
-    /// Grants the lock that `ask` names, as a new tenure with a new token.
+    /// Grants the lock that `ask` names: begins a lease with a new token.
     fn grant(&mut self, ask: &Acquire, waited: Option<(Ticket, Span)>) -> Tenure {
         let lease = Lease {
             holder: ask.client.clone(),
@@ -592,8 +599,8 @@ impl Naive {
     }
 
     /// Acquires a lock for a client that already holds it by the lease `own`. The lease keeps its
-    /// token, except for an upgrade from shared to exclusive, which begins a new tenure with a new
-    /// token.
+    /// token, except for an upgrade from shared to exclusive, which replaces the lease by one with
+    /// a new token.
     fn go_on(&mut self, ask: &Acquire, own: &Held, rules: Rulebook) -> Answer {
         self.fits(&ask.name, &ask.patch, &own.lease.details)?;
         let mut held = own.clone();
@@ -621,7 +628,8 @@ impl Naive {
         Ok(outcome)
     }
 
-    /// Rule 6: upgrades a shared lease to exclusive, as a new tenure with a new token.
+    /// Rule 6: upgrades a shared lease to exclusive. This ends the shared lease, and begins one
+    /// with a new token.
     fn upgraded(&mut self, held: Held, patch: &Patch) -> Tenure {
         self.end(held.lease.token, TenureEnd::Replaced);
         let mut lease = held.lease;
@@ -631,7 +639,7 @@ impl Naive {
         self.hold(&held.name, held.mode, lease, None)
     }
 
-    /// Stores a renewed lease in place of the lease with the same token, and emits the event
+    /// Stores a renewed lease in place of the stored lease with the same token, and emits the event
     /// `Renewed`.
     fn renewed(&mut self, mut held: Held, patch: &Patch) -> Outcome {
         held.expired = false;
@@ -646,7 +654,8 @@ impl Naive {
         outcome
     }
 
-    /// Whether the lease belongs to an open file whose session is still open.
+    /// Whether the owner `hold` of a lease is an open file, and the session of that file still
+    /// exists.
     fn is_open(&self, hold: Ownership) -> bool {
         matches!(hold, Ownership::OpenFile(open) if self.session(open.session).is_some())
     }
@@ -693,7 +702,7 @@ impl Naive {
         Ok(Outcome::Left)
     }
 
-    /// Returns the lease that a key identifies by lock name, client and, if it has one, token.
+    /// Returns the lease that `key` identifies by lock name, client and, if the key has one, token.
     fn meant(&self, key: &LeaseKey) -> Result<Held, Refusal> {
         let LeaseKey { name, client, token } = key.clone();
         let mine: Vec<_> = self.on(&key.name).filter(|held| held.lease.holder == client).collect();
@@ -701,8 +710,8 @@ impl Naive {
         let holder = any.map(|held| held.lease.holder.clone());
         let Some(named) = token else {
             let by_file = |held: &&&Held| matches!(held.lease.hold, Ownership::OpenFile(_));
-            // A lease that has begun is preferred to one that begins in the future, which may be
-            // the placeholder that a reset leaves for the steal grace.
+            // A lease that has begun is preferred to one that begins in the future: the latter may
+            // be the placeholder by which a reset keeps the lock from everybody for a second.
             let begun = mine.iter().filter(|held| held.lease.acquired_at <= self.now);
             let plain = begun.clone().find(|held| !by_file(held)).or(begun.clone().next());
             let plain = plain.or(mine.iter().find(|held| !by_file(held))).or(mine.first());
@@ -723,9 +732,9 @@ impl Naive {
         }
     }
 
-    /// Returns the lease of an open file: the one with the token of `key` if the file has several,
-    /// otherwise its oldest. While the session of the file is open, the name of the lock does not
-    /// matter.
+    /// Returns the lease that the open file `open` owns: the one with the token in `key`, otherwise
+    /// its oldest. While the session of the open file exists, the lock name in `key` does not
+    /// matter, because the lock may have been renamed.
     fn held_by_open_file(&self, open: OpenId, key: &LeaseKey) -> Result<Held, Refusal> {
         let is_over = self.session(open.session).is_none();
         let mut own: Vec<_> = (self.held.iter())
@@ -804,8 +813,8 @@ impl Naive {
     }
 }
 
-// The methods from here on handle moves, sessions and steals: the last two by rules 8 and 9 of
-// `contrib/doc/rules.md`.
+// The following methods move locks to other names, manage sessions (rule 8 of
+// `contrib/doc/rules.md`), and steal locks (rule 9).
 
 impl Naive {
     fn move_over(&mut self, ask: &Move) -> Answer {
@@ -879,8 +888,9 @@ impl Naive {
         Ok(Outcome::Stolen(self.hold(&ask.name, Mode::Exclusive, lease, None)))
     }
 
-    /// Rule 9 for many locks at once: the affected clients first lose their queue places, then
-    /// their locks, and only then are other waiters served.
+    /// Takes the locks and queue places of all clients that the reset `ask` names, by rule 9: first
+    /// the clients lose their queue places, then their locks, and only then are the remaining
+    /// waiters served.
     fn reset(&mut self, ask: &Reset) -> Outcome {
         let is_meant = |client: &ClientId| {
             let names = |named: &ClientId| {
@@ -965,8 +975,8 @@ impl Naive {
         self.is_session(id)?;
         if ask.end == SessionEnd::Expired {
             self.expire(id);
-            // A session that expires puts its leases into grace; a lease without a grace is over at
-            // once.
+            // The leases of an expired session enter the grace period. A lease whose grace period
+            // has no length is over at once, which `pass` carries out.
             self.pass(self.now);
             return Ok(Outcome::SessionEnded);
         }
@@ -988,11 +998,11 @@ impl Naive {
 }
 
 /// Whether an acquire with the ownership `want` may continue the lease that the same client holds
-/// with the ownership `have`. An acquire as `Client` may continue any lease. An acquire by an open
-/// file may continue a lease of the client, an exclusive lease that the same open file created, and
-/// its own lease. An exclusive acquire by an open file may continue only an exclusive lease that
-/// the same open file created, as a retry does. An exclusive acquire without an open file continues
-/// no lease.
+/// with the ownership `have`, instead of being refused. An acquire as `Client` may continue any
+/// lease. An acquire by an open file may continue a lease of the client, an exclusive lease that
+/// the same open file created, and the open file's own lease. An exclusive acquire by an open file
+/// may continue only an exclusive lease that the same open file created, as a retry does. An
+/// exclusive acquire without an open file continues no lease.
 fn is_meant(have: Ownership, want: Ownership) -> bool {
     match want {
         Ownership::Client => true,
@@ -1005,8 +1015,8 @@ fn is_meant(have: Ownership, want: Ownership) -> bool {
     }
 }
 
-/// Returns the sessions that must be open for a request: the session that keeps the lease alive,
-/// and the session of the open file that makes the request.
+/// Returns the sessions that must exist for a request to be executed: the session that is to keep
+/// the lease alive, and the session of the open file that makes the request.
 fn leans_on(hold: Ownership, term: LeaseTerms) -> [Option<SessionId>; 2] {
     let of_term = match term {
         LeaseTerms::Session(id) => Some(id),
@@ -1019,7 +1029,8 @@ fn leans_on(hold: Ownership, term: LeaseTerms) -> [Option<SessionId>; 2] {
     [of_term, of_file]
 }
 
-/// Returns the lifetime of a lease after a renewal at `now`, which starts the ttl anew.
+/// Returns what keeps a lease alive after a renewal at the time `now`. The ttl of a lease begins
+/// anew; a lease that is kept alive by a session is not changed.
 fn again(life: Lifetime, now: Time) -> Lifetime {
     match life {
         Lifetime::Own { ttl, grace, .. } => {

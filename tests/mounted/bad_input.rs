@@ -59,8 +59,8 @@ fn names_are_valid_text() {
         .ok();
 }
 
-/// A ttl or grace that is 0, negative, overflowing, too short (`500ms`) or too long (`25h`) gets
-/// EINVAL with a message, and the lease stays as it was.
+/// A ttl or grace period that is 0, negative, overflowing, too short (`500ms`) or too long (`25h`)
+/// gets EINVAL with a message, and the lease stays as it was.
 #[test]
 fn ttl_and_grace_have_bounds() {
     let m = mount();

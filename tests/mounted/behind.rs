@@ -10,7 +10,7 @@ use std::process::{Child, Command, Stdio};
 /// The backend of a test's mounts: the processes that decide which client holds which lock.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Behind {
-    /// The mount's own daemon decides about its locks, without any server.
+    /// The daemon of the mount decides about its locks itself, without any server.
     Itself,
     /// One latchfs server decides about the locks of all its mounts.
     Server,

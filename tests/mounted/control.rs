@@ -98,8 +98,8 @@ fn a_status_can_always_be_read() {
         .ok();
 }
 
-/// The file `.latchfs/metrics` is in the Prometheus text format, and its counters change when locks
-/// are acquired and released.
+/// The file `.latchfs/metrics` contains metrics in the Prometheus text format. Its counters change
+/// when locks are acquired and released.
 #[test]
 fn metrics_change_with_each_lease() {
     let m = mount();

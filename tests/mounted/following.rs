@@ -36,8 +36,9 @@ fn behind(m: &Mount, prelude: &str, program: &str) -> Output {
     m.py(&format!("{prelude}\n{}", lines.collect::<Vec<_>>().join("\n")))
 }
 
-/// `poll(2)` on a lock's file reports a change of the lock's phase or holder, until the file is
-/// read again.
+/// poll(2) on the file of a lock reports when the holder changes, or the phase of the lock (free,
+/// held, or in the grace period of an expired lease). It goes on to report the change until the
+/// file is read again.
 #[test]
 fn a_change_wakes_pollers() {
     let m = Setup::new().with("--ttl 1s --grace 1s").start();
@@ -68,7 +69,8 @@ fn a_change_wakes_pollers() {
     .ok();
 }
 
-/// A renewal is not reported as a change, except in grace. A change before the first poll is
+/// poll(2) on the file of a lock does not report a renewal as a change, unless the renewal rescues
+/// a lease in its grace period. A change between the last read of the file and its first poll is
 /// reported by that poll.
 #[test]
 fn a_renewal_does_not_wake_pollers() {

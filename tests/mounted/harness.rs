@@ -441,7 +441,8 @@ impl Mount {
         json(&self.sh(&format!("cat '.latchfs/status/%2F{file}'")).ok())
     }
 
-    /// Returns the phase of a lock.
+    /// Returns the phase of a lock, as its status names it: `free`, `held`, or `grace` (the lease
+    /// has expired, but its holder can still renew it).
     #[track_caller]
     pub(crate) fn phase(&self, name: &str) -> String {
         text(&self.status(name)["phase"])
@@ -454,7 +455,8 @@ impl Mount {
         status["token"].as_u64().unwrap_or_else(|| panic!("no token in {status}"))
     }
 
-    /// Waits until the lock `name` is in the phase `phase`.
+    /// Waits until the lock `name` is in the phase `phase`: `free`, `held`, or `grace` (the lease
+    /// has expired, but its holder can still renew it).
     #[track_caller]
     pub(crate) fn until(&self, name: &str, phase: &str) {
         eventually(&format!("{name} is {phase}"), || (self.phase(name) == phase).then_some(()));

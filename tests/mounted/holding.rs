@@ -4,7 +4,7 @@
 use crate::harness::*;
 use crate::locking::locks_py;
 
-/// Python code that ends a lock which an open file holds, in each possible way. Python opens files
+/// Python code for each way in which a lock that an open file holds can end. Python opens files
 /// with `O_CLOEXEC`, so exec is one of the ways: it closes the file.
 const ENDS: &str = "
 ENDS = {
@@ -18,8 +18,8 @@ ENDS = {
 }
 ";
 
-/// Takes the lock of a file by the call that `form` names (flock, fcntl or OFD), and ends the lock
-/// in each of the ways in [`ENDS`].
+/// Takes locks on files of a mount by the call that `form` names (flock, fcntl or OFD), and ends
+/// each lock in another of the ways in [`ENDS`]. The next waiter must get the lock.
 fn by_open_file(form: &str) {
     let m = mount();
     let program = r#"
@@ -63,44 +63,50 @@ eq(listed(), [])
     locks_py(&m, &format!("{ENDS}{}", program.replace('@', form))).ok();
 }
 
-/// An exclusive flock ends by unlock, by close of the last descriptor of the open file, by exit or
-/// SIGKILL of its process, by exec if the descriptor is close-on-exec, and by removal of the file.
+/// An exclusive flock on a file of a mount ends by unlock, by close of the last descriptor of the
+/// open file, by exit or SIGKILL of its process, and by exec if the descriptor is close-on-exec.
+/// Unlike on other file systems it also ends by removal of the file, because removal releases the
+/// lock.
 #[test]
 fn exclusive_flock_ends() {
     by_open_file("flock_ex");
 }
 
-/// A shared flock ends in each of the ways in [`ENDS`]: by unlock, close, exit, SIGKILL, exec (its
-/// descriptor is close-on-exec), and removal of the file.
+/// A shared flock on a file of a mount ends in each of the ways in [`ENDS`]: by unlock, close,
+/// exit, SIGKILL, exec (its descriptor is close-on-exec), and by removal of the file, which in a
+/// mount releases the lock.
 #[test]
 fn shared_flock_ends() {
     by_open_file("flock_sh");
 }
 
-/// An fcntl write lock ends in each of the ways in [`ENDS`]: by unlock, close, exit, SIGKILL, exec
-/// (its descriptor is close-on-exec), and removal of the file.
+/// An fcntl write lock on a file of a mount ends in each of the ways in [`ENDS`]: by unlock, close,
+/// exit, SIGKILL, exec (its descriptor is close-on-exec), and by removal of the file, which in a
+/// mount releases the lock.
 #[test]
 fn exclusive_fcntl_lock_ends() {
     by_open_file("fcntl_ex");
 }
 
-/// An fcntl read lock ends in each of the ways in [`ENDS`]: by unlock, close, exit, SIGKILL, exec
-/// (its descriptor is close-on-exec), and removal of the file.
+/// An fcntl read lock on a file of a mount ends in each of the ways in [`ENDS`]: by unlock, close,
+/// exit, SIGKILL, exec (its descriptor is close-on-exec), and by removal of the file, which in a
+/// mount releases the lock.
 #[test]
 fn shared_fcntl_lock_ends() {
     by_open_file("fcntl_sh");
 }
 
-/// An OFD write lock ends in each of the ways in [`ENDS`]. When the last descriptor of the open
-/// file is closed, the kernel sends no unlock request for an OFD lock, so the mount must unlock at
-/// RELEASE.
+/// An OFD write lock on a file of a mount ends in each of the ways in [`ENDS`], such as close. When
+/// the last descriptor of the open file is closed, the kernel sends the mount no unlock request for
+/// an OFD lock, so the mount must unlock the file when it gets the RELEASE request.
 #[test]
 fn exclusive_ofd_lock_ends() {
     by_open_file("ofd_ex");
 }
 
-/// An OFD read lock ends in each of the ways in [`ENDS`]: by unlock, close, exit, SIGKILL, exec
-/// (its descriptor is close-on-exec), and removal of the file.
+/// An OFD read lock on a file of a mount ends in each of the ways in [`ENDS`]: by unlock, close,
+/// exit, SIGKILL, exec (its descriptor is close-on-exec), and by removal of the file, which in a
+/// mount releases the lock.
 #[test]
 fn shared_ofd_lock_ends() {
     by_open_file("ofd_sh");
@@ -150,8 +156,8 @@ fn leases_end_by_removal() {
     .ok();
 }
 
-/// A lease that is not renewed ends after its ttl and grace, and the next waiter gets the lock. A
-/// lock by an open file does not expire.
+/// A lease that is not renewed ends after its ttl and its grace period, and the next waiter gets
+/// the lock. A lock that an open file holds (flock, fcntl or OFD) does not expire.
 #[test]
 fn leases_end_by_their_ttl() {
     let m = Setup::new().with("--ttl 1s --grace 1s").start();

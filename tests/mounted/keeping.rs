@@ -65,8 +65,9 @@ fn touch_by_another_is_busy() {
         .ok();
 }
 
-/// close(2) gets EBUSY if a client that does not hold the lock opened its file for writing, and
-/// neither wrote to it nor locked it. After a write, close returns 0.
+/// If a client that does not hold a lock opens the lock's file for writing, and neither writes to
+/// it nor locks it, its close(2) fails with EBUSY. After a write, even a refused one, close returns
+/// 0.
 #[test]
 fn closing_a_lock_of_another_is_busy() {
     let m = mount();
@@ -139,8 +140,8 @@ fn truncation_empties_the_holders_text_only() {
         .ok();
 }
 
-/// `echo '{"ttl":"60s","note":"..."}' > NAME` renews the lease and sets its ttl and its note, if
-/// all keys of the JSON object are known.
+/// `echo '{"ttl":"60s","note":"..."}' > NAME` renews the lease and sets its ttl and its note (a
+/// text that is shown with the lock), if all keys of the JSON object are known.
 #[test]
 fn writing_json_renews_with_options() {
     let m = mount();
@@ -199,8 +200,8 @@ fn other_text_is_stored() {
     m.sh("echo 4711 > build && test \"$(cat .latchfs/content/build)\" = 4711").ok();
 }
 
-/// A write gets ESTALE if the file was opened under a lease that is over, even when the same owner
-/// has acquired the lock again since.
+/// A write to an open file gets ESTALE if the lease under which the file was opened is over, even
+/// when the same owner has acquired the lock again since.
 #[test]
 fn a_file_of_an_ended_tenure_is_stale() {
     let m = mount();
@@ -222,8 +223,8 @@ fn a_file_of_an_ended_tenure_is_stale() {
         .ok();
 }
 
-/// When the ttl and grace of a lock are over, the open file that acquired it gets ESTALE, and other
-/// clients can get the lock.
+/// When the ttl and the grace period of a lock are over, writes through the open file that acquired
+/// the lock get ESTALE, and other clients can get the lock.
 #[test]
 fn a_file_of_a_lost_lock_is_stale() {
     let m = Setup::new().with("--ttl 1s --grace 0s").start();
@@ -241,8 +242,8 @@ fn a_file_of_a_lost_lock_is_stale() {
         .ok();
 }
 
-/// While the lock of another client is in grace, requests for it are refused, and the message says
-/// so. The holder can still renew the lease, under the same token.
+/// While a lock is in the grace period after its ttl, requests of other clients for it are refused,
+/// and the message says so. The holder can still renew the lease, under the same token.
 #[test]
 fn grace_is_the_holders() {
     let m = Setup::new().with("--ttl 1s --grace 1h").start();

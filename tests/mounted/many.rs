@@ -15,8 +15,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 /// The maximum number of locks in one mount or server, as latchfs sets it.
 const LOCKS_MAX: usize = 1 << 20;
 
-/// Opens the state of a daemon that is not running, and submits an operation for each of a million
-/// locks.
+/// Opens the state directory of a daemon that is not running, and applies one operation, which
+/// `work` returns, to each of a million locks.
 fn each_lock(state: &Path, work: impl Fn(LockName) -> Op) {
     let local = Arc::new(Local::open(state, Rules::default()).expect("no daemon runs"));
     let locks = Locks::new(local.clone());
@@ -84,8 +84,8 @@ fn the_maximum_number_of_locks_is_enforced() {
     m.latchfs(&["acquire", "mine"]).ok();
     let said = m.latchfs(&["acquire", "more"]).exits(75);
     assert!(said.contains("1048576"), "{said}");
-    // The bound is 700 MiB: some 400 MB for the locks, and the rest for the names that the listing
-    // has made known to the kernel.
+    // The bound on the memory of the daemon is 700 MiB: some 400 MB for the locks, and the rest for
+    // the names that a listing of the directory has made known to the kernel.
     let memory = memory_kb(&m);
     assert!(memory < 700 << 10, "{memory} KiB");
     m.sh("rmdir mine || rm mine; mkdir lock-0000001").ok();

@@ -141,8 +141,8 @@ fn a_timed_wait_has_a_place_in_the_queue() {
     });
 }
 
-/// A thread may lock a mutex again that it holds already. A lock call that could succeed only after
-/// the same thread unlocks is an error.
+/// A thread that has locked a mutex may lock it again. A lock call that could succeed only after
+/// the same thread unlocks the mutex returns an error.
 #[test]
 fn a_thread_may_lock_again() {
     let m = mount();
@@ -234,8 +234,8 @@ fn an_unrequested_hold_is_reported() {
     assert!(told.try_recv().is_err(), "told once");
 }
 
-/// The token of a guard is always that of its own open file and never that of another holder,
-/// whatever happens between the grant and the request for the token.
+/// The token of a mutex guard is always the token of the guard's own lease and never that of
+/// another holder, whatever happens between the grant of the lock and the request for the token.
 #[test]
 fn the_token_of_another_holder_is_never_given_out() {
     // The number of times that each of the two threads gets the lock.
@@ -248,8 +248,8 @@ fn the_token_of_another_holder_is_never_given_out() {
             let file = m.dir().join("build");
             let mut tokens = Vec::new();
             while !ended.load(Ordering::Acquire) {
-                // Root may remove any lock. After each removal, this thread can hold the lock for a
-                // moment, until it removes its own directory.
+                // Root may remove any lock. After each removal, this thread can hold the lock
+                // itself for a moment: from its mkdir to its rmdir.
                 let _gone = fs::remove_file(&file);
                 if fs::create_dir(&file).is_ok() {
                     tokens.extend(m.status("build")["token"].as_u64());

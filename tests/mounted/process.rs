@@ -180,14 +180,15 @@ fn a_restart_binds_processes_again() {
 }
 
 /// A lease that is bound to a process and has no ttl of its own survives any suspension or downtime
-/// of the daemon, because no other client is served in the meantime. A bound lease that also has a
-/// ttl expires during a suspension.
+/// of the daemon, because the daemon grants no lock to another client in that time. A bound lease
+/// that has a ttl of its own as well expires during a suspension.
 #[test]
 fn a_pause_of_the_daemon_loses_no_bound_lease() {
     let mut m = Setup::new().with("--ttl 1s --grace 0s").prepare();
     m.start();
     let clock = Setup::new().with("--ttl 1s --grace 0s").start();
-    // Waits until more than a ttl and its grace have passed.
+    // Waits until more time has passed than a lease with a ttl of 1 s and no grace period lasts, by
+    // two such leases on another mount.
     let pass = || {
         for _ in 0..2 {
             clock.sh("mkdir passes").ok();
@@ -233,7 +234,8 @@ fn a_login_session_keeps_its_locks() {
     let said = lines(session.stdout.take().expect("piped"));
     said.recv_timeout(std::time::Duration::from_secs(20)).expect("it makes them");
     let sleeper = Sleeper(session);
-    // Two locks on another mount expire, which shows that more than a ttl has passed.
+    // On a second mount with a ttl of 1 s, a lock is acquired and expires, twice. That shows that
+    // more than a ttl has passed on the first mount.
     let other = Setup::new().with("--ttl 1s --grace 0s").start();
     for _ in 0..2 {
         other.sh("mkdir other").ok();

@@ -140,7 +140,7 @@ fn signals_end_it_cleanly() {
     }
 }
 
-/// A lease whose ttl and grace pass while the daemon is down is over at the next start.
+/// A lease whose ttl and grace period pass while the daemon is down is over at the next start.
 #[test]
 fn time_passes_while_it_is_down() {
     let mut m = Setup::new().with("--ttl 1s --grace 0s").start();
@@ -282,7 +282,8 @@ fn state_none_forgets_all_leases() {
 /// (guarantee G2).
 #[test]
 fn no_state_holds_off() {
-    /// The sum of the maximum ttl and the grace, for which the mount grants nothing.
+    /// For the sum of the maximum ttl and the grace period, the mount grants nothing after its
+    /// start.
     const HOLD_OFF: Span = Span::from_secs(6);
     let started = (boot_now(), Wall::now().secs);
     let setup = Setup::new().with("--state none --max-ttl 5s --ttl 5s --grace 1s");
@@ -305,8 +306,8 @@ fn no_state_holds_off() {
     m.sh("mkdir other && rmdir other").ok();
 }
 
-/// Asserts that a token is the first one of a mount without stored state: the second in which the
-/// mount was started, times 2^20.
+/// Asserts that a token is the first one that a mount without stored state grants: the Unix time in
+/// seconds at which the mount was started, times 2^20.
 #[track_caller]
 fn begins_at(m: &Mount, name: &str, started_secs: i64) {
     let (token, now) = (m.token(name), Wall::now().secs);
@@ -451,7 +452,8 @@ fn a_full_disk_grants_nothing() {
     m.sh("mkdir held && touch file").ok();
     let token = m.token("held");
     disk.fill();
-    // A record may still fit into the last page of the journal; after some more locks none does.
+    // The space that is already allocated to the journal may suffice for a few more records. After
+    // some more locks it does not, and requests are refused.
     m.py(r#"
         refused = None
         for n in range(5_000):

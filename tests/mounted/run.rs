@@ -103,8 +103,8 @@ fn the_second_run_waits_in_the_queue() {
 }
 
 /// When the lock of a `latchfs run` is stolen, all processes of its command are dead before the new
-/// tenure begins, even those that have left the process group. Then `run` executes the `--on-lost`
-/// command and exits with 76.
+/// holder has the lock, even those that have left the process group. Then `run` executes the
+/// `--on-lost` command and exits with 76.
 #[test]
 fn all_is_dead_when_the_lock_is_lost() {
     let m = mount();
@@ -123,7 +123,7 @@ fn all_is_dead_when_the_lock_is_lost() {
     assert_eq!(job.ends(), Some(76));
 }
 
-/// The death of `run` itself ends its command, and releases the lock.
+/// When `latchfs run` is killed, its command ends, and the lock is released.
 #[test]
 fn the_command_dies_with_run() {
     let m = mount();
@@ -203,7 +203,8 @@ fn two_scripts_of_one_user_exclude_each_other() {
     second.says("released build");
 }
 
-/// `run --slot KEY` runs a command once per key; a failed command releases the slot.
+/// `latchfs run NAME --slot KEY` runs a command once per key. A command that fails releases the
+/// lock `NAME@KEY`, so that it can be run again; one that succeeds keeps the lock.
 #[test]
 fn a_slot_runs_once() {
     let m = mount();
@@ -222,8 +223,8 @@ fn a_slot_runs_once() {
 const UNTIL_TOLD: &str =
     "exec latchfs run build -- sh -c 'echo on; until [ -e $T/go ]; do sleep 0.1; done; echo off'";
 
-/// A daemon that is dead renews no lease. `latchfs run` notices that and ends its command: not at
-/// once, but before the lease is over and another client can get the lock.
+/// If the daemon is dead, nothing renews the lease. `latchfs run` notices that and ends its
+/// command: not at once, but before the lease is over and another client can get the lock.
 #[test]
 fn a_dead_daemon_ends_the_command_in_time() {
     let mut m = Setup::new().with("--ttl 3s --grace 2s").start();
@@ -462,7 +463,8 @@ fn all_is_dead_before_the_lock_of_a_killed_command_is_free() {
 }
 
 /// `latchfs run` consists of two processes. When both are killed at once, no process is left to end
-/// the whole command: only its first process dies, and the lock stays held for its ttl and grace.
+/// the whole command: only its first process dies, and the lock stays held for its ttl and grace
+/// period.
 #[test]
 fn a_lock_outlives_both_processes_of_its_run_by_its_ttl() {
     for (m, options) in targets() {

@@ -104,7 +104,8 @@ fn programs_read_their_text_back() {
         .ok();
 }
 
-/// With `mount --content note`, `cat NAME` always shows the content that was written.
+/// With `mount --content note`, `cat NAME` always shows the text that was written to the lock, and
+/// never the status of the lock.
 #[test]
 fn content_note_shows_the_text_always() {
     let m = Setup::new().with("--content note").start();
@@ -209,7 +210,8 @@ fn inode_numbers_follow_the_open_file() {
         .ok();
 }
 
-/// `getfattr -d NAME` shows token, holder, phase, `expires_in_ms`, note and waiters.
+/// `getfattr -d NAME` shows as extended attributes the lock's token, holder, phase,
+/// `expires_in_ms`, note (a text for others who want the lock) and number of waiters.
 #[test]
 fn attributes_show_the_status() {
     let m = mount();

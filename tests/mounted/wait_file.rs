@@ -5,7 +5,7 @@ use crate::harness::*;
 use crate::locking::locks_py;
 
 /// The Python code that precedes the programs of this file: a holder of the lock `x`, and readers
-/// of its wait file.
+/// of `.latchfs/wait/x`, which waits for that lock.
 const WAITER: &str = r#"
         def cat(name, **how):
             return subprocess.Popen(['cat', '.latchfs/wait/' + name], stdout=subprocess.PIPE,
@@ -82,8 +82,8 @@ fn signals_end_the_wait() {
     );
 }
 
-/// Two readers of a wait file are served in the order of their arrival, whether they are of one
-/// client or of two.
+/// Two readers of a wait file (`.latchfs/wait/NAME`, whose read returns when the reader has the
+/// lock) are served in the order of their arrival, whether they are of one client or of two.
 #[test]
 fn readers_are_served_in_order() {
     let m = mount();
@@ -110,9 +110,9 @@ fn readers_are_served_in_order() {
     );
 }
 
-/// After close(2) of a wait file, its waiter has left the queue, and a lock that was granted but
-/// never read is released. A signal ends a read but not the wait: a program that reads again has
-/// the same queue place.
+/// After close(2) of a wait file (`.latchfs/wait/NAME`), the wait has left the queue of the lock,
+/// and a lock that was granted but whose grant was never read is released. A signal ends a read but
+/// not the wait: a program that reads again has the same queue place.
 #[test]
 fn closing_leaves_the_queue() {
     let m = mount();
@@ -149,8 +149,8 @@ fn closing_leaves_the_queue() {
     );
 }
 
-/// A reader of a wait file that is stopped and continued keeps its queue place, and so does one
-/// that a signal handler interrupts.
+/// A program that reads a wait file (`.latchfs/wait/NAME`) and is stopped and continued keeps its
+/// queue place, and so does one whose read a signal handler interrupts.
 #[test]
 fn a_stopped_reader_keeps_its_place() {
     let m = mount();
@@ -181,8 +181,8 @@ fn a_stopped_reader_keeps_its_place() {
     );
 }
 
-/// Invalid names of wait files, and operations that these files do not support, are refused with an
-/// errno.
+/// Invalid names of wait files (`.latchfs/wait/NAME`), and operations that these files do not
+/// support, are refused with an errno.
 #[test]
 fn invalid_names_and_operations_are_refused() {
     let m = mount();

@@ -259,9 +259,10 @@ fn waiters_block_no_other_operation() {
     .ok();
 }
 
-/// A signal ends the wait of a program within 50 ms, for waits in flock(2) and for reads of a wait
-/// file. The test has 20 waiters and requires 50 ms for the median of them; on a busy machine a
-/// single wait may take longer to end, but never a second.
+/// A signal ends the wait of a program within 50 ms, both in flock(2) and in a read of
+/// `.latchfs/wait/NAME`, which waits for the lock NAME. The test has 20 waiters and requires 50 ms
+/// for the median of them; on a busy machine a single wait may take longer to end, but never a
+/// second.
 #[test]
 fn a_signal_ends_a_wait_soon() {
     let m = mount();

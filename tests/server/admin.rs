@@ -37,9 +37,9 @@ fn reset_ends_leases_and_waits_of_all_other_clients() {
     assert_eq!(events.until("left").data["why"], "reset");
     let stolen = events.until("stolen").data;
     assert_eq!((&stolen["by"], &stolen["reason"]), (&json!("admin"), &json!("they have left")));
-    // The reset has removed the first waiter from the queue. The second waiter stays in it, and
-    // gets the lock after the steal grace, the second in which no client can be granted a lock that
-    // was taken from its holder.
+    // The reset, which takes locks and queue places from all clients but the listed ones, has
+    // removed the first waiter from the queue. The second waiter stays in it, and gets the lock one
+    // second later: for that time no client can be granted a lock that was taken from its holder.
     dead.reply().is(409);
     assert_eq!(next.reply().is(200)["holder"], "here:bob");
     assert_eq!(server.curl(&["/locks/three"]).is(200)["holder"], "here");

@@ -17,12 +17,13 @@ const NAME: &str = "team/demo";
 const TTL: Span = Span::from_secs(5);
 const TTL_SECS: &str = "5";
 
-/// A guarded command that fails while another one runs, and ends when it reads a line from the pipe
-/// `go`.
+/// A command to run under a lock. It fails if another one runs at the same time, and ends when it
+/// reads a line from the pipe `go`.
 const EXCLUSIVE: &str =
     r#"mkdir busy && echo "$LATCHFS_TOKEN" >> tokens && read -r _ < go && rmdir busy"#;
 
-/// A guarded command of two processes that keep the pipe `alive` open, and ignore SIGTERM.
+/// A command to run under a lock: two processes that keep the pipe `alive` open, and ignore
+/// SIGTERM.
 const STUBBORN: &str = "trap '' TERM; exec > alive; echo begun; sleep 30 & sleep 30";
 
 /// One run of an example in the background, in a directory with the named pipes `alive` and `go`.
@@ -57,7 +58,8 @@ impl Example {
 }
 
 impl Drop for Example {
-    /// Terminates an example that a failed test has left running.
+    /// Terminates the example program when this value is dropped, because a failed test may have
+    /// left it running.
     fn drop(&mut self) {
         signal(self.child.id().cast_signed(), libc::SIGTERM);
         let _ = self.child.wait();
@@ -89,8 +91,8 @@ fn is_dead_at(mut alive: File) -> Time {
     boot_now()
 }
 
-/// Checks that two runs of an example exclude each other: each run is a client of its own, and one
-/// waits in the queue of the lock until the command of the other run has ended.
+/// Checks that two runs of an example program exclude each other: each run is a client of its own,
+/// and one waits in the queue of the lock until the command of the other run has ended.
 fn exclude_each_other(program: fn(&Scratch) -> Command) {
     let (server, dir) = (Server::start(&[]), scratch());
     let start = || Example::start(program(&dir), &server, &dir, EXCLUSIVE);
@@ -106,7 +108,8 @@ fn exclude_each_other(program: fn(&Scratch) -> Command) {
     let holder = view["holder"].as_str().expect("it is held").to_owned();
     let waiter = view["waiters"][0]["client"].as_str().expect("a waiter").to_owned();
     assert!(holder.starts_with("ci-") && waiter.starts_with("ci-") && holder != waiter, "{view}");
-    // The wait takes longer than the ttl, so the example must keep the waiter's session alive, too.
+    // The second run waits in the queue for longer than the ttl, so the example must keep the
+    // session of a waiting run alive.
     let later = boot_now() + TTL + Span::from_secs(1);
     eventually("more than a ttl", || (boot_now() > later).then_some(()));
     assert_eq!(tokens().lines().count(), 1);

@@ -6,7 +6,8 @@ use latchfs::time::{Span, boot_now};
 use serde_json::{Value, json};
 
 const NONE: [&str; 8] = ["--state", "none", "--max-ttl", "2s", "--ttl", "2s", "--grace", "1s"];
-/// The hold-off after a restart: the maximum ttl plus the grace period.
+/// The time after a restart in which the server grants no locks, because leases of its previous run
+/// may not be over: the maximum ttl plus the grace period.
 const HOLD_OFF: Span = Span::from_secs(3);
 
 fn token(granted: &Value) -> u64 {
@@ -30,13 +31,15 @@ fn lease_from_before_a_restart_expires_before_the_next_grant() {
     let detail = refused["detail"].as_str().unwrap_or_default();
     assert!(detail.contains("nothing is granted for") && detail.contains("wait"), "{detail}");
     assert!(refused["retry_after_ms"].as_u64().is_some_and(|ms| ms <= 3_000), "{refused}");
-    // A client that waits is granted the lock when the hold-off is over.
+    // A client that waits in the queue is granted the lock when the time in which the restarted
+    // server grants nothing is over.
     let second = server.curl(&["-X", "POST", "/locks/build?client=b&wait=20s"]).is(200);
     let waited = boot_now().since(restarted);
     assert!(waited >= HOLD_OFF, "granted after {waited}");
     assert_eq!(second["holder"], "b");
     assert!(token(&second) > token(&first), "{first} {second}");
-    // The server refuses a lease that could last longer than the hold-off of its next start.
+    // After its next start the server will grant nothing for the maximum ttl plus the grace period.
+    // So it refuses a lease that could last longer than that.
     let long = server.curl(&["-X", "POST", "/locks/long?client=b&ttl=2s&grace=2s"]).is(400);
     assert!(long["detail"].as_str().is_some_and(|why| why.contains("--max-ttl")), "{long}");
     let session = server.curl(&["-X", "POST", "/sessions?client=b&ttl=10m"]).is(400);

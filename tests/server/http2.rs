@@ -181,8 +181,8 @@ fn connection_with_a_waiting_request_stays_open() {
     let mut listening = server.events(&[two, "/events"]);
     let mut idle = Raw::open(&server);
     while idle.until(GOAWAY).is_some() {}
-    // The connection without requests has been closed by now, while the two with waiting requests
-    // are still open.
+    // The connection without requests has been closed by now. The two with open requests, one that
+    // waits for a lock and one that reads events, must still work.
     server.in_line("a", 1);
     server.curl(&["-X", "DELETE", "/locks/a?client=holder"]).is(200);
     let granted = waiting.reply();

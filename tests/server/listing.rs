@@ -102,7 +102,7 @@ fn metrics_count_requests_and_grants() {
     }
     let version = env!("CARGO_PKG_VERSION");
     assert!(metrics.body.contains(&format!("latchfs_build_info{{version=\"{version}\"}} 1")));
-    // The page has one `# TYPE` line for each metric family.
+    // The metrics page has only one `# TYPE` line for each metric family, as Prometheus requires.
     let heads: Vec<_> = metrics.body.lines().filter(|line| line.starts_with("# TYPE ")).collect();
     let mut once = heads.clone();
     once.sort_unstable();

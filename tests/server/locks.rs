@@ -93,7 +93,8 @@ fn two_programs_of_one_client_exclude_each_other() {
     assert_ne!(tokens[0], tokens[1]);
 }
 
-/// A request that names the session of a lease renews that lease.
+/// A request that names the session of a lease renews that lease, although its client already holds
+/// the lock.
 #[test]
 fn acquire_with_the_session_of_a_lease_renews_it() {
     let server = Server::start(&[]);
@@ -137,8 +138,8 @@ fn token_limits_a_request_to_its_tenure() {
     server.curl(&["-X", "DELETE", &format!("/locks/build?client=a&token={second}")]).is(200);
 }
 
-/// A client gives up waiting for the response to a release, and acquires the lock again before the
-/// release arrives at the server.
+/// A release arrives late: its client has given up waiting for the response, and has acquired the
+/// same lock again in the meantime. The release is refused, because it names the earlier acquire.
 #[test]
 fn late_release_does_not_end_a_later_acquisition() {
     let server = Server::start(&[]);
@@ -229,8 +230,8 @@ fn repeated_request_has_one_effect() {
     server.curl(&["-X", "POST", "-H", &long, "/locks/build?client=a"]).is(400);
 }
 
-/// A repeat of a request after its tenure has expired, while another client holds the lock, gets
-/// the first response, marked as a replay, and beside it the current holder.
+/// A repeat of a request whose lease has expired, while another client holds the lock, gets the
+/// first response, marked as a replay, and beside it the current holder.
 #[test]
 fn repeat_after_the_tenure_gets_the_first_response() {
     let server = Server::start(&[]);
@@ -250,8 +251,8 @@ fn repeat_after_the_tenure_gets_the_first_response() {
     assert_eq!((&status["holder"], &status["token"]), (&json!("b"), &others["token"]));
 }
 
-/// Repeats of requests that open a session, or acquire a lock with it, also get the first response,
-/// and open no second session.
+/// A repeat of a request that opens a session, or that acquires a lock in the name of a session,
+/// gets the first response, and opens no second session.
 #[test]
 fn repeat_opens_no_second_session() {
     let server = Server::start(&[]);
@@ -272,9 +273,9 @@ fn repeat_opens_no_second_session() {
     assert_eq!(again["current"]["phase"], "free");
 }
 
-/// Checks that a replay equals the first response, except for times. Both read the wall clock when
-/// they are written. The first response counts the remaining time from that moment, the replay from
-/// the time at which the request was executed.
+/// Checks that the repeated response equals the first one, except for the times in it: the wall
+/// clock times are computed when each response is written, and the remaining time may differ by
+/// less than a second.
 #[track_caller]
 fn same_but_for_the_milliseconds(first: &Value, again: &Value) {
     let close = |key: &str| {

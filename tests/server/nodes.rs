@@ -68,8 +68,8 @@ fn fsync_latency_is_reported() {
         let most = metric(&page, "latchfs_log_sync_seconds_bucket{le=\"+Inf\"}");
         assert!(count > 0 && most == count.to_string(), "{page}");
         assert!(page.contains("latchfs_log_sync_seconds_bucket{le=\"0.00005\"} "), "{page}");
-        // The page has latency histograms of several metrics. Their bucket bounds are other ones
-        // than those of the fsync latency.
+        // The metrics page also has histograms of other durations, such as how long locks are held.
+        // Their bucket bounds differ from those of the fsync latency.
         assert!(page.contains("latchfs_hold_seconds_bucket{le=\"0.001\"} "), "{page}");
         assert!(page.contains("latchfs_hold_seconds_bucket{le=\"43200.000\"} "), "{page}");
         let said = server.curl(&["/cluster"]).is(200);
@@ -107,7 +107,8 @@ fn lag_and_elections_are_reported() {
     metric(&page, &lag);
     assert!(!page.contains("latchfs_cluster_heard_seconds"), "{page}");
     assert_eq!(metric(&page, "latchfs_cluster_votes"), "0");
-    // The lag of a node that is down grows with each new entry.
+    // The leader reports for each node how many log entries it lags behind. The lag of a node that
+    // is down grows with each new entry.
     nodes.learner.signal(libc::SIGKILL);
     nodes.learner.wait();
     for number in 0..5 {

@@ -4,8 +4,9 @@
 use crate::harness::Server;
 use serde_json::json;
 
-/// The timeline in the specification: t=0 acquire, t=10 and t=20 renew, t=50 grace, t=52 refused,
-/// t=56 granted to another client. The server's own events serve as the clock.
+/// The timeline in the specification, in seconds: acquire at 0, renew at 10 and 20, begin of the
+/// grace period at 50, refusal at 52, grant to another client at 56. The server's own events serve
+/// as the clock.
 #[test]
 fn timeline_of_the_specification() {
     let server = Server::start(&["--grace", "3s"]);

@@ -3,8 +3,8 @@
 use crate::harness::{Scratch, Server, eventually, latchfs};
 use latchfs::time::{Span, boot_now};
 
-/// The time after which the session of a dead or suspended server has certainly expired, even on a
-/// loaded machine.
+/// A server keeps its waiting requests in their queues by a session. This is the time after which
+/// the session of a dead or suspended server has certainly expired, even on a loaded machine.
 const SESSION_OVER: Span = Span::from_secs(8);
 
 #[test]
@@ -77,7 +77,8 @@ fn timed_out_wait_names_the_holder() {
     server.curl(&["-X", "POST", "/locks/build?client=b&wait=25h"]).is(400);
 }
 
-/// Two reentrant requests of one client share one place in the queue, and both get the lock.
+/// Two waiting requests with `reentrant` (the client may get the lock although it already holds it)
+/// of one client share one place in the queue, and both get the lock.
 #[test]
 fn reentrant_requests_of_a_client_share_one_place() {
     let server = Server::start(&[]);
@@ -134,8 +135,9 @@ fn a_request_with_a_key_keeps_its_place_and_its_grant() {
         .curl(&["-X", "DELETE", &format!("/locks/build?client=b&token={}", one["token"])])
         .is(200);
     assert_eq!(behind.reply().is(200)["holder"], "c");
-    // The lease that the first request got has been released, and another client holds the lock. A
-    // repeat of the request gets the first response, and does not acquire the lock again.
+    // The first request got a lease that has been released since, and another client holds the lock
+    // now. A repeat of the first request gets the first response, and does not acquire the lock
+    // again.
     let again = server.curl(&wait).is(200);
     assert_eq!((&again["token"], &again["current"]["holder"]), (&one["token"], &"c".into()));
 }
@@ -178,7 +180,7 @@ fn place_of_a_key_without_repeats_expires() {
     let late = server.curl(&wait).is(410);
     assert!(late["detail"].as_str().is_some_and(|why| why.contains("new request key")), "{late}");
     server.in_line("build", 0);
-    // The response to a wait that timed out says so in its `reason`.
+    // If a request has waited in the queue until its timeout, the `reason` in its response says so.
     let other = ["-X", "POST", "-H", "Idempotency-Key: other", "/locks/build?client=b&wait=1s"];
     assert_eq!(server.curl(&other).is(409)["reason"], "waited_in_vain");
 }
@@ -207,8 +209,9 @@ fn long_queue_with_disconnects_is_served_in_order() {
     }
 }
 
-/// Waiters of a killed server leave the queue when the session of that server expires, and do not
-/// delay the clients behind them by their own ttls.
+/// Requests that wait at a server leave the queue after the server was killed, when the session by
+/// which it keeps them in the queue expires. They do not delay the clients behind them by their own
+/// ttls.
 #[test]
 fn waiters_of_a_killed_server_leave_the_queue() {
     const WAITERS: usize = 5;
@@ -240,7 +243,8 @@ fn waiters_of_a_killed_server_leave_the_queue() {
     assert_eq!(live.reply().is(200)["holder"], "live");
 }
 
-/// If a server is suspended for longer than its session lasts, its waiters enter the queue again.
+/// If a server is suspended for longer than the session by which it keeps its waiting requests in
+/// the queue, these requests enter the queue again.
 #[test]
 fn waiters_of_a_suspended_server_queue_again() {
     let server = Server::start(&[]);
@@ -252,9 +256,9 @@ fn waiters_of_a_suspended_server_queue_again() {
     let stopped = boot_now();
     eventually("time", || (boot_now().since(stopped) > SESSION_OVER).then_some(()));
     server.signal(libc::SIGCONT);
-    // The session of a suspended server expires when the time of its engine advances. With a
-    // durable log that may not happen during the suspension, so only servers in memory must report
-    // the end of the session.
+    // A session expires when the clock of the server's engine passes the end of the session. With a
+    // durable log, this clock may leave out the time of the suspension, so only servers in memory
+    // must report the expiry.
     if !crate::DURABLE {
         assert_eq!(events.until("left").data["why"], "session_over");
     }

@@ -24,7 +24,8 @@ const SECONDS: u64 = 20;
 const FRESH_SEEDS: u64 = 300;
 const FRESH_SECONDS: u64 = 8;
 
-/// Returns the number of nodes in the cluster of a seed: every tenth cluster has five.
+/// Returns the number of nodes in the cluster that is simulated for a seed: five for every tenth
+/// seed, otherwise three.
 const fn nodes(seed: u64) -> u64 {
     if seed % 10 == 9 { 5 } else { 3 }
 }
@@ -76,8 +77,9 @@ fn nothing_goes_wrong(first: u64, seeds: u64, seconds: u64) {
     println!("{seeds} seeds from {first}: {commands} commands, {answers} answers, {parts:?}");
     let least = seeds * seconds;
     assert!(commands > 5 * least && answers > 10 * least, "{commands}, {answers}");
-    // The fixed seeds must reach all coverage points. Moves need many seeds: they are rare, because
-    // the new name must be free.
+    // The runs of all fixed seeds together must contain each kind of event and operation that the
+    // simulator counts. A rare kind is the move of a lock to another name, which must be free, so
+    // the test needs many seeds.
     if (first, seeds) == (1, SEEDS) {
         let missing = CoveragePoint::ALL.iter().find(|part| !parts.contains_key(part));
         assert_eq!(missing, None, "{parts:?}");
@@ -90,9 +92,9 @@ fn fixed_seeds_violate_nothing() {
     nothing_goes_wrong(first, seeds, SECONDS);
 }
 
-/// Seeds that once revealed a bug: a late copy of a refused request that made an exclusive lease
-/// shared, two bugs of the checker, and a node that did not end although its disk had failed
-/// between its election and the confirmation that it leads.
+/// Seeds whose runs once revealed a bug: a late copy of a refused request that made an exclusive
+/// lease shared, two bugs of the checker, and a node that did not exit although its disk had failed
+/// between its election and the confirmation of its leadership.
 #[test]
 fn seeds_that_once_showed_a_bug_violate_nothing() {
     for seed in [7_002_774, 7_000_298, 9_019_264, 77_000_371] {

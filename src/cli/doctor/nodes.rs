@@ -28,8 +28,8 @@ const CHECK: &str = "cluster";
 pub(super) fn of_nodes(urls: &[&str], key: &ServerKeyArgs) -> CliResult<Vec<Finding>> {
     for url in urls {
         // Servers without a usable report are skipped: another check reports a server that does not
-        // answer, and a server that is no node, or denies the report to these credentials, is no
-        // problem.
+        // answer, and a server that is no node, or denies the report to the command's credentials,
+        // is no problem.
         if let Ok((200, report)) = fetch(&key.access(url)?, "GET", "/cluster", PATIENCE) {
             return Ok(of_report(&report, url));
         }
@@ -197,8 +197,8 @@ mod tests {
         };
         let mut silent = with("reachable", json!(false));
         silent[1]["trouble"] = json!("connection refused");
-        // The report also has the last known lag of this node, which is ignored because the node
-        // does not answer.
+        // The report contains the last known lag of the silent node. The lag is ignored, because
+        // the node does not answer.
         silent[1]["lag"] = json!(9_999);
         let says = "node 7 (box, 10.0.0.1:7100) does not answer, heard of 12ms ago: connection \
                     refused";

@@ -207,7 +207,7 @@ impl ControlFiles {
         }))
     }
 
-    /// Returns the content of a control file that reports on a lock, taken from `view`.
+    /// Returns the content of a control file that reports on a lock, whose state is `view`.
     fn told(&self, control: &ControlFile, view: &LockView) -> Arc<[u8]> {
         let holder = view.holder();
         let wall = |at| self.nodes.locks.service().wall(at);

@@ -22,7 +22,7 @@ pub(crate) struct MountPages {
 }
 
 impl MountPages {
-    /// Returns the pages of a mount with this configuration.
+    /// Returns the generator of the files about a mount with the configuration `config`.
     pub(crate) const fn new(
         config: MountConfig,
         nodes: Arc<LockNodes>,

@@ -236,8 +236,9 @@ impl WaitFiles {
             name: name.clone(),
             client: caller.client.clone(),
             mode: Mode::Exclusive,
-            // Exclusive ownership without an open file: another request of the same client can't
-            // share the lease, so two readers of one client wait for each other.
+            // The lease is exclusive within the client, and no open file owns it: another request
+            // of the same client can't share the lease, so two readers of one client wait for each
+            // other.
             hold: Ownership::Exclusive(None),
             term: self.bindings.term(process),
             line: QueuePolicy::Join(None),

@@ -30,10 +30,10 @@ impl CanExpire {
 /// Requests the capabilities that a mount uses. Returns whether the kernel can mark cached names as
 /// expired.
 pub(super) fn negotiate(config: &mut KernelConfig) -> bool {
-    // A mount works without any of these capabilities, with restrictions. Without
+    // A mount works, with restrictions, on a kernel that lacks some of the capabilities. Without
     // FUSE_ATOMIC_O_TRUNC, the truncation by `O_TRUNC` is a request of its own, which does not name
-    // the open file. Without the two lock capabilities, the kernel itself grants flock and POSIX
-    // locks, and clients on other machines do not see them.
+    // the open file. Without FUSE_POSIX_LOCKS and FUSE_FLOCK_LOCKS, the kernel itself grants flock
+    // and POSIX locks, and clients on other machines do not see them.
     for wanted in [
         InitFlags::FUSE_POSIX_LOCKS,
         InitFlags::FUSE_FLOCK_LOCKS,

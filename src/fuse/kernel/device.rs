@@ -148,8 +148,9 @@ fn mount_by_helper(dir: &Path, users: Users, more: &str) -> Result<OwnedFd, Moun
         Err(error) if error.kind() == ErrorKind::NotFound => return Err(MountError::NoHelper),
         Err(error) => return Err(MountError::Helper(said(&error))),
     };
-    // After this drop, only the helper has the other end of the socket open. If it exits without
-    // sending the device, `receive_fd` sees the end of file.
+    // This process closes its copy of the helper's end of the socket, so that only the helper has
+    // that end open. If the helper exits without sending the device, `receive_fd` sees the end of
+    // file.
     drop(theirs);
     let device = receive_fd(ours.as_fd());
     let output = child.wait_with_output();

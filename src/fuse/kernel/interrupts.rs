@@ -76,13 +76,14 @@ struct WatcherShared {
 
 #[derive(Default)]
 struct WatchedUsers {
-    /// The waiters of each user. A user without waiters stays until the next check.
+    /// The waiters of each user. A user whose last waiter is gone is removed by the next check of
+    /// that user's waiters.
     users: HashMap<u32, UserWaits>,
     started: bool,
     stopped: bool,
 }
 
-/// The waiters of one user, each under a unique number.
+/// The waiting requests of one user, by the unique number of each wait.
 struct UserWaits {
     waiters: HashMap<u64, WatchedWait>,
     /// The time of the next check of this user's waiters.
@@ -102,13 +103,13 @@ struct WatchedWait {
 }
 
 impl InterruptWatcher {
-    /// Returns a watcher without waiters. Later waiters count against the limits of `shares`.
+    /// Returns a watcher without waiters. Each waiter counts against the per-user limits `shares`.
     pub(crate) fn new(shares: Shares) -> Self {
         Self { inner: Arc::default(), shares }
     }
 
-    /// Watches a wait of thread `tid` under `number`, and replaces an earlier watch with that
-    /// number.
+    /// Starts to watch a wait of thread `tid`. `number` identifies the wait; a wait that is already
+    /// watched under the same number is replaced.
     pub(crate) fn watch(&self, number: u64, tid: u32, waiter: impl InterruptibleWait + 'static) {
         let watched = WatchedThread::new(tid);
         if watched.is_none() {
@@ -199,8 +200,8 @@ impl WatcherShared {
         let mut posts = self.posts.lock();
         let Some(user) = posts.users.get_mut(&uid) else { return };
         for (number, post) in looked_at {
-            // If a new wait with the same number was added while this round of checks ran, the new
-            // one stays.
+            // A new wait with the same number may have been added while the waiters were checked.
+            // In that case the new wait stays, and the checked one is dropped.
             user.waiters.entry(number).or_insert(post);
         }
         user.due = boot_now() + Span::from(period);

@@ -17,7 +17,8 @@ pub(crate) struct StaleName {
     pub(crate) parent: u64,
     /// The name without its directory.
     pub(crate) name: OsString,
-    /// The inode number whose cached attributes the kernel must drop as well, if any.
+    /// The inode whose cached attributes the kernel must drop together with the name; `None` if
+    /// only the name must be dropped.
     pub(crate) ino: Option<u64>,
 }
 

@@ -55,8 +55,8 @@ impl Below {
         Ok(Self { dir: File::open(path)?, was_sealed })
     }
 
-    /// Seals the directory after a mount has covered it. Returns whether it is sealed against root
-    /// as well.
+    /// Seals the directory after a mount has covered it. Returns whether the seal stops root, and
+    /// not only other users.
     pub(crate) fn seal(&mut self) -> io::Result<bool> {
         self.was_sealed = true;
         self.close()
@@ -90,8 +90,8 @@ pub fn is_sealed(path: &Path) -> io::Result<bool> {
 /// Restores the permissions of a sealed directory on which nothing is mounted. Returns whether the
 /// directory was sealed; an unsealed one is left unchanged.
 pub fn unseal(path: &Path) -> io::Result<bool> {
-    // All steps work on one descriptor, so that no user can put another directory in its place
-    // meanwhile.
+    // All steps work on one descriptor of the directory, so that no user can replace the directory
+    // by another one between two steps.
     let flags = libc::O_PATH | libc::O_DIRECTORY | libc::O_NOFOLLOW;
     let dir = OpenOptions::new().read(true).custom_flags(flags).open(path)?;
     if dir.metadata()?.mode() & 0o7777 != NONE {

@@ -38,9 +38,9 @@ pub struct MountPoint {
 /// The device number of a file system.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Device {
-    /// The major number.
+    /// The major number of the device.
     pub major: u32,
-    /// The minor number.
+    /// The minor number of the device.
     pub minor: u32,
 }
 
@@ -143,7 +143,8 @@ pub fn resolve(path: &Path) -> io::Result<PathBuf> {
             return std::fs::canonicalize(&path);
         };
         let parent = match std::fs::canonicalize(parent) {
-            // The parent directory does not exist either, so its own parents are resolved first.
+            // The parent directory of the path does not exist, so its own parents are resolved
+            // first.
             Err(error) if error.kind() == io::ErrorKind::NotFound => resolve(parent)?,
             parent => parent?,
         };

@@ -4,8 +4,8 @@
 //! FUSE has an INTERRUPT message for this purpose, but fuser answers the first one with ENOSYS,
 //! after which the kernel sends no more: a waiter could not even be killed. So the status of each
 //! waiting thread is polled. A signal is deliverable when it is pending and neither blocked nor
-//! ignored. Only then may the wait fail with EINTR: a thread without a deliverable signal would see
-//! errno 512.
+//! ignored. Only then may the wait fail with EINTR: the kernel turns EINTR of a lock request into
+//! ERESTARTSYS (512), which a thread without a deliverable signal would see as its errno.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;

@@ -9,7 +9,8 @@ use fuser::{
     ReplyEntry, ReplyXattr, Request,
 };
 
-/// Inode numbers are never used twice, so generations are not needed to tell inodes apart.
+/// The generation in each entry that is sent to the kernel. It tells apart inodes that have had the
+/// same inode number; here no inode number is used twice, so it is constant.
 const GENERATION: Generation = Generation(0);
 /// The inode number of a directory entry whose inode the kernel does not know, as libfuse reports
 /// it. With 0 the entry would be hidden.

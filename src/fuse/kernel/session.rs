@@ -50,7 +50,7 @@ struct End {
 /// The result of unmounting.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Unmounted {
-    /// The file system was mounted, and was unmounted in this way.
+    /// The file system was still mounted; holds how it was unmounted.
     Now(Gone),
     /// The file system was not mounted any more.
     Before,

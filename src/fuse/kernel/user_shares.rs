@@ -22,7 +22,7 @@ pub(crate) enum Pool {
     Waits,
     /// Open files of the mount.
     Files,
-    /// Open directories; each holds a page of names.
+    /// Open directories; each keeps a page of its names in memory.
     Directories,
     /// Bytes buffered for reads through open files.
     Bytes,
@@ -46,7 +46,8 @@ const PARTS: usize = 4;
 /// The maximum number of open directories per user. A walk through a tree has one directory open
 /// per level; a page of long names takes 80 KiB.
 const DIRECTORIES_MAX: usize = 512;
-/// The maximum number of buffered bytes per user: several times the size of the longest list.
+/// The maximum number of buffered bytes per user: several times the size of the longest list of
+/// locks that one request returns.
 const BYTES_MAX: usize = 16 << 20;
 
 impl Pool {

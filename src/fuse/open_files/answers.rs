@@ -11,7 +11,7 @@ pub(crate) struct UnreadAnswers {
 }
 
 impl UnreadAnswers {
-    /// Appends a line of answer if the user's limit on unread bytes allows it.
+    /// Appends an answer, which is one line, if the user's limit on unread bytes allows it.
     pub(crate) fn add(&mut self, shares: &Shares, uid: u32, line: &str) -> Result<(), Full> {
         match &mut self.share {
             Some(share) => share.grow(line.len())?,
@@ -21,7 +21,7 @@ impl UnreadAnswers {
         Ok(())
     }
 
-    /// Appends a short line of answer, even beyond the user's limit on unread bytes.
+    /// Appends an answer, which is one short line, even beyond the user's limit on unread bytes.
     pub(crate) fn add_always(&mut self, shares: &Shares, uid: u32, line: &str) {
         let share = &mut self.share;
         share

@@ -22,8 +22,8 @@ pub(crate) struct OpenDir {
     _share: Share,
 }
 
-/// The read position in a directory, with the page that was read last and marks at earlier
-/// positions.
+/// The read position in a directory, with the page of names that was read last, and with marks,
+/// which are remembered earlier positions.
 #[derive(Debug)]
 pub(crate) struct DirReading {
     /// The names of the page that was read last, and the index of its first name.
@@ -54,7 +54,7 @@ pub(crate) enum PageFound {
     /// The page that was read last contains the entry. Holds the names of that page, and the index
     /// of its first name.
     Here(Arc<Vec<DirEntry>>, u64),
-    /// The entry is on the page that begins at this position, or on a later page.
+    /// The entry is on the page that begins at the contained position, or on a later page.
     From(DirMark),
     /// No page contains the entry: its index is beyond the end of the directory.
     End,
@@ -87,7 +87,7 @@ impl DirReading {
         PageFound::From(places.max_by_key(|mark| mark.index).cloned().unwrap_or_default())
     }
 
-    /// Records a page of the directory that was read from `mark` on.
+    /// Records a page of the directory, which was read from the position `mark` on.
     pub(crate) fn turn_to(
         &mut self,
         mark: &DirMark,
@@ -170,8 +170,8 @@ mod tests {
             assert_eq!(turn(&mut reading, index, COUNT), 1);
         }
         for index in [0, 1_000, COUNT / 3, COUNT / 2, COUNT - 70_000] {
-            // Reading backwards visits all pages between two marks. When there are too many marks,
-            // every second one is dropped.
+            // Reading backwards visits all pages between two marks (remembered positions in the
+            // directory). When there are too many marks, every second one is dropped.
             assert!(turn(&mut reading, index, COUNT) <= 4 * COUNT as usize / PAGE / MARKS_MAX);
             assert!(reading.marks.len() <= MARKS_MAX && reading.entries.len() <= PAGE);
         }

@@ -4,7 +4,7 @@ use crate::fuse::kernel::file_system::Done;
 use crate::fuse::kernel::pending::{Pending, Promise, pending};
 use crate::fuse::kernel::values::ReadBytes;
 
-/// A read that waits for data.
+/// A read of a control file that waits for data.
 #[derive(Debug)]
 pub(crate) struct HeldRead {
     /// The number under which the interrupt watcher knows the read.

@@ -1,10 +1,10 @@
-//! A summary of a lock's state, as a program last saw it through an open file. By comparing it,
-//! poll detects a change.
+//! A summary of a lock's state, as a program last saw it through an open file. poll(2) detects a
+//! change of the lock by comparing this summary with the lock's current state.
 
 use crate::engine::{Holder, LockView, Phase, Token};
 
-/// A summary of a lock's state that changes with the lock's phase or holders, because no token is
-/// used twice.
+/// A summary of a lock's state. It differs after every change of the lock's phase (held, grace or
+/// free) or holders, because no fencing token is used twice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct LastSeen {
     pub(crate) phase: Phase,
@@ -14,7 +14,7 @@ pub(crate) struct LastSeen {
 }
 
 impl LastSeen {
-    /// Returns the summary of a lock's view.
+    /// Returns the summary of the lock's state `view`.
     pub(crate) fn of(view: &LockView) -> Self {
         let token = |holder: &Holder| holder.lease.token;
         Self {

@@ -1,5 +1,6 @@
-//! Open files and directories: their state, the tenure of a lock to which each file is bound, and
-//! their waiting reads.
+//! Open files and directories: their state, the tenure to which each file of a lock is bound, and
+//! their waiting reads. A tenure is the time for which a client holds a lock, from the grant to the
+//! release or loss.
 
 pub(crate) mod answers;
 pub(crate) mod last_seen;

@@ -1,5 +1,6 @@
 //! An open file of the mount: what it refers to, its opener, and the tenure of a lock to which it
-//! is bound.
+//! is bound. A tenure is the time for which a client holds a lock, from the grant to the release or
+//! loss.
 
 use crate::engine::{ClientId, Lease, Lifetime, LockName, LockView, SessionId, Token};
 use crate::fuse::control_names::{ControlFile, ControlPage, LockReport};
@@ -18,15 +19,17 @@ use std::sync::Arc;
 /// One open file of the mount.
 #[derive(Debug)]
 pub(crate) struct OpenFile {
-    /// The lock or control file that was opened.
+    /// The lock or control file to which this open file refers.
     pub(crate) target: OpenTarget,
-    /// The client that opened it; all operations through the file act on behalf of this client.
+    /// The client that opened the file; all operations through the file act on behalf of this
+    /// client.
     pub(crate) client: ClientId,
-    /// The user who opened it.
+    /// The user who opened the file.
     pub(crate) uid: u32,
-    /// The thread that opened it, or 0.
+    /// The id of the thread that opened the file, or 0 if the thread lives in a foreign pid
+    /// namespace.
     pub(crate) pid: u32,
-    /// Whether it was opened for reading, writing or both.
+    /// Whether the file was opened for reading, writing or both.
     pub(crate) access: OpenAccess,
     /// Whether the file was opened with `O_APPEND`.
     pub(crate) append: bool,
@@ -63,11 +66,12 @@ pub(crate) enum OpenAccess {
 /// The state that changes while a file is open.
 #[derive(Debug, Default)]
 pub(crate) struct OpenFileState {
-    /// The tenure of the lock to which the file is bound: the one that the file began, or the one
-    /// that its opener held at the open or at the first write.
+    /// The tenure (one client's hold of the lock) to which the file is bound: the one that began
+    /// with this open file, or the one that the opener had at the open or at the first write.
+    /// Identified by its token.
     pub(crate) tenure: Option<Token>,
-    /// The session to which the file's tenure is attached, if it is a session of this mount. If the
-    /// session is lost, the file has lost its tenure, although the server may keep the lease in
+    /// The session to which the file's lease is attached, if it is a session of this mount. If the
+    /// session is lost, the lock is lost for this file, although the server may keep the lease in
     /// grace for its client.
     pub(crate) session: Option<SessionId>,
     /// Whether a program has tried to write through this open file, successfully or not.
@@ -86,7 +90,7 @@ pub(crate) struct OpenFileState {
     /// The state of the lock that a program has last seen by a read or a poll through this open
     /// file.
     pub(crate) seen: Option<LastSeen>,
-    /// The event stream, if this is the events file.
+    /// The event stream, if this is the file `.latchfs/events`.
     pub(crate) stream: Option<Arc<EventStream>>,
     /// The snapshot of the content that reads return, with its count against the user's limit.
     pub(crate) bytes: (Arc<[u8]>, Option<Share>),
@@ -120,7 +124,7 @@ impl OpenAccess {
 }
 
 impl OpenFile {
-    /// Returns an open file that refers to a lock, bound to no tenure yet.
+    /// Returns an open file that refers to a lock. The file is not bound to a lease yet.
     pub(crate) fn of_lock(caller: &Caller, ino: u64, name: LockName, flags: i32) -> Self {
         let append = flags & libc::O_APPEND != 0;
         Self { append, ..Self::new(caller, OpenTarget::Lock(ino, name), flags) }
@@ -193,9 +197,9 @@ impl OpenFile {
         self.state().tenure
     }
 
-    /// Binds the file to the lease that its opener holds in `view`, if there is one. `origin_of`
-    /// maps the lease's token to the token that stays the same when `mv` or an upgrade gives the
-    /// lease a new one.
+    /// Binds the file to the lease that its opener holds according to the lock's state `view`, if
+    /// it holds one. `origin_of` maps the lease's token to the token that stays the same when `mv`
+    /// or an upgrade gives the lease a new one.
     pub(crate) fn bind_to_held(
         &self,
         service: &Locks,

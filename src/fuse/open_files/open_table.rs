@@ -16,7 +16,8 @@ pub(crate) struct OpenFiles {
 }
 
 impl OpenFiles {
-    /// Returns an empty table. Files that enter it count against the limits of `shares`.
+    /// Returns an empty table. Each open file that is added to it counts against the per-user
+    /// limits `shares`.
     pub(crate) fn new(shares: Shares) -> Self {
         Self { shares, ..Self::default() }
     }

@@ -20,7 +20,8 @@ pub(crate) struct WaitingReads {
 }
 
 impl WaitingReads {
-    /// Returns the registry of waiting reads of `opens`, watched by `interrupts`.
+    /// Returns the registry of waiting reads of the open files `opens`. `interrupts` checks the
+    /// threads that wait in these reads for signals.
     pub(crate) const fn new(
         opens: Arc<OpenFiles>,
         interrupts: Arc<InterruptWatcher>,

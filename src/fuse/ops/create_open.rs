@@ -32,13 +32,14 @@ pub(crate) struct CreateOpen {
 /// The permissions and the flags of an open with `O_CREAT`.
 type CreateMode = (u32, i32);
 
-/// Returns the operation that an open with `O_CREAT` and these flags is.
+/// Returns the kind of operation, for errnos and counters, of an open with `O_CREAT` and these
+/// flags of open(2).
 pub(crate) const fn act_of(flags: i32) -> Act {
     if flags & libc::O_EXCL != 0 { Act::CreateNew } else { Act::Create }
 }
 
 impl CreateOpen {
-    /// Returns the creation of files in one mount.
+    /// Returns the part of a mount that handles opens with `O_CREAT`.
     pub(crate) const fn new(
         nodes: Arc<LockNodes>,
         opens: Arc<OpenFiles>,
@@ -73,8 +74,8 @@ impl CreateOpen {
         self.create_free(caller, name, how).await
     }
 
-    /// Takes a lock that seems to be free. If it turns out to be held, opens its file without
-    /// taking it.
+    /// Takes a lock that was free when its state was read. If another client has taken the lock
+    /// since, opens its file without taking the lock, or fails if the flags contain `O_EXCL`.
     async fn create_free(
         &self,
         caller: &Caller,

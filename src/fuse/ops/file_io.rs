@@ -166,9 +166,9 @@ impl FileIo {
         Ok(process)
     }
 
-    /// Refuses a write through an open file whose tenure was attached to a session that is over.
-    /// The server may still keep the lease in grace, where its client may renew it, but the program
-    /// that took the lock has been told that it lost it.
+    /// Refuses a write through an open file whose lease was attached to a session that is over. The
+    /// server may still keep the lease in grace, where its client may renew it, but the program
+    /// that took the lock has been told that the lock is lost.
     fn check_not_lost(
         &self,
         caller: &Caller,

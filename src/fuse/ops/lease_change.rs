@@ -54,7 +54,7 @@ pub(crate) struct LeaseChange {
     pub(crate) mode: Option<Mode>,
     /// The new note of the lease.
     pub(crate) note: Option<Arc<str>>,
-    /// The change of the lock's content.
+    /// The change of the lock's content: replace, append or truncate.
     pub(crate) text: Option<TextChange>,
     /// The change of the lock's file times.
     pub(crate) times: TimesChange,
@@ -98,8 +98,8 @@ pub(crate) enum TimesChange {
 pub(crate) struct ChangeReached {
     /// The fencing token of the lease after the change.
     pub(crate) token: Option<Token>,
-    /// The state of the lock after the change. Its content may still be that from before the
-    /// change.
+    /// The state of the lock after the change, except that the content may still be that from
+    /// before the change.
     pub(crate) state: Option<NodeState>,
 }
 
@@ -110,12 +110,13 @@ pub(crate) struct LeaseChanges {
 }
 
 impl LeaseChanges {
-    /// Returns the lease changes of one mount.
+    /// Returns the part of a mount that changes leases.
     pub(crate) const fn new(nodes: Arc<LockNodes>, bindings: Arc<ProcessBindings>) -> Self {
         Self { nodes, bindings }
     }
 
-    /// Applies a change to every lease in `meant`. It succeeds if it succeeds for one of them.
+    /// Applies a change to every lease in `meant`. Succeeds if at least one of the leases was
+    /// changed.
     pub(crate) async fn apply(
         &self,
         caller: &Caller,
@@ -178,7 +179,7 @@ impl LeaseChanges {
         let key = LeaseKey { name, client, token: one.token };
         let patch = Patch::default();
         let op = Op::Renew(Renew { key, term: None, firm, patch, acquires: false });
-        // The change has failed even if this renewal succeeds, so the result is an errno in both
+        // The change has failed even if the renewal succeeds, so the result is an errno in both
         // cases.
         self.nodes.locks.submit(caller, act, &one.name, op).await.err().unwrap_or(errno)
     }
@@ -288,7 +289,8 @@ impl LeaseChange {
         }
         let (ttl, grace) = match lease?.life {
             Lifetime::Own { ttl, grace, .. } => (ttl, grace),
-            // A new ttl detaches the lease from its session; without one it stays attached.
+            // A new ttl detaches the lease from its session; without a new ttl the lease stays
+            // attached.
             Lifetime::Session(_) => {
                 (self.ttl?, self.grace.unwrap_or(crate::engine::lease_terms::GRACE_DEFAULT))
             }
@@ -352,8 +354,9 @@ pub(crate) fn meant_by_path(place: &LockNode) -> ChangedLeases {
     }
 }
 
-/// Returns the leases to which a change through an open file applies: those of the tenure to which
-/// the file is bound.
+/// Returns the leases to which a change through an open file applies: the lease to which the file
+/// is bound, with those that continue it under other names (hard links). If the file is bound to no
+/// lease, returns the leases to which a change through a path applies.
 pub(crate) fn meant_by_open(place: &LockNode, open: &OpenFile) -> ChangedLeases {
     let links = open.tenure().map(|tenure| place.links_of(Some(tenure))).unwrap_or_default();
     match &*links {

@@ -119,8 +119,8 @@ impl Links {
         looks: FileAttrs,
     ) -> Result<NodeEntry, Errno> {
         let patch = Patch { looks: Some(looks), ..Patch::default() };
-        // The result of this command is ignored: the new name exists, and if its lease has ended in
-        // the meantime, its attributes no longer matter.
+        // A failure to set the attributes of the new name is ignored: the name exists, and if its
+        // lease has ended in the meantime, its attributes no longer matter.
         let _described = self.nodes.locks.decide(Op::Annotate(Annotate { key, patch })).await;
         let Some(node) = self.nodes.lock_node(ino) else { return Err(Errno::EIO) };
         Ok(NodeEntry::uncached(self.nodes.attr_now(caller, ino, &node).await?))
@@ -153,7 +153,8 @@ fn patch_like(details: &Details, looks: FileAttrs) -> Patch {
     }
 }
 
-/// Returns the key of the caller's lease in a view that contains it.
+/// Returns the key of the caller's lease (lock name, client and token), taken from the lock's state
+/// `view`.
 fn held_key(view: &LockView, caller: &Caller) -> LeaseKey {
     LeaseKey {
         name: view.name.clone(),

@@ -33,7 +33,7 @@ pub(crate) struct Lookups {
 }
 
 impl Lookups {
-    /// Returns the lookups of one mount.
+    /// Returns the part of a mount that handles lookup, stat, readlink and statfs.
     pub(crate) const fn new(
         nodes: Arc<LockNodes>,
         cache: Arc<KernelCache>,

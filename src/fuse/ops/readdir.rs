@@ -36,8 +36,9 @@ impl Directories {
         self.opens.remove_dir(fh);
     }
 
-    /// Returns an open directory. With `anew` its reading starts over, so that later pages are
-    /// current; `fixed` holds the entries if it is a directory of control files.
+    /// Returns the open directory with the handle `fh`. With `anew` its reading starts over, so
+    /// that the pages read from now on are current. `fixed` holds all entries if it is a directory
+    /// of control files.
     pub(crate) fn reading(
         &self,
         fh: u64,
@@ -56,8 +57,8 @@ impl Directories {
     }
 
     /// Returns the page of the directory that contains the entry number `index`. The lock service
-    /// lists names in order only, so this reads on, page by page, from the nearest remembered
-    /// position before the entry.
+    /// lists names in order only, so this function reads on, page by page, from the nearest
+    /// remembered position before the entry.
     pub(crate) async fn page(
         &self,
         caller: &Caller,

@@ -23,8 +23,9 @@ pub(crate) struct SetAttributes {
     changes: Arc<LeaseChanges>,
 }
 
-/// Returns the operation of which a setattr request is part. The kernel combines attributes in one
-/// request only for a truncation that also sets times.
+/// Returns the kind of operation (chmod, truncate or touch) from which the kernel has made a
+/// setattr request. The kernel combines attributes in one request only for a truncation that also
+/// sets times.
 pub(crate) const fn act_of(wanted: &SetAttrs) -> Act {
     match (wanted.size, &wanted.times) {
         (Some(_), _) => Act::Truncate,
@@ -73,8 +74,9 @@ impl SetAttributes {
             {
                 self.nodes.attrs.of_one(ino, node, &state)
             }
-            // The attributes need another request. A truncation gets here also if the caller does
-            // not hold the lock: it then has no effect, and does not fail.
+            // Another request is needed for the attributes, because the change returned no complete
+            // state of the lock. A truncation by a caller who does not hold the lock gets here too:
+            // it has no effect, and does not fail.
             _ => self.nodes.attr_now(caller, ino, node).await?,
         };
         Ok(NodeAttr::uncached(attr))

@@ -10,8 +10,8 @@ use crate::fuse::ops::lease_change::{
     ChangedLease, ChangedLeases, LeaseChange, LeaseChanges, TextChange,
 };
 
-/// Clears the content of the caller's own lock if the flags of open(2) contain `O_TRUNC`. Returns
-/// the view of the lock after the truncation.
+/// Clears the content of the caller's own lock if the flags of open(2) contain `O_TRUNC`. `view` is
+/// the state of the lock before the truncation; returns the state after it.
 pub(crate) async fn truncate_at_open(
     nodes: &LockNodes,
     changes: &LeaseChanges,

@@ -47,8 +47,9 @@ pub(crate) struct ProcessBindings {
 /// The ttl and grace of a lease after it is detached from the mount's session.
 const LEFT: LeaseTerms = LeaseTerms::Own(TTL_DEFAULT, GRACE_OF_PROCESS);
 
-/// Whether a lease has the ttl and grace of [`LEFT`], so that it may have been attached to the
-/// mount's session before a restart of the daemon.
+/// Whether a lease has the ttl and grace of [`LEFT`], which a lease gets when it is detached from
+/// the mount's session. Such a lease may have been attached to that session before a restart of the
+/// daemon.
 fn has_hung(life: Lifetime) -> bool {
     matches!(life, Lifetime::Own { ttl, grace, .. } if LeaseTerms::Own(ttl, grace) == LEFT)
 }
@@ -192,7 +193,7 @@ impl ProcessBindings {
             }
             let key = key_of(&view.name, &lease.holder, lease.token);
             if let Some(handle) = ProcessHandle::again(process) {
-                // This binding existed before the daemon restarted, so the user's limit on bindings
+                // The lease was bound before the daemon restarted, so the user's limit on bindings
                 // does not apply.
                 let user = lease.details.looks().uid;
                 let share = self.shares.take_always(Pool::Bindings, user, 1);

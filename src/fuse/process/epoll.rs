@@ -1,5 +1,5 @@
 //! The epoll instance of the thread that watches processes: it reports the ends of processes, and
-//! an alarm.
+//! an alarm, which is a timer for the next renewal of a lease.
 
 use crate::service::timer::Alarm;
 use std::io;
@@ -8,14 +8,15 @@ use std::sync::Arc;
 
 /// The maximum number of epoll events that one wait returns.
 const ENDS_MAX: usize = 256;
-/// The number of the alarm in the epoll instance. Other numbers are fencing tokens, and no token is
-/// that large.
+/// The number that epoll returns for the alarm (the timer for the next renewal). For a process it
+/// returns the fencing token of the lease that is bound to the process; no token is as large as
+/// this number.
 pub(crate) const ALARM: u64 = u64::MAX;
 
 /// An epoll instance that waits for the ends of processes, and for the alarm of the next renewal.
 pub(crate) struct ProcessEpoll {
     epoll: OwnedFd,
-    /// The alarm that fires when a lease is due for renewal.
+    /// The alarm, a timer that fires when a lease is due for renewal.
     pub(crate) alarm: Alarm,
 }
 

@@ -21,7 +21,8 @@ pub(crate) struct ProcessHandle {
     pub(crate) process: Process,
     /// The pidfd, readable after the process has ended.
     pub(crate) alive: OwnedFd,
-    /// The count of the binding against the user's limit, if it is counted.
+    /// Counts the lease that is bound to the process against the user's limit on bound leases;
+    /// `None` if the lease is exempt.
     pub(crate) share: Option<Arc<Share>>,
 }
 

@@ -41,7 +41,8 @@ const BUFFER_BYTES_MAX: usize = 64 << 10;
 const CALLS_KIB_MAX: usize = 32 << 10;
 /// How long a call waits for the memory that it needs before it is refused.
 const ROOM_PATIENCE: Duration = Duration::from_secs(1);
-/// How long reading a call may take, plus a second per [`BYTES_A_SECOND`] bytes of its length.
+/// The timeout for reading a call, to which a second is added per [`BYTES_A_SECOND`] bytes of the
+/// call's length.
 const BODY_PATIENCE: Duration = Duration::from_secs(2);
 const BYTES_A_SECOND: u64 = 4 << 20;
 

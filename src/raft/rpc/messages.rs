@@ -45,17 +45,18 @@ const SNAPSHOT_BYTES_MAX: usize = 1 << 30;
 /// (`ENTRY_WEIGHT_MAX`), or one larger command alone.
 const FORWARD_BYTES_MAX: usize = 6 << 20;
 /// The highest length of a call with log entries: those of one call (`CALL_WEIGHT_MAX`), or one
-/// larger entry alone, which may end with the commands that another node has forwarded.
+/// larger entry alone, such as one with a large batch of commands that another node has forwarded.
 const APPEND_BYTES_MAX: usize = ENTRY_WEIGHT_MAX + FORWARD_BYTES_MAX + SHORT_BYTES_MAX;
-/// The highest length of any other call, which holds only numbers, addresses and names.
+/// The highest length of a call without log entries, forwarded commands or a snapshot, which holds
+/// only numbers, addresses and names.
 const SHORT_BYTES_MAX: usize = 64 << 10;
 
 /// The memory that decoding a call with commands may take beyond its length. The shortest command
 /// takes hundreds of times as many bytes in memory as encoded, but no node sends many of only
 /// those.
 const MEMORY_MAX: usize = 10 << 20;
-/// The memory that decoding any other call, or an answer, may take beyond its length. An answer
-/// holds the answers to 512 commands at most.
+/// The memory that decoding an answer, or a call without commands, may take beyond its length. An
+/// answer holds the answers to 512 commands at most.
 const SHORT_MEMORY_MAX: usize = 1 << 20;
 
 /// The node id 0, which no node has. In the receiver's place it stands for any node at the called
@@ -71,7 +72,7 @@ pub(in crate::raft) struct Envelope {
     pub(in crate::raft) from: NodeId,
     /// The id of the called node; [`ANYBODY`] stands for any node at the address.
     pub(in crate::raft) to: NodeId,
-    /// The request.
+    /// The request that the call carries.
     pub(in crate::raft) call: RpcRequest,
 }
 
@@ -90,7 +91,8 @@ pub(crate) enum RpcRequest {
     Transfer(TransferLeaderRequest<TypeConfig>),
     /// Forwards commands from the caller's clients to the leader.
     Forward(Vec<Command>),
-    /// Asks for the read index: the entry that a read must have applied.
+    /// Asks the leader for the read index, up to which the caller must apply the log before it
+    /// serves a linearizable read.
     Read,
     /// Joins the cluster, first step: requests a node id.
     Join(NodeAddress),
@@ -114,9 +116,10 @@ pub(crate) enum RpcResponse {
     Snapshot(Vote),
     /// Response to [`RpcRequest::Transfer`].
     Transfer(Result<(), TransferLeaderError<TypeConfig>>),
-    /// Response to [`RpcRequest::Forward`]: the entry of the commands, and their answers.
+    /// Response to [`RpcRequest::Forward`]: the index of the log entry that holds the commands, the
+    /// leader's time, and the answers to the commands.
     Forwarded(LeaderProgress, Answers),
-    /// Response to [`RpcRequest::Read`]: the read index.
+    /// Response to [`RpcRequest::Read`]: the read index and the leader's time.
     Read(LeaderProgress),
     /// Response to [`RpcRequest::Join`]: the id of the cluster, and the id of the caller in it.
     Joined(ClusterId, NodeId),
@@ -126,7 +129,8 @@ pub(crate) enum RpcResponse {
     Status(Member),
 }
 
-/// The read index or the entry of forwarded commands, with the leader's time.
+/// A log index, which is the read index or the entry of forwarded commands, together with the
+/// leader's engine time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct LeaderProgress {
     /// The read index, or the index of the entry with the forwarded commands.

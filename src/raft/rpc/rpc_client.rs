@@ -113,8 +113,8 @@ impl RpcConnection {
         body: Bytes,
         sent: &mut SendOutcome,
     ) -> Result<Bytes, String> {
-        // The sender is put back once the answer is complete: a connection on which a call has
-        // failed can't be reused.
+        // The HTTP connection is taken out of `self`, and put back when the response is complete: a
+        // connection on which a call has failed can't be reused.
         let mut sender = match self.sender.take().filter(|sender| !sender.is_closed()) {
             Some(sender) => sender,
             None => self.connect().await.map_err(|error| with_causes(&error))?,

@@ -25,7 +25,8 @@ struct Taken {
     callers: HashMap<Arc<str>, usize>,
 }
 
-/// The share of one request body in the budget; dropping it returns the bytes.
+/// The bytes that one request body takes from the memory budget. Dropping this value returns them
+/// to the budget.
 #[derive(Debug)]
 pub(super) struct BodySlot {
     memory: BodyMemory,

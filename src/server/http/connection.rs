@@ -204,8 +204,8 @@ async fn version_of(stream: &TcpStream) -> Option<HttpVersion> {
             0 => return None,
             _ if !H2_PREFACE.starts_with(&seen[..count]) => return Some(HttpVersion::One),
             _ if count == seen.len() => return Some(HttpVersion::Two),
-            // No new bytes have arrived since the last look, and the preface is incomplete: wait
-            // before the next look.
+            // No new bytes have arrived since the last check, and the HTTP/2 preface is incomplete,
+            // so the loop sleeps before it checks again.
             _ if count == before => tokio::time::sleep(Duration::from_millis(10)).await,
             _ => before = count,
         }
@@ -297,8 +297,8 @@ async fn idle_for(patience: Duration, mut open: watch::Receiver<usize>) {
         match timeout(patience, open.changed()).await {
             Err(_) if *open.borrow() == 0 => return,
             Ok(Ok(())) | Err(_) => {}
-            // The connection has ended and dropped the sender. This future then never completes;
-            // its caller drops it with the connection.
+            // The sender of the request count is gone, because the connection has ended. This
+            // future then never completes; its caller drops it with the connection.
             Ok(Err(_)) => pending().await,
         }
     }

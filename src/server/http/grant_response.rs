@@ -1,5 +1,6 @@
 //! Responses to requests that were granted or renewed a lock. They are frequent, so they are built
-//! from the tenure, without a query for the lock where possible.
+//! from the tenure (the answer's token, expiry and other data of the grant), without a query for
+//! the lock where possible.
 
 use super::response::{Response, text};
 use crate::engine::{ClientId, Ends, Lifetime, LockName, LockView, Tenure, Token};
@@ -33,8 +34,9 @@ pub(super) struct GrantResponse<'a> {
 }
 
 impl<'a> GrantResponse<'a> {
-    /// Builds the response from the tenure alone. Returns `None` if the lease is attached to a
-    /// session, because the tenure does not tell when the session ends.
+    /// Builds the response from the tenure, which the lock service returns for a grant or renewal,
+    /// without a query for the lock. Returns `None` if the lease is attached to a session, because
+    /// the tenure does not tell when the session ends.
     pub(super) fn of(
         locks: &Locks,
         (name, client): (&'a LockName, &'a ClientId),

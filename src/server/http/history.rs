@@ -13,7 +13,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 use tokio::sync::Notify;
 
-/// How long a tenure stays in the history after its end.
+/// How long a tenure (one client's hold of a lock, from the grant to its end) stays in the history
+/// after its end.
 pub(super) const KEPT: Span = Span::from_secs(3_600);
 
 /// Maximum number of ended tenures in the history, about 500 KB: a chart could not show more.

@@ -55,10 +55,10 @@ pub(super) fn steal_of(path: &str) -> Option<&str> {
 }
 
 /// Handles `PUT` and `POST` to `/locks/{name}`: acquires the lock, or waits for it if the request
-/// says so. With a fencing token, the request only renews the tenure with that token.
+/// says so. With a fencing token, the request only renews the lease that has that token.
 ///
-/// A lock that the client itself holds is a conflict, too, unless the request names the session to
-/// which the lease is attached, or sets `reentrant`.
+/// A lock that the client itself holds is a conflict like the lock of another client, unless the
+/// request names the session to which the lease is attached, or sets `reentrant`.
 pub(super) async fn acquire(mut call: RequestContext) -> HandlerResult {
     let name = name_of(&call)?;
     let options = RequestOptions::read(&mut call).await?;

@@ -117,13 +117,14 @@ fn answers(endpoint: &Endpoint) -> Value {
     }
     let mut answers = Map::new();
     answers.extend([(code, done)]);
-    // These errors can occur at any endpoint: missing credentials or rights, a slow or long body,
-    // and too many requests.
+    // The status codes in `always` are possible at any endpoint: missing credentials or rights, a
+    // slow or long body, and too many requests.
     let always = [401, 403, 408, 413, 429];
     let key_reused = takes_key.then_some(422);
     let problems = endpoint.doc.problems.iter().copied().chain(always).chain(key_reused);
     answers.extend(problems.map(|code| answer(code, Schema::Problem)));
-    // These errors are sent before a request has been parsed, without a problem document.
+    // The status codes 414 and 431 are sent before a request has been parsed, without a problem
+    // document.
     for code in ["414", "431"] {
         answers.insert(code.to_owned(), json!({ "description": "The head is too long" }));
     }

@@ -57,8 +57,8 @@ pub(super) async fn me(mut call: RequestContext) -> HandlerResult {
         "name": grant.name,
         "client": grant.only_client(),
         "steal": grant.steal,
-        // The page requests the nodes of the cluster only if this field is true: the server is a
-        // node, and the caller may see the cluster's status.
+        // The field `cluster` is true if the server is a node of a cluster, and the caller may see
+        // the cluster's status. Only then does the status page request the nodes of the cluster.
         "cluster": grant.may_begin(Operation::ShowCluster).is_ok()
             && call.app.locks.cluster_admin().is_some(),
         "locks": grant.prefixes,

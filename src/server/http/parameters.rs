@@ -20,7 +20,7 @@ pub(super) struct Param {
 pub(super) enum ParamPlace {
     /// A segment of the URL path.
     Path,
-    /// The query of the URL, or the body: the parameter may be in either.
+    /// The query of the URL or the body of the request, whichever the client chooses.
     Option,
     /// The query of the URL only.
     Query,

@@ -25,7 +25,7 @@ pub(super) struct ServerSession {
     locks: Locks,
     client: ClientId,
     current: Mutex<Option<SessionId>>,
-    /// Held while the session is opened, so that the server opens only one.
+    /// The mutex that a task holds while it opens the session, so that the server opens only one.
     opening: AsyncMutex<()>,
     attempts: AtomicU64,
     waiting: AtomicU64,
@@ -114,7 +114,7 @@ impl ServerSession {
                     return self.locks.give_back(Op::EndSession(end));
                 }
             }
-            // If the lock service is unavailable, this keep-alive is lost, and the next one follows
+            // If the lock service is unavailable, one keep-alive is lost, and the next one follows
             // after [`HEARTBEAT`].
             if let Err(RequestError::Refused(why)) = self.decide(Op::KeepAlive(session)).await {
                 log::warn!("the session of this server is over, so its waiters queue anew: {why}");

@@ -131,8 +131,8 @@ fn slot(call: &RequestContext) -> HandlerResult<WaitSlot> {
 /// The engine remembers the outcomes of commands that changed its state, but a refusal changes
 /// nothing. If a suspended node or the network delivered an earlier attempt of the request late,
 /// the engine would decide it anew after the client has seen the refusal, and the client would not
-/// learn of the grant. So a command that changes nothing takes the key. If an earlier attempt was
-/// granted in between, that grant is the response.
+/// learn of the grant. So a command that has no other effect (`Settle`) is submitted under the key,
+/// and uses the key up. If an earlier attempt was granted in between, that grant is the response.
 pub(super) async fn refuse_for_good(
     call: &RequestContext,
     ask: &Acquire,

@@ -31,8 +31,8 @@ impl Workers {
             let mut stopped = stop.subscribe();
             threads.push(thread::Builder::new().name(format!("http-{number}")).spawn(
                 move || {
-                    // The wait fails only if the server was dropped together with the sender, and
-                    // then this thread ends as well.
+                    // The wait for the stop flag fails only if the sender of the flag was dropped
+                    // together with the server, and this thread must end in that case as well.
                     let _ = runtime.block_on(stopped.wait_for(|stop| *stop));
                     runtime.shutdown_background();
                 },

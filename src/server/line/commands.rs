@@ -33,7 +33,7 @@ pub(super) struct LineService {
     pub(super) gate: Arc<Authenticator>,
     pub(super) peers: ConnectionLimits,
     pub(super) followers: Arc<LineFollowers>,
-    /// The number of requests that have not been answered yet.
+    /// The number of requests of the line protocol that have not been answered yet.
     pending: AtomicUsize,
     phase: watch::Sender<LinePhase>,
 }
@@ -86,7 +86,7 @@ impl LineService {
     /// Waits until the shutdown reaches the phase in which connections are closed.
     pub(super) async fn closing(&self) {
         let mut phase = self.phase.subscribe();
-        // The wait can't fail, because the sender belongs to `self`.
+        // The wait can't fail, because `self` owns the sender of the phase.
         let _ = phase.wait_for(|stage| *stage == LinePhase::Closing).await;
     }
 

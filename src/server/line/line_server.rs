@@ -144,8 +144,8 @@ impl LineServer {
 
 fn work(runtime: Runtime, mut stopped: watch::Receiver<bool>) -> io::Result<JoinHandle<()>> {
     thread::Builder::new().name("line".to_owned()).spawn(move || {
-        // The wait fails only if the sender was dropped together with the server, and then the
-        // thread ends as well.
+        // The wait for the stop flag fails only if the sender of the flag was dropped together with
+        // the server, and the thread must end in that case as well.
         let _ = runtime.block_on(stopped.wait_for(|stop| *stop));
         runtime.shutdown_background();
     })

@@ -103,7 +103,7 @@ fn batch(sites: &Sites, ask: &str, who: &Who, case: &Case) -> Outcome {
     Outcome { is_denied, body: format!("{reply:?}").into_bytes() }
 }
 
-/// Sends a batch of one item, and returns the reply to it; `None` if the caller is not
+/// Sends a batch with a single command, and returns the reply to it; `None` if the caller is not
 /// authenticated.
 pub(super) fn submit(sites: &Sites, who: &Who, ask: BatchItem) -> Option<ItemReply> {
     let bytes = encode_batch(PROTOCOL, &batch_of(ask));
@@ -178,7 +178,8 @@ fn acquire(name: LockName, client: ClientId, line: QueuePolicy) -> Acquire {
     }
 }
 
-/// Makes the client wait for a lock that another client holds, and returns its ticket in the queue.
+/// Makes the client wait for a lock that another client holds. Returns the ticket, which identifies
+/// the client's place in the queue of the lock.
 fn queue(sites: &Sites, site: Site, case: &Case) -> Ticket {
     let admin = Who { site, ..ALL };
     let holder = ClientId::parse("holder").expect("a client");

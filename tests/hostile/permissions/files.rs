@@ -5,8 +5,8 @@
 use super::{LIMITED, Who, table};
 use crate::mounted_harness::{ALICE, BOB, Mount, json, mount};
 
-/// The permission table tells which callers may make a request. This is the additional condition
-/// under which a permitted request succeeds.
+/// A condition that a request through a file must meet to succeed, besides that the permission
+/// table allows the caller to make it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Needs {
     /// The request succeeds for every caller that the permission table permits.
@@ -39,7 +39,7 @@ fn form(request: &str) -> (&'static str, Needs) {
 }
 
 /// Bob acquires `x`, the caller makes the request, and Bob releases the locks that are left.
-/// Returns the errno, and whether Bob held the same tenure after the request.
+/// Returns the errno of the request, and whether Bob still held `x` under the same token after it.
 fn attempt(m: &Mount, user: Option<&str>, form: &str) -> (String, bool) {
     let caller =
         user.map_or("contextlib.nullcontext()".to_owned(), |user| format!("user('{user}')"));

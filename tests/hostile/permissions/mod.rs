@@ -40,7 +40,7 @@ struct Who {
     user: Option<&'static str>,
 }
 
-/// The client name and the lock names that one test request contains.
+/// The values of one test request: the client for which it acts, and the locks that it concerns.
 #[derive(Debug)]
 struct Case {
     client: &'static str,
@@ -85,7 +85,8 @@ const ALL: Who = Who {
     ..NOBODY
 };
 
-/// The callers: one for each kind of credential that the server's front ends accept.
+/// The callers that the test plays: at least one for each kind of credential that the server's
+/// front ends accept.
 const CALLERS: &[Who] = &[
     NOBODY,
     Who { name: "unknown token", token: Some("a guess of some length"), ..NOBODY },

@@ -16,7 +16,8 @@ const OVER_HTTP: [&str; 4] =
     ["POST /locks/{name}", "PUT /locks/{name}", "PATCH /locks/{name}", "POST /locks/{name}/steal"];
 const IN_A_BATCH: [&str; 4] = ["batch acquire", "batch open-file", "batch renew", "batch steal"];
 
-/// Returns the entry of the permission table that covers a request of this test.
+/// Returns the name that the permission table has for a request of this test. The table has one
+/// entry for all acquires in a batch, also for those by an open file.
 fn in_the_table(request: &str) -> &str {
     if request == "batch open-file" { "batch acquire" } else { request }
 }

@@ -13,9 +13,9 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// A part of the names of locks that only callers with access to all locks may see.
+/// Only callers with access to all locks may see locks whose names contain this text.
 pub(super) const HIDDEN: &[u8] = b"hidden-";
-/// A part of the names of locks that every caller may see.
+/// Every caller may see locks whose names contain this text.
 pub(super) const SHOWN: &[u8] = b"team/shown";
 
 const TOKENS: &str = r#"
