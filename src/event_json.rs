@@ -122,8 +122,8 @@ mod tests {
     use super::*;
     use crate::engine::{ClientId, LockName, Mode, Ownership, SessionId, StealReason, Ticket};
 
-    /// Returns the JSON line of an event without the number and the time, and asserts that both are
-    /// right.
+    /// Returns the JSON line of an event without the event's number and time, and asserts that
+    /// number and time are right.
     fn line(what: EventKind) -> String {
         let wall = |at: Time| Wall { secs: (at.as_nanos() / 1_000_000_000) as i64, nanos: 0 };
         let line = event_of(12, &Event { at: Time::from_secs(3), what }, wall).to_string();

@@ -118,7 +118,8 @@ pub fn start_of(pid: u32) -> Option<u64> {
     inode_of(&process).or_else(|| ticks_of(pid))
 }
 
-/// Returns `None`: process starts are known on Linux only.
+/// Returns `None`: on systems other than Linux, latchfs can't tell a process from an earlier one
+/// with the same pid.
 #[cfg(not(target_os = "linux"))]
 pub const fn start_of(_pid: u32) -> Option<u64> {
     None

@@ -1,4 +1,5 @@
-//! Writes metrics in Prometheus's text format. Every front end exposes the same engine counters.
+//! Writes metrics in Prometheus's text format. The metrics of every front end (such as a mount or
+//! the HTTP server) include the same counters of the engine.
 
 use crate::service::Locks;
 use crate::service::counters::Histogram;
@@ -90,7 +91,7 @@ impl MetricsPage {
         let _ = writeln!(self.text, "{name}_sum {secs}.{rest:09}\n{name}_count {count}");
     }
 
-    /// Returns the text of the whole page.
+    /// Returns the text of the whole metrics page.
     pub fn text(self) -> String {
         self.text
     }

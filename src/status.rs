@@ -46,7 +46,7 @@ pub fn status_of(view: &LockView, wall: impl Fn(Time) -> Wall) -> Value {
     Value::Object(status)
 }
 
-/// Returns the value as indented lines of JSON with a newline at the end.
+/// Returns `value` as indented lines of JSON with a newline at the end.
 pub fn pretty(value: &Value) -> String {
     // The format `{:#}` pretty-prints a `serde_json::Value`, and unlike `to_string_pretty` returns
     // no `Result`.

@@ -46,8 +46,8 @@ pub(crate) struct PeerUsage {
     requests: AtomicUsize,
 }
 
-/// The parts of a caller's identity that all requests of one connection share: its peer and the
-/// grant of its certificate or Unix user.
+/// What all requests of one connection have in common: the peer, and the rights of its certificate
+/// or Unix user.
 pub(crate) struct ConnectionOrigin {
     pub(crate) peer: Arc<PeerUsage>,
     /// The grant of the client's certificate, or of the Unix user at the other end of the socket.

@@ -105,7 +105,8 @@ pub enum Denial {
     AllLocks,
     /// The grant may neither see every lock nor change the cluster.
     Nodes,
-    /// The grant may not change the cluster; its kind of credential and its name.
+    /// The grant may not change the cluster. The fields are the kind of credential of the grant,
+    /// and the grant's name.
     Cluster(Credential, String),
     /// The name lies below a lock of another user.
     Below(LockName),

@@ -53,7 +53,7 @@ impl From<PemError> for TlsError {
 pub(super) enum ClientCertPolicy {
     /// Every client must present a certificate.
     Always,
-    /// A client may send a bearer token instead.
+    /// A client without a certificate may send a bearer token.
     OrToken,
 }
 

@@ -38,7 +38,7 @@ pub(super) struct Tokens(Vec<([u8; 32], Arc<Grant>)>);
 pub enum TokensError {
     /// The file can't be read.
     Read(io::Error),
-    /// Users other than the owner may read or write the file; its mode.
+    /// Users other than the owner may read or write the file. The number is the mode of the file.
     Exposed(u32),
     /// The content of the file is invalid; a description of the error.
     Wrong(String),

@@ -35,8 +35,8 @@ pub(super) fn start(
     let (hub, keeper) = (Arc::clone(hub), Arc::clone(keeper));
     let thread = std::thread::Builder::new().name("events".to_owned());
     thread.spawn(move || {
-        // With `since`, the first connection asks for events from that number on, even if the
-        // server has restarted since it assigned the number.
+        // If `since` is given, the first connection asks for events from that number on, even if
+        // the server has restarted after it gave an event that number.
         let start = since.map_or(0, |_| ANY_START);
         let (mut place, mut pause) =
             (StreamPosition { start, next: since.unwrap_or(0) }, PAUSE_MIN);
@@ -92,7 +92,7 @@ fn follow(
     }
 }
 
-/// Fails if a frame comes from another engine than the one in use.
+/// Fails if the server of the event stream has another engine than the one that the client uses.
 fn is_ours(hub: &ClientState, frame: &Frame) -> Result<(), TransportError> {
     let Frame::Begin(stamp, _) = frame else { return Ok(()) };
     let engine = hub.engine();
@@ -126,9 +126,9 @@ fn hear(
             place.next = newest + 1;
             for (_, event) in &events {
                 match &event.what {
-                    // The client gives up its session before it publishes the event, because a
-                    // reader of the event asks for the current session, and must not get the one
-                    // that has ended.
+                    // The client gives up its session before it publishes the event that the
+                    // session has ended. A reader of this event asks for the current session, and
+                    // must not get the one that has ended.
                     EventKind::SessionOver { session, .. } => {
                         hub.lose_session(*session);
                         keeper.call();

@@ -48,7 +48,7 @@ struct FailoverState {
     make: Option<MakeServer>,
 }
 
-/// The number of bits of [`FailoverState::at`] that hold the index.
+/// The number of low bits of [`FailoverState::at`] that hold the index of the server in use.
 const INDEX_BITS: u32 = 8;
 const _: () = assert!(SERVERS_MAX <= 1 << INDEX_BITS, "each server has an index");
 

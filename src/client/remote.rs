@@ -30,7 +30,8 @@ pub struct Remote {
     pub(super) hub: Arc<ClientState>,
     keeper: Arc<SessionKeepAlive>,
     threads: Mutex<Vec<JoinHandle<()>>>,
-    /// A random prefix of request ids, which makes them differ from those of other clients.
+    /// A random prefix of this client's request ids, which makes them differ from those of other
+    /// clients.
     door: u64,
     requests: AtomicU64,
 }
@@ -119,8 +120,8 @@ impl Remote {
         self.hub.ask(QueuedRequest { ask, until, then: Some(Box::new(then)), insists });
     }
 
-    /// Returns the submission of a command, with a key if the command must not be carried out
-    /// twice.
+    /// Returns the command in the form in which it is sent to the server, with an idempotency key
+    /// if the command must not be carried out twice.
     fn named(&self, command: Command) -> Submission {
         let Command { request, op, rules: _, order: _ } = command;
         let key = request.map(|request| request.id.key);

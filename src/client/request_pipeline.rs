@@ -27,7 +27,8 @@ const TRY_MAX: Span = Span::from_secs(1);
 const TRY_MIN: Span = Span::from_millis(20);
 /// The first pause after a failure, which doubles up to [`PAUSE_MAX`].
 const PAUSE_MIN: Span = Span::from_millis(20);
-/// The longest pause after a failure. A server that is back is noticed within this time.
+/// The longest pause after a failure. When a server is back, the client notices it within this
+/// time.
 const PAUSE_MAX: Span = Span::from_millis(500);
 /// How long the server may be busy with one batch before the client gives up on its answer.
 const LATE_MAX: Span = Span::from_secs(10);
@@ -58,8 +59,9 @@ impl Lane {
     fn go_on(&mut self) -> bool {
         let Some(batch) = self.next_batch() else { return false };
         if batch.is_empty() {
-            // An empty batch means that no request waits: this one only probes whether the server
-            // is back.
+            // An empty batch means that no request waits, and that the server did not answer
+            // before. So a request for the time is sent, to find out whether the server answers
+            // again.
             let now = QueuedRequest {
                 ask: BatchItem::Now,
                 until: Time::ZERO,

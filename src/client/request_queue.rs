@@ -24,12 +24,14 @@ const OWED_MAX: usize = 1 << 16;
 /// The maximum number of unconfirmed requests in one batch. The rest of the batch is for new ones:
 /// a server that cannot write may still be able to show locks.
 const REPEATS_MAX: usize = ASKS_MAX / 2;
-/// The first pause before unconfirmed requests are repeated, which doubles up to [`PAUSE_MAX`].
+/// The first pause before the client repeats requests whose replies have left their outcome open.
+/// It doubles up to [`PAUSE_MAX`].
 const PAUSE_MIN: Span = Span::from_millis(20);
-/// The longest pause before unconfirmed requests are repeated.
+/// The longest pause before the client repeats requests whose replies have left their outcome open.
 const PAUSE_MAX: Span = Span::from_millis(500);
 
-/// The reply to a request with the server's stamp, or the reason why there is no reply.
+/// The reply to a request with the server's [`Stamp`] (its ids and clocks), or the reason why there
+/// is no reply.
 pub(super) type ItemResult = Result<(ItemReply, Stamp), Unavailable>;
 
 /// The callback that receives the reply to a request.
@@ -48,37 +50,39 @@ pub(super) struct QueuedRequest {
     pub(super) insists: bool,
 }
 
-/// The queue of requests, oldest first.
+/// The queue of requests without an answer, oldest first. An *unconfirmed* request has had a reply
+/// that leaves its outcome open (such as no quorum), and is sent again.
 #[derive(Default)]
 pub(super) struct RequestQueue {
     new: VecDeque<QueuedRequest>,
     unconfirmed: VecDeque<QueuedRequest>,
-    /// When the unconfirmed requests are sent again, unless an earlier batch with new requests has
-    /// room for them.
+    /// When the unconfirmed requests (whose replies have left their outcome open) are sent again,
+    /// unless an earlier batch with new requests has room for them.
     due: Time,
     pause: Span,
-    /// The number of the last acquire by token, for each lease that this client has acquired again
-    /// while it held it, and has not released since. A release names the number: see
-    /// [`Release::acquisition`].
+    /// For each lease that this client has acquired again while it held it, and has not released
+    /// since: the number of the last acquire (how often the lease was acquired), by the token of
+    /// the lease. A release names this number: see [`Release::acquisition`].
     acquisitions: BTreeMap<Token, u32>,
 }
 
-/// A lock or a queue place whose grant a caller has received and may use from now on.
+/// A granted lock, or a place in the queue of a lock, of which a caller has been told and which it
+/// may use from now on.
 struct Delivered {
     name: LockName,
     hold: Ownership,
-    /// The fencing token of the granted lock, and the number of the acquire; `None` for a queue
-    /// place.
+    /// The fencing token of the granted lock, and how often the lease has been acquired; `None` for
+    /// a queue place.
     tenure: Option<(Token, u32)>,
     ticket: Option<Ticket>,
 }
 
-/// The work that is left after the replies to a batch were processed.
+/// The changes to make to the request queue after the replies to a batch were processed.
 #[derive(Default)]
 pub(super) struct BatchRemainder {
     unconfirmed: Vec<QueuedRequest>,
-    /// Operations that release locks and places which were granted after their callers had stopped
-    /// waiting.
+    /// Operations that release locks, or leave queues, because the callers had stopped waiting
+    /// before the lock or the queue place was granted.
     undo: Vec<Op>,
     delivered: Vec<Delivered>,
     /// The tokens of releases that were answered.
@@ -156,8 +160,8 @@ impl QueuedRequest {
     /// again.
     fn is_unconfirmed_by(&self, reply: &ItemReply) -> bool {
         let ItemReply::Unavailable(why) = reply else { return false };
-        // If the reply says that the request was certainly not executed, a waiting caller decides
-        // itself how to continue.
+        // If the request was certainly not executed, a caller that still waits gets the error, and
+        // decides itself how to continue.
         let is_unknown = why.kind() == RefusalKind::ConsistencyUnavailable || self.then.is_none();
         self.insists || is_unknown && self.leaves_traces()
     }
@@ -216,8 +220,8 @@ impl Delivered {
                 self.tenure.is_some_and(|(token, _)| release.key.token == Some(token))
             }
             Op::Leave(leave) => Some(leave.ticket) == self.ticket,
-            // An older acquire by the same open file is superseded as well: the open file already
-            // has its lock or queue place.
+            // A queued acquire by the same open file is older than the answer that was just
+            // delivered, and must not be sent: the open file already has its lock or queue place.
             Op::Acquire(ask) => {
                 ask.hold.open().is_some() && ask.hold == self.hold && ask.name == self.name
             }
@@ -233,15 +237,15 @@ impl FromIterator<QueuedRequest> for BatchRemainder {
 }
 
 impl BatchRemainder {
-    /// Returns the remainder, still empty, of a batch whose requests carry numbers of the session
-    /// `session`.
+    /// Returns an empty value, to which the replies to a batch are added. `session` is the session
+    /// that has numbered the requests of the batch.
     pub(super) fn of_session(session: Option<SessionId>) -> Self {
         Self { session, ..Self::default() }
     }
 
-    /// Whether a reply only says that the request arrived too late to be carried out. An earlier
-    /// copy may have been carried out: when the request is sent again, under its key if it has one,
-    /// it gets its real answer.
+    /// Whether `reply` refuses the request only because it arrived too late to be carried out. An
+    /// earlier copy of the request may have been carried out: when the request is sent again, under
+    /// its key if it has one, it gets its real answer.
     fn is_late_copy(&self, asked: &QueuedRequest, reply: &ItemReply) -> bool {
         let ItemReply::Answered(Err(refusal)) = reply else { return false };
         match *refusal.reason {
@@ -297,18 +301,20 @@ impl RequestQueue {
         self.new.push_back(asked);
     }
 
-    /// Whether the queue has no new requests; unconfirmed ones do not count.
+    /// Whether the queue has no new requests. Requests that are sent again because their outcome is
+    /// open do not count.
     pub(super) fn is_empty(&self) -> bool {
         self.new.is_empty()
     }
 
-    /// Returns when the unconfirmed requests are to be repeated; `None` if there are none.
+    /// Returns when the unconfirmed requests (whose replies have left their outcome open) are to be
+    /// repeated; `None` if there are none.
     pub(super) fn due(&self) -> Option<Time> {
         (!self.unconfirmed.is_empty()).then_some(self.due)
     }
 
-    /// Takes the requests of one batch, the unconfirmed ones first: the next acquire must not
-    /// overtake a release.
+    /// Takes the requests of one batch from the queue. Those that are sent again because their
+    /// outcome is open come first, so that a new acquire does not overtake an earlier release.
     pub(super) fn take(&mut self) -> Vec<QueuedRequest> {
         let repeats = self.unconfirmed.len().min(REPEATS_MAX);
         let until = boot_now() + REPLY_DEADLINE;
@@ -356,8 +362,8 @@ impl RequestQueue {
         self.bound();
     }
 
-    /// Schedules the next repetition of the unconfirmed requests. The pause doubles each time that
-    /// a repetition has left a request unconfirmed.
+    /// Schedules the next repetition of the unconfirmed requests, whose replies have left their
+    /// outcome open. The pause doubles each time that a repetition has left an outcome open.
     fn put_off(&mut self, in_vain: bool) {
         let longer = (self.pause + self.pause).clamp(PAUSE_MIN, PAUSE_MAX);
         self.pause = if in_vain { longer } else { Span::ZERO };
@@ -391,8 +397,8 @@ impl RequestQueue {
         self.new.drain(..excess);
         let excess = self.unconfirmed.len().saturating_sub(OWED_MAX);
         self.unconfirmed.drain(..excess);
-        // The entry of a lease that was lost and never released is removed only here, when the map
-        // exceeds its maximum size.
+        // If a lease was lost and never released, its entry in `acquisitions` is removed only here,
+        // when the map exceeds its maximum size.
         while self.acquisitions.len() > OWED_MAX {
             self.acquisitions.pop_first();
         }
@@ -534,14 +540,14 @@ mod tests {
         assert_eq!(queue.take().len(), 0, "the tenure goes on");
     }
 
-    /// The test: the server has refused a request because of its number, and an earlier copy of the
-    /// request may have had an effect.
+    /// The test: the server has refused a request because the request's sequence number was too
+    /// low, and an earlier copy of the request may have had an effect.
     #[test]
     fn a_late_copy_is_sent_again_before_all_other_requests() {
         let late = [
             Reason::LateCopy(SessionId::named(9)),
-            // Session 9 numbered the request, and is over. The open file belongs to session 1, so
-            // the request is still valid under a new number.
+            // The request got its sequence number in session 9, which is over. Its open file
+            // belongs to session 1, so the request is still valid under a new number.
             Reason::NoSession(SessionId::named(9)),
         ];
         for reason in late {

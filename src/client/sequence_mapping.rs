@@ -33,8 +33,9 @@ impl SequenceMapping {
         self.start = 0;
     }
 
-    /// Records that the next run of events, up to the server's event number `next`, was published
-    /// in the local event log under the numbers from `first_here` to `next_here`.
+    /// Records that the next run of events (events that arrived together), up to the server's event
+    /// number `next`, was published in the local event log under the numbers from `first_here` to
+    /// `next_here`.
     pub(super) fn came(&mut self, next: u64, first_here: u64, next_here: u64) {
         self.runs.push_back((self.next, first_here));
         if self.runs.len() > RUNS_MAX {
@@ -52,8 +53,8 @@ impl SequenceMapping {
         if number >= self.next {
             return Some(self.next_here);
         }
-        // Returning the first number of the run is safe: a number that is too small only prevents
-        // the caching of a state that could have been cached.
+        // Returning the number of the first event that arrived in the same run is safe: a number
+        // that is too small only prevents the caching of a state that could have been cached.
         let after = self.runs.partition_point(|(first, _)| *first <= number);
         after.checked_sub(1).map(|run| self.runs[run].1)
     }

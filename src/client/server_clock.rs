@@ -21,7 +21,8 @@ pub(super) struct ServerClock {
     wall: Option<(Time, Wall)>,
 }
 
-/// An upper bound: at the local time `boot`, the server's time was at most `server`.
+/// An upper bound of the server's clock: when the local boot clock showed `boot`, the server's time
+/// was at most `server`.
 #[derive(Debug, Clone, Copy)]
 struct ClockBound {
     boot: Time,
@@ -36,8 +37,9 @@ impl ClockBound {
 }
 
 impl ServerClock {
-    /// Records the stamp of an answer to a request that was sent at `asked_at` or later. Returns
-    /// whether the server has lost its state: a server that keeps its state continues its time.
+    /// Records the server's time (`stamp`) in an answer to a request that was sent at `asked_at` or
+    /// later. Returns whether the server has lost its state: the time of a server that keeps its
+    /// state never goes back.
     pub(super) fn hear(&mut self, asked_at: Time, stamp: &Stamp) -> bool {
         let anew = stamp.start != self.start;
         let forgot = anew && stamp.now < self.latest;

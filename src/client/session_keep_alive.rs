@@ -60,8 +60,8 @@ impl SessionKeepAlive {
                     Ok(()) => continue,
                     Err(trouble) => {
                         hub.troubled("the session", &trouble);
-                        // Wakes no later than the end of the session, since another client may
-                        // acquire its locks then.
+                        // The thread wakes no later than the end of the session, since another
+                        // client may acquire the locks of this client then.
                         (boot_now() + jittered(RETRY)).min(until)
                     }
                 },
@@ -105,8 +105,8 @@ fn open(
 ) -> Result<(), TransportError> {
     let Terms { client, ttl, grace } = terms.clone();
     let op = |op: Op| BatchItem::Submit(op.into());
-    // The locks of the old sessions are lost here already. The server can end those sessions now,
-    // so that no client has to wait until they expire.
+    // This client has already given up the locks of its old sessions. The server can end these
+    // sessions now, so that no client has to wait until they expire.
     let mut asks: Vec<_> = given_up.iter().map(|old| op(end_of(*old))).collect();
     asks.extend([BatchItem::Urls, BatchItem::About]);
     asks.push(op(Op::OpenSession(OpenSession { client, ttl: Some(ttl), grace })));
@@ -137,8 +137,8 @@ fn end_of(session: SessionId) -> Op {
     Op::EndSession(EndSession { session, end: SessionEnd::Closed })
 }
 
-/// Sends one keep-alive. If the machine slept past the end of the session, one more is tried before
-/// the session is given up.
+/// Sends one keep-alive. If the machine slept past the end of the session, one more keep-alive is
+/// tried before the session is given up.
 fn sign_of_life(
     hub: &ClientState,
     line: &mut dyn ServerConnection,

@@ -34,7 +34,7 @@ pub(super) struct SessionState {
     kept_at: Time,
     /// Whether the last keep-alive has no answer, or none yet.
     pub(super) unanswered: bool,
-    /// Sessions that were given up here, and may still be alive at the server.
+    /// Sessions that this client has given up, and that may still be alive at the server.
     given_up: Vec<SessionId>,
 }
 
@@ -84,7 +84,8 @@ impl SessionState {
         self.id.is_some() && now >= self.until
     }
 
-    /// Whether this session was lost. False while that is undecided after a sleep of the machine.
+    /// Whether this session was lost. False while that is undecided, as after a sleep of the
+    /// machine.
     pub(super) fn is_over(&self, session: SessionId) -> bool {
         self.id != Some(session)
     }
@@ -100,8 +101,8 @@ impl SessionState {
         self.terms.as_ref().map(|terms| terms.client.clone())
     }
 
-    /// Forgets given-up sessions, because the server has lost its state: it may reuse their numbers
-    /// for sessions of other clients.
+    /// Forgets the sessions that this client has given up, because the server has lost its state:
+    /// it may use the numbers of these sessions for those of other clients.
     pub(super) fn forget(&mut self) {
         self.given_up.clear();
     }

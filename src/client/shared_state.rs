@@ -39,7 +39,8 @@ pub(super) struct ClientState {
     tenures: Mutex<HashMap<Token, KnownTenure>>,
     about: Mutex<About>,
     heard: Mutex<Option<RttSample>>,
-    /// The session that was lost since the last gap in the events, and its client.
+    /// The session that was lost last, and its client. If events are lost after that, the event of
+    /// the session's end is published again.
     session_lost: Mutex<Option<(SessionId, ClientId)>>,
     /// The most recent error of a request or of the event stream, for troubleshooting.
     trouble: Mutex<Option<TransportError>>,
@@ -130,7 +131,8 @@ impl ClientState {
         if !self.server.is_several() {
             return Ok(self.engine());
         }
-        // Only one thread at a time asks for the id, or two threads could settle on two engines.
+        // Only one thread at a time asks for the engine's id, or two threads could choose two
+        // different engines.
         let mut met = self.met.lock();
         if *met {
             return Ok(self.engine());
@@ -424,7 +426,8 @@ impl ClientState {
         }
     }
 
-    /// Records the stamp in a server's response: its clocks, its engine and the round-trip time.
+    /// Records the [`Stamp`] in a server's response (its engine and its clocks) and the round-trip
+    /// time.
     pub(super) fn hear(&self, asked_at: Time, stamp: &Stamp) {
         let round_trip = boot_now().since(asked_at);
         *self.heard.lock() = Some(RttSample::new(round_trip, stamp.wall, Wall::now()));

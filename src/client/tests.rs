@@ -394,7 +394,8 @@ fn a_session_is_kept_alive_and_its_loss_is_reported_before_the_next_grant() {
         |what: &EventKind| matches!(what, EventKind::SessionKept { session: of } if *of == session);
     (0..4).for_each(|_| wait_for(&door, &mut door.subscribe(None), kept));
     assert_eq!(session_of(&door), session);
-    // Both clients are partitioned, but b only waits, and has a longer session.
+    // Both clients lose the connection to the server. Client b only waits for the lock, and its
+    // longer session does not expire meanwhile.
     let over =
         |what: &_| matches!(what, EventKind::SessionOver { session: of, .. } if *of == session);
     let granted_at = std::thread::scope(|scope| {
@@ -451,8 +452,8 @@ fn an_interruption_is_reported_as_lost_events_and_later_events_arrive() {
     let (send, done) = mpsc::channel();
     locks.submit(mkdir("two", "x"), move |answer| drop(send.send(answer)));
     done.recv().expect("answered").expect("decided").expect("granted");
-    // The interruption is reported as lost events, since locks may have changed unnoticed. After it
-    // all events arrive.
+    // The interruption of the event stream is reported as lost events, since locks may have changed
+    // unnoticed. Once the network works again, events arrive.
     let mut lost = 0;
     while lost == 0 {
         lost += watch.take(usize::MAX).lost;

@@ -162,9 +162,8 @@ fn a_request_carried_out_by_one_node_is_not_repeated_by_another() {
         let after = engine.inspect(crate::engine::Engine::next_token);
         assert_eq!(after, before + 1, "one grant");
     }
-    // Without a token a repeated release could end a later tenure; with one, the retry would be
-    // told that there is nothing to release. The release takes effect once, and the retry reports
-    // that.
+    // Without a token a repeated release could end a later lease; with one, the retry would be told
+    // that there is nothing to release. The release takes effect once, and the retry reports that.
     for (lock, token) in [("held", None), ("build", Some(tokens[0]))] {
         let key = LeaseKey { name: name(lock), client: client("a"), token };
         one.weather.answers_lost.store(1, Ordering::Release);

@@ -11,9 +11,11 @@ pub enum TransportError {
     Silent(String),
     /// The server refuses the credentials, for this reason.
     Denied(String),
-    /// The peer answers, but is not a server of this version. Contains its message.
+    /// The peer answers, but is not a latchfs server of a version that this client supports.
+    /// Contains the peer's message.
     Foreign(String),
-    /// The server has another engine than the one in use. It reports this and did nothing.
+    /// The server has another engine than the client has used so far. The server reports this, and
+    /// did not execute the request.
     Elsewhere(String),
     /// The server has forgotten the answer to the batch, or is still busy with it.
     Late,

@@ -89,9 +89,9 @@ impl Engine {
         self.books.let_in(lock, &ask.name, Entrant::at_once(ask), events)
     }
 
-    /// Renews a lease, hands it to an open file, or changes its mode. An upgrade to exclusive
-    /// begins a new tenure under a new token: a protected resource may already have seen a higher
-    /// token from another sharer.
+    /// Renews a lease, hands it to an open file, or changes its mode. A change from shared to
+    /// exclusive gives the lease a new fencing token: a protected resource may already have seen a
+    /// higher token from another sharer.
     fn go_on(
         &mut self,
         ask: &Acquire,
@@ -111,8 +111,8 @@ impl Engine {
                 lease.hold = ask.hold;
                 lease.life = ask.term.begin(now);
             }
-            // A lease that an open file owns keeps its own terms when another program of the client
-            // acquires the same lock: the lease must last as long as the file is open.
+            // A lease that an open file owns keeps its own ttl or session when another program of
+            // the client acquires the same lock: the lease must last as long as the file is open.
             (hold, _) if self.books.is_open(hold) => lease.life = again(lease.life, now),
             _ => lease.life = renewed(lease.life, ask.term, now),
         }
@@ -296,7 +296,8 @@ impl<'a> Entrant<'a> {
     }
 }
 
-/// Returns the ticket of the next waiter to serve, and the mode that it requests.
+/// Returns the ticket (the queue number) of the next waiter to serve, and the mode that it
+/// requests.
 fn next_in_line(lock: &Lock) -> Option<(Ticket, Mode)> {
     lock.line.first_key_value().map(|(ticket, waiter)| (*ticket, waiter.mode))
 }
@@ -319,7 +320,7 @@ impl EngineState {
         }
     }
 
-    /// Refuses a request for a new lease whose text is too long.
+    /// Refuses a request for a new lease if the text to be stored in the lock's file is too long.
     pub(super) fn fits_new(&self, ask: &Acquire) -> Result<(), Refusal> {
         self.fits(&ask.name, ask, &NOTHING_SAID)
     }
@@ -382,8 +383,8 @@ impl EngineState {
         tenure
     }
 
-    /// Ends the tenure of a shared lease and begins an exclusive one for the same lease, under a
-    /// new token.
+    /// Changes a shared lease to exclusive, under a new fencing token: the possession under the old
+    /// token ends, and one under the new token begins.
     fn begin_anew(&mut self, name: &LockName, lease: &mut Lease, events: &mut Vec<Event>) {
         let now = self.clock;
         let (name, holder) = (name.clone(), lease.holder.clone());
@@ -400,7 +401,8 @@ impl EngineState {
         self.tell(events, EventKind::Granted { name, holder, token, mode, hold, waited: None });
     }
 
-    /// Registers a waiter with its deadline and its sessions, so that the end of either removes it.
+    /// Registers a waiter with its deadline and its sessions, so that it leaves the queue when the
+    /// deadline passes or a session ends.
     pub(super) fn book_waiter(&mut self, name: &LockName, ticket: Ticket, waiter: &QueuedWaiter) {
         self.waiting += 1;
         if let Some(until) = waiter.until {

@@ -31,14 +31,16 @@ const NUMBERS_A_SECOND: u64 = 1 << 20;
 /// tokens derived from it could repeat.
 const WALL_SECS_MIN: i64 = 1_577_836_800;
 
-/// The holder shown for a lock that cannot be granted during the hold-off.
+/// The name shown as the holder of a lock that cannot be granted yet, because the engine was just
+/// started without the leases of its predecessor.
 const NOBODY: &str = "hold-off";
 
 fn nobody() -> ClientId {
     ClientId::parse(NOBODY).expect("it is a name")
 }
 
-/// The baseline of an engine that replaces a lost one: limits, number ranges and hold-off.
+/// The baseline of an engine that replaces a lost one: its limits, its first token and ticket, and
+/// how long after its start it grants no lock.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Baseline {
     /// The limits of the lost engine.
@@ -98,8 +100,9 @@ impl Engine {
         (self.books.shut_until, self.books.longest) = (until, Some(longest));
     }
 
-    /// Queues a request during the hold-off: a placeholder lease holds the lock until the hold-off
-    /// ends, and then the queue is served.
+    /// Queues a request during the hold-off (the time after a start in which the engine grants no
+    /// lock). A placeholder lease holds the lock until the hold-off ends, and then the queue is
+    /// served.
     pub(super) fn join_early(
         &mut self,
         ask: &Acquire,
@@ -131,7 +134,8 @@ impl Engine {
 }
 
 impl EngineState {
-    /// Refuses a request for a new tenure during the hold-off.
+    /// Refuses to grant a lock during the hold-off, the time after a start in which clients of the
+    /// lost engine may still believe that they hold locks.
     pub(super) fn grants(&self, name: &LockName) -> Result<(), Refusal> {
         if self.clock >= self.shut_until {
             return Ok(());
@@ -185,8 +189,9 @@ mod tests {
             let refusal = engine.apply(early, &acquire(line), &mut vec![]).expect_err("too early");
             let said = refusal.to_string();
             assert!(said.contains("nothing is granted for 1ms more"), "{said}");
-            // The end of the hold-off is part of the encoded state, so it survives a snapshot and
-            // the transfer of a snapshot to another node.
+            // The end of the hold-off (the time after a start in which the engine grants no lock)
+            // is part of the encoded state, so it survives a snapshot and the transfer of a
+            // snapshot to another node.
             let again = codec::decode_engine(codec::FORMAT_VERSION, &codec::encode_engine(&engine))
                 .expect("written");
             assert_eq!(again, engine);
@@ -198,8 +203,8 @@ mod tests {
         assert_eq!(again, engine);
     }
 
-    /// One backup may be restored twice: the second engine issues no number that the first one
-    /// issued.
+    /// Two engines may be restored from one backup: the second engine issues no token that the
+    /// first one issued.
     #[test]
     fn engines_restored_from_one_backup_use_disjoint_numbers() {
         let lost = Engine::default();
@@ -209,7 +214,8 @@ mod tests {
         };
         let (first, second) = (at(1_790_000_000), at(1_790_000_060));
         assert_eq!(second - first, 60 * NUMBERS_A_SECOND);
-        // Even if the wall clock is not set, the tokens start above those of the backup.
+        // Even if the wall clock is not set, the tokens of a restored engine start above those of
+        // the backup.
         assert!(at(0) > NUMBERS_SKIPPED);
         assert_eq!(lost.heritage(u64::MAX, Span::ZERO), None);
     }
@@ -239,7 +245,8 @@ mod tests {
         Wall { secs, nanos: 0 }
     }
 
-    /// Requests that wait are queued from the start, and are served when the hold-off is over.
+    /// While a new engine grants no lock because leases of its predecessor may still last, requests
+    /// that wait are queued. They are served when this hold-off is over.
     #[test]
     fn requests_queued_during_the_hold_off_are_served_after_it() {
         let mut engine = Engine::afresh(Rules::default(), wall(1_790_000_000)).expect("tokens");
@@ -268,8 +275,8 @@ mod tests {
         assert_eq!(holder(&mut engine, until), "a");
     }
 
-    /// An engine without state holds off for as long as the leases of its predecessor can have
-    /// lasted.
+    /// An engine that starts without state grants no lock for as long as the leases of its
+    /// predecessor can have lasted.
     #[test]
     fn no_lease_is_longer_than_the_next_start_waits() {
         let mut engine = Engine::afresh(Rules::default(), wall(1_790_000_000)).expect("tokens");

@@ -91,8 +91,9 @@ pub fn encode_engine(engine: &Engine) -> Vec<u8> {
         id.put(&mut out);
         reply.put(&mut out);
     }
-    // The end of the hold-off is written only if the engine has one, so that the state of any other
-    // engine has the same bytes as before hold-offs existed.
+    // The end of the hold-off (the time after a start in which the engine grants no lock) is
+    // written only if the engine has one, so that the state of any other engine has the same bytes
+    // as before hold-offs existed.
     if books.shut_until > Time::ZERO {
         books.shut_until.put(&mut out);
     }
@@ -135,8 +136,9 @@ pub fn decode_engine(format: u8, bytes: &[u8]) -> Result<Engine, Malformed> {
     }
     for _ in 0..u64::take(from)? {
         let (id, reply) = (RequestId::take(from)?, IdempotencyRecord::take(from)?);
-        // Formats before [`WITH_CALLERS`] did not limit the length of a key. Decoding replaces a
-        // key that is too long by its hash, so the ids of such a format may be out of order.
+        // Formats before [`WITH_CALLERS`] did not limit the length of an idempotency key. Decoding
+        // replaces a key that is too long by its hash, so the request ids in such a format may be
+        // out of order.
         let in_order = engine.books.replies.last().is_none_or(|last| *last < id);
         require(in_order || format < WITH_CALLERS)?;
         require(
@@ -275,8 +277,8 @@ pub(super) const WITH_OPEN_RELEASES: u8 = 6;
 /// Flag in the first byte of an encoded command: a [`RequestOrder`] follows.
 const ORDERED: u8 = 8;
 
-/// Flag in the byte after the key of an encoded release: the number of the acquire that the release
-/// ends follows.
+/// Flag in the byte after the key of an encoded release: the acquisition number follows, which
+/// tells which acquire of the lease the release ends.
 const OF_ACQUISITION: u8 = 1;
 /// Flag in the byte after the key of an encoded release: the id of the open file whose lease ends
 /// follows.
@@ -327,8 +329,9 @@ impl Codec for RequestId {
         };
         let mut key: Arc<str> = Codec::take(from)?;
         if from.format() < WITH_CALLERS && !(1..=REQUEST_KEY_BYTES_MAX).contains(&key.len()) {
-            // Formats before [`WITH_CALLERS`] did not limit the length of a key. A key outside
-            // today's limits is replaced by its hash, which still distinguishes it from other keys.
+            // Formats before [`WITH_CALLERS`] did not limit the length of an idempotency key. A key
+            // that exceeds today's limit is replaced by its hash, which still distinguishes it from
+            // other keys.
             key = format!("{:032x}", long_key(&key)).into();
         }
         Ok(Self { caller, key })
@@ -396,8 +399,8 @@ impl Codec for Replay {
 
     fn take(from: &mut Decoder<'_>) -> Result<Self, Malformed> {
         let at = Codec::take(from)?;
-        // The first answer must not be a replay: a hostile peer would nest them until the stack
-        // overflows.
+        // The first answer that a replayed outcome contains must not be a replayed outcome too: a
+        // hostile peer would nest them until the stack overflows.
         require(from.peek() != Some(REPLAYED))?;
         Ok(Self { at, first: Codec::take(from)?, ends: Codec::take(from)? })
     }

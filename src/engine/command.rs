@@ -23,18 +23,20 @@ pub struct Command {
     pub op: Op,
     /// The version of the rules that the operation follows.
     pub rules: Rulebook,
-    /// The place of this request among all requests of its sender, by which a copy that the network
-    /// delivers late is refused. `None` if the sender sends no copies.
+    /// The number of this request in the order in which its sender sent its requests, by which a
+    /// copy that the network delivers late is refused. `None` if the sender sends no copies.
     pub order: Option<RequestOrder>,
 }
 
-/// The place of a request among those of one session. A session has one sender.
+/// The number of a request in the order in which one session sends its requests. A session has one
+/// sender.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RequestOrder {
     /// The session of the sender.
     pub session: SessionId,
-    /// Rises with each request, from 1 on. The engine applies each number once, and refuses every
-    /// number up to the last one applied: the sender has sent later requests since.
+    /// The number of the request, which rises with each request from 1 on. The engine applies each
+    /// number once, and refuses every number up to the last one applied: the sender has sent later
+    /// requests since.
     pub number: u64,
 }
 
@@ -45,8 +47,8 @@ pub enum Rulebook {
     /// A change of a lease from shared to exclusive keeps the token of the lease.
     First,
     /// A change of a lease from shared to exclusive issues a new token. The answer to a queued
-    /// request is forgotten after a while. Requests of one client that belong to no open file share
-    /// one place in the queue.
+    /// request is forgotten after a while. All requests of one client for a lock that belong to no
+    /// open file share one place in the queue.
     Second,
     /// A change of a lease from shared to exclusive issues a new token. The id of a queued request
     /// identifies its place in the queue, and later the lease that it was granted. Each exclusive
@@ -232,7 +234,8 @@ pub struct LeaseKey {
     pub name: LockName,
     /// The client that holds the lock.
     pub client: ClientId,
-    /// The token, if the caller knows it: then the key matches only that tenure.
+    /// The fencing token, if the caller knows it: the key then matches only the lease with this
+    /// token.
     pub token: Option<Token>,
 }
 
@@ -251,7 +254,7 @@ pub struct Release {
     /// The lease to release.
     pub key: LeaseKey,
     /// The acquire whose effect the release ends, by its [`Tenure::acquisition`]: the release is
-    /// refused if a later acquire was answered with the same tenure. `None` matches any acquire.
+    /// refused if a later acquire has renewed the same lease. `None` matches any acquire.
     pub acquisition: Option<u32>,
     /// The open file whose lease ends, whatever name and token `mv` has given that lease. The name
     /// and the token in `key` then matter only to a latchfs before
@@ -280,7 +283,7 @@ pub struct Leave {
     pub name: LockName,
     /// The ticket of the waiter.
     pub ticket: Ticket,
-    /// The reason, for the event.
+    /// The reason why the waiter leaves, for the event that reports it.
     pub why: LeaveReason,
 }
 
@@ -341,10 +344,10 @@ pub struct EndSession {
     pub end: SessionEnd,
 }
 
-/// Ends all leases of the clients in its scope, and removes these clients from all queues.
+/// Ends all leases of a set of clients, and removes these clients from all queues.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Reset {
-    /// The clients that lose their leases and queue places.
+    /// The clients that lose their leases and their places in queues.
     pub whose: ResetScope,
     /// The client on whose behalf the reset is made.
     pub by: ClientId,
@@ -368,15 +371,16 @@ pub type Answer = Result<Outcome, Refusal>;
 /// The effect of a command that was not refused.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Outcome {
-    /// The answer to [`Op::Settle`]: everything that was due has taken effect.
+    /// The answer to [`Op::Settle`]: all expiries and timeouts that were due have taken effect.
     Settled,
-    /// A new tenure began.
+    /// The lock was granted: a tenure (a possession of the lock under one fencing token) began.
     Granted(Tenure),
-    /// The tenure continues: the lease was renewed.
+    /// The client's own lease was renewed. Its token is the same, unless the request changed the
+    /// mode of the lease from shared to exclusive.
     Renewed(Tenure),
     /// The request waits in the queue.
     Waiting {
-        /// The ticket of the place in the queue.
+        /// The ticket: the number of the request's place in the queue.
         ticket: Ticket,
         /// The number of waiters ahead in the queue.
         ahead: usize,
@@ -387,13 +391,14 @@ pub enum Outcome {
     Left,
     /// The details of the lease were changed.
     Annotated,
-    /// The lease has another name and token.
+    /// The lease was moved to another lock name, under a new token.
     Moved(Tenure),
-    /// The lock was taken from its holders; the new tenure begins after the steal grace.
+    /// The lock was taken from its holders. The new holder may use it after the steal grace, the
+    /// time in which a stolen lock is unusable.
     Stolen(Tenure),
     /// The session is open.
     SessionOpened(SessionId),
-    /// The session was kept alive and lasts until this time.
+    /// The session was kept alive, and lasts until the time in this variant.
     KeptAlive(Time),
     /// The session was ended.
     SessionEnded,
@@ -415,8 +420,8 @@ pub struct Replay {
     pub at: Time,
     /// The outcome of the first execution.
     pub first: Outcome,
-    /// When the tenure or the session in the outcome `first` was to end, as known at the time of
-    /// the first execution.
+    /// When the lease or the session in the outcome `first` was to end, as known at the time of the
+    /// first execution.
     pub ends: Option<Ends>,
 }
 
@@ -430,7 +435,8 @@ impl Outcome {
         }
     }
 
-    /// Returns the tenure in this outcome, if there is one.
+    /// Returns the tenure (the possession of the lock under one token) in this outcome, if there is
+    /// one.
     pub const fn tenure(&self) -> Option<&Tenure> {
         match self {
             Self::Granted(tenure)
@@ -442,16 +448,17 @@ impl Outcome {
     }
 }
 
-/// A tenure as answers show it. A tenure is one uninterrupted possession of a lock under one token.
+/// A tenure as answers show it. A tenure is one uninterrupted possession of a lock by a client,
+/// under one fencing token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Tenure {
-    /// The fencing token of the tenure.
+    /// The fencing token under which the client holds the lock.
     pub token: Token,
-    /// Whether the tenure ends at a deadline that renewals extend, or together with a session.
+    /// Whether the lease ends at a deadline that renewals extend, or together with a session.
     pub life: Lifetime,
-    /// When the tenure began, or will begin after a steal.
+    /// When the client's possession of the lock began, or will begin if the lock was stolen.
     pub acquired_at: Time,
-    /// How often an acquire was answered with this tenure: see
+    /// How often an acquire was answered with this lease: see
     /// [`Lease::acquisition`](super::lease::Lease::acquisition).
     pub acquisition: u32,
 }

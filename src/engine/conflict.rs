@@ -11,7 +11,7 @@ use crate::time::Time;
 
 /// The relation between a request and the leases of a lock that is held.
 pub(super) enum ConflictCheck<'a> {
-    /// The client holds the lock by this lease, which the request renews.
+    /// The client of the request holds the lock by this lease, which the request renews.
     Own(&'a Lease),
     /// The request may share the lock with its holders.
     Beside,
@@ -59,8 +59,8 @@ impl<'a, L: Iterator<Item = (&'a Lease, Ends)> + Clone> Facts<L> {
             );
         }
         let leases = self.leases.clone().map(|(lease, _)| lease);
-        // A reset that removes some sharers leaves a placeholder lease, which begins in the future
-        // and which no client owns.
+        // A reset that removes some holders of a shared lock leaves a placeholder lease, which
+        // begins in the future and belongs to no client.
         let now = self.now;
         let usable = leases.clone().filter(move |lease| lease.acquired_at <= now);
         if let Some(own) = own_among(&usable, wish.client, wish.hold) {

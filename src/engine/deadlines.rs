@@ -38,11 +38,11 @@ impl Deadlines {
         assert!(known, "what ends was due");
     }
 
-    /// Moves the deadline of `due` from `from` to `to`.
+    /// Moves the deadline of the action `due` from the time `from` to the time `to`.
     pub(super) fn put_off(&mut self, from: Time, to: Time, due: Due) {
         if from != to {
-            // Adding before removing keeps the set from becoming empty, which would free its
-            // memory.
+            // The new deadline is added before the old one is removed, so that the set of deadlines
+            // never becomes empty, which would free its memory.
             self.add(to, due.clone());
             self.remove(from, due);
         }

@@ -12,8 +12,8 @@ use std::sync::Arc;
 /// fields are in a separate allocation to save memory.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Details {
-    /// The string is shared between locks: a process that acquires many locks stores its id only
-    /// once.
+    /// The holder id of the process that acquired the lock. Locks share the string: a process that
+    /// acquires many locks stores its id only once.
     holder_id: Option<Arc<str>>,
     face: FileType,
     reads: ReadMode,
@@ -168,21 +168,22 @@ impl Details {
         self
     }
 
-    /// Returns the details with this note, or without one.
+    /// Returns the details with this note; `None` removes the note.
     #[must_use]
     pub fn with_note(mut self, note: Option<Arc<str>>) -> Self {
         self.amend(|rare| rare.note = note);
         self
     }
 
-    /// Returns the details with this text.
+    /// Returns the details with `text` as the content that programs wrote into the lock's file.
     #[must_use]
     pub fn with_text(mut self, text: Arc<[u8]>) -> Self {
         self.amend(|rare| rare.text = text);
         self
     }
 
-    /// Returns the details with this process keeping the lease alive, or with none.
+    /// Returns the details with `process` as the process that keeps the lease alive, or without
+    /// one.
     #[must_use]
     pub fn with_process(mut self, process: Option<Process>) -> Self {
         self.amend(|rare| rare.process = process);

@@ -71,8 +71,9 @@ impl<'a> Decoder<'a> {
         Ok(Self { bytes, format, room: usize::MAX })
     }
 
-    /// Decodes the length of a list of `T` and claims memory for it. Each item takes at least one
-    /// byte, so a length beyond the remaining bytes is an error.
+    /// Decodes the length of a list of `T`, and subtracts the size of the list from the memory that
+    /// decoded values may still take. Each item takes at least one byte, so a length beyond the
+    /// remaining bytes is an error.
     pub(crate) fn take_length<T>(&mut self) -> Result<usize, Malformed> {
         let length = usize::take(self)?;
         require(length <= self.bytes.len())?;
@@ -80,13 +81,15 @@ impl<'a> Decoder<'a> {
         Ok(length)
     }
 
-    /// Takes `bytes` from the memory that is left.
+    /// Subtracts `bytes`, and the overhead of an allocation, from the memory that decoded values
+    /// may still take. Fails if too little is left.
     fn claim(&mut self, bytes: usize) -> Result<(), Malformed> {
         self.room = self.room.checked_sub(bytes.saturating_add(ALLOCATION)).ok_or(Malformed)?;
         Ok(())
     }
 
-    /// Decodes a value that exists since `format`; in an older format it is the default.
+    /// Decodes a value that was introduced in `format`. If the bytes are in an older format,
+    /// returns the default and decodes nothing.
     pub(crate) fn take_since<T: Codec + Default>(&mut self, format: u8) -> Result<T, Malformed> {
         if self.format < format { Ok(T::default()) } else { T::take(self) }
     }
@@ -366,8 +369,8 @@ macro_rules! wire_struct {
     )*};
 }
 
-/// Implements [`Codec`] for an enum: the number of the variant, then its fields. A number is never
-/// reused.
+/// Implements [`Codec`] for an enum, which is encoded as the number of the variant, then its
+/// fields. The number of a variant that was removed is never given to another variant.
 macro_rules! wire_enum {
     ($($type:ident {
         $($number:literal $variant:ident $(($($part:ident),*))? $({ $($field:ident),* })?),* $(,)?

@@ -16,30 +16,31 @@ pub struct Event {
 /// The kind of an event, with its data.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum EventKind {
-    /// A tenure began.
+    /// A tenure began: a client got the lock, under a new fencing token.
     Granted {
         /// The name of the lock.
         name: LockName,
         /// The client that holds the lock.
         holder: ClientId,
-        /// The fencing token of the tenure.
+        /// The fencing token under which the client holds the lock.
         token: Token,
         /// The mode of the lock: exclusive or shared.
         mode: Mode,
         /// The owner of the lease within the client: the client as a whole, one program or one open
         /// file.
         hold: Ownership,
-        /// The ticket of the waiter that was served and how long it had waited; `None` if the
-        /// client did not wait.
+        /// The ticket (the queue number) of the waiter to which the lock was granted, and how long
+        /// the client had waited; `None` if the client did not wait.
         waited: Option<(Ticket, Span)>,
     },
-    /// A tenure continues: the lease was renewed, recovered within grace, or downgraded to shared.
+    /// A client still holds the lock under the same fencing token: its lease was renewed, recovered
+    /// within its grace, or downgraded to shared.
     Renewed {
         /// The name of the lock.
         name: LockName,
         /// The client that holds the lock.
         holder: ClientId,
-        /// The fencing token of the tenure.
+        /// The fencing token under which the client holds the lock.
         token: Token,
     },
     /// The details of a lease have changed.
@@ -49,7 +50,7 @@ pub enum EventKind {
         /// The token of the lease.
         token: Token,
     },
-    /// A lease expired: the lock is in grace.
+    /// A lease expired. During its grace, only its holder may take the lock back.
     Expired {
         /// The name of the lock.
         name: LockName,
@@ -58,17 +59,17 @@ pub enum EventKind {
         /// The token of the lease.
         token: Token,
     },
-    /// A tenure ended.
+    /// A tenure ended: a client no longer has the lock under its fencing token.
     Ended {
         /// The name of the lock.
         name: LockName,
         /// The client that held the lock.
         holder: ClientId,
-        /// The token of the tenure.
+        /// The fencing token under which the client held the lock.
         token: Token,
-        /// How long the tenure lasted.
+        /// How long the client had the lock under this token.
         held: Span,
-        /// How the tenure ended.
+        /// How the client's possession of the lock under this token ended.
         end: TenureEnd,
     },
     /// A waiter joined a queue.
@@ -77,7 +78,7 @@ pub enum EventKind {
         name: LockName,
         /// The client that waits.
         client: ClientId,
-        /// The ticket of the place in the queue.
+        /// The ticket: the number of the waiter's place in the queue.
         ticket: Ticket,
     },
     /// A waiter left a queue without being served.
@@ -86,7 +87,7 @@ pub enum EventKind {
         name: LockName,
         /// The client that waited.
         client: ClientId,
-        /// The ticket of the place in the queue.
+        /// The ticket: the number of the waiter's place in the queue.
         ticket: Ticket,
         /// Why the waiter left.
         why: LeaveReason,
@@ -114,7 +115,7 @@ pub enum EventKind {
     },
 }
 
-/// How a tenure ended.
+/// How a tenure, a client's possession of a lock under one fencing token, ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum TenureEnd {
     /// The holder released the lock.
@@ -126,8 +127,8 @@ pub enum TenureEnd {
         /// The new name of the lease.
         to: LockName,
     },
-    /// The tenure was replaced by another one of the same client: by `mv`, or by a change from
-    /// shared to exclusive.
+    /// The client got another fencing token for the same lock: by `mv` of another of its leases to
+    /// this name, or by a change from shared to exclusive.
     Replaced,
     /// The lock was taken from its holder by a steal or a reset.
     Stolen {

@@ -69,7 +69,8 @@ wire_enum! {
     }
 }
 
-/// The result of a command: a tag for success or refusal, then its data.
+/// The result of a command is encoded as a tag for success or refusal, followed by the outcome or
+/// the refusal.
 impl<T: Codec> Codec for Result<T, Refusal> {
     fn put(&self, out: &mut Vec<u8>) {
         match self {

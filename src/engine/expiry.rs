@@ -48,9 +48,9 @@ impl Engine {
             self.books.agenda.add(ends.grace_until, due);
             self.books.tell(events, EventKind::Expired { name: name.clone(), holder, token });
         } else {
-            // A grace that ends when the tenure begins means that the new holder of a stolen lock
-            // released it within the steal grace: see `give_back`. Such a tenure ends as released,
-            // not as expired.
+            // If the grace ends at the time when the lease begins, the lock was stolen, and its new
+            // holder released it before the lease began: see `give_back`. The end of such a lease
+            // is reported as a release, not as an expiry.
             let given_back = ends.grace_until == lease.acquired_at;
             let end = if given_back { TenureEnd::Released } else { TenureEnd::Lapsed };
             // The caller has taken the lease's deadline from the set of deadlines, so the lease is
@@ -72,7 +72,8 @@ impl Engine {
         }
     }
 
-    /// Ends a tenure whose deadline is no longer registered, without serving the next waiter.
+    /// Removes the lease with this token from its lock, and reports its end. The lease must have no
+    /// registered deadline any more. Does not serve the next waiter.
     pub(super) fn finish(
         &mut self,
         name: &LockName,
@@ -86,8 +87,8 @@ impl Engine {
 }
 
 impl EngineState {
-    /// Ends a tenure of a lock that the caller already looked up: with a million locks, the lookup
-    /// is the main cost.
+    /// Removes the lease with this token from a lock that the caller already looked up, and reports
+    /// its end: with a million locks, the lookup is the main cost.
     pub(super) fn finish(
         &mut self,
         lock: &mut Lock,

@@ -8,7 +8,8 @@ use crate::time::{Span, Time};
 use std::fmt;
 use std::sync::Arc;
 
-/// The fencing token of one tenure. Rises with each new tenure and is never reused.
+/// The fencing token under which a client holds a lock. Each time a client gets a lock, it gets a
+/// new token, higher than all earlier ones. No token is reused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Token(pub(super) u64);
 
@@ -26,11 +27,12 @@ pub struct SessionId(pub(super) u64);
 pub struct OpenId {
     /// The session to which the open file belongs.
     pub session: SessionId,
-    /// The session's own number for the open file, never used twice.
+    /// The number of the open file within its session, never used twice.
     pub number: u64,
 }
 
-/// A place in a queue. Numbers rise; the lowest is served first.
+/// A ticket: the number of a place in the wait queue of a lock. Tickets rise; the waiter with the
+/// lowest is served first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Ticket(pub(super) u64);
 
@@ -39,7 +41,7 @@ pub struct Ticket(pub(super) u64);
 pub enum Mode {
     /// The lock has one holder.
     Exclusive,
-    /// Any number of clients hold the lock at the same time, all in this mode.
+    /// Any number of clients hold the lock at the same time, all in shared mode.
     Shared,
 }
 
@@ -55,14 +57,15 @@ pub enum Ownership {
     /// the open file that created the lease, if a file did. An acquire as [`Ownership::Client`]
     /// still renews the lease.
     Exclusive(Option<OpenId>),
-    /// An open file, until it is unlocked or closed.
+    /// An open file owns the lease, until the file is unlocked or closed.
     OpenFile(OpenId),
 }
 
 /// How a lease is kept alive: by its own renewals or by a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum LeaseTerms {
-    /// The lease lasts for the ttl after each of its own renewals, and then has its grace.
+    /// The lease lasts for the ttl after each of its own renewals. After that, only its holder may
+    /// take the lock back during the grace.
     Own(Ttl, Grace),
     /// A session, to which the lease is bound, keeps it alive.
     Session(SessionId),
@@ -89,14 +92,14 @@ pub enum Lifetime {
 pub struct Lease {
     /// The client that has the lock.
     pub holder: ClientId,
-    /// The token of this tenure.
+    /// The fencing token under which the client holds the lock.
     pub token: Token,
     /// The owner of the lease within the client.
     pub hold: Ownership,
     /// How the lease is kept alive: by its own renewals or by a session.
     pub life: Lifetime,
-    /// When the tenure began. A tenure that begins with a steal begins at the end of the steal
-    /// grace.
+    /// When the client's possession of the lock under this token began. After a steal it begins at
+    /// the end of the steal grace, the time in which a stolen lock is unusable.
     pub acquired_at: Time,
     /// When the lease was last renewed.
     pub renewed_at: Time,
@@ -168,7 +171,7 @@ impl Ownership {
 }
 
 impl LeaseTerms {
-    /// Returns the lifetime that begins at `now` under these terms.
+    /// Returns the lifetime of a lease that begins or is renewed at `now` under these terms.
     pub fn begin(self, now: Time) -> Lifetime {
         match self {
             Self::Own(ttl, grace) => Lifetime::Own { ttl, grace, expires_at: now + ttl.span() },
@@ -180,7 +183,8 @@ impl LeaseTerms {
 /// When a lease ends, whether its own renewals or a session keep it alive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Ends {
-    /// When the lock enters its grace.
+    /// When the lease expires. From then until the end of the grace, only its holder may take the
+    /// lock back.
     pub expires_at: Time,
     /// When the grace ends and another client may acquire the lock.
     pub grace_until: Time,
@@ -191,7 +195,8 @@ pub struct Ends {
 }
 
 impl Ends {
-    /// Returns the phase at `now` of a lock whose lease has these deadlines.
+    /// Returns the phase (free, held or in grace) at `now` of a lock whose lease has these
+    /// deadlines.
     pub fn phase(&self, now: Time) -> Phase {
         match now {
             _ if now < self.expires_at => Phase::Held,
@@ -217,7 +222,7 @@ impl Mode {
 }
 
 impl Phase {
-    /// Returns the name of the phase in statuses.
+    /// Returns the name of the phase (free, held or in grace) as a lock's status shows it.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Free => "free",

@@ -57,7 +57,7 @@ impl Ttl {
 }
 
 impl Grace {
-    /// A grace of zero length.
+    /// A grace of zero length: another client may acquire the lock as soon as the lease expires.
     pub const NONE: Self = Self(Span::ZERO);
 
     /// Returns a grace of this length, if it is within bounds.

@@ -49,7 +49,7 @@ impl LimitedField {
         }
     }
 
-    /// Returns a sentence about a command in which this part is too long.
+    /// Returns a sentence that says that this part of a command is too long.
     pub(super) fn excess(self) -> String {
         let max = self.max();
         match self {

@@ -55,7 +55,8 @@ impl From<BTreeMap<Ticket, QueuedWaiter>> for WaitQueue {
 /// The leases of a lock.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(super) enum Tenancy {
-    /// No lease: only between the end of one tenure and the start of the next, inside one command.
+    /// The lock has no lease. This occurs only inside one command, between the end of one lease and
+    /// the start of the next.
     #[default]
     Nobody,
     /// One exclusive lease.
@@ -64,7 +65,8 @@ pub(super) enum Tenancy {
     Shared(Vec<Lease>),
 }
 
-/// A queued request as it came in, to be granted when its turn comes.
+/// A queued request, with the content that it had when it came in. It is granted when the lock is
+/// available and no earlier waiter is left.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct QueuedWaiter {
     pub(super) client: ClientId,
@@ -152,14 +154,14 @@ impl Lock {
         own_among(&self.leases().iter(), client, want)
     }
 
-    /// Changes the mode of the lock, whose only lease has this token.
+    /// Changes the mode of the lock. The lease with this token must be the only one.
     pub(super) fn change_mode(&mut self, token: Token, mode: Mode) {
         let Some(lease) = self.evict(token) else { return };
         self.admit(mode, lease);
     }
 }
 
-/// Whether a lock held in mode `have` can also be held in mode `want`.
+/// Whether a lock that is held in mode `have` can also be held by another client in mode `want`.
 pub(super) const fn admits(have: Mode, want: Mode) -> bool {
     matches!((have, want), (Mode::Shared, Mode::Shared))
 }
@@ -238,7 +240,7 @@ impl Patch {
         length <= TEXT_BYTES_MAX
     }
 
-    /// Applies the patch to `details`. An empty patch copies nothing.
+    /// Applies the patch to the details of a lease. An empty patch copies nothing.
     pub(super) fn apply(&self, details: &mut Arc<Details>) {
         if *self == Self::default() {
             return;

@@ -26,13 +26,13 @@ pub(super) enum Slot<'a> {
     Free(VacantSlot<'a>),
 }
 
-/// The entry of a lock in the table.
+/// A lock in the table, and its name.
 pub(super) struct OccupiedSlot<'a> {
     slot: OccupiedEntry<'a, LockName, Box<Lock>>,
     below: &'a mut usize,
 }
 
-/// The entry of a lock that is not in the table.
+/// A name for which the table has no lock, and at which one can be inserted.
 pub(super) struct VacantSlot<'a> {
     slot: VacantEntry<'a, LockName, Box<Lock>>,
     below: &'a mut usize,

@@ -9,8 +9,8 @@ use crate::time::Time;
 use std::ops::Bound;
 
 impl Engine {
-    /// Returns the view of one lock at `now`. The caller must first have settled the engine up to
-    /// then.
+    /// Returns the view of one lock at `now`. The caller must first have applied all expiries and
+    /// timeouts up to that time.
     pub fn view(&self, name: &LockName, now: Time) -> LockView {
         let lock = self.locks.get(name).map(|lock| &**lock);
         let has_below = self.has_below(name.as_str());
@@ -86,7 +86,7 @@ impl Engine {
             } else {
                 let lock = lock.leases().first().cloned();
                 children.push(Child { name: name.clone(), lock });
-                // The smallest text greater than this name.
+                // The smallest text that sorts after this name.
                 from = format!("{name}\0");
             }
         }

@@ -23,7 +23,7 @@ pub enum Reason {
     /// Another client holds the lock, or the client itself holds it in a way that excludes this
     /// request.
     Conflict(Conflict),
-    /// The client does not hold the lock.
+    /// The client that made the request does not hold the lock.
     NotHeld {
         /// The name of the lock.
         name: LockName,
@@ -32,20 +32,20 @@ pub enum Reason {
         /// The client that holds the lock, if any.
         holder: Option<ClientId>,
     },
-    /// The tenure that the caller names is over, and no client holds the lock.
+    /// The caller names a fencing token whose lease is over, and no client holds the lock.
     Expired {
         /// The name of the lock.
         name: LockName,
         /// The token that the caller named.
         token: Token,
     },
-    /// The caller names a tenure that is not the current one.
+    /// The caller names a fencing token that is not the current one of the lock.
     StaleToken {
         /// The name of the lock.
         name: LockName,
         /// The token that the caller named.
         named: Token,
-        /// The token of the current tenure.
+        /// The current fencing token of the lock.
         current: Token,
     },
     /// After the acquire that a release names, the holder acquired the lock again under the same
@@ -53,9 +53,9 @@ pub enum Reason {
     AcquiredAgain {
         /// The name of the lock.
         name: LockName,
-        /// The token of the tenure, which continues.
+        /// The fencing token under which the client still holds the lock.
         token: Token,
-        /// The number of the last acquire that was answered with this tenure.
+        /// The number of the last acquire that was answered with this token.
         current: u32,
     },
     /// The session has ended or never existed.
@@ -112,16 +112,17 @@ pub enum Way {
     Own,
     /// The lock is shared, and a waiter is queued ahead of this request.
     Behind,
-    /// The lock was stolen, and is unusable until the steal grace ends.
+    /// The lock was stolen, and is unusable until the steal grace ends, so that its previous
+    /// holders can stop.
     StealGrace {
-        /// The end of the steal grace.
+        /// The time at which the stolen lock becomes usable.
         until: Time,
     },
     /// The engine has been restored from a backup, or was started without state, and does not know
     /// the leases of the engine before it: one of their clients may still believe that it holds the
     /// lock.
     Restored {
-        /// The end of the hold-off.
+        /// The time from which the engine grants locks again.
         until: Time,
     },
 }

@@ -1,5 +1,5 @@
-//! Renews (rule 2), annotates and releases (rule 3) leases. Only the holder can, and only the
-//! tenure that it names.
+//! Renews (rule 2), annotates and releases (rule 3) leases. Only the holder can, and only if the
+//! token that it names is still current.
 
 use super::command::{Annotate, Answer, Firm, LeaseKey, Outcome, Release, Renew, Tenure};
 use super::details::Patch;
@@ -19,8 +19,9 @@ impl Engine {
         self.is_usable(&ask.key.name, lease)?;
         self.books.patch_fits(&ask.key, &ask.patch, lease)?;
         if let Some(term) = ask.term {
-            // Checks only that the session in the new terms is open. The session of the open file
-            // that owns the lease may have ended while the lease is still in grace.
+            // The check requires that the session that is to keep the lease alive is open. The
+            // session of the open file that owns the lease may have ended while the lease is still
+            // in grace.
             self.books.may_lean_on(Ownership::Client, term)?;
         }
         let name = &ask.key.name;
@@ -92,7 +93,8 @@ impl Engine {
                 return Ok(LeaseKey { name: name.clone(), client, token: Some(token) });
             }
         } else {
-            // The session has ended, but the lease of its open file may still be in grace.
+            // The session is over, but the lease that the open file held under it may still be in
+            // its grace.
             let leases = self.locks.get(&known.name).map_or(&[][..], |lock| lock.leases());
             let hold = Ownership::OpenFile(open);
             if let Some(lease) = leases.iter().find(|lease| lease.hold == hold) {
@@ -100,7 +102,8 @@ impl Engine {
                 return Ok(LeaseKey { name: known.name.clone(), client, token });
             }
         }
-        // The lease that the key denotes, if there is one, does not belong to the open file.
+        // If the lock and token in `known` denote a lease, that lease does not belong to the open
+        // file.
         let holder = Some(self.meant(known)?.holder.clone());
         let name = known.name.clone();
         Err(self.books.refuse(match known.token {
@@ -109,11 +112,12 @@ impl Engine {
         }))
     }
 
-    /// Ends a tenure that the holder releases, without serving the next waiter. The lease must no
+    /// Ends a lease that its holder releases, without serving the next waiter. The lease must no
     /// longer be registered with its deadline or its session.
     ///
     /// Rule 9: a stolen lock stays unusable for the steal grace, even if the new holder releases it
-    /// at once. Its lease then stays until the time when it would have begun, and ends.
+    /// at once. The lease of the new holder then stays until the time when it would have begun, and
+    /// ends.
     pub(super) fn give_back(
         &mut self,
         name: &LockName,
@@ -125,7 +129,7 @@ impl Engine {
         self.books.give_back(lock, name, token, ttl, events);
     }
 
-    /// Ends a tenure with the outcome `end`, without serving the next waiter.
+    /// Ends the lease with this token for the reason `end`, without serving the next waiter.
     pub(super) fn end_tenure(
         &mut self,
         key: &LeaseKey,
@@ -139,7 +143,8 @@ impl Engine {
         self.books.finish(lock, &key.name, token, end, events);
     }
 
-    /// Refuses the use of a lock within its steal grace, even to the client that stole it.
+    /// Refuses the use of a stolen lock, even to the client that stole it, until the steal grace
+    /// ends.
     pub(super) fn is_usable(&self, name: &LockName, lease: &Lease) -> Result<(), Refusal> {
         if lease.acquired_at <= self.books.clock {
             return Ok(());
@@ -150,8 +155,8 @@ impl Engine {
         Err(self.books.refuse(Reason::Conflict(conflict)))
     }
 
-    /// Returns the lease that a key denotes: that of its token if it has one, else the client's
-    /// own.
+    /// Returns the lease that a [`LeaseKey`] denotes: the one with the token in the key, or else
+    /// the one of the client in the key.
     ///
     /// If several open files of one client share a lock, a lease that belongs to no open file comes
     /// first: it is the only one that a client without a file can refer to.
@@ -162,14 +167,14 @@ impl Engine {
 }
 
 impl EngineState {
-    /// Returns the lease among `leases` that a key denotes.
+    /// Returns the lease among `leases`, all of one lock, that a [`LeaseKey`] denotes.
     fn meant<'a>(&self, key: &LeaseKey, leases: &'a [Lease]) -> Result<&'a Lease, Refusal> {
         let LeaseKey { name, client, token } = key;
         let own = || leases.iter().filter(|lease| lease.holder == *client);
         let refuse = |reason| Err(self.refuse(reason));
         let Some(named) = *token else {
-            // A lease that has begun takes precedence over one that begins later, which may be a
-            // placeholder left by a reset and belong to no client.
+            // A lease that has begun takes precedence over one that begins later: the latter may be
+            // a placeholder that a reset left, which belongs to no client.
             let begun = || own().filter(|lease| lease.acquired_at <= self.clock);
             let is_loose = |lease: &&Lease| !matches!(lease.hold, Ownership::OpenFile(_));
             let usable = begun().find(is_loose).or_else(|| begun().next());
@@ -210,8 +215,8 @@ impl EngineState {
     }
 }
 
-/// Returns the lifetime after a renewal at `now`. A lease that is bound to a session is renewed by
-/// the session only.
+/// Returns the lifetime of a lease after a renewal at `now`. A lease that is bound to a session is
+/// renewed only by a keep-alive of the session, so its lifetime is unchanged.
 pub(super) fn again(life: Lifetime, now: Time) -> Lifetime {
     match life {
         Lifetime::Own { ttl, grace, .. } => LeaseTerms::Own(ttl, grace).begin(now),

@@ -99,7 +99,8 @@ impl EngineState {
         }
     }
 
-    /// Inserts a remembered answer, new or from a snapshot.
+    /// Inserts the remembered answer to a request with an id. The answer is new, or was read from a
+    /// snapshot.
     pub(super) fn restore_reply(&mut self, id: RequestId, reply: IdempotencyRecord) {
         let (id, until, place) = (Arc::new(id), reply.until, reply.place());
         if let Some(before) = self.replies.by_id.insert(Arc::clone(&id), reply)

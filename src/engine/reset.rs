@@ -1,7 +1,8 @@
 //! Ends all leases and waits of a set of clients, for all locks in one step.
 //!
 //! An administrator uses a reset when clients have left for good. Like a steal (rule 9), a reset
-//! keeps each affected lock unusable for the steal grace, so that the previous holders can stop.
+//! keeps each affected lock unusable for a time (the steal grace), so that the previous holders can
+//! stop.
 
 use super::command::{Answer, Outcome, Reset, ResetScope};
 use super::event::{Event, EventKind, LeaveReason, TenureEnd};
@@ -33,7 +34,8 @@ struct Swept {
 }
 
 impl Engine {
-    /// Removes the clients in scope from all queues and ends their leases; then serves the queues.
+    /// Removes the clients to which the reset applies from all queues and ends their leases; then
+    /// grants locks to the next waiters.
     pub(super) fn reset(&mut self, ask: &Reset, events: &mut Vec<Event>) -> Answer {
         let swept = self.swept(&ask.whose);
         let robbed = swept.iter().filter(|lock| !lock.leases.is_empty()).count() as u64;
@@ -42,8 +44,8 @@ impl Engine {
         if self.books.mint.left() <= self.books.waiting as u64 + robbed + 1 {
             return Err(self.books.refuse(Reason::Limit(Limit::Tokens)));
         }
-        // Waiters are removed first: a waiter in scope could otherwise be served when a lease of
-        // another client ends.
+        // Waiters are removed first: a waiter of a client that is reset could otherwise be granted
+        // a lock when a lease of another client ends.
         for lock in &swept {
             for ticket in &lock.places {
                 self.unqueue(&lock.name, *ticket, LeaveReason::Reset, events);
@@ -60,7 +62,8 @@ impl Engine {
         Ok(Outcome::Reset { holds, waits })
     }
 
-    /// Returns the locks that have leases or waiters of clients in scope, by name.
+    /// Returns, by name, the locks that have leases or waiters of clients to which the reset
+    /// applies.
     fn swept(&self, whose: &ResetScope) -> Vec<Swept> {
         let of_lock = |name: &LockName, lock: &Lock| {
             let held = lock.leases().iter().filter(|lease| !self.books.is_kept_from_all(lease));
@@ -74,7 +77,8 @@ impl Engine {
         self.locks.iter().filter_map(|(name, lock)| of_lock(name, lock)).collect()
     }
 
-    /// Ends the leases in scope of one lock, and keeps the lock unusable for the steal grace.
+    /// Ends the leases that a reset takes from one lock, and keeps the lock unusable for the steal
+    /// grace, so that the previous holders can stop.
     fn rob(&mut self, swept: &Swept, ask: &Reset, events: &mut Vec<Event>) {
         let name = &swept.name;
         for token in &swept.leases {
@@ -121,8 +125,8 @@ impl EngineState {
         lock.admit(mode, lease);
     }
 
-    /// Whether a lease is a placeholder that only keeps a stolen lock unusable until the steal
-    /// grace ends.
+    /// Whether a lease is a placeholder that belongs to no client, and keeps a lock unusable for a
+    /// time after it was taken from its holders.
     fn is_kept_from_all(&self, lease: &Lease) -> bool {
         lease.acquired_at > self.clock && self.ends(lease.life).grace_until == lease.acquired_at
     }

@@ -20,7 +20,8 @@ pub(super) struct Session {
     pub(super) last_request: u64,
     /// The leases that are bound to the session.
     pub(super) leases: BTreeSet<(LockName, Token)>,
-    /// The locks of the session's open files, by the number of the file and the token.
+    /// The locks that open files of the session hold, by the number of the open file (see
+    /// [`OpenId`](super::lease::OpenId)) and the fencing token of the lease.
     pub(super) opens: BTreeMap<(u64, Token), LockName>,
     /// The waiters that end with the session.
     pub(super) waiters: BTreeSet<(LockName, Ticket)>,

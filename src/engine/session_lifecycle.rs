@@ -50,7 +50,7 @@ impl Engine {
             SessionEnd::Closed => self.close_session(id, session, events),
             SessionEnd::Expired => {
                 self.expire_session(id, session, events);
-                // Ends the leases at once if the session has no grace.
+                // If the session has no grace, its leases end at once and do not enter a grace.
                 self.settle(self.books.clock, events);
             }
         }
@@ -91,7 +91,8 @@ impl Engine {
         for (name, token) in &session.leases {
             let lock = self.locks.get_mut(name).expect("a session's lease has its lock");
             let lease = lock.lease_mut(*token).expect("a session's lease is there");
-            // Rule 9: a stolen lock stays unusable until its lease begins.
+            // Rule 9: a stolen lock stays unusable until the lease of its new holder begins, so
+            // this lease does not expire earlier.
             let expires_at = expires_at.max(lease.acquired_at);
             lease.life = Lifetime::Own { ttl, grace, expires_at };
             lease.renewed_at = lease.renewed_at.max(session.renewed_at);

@@ -67,8 +67,8 @@ pub(super) struct EngineState {
     pub(super) next_ticket: u64,
     /// The number of waiters in all queues.
     pub(super) waiting: usize,
-    /// The end of the hold-off, before which the engine grants nothing: it was restored from a
-    /// backup, or was started without the state of its predecessor.
+    /// The time before which the engine grants no lock, because it was restored from a backup, or
+    /// was started without the state of its predecessor.
     pub(super) shut_until: Time,
     /// The longest permitted sum of ttl and grace. `None` permits any: only an engine whose state
     /// is not persisted has this limit, so that a restart without state knows how long old leases
@@ -114,8 +114,9 @@ impl Engine {
         self.books.clock
     }
 
-    /// Returns the token of the next tenure. A backend that persists its tokens must, before the
-    /// next command, reserve [`Engine::tokens_wanted`] tokens beginning with this one.
+    /// Returns the token that the next granted lock will get. A backend that persists its tokens
+    /// must, before the next command, reserve [`Engine::tokens_wanted`] tokens beginning with this
+    /// one.
     pub const fn next_token(&self) -> u64 {
         self.books.mint.upcoming()
     }
@@ -130,8 +131,8 @@ impl Engine {
         self.books.waiting as u64 + own
     }
 
-    /// Raises the next token to `floor` at least: tokens issued before a restart may not be on
-    /// record.
+    /// Raises the next token to at least `floor`. After a restart, tokens that were issued before
+    /// it may not be on record.
     pub fn raise_tokens(&mut self, floor: u64) {
         self.books.mint.raise(floor);
     }
@@ -141,7 +142,8 @@ impl Engine {
         self.books.rules
     }
 
-    /// Returns the end of the hold-off, or `None` if the engine is not in a hold-off.
+    /// Returns the time until which the engine grants no lock because it was started without the
+    /// leases of its predecessor; `None` if it grants locks now.
     pub fn shut_until(&self) -> Option<Time> {
         (self.books.shut_until > self.books.clock).then_some(self.books.shut_until)
     }
@@ -260,7 +262,8 @@ impl EngineState {
         }
     }
 
-    /// Registers a renewed lease in place of its registration under the lifetime `before`.
+    /// Replaces the registration of a lease that was renewed: `before` is its lifetime before the
+    /// renewal, under which it is still registered.
     pub(super) fn rebook(&mut self, name: &LockName, lease: &Lease, before: Lifetime) {
         match (before, lease.life) {
             (Lifetime::Session(before), Lifetime::Session(now)) if before == now => {}

@@ -560,7 +560,8 @@ fn old_commands_without_limits_are_applied() {
     let patch = Patch { note: Some("n".repeat(9_999).into()), ..Patch::default() };
     let op = Op::Acquire(Acquire { patch, ..ask("x", "a") });
     let mut bytes = Vec::new();
-    // The old format of a command: the time, the client and key of the request, and the operation.
+    // A command in the oldest format: its time, the client and key of the request, and the
+    // operation.
     codec::encode_command(Time::ZERO, &op.into(), &mut bytes);
     let at = bytes.len() - bytes[2..].len();
     let mut old = bytes[..at - 1].to_vec();
@@ -576,8 +577,8 @@ fn old_commands_without_limits_are_applied() {
     assert_eq!(lab.engine.books.replies.len(), 1);
 }
 
-/// In the format before requests were numbered, a command carries no request number, and a session
-/// does not store the last one.
+/// In the format that was used before requests had numbers, a command carries no request number,
+/// and a session does not store the number of its last request.
 #[test]
 fn older_commands_and_sessions_have_no_order() {
     let mut lab = Lab::new();
@@ -655,7 +656,7 @@ fn release_by_open_file_has_a_format_of_its_own() {
     codec::encode_command(lab.now, &release.clone().into(), &mut bytes);
     assert!(codec::decode_command(5, &bytes).is_err());
     assert_eq!(codec::decode_command(6, &bytes), Ok((lab.now, release.clone().into())));
-    // The moved lease is no longer found by its old name and token.
+    // After the move, the release can't find the lease by its old name and token.
     lab.does(older).expect_err("it was moved");
     lab.does(release.clone()).expect("released under its new name");
     assert_eq!(lab.engine.locks(), 0);

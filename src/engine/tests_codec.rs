@@ -187,8 +187,8 @@ struct State {
 }
 
 impl State {
-    /// Returns a valid state: two sessions, two locks, of which the first one has waiters, and two
-    /// replies.
+    /// Returns a valid state with two sessions, two locks, of which the first one has waiters, and
+    /// the remembered answers to two requests.
     fn sound() -> Self {
         let mut lab = Lab::new();
         let session = lab.session("a");
@@ -319,7 +319,8 @@ fn replies_of_a_later_format_are_in_order() {
     assert!(state.decode_format(FORMAT_OLDEST + 1).is_err());
 }
 
-/// The reply to a queued request is kept as long as its place in the queue, and decodes as encoded.
+/// The answer to a queued request is remembered as long as the request is in the queue, and decodes
+/// as it was encoded.
 #[test]
 fn a_reply_of_a_place_is_read_as_written() {
     let mut state = State::sound();
@@ -360,7 +361,8 @@ fn old_request_ids_are_told_apart() {
     assert_eq!(again, Ok((Time::ZERO, command)));
 }
 
-/// In the oldest format a state may contain a request id twice: the later reply counts.
+/// In the oldest format a state may contain the same request id twice: the later of the two
+/// remembered answers counts.
 #[test]
 fn old_replies_are_due_once() {
     let mut bytes = codec::encode_engine(&Engine::default());

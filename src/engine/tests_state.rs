@@ -1,5 +1,5 @@
-//! Directed tests of the engine's state as a whole: counts, limits, tokens, queries, and the
-//! hold-off.
+//! Directed tests of the engine's state as a whole: counts, limits, tokens, queries, and the time
+//! after a start in which the engine grants no lock.
 
 use super::deadlines::Due;
 use super::idempotency::IdempotencyRecord;
@@ -96,7 +96,8 @@ fn a_reset_needs_a_token_for_each_lock() {
     }
 }
 
-/// Returns an engine that grants nothing for a minute.
+/// Returns an engine that grants no lock for a minute, as after a start without the leases of its
+/// predecessor.
 fn held_off() -> Lab {
     let (rules, hold_off) = (Rules::default(), Span::from_secs(60));
     let baseline = Baseline { rules, tokens_from: 1, tickets_from: 1, hold_off };
@@ -115,8 +116,8 @@ fn a_hold_off_is_over_at_its_end() {
     assert_eq!(lab.engine.shut_until(), None);
 }
 
-/// During the hold-off, a queued request waits until its own timeout, and a refused request changes
-/// nothing.
+/// While the engine grants no lock after a start without state, a queued request waits until its
+/// own timeout, and a refused request changes nothing.
 #[test]
 fn requests_that_wait_for_the_hold_off_have_limits() {
     let mut lab = held_off();

@@ -16,7 +16,7 @@ impl Default for TokenAllocator {
 }
 
 impl TokenAllocator {
-    /// Returns an allocator whose next number is `next`.
+    /// Returns an allocator whose next token or session id is `next`.
     pub(super) const fn at(next: u64) -> Self {
         Self { next }
     }
@@ -31,7 +31,7 @@ impl TokenAllocator {
         (TOKEN_MAX + 1).saturating_sub(self.next)
     }
 
-    /// Raises the next number to `floor`, if it is lower.
+    /// Raises the next token or session id to `floor`, if it is lower.
     pub(super) fn raise(&mut self, floor: u64) {
         self.next = self.next.max(floor);
     }

@@ -31,8 +31,8 @@ impl Engine {
             self.end_tenure(&key, token, TenureEnd::Replaced, events);
         }
         let tenure = self.install(&ask.to, moved, mode, events);
-        // The queue of the old name is served only now, so that the moved lease gets its token
-        // before the waiters do.
+        // The queue of the old name is served only after the lease was moved, so that the moved
+        // lease gets its token before the waiters do.
         self.serve(&ask.from.name, events);
         // The moved lease may be shared and may have replaced an exclusive one. Then waiters for a
         // shared lock under the new name can be served.
@@ -78,7 +78,8 @@ impl Engine {
         }
     }
 
-    /// Begins a tenure like `lease` under another name and a new token.
+    /// Inserts `lease` as a lease on another lock, under a new token: the client's possession of
+    /// that lock begins now.
     fn install(
         &mut self,
         name: &LockName,
@@ -107,8 +108,8 @@ impl Engine {
         tenure
     }
 
-    /// Takes a lock from its holders. The new tenure begins after the steal grace, so that the old
-    /// holders can stop; until then the lock is unusable for all clients.
+    /// Takes a lock from its holders. The lease of the new holder begins after the steal grace, so
+    /// that the old holders can stop; until then the lock is unusable for all clients.
     pub(super) fn steal(&mut self, ask: &Steal, events: &mut Vec<Event>) -> Answer {
         self.books.tokens_left()?;
         self.books.grants(&ask.name)?;

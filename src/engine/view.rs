@@ -22,7 +22,7 @@ pub struct LockView {
     pub has_below: bool,
 }
 
-/// One holder of a lock.
+/// One holder of a lock: its lease, and when that ends.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Holder {
     /// The lease of the holder.
@@ -36,7 +36,7 @@ pub struct Holder {
 pub struct WaiterView {
     /// The client that waits.
     pub client: ClientId,
-    /// The ticket of the place in the queue.
+    /// The ticket: the number of the waiter's place in the queue.
     pub ticket: Ticket,
     /// The requested mode: exclusive or shared.
     pub mode: Mode,
@@ -75,7 +75,8 @@ impl LockView {
         self.holders.first()
     }
 
-    /// Returns the phase of the lock. A shared lock is held as long as one of its leases is.
+    /// Returns the phase (free, held or in grace) of the lock. A shared lock is held as long as one
+    /// of its leases is.
     pub fn phase(&self) -> Phase {
         let phases = self.holders.iter().map(|holder| holder.ends.phase(self.at));
         match phases.max_by_key(|phase| match phase {

@@ -27,7 +27,8 @@ mod tests {
     fn accept_queue_holds_hundreds_of_connections() {
         let listener = listen(([127, 0, 0, 1], 0).into()).expect("a port is free");
         let address = listener.local_addr().expect("it is bound");
-        // Half a second is less than the time after which the system retransmits a SYN.
+        // The timeout of half a second is less than the time after which the system retransmits a
+        // SYN, so each connection must be accepted by the queue at once.
         let come = || TcpStream::connect_timeout(&address, Duration::from_millis(500));
         let all: io::Result<Vec<TcpStream>> = (0..500).map(|_| come()).collect();
         assert_eq!(all.expect("there is room").len(), 500);

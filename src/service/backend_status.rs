@@ -52,13 +52,14 @@ pub trait BackendStatus {
     }
     /// Returns counts of events and requests since the start, by metric name.
     fn counts(&self) -> Vec<(&'static str, u64)>;
-    /// Returns histograms of durations, such as those of waits, tenures and disk syncs.
+    /// Returns histograms of durations, such as how long clients wait for locks, how long they hold
+    /// them, and how long disk syncs take.
     fn histograms(&self) -> Vec<Histogram> {
         Vec::new()
     }
 }
 
-/// The status of the backend, for `.latchfs/server` and `status`.
+/// The status of the backend, as the file `.latchfs/server` and the command `status` show it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct About {
     /// Whether the engine runs in this process or behind a server.

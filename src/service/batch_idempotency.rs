@@ -51,7 +51,7 @@ struct LastBatch {
     turn: u64,
 }
 
-/// Why a batch with a known number is not carried out.
+/// Why a batch with a number that its sender has used before, or a lower one, is not carried out.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum DuplicateBatch {
     /// The batch was carried out before, and this was the answer.
@@ -116,7 +116,8 @@ impl BatchReplyCache {
         }
         self.bytes = self.bytes - before + of_caller.bytes;
         while self.bytes > BYTES_MAX {
-            // Evicts from the credential that uses the most bytes.
+            // Too many bytes are remembered: drop the oldest answer of the credential whose answers
+            // use the most bytes.
             let Some(greatest) = self.callers.values_mut().max_by_key(|of| of.bytes) else { break };
             self.bytes -= greatest.forget_oldest();
         }

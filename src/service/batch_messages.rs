@@ -57,8 +57,8 @@ pub const ANY_START: u64 = u64::MAX;
 /// A batch of requests from one client.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RequestBatch {
-    /// The id of the engine that must decide the batch, as in the stamps of its answers; 0 for any
-    /// engine.
+    /// The id of the engine that must decide the batch, as answers report it in their [`Stamp`]; 0
+    /// for any engine.
     pub engine: u64,
     /// The id of the sender: a random number that each remote client draws.
     pub from: u64,
@@ -69,11 +69,11 @@ pub struct RequestBatch {
     /// [`RequestOrder`], so that the engine refuses a part that arrives after parts of a later
     /// batch.
     pub session: Option<SessionId>,
-    /// The parts of the batch, in order.
+    /// The calls in the batch, in order.
     pub asks: Vec<BatchItem>,
 }
 
-/// One part of a batch.
+/// One call in a batch.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[allow(clippy::large_enum_variant)] // Nearly all parts are of the large variant.
 pub enum BatchItem {
@@ -87,7 +87,7 @@ pub enum BatchItem {
     Children(Children),
     /// Return the status of the server's backend.
     About,
-    /// Return the server's time, which the stamp of every answer contains.
+    /// Return only the server's time, which the [`Stamp`] of every answer contains.
     Now,
     /// Return a page of the leases that are bound to this session: those whose names come after the
     /// given one, or the first ones.
@@ -128,8 +128,8 @@ impl RequestBatch {
         Self { asks: self.asks.iter().map(ask).collect(), ..*self }
     }
 
-    /// Returns the order of one part among all parts that the session's client sends, or `None` for
-    /// a batch that may be carried out repeatedly or names no session.
+    /// Returns the number of one call in a batch in the order of all calls that the session's
+    /// client makes, or `None` for a batch that may be carried out repeatedly or names no session.
     pub fn order(&self, place: usize) -> Option<RequestOrder> {
         let session = self.session.filter(|_| self.number > 0)?;
         let before = self.number.saturating_mul(ASKS_MAX as u64);
@@ -169,7 +169,7 @@ fn digest_of(op: &Op) -> Digest {
 pub struct BatchResponse {
     /// The server and its time when it received the batch.
     pub stamp: Stamp,
-    /// The replies, one for each part, in order.
+    /// The replies, one for each call in the batch, in order.
     pub replies: Vec<ItemReply>,
 }
 
@@ -188,7 +188,7 @@ pub struct Stamp {
     pub next_event: u64,
 }
 
-/// The answer to one part.
+/// The answer to one call in a batch.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ItemReply {
     /// The answer to a command.
@@ -201,9 +201,10 @@ pub enum ItemReply {
     Found(ListPage<Child>),
     /// The status of the server's backend.
     About(About),
-    /// The reply to a request for the time, which is in the stamp of the answer.
+    /// The reply to [`BatchItem::Now`] is empty: the server's time is in the [`Stamp`] of the
+    /// answer.
     Now,
-    /// The part of the batch has no answer, for this reason.
+    /// The call has no answer, for this reason.
     Unavailable(Unavailable),
     /// A page of the leases of a session.
     Leases(ListPage<(LockName, Token)>),
@@ -214,13 +215,14 @@ pub enum ItemReply {
 /// One frame of the stream of events that a server sends to a remote client.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Frame {
-    /// The first frame of a stream: the server's stamp, and the number of the next event that the
-    /// stream will contain.
+    /// The first frame of a stream: the server's [`Stamp`] (its ids and its time), and the number
+    /// of the next event that the stream will contain.
     Begin(Stamp, u64),
     /// How many events were dropped before they could be sent, followed by the next events with
     /// their numbers.
     Events(u64, Vec<(u64, Event)>),
-    /// A heartbeat with the server's stamp, sent when there are no events.
+    /// A heartbeat with the server's [`Stamp`] (its ids and its time), sent when there are no
+    /// events.
     Beat(Stamp),
 }
 
@@ -313,8 +315,8 @@ pub fn encode_told(told: &BatchResponse) -> Vec<u8> {
     encode_message(PROTOCOL_BASE, told)
 }
 
-/// Encodes the reply to one part of a batch. A reply is kept in encoded form until the replies to
-/// the other parts are complete: a page of locks takes less memory in this form.
+/// Encodes the reply to one call in a batch. A reply is kept in encoded form until the replies to
+/// all calls are complete: a page of locks takes less memory in this form.
 pub(super) fn encode_reply(reply: &ItemReply) -> Vec<u8> {
     let mut out = Vec::new();
     reply.put(&mut out);
@@ -339,7 +341,7 @@ pub fn decode_told(bytes: &[u8]) -> Result<BatchResponse, Malformed> {
     decode_message(format_of, ANSWER_MEMORY_MAX, bytes)
 }
 
-/// Encodes a frame, preceded by its length in four bytes.
+/// Encodes a frame of the event stream, preceded by its length in four bytes.
 pub fn encode_frame(frame: &Frame) -> Vec<u8> {
     let bytes = encode_message(PROTOCOL_BASE, frame);
     let mut out = (bytes.len() as u32).to_le_bytes().to_vec();
@@ -347,7 +349,7 @@ pub fn encode_frame(frame: &Frame) -> Vec<u8> {
     out
 }
 
-/// Removes the first complete frame from `bytes` and decodes it, if there is one.
+/// If `bytes` begins with a complete frame of the event stream, removes and decodes the frame.
 pub fn take_frame(bytes: &mut Vec<u8>) -> Result<Option<Frame>, Malformed> {
     let Some((length, rest)) = bytes.split_first_chunk() else { return Ok(None) };
     let length = u32::from_le_bytes(*length) as usize;
@@ -358,7 +360,8 @@ pub fn take_frame(bytes: &mut Vec<u8>) -> Result<Option<Frame>, Malformed> {
     Ok(Some(frame))
 }
 
-/// Returns the format of the values in a message of this version.
+/// Returns the encoding format of the values in a message of this protocol version; `None` if the
+/// version is not known.
 fn format_of(version: u8) -> Option<u8> {
     (PROTOCOL_BASE..=PROTOCOL).contains(&version).then_some(version)
 }
@@ -395,8 +398,8 @@ mod tests {
             other => panic!("{other:?}"),
         };
         assert_eq!(digest(&old), digest(&new));
-        // A message that claims an older version than its content is malformed, as is one of an
-        // unknown version.
+        // A message is malformed if its content needs a newer protocol version than the message
+        // claims, or if the claimed version is unknown.
         assert!(decode_batch(&[&[PROTOCOL_BASE], &bytes[1..]].concat()).is_err());
         assert!(decode_batch(&[&[PROTOCOL + 1], &bytes[1..]].concat()).is_err());
     }

@@ -37,19 +37,19 @@ pub const BEAT: Span = Span::from_millis(500);
 /// session crashed, the session would never end.
 const ENDLESS: &str = "a remote session needs a ttl; open it with one, and send keep-alives";
 
-/// The access restrictions of the parts of a batch, by the index of the part. The front end that
-/// authorizes the batch fills them in. A part without an entry is unrestricted.
+/// The access restrictions of the calls in a batch, by the index of the call. The front end that
+/// authorizes the batch fills them in. A call without an entry is unrestricted.
 pub type Limits = HashMap<usize, ItemAccess>;
 
-/// The access restriction of one part of a batch.
+/// The access restriction of one call in a batch.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ItemAccess {
-    /// The part is refused with this error.
+    /// The call is refused with this error.
     Nothing(Unavailable),
-    /// The part is a command that creates a name below other names. It is decided only if this
+    /// The call is a command that creates a name below other names. It is decided only if this
     /// condition holds.
     Checked(ParentCheck),
-    /// The answer to the part contains only names that begin with one of these prefixes. The
+    /// The answer to the call contains only names that begin with one of these prefixes. The
     /// prefixes are sorted, and none begins with another.
     Within(Vec<String>),
 }
@@ -109,8 +109,9 @@ impl BatchServer {
     }
 
     fn carry_out(&self, caller: &Arc<str>, batch: RequestBatch, mut limits: Limits, then: Then) {
-        // The stamp is made before any part is carried out, so that every view in the answer
-        // includes all events whose numbers are below `next_event` of the stamp.
+        // The [`Stamp`] of the answer is made before any call of the batch is carried out, so that
+        // every view in the answer includes all events whose numbers are below `next_event` of the
+        // stamp.
         let stamp = self.stamp();
         let orders: Vec<_> = (0..batch.asks.len()).map(|place| batch.order(place)).collect();
         let RequestBatch { from, number, asks, .. } = batch;
@@ -139,7 +140,8 @@ impl BatchServer {
         }
     }
 
-    /// Returns the ids of the engine and of this start, the time, and the number of the next event.
+    /// Returns the ids of the engine and of this start of the server, the time, and the number of
+    /// the next event.
     pub fn stamp(&self) -> Stamp {
         let locks = &self.0.locks;
         let now = locks.now();
@@ -164,7 +166,7 @@ impl BatchServer {
     }
 }
 
-/// Decides which events a stream contains.
+/// The condition that decides which events the stream to a client contains.
 type Wanted = Box<dyn Fn(&Event) -> bool + Send>;
 
 /// The position of one client in the stream of events.
@@ -182,7 +184,7 @@ impl Following {
         self.wanted = Box::new(wanted);
     }
 
-    /// Returns the next frame as bytes, if there are new events.
+    /// Returns the next frame of the event stream as bytes, if there are new events.
     pub fn frame(&mut self) -> Option<Vec<u8>> {
         if let Some(next) = self.begun.take() {
             return Some(encode_frame(&Frame::Begin(self.porter.stamp(), next)));
@@ -193,7 +195,7 @@ impl Following {
         (!quiet).then(|| encode_frame(&Frame::Events(batch.lost, batch.events)))
     }
 
-    /// Returns a heartbeat frame.
+    /// Returns a heartbeat frame of the event stream.
     pub fn beat(&self) -> Vec<u8> {
         encode_frame(&Frame::Beat(self.porter.stamp()))
     }
@@ -247,7 +249,7 @@ impl BatchServerState {
         }
     }
 
-    /// Carries out one part of a batch. A command is decided only if the condition `check` holds.
+    /// Carries out one call in a batch. A command is decided only if the condition `check` holds.
     fn ask_checked(
         self: &Arc<Self>,
         caller: &Arc<str>,
@@ -264,7 +266,7 @@ impl BatchServerState {
         }
     }
 
-    /// Carries out one part of a batch for a caller that may see only names that begin with one of
+    /// Carries out one call in a batch for a caller that may see only names that begin with one of
     /// `prefixes`.
     fn ask_within(
         self: &Arc<Self>,
@@ -310,8 +312,8 @@ impl BatchServerState {
         then: impl FnOnce(ItemReply) + Send + 'static,
     ) {
         if let (Op::Settle, None) = (&command.op, &command.request) {
-            // A server applies its deadlines by itself, so a client's `Settle` without a request id
-            // needs no command.
+            // A server applies expiries and timeouts by itself, so no command is needed for a
+            // client that asks for that (`Settle`) without a request id.
             return then(ItemReply::Now);
         }
         if let Op::OpenSession(OpenSession { ttl: None, .. }) = command.op {
@@ -336,8 +338,8 @@ impl BatchServerState {
     }
 }
 
-/// Returns the maximum number of items on each page of an answer: all pages of one answer together
-/// have as many as a single page may have.
+/// Returns the maximum number of items on each page of locks or directory entries in the answer to
+/// a batch: all pages of one answer together have at most as many items as a single page may have.
 fn page_share(asks: &[BatchItem]) -> usize {
     let pages = asks
         .iter()

@@ -7,9 +7,9 @@ use crate::time::{Time, boot_now};
 /// clocks advance at the same speed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct ClockMapping {
-    /// The boot-clock time of the reference moment, in the current boot.
+    /// The boot-clock time of a moment at which both clocks were read, in the current boot.
     boot: Time,
-    /// The engine time of the reference moment.
+    /// The engine time at the same moment as `boot`.
     engine: Time,
 }
 
@@ -24,7 +24,8 @@ impl ClockMapping {
         Self { boot: boot_now(), engine }
     }
 
-    /// Returns the boot-clock time and the engine time of the reference moment.
+    /// Returns the boot-clock time and the engine time of one moment, from which both clocks
+    /// advance at the same speed.
     pub(super) const fn readings(self) -> (Time, Time) {
         (self.boot, self.engine)
     }

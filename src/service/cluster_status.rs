@@ -34,7 +34,7 @@ pub struct ClusterReport {
     pub leader: Option<u64>,
     /// The elections that the reporting node has seen.
     pub elections: ElectionStats,
-    /// All members, ordered by number.
+    /// All members of the cluster, ordered by node number.
     pub nodes: Vec<MemberStatus>,
 }
 
@@ -110,7 +110,8 @@ pub struct Member {
     pub applied: u64,
     /// The index of the last entry in the member's snapshot.
     pub snapshot: u64,
-    /// A checksum of the member's state at `applied`: equal logs yield equal checksums.
+    /// A checksum of the member's state after the log entry `applied`: members that have applied
+    /// the same entries have the same checksum.
     pub state: Option<Arc<str>>,
     /// The recent fsync latency of the member's disk.
     pub syncing: Option<Syncing>,
@@ -181,7 +182,7 @@ pub enum ClusterChange {
 /// Why a change was not made, or is not known to have been made.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Unchanged {
-    /// The change is not valid, for the reason in this sentence.
+    /// The change is not valid. The sentence says why.
     Refused(String),
     /// The cluster gave no answer, so the change may or may not take effect.
     Unavailable(Unavailable),

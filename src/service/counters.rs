@@ -4,7 +4,8 @@ use crate::engine::{Answer, Event, EventKind, LeaveReason, RefusalKind, TenureEn
 use crate::time::Span;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// The counters of the lock service, and the histograms of waits and tenures.
+/// The counters of the lock service, and the histograms of how long clients wait for locks and how
+/// long they hold them.
 pub(crate) struct ServiceCounters {
     counters: [AtomicU64; COUNTERS.len()],
     waits: LatencyHistogram<{ BOUNDS_MS.len() }>,
@@ -164,7 +165,7 @@ impl ServiceCounters {
         COUNTERS.into_iter().zip(counts).collect()
     }
 
-    /// Returns the histograms of waits and tenures.
+    /// Returns the histograms of how long clients waited for locks, and how long they held them.
     pub(crate) fn histograms(&self) -> Vec<Histogram> {
         vec![
             self.waits.show("wait_seconds", "How long served waiters had waited."),

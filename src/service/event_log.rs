@@ -118,7 +118,7 @@ pub struct EventBatch {
     pub events: Vec<(u64, Event)>,
 }
 
-/// The result of [`EventWatch::visit`].
+/// How a call of [`EventWatch::visit`] went: what the reader has missed, and whether to call again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Visit {
     /// The number of events that were dropped before this reader could read them.
@@ -205,7 +205,7 @@ impl EventWatch {
         (oldest.saturating_sub(self.next), start, (start - oldest) as usize)
     }
 
-    /// Returns the number of the next event for this reader.
+    /// Returns the number of the next event that this reader has not read.
     pub const fn next(&self) -> u64 {
         self.next
     }

@@ -400,7 +400,8 @@ impl LocalShared {
         (now, core)
     }
 
-    /// Runs the timer thread: sleeps until the next deadline, settles the engine, and repeats.
+    /// Runs the timer thread: sleeps until the next deadline of the engine, applies the expiries
+    /// and timeouts that are due, and repeats.
     fn keep_time(self: &Arc<Self>) {
         while self.alarm.wait() {
             let mut core = self.core.lock();

@@ -57,7 +57,8 @@ pub trait LockService: BackendStatus + StaleReads + Send + Sync {
         let _ = (session, after);
         then(Ok(ListPage { items: Vec::new(), next: None }));
     }
-    /// Returns the session to which the leases of a front end are bound.
+    /// Returns whether a front end must open a session for its leases itself, or the session that
+    /// the lock service keeps alive for it.
     fn own_session(&self) -> Result<SessionOwner, Unavailable> {
         Ok(SessionOwner::Own)
     }
@@ -77,13 +78,15 @@ pub trait LockService: BackendStatus + StaleReads + Send + Sync {
     fn wall(&self, at: Time) -> Wall;
 }
 
-/// The view of a lock, with the event number that a cache needs.
+/// The view of a lock, with the number of the event up to which it is current, so that a cache can
+/// tell whether a later event makes the view stale.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CacheableView {
     /// The view of the lock.
     pub view: LockView,
     /// The view includes all events before this number, and possibly later ones. `None`: the view
-    /// must not be cached, because no event would report a change, or because a request is cheap.
+    /// must not be cached, because no event would report a change of the lock, or because another
+    /// request for the view costs little.
     pub as_of: Option<u64>,
 }
 

@@ -47,13 +47,14 @@ impl Locks {
         self.submit_until_answered(op, |_| {});
     }
 
-    /// As [`Locks::give_back`], and calls `then` once the operation was decided, or could not be in
-    /// the time in which a request is answered.
+    /// Submits a release or a departure from a queue, and repeats it until it is carried out. Calls
+    /// `then` once the operation was decided, or once it got no answer in the time in which a
+    /// request is answered.
     pub fn give_back_and_tell(&self, op: Op, then: impl FnOnce() + Send + 'static) {
         let (own, again) = (self.clone(), op.clone());
         self.submit(op, move |answer| {
             match answer {
-                // The backend repeats it already.
+                // After a missing answer the backend itself repeats the operation.
                 Ok(_) | Err(Unavailable::NoAnswer { .. }) => {}
                 Err(_) => own.give_back(again),
             }
@@ -80,7 +81,8 @@ impl Locks {
         self.0.view(name, Retry::UntilAnswered, then);
     }
 
-    /// Passes the view of one lock to `then`, with the event number that a cache needs.
+    /// Passes the view of one lock to `then`, with the number of the event up to which the view is
+    /// current, which a cache needs.
     pub fn view_cacheable(
         &self,
         name: &LockName,
@@ -136,7 +138,8 @@ impl Locks {
         self.0.next_event()
     }
 
-    /// Returns the session to which the leases of a front end are bound.
+    /// Returns whether a front end must open a session for its leases itself, or the session that
+    /// the lock service keeps alive for it.
     pub fn own_session(&self) -> Result<SessionOwner, Unavailable> {
         self.0.own_session()
     }
@@ -198,7 +201,8 @@ impl Locks {
         self.0.counts()
     }
 
-    /// Returns histograms of durations, such as those of waits, tenures and disk syncs.
+    /// Returns histograms of durations, such as how long clients wait for locks, how long they hold
+    /// them, and how long disk syncs take.
     pub fn histograms(&self) -> Vec<Histogram> {
         self.0.histograms()
     }

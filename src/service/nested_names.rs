@@ -63,8 +63,9 @@ impl ParentCheck {
         Some(Self { name, client, allows })
     }
 
-    /// Checks the condition against the state of `engine`: the holders of the nearest held lock
-    /// above the name must permit the client, unless it already holds the name or waits for it.
+    /// Checks, in the state of `engine`, whether the client may create the name: the holders of the
+    /// nearest held lock above the name must permit it, unless the client already holds the name or
+    /// waits for it.
     pub(super) fn allows(&self, engine: &Engine) -> Result<(), Unavailable> {
         if engine.involves(&self.name, &self.client) {
             return Ok(());
@@ -72,8 +73,8 @@ impl ParentCheck {
         self.allows_below(engine.holders_above(&self.name))
     }
 
-    /// Checks the condition against `views`: the view of the name itself, followed by those of the
-    /// names above it, nearest first.
+    /// Checks, by the views of locks, whether the client may create the name. `views` starts with
+    /// the view of the name itself, followed by those of the names above it, nearest first.
     fn allows_seen(&self, views: &[LockView]) -> Result<(), Unavailable> {
         let involved = views.first().is_some_and(|own| own.involves(&self.client));
         if involved { Ok(()) } else { self.allows_below(&nearest(views)) }
@@ -84,7 +85,7 @@ impl ParentCheck {
     }
 }
 
-/// Two values are equal only if they have the same name and share the same closure `allows`.
+/// Two checks are equal only if they have the same name and share the same closure `allows`.
 impl PartialEq for ParentCheck {
     fn eq(&self, other: &Self) -> bool {
         self.name == other.name && Arc::ptr_eq(&self.allows, &other.allows)
@@ -127,7 +128,8 @@ impl Locks {
         }
     }
 
-    /// Passes to `then` whether `check` holds now: whether its client may create its name.
+    /// Passes to `then` whether the client in `check` may now create the name in `check` below
+    /// another lock.
     pub fn check_parent(
         &self,
         check: ParentCheck,
@@ -153,9 +155,9 @@ impl Locks {
     }
 }
 
-/// Submits a command to a backend that cannot evaluate a condition in the step that decides the
-/// command. The condition is checked before the command is submitted, and again after a lock was
-/// granted.
+/// Submits a command that creates a name below another lock to a backend that cannot check the
+/// permission in the step that decides the command. The permission is checked before the command is
+/// submitted, and again after a lock was granted.
 fn submit_elsewhere(
     locks: &Locks,
     command: Command,
@@ -167,7 +169,7 @@ fn submit_elsewhere(
         if let Err(why) = allowed {
             return then(Err(why));
         }
-        // Only after an acquire is the condition checked again. A move could not be undone if the
+        // Only after an acquire is the permission checked again. A move could not be undone if the
         // second check failed: another client may hold the old name by then.
         let acquires = matches!(command.op, Op::Acquire(_));
         door.clone().submit(command, move |answer| match &answer {
@@ -187,8 +189,8 @@ fn submit_elsewhere(
     });
 }
 
-/// Checks the condition again after a lock was granted. Releases the lock if the condition fails
-/// because another client had taken a lock above it before the grant.
+/// Checks again, after a lock was granted, whether the client may create its name. Releases the
+/// lock if another client had taken a lock above the name before the grant and does not permit it.
 fn confirm(
     locks: &Locks,
     granted: LeaseKey,
@@ -198,7 +200,8 @@ fn confirm(
 ) {
     let door = locks.clone();
     look_up(locks, &granted.name.clone(), move |views| {
-        // If the locks above can't be read, the grant stands: the condition held a moment ago.
+        // If the locks above the name can't be read, the grant stands: the client had the
+        // permission a moment ago.
         let above = views.map(|views| nearest(&views)).unwrap_or_default();
         // A lock above the granted one whose token is higher was acquired after the grant. Its
         // holder found the name already in use, so the grant stands.
@@ -469,8 +472,8 @@ mod tests {
         let locks = elsewhere(bob_comes, |_, _| {});
         assert_eq!(submit(&locks, acquire("backup/x", "alice")), denied());
         assert_eq!(view(&locks, "backup/x").holders, []);
-        // A lock above that another client acquires after the name was created does not affect the
-        // name.
+        // If another client acquires a lock above a name that exists already, the name is not
+        // affected.
         let locks = elsewhere(|_, _| {}, bob_comes);
         granted(submit(&locks, acquire("backup/x", "alice")));
         assert_eq!(view(&locks, "backup/x").holders.len(), 1);

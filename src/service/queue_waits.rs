@@ -1,8 +1,8 @@
-//! Waiting in the queue of a lock, for every front end: tracks the ticket of each waiter until it
-//! is granted or leaves, even if events are lost.
+//! Waiting for a lock in its queue, for every front end: tracks the ticket of each waiter until the
+//! lock is granted or the waiter leaves, even if events are lost.
 //!
-//! The engine keeps the queues. This module has one subscription to its events as long as any
-//! request waits. A waiter whose request names its own attempt (an
+//! The engine keeps the queues. This module has one subscription to the engine's events as long as
+//! any request waits. A waiter whose request names its own attempt (an
 //! [`OpenId`](crate::engine::OpenId)) leaves the queue with the session of that attempt, and can be
 //! identified again after events were lost.
 
@@ -39,7 +39,7 @@ pub enum WaitEnd {
 /// A grant to a waiter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct WaitGrant {
-    /// The token of the new tenure.
+    /// The fencing token of the granted lock.
     pub token: Token,
     /// When the lock was granted.
     pub at: Time,
@@ -69,12 +69,12 @@ struct WaitState {
     /// The subscription to events, which exists while any request waits.
     watch: Option<EventWatch>,
     places: HashMap<Ticket, QueuePlace>,
-    /// The number of the next request, by which requests that share a place are told apart.
+    /// The number of the next request. It tells apart requests that wait under one ticket.
     next: u64,
 }
 
-/// One place in a queue, and the requests that wait for it: several reentrant requests of one
-/// client share a place.
+/// One place in the queue of a lock, and the requests that wait in it: several reentrant requests
+/// of one client wait under one ticket.
 struct QueuePlace {
     name: LockName,
     hold: Ownership,
@@ -82,8 +82,9 @@ struct QueuePlace {
     claims: Arc<SharedClaims>,
 }
 
-/// The claims of the requests that share a place in a queue. A request claims the grant once the
-/// end of its wait has been delivered. A grant that no request claims is released.
+/// Records whether any of the requests that wait under one ticket uses the granted lock. A request
+/// claims the grant once the end of its wait has been delivered. A grant that no request claims is
+/// released.
 #[derive(Default)]
 struct SharedClaims {
     open: AtomicUsize,
@@ -92,7 +93,7 @@ struct SharedClaims {
 }
 
 impl QueueWaits {
-    /// Returns an instance without waiting requests.
+    /// Returns a value that tracks no waiting requests yet.
     pub fn new(locks: Locks) -> Arc<Self> {
         Arc::new_cyclic(|own| {
             let (own, state) = (Weak::clone(own), Mutex::default());
@@ -101,7 +102,8 @@ impl QueueWaits {
     }
 
     /// Acquires a lock, or joins its queue. Calls `entered` with the engine's answer, which
-    /// contains the guard of the place if the request is queued, and `on_end` when the wait ends.
+    /// contains a [`PlaceGuard`] if the request is queued, and `on_end` when the wait in the queue
+    /// ends.
     pub fn enter(
         self: &Arc<Self>,
         ask: Acquire,
@@ -123,8 +125,8 @@ impl QueueWaits {
         });
     }
 
-    /// Tracks the place in a queue that the request `ask` was given. `before` is a subscription to
-    /// events that was opened before the request was sent.
+    /// Tracks the wait of the request `ask`, to which the engine has given `ticket` in the queue of
+    /// its lock. `before` is a subscription to events that was opened before the request was sent.
     pub fn follow(
         self: &Arc<Self>,
         ask: &Acquire,
@@ -163,8 +165,8 @@ impl QueueWaits {
         watch
     }
 
-    /// Looks for the end of a wait among the events in `before`: the wait may have ended after the
-    /// request was queued and before its place was tracked.
+    /// Looks for the end of the wait with this ticket among the events in `before`: the wait may
+    /// have ended after the request was queued and before its ticket was tracked.
     fn look_back(self: &Arc<Self>, ticket: Ticket, before: &mut EventWatch) {
         loop {
             let batch = before.take(EVENTS_MAX);
@@ -200,8 +202,8 @@ impl QueueWaits {
                     && let Some(end) = end_of(event, ticket)
                     && let Some(place) = places.remove(&ticket)
                 {
-                    // Waiters are notified under the mutex, so that the next thread that locks it
-                    // finds all of them notified.
+                    // Waiters are notified while the mutex is held, so that the next thread that
+                    // locks it finds all of them notified.
                     place.tell(end);
                 }
             }
@@ -221,8 +223,8 @@ impl QueueWaits {
         }
     }
 
-    /// Reads the lock of a place to find out whether the wait has ended, because the event that
-    /// would tell was lost.
+    /// Reads the lock for which a request waits with this ticket, to find out whether the wait has
+    /// ended: the event that reports its end may have been lost.
     fn look_again(self: &Arc<Self>, ticket: Ticket) {
         let place = {
             let state = self.state.lock();
@@ -232,7 +234,7 @@ impl QueueWaits {
         let own = Arc::clone(self);
         self.locks.view_until_answered(&name, move |view| {
             // A read that is repeated until it is answered fails only if the engine is gone for
-            // good. The session of the waiter is gone as well.
+            // good. The waiter's session is then gone too.
             let end = view.map_or(Some(WaitEnd::Unknown), |view| end_seen(&view, ticket, hold));
             if let Some(end) = end {
                 own.end(ticket, end);
@@ -241,7 +243,7 @@ impl QueueWaits {
     }
 
     /// Stops tracking a request that no longer waits. `number` tells it from other requests that
-    /// share the place `ticket`.
+    /// wait under the same ticket.
     fn unfollow(&self, ticket: Ticket, number: u64) {
         let mut state = self.state.lock();
         if let Some(place) = state.places.get_mut(&ticket) {
@@ -250,7 +252,7 @@ impl QueueWaits {
                 state.places.remove(&ticket);
             }
         }
-        // The subscription ends with the last place, because every command would have to serve it.
+        // When no request waits, the subscription to events ends: it would slow down every command.
         let watch = if state.places.is_empty() { state.watch.take() } else { None };
         drop(state);
         drop(watch);
@@ -269,7 +271,7 @@ impl QueuePlace {
     }
 }
 
-/// Ends the places that depend on a session that has ended.
+/// Ends the waits whose requests name an attempt of this session, which has ended.
 fn end_session(places: &mut HashMap<Ticket, QueuePlace>, session: SessionId) {
     let hangs = |_: &Ticket, place: &mut QueuePlace| {
         place.hold.open().is_some_and(|open| open.session == session)
@@ -288,8 +290,8 @@ fn ticket_of(event: &Event) -> Option<Ticket> {
     }
 }
 
-/// Returns the end of the wait for the place `ticket` that `event` reports, or `None` if the event
-/// does not end this wait.
+/// Returns how the wait with this ticket has ended, if `event` reports its end, and `None`
+/// otherwise.
 fn end_of(event: &Event, ticket: Ticket) -> Option<WaitEnd> {
     match &event.what {
         EventKind::Granted { waited: Some((served, _)), token, .. } if *served == ticket => {
@@ -300,14 +302,14 @@ fn end_of(event: &Event, ticket: Ticket) -> Option<WaitEnd> {
     }
 }
 
-/// Returns how the wait for a place has ended, as a view of its lock shows it. `None` while the
-/// wait continues.
+/// Returns how the wait with this ticket has ended, as a view of the lock shows it. `None` while
+/// the ticket is still in the queue.
 fn end_seen(view: &LockView, ticket: Ticket, hold: Ownership) -> Option<WaitEnd> {
     if view.waiters.iter().any(|waiter| waiter.ticket == ticket) {
         return None;
     }
-    // Another program of the client may hold a lease with an ownership that names no attempt. Only
-    // a lease that names the waiter's own attempt certainly belongs to the waiter.
+    // Another program of the client may hold the lock by a lease whose ownership names no attempt.
+    // Only a lease that names the waiter's own attempt certainly belongs to the waiter.
     Some(match hold {
         Ownership::Exclusive(Some(_)) => {
             granted(view, hold).map_or(WaitEnd::Left(LeaveReason::TimedOut), WaitEnd::Granted)
@@ -316,15 +318,16 @@ fn end_seen(view: &LockView, ticket: Ticket, hold: Ownership) -> Option<WaitEnd>
     })
 }
 
-/// Returns the grant that the view shows to the attempt in `hold`, an open file's
-/// [`OpenId`](crate::engine::OpenId), or `None` if it shows no such grant.
+/// Returns the token and time of the lease that the view shows with the ownership `hold`, or `None`
+/// if it shows no such lease. `hold` names the attempt (an [`OpenId`](crate::engine::OpenId)) of
+/// one waiter.
 fn granted(view: &LockView, hold: Ownership) -> Option<WaitGrant> {
     let lease = view.holders.iter().map(|holder| &holder.lease).find(|l| l.hold == hold)?;
     Some(WaitGrant { token: lease.token, at: lease.acquired_at })
 }
 
-/// A place in a queue. Dropping the guard before the grant is claimed leaves the queue, or releases
-/// the lock if it was granted at that moment.
+/// The wait of one request in the queue of a lock. If the guard is dropped before the grant is
+/// claimed, the request leaves the queue, or releases the lock if it was granted at that moment.
 pub struct PlaceGuard {
     waits: Arc<QueueWaits>,
     ask: Box<Acquire>,
@@ -334,7 +337,7 @@ pub struct PlaceGuard {
 }
 
 impl PlaceGuard {
-    /// Marks the end of the wait as delivered, or as needing no delivery: dropping the guard then
+    /// Records that the end of the wait was delivered, or need not be: dropping the guard then
     /// releases nothing.
     pub fn claim(&self) {
         self.claims.claimed.store(true, Ordering::Relaxed);
@@ -353,8 +356,8 @@ impl Drop for PlaceGuard {
             return self.waits.unfollow(self.ticket, self.number);
         }
         let (locks, ticket) = (self.waits.locks.clone(), self.ticket);
-        // A grant from before the subscription `after` is recorded in `granted`. A grant from after
-        // it is among the events of `after`.
+        // A grant that came before the subscription `after` is recorded in `granted`. A later grant
+        // is among the events of `after`.
         let mut after = locks.subscribe(None);
         self.waits.on_events();
         self.waits.unfollow(ticket, self.number);
@@ -374,8 +377,8 @@ impl Drop for PlaceGuard {
     }
 }
 
-/// Releases a lock that was granted to a waiter just before it left. `end` is the end of the wait
-/// as the events reported it.
+/// Releases a lock that was granted to a waiter just before it left the queue. `end` is the end of
+/// the wait as the events reported it; `None` if they did not.
 fn give_back_unclaimed(locks: &Locks, ask: Acquire, ticket: Ticket, end: Option<WaitEnd>) {
     let give_back = |locks: &Locks, ask: Acquire, token| {
         let key = LeaseKey { name: ask.name, client: ask.client, token: Some(token) };
@@ -450,7 +453,7 @@ mod tests {
         view(waits).holder().map(|holder| holder.lease.holder.to_string())
     }
 
-    /// Lets `first` acquire the lock. Returns the key of its lease.
+    /// Lets the client `first` acquire the lock. Returns the key by which its lease is released.
     fn held(waits: &QueueWaits) -> LeaseKey {
         let first = ask("first", QueuePolicy::Skip);
         let key = LeaseKey { name: first.name.clone(), client: first.client.clone(), token: None };
@@ -458,7 +461,8 @@ mod tests {
         key
     }
 
-    /// Joins the queue. Returns the place, and the channel that receives the end of the wait.
+    /// Joins the queue of a lock. Returns the guard of the wait, and the channel that receives the
+    /// end of the wait.
     fn queue(waits: &Arc<QueueWaits>, ask: Acquire) -> (PlaceGuard, Receiver<WaitEnd>) {
         let ((on_end, end), (then, answer)) = (channel(), channel());
         let told_end = move |end| on_end.send(end).unwrap_or_default();
@@ -492,7 +496,8 @@ mod tests {
         assert!(waits.state.lock().watch.is_none(), "no request waits any more");
     }
 
-    /// In either order of the grant and the departure, a waiter that has left keeps nothing.
+    /// Whether the lock is granted to a waiter before or after it has left the queue, the waiter
+    /// does not keep the lock.
     #[test]
     fn waiter_that_leaves_while_it_is_served_keeps_nothing() {
         let waits = waits();
@@ -511,8 +516,8 @@ mod tests {
         assert!(waits.state.lock().places.is_empty());
     }
 
-    /// A front end may disappear before it learns that its request waits. The place is then left at
-    /// once.
+    /// A front end may disappear before it learns that its request waits in a queue. The request
+    /// then leaves the queue at once.
     #[test]
     fn place_without_a_taker_is_left() {
         let waits = waits();
@@ -527,7 +532,8 @@ mod tests {
         assert!(waits.state.lock().places.is_empty());
     }
 
-    /// Two reentrant requests of one client share a place, which is kept until both have left.
+    /// Two reentrant requests of one client wait under one ticket, which stays in the queue until
+    /// both have left.
     #[test]
     fn reentrant_requests_of_a_client_share_a_place() {
         let waits = waits();
@@ -557,7 +563,8 @@ mod tests {
         assert_eq!(view(&waits).waiters.len(), 0);
     }
 
-    /// If more events occur than the log keeps, the engine is queried for each place.
+    /// If more events occur than the event log keeps, the engine is queried about each ticket that
+    /// is tracked.
     #[test]
     fn waiter_whose_events_were_lost_is_found_by_its_attempt() {
         let waits = waits();

@@ -25,8 +25,8 @@ pub struct RttSample {
 }
 
 impl RttSample {
-    /// Returns the sample of an answer that was received at the local time `here` and sent at the
-    /// server's time `there`.
+    /// Returns the measurement from an answer that was received at the local wall-clock time `here`
+    /// and sent at the server's wall-clock time `there`.
     pub fn new(round_trip: Span, there: Wall, here: Wall) -> Self {
         let half = i64::try_from(round_trip.as_millis() / 2).unwrap_or(i64::MAX);
         let wall_ahead_ms = there.millis_ahead_of(here).saturating_add(half);

@@ -24,14 +24,15 @@ pub(super) struct Restored {
     pub(super) start_records: Vec<Vec<u8>>,
 }
 
-/// An engine during its replay, and the latest mapping between the clocks.
+/// An engine during its replay, and the latest mapping between the boot clock and engine time.
 struct JournalReplay {
     engine: Engine,
     anchor: Option<ClockMapping>,
     known: Interner,
 }
 
-/// Restores the engine and the clock mapping from the files of a state directory.
+/// Restores the engine, and its mapping between the boot clock and engine time, from the files of a
+/// state directory.
 ///
 /// Within one boot, leases keep their remaining time. After a reboot the remaining time counts from
 /// now, since it is unknown how long the machine was off: a lease may last longer than promised,
@@ -46,8 +47,8 @@ pub(super) fn restore(recovered: Recovered, rules: Rules) -> Result<Restored, St
         Some(anchor) if same_boot => anchor,
         _ => ClockMapping::going_on_at(replay.engine.clock()),
     };
-    // Unless the shutdown was clean, records may be missing, and with them tokens that clients
-    // hold.
+    // Unless the shutdown was clean, the last records may be missing, and with them the record of
+    // tokens that clients hold. So the next token is raised above all that may have been issued.
     let floor = if clean { 0 } else { tokens_reserved };
     let mut start_records = vec![start_record(timeline, floor, &rules)];
     let at = timeline.now().max(replay.engine.clock());
@@ -78,7 +79,7 @@ pub(super) fn rebuild(
     Ok(snapshot(&replay.engine, replay.anchor.unwrap_or(never)))
 }
 
-/// Encodes a snapshot of the engine and the clock mapping.
+/// Encodes a snapshot of the engine and of the mapping between the boot clock and engine time.
 pub(super) fn snapshot(engine: &Engine, timeline: ClockMapping) -> Vec<u8> {
     let mut body = vec![STATE_FORMAT];
     put_anchor(timeline, &mut body);

@@ -175,7 +175,7 @@ fn a_long_journal_is_compacted_while_commands_continue() {
     let note: Arc<str> = "n".repeat(1_000).into();
     let patch = Patch { note: Some(note), ..Patch::default() };
     let mut last = 0;
-    // Writes about 20 MB of journal, enough for two rotations.
+    // Writes about 20 MB of journal, enough that two new journals are begun.
     for round in 0..20_000 {
         let lock = format!("lock-{}", round % 50);
         let ask = Acquire { patch: patch.clone(), ..long(&lock, "a") };
@@ -240,7 +240,8 @@ fn answers_are_delivered_with_no_mutex_held() {
     let local = Arc::new(Local::in_memory(Rules::default()).expect("it starts"));
     let locks = Locks::new(local);
     let inner = locks.clone();
-    // If the answer were delivered while the mutex is held, the inner request would deadlock.
+    // The callback of the first request submits a second one. If the callback ran while the
+    // backend's mutex is held, the second request would deadlock.
     locks.submit(Op::Acquire(long("x", "a")), move |_| {
         inner.submit(Op::Acquire(long("y", "a")), |answer| drop(answer.expect("available")));
     });

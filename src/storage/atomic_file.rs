@@ -40,7 +40,7 @@ pub(super) fn replace_with(
         Ok(file)
     });
     if renamed.is_err() && !crash::happened() {
-        // The temporary file is removed, because it takes disk space, and the operation may have
+        // The temporary file is removed, because it takes disk space, and the replacement may have
         // failed for lack of space.
         let _ = fs::remove_file(&temporary);
     }

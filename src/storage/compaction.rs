@@ -14,7 +14,8 @@ use super::recovery;
 use super::storage_error::StateError;
 use std::sync::Arc;
 
-/// The input of the next snapshot after a rotation: the last snapshot and the sealed journals.
+/// What is needed to make a snapshot after a new journal was begun: the last snapshot, and the
+/// journals that receive no more records.
 #[derive(Debug)]
 #[must_use = "the journal is cut back by `compact`"]
 pub struct Sealed {
@@ -31,7 +32,8 @@ impl Sealed {
     }
 
     /// Makes a new snapshot: `rebuild` computes it from the old snapshot and the records of the
-    /// sealed journals. If this fails, the old files stay, and a later compaction includes them.
+    /// sealed journals, which receive no more records. If this fails, the old files stay, and a
+    /// later compaction includes them.
     pub fn compact(
         self,
         rebuild: impl FnOnce(Option<Vec<u8>>, &mut Records) -> Result<Vec<u8>, StateError>,
@@ -47,11 +49,11 @@ impl Sealed {
         self.replace_by(&body)
     }
 
-    /// Replaces the files from before the rotation by a snapshot. `body` must be the state at the
-    /// moment of the rotation.
+    /// Replaces the snapshot and the journals from before the rotation (the start of the current
+    /// journal) by a snapshot. `body` must be the state at the moment of the rotation.
     pub fn replace_by(self, body: &[u8]) -> Result<(), StateError> {
-        // A snapshot is valid only if the journal with the same generation exists. So the header of
-        // that journal is synced to disk before the snapshot is written.
+        // A snapshot is valid only if the journal with the same number N in its name exists. So the
+        // header of that journal is synced to disk before the snapshot is written.
         let journal = self.dir.journal(self.generation);
         self.dir.sync(&journal).map_err(|error| StateError::io(&journal, error))?;
         let base = write(&self.dir, self.boot, self.generation, self.next_seq, body)?;

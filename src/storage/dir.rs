@@ -34,7 +34,8 @@ pub(super) struct Dir {
     _lock: File,
 }
 
-/// The generations of the journals and snapshots in a state directory, in rising order.
+/// The journals and snapshots in a state directory, by their generations (the N in `journal.N` and
+/// `snapshot.N`), in rising order.
 #[derive(Debug, Default)]
 pub(super) struct StateFiles {
     path: PathBuf,
@@ -177,7 +178,8 @@ impl StateFiles {
         }
     }
 
-    /// Returns the files that the snapshot of `generation` makes obsolete.
+    /// Returns the journals and snapshots that a snapshot makes obsolete: those with a lower number
+    /// in their name than its `generation`.
     pub(super) fn older_than(&self, generation: u64) -> Vec<PathBuf> {
         let old = |kind: &str, all: &[u64]| -> Vec<PathBuf> {
             let old = all.iter().filter(|found| **found < generation);
@@ -187,8 +189,8 @@ impl StateFiles {
     }
 }
 
-/// Splits `journal.12` into `("journal", 12)`. A number in any other notation means that another
-/// program made the file.
+/// Splits `journal.12` into `("journal", 12)`. Returns `None` for a number in any other notation:
+/// another program made the file.
 fn generation_in(name: &str) -> Option<(&str, u64)> {
     let (kind, number) = name.split_once('.')?;
     let generation = number.parse::<u64>().ok()?;

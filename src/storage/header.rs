@@ -48,7 +48,8 @@ pub(super) struct Header {
     pub(super) kind: Type,
     pub(super) boot: BootId,
     pub(super) generation: u64,
-    /// The sequence number of the first record after this header or snapshot.
+    /// The sequence number of the first record that follows this header (in a journal) or this
+    /// snapshot.
     pub(super) next_seq: u64,
     /// The length of a snapshot's content in bytes; 0 in a journal.
     pub(super) body_bytes: u64,
@@ -72,7 +73,8 @@ impl Header {
         bytes
     }
 
-    /// Parses the header of `file`, which must be of this type and generation.
+    /// Parses the header of `file`, which must be of type `kind` and have this `generation` (the
+    /// number in the names of journals and snapshots).
     pub(super) fn parse(
         file: &Path,
         kind: Type,

@@ -33,7 +33,8 @@ const FULL_FOR: Span = Span::from_millis(50);
 pub(super) enum Space {
     /// The record must leave [`RESERVE_BYTES`] of allocated space after it.
     Ordinary,
-    /// The record may also use those [`RESERVE_BYTES`], because it only ends leases or waits.
+    /// The record may also use the last [`RESERVE_BYTES`] of allocated space, because it only ends
+    /// leases or waits.
     Reserve,
 }
 
@@ -67,7 +68,7 @@ pub(super) struct Journal {
     /// Set while the disk counts as full: the time until which no allocation is attempted, and the
     /// error code of the last attempt.
     full: Option<(Time, i32)>,
-    /// The offset of the last record, or `None` if that record can't be taken back.
+    /// The offset of the last record, or `None` if that record can't be removed by `take_back`.
     last: Option<u64>,
     /// The error because of which the journal accepts no more records, if there was one.
     broken: Option<(io::ErrorKind, String)>,
@@ -75,7 +76,8 @@ pub(super) struct Journal {
 }
 
 impl Journal {
-    /// Creates a journal whose first record will be `next_seq`, with or without a reserve.
+    /// Creates a journal whose first record will have the number `next_seq`, with or without disk
+    /// space in reserve for records that only end leases or waits.
     pub(super) fn create(
         dir: &Dir,
         generation: u64,
@@ -138,8 +140,8 @@ impl Journal {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
         }
         self.fill_buffer(record);
-        // Until the new record is written completely, no record can be taken back. If the write
-        // fails, `cut_back` removes the part that was written.
+        // Until the new record is written completely, `take_back` can remove no record. If the
+        // write fails, `cut_back` removes the part that was written.
         self.last = None;
         let end = self.end + self.buffer.len() as u64;
         if space == Space::Ordinary {
@@ -157,8 +159,8 @@ impl Journal {
         Ok(())
     }
 
-    /// Allocates the [`RESERVE_BYTES`] after the last record, which only records that end leases or
-    /// waits may use. Does nothing if they are allocated already.
+    /// Allocates [`RESERVE_BYTES`] of disk space after the last record, which only records that end
+    /// leases or waits may use. Does nothing if they are allocated already.
     pub(super) fn reserve(&mut self) -> io::Result<()> {
         self.allocate(self.end + RESERVE_BYTES)
     }
@@ -189,8 +191,8 @@ impl Journal {
     /// Fills the buffer with a record and its prefix.
     fn fill_buffer(&mut self, record: &[u8]) {
         let length = (record.len() as u32).to_le_bytes();
-        // At first the length stands in the place of the checksum, so that the checksum covers one
-        // contiguous range.
+        // While the checksum is computed, the length is stored in the four bytes of the checksum,
+        // next to the sequence number, so that the checksum covers one contiguous range.
         self.buffer.clear();
         self.buffer.extend_from_slice(&[0; 4]);
         self.buffer.extend_from_slice(&length);
@@ -219,8 +221,9 @@ impl Journal {
         }
     }
 
-    /// Truncates records that were taken back and space that was not used. Readers do not depend on
-    /// the truncation, since they find the last record by its number and checksum.
+    /// Truncates the file after its last record, to free allocated space and the bytes of records
+    /// that `take_back` removed. Readers do not depend on the truncation, since they find the last
+    /// record by its number and checksum.
     pub(super) fn trim(&mut self) {
         if self.allocated > self.end
             && let Err(error) = self.file.set_len(self.end)

@@ -125,7 +125,8 @@ impl Role {
             tries += 1;
         }
         let pid = format!("{}\n", process::id());
-        // The lock works without the process id, so a full disk is no error here.
+        // The lock on the directory works without the process id in the file, so a full disk is no
+        // error here.
         let named =
             lock.write_all_at(pid.as_bytes(), 0).and_then(|()| lock.set_len(pid.len() as u64));
         if let Err(error) = named {

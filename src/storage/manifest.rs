@@ -7,7 +7,7 @@ use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// The snapshot that is part of the state.
+/// The last snapshot of the state directory, to which the records of later journals are added.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Base {
     pub(super) generation: u64,
@@ -22,12 +22,13 @@ pub(super) struct SealedJournal {
     pub(super) limit_seq: u64,
 }
 
-/// The files that precede the current journal: the last snapshot and the sealed journals after it.
+/// The files that precede the current journal: the last snapshot, and the journals after it that
+/// receive no more records.
 #[derive(Debug)]
 pub(super) struct Manifest {
     files: Mutex<(Option<Base>, Vec<SealedJournal>)>,
-    /// The length of the base snapshot. An atomic outside of the mutex, because it may be read
-    /// after every record.
+    /// The length in bytes of the last snapshot. An atomic outside of the mutex, because it may be
+    /// read after every record.
     base_bytes: AtomicU64,
     busy: AtomicBool,
 }
@@ -61,12 +62,14 @@ impl Manifest {
 }
 
 impl SnapshotClaim {
-    /// Returns the files to build the snapshot from: the last snapshot and the sealed journals.
+    /// Returns the files to build the snapshot from: the last snapshot, and the journals after it
+    /// that receive no more records.
     pub(super) fn files(&self) -> (Option<Base>, Vec<SealedJournal>) {
         self.0.files.lock().clone()
     }
 
-    /// Makes the finished snapshot the new base, in place of the files that it makes obsolete.
+    /// Makes `base` the last snapshot, and drops the journals that it makes obsolete from the
+    /// manifest.
     pub(super) fn replace(&self, base: Base) {
         let mut files = self.0.files.lock();
         files.0 = Some(base);

@@ -14,16 +14,17 @@ pub(super) const VERSION: u32 = 1;
 /// A number that is stored in its own file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum NumberFile {
-    /// The ceiling of the tokens: tokens below it may have been issued.
+    /// The upper limit of the fencing tokens: tokens below this number may have been issued.
     Tokens(u64),
-    /// The mark of a clean shutdown: the directory was closed with this generation as the last.
+    /// The mark of a clean shutdown, with the generation (the number in the name of the last
+    /// journal) at the time when the directory was closed.
     Clean(u64),
 }
 
 /// Why a text is not a valid number file.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum NumberFileError {
-    /// The file has another format version, which is given.
+    /// The file has another format version, the one in this variant.
     Version(u32),
     /// The text is invalid in any other way.
     Damaged,
@@ -33,7 +34,7 @@ impl NumberFile {
     pub(super) const TOKENS: &'static str = "tokens";
     pub(super) const CLEAN: &'static str = "clean";
 
-    /// Returns the name of the file.
+    /// Returns the file name under which the number is stored.
     pub(super) const fn name(self) -> &'static str {
         match self {
             Self::Tokens(_) => Self::TOKENS,
@@ -41,7 +42,7 @@ impl NumberFile {
         }
     }
 
-    /// Returns the text of the file.
+    /// Returns the content of the file: the number as text, and a checksum.
     pub(super) fn to_text(self) -> String {
         let (field, number) = match self {
             Self::Tokens(ceiling) => ("reserved", ceiling),
@@ -51,7 +52,7 @@ impl NumberFile {
         with_sum(&text)
     }
 
-    /// Parses the text of the file `name`.
+    /// Parses the content `text` of the number file `name`.
     pub(super) fn parse(name: &str, text: &[u8]) -> Result<Self, NumberFileError> {
         let text = std::str::from_utf8(text).map_err(|_| NumberFileError::Damaged)?;
         let mut lines = text.lines();
@@ -71,8 +72,8 @@ impl NumberFile {
             Self::CLEAN => Self::Clean(number),
             _ => return Err(NumberFileError::Damaged),
         };
-        // Each number has exactly one text, so the comparison checks the checksum, the field and
-        // every space.
+        // A number can be written in only one way. So comparing the file with the text that this
+        // number would have checks the checksum, the field name and every space.
         if sheet.to_text() == text { Ok(sheet) } else { Err(NumberFileError::Damaged) }
     }
 }

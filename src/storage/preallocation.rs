@@ -21,8 +21,9 @@ pub(super) const RESERVE_BYTES: u64 = 256 << 10;
 /// the cost of fallocate(2) is spread over them.
 const STEP_BYTES: u64 = 256 << 10;
 
-/// Allocates a file from `from` to `to` and one step further. Returns the end of the allocated
-/// space. After an error, part of it may be allocated.
+/// Allocates disk space for the file from the offset `from` to the offset `to`, and one step of the
+/// allocation beyond that. Returns the end of the allocated space. After an error, part of it may
+/// be allocated.
 pub(super) fn allocate(file: &File, from: u64, to: u64) -> io::Result<u64> {
     let end = to + STEP_BYTES;
     match fallocate(file, from, end - from) {

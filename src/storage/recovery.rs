@@ -108,7 +108,8 @@ pub(super) fn read_snapshot(dir: &Dir, generation: u64) -> Result<(Header, Vec<u
     Ok((header, body))
 }
 
-/// Returns the generations of the journals from `first` on. Fails if one is missing.
+/// Returns the generations (the numbers in the file names) of the journals from `first` on. Fails
+/// if one is missing.
 fn in_a_row(dir: &Dir, first: u64, listing: &StateFiles) -> Result<Vec<u64>, StateError> {
     let found = listing.journals.iter().copied().filter(|found| *found >= first);
     let found: Vec<u64> = found.collect();
@@ -119,8 +120,8 @@ fn in_a_row(dir: &Dir, first: u64, listing: &StateFiles) -> Result<Vec<u64>, Sta
         // of this journal is missing.
         return Err(StateError::Missing(dir.snapshot(*other)));
     }
-    // The journal with the generation of a snapshot is created before the snapshot. If it does not
-    // exist, it was removed afterwards.
+    // A snapshot is written only after the journal with the same number in its name. If that
+    // journal does not exist, it was removed afterwards.
     let alone = u64::from(!listing.snapshots.is_empty());
     let count = alone.max(found.last().map_or(0, |last| last - first + 1));
     if let Some(missing) = (first..first + count).find(|wanted| !found.contains(wanted)) {
@@ -174,8 +175,8 @@ fn read_journals(
             let why = format!("it begins with record {}, not {next_seq}", reader.header.next_seq);
             return Err(StateError::damaged(&reader.path, 40, why));
         }
-        // The next journal says with which record it begins. Records in this journal with that
-        // number or a higher one were taken back, and are ignored.
+        // The header of the next journal says with which record number it begins. Records in this
+        // journal with that number or a higher one were removed by `take_back`, and are ignored.
         let limit = readers.peek().map(|next| next.header.next_seq);
         while limit != Some(reader.next_seq) && reader.next()?.is_some() {}
         let complete = limit == Some(reader.next_seq);

@@ -1,4 +1,4 @@
-//! The open state directory: appends records, rotates journals, reserves tokens.
+//! The open state directory: appends records, begins new journals, and reserves fencing tokens.
 
 use super::atomic_file::Durable;
 use super::compaction::{self, Sealed};
@@ -31,15 +31,16 @@ pub struct StateDir {
     tokens: u64,
     journal: Journal,
     chain: Arc<Manifest>,
-    /// The journal's length below which rotation is not attempted. It is raised when an attempt has
-    /// failed.
+    /// The length of the journal below which no new journal is begun. It is raised when an attempt
+    /// to begin one has failed.
     rotation_from: u64,
 }
 
 /// The state that was recovered from the directory.
 #[derive(Debug)]
 pub struct Recovered {
-    /// The number below which tokens may have been issued; 0 in a new directory.
+    /// The upper limit of fencing tokens: tokens below this number may have been issued. 0 in a new
+    /// directory.
     pub tokens_reserved: u64,
     /// The last snapshot, or `None` if there is none and the state before the records is empty.
     pub snapshot: Option<Vec<u8>>,
@@ -110,14 +111,14 @@ impl StateDir {
         self.journal.append(record, Space::Reserve)
     }
 
-    /// Removes the last record: the next one replaces it. Until then recovery may still read it, so
-    /// it must be one whose replay does not change the state.
+    /// Removes the last record, so that the next one replaces it. Until then recovery may still
+    /// read the removed record, so it must be one whose replay does not change the state.
     pub fn take_back(&mut self) {
         self.journal.take_back();
     }
 
-    /// Raises the number below which tokens may be issued to `ceiling`. The number is on disk when
-    /// the call returns.
+    /// Raises the number below which fencing tokens may be issued to `ceiling`. The number is on
+    /// disk when the call returns.
     pub fn reserve_tokens(&mut self, ceiling: u64) -> io::Result<()> {
         if ceiling > self.tokens {
             self.dir.replace_sheet(&NumberFile::Tokens(ceiling))?;

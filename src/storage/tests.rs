@@ -80,7 +80,7 @@ impl StateScratch {
         snapshot + &read.records.join(" ")
     }
 
-    /// Makes all files look as if written before the last start of the machine.
+    /// Makes all files look as if they were written before the last start of the machine.
     fn restart_machine(&self) {
         for name in self.names() {
             let path = self.file(&name);
@@ -159,7 +159,7 @@ fn records_survive_a_kill() {
     assert_eq!(scratch.names(), ["journal.1"]);
 }
 
-/// A killed daemon leaves unused allocated space behind, and the next one uses it.
+/// A killed daemon leaves unused allocated space in the journal, and the next daemon uses it.
 #[test]
 fn unused_allocated_space_is_no_damage() {
     let scratch = filled(&["a", "b"]);
@@ -305,13 +305,13 @@ fn a_damage_report_names_the_file_the_offset_and_the_remedy() {
     let said = scratch.refusal();
     assert!(said.contains("journal.1 is damaged at byte 64: record 1 can't be read"), "{said}");
     assert!(said.contains("move its files journal.* and snapshot.* away"), "{said}");
-    // The remedy that the error message names works.
+    // The error message advises to move the journal away. After that the directory can be opened.
     fs::remove_file(scratch.file("journal.1")).expect("it is there");
     let read = scratch.read();
     assert!(read.records.is_empty() && !read.clean);
 }
 
-/// A client writes bytes that look like a record, in a record that is then taken back.
+/// A client writes bytes that look like a record into a record that `take_back` then removes.
 #[test]
 fn bytes_in_a_record_are_never_read_as_a_record() {
     let scratch = filled(&[]);
@@ -556,8 +556,8 @@ fn a_crash_between_any_two_steps_loses_nothing() {
         state.close(b"a+b+c")
     });
     assert!(steps > 20, "{steps} steps are not all");
-    // Opening the directory after a restart of the machine also writes to the disk, so crashes are
-    // simulated there as well.
+    // Opening the directory after a restart of the machine writes to the disk, so the test also
+    // simulates crashes between these writes.
     started.restart_machine();
     crash_anywhere(&started, |mut state| {
         state.append(b"c").map_err(io)?;
@@ -629,7 +629,8 @@ fn damage_after_a_restart_of_the_machine_is_still_damage() {
     assert!(scratch.refusal().contains("journal.1 is damaged at byte 4128"));
 }
 
-/// The power fails during a compaction: the old journal has lost its end, the new one is complete.
+/// The power fails during a compaction: the old journal has lost its end, and the journal after it
+/// is complete.
 #[test]
 fn a_journal_is_removed_if_its_predecessor_lost_its_end() {
     for cut in [0, 1, 1_000, 2_000] {

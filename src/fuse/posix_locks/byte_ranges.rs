@@ -1,8 +1,8 @@
-//! The locked byte ranges of one file, with the semantics of fcntl(2). Pure state, with owners as
-//! numbers.
+//! The locked byte ranges of one file, with the semantics of fcntl(2). The type does no I/O, and
+//! its owners are numbers.
 //!
 //! One owner's ranges never overlap: locking a part again in another mode changes that part, and
-//! unlocking a part leaves the rest. Neighbours of one owner and mode are one range.
+//! unlocking a part leaves the rest. Neighbouring ranges of one owner in one mode are merged.
 
 use crate::engine::Mode;
 
@@ -25,19 +25,19 @@ pub(crate) struct Span {
 pub(crate) struct Range {
     pub(crate) span: Span,
     pub(crate) mode: Mode,
-    /// The lock owner, with its open file and process.
+    /// The lock owner, with the open file and the process that locked the range.
     pub(crate) owner: Owner,
 }
 
 /// The owner of a lock, as the kernel describes it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Owner {
-    /// The kernel's number for the process (fcntl) or the open file (flock, OFD). The kernel reuses
-    /// it as soon as that is gone.
+    /// The kernel's number for the owner: a process (fcntl) or an open file (flock, OFD). The
+    /// kernel reuses the number as soon as the owner is gone.
     pub(crate) id: u64,
-    /// The file handle.
+    /// The file handle of the open file through which the owner locks.
     pub(crate) fh: u64,
-    /// The process, for `F_GETLK`.
+    /// The process id that `F_GETLK` reports for the owner.
     pub(crate) pid: u32,
 }
 
@@ -59,7 +59,8 @@ impl Ranges {
         self.0.is_empty()
     }
 
-    /// Whether no further range may be locked: one more could split an existing range in three.
+    /// Whether the file has so many ranges that no further one may be locked. The limit leaves room
+    /// for one more lock, which could split an existing range in three.
     pub(crate) fn is_full(&self) -> bool {
         self.0.len() + 2 > RANGES_MAX
     }
@@ -87,17 +88,19 @@ impl Ranges {
         })
     }
 
-    /// Returns the mode in which the whole lock must be held to cover all ranges.
+    /// Returns the mode in which the engine's lease on the whole lock must be held to cover all
+    /// ranges.
     pub(crate) fn mode(&self) -> Mode {
         let writes = self.0.iter().any(|range| range.mode == Mode::Exclusive);
         if writes { Mode::Exclusive } else { Mode::Shared }
     }
 
-    /// Locks `span` in `mode` for `owner`, which must not conflict.
+    /// Locks `span` in `mode` for `owner`. The caller has checked that no other owner's range
+    /// conflicts.
     pub(crate) fn lock(&mut self, owner: Owner, span: Span, mode: Mode) {
         assert!(self.conflict(owner.id, span, mode).is_none(), "a range follows conflict()");
         self.unlock(owner.id, span);
-        // Merges it with adjacent ranges of the same owner and mode.
+        // Merges the new range with adjacent ranges of the same owner and mode.
         let mut whole = Range { span, mode, owner };
         self.0.retain(|range| {
             let is_alike = range.owner.id == owner.id && range.mode == mode;
@@ -146,7 +149,7 @@ impl Ranges {
         }
     }
 
-    /// Removes all ranges that were locked through the open file `fh`, which is gone.
+    /// Removes all ranges that were locked through the open file `fh`, which was closed.
     pub(crate) fn drop_file(&mut self, fh: u64) {
         self.0.retain(|range| range.owner.fh != fh);
     }

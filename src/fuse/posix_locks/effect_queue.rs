@@ -1,5 +1,5 @@
-//! A table with a queue of effects, which one thread at a time performs in the order in which the
-//! table decided them.
+//! A table with a queue of effects (the actions that follow from the table's decisions), which one
+//! thread at a time performs in the order in which the table decided them.
 //!
 //! The table decides under its mutex, and its effects are performed without it. If each thread
 //! performed its own effects, two threads could overtake each other: a release that was decided
@@ -12,7 +12,7 @@ use parking_lot::{Condvar, Mutex};
 #[derive(Debug)]
 pub(crate) struct EffectQueue<T, E> {
     inner: Mutex<QueueState<T, E>>,
-    /// Notified after each round.
+    /// Notified after each batch of effects that was performed.
     progress: Condvar,
 }
 
@@ -20,9 +20,9 @@ pub(crate) struct EffectQueue<T, E> {
 struct QueueState<T, E> {
     table: T,
     waiting: Vec<E>,
-    /// How many times the waiting effects were taken to be performed.
+    /// How many batches of waiting effects were taken from the queue to be performed.
     rounds: u64,
-    /// How many of these rounds are finished.
+    /// How many of the batches that were taken are performed completely.
     done: u64,
     /// The thread that performs the effects, if any.
     performer: Option<Me>,
@@ -37,21 +37,21 @@ fn me() -> Me {
     OWN.with(|own| std::ptr::from_ref(own).addr())
 }
 
-/// How the effects of a decision are performed.
+/// Which thread performs the effects of a decision.
 #[derive(Debug)]
 #[must_use = "a decision must be carried out"]
 pub(crate) enum Turn<E> {
-    /// This thread performs effects, starting with these.
+    /// No thread performs effects now, so the calling thread does, and begins with these.
     Ours(Vec<E>),
-    /// Nothing to do: there are no effects, or this thread performs effects in an outer call, which
-    /// will get to these.
+    /// The calling thread has nothing to do: the decision has no effects, or an outer call on this
+    /// thread performs effects already, and will perform these as well.
     None,
-    /// Another thread performs effects, and will perform these in this round.
+    /// Another thread performs effects, and will perform these in the batch with this number.
     Theirs(u64),
 }
 
 impl<E> Turn<E> {
-    /// Converts the turn for a caller that must not wait for another thread.
+    /// Returns the value for a caller that must not wait for another thread to perform the effects.
     pub(crate) fn unless_theirs(self) -> Self {
         match self {
             Self::Theirs(_) => Self::None,
@@ -67,7 +67,7 @@ impl<T, E> EffectQueue<T, E> {
         Self { inner, progress: Condvar::new() }
     }
 
-    /// Reads the table, without effects.
+    /// Calls `look` with the table, for an access that has no effects.
     pub(crate) fn look<R>(&self, look: impl FnOnce(&mut T) -> R) -> R {
         look(&mut self.inner.lock().table)
     }
@@ -95,13 +95,14 @@ impl<T, E> EffectQueue<T, E> {
         (decided, turn)
     }
 
-    /// Performs the effects of a decision, with no mutex held. They are done when it returns, so
-    /// that a program that is told that a lock is free can take it at once. The exception is a call
-    /// from within an effect: then the outer call performs them.
+    /// Performs the effects of a decision, with no mutex held. The effects are done when the call
+    /// returns, so that a program that is told that a lock is free can take it at once. The
+    /// exception is a call from within an effect: then the outer call performs the effects later.
     pub(crate) fn clear(&self, turn: Turn<E>, mut perform: impl FnMut(E)) {
         let mut effects = match turn {
             Turn::None => return,
-            // Waits only for the round with its own effects: other threads may keep adding more.
+            // Waits only for the batch that contains the effects of this decision: other threads
+            // may keep adding more.
             Turn::Theirs(round) => {
                 let mut inner = self.inner.lock();
                 return self.progress.wait_while(&mut inner, |inner| inner.done < round);
@@ -121,8 +122,8 @@ impl<T, E> EffectQueue<T, E> {
 }
 
 impl<T, E> QueueState<T, E> {
-    /// Returns the next effects; `None` if there are none, and then no thread performs effects any
-    /// more.
+    /// Returns the next batch of effects. Returns `None` if no effects wait, and records that no
+    /// thread performs effects any more.
     fn next(&mut self) -> Option<Vec<E>> {
         self.done = self.rounds;
         if self.waiting.is_empty() {
@@ -147,7 +148,8 @@ mod tests {
         queue.clear(decide(vec![1, 2]), |effect| {
             done.lock().push(effect);
             if effect == 1 {
-                // An event that is handled on this thread makes such a nested call.
+                // The handler of an engine event makes such a nested call: it calls `clear` while
+                // an effect is performed on the same thread.
                 queue.clear(decide(vec![3]), |effect| panic!("{effect} would overtake 2"));
             }
         });

@@ -21,7 +21,8 @@ use crate::holder_id::Maker;
 use crate::service::{RequestError, SessionOwner, Unavailable};
 use std::sync::{Arc, OnceLock};
 
-/// The permissions of a lock that is free when a program locks it through a file opened earlier.
+/// The permission bits that a lock gets if it is free when a program locks it through a file that
+/// was opened earlier.
 const MODE_OF_NEW: u32 = 0o644;
 
 /// Returns the byte range of a request.
@@ -34,16 +35,18 @@ const fn owner_of(asked: &LockRequest) -> Owner {
     Owner { id: asked.owner, fh: asked.fh, pid: asked.pid }
 }
 
-/// The locking of one mount. No session exists before a program locks.
+/// The flock(2), fcntl(2) and OFD locks of one mount. Their session with the engine is opened when
+/// a program first locks a file.
 pub(crate) struct PosixLocks {
     parts: LockingParts,
     callers: Arc<Callers>,
-    /// The client of the mount.
+    /// The client in whose name the mount opens its own session.
     client: ClientId,
-    /// The session if the engine is in this process: one for the lifetime of the mount, read by
-    /// each request without a mutex.
+    /// The session if the engine is in this process: one for the lifetime of the mount. Requests
+    /// read it without a mutex.
     own: OnceLock<Arc<LockSession>>,
-    /// The session if the engine is remote: that of the lock service, until it is over.
+    /// The session if the engine is remote: the one that the lock service keeps alive, until that
+    /// session is over.
     kept: Arc<SessionSlot>,
 }
 
@@ -63,12 +66,13 @@ const fn kind_of(mode: Mode) -> i32 {
 }
 
 impl PosixLocks {
-    /// Returns the locking of a mount whose own client is `client`.
+    /// Returns the lock handling of a mount whose own client is `client`. Opens no session yet.
     pub(crate) fn new(parts: LockingParts, callers: Arc<Callers>, client: ClientId) -> Self {
         Self { parts, callers, client, own: OnceLock::new(), kept: Arc::default() }
     }
 
-    /// Takes or releases a lock (flock, `F_SETLK`, `F_OFD_SETLK`); with `sleep`, waits for it.
+    /// Takes or releases a lock (flock, `F_SETLK`, `F_OFD_SETLK`). With `sleep`, waits until a lock
+    /// that is not free is granted (`F_SETLKW`).
     pub(crate) async fn set(
         &self,
         caller: &Caller,
@@ -92,11 +96,11 @@ impl PosixLocks {
         if let Some(Err(full)) = waits {
             return Err(refusals.full(caller, Act::Lock, Some(&ask.name), full));
         }
-        // The promise is dropped undecided only when the mount is gone.
+        // The promise of the result is dropped without a value only when the mount is gone.
         self.ask(caller, ask)?.await.unwrap_or(Err(Errno::EIO))
     }
 
-    /// Passes a request to the table. Returns the future of its result.
+    /// Passes a lock request to the lock table. Returns the future of the result.
     fn ask(&self, caller: &Caller, ask: Ask) -> Result<Pending<Result<(), Errno>>, Errno> {
         let session = self.start_for(caller, &ask.name)?;
         let (promise, decided) = pending();
@@ -110,7 +114,8 @@ impl PosixLocks {
         started.map_err(|failure| refusals.failed(caller, Act::Lock, Some(name), failure))
     }
 
-    /// Releases a lock. Returns the future of the engine's decision, if that is not known already.
+    /// Releases a lock. Returns a future that is ready once the engine has decided the release, or
+    /// `None` if the engine is in this process and has decided already.
     fn unlock(&self, asked: &LockRequest) -> Option<Pending<Result<(), Errno>>> {
         let session = self.started()?;
         let (ino, id, span) = (asked.ino, asked.owner, span_of(asked));
@@ -176,23 +181,24 @@ impl PosixLocks {
         Ok(LockFound { start: 0, end: TO_END, kind: kind_of(view.mode), pid })
     }
 
-    /// Releases what a process holds by fcntl after it closed a descriptor of the file.
+    /// Releases the fcntl locks that a process has on a file after it closed one of its
+    /// descriptors.
     pub(crate) fn flushed(&self, ino: u64, owner: u64) {
         if let Some(session) = self.started() {
             session.run(|table, todo| table.flushed(ino, owner, todo));
         }
     }
 
-    /// Releases all that was locked through an open file after that was closed, whichever process
-    /// locked it.
+    /// Releases all that was locked through the open file `fh` after it was closed, whichever
+    /// process locked it.
     pub(crate) fn closed(&self, ino: u64, fh: u64) {
         if let Some(session) = self.started() {
             session.run(|table, todo| table.closed(ino, fh, todo));
         }
     }
 
-    /// Whether the caller may release the lock that an open file holds under `token`: it or one of
-    /// its ancestors opened or locked that file.
+    /// Whether the caller may release the lock that an open file holds under `token`: the calling
+    /// process or one of its ancestors must have opened or locked that file.
     pub(crate) fn may_end(&self, caller: &Caller, token: Token) -> bool {
         let Some(session) = self.started() else { return false };
         let Some(holder) = session.queue.look(|table| table.holder(token)) else { return false };
@@ -218,19 +224,19 @@ impl PosixLocks {
         Some((open, name))
     }
 
-    /// Returns the current session if a program has locked.
+    /// Returns the current session; `None` if no program has locked a file yet.
     pub(crate) fn started(&self) -> Option<Arc<LockSession>> {
         self.own.get().cloned().or_else(|| self.kept.lock().clone())
     }
 
-    /// Returns the session to which leases are attached, for a lock that is created through an open
+    /// Returns the session to which the lease of a lock is attached that is created through an open
     /// file.
     pub(crate) fn session(&self) -> Result<SessionId, RequestError> {
         self.start().map(|session| session.session)
     }
 
-    /// Returns the current locking session, and starts it if needed. If the lock service keeps the
-    /// session and has opened a new one since, starts again with that.
+    /// Returns the current session for locks, and opens one if needed. If the lock service keeps
+    /// sessions alive and has opened a new one, the value for the old session is replaced.
     fn start(&self) -> Result<Arc<LockSession>, RequestError> {
         if let Some(own) = self.own.get() {
             return Ok(Arc::clone(own));
@@ -239,7 +245,8 @@ impl PosixLocks {
             self.parts.nodes.locks.service().own_session().map_err(RequestError::Unavailable)?;
         let mut kept = self.kept.lock();
         match (bond, &*kept) {
-            // Checked again under the mutex, so that there is only one session.
+            // Whether a session exists is checked again under the mutex, so that only one is
+            // opened.
             (SessionOwner::Own, _) => {
                 if self.own.get().is_none() {
                     let table = Table::new(self.open_session()?);

@@ -12,12 +12,13 @@ use crate::fuse::posix_locks::file_locks::PosixLocks;
 /// then. A signal would do as well, but signals belong to the whole process.
 pub(crate) const GIVE_UP: u32 = 0x4c01;
 
-/// The ioctl by which a program reads the token by which its own open file holds the lock,
-/// `_IOR('L', 2, __u64)`; it fails with ESTALE if the file does not hold it. The status of a lock
-/// shows any holder instead.
+/// The ioctl by which a program reads the fencing token of the lock that its own open file holds,
+/// `_IOR('L', 2, __u64)`; it fails with ESTALE if the file holds none. The JSON status that a read
+/// of the lock file returns may show the token of another holder.
 pub(crate) const TOKEN: u32 = 0x8008_4c02;
 
-/// Returns the token by which an open file holds its lock, if it still does.
+/// Returns the fencing token by which an open file holds its lock, or the error ESTALE if it holds
+/// none.
 pub(crate) async fn token(
     posix_locks: &PosixLocks,
     nodes: &LockNodes,

@@ -20,45 +20,49 @@ use parking_lot::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 
-/// The maximum number of events handled at once, which bounds how long the table is locked.
+/// The maximum number of engine events handled at once, which bounds how long the lock table's
+/// mutex is held.
 const EVENTS_MAX: usize = 256;
 
-/// The promise by which a program's lock request is answered.
+/// The promise that is fulfilled with the result of a program's lock request.
 pub(crate) type LockPromise = Promise<Result<(), Errno>>;
 /// The lock table of a session.
 pub(crate) type LockTable = Table<LockPromise>;
-/// An effect that the lock table has decided.
+/// An action that the lock table has decided, and that [`LockSession`] performs.
 pub(crate) type LockEffect = Effect<LockPromise>;
 
-/// The current session if the engine is remote; empty after that is over.
+/// The current session if the engine is remote; empty after that session is over.
 pub(crate) type SessionSlot = Mutex<Option<Arc<LockSession>>>;
 
-/// The parts of a mount that locking uses.
+/// The parts of a mount that the lock requests of programs use.
 #[derive(Clone)]
 pub(crate) struct LockingParts {
-    /// The locks as inodes.
+    /// The inodes of the locks.
     pub(crate) nodes: Arc<LockNodes>,
-    /// The open files.
+    /// The open files of the mount.
     pub(crate) opens: Arc<OpenFiles>,
-    /// The watcher of waiting threads.
+    /// The watcher that notices signals to threads that wait for a lock.
     pub(crate) interrupts: Arc<InterruptWatcher>,
-    /// The checks of conditions on names below locks.
+    /// Decides who may create names below a held lock.
     pub(crate) parents: Arc<ParentChecks>,
 }
 
-/// The locking of a mount under one session, from the first lock of a program on.
+/// The flock(2), fcntl(2) and OFD locks of a mount, whose leases are attached to one session of the
+/// engine. Created when a program first locks a file.
 pub(crate) struct LockSession {
-    /// The session to which the leases are attached.
+    /// The session to which the leases of the locks are attached.
     pub(crate) session: SessionId,
-    /// The lock table, and the queue of its effects.
+    /// The lock table, and the queue of the actions that it has decided.
     pub(crate) queue: EffectQueue<LockTable, LockEffect>,
-    /// The slot that holds this session; `None` if the engine is in this process.
+    /// The slot of the mount's current session, from which this value is removed when its session
+    /// is over; `None` if the engine is in this process.
     slot: Option<Weak<SessionSlot>>,
     parts: LockingParts,
     watch: Mutex<EventWatch>,
-    /// Whether the table is empty, so that no event can concern it. Then events are ignored: most
-    /// programs never lock by open files, and each of their operations would pay for it. An event
-    /// that is handled late concerns only tenures that are over.
+    /// Whether the lock table is empty, so that no event can concern it. Then the arrival of events
+    /// is ignored: most programs never lock open files, and handling events would slow down each of
+    /// their operations. Events from that time are handled later, after the table got its first
+    /// lock; they concern only leases that are over.
     idle: Arc<AtomicBool>,
 }
 
@@ -86,12 +90,12 @@ impl LockSession {
         started
     }
 
-    /// Returns the parts of the mount.
+    /// Returns the parts of the mount that the lock requests use.
     pub(crate) const fn parts(&self) -> &LockingParts {
         &self.parts
     }
 
-    /// Returns the lock service.
+    /// Returns the lock service, to which requests for the engine are sent.
     pub(crate) fn service(&self) -> &Locks {
         self.parts.nodes.locks.service()
     }
@@ -101,8 +105,9 @@ impl LockSession {
         self.idle.store(table.is_idle(), Ordering::Release);
     }
 
-    /// Fails all waiters with ETIMEDOUT after the session was lost, since their queue places are
-    /// gone. A holder learns of it by its next write, because its tenure is over.
+    /// Fails the requests of all waiting programs with ETIMEDOUT after the session was lost, since
+    /// their queue places are gone. A program that holds a lock learns of the loss by its next
+    /// write, which fails because its lease is over.
     pub(crate) fn retire(&self) {
         for promise in self.queue.look(Table::retire) {
             self.parts.nodes.locks.refusals().count_errno(Errno::ETIMEDOUT);
@@ -110,12 +115,13 @@ impl LockSession {
         }
     }
 
-    /// Handles new events. Called on the thread that executed a command, with no lock held.
+    /// Handles new engine events. Called on the thread that executed the command which caused them,
+    /// with no mutex held.
     pub(crate) fn on_events(self: &Arc<Self>) {
         loop {
             let mut over = false;
-            // The watch is locked before the table, so that two threads can't pass events in the
-            // wrong order.
+            // The mutex of the event reader is locked before that of the table, so that two threads
+            // can't pass events to the table in the wrong order.
             let mut watch = self.watch.lock();
             let (more, turn) = self.queue.decide(|table, todo| {
                 let visit = watch.visit(EVENTS_MAX, |_, event| {
@@ -129,9 +135,9 @@ impl LockSession {
                 visit.more
             });
             drop(watch);
-            // A thread that delivers events never waits for another one: that one may at this very
-            // moment deliver events to another mount of this daemon, whose effects this thread
-            // performs.
+            // A thread that delivers events never waits for another one to perform effects: the
+            // other thread may at this moment be delivering events to another mount of this daemon,
+            // and wait for effects that this thread performs.
             self.queue.clear(turn.unless_theirs(), |effect| self.perform(effect));
             if over {
                 return self.over();
@@ -142,7 +148,8 @@ impl LockSession {
         }
     }
 
-    /// Ends this locking after its session is over.
+    /// Removes this value from the slot of the mount's current session, and fails its waiting
+    /// requests, after its session is over.
     fn over(self: &Arc<Self>) {
         let Some(slot) = self.slot.as_ref().and_then(Weak::upgrade) else { return };
         let taken = slot.lock().take_if(|current| Arc::ptr_eq(current, self));
@@ -151,23 +158,25 @@ impl LockSession {
         }
     }
 
-    /// Runs `decide` on the table, and performs its effects.
+    /// Runs `decide` on the lock table, and performs the actions that the table has decided.
     pub(crate) fn run(self: &Arc<Self>, decide: impl FnOnce(&mut LockTable, &mut Vec<LockEffect>)) {
         let ((), turn) = self.queue.decide(|table, todo| {
             decide(table, todo);
-            // Before any effect reaches the engine, so that its events are handled.
+            // Events are enabled before any request of the table reaches the engine, so that the
+            // events which the request causes are handled.
             self.listen(table);
         });
         self.queue.clear(turn, |effect| self.perform(effect));
     }
 
-    /// Performs one effect.
+    /// Performs one action that the lock table has decided.
     pub(crate) fn perform(self: &Arc<Self>, effect: LockEffect) {
         match effect {
             Effect::Submit { cookie, ino, ask } => {
                 let of = (ask.hold, ask.name.clone(), ask.client.clone());
-                // With a remote engine the condition would have to be checked first, and requests
-                // would overtake each other.
+                // A local engine checks, in the same step, whether the caller may create the name.
+                // A remote engine would have to be queried before the request, and requests would
+                // overtake each other.
                 let is_one_step = self.service().answers_at_once();
                 let check = is_one_step.then(|| self.parts.parents.check_of_open(&ask)).flatten();
                 let own = Arc::clone(self);
@@ -188,13 +197,15 @@ impl LockSession {
             }
             Effect::Watch(number, tid) => self.watch_waiter(number, tid),
             Effect::Recall(asked) => self.recall(asked),
-            // If the engine is in this process, every outcome is known.
+            // If the engine is in this process, no answer is ever lost, so no lease can be unknown
+            // to the table.
             Effect::Compare if self.slot.is_none() => {}
             Effect::Compare => self.compare(None),
         }
     }
 
-    /// Makes writes through the open file apply to the tenure `token` from now on.
+    /// Records in the open file `fh` that its program now holds the lock under `token`, so that
+    /// later writes count as writes by the holder of that token.
     fn speaks(&self, fh: u64, token: Token) {
         let Some(open) = self.parts.opens.get(fh) else { return };
         let token = open.lock_ino().map_or(token, |ino| self.parts.nodes.origin_of(ino, token));
@@ -224,7 +235,7 @@ impl LockSession {
         }
     }
 
-    /// Returns the errno for a lock that was not granted, and counts it.
+    /// Returns the errno for a lock that was not granted, and counts it in the metrics.
     pub(crate) fn errno_of_no(&self, no: No) -> Errno {
         let errno = match no {
             No::Busy(_) => Errno::EAGAIN,
@@ -242,7 +253,7 @@ fn is_end_of(session: SessionId, event: &Event) -> bool {
     matches!(event.what, EventKind::SessionOver { session: over, .. } if over == session)
 }
 
-/// Passes an event to the table if it concerns it.
+/// Passes an engine event to the lock table if the event may concern the table.
 fn hear(table: &mut LockTable, session: SessionId, event: &Event, todo: &mut Vec<LockEffect>) {
     match &event.what {
         EventKind::Granted {

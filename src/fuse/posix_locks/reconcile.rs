@@ -1,5 +1,5 @@
-//! Reconciles the holds and waits of this mount's open files with the engine's state, after events
-//! or answers were lost.
+//! Reconciles the lock table of this mount with the engine's leases and queues, after events or
+//! answers were lost.
 
 use crate::engine::{Lease, LeaseKey, LockName, OpenId, Ownership};
 use crate::fuse::posix_locks::lock_session::LockSession;
@@ -7,8 +7,8 @@ use crate::fuse::posix_locks::table::{Found, Recall};
 use std::sync::Arc;
 
 impl LockSession {
-    /// Queries the engine for the lease of a number on a lock and the lock's waiters, after events
-    /// or an answer were lost.
+    /// Queries the engine, after events or an answer were lost: which lease of the session has the
+    /// lease number `asked.number` on the lock `asked.name`, and which waiters that lock has.
     pub(crate) fn recall(self: &Arc<Self>, asked: Recall) {
         let own = Arc::clone(self);
         self.service().view_until_answered(&asked.name.clone(), move |view| {
@@ -23,9 +23,9 @@ impl LockSession {
         });
     }
 
-    /// Compares the leases that are attached to the session with the holds of open files here, page
-    /// by page, and releases the others: grants whose answers were lost, and leases whose release
-    /// was lost.
+    /// Compares the engine's leases that are attached to the session with the leases in the lock
+    /// table, page by page. Releases each lease that the table does not know: a grant whose answer
+    /// was lost, or a lease whose release was lost.
     pub(crate) fn compare(self: &Arc<Self>, after: Option<LockName>) {
         let own = Arc::clone(self);
         self.service().leases(self.session, after, move |page| {
@@ -40,7 +40,8 @@ impl LockSession {
         });
     }
 
-    /// Releases those leases of a lock that are attached to the session but unknown here.
+    /// Releases those leases on the lock `name` that are attached to the session but that the lock
+    /// table does not know.
     fn give_strays_back(self: &Arc<Self>, name: &LockName) {
         let own = Arc::clone(self);
         self.service().view_until_answered(name, move |view| {

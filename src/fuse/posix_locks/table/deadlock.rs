@@ -1,4 +1,5 @@
-//! Conflicts between owners: for `F_GETLK`, for `rm`, and for deadlock detection.
+//! Conflicts between lock owners of this mount: for `F_GETLK`, for `rm` of a lock, and for deadlock
+//! detection.
 
 use crate::engine::{LockName, Mode, Token};
 use crate::fuse::posix_locks::byte_ranges::{Owner, Span};
@@ -8,8 +9,8 @@ use crate::fuse::posix_locks::table::table_state::Table;
 use std::collections::HashSet;
 
 impl<R> Table<R> {
-    /// Returns the first lock of this mount that conflicts with a request of `id`, for `F_GETLK`.
-    /// Holders elsewhere are not known here.
+    /// Returns the first lock of this mount that conflicts with a request of the owner `id`, for
+    /// `F_GETLK`. The table knows no holders outside of this mount.
     pub(crate) fn conflict(
         &self,
         ino: u64,
@@ -28,14 +29,17 @@ impl<R> Table<R> {
         Some((range.span, range.mode, range.owner.pid))
     }
 
-    /// Returns the number of the hold by which an owner has the file, or parts of it.
+    /// Returns the lease number (the `number` of an [`OpenId`](crate::engine::OpenId)) of the lease
+    /// by which the owner `id` holds the whole file, or else of the lease that covers the file's
+    /// byte ranges.
     pub(crate) fn number_of(&self, ino: u64, id: u64) -> Option<u64> {
         let file = self.files.get(&ino)?;
         let held = file.holds.iter().find(|held| held.owner.id == id);
         held.or(file.bundle.as_ref().map(|bundle| &bundle.held)).map(|held| held.number)
     }
 
-    /// Whether the owner itself holds the file, or parts of it.
+    /// Whether the owner `id` holds the whole file, or any owner of this mount holds a byte range
+    /// of it.
     #[cfg(test)]
     pub(crate) fn holds(&self, ino: u64, id: u64) -> bool {
         self.files.get(&ino).is_some_and(|file| {
@@ -43,22 +47,24 @@ impl<R> Table<R> {
         })
     }
 
-    /// Returns the owner of the hold with this token; only processes that opened or took it may
-    /// remove the lock.
+    /// Returns the owner of the lease with this token. Only a process that opened or locked the
+    /// file, or a descendant of one, may remove the lock.
     pub(crate) fn holder(&self, token: Token) -> Option<Owner> {
         let file = self.files.get(self.tenures.get(&token)?)?;
         let bundle = file.bundle.iter().map(|bundle| &bundle.held);
         file.holds.iter().chain(bundle).find(|held| held.token == token).map(|held| held.owner)
     }
 
-    /// Returns the name and token of the lock that an open file holds as a whole.
+    /// Returns the name and token of the lock that a program holds on the whole file through the
+    /// open file `fh`.
     pub(crate) fn held_through(&self, ino: u64, fh: u64) -> Option<(LockName, Token)> {
         let mut holds = self.files.get(&ino)?.holds.iter();
         let held = holds.find(|held| held.owner.fh == fh && !held.unclaimed)?;
         Some((held.name.clone(), held.token))
     }
 
-    /// Whether the owners in the way of a request wait, directly or indirectly, for its owner.
+    /// Whether a request would cause a deadlock: an owner that holds what `ask` requests waits,
+    /// directly or through other owners, for the owner of `ask`.
     pub(crate) fn would_wait_for_itself(&self, ask: &Ask) -> bool {
         let mut seen = HashSet::new();
         let mut to_see = self.in_the_way(ask);
@@ -78,8 +84,9 @@ impl<R> Table<R> {
         false
     }
 
-    /// Fails a resumed wait with EDEADLK if it has become part of a cycle: while it was parked, an
-    /// owner for which it waits may have begun to wait for it.
+    /// Answers EDEADLK to a wait that a restarted system call has resumed, if the wait is part of a
+    /// cycle: between the interruption and the restart, an owner for which it waits may have begun
+    /// to wait for the owner of this request.
     pub(crate) fn break_circle(&mut self, ask: &Ask, todo: &mut Vec<Effect<R>>) {
         let Some(file) = self.files.get(&ask.ino) else { return };
         let own =
@@ -92,7 +99,8 @@ impl<R> Table<R> {
             answer(asking, Err(No::Deadlock), todo);
         }
     }
-    /// Returns the owners that hold what `ask` requests.
+    /// Returns the other owners in this mount that hold the file or ranges of it in conflict with
+    /// `ask`.
     pub(crate) fn in_the_way(&self, ask: &Ask) -> Vec<u64> {
         let Some(file) = self.files.get(&ask.ino) else { return Vec::new() };
         let clashes = |mode| mode == Mode::Exclusive || ask.mode == Mode::Exclusive;

@@ -1,4 +1,4 @@
-//! Input of the lock table from the engine: answers to requests, and events.
+//! The lock table's input from the engine: answers to lock requests, and events.
 
 use crate::engine::{
     Answer, ClientId, LeaseKey, LockName, Op, Outcome, Ownership, Release, Ticket, Token,
@@ -8,13 +8,13 @@ use crate::fuse::posix_locks::table::messages::{Effect, Found, Recall};
 use crate::fuse::posix_locks::table::table_state::Table;
 use crate::fuse::posix_locks::table::unlock::leave;
 
-/// The number of ended tenures that are remembered while an answer is pending. At 1,000 ends a
-/// second, which many machines together may cause, that lasts as long as any lock service lets a
-/// request wait for its answer.
+/// The maximum number of ended leases whose tokens are remembered while an answer is pending. At
+/// 1,000 ends a second, which many machines together may cause, that lasts as long as any lock
+/// service lets a request wait for its answer.
 const OVER_MAX: usize = 8_192;
 
 impl<R> Table<R> {
-    /// Handles the engine's answer to the request that was submitted under `cookie`.
+    /// Handles the engine's answer to the lock request that was submitted with the number `cookie`.
     pub(crate) fn answered(
         &mut self,
         cookie: u64,
@@ -29,7 +29,8 @@ impl<R> Table<R> {
         let early = asking.early.as_ref().map(|early| early.key.clone());
         let mut renewed = None;
         if let Ok(Outcome::Renewed(tenure)) = answered {
-            // An upgrade gives the hold a new token, and `mv` may have moved it away and back.
+            // An upgrade to exclusive mode gives the lease a new token, and `mv` may have renamed
+            // the lock and renamed it back.
             self.renamed(number, tenure.token, &asking.ask.name);
             todo.push(Effect::Continues(asking.ask.name.clone(), tenure.token));
             renewed = self.key_of(number);
@@ -50,14 +51,16 @@ impl<R> Table<R> {
             }
         }
         if let Some(key) = early {
-            // The tenure may be that of a hold which was released while the request was pending,
-            // and moved.
+            // An event may have reported a lease with the number of this request that does not
+            // belong to the request: a former lease, which `mv` moved and which was released while
+            // the request was pending.
             self.found_stray(number, key, todo);
         }
         self.answer_came();
     }
 
-    /// Gives back the result of an answer to an unknown request, since nothing else would.
+    /// Releases the lock, or leaves the queue, if the answer to a request that the table no longer
+    /// knows is a grant or a queue place: no owner would ever release it.
     fn unasked(
         (hold, name, client): (Ownership, LockName, ClientId),
         answered: &Answer,
@@ -74,8 +77,8 @@ impl<R> Table<R> {
         }
     }
 
-    /// Handles the answer that a request is queued. The event that its place was served may have
-    /// come before.
+    /// Handles the answer that a request waits in the queue of its lock. The event that the lock
+    /// was granted to this waiter may have come before the answer.
     pub(super) fn in_line(
         &mut self,
         mut asking: Asking<R>,
@@ -88,7 +91,8 @@ impl<R> Table<R> {
             Some(early) if early.ticket == Some(ticket) => {
                 return self.served(asking, early.key, todo);
             }
-            // The tenure is that of a hold which was moved while the request was under way.
+            // The reported lease is an earlier one with the same number, which `mv` moved while the
+            // request was under way.
             Some(early) => self.give_back_unknown(asking.number, early.key, todo),
             None => {}
         }
@@ -98,7 +102,8 @@ impl<R> Table<R> {
         } else {
             todo.push(Effect::Watch(asking.number, asking.ask.tid));
             if asking.news {
-                // Events were lost, perhaps that of its grant.
+                // The lock may have changed before this answer came, and the event of the grant may
+                // have been lost.
                 todo.push(Effect::Recall(asking.recall()));
             }
         }
@@ -109,7 +114,7 @@ impl<R> Table<R> {
         }
     }
 
-    /// Handles the grant of a queue place.
+    /// Handles the grant of the lock to a waiting request.
     pub(super) fn served(&mut self, asking: Asking<R>, key: LeaseKey, todo: &mut Vec<Effect<R>>) {
         let ino = asking.ask.ino;
         if let Some(ticket) = asking.ticket {
@@ -124,7 +129,8 @@ impl<R> Table<R> {
         }
     }
 
-    /// Handles the engine's answer to a request that was given up.
+    /// Handles the engine's answer to a lock request that its program has given up, or to a
+    /// downgrade: releases a lock that was granted to the request.
     pub(super) fn undo(
         &mut self,
         mut asking: Asking<R>,
@@ -137,14 +143,14 @@ impl<R> Table<R> {
             let number = asking.number;
             let key = asking.latest(tenure.token);
             if held.is_none() && matches!(answered, Ok(Outcome::Renewed(_))) {
-                // The hold that the request renewed was released after it. No event is awaited,
-                // since this token may be an earlier one.
+                // The request renewed a lease that was released after it. No event of the end is
+                // awaited, since the token may be an earlier one of that lease.
                 return self.found_stray(number, key, todo);
             }
             return self.give_back_unknown(number, key, todo);
         };
         let key = held.key();
-        // The request changed the mode of a hold that is still in use: record the new mode.
+        // The request changed the mode of a lease that its owner still uses: record the new mode.
         asking.reply = None;
         if asking.wants != Wants::Less {
             self.grant(asking, key, todo);
@@ -158,8 +164,9 @@ impl<R> Table<R> {
         }
     }
 
-    /// Handles the event that a tenure of `number` began. `waited` is the queue place that was
-    /// served; `None` if the request was granted without waiting.
+    /// Handles the event that the lease `key` of this session was granted. `number` is the lease
+    /// number (the `number` of its [`OpenId`](crate::engine::OpenId)). `waited` is the ticket of
+    /// the waiter to which the lock was granted; `None` if the request did not wait.
     pub(crate) fn granted(
         &mut self,
         number: u64,
@@ -169,15 +176,17 @@ impl<R> Table<R> {
     ) {
         let Some(token) = key.token else { return };
         let moved = if waited.is_none() { self.moved.take() } else { None };
-        // An earlier tenure of the number was moved or upgraded, so no event announces its end.
+        // A lease with this number and a lower token was moved or upgraded: it has the new token
+        // now, so no event announces the end of the old one.
         self.released.retain(|(of, earlier)| *of != number || *earlier >= token);
         let goes_on = |name: &LockName, token: Option<Token>| {
             *name == key.name || token.is_some() && moved == token
         };
         let file = self.numbers.get(&number).and_then(|ino| self.files.get_mut(ino));
         let Some(file) = file.filter(|file| file.uses(number)) else {
-            // No such number is known here: an answer was lost or came too late, or `mv` has moved
-            // the lease before its release came to an older server, which knows it by its token.
+            // The table does not know the lease number: an answer was lost or came too late. Or
+            // `mv` has moved the lease before its release came to a server of an older version,
+            // which finds leases by name and token only.
             return self.give_back_unknown(number, key, todo);
         };
         if let Some(ticket) = waited
@@ -192,11 +201,14 @@ impl<R> Table<R> {
         let is_held = held.is_some();
         let mut asks = file.asks.iter_mut();
         match asks.find(|asking| asking.number == number && asking.ticket.is_none()) {
-            // The pending answer will tell whether the tenure belongs to this request.
+            // The answer to the pending request will tell whether the new lease belongs to this
+            // request.
             Some(asking) if !is_held || asking.may_begin(goes_on) => {
                 let before = asking.early.take();
                 let ticket = waited.or(before.as_ref().and_then(|early| early.ticket));
-                // That of a hold which was released, unless the new tenure continues it.
+                // If the pending request was given up, a lease that was reported for it earlier
+                // belongs to no owner, and is released. The exception is a lease that the new event
+                // reports under another name or token.
                 let other = before.map(|early| early.key);
                 let other =
                     other.filter(|key| !asking.is_wanted() && !goes_on(&key.name, key.token));
@@ -209,7 +221,8 @@ impl<R> Table<R> {
         }
     }
 
-    /// Updates the token and name of a hold, as after `mv`, unless it has a later token already.
+    /// Updates the token and name of the lease with this number, as after `mv`, unless it has a
+    /// later token already.
     pub(crate) fn renamed(&mut self, number: u64, token: Token, name: &LockName) {
         let Some(&ino) = self.numbers.get(&number) else { return };
         let held = self.files.get_mut(&ino).and_then(|file| file.held_mut(number));
@@ -219,7 +232,8 @@ impl<R> Table<R> {
         (held.token, held.name) = (token, name.clone());
     }
 
-    /// Records the end of a tenure, so that no late answer revives it.
+    /// Remembers that the lease with this token has ended, so that a late answer does not bring it
+    /// back.
     pub(super) fn remember_over(&mut self, token: Token) {
         if self.unanswered > 0 {
             self.over.insert(token);
@@ -229,7 +243,8 @@ impl<R> Table<R> {
         }
     }
 
-    /// Handles the end of a tenure: lost, stolen, or removed by name.
+    /// Handles the event that a lease has ended: it was lost, was stolen, or its lock was removed
+    /// by name.
     pub(crate) fn ended(&mut self, token: Token, todo: &mut Vec<Effect<R>>) {
         self.remember_over(token);
         self.released.retain(|(_, other)| *other != token);
@@ -242,14 +257,16 @@ impl<R> Table<R> {
         self.requeue(ino, todo);
     }
 
-    /// Handles the end of a tenure by `mv`. The grant of the next tenure follows, and finds the
-    /// hold by its number.
+    /// Handles the event that `mv` has moved the lease with this token. The event of the grant
+    /// under the new name follows; it names the lease number, by which [`Table::granted`] finds the
+    /// moved lease.
     pub(crate) fn moved(&mut self, token: Token, name: &LockName, todo: &mut Vec<Effect<R>>) {
         self.moved = Some(token);
         self.changed(name, todo);
     }
 
-    /// Handles a change of a lock: requests that were refused sole ownership may be tried again.
+    /// Handles a change of the lock `name`: requests that wait because the engine has refused them
+    /// are tried again.
     pub(crate) fn changed(&mut self, name: &LockName, todo: &mut Vec<Effect<R>>) {
         let waits = |ino: &&u64| self.files.get(ino).is_some_and(|file| file.speaks_of(name));
         let inos: Vec<_> = self.queued.iter().filter(waits).copied().collect();
@@ -261,7 +278,8 @@ impl<R> Table<R> {
         }
     }
 
-    /// Handles the event that a queue place was given up, by its waiter or because it timed out.
+    /// Handles the event that a waiter has left the queue of the lock `name`, on its own or by its
+    /// timeout.
     pub(crate) fn left(&mut self, ticket: Ticket, name: &LockName, todo: &mut Vec<Effect<R>>) {
         if let Some(ino) = self.leaving.remove(&ticket) {
             let file = self.files.get_mut(&ino);
@@ -271,8 +289,8 @@ impl<R> Table<R> {
         self.changed(name, todo);
     }
 
-    /// Handles a request that got no answer and whose outcome is unknown. Returns the reply to the
-    /// program, to be failed by the caller.
+    /// Handles a lock request that got no answer and whose outcome is unknown. Returns the reply
+    /// channel of the program; the caller must report the failure on it.
     pub(crate) fn unanswered(
         &mut self,
         cookie: u64,
@@ -291,7 +309,8 @@ impl<R> Table<R> {
         asking.reply
     }
 
-    /// Handles a loss of events: queries the engine for everything known here.
+    /// Handles a loss of events: queries the engine for all leases and pending requests in the
+    /// table.
     pub(crate) fn missed(&mut self, todo: &mut Vec<Effect<R>>) {
         self.released.clear();
         self.moved = None;
@@ -299,7 +318,7 @@ impl<R> Table<R> {
         todo.push(Effect::Compare);
     }
 
-    /// Returns queries for all holds and pending requests.
+    /// Returns queries for all leases and submitted requests in the table.
     pub(super) fn known(&self) -> Vec<Recall> {
         let of_file = |file: &File<R>| {
             let bundle = file.bundle.iter().map(|bundle| &bundle.held);
@@ -313,7 +332,8 @@ impl<R> Table<R> {
         self.files.values().flat_map(of_file).collect()
     }
 
-    /// Handles the engine's reply to a [`Recall`], after events or an answer were lost.
+    /// Handles the engine's reply to a [`Recall`], the query for a lease after events or an answer
+    /// were lost.
     pub(crate) fn recalled(&mut self, asked: &Recall, found: &Found, todo: &mut Vec<Effect<R>>) {
         let number = asked.number;
         let lease = found.lease.clone();
@@ -327,7 +347,8 @@ impl<R> Table<R> {
             (Some((token, name)), None) if *name == asked.name && Some(token) == asked.token => {
                 self.ended(token, todo);
             }
-            // The lock was granted meanwhile, or `mv` has moved it.
+            // The query was for another name or token than the lease has now: the lock was granted
+            // after the query, or `mv` has moved it.
             (Some(_), None) => {}
             (Some((token, name)), Some(key)) if *name == key.name || key.token <= Some(token) => {
                 self.renamed(number, key.token.unwrap_or(token), &key.name);
@@ -347,8 +368,9 @@ impl<R> Table<R> {
         self.fit_bundle(ino, todo);
     }
 
-    /// Keeps a waiter if it still has its queue place. If the place is gone without having been
-    /// given up, submits the request again, because the program still waits.
+    /// Keeps a waiting request if its ticket is still in the queue of the lock. If the ticket is
+    /// gone although the program has not given up the wait, submits the request again, because the
+    /// program still waits.
     pub(super) fn stands(
         &mut self,
         mut asking: Asking<R>,
@@ -362,30 +384,34 @@ impl<R> Table<R> {
         } else if asking.gone {
             self.leaving.remove(&ticket);
         } else {
-            // The former number may have a lease under another name.
+            // The engine may have a lease with the request's former lease number under another
+            // name, so the request gets a new number.
             asking.spend(&mut self.spent);
             asking.number = self.extra_number(ino);
             self.submit(asking, todo);
         }
     }
 
-    /// Handles a lease of this session that the engine has reported: releases it if no hold here
-    /// has it.
+    /// Handles a lease of this session that the engine has reported: releases it if no lease and no
+    /// request in the table has its number.
     pub(crate) fn found_stray(&mut self, number: u64, key: LeaseKey, todo: &mut Vec<Effect<R>>) {
-        // The end of the lease may have been announced already, so no event is awaited.
+        // An event may have announced the end of the lease before, so the table does not wait for
+        // one.
         let is_released = |token| self.released.contains(&(number, token));
         if self.is_unknown(number) && !key.token.is_some_and(is_released) {
             todo.push(self.release(number, key));
         }
     }
 
-    /// Returns the present tenure of the hold with this number.
+    /// Returns the present name and token of the lease with this number (unique within the
+    /// session).
     pub(super) fn key_of(&self, number: u64) -> Option<LeaseKey> {
         let file = self.files.get(self.numbers.get(&number)?)?;
         Some(file.held(number)?.key())
     }
 
-    /// Whether no hold or pending request has this number.
+    /// Whether no lease and no submitted request in the table has this lease number (unique within
+    /// the session).
     pub(super) fn is_unknown(&self, number: u64) -> bool {
         let file = self.numbers.get(&number).and_then(|ino| self.files.get(ino));
         !file.is_some_and(|file| file.uses(number))

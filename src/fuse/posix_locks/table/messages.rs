@@ -1,4 +1,5 @@
-//! Requests to the lock table, and the effects that its caller must perform.
+//! The messages of the lock table: the requests of programs that it handles, and the effects that
+//! its caller must perform.
 
 use crate::engine::{
     Acquire, ClientId, LeaseKey, LockName, Mode, Op, Patch, Refusal, Ticket, Token,
@@ -17,11 +18,11 @@ pub(crate) struct Ask {
     /// The name of the lock whose file is locked.
     pub(crate) name: LockName,
     pub(crate) client: ClientId,
-    /// The details to set on the lease.
+    /// The changes to the details of the lease, such as its holder id.
     pub(crate) patch: Patch,
     pub(crate) line: Waits,
-    /// Finds the system call: flock(2) releases its lock before it takes it in another mode,
-    /// fcntl(2) does not.
+    /// Finds out which system call makes the request: to change the mode, flock(2) releases the old
+    /// lock before it takes the new one, and fcntl(2) does not.
     pub(crate) call: CallOf,
 }
 
@@ -32,7 +33,8 @@ pub(crate) enum Waits {
     No,
 }
 
-/// The system call of a lock request, where it makes a difference.
+/// The system call that requests a lock: flock(2) or fcntl(2), which change the mode of a lock in
+/// different ways.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Call {
     Flock,
@@ -58,52 +60,58 @@ pub(crate) enum No {
     Refused(Box<Refusal>),
 }
 
-/// A query to the engine: the lease of a number on a lock, and the lock's waiters.
+/// A query to the engine after events or an answer were lost: which lease of the session has this
+/// lease number on the lock `name`, and which waiters the lock has.
 #[derive(Debug, Clone)]
 pub(crate) struct Recall {
     pub(crate) number: u64,
     pub(crate) name: LockName,
-    /// The token that the number held when the query was made, as far as known. The answer can end
-    /// only that tenure: an event in between may be newer than the answer.
+    /// The token of the lease with this number when the query was made, if it had one. The answer
+    /// can end only the lease with this token: an event that arrived in between may be newer than
+    /// the answer.
     pub(crate) token: Option<Token>,
 }
 
-/// The engine's reply to a [`Recall`].
+/// The engine's reply to a [`Recall`], the query that is made after events or an answer were lost.
 #[derive(Debug, Clone)]
 pub(crate) struct Found {
-    /// The lease of the number, if it has one.
+    /// The lease with the number of the query, if the engine has one.
     pub(crate) lease: Option<LeaseKey>,
-    /// All queue places of that lock.
+    /// The tickets of all waiters in the queue of the lock that was queried.
     pub(crate) tickets: Vec<Ticket>,
 }
 
-/// An action that the caller of the table must perform.
+/// An action that the table has decided and that the table's caller must perform.
 #[derive(Debug)]
 pub(crate) enum Effect<R> {
-    /// Submit a request to the engine, and pass its answer to [`Table::answered`] with this cookie.
+    /// Submit an acquire to the engine, and pass the answer to [`Table::answered`] with this
+    /// cookie.
     Submit {
         /// Identifies the request when the answer comes.
         cookie: u64,
-        /// The inode of the request, passed back with the cookie.
+        /// The inode of the lock request. It is passed back to the table together with the cookie.
         ino: u64,
         /// The request to the engine. Boxed, so that `Effect` stays small.
         ask: Box<Acquire>,
     },
-    /// Submit an operation to the engine, whatever the answer. If there is a reply, a program waits
-    /// until the operation is decided, or could not be in the time in which requests are answered.
+    /// Submit a release or a departure from a queue to the engine, and ignore the answer. If a
+    /// reply is given, a program waits for it: send the reply once the operation is decided, or
+    /// once the time limit for answers has passed.
     Tell(Box<Op>, Option<R>),
-    /// Reply to the program.
+    /// Reply to the program's lock request.
     Reply(R, Result<(), No>),
-    /// The hold of this name continues under this token, perhaps a new one.
+    /// The lease on the lock of this name was renewed, and has this fencing token, which an upgrade
+    /// to exclusive mode changes.
     Continues(LockName, Token),
-    /// Writes through this open file apply to this tenure from now on.
+    /// From now on, writes through the open file with this handle count as writes by the holder of
+    /// this fencing token.
     Speaks(u64, Token),
-    /// The request with this number waits: watch the thread with this id until it has been
-    /// answered.
+    /// A request waits for the lease with this number (unique within the session): watch the thread
+    /// with this id for signals until the request has been answered.
     Watch(u64, u32),
     /// Events or an answer were lost: query the engine, and pass the result to [`Table::recalled`].
     Recall(Recall),
-    /// Events were lost: compare the leases that are attached to the session with those known here,
-    /// and pass each unknown one to [`Table::found_stray`].
+    /// Events were lost: compare the leases that are attached to the session with those in the
+    /// table, and pass each lease that the table does not know to [`Table::found_stray`].
     Compare,
 }

@@ -1,4 +1,5 @@
-//! Requests for a part of a file, or for a file of which parts are locked.
+//! Lock requests for a part of a file, and for the whole of a file of which parts are locked. One
+//! lease of the engine (the *bundle*) covers all locked ranges of a file.
 
 use crate::engine::Mode;
 use crate::fuse::posix_locks::byte_ranges::Span;
@@ -7,7 +8,8 @@ use crate::fuse::posix_locks::table::messages::{Ask, Call, Effect, No, Waits};
 use crate::fuse::posix_locks::table::table_state::Table;
 
 impl<R> Table<R> {
-    /// Locks a part of the file, or the whole of a file of which parts are locked.
+    /// Locks a byte range of the file for the request's owner. If parts of the file are locked,
+    /// also locks the whole file, as one range.
     pub(super) fn lock_range(
         &mut self,
         mut asking: Asking<R>,
@@ -35,8 +37,9 @@ impl<R> Table<R> {
         };
         if bundle.ranges.conflict(owner.id, span, mode).is_some() {
             if bundle.ranges.has(owner.id) && (asking.ask.call)(asking.ask.tid) == Call::Flock {
-                // The conversion is not atomic, see [`Table::refused`]: flock has the whole lock or
-                // nothing.
+                // A flock covers the whole file, and changing its mode is not atomic (see
+                // [`Table::refused`]): the old lock is released before the request waits for the
+                // new one.
                 if let Some(bundle) = &mut file.bundle {
                     bundle.ranges.unlock(owner.id, Span::WHOLE);
                 }
@@ -46,7 +49,8 @@ impl<R> Table<R> {
             return self.enqueue(asking, todo);
         }
         if mode == Mode::Exclusive && bundle.held.mode == Mode::Shared {
-            // The bundle needs the lock in exclusive mode, and only the engine can grant that.
+            // A range in exclusive mode needs the file's lease in exclusive mode, and only the
+            // engine can grant that.
             if file.is_asked(bundle.held.number) {
                 return file.behind.push(asking);
             }
@@ -66,8 +70,8 @@ impl<R> Table<R> {
         self.fit_bundle(ino, todo);
     }
 
-    /// Converts the whole-file hold of `id` into a byte range: an owner with both would conflict
-    /// with itself.
+    /// Converts the lease that the owner `id` has on the whole file into a locked byte range: an
+    /// owner with a whole-file lease and a range would conflict with itself.
     pub(super) fn bundle_up(&mut self, ino: u64, id: u64, todo: &mut Vec<Effect<R>>) {
         let Some(file) = self.files.get_mut(&ino) else { return };
         let Some(spare) = file.bundle_up(id) else { return };
@@ -77,8 +81,8 @@ impl<R> Table<R> {
         self.give_back(&spare, todo);
     }
 
-    /// Queues a request behind another owner of this mount, or fails it if the program does not
-    /// wait.
+    /// Queues a lock request until another owner of this mount unlocks its ranges, or fails the
+    /// request if its program does not wait.
     pub(super) fn enqueue(&mut self, asking: Asking<R>, todo: &mut Vec<Effect<R>>) {
         if asking.ask.line == Waits::No {
             self.tidy(asking.ask.ino);
@@ -95,8 +99,9 @@ impl<R> Table<R> {
         self.files.entry(asking.ask.ino).or_default().queue.push_back(asking);
     }
 
-    /// Releases the bundle when it has no ranges left, and downgrades it when shared mode suffices.
-    /// Does neither while a request of the bundle is unanswered.
+    /// Releases the lease that covers the byte ranges of a file when no range is left, and
+    /// downgrades it when shared mode suffices. Does neither while a request for this lease is
+    /// unanswered.
     pub(super) fn fit_bundle(&mut self, ino: u64, todo: &mut Vec<Effect<R>>) {
         let Some(file) = self.files.get_mut(&ino) else { return };
         let settled = file.bundle.as_ref().is_some_and(|b| !file.is_asked(b.held.number));

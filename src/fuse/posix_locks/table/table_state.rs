@@ -13,8 +13,10 @@ use crate::fuse::posix_locks::table::locked_file::{
 use crate::fuse::posix_locks::table::messages::{Ask, Call, Effect, No, Waits};
 use std::collections::BTreeSet;
 
-/// The first number for holds other than those of an open file: of a second owner of the same open
-/// file, and of bundles. An open file's hold has its file handle as number.
+/// The first lease number that is not a file handle. The lease number is the `number` of an
+/// [`OpenId`], which tells apart the leases of one session. An open file's lease has the file
+/// handle as its number; the lease of a second owner of the same open file, and the lease that
+/// covers a file's byte ranges, get a number from here on.
 pub(super) const EXTRA_NUMBERS: u64 = 1 << 62;
 
 /// All files of one mount that are locked or waited for. `R` is the type of a reply to a program.
@@ -22,28 +24,33 @@ pub(super) const EXTRA_NUMBERS: u64 = 1 << 62;
 pub(crate) struct Table<R> {
     pub(super) session: SessionId,
     pub(super) files: Numbered<File<R>>,
-    /// The inode of each number in use.
+    /// The inode of each lease number (the `number` of an [`OpenId`]) that is in use.
     pub(super) numbers: Numbered<u64>,
-    /// The inode of each tenure.
+    /// The inode that is locked under each fencing token.
     pub(super) tenures: Numbered<u64, Token>,
-    /// The inodes whose queue is not empty.
+    /// The inodes at which a lock request waits for another owner of this mount, or extends a lease
+    /// that its owner already has.
     pub(super) queued: Numbers,
-    /// The inode whose queue is being served, and whether it must be served again.
+    /// The inode whose waiting requests are being retried, and whether they must be retried once
+    /// more.
     pub(super) serving: Option<(u64, bool)>,
-    /// The inodes of queue places that were given up, until an event confirms it.
+    /// The inode of each place in a lock's wait queue that was given up, until an event confirms
+    /// that the place is gone.
     pub(super) leaving: Numbered<u64, Ticket>,
-    /// The tenure that was moved last. The next tenure that begins without a wait continues it.
+    /// The token of the lease that `mv` moved last. The next lease that is granted without a wait
+    /// is the same lease under its new name.
     pub(super) moved: Option<Token>,
-    /// The file handles that are no longer usable as numbers: of open files that were granted a
-    /// lock, or gave a request up. The release of a number may be under way for as long as it
-    /// takes, and ends whatever lease the number has then.
+    /// The file handles that must not become lease numbers any more: an open file with this handle
+    /// was granted a lock, or gave up a request. A release names its lease by number and may reach
+    /// the engine late, so it could end a later lease with the same number.
     pub(super) spent: Numbers,
-    /// The tenures that were released, until an event announces their end.
+    /// The number and token of each lease that was released, until an event announces the end of
+    /// the lease.
     pub(super) released: Vec<(u64, Token)>,
     /// The number of requests that the engine has not answered.
     pub(super) unanswered: usize,
-    /// Tenures that ended while requests are unanswered, so that a late answer does not revive
-    /// them.
+    /// The tokens of leases that ended while requests are unanswered, so that a late answer does
+    /// not bring back a lease that is over.
     pub(super) over: BTreeSet<Token>,
     pub(super) next_extra: u64,
     pub(super) next_cookie: u64,
@@ -78,7 +85,7 @@ impl<R> Table<R> {
         self.session
     }
 
-    /// Whether no event or answer could concern this table.
+    /// Whether the table is empty, so that no event or answer of the engine could concern it.
     pub(crate) fn is_idle(&self) -> bool {
         let is_known = self.files.is_empty() && self.leaving.is_empty() && self.unanswered == 0;
         is_known && self.released.is_empty()
@@ -90,15 +97,15 @@ impl<R> Table<R> {
             self.reattach(&ask, reply, todo);
             return;
         }
-        // The program returned with another request, so the place or lock that was kept for it is
-        // released.
+        // After an interrupted wait, the program returned with a different request. So the queue
+        // place or the lock that was kept for a restart of the interrupted call is released.
         let (ino, id) = (ask.ino, ask.owner.id);
         self.abandon(ino, |asking| asking.reply.is_none() && asking.ask.owner.id == id, todo);
         self.drop_holds(ino, |held| held.unclaimed && held.owner.id == id, todo);
         self.begin(Asking::new(ask, Some(reply), Wants::Hold), Turn::New, todo);
     }
 
-    /// Decides a request here, or submits it to the engine.
+    /// Decides a lock request within this mount if it can, and otherwise submits it to the engine.
     pub(super) fn begin(&mut self, mut asking: Asking<R>, turn: Turn, todo: &mut Vec<Effect<R>>) {
         let Ask { ino, owner, span, mode, .. } = asking.ask;
         let file = self.file(ino);
@@ -114,11 +121,12 @@ impl<R> Table<R> {
                 return file.behind.push(asking);
             }
             let held = &mut file.holds[place];
-            // `mv` may have moved the lock; an open file stands for the lock that it holds.
+            // `mv` may have renamed the lock that the open file holds, so the request gets the
+            // present name.
             asking.ask.name = held.name.clone();
             if mode == Mode::Shared {
-                // Other readers may share it as soon as the engine has processed the request, which
-                // may be before the answer comes.
+                // This is a downgrade to shared mode. Other readers may share the lock as soon as
+                // the engine has processed the request, which may be before the answer comes.
                 held.mode = mode;
             }
         }
@@ -127,7 +135,7 @@ impl<R> Table<R> {
         self.submit(asking, todo);
     }
 
-    /// Submits a request to the engine.
+    /// Submits a lock request to the engine.
     pub(super) fn submit(&mut self, mut asking: Asking<R>, todo: &mut Vec<Effect<R>>) {
         let Asking { number, ask, .. } = &asking;
         if ask.line == Waits::Yes && self.would_wait_for_itself(ask) {
@@ -139,8 +147,8 @@ impl<R> Table<R> {
             Waits::Yes => QueuePolicy::Join(None),
             Waits::No => QueuePolicy::Skip,
         };
-        // The bundle's lease is that of the owner of its first range, whichever owner needs more of
-        // it.
+        // One lease covers all byte ranges of a file. It stays under the name and client of the
+        // owner that locked the first range, even if another owner needs the lease in another mode.
         let bundle = self.files.get(&ask.ino).and_then(|file| file.bundle.as_ref());
         let bundle = bundle.map(|bundle| &bundle.held).filter(|held| held.number == *number);
         let (name, client, patch) = match bundle {
@@ -172,8 +180,8 @@ impl<R> Table<R> {
         }
     }
 
-    /// Enters a granted request in the table and replies to its program, or begins it again if it
-    /// fits no longer.
+    /// Enters the lease of a granted request in the table and replies to the program. If the lease
+    /// no longer fits the table, begins the request again.
     pub(super) fn grant(&mut self, asking: Asking<R>, key: LeaseKey, todo: &mut Vec<Effect<R>>) {
         let Some(token) = key.token else { return };
         let Ask { ino, owner, .. } = asking.ask;
@@ -196,7 +204,8 @@ impl<R> Table<R> {
         self.fit_bundle(ino, todo);
     }
 
-    /// Enters a granted hold in the table.
+    /// Enters the lease of a granted request in the table: as an owner's lease on the whole file,
+    /// or as the lease that covers the byte ranges of the file.
     pub(super) fn place(
         &mut self,
         asking: Asking<R>,
@@ -205,18 +214,20 @@ impl<R> Table<R> {
     ) -> Placed<R> {
         let number = asking.number;
         let Ask { ino, owner, mode, span, .. } = asking.ask;
-        // A signal has ended the wait, and the program was told that it got nothing.
+        // A request without a reply was interrupted by a signal: its program was told that it did
+        // not get the lock.
         let claimed = asking.reply.is_some();
         let client = asking.ask.client.clone();
         let mut held = Held { number, owner, name, client, token, mode, unclaimed: !claimed };
         self.let_go_of_former(&held, ino, todo);
         let file = self.files.entry(ino).or_default();
         match &mut file.bundle {
-            // The lock may have been requested as a whole-file lock, which has become the bundle
-            // since.
+            // The request may have been for a lock on the whole file. Since then, that lease has
+            // become the one that covers the file's byte ranges.
             Some(bundle) if bundle.held.number == number => {
                 if bundle.held.token < token {
-                    // The bundle's earlier tenure was lost, and its ranges with it.
+                    // A higher token means that the earlier lease, which covered the file's byte
+                    // ranges, was lost, and the locked ranges with it.
                     self.tenures.remove(&bundle.held.token);
                     (bundle.held.token, bundle.ranges) = (token, Ranges::default());
                 }
@@ -225,7 +236,8 @@ impl<R> Table<R> {
                     return Placed::Again(asking);
                 }
             }
-            // A file has only one bundle.
+            // Another lease already covers the byte ranges of this file, so the granted one is
+            // released.
             Some(_) if asking.wants == Wants::Bundle => {
                 self.give_back(&held, todo);
                 return Placed::Again(asking);
@@ -241,7 +253,8 @@ impl<R> Table<R> {
                 if let Some(place) = file.holds.iter().position(|other| other.number == number) {
                     let before = file.holds.remove(place);
                     self.tenures.remove(&before.token);
-                    // The program still holds its former lock: only the upgrade was interrupted.
+                    // If a signal interrupted only an upgrade to exclusive mode, the program still
+                    // holds the lock in its former mode.
                     held.unclaimed &= before.unclaimed;
                     if !claimed && !held.unclaimed && before.mode == Mode::Shared {
                         let more = std::mem::replace(&mut held.mode, Mode::Shared);
@@ -274,14 +287,15 @@ impl<R> Table<R> {
         let own = file.holds.iter().position(|held| held.number == number);
         match own.map(|place| (place, (asking.ask.call)(asking.ask.tid))) {
             Some((place, Call::Flock)) => {
-                // As flock(2) documents: the conversion is not atomic, and releases the old lock
-                // first.
+                // Changing the mode of an flock is not atomic, as flock(2) documents: the old lock
+                // is released before the lock is requested in the new mode.
                 let held = file.holds.remove(place);
                 self.give_back(&held, todo);
                 asking.number = self.extra_number(ino);
                 self.submit(asking, todo);
             }
-            // The conflicting holder may have released the lock before this answer came.
+            // The conflicting holder may have released the lock before the refusal came. `news`
+            // tells whether the lock has changed since the request was submitted.
             _ if asking.ask.line == Waits::Yes => {
                 asking.refused = !asking.news;
                 self.enqueue(asking, todo);
@@ -290,8 +304,9 @@ impl<R> Table<R> {
         }
     }
 
-    /// Retries the requests that wait `behind` an unanswered one, then those that wait for an owner
-    /// of this mount, in order. A request that still cannot proceed keeps waiting.
+    /// Retries the requests in `behind`, which wait until the engine has answered another request,
+    /// then those in `queue`, which wait for an owner of this mount, in order. A request that still
+    /// cannot proceed keeps waiting.
     pub(super) fn requeue(&mut self, ino: u64, todo: &mut Vec<Effect<R>>) {
         if let Some((_, again)) = self.serving.as_mut().filter(|(file, _)| *file == ino) {
             *again = true;
@@ -324,8 +339,8 @@ impl<R> Table<R> {
         }
     }
 
-    /// Forgets numbers that are no longer used, and the file if it is neither locked nor waited
-    /// for.
+    /// Forgets the lease numbers of a file that no lease and no request uses any more, and the file
+    /// itself if it is neither locked nor waited for.
     pub(super) fn tidy(&mut self, ino: u64) {
         let Some(file) = self.files.get_mut(&ino) else { return };
         if !self.queued.is_empty() && file.queue.is_empty() && !file.is_growing() {
@@ -339,10 +354,11 @@ impl<R> Table<R> {
             return;
         }
         if file.numbers.len() == 1 {
-            // The only number is that of the hold or request that keeps the file from being idle.
+            // A file with one lease number and a lease or request still uses that number.
             return;
         }
-        // All at once: with a thousand waiters, one at a time would take a million steps.
+        // Unused numbers are removed in one pass: with a thousand waiters, a pass for each number
+        // would take a million steps.
         let (used, index) = (file.used(), &mut self.numbers);
         file.numbers.retain(|number| {
             let stays = used.contains(number);
@@ -353,14 +369,15 @@ impl<R> Table<R> {
         });
     }
 
-    /// Returns the file of an inode, a new one if there is none yet.
+    /// Returns the table's entry for an inode, a new one if there is none yet.
     pub(super) fn file(&mut self, ino: u64) -> &mut File<R> {
         self.files.entry(ino).or_default()
     }
 
-    /// Returns the number for a whole-file request of an owner: that of the owner's hold, else the
-    /// file handle, or a new number if that is spent or another owner uses it. Only under its file
-    /// handle can an open file take over the lock that it was created with.
+    /// Returns the lease number for a request of `ask.owner` for the whole file: the number of the
+    /// lease that the owner has, else the file handle. If another owner uses the file handle as its
+    /// number, or the handle is in `spent`, returns a new number. Only under its file handle can an
+    /// open file take over the lock that it was created with.
     pub(super) fn number_for(&mut self, ask: &Ask) -> u64 {
         let file = self.files.entry(ask.ino).or_default();
         if let Some(held) = file.holds.iter().find(|held| held.owner.id == ask.owner.id) {
@@ -384,8 +401,8 @@ impl<R> Table<R> {
         self.files.entry(ino).or_default().numbers.push(number);
     }
 
-    /// Whether a request is the repetition by a restarted system call of one that is parked, or was
-    /// granted meanwhile.
+    /// Whether `ask` repeats a request that a signal interrupted, as a restarted system call does:
+    /// the interrupted request still waits, or the lock was granted to it meanwhile.
     pub(super) fn may_resume(&self, ask: &Ask) -> bool {
         let Some(file) = self.files.get(&ask.ino) else { return false };
         let parked = file.asks.iter().chain(&file.queue).chain(&file.behind);
@@ -414,7 +431,8 @@ impl<R> Table<R> {
             todo.push(Effect::Watch(asking.number, ask.tid));
         }
         self.break_circle(ask, todo);
-        // The request may have reached the head of the queue while it was parked.
+        // The interrupted request may have become the first of the queue before its system call was
+        // restarted.
         self.requeue(ask.ino, todo);
     }
 }

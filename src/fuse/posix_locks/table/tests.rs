@@ -15,7 +15,8 @@ struct Rig {
     engine: Engine,
     table: Table<u32>,
     told: BTreeMap<u32, Result<(), No>>,
-    /// The watched numbers, each with its thread.
+    /// The numbers of the leases (unique within the session) for which threads wait, by the thread
+    /// that is watched for signals.
     watched: BTreeMap<u32, u64>,
     now: u64,
 }
@@ -38,7 +39,7 @@ fn name(ino: u64) -> LockName {
     LockName::parse(&format!("f{ino}")).expect("valid")
 }
 
-/// Returns the request of program `n`, whose owner and open file have that number.
+/// Returns the request of program `n`, whose owner id and file handle are `n` too.
 fn ask(n: u32, mode: Mode, line: Waits) -> Ask {
     let owner = Owner { id: u64::from(n), fh: u64::from(n), pid: n };
     let client = ClientId::parse("host:me").expect("valid");
@@ -63,7 +64,8 @@ impl Rig {
         Self { engine, table: Table::new(session), told, watched, now: 1 }
     }
 
-    /// Performs effects until there are none.
+    /// Performs the effects that the table has decided, and those that follow from them, until none
+    /// is left.
     fn run(&mut self, todo: Vec<Effect<u32>>) {
         self.run_on(todo);
         self.engine.check();
@@ -131,7 +133,7 @@ impl Rig {
         answer
     }
 
-    /// Asserts that the holds of the table match the holds of the engine.
+    /// Asserts that the table and the engine have the same leases.
     fn check(&self) {
         let mut believed = 0;
         for file in self.table.files.values() {
@@ -197,14 +199,15 @@ impl Rig {
         self.carry(todo)
     }
 
-    /// Sends a signal before the answer says that the request waits.
+    /// Sends a signal to the program that requested the lease with this number, before the answer
+    /// says that the request waits.
     fn signal(&mut self, number: u64) {
         let mut todo = Vec::new();
         self.table.interrupt(number, &mut todo);
         assert!(self.carry(todo).is_empty(), "a signal asks nothing");
     }
 
-    /// Delivers answers, and performs all that follows at once.
+    /// Delivers late answers to the table, and performs all effects that follow without delay.
     fn answered(&mut self, late: Vec<Late>) {
         for Late { cookie, ino, of, answer } in late {
             let mut todo = Vec::new();
@@ -312,7 +315,7 @@ fn hold_that_is_moved_while_it_is_released_is_released_under_its_new_name() {
     }
 }
 
-/// Returns the effects of an unlock to which program 9 waits for an answer.
+/// Returns the effects of an unlock by owner 1, of which program 9 awaits the result.
 fn unlock_and_reply(rig: &mut Rig, span: Span) -> Vec<Effect<u32>> {
     let mut todo = Vec::new();
     rig.table.unlock_and_reply((FILE, 1, span), 9, &mut todo);
@@ -380,8 +383,8 @@ fn place_of_a_waiter_that_does_not_return_expires() {
     assert!(rig.table.files.is_empty(), "the dead leave by RELEASE, at once");
 }
 
-/// With a remote engine, a signal can come between request and answer. An abandoned upgrade leaves
-/// the hold as it was, and leaves nothing behind.
+/// With a remote engine, a signal can come between a request and its answer. An upgrade that was
+/// given up leaves the held lock as it was, and leaves nothing behind.
 #[test]
 fn an_interrupted_upgrade_keeps_what_was_held() {
     for part in [Span::WHOLE, span(0, 9)] {
@@ -528,8 +531,8 @@ fn flock(n: u32, mode: Mode, line: Waits) -> Ask {
     Ask { call: |_| Call::Flock, ..ask(n, mode, line) }
 }
 
-/// Two requests under one number would share a queue place: giving up the first would remove the
-/// second.
+/// Two requests with the same lease number would share a queue place: giving up the first would
+/// remove the second.
 #[test]
 fn giving_up_a_late_place_leaves_the_newer_request() {
     let mut rig = Rig::new();
@@ -545,8 +548,8 @@ fn giving_up_a_late_place_leaves_the_newer_request() {
     assert!(rig.table.files.is_empty());
 }
 
-/// The answer to an abandoned upgrade downgrades the hold again, but not the hold of a newer
-/// request.
+/// When the answer to an upgrade arrives that was given up meanwhile, the lease is downgraded to
+/// shared mode again, but not a lease that a newer request has upgraded.
 #[test]
 fn an_abandoned_upgrade_does_not_undo_the_next() {
     let mut rig = Rig::new();
@@ -576,7 +579,7 @@ fn ranges_stay_while_more_is_asked_for() {
     assert!(rig.table.files.is_empty());
 }
 
-/// Neither request conflicts with the other here: the second waits for the answer to the first.
+/// The two ranges do not conflict, but the second request waits for the answer to the first.
 #[test]
 fn second_range_waits_for_the_answer_to_the_first() {
     let mut rig = Rig::new();
@@ -590,7 +593,7 @@ fn second_range_waits_for_the_answer_to_the_first() {
     assert!(rig.table.files.is_empty());
 }
 
-/// A request that a signal has interrupted must not be resumed after the unlock that follows it.
+/// After an unlock, a request that a signal interrupted before the unlock must not be resumed.
 #[test]
 fn unlock_ends_an_interrupted_request() {
     let mut rig = Rig::new();
@@ -617,7 +620,8 @@ fn returning_waiter_that_no_longer_waits_is_answered() {
     assert!(rig.table.files.is_empty());
 }
 
-/// The event that would make the request be retried comes before the refusal that makes it wait.
+/// The event on which a refused request is retried comes before the refusal that makes the request
+/// wait.
 #[test]
 fn late_refusal_is_retried() {
     let mut rig = Rig::new();
@@ -660,7 +664,8 @@ fn returning_waiter_finds_that_its_turn_has_come() {
     assert!(rig.table.files.is_empty());
 }
 
-/// Both have released their locks, as flock(2) documents, so neither waits for the other.
+/// Both programs have released their locks before they wait, as flock(2) documents, so neither
+/// waits for the other.
 #[test]
 fn two_flocks_next_to_ranges_can_both_be_upgraded() {
     let mut rig = Rig::new();
@@ -677,7 +682,7 @@ fn two_flocks_next_to_ranges_can_both_be_upgraded() {
     assert!(rig.table.files.is_empty());
 }
 
-/// Events come late too: an event about an earlier tenure does not change the current one.
+/// A late event about an earlier lease of the lock does not change the current lease.
 #[test]
 fn late_event_about_a_former_tenure_is_ignored() {
     let mut rig = Rig::new();
@@ -711,7 +716,7 @@ fn late_answer_does_not_revive_an_ended_tenure() {
     assert!(rig.table.files.is_empty(), "nobody holds what is over");
 }
 
-/// A request that got no answer does not hold up others.
+/// A lock request without an answer does not delay other lock requests.
 #[test]
 fn request_without_an_answer_does_not_block_others() {
     let mut rig = Rig::new();
@@ -731,8 +736,8 @@ fn request_without_an_answer_does_not_block_others() {
     assert!(rig.table.files.is_empty());
 }
 
-/// Runs random programs on three files: the table and the engine agree after every step, and
-/// nothing is left when all programs have ended.
+/// Random programs lock three files: the table and the engine agree after every step, and nothing
+/// is left when all programs have ended.
 #[test]
 fn random_programs_leave_nothing_behind() {
     for seed in 0..2_000_u64 {

@@ -1,4 +1,4 @@
-//! Releases holds and gives up waits: on unlock, on close, and after a signal.
+//! Releases locks and gives up waits of programs: on unlock, on close, and after a signal.
 
 use crate::engine::{LeaseKey, Leave, LeaveReason, LockName, Op, OpenId, Release, Ticket};
 use crate::fuse::kernel::interrupts::WaitStatus;
@@ -8,7 +8,7 @@ use crate::fuse::posix_locks::table::messages::{Effect, No, Waits};
 use crate::fuse::posix_locks::table::table_state::Table;
 
 impl<R> Table<R> {
-    /// Releases `span` for the owner `id`.
+    /// Unlocks the byte range `span` for the owner `id`.
     pub(crate) fn unlock(&mut self, ino: u64, id: u64, span: Span, todo: &mut Vec<Effect<R>>) {
         if span != Span::WHOLE {
             self.bundle_up(ino, id, todo);
@@ -17,15 +17,16 @@ impl<R> Table<R> {
         if let Some(bundle) = &mut file.bundle {
             bundle.ranges.unlock(id, span);
         }
-        // An interrupted request on the same hold would continue with the hold that is released
-        // here.
+        // A request that a signal has interrupted could be resumed later, and would continue with
+        // the lease that is released here. So the request is given up.
         let held = file.holds.iter().find(|held| held.owner.id == id).map(|held| held.number);
         let cut = |asking: &Asking<R>| asking.reply.is_none() && Some(asking.number) == held;
         self.abandon(ino, cut, todo);
         self.drop_holds(ino, |held| held.owner.id == id, todo);
     }
 
-    /// As [`Table::unlock`], and replies to the program once the engine has decided the release.
+    /// Unlocks the byte range as [`Table::unlock`] does, and replies to the program once the engine
+    /// has decided the release.
     pub(crate) fn unlock_and_reply(
         &mut self,
         (ino, id, span): (u64, u64, Span),
@@ -34,7 +35,8 @@ impl<R> Table<R> {
     ) {
         let mut released = Vec::new();
         self.unlock(ino, id, span, &mut released);
-        // The engine decides releases in their order.
+        // The engine decides releases in the order in which they are submitted, so the reply waits
+        // for the last one only.
         let last = released.iter_mut().rev().find_map(|effect| match effect {
             Effect::Tell(op, then) if matches!(**op, Op::Release(_)) => Some(then),
             _ => None,
@@ -46,15 +48,15 @@ impl<R> Table<R> {
         todo.append(&mut released);
     }
 
-    /// FLUSH: releases all that a process holds by fcntl in a file of which it has closed a
-    /// descriptor.
+    /// Handles FLUSH, which the kernel sends when a process closes a descriptor: releases all fcntl
+    /// locks of the process on the file.
     pub(crate) fn flushed(&mut self, ino: u64, id: u64, todo: &mut Vec<Effect<R>>) {
         self.abandon(ino, |asking| asking.reply.is_none() && asking.ask.owner.id == id, todo);
         self.unlock(ino, id, Span::WHOLE, todo);
     }
 
-    /// RELEASE: releases all that was locked through an open file which is gone. For OFD locks no
-    /// other message comes.
+    /// Handles RELEASE, which the kernel sends when an open file is gone: releases all that was
+    /// locked through it. For OFD locks the kernel sends no other message.
     pub(crate) fn closed(&mut self, ino: u64, fh: u64, todo: &mut Vec<Effect<R>>) {
         if let Some(bundle) = self.files.get_mut(&ino).and_then(|file| file.bundle.as_mut()) {
             bundle.ranges.drop_file(fh);
@@ -70,16 +72,17 @@ impl<R> Table<R> {
         let Some(file) = self.files.get_mut(&ino) else { return };
         let File { asks, queue, behind, .. } = file;
         let all = asks.iter_mut().chain(queue).chain(behind);
-        // Replies EAGAIN, not EINTR: without a pending signal the kernel would return a number of
-        // its own.
+        // The reply is EAGAIN and not EINTR: without a pending signal the kernel would turn EINTR
+        // into an error number of its own.
         let no = all.filter(|asking| waits(asking)).filter_map(|asking| asking.reply.take());
         todo.extend(no.map(|reply| Effect::Reply(reply, Err(No::Busy(None)))));
         self.abandon(ino, waits, todo);
         self.drop_holds(ino, |held| held.unclaimed && held.owner.fh == fh, todo);
     }
 
-    /// Ends the wait of `number` after a signal. The place is kept for a while: see
-    /// [`Table::expire`].
+    /// Replies EINTR, after a signal, to the program that waits for the lease with this number
+    /// (unique within the session). The request's queue place is kept for a while, in case the
+    /// system call is restarted: see [`Table::expire`].
     pub(crate) fn interrupt(&mut self, number: u64, todo: &mut Vec<Effect<R>>) {
         let reply = self.asking(number).and_then(|asking| asking.reply.take());
         if let Some(reply) = reply {
@@ -87,8 +90,8 @@ impl<R> Table<R> {
         }
     }
 
-    /// Returns the state of the wait of `number`: waiting, interrupted with its place kept, or
-    /// over.
+    /// Returns the state of the wait for the lease with this number (unique within the session):
+    /// waiting, interrupted with its queue place kept, or over.
     pub(crate) fn is_waiting(&mut self, number: u64) -> WaitStatus {
         match self.asking(number).map(|asking| asking.reply.is_some()) {
             Some(true) => WaitStatus::Asks,
@@ -98,8 +101,9 @@ impl<R> Table<R> {
         }
     }
 
-    /// Gives up the place, or the lock granted meanwhile, of an interrupted waiter that has not
-    /// returned.
+    /// Ends the time in which an interrupted wait may be resumed: gives up the queue place of the
+    /// request, or the lock that was granted to it after the interruption. `number` identifies the
+    /// requested lease within the session.
     pub(crate) fn expire(&mut self, number: u64, todo: &mut Vec<Effect<R>>) {
         let Some(ino) = self.numbers.get(&number).copied() else { return };
         self.abandon(ino, |asking| asking.number == number && asking.reply.is_none(), todo);
@@ -119,8 +123,8 @@ impl<R> Table<R> {
         waiting.filter_map(|asking| asking.reply).collect()
     }
 
-    /// Gives up requests for which no program waits any more. The caller drops holds next, which
-    /// also tidies up.
+    /// Gives up the requests that `gone` selects. The caller then calls `drop_holds`, which
+    /// releases leases and removes unused entries of the table.
     pub(crate) fn abandon(
         &mut self,
         ino: u64,
@@ -160,7 +164,7 @@ impl<R> Table<R> {
         self.requeue(ino, todo);
     }
 
-    /// Releases the whole-file holds that `gone` selects.
+    /// Releases the whole-file leases that `gone` selects.
     pub(crate) fn drop_holds(
         &mut self,
         ino: u64,
@@ -175,29 +179,29 @@ impl<R> Table<R> {
         self.fit_bundle(ino, todo);
     }
 
-    /// Releases a hold that no owner of this mount uses any more.
+    /// Releases a lease that no owner of this mount uses any more.
     pub(crate) fn give_back(&mut self, held: &Held, todo: &mut Vec<Effect<R>>) {
         self.tenures.remove(&held.token);
         self.give_back_unknown(held.number, held.key(), todo);
     }
 
-    /// Releases the former tenure of a number that was granted a new one. The former one is over,
-    /// or `mv` has moved it away; in either case no owner uses it any more.
+    /// Releases the former lease with the number of the lease that was just granted. The former
+    /// lease is over, or `mv` has moved it away; in either case no owner uses it any more.
     pub(crate) fn let_go_of_former(&mut self, granted: &Held, ino: u64, todo: &mut Vec<Effect<R>>) {
         let file = self.files.get_mut(&ino);
         let held = file.and_then(|file| file.held_mut(granted.number));
         let Some(held) = held.filter(|held| held.token != granted.token) else { return };
         let former = held.clone();
         if held.name != granted.name {
-            // All owners that share this hold, as the ranges of a bundle do, continue on the new
-            // tenure.
+            // All owners that share the former lease, such as those of byte ranges, continue on the
+            // new one.
             (held.name, held.token) = (granted.name.clone(), granted.token);
         }
         self.give_back(&former, todo);
     }
 
-    /// Releases a lease of `number` that no owner of this mount holds: nothing else would ever
-    /// release it.
+    /// Releases a lease of this session that no owner of this mount holds: nothing else would ever
+    /// release it. `number` is its lease number.
     pub(crate) fn give_back_unknown(
         &mut self,
         number: u64,
@@ -212,11 +216,13 @@ impl<R> Table<R> {
         }
     }
 
-    /// Returns the effect that releases the lease of a number, whatever name `mv` has given it.
+    /// Returns the effect that releases the lease with this number, whatever name `mv` has given
+    /// it.
     pub(crate) fn release(&self, number: u64, key: LeaseKey) -> Effect<R> {
         let open = OpenId { session: self.session, number };
-        // If the number still has a hold, `mv` had moved that hold before the number's next request
-        // reached the engine, which began a second lease. Only the token tells the two apart.
+        // If the table still has a lease with this number, the lease in `key` is a second one: `mv`
+        // had moved the first before the next request with the number reached the engine. Only the
+        // token tells the two apart, so the release names the token.
         let is_second = self.key_of(number).is_some();
         let open = Some(open).filter(|_| !is_second);
         Effect::Tell(Box::new(Op::Release(Release { key, acquisition: None, open })), None)
@@ -235,8 +241,8 @@ impl<R> Table<R> {
     }
 }
 
-/// Returns the effect that gives up a queue place. The place may still be served until an event
-/// confirms it.
+/// Returns the effect that leaves the queue of the lock `name`. The engine may still grant the lock
+/// to the waiter, until an event confirms that the waiter has left.
 pub(crate) fn leave<R>(name: LockName, ticket: Ticket) -> Effect<R> {
     Effect::Tell(Box::new(Op::Leave(Leave { name, ticket, why: LeaveReason::Gone })), None)
 }

@@ -1,4 +1,5 @@
-//! Tests of the lock table with lost answers and events, and with the recalls that follow.
+//! Tests of the lock table with lost answers and events, and with the queries for the state of a
+//! lock that follow a loss.
 
 use crate::engine::{LeaseKey, LockView, Ownership};
 use crate::fuse::posix_locks::table::tests_async::named;
@@ -6,13 +7,14 @@ use crate::fuse::posix_locks::table::tests_async::run;
 use crate::fuse::posix_locks::table::tests_async::{Far, MOVES_FROM, Recall, SEEDS};
 use crate::fuse::posix_locks::table::{Found, Table};
 
-/// The number of random runs with losses; none may leave a program waiting.
+/// The number of random runs with lost answers and events; none may leave a program waiting.
 pub(crate) const LOSSES: u64 = 2_000;
-/// The number of random runs with a server and moves.
+/// The number of random runs in which the engine is behind a server and `mv` moves locks.
 const MOVES: u64 = 2_000;
 
 impl Far {
-    /// Returns the engine's lease of a number, and the waiters of a lock.
+    /// Returns the engine's reply to a query: the lease with the lease number of the query, and the
+    /// waiters of its lock.
     pub(crate) fn found(&self, Recall { number, name, .. }: &Recall) -> Found {
         let mut all = self.on_session().into_iter();
         let lease = all.find(|(of, key)| of == number && key.name == *name);
@@ -20,7 +22,7 @@ impl Far {
         Found { lease: lease.map(|(_, key)| key), tickets }
     }
 
-    /// Returns all holds of the session with their numbers.
+    /// Returns all leases of the session with their lease numbers.
     pub(crate) fn on_session(&self) -> Vec<(u64, LeaseKey)> {
         let views = [self.view(&named("f")), self.view(&named("g"))];
         let of_lock = |view: &LockView| {
@@ -34,7 +36,7 @@ impl Far {
         views.iter().flat_map(of_lock).collect()
     }
 
-    /// Interrupts the stream of events, and drops those under way.
+    /// Interrupts the stream of events, and drops the events that are under way.
     pub(crate) fn lose_events(&mut self) {
         self.say(format_args!("events are lost: {:?}", self.events));
         self.events.clear();

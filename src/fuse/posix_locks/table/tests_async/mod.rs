@@ -1,6 +1,6 @@
 //! Tests of the lock table with a remote engine: requests arrive late, answers later and in any
 //! order, with events in between. Programs are numbers, and make one call at a time as programs do.
-//! A run locks whole files, and in one kind of run also parts.
+//! Each random run locks whole files; one kind of run also locks parts of files.
 
 mod losses;
 mod random_run;
@@ -18,12 +18,12 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 const FILE: u64 = 7;
 const PROGRAMS: u32 = 5;
-/// The bytes of the file that the test tracks.
+/// The number of bytes of the file for which the test tracks the holders.
 const BYTES: usize = 3;
 /// The number of random runs, each from its own seed.
 const SEEDS: u64 = 4_500;
 const STEPS: usize = 250;
-/// The first seed of the runs with a server and moves.
+/// The first seed of the runs in which the engine is behind a server and `mv` moves locks.
 const MOVES_FROM: u64 = SEEDS + losses::LOSSES;
 
 /// A message on its way to the engine.
@@ -47,13 +47,13 @@ enum Came {
     Compared(Vec<(u64, LeaseKey)>),
 }
 
-/// One program: the locks that it believes to hold, and its pending request.
+/// One simulated program: the locks that it believes to hold, and its pending lock request.
 #[derive(Default)]
 struct Program {
     fh: u64,
     has: [Option<Mode>; BYTES],
     asks: Option<(Span, Mode)>,
-    /// Whether the pending request waits in the queue.
+    /// Whether the pending request waits if the lock is not free.
     line: Option<Waits>,
 }
 
@@ -64,14 +64,15 @@ struct Far {
     came: Vec<Came>,
     events: VecDeque<EventKind>,
     programs: BTreeMap<u32, Program>,
-    /// The numbers that were passed to the interrupt watcher.
+    /// The numbers of the leases (unique within the session) for whose waiters the table has asked
+    /// to be told of signals.
     watched: Vec<u64>,
     fhs: u64,
     now: u64,
     kind: Kind,
-    /// Whether the server is an older one, which releases leases by name and token only.
+    /// Whether the server is of an older version, which releases leases by name and token only.
     is_older: bool,
-    /// The numbers whose release was sent.
+    /// The numbers of the leases (unique within the session) for which a release was sent.
     released: BTreeSet<u64>,
     /// Whether to print each step.
     says: bool,
@@ -85,7 +86,7 @@ fn named(name: &str) -> LockName {
     LockName::parse(name).expect("valid")
 }
 
-/// The client of all programs.
+/// The client in whose name all programs lock.
 fn client() -> ClientId {
     ClientId::parse("host:me").expect("valid")
 }
@@ -160,7 +161,8 @@ impl Far {
                 }
                 Effect::Reply(n, result) => self.told(n, &result),
                 Effect::Watch(number, _) => self.watched.push(number),
-                // Only an engine connection whose answers come in order supports recalls.
+                // Queries for the state of a lock after lost events need an engine connection whose
+                // answers come in order.
                 Effect::Recall(asked) if self.kind.is_remote() => {
                     self.sent.push_back(Sent::Recall(asked));
                 }
@@ -170,7 +172,8 @@ impl Far {
         }
     }
 
-    /// Records the answer to a call, one for each, and asserts that no two holds conflict.
+    /// Records the answer to a lock call, of which each call gets one, and asserts that no two
+    /// programs hold conflicting locks.
     fn told(&mut self, n: u32, result: &Result<(), No>) {
         let program = self.programs.get_mut(&n).expect("one of ours");
         let (span, mode) = program.asks.take().expect("a call is answered once");
@@ -202,8 +205,8 @@ impl Far {
         let program = self.programs.get_mut(&n).expect("one of ours");
         (program.asks, program.line) = (Some((span, mode)), Some(line));
         for at in bytes(span) {
-            // A flock is released before it is taken in another mode; and after a downgrade
-            // request, other readers may share the lock before the answer comes.
+            // A flock is released before it is taken in another mode. After a request to downgrade
+            // to shared mode, other readers may share the lock before the answer comes.
             match (program.has[at], call(n)) {
                 (Some(had), Call::Flock) if had != mode => program.has[at] = None,
                 (Some(_), _) if mode == Mode::Shared => program.has[at] = Some(mode),
@@ -239,12 +242,14 @@ impl Far {
         self.say(format_args!("{n} gives up"));
         let fh = self.programs[&n].fh;
         self.decide(|table, todo| table.give_up(FILE, fh, todo));
-        // A request that does not wait in the queue gets its answer anyway.
+        // After the wait is cancelled, only a request that does not wait in a queue may still be
+        // without an answer.
         let Program { asks, line, .. } = &self.programs[&n];
         assert!(asks.is_none() || *line == Some(Waits::No), "{n} waits: {:?}", self.table);
     }
 
-    /// Acts as the interrupt watcher: on a signal, or when a kept queue place expires.
+    /// Acts as the interrupt watcher for one waiting request: when its program gets a signal, or
+    /// when the queue place that was kept after a signal expires.
     fn look(&mut self, at: usize, signal: bool) {
         let Some(number) = self.watched.get(at).copied() else { return };
         let waiting = self.table.is_waiting(number);
@@ -283,7 +288,7 @@ impl Far {
         self.say(format_args!("moved: {answer:?}"));
     }
 
-    /// Delivers the next request to the engine.
+    /// Delivers the next message to the engine.
     fn arrive(&mut self, dice: &mut Dice) {
         let Some(sent) = self.sent.pop_front() else { return };
         let came = match sent {
@@ -294,7 +299,8 @@ impl Far {
             Sent::Ask { cookie, ino, ask } => {
                 let of = (ask.hold, ask.name.clone(), ask.client.clone());
                 let is_lost = self.kind == Kind::Losses && dice.below(8) == 0;
-                // The request may have been lost too, rather than only its answer.
+                // If the answer is lost, the request may have been lost before it reached the
+                // engine.
                 let arrives = !is_lost || dice.below(2) == 0;
                 let answer = arrives.then(|| self.apply(Op::Acquire(ask)));
                 let answer = answer.filter(|_| !is_lost);
@@ -310,7 +316,7 @@ impl Far {
         self.came.push(came);
     }
 
-    /// Delivers one of the answers to the table.
+    /// Delivers one of the engine's answers to the table.
     fn answer(&mut self, at: usize) {
         if at >= self.came.len() {
             return;
@@ -412,7 +418,7 @@ impl Far {
         }
     }
 
-    /// Delivers everything that is under way, in random order.
+    /// Delivers all messages, answers and events that are under way, in random order.
     fn settle(&mut self, dice: &mut Dice) {
         while !(self.sent.is_empty() && self.came.is_empty() && self.events.is_empty()) {
             match dice.below(3) {
@@ -423,7 +429,7 @@ impl Far {
         }
     }
 
-    /// Asserts that the table and the engine agree once everything was delivered.
+    /// Asserts that the table and the engine have the same leases once everything was delivered.
     fn agree(&self) {
         let views = [self.view(&named("f")), self.view(&named("g"))];
         let held = self.table.files.values().flat_map(|file| {
@@ -438,7 +444,7 @@ impl Far {
     }
 }
 
-/// Performs one random run; prints its steps if `says`.
+/// Performs the random run of this seed. Prints each step if `says` is set.
 fn run(seed: u64, says: bool) {
     let _said = Seed(seed);
     let mut dice = Dice(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
@@ -452,7 +458,8 @@ fn run(seed: u64, says: bool) {
     for _ in 0..STEPS {
         far.step(&mut dice);
     }
-    // Programs that do not wait close the file, until each waiter was granted or refused.
+    // Programs that do not wait close the file, until each waiting program got the lock or a
+    // refusal.
     for _ in 0..2 * PROGRAMS {
         far.settle(&mut dice);
         far.agree();
@@ -460,7 +467,8 @@ fn run(seed: u64, says: bool) {
             if far.programs[&n].asks.is_none() {
                 far.close(n);
             } else if kind.has_moves() {
-                // With the lock's other name, it may be in a deadlock that the table can't see.
+                // A program that waits for the lock under its other name may be in a deadlock that
+                // the table can't detect, so it cancels its wait.
                 far.give_up(n);
             }
         }
@@ -469,7 +477,8 @@ fn run(seed: u64, says: bool) {
     let stuck: Vec<_> = far.programs.iter().filter(|(_, p)| p.asks.is_some()).collect();
     assert!(stuck.is_empty(), "{} are stuck: {:?}", stuck.len(), far.table);
     if kind.is_remote() {
-        // A release whose end was lost in a gap of events is remembered until the next gap.
+        // If the event that a released lease has ended was lost, the table remembers the release
+        // until events are lost once more.
         far.lose_events();
         far.settle(&mut dice);
     }

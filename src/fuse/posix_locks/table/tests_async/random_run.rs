@@ -1,4 +1,4 @@
-//! A random run: its dice, its seed, and its kind.
+//! A random run of a test: its random number generator, its seed, and its kind.
 
 /// A random number generator with a seed.
 pub(super) struct Dice(pub(super) u64);
@@ -10,7 +10,7 @@ impl Dice {
     }
 }
 
-/// Prints its seed if the test panics while it lives.
+/// A seed that is printed if the test panics before this value is dropped.
 pub(super) struct Seed(pub(super) u64);
 
 impl Drop for Seed {
@@ -21,23 +21,24 @@ impl Drop for Seed {
     }
 }
 
-/// The operations and faults of a run besides locking whole files.
+/// The operations and faults that a random run contains besides locking whole files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
     Whole,
     /// Programs also lock parts of the file.
     Parts,
-    /// Moves the lock to another name and back, whichever program holds it. Then a program under
-    /// one name does not conflict with one under the other name.
+    /// Other programs move the lock to another name and back, whichever program holds it. Then a
+    /// program that locks the first name does not conflict with one that locks the second.
     Moves,
     /// Events and answers are lost. The remaining answers come in order, as from a server.
     Losses,
-    /// As [`Kind::Moves`], with a server.
+    /// Other programs move the lock as in [`Kind::Moves`], and the engine is behind a server.
     ServerMoves,
 }
 
 impl Kind {
-    /// Whether the table is that of an engine behind a server.
+    /// Whether the engine is behind a server, so that events and answers may be lost and answers
+    /// come in order.
     pub(super) fn is_remote(self) -> bool {
         matches!(self, Self::Losses | Self::ServerMoves)
     }
