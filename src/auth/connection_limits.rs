@@ -46,8 +46,8 @@ pub(crate) struct PeerUsage {
     requests: AtomicUsize,
 }
 
-/// What all requests of one connection have in common: the peer, and the rights of its certificate
-/// or Unix user.
+/// The properties that all requests of one connection share: the peer, and the rights of its
+/// certificate or Unix user.
 pub(crate) struct ConnectionOrigin {
     pub(crate) peer: Arc<PeerUsage>,
     /// The grant of the client's certificate, or of the Unix user at the other end of the socket.

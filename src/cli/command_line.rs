@@ -95,7 +95,7 @@ Examples:
   latchfs sim --seed 7 --nodes 5 --trace   all that happened, line by line
   for n in $(seq 100); do latchfs sim --seed $n --json; done | jq .violations";
 
-/// The whole command line.
+/// The parsed arguments of a call of `latchfs`.
 #[derive(Debug, Parser)]
 #[command(
     name = "latchfs",

@@ -13,7 +13,7 @@ pub(super) struct SupervisedLease {
     pub(super) ttl_ms: u64,
 }
 
-/// What a front process does with the lease of a supervisor that was killed. Never used on these
+/// The treatment of the lease of a supervisor that was killed. Never used on these
 /// systems, where `run` has no front process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[allow(dead_code)] // there is no front process

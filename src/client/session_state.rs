@@ -38,7 +38,7 @@ pub(super) struct SessionState {
     given_up: Vec<SessionId>,
 }
 
-/// What the keep-alive thread must do next.
+/// The next step of the keep-alive thread.
 pub(super) enum KeepAliveStep {
     Open(Terms, Vec<SessionId>),
     Keep(SessionId, Time),

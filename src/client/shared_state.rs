@@ -137,13 +137,8 @@ impl ClientState {
         if *met {
             return Ok(self.engine());
         }
-        let who = RequestBatch {
-            engine: 0,
-            from: 0,
-            number: 0,
-            session: None,
-            asks: vec![BatchItem::Now],
-        };
+        let asks = vec![BatchItem::Now];
+        let who = RequestBatch { engine: 0, from: 0, number: 0, session: None, asks };
         let told = line.ask(&who, patience)?;
         self.engine.store(told.stamp.engine, Ordering::Release);
         if told.stamp.engine == 0 {

@@ -250,7 +250,7 @@ impl FileSystem for LockFs {
     fn release(&self, ino: u64, fh: u64) {
         // All that was locked through the open file is released by its file handle, and not by the
         // kernel's number of the lock owner, because RELEASE does not contain the owner of OFD
-        // locks. What a process holds by fcntl was released at the FLUSH of its close already.
+        // locks. The fcntl locks of a process were released already, at the FLUSH of its close.
         self.waits.closed(fh);
         self.posix_locks.closed(ino, fh);
         if let Some(open) = self.ops.files.release(fh) {

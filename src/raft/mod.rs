@@ -58,6 +58,7 @@ mod peer_config;
 mod network;
 mod membership_task;
 mod peer_service;
+mod downgrade;
 mod node;
 mod cluster_admin;
 mod raft_node;

@@ -3,6 +3,7 @@
 
 use super::data_dir::{self, Data, FIRST_NODE, NodeStage};
 use super::data_dir_error::{DataError, PeerError, Stop};
+use super::downgrade;
 use super::fatal_error::FatalError;
 use super::forward::Forwarder;
 use super::leadership::{LeadershipRole, Metrics, alone, metrics};
@@ -23,20 +24,18 @@ use super::rpc::rpc_client::RpcIdentity;
 use super::state_machine::Raft;
 use super::state_machine::StateMachine;
 use super::status_report::{Gauges, Reporter};
-use super::types::{ClusterId, Commands, LogId, NodeId, Proposal, TypeConfig};
+use super::types::{ClusterId, Commands, NodeId, Proposal, TypeConfig};
 use crate::engine::codec::FORMAT_VERSION;
 use crate::engine::{Baseline, EndSession, Op, Rules, SessionEnd};
 use crate::service::Unavailable;
 use crate::service::audit::Audit;
 use crate::time::{Span, boot_now};
-use openraft::errors::Fatal;
 use openraft::impls::BasicNode;
-use openraft::type_config::TypeConfigExt;
 use openraft::{ChangeMembers, Config, ServerState, SnapshotPolicy};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 use tokio::runtime::Handle;
@@ -50,8 +49,6 @@ const ENTRIES_KEPT: u64 = 1_000;
 /// How long a lone node waits at its start to become leader, and then, counted anew, to have
 /// applied its log.
 const START_PATIENCE: Span = Span::from_secs(60);
-/// How often a node with `--format-max` looks for entries that an older latchfs can't read.
-const LOOK_AT_FORMATS: Span = Span::from_secs(1);
 /// How long a shutdown waits for another node to take over leadership.
 const HANDOVER_PATIENCE: Span = Span::from_secs(1);
 
@@ -84,8 +81,8 @@ pub(super) struct RunningNode {
 /// The opened files and sockets with which the node's thread begins.
 struct NodeParts {
     data: Data,
-    /// What this node takes over if it begins a new cluster in place of a lost one: limits, the
-    /// first token and queue ticket, and for how long no lock is granted.
+    /// The state that this node takes over if it begins a new cluster in place of a lost one:
+    /// limits, the first token and queue ticket, and for how long no lock is granted.
     heritage: Option<Baseline>,
     log: LogStore,
     machine: StateMachine,
@@ -293,7 +290,7 @@ async fn begin(parts: NodeParts) -> Result<NodeTasks, DataError> {
     }
     replica.go_live();
     if formats.own() < FORMAT_VERSION {
-        tokio::spawn(keep_readable(raft.clone(), files));
+        tokio::spawn(downgrade::keep_readable(raft.clone(), files));
     }
     Ok(NodeComponents {
         raft,
@@ -386,29 +383,6 @@ impl NodeComponents {
         };
         NodeTasks { proposer, begun, data, watchman }
     }
-}
-
-/// Removes what an older latchfs can't read from the files of the log, by snapshots and purges: for
-/// a downgrade, which `--format-max` prepares.
-async fn keep_readable(raft: Raft, log: LogStore) {
-    while log.newest.load(Ordering::Relaxed) == 0 || take_snapshot_and_purge(&raft).await.is_ok() {
-        TypeConfig::sleep(LOOK_AT_FORMATS.as_duration()).await;
-        log.forget_newest();
-    }
-}
-
-/// Purges the log up to a new snapshot. Fails if openraft has ended.
-async fn take_snapshot_and_purge(raft: &Raft) -> Result<(), Fatal<TypeConfig>> {
-    let index = |id: Option<LogId>| id.map_or(0, |id| id.index);
-    let wanted = index(metrics::<TypeConfig>(raft).last_applied);
-    raft.trigger().snapshot().await?;
-    let covers = |metrics: &Metrics| index(metrics.snapshot) >= wanted;
-    let patience = Some(LOOK_AT_FORMATS.as_duration());
-    // If the snapshot is not complete in time, the purge below goes only up to the previous
-    // snapshot, and a later call of this function purges the remaining entries.
-    let _ = raft.wait(patience).metrics(covers, "a snapshot").await;
-    let upto = index(metrics::<TypeConfig>(raft).snapshot);
-    raft.trigger().purge_log(upto).await
 }
 
 /// Makes a lone node the leader, and writes its first entries: the beginning of a new cluster, a

@@ -13,7 +13,7 @@ use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 
-/// The environment of one run of a node.
+/// The clocks, random numbers and timeouts of a simulated node, from its start to its next crash.
 pub(super) struct VirtualEnvironment {
     pub(super) clock: VirtualClock,
     pub(super) wall_ahead_ms: Arc<AtomicI64>,

@@ -14,7 +14,7 @@ use super::recovery;
 use super::storage_error::StateError;
 use std::sync::Arc;
 
-/// What is needed to make a snapshot after a new journal was begun: the last snapshot, and the
+/// The inputs of a snapshot that is made after a new journal was begun: the last snapshot, and the
 /// journals that receive no more records.
 #[derive(Debug)]
 #[must_use = "the journal is cut back by `compact`"]

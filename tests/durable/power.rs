@@ -237,7 +237,7 @@ fn work(scratch: &Scratch, dir: &Path) -> Vec<Done> {
     read(&shim.trace)
 }
 
-/// What the power loss simulations have covered: the number of syncs, the number of different disk
+/// The cases that the power loss simulations have covered: the number of syncs, the number of different disk
 /// images that were checked, and the locks granted so far with their tokens.
 #[derive(Default, Debug)]
 struct Looked {

@@ -8,7 +8,7 @@ use std::net::TcpListener;
 use std::sync::mpsc::{Receiver, channel};
 use std::thread;
 
-/// What the follower does with the connection after it has sent an `ACK`.
+/// The follower's use of the connection after it has sent an `ACK`.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum After {
     /// The follower closes the connection after each `ACK`, so the server connects anew for the

@@ -291,26 +291,26 @@ impl Daemon {
         signal(self.pid(), number);
     }
 
-    /// Kills the process by SIGKILL, as in a crash.
+    /// Kills the daemon by SIGKILL, as in a crash.
     pub(crate) fn kill(&mut self) {
         self.signal(libc::SIGKILL);
         self.child.wait().expect("it is our child");
     }
 
-    /// Starts the process again with the same arguments.
+    /// Starts the daemon again with the same arguments.
     #[track_caller]
     pub(crate) fn again(&mut self) {
         let args = std::mem::take(&mut self.args);
         self.again_as(self.program, args);
     }
 
-    /// Ends the process by SIGTERM, as a service manager does, and waits for its end.
+    /// Ends the daemon by SIGTERM, as a service manager does, and waits for its end.
     pub(crate) fn end(&mut self) {
         self.signal(libc::SIGTERM);
         self.child.wait().expect("it is our child");
     }
 
-    /// Returns the command-line arguments of the process.
+    /// Returns the command-line arguments of the daemon.
     pub(crate) fn args(&self) -> &[String] {
         &self.args
     }

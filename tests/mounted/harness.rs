@@ -101,7 +101,7 @@ pub(crate) fn mounts() -> Vec<PathBuf> {
     table.lines().filter_map(|line| line.split(' ').nth(4)).map(PathBuf::from).collect()
 }
 
-/// What a test wants to mount: the backend, the number of directories, and the options of the
+/// The mount that a test asks for: the backend, the number of directories, and the options of the
 /// daemon.
 pub(crate) struct Setup {
     scratch: Scratch,
