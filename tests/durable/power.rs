@@ -237,8 +237,8 @@ fn work(scratch: &Scratch, dir: &Path) -> Vec<Done> {
     read(&shim.trace)
 }
 
-/// The cases that the power loss simulations have covered: the number of syncs, the number of different disk
-/// images that were checked, and the locks granted so far with their tokens.
+/// The cases that the power loss simulations have covered: the number of syncs, the number of
+/// different disk images that were checked, and the locks granted so far with their tokens.
 #[derive(Default, Debug)]
 struct Looked {
     syncs: usize,
