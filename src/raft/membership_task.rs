@@ -68,6 +68,7 @@ impl MembershipTask {
             }
             self.requests.refresh_leader_time(LOOK).await;
             let is_member = self.is_member();
+            self.requests.refresh_age(LOOK).await;
             if self.removed.load(Ordering::Relaxed) || (was_member && !is_member) {
                 return stop(data);
             }

@@ -122,15 +122,14 @@ impl Drop for RaftNode {
 }
 
 impl NodeShared {
-    /// Returns an upper bound on the age of this node's state, or `None` if it is unknown.
-    fn age(&self) -> Option<Span> {
-        if self.node.requests.is_alone() {
-            return Some(Span::ZERO);
-        }
-        // The state of a leader was current when a quorum last acknowledged it.
-        let led = self.node.reporter.heard_by_most();
-        let followed = self.node.requests.staleness.as_of(self.node.requests.replica.applied());
-        led.or_else(|| followed.map(|as_of| boot_now().since(as_of)))
+    /// Returns a callback that delays an answer until its audit records are on the disk of this
+    /// node.
+    fn when_audited(
+        &self,
+        then: Then<Result<Answer, Unavailable>>,
+    ) -> Then<Result<Answer, Unavailable>> {
+        let replica = Arc::clone(&self.node.requests.replica);
+        Box::new(move |answer| replica.audit.when_written(Box::new(move || then(answer))))
     }
 
     /// Converts an engine time to the boot clock.
@@ -247,7 +246,7 @@ impl LockService for RaftNode {
 impl StaleReads for RaftNode {
     fn stale(&self, look: &mut dyn FnMut(&Engine, Time)) -> Option<Option<Span>> {
         // Take the age before the state: a state that is newer than its stated age does no harm.
-        let age = self.shared.age();
+        let age = self.shared.node.requests.age();
         let now = self.shared.node.requests.leader_clock.now().unwrap_or_default();
         self.shared.node.requests.replica.look_at(now, |engine, at| look(engine, at));
         Some(age)
