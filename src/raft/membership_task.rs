@@ -60,15 +60,17 @@ impl MembershipTask {
                 () = &mut visiting => {}
                 enrolled = &mut enrolling, if !is_enrolled => {
                     is_enrolled = true;
-                    if let Err(stop) = enrolled {
-                        return stop;
+                    match enrolled {
+                        Ok(()) => {}
+                        Err(Stop::Removed) => return stop(data),
+                        Err(other) => return other,
                     }
                 }
                 _ = timeout(LOOK.as_duration(), news.changed()) => {}
             }
+            self.requests.refresh_age(LOOK).await;
             self.requests.refresh_leader_time(LOOK).await;
             let is_member = self.is_member();
-            self.requests.refresh_age(LOOK).await;
             if self.removed.load(Ordering::Relaxed) || (was_member && !is_member) {
                 return stop(data);
             }
@@ -120,12 +122,9 @@ impl MembershipTask {
             // since the other nodes would only redirect it to that address.
             let enrolled = match self.members.enroll(now.id, &self.station).await {
                 Err(RpcError::NotLeader(_)) => {
-                    let call = RpcRequest::Enroll(self.station.clone());
                     let mut stand = self.requests.role.clone();
                     tokio::select! {
-                        asked = ask_leader(&self.caller, &addresses, &call, ENROLL_PATIENCE) => {
-                            asked.map(drop)
-                        }
+                        asked = self.ask_to_enroll(&addresses) => asked,
                         _ = stand.wait_until(LeadershipRole::is_leader) => continue,
                     }
                 }
@@ -136,6 +135,7 @@ impl MembershipTask {
                 Err(RpcFailure::Turned(RpcError::Refused(why))) => {
                     log::warn!("this node is not enrolled: {why}");
                 }
+                Err(RpcFailure::Turned(RpcError::Removed)) => return Err(Stop::Removed),
                 Err(RpcFailure::Turned(turned @ RpcError::OtherCluster)) => {
                     return Err(Stop::Stranger(turned.to_string().into()));
                 }
@@ -143,6 +143,17 @@ impl MembershipTask {
             }
             sleep(LOOK.as_duration()).await;
         }
+    }
+
+    /// Asks the leader to make this node a member. A node that is a member already first asks for a
+    /// read index, which the leader refuses to a node that was removed: it must not become a member
+    /// again.
+    async fn ask_to_enroll(&self, addresses: &[String]) -> Result<(), RpcFailure> {
+        if self.is_member() {
+            ask_leader(&self.caller, addresses, &RpcRequest::Read, ENROLL_PATIENCE).await?;
+        }
+        let call = RpcRequest::Enroll(self.station.clone());
+        ask_leader(&self.caller, addresses, &call, ENROLL_PATIENCE).await.map(drop)
     }
 
     /// Whether enrolling is done: this node is a voter, and listed with its current address.
