@@ -40,9 +40,6 @@ pub struct RaftNode {
 
 struct NodeShared {
     node: RunningNode,
-    /// The reference moment for converting engine time to the boot clock: its engine time, and its
-    /// boot time.
-    shown: Mutex<(Time, Time)>,
 }
 
 /// How far the boot clock and the engine time may diverge before the reference moment is set anew.
@@ -70,9 +67,7 @@ impl RaftNode {
     ) -> Result<Self, DataError> {
         let NodeHandle { shared: node, thread, failures } =
             node::start(path, peering, None, format_max)?;
-        let now = node.requests.leader_clock.now().unwrap_or_default();
-        let shown = Mutex::new((now, boot_now()));
-        let shared = Arc::new(NodeShared { node, shown });
+        let shared = Arc::new(NodeShared { node });
         let place = path.display().to_string();
         Ok(Self { shared, thread: Mutex::new(Some(thread)), failures, place })
     }
@@ -134,23 +129,13 @@ impl NodeShared {
 
     /// Converts an engine time to the boot clock.
     fn boot(&self, at: Time) -> Time {
-        if self.node.requests.leader_clock.now().is_none() {
+        self.node.requests.leader_clock.boot_time(at).unwrap_or_else(|| {
             // No leader has been known since the start: assume that engine time has stopped since
             // the last entry.
             let clock = self.node.requests.replica.look().engine.clock();
             let now = boot_now();
-            return if at >= clock { now + at.since(clock) } else { now - clock.since(at) };
-        }
-        let (engine, boot) = {
-            let mut shown = self.shown.lock();
-            let (now, boot) = (self.node.requests.now(), boot_now());
-            let awake = shown.1 + now.since(shown.0);
-            if boot.since(awake).max(awake.since(boot)) > APART_MAX {
-                *shown = (now, boot);
-            }
-            *shown
-        };
-        if at >= engine { boot + at.since(engine) } else { boot - engine.since(at) }
+            if at >= clock { now + at.since(clock) } else { now - clock.since(at) }
+        })
     }
 }
 
