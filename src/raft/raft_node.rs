@@ -15,6 +15,7 @@ use crate::engine::{
     Answer, Baseline, Child, Command, Engine, LockName, LockView, SessionId, SessionView, Token,
     codec,
 };
+use crate::service::audit::is_audited;
 use crate::service::cluster_status::{ClusterAdmin, Standing};
 use crate::service::counters::Histogram;
 use crate::service::event_log::EventWatch;
@@ -41,11 +42,6 @@ pub struct RaftNode {
 struct NodeShared {
     node: RunningNode,
 }
-
-/// How far the boot clock and the engine time may diverge before the reference moment is set anew.
-/// A smaller difference is the delay between reading the two clocks; a larger one means that the
-/// machine has slept, or that the engine time was not known before.
-const APART_MAX: Span = Span::from_secs(1);
 
 /// The pause between two attempts at a command that is retried until it is answered. It is long,
 /// since each attempt already waits for a leader.
@@ -161,6 +157,7 @@ fn retry_until_answered(
 
 impl LockService for RaftNode {
     fn submit(&self, command: Command, retry: Retry, then: Then<Result<Answer, Unavailable>>) {
+        let then = if is_audited(&command.op) { self.shared.when_audited(then) } else { then };
         match retry {
             Retry::Never => self.shared.node.requests.queue.ask(command, then),
             Retry::UntilAnswered => retry_until_answered(&self.shared, command, then),

@@ -17,6 +17,7 @@ mod talk;
 #[path = "../machines/turns.rs"]
 mod turns;
 
+mod audit;
 mod chaos;
 mod clocks;
 mod faults;
