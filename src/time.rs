@@ -240,7 +240,7 @@ const WALL_TRUSTED: Span = Span::from_millis(10);
 
 /// A change of the offset up to this is drift or reading noise and is ignored; a larger one is a
 /// step of the wall clock, and is adopted.
-const WALL_STEP_NANOS: i64 = NANOS_PER_SEC as i64;
+const WALL_STEP_NANOS: i64 = (NANOS_PER_SEC / 4) as i64;
 
 /// Updates the offset between the clocks, given that the boot clock shows `boot` nanoseconds.
 ///

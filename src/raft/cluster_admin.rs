@@ -35,7 +35,7 @@ impl ClusterAdmin for RaftClusterAdmin {
     }
 
     fn audit(&self, act: &AdminAction<'_>) {
-        self.0.audit.lock().enter_act(act, Wall::now());
+        self.0.requests.replica.audit.enter_act(act, Wall::now());
     }
 
     fn own(&self) -> Member {

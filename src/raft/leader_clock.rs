@@ -2,15 +2,23 @@
 
 use super::engine_clock::EngineClock;
 use super::node_environment::NodeEnvironment;
-use crate::time::Time;
+use crate::time::{Span, Time};
 use parking_lot::Mutex;
 use std::sync::Arc;
 
 /// This node's estimate of the engine time: exact while this node leads, otherwise an upper bound.
 pub(super) struct LeaderClock {
     estimate: Mutex<TimeEstimate>,
+    /// How far the boot clock is ahead of engine time, in nanoseconds, as it is shown.
+    shown: Mutex<Option<i128>>,
     environment: Arc<dyn NodeEnvironment>,
 }
+
+/// How far engine time, as it is shown, may differ from the estimate. Smaller differences come from
+/// reading two clocks and from the delay of a leader's report; if they showed, the times of a file
+/// would vary. Larger ones mean that another node leads, that the machine has slept, or that a
+/// report came late.
+const APART_MAX: Span = Span::from_millis(200);
 
 #[derive(Debug, Clone, Copy, Default)]
 enum TimeEstimate {
@@ -26,7 +34,7 @@ enum TimeEstimate {
 
 impl LeaderClock {
     pub(super) fn new(environment: Arc<dyn NodeEnvironment>) -> Self {
-        Self { estimate: Mutex::default(), environment }
+        Self { estimate: Mutex::default(), shown: Mutex::default(), environment }
     }
 
     /// Handles a report from the leader that its engine time was `now`. The request for the report
@@ -69,6 +77,20 @@ impl LeaderClock {
             TimeEstimate::Exactly(clock) => Some(clock.at(self.environment.steady_now())),
         }
     }
+
+    /// Converts an engine time to the boot clock of this machine, for display. Returns `None`
+    /// before the first report from a leader.
+    pub(super) fn boot_time(&self, at: Time) -> Option<Time> {
+        let nanos = |time: Time| i128::from(time.as_nanos());
+        let engine = nanos(self.now()?);
+        let ahead = nanos(self.environment.boot_now()) - engine;
+        let mut shown = self.shown.lock();
+        let known =
+            shown.filter(|known| ahead.abs_diff(*known) <= u128::from(APART_MAX.as_nanos()));
+        let ahead = *shown.insert(known.unwrap_or(ahead));
+        let boot = u64::try_from((nanos(at) + ahead).max(0)).unwrap_or(u64::MAX);
+        Some(Time::from_nanos(boot))
+    }
 }
 
 #[cfg(test)]
@@ -99,5 +121,24 @@ mod tests {
         assert!(hands.now().is_some_and(|now| now >= secs(50) && now < secs(60)));
         hands.follow();
         assert!(hands.now().is_some_and(|now| now >= secs(50) && now < secs(60)));
+    }
+
+    /// Times follow the engine time of each new leader, forwards and backwards, to a part of a
+    /// second.
+    #[test]
+    fn shown_times_follow_the_estimate() {
+        let clock = LeaderClock::new(Arc::new(SystemEnvironment));
+        assert_eq!(clock.boot_time(Time::from_secs(100)), None);
+        let millis = |ms| Time::ZERO + Span::from_millis(ms);
+        for engine in [100_000, 100_900, 100_100, 99_300, 98_500, 102_000] {
+            clock.lead(EngineClock::on(millis(engine), steady_now()));
+            let (shown, now) = (clock.boot_time(millis(engine)).expect("it leads"), boot_now());
+            let off = now.since(shown).max(shown.since(now));
+            assert!(off < Span::from_millis(300), "engine time {engine} ms: {off} off");
+        }
+        // Until the estimate has moved, a time is always shown the same.
+        let shown = clock.boot_time(millis(102_000));
+        assert_eq!(clock.boot_time(millis(102_000)), shown);
+        assert_eq!(clock.boot_time(Time::NEVER), Some(Time::NEVER));
     }
 }

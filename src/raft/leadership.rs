@@ -141,7 +141,7 @@ impl<C: ClusterTypes> LeadershipWatcher<C> {
             }
         }
         if self.role.borrow_watched().is_leader() {
-            self.staleness.led(self.environment.boot_now());
+            self.staleness.contact(self.environment.boot_now());
         }
         self.role.send_if_modified(|before| {
             let changed = *before != role;

@@ -160,16 +160,21 @@ impl<C: ClusterTypes> LinearizableReader<C> {
     }
 
     async fn read_once(&self, role: LeadershipRole, left: Span) -> Result<Time, Arc<str>> {
+        let asked = self.environment.boot_now();
         match role {
-            LeadershipRole::Leads(leadership) => self.lead(leadership).await.map(|place| place.now),
+            LeadershipRole::Leads(leadership) => {
+                let place = self.lead(leadership).await?;
+                self.staleness.confirm(asked, place.index, self.replica.applied());
+                Ok(place.now)
+            }
             LeadershipRole::Follows(_) => {
-                let asked = self.environment.boot_now();
-                // The vote is read before the call, so the leader that answers was elected under
-                // this vote or a later one.
+                // The node that answers leads under the vote that this node knows, or under a later
+                // one.
                 let vote = metrics::<C>(&self.raft).vote;
                 let place = self.forwarder.lock().await.read(left).await;
                 let place = place.map_err(|trouble| Arc::from(trouble.to_string()))?;
                 self.leader_clock.hear(asked, place.now);
+                self.staleness.confirm(asked, place.index, self.replica.applied());
                 if vote.committed {
                     self.replica.hear(vote.leader_id, place.now);
                 }

@@ -198,6 +198,11 @@ impl LogStore {
         self.files.lock().log_state().last().is_none()
     }
 
+    /// Returns the index of the last entry that was known to be committed.
+    pub(super) fn committed(&self) -> Option<u64> {
+        self.files.lock().log_state().committed().map(|place| place.0.index)
+    }
+
     /// Returns the last vote that was saved.
     pub(super) fn vote(&self) -> Option<Vote> {
         self.files.lock().log_state().vote().map(|ballot| ballot.0)

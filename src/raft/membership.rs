@@ -46,6 +46,9 @@ pub(super) struct Members {
     raft: Raft,
     /// Whether this node is the only member, and so its own quorum.
     alone: Arc<AtomicBool>,
+    /// The nodes whose removal this node has committed as leader. Their repeated requests to enroll
+    /// are refused.
+    removed: parking_lot::Mutex<BTreeSet<NodeId>>,
     turn: Mutex<()>,
 }
 
@@ -54,7 +57,7 @@ type Written =
 
 impl Members {
     pub(super) fn new(raft: Raft, alone: Arc<AtomicBool>) -> Self {
-        Self { raft, alone, turn: Mutex::new(()) }
+        Self { raft, alone, removed: parking_lot::Mutex::default(), turn: Mutex::new(()) }
     }
 
     /// Returns a node id that no node has had or will have: the index of a new blank entry.
@@ -78,6 +81,7 @@ impl Members {
                 let nodes = BTreeMap::from([(id, at.to_node())]);
                 self.change_to(ChangeMembers::SetNodes(nodes), true).await?;
             }
+            None if self.removed.lock().contains(&id) => return Err(RpcError::Removed),
             None => {
                 self.quicken();
                 self.write(self.raft.add_learner(id, at.to_node(), true)).await?;
@@ -109,7 +113,11 @@ impl Members {
         let _turn = self.turn.lock().await;
         match change {
             ClusterChange::Promote { id, force } => self.promote(id, force).await,
-            ClusterChange::Remove { id } => self.remove(id).await,
+            ClusterChange::Remove { id } => {
+                self.remove(id).await?;
+                self.removed.lock().insert(id);
+                Ok(())
+            }
             ClusterChange::Transfer { to } => self.transfer(to).await,
         }
     }

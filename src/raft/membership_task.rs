@@ -60,12 +60,15 @@ impl MembershipTask {
                 () = &mut visiting => {}
                 enrolled = &mut enrolling, if !is_enrolled => {
                     is_enrolled = true;
-                    if let Err(stop) = enrolled {
-                        return stop;
+                    match enrolled {
+                        Ok(()) => {}
+                        Err(Stop::Removed) => return stop(data),
+                        Err(other) => return other,
                     }
                 }
                 _ = timeout(LOOK.as_duration(), news.changed()) => {}
             }
+            self.requests.refresh_age(LOOK).await;
             self.requests.refresh_leader_time(LOOK).await;
             let is_member = self.is_member();
             if self.removed.load(Ordering::Relaxed) || (was_member && !is_member) {
@@ -120,12 +123,9 @@ impl MembershipTask {
             // only redirect it to the former address.
             let enrolled = match self.members.enroll(now.id, &self.station).await {
                 Err(RpcError::NotLeader(_)) => {
-                    let call = RpcRequest::Enroll(self.station.clone());
                     let mut stand = self.requests.role.clone();
                     tokio::select! {
-                        asked = ask_leader(&self.caller, &addresses, &call, ENROLL_PATIENCE) => {
-                            asked.map(drop)
-                        }
+                        asked = self.ask_to_enroll(&addresses) => asked,
                         _ = stand.wait_until(LeadershipRole::is_leader) => continue,
                     }
                 }
@@ -136,6 +136,7 @@ impl MembershipTask {
                 Err(RpcFailure::Turned(RpcError::Refused(why))) => {
                     log::warn!("this node is not enrolled: {why}");
                 }
+                Err(RpcFailure::Turned(RpcError::Removed)) => return Err(Stop::Removed),
                 Err(RpcFailure::Turned(turned @ RpcError::OtherCluster)) => {
                     return Err(Stop::Stranger(turned.to_string().into()));
                 }
@@ -145,8 +146,18 @@ impl MembershipTask {
         }
     }
 
-    /// Whether the node need not enroll again: it is a voter, and the membership has its current
-    /// address.
+    /// Asks the leader to make this node a member. A node that is a member already first asks for a
+    /// read index, which the leader refuses to a node that was removed: it must not become a member
+    /// again.
+    async fn ask_to_enroll(&self, addresses: &[String]) -> Result<(), RpcFailure> {
+        if self.is_member() {
+            ask_leader(&self.caller, addresses, &RpcRequest::Read, ENROLL_PATIENCE).await?;
+        }
+        let call = RpcRequest::Enroll(self.station.clone());
+        ask_leader(&self.caller, addresses, &call, ENROLL_PATIENCE).await.map(drop)
+    }
+
+    /// Whether enrolling is done: this node is a voter, and listed with its current address.
     fn is_done(&self, metrics: &Metrics) -> bool {
         let known = metrics.membership_config.get_node(&metrics.id).and_then(NodeAddress::of);
         let votes = metrics.membership_config.voter_ids().any(|id| id == metrics.id);

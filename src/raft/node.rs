@@ -29,7 +29,7 @@ use crate::engine::codec::FORMAT_VERSION;
 use crate::engine::{Baseline, EndSession, Op, Rules, SessionEnd};
 use crate::service::Unavailable;
 use crate::service::audit::Audit;
-use crate::time::{Span, boot_now};
+use crate::time::{Span, Wall, boot_now};
 use openraft::impls::BasicNode;
 use openraft::{ChangeMembers, Config, ServerState, SnapshotPolicy};
 use parking_lot::Mutex;
@@ -72,8 +72,6 @@ pub(super) struct RunningNode {
     /// A connection to the leader, for rare requests.
     pub(super) leader: Arc<Turn<Forwarder<TypeConfig>>>,
     pub(super) runtime: Handle,
-    /// The audit log for membership changes. The replica has its own for applied entries.
-    pub(super) audit: Arc<Mutex<Audit>>,
     /// The reason why the node has stopped, if it has failed.
     pub(super) stopped: Arc<Mutex<Option<Stop>>>,
 }
@@ -86,7 +84,6 @@ struct NodeParts {
     heritage: Option<Baseline>,
     log: LogStore,
     machine: StateMachine,
-    audit: Audit,
     trouble: FatalError,
     peers: Option<ListeningPeers>,
     formats: Arc<PeerFormats>,
@@ -141,16 +138,16 @@ fn open(
             "the log is empty, and something was promised",
         ));
     }
-    let audit = || Audit::open(data.path()).map_err(|error| DataError::io(data.path(), error));
-    let machine = StateMachine::open(&data.snapshot(), audit()?, &trouble)?;
+    let audit = Audit::open(data.path(), log.committed());
+    let audit = audit.map_err(|error| DataError::io(data.path(), error))?;
+    let machine = StateMachine::open(&data.snapshot(), audit, &trouble)?;
     if log.purged() > machine.applied() {
         // The entries that were purged from the log exist only in a snapshot, and the snapshot on
         // disk ends before the last of them.
         return Err(DataError::Missing(data.snapshot()));
     }
-    let audit = audit()?;
     let formats = Arc::new(formats);
-    Ok(NodeParts { data, heritage, log, machine, audit, trouble, peers, formats })
+    Ok(NodeParts { data, heritage, log, machine, trouble, peers, formats })
 }
 
 /// Returns the cluster id and the node id of a new node: the first of a new cluster, or one that
@@ -221,6 +218,7 @@ fn work(
     }
     // A failure of openraft was reported above, so an error of its shutdown is ignored.
     let _ = runtime.block_on(proposer.raft.shutdown());
+    begun.requests.replica.audit.flush();
     drop(data);
 }
 
@@ -239,7 +237,7 @@ async fn hand_over(raft: &Raft) {
 
 /// Starts openraft, restores the node's state, and builds its tasks.
 async fn begin(parts: NodeParts) -> Result<NodeTasks, DataError> {
-    let NodeParts { data, heritage, log, machine, audit, trouble, peers, formats } = parts;
+    let NodeParts { data, heritage, log, machine, trouble, peers, formats } = parts;
     let replica = Arc::clone(&machine.replica);
     let path = data.path().to_path_buf();
     let stopped = |why: String| {
@@ -296,7 +294,6 @@ async fn begin(parts: NodeParts) -> Result<NodeTasks, DataError> {
         raft,
         replica,
         data,
-        audit,
         trouble,
         gauges,
         caller,
@@ -314,7 +311,6 @@ struct NodeComponents {
     raft: Raft,
     replica: Arc<Replica>,
     data: Arc<Mutex<Data>>,
-    audit: Audit,
     trouble: FatalError,
     gauges: Gauges,
     caller: Option<Arc<RpcIdentity>>,
@@ -339,7 +335,7 @@ impl NodeComponents {
     fn put_together(self, cluster: ClusterId, node: NodeId) -> NodeTasks {
         let reporter = self.reporter(cluster);
         let Self { raft, replica, data, trouble, stand, is_alone, .. } = self;
-        let Self { audit, caller, removed, peers, formats, .. } = self;
+        let Self { caller, removed, peers, formats, .. } = self;
         let parts = PipelineParts {
             raft,
             replica,
@@ -352,6 +348,8 @@ impl NodeComponents {
             formats: Arc::clone(&formats),
         };
         let (requests, PipelineTasks { watcher, proposer }) = parts.build();
+        let clock = Arc::clone(&requests.leader_clock);
+        requests.replica.audit.set_clock(move |at| clock.boot_time(at).map(Wall::at_boot_time));
         tokio::spawn(watcher.run());
         tokio::spawn(requests.clone().answer_reads());
         let alone = Arc::clone(&requests.alone);
@@ -378,7 +376,6 @@ impl NodeComponents {
             members,
             reporter,
             runtime: Handle::current(),
-            audit: Arc::new(Mutex::new(audit)),
             stopped: Arc::default(),
         };
         NodeTasks { proposer, begun, data, watchman }

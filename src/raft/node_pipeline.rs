@@ -28,6 +28,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use tokio::sync::{Mutex as Turn, oneshot};
 
+/// How old the state of a node may become before it is confirmed with the leader.
+const CONFIRMED_EVERY: Span = Span::from_millis(400);
+
 /// The parts of a node that its front ends and its peers use.
 #[derive(Clone)]
 pub(crate) struct RequestPipeline<C: ClusterTypes> {
@@ -213,6 +216,23 @@ impl<C: ClusterTypes> RequestPipeline<C> {
         }
     }
 
+    /// Returns an upper bound on the age of this node's state, or `None` if it is unknown.
+    pub(super) fn age(&self) -> Option<Span> {
+        if self.is_alone() {
+            return Some(Span::ZERO);
+        }
+        let as_of = self.staleness.as_of(self.replica.applied())?;
+        Some(self.environment.boot_now().since(as_of))
+    }
+
+    /// Confirms the state of this node with the leader if it was not confirmed for a while, so that
+    /// the age of a stale read is known.
+    pub(super) async fn refresh_age(&self, patience: Span) {
+        if self.age().is_none_or(|age| age > CONFIRMED_EVERY) {
+            let _ = self.reader.read(self.environment.steady_now() + patience).await;
+        }
+    }
+
     /// Requests the leader's time if it is not known, or if this node follows and has not received
     /// it for long.
     pub(crate) async fn refresh_leader_time(&self, patience: Span) {
@@ -223,16 +243,15 @@ impl<C: ClusterTypes> RequestPipeline<C> {
         }
     }
 
-    /// Appends the entries that a leader has sent, and notes its commit index.
+    /// Appends the entries that a leader has sent, and notes the contact to it.
     pub(crate) async fn append_entries(
         &self,
         ask: AppendEntriesRequest<C>,
     ) -> Result<AppendEntriesResponse<C>, RaftError<C>> {
-        let (at, committed) = (self.environment.boot_now(), ask.leader_commit);
+        let at = self.environment.boot_now();
         let said = self.raft.append_entries(ask).await?;
         if said == AppendEntriesResponse::Success {
-            let committed = committed.map_or(0, |committed| committed.index);
-            self.staleness.hear(at, committed, self.replica.applied());
+            self.staleness.contact(at);
         }
         Ok(said)
     }

@@ -147,7 +147,9 @@ pub(super) async fn ask_leader(
                     ways.push_front(leader.to_string());
                 }
                 Err(
-                    trouble @ RpcFailure::Turned(RpcError::Refused(_) | RpcError::OtherCluster),
+                    trouble @ RpcFailure::Turned(
+                        RpcError::Refused(_) | RpcError::OtherCluster | RpcError::Removed,
+                    ),
                 ) => {
                     return Err(trouble);
                 }

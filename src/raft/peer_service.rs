@@ -78,7 +78,8 @@ impl accept::RpcHandler for PeerService {
 
 impl PeerService {
     /// Fails if the caller was removed from the cluster. Only a leader reports this, after a quorum
-    /// has confirmed that it leads.
+    /// has confirmed that it leads. A removal that is not committed yet may still be undone, so it
+    /// does not count.
     async fn refuse_strangers(&self, from: NodeId, call: &RpcRequest) -> Result<(), RpcError> {
         // Append, snapshot and transfer calls come from a leader, which knows the members better
         // than this node.
@@ -88,13 +89,17 @@ impl PeerService {
         ) {
             return Ok(());
         }
+        let replica = &self.requests.replica;
         let is_member = || {
-            metrics::<TypeConfig>(&self.requests.raft).membership_config.get_node(&from).is_some()
+            // The newest membership, which may not be committed yet, and the committed one.
+            let newest = metrics::<TypeConfig>(&self.requests.raft).membership_config;
+            newest.get_node(&from).is_some() || replica.look().members().get_node(&from).is_some()
         };
         if is_member() || !self.requests.role.borrow_watched().is_leader() {
             return Ok(());
         }
-        self.requests.reader.place().await?;
+        let place = self.requests.reader.place().await?;
+        replica.carried_out(place.index).await;
         if is_member() { Ok(()) } else { Err(RpcError::Removed) }
     }
 

@@ -243,6 +243,8 @@ impl<C: ClusterTypes> Proposer<C> {
             Err(trouble) => return ProposalOutcome::Nothing(trouble.to_string().into()),
         };
         self.leader_clock.hear(asked, place.now);
+        // The leader was confirmed by the commit of the entry.
+        self.reader.staleness.confirm(asked, place.index, self.replica.applied());
         let carried_out = self.replica.carried_out(place.index);
         match timeout::<C, _>(left, carried_out).await {
             Ok(()) => ProposalOutcome::Done(place.index, answers, place.now),

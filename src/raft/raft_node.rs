@@ -15,6 +15,7 @@ use crate::engine::{
     Answer, Baseline, Child, Command, Engine, LockName, LockView, SessionId, SessionView, Token,
     codec,
 };
+use crate::service::audit::is_audited;
 use crate::service::cluster_status::{ClusterAdmin, Standing};
 use crate::service::counters::Histogram;
 use crate::service::event_log::EventWatch;
@@ -40,16 +41,7 @@ pub struct RaftNode {
 
 struct NodeShared {
     node: RunningNode,
-    /// The reference moment, at which both clocks were read: its engine time, then its boot-clock
-    /// time. Engine times are converted to boot-clock times from it.
-    shown: Mutex<(Time, Time)>,
 }
-
-/// How far apart the times that have passed on the boot clock and in engine time since the
-/// reference moment (`NodeShared::shown`) may be, before a new reference moment is chosen. A
-/// smaller difference is only the delay between reading the two clocks. A larger one means that the
-/// machine has slept, or that the engine time was not known before.
-const APART_MAX: Span = Span::from_secs(1);
 
 /// The pause between two attempts at a command that is retried until it is answered. It is long,
 /// since each attempt already waits for a leader.
@@ -71,9 +63,7 @@ impl RaftNode {
     ) -> Result<Self, DataError> {
         let NodeHandle { shared: node, thread, failures } =
             node::start(path, peering, None, format_max)?;
-        let now = node.requests.leader_clock.now().unwrap_or_default();
-        let shown = Mutex::new((now, boot_now()));
-        let shared = Arc::new(NodeShared { node, shown });
+        let shared = Arc::new(NodeShared { node });
         let place = path.display().to_string();
         Ok(Self { shared, thread: Mutex::new(Some(thread)), failures, place })
     }
@@ -124,36 +114,25 @@ impl Drop for RaftNode {
 }
 
 impl NodeShared {
-    /// Returns an upper bound on the age of this node's state, or `None` if it is unknown.
-    fn age(&self) -> Option<Span> {
-        if self.node.requests.is_alone() {
-            return Some(Span::ZERO);
-        }
-        // A leader's state was current when a quorum last acknowledged the leader.
-        let led = self.node.reporter.heard_by_most();
-        let followed = self.node.requests.staleness.as_of(self.node.requests.replica.applied());
-        led.or_else(|| followed.map(|as_of| boot_now().since(as_of)))
+    /// Returns a callback that delays an answer until its audit records are on the disk of this
+    /// node.
+    fn when_audited(
+        &self,
+        then: Then<Result<Answer, Unavailable>>,
+    ) -> Then<Result<Answer, Unavailable>> {
+        let replica = Arc::clone(&self.node.requests.replica);
+        Box::new(move |answer| replica.audit.when_written(Box::new(move || then(answer))))
     }
 
     /// Converts an engine time to the boot clock.
     fn boot(&self, at: Time) -> Time {
-        if self.node.requests.leader_clock.now().is_none() {
-            // No leader is known since this node started, and so neither is the engine time. The
-            // time stamped on the last applied entry is taken as the engine time of this moment.
+        self.node.requests.leader_clock.boot_time(at).unwrap_or_else(|| {
+            // No leader has been known since the start: assume that engine time has stopped since
+            // the last entry.
             let clock = self.node.requests.replica.look().engine.clock();
             let now = boot_now();
-            return if at >= clock { now + at.since(clock) } else { now - clock.since(at) };
-        }
-        let (engine, boot) = {
-            let mut shown = self.shown.lock();
-            let (now, boot) = (self.node.requests.now(), boot_now());
-            let awake = shown.1 + now.since(shown.0);
-            if boot.since(awake).max(awake.since(boot)) > APART_MAX {
-                *shown = (now, boot);
-            }
-            *shown
-        };
-        if at >= engine { boot + at.since(engine) } else { boot - engine.since(at) }
+            if at >= clock { now + at.since(clock) } else { now - clock.since(at) }
+        })
     }
 }
 
@@ -179,6 +158,7 @@ fn retry_until_answered(
 
 impl LockService for RaftNode {
     fn submit(&self, command: Command, retry: Retry, then: Then<Result<Answer, Unavailable>>) {
+        let then = if is_audited(&command.op) { self.shared.when_audited(then) } else { then };
         match retry {
             Retry::Never => self.shared.node.requests.queue.ask(command, then),
             Retry::UntilAnswered => retry_until_answered(&self.shared, command, then),
@@ -248,9 +228,8 @@ impl LockService for RaftNode {
 
 impl StaleReads for RaftNode {
     fn stale(&self, look: &mut dyn FnMut(&Engine, Time)) -> Option<Option<Span>> {
-        // The age is determined before the state is read. The state may then be newer than its age
-        // says, but never older.
-        let age = self.shared.age();
+        // Take the age before the state: a state that is newer than its stated age does no harm.
+        let age = self.shared.node.requests.age();
         let now = self.shared.node.requests.leader_clock.now().unwrap_or_default();
         self.shared.node.requests.replica.look_at(now, |engine, at| look(engine, at));
         Some(age)

@@ -8,8 +8,10 @@
 use super::engine_clock::LeaderReading;
 use super::node_environment::NodeEnvironment;
 use super::snapshot::SnapshotContents;
-use super::types::{Answers, ClusterId, Entry, Leader, LogId, Membership, Meta, Proposal};
-use crate::engine::{Answer, Command, Engine, Event, Rules, SessionId};
+use super::types::{
+    Answers, ClusterId, Commands, Entry, Leader, LogId, Membership, Meta, Proposal,
+};
+use crate::engine::{Answer, Engine, Event, Rules, SessionId};
 use crate::service::audit::Audit;
 use crate::service::counters::ServiceCounters;
 use crate::service::event_log::{EventLog, Wakers};
@@ -29,6 +31,7 @@ pub(crate) struct Replica {
     core: Mutex<ReplicaState>,
     pub(crate) feed: Arc<EventLog>,
     pub(crate) tally: ServiceCounters,
+    pub(crate) audit: Audit,
     /// The numbers of entries with commands, and of commands, applied since the start.
     pub(crate) entries: AtomicU64,
     pub(crate) commands: AtomicU64,
@@ -49,7 +52,6 @@ pub(crate) struct ReplicaState {
     /// The best report of a leader's engine time that this node has received: the one from which it
     /// would continue if it became leader.
     reading: Option<LeaderReading>,
-    audit: Audit,
     /// The events of the current entry. Emptied after each entry, but kept to reuse its memory.
     events: Vec<Event>,
     telling: Telling,
@@ -84,7 +86,6 @@ impl Replica {
             applied: meta.last_log_id,
             members: meta.last_membership,
             reading: None,
-            audit,
             events: Vec::new(),
             telling: Telling::Not,
         };
@@ -92,7 +93,7 @@ impl Replica {
         let (entries, commands) = (AtomicU64::new(0), AtomicU64::new(0));
         let published = AtomicU64::new(core.applied.map_or(0, |applied| applied.index));
         let (core, progress) = (Mutex::new(core), Notify::new());
-        Self { core, feed, tally, entries, commands, published, progress, environment }
+        Self { core, feed, tally, audit, entries, commands, published, progress, environment }
     }
 
     /// Locks the state. No entry is applied while the guard is held, so hold it only briefly.
@@ -173,7 +174,7 @@ impl Replica {
             }
             EntryPayload::Normal(Proposal::Commands(body)) => {
                 core.hear(entry.log_id.leader_id, body.now, self.environment.steady_now());
-                self.carry_out(&mut core, body.now, &body.commands)
+                self.carry_out(&mut core, entry.log_id.index, &body)
             }
         };
         drop(core);
@@ -181,18 +182,19 @@ impl Replica {
         answers
     }
 
-    fn carry_out(
-        &self,
-        core: &mut ReplicaState,
-        now: Time,
-        commands: &[Command],
-    ) -> (Answers, Wakers) {
-        let ReplicaState { engine, events, audit, telling, .. } = core;
-        // Engine time never goes back, even if a leader stamped the entry with an earlier time than
-        // that of the entry before.
-        let now = now.max(engine.clock());
+    fn carry_out(&self, core: &mut ReplicaState, index: u64, body: &Commands) -> (Answers, Wakers) {
+        let ReplicaState { engine, events, telling, .. } = core;
+        let commands = &body.commands;
+        // Time never goes back, whatever leader stamped the entry.
+        let now = body.now.max(engine.clock());
         let answers: Vec<Answer> =
             commands.iter().map(|command| engine.apply(now, command, events)).collect();
+        // Also the events of a replay: a crash may have kept their records from the disk.
+        if !events.is_empty() {
+            let boot = self.environment.boot_now();
+            let guess = |at| Wall::at_boot_time(boot - now.since(at));
+            self.audit.enter(Some(index), events, guess);
+        }
         if *telling == Telling::Not {
             events.clear();
             return (answers, Wakers::default());
@@ -204,9 +206,6 @@ impl Replica {
         }
         for event in &*events {
             self.tally.count_event(event);
-            audit.enter(event, || {
-                Wall::at_boot_time(self.environment.boot_now() - now.since(event.at))
-            });
         }
         let wakers = if events.is_empty() { Wakers::default() } else { self.feed.publish(events) };
         (answers, wakers)

@@ -29,6 +29,7 @@ pub(crate) struct StateMachine {
 /// Writes one snapshot to disk.
 pub(crate) struct StateSnapshotBuilder {
     snapshot: Snapshot,
+    replica: Arc<Replica>,
     file: Arc<SnapshotFile>,
     trouble: FatalError,
 }
@@ -112,6 +113,7 @@ impl RaftStateMachine<TypeConfig> for StateMachine {
         let snapshot = Snapshot { meta: core.meta(), snapshot: bytes };
         StateSnapshotBuilder {
             snapshot,
+            replica: Arc::clone(&self.replica),
             file: Arc::clone(&self.file),
             trouble: self.trouble.clone(),
         }
@@ -138,7 +140,14 @@ impl RaftSnapshotBuilder<TypeConfig> for StateSnapshotBuilder {
 
     async fn build_snapshot(&mut self) -> io::Result<Snapshot> {
         let (file, snapshot) = (Arc::clone(&self.file), self.snapshot.clone());
-        on_the_disk(&self.trouble, move || file.write(&snapshot)).await?;
+        let replica = Arc::clone(&self.replica);
+        let write = move || {
+            // A start does not replay the entries that the snapshot covers, so their audit records
+            // must be on disk before it.
+            replica.audit.flush();
+            file.write(&snapshot)
+        };
+        on_the_disk(&self.trouble, write).await?;
         Ok(self.snapshot.clone())
     }
 }

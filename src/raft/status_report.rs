@@ -18,7 +18,6 @@ use crate::service::cluster_status::{
 };
 use crate::time::Span;
 use openraft::ServerState;
-use openraft::type_config::TypeConfigExt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -81,14 +80,6 @@ impl Reporter {
             member.state = Some(format!("{}:{sum:08x}", member.applied).into());
         }
         member
-    }
-
-    /// Returns how long ago a quorum last acknowledged this node as leader, or `None` if it does
-    /// not lead or was not acknowledged.
-    pub(super) fn heard_by_most(&self) -> Option<Span> {
-        let acked = metrics::<TypeConfig>(&self.raft).last_quorum_acked?;
-        let ago = TypeConfig::now() - acked.into_inner();
-        Some(Span::from_millis(ago.as_millis() as u64))
     }
 
     /// Returns the status of all members, requested from each of them.

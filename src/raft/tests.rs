@@ -13,7 +13,8 @@ use crate::engine::codec::FORMAT_VERSION;
 use crate::engine::model::sound;
 use crate::engine::{
     Acquire, Answer, ClientId, Command, Engine, Grace, LeaseKey, LeaseTerms, LockName, Mode, Op,
-    OpenSession, Outcome, Ownership, Patch, Phase, QueuePolicy, Release, Ttl, codec,
+    OpenSession, Outcome, Ownership, Patch, Phase, QueuePolicy, Release, Steal, StealReason, Ttl,
+    codec,
 };
 use crate::service::audit::Audit;
 use crate::service::{BackendStatus, LockService, Locks, Retry, Unavailable};
@@ -165,8 +166,7 @@ impl StoreBuilder<TypeConfig, LogStore, StateMachine, ClusterScratch> for TestBu
         let trouble = FatalError::default();
         let log = LogStore::open(&scratch.0, FORMAT_VERSION, &trouble).expect("an empty directory");
         let path = scratch.0.join("snapshot");
-        let machine =
-            StateMachine::open(&path, Audit::to_log(), &trouble).expect("nothing is there");
+        let machine = StateMachine::open(&path, Audit::off(), &trouble).expect("nothing is there");
         Ok((scratch, log, machine))
     }
 }
@@ -203,8 +203,7 @@ fn a_snapshot_at_any_entry_goes_on_alike() {
     let scratch = ClusterScratch::new();
     let path = scratch.0.join("snapshot");
     let runtime = tokio::runtime::Builder::new_current_thread().build().expect("one thread");
-    let open =
-        || StateMachine::open(&path, Audit::to_log(), &FatalError::default()).expect("whole");
+    let open = || StateMachine::open(&path, Audit::off(), &FatalError::default()).expect("whole");
     let state = |machine: &StateMachine| {
         let core = machine.replica.look();
         (core.meta(), core.cluster, codec::encode_engine(&core.engine))
@@ -253,8 +252,7 @@ fn a_snapshot_that_was_built_late_does_not_replace_a_newer_one() {
     let scratch = ClusterScratch::new();
     let path = scratch.0.join("snapshot");
     let runtime = tokio::runtime::Builder::new_current_thread().build().expect("one thread");
-    let mut machine =
-        StateMachine::open(&path, Audit::to_log(), &FatalError::default()).expect("new");
+    let mut machine = StateMachine::open(&path, Audit::off(), &FatalError::default()).expect("new");
     let (older, newer) = (snapshot_at(10), snapshot_at(20));
     runtime.block_on(async {
         machine.install_snapshot(&older.meta, older.snapshot).await.expect("there is room");
@@ -274,8 +272,7 @@ fn snapshots_that_are_built_and_installed_at_once_do_not_collide() {
     let scratch = ClusterScratch::new();
     let path = scratch.0.join("snapshot");
     let runtime = tokio::runtime::Builder::new_current_thread().build().expect("one thread");
-    let mut machine =
-        StateMachine::open(&path, Audit::to_log(), &FatalError::default()).expect("new");
+    let mut machine = StateMachine::open(&path, Audit::off(), &FatalError::default()).expect("new");
     let template = snapshot_at(0);
     let at = |index| Snapshot { meta: snapshot_meta(index), ..template.clone() };
     for round in 1..=ROUNDS {
@@ -672,4 +669,40 @@ fn phases_are_seen_as_time_passes() {
     let view = seen.try_recv().expect("nothing is due").expect("the node is well").view;
     assert_eq!(view.phase(), Phase::Held);
     assert!(view.at >= Time::ZERO);
+}
+
+/// A restart replays the entries of the log, and writes only the audit records that a crash has
+/// kept from the disk.
+#[test]
+fn a_restart_writes_the_missing_audit_records_only() {
+    let scratch = ClusterScratch::new();
+    let node = scratch.open().expect("new");
+    for (number, lock) in ["a", "b", "c"].into_iter().enumerate() {
+        granted(&node, lock, "ann");
+        let reason = StealReason::parse(&format!("reason {number}")).expect("a reason");
+        let term = LeaseTerms::Own(Ttl::new(Span::from_secs(3_600)).expect("valid"), Grace::NONE);
+        let (name, client, patch) = (name(lock), client("root"), Patch::default());
+        let stolen = ask(&node, Op::Steal(Steal { name, client, reason, term, patch }).into());
+        assert!(matches!(stolen, Ok(Ok(Outcome::Stolen(_)))), "{stolen:?}");
+    }
+    let path = scratch.data().join("audit.log");
+    let read = || fs::read_to_string(&path).expect("it is there");
+    let whole = read();
+    assert_eq!(whole.lines().count(), 3, "{whole}");
+    drop(node);
+    drop(scratch.open().expect("whole"));
+    assert_eq!(read(), whole, "nothing is missing");
+    // Everything but the times, which are known only roughly after a crash.
+    let facts = |text: &str| -> Vec<String> {
+        text.lines().map(|line| line.split_once(',').expect("JSON").1.to_owned()).collect()
+    };
+    for kept in [whole.len() - 5, whole.lines().next().map_or(0, str::len) + 1 + 9] {
+        fs::write(&path, &whole[..kept]).expect("it is ours");
+        drop(scratch.open().expect("whole"));
+        assert_eq!(facts(&read()), facts(&whole), "cut after {kept} bytes");
+    }
+    // A file that was moved away is begun anew.
+    fs::remove_file(&path).expect("it is ours");
+    drop(scratch.open().expect("whole"));
+    assert_eq!(read(), "");
 }

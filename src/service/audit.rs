@@ -1,17 +1,47 @@
-//! The audit log: records each steal and reset of a held lock with its reason, and each
-//! administrative change of the cluster. Each entry is one line of JSON, and is on disk before any
-//! client is notified of the change. Without a state directory, entries go to the ordinary log.
+//! The audit log. `audit.log` records each steal and reset of a held lock with its reason, and each
+//! administrative change of the cluster. `expired.log` records each lease that has expired, and the
+//! client that took the lock over in the same step. Each record is one line of JSON. Without a
+//! state directory, records go to the ordinary log.
+//!
+//! A thread of its own writes the records, so that no command waits for the disk. The request of an
+//! administrator is answered when its records are on disk. In a cluster, each record names the log
+//! entry that caused it: a restart replays entries, and writes only the records that are missing.
 
-use crate::engine::{Event, EventKind, TenureEnd};
-use crate::time::Wall;
+use super::audit_file::{AuditFile, LinePlace};
+use crate::engine::{ClientId, Event, EventKind, LockName, Op, StealReason, TenureEnd, Token};
+use crate::time::{Time, Wall};
+use parking_lot::{Condvar, Mutex};
 use serde_json::{Value, json};
-use std::fs::{File, OpenOptions};
-use std::io::{self, Write};
-use std::os::unix::fs::OpenOptionsExt;
-use std::path::Path;
+use std::collections::VecDeque;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, OnceLock};
+use std::thread::JoinHandle;
+use std::time::Duration;
 
-/// The name of the audit log in the state directory.
+/// The name of the file for steals, resets and changes of the cluster.
 const AUDIT_FILE: &str = "audit.log";
+
+/// The name of the file for expired leases. Any client can have leases expire, so its length is
+/// limited.
+const EXPIRED_FILE: &str = "expired.log";
+
+/// The highest length of `expired.log`, and of `expired.log.1`, to which it is then renamed.
+const EXPIRED_BYTES_MAX: u64 = 16 << 20;
+
+/// The highest number of records that wait for the thread. Expired leases beyond it are not
+/// recorded; steals and resets always are, since the log or journal has each of their requests.
+const WAITING_MAX: usize = 1 << 17;
+
+/// How many bytes of lines are written at a time.
+const PIECE: usize = 256 << 10;
+
+/// How many records of one write are also in the ordinary log; a reset can cause 100,000.
+const LOGGED_MAX: usize = 16;
+
+/// How often to check whether engine time can be converted to wall-clock time, while records wait
+/// for that.
+const CLOCK_CHECK: Duration = Duration::from_millis(100);
 
 /// An administrative action on the cluster. It is logged when it begins and when it ends.
 #[derive(Debug, Clone, Copy)]
@@ -30,47 +60,142 @@ pub struct AdminAction<'a> {
     pub outcome: &'a str,
 }
 
-/// The audit log: the file to which entries are appended, or `None` if they go to the ordinary log
-/// only.
-pub(crate) struct Audit(Option<File>);
+/// Converts engine time to wall-clock time, or returns `None` while that is not possible yet.
+type AuditClock = Box<dyn Fn(Time) -> Option<Wall> + Send + Sync>;
+
+/// The audit log, and the thread that writes it. A simulation has neither.
+pub(crate) struct Audit {
+    shared: Arc<AuditShared>,
+    thread: Option<JoinHandle<()>>,
+    /// The last record in each file at the start: earlier ones are not written again.
+    written: [Option<LinePlace>; 2],
+}
+
+#[derive(Default)]
+struct AuditShared {
+    queue: Mutex<AuditQueue>,
+    /// Notified when records are added, or when a caller waits for them.
+    added: Condvar,
+    /// Notified when records have been written.
+    done: Condvar,
+    clock: OnceLock<AuditClock>,
+}
+
+#[derive(Default)]
+struct AuditQueue {
+    waiting: VecDeque<AuditRecord>,
+    /// How many records were added, and how many of them were written.
+    added: u64,
+    written: u64,
+    /// How many expired leases were not recorded, since too many records waited.
+    dropped: u64,
+    /// Callbacks, each with the number of records that must be written before it is called.
+    then: Vec<(u64, Box<dyn FnOnce() + Send>)>,
+    /// Whether records are written even if the clock is not known yet.
+    hurry: bool,
+    closed: bool,
+}
+
+/// One record that is yet to be written.
+struct AuditRecord {
+    /// The engine time, and the wall-clock time if the clock is not known in time.
+    at: Time,
+    guess: Wall,
+    place: Option<LinePlace>,
+    what: AuditWhat,
+}
+
+enum AuditWhat {
+    Stolen { name: LockName, from: ClientId, token: Token, by: ClientId, reason: StealReason },
+    Expired { name: LockName, from: ClientId, token: Token, by: Option<ClientId> },
+    Act(Value),
+}
+
+impl AuditWhat {
+    /// Returns the index of the file of the record.
+    const fn file(&self) -> usize {
+        match self {
+            Self::Stolen { .. } | Self::Act(_) => 0,
+            Self::Expired { .. } => 1,
+        }
+    }
+}
+
+/// Whether an operation is answered only when its audit records are on disk.
+pub(crate) const fn is_audited(op: &Op) -> bool {
+    matches!(op, Op::Steal(_) | Op::Reset(_))
+}
 
 impl Audit {
-    /// Opens the audit log in `dir` and appends to the entries that it already has.
-    pub(crate) fn open(dir: &Path) -> io::Result<Self> {
-        let path = dir.join(AUDIT_FILE);
-        OpenOptions::new().append(true).create(true).mode(0o600).open(path).map(Some).map(Self)
+    /// Opens the audit log in `dir`, and continues it. `applied` is the last log entry that was
+    /// applied before this start: if a file has no record of an entry, that is where it continues.
+    pub(crate) fn open(dir: &Path, applied: Option<u64>) -> io::Result<Self> {
+        let (audit, expired) = (dir.join(AUDIT_FILE), dir.join(EXPIRED_FILE));
+        let (audit, audited) = AuditFile::open(&audit, None)?;
+        let there = expired.exists();
+        let expired =
+            there.then(|| AuditFile::open(&expired, Some(EXPIRED_BYTES_MAX))).transpose()?;
+        let (expired, recorded) = expired.unzip();
+        let applied = applied.map(|index| (index, u64::MAX));
+        let written = [audited.or(applied), recorded.flatten().or(applied)];
+        let files =
+            AuditFiles { audit: Some(audit), expired, expired_path: Some(dir.join(EXPIRED_FILE)) };
+        Self::start(files, written)
     }
 
-    /// Returns an audit log that writes its entries to the ordinary log.
-    pub(crate) const fn to_log() -> Self {
-        Self(None)
+    /// Returns an audit log that writes its records to the ordinary log.
+    pub(crate) fn to_log() -> io::Result<Self> {
+        Self::start(AuditFiles::default(), [None; 2])
     }
 
-    /// Writes an entry if `event` says that a lock was taken from its holder. Calls `wall` for the
-    /// time of the event, but only if an entry is written.
-    pub(crate) fn enter(&mut self, event: &Event, wall: impl FnOnce() -> Wall) {
-        let EventKind::Ended { name, holder, token, end: TenureEnd::Stolen { by, reason }, .. } =
-            &event.what
-        else {
+    /// Returns an audit log that records nothing, for a simulation.
+    pub(crate) fn off() -> Self {
+        Self { shared: Arc::default(), thread: None, written: [None; 2] }
+    }
+
+    fn start(files: AuditFiles, written: [Option<LinePlace>; 2]) -> io::Result<Self> {
+        let shared = Arc::<AuditShared>::default();
+        let writing = Arc::clone(&shared);
+        let thread = std::thread::Builder::new().name("audit".to_owned());
+        let thread = Some(thread.spawn(move || writing.run(files))?);
+        Ok(Self { shared, thread, written })
+    }
+
+    /// Sets the clock for the times of records.
+    pub(crate) fn set_clock(&self, clock: impl Fn(Time) -> Option<Wall> + Send + Sync + 'static) {
+        // The clock of the first caller stays.
+        let _ = self.shared.clock.set(Box::new(clock));
+        self.shared.added.notify_one();
+    }
+
+    /// Adds a record for each event that says that a lock was taken from its holder, or that a
+    /// lease has expired. `entry` is the log entry that caused the events. `guess` returns the time
+    /// of an event if the clock is not known in time.
+    pub(crate) fn enter(&self, entry: Option<u64>, events: &[Event], guess: impl Fn(Time) -> Wall) {
+        if self.thread.is_none() {
             return;
-        };
-        let entry = json!({
-            "at": wall().to_string(),
-            "act": "steal",
-            "name": name.as_str(),
-            "from": holder.as_str(),
-            "token": token.as_u64(),
-            "by": by.as_str(),
-            "reason": reason.as_str(),
-        });
-        log::warn!("lock '{name}' was taken from {holder} by {by}: {}", reason.as_str());
-        self.write(&entry);
+        }
+        let mut lines = [0; 2];
+        let mut records = Vec::new();
+        for (index, event) in events.iter().enumerate() {
+            let Some(what) = recorded(event, &events[index + 1..]) else { continue };
+            let file = what.file();
+            lines[file] += 1;
+            let place = entry.map(|entry| (entry, lines[file]));
+            if place.is_some() && place <= self.written[file] {
+                continue;
+            }
+            records.push(AuditRecord { at: event.at, guess: guess(event.at), place, what });
+        }
+        if !records.is_empty() {
+            self.shared.add(records);
+        }
     }
 
-    /// Writes an entry for an administrative action on the cluster.
-    pub(crate) fn enter_act(&mut self, act: &AdminAction<'_>, at: Wall) {
+    /// Writes a record of an administrative action on the cluster, and returns when it is on disk.
+    pub(crate) fn enter_act(&self, act: &AdminAction<'_>, at: Wall) {
         let AdminAction { what, node, by, credential, address, outcome } = act;
-        let entry = json!({
+        let act = json!({
             "at": at.to_string(),
             "act": what,
             "node": node,
@@ -80,14 +205,243 @@ impl Audit {
             "outcome": outcome,
         });
         log::warn!("{what} (node {node:?}) by {by} ({credential}) from {address}: {outcome}");
-        self.write(&entry);
+        let (guess, what) = (at, AuditWhat::Act(act));
+        self.shared.add(vec![AuditRecord { at: Time::ZERO, guess, place: None, what }]);
+        self.flush();
     }
 
-    fn write(&mut self, entry: &Value) {
-        let Some(file) = &mut self.0 else { return };
-        let line = format!("{entry}\n");
-        if let Err(error) = file.write_all(line.as_bytes()).and_then(|()| file.sync_data()) {
-            log::error!("the audit log can't be written ({error}); the entry was: {entry}");
+    /// Returns when all records that were added before are on disk.
+    pub(crate) fn flush(&self) {
+        if self.thread.is_none() {
+            return;
         }
+        let mut queue = self.shared.queue.lock();
+        let upto = queue.added;
+        while queue.written < upto {
+            queue.hurry = true;
+            self.shared.added.notify_one();
+            self.shared.done.wait(&mut queue);
+        }
+    }
+
+    /// Calls `then` when all records that were added before are on disk: at once, or on the thread
+    /// that writes them.
+    pub(crate) fn when_written(&self, then: Box<dyn FnOnce() + Send>) {
+        let mut queue = self.shared.queue.lock();
+        if self.thread.is_none() || queue.written == queue.added {
+            drop(queue);
+            return then();
+        }
+        let upto = queue.added;
+        queue.then.push((upto, then));
+        queue.hurry = true;
+        drop(queue);
+        self.shared.added.notify_one();
+    }
+}
+
+impl Drop for Audit {
+    fn drop(&mut self) {
+        self.shared.queue.lock().closed = true;
+        self.shared.added.notify_one();
+        if let Some(thread) = self.thread.take()
+            && thread.join().is_err()
+        {
+            log::error!("the thread of the audit log has panicked; records may be missing");
+        }
+    }
+}
+
+/// Returns the record of an event, if it needs one. `next` are the events that follow it.
+fn recorded(event: &Event, next: &[Event]) -> Option<AuditWhat> {
+    let EventKind::Ended { name, holder, token, end, .. } = &event.what else { return None };
+    let (name, from, token) = (name.clone(), holder.clone(), *token);
+    match end {
+        TenureEnd::Stolen { by, reason } => {
+            let (by, reason) = (by.clone(), reason.clone());
+            Some(AuditWhat::Stolen { name, from, token, by, reason })
+        }
+        TenureEnd::Lapsed => {
+            let by = next_holder(&name, next).cloned();
+            Some(AuditWhat::Expired { name, from, token, by })
+        }
+        TenureEnd::Released | TenureEnd::Moved { .. } | TenureEnd::Replaced => None,
+    }
+}
+
+/// Returns the client that was served right after the end of a tenure, if there is one. Waiters
+/// that are gone may have left before it.
+fn next_holder<'a>(ended: &LockName, next: &'a [Event]) -> Option<&'a ClientId> {
+    for event in next {
+        match &event.what {
+            EventKind::Granted { name, holder, .. } if name == ended => return Some(holder),
+            EventKind::Left { name, .. } if name == ended => {}
+            _ => return None,
+        }
+    }
+    None
+}
+
+impl AuditShared {
+    fn add(&self, mut records: Vec<AuditRecord>) {
+        let mut queue = self.queue.lock();
+        if queue.waiting.len() + records.len() > WAITING_MAX {
+            let before = records.len();
+            records.retain(|record| !matches!(record.what, AuditWhat::Expired { .. }));
+            queue.dropped += (before - records.len()) as u64;
+        }
+        queue.added += records.len() as u64;
+        queue.waiting.extend(records);
+        drop(queue);
+        self.added.notify_one();
+    }
+
+    /// Writes records until the audit log is closed and all of them are written.
+    fn run(&self, mut files: AuditFiles) {
+        loop {
+            let mut queue = self.queue.lock();
+            while queue.waiting.is_empty() && queue.then.is_empty() && !queue.closed {
+                self.added.wait(&mut queue);
+            }
+            while !queue.hurry && !queue.closed && !self.knows_the_clock() {
+                self.added.wait_for(&mut queue, CLOCK_CHECK);
+            }
+            let records = std::mem::take(&mut queue.waiting);
+            let dropped = std::mem::take(&mut queue.dropped);
+            let (upto, closed) = (queue.added, queue.closed);
+            queue.hurry = false;
+            drop(queue);
+            if dropped > 0 {
+                log::warn!("{dropped} expired leases are not in {EXPIRED_FILE}: too many at once");
+            }
+            files.write(&records, |record| {
+                let known = self.clock.get().and_then(|clock| clock(record.at));
+                known.unwrap_or(record.guess)
+            });
+            let mut queue = self.queue.lock();
+            queue.written = upto;
+            let then = std::mem::take(&mut queue.then);
+            let (due, later): (Vec<_>, _) = then.into_iter().partition(|(after, _)| *after <= upto);
+            queue.then = later;
+            let is_over = closed && queue.waiting.is_empty();
+            drop(queue);
+            self.done.notify_all();
+            due.into_iter().for_each(|(_, then)| then());
+            if is_over {
+                return;
+            }
+        }
+    }
+
+    fn knows_the_clock(&self) -> bool {
+        self.clock.get().is_some_and(|clock| clock(Time::ZERO).is_some())
+    }
+}
+
+/// The files of the audit log; none of them if records go to the ordinary log only.
+#[derive(Default)]
+struct AuditFiles {
+    audit: Option<AuditFile>,
+    /// Opened at the first record.
+    expired: Option<AuditFile>,
+    expired_path: Option<PathBuf>,
+}
+
+impl AuditFiles {
+    /// Writes records, and syncs those of administrators.
+    fn write(&mut self, records: &VecDeque<AuditRecord>, at: impl Fn(&AuditRecord) -> Wall) {
+        let mut lines = [Vec::new(), Vec::new()];
+        let mut stolen = 0;
+        for record in records {
+            let is_steal = matches!(record.what, AuditWhat::Stolen { .. });
+            stolen += usize::from(is_steal);
+            if self.audit.is_none() || stolen <= LOGGED_MAX {
+                record.log();
+            }
+            if self.audit.is_none() {
+                continue;
+            }
+            let file = record.what.file();
+            let line = record.line(at(record));
+            lines[file].extend_from_slice(line.to_string().as_bytes());
+            lines[file].push(b'\n');
+            if lines[file].len() >= PIECE {
+                self.append(file, &mut lines[file]);
+            }
+        }
+        if stolen > LOGGED_MAX && self.audit.is_some() {
+            log::warn!("{stolen} locks were taken from their holders; {AUDIT_FILE} has them all");
+        }
+        let is_audited = records.iter().any(|record| record.what.file() == 0);
+        for (file, lines) in lines.iter_mut().enumerate() {
+            self.append(file, lines);
+        }
+        if let Some(audit) = self.audit.as_ref().filter(|_| is_audited)
+            && let Err(error) = audit.sync()
+        {
+            log::error!("{AUDIT_FILE} can't be synced ({error}); its last lines may be lost");
+        }
+    }
+
+    fn append(&mut self, file: usize, lines: &mut Vec<u8>) {
+        if lines.is_empty() {
+            return;
+        }
+        let appended = self.file(file).map_or(Ok(()), |file| file?.append(lines));
+        if let Err(error) = appended {
+            let count = lines.iter().filter(|byte| **byte == b'\n').count();
+            let first = lines.split(|byte| *byte == b'\n').next().unwrap_or_default();
+            let first = String::from_utf8_lossy(first);
+            log::error!("{count} audit records can't be written ({error}); the first is: {first}");
+        }
+        lines.clear();
+    }
+
+    /// Returns a file, or `None` if records go to the ordinary log only.
+    fn file(&mut self, file: usize) -> Option<io::Result<&mut AuditFile>> {
+        if file == 0 {
+            return self.audit.as_mut().map(Ok);
+        }
+        let path = self.expired_path.as_ref()?;
+        if self.expired.is_none() {
+            match AuditFile::open(path, Some(EXPIRED_BYTES_MAX)) {
+                Ok((opened, _)) => self.expired = Some(opened),
+                Err(error) => return Some(Err(error)),
+            }
+        }
+        self.expired.as_mut().map(Ok)
+    }
+}
+
+impl AuditRecord {
+    fn log(&self) {
+        if let AuditWhat::Stolen { name, from, by, reason, .. } = &self.what {
+            log::warn!("lock '{name}' was taken from {from} by {by}: {}", reason.as_str());
+        }
+    }
+
+    fn line(&self, at: Wall) -> Value {
+        let (act, name, from, token, by) = match &self.what {
+            AuditWhat::Act(act) => return act.clone(),
+            AuditWhat::Stolen { name, from, token, by, .. } => {
+                ("steal", name, from, token, Some(by))
+            }
+            AuditWhat::Expired { name, from, token, by } => {
+                ("expire", name, from, token, by.as_ref())
+            }
+        };
+        let mut line = json!({ "at": at.to_string(), "act": act });
+        if let Some((entry, number)) = self.place {
+            line["entry"] = entry.into();
+            line["line"] = number.into();
+        }
+        line["name"] = name.as_str().into();
+        line["from"] = from.as_str().into();
+        line["token"] = token.as_u64().into();
+        line["by"] = by.map(ClientId::as_str).into();
+        if let AuditWhat::Stolen { reason, .. } = &self.what {
+            line["reason"] = reason.as_str().into();
+        }
+        line
     }
 }

@@ -8,7 +8,7 @@
 //! receives the events, the caller receives the answer. So every answer and event that was
 //! delivered is in the journal, and a restart restores the same state by replaying it.
 
-use super::audit::Audit;
+use super::audit::{Audit, is_audited};
 use super::backend_status::{About, BackendKind, BackendStatus, Contact};
 use super::callback::Then;
 use super::clock_mapping::ClockMapping;
@@ -62,6 +62,7 @@ struct LocalShared {
     core: Mutex<LocalState>,
     feed: Arc<EventLog>,
     alarm: Alarm,
+    audit: Audit,
     tally: ServiceCounters,
     timeline: ClockMapping,
     /// The path of the state directory, or a note that there is none, for display.
@@ -72,9 +73,7 @@ struct LocalShared {
 struct LocalState {
     engine: Engine,
     state: Store,
-    audit: Audit,
-    /// The events of the current command. The vector is emptied after each command and kept to
-    /// reuse its allocation.
+    /// The events of the current command. Emptied after each, and kept to reuse the allocation.
     events: Vec<Event>,
     /// The journal record that is being written. The vector is kept to reuse its allocation.
     record: Vec<u8>,
@@ -100,7 +99,7 @@ impl Local {
     pub fn in_memory(rules: Rules) -> io::Result<Self> {
         let timeline = ClockMapping::starting_at(Time::ZERO, Time::ZERO);
         let engine = Engine::new(rules);
-        Self::start(engine, Store::None, Audit::to_log(), u64::MAX, timeline)
+        Self::start(engine, Store::None, Audit::to_log()?, u64::MAX, timeline)
     }
 
     /// Returns a backend without storage whose tokens are above those of every earlier backend that
@@ -115,7 +114,7 @@ impl Local {
         if let Some(longest) = longest {
             engine.hold_off(timeline.now() + longest, longest);
         }
-        Self::start(engine, Store::None, Audit::to_log(), u64::MAX, timeline)
+        Self::start(engine, Store::None, Audit::to_log()?, u64::MAX, timeline)
     }
 
     /// Opens the state directory `path` and restores the engine that is persisted in it.
@@ -128,7 +127,7 @@ impl Local {
             // starts and releases can be recorded.
             dir.append_reserved(record).map_err(unwritable)?;
         }
-        let audit = Audit::open(path).map_err(unwritable)?;
+        let audit = Audit::open(path, None).map_err(unwritable)?;
         let (engine, reserved) = (restored.engine, restored.tokens_reserved);
         Self::start(engine, Store::Kept(Box::new(dir)), audit, reserved, restored.timeline)
             .map_err(unwritable)
@@ -146,11 +145,13 @@ impl Local {
             Store::None | Store::Closed => "none: a restart forgets all leases".to_owned(),
         };
         let (events, record, owed) = (Vec::new(), Vec::new(), VecDeque::new());
-        let core = LocalState { engine, state, audit, events, record, reserved, owed };
+        let core = LocalState { engine, state, events, record, reserved, owed };
+        audit.set_clock(move |at| Some(Wall::at_boot_time(timeline.boot(at))));
         let shared = Arc::new(LocalShared {
             core: Mutex::new(core),
             feed: Arc::default(),
             alarm: Alarm::new()?,
+            audit,
             tally: ServiceCounters::default(),
             timeline,
             place,
@@ -318,6 +319,9 @@ impl LocalShared {
         if let Ok(answer) = &answer {
             self.tally.count_answer(answer);
         }
+        if is_audited(&command.op) {
+            self.audit.flush();
+        }
         answer
     }
 
@@ -376,10 +380,9 @@ impl LocalShared {
             // replay does not need it.
             core.take_back();
         }
-        for event in &core.events {
-            self.tally.count_event(event);
-            core.audit.enter(event, || Wall::at_boot_time(self.timeline.boot(event.at)));
-        }
+        core.events.iter().for_each(|event| self.tally.count_event(event));
+        let wall = |at| Wall::at_boot_time(self.timeline.boot(at));
+        self.audit.enter(None, &core.events, wall);
         let wakers = if quiet { Wakers::default() } else { self.feed.publish(&mut core.events) };
         self.set_alarm(core);
         self.cut_back(core);

@@ -22,6 +22,7 @@ mod timer_elsewhere;
 mod callback;
 pub mod failure;
 pub(crate) mod audit;
+mod audit_file;
 mod paging;
 mod backend_status;
 mod remote_status;

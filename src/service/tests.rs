@@ -6,7 +6,8 @@ use super::*;
 use crate::engine::{
     Acquire, Answer, ClientId, Command, Digest, EventKind, Grace, IdempotencyKey, LeaseKey,
     LeaseTerms, LockName, LockView, Mode, Op, OpenSession, Outcome, Ownership, Patch, Phase,
-    QueuePolicy, Release, RequestId, Rules, Steal, StealReason, Tenure, Ttl, lease_terms,
+    QueuePolicy, Release, RequestId, Reset, ResetScope, Rules, Steal, StealReason, Tenure, Ttl,
+    lease_terms,
 };
 use crate::time::{Span, Time};
 use std::path::{Path, PathBuf};
@@ -225,6 +226,20 @@ fn a_steal_is_in_the_audit_log() {
     assert_eq!(entry["from"], "a");
     assert_eq!(entry["by"], "root");
     assert_eq!(entry["reason"], "the laptop fell into the lake");
+}
+
+#[test]
+fn a_reset_has_a_record_for_each_lock_before_it_is_answered() {
+    let scratch = ServiceScratch::new("reset");
+    let (_local, locks) = open(&scratch.state());
+    for number in 0..1_000 {
+        granted(&locks, long(&format!("n{number}"), "gone"));
+    }
+    let reason = StealReason::parse("it left").expect("a reason");
+    let reset = Reset { whose: ResetScope::Of(client("gone")), by: client("root"), reason };
+    does(&locks, Op::Reset(reset)).expect("available").expect("reset");
+    let log = std::fs::read_to_string(scratch.state().join("audit.log")).expect("written");
+    assert_eq!(log.lines().count(), 1_000);
 }
 
 #[test]

@@ -91,7 +91,7 @@ impl VirtualStateMachine {
             snapshot::unpack(&found).map_err(|Malformed| Malformed.to_string())
         };
         let known = disk.snapshot().map(read).transpose()?;
-        let replica = Arc::new(Replica::new(known, Audit::to_log(), environment));
+        let replica = Arc::new(Replica::new(known, Audit::off(), environment));
         Ok(Self { replica, node, disk: disk.clone(), record: Arc::clone(record) })
     }
 

@@ -1,9 +1,11 @@
 //! Wall clocks that jump by an hour, those of each node separately, while leases run and the leader
 //! changes: no lease expires early, and leases still expire.
 
+use crate::audit::seconds_of_day;
 use crate::load::now;
 use crate::net::{Daemon, Machine, eventually};
 use crate::nodes::{Cluster, options};
+use latchfs::time::Wall;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -66,4 +68,41 @@ fn jumps_of_wall_clocks_do_not_affect_leases() {
     }
     let shown = cluster.curl(0, "GET", "/locks/clock0").1;
     assert_eq!(shown["phase"], "free", "{shown}");
+}
+
+/// All nodes show the same times, which are those of the wall clock, after each change of the
+/// leader and each restart.
+#[test]
+fn all_nodes_show_the_same_times() {
+    let mut cluster = Cluster::of(3);
+    let wall = || seconds_of_day(&Wall::now().to_string());
+    let mut acquired = Vec::new();
+    for round in 0..4 {
+        let (name, before) = (format!("/locks/times{round}"), wall());
+        eventually("granted", || {
+            let path = format!("{name}?client=ann&ttl=1h&reentrant=1");
+            (cluster.curl(round % 3, "POST", &path).0 == 200).then_some(())
+        });
+        acquired.push((name, (before, wall())));
+        for at in 0..3 {
+            for (name, (before, after)) in &acquired {
+                let seen = eventually("it answers", || {
+                    let (code, seen) = cluster.curl(at, "GET", name);
+                    (code == 200).then_some(seen)
+                });
+                let shown = seconds_of_day(seen["acquired_at"].as_str().expect("a time"));
+                let is_right = (before - 1.0..after + 1.0).contains(&shown);
+                assert!(is_right, "round {round}, node {at}: {shown}, not {before} to {after}");
+            }
+        }
+        let leader = cluster.leader();
+        if round % 2 == 0 {
+            cluster.nodes[leader].daemon.kill();
+            cluster.leader();
+            cluster.nodes[leader].daemon.again();
+        } else {
+            cluster.ask(leader, &["transfer"]).ok();
+        }
+        cluster.voters(3);
+    }
 }

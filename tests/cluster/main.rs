@@ -18,6 +18,7 @@ mod talk;
 #[path = "../machines/turns.rs"]
 mod turns;
 
+mod audit;
 mod chaos;
 mod clocks;
 mod faults;

@@ -86,6 +86,60 @@ fn a_node_leaves_and_another_is_removed() {
     assert!(dead.daemon.log().contains("removed from its cluster"), "{}", dead.daemon.log());
 }
 
+/// A learner that is removed while it runs stops, and never becomes a member again.
+#[test]
+fn a_removed_learner_stays_removed() {
+    let mut cluster = Cluster::of(3);
+    cluster.join();
+    let id = cluster.id(3);
+    let is_listed = |cluster: &Cluster| {
+        let status = cluster.status(0)?;
+        let nodes = status["nodes"].as_array()?.clone();
+        Some(nodes.iter().any(|node| node["id"].as_u64() == Some(id)))
+    };
+    eventually("a learner", || is_listed(&cluster)?.then_some(()));
+    cluster.ask(0, &["remove", &id.to_string()]).ok();
+    eventually("it ends", || {
+        let listed = is_listed(&cluster);
+        assert_ne!(listed, Some(true), "it is a member again");
+        (!cluster.nodes[3].is_up()).then_some(())
+    });
+    let log = cluster.nodes[3].daemon.log();
+    assert!(log.contains("removed from its cluster"), "{log}");
+    assert_eq!(is_listed(&cluster), Some(false));
+}
+
+/// A node behind a slow link catches up, although its calls take longer than those of a LAN may.
+#[test]
+fn a_node_behind_a_slow_link_catches_up() {
+    const CLIENTS: usize = 16;
+    const GRANTS_EACH: usize = 300;
+    let mut cluster = Cluster::alone();
+    std::thread::scope(|scope| {
+        for client in 0..CLIENTS {
+            let cluster = &cluster;
+            scope.spawn(move || {
+                cluster.clients.enter();
+                let mut talk = crate::nodes::talk(&cluster.urls(), 0);
+                let note = "n".repeat(1_000);
+                for number in 0..GRANTS_EACH {
+                    let path = format!("/locks/c{client}n{number}?client=a&ttl=1h&note={note}");
+                    assert_eq!(talk.ask("POST", &path).expect("it answers").0, 200);
+                }
+            });
+        }
+    });
+    // One call of 4 MiB takes 4 s.
+    let slow = "tc qdisc add dev eth0 root tbf rate 8mbit burst 64kb latency 400ms";
+    cluster.nodes[0].machine.sh(slow).ok();
+    cluster.join();
+    eventually("it has caught up", || {
+        let status = cluster.status(0)?;
+        let nodes = status["nodes"].as_array()?.clone();
+        (nodes.len() == 2 && nodes[0]["state"] == nodes[1]["state"]).then_some(())
+    });
+}
+
 /// A node that has lost its data never rejoins under its old id: it joins as a new node.
 #[test]
 fn a_node_that_has_lost_its_data_joins_as_a_new_node() {

@@ -238,6 +238,19 @@ impl Machine {
         self.sh(script).ok();
     }
 
+    /// Drops all packets between this machine and the others.
+    pub(crate) fn part_from(&self, others: &[&Self]) {
+        let others: Vec<_> = others.iter().map(|other| other.address.as_str()).collect();
+        let others = others.join(", ");
+        let script = format!(
+            "nft add table ip p; nft add chain ip p in '{{ type filter hook input priority 0; }}'; \
+             nft add chain ip p out '{{ type filter hook output priority 0; }}'; \
+             nft add rule ip p in ip saddr '{{ {others} }}' drop; \
+             nft add rule ip p out ip daddr '{{ {others} }}' drop"
+        );
+        self.sh(&script).ok();
+    }
+
     /// Moves the calling thread into the machine's network namespace, for all connections that it
     /// makes from now on.
     #[allow(unsafe_code)]

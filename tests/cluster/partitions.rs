@@ -119,6 +119,57 @@ fn what_may_be_old_says_how_old_it_is() {
     assert_eq!((code, &said["kind"]), (503, &"E_CONSISTENCY_UNAVAILABLE".into()));
 }
 
+/// A leader that has lost its quorum, and a learner that only this leader reaches, never claim that
+/// their state is newer than it is.
+#[test]
+fn the_age_of_a_stale_read_is_an_upper_bound() {
+    let mut cluster = Cluster::of(3);
+    cluster.join();
+    let learner = 3;
+    let id = cluster.id(learner);
+    eventually("a learner", || {
+        let status = cluster.status(0)?;
+        let nodes = status["nodes"].as_array()?.clone();
+        let node = nodes.iter().find(|node| node["id"].as_u64() == Some(id))?.clone();
+        (node["role"] == "learner" && node["reachable"] == true).then_some(())
+    });
+    assert_eq!(cluster.curl(0, "POST", "/locks/build?client=ann&ttl=1h").0, 200);
+    let leader = cluster.leader();
+    let stale = |at: usize| cluster.curl(at, "GET", "/locks/build?consistency=stale").1;
+    for at in [leader, learner] {
+        eventually("it knows the holder", || {
+            let seen = stale(at);
+            (seen["holder"] == "ann" && seen["age_ms"].as_u64()? < 1_000).then_some(())
+        });
+    }
+    let voters = [(leader + 1) % 3, (leader + 2) % 3];
+    let others = voters.map(|at| &cluster.nodes[at].machine);
+    cluster.nodes[leader].machine.part_from(&others);
+    cluster.nodes[learner].machine.part_from(&others);
+    eventually("the majority releases", || {
+        let path = "/locks/build?client=ann";
+        let (code, said) = cluster.curl(voters[0], "DELETE", path);
+        (code == 200 || said["kind"] == "E_LOCK_NOT_HELD").then_some(())
+    });
+    assert_eq!(cluster.curl(voters[0], "POST", "/locks/build?client=bob&ttl=1h").0, 200);
+    let granted = now();
+    let mut seen_old = [0; 2];
+    while now() - granted < 5_000_000 {
+        for (number, at) in [leader, learner].into_iter().enumerate() {
+            let asked = now();
+            let seen = stale(at);
+            if seen["holder"] != "ann" {
+                continue;
+            }
+            seen_old[number] += 1;
+            let age_ms = seen["age_ms"].as_u64().unwrap_or(u64::MAX);
+            let old_ms = (asked - granted) / 1_000;
+            assert!(age_ms >= old_ms, "node {at}: old for {old_ms} ms, and claims {age_ms} ms");
+        }
+    }
+    assert!(seen_old.iter().all(|count| *count > 0), "both had an old state: {seen_old:?}");
+}
+
 /// A stopped leader is replaced; when it resumes, its pending proposals have no effect.
 #[test]
 fn a_leader_that_stops_is_replaced() {

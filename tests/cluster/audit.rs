@@ -1,0 +1,133 @@
+//! The audit logs of a cluster: complete after crashes, without repetitions, and written without a
+//! delay for other requests.
+
+use crate::load::now;
+use crate::net::eventually;
+use crate::nodes::{Cluster, talk};
+use latchfs::time::Wall;
+use serde_json::Value;
+use std::fs;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+/// The number of locks that the reset ends, unless `LATCHFS_RESET_HOLDS` says otherwise.
+const HOLDS: usize = 10_000;
+/// The number of clients that acquire them.
+const CLIENTS: usize = 50;
+/// The longest time in microseconds for which the reset may delay another request, in a debug build
+/// on a loaded machine.
+const DELAY_MAX_US: u64 = 1_000_000;
+
+/// Returns the lines of a file in the data directory of node `at`.
+fn lines(cluster: &Cluster, at: usize, file: &str) -> Vec<Value> {
+    let path = cluster.nodes[at].machine.path("data").join(file);
+    let text = fs::read_to_string(path).unwrap_or_default();
+    text.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect()
+}
+
+/// A reset of many locks writes a record for each. Meanwhile other requests are answered, and the
+/// leader keeps its place.
+#[test]
+fn a_reset_of_many_locks_delays_no_other_request() {
+    let wanted = std::env::var("LATCHFS_RESET_HOLDS").ok();
+    let holds = wanted.map_or(HOLDS, |count| count.parse().expect("a number"));
+    let cluster = Cluster::of(3);
+    let urls = cluster.urls();
+    let leader = cluster.leader();
+    let (slowest, is_over) = (AtomicU64::new(0), AtomicBool::new(false));
+    let elections = || cluster.status(leader)?["elections"].as_u64();
+    std::thread::scope(|scope| {
+        let acquire = |client: usize| {
+            cluster.clients.enter();
+            let mut talk = talk(&urls[leader..=leader], 0);
+            for number in 0..holds / CLIENTS {
+                let path = format!("/locks/n{client}-{number}?client=gone&ttl=1h");
+                assert_eq!(talk.ask("POST", &path).expect("it is up").0, 200);
+            }
+        };
+        let acquiring: Vec<_> = (0..CLIENTS).map(|n| scope.spawn(move || acquire(n))).collect();
+        acquiring.into_iter().for_each(|client| client.join().expect("all are granted"));
+        let before = eventually("elections", elections);
+        for at in 0..3 {
+            let (cluster, urls, slowest, is_over) = (&cluster, &urls, &slowest, &is_over);
+            scope.spawn(move || {
+                cluster.clients.enter();
+                let mut talk = talk(&urls[at..=at], 0);
+                let path = format!("/locks/other{at}?client=here&reentrant=1&ttl=1h");
+                while !is_over.load(Ordering::Relaxed) {
+                    let asked = now();
+                    assert_eq!(talk.ask("POST", &path).expect("it is up").0, 200);
+                    slowest.fetch_max(now() - asked, Ordering::Relaxed);
+                }
+            });
+        }
+        let follower = (leader + 1) % 3;
+        let asked = now();
+        let reset = ["reset", "--keep", "here", "--reason", "it left"];
+        let said = cluster.ask(follower, &reset).ok();
+        println!("the reset took {} ms", (now() - asked) / 1_000);
+        assert_eq!(said, format!("ended {} holds and 0 waits\n", holds / CLIENTS * CLIENTS));
+        // The node that was asked answers when its records are on the disk.
+        assert_eq!(lines(&cluster, follower, "audit.log").len(), holds / CLIENTS * CLIENTS);
+        // The locks are free when the steal grace of all of them is over.
+        eventually("all are free", || {
+            let path = "/locks/n0-0?client=next&ttl=1h";
+            (cluster.curl(leader, "POST", path).0 == 200).then_some(())
+        });
+        is_over.store(true, Ordering::Relaxed);
+        assert_eq!(eventually("elections", elections), before, "no election");
+    });
+    let slowest = slowest.load(Ordering::Relaxed);
+    println!("the slowest other request took {} ms", slowest / 1_000);
+    assert!(slowest < DELAY_MAX_US, "{slowest} us");
+    for at in 0..3 {
+        eventually("all records", || {
+            let written = lines(&cluster, at, "audit.log").len();
+            (written == holds / CLIENTS * CLIENTS).then_some(())
+        });
+    }
+}
+
+/// Each node records a steal and an expired lease once, at the time at which it happened, however
+/// often the node is killed.
+#[test]
+fn audit_records_are_written_once_and_with_their_times() {
+    let mut cluster = Cluster::of(3);
+    assert_eq!(cluster.curl(0, "POST", "/locks/short?client=ann&ttl=1s&grace=0s").0, 200);
+    let waits = "/locks/short?client=bob&ttl=1h&wait=1m";
+    assert_eq!(cluster.curl(1, "POST", waits).0, 200);
+    assert_eq!(cluster.curl(0, "POST", "/locks/build?client=ann&ttl=1h").0, 200);
+    let url = cluster.nodes[1].machine.url();
+    let steal = ["steal", "build", "--reason", "ann left", "--client", "root", "--server", &url];
+    cluster.latchfs(&steal).ok();
+    let stolen = seconds_of_day(&Wall::now().to_string());
+    let own = |cluster: &Cluster, at: usize, file: &str, act: &str| {
+        let all = lines(cluster, at, file).into_iter();
+        let acts: Vec<_> = all.filter(|line| line["act"] == act).collect();
+        let [one] = &acts[..] else { panic!("node {at}: {acts:#?}") };
+        one.clone()
+    };
+    cluster.agree();
+    for _ in 0..3 {
+        for at in 0..3 {
+            let steal = own(&cluster, at, "audit.log", "steal");
+            assert_eq!((&steal["from"], &steal["by"]), (&"ann".into(), &"root".into()));
+            let expired = own(&cluster, at, "expired.log", "expire");
+            assert_eq!((&expired["from"], &expired["by"]), (&"ann".into(), &"bob".into()));
+            let told = seconds_of_day(steal["at"].as_str().expect("a time"));
+            assert!((told - stolen).abs() < 2.0, "node {at}: {told}, and not {stolen}");
+        }
+        for at in 0..3 {
+            cluster.nodes[at].daemon.kill();
+            cluster.nodes[at].daemon.again();
+            cluster.voters(3);
+        }
+        cluster.agree();
+    }
+}
+
+/// Returns the time of day, in seconds, of a time in RFC 3339.
+pub(crate) fn seconds_of_day(time: &str) -> f64 {
+    let (_, day) = time.trim_end_matches('Z').split_once('T').expect("a date and a time");
+    let parts: Vec<f64> = day.split(':').map(|part| part.parse().expect("a number")).collect();
+    parts[0] * 3_600.0 + parts[1] * 60.0 + parts[2]
+}
