@@ -167,11 +167,18 @@ pub fn boot_now() -> Time {
     Time(now)
 }
 
+/// The kernel's clock that stands still while the machine sleeps, and whose rate NTP does not
+/// change: chrony may slew the other clocks by 8 %.
+#[cfg(target_os = "linux")]
+const STEADY_CLOCK: libc::clockid_t = libc::CLOCK_MONOTONIC_RAW;
+#[cfg(not(target_os = "linux"))]
+const STEADY_CLOCK: libc::clockid_t = libc::CLOCK_MONOTONIC;
+
 /// Returns the steady clock, which never jumps and, on Linux, stands still while the machine
 /// sleeps. The leader of a cluster derives engine time from it, so that clients which could not
 /// reach the leader because its machine slept lose no lease.
 pub fn steady_now() -> Time {
-    Time(read(libc::CLOCK_MONOTONIC))
+    Time(read(STEADY_CLOCK))
 }
 
 /// Returns the kernel's boot id, which tells the epoch of the boot clock from that of other boots;

@@ -81,8 +81,8 @@ impl Engine {
     /// grace, so that the previous holders can stop.
     fn rob(&mut self, swept: &Swept, ask: &Reset, events: &mut Vec<Event>) {
         let name = &swept.name;
+        let lock = self.locks.get_mut(name).expect("a swept lock is there");
         for token in &swept.leases {
-            let lock = self.locks.get_mut(name).expect("a swept lock is there");
             let lease = lock.lease_mut(*token).expect("a swept lock is held");
             self.books.unbook(name, lease);
             let end = TenureEnd::Stolen { by: ask.by.clone(), reason: ask.reason.clone() };
@@ -92,7 +92,6 @@ impl Engine {
         if begins == self.books.clock {
             return;
         }
-        let lock = self.locks.get_mut(name).expect("a lock is forgotten when it is served");
         let mode = if lock.leases().is_empty() { Mode::Exclusive } else { lock.mode() };
         self.books.keep_from_all(lock, (name, mode), &ask.by, begins, events);
     }

@@ -4,10 +4,11 @@
 use super::entry_weight::fitting;
 use super::node_address::NodeAddress;
 use super::replica::Replica;
+use super::rpc::accept::BYTES_A_SECOND_MIN;
 use super::rpc::messages::{RpcError, RpcRequest, RpcResponse};
 use super::rpc::rpc_client::{RpcConnection, RpcFailure, RpcIdentity};
 use super::types::{NodeId, Snapshot, TypeConfig, Vote};
-use crate::time::Span;
+use crate::time::{Span, steady_now};
 use openraft::errors::{NetworkError, RPCError, ReplicationClosed, StreamingError, Unreachable};
 use openraft::impls::BasicNode;
 use openraft::network::{RPCOption, RaftNetworkFactory, RaftNetworkV2};
@@ -22,11 +23,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 /// Timeout of a call that writes little or nothing to a disk. It is short, since a connection that
 /// was opened before a partition may stay silent long after the partition has ended.
 const CALL_PATIENCE: Span = Span::from_millis(500);
-/// The number of bytes per second that a slow disk or network is assumed to transfer: the timeout
-/// of a call grows by a second for each such amount of data.
+/// The timeout of a call grows by a second per this many bytes, for slow disks and networks. After
+/// a call that took too long, half as many bytes are expected in a second, down to the minimum.
 const BYTES_A_SECOND: u64 = 4 << 20;
-/// The minimum of the average entry size, in bytes, from which the timeout of a call with log
-/// entries is computed.
+/// The timeout of a call with a snapshot, which the receiver writes to its disk and decodes.
+const SNAPSHOT_PATIENCE: Span = Span::from_secs(5);
+/// The size that the timeout of a call assumes for each entry, if the entries weigh less.
 const ENTRY_BYTES: u64 = 16 << 10;
 
 /// Makes links to other nodes. A lone node has no `caller`, so its links are unreachable.
@@ -47,6 +49,31 @@ pub(super) struct PeerLink {
     /// The address that the node had when the link was made. It is used if the membership has no
     /// address of the node.
     known: Option<NodeAddress>,
+    speed: LinkSpeed,
+}
+
+/// How many bytes the calls of a link are expected to carry in a second.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct LinkSpeed(u64);
+
+impl LinkSpeed {
+    /// Returns how much longer a call may take because of its length.
+    fn patience(self, bytes: u64) -> Span {
+        Span::from_millis(bytes.saturating_mul(1_000) / self.0)
+    }
+
+    /// Expects half the speed, after a call of `bytes` bytes has got no answer for `took`, or a
+    /// higher one, after it has got one.
+    fn learn(&mut self, bytes: u64, took: Span, answered: bool) {
+        if !answered {
+            // A short call that is lost says nothing about the speed of the link.
+            if bytes > 0 && took >= self.patience(bytes) {
+                self.0 = (self.0 / 2).max(BYTES_A_SECOND_MIN);
+            }
+        } else if Self(self.0 * 2).patience(bytes) > took + took {
+            self.0 = (self.0 * 2).min(BYTES_A_SECOND);
+        }
+    }
 }
 
 impl RaftNetworkFactory<TypeConfig> for Network {
@@ -60,15 +87,19 @@ impl RaftNetworkFactory<TypeConfig> for Network {
             replica: Arc::clone(&self.replica),
             removed: Arc::clone(&self.removed),
             known: NodeAddress::of(node),
+            speed: LinkSpeed(BYTES_A_SECOND),
         }
     }
 }
 
 impl PeerLink {
+    /// Sends a call of `bytes` bytes. Waits for its answer for `patience`, and longer by the time
+    /// that so many bytes are expected to take.
     async fn call(
         &mut self,
         call: RpcRequest,
         patience: Span,
+        bytes: u64,
     ) -> Result<RpcResponse, RPCError<TypeConfig>> {
         let unreachable = |why: &str| RPCError::from(Unreachable::from_string(why));
         let Some(caller) = &self.caller else { return Err(unreachable("this node is alone")) };
@@ -80,7 +111,11 @@ impl PeerLink {
             self.line = Some(caller.line(self.to, &at.address));
         }
         let line = self.line.as_mut().expect("just made");
-        line.call(call, patience).await.map_err(|trouble| {
+        let sent = steady_now();
+        let told = line.call(call, patience + self.speed.patience(bytes)).await;
+        let took = steady_now().since(sent);
+        self.speed.learn(bytes, took, !matches!(told, Err(RpcFailure::Unheard(_))));
+        told.map_err(|trouble| {
             if matches!(trouble, RpcFailure::Turned(RpcError::Removed)) {
                 self.removed.store(true, Ordering::Relaxed);
             }
@@ -114,8 +149,7 @@ impl RaftNetworkV2<TypeConfig> for PeerLink {
         ask.entries.truncate(count);
         let sent = ask.entries.last().map(|entry| entry.log_id);
         let bytes = (count as u64 * ENTRY_BYTES).max(weight as u64);
-        let patience = CALL_PATIENCE.as_millis() + bytes * 1_000 / BYTES_A_SECOND;
-        match self.call(RpcRequest::Append(ask), Span::from_millis(patience)).await? {
+        match self.call(RpcRequest::Append(ask), CALL_PATIENCE, bytes).await? {
             RpcResponse::Append(AppendEntriesResponse::Success) if !is_whole => {
                 Ok(AppendEntriesResponse::PartialSuccess(sent))
             }
@@ -129,7 +163,7 @@ impl RaftNetworkV2<TypeConfig> for PeerLink {
         ask: VoteRequest<TypeConfig>,
         _: RPCOption,
     ) -> Result<VoteResponse<TypeConfig>, RPCError<TypeConfig>> {
-        match self.call(RpcRequest::Vote(ask), CALL_PATIENCE).await? {
+        match self.call(RpcRequest::Vote(ask), CALL_PATIENCE, 0).await? {
             RpcResponse::Vote(said) => Ok(said),
             _ => Err(foreign()),
         }
@@ -140,7 +174,7 @@ impl RaftNetworkV2<TypeConfig> for PeerLink {
         ask: VoteRequest<TypeConfig>,
         _: RPCOption,
     ) -> Result<VoteResponse<TypeConfig>, RPCError<TypeConfig>> {
-        match self.call(RpcRequest::PreVote(ask), CALL_PATIENCE).await? {
+        match self.call(RpcRequest::PreVote(ask), CALL_PATIENCE, 0).await? {
             RpcResponse::Vote(said) => Ok(said),
             _ => Err(foreign()),
         }
@@ -154,8 +188,7 @@ impl RaftNetworkV2<TypeConfig> for PeerLink {
         _: RPCOption,
     ) -> Result<SnapshotResponse<TypeConfig>, StreamingError<TypeConfig>> {
         let bytes = snapshot.snapshot.len() as u64;
-        let patience = 10 * CALL_PATIENCE.as_millis() + bytes * 1_000 / BYTES_A_SECOND;
-        let call = self.call(RpcRequest::Snapshot(vote, snapshot), Span::from_millis(patience));
+        let call = self.call(RpcRequest::Snapshot(vote, snapshot), SNAPSHOT_PATIENCE, bytes);
         let told = tokio::select! {
             told = call => told?,
             closed = cancel => return Err(closed.into()),
@@ -171,9 +204,41 @@ impl RaftNetworkV2<TypeConfig> for PeerLink {
         ask: TransferLeaderRequest<TypeConfig>,
         _: RPCOption,
     ) -> Result<TransferLeaderResponse<TypeConfig>, RPCError<TypeConfig>> {
-        match self.call(RpcRequest::Transfer(ask), CALL_PATIENCE).await? {
+        match self.call(RpcRequest::Transfer(ask), CALL_PATIENCE, 0).await? {
             RpcResponse::Transfer(said) => Ok(said),
             _ => Err(foreign()),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A link of any speed above the minimum carries the longest call after a few attempts, and a
+    /// link that becomes faster is soon expected to be fast.
+    #[test]
+    fn the_timeout_of_a_call_follows_the_speed_of_the_link() {
+        let bytes = 4 << 20;
+        for real in [8 << 20, 4 << 20, 1 << 20, 100_000, BYTES_A_SECOND_MIN] {
+            let (mut speed, took) = (LinkSpeed(BYTES_A_SECOND), LinkSpeed(real).patience(bytes));
+            let mut attempts = 1;
+            while took > speed.patience(bytes) + CALL_PATIENCE {
+                speed.learn(bytes, speed.patience(bytes) + CALL_PATIENCE, false);
+                attempts += 1;
+            }
+            assert!(attempts <= 10, "{attempts} attempts at {real} bytes a second");
+            // The next call is not given less time than this one needed.
+            speed.learn(bytes, took, true);
+            assert!(took <= speed.patience(bytes) + CALL_PATIENCE, "{speed:?} for {real}");
+        }
+        let mut speed = LinkSpeed(BYTES_A_SECOND_MIN);
+        for _ in 0..8 {
+            speed.learn(bytes, Span::from_millis(10), true);
+        }
+        assert_eq!(speed, LinkSpeed(BYTES_A_SECOND));
+        // A lost heartbeat changes nothing.
+        speed.learn(0, CALL_PATIENCE, false);
+        assert_eq!(speed, LinkSpeed(BYTES_A_SECOND));
     }
 }

@@ -291,7 +291,11 @@ impl AuditShared {
             queue.dropped += (before - records.len()) as u64;
         }
         queue.added += records.len() as u64;
-        queue.waiting.extend(records);
+        if queue.waiting.is_empty() {
+            queue.waiting = records.into();
+        } else {
+            queue.waiting.extend(records);
+        }
         drop(queue);
         self.added.notify_one();
     }
@@ -326,7 +330,9 @@ impl AuditShared {
             let is_over = closed && queue.waiting.is_empty();
             drop(queue);
             self.done.notify_all();
-            due.into_iter().for_each(|(_, then)| then());
+            for (_, then) in due {
+                then();
+            }
             if is_over {
                 return;
             }
@@ -389,9 +395,8 @@ impl AuditFiles {
         }
         let appended = self.file(file).map_or(Ok(()), |file| file?.append(lines));
         if let Err(error) = appended {
-            let count = lines.iter().filter(|byte| **byte == b'\n').count();
-            let first = lines.split(|byte| *byte == b'\n').next().unwrap_or_default();
-            let first = String::from_utf8_lossy(first);
+            let lost = String::from_utf8_lossy(lines);
+            let (count, first) = (lost.lines().count(), lost.lines().next().unwrap_or_default());
             log::error!("{count} audit records can't be written ({error}); the first is: {first}");
         }
         lines.clear();

@@ -133,12 +133,12 @@ impl EventLog {
     pub fn publish(&self, events: &mut Vec<Event>) -> Wakers {
         let mut ring = self.0.lock();
         ring.next += events.len() as u64;
-        for event in events.drain(..) {
-            if ring.events.len() == FEED_EVENTS_MAX {
-                ring.events.pop_front();
-            }
-            ring.events.push_back(event);
-        }
+        // A reset can cause more events than the ring has room for.
+        let skipped = events.len().saturating_sub(FEED_EVENTS_MAX);
+        let before = (ring.events.len() + events.len() - skipped).saturating_sub(FEED_EVENTS_MAX);
+        ring.events.drain(..before);
+        ring.events.extend(events.drain(..).skip(skipped));
+        events.shrink_to(FEED_EVENTS_MAX);
         ring.wakers.clone()
     }
 

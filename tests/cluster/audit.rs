@@ -45,7 +45,9 @@ fn a_reset_of_many_locks_delays_no_other_request() {
             }
         };
         let acquiring: Vec<_> = (0..CLIENTS).map(|n| scope.spawn(move || acquire(n))).collect();
-        acquiring.into_iter().for_each(|client| client.join().expect("all are granted"));
+        for client in acquiring {
+            client.join().expect("all are granted");
+        }
         let before = eventually("elections", elections);
         for at in 0..3 {
             let (cluster, urls, slowest, is_over) = (&cluster, &urls, &slowest, &is_over);

@@ -333,3 +333,43 @@ fn no_power_loss_loses_entries_between_snapshot_and_log() {
     println!("{} steps, {syncs} syncs, {images} images, {} grants", all.len(), granted.len());
     assert_eq!(granted.len(), ENTRIES, "the answers were seen");
 }
+
+/// While the log goes on in a new file, each entry is in one of its files.
+#[test]
+fn no_power_loss_loses_entries_when_the_log_begins_a_file() {
+    /// With a note of 1,000 bytes each, these grants fill a file of 16 MiB.
+    const GRANTS_EACH: usize = 1_300;
+    const CLIENTS: usize = 16;
+    /// The number of checked steps before and after the first step of the new file.
+    const BESIDE: usize = 2;
+    let scratch = Scratch::new();
+    let dir = scratch.path().join("watched");
+    fs::create_dir(&dir).expect("a fresh name");
+    let base = dir.canonicalize().expect("it is there").display().to_string();
+    let shim = Shim::new(&scratch, &dir);
+    let server = shim.serve(Path::new(&format!("{base}/data")));
+    thread::scope(|scope| {
+        for client in 0..CLIENTS {
+            let url = &server.url;
+            scope.spawn(move || {
+                let mut talk = Talk::to(url).expect("it listens");
+                let note = "n".repeat(1_000);
+                for number in 0..GRANTS_EACH {
+                    let path = format!("/locks/c{client}n{number}?client=a&ttl=1h&note={note}");
+                    assert_eq!(talk.ask("POST", &path).expect("it answers").0, 200);
+                }
+            });
+        }
+    });
+    drop(server);
+    let all = read(&shim.trace);
+    let is_log = |done: &Done| Path::new(&done.path).extension().is_some_and(|end| end == "wal");
+    let begins = |done: &Done| done.letter == b'C' && is_log(done);
+    let begun: Vec<_> =
+        all.iter().enumerate().filter(|(_, done)| begins(done)).map(|(at, _)| at).collect();
+    assert!(begun.len() >= 2, "the log has {} files", begun.len());
+    let near = |index: usize| begun[1..].iter().any(|at| at.abs_diff(index) <= BESIDE);
+    let Looked { syncs, images, granted } = look(&all, &base, near);
+    println!("{} steps, {syncs} syncs, {images} images, {} grants", all.len(), granted.len());
+    assert_eq!(granted.len(), CLIENTS * GRANTS_EACH, "the answers were seen");
+}

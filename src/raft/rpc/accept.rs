@@ -41,10 +41,12 @@ const BUFFER_BYTES_MAX: usize = 64 << 10;
 const CALLS_KIB_MAX: usize = 32 << 10;
 /// How long a call waits for the memory that it needs before it is refused.
 const ROOM_PATIENCE: Duration = Duration::from_secs(1);
-/// The timeout for reading a call, to which a second is added per [`BYTES_A_SECOND`] bytes of the
-/// call's length.
+/// How long reading a call may take, plus a second per this many bytes of its length: nodes may be
+/// connected by a slow link. [`FRAME_PATIENCE`] ends the calls of a node that is gone.
 const BODY_PATIENCE: Duration = Duration::from_secs(2);
-const BYTES_A_SECOND: u64 = 4 << 20;
+pub(in crate::raft) const BYTES_A_SECOND_MIN: u64 = 16 << 10;
+/// How long no part of a call may arrive before the call is refused.
+const FRAME_PATIENCE: Duration = Duration::from_secs(5);
 
 /// Limits the memory of calls. A call holds a permit until it has been answered.
 struct CallMemory {
@@ -207,14 +209,19 @@ async fn read(
         return Err(RpcError::Refused("too many calls are being read".into()));
     };
     let reading = async {
-        let mut bytes = Vec::with_capacity(length);
-        while let Some(frame) = body.frame().await {
-            let frame = frame.map_err(|_| RpcError::Malformed)?;
+        let mut bytes = Vec::new();
+        let no_memory = |_| RpcError::Refused("this node has not enough memory for it".into());
+        bytes.try_reserve_exact(length).map_err(no_memory)?;
+        let next = async |body: &mut Incoming| match timeout(FRAME_PATIENCE, body.frame()).await {
+            Ok(frame) => frame.transpose().map_err(|_| RpcError::Malformed),
+            Err(_) => Err(RpcError::Malformed),
+        };
+        while let Some(frame) = next(&mut body).await? {
             bytes.extend_from_slice(frame.data_ref().map_or(&[][..], |data| &data[..]));
         }
         Ok(bytes)
     };
-    let patience = BODY_PATIENCE + Duration::from_secs(length as u64 / BYTES_A_SECOND);
+    let patience = BODY_PATIENCE + Duration::from_secs(length as u64 / BYTES_A_SECOND_MIN);
     let bytes = timeout(patience, reading).await.map_err(|_| RpcError::Malformed)??;
     let letter = decode_letter(name, &bytes).map_err(|_| RpcError::Malformed)?;
     drop(bytes);

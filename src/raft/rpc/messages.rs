@@ -38,9 +38,9 @@ fn format_of_version(version: u8) -> Option<u8> {
     (format <= FORMAT_VERSION).then_some(format)
 }
 
-/// The highest length of a snapshot call in bytes: enough for a million locks with their contents.
-/// A node receives one snapshot at a time.
-const SNAPSHOT_BYTES_MAX: usize = 1 << 30;
+/// The highest length of a snapshot call in bytes: enough for a million locks, each with the
+/// longest name, note and content. A node receives one snapshot at a time.
+const SNAPSHOT_BYTES_MAX: usize = 8 << 30;
 /// The highest length of a call with forwarded commands: the commands of one entry
 /// (`ENTRY_WEIGHT_MAX`), or one larger command alone.
 const FORWARD_BYTES_MAX: usize = 6 << 20;
@@ -527,6 +527,16 @@ mod tests {
         let many = encode_letter(&letter(2 * MEMORY_MAX / size_of::<Command>()));
         assert!(many.len() < FORWARD_BYTES_MAX);
         assert!(decode_letter("forward", &many).is_err());
+    }
+
+    /// A snapshot call has room for as many locks as there may be, with all their texts.
+    #[test]
+    fn a_snapshot_of_all_locks_fits() {
+        use crate::engine::limits::{HOLDER_ID_BYTES_MAX, NOTE_BYTES_MAX, TEXT_BYTES_MAX};
+        let (name, client, numbers) = (1_024, 255, 256);
+        let texts = HOLDER_ID_BYTES_MAX + NOTE_BYTES_MAX + TEXT_BYTES_MAX;
+        let lock = name + client + numbers + texts;
+        assert!(Rules::default().locks_max * lock <= SNAPSHOT_BYTES_MAX);
     }
 
     /// Every call has a limit, under the name by which it is sent.
