@@ -122,7 +122,7 @@ impl Remote {
     /// Returns the submission of a command, with a key if the command must not be carried out
     /// twice.
     fn named(&self, command: Command) -> Submission {
-        let Command { request, op, rules: _, order: _ } = command;
+        let Command { request, op, rules: _, order: _, acknowledged: _ } = command;
         let key = request.map(|request| request.id.key);
         let key = key.or_else(|| self.needs_key(&op).then(|| self.next_key()));
         Submission { key, op }

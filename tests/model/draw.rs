@@ -2,9 +2,9 @@
 //! times close to deadlines, so that commands often affect each other.
 
 use super::super::command::{
-    Acquire, Annotate, Answer, Command, Digest, EndSession, Firm, IdempotencyKey, IfExists,
-    LeaseKey, Leave, Move, Op, OpenSession, Outcome, QueuePolicy, Release, Renew, RequestId,
-    RequestOrder, Reset, ResetScope, Rulebook, Steal,
+    AcknowledgedKeys, Acquire, Annotate, Answer, Command, Digest, EndSession, Firm, IdempotencyKey,
+    IfExists, LeaseKey, Leave, Move, Op, OpenSession, Outcome, QueuePolicy, Release, Renew,
+    RequestId, RequestOrder, Reset, ResetScope, Rulebook, Steal,
 };
 use super::super::details::{FileAttrs, FileType, Process};
 use super::super::details::{Patch, TextPatch};
@@ -57,6 +57,7 @@ pub(super) struct Draw {
     opens: Dice,
     acquisitions: Dice,
     orders: Dice,
+    acknowledgements: Dice,
     /// The highest request number drawn so far, for any session.
     numbered: u64,
     names: Vec<LockName>,
@@ -78,6 +79,7 @@ impl Draw {
             opens: Dice::new(seed.rotate_left(17)),
             acquisitions: Dice::new(seed.rotate_left(32)),
             orders: Dice::new(seed.rotate_left(16)),
+            acknowledgements: Dice::new(seed.rotate_left(48)),
             numbered: 0,
             names: NAMES.iter().map(name).collect(),
             clients: CLIENTS.iter().map(client).collect(),
@@ -109,7 +111,8 @@ impl Draw {
         }
         let op = self.op();
         let request = self.dice.one_in(8).then(|| self.request(&op));
-        let command = Command { request, op, rules: self.rulebook(), order: self.order() };
+        let (rules, order, acknowledged) = (self.rulebook(), self.order(), self.acknowledged());
+        let command = Command { request, op, rules, order, acknowledged };
         self.last = Some(command.clone());
         (self.now, command)
     }
@@ -313,6 +316,15 @@ impl Draw {
         };
         self.numbered = self.numbered.max(number);
         Some(RequestOrder { session, number })
+    }
+
+    /// Returns `None` in most cases, otherwise a range of keys, which may be empty.
+    fn acknowledged(&mut self) -> Option<AcknowledgedKeys> {
+        if !self.acknowledgements.one_in(3) {
+            return None;
+        }
+        let mut key = |keys: &[&'static str]| self.acknowledgements.pick(keys).into();
+        Some(AcknowledgedKeys { from: key(&["1", "2", "3"]), below: key(&["2", "3", "4"]) })
     }
 
     /// Returns a random idempotency key. Its digest is the sum of the bytes of the command, so that
