@@ -213,6 +213,10 @@ impl BackendStatus for Local {
         then(Ok(Some(self.inspect(codec::encode_engine))));
     }
 
+    fn request_ids(&self) -> Option<usize> {
+        Some(self.inspect(Engine::request_ids))
+    }
+
     fn counts(&self) -> Vec<(&'static str, u64)> {
         self.shared.tally.counts()
     }
