@@ -189,10 +189,11 @@ fn batch() -> impl Strategy<Value = RequestBatch> {
         1 => Just(BatchItem::Now),
     ];
     let session = proptest::option::of(any::<u64>().prop_map(SessionId::named));
-    (any::<u64>(), any::<u64>(), session, proptest::collection::vec(ask, 0..9)).prop_map(
-        |(from, number, session, asks)| {
+    let keys = proptest::option::of(acknowledged());
+    (any::<u64>(), any::<u64>(), session, keys, proptest::collection::vec(ask, 0..9)).prop_map(
+        |(from, number, session, acknowledged, asks)| {
             let engine = from ^ number;
-            RequestBatch { engine, from, number, session, asks }
+            RequestBatch { engine, from, number, session, acknowledged, asks }
         },
     )
 }
