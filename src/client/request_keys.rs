@@ -1,5 +1,5 @@
-//! The keys of a client's requests, by which a server recognizes repeats, and the range of them that
-//! the server may forget.
+//! The keys of a client's requests, by which a server recognizes repeats, and the range of them
+//! that the server may forget.
 
 use crate::engine::{AcknowledgedKeys, SessionId};
 use crate::random::random;
@@ -7,9 +7,9 @@ use std::sync::Arc;
 
 /// Issues keys in ascending order.
 ///
-/// All keys with the current prefix were sent only in batches of the current session, if at all: the
-/// prefix changes with the session. So the engine refuses late copies of these requests by their
-/// order, and may forget the answers that have arrived.
+/// All keys with the current prefix were sent only in batches of the current session, if at all:
+/// the prefix changes with the session. So the engine refuses late copies of these requests by
+/// their order, and may forget the answers that have arrived.
 pub(super) struct RequestKeys {
     prefix: Arc<str>,
     issued: u64,
@@ -30,8 +30,8 @@ impl RequestKeys {
     }
 
     /// Returns the keys that a batch can acknowledge: all below the lowest of `pending`, which are
-    /// the keys of the batch and of all other requests that may be sent again. `session` numbers the
-    /// requests of the batch.
+    /// the keys of the batch and of all other requests that may be sent again. `session` is the one
+    /// that numbers the requests of the batch.
     pub(super) fn acknowledged<'a>(
         &mut self,
         session: Option<SessionId>,

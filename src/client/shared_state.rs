@@ -138,14 +138,7 @@ impl ClientState {
         if *met {
             return Ok(self.engine());
         }
-        let who = RequestBatch {
-            engine: 0,
-            from: 0,
-            number: 0,
-            session: None,
-            acknowledged: None,
-            asks: vec![BatchItem::Now],
-        };
+        let who = RequestBatch::repeatable(0, vec![BatchItem::Now]);
         let told = line.ask(&who, patience)?;
         self.engine.store(told.stamp.engine, Ordering::Release);
         if told.stamp.engine == 0 {

@@ -232,11 +232,7 @@ impl Codec for Command {
         let has_id = u8::from(self.request.is_some());
         let has_order = if self.order.is_some() { ORDERED } else { 0 };
         let has_keys = if self.acknowledged.is_some() { ACKNOWLEDGING } else { 0 };
-        out.push(match self.rules {
-            Rulebook::First => has_keys + has_order + has_id,
-            Rulebook::Second => has_keys + has_order + 2 + has_id,
-            Rulebook::Third => has_keys + has_order + 4 + has_id,
-        });
+        out.push(has_keys + has_order + 2 * self.rules as u8 + has_id);
         if let Some(keys) = &self.acknowledged {
             keys.put(out);
         }

@@ -26,9 +26,9 @@ pub struct Command {
     /// The place of this request among all requests of its sender, by which a copy that the network
     /// delivers late is refused. `None` if the sender sends no copies.
     pub order: Option<RequestOrder>,
-    /// Keys of the caller whose answers the engine forgets if it carries the command out. Counts only
-    /// with an id and an order: late copies of the acknowledged requests are refused by their order,
-    /// which is below this one.
+    /// Keys of the caller whose answers the engine forgets if it carries the command out. Counts
+    /// only with an id and an order: late copies of the acknowledged requests are refused by their
+    /// order, which is below this one.
     pub acknowledged: Option<AcknowledgedKeys>,
 }
 

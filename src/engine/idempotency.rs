@@ -51,16 +51,13 @@ impl IdempotencyTable {
 
     /// Inserts an answer under a new id.
     pub(super) fn insert(&mut self, id: &Arc<RequestId>, record: IdempotencyRecord) {
-        match record.place() {
-            Some(ticket) => {
-                self.waiting.entry(ticket).or_default().insert(Arc::clone(id));
-                self.queued += 1;
-                self.change_share(id, |share| share.waiting += 1);
-            }
-            None => {
-                let oldest = (record.until, Arc::clone(id));
-                self.change_share(id, |share| _ = share.settled.insert(oldest));
-            }
+        if let Some(ticket) = record.place() {
+            self.waiting.entry(ticket).or_default().insert(Arc::clone(id));
+            self.queued += 1;
+            self.change_share(id, |share| share.waiting += 1);
+        } else {
+            let known = (record.until, Arc::clone(id));
+            self.change_share(id, |share| _ = share.settled.insert(known));
         }
         self.by_id.insert(Arc::clone(id), record);
     }
@@ -68,21 +65,18 @@ impl IdempotencyTable {
     /// Removes the answer to the request with this id, if there is one, and returns it.
     pub(super) fn remove(&mut self, id: &RequestId) -> Option<IdempotencyRecord> {
         let (id, record) = self.by_id.remove_entry(id)?;
-        match record.place() {
-            Some(ticket) => {
-                if let Some(ids) = self.waiting.get_mut(&ticket) {
-                    ids.remove(&id);
-                    if ids.is_empty() {
-                        self.waiting.remove(&ticket);
-                    }
+        if let Some(ticket) = record.place() {
+            if let Some(ids) = self.waiting.get_mut(&ticket) {
+                ids.remove(&id);
+                if ids.is_empty() {
+                    self.waiting.remove(&ticket);
                 }
-                self.queued -= 1;
-                self.change_share(&id, |share| share.waiting -= 1);
             }
-            None => {
-                let known = (record.until, Arc::clone(&id));
-                self.change_share(&id, |share| _ = share.settled.remove(&known));
-            }
+            self.queued -= 1;
+            self.change_share(&id, |share| share.waiting -= 1);
+        } else {
+            let known = (record.until, Arc::clone(&id));
+            self.change_share(&id, |share| _ = share.settled.remove(&known));
         }
         Some(record)
     }
@@ -113,8 +107,8 @@ impl IdempotencyTable {
     }
 
     /// Whether another request of `caller` may wait under an id. The ids of queued requests are not
-    /// forgotten: those of one caller take at most half of what a table of `max` ids has left beside
-    /// those of the other callers.
+    /// forgotten: those of one caller take at most half of what a table of `max` ids has left
+    /// beside those of the other callers.
     pub(super) fn may_wait(&self, caller: &str, max: usize) -> bool {
         let own = self.callers.get(caller).map_or(0, |share| share.waiting);
         own < max.saturating_sub(self.queued - own) / 2

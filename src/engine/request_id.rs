@@ -28,7 +28,8 @@ pub struct RequestId {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Digest(pub u128);
 
-/// A range of request keys. Their caller has received the answers, and repeats none of the requests.
+/// A range of request keys. Their caller has received the answers, and repeats none of the
+/// requests.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AcknowledgedKeys {
     /// The first key of the range.

@@ -404,8 +404,8 @@ fn sessions_end_before_what_hangs_on_them() {
     assert!(session < Due::Patience(Box::new((Ticket::named(1), name("x")))));
 }
 
-/// Commands with every combination of rules version, idempotency key, request order and acknowledged
-/// keys decode as they were encoded.
+/// Commands with every combination of rules version, idempotency key, request order and
+/// acknowledged keys decode as they were encoded.
 #[test]
 fn commands_are_read_as_written() {
     let id = RequestId { caller: "c".into(), key: "k".into() };

@@ -50,8 +50,8 @@ pub trait BackendStatus {
     fn state(&self, then: Then<Result<Option<Vec<u8>>, Unavailable>>) {
         then(Ok(None));
     }
-    /// Returns the number of requests whose answers the engine remembers; `None` if the engine is not
-    /// in this process.
+    /// Returns the number of requests whose answers the engine remembers; `None` if the engine is
+    /// not in this process.
     fn request_ids(&self) -> Option<usize> {
         None
     }

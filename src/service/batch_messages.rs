@@ -110,6 +110,11 @@ pub struct Submission {
 }
 
 impl RequestBatch {
+    /// Returns a batch that may be carried out repeatedly, for this engine (0 for any).
+    pub const fn repeatable(engine: u64, asks: Vec<BatchItem>) -> Self {
+        Self { engine, from: 0, number: 0, session: None, acknowledged: None, asks }
+    }
+
     /// Returns the lowest version of the protocol that can hold the batch.
     fn version(&self) -> u8 {
         let formats = self.asks.iter().filter_map(|ask| match ask {

@@ -193,7 +193,8 @@ impl Locks {
         self.0.state(Box::new(then));
     }
 
-    /// Returns the number of requests whose answers are remembered, if the engine is in this process.
+    /// Returns the number of requests whose answers are remembered, if the engine is in this
+    /// process.
     pub fn request_ids(&self) -> Option<usize> {
         self.0.request_ids()
     }

@@ -1,6 +1,7 @@
 //! Request ids under load: a client that fills the table of remembered answers, and a mount that
 //! sends more requests in ten minutes than the table can hold.
 
+use crate::mount_floods::since;
 use crate::mounted_harness::Setup;
 use crate::request_ids::{ADMIN, EVE, VICTIM, keyed, start};
 use crate::server_harness::{Scratch, Server};
@@ -9,12 +10,13 @@ use latchfs::engine::{Op, Rules};
 use latchfs::service::batch_messages::{
     ASKS_MAX, BatchItem, ItemReply, PROTOCOL, RequestBatch, decode_told, encode_batch,
 };
+use latchfs::time::{Time, boot_now};
 use std::fs::{File, OpenOptions};
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::TcpStream;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// A connection to a server that stays open.
 struct Connection(BufReader<TcpStream>);
@@ -110,7 +112,7 @@ fn a_flood_of_ids_takes_no_id_from_another_caller() {
 
 /// Sends 20,000 requests under new ids over HTTP, spread over the time from `begun` on, and repeats
 /// random earlier ones. Repeats all of them at the end. Returns the number of ids.
-fn own_ids(server: &Server, begun: Instant, limit: Duration) -> usize {
+fn own_ids(server: &Server, begun: Time, limit: Duration) -> usize {
     let mut http = Connection::to(server);
     let (mut own, mut random) = (0, 1_u64);
     let repeat = |http: &mut Connection, number: usize| {
@@ -119,8 +121,8 @@ fn own_ids(server: &Server, begun: Instant, limit: Duration) -> usize {
             "the id {number} is forgotten"
         );
     };
-    while begun.elapsed() < limit {
-        if (own as f64) < 20_000.0 * begun.elapsed().div_duration_f64(limit) {
+    while since(begun) < limit {
+        if own == 0 || (own as u128) < 20_000 * since(begun).as_millis() / limit.as_millis() {
             assert!(!http.acquire_or_release("x: y", own).is_replayed());
             own += 1;
         }
@@ -143,7 +145,7 @@ fn a_busy_mount_beside_ids_of_others() {
     let urls = format!("--client laptop1 --server {},{other_url}", server.url);
     let mount = Setup::new().no_state().only(&urls).start();
     let (pairs, over) = (AtomicUsize::new(0), AtomicBool::new(false));
-    let begun = Instant::now();
+    let begun = boot_now();
     let own = thread::scope(|scope| {
         for number in 0..THREADS {
             let path = mount.dir().join(format!("file{number}"));
@@ -164,7 +166,7 @@ fn a_busy_mount_beside_ids_of_others() {
         over.store(true, Ordering::Relaxed);
         own.expect("the client keeps its ids")
     });
-    let (pairs, took) = (pairs.into_inner(), begun.elapsed());
+    let (pairs, took) = (pairs.into_inner(), since(begun));
     let known = request_ids(&server, "x: y");
     println!("{pairs} pairs of the mount and {own} ids over HTTP in {took:?}: {known} remembered");
     assert!(pairs > 1_000, "{pairs} pairs");

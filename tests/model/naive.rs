@@ -179,8 +179,8 @@ impl Naive {
         self.replies.len() < max || own.len() + others.len() < self.replies.len()
     }
 
-    /// Forgets final answers while there is no room for another one: the oldest answer of the caller
-    /// with the most of them, and rather of this caller than of another one with as many.
+    /// Forgets final answers while there is no room for another one: the oldest answer of the
+    /// caller with the most of them, and rather of this caller than of another one with as many.
     fn make_room_for_reply(&mut self, caller: &str) {
         while self.replies.len() >= self.rules.requests_max {
             let last = self.replies.iter().filter(|(_, until, _)| *until < Time::NEVER);

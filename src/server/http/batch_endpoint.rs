@@ -73,8 +73,9 @@ async fn ask(mut call: RequestContext) -> HandlerResult<Response> {
 }
 
 /// Removes the session from a batch if another client owns the session, because no client may use
-/// up the request numbers of another client's session. Refuses the commands of a batch whose session
-/// is over: without their numbers, late copies of acknowledged requests would be carried out again.
+/// up the request numbers of another client's session. Refuses the commands of a batch whose
+/// session is over: without their numbers, late copies of acknowledged requests would be carried
+/// out again.
 async fn keep_to_own_session(
     call: &RequestContext,
     batch: &mut RequestBatch,
