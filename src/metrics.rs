@@ -29,6 +29,10 @@ impl MetricsPage {
             page.family(name, help, "gauge");
             page.line("", value as u64);
         }
+        if let Some(ids) = locks.request_ids() {
+            page.family("latchfs_request_ids", "Requests whose answers are remembered.", "gauge");
+            page.line("", ids as u64);
+        }
         for (name, value) in locks.counts() {
             // Some counters are stored under a name with labels, such as
             // `refusals_total{kind="other"}`.

@@ -8,11 +8,12 @@
 
 use latchfs::engine::lease_terms::{GRACE_DEFAULT, TTL_DEFAULT, parse_span};
 use latchfs::engine::{
-    Acquire, Annotate, Answer, ClientId, Command, Digest, EndSession, Ends, Engine, Event,
-    EventKind, Firm, Grace, IdempotencyKey, IfExists, LeaseKey, LeaseTerms, Leave, LeaveReason,
-    Lifetime, LockName, LockView, Mode, Move, Op, OpenId, OpenSession, Outcome, Ownership, Patch,
-    Phase, QueuePolicy, Release, Renew, RequestId, RequestOrder, Reset, ResetScope, Rules,
-    SessionEnd, SessionId, Steal, StealReason, Tenure, TenureEnd, TextPatch, Ticket, Token, Ttl,
+    AcknowledgedKeys, Acquire, Annotate, Answer, ClientId, Command, Digest, EndSession, Ends,
+    Engine, Event, EventKind, Firm, Grace, IdempotencyKey, IfExists, LeaseKey, LeaseTerms, Leave,
+    LeaveReason, Lifetime, LockName, LockView, Mode, Move, Op, OpenId, OpenSession, Outcome,
+    Ownership, Patch, Phase, QueuePolicy, Release, Renew, RequestId, RequestOrder, Reset,
+    ResetScope, Rules, SessionEnd, SessionId, Steal, StealReason, Tenure, TenureEnd, TextPatch,
+    Ticket, Token, Ttl,
 };
 use latchfs::time::{Span, Time};
 use std::collections::BTreeMap;
@@ -142,13 +143,14 @@ impl Stage {
         let client = parse_client(&client)?;
         let verb = words.bare().ok_or("what?")?;
         let request = words.value("request");
-        let order = words.order()?;
+        let (order, acknowledged) = (words.order()?, words.acknowledged()?);
         let caller = client.as_str().into();
         let op = self.op(&verb, client, &mut words)?;
         words.end()?;
         let request = request.map(|key| request_of(caller, &key, &op));
         let mut events = vec![];
-        let answer = self.engine.apply(at, &Command { request, order, ..op.into() }, &mut events);
+        let command = Command { request, order, acknowledged, ..op.into() };
+        let answer = self.engine.apply(at, &command, &mut events);
         self.engine.check();
         let mut text = format!("  -> {}\n", say_answer(&answer));
         for event in &events {
@@ -374,6 +376,14 @@ impl Words {
             let (session, number) = text.split_once('.')?;
             let session = SessionId::named(session.parse().ok()?);
             Some(RequestOrder { session, number: number.parse().ok()? })
+        })
+    }
+
+    /// Parses `acknowledged=FROM..BELOW`, the range of request keys whose answers have arrived.
+    fn acknowledged(&mut self) -> Result<Option<AcknowledgedKeys>, String> {
+        self.parsed("acknowledged", |text| {
+            let (from, below) = text.split_once("..")?;
+            Some(AcknowledgedKeys { from: from.into(), below: below.into() })
         })
     }
 

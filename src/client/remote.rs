@@ -10,7 +10,6 @@ use crate::engine::{
     Answer, Child, Command, LockName, LockView, Op, Ownership, Reason, Refusal, RefusalKind,
     SessionId, Token,
 };
-use crate::random::random;
 use crate::service::batch_messages::{BatchItem, ItemReply, Submission};
 use crate::service::event_log::EventWatch;
 use crate::service::stale_read::StaleReads;
@@ -22,7 +21,7 @@ use crate::time::{Time, Wall, boot_now};
 use parking_lot::Mutex;
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
 
 /// The lock service of a remote engine.
@@ -30,10 +29,6 @@ pub struct Remote {
     pub(super) hub: Arc<ClientState>,
     keeper: Arc<SessionKeepAlive>,
     threads: Mutex<Vec<JoinHandle<()>>>,
-    /// A random prefix of this client's request ids, which makes them differ from those of other
-    /// clients.
-    door: u64,
-    requests: AtomicU64,
 }
 
 impl Remote {
@@ -58,8 +53,7 @@ impl Remote {
             keeping,
         ];
         let threads = Mutex::new(threads);
-        let (door, requests) = (random(), AtomicU64::new(0));
-        Ok(Self { hub, keeper, threads, door, requests })
+        Ok(Self { hub, keeper, threads })
     }
 
     /// Waits until the connection works, for at most [`REPLY_DEADLINE`]. Returns whether it does.
@@ -123,9 +117,9 @@ impl Remote {
     /// Returns the command in the form in which it is sent to the server, with an idempotency key
     /// if the command must not be carried out twice.
     fn named(&self, command: Command) -> Submission {
-        let Command { request, op, rules: _, order: _ } = command;
+        let Command { request, op, rules: _, order: _, acknowledged: _ } = command;
         let key = request.map(|request| request.id.key);
-        let key = key.or_else(|| self.needs_key(&op).then(|| self.next_key()));
+        let key = key.or_else(|| self.needs_key(&op).then(|| self.hub.keys.lock().issue()));
         Submission { key, op }
     }
 
@@ -142,11 +136,6 @@ impl Remote {
             Op::Move(_) | Op::Steal(_) | Op::Reset(_) | Op::Annotate(_) => true,
             _ => false,
         }
-    }
-
-    fn next_key(&self) -> Arc<str> {
-        let count = self.requests.fetch_add(1, Ordering::Relaxed);
-        format!("{:016x}-{count}", self.door).into()
     }
 }
 

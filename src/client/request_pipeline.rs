@@ -12,7 +12,7 @@
 use super::request_queue::{BatchRemainder, QueuedRequest};
 use super::shared_state::ClientState;
 use super::transport::{ServerConnection, TransportError};
-use crate::engine::{Op, Outcome, Reason, SessionId};
+use crate::engine::{AcknowledgedKeys, Op, Outcome, Reason, SessionId};
 use crate::random::{jittered, random};
 use crate::service::batch_messages::{BatchItem, BatchResponse, ItemReply, RequestBatch};
 use crate::service::{Contact, Unavailable};
@@ -97,7 +97,8 @@ impl Lane {
         let engine = self.hub.engine();
         let session = self.hub.bond().filter(|id| self.over != Some(*id));
         let (from, number) = (self.from, self.number);
-        let mut request = RequestBatch { engine, from, number, session, asks };
+        let acknowledged = self.acknowledged(&batch, session);
+        let mut request = RequestBatch { engine, from, number, session, acknowledged, asks };
         let first_asked_at = boot_now();
         let mut pause = PAUSE_MIN;
         loop {
@@ -151,6 +152,18 @@ impl Lane {
                 }
             }
         }
+    }
+
+    /// Returns the keys of requests that this batch can acknowledge, if it has a part with a key.
+    fn acknowledged(
+        &self,
+        batch: &[QueuedRequest],
+        session: Option<SessionId>,
+    ) -> Option<AcknowledgedKeys> {
+        let mut own = batch.iter().filter_map(QueuedRequest::key).peekable();
+        own.peek()?;
+        let queue = self.hub.queue.lock();
+        self.hub.keys.lock().acknowledged(session, own.chain(queue.keys()))
     }
 
     fn try_once(

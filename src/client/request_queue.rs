@@ -14,6 +14,7 @@ use crate::service::Unavailable;
 use crate::service::batch_messages::{ASKS_MAX, BatchItem, ItemReply, Stamp};
 use crate::time::{Span, Time, boot_now};
 use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
 
 /// How long a call waits for its answer: after a longer time a user thinks that the program hangs.
 pub const REPLY_DEADLINE: Span = Span::from_secs(2);
@@ -98,6 +99,14 @@ pub(super) struct BatchRemainder {
 }
 
 impl QueuedRequest {
+    /// Returns the key by which a repeat of the request is recognized, if it has one.
+    pub(super) fn key(&self) -> Option<&Arc<str>> {
+        match &self.ask {
+            BatchItem::Submit(command) => command.key.as_ref(),
+            _ => None,
+        }
+    }
+
     /// Whether the request must be carried out even if no caller waits for the answer any more: a
     /// lock that a program released must not stay held because the network failed at that moment.
     pub(super) fn is_owed(&self) -> bool {
@@ -301,8 +310,12 @@ impl RequestQueue {
         self.new.push_back(asked);
     }
 
-    /// Whether the queue has no new requests. Requests that are sent again because their outcome is
-    /// open do not count.
+    /// Returns the keys of all requests in the queue.
+    pub(super) fn keys(&self) -> impl Iterator<Item = &Arc<str>> {
+        self.unconfirmed.iter().chain(&self.new).filter_map(QueuedRequest::key)
+    }
+
+    /// Whether the queue has no new requests; unconfirmed ones do not count.
     pub(super) fn is_empty(&self) -> bool {
         self.new.is_empty()
     }

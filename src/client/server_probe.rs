@@ -36,8 +36,7 @@ pub enum Stuck {
 pub fn probe(server: &Http) -> Result<RttSample, Stuck> {
     let runtime = runtime().map_err(|trouble| Stuck::Unreachable(trouble.to_string()))?;
     let mut connection = connect(runtime, &server.0)?;
-    let ask =
-        RequestBatch { engine: 0, from: 0, number: 0, session: None, asks: vec![BatchItem::Now] };
+    let ask = RequestBatch::repeatable(0, vec![BatchItem::Now]);
     let mut heard: Option<RttSample> = None;
     for _ in 0..LOOKS {
         let asked_at = boot_now();

@@ -85,7 +85,7 @@ fn ask(
     patience: Span,
 ) -> Result<Vec<ItemReply>, TransportError> {
     let engine = hub.introduce(line, patience)?;
-    let batch = RequestBatch { engine, from: 0, number: 0, session: None, asks };
+    let batch = RequestBatch::repeatable(engine, asks);
     let asked_at = boot_now();
     let told = line.ask(&batch, patience).inspect_err(|trouble| {
         if let TransportError::Elsewhere(_) = trouble {

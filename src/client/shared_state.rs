@@ -1,6 +1,7 @@
 //! The state that the threads of a client share: the data about the server, and the state of the
 //! connection to it. No mutex is held while a reply is delivered or a waiter is woken.
 
+use super::request_keys::RequestKeys;
 use super::request_queue::{ItemResult, QueuedRequest, RequestQueue, Then};
 use super::sequence_mapping::SequenceMapping;
 use super::server_clock::ServerClock;
@@ -31,6 +32,7 @@ pub(super) struct ClientState {
     pub(super) numbers: Mutex<SequenceMapping>,
     pub(super) clock: Mutex<ServerClock>,
     pub(super) queue: Mutex<RequestQueue>,
+    pub(super) keys: Mutex<RequestKeys>,
     /// Signals that the queue has a request, or that the client stops.
     pub(super) asked: Condvar,
     state: Mutex<ConnectionState>,
@@ -101,6 +103,7 @@ impl ClientState {
             numbers: Mutex::default(),
             clock: Mutex::default(),
             queue: Mutex::default(),
+            keys: Mutex::default(),
             asked: Condvar::new(),
             state: Mutex::new(state),
             changed: Condvar::new(),
@@ -137,8 +140,7 @@ impl ClientState {
         if *met {
             return Ok(self.engine());
         }
-        let asks = vec![BatchItem::Now];
-        let who = RequestBatch { engine: 0, from: 0, number: 0, session: None, asks };
+        let who = RequestBatch::repeatable(0, vec![BatchItem::Now]);
         let told = line.ask(&who, patience)?;
         self.engine.store(told.stamp.engine, Ordering::Release);
         if told.stamp.engine == 0 {

@@ -4,9 +4,9 @@ use super::transport::{FrameStream, ServerConnection, Transport, TransportError}
 use super::*;
 use crate::engine::lease_terms::{GRACE_DEFAULT, TTL_DEFAULT};
 use crate::engine::{
-    Acquire, Answer, ClientId, EventKind, Grace, LeaseKey, LeaseTerms, LockName, Mode, Op, OpenId,
-    Outcome, Ownership, Patch, QueuePolicy as InLine, Reason, Release, Renew, Rules, SessionId,
-    Token, Ttl,
+    Acquire, Answer, ClientId, Engine, EventKind, Grace, LeaseKey, LeaseTerms, LockName, Mode, Op,
+    OpenId, Outcome, Ownership, Patch, QueuePolicy as InLine, Reason, Release, Renew, Rules,
+    SessionId, Token, Ttl,
 };
 use crate::service::batch_messages::{
     BatchResponse, ItemReply, PROTOCOL, RequestBatch, decode_told, encode_batch,
@@ -308,6 +308,21 @@ fn an_answer_lost_in_a_restart_is_repeated_by_the_id_of_the_request() {
     *world.near.porter.lock() = BatchServer::new(locks);
     granted(answer.recv().expect("answered"));
     assert_eq!(world.holders("build"), ["a"]);
+}
+
+/// The engine remembers only the answers that may not have arrived yet.
+#[test]
+fn answers_that_have_arrived_are_forgotten() {
+    let world = world();
+    let door = world.door("a", "30s");
+    for round in 0..200 {
+        world.weather.answers_lost.store(u64::from(round % 50 == 7), Ordering::Release);
+        let token = granted(submit(&door, mkdir("build", "a")));
+        let key = LeaseKey { name: name("build"), client: client("a"), token: Some(token) };
+        assert_eq!(submit(&door, Op::Release(Release::of(key))), Ok(Ok(Outcome::Released)));
+    }
+    let known = world.local.inspect(Engine::request_ids);
+    assert!(known < 5, "{known} are remembered");
 }
 
 #[test]

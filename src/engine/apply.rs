@@ -26,9 +26,12 @@ impl Engine {
         if let Some(answer) = self.replay(request, &command.op) {
             return answer;
         }
-        self.has_room_for_reply()?;
+        self.books.has_room_for_reply(request, command)?;
         self.books.enter_order(command.order)?;
         let outcome = self.carry_out(command, events)?;
+        if let (Some(keys), Some(_)) = (&command.acknowledged, command.order) {
+            self.books.forget_acknowledged(&request.id.caller, keys);
+        }
         self.books.remember(request, &outcome, command.rules);
         Ok(outcome)
     }

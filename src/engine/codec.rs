@@ -6,9 +6,9 @@
 
 use super::baseline::Baseline;
 use super::command::{
-    Acquire, Annotate, Command, Digest, EndSession, Firm, IdempotencyKey, IfExists, LeaseKey,
-    Leave, Move, Op, OpenSession, Outcome, QueuePolicy, Release, Renew, Replay, RequestId,
-    RequestOrder, Reset, ResetScope, Rulebook, Steal, Tenure,
+    AcknowledgedKeys, Acquire, Annotate, Command, Digest, EndSession, Firm, IdempotencyKey,
+    IfExists, LeaseKey, Leave, Move, Op, OpenSession, Outcome, QueuePolicy, Release, Renew, Replay,
+    RequestId, RequestOrder, Reset, ResetScope, Rulebook, Steal, Tenure,
 };
 use super::details::{Details, FileAttrs, FileType, Process, ReadMode};
 use super::details::{Patch, TextPatch};
@@ -219,24 +219,25 @@ wire_struct! {
     Session { client, ttl, grace, renewed_at; leases, opens, waiters }
         [since WITH_ORDERS: last_request]
     RequestOrder { session, number }
+    AcknowledgedKeys { from, below }
     Rules {
         locks_max, waiters_max, holders_max, sessions_max, requests_max, requests_kept, steal_grace
     }
 }
 
 /// The first byte of an encoded command is a sum: 0, 2 or 4 for the version of the rules, 1 if the
-/// command has a request id, and [`ORDERED`] if it has a request order. Under the first rules it
-/// therefore equals the tag of the optional request id, which was the first byte of a command in
-/// the oldest formats.
+/// command has a request id, [`ORDERED`] if it has a request order, and [`ACKNOWLEDGING`] if it
+/// acknowledges keys. Under the first rules it therefore equals the tag of the optional request id,
+/// which was the first byte of a command in the oldest formats.
 impl Codec for Command {
     fn put(&self, out: &mut Vec<u8>) {
         let has_id = u8::from(self.request.is_some());
         let has_order = if self.order.is_some() { ORDERED } else { 0 };
-        out.push(match self.rules {
-            Rulebook::First => has_order + has_id,
-            Rulebook::Second => has_order + 2 + has_id,
-            Rulebook::Third => has_order + 4 + has_id,
-        });
+        let has_keys = if self.acknowledged.is_some() { ACKNOWLEDGING } else { 0 };
+        out.push(has_keys + has_order + 2 * self.rules as u8 + has_id);
+        if let Some(keys) = &self.acknowledged {
+            keys.put(out);
+        }
         if let Some(order) = &self.order {
             order.put(out);
         }
@@ -250,7 +251,10 @@ impl Codec for Command {
         let first = u8::take(from)?;
         let has_order = first & ORDERED != 0;
         require(!has_order || from.format() >= WITH_ORDERS)?;
-        let (has_id, rules) = match first & !ORDERED {
+        let has_keys = first & ACKNOWLEDGING != 0;
+        require(!has_keys || from.format() >= WITH_ACKNOWLEDGEMENTS)?;
+        let acknowledged = if has_keys { Some(AcknowledgedKeys::take(from)?) } else { None };
+        let (has_id, rules) = match first & !(ORDERED | ACKNOWLEDGING) {
             first @ (0 | 1) => (first == 1, Rulebook::First),
             second @ (2 | 3) => (second == 3, Rulebook::Second),
             third @ (4 | 5) => (third == 5, Rulebook::Third),
@@ -258,7 +262,7 @@ impl Codec for Command {
         };
         let order = if has_order { Some(RequestOrder::take(from)?) } else { None };
         let request = if has_id { Some(IdempotencyKey::take(from)?) } else { None };
-        Ok(Self { request, op: Op::take(from)?, rules, order })
+        Ok(Self { request, op: Op::take(from)?, rules, order, acknowledged })
     }
 }
 
@@ -273,9 +277,13 @@ const WITH_ORDERS: u8 = 5;
 
 /// The first format in which a release may name an open file.
 pub(super) const WITH_OPEN_RELEASES: u8 = 6;
+/// The first format in which a command may acknowledge earlier answers.
+pub(crate) const WITH_ACKNOWLEDGEMENTS: u8 = 6;
 
 /// Flag in the first byte of an encoded command: a [`RequestOrder`] follows.
 const ORDERED: u8 = 8;
+/// Flag in the first byte of a command: a range of acknowledged keys follows.
+const ACKNOWLEDGING: u8 = 16;
 
 /// Flag in the byte after the key of an encoded release: the acquisition number follows, which
 /// tells which acquire of the lease the release ends.

@@ -1,6 +1,6 @@
 //! The commands of the engine, which are a closed list, and the answers to them.
 
-use super::codec::{FORMAT_BASE, WITH_OPEN_RELEASES};
+use super::codec::{FORMAT_BASE, WITH_ACKNOWLEDGEMENTS, WITH_OPEN_RELEASES};
 use super::details::Patch;
 use super::event::{LeaveReason, SessionEnd};
 use super::lease::{
@@ -10,8 +10,8 @@ use super::lease_terms::{Grace, Ttl};
 use super::limits::{LimitedField, SPARED_MAX};
 use super::name::{ClientId, LockName};
 use super::refusal::Refusal;
+pub use super::request_id::{AcknowledgedKeys, Digest, IdempotencyKey, RequestId};
 use crate::time::{Span, Time};
-use std::sync::Arc;
 
 /// One request: an operation, the version of its rules, and the id that identifies a repeat of it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -26,6 +26,10 @@ pub struct Command {
     /// The number of this request in the order in which its sender sent its requests, by which a
     /// copy that the network delivers late is refused. `None` if the sender sends no copies.
     pub order: Option<RequestOrder>,
+    /// Keys of the caller whose answers the engine forgets if it carries the command out. Counts
+    /// only with an id and an order: late copies of the acknowledged requests are refused by their
+    /// order, which is below this one.
+    pub acknowledged: Option<AcknowledgedKeys>,
 }
 
 /// The number of a request in the order in which one session sends its requests. A session has one
@@ -57,32 +61,6 @@ pub enum Rulebook {
     #[default]
     Third,
 }
-
-/// An idempotency key (rule 10): the id of a request, and a digest of its whole content.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct IdempotencyKey {
-    /// The id of the request.
-    pub id: RequestId,
-    /// Tells a repeat of the request from a different request under the same id.
-    pub digest: Digest,
-}
-
-/// A request id that the caller chooses. Ids of different callers are independent.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct RequestId {
-    /// The front end and the credential that it has authenticated, at most
-    /// [`super::limits::CALLER_BYTES_MAX`] bytes. The server sets it; it is never read from a
-    /// request.
-    pub caller: Arc<str>,
-    /// The key that the caller chose, at most [`super::limits::REQUEST_KEY_BYTES_MAX`] bytes.
-    pub key: Arc<str>,
-}
-
-/// 128 bits of a cryptographic hash over a whole request, computed by the front end that received
-/// it. It covers the lock and the options as they were sent, before defaults and the state of the
-/// lock complete them.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Digest(pub u128);
 
 /// An operation of the engine.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -467,7 +445,14 @@ impl Command {
     /// Returns the command as a latchfs of this `format` knows it: see [`Op::for_format`].
     #[must_use]
     pub fn for_format(self, format: u8) -> Self {
-        Self { op: self.op.for_format(format), ..self }
+        let acknowledged = self.acknowledged.filter(|_| format >= WITH_ACKNOWLEDGEMENTS);
+        Self { op: self.op.for_format(format), acknowledged, ..self }
+    }
+
+    /// Returns the lowest format that can hold the command.
+    pub fn format(&self) -> u8 {
+        let own = if self.acknowledged.is_some() { WITH_ACKNOWLEDGEMENTS } else { FORMAT_BASE };
+        own.max(self.op.format())
     }
 
     /// Whether the command changed the state of the engine, apart from the events that it produced.
@@ -484,8 +469,12 @@ impl Command {
     pub(super) fn oversized(&self) -> Option<LimitedField> {
         let id = self.request.as_ref().map(|request| &request.id);
         let key = id.filter(|id| id.key.is_empty() || id.key.len() > LimitedField::Key.max());
+        let is_long = |key: &str| key.len() > LimitedField::Key.max();
+        let acknowledged = self.acknowledged.as_ref();
+        let acknowledged = acknowledged.filter(|keys| is_long(&keys.from) || is_long(&keys.below));
         let caller = id.filter(|id| id.caller.len() > LimitedField::Caller.max());
         key.map(|_| LimitedField::Key)
+            .or_else(|| acknowledged.map(|_| LimitedField::Key))
             .or_else(|| caller.map(|_| LimitedField::Caller))
             .or_else(|| self.op.patch().and_then(Patch::oversized))
             .or_else(|| self.op.spares_too_many().then_some(LimitedField::Spared))
@@ -494,6 +483,6 @@ impl Command {
 
 impl From<Op> for Command {
     fn from(op: Op) -> Self {
-        Self { request: None, op, rules: Rulebook::default(), order: None }
+        Self { request: None, op, rules: Rulebook::default(), order: None, acknowledged: None }
     }
 }

@@ -31,7 +31,7 @@ impl Engine {
                     self.serve(&name, events);
                 }
                 Due::Lease(token, name) => self.lease_due(due_at, token, &name, events),
-                Due::Reply(request) => self.books.replies.forget(&request),
+                Due::Reply(request) => drop(self.books.replies.remove(&request)),
             }
         }
         self.books.clock = until;

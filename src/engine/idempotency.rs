@@ -1,9 +1,14 @@
 //! The idempotency table: the first answers to requests that carried an id.
+//!
+//! An answer is forgotten after a while, or earlier once its caller has acknowledged it. While the
+//! table is full, each new answer takes the place of the oldest answer of the caller that has the
+//! most: a caller that sends many ids shortens only its own memory.
 
-use super::command::{Digest, Outcome, Replay, RequestId};
+use super::command::{AcknowledgedKeys, Digest, Outcome, Replay, RequestId};
 use super::lease::Ticket;
 use crate::time::Time;
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Bound;
 use std::sync::Arc;
 
 /// The remembered answers to requests that carried an id, by that id.
@@ -12,6 +17,20 @@ pub(super) struct IdempotencyTable {
     pub(super) by_id: BTreeMap<Arc<RequestId>, IdempotencyRecord>,
     /// The ids of queued requests, by their ticket.
     pub(super) waiting: BTreeMap<Ticket, BTreeSet<Arc<RequestId>>>,
+    /// The number of ids of queued requests.
+    queued: usize,
+    callers: BTreeMap<Arc<str>, CallerShare>,
+    /// The number of final answers of each caller that has any, and the caller.
+    sizes: BTreeSet<(usize, Arc<str>)>,
+}
+
+/// The part of the table that belongs to one caller.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+struct CallerShare {
+    /// The final answers, by the time when they are dropped.
+    settled: BTreeSet<(Time, Arc<RequestId>)>,
+    /// The number of ids of queued requests.
+    waiting: usize,
 }
 
 /// The remembered answer to one request.
@@ -30,9 +49,84 @@ impl IdempotencyTable {
         self.by_id.len()
     }
 
-    /// Drops the answer to the request with this id.
-    pub(super) fn forget(&mut self, id: &RequestId) {
-        self.by_id.remove(id);
+    /// Inserts an answer under a new id.
+    pub(super) fn insert(&mut self, id: &Arc<RequestId>, record: IdempotencyRecord) {
+        if let Some(ticket) = record.place() {
+            self.waiting.entry(ticket).or_default().insert(Arc::clone(id));
+            self.queued += 1;
+            self.change_share(id, |share| share.waiting += 1);
+        } else {
+            let known = (record.until, Arc::clone(id));
+            self.change_share(id, |share| _ = share.settled.insert(known));
+        }
+        self.by_id.insert(Arc::clone(id), record);
+    }
+
+    /// Removes the answer to the request with this id, if there is one, and returns it.
+    pub(super) fn remove(&mut self, id: &RequestId) -> Option<IdempotencyRecord> {
+        let (id, record) = self.by_id.remove_entry(id)?;
+        if let Some(ticket) = record.place() {
+            if let Some(ids) = self.waiting.get_mut(&ticket) {
+                ids.remove(&id);
+                if ids.is_empty() {
+                    self.waiting.remove(&ticket);
+                }
+            }
+            self.queued -= 1;
+            self.change_share(&id, |share| share.waiting -= 1);
+        } else {
+            let known = (record.until, Arc::clone(&id));
+            self.change_share(&id, |share| _ = share.settled.remove(&known));
+        }
+        Some(record)
+    }
+
+    fn change_share(&mut self, id: &RequestId, change: impl FnOnce(&mut CallerShare)) {
+        let share = self.callers.entry(Arc::clone(&id.caller)).or_default();
+        let before = share.settled.len();
+        change(share);
+        let (after, waiting) = (share.settled.len(), share.waiting);
+        if before != after {
+            self.sizes.remove(&(before, Arc::clone(&id.caller)));
+            if after > 0 {
+                self.sizes.insert((after, Arc::clone(&id.caller)));
+            }
+        }
+        if after + waiting == 0 {
+            self.callers.remove(&id.caller);
+        }
+    }
+
+    /// Returns the id whose answer makes room for a new one of `caller`: the oldest final answer of
+    /// the caller that has the most, which is `caller` itself if no other has more.
+    pub(super) fn dispensable(&self, caller: &str) -> Option<Arc<RequestId>> {
+        let (most, largest) = self.sizes.last()?;
+        let own = self.callers.get(caller).filter(|own| own.settled.len() >= *most);
+        let share = own.or_else(|| self.callers.get(largest))?;
+        share.settled.first().map(|(_, id)| Arc::clone(id))
+    }
+
+    /// Whether another request of `caller` may wait under an id. The ids of queued requests are not
+    /// forgotten: those of one caller take at most half of what a table of `max` ids has left
+    /// beside those of the other callers.
+    pub(super) fn may_wait(&self, caller: &str, max: usize) -> bool {
+        let own = self.callers.get(caller).map_or(0, |share| share.waiting);
+        own < max.saturating_sub(self.queued - own) / 2
+    }
+
+    /// Returns the ids of `caller` with a key in `keys`.
+    pub(super) fn acknowledged(
+        &self,
+        caller: &Arc<str>,
+        keys: &AcknowledgedKeys,
+    ) -> Vec<Arc<RequestId>> {
+        if keys.from >= keys.below {
+            return Vec::new();
+        }
+        let id = |key: &Arc<str>| RequestId { caller: Arc::clone(caller), key: Arc::clone(key) };
+        let (from, below) = (id(&keys.from), id(&keys.below));
+        let range = (Bound::Included(&from), Bound::Excluded(&below));
+        self.by_id.range::<RequestId, _>(range).map(|(id, _)| Arc::clone(id)).collect()
     }
 
     /// Returns the highest request id in the table.

@@ -1,6 +1,7 @@
 //! The invariants of the engine: conditions that hold between any two commands.
 
 use super::command::Outcome;
+use super::idempotency::IdempotencyTable;
 use super::lease::{Lifetime, Ownership, Ticket};
 use super::lock::{Lock, Tenancy};
 use super::name::LockName;
@@ -121,6 +122,11 @@ impl Engine {
         assert!(sharing.max().unwrap_or(0) <= rules.holders_max.max(1), "sharers are limited");
         assert!(sessions.len() <= rules.sessions_max, "sessions are limited");
         assert!(replies.len() <= rules.requests_max, "request ids are limited");
+        let mut again = IdempotencyTable::default();
+        for (id, reply) in &replies.by_id {
+            again.insert(id, reply.clone());
+        }
+        assert_eq!(again, *replies, "the shares of the callers are counted");
         let lines = self.locks.values().map(|lock| lock.line.len());
         assert!(lines.max().unwrap_or(0) <= rules.waiters_max, "lines are limited");
     }

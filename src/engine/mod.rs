@@ -31,7 +31,7 @@
 //! The modules in reading order:
 //!
 //! - Values: `name`, `lease_terms` (ttl and grace), `limits` (lengths of the parts of a command),
-//!   `details` (note, text, process and file attributes), `lease`.
+//!   `details` (note, text, process and file attributes), `lease`, `request_id`.
 //! - The interface: `event`, `refusal`, `command`, `view`.
 //! - Parts of the state: `tokens` (rule 7), `deadlines`, `lock` (one lock and its queue),
 //!   `lock_table`, `session`, `idempotency` (answers kept for repeats), `interner`; `conflict`
@@ -50,6 +50,7 @@ pub mod details;
 pub mod lease;
 pub mod event;
 pub mod refusal;
+mod request_id;
 pub mod command;
 mod tokens;
 mod deadlines;
@@ -78,8 +79,8 @@ mod event_codec;
 
 pub use baseline::Baseline;
 pub use command::{
-    Acquire, Annotate, Answer, Command, Digest, EndSession, Firm, IdempotencyKey, IfExists,
-    LeaseKey, Leave, Move, Op, OpenSession, Outcome, QueuePolicy, Release, Renew, Replay,
+    AcknowledgedKeys, Acquire, Annotate, Answer, Command, Digest, EndSession, Firm, IdempotencyKey,
+    IfExists, LeaseKey, Leave, Move, Op, OpenSession, Outcome, QueuePolicy, Release, Renew, Replay,
     RequestId, RequestOrder, Reset, ResetScope, Rulebook, Steal, Tenure,
 };
 pub use details::{Details, FileAttrs, FileType, Patch, Process, ReadMode, TextPatch};

@@ -358,7 +358,11 @@ impl fmt::Display for Limit {
                 write!(f, "{max} sessions are open, which is the limit; end some")
             }
             Self::Requests(max) => {
-                write!(f, "{max} request ids are remembered, which is the limit; try again later")
+                write!(
+                    f,
+                    "too many queued requests have an id, of which {max} can be remembered; "
+                )?;
+                write!(f, "leave a queue, or try again later")
             }
             Self::Tokens => write!(f, "all tokens below 2^53 are used up; start a new state"),
         }

@@ -13,7 +13,8 @@
 //! that was under way must not enter the queue again.
 
 use super::command::{
-    Answer, IdempotencyKey, Op, Outcome, QueuePolicy, Replay, RequestId, RequestOrder, Rulebook,
+    AcknowledgedKeys, Acquire, Answer, Command, IdempotencyKey, Op, Outcome, QueuePolicy, Replay,
+    RequestId, RequestOrder, Rulebook,
 };
 use super::deadlines::Due;
 use super::idempotency::IdempotencyRecord;
@@ -46,15 +47,46 @@ impl Engine {
         }
         Some(Ok(Outcome::Replayed(Box::new(replay))))
     }
-
-    /// Refuses a request with an id while the table of remembered answers is full.
-    pub(super) fn has_room_for_reply(&self) -> Result<(), Refusal> {
-        let (known, max) = (self.books.replies.len(), self.books.rules.requests_max);
-        self.books.limit(known, max, Limit::Requests)
-    }
 }
 
 impl EngineState {
+    /// Refuses a request with an id that may have to wait, if its caller's queued requests take up
+    /// the caller's share of the table, and any request with an id if no answer can be forgotten.
+    pub(super) fn has_room_for_reply(
+        &self,
+        request: &IdempotencyKey,
+        command: &Command,
+    ) -> Result<(), Refusal> {
+        let (caller, max) = (&request.id.caller, self.rules.requests_max);
+        let may_wait = match &command.op {
+            Op::Acquire(Acquire { line: QueuePolicy::Join(patience), .. }) => {
+                *patience != Some(Span::ZERO)
+            }
+            _ => false,
+        };
+        let is_full = self.replies.len() >= max && self.replies.dispensable(caller).is_none();
+        if is_full || may_wait && !self.replies.may_wait(caller, max) {
+            return Err(self.refuse(Reason::Limit(Limit::Requests(max))));
+        }
+        Ok(())
+    }
+
+    /// Forgets the answers that the caller has acknowledged.
+    pub(super) fn forget_acknowledged(&mut self, caller: &Arc<str>, keys: &AcknowledgedKeys) {
+        for id in self.replies.acknowledged(caller, keys) {
+            self.forget_reply(&id);
+        }
+    }
+
+    /// Forgets the answer to the request with this id, if there is one.
+    fn forget_reply(&mut self, id: &Arc<RequestId>) {
+        if let Some(known) = self.replies.remove(id)
+            && known.until < Time::NEVER
+        {
+            self.agenda.remove(known.until, Due::Reply(Arc::clone(id)));
+        }
+    }
+
     /// Refuses a request whose number is not above that of the last request of its session: it is a
     /// late copy. Refusals are not remembered, so only this check prevents a copy of a refused
     /// request from changing a lock that the client has acquired meanwhile.
@@ -70,13 +102,19 @@ impl EngineState {
         Ok(())
     }
 
-    /// Keeps the answer to a request for repeats of it.
+    /// Keeps the answer to a request for repeats of it. Forgets another answer while the table is
+    /// full.
     pub(super) fn remember(&mut self, request: &IdempotencyKey, first: &Outcome, rules: Rulebook) {
         let waits = matches!(first, Outcome::Waiting { .. })
             && !matches!(rules, Rulebook::First | Rulebook::Second);
         let until = if waits { Time::NEVER } else { self.clock + self.rules.requests_kept };
         let reply =
             IdempotencyRecord { until, digest: request.digest, replay: self.replay_of(first) };
+        while self.replies.len() >= self.rules.requests_max
+            && let Some(id) = self.replies.dispensable(&request.id.caller)
+        {
+            self.forget_reply(&id);
+        }
         self.restore_reply(request.id.clone(), reply);
     }
 
@@ -102,15 +140,11 @@ impl EngineState {
     /// Inserts the remembered answer to a request with an id. The answer is new, or was read from a
     /// snapshot.
     pub(super) fn restore_reply(&mut self, id: RequestId, reply: IdempotencyRecord) {
-        let (id, until, place) = (Arc::new(id), reply.until, reply.place());
-        if let Some(before) = self.replies.by_id.insert(Arc::clone(&id), reply)
-            && before.until < Time::NEVER
-        {
-            self.agenda.remove(before.until, Due::Reply(Arc::clone(&id)));
-        }
-        match place {
-            Some(ticket) => drop(self.replies.waiting.entry(ticket).or_default().insert(id)),
-            None => self.agenda.add(until, Due::Reply(id)),
+        let (id, until) = (Arc::new(id), reply.until);
+        self.forget_reply(&id);
+        self.replies.insert(&id, reply);
+        if until < Time::NEVER {
+            self.agenda.add(until, Due::Reply(id));
         }
     }
 }

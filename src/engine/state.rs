@@ -26,9 +26,11 @@ pub struct Rules {
     pub holders_max: usize,
     /// The maximum number of open sessions: one per mount or HTTP client.
     pub sessions_max: usize,
-    /// The maximum number of request ids whose answers are kept.
+    /// The maximum number of request ids whose answers are kept. Beyond it the caller with the most
+    /// answers loses its oldest one.
     pub requests_max: usize,
-    /// How long a request id is remembered: longer than any client retries.
+    /// How long a request id is remembered, unless its caller acknowledges the answer earlier:
+    /// longer than any client retries.
     pub requests_kept: Span,
     /// How long a stolen lock stays unusable: time for the old holder to stop.
     pub steal_grace: Span,
@@ -168,9 +170,14 @@ impl Engine {
         self.books.sessions.len()
     }
 
+    /// Returns the number of requests whose answers are remembered.
+    pub fn request_ids(&self) -> usize {
+        self.books.replies.len()
+    }
+
     /// Returns the number of stored items: locks, waiters, sessions and remembered answers.
     pub fn size(&self) -> usize {
-        self.locks() + self.waiters() + self.sessions() + self.books.replies.len()
+        self.locks() + self.waiters() + self.sessions() + self.request_ids()
     }
 
     /// Drops all remembered answers: a bug that tests inject.
@@ -179,7 +186,7 @@ impl Engine {
         let known: Vec<_> =
             self.books.replies.iter().map(|(id, reply)| (id.clone(), reply.until)).collect();
         for (request, until) in known {
-            self.books.replies.forget(&request);
+            self.books.replies.remove(&request);
             if until == Time::NEVER {
                 continue;
             }

@@ -632,6 +632,22 @@ fn older_releases_and_leases_name_no_acquire() {
     lab.does_command(&release).expect("it ends what there is, as it did then");
 }
 
+/// A command that acknowledges answers is readable from format 6 on. A latchfs before that gets the
+/// same command without them, and keeps the answers for a while.
+#[test]
+fn acknowledgement_has_a_format_of_its_own() {
+    let acknowledged = Some(AcknowledgedKeys { from: "a-".into(), below: "a-7".into() });
+    let older = keyed("batch:a", 1, Op::Settle);
+    let command = Command { acknowledged, ..older.clone() };
+    assert_eq!((command.format(), older.format()), (6, 5));
+    assert_eq!(command.clone().for_format(5), older);
+    assert_eq!(command.clone().for_format(6), command);
+    let mut bytes = Vec::new();
+    codec::encode_command(Time::ZERO, &command, &mut bytes);
+    assert!(codec::decode_command(5, &bytes).is_err());
+    assert_eq!(codec::decode_command(6, &bytes), Ok((Time::ZERO, command)));
+}
+
 /// A release that names an open file ends the file's lease under whatever name `mv` has given it.
 /// Only format 6 and later have such a release. In an older format it is encoded without the file.
 #[test]

@@ -8,7 +8,7 @@ use super::limits::LimitedField;
 use super::lock::{Lock, QueuedWaiter};
 use super::model::sound;
 use super::session::Session;
-use super::tests::{Lab, ask, client, key, name, own, shared, waiting};
+use super::tests::{Lab, ask, client, name, own, shared, waiting};
 use super::*;
 use crate::time::{Span, Time, Wall};
 use std::collections::BTreeMap;
@@ -406,18 +406,21 @@ fn sessions_end_before_what_hangs_on_them() {
     assert!(session < Due::Patience(Box::new((Ticket::named(1), name("x")))));
 }
 
-/// Commands with every combination of rules version, idempotency key and request order decode as
-/// they were encoded.
+/// Commands with every combination of rules version, idempotency key, request order and
+/// acknowledged keys decode as they were encoded.
 #[test]
 fn commands_are_read_as_written() {
     let id = RequestId { caller: "c".into(), key: "k".into() };
     let request = Some(IdempotencyKey { id, digest: Digest(u128::MAX) });
     let order = Some(RequestOrder { session: SessionId::named(1), number: 2 });
+    let acknowledged = Some(AcknowledgedKeys { from: "a".into(), below: "k".into() });
     for rules in [Rulebook::First, Rulebook::Second, Rulebook::Third] {
         for request in [None, request.clone()] {
             for order in [None, order] {
-                let op = Op::Release(Release::of(key("x", "a", None)));
-                survives(&Command { request: request.clone(), op, rules, order });
+                for acknowledged in [None, acknowledged.clone()] {
+                    let (request, op) = (request.clone(), Op::Settle);
+                    survives(&Command { request, op, rules, order, acknowledged });
+                }
             }
         }
     }

@@ -10,6 +10,7 @@ use super::tokens::TokenAllocator;
 use super::*;
 use crate::time::{Span, Time};
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
 
 #[test]
 fn the_engine_counts_all_that_it_remembers() {
@@ -188,6 +189,14 @@ const BREAKAGES: &[Breakage] = &[
         let kept = IdempotencyRecord { until: Time::NEVER, digest: Digest(1), replay };
         let id = RequestId { caller: "c".into(), key: "k".into() };
         engine.books.replies.by_id.insert(id.into(), kept);
+    }),
+    ("the shares of the callers are counted", |engine| {
+        let first = Outcome::Settled;
+        let replay = Replay { at: Time::ZERO, first, ends: None };
+        let kept = IdempotencyRecord { until: Time::from_secs(9), digest: Digest(1), replay };
+        let id = Arc::new(RequestId { caller: "c".into(), key: "k".into() });
+        engine.books.agenda.add(kept.until, Due::Reply(Arc::clone(&id)));
+        engine.books.replies.by_id.insert(id, kept);
     }),
     ("locks are limited", |engine| engine.books.rules.locks_max = 1),
     ("a free lock is not stored", |engine| {

@@ -21,6 +21,8 @@ const OTHER_WEIGHT: usize = 4 << 10;
 pub(super) fn weight_of(command: &Command) -> usize {
     let id = command.request.as_ref().map(|request| &request.id);
     let id = id.map_or(0, |id| id.caller.len() + id.key.len());
+    let acknowledged = command.acknowledged.as_ref();
+    let acknowledged = acknowledged.map_or(0, |keys| keys.from.len() + keys.below.len());
     let key = |key: &LeaseKey| key.name.as_str().len() + key.client.as_str().len();
     let said = match &command.op {
         Op::Acquire(ask) => {
@@ -48,7 +50,7 @@ pub(super) fn weight_of(command: &Command) -> usize {
         }
         Op::Settle | Op::KeepAlive(_) | Op::EndSession(_) => 0,
     };
-    size_of::<Command>() + id + said
+    size_of::<Command>() + id + acknowledged + said
 }
 
 /// Returns the total weight of commands in bytes.

@@ -72,7 +72,7 @@ pub(crate) struct Commands {
 impl Commands {
     /// Returns the lowest format that can hold the commands.
     pub(crate) fn format(&self) -> u8 {
-        let formats = self.commands.iter().map(|command| command.op.format());
+        let formats = self.commands.iter().map(Command::format);
         formats.max().unwrap_or(FORMAT_BASE)
     }
 }

@@ -50,6 +50,11 @@ pub trait BackendStatus {
     fn state(&self, then: Then<Result<Option<Vec<u8>>, Unavailable>>) {
         then(Ok(None));
     }
+    /// Returns the number of requests whose answers the engine remembers; `None` if the engine is
+    /// not in this process.
+    fn request_ids(&self) -> Option<usize> {
+        None
+    }
     /// Returns counts of events and requests since the start, by metric name.
     fn counts(&self) -> Vec<(&'static str, u64)>;
     /// Returns histograms of durations, such as how long clients wait for locks, how long they hold

@@ -10,12 +10,12 @@ use super::backend_status::{About, BackendKind, Contact};
 use super::failure::Unavailable;
 use super::paging::{Children, List, ListPage};
 use crate::engine::codec::{
-    Codec, Decoder, FORMAT_BASE, FORMAT_VERSION, Malformed, decode_message, encode_message,
-    require, wire_enum, wire_struct,
+    Codec, Decoder, FORMAT_BASE, FORMAT_VERSION, Malformed, WITH_ACKNOWLEDGEMENTS, decode_message,
+    encode_message, require, wire_enum, wire_struct,
 };
 use crate::engine::{
-    Answer, Child, Command, Digest, Event, IdempotencyKey, LockName, LockView, Op, RequestId,
-    RequestOrder, SessionId, Token,
+    AcknowledgedKeys, Answer, Child, Command, Digest, Event, IdempotencyKey, LockName, LockView,
+    Op, RequestId, RequestOrder, SessionId, Token,
 };
 use crate::time::{Time, Wall};
 use sha2::{Digest as _, Sha256};
@@ -69,7 +69,10 @@ pub struct RequestBatch {
     /// [`RequestOrder`], so that the engine refuses a part that arrives after parts of a later
     /// batch.
     pub session: Option<SessionId>,
-    /// The calls in the batch, in order.
+    /// The keys of requests whose answers this client has received, or no longer wants: it sends
+    /// none of them again. Each of them was sent only with the `session` of this batch.
+    pub acknowledged: Option<AcknowledgedKeys>,
+    /// The parts of the batch, in order.
     pub asks: Vec<BatchItem>,
 }
 
@@ -107,13 +110,19 @@ pub struct Submission {
 }
 
 impl RequestBatch {
+    /// Returns a batch that may be carried out repeatedly, for this engine (0 for any).
+    pub const fn repeatable(engine: u64, asks: Vec<BatchItem>) -> Self {
+        Self { engine, from: 0, number: 0, session: None, acknowledged: None, asks }
+    }
+
     /// Returns the lowest version of the protocol that can hold the batch.
     fn version(&self) -> u8 {
         let formats = self.asks.iter().filter_map(|ask| match ask {
             BatchItem::Submit(command) => Some(command.op.format()),
             _ => None,
         });
-        formats.max().unwrap_or(PROTOCOL_BASE)
+        let own = self.acknowledged.as_ref().map(|_| WITH_ACKNOWLEDGEMENTS);
+        formats.chain(own).max().unwrap_or(PROTOCOL_BASE)
     }
 
     /// Returns the batch as a server knows it that speaks only this `version` of the protocol.
@@ -125,7 +134,22 @@ impl RequestBatch {
             }),
             other => other.clone(),
         };
-        Self { asks: self.asks.iter().map(ask).collect(), ..*self }
+        let acknowledged = self.acknowledged.clone();
+        let acknowledged = acknowledged.filter(|_| version >= WITH_ACKNOWLEDGEMENTS);
+        Self { asks: self.asks.iter().map(ask).collect(), acknowledged, ..*self }
+    }
+
+    /// Returns the position of each part among all that the session's client sends. The first part
+    /// with a key acknowledges the answers to earlier ones.
+    pub fn positions(&self) -> Vec<RequestPosition> {
+        let has_key =
+            |ask: &BatchItem| matches!(ask, BatchItem::Submit(part) if part.key.is_some());
+        let first = self.asks.iter().position(has_key);
+        let of = |place| RequestPosition {
+            order: self.order(place),
+            acknowledged: self.acknowledged.clone().filter(|_| first == Some(place)),
+        };
+        (0..self.asks.len()).map(of).collect()
     }
 
     /// Returns the number of one call in a batch in the order of all calls that the session's
@@ -137,6 +161,15 @@ impl RequestBatch {
     }
 }
 
+/// The position of one part of a batch in the sequence of all parts that its client sends.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct RequestPosition {
+    /// The place of the part.
+    pub order: Option<RequestOrder>,
+    /// The keys of earlier requests that are acknowledged with this part.
+    pub acknowledged: Option<AcknowledgedKeys>,
+}
+
 impl From<Op> for Submission {
     fn from(op: Op) -> Self {
         Self { key: None, op }
@@ -145,13 +178,14 @@ impl From<Op> for Submission {
 
 impl Submission {
     /// Returns the command of `caller`, with a request id if it has a key.
-    pub fn into_command(self, caller: &Arc<str>, order: Option<RequestOrder>) -> Command {
+    pub fn into_command(self, caller: &Arc<str>, position: RequestPosition) -> Command {
         let Self { key, op } = self;
         let request = key.map(|key| {
             let id = RequestId { caller: Arc::clone(caller), key };
             IdempotencyKey { id, digest: digest_of(&op) }
         });
-        Command { request, order, ..op.into() }
+        let RequestPosition { order, acknowledged } = position;
+        Command { request, order, acknowledged, ..op.into() }
     }
 }
 
@@ -259,16 +293,20 @@ impl Codec for RequestBatch {
         self.from.put(out);
         self.number.put(out);
         self.session.put(out);
+        if self.version() >= WITH_ACKNOWLEDGEMENTS {
+            self.acknowledged.put(out);
+        }
         self.asks.put(out);
     }
 
     fn take(from: &mut Decoder<'_>) -> Result<Self, Malformed> {
         let (engine, by, number) = (Codec::take(from)?, Codec::take(from)?, Codec::take(from)?);
         let session = Codec::take(from)?;
+        let acknowledged = from.take_since(WITH_ACKNOWLEDGEMENTS)?;
         let count = from.take_length::<BatchItem>()?;
         require(count <= ASKS_MAX)?;
         let asks = (0..count).map(|_| BatchItem::take(from)).collect::<Result<_, _>>()?;
-        Ok(Self { engine, from: by, number, session, asks })
+        Ok(Self { engine, from: by, number, session, acknowledged, asks })
     }
 }
 
@@ -373,7 +411,25 @@ mod tests {
 
     fn batch_of(op: Op) -> RequestBatch {
         let asks = vec![BatchItem::Now, BatchItem::Submit(op.into())];
-        RequestBatch { engine: 1, from: 2, number: 3, session: Some(SessionId::named(4)), asks }
+        let session = Some(SessionId::named(4));
+        RequestBatch { engine: 1, from: 2, number: 3, session, acknowledged: None, asks }
+    }
+
+    #[test]
+    fn acknowledged_keys_are_left_out_for_an_older_server() {
+        let keyed = Submission { key: Some("a-7".into()), op: Op::Settle };
+        let none = RequestBatch { asks: vec![BatchItem::Now], ..batch_of(Op::Settle) };
+        let submits = [BatchItem::Submit(Op::Settle.into()), BatchItem::Submit(keyed)];
+        let asks = [&none.asks[..], &submits, &submits].concat();
+        let old = RequestBatch { asks, ..none };
+        let acknowledged = Some(AcknowledgedKeys { from: "a-".into(), below: "a-7".into() });
+        let new = RequestBatch { acknowledged: acknowledged.clone(), ..old.clone() };
+        let bytes = encode_batch(PROTOCOL, &new);
+        assert_eq!((bytes[0], decode_batch(&bytes).as_ref()), (PROTOCOL, Ok(&new)));
+        assert_eq!(encode_batch(PROTOCOL_BASE, &new), encode_batch(PROTOCOL_BASE, &old));
+        assert_eq!(encode_batch(PROTOCOL, &old)[0], PROTOCOL_BASE);
+        let carried: Vec<_> = new.positions().into_iter().map(|at| at.acknowledged).collect();
+        assert_eq!(carried, [None, None, acknowledged, None, None], "with the first key only");
     }
 
     #[test]

@@ -8,7 +8,7 @@ use super::backend_status::About;
 use super::batch_idempotency::{BatchReplyCache, DuplicateBatch};
 use super::batch_messages::{
     ANSWER_BYTES_MAX, ANY_START, ASKS_MAX, BatchItem, FRAME_EVENTS_MAX, Frame, ItemReply, PAGE_MAX,
-    RequestBatch, Stamp, decode_batch, encode_frame, encode_replies, encode_reply,
+    RequestBatch, RequestPosition, Stamp, decode_batch, encode_frame, encode_replies, encode_reply,
 };
 use super::event_log::EventWatch;
 use super::failure::Unavailable;
@@ -17,7 +17,7 @@ use super::nested_names::ParentCheck;
 use super::paging::{Children, List};
 use super::scoped_views;
 use crate::engine::codec::Malformed;
-use crate::engine::{Command, Event, Limit, Op, OpenSession, Outcome, Reason, RequestOrder};
+use crate::engine::{Command, Event, Op, OpenSession, Outcome, Reason, Refusal, SessionId};
 use crate::random::random;
 use crate::time::{Span, boot_now};
 use parking_lot::Mutex;
@@ -46,7 +46,9 @@ pub type Limits = HashMap<usize, ItemAccess>;
 pub enum ItemAccess {
     /// The call is refused with this error.
     Nothing(Unavailable),
-    /// The call is a command that creates a name below other names. It is decided only if this
+    /// A command is refused, because the session that numbers the batch is over.
+    SessionOver(SessionId),
+    /// The part is a command that creates a name below other names. It is decided only if this
     /// condition holds.
     Checked(ParentCheck),
     /// The answer to the call contains only names that begin with one of these prefixes. The
@@ -113,7 +115,7 @@ impl BatchServer {
         // every view in the answer includes all events whose numbers are below `next_event` of the
         // stamp.
         let stamp = self.stamp();
-        let orders: Vec<_> = (0..batch.asks.len()).map(|place| batch.order(place)).collect();
+        let positions = batch.positions();
         let RequestBatch { from, number, asks, .. } = batch;
         let (porter, sender) = (self.clone(), Arc::clone(caller));
         let done = move |replies: Vec<Vec<u8>>| {
@@ -123,18 +125,22 @@ impl BatchServer {
         };
         let gathering = Gathering::new(asks.len(), done);
         let page = page_share(&asks);
-        for ((place, ask), order) in asks.into_iter().enumerate().zip(orders) {
+        for ((place, ask), position) in asks.into_iter().enumerate().zip(positions) {
             let ask = with_limit(ask, page);
             let gathering = Arc::clone(&gathering);
             let put = move |reply| gathering.put(place, &reply);
             match limits.remove(&place) {
-                None => self.0.ask(caller, ask, order, put),
+                None => self.0.ask(caller, ask, position, put),
                 Some(ItemAccess::Checked(check)) => {
-                    self.0.ask_checked(caller, ask, order, check, put);
+                    self.0.ask_checked(caller, ask, position, check, put);
                 }
                 Some(ItemAccess::Nothing(why)) => put(ItemReply::Unavailable(why)),
+                Some(ItemAccess::SessionOver(session)) => {
+                    let (at, reason) = (self.0.locks.now(), Box::new(Reason::NoSession(session)));
+                    put(ItemReply::Answered(Err(Refusal { at, reason })));
+                }
                 Some(ItemAccess::Within(prefixes)) => {
-                    self.0.ask_within(caller, ask, order, prefixes, put);
+                    self.0.ask_within(caller, ask, position, prefixes, put);
                 }
             }
         }
@@ -223,13 +229,13 @@ impl BatchServerState {
         self: &Arc<Self>,
         caller: &Arc<str>,
         ask: BatchItem,
-        order: Option<RequestOrder>,
+        position: RequestPosition,
         then: impl FnOnce(ItemReply) + Send + 'static,
     ) {
         let locks = &self.locks;
         match ask {
             BatchItem::Submit(submission) => {
-                self.submit(submission.into_command(caller, order), None, then);
+                self.submit(submission.into_command(caller, position), None, then);
             }
             BatchItem::View(name) => {
                 locks.view(&name, |view| then(or_not(view, ItemReply::Viewed)));
@@ -254,15 +260,15 @@ impl BatchServerState {
         self: &Arc<Self>,
         caller: &Arc<str>,
         ask: BatchItem,
-        order: Option<RequestOrder>,
+        position: RequestPosition,
         check: ParentCheck,
         then: impl FnOnce(ItemReply) + Send + 'static,
     ) {
         match ask {
             BatchItem::Submit(submission) => {
-                self.submit(submission.into_command(caller, order), Some(check), then);
+                self.submit(submission.into_command(caller, position), Some(check), then);
             }
-            other => self.ask(caller, other, order, then),
+            other => self.ask(caller, other, position, then),
         }
     }
 
@@ -272,7 +278,7 @@ impl BatchServerState {
         self: &Arc<Self>,
         caller: &Arc<str>,
         ask: BatchItem,
-        order: Option<RequestOrder>,
+        position: RequestPosition,
         prefixes: Vec<String>,
         then: impl FnOnce(ItemReply) + Send + 'static,
     ) {
@@ -300,7 +306,7 @@ impl BatchServerState {
                 then(ItemReply::About(about));
             }
             BatchItem::Submit(_) | BatchItem::Now | BatchItem::Leases(..) | BatchItem::Urls => {
-                self.ask(caller, ask, order, then);
+                self.ask(caller, ask, position, then);
             }
         }
     }
@@ -319,21 +325,8 @@ impl BatchServerState {
         if let Op::OpenSession(OpenSession { ttl: None, .. }) = command.op {
             return then(ItemReply::Unavailable(Unavailable::Denied { why: ENDLESS.into() }));
         }
-        let unnamed = Command { request: None, ..command.clone() };
-        let named = command.request.is_some();
-        let locks = self.locks.clone();
-        self.locks.submit_checked(command, check.clone(), move |answer| match &answer {
-            // The engine's table of request ids is full, so the command is submitted again without
-            // its id. A repeat of it is still recognized by the number of its batch, unless the
-            // server is killed before it answers.
-            Ok(Err(refusal))
-                if named && matches!(*refusal.reason, Reason::Limit(Limit::Requests(_))) =>
-            {
-                locks.submit_checked(unnamed, check, |answer| {
-                    then(or_not(answer, ItemReply::Answered));
-                });
-            }
-            _ => then(or_not(answer.map(|answer| answer.map(Outcome::first)), ItemReply::Answered)),
+        self.locks.submit_checked(command, check, |answer| {
+            then(or_not(answer.map(|answer| answer.map(Outcome::first)), ItemReply::Answered));
         });
     }
 }
@@ -420,8 +413,8 @@ mod tests {
     use super::*;
     use crate::engine::lease_terms::TTL_DEFAULT;
     use crate::engine::{
-        Acquire, Answer, ClientId, Grace, LeaseKey, LeaseTerms, LockName, Mode, OpenId, Ownership,
-        Patch, QueuePolicy, Release, Rules, Ttl,
+        AcknowledgedKeys, Acquire, Answer, ClientId, Engine, Grace, LeaseKey, LeaseTerms, LockName,
+        Mode, OpenId, Ownership, Patch, QueuePolicy, Release, Rules, Ttl,
     };
     use std::sync::mpsc::channel;
 
@@ -457,7 +450,7 @@ mod tests {
     }
 
     fn batch(number: u64, asks: Vec<BatchItem>) -> RequestBatch {
-        RequestBatch { engine: 0, from: 7, number, session: None, asks }
+        RequestBatch { engine: 0, from: 7, number, session: None, acknowledged: None, asks }
     }
 
     #[test]
@@ -577,6 +570,34 @@ mod tests {
         assert!(matches!(*late.reason, Reason::LateCopy(of) if of == session), "{late}");
         // The same request in a new batch of the client is carried out.
         done(&two, &numbered(6, vec![share])).expect("the open file takes the lease over");
+    }
+
+    /// The first copy of an acknowledged request was delayed, and arrives at another node.
+    #[test]
+    fn late_copy_of_an_acknowledged_request_is_refused() {
+        let local = Arc::new(Local::in_memory(Rules::default()).expect("started"));
+        let [one, two] =
+            [(); 2].map(|()| BatchServer::new(Locks::new(Arc::<Local>::clone(&local))));
+        let opened = ask(&one, &batch(1, vec![open()]), &anything()).expect("carried out");
+        let [ItemReply::Answered(Ok(Outcome::SessionOpened(session)))] = opened[..] else {
+            panic!("{opened:?}");
+        };
+        let settle = |number: u64, below: Option<&str>| {
+            let submission = Submission { key: Some(format!("k{number}").into()), op: Op::Settle };
+            let acknowledged =
+                below.map(|below| AcknowledgedKeys { from: "k".into(), below: below.into() });
+            let asks = vec![BatchItem::Submit(submission)];
+            RequestBatch { session: Some(session), acknowledged, ..batch(number, asks) }
+        };
+        let done = Ok(vec![ItemReply::Answered(Ok(Outcome::Settled))]);
+        assert_eq!(ask(&one, &settle(2, None), &anything()), done);
+        assert_eq!(ask(&two, &settle(2, None), &anything()), done, "a copy in time");
+        assert_eq!(ask(&one, &settle(3, Some("k3")), &anything()), done);
+        assert_eq!(local.inspect(Engine::request_ids), 1);
+        let three = BatchServer::new(Locks::new(Arc::<Local>::clone(&local)));
+        let late = ask(&three, &settle(2, None), &anything()).expect("carried out");
+        let [ItemReply::Answered(Err(refusal))] = &late[..] else { panic!("{late:?}") };
+        assert!(matches!(*refusal.reason, Reason::LateCopy(of) if of == session), "{refusal}");
     }
 
     #[test]

@@ -1,5 +1,4 @@
-//! The local backend: an engine in this process, which decides a request on the thread that made
-//! it.
+//! The local backend: an engine in this process, which decides a request on the caller's thread.
 //!
 //! One mutex guards the engine, its journal and the order of its events. While the mutex is held,
 //! no answer is delivered and no waiter is woken. One thread sleeps until the next deadline.
@@ -18,8 +17,7 @@ use super::event_log::{EventLog, EventWatch, Wakers};
 use super::failure::Unavailable;
 use super::lock_service::{CacheableView, LockService, Retry};
 use super::nested_names::ParentCheck;
-use super::paging::page_of_leases;
-use super::paging::{Children, List, ListPage, SESSION_LEASES_SHOWN_MAX};
+use super::paging::{Children, List, ListPage, SESSION_LEASES_SHOWN_MAX, page_of_leases};
 use super::replay;
 use super::stale_read::StaleReads;
 use super::timer::Alarm;
@@ -190,8 +188,7 @@ impl StaleReads for Local {}
 
 impl BackendStatus for Local {
     fn about(&self) -> About {
-        let (_, core) = self.shared.settled();
-        let place = &self.shared.place;
+        let (place, core) = (&self.shared.place, self.shared.settled().1);
         let state = match core.engine.shut_until() {
             Some(until) => format!("{place}; nothing is granted before {}", self.wall(until)),
             None => place.clone(),
@@ -212,6 +209,10 @@ impl BackendStatus for Local {
 
     fn state(&self, then: Then<Result<Option<Vec<u8>>, Unavailable>>) {
         then(Ok(Some(self.inspect(codec::encode_engine))));
+    }
+
+    fn request_ids(&self) -> Option<usize> {
+        Some(self.inspect(Engine::request_ids))
     }
 
     fn counts(&self) -> Vec<(&'static str, u64)> {

@@ -196,6 +196,12 @@ impl Locks {
         self.0.state(Box::new(then));
     }
 
+    /// Returns the number of requests whose answers are remembered, if the engine is in this
+    /// process.
+    pub fn request_ids(&self) -> Option<usize> {
+        self.0.request_ids()
+    }
+
     /// Returns the counters of events and requests since the start, by metric name.
     pub fn counts(&self) -> Vec<(&'static str, u64)> {
         self.0.counts()

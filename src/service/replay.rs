@@ -89,7 +89,7 @@ pub(super) fn snapshot(engine: &Engine, timeline: ClockMapping) -> Vec<u8> {
 
 /// Appends the record of a command to `out`.
 pub(super) fn put_command(at: Time, command: &Command, out: &mut Vec<u8>) {
-    out.extend_from_slice(&[COMMAND, command.op.format()]);
+    out.extend_from_slice(&[COMMAND, command.format()]);
     codec::encode_command(at, command, out);
 }
 

@@ -128,8 +128,8 @@ impl SimClient {
     pub(super) async fn ask(&mut self, op: Op) -> RequestResult {
         let (sent, from) = (self.clock.read(), now());
         self.requests += 1;
-        let mut key: Arc<str> = self.requests.to_string().into();
         let mut order = self.order();
+        let mut key = self.request_key(order);
         for attempt in 0..TRIES {
             if attempt > 0 && planted(PlantedBug::NewIdOnRetry) {
                 self.requests += 1;

@@ -2,7 +2,10 @@
 //! the requests of the client's session.
 
 use super::client::SimClient;
-use crate::engine::{Answer, Command, Digest, IdempotencyKey, Op, Reason, RequestId, RequestOrder};
+use crate::engine::{
+    AcknowledgedKeys, Answer, Command, Digest, IdempotencyKey, Op, Reason, RequestId, RequestOrder,
+    SessionId,
+};
 use std::sync::Arc;
 
 impl SimClient {
@@ -33,11 +36,28 @@ impl SimClient {
         Some(RequestOrder { session, number: self.requests })
     }
 
-    /// Returns the command for the operation `op`. Its request id consists of the client's id and
-    /// `key`, which no other command of the client may use.
+    /// Returns the key of the last request. The keys of requests with an order begin with their
+    /// session, and are in the order of the requests.
+    pub(super) fn request_key(&self, order: Option<RequestOrder>) -> Arc<str> {
+        match order {
+            Some(RequestOrder { session, number }) => format!("{}{number:08}", prefix(session)),
+            None => self.requests.to_string(),
+        }
+        .into()
+    }
+
+    /// Returns a command with the request id `key`, which no other command may use. It acknowledges
+    /// the answers to all earlier requests of its session: the client sends none of them again.
     pub(super) fn command(&self, key: &Arc<str>, op: Op, order: Option<RequestOrder>) -> Command {
         let id = RequestId { caller: Arc::clone(&self.who), key: Arc::clone(key) };
         let request = IdempotencyKey { id, digest: Digest(0) };
-        Command { request: Some(request), order, ..op.into() }
+        let from = order.map(|order| prefix(order.session));
+        let from = from.filter(|from| key.starts_with(from)).map(Arc::from);
+        let acknowledged = from.map(|from| AcknowledgedKeys { from, below: Arc::clone(key) });
+        Command { request: Some(request), order, acknowledged, ..op.into() }
     }
+}
+
+fn prefix(session: SessionId) -> String {
+    format!("{}-", session.as_u64())
 }

@@ -8,10 +8,10 @@ use latchfs::engine::details::{Patch, TextPatch};
 use latchfs::engine::event::SessionEnd;
 use latchfs::engine::lease_terms::{GRACE_DEFAULT, looks_like_a_duration, parse_span};
 use latchfs::engine::{
-    Acquire, ClientId, Command, Digest, Engine, Firm, Grace, IdempotencyKey, IfExists, LeaseKey,
-    LeaseTerms, LockName, Mode, Move, Op, OpenId, OpenSession, Ownership, QueuePolicy, Release,
-    Renew, RequestId, RequestOrder, Reset, ResetScope, Rulebook, Rules, SessionId, Steal,
-    StealReason, Token, Ttl, codec,
+    AcknowledgedKeys, Acquire, ClientId, Command, Digest, Engine, Firm, Grace, IdempotencyKey,
+    IfExists, LeaseKey, LeaseTerms, LockName, Mode, Move, Op, OpenId, OpenSession, Ownership,
+    QueuePolicy, Release, Renew, RequestId, RequestOrder, Reset, ResetScope, Rulebook, Rules,
+    SessionId, Steal, StealReason, Token, Ttl, codec,
 };
 use latchfs::service::batch_messages::{
     BatchItem, BatchResponse, Frame, ItemReply, PROTOCOL, PROTOCOL_BASE, RequestBatch, Stamp,
@@ -134,8 +134,21 @@ fn command() -> impl Strategy<Value = Command> {
     let rules = prop_oneof![Just(Rulebook::First), Just(Rulebook::Second), Just(Rulebook::Third)];
     let order = (1..9_u64, any::<u64>())
         .prop_map(|(id, number)| RequestOrder { session: SessionId::named(id), number });
-    (proptest::option::of(request), op(), rules, proptest::option::of(order))
-        .prop_map(|(request, op, rules, order)| Command { request, op, rules, order })
+    let keys = proptest::option::of(acknowledged());
+    (proptest::option::of(request), op(), rules, proptest::option::of(order), keys).prop_map(
+        |(request, op, rules, order, acknowledged)| Command {
+            request,
+            op,
+            rules,
+            order,
+            acknowledged,
+        },
+    )
+}
+
+fn acknowledged() -> impl Strategy<Value = AcknowledgedKeys> {
+    ("[a-c]", "[a-c]")
+        .prop_map(|(from, below)| AcknowledgedKeys { from: from.into(), below: below.into() })
 }
 
 fn decode_command(bytes: &[u8]) -> Result<(Time, Command), codec::Malformed> {
@@ -176,10 +189,11 @@ fn batch() -> impl Strategy<Value = RequestBatch> {
         1 => Just(BatchItem::Now),
     ];
     let session = proptest::option::of(any::<u64>().prop_map(SessionId::named));
-    (any::<u64>(), any::<u64>(), session, proptest::collection::vec(ask, 0..9)).prop_map(
-        |(from, number, session, asks)| {
+    let keys = proptest::option::of(acknowledged());
+    (any::<u64>(), any::<u64>(), session, keys, proptest::collection::vec(ask, 0..9)).prop_map(
+        |(from, number, session, acknowledged, asks)| {
             let engine = from ^ number;
-            RequestBatch { engine, from, number, session, asks }
+            RequestBatch { engine, from, number, session, acknowledged, asks }
         },
     )
 }

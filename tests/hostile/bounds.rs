@@ -101,7 +101,14 @@ fn a_batch_with_a_text_over_its_bound_is_refused() {
         });
         encode_batch(
             PROTOCOL,
-            &RequestBatch { engine: 0, from: 7, number: 0, session: None, asks: vec![submit(op)] },
+            &RequestBatch {
+                engine: 0,
+                from: 7,
+                number: 0,
+                session: None,
+                acknowledged: None,
+                asks: vec![submit(op)],
+            },
         )
     };
     for (part, text, batch) in [

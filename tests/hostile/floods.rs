@@ -73,7 +73,8 @@ pub(crate) fn send(server: &Server, batch: &[u8]) -> (u16, Vec<u8>) {
 }
 
 pub(crate) fn ask(server: &Server, from: u64, asks: Vec<BatchItem>) -> Vec<ItemReply> {
-    let batch = RequestBatch { engine: 0, from, number: 1, session: None, asks };
+    let batch =
+        RequestBatch { engine: 0, from, number: 1, session: None, acknowledged: None, asks };
     let (code, body) = send(server, &encode_batch(PROTOCOL, &batch));
     assert_eq!(code, 200, "{}", String::from_utf8_lossy(&body));
     decode_told(&body).expect("an answer").replies
@@ -114,7 +115,14 @@ fn a_refused_batch_of_many_parts_takes_no_memory() {
     let count = batch_messages::BATCH_BYTES_MAX - 64;
     let mut batch = encode_batch(
         PROTOCOL,
-        &RequestBatch { engine: 0, from: 7, number: 1, session: None, asks: vec![BatchItem::Now] },
+        &RequestBatch {
+            engine: 0,
+            from: 7,
+            number: 1,
+            session: None,
+            acknowledged: None,
+            asks: vec![BatchItem::Now],
+        },
     );
     // The encoded batch ends with the number of its items, which is 1, and the item itself, one
     // byte each. The number is replaced by a large one, and the item is repeated.

@@ -41,5 +41,6 @@ mod mount_floods;
 mod mount_reserve;
 mod nested_names;
 mod patience;
+mod request_id_floods;
 mod request_ids;
 mod web_page;

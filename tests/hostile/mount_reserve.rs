@@ -188,7 +188,14 @@ fn make_locks(socket: &Path, count: usize) {
         let expected = asks.len();
         let batch = encode_batch(
             PROTOCOL,
-            &RequestBatch { engine: 0, from: 7, number: 0, session: None, asks },
+            &RequestBatch {
+                engine: 0,
+                from: 7,
+                number: 0,
+                session: None,
+                acknowledged: None,
+                asks,
+            },
         );
         let head = format!(
             "POST /door/v1/ask HTTP/1.1\r\nhost: localhost\r\ncontent-length: {}\r\n\r\n",

@@ -341,7 +341,14 @@ fn entries_beyond_the_limit_of_one_rpc_are_sent_in_several() {
         let asks = (0..256).map(lock).collect();
         let batch = encode_batch(
             PROTOCOL,
-            &RequestBatch { engine: 0, from: 7, number: 0, session: None, asks },
+            &RequestBatch {
+                engine: 0,
+                from: 7,
+                number: 0,
+                session: None,
+                acknowledged: None,
+                asks,
+            },
         );
         fs::write(path("batch"), batch).expect("ours");
         let sent = ["-H", ADMIN, "--data-binary", &format!("@{}", path("batch"))];

@@ -6,8 +6,8 @@ use crate::server_harness::{Reply, Scratch, Server, eventually, latchfs};
 use crate::talk::Talk;
 use latchfs::engine::lease_terms::{GRACE_DEFAULT, TTL_DEFAULT};
 use latchfs::engine::{
-    Acquire, ClientId, LeaseKey, LeaseTerms, LockName, Mode, Op, OpenSession, Outcome, Ownership,
-    Patch, QueuePolicy, Release, Token,
+    Acquire, ClientId, EndSession, LeaseKey, LeaseTerms, LockName, Mode, Op, OpenSession, Outcome,
+    Ownership, Patch, QueuePolicy, Release, SessionEnd, Token,
 };
 use latchfs::service::batch_messages::{
     BatchItem, ItemReply, PROTOCOL, RequestBatch, Submission, decode_told, encode_batch,
@@ -44,12 +44,12 @@ secret = "the secret of the administrator"
 clients = ["*"]
 "#;
 
-const VICTIM: &str = "Authorization: Bearer the secret of the victim";
+pub(crate) const VICTIM: &str = "Authorization: Bearer the secret of the victim";
 const RIVAL: &str = "Authorization: Bearer the secret of its rival";
-const ADMIN: &str = "Authorization: Bearer the secret of the administrator";
-const EVE: &str = "Authorization: Bearer the secret of the attacker";
+pub(crate) const ADMIN: &str = "Authorization: Bearer the secret of the administrator";
+pub(crate) const EVE: &str = "Authorization: Bearer the secret of the attacker";
 
-fn start(scratch: &Scratch) -> Server {
+pub(crate) fn start(scratch: &Scratch) -> Server {
     let tokens = tokens(scratch);
     Server::listen(&["--state", "none", "--grant-at-once", "--tokens", &tokens])
 }
@@ -84,7 +84,8 @@ fn batch_of(
     number: u64,
     asks: Vec<BatchItem>,
 ) -> Vec<ItemReply> {
-    let batch = RequestBatch { engine: 0, from: 7, number, session: None, asks };
+    let batch =
+        RequestBatch { engine: 0, from: 7, number, session: None, acknowledged: None, asks };
     send(server, scratch, by, &batch)
 }
 
@@ -110,7 +111,7 @@ fn client(text: &str) -> ClientId {
     ClientId::parse(text).expect("a client")
 }
 
-fn keyed(key: &str, op: Op) -> BatchItem {
+pub(crate) fn keyed(key: &str, op: Op) -> BatchItem {
     BatchItem::Submit(Submission { key: Some(key.into()), op })
 }
 
@@ -221,7 +222,8 @@ fn request_numbers_of_another_session_owner_are_not_used_up() {
         let asks = vec![BatchItem::Submit(op.into())];
         // Each batch has a new sender id, because the server also remembers the last batch of each
         // sender.
-        let batch = RequestBatch { engine: 0, from: number, number, session, asks };
+        let batch =
+            RequestBatch { engine: 0, from: number, number, session, acknowledged: None, asks };
         send(&server, scratch.path(), VICTIM, &batch)
     };
     let open = OpenSession { client: client("ci"), ttl: Some(TTL_DEFAULT), grace: GRACE_DEFAULT };
@@ -231,7 +233,7 @@ fn request_numbers_of_another_session_owner_are_not_used_up() {
     };
     let asks = vec![BatchItem::Submit(acquire("sandbox/x", "eve").into())];
     let (number, session) = (u64::MAX, Some(session));
-    let batch = RequestBatch { engine: 0, from: 7, number, session, asks };
+    let batch = RequestBatch { engine: 0, from: 7, number, session, acknowledged: None, asks };
     let told = send(&server, scratch.path(), EVE, &batch);
     assert!(matches!(&told[..], [ItemReply::Answered(Ok(_))]), "what it may: {told:?}");
     let told = victims(2, session, acquire("prod/db", "ci"));
@@ -242,6 +244,12 @@ fn request_numbers_of_another_session_owner_are_not_used_up() {
     let told = victims(u64::MAX - 1, session, acquire("prod/z", "ci"));
     let [ItemReply::Answered(Err(refusal))] = &told[..] else { panic!("{told:?}") };
     assert!(refusal.to_string().contains("came late"), "{refusal}");
+    // Once the session is over, a delayed batch is not carried out without its numbers.
+    let end = EndSession { session: session.expect("open"), end: SessionEnd::Closed };
+    victims(3, None, Op::EndSession(end));
+    let told = victims(4, session, acquire("prod/z", "ci"));
+    let [ItemReply::Answered(Err(refusal))] = &told[..] else { panic!("{told:?}") };
+    assert!(refusal.to_string().contains("is over"), "{refusal}");
 }
 
 /// A key is bound to the whole request: a different request with the same key is refused and has no

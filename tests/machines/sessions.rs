@@ -17,7 +17,7 @@ fn ask(machine: &crate::net::Machine, asks: Vec<BatchItem>) -> Vec<ItemReply> {
     let (question, answer) = (machine.path("question"), machine.path("answer"));
     let bytes = encode_batch(
         PROTOCOL,
-        &RequestBatch { engine: 0, from: 0, number: 0, session: None, asks },
+        &RequestBatch { engine: 0, from: 0, number: 0, session: None, acknowledged: None, asks },
     );
     fs::write(&question, bytes).expect("ours");
     let mut command: Command = machine.command("curl");

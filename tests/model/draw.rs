@@ -2,9 +2,9 @@
 //! times close to deadlines, so that commands often affect each other.
 
 use super::super::command::{
-    Acquire, Annotate, Answer, Command, Digest, EndSession, Firm, IdempotencyKey, IfExists,
-    LeaseKey, Leave, Move, Op, OpenSession, Outcome, QueuePolicy, Release, Renew, RequestId,
-    RequestOrder, Reset, ResetScope, Rulebook, Steal,
+    AcknowledgedKeys, Acquire, Annotate, Answer, Command, Digest, EndSession, Firm, IdempotencyKey,
+    IfExists, LeaseKey, Leave, Move, Op, OpenSession, Outcome, QueuePolicy, Release, Renew,
+    RequestId, RequestOrder, Reset, ResetScope, Rulebook, Steal,
 };
 use super::super::details::{FileAttrs, FileType, Process};
 use super::super::details::{Patch, TextPatch};
@@ -58,8 +58,8 @@ pub(super) struct Draw {
     opens: Dice,
     acquisitions: Dice,
     orders: Dice,
-    /// The highest request number drawn so far, of all sessions. Within its session, each request
-    /// has a higher number than the requests before it.
+    acknowledgements: Dice,
+    /// The highest request number drawn so far, for any session.
     numbered: u64,
     names: Vec<LockName>,
     clients: Vec<ClientId>,
@@ -80,6 +80,7 @@ impl Draw {
             opens: Dice::new(seed.rotate_left(17)),
             acquisitions: Dice::new(seed.rotate_left(32)),
             orders: Dice::new(seed.rotate_left(16)),
+            acknowledgements: Dice::new(seed.rotate_left(48)),
             numbered: 0,
             names: NAMES.iter().map(name).collect(),
             clients: CLIENTS.iter().map(client).collect(),
@@ -112,7 +113,8 @@ impl Draw {
         }
         let op = self.op();
         let request = self.dice.one_in(8).then(|| self.request(&op));
-        let command = Command { request, op, rules: self.rulebook(), order: self.order() };
+        let (rules, order, acknowledged) = (self.rulebook(), self.order(), self.acknowledged());
+        let command = Command { request, op, rules, order, acknowledged };
         self.last = Some(command.clone());
         (self.now, command)
     }
@@ -321,9 +323,17 @@ impl Draw {
         Some(RequestOrder { session, number })
     }
 
-    /// Returns a random idempotency key. The digest of the command that belongs to the key is the
-    /// sum of the bytes of the command's `Debug` text, so that different commands rarely have the
-    /// same digest.
+    /// Returns `None` in most cases, otherwise a range of keys, which may be empty.
+    fn acknowledged(&mut self) -> Option<AcknowledgedKeys> {
+        if !self.acknowledgements.one_in(3) {
+            return None;
+        }
+        let mut key = |keys: &[&'static str]| self.acknowledgements.pick(keys).into();
+        Some(AcknowledgedKeys { from: key(&["1", "2", "3"]), below: key(&["2", "3", "4"]) })
+    }
+
+    /// Returns a random idempotency key. Its digest is the sum of the bytes of the command, so that
+    /// different commands rarely have the same digest.
     fn request(&mut self, op: &Op) -> IdempotencyKey {
         let (caller, key) = (self.client().as_str().into(), self.dice.pick(&["1", "2", "3"]));
         let digest = Digest(format!("{op:?}").bytes().map(u128::from).sum());

@@ -145,16 +145,55 @@ impl Naive {
             }
             return Ok(Outcome::Replayed(Box::new(replay)));
         }
-        if self.replies.len() >= self.rules.requests_max {
+        if !self.has_room_for_reply(command, request) {
             return self.no(Reason::Limit(Limit::Requests(self.rules.requests_max)));
         }
         self.enter_order(command)?;
         let outcome = self.carry_out(command)?;
+        if let (Some(keys), Some(_)) = (&command.acknowledged, command.order) {
+            self.replies.retain(|(known, ..)| {
+                known.id.caller != request.id.caller
+                    || known.id.key < keys.from
+                    || known.id.key >= keys.below
+            });
+        }
+        self.make_room_for_reply(&request.id.caller);
         let waits = matches!(outcome, Outcome::Waiting { .. }) && command.rules == Rulebook::Third;
         let until = if waits { Time::NEVER } else { self.now + self.rules.requests_kept };
         let replay = self.replay(&outcome);
         self.replies.push((request.clone(), until, replay));
         Ok(outcome)
+    }
+
+    /// Whether the answer to a request can be stored: the requests of its caller that wait take up
+    /// less than half of what the others leave, and some answer is final and can be forgotten.
+    fn has_room_for_reply(&self, command: &Command, request: &IdempotencyKey) -> bool {
+        let max = self.rules.requests_max;
+        let waiting = self.replies.iter().filter(|(_, until, _)| *until == Time::NEVER);
+        let (own, others): (Vec<_>, Vec<_>) =
+            waiting.partition(|(known, ..)| known.id.caller == request.id.caller);
+        if let Op::Acquire(Acquire { line: QueuePolicy::Join(patience), .. }) = &command.op
+            && *patience != Some(Span::ZERO)
+            && own.len() >= max.saturating_sub(others.len()) / 2
+        {
+            return false;
+        }
+        self.replies.len() < max || own.len() + others.len() < self.replies.len()
+    }
+
+    /// Forgets final answers while there is no room for another one: the oldest answer of the
+    /// caller with the most of them, and rather of this caller than of another one with as many.
+    fn make_room_for_reply(&mut self, caller: &str) {
+        while self.replies.len() >= self.rules.requests_max {
+            let last = self.replies.iter().filter(|(_, until, _)| *until < Time::NEVER);
+            let last: Vec<_> = last.map(|(known, until, _)| (*until, known.id.clone())).collect();
+            let size = |of: &str| last.iter().filter(|(_, id)| &*id.caller == of).count();
+            let rank = |of: &str| (size(of), of == caller, of.to_owned());
+            let largest = last.iter().map(|(_, id)| rank(&id.caller)).max();
+            let of_largest = last.iter().filter(|(_, id)| Some(rank(&id.caller)) == largest);
+            let Some((_, oldest)) = of_largest.min().cloned() else { return };
+            self.replies.retain(|(known, ..)| known.id != oldest);
+        }
     }
 
     /// Refuses a request with a request number, unless the number is higher than all that its

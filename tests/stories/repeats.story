@@ -1,5 +1,5 @@
 # A repeated request has one effect, and gets the first answer.
-rules requests=2 requests-kept=10s
+rules requests-kept=10s
 t=0s a acquire x request=one
   -> granted token 1 until t=30s
   * x: granted to a, token 1, exclusive
@@ -15,22 +15,12 @@ t=3s b acquire x request=one
   -> granted token 2 until t=33s
   * x: granted to b, token 2, exclusive
   = x: held, exclusive; b token 2 until t=33s
-t=4s a acquire x request=two
-  -> refused, E_LIMIT: 2 request ids are remembered, which is the limit; try again later
-  = x: held, exclusive; b token 2 until t=33s
-t=4s c acquire x request=three
-  -> refused, E_LIMIT: 2 request ids are remembered, which is the limit; try again later
-  = x: held, exclusive; b token 2 until t=33s
 t=9.999999999s a acquire x request=one
   -> replayed from t=0s: granted token 1 until t=30s
   = x: held, exclusive; b token 2 until t=33s
 t=10s c acquire y request=three
   -> granted token 3 until t=40s
   * y: granted to c, token 3, exclusive
-  = x: held, exclusive; b token 2 until t=33s
-  = y: held, exclusive; c token 3 until t=40s
-t=11s c acquire y request=four
-  -> refused, E_LIMIT: 2 request ids are remembered, which is the limit; try again later
   = x: held, exclusive; b token 2 until t=33s
   = y: held, exclusive; c token 3 until t=40s
 t=13s a acquire z request=one

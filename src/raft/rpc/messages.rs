@@ -231,7 +231,7 @@ impl RpcRequest {
                 formats.max().unwrap_or(FORMAT_BASE)
             }
             Self::Forward(commands) => {
-                let formats = commands.iter().map(|command| command.op.format());
+                let formats = commands.iter().map(Command::format);
                 formats.max().unwrap_or(FORMAT_BASE)
             }
             _ => FORMAT_BASE,

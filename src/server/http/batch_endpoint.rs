@@ -57,8 +57,8 @@ async fn ask(mut call: RequestContext) -> HandlerResult<Response> {
     // node must know that time.
     call.app.locks.ready().map_err(RequestError::Unavailable)?;
     let mut batch = BatchServer::read(&bytes).or_else(turned)?;
-    let limits = limits(&call, &batch).await;
-    keep_to_own_session(&call, &mut batch).await;
+    let mut limits = limits(&call, &batch).await;
+    keep_to_own_session(&call, &mut batch, &mut limits).await?;
     let (send, told) = oneshot::channel();
     // The send fails only if the client has disconnected, and then its reply is not needed.
     let caller = call.grant.caller("batch");
@@ -72,13 +72,32 @@ async fn ask(mut call: RequestContext) -> HandlerResult<Response> {
     }
 }
 
-/// Removes the session from a batch if the caller does not own the session, because no client may
-/// use up the request numbers of another client's session.
-async fn keep_to_own_session(call: &RequestContext, batch: &mut RequestBatch) {
-    let Some(session) = batch.session else { return };
-    if !call.grant.may_everything() && call.check(&Op::KeepAlive(session)).await.is_err() {
+/// Removes the session from a batch if another client owns the session, because no client may use
+/// up the request numbers of another client's session. Refuses the commands of a batch whose
+/// session is over: without their numbers, late copies of acknowledged requests would be carried
+/// out again.
+async fn keep_to_own_session(
+    call: &RequestContext,
+    batch: &mut RequestBatch,
+    limits: &mut Limits,
+) -> HandlerResult<()> {
+    let Some(session) = batch.session.filter(|_| !call.grant.may_everything()) else {
+        return Ok(());
+    };
+    let Some(owner) = call.owner_of(session).await? else {
+        for (place, ask) in batch.asks.iter().enumerate() {
+            let is_denied = matches!(limits.get(&place), Some(ItemAccess::Nothing(_)));
+            if matches!(ask, BatchItem::Submit(_)) && !is_denied {
+                limits.insert(place, ItemAccess::SessionOver(session));
+            }
+        }
+        batch.session = None;
+        return Ok(());
+    };
+    if call.grant.may_submit(&Op::KeepAlive(session), &[owner]).is_err() {
         batch.session = None;
     }
+    Ok(())
 }
 
 fn turned<T>(why: BatchError) -> HandlerResult<T> {

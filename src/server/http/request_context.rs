@@ -145,6 +145,14 @@ impl RequestContext {
         self.grant.may_submit(op, &actors).map_err(|denial| Problem::denied(&denial))
     }
 
+    /// Returns the owner of a session; `None` if no session has this id.
+    pub(super) async fn owner_of(&self, id: SessionId) -> HandlerResult<Option<ClientId>> {
+        match self.known_actor(&UnnamedOwner::Session(id)) {
+            Some(client) => Ok(Some(client)),
+            None => self.client_of(id).await,
+        }
+    }
+
     /// Returns the owner of a session if this server knows it, without a query to the engine. The
     /// server usually knows the owner, because most sessions are kept alive through the server that
     /// opened them.
