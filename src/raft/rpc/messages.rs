@@ -34,7 +34,7 @@ const fn version_of(format: u8) -> u8 {
 /// Returns the format of the values in a message of this version, or `None` if the version is not
 /// known.
 fn format_of_version(version: u8) -> Option<u8> {
-    let format = version.checked_sub(VERSION_BASE)? + FORMAT_BASE;
+    let format = version.checked_sub(VERSION_BASE)?.checked_add(FORMAT_BASE)?;
     (format <= FORMAT_VERSION).then_some(format)
 }
 
@@ -508,10 +508,10 @@ mod tests {
                 );
             }
             assert!(decode_letter(name, &[&bytes[..], &[0]].concat()).is_err());
-            assert!(
-                decode_letter(name, &[&[version_of(FORMAT_VERSION) + 1], &bytes[1..]].concat())
-                    .is_err()
-            );
+            for unknown in [VERSION_BASE - 1, version_of(FORMAT_VERSION) + 1, u8::MAX] {
+                let other = [&[unknown], &bytes[1..]].concat();
+                assert!(decode_letter(name, &other).is_err(), "version {unknown}");
+            }
         }
     }
 
