@@ -5,7 +5,7 @@
 //! they were acknowledged.
 
 use super::types::{LogId, Membership, Meta, Payload, Vote, format_of};
-use crate::engine::codec::{Codec, Decoder, FORMAT_OLDEST, FORMAT_VERSION, Malformed};
+use crate::engine::codec::{Codec, Decoder, FORMAT_OLDEST, FORMAT_VERSION, Malformed, require};
 use openraft::EntryPayload;
 use openraft::impls::BasicNode;
 use openraft::vote::leader_id_adv::LeaderId;
@@ -196,6 +196,8 @@ fn put_members(members: &Members, out: &mut Vec<u8>) {
 
 fn take_members(from: &mut Decoder<'_>) -> Result<Members, Malformed> {
     let configs: Vec<Vec<u64>> = Codec::take(from)?;
+    // Ids in another order, or twice, would be a second encoding of the same members.
+    require(configs.iter().all(|config| config.is_sorted_by(|one, next| one < next)))?;
     let configs: Vec<BTreeSet<u64>> =
         configs.into_iter().map(|config| config.into_iter().collect()).collect();
     let nodes: BTreeMap<u64, Arc<str>> = Codec::take(from)?;
