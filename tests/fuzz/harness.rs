@@ -11,7 +11,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 /// The number of inputs for each decoder in a normal test run.
 const CASES: usize = 20_000;
 /// Mutations for each valid input.
-const MUTATIONS: usize = 6;
+const MUTATIONS: usize = 15;
 
 /// Returns how many inputs each decoder gets.
 pub(crate) fn cases() -> usize {

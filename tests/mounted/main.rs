@@ -41,6 +41,7 @@ mod restart;
 mod run;
 
 mod contention;
+mod compare_locks;
 mod flock;
 mod holding;
 mod stress;
