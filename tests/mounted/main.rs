@@ -45,5 +45,6 @@ mod compare_locks;
 mod flock;
 mod holding;
 mod stress;
+mod suites;
 mod wait_file;
 mod waiting;
