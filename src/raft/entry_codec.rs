@@ -234,3 +234,23 @@ fn take_place(from: &mut Decoder<'_>) -> Result<Option<LogId>, Malformed> {
     Ok(numbers
         .map(|(term, (node_id, index))| LogId { leader_id: LeaderId { term, node_id }, index }))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The fuzzer finds a second encoding of a value as well, but seldom this one.
+    #[test]
+    fn ids_of_members_are_in_order_and_there_once() {
+        let nodes: BTreeMap<_, _> = [(7, BasicNode::default()), (8, BasicNode::default())].into();
+        let members = Members::new(vec![BTreeSet::from([7, 8])], nodes).expect("sound");
+        let bytes = entry_bytes(EntryPayload::Membership(members));
+        assert!(read_payload(&bytes).is_ok());
+        let at = bytes.windows(3).position(|part| part == [2, 7, 8]).expect("the ids") + 1;
+        for ids in [[8, 7], [7, 7]] {
+            let mut other = bytes.to_vec();
+            other[at..at + 2].copy_from_slice(&ids);
+            assert!(read_payload(&other).is_err(), "{ids:?}");
+        }
+    }
+}
