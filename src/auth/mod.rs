@@ -20,5 +20,5 @@ pub use grant::{
     ClientPattern, Credential, Denial, Grant, UnnamedOwner, Visibility, unnamed_owners,
 };
 pub use parent_lock::{LocalUser, depends_on_groups};
-pub use server_tls::{TlsError, TlsFiles};
+pub use server_tls::{TlsError, TlsFiles, grant_of};
 pub use token_file::TokensError;

@@ -89,7 +89,7 @@ impl TlsFiles {
 
 /// Returns the grant of a client certificate: to act for each host named in its common name or DNS
 /// names, and for the users of that host. `None`: the certificate is malformed or has no name.
-pub(crate) fn grant_of(certificate: &CertificateDer<'_>) -> Option<Grant> {
+pub fn grant_of(certificate: &CertificateDer<'_>) -> Option<Grant> {
     let (_, parsed) = X509Certificate::from_der(certificate).ok()?;
     let mut names = Vec::new();
     for name in parsed.subject().iter_common_name() {

@@ -37,6 +37,8 @@ mod control_files;
 mod lock_parts;
 mod lock_fs;
 pub mod mount;
+#[doc(hidden)]
+pub mod fuzz;
 
 #[cfg(test)]
 mod tests;

@@ -145,13 +145,6 @@ mod tests {
     }
 
     proptest! {
-        /// No input makes the parser panic. All input is taken as text, except white space, and
-        /// input that begins with `{`, a duration or `pid=`.
-        #[test]
-        fn any_bytes_are_some_message(data in proptest::collection::vec(any::<u8>(), 0..200)) {
-            let _ = parse(&data);
-        }
-
         #[test]
         fn near_messages_do_not_panic(
             text in r#"[ ]?(pid=|\{"(ttl|pid|note|x)":"?)?-?[0-9.]{0,25}[hmsu]{0,2}"?\}?"#,

@@ -5,7 +5,7 @@
 //! they were acknowledged.
 
 use super::types::{LogId, Membership, Meta, Payload, Vote, format_of};
-use crate::engine::codec::{Codec, Decoder, FORMAT_OLDEST, FORMAT_VERSION, Malformed};
+use crate::engine::codec::{Codec, Decoder, FORMAT_OLDEST, FORMAT_VERSION, Malformed, require};
 use openraft::EntryPayload;
 use openraft::impls::BasicNode;
 use openraft::vote::leader_id_adv::LeaderId;
@@ -199,6 +199,8 @@ fn put_members(members: &Members, out: &mut Vec<u8>) {
 
 fn take_members(from: &mut Decoder<'_>) -> Result<Members, Malformed> {
     let configs: Vec<Vec<u64>> = Codec::take(from)?;
+    // Ids in another order, or twice, would be a second encoding of the same members.
+    require(configs.iter().all(|config| config.is_sorted_by(|one, next| one < next)))?;
     let configs: Vec<BTreeSet<u64>> =
         configs.into_iter().map(|config| config.into_iter().collect()).collect();
     let nodes: BTreeMap<u64, Arc<str>> = Codec::take(from)?;
@@ -234,4 +236,24 @@ fn take_place(from: &mut Decoder<'_>) -> Result<Option<LogId>, Malformed> {
     let numbers: Option<(u64, (u64, u64))> = Codec::take(from)?;
     Ok(numbers
         .map(|(term, (node_id, index))| LogId { leader_id: LeaderId { term, node_id }, index }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The fuzzer finds a second encoding of a value as well, but seldom this one.
+    #[test]
+    fn ids_of_members_are_in_order_and_there_once() {
+        let nodes: BTreeMap<_, _> = [(7, BasicNode::default()), (8, BasicNode::default())].into();
+        let members = Members::new(vec![BTreeSet::from([7, 8])], nodes).expect("sound");
+        let bytes = entry_bytes(EntryPayload::Membership(members));
+        assert!(read_payload(&bytes).is_ok());
+        let at = bytes.windows(3).position(|part| part == [2, 7, 8]).expect("the ids") + 1;
+        for ids in [[8, 7], [7, 7]] {
+            let mut other = bytes.to_vec();
+            other[at..at + 2].copy_from_slice(&ids);
+            assert!(read_payload(&other).is_err(), "{ids:?}");
+        }
+    }
 }

@@ -22,7 +22,7 @@
 //! - The cluster: `membership`, `status_report`, `peer_config`, `network` (how openraft reaches a
 //!   node), `membership_task`, `peer_service` (answers other nodes).
 //! - `node` starts all of it; `cluster_admin` and `raft_node` are the interface to the front ends;
-//!   `restore` creates a cluster from a backup.
+//!   `restore` creates a cluster from a backup. `fuzz` gives `tests/fuzz` access to the decoders.
 
 mod data_dir_error;
 pub(crate) mod fatal_error;
@@ -63,6 +63,8 @@ mod node;
 mod cluster_admin;
 mod raft_node;
 mod restore;
+#[doc(hidden)]
+pub mod fuzz;
 
 #[cfg(test)]
 mod tests;

@@ -83,6 +83,9 @@ pub(crate) fn from_file(path: &Path, bytes: &[u8]) -> Result<Snapshot, DataError
     if &head[..8] != MAGIC {
         return Err(damaged("it is no snapshot"));
     }
+    if number(8) == 0 {
+        return Err(damaged("its version is 0"));
+    }
     if number(8) > VERSION {
         let why = format!("it has format {}, and this latchfs knows {VERSION}", number(8));
         return Err(DataError::Newer { file: path.to_path_buf(), why });
@@ -103,7 +106,10 @@ fn parse(body: &[u8]) -> Result<Snapshot, Malformed> {
     let (length, rest) = body.split_first_chunk().ok_or(Malformed)?;
     let length = u32::from_le_bytes(*length) as usize;
     let (meta, state) = rest.split_at_checked(length).ok_or(Malformed)?;
-    Ok(Snapshot { meta: take_meta(&mut Decoder::new(meta))?, snapshot: state.into() })
+    let mut from = Decoder::new(meta);
+    let meta = take_meta(&mut from)?;
+    from.end()?;
+    Ok(Snapshot { meta, snapshot: state.into() })
 }
 
 /// Decodes the encoded state in a snapshot, and returns it with the snapshot's metadata.

@@ -14,6 +14,7 @@
 //!   (commands that depend on who holds the lock above) and `queue_waits` (waiting in a queue).
 //! - `local` and its parts: `clock_mapping`, `deferred_commands`, `replay`, `backup`.
 //! - The server side of a remote client: `batch_idempotency`, `batch_messages`, `batch_server`.
+//! - `fuzz` gives `tests/fuzz` access to the recovery of a state directory.
 
 #[cfg_attr(not(target_os = "linux"), path = "timer_elsewhere.rs")]
 pub(crate) mod timer;
@@ -43,6 +44,8 @@ pub mod local;
 mod batch_idempotency;
 pub mod batch_messages;
 pub mod batch_server;
+#[doc(hidden)]
+pub mod fuzz;
 
 pub use backend_status::{About, BackendKind, BackendStatus, Contact, SessionOwner};
 pub use callback::Then;

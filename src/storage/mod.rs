@@ -15,7 +15,7 @@
 //! The modules in reading order: `preallocation`, `atomic_file`, `number_file` (a number with its
 //! sum), `locked_dir`, `storage_error`, `manifest` (which files make up the state), `header`,
 //! `dir` (the files of one directory), `journal`, `recovery`, `compaction`, and `state_dir`, the
-//! interface.
+//! interface. `fuzz` gives `tests/fuzz` access to the recovery.
 
 mod preallocation;
 pub(crate) mod atomic_file;
@@ -29,6 +29,8 @@ mod journal;
 mod recovery;
 mod compaction;
 mod state_dir;
+#[doc(hidden)]
+pub mod fuzz;
 
 #[cfg(test)]
 mod tests;

@@ -42,8 +42,10 @@ mod restart;
 mod run;
 
 mod contention;
+mod compare_locks;
 mod flock;
 mod holding;
 mod stress;
+mod suites;
 mod wait_file;
 mod waiting;

@@ -508,7 +508,7 @@ mod tests {
                 );
             }
             assert!(decode_letter(name, &[&bytes[..], &[0]].concat()).is_err());
-            for unknown in [VERSION_BASE - 1, version_of(FORMAT_VERSION) + 1, u8::MAX] {
+            for unknown in [0, VERSION_BASE - 1, version_of(FORMAT_VERSION) + 1, u8::MAX] {
                 let other = [&[unknown], &bytes[1..]].concat();
                 assert!(decode_letter(name, &other).is_err(), "version {unknown}");
             }
@@ -570,21 +570,6 @@ mod tests {
             assert_eq!(format!("{read:?}"), format!("{answer:?}"));
             for length in 0..bytes.len() {
                 assert!(decode_answer(&bytes[..length]).is_err(), "{length} of {}", bytes.len());
-            }
-        }
-    }
-
-    /// Decoding never panics, whichever bit of a message is changed.
-    #[test]
-    fn changed_bytes_are_refused_or_understood() {
-        for letter in letters() {
-            let bytes = encode_letter(&letter);
-            for at in 0..bytes.len() {
-                for bit in 0..8 {
-                    let mut changed = bytes.clone();
-                    changed[at] ^= 1 << bit;
-                    let _ = decode_letter(letter.call.name(), &changed);
-                }
             }
         }
     }

@@ -90,7 +90,7 @@ impl PeerTls {
 /// Whether a certificate belongs to a node: its extended key usage has both server and client
 /// authentication. Certificates for servers or clients have only one of these, so a lock client
 /// can't act as a node.
-pub(super) fn is_peers(certificate: &CertificateDer<'_>) -> bool {
+pub(in crate::raft) fn is_peers(certificate: &CertificateDer<'_>) -> bool {
     let Ok((_, parsed)) = X509Certificate::from_der(certificate) else { return false };
     let usage = parsed.extended_key_usage().ok().flatten();
     usage.is_some_and(|usage| usage.value.server_auth && usage.value.client_auth)

@@ -8,7 +8,8 @@
 //! `request_context` are shared by all handlers; an `endpoint` is one method at a path, and
 //! `routes` is the table of all endpoints, by which `dispatch` finds the handler of a request;
 //! `workers` are the threads; `connection` serves one connection within its limits; `server` starts
-//! and stops the server. The rights of callers are the subject of [`auth`](crate::auth).
+//! and stops the server; `fuzz` gives `tests/fuzz` access to the parsers. The rights of callers are
+//! the subject of [`auth`](crate::auth).
 
 mod response;
 mod parameters;
@@ -48,6 +49,8 @@ mod listener;
 mod connection;
 mod workers;
 mod server;
+#[doc(hidden)]
+pub mod fuzz;
 
 pub(crate) use batch_endpoint::batch_requests;
 pub use listener::{Listen, PeerUser, UserGrants};

@@ -13,7 +13,7 @@ use crate::engine::{
     SessionId, StealReason, Token, Ttl,
 };
 use crate::time::Span;
-use axum::body::HttpBody;
+use axum::body::{Bytes, HttpBody};
 use axum::http::header::{CONTENT_TYPE, IF_MATCH};
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, StatusCode};
@@ -82,18 +82,24 @@ enum OptionValue<'a> {
 impl RequestOptions {
     /// Parses the options of a request; fails if one of them is unknown or invalid.
     pub(super) async fn read(call: &mut RequestContext) -> HandlerResult<Self> {
-        let is_keyed = call.head.headers.contains_key(IDEMPOTENCY_KEY.name);
+        let takes_body = call.params.iter().any(|param| param.place == ParamPlace::Option);
+        let body = if takes_body && !call.body.get_mut().is_end_stream() {
+            Box::pin(call.bytes(BODY_BYTES_MAX)).await?
+        } else {
+            Bytes::new()
+        };
+        Self::parse(call.params, &call.head, &body)
+    }
+
+    /// Parses the options in the head and the body of a request.
+    pub(super) fn parse(params: &[Param], head: &Parts, body: &[u8]) -> HandlerResult<Self> {
+        let is_keyed = head.headers.contains_key(IDEMPOTENCY_KEY.name);
         let mut options = Self { is_keyed, ..Self::default() };
-        let params = call.params;
-        let takes_body = params.iter().any(|param| param.place == ParamPlace::Option);
-        if takes_body && !call.body.get_mut().is_end_stream() {
-            let body = Box::pin(call.bytes(BODY_BYTES_MAX)).await?;
-            options.read_body(params, &call.head.headers, &body)?;
-        }
-        if let Some(query) = call.head.uri.query() {
+        options.read_body(params, &head.headers, body)?;
+        if let Some(query) = head.uri.query() {
             options.read_form(params, query.as_bytes())?;
         }
-        if let Some(tag) = call.head.headers.get(IF_MATCH)
+        if let Some(tag) = head.headers.get(IF_MATCH)
             && params.iter().any(|param| param.name == IF_MATCH_PARAM.name)
         {
             let token = tag_of(tag.as_bytes())?;

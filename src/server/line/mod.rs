@@ -7,7 +7,8 @@
 //!
 //! Where to look: `request` parses lines, `commands` executes requests, `followers` sends changes
 //! to followers over the connections of `delivery`, `text_connection` reads lines and writes
-//! replies, and `line_server` starts and stops the server.
+//! replies, and `line_server` starts and stops the server. `fuzz` gives `tests/fuzz` access to the
+//! parser.
 
 mod request;
 mod delivery;
@@ -15,6 +16,8 @@ mod followers;
 mod commands;
 mod text_connection;
 mod line_server;
+#[doc(hidden)]
+pub mod fuzz;
 
 pub use line_server::{LineConfig, LineServer, LineStartError};
 pub(crate) use request::WORDS;

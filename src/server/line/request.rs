@@ -244,12 +244,6 @@ mod tests {
     }
 
     proptest! {
-        /// Any input parses to a request or an error, and never panics.
-        #[test]
-        fn any_line_is_parsed(line in proptest::collection::vec(any::<u8>(), 0..200)) {
-            let _ = LineRequest::parse(&line);
-        }
-
         #[test]
         fn accepted_names_contain_no_line_breaks(name in ".*", client in ".*") {
             let line = format!("LOCK,{name},{client}");
