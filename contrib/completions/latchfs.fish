@@ -99,8 +99,11 @@ complete -c latchfs -n "__fish_latchfs_using_subcommand serve" -l peer-secret-fi
 complete -c latchfs -n "__fish_latchfs_using_subcommand serve" -l node-name -d 'Name of this node [default: the name of this machine]' -r
 complete -c latchfs -n "__fish_latchfs_using_subcommand serve" -l url -d 'Where clients find this node\'s server [default: its address]' -r
 complete -c latchfs -n "__fish_latchfs_using_subcommand serve" -l pace -d 'How long the network may take: \'lan\' for servers beside each other, \'wifi\' for laptops' -r
+complete -c latchfs -n "__fish_latchfs_using_subcommand serve" -l log-locks -d 'Whether the log has a line for each acquisition and release of a lock' -r -f -a "on\t''
+off\t''"
 complete -c latchfs -n "__fish_latchfs_using_subcommand serve" -l insecure -d 'Be open to a network without tokens or without TLS'
 complete -c latchfs -n "__fish_latchfs_using_subcommand serve" -l grant-at-once -d 'With --state none: grant locks from the start, since no holder from before it can be alive'
+complete -c latchfs -n "__fish_latchfs_using_subcommand serve" -l release-on-node-removal -d 'When a node leaves or is removed, end the holds and waits of the client of its name'
 complete -c latchfs -n "__fish_latchfs_using_subcommand serve" -l print-permissions -d 'Print the table of permissions, and exit'
 complete -c latchfs -n "__fish_latchfs_using_subcommand serve" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c latchfs -n "__fish_latchfs_using_subcommand cert; and not __fish_seen_subcommand_from ca server peer secret client" -l dir -d 'Where keys and certificates are kept' -r -F
@@ -120,22 +123,23 @@ complete -c latchfs -n "__fish_latchfs_using_subcommand cert; and __fish_seen_su
 complete -c latchfs -n "__fish_latchfs_using_subcommand cert; and __fish_seen_subcommand_from secret" -s h -l help -d 'Print help'
 complete -c latchfs -n "__fish_latchfs_using_subcommand cert; and __fish_seen_subcommand_from client" -l dir -d 'Where keys and certificates are kept' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand cert; and __fish_seen_subcommand_from client" -s h -l help -d 'Print help'
-complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and not __fish_seen_subcommand_from status promote join leave remove reset backup restore transfer" -l server -d 'A node\'s server; of several, separated by commas, the first that answers' -r
-complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and not __fish_seen_subcommand_from status promote join leave remove reset backup restore transfer" -l token-file -d 'A file with the bearer token of the client' -r -F
-complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and not __fish_seen_subcommand_from status promote join leave remove reset backup restore transfer" -l ca -d 'CA certificate (PEM) that verifies an https server' -r -F
-complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and not __fish_seen_subcommand_from status promote join leave remove reset backup restore transfer" -l cert -d 'Client certificate (PEM) of this command' -r -F
-complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and not __fish_seen_subcommand_from status promote join leave remove reset backup restore transfer" -l key -d 'The key of that certificate (PEM)' -r -F
-complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and not __fish_seen_subcommand_from status promote join leave remove reset backup restore transfer" -l json -d 'Print JSON'
-complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and not __fish_seen_subcommand_from status promote join leave remove reset backup restore transfer" -s h -l help -d 'Print help (see more with \'--help\')'
-complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and not __fish_seen_subcommand_from status promote join leave remove reset backup restore transfer" -f -a "status" -d 'Show all nodes, and how each stands'
-complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and not __fish_seen_subcommand_from status promote join leave remove reset backup restore transfer" -f -a "promote" -d 'Promote a learner to a voter'
-complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and not __fish_seen_subcommand_from status promote join leave remove reset backup restore transfer" -f -a "join" -d 'Promote a learner to a voter'
-complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and not __fish_seen_subcommand_from status promote join leave remove reset backup restore transfer" -f -a "leave" -d 'Have the node that is asked leave the others, and end'
-complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and not __fish_seen_subcommand_from status promote join leave remove reset backup restore transfer" -f -a "remove" -d 'Remove a node, also one that is gone for good'
-complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and not __fish_seen_subcommand_from status promote join leave remove reset backup restore transfer" -f -a "reset" -d 'End all holds and waits of clients'
-complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and not __fish_seen_subcommand_from status promote join leave remove reset backup restore transfer" -f -a "backup" -d 'Write all that the server knows to a file, while it goes on'
-complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and not __fish_seen_subcommand_from status promote join leave remove reset backup restore transfer" -f -a "restore" -d 'Begin a new cluster from a backup, when all nodes of the old one are lost'
-complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and not __fish_seen_subcommand_from status promote join leave remove reset backup restore transfer" -f -a "transfer" -d 'Let another node lead'
+complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and not __fish_seen_subcommand_from status pending promote join leave remove reset backup restore transfer" -l server -d 'A node\'s server; of several, separated by commas, the first that answers' -r
+complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and not __fish_seen_subcommand_from status pending promote join leave remove reset backup restore transfer" -l token-file -d 'A file with the bearer token of the client' -r -F
+complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and not __fish_seen_subcommand_from status pending promote join leave remove reset backup restore transfer" -l ca -d 'CA certificate (PEM) that verifies an https server' -r -F
+complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and not __fish_seen_subcommand_from status pending promote join leave remove reset backup restore transfer" -l cert -d 'Client certificate (PEM) of this command' -r -F
+complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and not __fish_seen_subcommand_from status pending promote join leave remove reset backup restore transfer" -l key -d 'The key of that certificate (PEM)' -r -F
+complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and not __fish_seen_subcommand_from status pending promote join leave remove reset backup restore transfer" -l json -d 'Print JSON'
+complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and not __fish_seen_subcommand_from status pending promote join leave remove reset backup restore transfer" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and not __fish_seen_subcommand_from status pending promote join leave remove reset backup restore transfer" -f -a "status" -d 'Show all nodes, and how each stands'
+complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and not __fish_seen_subcommand_from status pending promote join leave remove reset backup restore transfer" -f -a "pending" -d 'Show the requests that a node has not answered yet, with their age and place'
+complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and not __fish_seen_subcommand_from status pending promote join leave remove reset backup restore transfer" -f -a "promote" -d 'Promote a learner to a voter'
+complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and not __fish_seen_subcommand_from status pending promote join leave remove reset backup restore transfer" -f -a "join" -d 'Promote a learner to a voter'
+complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and not __fish_seen_subcommand_from status pending promote join leave remove reset backup restore transfer" -f -a "leave" -d 'Have the node that is asked leave the others, and end'
+complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and not __fish_seen_subcommand_from status pending promote join leave remove reset backup restore transfer" -f -a "remove" -d 'Remove a node, also one that is gone for good'
+complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and not __fish_seen_subcommand_from status pending promote join leave remove reset backup restore transfer" -f -a "reset" -d 'End all holds and waits of clients'
+complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and not __fish_seen_subcommand_from status pending promote join leave remove reset backup restore transfer" -f -a "backup" -d 'Write all that the server knows to a file, while it goes on'
+complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and not __fish_seen_subcommand_from status pending promote join leave remove reset backup restore transfer" -f -a "restore" -d 'Begin a new cluster from a backup, when all nodes of the old one are lost'
+complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and not __fish_seen_subcommand_from status pending promote join leave remove reset backup restore transfer" -f -a "transfer" -d 'Let another node lead'
 complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from status" -l server -d 'A node\'s server; of several, separated by commas, the first that answers' -r
 complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from status" -l token-file -d 'A file with the bearer token of the client' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from status" -l ca -d 'CA certificate (PEM) that verifies an https server' -r -F
@@ -144,6 +148,13 @@ complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen
 complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from status" -l state -d 'Also a sum of all that each knows: nodes that have applied the same entry have the same'
 complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from status" -l json -d 'Print JSON'
 complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from status" -s h -l help -d 'Print help'
+complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from pending" -l server -d 'A node\'s server; of several, separated by commas, the first that answers' -r
+complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from pending" -l token-file -d 'A file with the bearer token of the client' -r -F
+complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from pending" -l ca -d 'CA certificate (PEM) that verifies an https server' -r -F
+complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from pending" -l cert -d 'Client certificate (PEM) of this command' -r -F
+complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from pending" -l key -d 'The key of that certificate (PEM)' -r -F
+complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from pending" -l json -d 'Print JSON'
+complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from pending" -s h -l help -d 'Print help'
 complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from promote" -l server -d 'A node\'s server; of several, separated by commas, the first that answers' -r
 complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from promote" -l token-file -d 'A file with the bearer token of the client' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from promote" -l ca -d 'CA certificate (PEM) that verifies an https server' -r -F
@@ -284,6 +295,7 @@ complete -c latchfs -n "__fish_latchfs_using_subcommand release" -l cert -d 'Cli
 complete -c latchfs -n "__fish_latchfs_using_subcommand release" -l key -d 'The key of that certificate (PEM)' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand release" -l token -d 'Only if this is still the lock\'s token: then no newer tenure can be hit' -r
 complete -c latchfs -n "__fish_latchfs_using_subcommand release" -l json -d 'Print the lock\'s status as JSON'
+complete -c latchfs -n "__fish_latchfs_using_subcommand release" -l all -d 'All locks that your client holds; at a server, all queues in which it waits as well'
 complete -c latchfs -n "__fish_latchfs_using_subcommand release" -l any -d 'Also if another program of your user has acquired it'
 complete -c latchfs -n "__fish_latchfs_using_subcommand release" -s h -l help -d 'Print help'
 complete -c latchfs -n "__fish_latchfs_using_subcommand steal" -l dir -d 'The mount to use [env: `LATCHFS_DIR`] [default: the only one there is]' -r -F
