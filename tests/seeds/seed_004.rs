@@ -190,8 +190,8 @@ fn pending_requests_are_listed_with_age_and_place() {
     let (follower, other) = cluster.followers();
     let leader = cluster.leader();
     let node = &cluster.nodes[follower].server;
-    let none = node.curl(&["/cluster/pending"]).is(200);
-    assert_eq!(none["pending"], Value::Array(vec![]), "{none}");
+    let empty = node.curl(&["/cluster/pending"]).is(200);
+    assert_eq!(empty["pending"], Value::Array(vec![]), "{empty}");
     cluster.silence(leader, true);
     cluster.silence(other, true);
     let waits: Vec<_> = ["first", "second"]
