@@ -21,6 +21,7 @@
 //! - `control` carries out the requests of `.latchfs/ctl` and of commands with `--server`.
 //! - [`fuse`] is the mount: files that are locks.
 //! - [`mutex`] is the library for Rust programs.
+//! - [`line_client`] is a small client of the line protocol, for Rust programs.
 //! - [`server`] speaks HTTP and the line protocol.
 //! - [`cli`] is the command line.
 
@@ -46,7 +47,9 @@ pub mod fuse;
 #[path = "fuse/elsewhere.rs"]
 pub mod fuse;
 pub mod mutex;
+pub mod line_client;
 pub mod server;
 pub mod cli;
 
+pub use line_client::LineClient;
 pub use mutex::Mutex;

@@ -1,7 +1,7 @@
 //! The status of one lock as JSON, for `cat`, the control file and `latchfs status`. The fields of
 //! the single-lock HTTP API come first.
 
-use crate::engine::{Ends, Lease, LockView, Phase};
+use crate::engine::{Ends, Holder, Lease, LockView, Ownership, Phase};
 use crate::time::{Span, Time, Wall};
 use serde_json::{Map, Value, json};
 
@@ -33,6 +33,9 @@ pub fn status_of(view: &LockView, wall: impl Fn(Time) -> Wall) -> Value {
     put("mode", view.mode.as_str().into());
     put("token", lease.token.as_u64().into());
     put("expires_in_ms", left(ends, view.at));
+    if let Some(lasts) = lasting(holder) {
+        put("lasts", lasts.into());
+    }
     put("acquired_at", shown(lease.acquired_at));
     put("renewed_at", shown(lease.renewed_at));
     put("ttl_ms", millis(ends.ttl.span()));
@@ -44,6 +47,20 @@ pub fn status_of(view: &LockView, wall: impl Fn(Time) -> Wall) -> Value {
         put("holders", holders_of(view));
     }
     Value::Object(status)
+}
+
+/// Returns how long a hold lasts that no deadline ends, in words; `None` for a hold that expires.
+/// Every front end shows these words in place of an expiry time.
+pub fn lasting(holder: &Holder) -> Option<String> {
+    if holder.ends.expires_at != Time::NEVER {
+        return None;
+    }
+    let process = holder.lease.details.process();
+    Some(match (process, holder.lease.hold) {
+        (Some(process), _) => format!("while process {} runs", process.pid),
+        (None, Ownership::OpenFile(_)) => "while the file is open".to_owned(),
+        (None, Ownership::Client | Ownership::Exclusive(_)) => "while the session lasts".to_owned(),
+    })
 }
 
 /// Returns `value` as indented lines of JSON with a newline at the end.
@@ -99,7 +116,7 @@ mod tests {
     use super::*;
     use crate::engine::lease_terms::{GRACE_DEFAULT, TTL_DEFAULT};
     use crate::engine::{
-        ClientId, Details, Holder, Lifetime, LockName, Mode, Ownership, Ticket, Token, WaiterView,
+        ClientId, Details, Lifetime, LockName, Mode, Process, Ticket, Token, WaiterView,
     };
     use std::sync::Arc;
 
@@ -175,6 +192,27 @@ mod tests {
             status_of(&view, wall)["waiters"].to_string(),
             r#"[{"client":"laptop2:bob","since":"2024-01-15T10:29:34.000Z","waited_ms":6000}]"#
         );
+    }
+
+    #[test]
+    fn a_hold_without_expiry_has_words_and_no_times() {
+        let mut view = held("build");
+        view.holders[0].ends =
+            Ends { expires_at: Time::NEVER, grace_until: Time::NEVER, ..view.holders[0].ends };
+        let of_process = |process| {
+            let details = Details::default().with_process(process);
+            let mut view = view.clone();
+            view.holders[0].lease.details = Arc::new(details);
+            status_of(&view, wall)
+        };
+        let status = of_process(None);
+        assert_eq!(status["lasts"], "while the session lasts");
+        for field in ["expires_at", "grace_until", "expires_in_ms"] {
+            assert_eq!(status[field], Value::Null, "{field}");
+        }
+        let process = Process { pid: 7, start: 1, boot: 2 };
+        assert_eq!(of_process(Some(process))["lasts"], "while process 7 runs");
+        assert_eq!(status_of(&held("build"), wall)["lasts"], Value::Null);
     }
 
     #[test]

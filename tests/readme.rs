@@ -79,6 +79,7 @@ documents! {
     permissions: "contrib/doc/permissions.md",
     rules: "contrib/doc/rules.md",
     security: "contrib/doc/security.md",
+    seeds: "contrib/doc/seeds.md",
     several_machines: "contrib/doc/several-machines.md",
 }
 

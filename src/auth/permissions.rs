@@ -101,6 +101,7 @@ operations! {
     Annotate        "change a lock's note"        Named  Named         Known;
     Release         "release a lock"              Named  Named         Known;
     LeaveQueue      "leave a queue"               Owner  Named         Known;
+    ReleaseAll      "end all of a client"         Named  Visible       Known;
     MoveLock        "move a hold to another lock" Named  Named         Known;
     Steal           "steal a lock"                Named  Named         Steal;
     OpenSession     "open a session"              Named  Any           Known;
@@ -112,6 +113,7 @@ operations! {
     FollowAll       "register a follower"         Any    All           Known;
     ShowMetrics     "show metrics"                Any    All           Known;
     ShowCluster     "show the cluster"            Any    AllOrCluster  Known;
+    ShowPending     "show pending requests"       Any    All           Known;
     TransferLeader  "transfer leadership"         Any    Any           Cluster;
     PromoteNode     "promote a node"              Any    Any           Cluster;
     RemoveNode      "remove a node"               Any    Any           Cluster;

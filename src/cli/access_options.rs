@@ -43,6 +43,13 @@ impl AccessArgs {
             _ => None,
         };
         let credentials = Credentials { tokens: whole(&self.tokens)?, tls };
-        Ok(HttpConfig { listen, ttl, grace, credentials, insecure: self.insecure })
+        Ok(HttpConfig {
+            listen,
+            ttl,
+            grace,
+            credentials,
+            insecure: self.insecure,
+            release_on_node_removal: false,
+        })
     }
 }

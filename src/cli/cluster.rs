@@ -59,6 +59,8 @@ enum ClusterCommand {
         #[arg(long)]
         state: bool,
     },
+    /// Show the requests that a node has not answered yet, with their age and place
+    Pending,
     /// Promote a learner to a voter
     #[command(visible_alias = "join")]
     Promote {
@@ -104,6 +106,10 @@ pub(super) fn run(args: &ClusterArgs) -> CliResult {
             let path = if *state { "/cluster?state=true" } else { "/cluster" };
             let report = args.ask("GET", path)?;
             if args.json { output::json(&report) } else { output::write(&table(&report)) }
+        }
+        ClusterCommand::Pending => {
+            let report = args.ask("GET", "/cluster/pending")?;
+            if args.json { output::json(&report) } else { output::write(&pending(&report)) }
         }
         ClusterCommand::Promote { id, force } => {
             let path = format!("/cluster/nodes/{id}/promote?force={force}");
@@ -151,17 +157,37 @@ fn table(report: &Value) -> String {
     let nodes: Vec<_> = report["nodes"].as_array().into_iter().flatten().collect();
     let mut rows = vec![HEAD.map(str::to_owned)];
     rows.extend(nodes.iter().map(|node| row(node)));
+    let mut text = aligned(&rows);
+    for line in remarks(report, &nodes) {
+        text.push_str(&line);
+        text.push('\n');
+    }
+    text
+}
+
+/// Formats the pending requests of a node as a table.
+fn pending(report: &Value) -> String {
+    let mut rows = vec![["PLACE", "AGE", "STAGE", "COMMAND", "LOCK", "CLIENT"].map(str::to_owned)];
+    for request in report["pending"].as_array().into_iter().flatten() {
+        let text = |field: &str| request[field].as_str().map_or("-".to_owned(), output::harmless);
+        let (place, age) = (request["place"].to_string(), format!("{}ms", request["age_ms"]));
+        rows.push([place, age, text("stage"), text("command"), text("name"), text("client")]);
+    }
+    match rows.len() {
+        1 => format!("node {} has no pending request\n", report["asked"]),
+        _ => aligned(&rows),
+    }
+}
+
+/// Formats rows as lines with aligned columns.
+fn aligned<const COLUMNS: usize>(rows: &[[String; COLUMNS]]) -> String {
     let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max();
-    let widths: Vec<_> = (0..HEAD.len()).map(|column| width(column).unwrap_or(0)).collect();
+    let widths: Vec<_> = (0..COLUMNS).map(|column| width(column).unwrap_or(0)).collect();
     let mut text = String::new();
-    for row in &rows {
+    for row in rows {
         let cells: Vec<_> =
             row.iter().zip(&widths).map(|(cell, width)| format!("{cell:width$}")).collect();
         text.push_str(cells.join("  ").trim_end());
-        text.push('\n');
-    }
-    for line in remarks(report, &nodes) {
-        text.push_str(&line);
         text.push('\n');
     }
     text

@@ -231,7 +231,11 @@ fn start_log(command: &CliCommand) {
     let in_log_file = matches!(command, CliCommand::Mount(args) if args.detached);
     let level = if in_log_file { LevelFilter::Info } else { LevelFilter::Warn };
     let mut log = env_logger::Builder::new();
-    log.filter_level(level).filter_module("fuser", LevelFilter::Error).parse_default_env();
+    log.filter_level(level).filter_module("fuser", LevelFilter::Error);
+    if matches!(command, CliCommand::Serve(_)) {
+        log.filter_module("latchfs::server::lock_log", LevelFilter::Info);
+    }
+    log.parse_default_env();
     if !in_log_file {
         log.format(|out, record| writeln!(out, "latchfs: {}", record.args()));
     }

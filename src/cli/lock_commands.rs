@@ -11,6 +11,7 @@ use crate::engine::{Grace, LockName, RefusalKind, Ttl};
 use crate::holder_id::Maker;
 use crate::time::Span;
 use serde_json::{Map, Value, json};
+use std::ffi::OsString;
 use std::os::unix::process::parent_id;
 use std::thread;
 use std::time::Duration;
@@ -92,10 +93,19 @@ pub(super) struct RenewArgs {
 /// The arguments of `latchfs release`.
 #[derive(Debug, clap::Args)]
 pub(super) struct ReleaseArgs {
+    /// The lock: its name, or a path below the mount
+    #[arg(value_name = "NAME", required_unless_present = "all")]
+    name: Option<OsString>,
     #[command(flatten)]
-    lock: LockArgs,
+    target: TargetArgs,
+    /// Print the lock's status as JSON
+    #[arg(long)]
+    json: bool,
     #[command(flatten)]
     token: TokenArg,
+    /// All locks that your client holds; at a server, all queues in which it waits as well
+    #[arg(long, conflicts_with_all = ["name", "token", "any"])]
+    all: bool,
     /// Also if another program of your user has acquired it
     #[arg(long, conflicts_with = "token")]
     any: bool,
@@ -160,13 +170,15 @@ pub(super) fn renew(args: &RenewArgs) -> CliResult {
 }
 
 pub(super) fn release(args: &ReleaseArgs) -> CliResult {
-    let CommandTarget { ask, name, .. } = args.lock.target.asking(&args.lock.name.name)?;
+    // The parser requires a name unless --all is given.
+    let Some(name) = args.name.as_ref().filter(|_| !args.all) else { return release_all(args) };
+    let CommandTarget { ask, name, .. } = args.target.asking(name)?;
     let token = match args.token.token {
         None if !args.any => Some(token_of_shell(&*ask, &name)?),
         token => token,
     };
     let status = ask.status(&request("release", name.as_str(), &[&json!({"token": token})]))?;
-    if args.lock.json {
+    if args.json {
         return output::json(&status);
     }
     let (name, next) = (Status(&status).text("name"), Status(&status).text("holder"));
@@ -174,6 +186,37 @@ pub(super) fn release(args: &ReleaseArgs) -> CliResult {
         "" => format!("released {name}"),
         next => format!("released {name}; {next} has it now"),
     })
+}
+
+/// Releases all locks that the caller's client holds. A server also takes the client out of all
+/// queues; at a mount each wait belongs to a program, and ends with it.
+fn release_all(args: &ReleaseArgs) -> CliResult {
+    let ended = match args.target.release_all_at_server()? {
+        Some(ended) => ended,
+        None => release_all_at_mount(&*args.target.ask()?)?,
+    };
+    if args.json {
+        return output::json(&ended);
+    }
+    let number = |field: &str| ended[field].as_u64().unwrap_or_default();
+    output::line(&format!("ended {} holds and {} waits", number("holds"), number("waits")))
+}
+
+fn release_all_at_mount(ask: &dyn LockClient) -> CliResult<Value> {
+    let you = ask.ask(&json!({"do": "list", "limit": 1}))?["you"].take();
+    let mut holds = 0_u64;
+    for status in ask.list("")? {
+        for (token, _) in leases_of(&status, &you) {
+            let name = status["name"].as_str().unwrap_or_default();
+            match ask.ask(&request("release", name, &[&json!({"token": token})])) {
+                Ok(_) => holds += 1,
+                // The tenure has ended since it was listed.
+                Err(CliError::Said(Exit::Lost | Exit::Denied, _)) => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+    Ok(json!({"client": you, "holds": holds, "waits": 0}))
 }
 
 /// Returns the token of the lease that `release` without options releases: a lease acquired from

@@ -17,7 +17,9 @@ use crate::engine::{Grace, Ttl};
 use crate::raft::Stop;
 use crate::server::http::{HttpConfig, HttpServer, Listen};
 use crate::server::line::{self, LineConfig, LineServer};
+use crate::server::lock_log::LockLog;
 use crate::service::Locks;
+use clap::ValueEnum;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::mpsc;
 
@@ -47,9 +49,22 @@ pub(super) struct ServeArgs {
     keep: StorageArgs,
     #[command(flatten)]
     peers: PeerArgs,
+    /// When a node leaves or is removed, end the holds and waits of the client of its name
+    #[arg(long, requires = "peer_listen")]
+    release_on_node_removal: bool,
+    /// Whether the log has a line for each acquisition and release of a lock
+    #[arg(long, value_name = "SWITCH", value_enum, default_value_t = LogSwitch::On)]
+    log_locks: LogSwitch,
     /// Print the table of permissions, and exit
     #[arg(long)]
     print_permissions: bool,
+}
+
+/// The value of `--log-locks`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum LogSwitch {
+    On,
+    Off,
 }
 
 /// The events for which the main thread of the server waits.
@@ -67,7 +82,8 @@ pub(super) fn run(args: &ServeArgs) -> CliResult {
         return output::write(&print_permissions::table());
     }
     let kept = args.keep.kept(args.ttl.0, args.grace.0)?;
-    let config = args.access.config(Listen::Tcp(args.listen), (args.ttl.0, args.grace.0))?;
+    let mut config = args.access.config(Listen::Tcp(args.listen), (args.ttl.0, args.grace.0))?;
+    config.release_on_node_removal = args.release_on_node_removal;
     let scheme = if config.credentials.tls.is_some() { "https" } else { "http" };
     let peering = args.peers.peering(&kept, (scheme, args.listen))?;
     warn(kept.warning());
@@ -82,6 +98,7 @@ pub(super) fn run(args: &ServeArgs) -> CliResult {
     let decider = kept.open_with_peers(peering)?;
     decider.on_failure(move |why| drop(send.send(ServeEvent::Failed(why))));
     let served = start(decider.locks(), &config).and_then(|server| {
+        let _log = args.lock_log(&decider.locks())?;
         let line = match args.line_listen {
             Some(listen) => Some(start_line(decider.locks(), listen, &config, &server)?),
             None => None,
@@ -101,6 +118,17 @@ pub(super) fn run(args: &ServeArgs) -> CliResult {
     });
     let closed = decider.close();
     served.and(closed)
+}
+
+impl ServeArgs {
+    /// Starts the log of acquisitions and releases, unless it is switched off.
+    fn lock_log(&self, locks: &Locks) -> CliResult<Option<LockLog>> {
+        if self.log_locks == LogSwitch::Off {
+            return Ok(None);
+        }
+        let started = LockLog::start(locks);
+        started.map(Some).map_err(|error| CliError::system("the log can't be started", &error))
+    }
 }
 
 /// Starts the server of the line protocol beside the HTTP server, and prints its address.

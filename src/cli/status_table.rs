@@ -29,14 +29,20 @@ impl Status<'_> {
         self.text("phase")
     }
 
-    /// Returns the time until the lease expires.
+    /// Returns the time until the lease expires, or how long a lease lasts that does not expire.
     pub(super) fn left(self) -> Option<String> {
         match self.phase().as_str() {
             "grace" => Some("expired".into()),
             _ => self
                 .number("expires_in_ms")
-                .map(|ms| Span::from_millis(ms.unsigned_abs()).to_string()),
+                .map(|ms| Span::from_millis(ms.unsigned_abs()).to_string())
+                .or_else(|| self.lasts()),
         }
+    }
+
+    /// Returns how long a lease lasts that does not expire, in words.
+    fn lasts(self) -> Option<String> {
+        Some(self.text("lasts")).filter(|lasts| !lasts.is_empty())
     }
 
     /// Returns the holder of the lock, or all holders of a shared lock.
@@ -75,8 +81,12 @@ impl Status<'_> {
         let span = |field| self.number(field).map(|ms| Span::from_millis(ms.unsigned_abs()));
         let mut terms = Vec::new();
         terms.extend(self.number("token").map(|token| format!("token {token}")));
-        terms.extend(self.left().map(|left| format!("expires in {left}")));
-        terms.extend(span("grace_ms").map(|grace| format!("grace {grace}")));
+        if let Some(lasts) = self.lasts() {
+            terms.push(format!("held {lasts}"));
+        } else {
+            terms.extend(self.left().map(|left| format!("expires in {left}")));
+            terms.extend(span("grace_ms").map(|grace| format!("grace {grace}")));
+        }
         terms.join(", ")
     }
 
@@ -144,10 +154,12 @@ pub(super) fn page(status: Status<'_>, look: TerminalStyle) -> String {
     if phase != "free" {
         let shared = if status.is_shared() { " (shared)" } else { "" };
         facts.extend(status.holders().into_iter().map(|holder| ("holder", holder + shared)));
-        facts.push(match (phase.as_str(), status.left()) {
-            ("held", Some(left)) => {
+        facts.push(match (phase.as_str(), status.lasts(), status.left()) {
+            ("held", Some(lasts), _) => ("lasts", lasts),
+            ("held", None, Some(left)) => {
                 ("expires", format!("in {left}, at {}", status.text("expires_at")))
             }
+            ("held", None, None) => ("lasts", "without expiry".to_owned()),
             _ => ("grace", format!("until {}, for the holder only", status.text("grace_until"))),
         });
         facts.extend(status.number("token").map(|token| ("token", token.to_string())));
@@ -221,6 +233,12 @@ waiting   1. b, for 1.9s, since 2024-01-15T10:30:05.000Z
 waiting   2. c, for 900ms, since 2024-01-15T10:30:06.000Z, you
 ";
         assert_eq!(text, expected);
+        let open = json!({"name": "x", "holder": "a", "phase": "held", "expires_in_ms": null,
+            "grace_until": null, "lasts": "while the file is open", "token": 7});
+        let text = page(Status(&open), TerminalStyle::Plain);
+        assert!(text.contains("lasts     while the file is open\n"), "{text}");
+        assert!(!text.contains("grace"), "{text}");
+        assert_eq!(Status(&open).terms(), "token 7, held while the file is open");
         let free = json!({"name": "x", "holder": "", "is_expired": true, "phase": "free"});
         assert_eq!(page(Status(&free), TerminalStyle::Plain), "lock      x\nphase     free\n");
     }

@@ -11,14 +11,19 @@ use super::exit::{CliError, CliResult};
 use super::mount_client::{ControlFile, LockClient};
 use super::name_argument::{not_a_name, parsed};
 use super::remote_client::RemoteClient;
-use super::server_options::ServerKeyArgs;
+use super::server_options::{ServerKeyArgs, ask_first};
 use super::stale_option::StaleServers;
 use crate::engine::{ClientId, LockName};
 use crate::fuse::kernel::mountinfo;
+use crate::time::Span;
+use serde_json::Value;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+
+/// Timeout of the request that ends all holds of a client: the server looks through all locks.
+const RELEASE_ALL_PATIENCE: Span = Span::from_secs(60);
 
 /// The options that select the mount or server of a command.
 #[derive(Debug, Clone, clap::Args)]
@@ -100,6 +105,17 @@ impl TargetArgs {
     /// particular lock; `None` if the command uses a mount.
     pub(super) fn direct(&self) -> CliResult<Option<RemoteClient>> {
         self.server_for(None)?.map(|url| self.direct_to(&url)).transpose()
+    }
+
+    /// Ends all holds and waits of the client at the server that is the target, and returns the
+    /// server's answer; `None` if the target is a mount.
+    pub(super) fn release_all_at_server(&self) -> CliResult<Option<Value>> {
+        let Some(url) = self.server_for(None)? else { return Ok(None) };
+        let client = self.client.clone().map_or_else(own_client, Ok)?;
+        let query: String = form_urlencoded::byte_serialize(client.as_str().as_bytes()).collect();
+        let path = format!("/locks?client={query}");
+        ask_first(&url, &self.key, "DELETE", &path, RELEASE_ALL_PATIENCE)
+            .map(|(_, ended)| Some(ended))
     }
 
     fn direct_to(&self, url: &str) -> CliResult<RemoteClient> {

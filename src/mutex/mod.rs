@@ -22,6 +22,20 @@
 //! # }
 //! ```
 //!
+//! The changes of all locks of a mount, in order:
+//!
+//! ```no_run
+//! use latchfs::mutex::LockEvents;
+//!
+//! # fn main() -> std::io::Result<()> {
+//! for event in LockEvents::open("/locks", None)? {
+//!     let event = event?;
+//!     println!("{} {} {} by {}", event.number, event.kind, event.name, event.client);
+//! }
+//! # Ok(())
+//! # }
+//! ```
+//!
 //! Each thread that locks opens the file for itself, so threads exclude each other as processes do.
 //! Neither this nor any other lock can keep a process that was stopped for a long time from
 //! *believing* that it still holds the lock. [`Guard::is_held`] checks that, the handler of
@@ -31,7 +45,9 @@ mod notice;
 mod lock_file;
 mod thread_ownership;
 mod guard;
+mod lock_events;
 
 pub use guard::{Guard, Mutex};
+pub use lock_events::{Listener, LockEvent, LockEvents};
 pub use lock_file::MutexMode;
 pub use notice::{Notice, Unexpected};

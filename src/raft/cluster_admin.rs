@@ -6,7 +6,8 @@ use super::rpc::messages::{RpcError, RpcRequest, RpcResponse};
 use super::rpc::rpc_client::RpcFailure;
 use crate::random::jittered;
 use crate::service::cluster_status::{
-    AdminAction, ClusterAdmin, ClusterChange, ClusterReport, Member, Outlook, Unchanged,
+    AdminAction, ClusterAdmin, ClusterChange, ClusterReport, Member, Outlook, PendingRequest,
+    PendingStage, Standing, Unchanged,
 };
 use crate::service::{Then, Unavailable};
 use crate::time::{Span, Wall, steady_now};
@@ -36,6 +37,12 @@ impl ClusterAdmin for RaftClusterAdmin {
 
     fn audit(&self, act: &AdminAction<'_>) {
         self.0.requests.replica.audit.enter_act(act, Wall::now());
+    }
+
+    fn pending(&self, max: usize) -> Vec<PendingRequest> {
+        let leads = self.0.reporter.own(false).standing == Standing::Leader;
+        let stage = if leads { PendingStage::Replicating } else { PendingStage::Forwarded };
+        self.0.requests.queue.pending(max, stage)
     }
 
     fn own(&self) -> Member {

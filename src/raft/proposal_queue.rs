@@ -10,6 +10,7 @@ use super::entry_weight::{ENTRY_WEIGHT_MAX, weight_of, weight_of_all};
 use super::node_environment::NodeEnvironment;
 use super::types::{Answers, Commands};
 use crate::engine::{Answer, Command, LockName, Op};
+use crate::service::cluster_status::{PendingRequest, PendingStage};
 use crate::service::{Then, Unavailable};
 use crate::time::Time;
 use parking_lot::Mutex;
@@ -53,9 +54,16 @@ pub(crate) struct ProposalQueue {
 #[derive(Default)]
 struct ProposalQueueState {
     asked: VecDeque<QueuedProposal>,
-    in_flight: Option<Arc<Commands>>,
+    in_flight: Option<InFlight>,
     /// The reason why new requests are refused, once the queue is closed.
     closed: Option<Unavailable>,
+}
+
+/// The commands of the entry in flight.
+struct InFlight {
+    commands: Arc<Commands>,
+    /// The arrival time of each command, on the steady clock.
+    came: Vec<Time>,
 }
 
 impl ProposalQueueState {
@@ -72,6 +80,15 @@ impl ProposalQueueState {
 }
 
 impl ProposalKind {
+    /// Returns the commands of the request; a read has none.
+    fn commands(&self) -> &[Command] {
+        match self {
+            Self::Command(command, _) => std::slice::from_ref(command),
+            Self::Forwarded(commands, _) => commands,
+            Self::Read(_) => &[],
+        }
+    }
+
     /// Returns how much the request adds to the weight of an entry, which has a maximum. A read
     /// adds nothing to the entry, but counts as 1, so that the number of reads is limited too.
     fn weight(&self) -> usize {
@@ -161,15 +178,19 @@ impl ProposalQueue {
             return if state.closed.is_some() { NextBatch::Closed } else { NextBatch::Nothing };
         }
         let (mut commands, mut waiting) = (Vec::with_capacity(count), BatchWaiters::default());
+        let mut came = Vec::with_capacity(count);
         waiting.until = state.asked.front().map(|asked| asked.until);
         for asked in state.asked.drain(..count) {
+            let arrived = self.arrival(asked.until);
             match asked.what {
                 ProposalKind::Command(command, then) => {
                     commands.push(command);
+                    came.push(arrived);
                     waiting.callers.push(BatchWaiter::Caller(then));
                 }
                 ProposalKind::Forwarded(parcel, delivery) => {
                     waiting.callers.push(BatchWaiter::Node(parcel.len(), delivery));
+                    came.resize(came.len() + parcel.len(), arrived);
                     commands.extend(parcel);
                 }
                 ProposalKind::Read(look) => waiting.reads.push(look),
@@ -178,8 +199,31 @@ impl ProposalQueue {
         // Stamp the entry after its last request has arrived: no lease may start before the
         // request for it.
         let commands = Arc::new(Commands { now: now(), commands });
-        state.in_flight = Some(Arc::clone(&commands));
+        state.in_flight = Some(InFlight { commands: Arc::clone(&commands), came });
         NextBatch::Batch(ProposalBatch { commands, waiting })
+    }
+
+    /// Returns when a request with this deadline arrived, on the steady clock.
+    fn arrival(&self, until: Time) -> Time {
+        until - self.environment.timeouts().answer
+    }
+
+    /// Returns the commands that have no answer yet, in their order, at most `max`. `in_flight` is
+    /// the stage of those that are in the entry in flight.
+    pub(super) fn pending(&self, max: usize, in_flight: PendingStage) -> Vec<PendingRequest> {
+        let now = self.environment.steady_now();
+        let state = self.state.lock();
+        let of_entry = state.in_flight.iter().flat_map(|entry| {
+            let commands = entry.commands.commands.iter().zip(&entry.came);
+            commands.map(|(command, came)| (command, in_flight, *came))
+        });
+        let queued = state.asked.iter().flat_map(|asked| {
+            let came = self.arrival(asked.until);
+            asked.what.commands().iter().map(move |command| (command, PendingStage::Queued, came))
+        });
+        let all = of_entry.chain(queued).take(max);
+        all.map(|(command, stage, came)| PendingRequest::of(&command.op, stage, now.since(came)))
+            .collect()
     }
 
     /// Notes that no entry is in flight any more.
@@ -192,7 +236,7 @@ impl ProposalQueue {
     pub(super) fn is_busy_with(&self, name: Option<&LockName>) -> bool {
         let state = self.state.lock();
         let concerns = |command: &Command| name.is_none_or(|name| concerns(&command.op, name));
-        let in_flight = state.in_flight.iter().flat_map(|in_flight| &in_flight.commands);
+        let in_flight = state.in_flight.iter().flat_map(|entry| &entry.commands.commands);
         // Commands that other nodes have forwarded are left out: only reads on the nodes that
         // forwarded them must see their effect.
         let waiting = state.asked.iter().filter_map(|asked| match &asked.what {

@@ -1,5 +1,6 @@
 //! The servers through which clients reach the lock service: HTTP, and the text protocol for
-//! scripts.
+//! scripts. Also the log of acquisitions and releases.
 
 pub mod http;
 pub mod line;
+pub mod lock_log;

@@ -14,7 +14,7 @@ use super::event_log::EventWatch;
 use super::failure::Unavailable;
 use super::locks::Locks;
 use super::nested_names::ParentCheck;
-use super::paging::{Children, List};
+use super::paging::{Children, List, ListPage};
 use super::scoped_views;
 use crate::engine::codec::Malformed;
 use crate::engine::{Command, Event, Op, OpenSession, Outcome, Reason, Refusal, SessionId};
@@ -384,11 +384,12 @@ impl Gathering {
     fn put(&self, place: usize, reply: &ItemReply) {
         let mut bytes = encode_reply(reply);
         let mut gathered = self.0.lock();
-        if gathered.bytes + bytes.len() > REPLIES_BYTES_MAX
-            && !matches!(reply, ItemReply::Answered(_))
-        {
-            bytes =
-                encode_reply(&ItemReply::Unavailable(Unavailable::Denied { why: TOO_MUCH.into() }));
+        let room = REPLIES_BYTES_MAX.saturating_sub(gathered.bytes);
+        if bytes.len() > room && !matches!(reply, ItemReply::Answered(_)) {
+            bytes = shortened(reply, room).unwrap_or_else(|| {
+                let why = TOO_MUCH.into();
+                encode_reply(&ItemReply::Unavailable(Unavailable::Denied { why }))
+            });
         }
         gathered.bytes += bytes.len();
         gathered.replies[place] = bytes;
@@ -405,6 +406,24 @@ impl Gathering {
     }
 }
 
+/// Returns the encoding of the first part of a page of locks that fits into `room` bytes, with the
+/// cursor of the rest: a lock with thousands of waiters is long. `None` if the reply is no such
+/// page, or even its first lock is too long.
+fn shortened(reply: &ItemReply, room: usize) -> Option<Vec<u8>> {
+    let ItemReply::Listed(page) = reply else { return None };
+    let mut count = page.items.len();
+    while count > 1 {
+        count /= 2;
+        let items = page.items[..count].to_vec();
+        let next = items.last().map(|last| last.name.to_string());
+        let bytes = encode_reply(&ItemReply::Listed(ListPage { items, next }));
+        if bytes.len() <= room {
+            return Some(bytes);
+        }
+    }
+    None
+}
+
 #[cfg(test)]
 mod tests {
     use super::super::batch_messages::Submission;
@@ -412,6 +431,7 @@ mod tests {
     use super::super::local::Local;
     use super::*;
     use crate::engine::lease_terms::TTL_DEFAULT;
+    use crate::engine::name::CLIENT_BYTES_MAX;
     use crate::engine::{
         AcknowledgedKeys, Acquire, Answer, ClientId, Engine, Grace, LeaseKey, LeaseTerms, LockName,
         Mode, OpenId, Ownership, Patch, QueuePolicy, Release, Rules, Ttl,
@@ -473,6 +493,48 @@ mod tests {
             ask(&porter, &unnumbered, &anything()).expect("as often as it is asked");
         }
         assert_eq!(porter.0.locks.about().sessions, 5);
+    }
+
+    /// A page of locks is bounded in bytes, too: with many waiters it ends earlier, and the next
+    /// page begins there.
+    #[test]
+    fn pages_of_locks_with_many_waiters_fit_the_answer() {
+        let porter = porter();
+        let (locks, waiters) = (24, 1_500);
+        let acquire = |name: usize, number: usize, line| {
+            let client = format!("{number:0>CLIENT_BYTES_MAX$}");
+            Op::Acquire(Acquire {
+                name: LockName::parse(&format!("lock{name:02}")).expect("valid"),
+                client: ClientId::parse(&client).expect("valid"),
+                mode: Mode::Exclusive,
+                hold: Ownership::Client,
+                term: LeaseTerms::Own(TTL_DEFAULT, Grace::NONE),
+                line,
+                patch: Patch::default(),
+            })
+        };
+        for name in 0..locks {
+            for number in 0..=waiters {
+                let line = QueuePolicy::Join(None);
+                porter.0.locks.submit(acquire(name, number, line), |answer| {
+                    answer.expect("in this process").expect("granted or queued");
+                });
+            }
+        }
+        let (mut seen, mut after, mut pages) = (Vec::new(), None, 0);
+        loop {
+            let query = List { prefix: String::new(), after, limit: PAGE_MAX };
+            let asked = batch(0, vec![BatchItem::List(query)]);
+            let replies = ask(&porter, &asked, &anything()).expect("carried out");
+            let [ItemReply::Listed(page)] = &replies[..] else { panic!("{replies:?}") };
+            seen.extend(page.items.iter().map(|view| (view.name.to_string(), view.waiters.len())));
+            pages += 1;
+            let Some(next) = &page.next else { break };
+            after = Some(LockName::parse(next).expect("a name"));
+        }
+        assert!(pages > 1, "all fits one page, so nothing is tested");
+        let all: Vec<_> = (0..locks).map(|name| (format!("lock{name:02}"), waiters)).collect();
+        assert_eq!(seen, all);
     }
 
     #[test]

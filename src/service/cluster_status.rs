@@ -4,6 +4,7 @@
 pub use super::audit::AdminAction;
 use super::callback::Then;
 use super::failure::Unavailable;
+pub use super::pending::{PendingRequest, PendingStage};
 use crate::time::Span;
 use std::fmt;
 use std::sync::Arc;
@@ -17,6 +18,8 @@ pub trait ClusterAdmin: Send + Sync {
     fn change(&self, change: ClusterChange, then: Then<Result<(), Unchanged>>);
     /// Writes an entry to the audit log of this node, and returns when it is on disk.
     fn audit(&self, act: &AdminAction<'_>);
+    /// Returns the requests that this node has not answered yet, in their order, at most `max`.
+    fn pending(&self, max: usize) -> Vec<PendingRequest>;
     /// Returns the status of this node.
     fn own(&self) -> Member;
     /// Returns the status of the cluster as this node knows it, without contacting other nodes.

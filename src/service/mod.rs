@@ -8,7 +8,7 @@
 //!
 //! - `timer`, `callback`, `failure` (why there is no answer), `audit`.
 //! - The data of requests and answers: `paging`, `backend_status`, `remote_status`, `event_log`,
-//!   `counters`, `cluster_status`.
+//!   `counters`, `pending`, `cluster_status`.
 //! - `lock_service`, the trait; `locks`, the handle on it; on top of the handle `scoped_views` (the
 //!   locks below some prefixes), `stale_read` (reads that do not wait for a quorum), `nested_names`
 //!   (commands that depend on who holds the lock above) and `queue_waits` (waiting in a queue).
@@ -29,6 +29,7 @@ mod backend_status;
 mod remote_status;
 pub mod event_log;
 pub mod counters;
+mod pending;
 pub mod cluster_status;
 mod lock_service;
 mod locks;

@@ -25,8 +25,8 @@ mod listing;
 mod locks;
 #[path = "../server/problems.rs"]
 mod problems;
-#[path = "../server/seed.rs"]
-mod seed;
+#[path = "../seeds/seed_000.rs"]
+mod seed_000;
 #[path = "../server/sessions.rs"]
 mod sessions;
 #[path = "../server/waiting.rs"]

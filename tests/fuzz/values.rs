@@ -5,7 +5,7 @@ use latchfs::engine::details::{Patch, TextPatch};
 use latchfs::engine::event::SessionEnd;
 use latchfs::engine::lease_terms::GRACE_DEFAULT;
 use latchfs::engine::{
-    Acquire, ClientId, Command, Digest, Engine, Firm, Grace, IdempotencyKey, IfExists, LeaseKey,
+    AcknowledgedKeys, Acquire, ClientId, Command, Digest, Engine, Firm, Grace, IdempotencyKey, IfExists, LeaseKey,
     LeaseTerms, LockName, Mode, Move, Op, OpenId, OpenSession, Ownership, QueuePolicy, Release,
     Renew, RequestId, RequestOrder, Reset, ResetScope, Rulebook, Rules, SessionId, Steal,
     StealReason, Token, Ttl,
@@ -120,8 +120,21 @@ pub(crate) fn command() -> impl Strategy<Value = Command> {
     let rules = prop_oneof![Just(Rulebook::First), Just(Rulebook::Second), Just(Rulebook::Third)];
     let order = (1..9_u64, any::<u64>())
         .prop_map(|(id, number)| RequestOrder { session: SessionId::named(id), number });
-    (proptest::option::of(request), op(), rules, proptest::option::of(order))
-        .prop_map(|(request, op, rules, order)| Command { request, op, rules, order })
+    let keys = proptest::option::of(acknowledged());
+    (proptest::option::of(request), op(), rules, proptest::option::of(order), keys).prop_map(
+        |(request, op, rules, order, acknowledged)| Command {
+            request,
+            op,
+            rules,
+            order,
+            acknowledged,
+        },
+    )
+}
+
+fn acknowledged() -> impl Strategy<Value = AcknowledgedKeys> {
+    ("[a-c]", "[a-c]")
+        .prop_map(|(from, below)| AcknowledgedKeys { from: from.into(), below: below.into() })
 }
 
 /// Returns an engine that has applied these commands, each after the given time in milliseconds.
@@ -153,10 +166,12 @@ pub(crate) fn batch() -> impl Strategy<Value = RequestBatch> {
         1 => Just(BatchItem::Now),
     ];
     let session = proptest::option::of(any::<u64>().prop_map(SessionId::named));
-    (any::<u64>(), any::<u64>(), session, proptest::collection::vec(ask, 0..9)).prop_map(
-        |(from, number, session, asks)| {
+    let keys = proptest::option::of(acknowledged());
+    let asks = proptest::collection::vec(ask, 0..9);
+    (any::<u64>(), any::<u64>(), session, keys, asks).prop_map(
+        |(from, number, session, acknowledged, asks)| {
             let engine = from ^ number;
-            RequestBatch { engine, from, number, session, asks }
+            RequestBatch { engine, from, number, session, acknowledged, asks }
         },
     )
 }

@@ -338,3 +338,43 @@ fn statfs_shows_free_space() {
         .ok();
     m.sh("df . && df -i . && stat -f .").ok();
 }
+
+/// A hold that no deadline ends is shown in words, the same everywhere, and no time that means
+/// nothing is shown.
+#[test]
+fn a_hold_without_expiry_is_shown_as_what_it_is() {
+    let m = mount();
+    let look = |name: &str, words: &str| {
+        let status = m.status(name);
+        assert_eq!(status["lasts"], words, "{status}");
+        for field in ["expires_at", "grace_until", "expires_in_ms"] {
+            assert!(status[field].is_null(), "{field}: {status}");
+        }
+        let page = m.latchfs(&["status", name]).ok();
+        assert!(page.contains(&format!("lasts     {words}\n")), "{page}");
+        assert!(!page.contains("grace"), "{page}");
+        assert!(m.latchfs(&["ls"]).ok().contains(words));
+        let shown = m.sh(&format!("getfattr -d {name}")).ok();
+        assert!(shown.contains(&format!("user.latchfs.lasts=\"{words}\"")), "{shown}");
+        assert!(!shown.contains("expires_in_ms"), "{shown}");
+    };
+    let hold = |name: &str| {
+        let mut command = std::process::Command::new("flock");
+        command.args([name, "sleep", "100"]).current_dir(m.dir());
+        command.spawn().expect("flock is there")
+    };
+    let mut open = hold("held");
+    m.until("held", "held");
+    look("held", "while the file is open");
+    // A directory shows the same in one of its files.
+    let mut sleep = std::process::Command::new("sleep");
+    let mut process = sleep.arg("100").spawn().expect("sleep is there");
+    m.sh(&format!("mkdir job && echo pid={} > job/ctl", process.id())).ok();
+    let words = format!("while process {} runs", process.id());
+    look("job", &words);
+    assert_eq!(m.sh("cat job/expires_at").ok(), format!("{words}\n"));
+    for child in [&mut open, &mut process] {
+        child.kill().expect("it is ours");
+        child.wait().expect("it is ours");
+    }
+}

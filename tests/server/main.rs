@@ -30,7 +30,6 @@ mod nodes;
 mod page;
 mod problems;
 mod prometheus;
-mod seed;
 mod sentences;
 mod sessions;
 mod several;

@@ -188,6 +188,40 @@ async function nodes(browser) {
   told('says that one is silent');
 }
 
+// The only other voter is killed: the server does not know what is held any more, and says so.
+async function minority(browser) {
+  const page = await (await browser.newContext({ viewport: { width: 1180, height: 900 }, colorScheme: 'light' })).newPage();
+  await http('POST', '/locks/team/build?client=ci&ttl=1h');
+  await page.goto(url + '/');
+  const build = page.locator('.lock[data-name="team/build"]');
+  await build.waitFor();
+  const doubt = page.getByRole('alert').filter({ hasText: 'does not know what is held now' });
+  assert(!await doubt.isVisible(), 'it knows');
+  await asked('kill');
+  await doubt.filter({ hasText: /was so \d+s ago/ }).waitFor();
+  assert(await build.isVisible(), 'the stale state is shown');
+  await page.getByRole('table', { name: /1 of 2 voters answer; 2 are needed: nothing is granted/ }).waitFor();
+  assert(!await page.getByText('Nothing is held').isVisible());
+  told('says that it does not know');
+
+  // The same for a page that is opened only now, also where nothing was held.
+  const late = await (await browser.newContext()).newPage();
+  await late.goto(url + '/');
+  await late.getByRole('alert').filter({ hasText: 'does not know what is held now' }).waitFor();
+  await late.locator('.lock[data-name="team/build"]').waitFor();
+  await late.getByRole('table', { name: /1 of 2 voters answer/ }).waitFor();
+  await late.getByRole('searchbox').fill('no such lock');
+  assert(!await late.getByText('Nothing is held').isVisible());
+  await page.screenshot({ path: pictures + '/page-minority.png', fullPage: true });
+  told('says so to a page that is opened later');
+
+  await asked('restart');
+  await doubt.waitFor({ state: 'hidden' });
+  await http('POST', '/locks/after?client=a');
+  await page.locator('.lock[data-name="after"]').waitFor();
+  told('knows again');
+}
+
 (async () => {
   const browser = await chromium.launch({
     executablePath: '/usr/bin/chromium',
@@ -195,7 +229,7 @@ async function nodes(browser) {
       '--disable-background-networking', '--disable-component-update', '--disable-sync'],
   });
   try {
-    await { everything, tokens, nodes }[scene](browser);
+    await { everything, tokens, nodes, minority }[scene](browser);
   } finally { await browser.close(); }
   told('done');
   process.exit(0);

@@ -1,7 +1,7 @@
 //! The status page in a real browser: live updates, countdowns, search, steal, and a lost
 //! connection. Screenshots are stored in the target directory.
 
-use crate::harness::{LATCHFS, Scratch, Server};
+use crate::harness::{LATCHFS, Scratch, Server, latchfs};
 use crate::nodes::Nodes;
 use serde_json::Value;
 use std::fs;
@@ -109,6 +109,24 @@ fn page_of_a_node_shows_all_nodes() {
         let picture = target().join(format!("screenshots/page-{name}.png"));
         assert!(fs::metadata(&picture).is_ok_and(|data| data.len() > 5_000), "{name}");
     }
+}
+
+/// A node without a majority does not know what is held: the page says so, shows the last known
+/// state with its age, and still shows the nodes.
+#[test]
+fn page_without_a_majority_says_that_it_does_not_know() {
+    let nodes = Nodes::start();
+    let id = nodes.status()["nodes"][1]["id"].to_string();
+    let force = ["cluster", "join", &id, "--force", "--server", &nodes.leader.url];
+    assert_eq!(latchfs(&force).0, Some(0));
+    let mut browser = Browser::start(&nodes.leader.url, "minority");
+    browser.until("kill");
+    nodes.learner.signal(libc::SIGSTOP);
+    browser.go_on();
+    browser.until("restart");
+    nodes.learner.signal(libc::SIGCONT);
+    browser.go_on();
+    browser.until("done");
 }
 
 #[test]

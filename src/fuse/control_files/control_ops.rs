@@ -20,7 +20,7 @@ use crate::fuse::open_files::OpenFiles;
 use crate::fuse::open_files::event_stream::EventStream;
 use crate::fuse::open_files::open_file::{OpenAccess, OpenFile};
 use crate::fuse::report_names::{SpelledName, events, reported};
-use crate::status::{pretty, status_of};
+use crate::status::{lasting, pretty, status_of};
 use std::ffi::OsStr;
 use std::sync::Arc;
 
@@ -221,7 +221,9 @@ impl ControlFiles {
                 LockFact::Holder => line(holder.map(|h| h.lease.holder.to_string())),
                 LockFact::Token => line(holder.map(|h| h.lease.token.to_string())),
                 LockFact::Phase => line(Some(view.phase().as_str().to_owned())),
-                LockFact::ExpiresAt => line(holder.map(|h| wall(h.ends.expires_at).to_string())),
+                LockFact::ExpiresAt => line(holder.map(|holder| {
+                    lasting(holder).unwrap_or_else(|| wall(holder.ends.expires_at).to_string())
+                })),
                 LockFact::Waiters => {
                     let waiters = view.waiters.iter().flat_map(|w| [w.client.as_str(), "\n"]);
                     waiters.collect()

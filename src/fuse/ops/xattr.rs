@@ -8,6 +8,7 @@ use crate::fuse::inodes::NodePlace;
 use crate::fuse::kernel::values::Errno;
 use crate::fuse::lock_nodes::LockNodes;
 use crate::fuse::ops::lease_change::{LeaseChange, LeaseChanges, TimesChange, meant_by_path};
+use crate::status::lasting;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
@@ -15,7 +16,7 @@ use std::sync::Arc;
 const PREFIX: &str = "user.latchfs.";
 
 /// The facts about a lock that listxattr returns as attribute names, in this order.
-const FACTS: [&str; 6] = ["token", "holder", "phase", "expires_in_ms", "note", "waiters"];
+const FACTS: [&str; 7] = ["token", "holder", "phase", "expires_in_ms", "lasts", "note", "waiters"];
 
 /// Returns the value of the fact `name` about the lock; `None` if the lock has no such value now.
 fn value_of(fact: &str, view: &LockView) -> Option<String> {
@@ -29,7 +30,11 @@ fn value_of(fact: &str, view: &LockView) -> Option<String> {
     match fact {
         "token" => Some(holder.lease.token.to_string()),
         "holder" => Some(holder.lease.holder.as_str().to_owned()),
-        "expires_in_ms" => Some(holder.ends.left(view.at).as_millis().to_string()),
+        "expires_in_ms" => match lasting(holder) {
+            None => Some(holder.ends.left(view.at).as_millis().to_string()),
+            Some(_) => None,
+        },
+        "lasts" => lasting(holder),
         "note" => holder.lease.details.note().map(|note| &**note).map(str::to_owned),
         // listxattr omits `ttl`, but every attribute that can be set can also be read.
         "ttl" => Some(format!("{}ms", holder.ends.ttl.span().as_millis())),

@@ -46,6 +46,8 @@ pub(super) struct AppState {
     /// Permits to open an event stream, [`STREAMS_MAX`] in all.
     pub(super) streams: Arc<Semaphore>,
     pub(super) requests: RequestCounts,
+    /// Whether the removal of a node ends the holds and waits of the client with its name.
+    pub(super) release_on_node_removal: bool,
     /// Callbacks by which other components add to the metrics page.
     pub(super) more_metrics: Mutex<Vec<MoreMetrics>>,
     /// The id of this run of the server, a part of each event id: event numbers start again with
@@ -90,6 +92,7 @@ impl AppState {
             gate,
             streams: Arc::new(Semaphore::new(STREAMS_MAX)),
             requests,
+            release_on_node_removal: false,
             more_metrics: Mutex::default(),
             instance,
             phase,

@@ -9,6 +9,7 @@ use super::response::json;
 use super::schema::Schema;
 use crate::auth::connection_limits::ConnectionOrigin;
 use crate::auth::permissions::Operation;
+use crate::engine::{ClientId, LockName, Op, Reset, ResetScope, StealReason};
 use crate::service::cluster_status::{
     AdminAction as Audited, ClusterAdmin, ClusterChange, ClusterReport, MemberStatus, Unchanged,
 };
@@ -18,6 +19,9 @@ use axum::http::{Method, StatusCode};
 use serde_json::{Value, json};
 use std::sync::Arc;
 use tokio::sync::oneshot;
+
+/// Maximum number of pending requests in an answer.
+const PENDING_MAX: usize = 1_000;
 
 const CHANGED: (u16, Schema) = (200, Schema::Changed);
 
@@ -31,6 +35,20 @@ pub(super) const SHOW: &[Endpoint] = &[endpoint(
         "The nodes of the cluster and their status.",
         &[STATE],
         (200, Schema::Cluster),
+        &[400, 403, 409],
+    ),
+)];
+
+/// The endpoint `GET /cluster/pending`, which shows the requests that this node has not answered.
+pub(super) const PENDING: &[Endpoint] = &[endpoint(
+    Method::GET,
+    Operation::ShowPending,
+    |call| Box::pin(pending(call)),
+    doc(
+        "pending",
+        "The requests that this node has not answered yet, in their order, 1,000 at most.",
+        &[],
+        (200, Schema::Pending),
         &[400, 403, 409],
     ),
 )];
@@ -79,6 +97,25 @@ async fn show(mut call: RequestContext) -> HandlerResult {
     council.report(options.state, Box::new(|report| drop(then.send(Ok(report)))));
     let report: ClusterReport = told(report.await)?;
     Ok(json(StatusCode::OK, &shown(&report)))
+}
+
+/// Handles `GET /cluster/pending`.
+async fn pending(mut call: RequestContext) -> HandlerResult {
+    RequestOptions::read(&mut call).await?;
+    let council = council(&call)?;
+    let (own, pending) = (council.own(), council.pending(PENDING_MAX));
+    let shown = (1..).zip(&pending).map(|(place, request): (u64, _)| {
+        json!({
+            "place": place,
+            "stage": request.stage.as_str(),
+            "command": request.command,
+            "name": request.lock.as_ref().map(LockName::as_str),
+            "client": request.client.as_ref().map(ClientId::as_str),
+            "age_ms": request.age.as_millis(),
+        })
+    });
+    let shown: Vec<_> = shown.collect();
+    Ok(json(StatusCode::OK, &json!({ "asked": own.id, "leader": own.leader, "pending": shown })))
 }
 
 fn shown(report: &ClusterReport) -> Value {
@@ -138,7 +175,56 @@ async fn promote(mut call: RequestContext) -> HandlerResult {
 async fn remove(mut call: RequestContext) -> HandlerResult {
     let id = id_of(&call)?;
     RequestOptions::read(&mut call).await?;
-    change(&call, ClusterChange::Remove { id }).await
+    if !call.app.release_on_node_removal {
+        return change(&call, ClusterChange::Remove { id }).await;
+    }
+    let council = council(&call)?;
+    let client = client_of(&*council, id).await;
+    // A node that leaves can submit nothing once it is removed. The only voter can't be removed.
+    let leaves = council.own().id == id;
+    if leaves && council.outlook().voters > 1 {
+        release_of(&call, &*council, id, client.as_ref()).await?;
+    }
+    let removed = change(&call, ClusterChange::Remove { id }).await?;
+    if !leaves {
+        release_of(&call, &*council, id, client.as_ref()).await?;
+    }
+    Ok(removed)
+}
+
+/// Returns the client that has the name of a node; `None` if there is no such node, if another node
+/// has the same name, or if it can't be the name of a client.
+async fn client_of(council: &dyn ClusterAdmin, id: u64) -> Option<ClientId> {
+    let (then, report) = oneshot::channel();
+    council.report(false, Box::new(|report| drop(then.send(report))));
+    let nodes = report.await.ok()?.nodes;
+    let node = nodes.iter().find(|node| node.member.id == id)?;
+    let is_only = nodes.iter().filter(|one| one.member.name == node.member.name).count() == 1;
+    ClientId::parse(&node.member.name).ok().filter(|_| is_only)
+}
+
+/// Ends all holds and waits of a node's client and its users, as a reset does: the holders are
+/// notified, and no client may use their locks for the steal grace.
+async fn release_of(
+    call: &RequestContext,
+    council: &dyn ClusterAdmin,
+    id: u64,
+    client: Option<&ClientId>,
+) -> HandlerResult<()> {
+    let Some(client) = client else {
+        log::warn!("no client has the name of node {id} alone, so its removal ends no holds");
+        return Ok(());
+    };
+    let by = ClientId::parse(&council.own().name).unwrap_or_else(|_| client.clone());
+    let reason = StealReason::parse(&format!("node {id}, {client}, has left the cluster"))
+        .expect("a client id and a few words fit");
+    let reset = Op::Reset(Reset { whose: ResetScope::Of(client.clone()), by, reason });
+    let (then, answer) = oneshot::channel();
+    call.app.locks.submit(reset, |answer| drop(then.send(answer)));
+    match told(answer.await)? {
+        Ok(_) => Ok(()),
+        Err(refusal) => Err(RequestError::Refused(refusal).into()),
+    }
 }
 
 /// Returns the node id in the path of a request.

@@ -6,13 +6,14 @@ use super::list::aged;
 use super::lock_grant::granted;
 use super::options::{Consistency, RequestOptions, name_in, request_id};
 use super::problem::{HandlerResult, LEFT_QUEUE, Problem};
+use super::release_all::leave_queue;
 use super::request_context::RequestContext;
 use super::response::json;
 use super::wait_for_lock;
 use crate::engine::{
     Acquire, ClientId, Firm, Grace, Holder, IdempotencyKey, LeaseKey, LeaseTerms, Lifetime,
-    LockName, Mode, Op, Outcome, Ownership, Patch, QueuePolicy, Release, Renew, SessionId, Steal,
-    Token, Ttl,
+    LockName, Mode, Op, Outcome, Ownership, Patch, QueuePolicy, RefusalKind, Release, Renew,
+    SessionId, Steal, Token, Ttl,
 };
 use crate::status::status_of;
 use crate::time::Span;
@@ -199,15 +200,26 @@ async fn missing(
     Ok((ttl.unwrap_or(own_ttl), grace.unwrap_or(own_grace)))
 }
 
-/// Handles `DELETE /locks/{name}`: releases the lock.
+/// Handles `DELETE /locks/{name}`: releases the lock, or leaves its queue if the client only waits.
 pub(super) async fn release(mut call: RequestContext) -> HandlerResult {
     let name = name_of(&call)?;
     let options = RequestOptions::read(&mut call).await?;
     let client = options.client(&call)?;
     let request = request_id(&call, &options, &client)?;
-    let key = LeaseKey { name: name.clone(), client, token: options.token };
+    let key = LeaseKey { name: name.clone(), client: client.clone(), token: options.token };
     let release = Release { key, acquisition: options.acquisition, open: None };
-    let outcome = call.decide(Op::Release(release), request).await?;
+    let outcome = match call.decide(Op::Release(release), request).await {
+        Err(problem) if problem.is(RefusalKind::LockNotHeld) && options.token.is_none() => {
+            return match Box::pin(leave_queue(&call, &name, &client)).await? {
+                0 => Err(problem),
+                left => {
+                    let left = json!({ "name": name.as_str(), "released": false, "left": left });
+                    Ok(json(StatusCode::OK, &left))
+                }
+            };
+        }
+        outcome => outcome?,
+    };
     let released = json!({ "name": name.as_str(), "released": true });
     match outcome {
         Outcome::Released => Ok(json(StatusCode::OK, &released)),

@@ -24,6 +24,8 @@ struct ProblemParts {
     /// Extension members of the problem document, besides those of RFC 9457.
     more: Map<String, Value>,
     headers: Vec<(HeaderName, HeaderValue)>,
+    /// The engine time at which the lease in the way of the request expires.
+    expires_at: Option<Time>,
 }
 
 /// The value of `reason` in the error for a request that has left the queue of its lock without
@@ -87,8 +89,9 @@ impl Problem {
 
     /// Returns a problem that is no refusal of the lock service, but concerns HTTP only.
     pub(super) fn plain(status: StatusCode, detail: impl Into<String>) -> Self {
-        let (more, headers) = (Map::new(), Vec::new());
-        Self(Box::new(ProblemParts { status, kind: None, detail: detail.into(), more, headers }))
+        let (kind, more, headers, expires_at) = (None, Map::new(), Vec::new(), None);
+        let detail = detail.into();
+        Self(Box::new(ProblemParts { status, kind, detail, more, headers, expires_at }))
     }
 
     /// Returns the problem of an invalid request (400).
@@ -161,6 +164,7 @@ impl Problem {
             .with("holder", conflict.holder.as_str())
             .with("token", conflict.token.as_u64())
             .with("waiting", conflict.waiting);
+        problem.0.expires_at = Some(conflict.ends.expires_at);
         if conflict.ends.expires_at != Time::NEVER {
             problem = problem.with("expires_in_ms", conflict.ends.left(now).as_millis());
         }
@@ -201,9 +205,14 @@ impl Problem {
         self.0.more.get("reason").and_then(Value::as_str)
     }
 
+    /// Returns the engine time at which the lease in the way expires, if the problem is a conflict.
+    pub(super) fn expires_at(&self) -> Option<Time> {
+        self.0.expires_at
+    }
+
     /// Converts the problem to a response with the content type `application/problem+json`.
     pub(super) fn into_response(self) -> Response {
-        let ProblemParts { status, kind, detail, more, headers } = *self.0;
+        let ProblemParts { status, kind, detail, more, headers, expires_at: _ } = *self.0;
         let mut body = Map::with_capacity(8);
         let mut put = |key: &str, value: Value| body.insert(key.to_owned(), value);
         if let Some(kind) = kind {

@@ -16,6 +16,7 @@ use super::parameters::{
     IDEMPOTENCY_KEY, IF_MATCH, LAST_EVENT_ID, LIMIT, MODE, NAME, NOTE, PREFIX, Param, REASON,
     REENTRANT, SESSION, SESSION_ID, SINCE, TOKEN, TTL, WAIT,
 };
+use super::release_all;
 use super::schema::Schema;
 use super::sessions;
 use super::single_lock_api;
@@ -114,18 +115,32 @@ pub(super) static ROUTES: &[Route] = &[
     Route {
         path: "/locks",
         pattern: Some("/locks"),
-        endpoints: &[endpoint(
-            Method::GET,
-            Operation::ListLocks,
-            |call| Box::pin(list::list(call)),
-            doc(
-                "list",
-                "Locks that are held, in grace or waited for, by name.",
-                &[PREFIX, AFTER, LIMIT, CONSISTENCY],
-                (200, Schema::Page),
-                &[400],
+        endpoints: &[
+            endpoint(
+                Method::GET,
+                Operation::ListLocks,
+                |call| Box::pin(list::list(call)),
+                doc(
+                    "list",
+                    "Locks that are held, in grace or waited for, by name.",
+                    &[PREFIX, AFTER, LIMIT, CONSISTENCY],
+                    (200, Schema::Page),
+                    &[400],
+                ),
             ),
-        )],
+            endpoint(
+                Method::DELETE,
+                Operation::ReleaseAll,
+                |call| Box::pin(release_all::release_all(call)),
+                doc(
+                    "releaseAll",
+                    "Release all locks that the client holds, and leave all its queues.",
+                    &[CLIENT],
+                    (200, Schema::ReleasedAll),
+                    &[400, 403, 415, 503],
+                ),
+            ),
+        ],
     },
     Route { path: "/locks/{name}", pattern: Some("/locks/{*name}"), endpoints: LOCK },
     // The pattern `/locks/{*name}` of the preceding route matches this path too. `dispatch`
@@ -220,6 +235,11 @@ pub(super) static ROUTES: &[Route] = &[
     Route { path: "/backup", pattern: Some("/backup"), endpoints: backup_routes::BACKUP },
     Route { path: "/metrics", pattern: Some("/metrics"), endpoints: METRICS },
     Route { path: "/cluster", pattern: Some("/cluster"), endpoints: cluster::SHOW },
+    Route {
+        path: "/cluster/pending",
+        pattern: Some("/cluster/pending"),
+        endpoints: cluster::PENDING,
+    },
     Route {
         path: "/cluster/transfer",
         pattern: Some("/cluster/transfer"),
@@ -336,7 +356,7 @@ const LOCK: &[Endpoint] = &[
         |call| Box::pin(lock_resource::release(call)),
         doc(
             "release",
-            "Release; with a token that tenure and nothing newer.",
+            "Release; with a token that tenure and nothing newer. A waiter leaves the queue.",
             &[NAME, CLIENT, TOKEN, ACQUISITION, IF_MATCH, IDEMPOTENCY_KEY],
             (200, Schema::Released),
             &[400, 403, 410, 412, 415, 503],

@@ -12,6 +12,7 @@ pub(super) enum Schema {
     Status,
     Granted,
     Released,
+    ReleasedAll,
     Page,
     Checked,
     History,
@@ -21,6 +22,7 @@ pub(super) enum Schema {
     Ended,
     Me,
     Cluster,
+    Pending,
     Changed,
     Reset,
     Problem,
@@ -30,7 +32,7 @@ pub(super) enum Schema {
 }
 
 /// All schemas that have a name in the `OpenAPI` document.
-pub(super) const NAMED: [Schema; 20] = [
+pub(super) const NAMED: [Schema; 22] = [
     Schema::Health,
     Schema::Acquired,
     Schema::SeedStatus,
@@ -38,6 +40,7 @@ pub(super) const NAMED: [Schema; 20] = [
     Schema::Status,
     Schema::Granted,
     Schema::Released,
+    Schema::ReleasedAll,
     Schema::Page,
     Schema::Checked,
     Schema::History,
@@ -47,6 +50,7 @@ pub(super) const NAMED: [Schema; 20] = [
     Schema::Ended,
     Schema::Me,
     Schema::Cluster,
+    Schema::Pending,
     Schema::Changed,
     Schema::Reset,
     Schema::Problem,
@@ -107,6 +111,7 @@ fn status() -> Value {
         ("mode?", json!({ "type": "string", "enum": ["exclusive", "shared"] })),
         ("token?", number()),
         ("expires_in_ms?", number_or_null()),
+        ("lasts?", text()),
         ("age_ms?", number_or_null()),
         ("acquired_at?", time()),
         ("renewed_at?", time()),
@@ -187,6 +192,18 @@ fn cluster() -> Value {
     ])
 }
 
+fn pending() -> Value {
+    let request = object(&[
+        ("place", number()),
+        ("stage", json!({ "type": "string", "enum": ["queued", "forwarded", "replicating"] })),
+        ("command", text()),
+        ("name", json!({ "type": ["string", "null"] })),
+        ("client", json!({ "type": ["string", "null"] })),
+        ("age_ms", number()),
+    ]);
+    object(&[("asked", number()), ("leader", number_or_null()), ("pending", list(&request))])
+}
+
 fn problem() -> Value {
     object(&[
         ("type", text()),
@@ -201,6 +218,7 @@ fn problem() -> Value {
         ("token?", number()),
         ("waiting?", number()),
         ("expires_in_ms?", number()),
+        ("expires_at?", time()),
         ("retry_after_ms?", number()),
     ])
 }
@@ -216,6 +234,7 @@ impl Schema {
             Self::Status => "Status",
             Self::Granted => "Granted",
             Self::Released => "Released",
+            Self::ReleasedAll => "ReleasedAll",
             Self::Page => "Page",
             Self::Checked => "Checked",
             Self::History => "History",
@@ -225,6 +244,7 @@ impl Schema {
             Self::Ended => "Ended",
             Self::Me => "Me",
             Self::Cluster => "Cluster",
+            Self::Pending => "Pending",
             Self::Changed => "Changed",
             Self::Reset => "Reset",
             Self::Problem => "Problem",
@@ -246,12 +266,15 @@ impl Schema {
     pub(super) fn definition(self) -> Value {
         match self {
             Self::Health => object(&[("status", text())]),
-            Self::Acquired => object(&[("holder", text()), ("expires_at", time())]),
+            Self::Acquired => {
+                object(&[("holder", text()), ("expires_at", time()), ("token", number())])
+            }
             Self::SeedStatus => object(&[
                 ("holder", text()),
                 ("expires_at?", time()),
                 ("is_expired", flag()),
                 ("grace_until?", time()),
+                ("token?", number()),
             ]),
             Self::SeedReleased => object(&[("released", flag())]),
             Self::Status => status(),
@@ -259,8 +282,12 @@ impl Schema {
             Self::Released => object(&[
                 ("name", text()),
                 ("released", flag()),
+                ("left?", number()),
                 ("current?", Self::Status.reference()),
             ]),
+            Self::ReleasedAll => {
+                object(&[("client", text()), ("holds", number()), ("waits", number())])
+            }
             Self::Page => {
                 let next = json!({ "type": ["string", "null"] });
                 let locks = list(&Self::Status.reference());
@@ -301,6 +328,7 @@ impl Schema {
                 ("locks", list(&text())),
             ]),
             Self::Cluster => cluster(),
+            Self::Pending => pending(),
             Self::Changed => object(&[("done", flag())]),
             Self::Reset => object(&[("holds", number()), ("waits", number())]),
             Self::Problem => problem(),

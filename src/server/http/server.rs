@@ -57,6 +57,9 @@ pub struct HttpConfig {
     pub credentials: Credentials,
     /// Whether the server may listen for other machines even without authentication or TLS.
     pub insecure: bool,
+    /// Whether the holds and waits of the client with a node's name end when that node is removed
+    /// from the cluster.
+    pub release_on_node_removal: bool,
 }
 
 /// A running HTTP server.
@@ -118,7 +121,9 @@ impl HttpServer {
         let refused = |error| HttpStartError::Listen(config.listen.clone(), error);
         let (listener, address) = config.listen.open().map_err(refused)?;
         let requests = RequestCounts::new(endpoints().count());
-        let app = Arc::new(AppState::new(locks, (config.ttl, config.grace), gate, requests));
+        let mut app = AppState::new(locks, (config.ttl, config.grace), gate, requests);
+        app.release_on_node_removal = config.release_on_node_removal;
+        let app = Arc::new(app);
         let workers = Workers::start().map_err(HttpStartError::System)?;
         let router = dispatch::router(&app);
         workers.first().spawn(accept(Arc::clone(&app), router, listener, workers.choice()));

@@ -3,7 +3,7 @@
 //! API `seed`.
 
 use super::event_replay::unexpected;
-use super::grant_response::serialized;
+use super::grant_response::{serialized, tagged};
 use super::options::RequestOptions;
 use super::problem::{HandlerResult, Problem};
 use super::request_context::RequestContext;
@@ -13,6 +13,7 @@ use crate::engine::{
     QueuePolicy, Release,
 };
 use crate::status::status_of;
+use crate::time::Time;
 use axum::http::StatusCode;
 use serde::Serialize;
 use serde_json::{Map, Value, json};
@@ -27,12 +28,13 @@ const IN_GRACE: &str = "grace period active";
 const HELD: &str = "lock is held by another client";
 
 /// The fields of a status in the single-lock API, in order.
-const FIELDS: [&str; 4] = ["holder", "expires_at", "is_expired", "grace_until"];
+const FIELDS: [&str; 5] = ["holder", "expires_at", "is_expired", "grace_until", "token"];
 
 #[derive(Serialize)]
 struct Acquired<'a> {
     holder: &'a str,
     expires_at: Option<String>,
+    token: u64,
 }
 
 fn default_lock() -> LockName {
@@ -53,7 +55,8 @@ pub(super) async fn acquire(mut call: RequestContext) -> HandlerResult {
         line: QueuePolicy::Skip,
         patch: Patch::default(),
     };
-    let outcome = call.decide(Op::Acquire(ask), None).await.map_err(in_seeds_words)?;
+    let outcome = call.decide(Op::Acquire(ask), None).await;
+    let outcome = outcome.map_err(|problem| in_seeds_words(&call, problem))?;
     let (Outcome::Granted(tenure) | Outcome::Renewed(tenure)) = outcome else {
         return Err(unexpected(&outcome));
     };
@@ -61,16 +64,22 @@ pub(super) async fn acquire(mut call: RequestContext) -> HandlerResult {
         Lifetime::Own { expires_at, .. } => Some(call.app.locks.wall(expires_at).to_string()),
         Lifetime::Session(_) => None,
     };
-    let acquired = Acquired { holder: client.as_str(), expires_at };
-    Ok(serialized(StatusCode::OK, &acquired))
+    let token = tenure.token.as_u64();
+    let acquired = Acquired { holder: client.as_str(), expires_at, token };
+    Ok(tagged(serialized(StatusCode::OK, &acquired), tenure.token))
 }
 
-fn in_seeds_words(problem: Problem) -> Problem {
-    match problem.reason() {
-        Some("grace") => problem.with("message", IN_GRACE),
-        Some(_) => problem.with("message", HELD),
-        None => problem,
-    }
+/// Adds the seed's fields to the problem of a conflict. `expires_at` is null if no deadline ends
+/// the lease in the way.
+fn in_seeds_words(call: &RequestContext, problem: Problem) -> Problem {
+    let message = match problem.reason() {
+        Some("grace") => IN_GRACE,
+        Some(_) => HELD,
+        None => return problem,
+    };
+    let ends = problem.expires_at().filter(|at| *at != Time::NEVER);
+    let expires_at = ends.map(|at| call.app.locks.wall(at).to_string());
+    problem.with("message", message).with("expires_at", expires_at)
 }
 
 /// Handles `GET /lock`: returns the status of the lock `default`.
@@ -82,7 +91,11 @@ pub(super) async fn show(mut call: RequestContext) -> HandlerResult {
     };
     debug_assert!(status["phase"] != Phase::Free.as_str() || status["holder"] == "");
     let kept = status.into_iter().filter(|(key, _)| FIELDS.contains(&key.as_str()));
-    Ok(json(StatusCode::OK, &Value::Object(kept.collect::<Map<_, _>>())))
+    let response = json(StatusCode::OK, &Value::Object(kept.collect::<Map<_, _>>()));
+    Ok(match view.holder() {
+        Some(holder) => tagged(response, holder.lease.token),
+        None => response,
+    })
 }
 
 /// Handles `DELETE /lock`: releases the lock `default`.

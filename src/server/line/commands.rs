@@ -2,13 +2,13 @@
 //! result to a reply.
 
 use super::followers::{FollowersFull, LineFollowers};
-use super::request::{LineReply, LineRequest};
+use super::request::{LineReply, LineRequest, OwnOptions};
 use crate::auth::connection_limits::ConnectionLimits;
 use crate::auth::permissions::{AccessRequest, Operation};
 use crate::auth::{Authenticator, Grant};
 use crate::engine::{
     Acquire, Answer, Command, Firm, Grace, LeaseKey, LeaseTerms, LockName, Mode, Op, Ownership,
-    Patch, Phase, QueuePolicy, RefusalKind, Release, Renew, Ttl,
+    Patch, Phase, QueuePolicy, Reason, RefusalKind, Release, Renew, Ttl,
 };
 use crate::metrics::MetricsPage;
 use crate::service::{Locks, Unavailable};
@@ -98,7 +98,7 @@ impl LineService {
             return LineReply::Error;
         }
         match request {
-            LineRequest::Lock(name, client, ttl) => {
+            LineRequest::Lock(name, client, ttl, shows_token) => {
                 if self.stage() != LinePhase::Serving {
                     return LineReply::Error;
                 }
@@ -107,24 +107,21 @@ impl LineService {
                 // In the line protocol, LOCK fails for a held lock, even if the same client holds
                 // it.
                 let (hold, line) = (Ownership::Exclusive(None), QueuePolicy::Skip);
-                self.decide(
-                    grant,
-                    Op::Acquire(Acquire { name, client, mode, hold, term, line, patch }),
-                )
-                .await
+                let ask = Acquire { name, client, mode, hold, term, line, patch };
+                self.decide(grant, Op::Acquire(ask), shows_token).await
             }
-            LineRequest::Renew(name, client, ttl) => {
+            LineRequest::Renew(name, client, ttl, token) => {
                 let term = ttl.map(|ttl| LeaseTerms::Own(ttl, self.grace));
-                let key = LeaseKey { name, client, token: None };
+                let key = LeaseKey { name, client, token };
                 let (firm, patch) = (Firm::Keep, Patch::default());
-                self.decide(grant, Op::Renew(Renew { key, term, firm, patch, acquires: false }))
-                    .await
+                let ask = Renew { key, term, firm, patch, acquires: false };
+                self.decide(grant, Op::Renew(ask), false).await
             }
-            LineRequest::Unlock(name, client) => {
-                let key = LeaseKey { name, client, token: None };
-                self.decide(grant, Op::Release(Release::of(key))).await
+            LineRequest::Unlock(name, client, token) => {
+                let key = LeaseKey { name, client, token };
+                self.decide(grant, Op::Release(Release::of(key)), false).await
             }
-            LineRequest::Own(name) => self.owner(grant, &name).await,
+            LineRequest::Own(name, options) => self.owner(grant, &name, options).await,
             LineRequest::Register(address) => self.register(address),
             // The connection has stored the token of an AUTH line and checked it before this call,
             // so nothing is left to do.
@@ -132,7 +129,9 @@ impl LineService {
         }
     }
 
-    async fn decide(&self, grant: &Grant, op: Op) -> LineReply {
+    /// Submits a command, and returns the reply: with the token of the tenure if `shows_token` is
+    /// set.
+    async fn decide(&self, grant: &Grant, op: Op, shows_token: bool) -> LineReply {
         // Commands of the line protocol name neither a session nor a queue place, so there are no
         // owners to look up.
         if let Err(denial) = grant.may_submit(&op, &[]) {
@@ -142,7 +141,7 @@ impl LineService {
         let (then, answer) = oneshot::channel();
         self.locks.submit(Command::from(op), |answer| drop(then.send(answer)));
         match timeout(ANSWER_PATIENCE, answer).await {
-            Ok(Ok(answer)) => word_of(&answer),
+            Ok(Ok(answer)) => word_of(&answer, shows_token),
             // The lock service drops a request without a reply only while it shuts down.
             Ok(Err(_)) => LineReply::Error,
             Err(_) => LineReply::Timeout,
@@ -151,17 +150,22 @@ impl LineService {
 
     /// Returns the holder of a lock. In the grace period, that is still the last holder, because no
     /// other client may take the lock.
-    async fn owner(&self, grant: &Grant, name: &LockName) -> LineReply {
+    async fn owner(&self, grant: &Grant, name: &LockName, options: OwnOptions) -> LineReply {
         if let Err(denial) = grant.may(&AccessRequest::of_lock(Operation::ShowLock, name), &[]) {
             log::info!("a line is refused: {denial}");
             return LineReply::Error;
         }
         let (then, view) = oneshot::channel();
-        self.locks.view(name, |view| drop(then.send(view)));
+        if options.stale {
+            self.locks.known_view(name, |known| drop(then.send(known.map(|known| known.it))));
+        } else {
+            self.locks.view(name, |view| drop(then.send(view)));
+        }
         match timeout(ANSWER_PATIENCE, view).await {
             Ok(Ok(Ok(view))) => match view.holder() {
                 Some(holder) if view.phase() != Phase::Free => {
-                    LineReply::Owner(holder.lease.holder.clone())
+                    let token = options.token.then_some(holder.lease.token);
+                    LineReply::Owner(holder.lease.holder.clone(), token)
                 }
                 Some(_) | None => LineReply::None,
             },
@@ -209,14 +213,20 @@ impl LineService {
 }
 
 /// Converts the answer of the lock service to a reply of the line protocol.
-fn word_of(answer: &Result<Answer, Unavailable>) -> LineReply {
+fn word_of(answer: &Result<Answer, Unavailable>, shows_token: bool) -> LineReply {
     match answer {
-        Ok(Ok(_)) => LineReply::Success,
+        Ok(Ok(outcome)) => match outcome.tenure().filter(|_| shows_token) {
+            Some(tenure) => LineReply::Granted(tenure.token),
+            None => LineReply::Success,
+        },
         Ok(Err(refusal)) => match refusal.kind() {
-            RefusalKind::LockConflict
-            | RefusalKind::LockNotHeld
-            | RefusalKind::LockExpired
-            | RefusalKind::FencingMismatch => LineReply::Fail,
+            RefusalKind::LockConflict => match &*refusal.reason {
+                Reason::Conflict(conflict) if shows_token => LineReply::Refused(conflict.token),
+                _ => LineReply::Fail,
+            },
+            RefusalKind::LockNotHeld | RefusalKind::LockExpired | RefusalKind::FencingMismatch => {
+                LineReply::Fail
+            }
             RefusalKind::ClockSkewExceeded
             | RefusalKind::ConsistencyUnavailable
             | RefusalKind::Invalid

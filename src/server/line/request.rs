@@ -1,7 +1,8 @@
 //! Requests of the line protocol: each line is parsed once, into a typed request.
 
 use crate::auth::permissions::Operation;
-use crate::engine::{ClientId, LockName, Ttl};
+use crate::engine::lease::TOKEN_MAX;
+use crate::engine::{ClientId, LockName, Token, Ttl};
 use std::fmt;
 use std::net::SocketAddr;
 
@@ -9,21 +10,36 @@ use std::net::SocketAddr;
 /// for a token.
 pub(super) const LINE_BYTES_MAX: usize = 2_048;
 
+/// The optional last field by which a request asks for the token.
+const TOKEN_WORD: &str = "token";
+
+/// The optional field by which a request asks for the node's own state.
+const STALE_WORD: &str = "stale";
+
 /// A request of the line protocol, parsed from its line.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum LineRequest {
-    /// Acquire a lock that is free.
-    Lock(LockName, ClientId, Option<Ttl>),
-    /// Renew a lock.
-    Renew(LockName, ClientId, Option<Ttl>),
-    /// Release a lock.
-    Unlock(LockName, ClientId),
+    /// Acquire a lock that is free. If the flag is set, the reply has the token.
+    Lock(LockName, ClientId, Option<Ttl>, bool),
+    /// Renew a lock, or only the tenure with this token.
+    Renew(LockName, ClientId, Option<Ttl>, Option<Token>),
+    /// Release a lock, or only the tenure with this token.
+    Unlock(LockName, ClientId, Option<Token>),
     /// Show the holder of a lock. The request names no client.
-    Own(LockName),
+    Own(LockName, OwnOptions),
     /// Register this address to receive every lock change.
     Register(SocketAddr),
     /// Authenticate the later requests on this connection by a bearer token.
     Auth(Box<[u8]>),
+}
+
+/// The options of a request for the holder of a lock.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) struct OwnOptions {
+    /// The reply comes from this node's own state, however old.
+    pub(super) stale: bool,
+    /// The reply has the token of the holder's tenure.
+    pub(super) token: bool,
 }
 
 /// Why a line of text is not a valid request.
@@ -35,18 +51,23 @@ pub(super) enum LineError {
     Command,
 }
 
-/// The reply to a request of the line protocol: one word, or the name of a client.
+/// The reply to a request of the line protocol: one word, or the name of a client, and
+/// the token if the request asks for it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum LineReply {
     /// The request was executed.
     Success,
+    /// The lock was granted under this token.
+    Granted(Token),
     /// The request was refused because of the lock's state: the lock is held, or is not held by
     /// this client.
     Fail,
+    /// The lock was refused because of the tenure with this token.
+    Refused(Token),
     /// The reply to OWN for a lock that is free.
     None,
-    /// The named client holds the lock.
-    Owner(ClientId),
+    /// The named client holds the lock, under the token if the request asks for it.
+    Owner(ClientId, Option<Token>),
     /// The request was not executed: this node can't execute it now, or the caller may not make it.
     Error,
     /// There was no answer in time: it is unknown whether the request was executed.
@@ -79,7 +100,7 @@ impl LineRequest {
             Self::Lock(..) => Operation::Acquire,
             Self::Renew(..) => Operation::Renew,
             Self::Unlock(..) => Operation::Release,
-            Self::Own(_) => Operation::ShowLock,
+            Self::Own(..) => Operation::ShowLock,
             Self::Register(_) => Operation::FollowAll,
             Self::Auth(_) => Operation::Authenticate,
         }
@@ -105,16 +126,44 @@ impl LineRequest {
         let line = std::str::from_utf8(line).map_err(|_| LineError::Format)?;
         let parts: Vec<&str> = line.split(',').collect();
         match parts[..] {
-            ["LOCK", name, client] => Ok(Self::Lock(lock(name)?, asker(client)?, None)),
-            ["LOCK", name, client, ttl] => {
-                Ok(Self::Lock(lock(name)?, asker(client)?, Some(term(ttl)?)))
+            ["LOCK", name, client, ref more @ ..] => {
+                let (ttl, shows_token) = match *more {
+                    [] => (None, false),
+                    [TOKEN_WORD] => (None, true),
+                    [ttl] => (Some(term(ttl)?), false),
+                    [ttl, TOKEN_WORD] => (Some(term(ttl)?), true),
+                    _ => return Err(LineError::Format),
+                };
+                Ok(Self::Lock(lock(name)?, asker(client)?, ttl, shows_token))
             }
-            ["RENEW", name, client] => Ok(Self::Renew(lock(name)?, asker(client)?, None)),
-            ["RENEW", name, client, ttl] => {
-                Ok(Self::Renew(lock(name)?, asker(client)?, Some(term(ttl)?)))
+            ["RENEW", name, client, ref more @ ..] => {
+                let (ttl, token) = match *more {
+                    [] => (None, None),
+                    // A ttl has a unit, and a token has none.
+                    [last] => match tenure(last) {
+                        Ok(token) => (None, Some(token)),
+                        Err(_) => (Some(term(last)?), None),
+                    },
+                    [ttl, token] => (Some(term(ttl)?), Some(tenure(token)?)),
+                    _ => return Err(LineError::Format),
+                };
+                Ok(Self::Renew(lock(name)?, asker(client)?, ttl, token))
             }
-            ["UNLOCK", name, client] => Ok(Self::Unlock(lock(name)?, asker(client)?)),
-            ["OWN", name, client] => asker(client).and_then(|_| Ok(Self::Own(lock(name)?))),
+            ["UNLOCK", name, client] => Ok(Self::Unlock(lock(name)?, asker(client)?, None)),
+            ["UNLOCK", name, client, token] => {
+                Ok(Self::Unlock(lock(name)?, asker(client)?, Some(tenure(token)?)))
+            }
+            ["OWN", name, client, ref more @ ..] => {
+                let (stale, token) = match *more {
+                    [] => (false, false),
+                    [STALE_WORD] => (true, false),
+                    [TOKEN_WORD] => (false, true),
+                    [STALE_WORD, TOKEN_WORD] => (true, true),
+                    _ => return Err(LineError::Format),
+                };
+                asker(client)?;
+                Ok(Self::Own(lock(name)?, OwnOptions { stale, token }))
+            }
             ["REGISTER", address] => {
                 address.parse().map(Self::Register).map_err(|_| LineError::Format)
             }
@@ -138,6 +187,11 @@ fn asker(text: &str) -> Result<ClientId, LineError> {
     ClientId::parse(text).map_err(|_| LineError::Format)
 }
 
+fn tenure(text: &str) -> Result<Token, LineError> {
+    let number = text.parse().ok().filter(|number| (1..=TOKEN_MAX).contains(number));
+    number.map(Token::named).ok_or(LineError::Format)
+}
+
 fn term(text: &str) -> Result<Ttl, LineError> {
     Ttl::parse(text).map_err(|_| LineError::Format)
 }
@@ -157,7 +211,10 @@ impl fmt::Display for LineReply {
             Self::Success => "SUCCESS",
             Self::Fail => "FAIL",
             Self::None => "NONE",
-            Self::Owner(client) => client.as_str(),
+            Self::Refused(token) => return write!(f, "FAIL,{token}"),
+            Self::Granted(token) => return write!(f, "SUCCESS,{token}"),
+            Self::Owner(client, Some(token)) => return write!(f, "{client},{token}"),
+            Self::Owner(client, None) => client.as_str(),
             Self::Error => "ERROR",
             Self::Timeout => "TIMEOUT",
             Self::InvalidFormat => "INVALID_FORMAT",
@@ -184,12 +241,20 @@ mod tests {
     #[test]
     fn valid_lines_are_parsed() {
         let ttl = Ttl::parse("1m").expect("valid");
+        let (seven, own) = (Token::named(7), |stale, token| OwnOptions { stale, token });
         for (line, request) in [
-            ("LOCK,a,x", LineRequest::Lock(name("a"), client("x"), None)),
-            ("LOCK,a/b,x:y,1m\r", LineRequest::Lock(name("a/b"), client("x:y"), Some(ttl))),
-            ("RENEW,a,x,1m", LineRequest::Renew(name("a"), client("x"), Some(ttl))),
-            ("UNLOCK,a,x", LineRequest::Unlock(name("a"), client("x"))),
-            ("OWN,a,x", LineRequest::Own(name("a"))),
+            ("LOCK,a,x", LineRequest::Lock(name("a"), client("x"), None, false)),
+            ("LOCK,a/b,x:y,1m\r", LineRequest::Lock(name("a/b"), client("x:y"), Some(ttl), false)),
+            ("LOCK,a,x,token", LineRequest::Lock(name("a"), client("x"), None, true)),
+            ("LOCK,a,x,1m,token", LineRequest::Lock(name("a"), client("x"), Some(ttl), true)),
+            ("RENEW,a,x,1m", LineRequest::Renew(name("a"), client("x"), Some(ttl), None)),
+            ("RENEW,a,x,7", LineRequest::Renew(name("a"), client("x"), None, Some(seven))),
+            ("RENEW,a,x,1m,7", LineRequest::Renew(name("a"), client("x"), Some(ttl), Some(seven))),
+            ("UNLOCK,a,x", LineRequest::Unlock(name("a"), client("x"), None)),
+            ("UNLOCK,a,x,7", LineRequest::Unlock(name("a"), client("x"), Some(seven))),
+            ("OWN,a,x", LineRequest::Own(name("a"), own(false, false))),
+            ("OWN,a,x,stale", LineRequest::Own(name("a"), own(true, false))),
+            ("OWN,a,x,stale,token", LineRequest::Own(name("a"), own(true, true))),
             ("REGISTER,[::1]:7", LineRequest::Register("[::1]:7".parse().expect("valid"))),
             ("AUTH,a,b", LineRequest::Auth((*b"a,b").into())),
         ] {
@@ -225,6 +290,12 @@ mod tests {
             "LOCK,a,x,500ms",
             "LOCK,a,x,1m,y",
             "UNLOCK,a,x,y",
+            "UNLOCK,a,x,0",
+            "UNLOCK,a,x,7,8",
+            "RENEW,a,x,7,1m",
+            "RENEW,a,x,9007199254740993",
+            "LOCK,a,x,token,1m",
+            "OWN,a,x,token,stale",
             "OWN,a",
             "OWN,a,x,y",
             "REGISTER",
@@ -247,7 +318,7 @@ mod tests {
         #[test]
         fn accepted_names_contain_no_line_breaks(name in ".*", client in ".*") {
             let line = format!("LOCK,{name},{client}");
-            if let Ok(LineRequest::Lock(name, client, _)) = LineRequest::parse(line.as_bytes()) {
+            if let Ok(LineRequest::Lock(name, client, ..)) = LineRequest::parse(line.as_bytes()) {
                 let sent = format!("SYNC,LOCK,{},{client}", name.as_str());
                 prop_assert!(!sent.contains(['\n', '\r']));
             }

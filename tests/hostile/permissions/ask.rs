@@ -33,11 +33,12 @@ fn http(sites: &Sites, method: &str, path: &str, who: &Who, case: &Case) -> Outc
         (
             "GET",
             "/lock" | "/locks" | "/locks/{name}" | "/history" | "/backup" | "/metrics" | "/cluster"
-            | "/" | "/me" | "/healthz" | "/readyz" | "/openapi.json",
+            | "/cluster/pending" | "/" | "/me" | "/healthz" | "/readyz" | "/openapi.json",
         )
         | ("POST", "/cluster/transfer" | "/cluster/nodes/{node}/promote")
         | ("DELETE", "/cluster/nodes/{node}") => named(path),
         ("POST" | "DELETE", "/lock")
+        | ("DELETE", "/locks")
         | ("POST" | "PUT" | "PATCH" | "DELETE", "/locks/{name}")
         | ("POST", "/sessions") => format!("{}?client={client}", named(path)),
         ("POST", "/locks/{name}/steal") => format!("{}?client={client}&reason=why", named(path)),
