@@ -121,6 +121,22 @@ impl ClientPattern {
         }
     }
 
+    /// Whether the pattern matches every client.
+    pub(super) fn is_for_all(&self) -> bool {
+        matches!(self, Self::Beginning(text) if text.is_empty())
+    }
+
+    /// Whether the pattern matches every client that `other` matches.
+    pub(super) fn covers(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Exactly(client), Self::Exactly(other)) => client == other,
+            (Self::Exactly(_), Self::Beginning(_)) => false,
+            (Self::Beginning(text), Self::Exactly(other) | Self::Beginning(other)) => {
+                other.starts_with(text.as_str())
+            }
+        }
+    }
+
     fn matches(&self, client: &ClientId) -> bool {
         match self {
             Self::Exactly(text) => client.as_str() == text,
@@ -213,12 +229,9 @@ impl Grant {
 
     /// Whether the caller may submit every command and every query.
     pub fn may_everything(&self) -> bool {
-        let anybody = |pattern: &ClientPattern| match pattern {
-            ClientPattern::Beginning(text) => text.is_empty(),
-            ClientPattern::Exactly(_) => false,
-        };
         let is_known = self.credential != Credential::Missing;
-        is_known && self.steal && self.may_see_all() && self.clients.iter().any(anybody)
+        let speaks_for_all = self.clients.iter().any(ClientPattern::is_for_all);
+        is_known && self.steal && self.may_see_all() && speaks_for_all
     }
 
     /// Whether the caller may see `event`.

@@ -5,6 +5,7 @@ use super::exit::CliResult;
 use crate::auth::{Credentials, TlsFiles};
 use crate::engine::{Grace, Ttl};
 use crate::server::http::{HttpConfig, Listen};
+use crate::shares::SharePercent;
 use std::path::PathBuf;
 
 /// Access control and encryption of connections.
@@ -25,9 +26,17 @@ pub(super) struct AccessArgs {
     /// Be open to a network without tokens or without TLS
     #[arg(long)]
     insecure: bool,
+    /// The most of each limited table that one credential, or one address without any, may take
+    #[arg(long, value_name = "PERCENT", default_value = "50", value_parser = SharePercent::parse)]
+    share: SharePercent,
 }
 
 impl AccessArgs {
+    /// Returns the part of each limited table that one identity may take.
+    pub(super) const fn share(&self) -> SharePercent {
+        self.share
+    }
+
     /// Returns the server's configuration. Its paths are absolute, because a daemon may change its
     /// working directory.
     pub(super) fn config(
@@ -43,6 +52,7 @@ impl AccessArgs {
             _ => None,
         };
         let credentials = Credentials { tokens: whole(&self.tokens)?, tls };
-        Ok(HttpConfig { listen, ttl, grace, credentials, insecure: self.insecure })
+        let (insecure, share) = (self.insecure, self.share);
+        Ok(HttpConfig { listen, ttl, grace, credentials, insecure, share })
     }
 }

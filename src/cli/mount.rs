@@ -391,6 +391,7 @@ fn config(args: &MountArgs, dir: PathBuf, client: ClientId) -> MountConfig {
             HoldArg::Session => HoldBy::Session,
         },
         nonempty: args.nonempty,
+        share: args.access.share(),
         users: match () {
             () if args.allow_other => Users::All,
             () if args.no_allow_other => Users::Mounter,

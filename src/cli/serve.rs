@@ -110,8 +110,8 @@ fn start_line(
     config: &HttpConfig,
     server: &HttpServer,
 ) -> CliResult<LineServer> {
-    let HttpConfig { ttl, grace, insecure, .. } = *config;
-    let config = LineConfig { listen, ttl, grace, gate: server.gate(), insecure };
+    let HttpConfig { ttl, grace, insecure, share, .. } = *config;
+    let config = LineConfig { listen, ttl, grace, gate: server.gate(), insecure, share };
     let line = LineServer::start(locks, config).map_err(|error| {
         let exit = match error {
             line::LineStartError::Open(_) => Exit::Usage,

@@ -114,6 +114,7 @@ pub fn decode_engine(format: u8, bytes: &[u8]) -> Result<Engine, Malformed> {
         let last = engine.books.sessions.last_key_value();
         require(last.is_none_or(|(last, _)| *last < id))?;
         engine.books.book_session(id, &session);
+        engine.books.usage.learn_session(&session.client);
         engine.books.sessions.insert(id, session);
     }
     let mut known = Interner::default();
@@ -131,6 +132,7 @@ pub fn decode_engine(format: u8, bytes: &[u8]) -> Result<Engine, Malformed> {
             engine.books.book_waiter(&name, *ticket, waiter);
             waiting.insert(*ticket);
         }
+        engine.books.usage.learn_lock(&lock);
         *engine.locks.get_or_new(&name) = lock;
     }
     for _ in 0..u64::take(from)? {

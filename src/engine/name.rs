@@ -181,6 +181,12 @@ impl std::borrow::Borrow<str> for LockName {
     }
 }
 
+impl std::borrow::Borrow<str> for ClientId {
+    fn borrow(&self) -> &str {
+        self.as_str()
+    }
+}
+
 impl ClientId {
     /// Whether this client is `host` itself or one of its users: `laptop1:alice` is one of
     /// `laptop1`.

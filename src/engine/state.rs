@@ -10,6 +10,7 @@ use super::name::LockName;
 use super::refusal::{Limit, Reason, Refusal};
 use super::session::Session;
 use super::tokens::TokenAllocator;
+use super::usage::UsageTable;
 use crate::time::{Span, Time};
 use std::collections::BTreeMap;
 
@@ -74,6 +75,7 @@ pub(super) struct EngineState {
     /// engine has no such limit, so the value is never encoded.
     pub(super) longest: Option<Span>,
     pub(super) sessions: BTreeMap<SessionId, Session>,
+    pub(super) usage: UsageTable,
     pub(super) agenda: Deadlines,
     pub(super) replies: IdempotencyTable,
 }
@@ -96,6 +98,7 @@ impl Engine {
             shut_until: Time::ZERO,
             longest: None,
             sessions: BTreeMap::new(),
+            usage: UsageTable::default(),
             agenda: Deadlines::default(),
             replies: IdempotencyTable::default(),
         };
@@ -215,7 +218,8 @@ impl EngineState {
         }
     }
 
-    pub(super) fn tell(&self, events: &mut Vec<Event>, what: EventKind) {
+    pub(super) fn tell(&mut self, events: &mut Vec<Event>, what: EventKind) {
+        self.usage.learn(&what);
         events.push(Event { at: self.clock, what });
     }
 

@@ -327,6 +327,7 @@ mod tests {
             users: Users::All,
             hold: HoldBy::Renewal,
             nonempty: false,
+            share: crate::shares::SharePercent::default(),
         })
     }
 

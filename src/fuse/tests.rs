@@ -51,6 +51,7 @@ fn config() -> MountConfig {
         users: Users::All,
         hold: HoldBy::Renewal,
         nonempty: false,
+        share: crate::shares::SharePercent::default(),
     }
 }
 

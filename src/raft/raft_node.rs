@@ -284,6 +284,10 @@ impl BackendStatus for RaftNode {
         }
     }
 
+    fn look_at_engine(&self, look: &mut dyn FnMut(&Engine)) {
+        look(&self.shared.node.requests.replica.look().engine);
+    }
+
     fn leads(&self) -> bool {
         self.shared.node.reporter.own(false).standing == Standing::Leader
     }

@@ -17,7 +17,9 @@ use super::nested_names::ParentCheck;
 use super::paging::{Children, List};
 use super::scoped_views;
 use crate::engine::codec::Malformed;
-use crate::engine::{Command, Event, Limit, Op, OpenSession, Outcome, Reason, RequestOrder};
+use crate::engine::{
+    Command, Event, Limit, Op, OpenSession, Outcome, Reason, Refusal, RequestOrder,
+};
 use crate::random::random;
 use crate::time::{Span, boot_now};
 use parking_lot::Mutex;
@@ -44,6 +46,8 @@ pub type Limits = HashMap<usize, ItemAccess>;
 pub enum ItemAccess {
     /// The part is refused, for this reason.
     Nothing(Unavailable),
+    /// The command is refused as the engine would refuse it.
+    Refused(Refusal),
     /// A command that creates a name below other names is checked by this condition.
     Checked(ParentCheck),
     /// The caller sees only names with one of these prefixes: sorted, none within another.
@@ -127,6 +131,7 @@ impl BatchServer {
                     self.0.ask_checked(caller, ask, order, check, put);
                 }
                 Some(ItemAccess::Nothing(why)) => put(ItemReply::Unavailable(why)),
+                Some(ItemAccess::Refused(why)) => put(ItemReply::Answered(Err(why))),
                 Some(ItemAccess::Within(prefixes)) => {
                     self.0.ask_within(caller, ask, order, prefixes, put);
                 }

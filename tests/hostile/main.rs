@@ -39,5 +39,6 @@ mod mount_floods;
 mod mount_reserve;
 mod nested_names;
 mod patience;
+mod shares;
 mod request_ids;
 mod web_page;

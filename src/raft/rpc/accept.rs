@@ -1,12 +1,14 @@
 //! The RPC server: accepts connections from other nodes, and reads and answers their calls.
 
+use super::handshakes::{Handshake, Handshakes};
 use super::messages::{
     Envelope, RpcError, RpcResponse, call_bytes_max, call_memory, decode_letter, encode_answer,
 };
 use super::mutual_tls::{PeerTls, is_peers};
-use crate::net::accept_loop::{Acceptor, accept_until};
+use crate::net::accept_loop::accept_until;
 use crate::os_error::said;
 use crate::service::batch_messages::PROTOCOL_HEADER;
+use crate::shares::{Identity, SharedTable};
 use http_body_util::{BodyExt, Full};
 use hyper::body::{Body, Bytes, Incoming};
 use hyper::header::HeaderValue;
@@ -16,7 +18,6 @@ use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use std::convert::Infallible;
 use std::future::{Future, pending};
-use std::io;
 use std::net::TcpListener;
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,10 +25,13 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::timeout;
+use tokio_rustls::server::TlsStream;
 
-/// The highest number of simultaneous connections: enough for seven nodes with five each, and for
-/// more that are still closing.
+/// The highest number of simultaneous connections of nodes: enough for seven nodes with five each,
+/// and for more that are still closing. Connections before the end of their handshake don't count.
 const CONNECTIONS_MAX: usize = 256;
+/// The highest number of them from one address.
+const CONNECTIONS_OF_ONE_MAX: usize = CONNECTIONS_MAX / 2;
 /// Timeout of a TLS handshake, which takes one or two round trips.
 const HANDSHAKE_PATIENCE: Duration = Duration::from_secs(5);
 /// How long a connection may be idle.
@@ -98,52 +102,55 @@ pub(in crate::raft) async fn accept(
         }
     };
     let memory = Arc::new(CallMemory::new());
-    let acceptor = Limited { listener, places: Arc::new(Semaphore::new(CONNECTIONS_MAX)) };
-    accept_until(&acceptor, "a node", pending(), |(stream, place)| {
+    let handshakes = Arc::new(Handshakes::default());
+    let places = SharedTable::new("peer connections", CONNECTIONS_MAX, CONNECTIONS_OF_ONE_MAX);
+    accept_until(&listener, "a node", pending(), |(stream, address)| {
         let (tls, who, memory) = (tls.clone(), Arc::clone(&who), Arc::clone(&memory));
+        let (from, places) = (Identity::of_address(address.ip()), places.clone());
+        let handshake = handshakes.begin(from.clone());
         tokio::spawn(async move {
-            serve(stream, tls, format, who, memory).await;
-            drop(place);
+            let Some(stream) = shake_hands(stream, tls, handshake).await else { return };
+            match places.take(&from, 1) {
+                Ok(_place) => speak(stream, format, who, memory).await,
+                Err(full) => log::warn!("rejected a peer connection: {full}"),
+            }
         });
     })
     .await;
 }
 
-/// Accepts a connection once fewer than [`CONNECTIONS_MAX`] are open.
-struct Limited {
-    listener: tokio::net::TcpListener,
-    places: Arc<Semaphore>,
-}
-
-impl Acceptor for Limited {
-    type Connection = (TcpStream, OwnedSemaphorePermit);
-
-    async fn accept(&self) -> io::Result<Self::Connection> {
-        let place = Arc::clone(&self.places).acquire_owned().await.map_err(io::Error::other)?;
-        let (stream, _) = self.listener.accept().await?;
-        Ok((stream, place))
-    }
-}
-
-async fn serve(
+/// Performs the handshake with a node. Returns `None` if it fails, or if the peer is no node.
+async fn shake_hands(
     stream: TcpStream,
     tls: PeerTls,
-    format: u8,
-    who: Arc<impl RpcHandler>,
-    memory: Arc<CallMemory>,
-) {
+    mut handshake: Handshake,
+) -> Option<TlsStream<TcpStream>> {
     // Without TCP_NODELAY answers are only slower, so an error is ignored.
     let _ = stream.set_nodelay(true);
-    let stream = match timeout(HANDSHAKE_PATIENCE, tls.accepts.accept(stream)).await {
+    let shaken = tokio::select! {
+        shaken = timeout(HANDSHAKE_PATIENCE, tls.accepts.accept(stream)) => shaken,
+        () = handshake.crowded_out() => {
+            log::debug!("a handshake was ended for newer ones");
+            return None;
+        }
+    };
+    let stream = match shaken {
         Ok(Ok(stream)) => stream,
-        Ok(Err(error)) => return log::warn!("rejected a peer connection: {}", said(&error)),
-        Err(_) => return log::debug!("a handshake took too long"),
+        Ok(Err(error)) => {
+            log::warn!("rejected a peer connection: {}", said(&error));
+            return None;
+        }
+        Err(_) => {
+            log::debug!("a handshake took too long");
+            return None;
+        }
     };
     let chain = stream.get_ref().1.peer_certificates();
     if !chain.and_then(|chain| chain.first()).is_some_and(is_peers) {
-        return log::warn!("rejected a peer connection: the certificate is not that of a node");
+        log::warn!("rejected a peer connection: the certificate is not that of a node");
+        return None;
     }
-    speak(stream, format, who, memory).await;
+    Some(stream)
 }
 
 async fn speak<S>(stream: S, format: u8, who: Arc<impl RpcHandler>, memory: Arc<CallMemory>)

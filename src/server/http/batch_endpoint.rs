@@ -14,6 +14,7 @@ use crate::engine::Op;
 use crate::service::batch_messages::{BATCH_BYTES_MAX, BatchItem, RequestBatch};
 use crate::service::batch_server::{BEAT, BatchError, BatchServer, Following, ItemAccess, Limits};
 use crate::service::{RequestError, Unavailable};
+use crate::shares::TableShare;
 use axum::body::{Body, Bytes};
 use axum::http::{HeaderValue, Method, StatusCode};
 use hyper::body::Frame;
@@ -109,7 +110,10 @@ async fn limits(call: &RequestContext, batch: &RequestBatch) -> Limits {
         let limit = match ask {
             BatchItem::Submit(command) => match may_submit(call, &command.op, serves).await {
                 Err(why) => Some(ItemAccess::Nothing(why)),
-                Ok(()) => parent_check(&call.grant, &command.op).map(ItemAccess::Checked),
+                Ok(()) => match call.admit(&command.op) {
+                    Err(refusal) => Some(ItemAccess::Refused(refusal)),
+                    Ok(()) => parent_check(&call.grant, &command.op).map(ItemAccess::Checked),
+                },
             },
             // Only the session's own client may see the leases that the session keeps alive.
             BatchItem::Leases(session, _) => {
@@ -214,6 +218,7 @@ fn events(call: &RequestContext) -> HandlerResult<Response> {
         return Err(Problem::invalid("'start' and 'since' are numbers"));
     };
     call.app.locks.ready().map_err(RequestError::Unavailable)?;
+    let share = call.share(&call.app.mount_streams, 1)?;
     let mut following = call.app.porter.follow(start, since);
     let grant = Arc::clone(&call.grant);
     if !grant.may_see_all() {
@@ -223,7 +228,7 @@ fn events(call: &RequestContext) -> HandlerResult<Response> {
     let waking = Arc::clone(&news);
     following.watch.wake_by(Arc::new(move || waking.notify_one()));
     let phase = call.app.follow_phase();
-    let first = next_frame(EventFrames { following, news, phase });
+    let first = next_frame(EventFrames { following, news, phase, _share: share });
     let kind = HeaderValue::from_static(KIND);
     Ok(text(StatusCode::OK, kind, Body::new(FramedBody(Box::pin(first)))))
 }
@@ -251,6 +256,7 @@ struct EventFrames {
     following: Following,
     news: Arc<Notify>,
     phase: tokio::sync::watch::Receiver<ShutdownPhase>,
+    _share: TableShare,
 }
 
 /// Waits for the next frame, which is a heartbeat if no event happens for a while; `None`: the

@@ -172,7 +172,7 @@ fn audit(call: &RequestContext, council: &dyn ClusterAdmin, change: ClusterChang
         ClusterChange::Transfer { to } => (Operation::TransferLeader, to),
     };
     let origin = call.head.extensions.get::<Arc<ConnectionOrigin>>();
-    let address = origin.map_or_else(String::new, |origin| origin.peer.source.to_string());
+    let address = origin.map_or_else(String::new, |origin| origin.source.to_string());
     council.audit(&Audited {
         what: what.rule().name,
         node,

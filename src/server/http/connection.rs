@@ -3,7 +3,7 @@
 
 use super::app_state::{AppState, ShutdownPhase, entered};
 use super::listener::ServerStream;
-use crate::auth::connection_limits::{ConnectionOrigin, PeerUsage};
+use crate::auth::connection_limits::{ConnectionOrigin, PeerIdentity};
 use crate::auth::{Grant, server_tls};
 use axum::Router;
 use axum::body::{Body, Bytes};
@@ -150,11 +150,11 @@ impl hyper::body::Body for CountedBody {
 pub(super) async fn serve(
     app: &AppState,
     router: &Router,
-    peer: &Arc<PeerUsage>,
+    source: PeerIdentity,
     (stream, user): (ServerStream, Option<Arc<Grant>>),
 ) {
     let service = |certified| {
-        let origin = Arc::new(ConnectionOrigin { peer: Arc::clone(peer), certified });
+        let origin = app.peers.origin(source, certified);
         RouterService { router: router.clone(), origin }
     };
     let phase = app.follow_phase();

@@ -14,10 +14,11 @@ use super::request_context::{HandlerFuture, RequestContext};
 use super::response::Response;
 use super::routes::{ROUTES, Route, STEAL};
 use crate::auth::Grant;
-use crate::auth::connection_limits::{ConnectionOrigin, RequestSlot};
+use crate::auth::connection_limits::ConnectionOrigin;
 use crate::auth::permissions::Right;
 use crate::engine::RefusalKind;
 use crate::service::batch_messages::{PROTOCOL, PROTOCOL_HEADER};
+use crate::shares::TableShare;
 use axum::Router;
 use axum::extract::Request;
 use axum::http::{HeaderMap, HeaderValue, Method, StatusCode};
@@ -134,27 +135,35 @@ fn begin(
     endpoint: &'static Endpoint,
     app: Arc<AppState>,
     request: Request,
-) -> Result<(HandlerFuture, RequestSlot), Problem> {
+) -> Result<(HandlerFuture, TableShare), Problem> {
     let (head, body) = request.into_parts();
     let origin = head.extensions.get::<Arc<ConnectionOrigin>>();
-    let Some(asking) = origin.and_then(|origin| origin.peer.ask()) else {
-        let detail = "too many requests of this address wait for an answer; try again later";
-        return Err(Problem::plain(StatusCode::TOO_MANY_REQUESTS, detail));
+    let Some(origin) = origin.cloned() else {
+        let detail = "the server does not know which connection this request came by";
+        return Err(Problem::plain(StatusCode::INTERNAL_SERVER_ERROR, detail));
     };
+    let asking = origin.ask().map_err(|full| Problem::of(RefusalKind::Limit, full.to_string()))?;
     if endpoint.method != Method::GET && is_of_another_site(&head.headers) {
         let detail = "cross-site requests are not allowed; use this server's own page";
         return Err(Problem::of(RefusalKind::Denied, detail));
     }
-    let certified = origin.and_then(|origin| origin.certified.as_ref());
+    let certified = origin.certified.as_ref();
     let grant = match caller::grant_of(&app.gate, &head.headers, certified) {
         Ok(grant) => grant,
         Err(_) if endpoint.operation.rule().right == Right::Public => Arc::new(Grant::nothing()),
         Err(problem) => return Err(problem),
     };
     grant.may_begin(endpoint.operation).map_err(|denial| Problem::denied(&denial))?;
-    let params = endpoint.doc.params;
+    let (params, identity) = (endpoint.doc.params, origin.identity_of(&grant));
     Ok((
-        (endpoint.run)(RequestContext { app, grant, params, head, body: Mutex::new(body) }),
+        (endpoint.run)(RequestContext {
+            app,
+            grant,
+            identity,
+            params,
+            head,
+            body: Mutex::new(body),
+        }),
         asking,
     ))
 }

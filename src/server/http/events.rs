@@ -4,16 +4,17 @@
 //! from the stream. The event log is bounded: a reader that falls too far behind is told how many
 //! events it has lost.
 
-use super::app_state::{AppState, STREAMS_MAX, ShutdownPhase, entered};
+use super::app_state::{AppState, ShutdownPhase, entered};
 use super::options::RequestOptions;
 use super::parameters::LAST_EVENT_ID;
-use super::problem::{HandlerResult, Problem};
+use super::problem::HandlerResult;
 use super::request_context::RequestContext;
 use super::response::text;
 use crate::auth::Grant;
-use crate::engine::{Event, EventKind, RefusalKind};
+use crate::engine::{Event, EventKind};
 use crate::event_json::{event_of, lost};
 use crate::service::event_log::EventBatch;
+use crate::shares::TableShare;
 use axum::body::{Body, Bytes};
 use axum::http::{HeaderValue, StatusCode};
 use http_body_util::channel::{Channel, Sender};
@@ -22,7 +23,7 @@ use std::convert::Infallible;
 use std::fmt::Write;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::{Notify, OwnedSemaphorePermit};
+use tokio::sync::Notify;
 use tokio::time::timeout;
 
 /// Maximum number of events in one write.
@@ -42,7 +43,7 @@ struct EventSubscriber {
     grant: Arc<Grant>,
     prefix: String,
     out: Sender<Bytes, Infallible>,
-    _place: OwnedSemaphorePermit,
+    _share: TableShare,
 }
 
 /// Handles `GET /events`.
@@ -53,13 +54,10 @@ pub(super) async fn stream(mut call: RequestContext) -> HandlerResult {
         Some(id) => Some(id.to_str().unwrap_or_default().to_owned()),
         None => options.since,
     };
-    let Ok(place) = Arc::clone(&call.app.streams).try_acquire_owned() else {
-        let detail = format!("{STREAMS_MAX} streams of events are open, which is the limit");
-        return Err(Problem::of(RefusalKind::Limit, detail));
-    };
+    let share = call.share(&call.app.streams, 1)?;
     let (out, body) = Channel::new(PARTS_MAX);
     let RequestContext { app, grant, .. } = call;
-    let reader = EventSubscriber { app, grant, prefix: options.prefix, out, _place: place };
+    let reader = EventSubscriber { app, grant, prefix: options.prefix, out, _share: share };
     // The task ends when the reader disconnects or the server shuts down.
     tokio::spawn(reader.serve(last));
     let kind = HeaderValue::from_static("text/event-stream");

@@ -14,6 +14,7 @@ use crate::metrics::MetricsPage;
 use crate::net::accept_loop::accept_until;
 use crate::os_error::said;
 use crate::service::Locks;
+use crate::shares::SharePercent;
 use axum::Router;
 use socket2::{SockRef, TcpKeepalive};
 use std::fmt;
@@ -55,6 +56,8 @@ pub struct HttpConfig {
     pub credentials: Credentials,
     /// Whether the server may be reachable from other machines without authentication or TLS.
     pub insecure: bool,
+    /// The part of each limited table that one credential or address may take.
+    pub share: SharePercent,
 }
 
 /// A running HTTP server.
@@ -116,7 +119,8 @@ impl HttpServer {
         let refused = |error| HttpStartError::Listen(config.listen.clone(), error);
         let (listener, address) = config.listen.open().map_err(refused)?;
         let requests = RequestCounts::new(endpoints().count());
-        let app = Arc::new(AppState::new(locks, (config.ttl, config.grace), gate, requests));
+        let terms = (config.ttl, config.grace);
+        let app = Arc::new(AppState::new(locks, terms, gate, config.share, requests));
         let workers = Workers::start().map_err(HttpStartError::System)?;
         let router = dispatch::router(&app);
         workers.first().spawn(accept(Arc::clone(&app), router, listener, workers.choice()));
@@ -212,8 +216,9 @@ async fn connect(
             watch_over(stream)?;
         }
         let stream: ServerStream = stream.here()?;
-        if let Some(connected) = app.peers.admit(source) {
-            connection::serve(&app, &router, connected.peer(), (stream, user)).await;
+        match app.peers.admit(source) {
+            Ok(_slot) => connection::serve(&app, &router, source, (stream, user)).await,
+            Err(full) => log::debug!("a connection is refused: {full}"),
         }
         io::Result::Ok(())
     };

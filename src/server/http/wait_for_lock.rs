@@ -11,7 +11,6 @@ use super::lock_grant::{granted, show_tenure};
 use super::problem::{HandlerResult, Problem};
 use super::request_context::{RequestContext, parent_check};
 use super::server_session::SessionUse;
-use super::wait_slots::{WAITING_MAX, WaitSlot};
 use crate::engine::{
     Acquire, IdempotencyKey, LeaseTerms, LeaveReason, LockName, Op, Outcome, Ownership,
     QueuePolicy, Reason, Refusal, RefusalKind, Replay, Tenure,
@@ -34,7 +33,7 @@ const KEPT: Span = Span::from_secs(30);
 /// The place is attached to the server's session, so that it is freed soon after the server was
 /// killed. If that session ends although the server lives, the request enters the queue again.
 pub(super) async fn wait(call: &RequestContext, mut ask: Acquire, patience: Span) -> HandlerResult {
-    let _slot = slot(call)?;
+    let _waiting = call.share(&call.app.waiting, 1)?;
     let until = call.app.locks.now() + patience;
     let in_use = call.app.session.in_use();
     let mut phase = call.app.follow_phase();
@@ -90,7 +89,9 @@ enum Place {
 
 /// Acquires a free lock, or enters the queue of a held one.
 async fn enter(call: &RequestContext, ask: &Acquire) -> Result<Place, RequestError> {
-    let check = parent_check(&call.grant, &Op::Acquire(ask.clone()));
+    let op = Op::Acquire(ask.clone());
+    call.admit(&op).map_err(RequestError::Refused)?;
+    let check = parent_check(&call.grant, &op);
     let ((on_end, end), (then, answer)) = (oneshot::channel(), oneshot::channel());
     let told_end = |end| {
         // An error means that the connection was closed.
@@ -114,14 +115,6 @@ fn is_over(in_use: &SessionUse, ask: &Acquire, refusal: &Refusal) -> bool {
         in_use.forget(*over);
     }
     *over == open.session
-}
-
-/// Counts a waiting request; fails if too many wait already.
-fn slot(call: &RequestContext) -> HandlerResult<WaitSlot> {
-    call.app.wait_slots.take().ok_or_else(|| {
-        let detail = format!("{WAITING_MAX} requests wait, which is the limit; try again later");
-        Problem::of(RefusalKind::Limit, detail)
-    })
 }
 
 /// Makes the refusal of an acquire final for its Idempotency-Key, and returns the refusal.
@@ -152,7 +145,7 @@ pub(super) async fn wait_by_id(
     patience: Span,
     request: IdempotencyKey,
 ) -> HandlerResult {
-    let _slot = slot(call)?;
+    let _waiting = call.share(&call.app.waiting, 1)?;
     let until = call.app.locks.now() + patience;
     let mut phase = call.app.follow_phase();
     let mut has_waited = false;

@@ -1,17 +1,19 @@
 //! Executes requests of the line protocol: submits a command to the engine, and converts the
 //! result to a reply.
 
-use super::followers::{FollowersFull, LineFollowers};
+use super::followers::LineFollowers;
+use super::line_server::CONNECTIONS_MAX;
 use super::request::{LineReply, LineRequest};
-use crate::auth::connection_limits::ConnectionLimits;
+use crate::auth::connection_limits::{ConnectionLimits, ConnectionOrigin};
 use crate::auth::permissions::{AccessRequest, Operation};
-use crate::auth::{Authenticator, Grant};
+use crate::auth::{Authenticator, EngineShares, Grant};
 use crate::engine::{
     Acquire, Answer, Command, Firm, Grace, LeaseKey, LeaseTerms, LockName, Mode, Op, Ownership,
     Patch, Phase, QueuePolicy, RefusalKind, Release, Renew, Ttl,
 };
 use crate::metrics::MetricsPage;
 use crate::service::{Locks, Unavailable};
+use crate::shares::{Identity, SharePercent};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -33,6 +35,7 @@ pub(super) struct LineService {
     pub(super) gate: Arc<Authenticator>,
     pub(super) peers: ConnectionLimits,
     pub(super) followers: Arc<LineFollowers>,
+    shares: EngineShares,
     /// The number of requests that have not been answered yet.
     pending: AtomicUsize,
     phase: watch::Sender<LinePhase>,
@@ -66,11 +69,17 @@ impl Drop for PendingRequest<'_> {
 }
 
 impl LineService {
-    pub(super) fn new(locks: Locks, (ttl, grace): (Ttl, Grace), gate: Arc<Authenticator>) -> Self {
-        let followers = Arc::new(LineFollowers::new(locks.clone()));
+    pub(super) fn new(
+        locks: Locks,
+        (ttl, grace): (Ttl, Grace),
+        gate: Arc<Authenticator>,
+        share: SharePercent,
+    ) -> Self {
+        let followers = Arc::new(LineFollowers::new(locks.clone(), share));
         let (phase, _) = watch::channel(LinePhase::Serving);
-        let (peers, pending) = (ConnectionLimits::default(), AtomicUsize::new(0));
-        Self { locks, ttl, grace, gate, peers, followers, pending, phase }
+        let (peers, pending) = (ConnectionLimits::new(CONNECTIONS_MAX, share), <_>::default());
+        let shares = EngineShares::new(share);
+        Self { locks, ttl, grace, gate, peers, followers, shares, pending, phase }
     }
 
     /// Returns the phase of the shutdown.
@@ -91,7 +100,12 @@ impl LineService {
     }
 
     /// Executes a request, if the caller may perform the operation, and returns the reply.
-    pub(super) async fn answer(&self, grant: &Grant, request: LineRequest) -> LineReply {
+    pub(super) async fn answer(
+        &self,
+        grant: &Grant,
+        origin: &ConnectionOrigin,
+        request: LineRequest,
+    ) -> LineReply {
         let _pending = PendingRequest::new(&self.pending);
         if let Err(denial) = grant.may_begin(request.operation()) {
             log::info!("a line is refused: {denial}");
@@ -124,7 +138,7 @@ impl LineService {
                 self.decide(grant, Op::Release(Release::of(key))).await
             }
             LineRequest::Own(name) => self.owner(grant, &name).await,
-            LineRequest::Register(address) => self.register(address),
+            LineRequest::Register(address) => self.register(&origin.identity_of(grant), address),
             // The connection has already stored the token.
             LineRequest::Auth(_) => LineReply::Success,
         }
@@ -135,6 +149,12 @@ impl LineService {
         if let Err(denial) = grant.may_submit(&op, &[]) {
             log::info!("a line is refused: {denial}");
             return LineReply::Error;
+        }
+        if EngineShares::concern(&op)
+            && let Err(refusal) =
+                self.locks.admit(&op, |op, engine| self.shares.check(grant, op, engine))
+        {
+            return word_of(&Ok(Err(refusal)));
         }
         let (then, answer) = oneshot::channel();
         self.locks.submit(Command::from(op), |answer| drop(then.send(answer)));
@@ -168,7 +188,7 @@ impl LineService {
         }
     }
 
-    fn register(&self, address: SocketAddr) -> LineReply {
+    fn register(&self, who: &Identity, address: SocketAddr) -> LineReply {
         if !self.locks.leads() {
             return LineReply::NotLeader;
         }
@@ -182,9 +202,12 @@ impl LineService {
         if self.stage() != LinePhase::Serving {
             return LineReply::Error;
         }
-        match self.followers.register(address) {
+        match self.followers.register(who, address) {
             Ok(()) => LineReply::Registered,
-            Err(FollowersFull) => LineReply::Error,
+            Err(full) => {
+                log::warn!("{address} is not told of changes: {full}");
+                LineReply::Error
+            }
         }
     }
 

@@ -10,6 +10,7 @@ use crate::net::accept_loop::accept_until;
 use crate::net::listen::listen;
 use crate::os_error::said;
 use crate::service::Locks;
+use crate::shares::SharePercent;
 use std::fmt;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
@@ -22,7 +23,7 @@ use tokio::time::timeout;
 
 /// Maximum number of open connections. Clients of the original protocol open one for each request.
 /// They count towards the file descriptors that the HTTP server reserves for other files.
-const CONNECTIONS_MAX: usize = 2_048;
+pub(super) const CONNECTIONS_MAX: usize = 2_048;
 
 /// How long current requests may take to finish during the shutdown.
 const CLOSE_PATIENCE: Duration = Duration::from_secs(2);
@@ -39,6 +40,8 @@ pub struct LineConfig {
     pub gate: Arc<Authenticator>,
     /// Whether the server may be reachable from other machines without authentication or TLS.
     pub insecure: bool,
+    /// The part of each limited table that one credential or address may take.
+    pub share: SharePercent,
 }
 
 /// A running server of the line protocol.
@@ -85,14 +88,14 @@ impl std::error::Error for LineStartError {}
 impl LineServer {
     /// Starts listening and serving.
     pub fn start(locks: Locks, config: LineConfig) -> Result<Self, LineStartError> {
-        let LineConfig { listen: address, ttl, grace, gate, insecure } = config;
+        let LineConfig { listen: address, ttl, grace, gate, insecure, share } = config;
         if !address.ip().is_loopback() && !gate.closes() && !insecure {
             return Err(LineStartError::Open(address));
         }
         let refused = |error| LineStartError::Listen(address, error);
         let listener = listen(address).map_err(refused)?;
         let address = listener.local_addr().map_err(refused)?;
-        let desk = Arc::new(LineService::new(locks, (ttl, grace), gate));
+        let desk = Arc::new(LineService::new(locks, (ttl, grace), gate, share));
         let runtime =
             Builder::new_current_thread().enable_all().build().map_err(LineStartError::System)?;
         let handle = runtime.handle().clone();
@@ -161,13 +164,14 @@ async fn accept(desk: Arc<LineService>, listener: TcpListener) {
     accept_until(&listener, "the line protocol", closing, |(stream, peer)| {
         let desk = Arc::clone(&desk);
         tokio::spawn(async move {
-            let Some(_connected) = desk.peers.admit(PeerIdentity::Address(peer.ip())) else {
-                return;
+            let source = PeerIdentity::Address(peer.ip());
+            let _slot = match desk.peers.admit(source) {
+                Ok(slot) => slot,
+                Err(full) => return log::debug!("a connection for lines is refused: {full}"),
             };
-            if desk.peers.connections() > CONNECTIONS_MAX || stream.set_nodelay(true).is_err() {
-                return;
+            if stream.set_nodelay(true).is_ok() {
+                text_connection::serve(&desk, source, stream).await;
             }
-            text_connection::serve(&desk, stream).await;
         });
     })
     .await;

@@ -2,7 +2,8 @@
 
 use super::commands::LineService;
 use super::request::{LINE_BYTES_MAX, LineReply, LineRequest};
-use crate::auth::{Grant, server_tls};
+use crate::auth::connection_limits::{ConnectionOrigin, PeerIdentity};
+use crate::auth::server_tls;
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
@@ -36,9 +37,10 @@ enum NextLine {
 }
 
 /// Serves a connection until it ends.
-pub(super) async fn serve(desk: &LineService, stream: TcpStream) {
+pub(super) async fn serve(desk: &LineService, source: PeerIdentity, stream: TcpStream) {
+    let origin = |certified| desk.peers.origin(source, certified);
     let ended = match desk.gate.tls() {
-        None => talk(desk, stream, None).await,
+        None => talk(desk, stream, &origin(None)).await,
         Some(config) => {
             let accepting = TlsAcceptor::from(config).accept(stream);
             match timeout(HANDSHAKE_PATIENCE, accepting).await {
@@ -46,7 +48,7 @@ pub(super) async fn serve(desk: &LineService, stream: TcpStream) {
                     let chain = stream.get_ref().1.peer_certificates();
                     let first = chain.and_then(|chain| chain.first());
                     let certified = first.and_then(server_tls::grant_of).map(Arc::new);
-                    talk(desk, stream, certified).await
+                    talk(desk, stream, &origin(certified)).await
                 }
                 Ok(Err(error)) => Err(error),
                 Err(_) => Err(io::ErrorKind::TimedOut.into()),
@@ -59,7 +61,7 @@ pub(super) async fn serve(desk: &LineService, stream: TcpStream) {
 }
 
 /// Reads lines and answers them one after the other.
-async fn talk<S>(desk: &LineService, stream: S, certified: Option<Arc<Grant>>) -> io::Result<()>
+async fn talk<S>(desk: &LineService, stream: S, origin: &ConnectionOrigin) -> io::Result<()>
 where
     S: AsyncRead + AsyncWrite + Unpin,
 {
@@ -84,9 +86,9 @@ where
             secret = Some(shown.clone());
         }
         // The grant is looked up for each request, because the token file may have been reloaded.
-        let grant = desk.gate.grant(secret.as_deref(), certified.as_ref());
+        let grant = desk.gate.grant(secret.as_deref(), origin.certified.as_ref());
         let reply = match (grant, request) {
-            (Ok(grant), Ok(request)) => desk.answer(&grant, request).await,
+            (Ok(grant), Ok(request)) => desk.answer(&grant, origin, request).await,
             // A wrong token ends the connection: a client that guesses has to reconnect each time.
             (Err(_), Ok(LineRequest::Auth(_))) => {
                 log::warn!("a line connection presented an unknown token");
