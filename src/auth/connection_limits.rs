@@ -1,6 +1,7 @@
 //! Counts connections and open requests per peer, and limits both.
 
 use super::grant::{Credential, Grant};
+use super::server_tls::CertifiedCaller;
 use crate::shares::{Identity, SharePercent, SharedTable, TableFull, TableShare};
 use std::fmt;
 use std::net::IpAddr;
@@ -42,8 +43,8 @@ pub(crate) struct ConnectionOrigin {
     /// The identity to which the requests are charged.
     peer: Identity,
     requests: SharedTable,
-    /// The grant of the client's certificate, or of the Unix user at the other end of the socket.
-    pub(crate) certified: Option<Arc<Grant>>,
+    /// The caller that the client's certificate or the Unix socket identifies.
+    pub(crate) certified: Option<CertifiedCaller>,
 }
 
 /// One counted connection; dropping it frees the slot.
@@ -72,7 +73,7 @@ impl ConnectionLimits {
     pub(crate) fn origin(
         &self,
         source: PeerIdentity,
-        certified: Option<Arc<Grant>>,
+        certified: Option<CertifiedCaller>,
     ) -> Arc<ConnectionOrigin> {
         let (peer, requests) = (source.identity(), self.requests.clone());
         Arc::new(ConnectionOrigin { source, peer, requests, certified })
@@ -106,6 +107,12 @@ impl ConnectionOrigin {
     /// Counts a request, unless the peer has reached its limit of open requests.
     pub(crate) fn ask(&self) -> Result<TableShare, TableFull> {
         self.requests.take(&self.peer, 1)
+    }
+
+    /// Whether the peer has this address.
+    pub(crate) fn is_at(&self, address: IpAddr) -> bool {
+        let own = |own: IpAddr| own.to_canonical() == address.to_canonical();
+        matches!(self.source, PeerIdentity::Address(address) if own(address))
     }
 
     /// Returns the identity to which a request with this grant is charged: its credential, or the

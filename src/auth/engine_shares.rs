@@ -250,8 +250,8 @@ mod tests {
         assert_eq!(EngineShares::default().check(&ann, &open("ann"), &engine), Ok(()));
 
         let mut engine = Engine::new(rules);
-        let hold = Op::Acquire(acquire("x", "ann"));
-        engine.apply(Time::ZERO, &hold.into(), &mut Vec::new()).expect("granted");
+        let ann_holds = Op::Acquire(acquire("x", "ann"));
+        engine.apply(Time::ZERO, &ann_holds.into(), &mut Vec::new()).expect("granted");
         let wait = |number| {
             let line = QueuePolicy::Join(None);
             Op::Acquire(Acquire { line, ..acquire("x", &format!("eve{number}")) })

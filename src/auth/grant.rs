@@ -96,6 +96,9 @@ pub enum Denial {
     Unnamed,
     /// The grant may not act for this client.
     Client(ClientId),
+    /// The session or queue place that the request names belongs to a client for which the grant
+    /// may not act.
+    Owner,
     /// The grant may not touch this lock.
     Lock(LockName),
     /// The grant may not steal.
@@ -214,7 +217,11 @@ impl Grant {
     pub fn may(&self, request: &AccessRequest<'_>, owners: &[ClientId]) -> Result<(), Denial> {
         self.may_begin(request.operation)?;
         let rule = request.operation.rule();
-        owners.iter().try_for_each(|owner| self.may_speak_as(owner))?;
+        // The name of another owner is no business of the caller.
+        let is_own = |owner: &ClientId| self.may_speak_as(owner).is_ok();
+        if !owners.iter().all(is_own) {
+            return Err(Denial::Owner);
+        }
         match rule.client {
             ClientRule::Named => self.may_speak_as(request.client.ok_or(Denial::Unnamed)?)?,
             ClientRule::Owner if owners.is_empty() => return Err(Denial::Unnamed),
@@ -392,6 +399,11 @@ impl fmt::Display for Denial {
                 "'{name}' lies below a lock of another user, whose mode lets nobody else make \
                  locks there; choose another name, or have its holder open it by 'chmod a+rwx'"
             ),
+            Self::Owner => write!(
+                f,
+                "these credentials are not for the owner of this session or queue place; use those \
+                 with which it was opened"
+            ),
             Self::Unknown => write!(f, "this needs credentials"),
             Self::Unnamed => write!(f, "the request names no client or no lock"),
             Self::Peer => write!(f, "only the nodes of the cluster may do this"),
@@ -490,7 +502,7 @@ mod tests {
             assert_eq!(unnamed_owners(&op), [leans_on]);
             assert_eq!(laptop().may_submit(&op, &[client("laptop1:bob")]), Ok(()));
             let denied = laptop().may_submit(&op, &[client("x")]);
-            assert_eq!(denied, Err(Denial::Client(client("x"))));
+            assert_eq!(denied, Err(Denial::Owner));
         }
         assert_eq!(
             unnamed_owners(&acquire("a", "a", LeaseTerms::Own(TTL_DEFAULT, GRACE_DEFAULT))),

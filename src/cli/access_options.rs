@@ -2,7 +2,7 @@
 
 use super::environment::absolute;
 use super::exit::CliResult;
-use crate::auth::{Credentials, TlsFiles};
+use crate::auth::{AllowedHosts, Credentials, TlsFiles};
 use crate::engine::{Grace, Ttl};
 use crate::server::http::{HttpConfig, Listen};
 use crate::shares::SharePercent;
@@ -23,6 +23,12 @@ pub(super) struct AccessArgs {
     /// Let clients show certificates that this one has signed
     #[arg(long, value_name = "FILE", requires = "tls_cert")]
     client_ca: Option<PathBuf>,
+    /// Refuse the certificates with these serial numbers, one a line in hex; read again at SIGHUP
+    #[arg(long, value_name = "FILE")]
+    pub(super) refuse_serials: Option<PathBuf>,
+    /// A name by which clients call a server without tokens and certificates
+    #[arg(long, value_name = "NAME", value_delimiter = ',')]
+    allow_host: Vec<String>,
     /// Be open to a network without tokens or without TLS
     #[arg(long)]
     insecure: bool,
@@ -51,7 +57,9 @@ impl AccessArgs {
             }
             _ => None,
         };
-        let credentials = Credentials { tokens: whole(&self.tokens)?, tls };
+        let refused = whole(&self.refuse_serials)?;
+        let hosts = AllowedHosts(self.allow_host.clone());
+        let credentials = Credentials { tokens: whole(&self.tokens)?, tls, refused, hosts };
         let (insecure, share) = (self.insecure, self.share);
         Ok(HttpConfig { listen, ttl, grace, credentials, insecure, share })
     }

@@ -342,7 +342,11 @@ fn until_the_end(
     while left > 0 {
         match news.recv() {
             Ok(MountEvent::Gone) => left -= 1,
-            Ok(MountEvent::Reload) => server.into_iter().for_each(http_server::reload),
+            Ok(MountEvent::Reload) => {
+                if let Some(server) = server {
+                    http_server::reload(server, || Ok(()));
+                }
+            }
             Ok(MountEvent::Failed(why)) => return Err(storage_options::failed(&why)),
             Ok(MountEvent::End) | Err(_) => break,
         }

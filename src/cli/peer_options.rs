@@ -7,7 +7,7 @@ use super::storage_options::StorageChoice;
 use crate::raft::{ElectionPace, PeerFiles, Peering};
 use crate::server::http::ca;
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// Where other nodes are, and how they are spoken with.
 #[derive(Debug, clap::Args)]
@@ -59,6 +59,7 @@ impl PeerArgs {
         &self,
         kept: &StorageChoice,
         (scheme, serves): (&str, SocketAddr),
+        refused: Option<&Path>,
     ) -> CliResult<Option<Peering>> {
         let Some(listen) = self.peer_listen else { return Ok(None) };
         if !matches!(kept, StorageChoice::Data { .. }) {
@@ -66,8 +67,11 @@ impl PeerArgs {
         }
         let whole = |path: &Option<PathBuf>| path.as_deref().map(absolute).transpose();
         let files = (whole(&self.peer_cert)?, whole(&self.peer_key)?, whole(&self.peer_ca)?);
+        let refused = refused.map(absolute).transpose()?;
         let tls = match files {
-            (Some(cert), Some(key), Some(ca)) => Some(PeerFiles { cert, key, ca, shared: None }),
+            (Some(cert), Some(key), Some(ca)) => {
+                Some(PeerFiles { cert, key, ca, shared: None, refused })
+            }
             _ => whole(&self.peer_secret_file)?.map(|file| PeerFiles::secret(file, ca::NODES)),
         };
         // Clients find this node at the same host as other nodes do.

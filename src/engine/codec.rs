@@ -187,8 +187,8 @@ wire_number! {
 
 wire_text! {
     Arc<str>: |text| text, |text| Some(text.into());
-    LockName: |name| name.as_str(), |text| LockName::parse(text).ok();
-    ClientId: |client| client.as_str(), |text| ClientId::parse(text).ok();
+    LockName: |name| name.as_str(), |text| LockName::parse_stored(text).ok();
+    ClientId: |client| client.as_str(), |text| ClientId::parse_stored(text).ok();
     StealReason: |reason| reason.as_str(),
         |text| StealReason::parse(text).filter(|reason| reason.as_str() == text);
 }

@@ -39,7 +39,8 @@
 //! - Operations on it: `renew` (rules 2 and 3), `acquire` (rules 1, 5, 6), `expiry` (rule 4),
 //!   `session_lifecycle` (rule 8), `transfer` (moves and rule 9), `reset`, `baseline` (a start
 //!   after the loss of all replicas), `request_replay` (rule 10); `apply` applies a command.
-//! - Readers: `query`, `usage` (how much each client has), and `invariants`, which tests check after each command.
+//! - Readers: `query`, `usage` (how much each client has), and `invariants`, which tests check
+//!   after each command.
 //! - Bytes: `encoding` (single values), `codec` (everything that is stored), `event_codec`
 //!   (everything that is only sent to another process).
 

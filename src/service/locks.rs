@@ -29,6 +29,7 @@ impl Locks {
     }
 
     /// Returns a handle on the same service that submits a command only if `admission` admits it.
+    #[must_use]
     pub fn admitting(&self, admission: Admission) -> Self {
         Self(Arc::clone(&self.0), Some(admission))
     }

@@ -39,6 +39,7 @@ mod mount_floods;
 mod mount_reserve;
 mod nested_names;
 mod patience;
-mod shares;
 mod request_ids;
+mod revocation;
+mod shares;
 mod web_page;

@@ -46,6 +46,12 @@ impl Attacker {
         Self { child, said }
     }
 
+    /// Returns the next line of the attacker.
+    #[track_caller]
+    pub(crate) fn says(&self) -> String {
+        self.said.recv_timeout(ATTACK_LIMIT).expect("the attack goes on")
+    }
+
     /// Waits for the line that begins with `stage`, and returns the rest of it. Root's work is
     /// checked meanwhile.
     #[track_caller]

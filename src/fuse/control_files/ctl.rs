@@ -65,7 +65,7 @@ impl CtlFile {
         }
         if let Err(full) = self.opens.shares().room(Pool::Threads, caller.uid) {
             drop(state);
-            return Err(self.nodes.locks.refusals().full(caller, Act::Read, None, full));
+            return Err(self.nodes.locks.refusals().full(caller, Act::Read, None, &full));
         }
         Ok(Err(self.reads.hold(asked.fh, state, asked.size, caller.pid)))
     }
@@ -82,7 +82,7 @@ impl CtlFile {
         // Checked first, since a program that never reads its answers would not learn what its
         // requests do.
         if let Err(full) = self.opens.shares().room(Pool::Bytes, open.uid) {
-            return Err(self.nodes.locks.refusals().full(caller, Act::Control, None, full));
+            return Err(self.nodes.locks.refusals().full(caller, Act::Control, None, &full));
         }
         match parse(data) {
             Ok(request) if request.waits() => self.begin_to_wait(caller, fh, open, request),

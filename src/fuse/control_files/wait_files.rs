@@ -133,7 +133,7 @@ impl WaitFiles {
             return Err(Errno::EAGAIN);
         }
         let room = self.reads.shares().room(Pool::Threads, caller.uid);
-        room.map_err(|full| self.nodes.locks.refusals().full(caller, Act::Read, Some(name), full))
+        room.map_err(|full| self.nodes.locks.refusals().full(caller, Act::Read, Some(name), &full))
     }
 
     /// Handles the close of the last descriptor: releases a lock that no read has reported. The
@@ -199,7 +199,7 @@ impl WaitFiles {
             }
             Some(FileWaitEnd::Failed(failure)) => self.refuse(caller, file, failure),
             Some(FileWaitEnd::NoRoom(full)) => {
-                fail(&file.open, refusals.full(caller, Act::Read, Some(name), full));
+                fail(&file.open, refusals.full(caller, Act::Read, Some(name), &full));
             }
             Some(FileWaitEnd::TimedOut) => {
                 let sentence =

@@ -4,7 +4,7 @@ use super::handshakes::{Handshake, Handshakes};
 use super::messages::{
     Envelope, RpcError, RpcResponse, call_bytes_max, call_memory, decode_letter, encode_answer,
 };
-use super::mutual_tls::{PeerTls, is_peers};
+use super::mutual_tls::{PeerCertificate, PeerTls};
 use crate::net::accept_loop::accept_until;
 use crate::os_error::said;
 use crate::service::batch_messages::PROTOCOL_HEADER;
@@ -16,7 +16,6 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
-use std::convert::Infallible;
 use std::future::{Future, pending};
 use std::net::TcpListener;
 use std::sync::Arc;
@@ -48,6 +47,17 @@ const ROOM_PATIENCE: Duration = Duration::from_secs(1);
 const BODY_PATIENCE: Duration = Duration::from_secs(2);
 const BYTES_A_SECOND: u64 = 4 << 20;
 
+/// A handler of calls from other nodes.
+pub(in crate::raft) trait RpcHandler: Send + Sync + 'static {
+    /// Whether the node with this certificate may make a call in the name that the call gives.
+    fn admits(&self, letter: &Envelope, certificate: &PeerCertificate) -> bool;
+    /// Handles a call, and returns its response.
+    fn answer(
+        self: Arc<Self>,
+        letter: Envelope,
+    ) -> impl Future<Output = Result<RpcResponse, RpcError>> + Send;
+}
+
 /// Limits the memory of calls. A call holds a permit until it has been answered.
 struct CallMemory {
     /// The free memory in KiB, one permit each.
@@ -78,15 +88,6 @@ fn kib(bytes: usize) -> u32 {
     u32::try_from(bytes.div_ceil(1 << 10)).unwrap_or(u32::MAX)
 }
 
-/// A handler of calls from other nodes.
-pub(in crate::raft) trait RpcHandler: Send + Sync + 'static {
-    /// Handles a call, and returns its response.
-    fn answer(
-        self: Arc<Self>,
-        letter: Envelope,
-    ) -> impl Future<Output = Result<RpcResponse, RpcError>> + Send;
-}
-
 /// Accepts connections for ever, and serves each in a task of its own. Each response says that this
 /// node uses formats up to `format`.
 pub(in crate::raft) async fn accept(
@@ -107,11 +108,13 @@ pub(in crate::raft) async fn accept(
     accept_until(&listener, "a node", pending(), |(stream, address)| {
         let (tls, who, memory) = (tls.clone(), Arc::clone(&who), Arc::clone(&memory));
         let (from, places) = (Identity::of_address(address.ip()), places.clone());
-        let handshake = handshakes.begin(from.clone());
+        let handshake = handshakes.begin(&from);
         tokio::spawn(async move {
-            let Some(stream) = shake_hands(stream, tls, handshake).await else { return };
+            let Some((stream, certificate)) = shake_hands(stream, &tls, handshake).await else {
+                return;
+            };
             match places.take(&from, 1) {
-                Ok(_place) => speak(stream, format, who, memory).await,
+                Ok(_place) => speak(stream, certificate, format, who, memory).await,
                 Err(full) => log::warn!("rejected a peer connection: {full}"),
             }
         });
@@ -122,13 +125,13 @@ pub(in crate::raft) async fn accept(
 /// Performs the handshake with a node. Returns `None` if it fails, or if the peer is no node.
 async fn shake_hands(
     stream: TcpStream,
-    tls: PeerTls,
+    tls: &PeerTls,
     mut handshake: Handshake,
-) -> Option<TlsStream<TcpStream>> {
+) -> Option<(TlsStream<TcpStream>, PeerCertificate)> {
     // Without TCP_NODELAY answers are only slower, so an error is ignored.
     let _ = stream.set_nodelay(true);
     let shaken = tokio::select! {
-        shaken = timeout(HANDSHAKE_PATIENCE, tls.accepts.accept(stream)) => shaken,
+        shaken = timeout(HANDSHAKE_PATIENCE, tls.accepts().accept(stream)) => shaken,
         () = handshake.crowded_out() => {
             log::debug!("a handshake was ended for newer ones");
             return None;
@@ -145,24 +148,34 @@ async fn shake_hands(
             return None;
         }
     };
-    let chain = stream.get_ref().1.peer_certificates();
-    if !chain.and_then(|chain| chain.first()).is_some_and(is_peers) {
-        log::warn!("rejected a peer connection: the certificate is not that of a node");
-        return None;
+    match tls.check(stream.get_ref().1.peer_certificates()) {
+        Ok(certificate) => Some((stream, certificate)),
+        Err(why) => {
+            log::warn!("rejected a peer connection: {why}");
+            None
+        }
     }
-    Some(stream)
 }
 
-async fn speak<S>(stream: S, format: u8, who: Arc<impl RpcHandler>, memory: Arc<CallMemory>)
-where
+async fn speak<S>(
+    stream: S,
+    certificate: PeerCertificate,
+    format: u8,
+    who: Arc<impl RpcHandler>,
+    memory: Arc<CallMemory>,
+) where
     S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
 {
     let service = service_fn(move |request| {
         let (who, memory) = (Arc::clone(&who), Arc::clone(&memory));
+        let certificate = certificate.clone();
         async move {
-            let mut response = answer(request, who, &memory).await;
+            if certificate.is_refused() {
+                return Err("the certificate is on the list of refused ones");
+            }
+            let mut response = answer(request, &certificate, who, &memory).await;
             response.headers_mut().insert(PROTOCOL_HEADER, HeaderValue::from(u16::from(format)));
-            Ok::<_, Infallible>(response)
+            Ok(response)
         }
     });
     let connection = http1::Builder::new()
@@ -177,6 +190,7 @@ where
 
 async fn answer(
     request: Request<Incoming>,
+    certificate: &PeerCertificate,
     who: Arc<impl RpcHandler>,
     memory: &CallMemory,
 ) -> Response<Full<Bytes>> {
@@ -191,6 +205,10 @@ async fn answer(
     };
     let answer = match read(&name, request.into_body(), bytes_max, memory).await {
         // The memory permit is held until the call has been answered.
+        Ok((letter, _)) if !who.admits(&letter, certificate) => {
+            log::warn!("rejected a call: its certificate is not that of node {}", letter.from);
+            Err(RpcError::Refused("the certificate is that of another node".into()))
+        }
         Ok((letter, _memory)) => who.answer(letter).await,
         Err(why) => Err(why),
     };

@@ -43,14 +43,14 @@ pub(super) struct Handshake {
 impl Handshakes {
     /// Counts a new handshake, and ends the oldest one of its address, or of the address with the
     /// most, if there are too many.
-    pub(super) fn begin(self: &Arc<Self>, from: Identity) -> Handshake {
+    pub(super) fn begin(self: &Arc<Self>, from: &Identity) -> Handshake {
         let mut pending = self.0.lock();
         let (lasting, lasts) = oneshot::channel();
         let number = pending.next;
         pending.next += 1;
         pending.queue.push_back(PendingHandshake { number, from: from.clone(), _lasts: lasting });
-        if pending.count(&from) > HANDSHAKES_OF_ONE_MAX {
-            pending.end_oldest(&from);
+        if pending.count(from) > HANDSHAKES_OF_ONE_MAX {
+            pending.end_oldest(from);
         } else if pending.queue.len() > HANDSHAKES_MAX
             && let Some(most) = pending.most()
         {
@@ -117,14 +117,14 @@ mod tests {
     #[test]
     fn a_flood_of_one_address_ends_its_own_handshakes() {
         let all = Arc::new(Handshakes::default());
-        let mut victim = all.begin(address(2));
-        let mut flood: Vec<_> = (0..1_000).map(|_| all.begin(address(1))).collect();
+        let mut victim = all.begin(&address(2));
+        let mut flood: Vec<_> = (0..1_000).map(|_| all.begin(&address(1))).collect();
         let lasting = flood.iter_mut().filter_map(|one| (!has_ended(one)).then_some(())).count();
         assert_eq!(lasting, HANDSHAKES_OF_ONE_MAX);
         assert!(!has_ended(&mut victim));
         // A node at the address of the flood.
-        let mut node = all.begin(address(1));
-        let later: Vec<_> = (1..HANDSHAKES_OF_ONE_MAX).map(|_| all.begin(address(1))).collect();
+        let mut node = all.begin(&address(1));
+        let later: Vec<_> = (1..HANDSHAKES_OF_ONE_MAX).map(|_| all.begin(&address(1))).collect();
         assert!(!has_ended(&mut node), "many have come after it");
         drop((later, node, victim, flood));
         assert_eq!(all.0.lock().queue.len(), 0);
@@ -133,12 +133,12 @@ mod tests {
     #[test]
     fn a_flood_of_many_addresses_ends_the_oldest_handshakes() {
         let all = Arc::new(Handshakes::default());
-        let mut flood: Vec<_> = (0..1_000).map(|number| all.begin(address(number))).collect();
+        let mut flood: Vec<_> = (0..1_000).map(|number| all.begin(&address(number))).collect();
         let lasting = flood.iter_mut().filter_map(|one| (!has_ended(one)).then_some(())).count();
         assert_eq!(lasting, HANDSHAKES_MAX);
-        let mut node = all.begin(address(5_000));
+        let mut node = all.begin(&address(5_000));
         assert!(!has_ended(&mut node), "the newest one lasts");
-        let twice = all.begin(address(5_001));
+        let twice = all.begin(&address(5_001));
         drop((twice, node, flood));
         assert_eq!(all.0.lock().queue.len(), 0);
     }

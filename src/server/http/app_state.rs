@@ -11,7 +11,7 @@ use crate::service::Locks;
 use crate::service::batch_server::BatchServer;
 use crate::service::queue_waits::QueueWaits;
 use crate::shares::{SharePercent, SharedTable};
-use crate::time::Wall;
+use crate::time::{Span, Time, Wall, boot_now};
 use parking_lot::Mutex;
 use std::sync::Arc;
 use tokio::sync::watch;
@@ -26,7 +26,8 @@ const MOUNT_STREAMS_MAX: usize = CONNECTIONS_MAX / 2;
 /// of one.
 const WAITING_MAX: usize = 10_000;
 
-/// Maximum total size in bytes of the long bodies that are being read: eight of the longest batches.
+/// Maximum total size in bytes of the long bodies that are being read: eight of the longest
+/// batches.
 const BODY_BYTES_MAX: usize = 16 << 20;
 
 /// A callback that adds metrics to the metrics page.
@@ -42,6 +43,7 @@ pub(super) struct AppState {
     /// The bytes of long request bodies that are being read.
     pub(super) bodies: SharedTable,
     pub(super) gate: Arc<Authenticator>,
+    pub(super) wrong_tokens: LogSummary,
     /// Serves the request batches of remote clients.
     pub(super) porter: BatchServer,
     /// Requests that wait for a lock.
@@ -62,6 +64,28 @@ pub(super) struct AppState {
     /// Identifies this run of the server in event IDs: event numbers restart with each run.
     pub(super) instance: String,
     phase: watch::Sender<ShutdownPhase>,
+}
+
+/// Counts events that a client can cause at will, of which one line a second is logged.
+#[derive(Default)]
+pub(super) struct LogSummary(Mutex<(u64, Time)>);
+
+/// How often a line is logged.
+const LOG_EVERY: Span = Span::from_secs(1);
+
+impl LogSummary {
+    /// Counts an event, and calls `log` with the number of events since the last call.
+    pub(super) fn count(&self, log: impl FnOnce(u64)) {
+        let now = boot_now();
+        let mut state = self.0.lock();
+        state.0 += 1;
+        if now.since(state.1) >= LOG_EVERY {
+            let count = std::mem::take(&mut state.0);
+            state.1 = now;
+            drop(state);
+            log(count);
+        }
+    }
 }
 
 /// Progress of the server's shutdown.
@@ -102,6 +126,7 @@ impl AppState {
             peers: ConnectionLimits::new(CONNECTIONS_MAX, share),
             bodies: table("bytes of long requests", BODY_BYTES_MAX),
             gate,
+            wrong_tokens: LogSummary::default(),
             streams: table("event streams", STREAMS_MAX),
             mount_streams: table("event streams of mounts", MOUNT_STREAMS_MAX),
             requests,

@@ -3,8 +3,9 @@
 
 use super::app_state::{AppState, ShutdownPhase, entered};
 use super::listener::ServerStream;
+use crate::auth::Grant;
 use crate::auth::connection_limits::{ConnectionOrigin, PeerIdentity};
-use crate::auth::{Grant, server_tls};
+use crate::auth::server_tls::{self, CertifiedCaller};
 use axum::Router;
 use axum::body::{Body, Bytes};
 use axum::extract::Request;
@@ -161,7 +162,10 @@ pub(super) async fn serve(
     let tcp = match &stream {
         ServerStream::Tcp(tcp) => tcp,
         // The kernel has identified the user, and nobody can eavesdrop: no TLS.
-        ServerStream::Unix(_) => return serve_one(stream, service(user), phase).await,
+        ServerStream::Unix(_) => {
+            let user = user.map(|grant| CertifiedCaller { grant, serial: None });
+            return serve_one(stream, service(user), phase).await;
+        }
     };
     let Some(config) = app.gate.tls() else {
         return match timeout(HEAD_PATIENCE, version_of(tcp)).await {
@@ -184,7 +188,7 @@ pub(super) async fn serve(
     };
     let session = stream.get_ref().1;
     let certificate = session.peer_certificates().and_then(|chain| chain.first());
-    let service = service(certificate.and_then(server_tls::grant_of).map(Arc::new));
+    let service = service(certificate.and_then(server_tls::caller_of));
     match session.alpn_protocol() {
         Some(b"h2") => serve_two(stream, service, phase).await,
         _ => serve_one(stream, service, phase).await,

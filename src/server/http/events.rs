@@ -5,12 +5,14 @@
 //! events it has lost.
 
 use super::app_state::{AppState, ShutdownPhase, entered};
+use super::caller::Caller;
 use super::options::RequestOptions;
 use super::parameters::LAST_EVENT_ID;
 use super::problem::HandlerResult;
 use super::request_context::RequestContext;
 use super::response::text;
 use crate::auth::Grant;
+use crate::auth::permissions::Operation;
 use crate::engine::{Event, EventKind};
 use crate::event_json::{event_of, lost};
 use crate::service::event_log::EventBatch;
@@ -40,6 +42,7 @@ const KEEP_ALIVE: Duration = Duration::from_secs(15);
 /// One subscriber of the event stream.
 struct EventSubscriber {
     app: Arc<AppState>,
+    caller: Caller,
     grant: Arc<Grant>,
     prefix: String,
     out: Sender<Bytes, Infallible>,
@@ -56,8 +59,8 @@ pub(super) async fn stream(mut call: RequestContext) -> HandlerResult {
     };
     let share = call.share(&call.app.streams, 1)?;
     let (out, body) = Channel::new(PARTS_MAX);
-    let RequestContext { app, grant, .. } = call;
-    let reader = EventSubscriber { app, grant, prefix: options.prefix, out, _share: share };
+    let RequestContext { app, caller, grant, .. } = call;
+    let reader = EventSubscriber { app, caller, grant, prefix: options.prefix, out, _share: share };
     // The task ends when the reader disconnects or the server shuts down.
     tokio::spawn(reader.serve(last));
     let kind = HeaderValue::from_static("text/event-stream");
@@ -72,6 +75,7 @@ impl EventSubscriber {
         let wake = Arc::clone(&more);
         watch.wake_by(Arc::new(move || wake.notify_one()));
         let mut phase = self.app.follow_phase();
+        let mut reloads = self.app.gate.follow_reloads();
         let mut hello = String::from(": latchfs\nretry: 1000\n\n");
         if restarted {
             // The number of lost events is unknown, because the server has restarted since: 0.
@@ -81,10 +85,19 @@ impl EventSubscriber {
             return;
         }
         loop {
+            // Each event, and each heartbeat, is for the rights that the caller has by then.
+            match self.caller.grant(&self.app.gate) {
+                Ok(grant) if grant.may_begin(Operation::FollowEvents).is_ok() => self.grant = grant,
+                _ => {
+                    let _ = self.send("event: revoked\ndata: {}\n\n".to_owned()).await;
+                    return;
+                }
+            }
             let batch = watch.take(BATCH);
             if batch.events.is_empty() && batch.lost == 0 {
                 let waited = tokio::select! {
                     waited = timeout(KEEP_ALIVE, more.notified()) => waited,
+                    _ = reloads.changed() => continue,
                     () = entered(&mut phase, ShutdownPhase::Draining) => {
                         let _ = self.send("event: closing\ndata: {}\n\n".to_owned()).await;
                         return;

@@ -2,6 +2,7 @@
 //! handlers make on its behalf.
 
 use super::app_state::{AppState, ShutdownPhase};
+use super::caller::Caller;
 use super::parameters::Param;
 use super::problem::{HandlerResult, Problem};
 use crate::auth::permissions::{AccessRequest, Operation};
@@ -44,6 +45,8 @@ pub(super) struct RequestContext {
     pub(super) app: Arc<AppState>,
     /// The caller's permissions.
     pub(super) grant: Arc<Grant>,
+    /// The proof of the caller's identity.
+    pub(super) caller: Caller,
     /// The identity to which the request is charged.
     pub(super) identity: Identity,
     /// The parameters that the endpoint accepts.
@@ -143,6 +146,30 @@ impl RequestContext {
     /// Checks whether the caller may submit `op`, after looking up the owners of the sessions and
     /// queue places that it names.
     pub(super) async fn check(&self, op: &Op) -> HandlerResult<()> {
+        self.check_as(&self.grant, op).await
+    }
+
+    /// Checks whether the caller, with the grant that it has now, may still submit `op`.
+    pub(super) async fn recheck(&self, op: &Op) -> HandlerResult<()> {
+        let grant = self.caller.grant(&self.app.gate)?;
+        if grant == self.grant { Ok(()) } else { self.check_as(&grant, op).await }
+    }
+
+    /// Waits until the caller may not submit `op` any more, and returns the reason.
+    pub(super) async fn revoked(&self, op: &Op) -> Problem {
+        let mut reloads = self.app.gate.follow_reloads();
+        loop {
+            if let Err(problem) = self.recheck(op).await {
+                return problem;
+            }
+            if reloads.changed().await.is_err() {
+                // The server has ended.
+                return Problem::closing();
+            }
+        }
+    }
+
+    async fn check_as(&self, grant: &Grant, op: &Op) -> HandlerResult<()> {
         let mut actors = Vec::new();
         for owner in unnamed_owners(op) {
             actors.push(match self.known_actor(&owner) {
@@ -150,7 +177,7 @@ impl RequestContext {
                 None => Box::pin(self.actor(owner)).await?,
             });
         }
-        self.grant.may_submit(op, &actors).map_err(|denial| Problem::denied(&denial))
+        grant.may_submit(op, &actors).map_err(|denial| Problem::denied(&denial))
     }
 
     /// Returns the owner of a session without a query, if this server knows it. It usually does,

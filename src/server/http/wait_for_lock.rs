@@ -18,6 +18,7 @@ use crate::engine::{
 use crate::service::queue_waits::{Entered, PlaceGuard, WaitEnd, WaitGrant};
 use crate::service::{RequestError, Unavailable};
 use crate::time::Span;
+use std::pin::pin;
 use std::time::Duration;
 use tokio::sync::oneshot;
 
@@ -37,6 +38,8 @@ pub(super) async fn wait(call: &RequestContext, mut ask: Acquire, patience: Span
     let until = call.app.locks.now() + patience;
     let in_use = call.app.session.in_use();
     let mut phase = call.app.follow_phase();
+    let op = Op::Acquire(ask.clone());
+    let mut revoked = pin!(call.revoked(&op));
     loop {
         call.grants()?;
         ask.line = QueuePolicy::Join(Some(until.since(call.app.locks.now())));
@@ -51,10 +54,13 @@ pub(super) async fn wait(call: &RequestContext, mut ask: Acquire, patience: Span
         };
         let end = tokio::select! {
             end = &mut end => end.unwrap_or(WaitEnd::Unknown),
+            // Without a claim, the place is given back, and the lock if it was granted meanwhile.
+            problem = &mut revoked => return Err(problem),
             () = entered(&mut phase, ShutdownPhase::Draining) => return Err(Problem::closing()),
         };
         match end {
             WaitEnd::Granted(grant) => {
+                call.recheck(&op).await?;
                 let shown = show(call, &ask, grant).await;
                 place.claim();
                 return shown;
@@ -148,6 +154,8 @@ pub(super) async fn wait_by_id(
     let _waiting = call.share(&call.app.waiting, 1)?;
     let until = call.app.locks.now() + patience;
     let mut phase = call.app.follow_phase();
+    let op = Op::Acquire(ask.clone());
+    let mut revoked = pin!(call.revoked(&op));
     let mut has_waited = false;
     loop {
         call.grants()?;
@@ -183,20 +191,46 @@ pub(super) async fn wait_by_id(
             let _ = on_end.send(end);
         };
         let place = call.app.waits.follow(&ask, ticket, &mut before, told_end);
+        let place = KeptPlace(Some(place));
         drop(before);
-        // The guard must not free the place: a retry of the request finds it, or the grant.
-        place.claim();
         let half_kept = Duration::from_nanos(KEPT.as_nanos() / 2);
         let end = tokio::select! {
             end = &mut end => end.unwrap_or(WaitEnd::Unknown),
             () = tokio::time::sleep(half_kept), if left > KEPT => WaitEnd::Unknown,
+            problem = &mut revoked => {
+                place.give_back();
+                return Err(problem);
+            }
             () = entered(&mut phase, ShutdownPhase::Draining) => return Err(Problem::closing()),
         };
         match end {
-            WaitEnd::Granted(grant) => return show(call, &ask, grant).await,
+            WaitEnd::Granted(grant) => {
+                if let Err(problem) = call.recheck(&op).await {
+                    place.give_back();
+                    return Err(problem);
+                }
+                return show(call, &ask, grant).await;
+            }
             WaitEnd::Left(why) => return Err(in_vain(call, &ask, why).await),
             WaitEnd::Unknown => {}
         }
+    }
+}
+
+/// A place in a queue that is kept when the connection closes: a retry of the request finds it, or
+/// the grant.
+struct KeptPlace(Option<PlaceGuard>);
+
+impl KeptPlace {
+    /// Gives back the place, or the lock if it was granted meanwhile.
+    fn give_back(mut self) {
+        drop(self.0.take());
+    }
+}
+
+impl Drop for KeptPlace {
+    fn drop(&mut self) {
+        self.0.iter().for_each(PlaceGuard::claim);
     }
 }
 

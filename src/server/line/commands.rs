@@ -13,8 +13,8 @@ use crate::engine::{
 };
 use crate::metrics::MetricsPage;
 use crate::service::{Locks, Unavailable};
-use crate::shares::{Identity, SharePercent};
-use std::net::SocketAddr;
+use crate::shares::SharePercent;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -36,6 +36,8 @@ pub(super) struct LineService {
     pub(super) peers: ConnectionLimits,
     pub(super) followers: Arc<LineFollowers>,
     shares: EngineShares,
+    /// The addresses that other machines may register as followers.
+    follow_addresses: Vec<IpAddr>,
     /// The number of requests that have not been answered yet.
     pending: AtomicUsize,
     phase: watch::Sender<LinePhase>,
@@ -74,12 +76,13 @@ impl LineService {
         (ttl, grace): (Ttl, Grace),
         gate: Arc<Authenticator>,
         share: SharePercent,
+        follow_addresses: Vec<IpAddr>,
     ) -> Self {
         let followers = Arc::new(LineFollowers::new(locks.clone(), share));
         let (phase, _) = watch::channel(LinePhase::Serving);
         let (peers, pending) = (ConnectionLimits::new(CONNECTIONS_MAX, share), <_>::default());
         let shares = EngineShares::new(share);
-        Self { locks, ttl, grace, gate, peers, followers, shares, pending, phase }
+        Self { locks, ttl, grace, gate, peers, followers, shares, follow_addresses, pending, phase }
     }
 
     /// Returns the phase of the shutdown.
@@ -138,7 +141,7 @@ impl LineService {
                 self.decide(grant, Op::Release(Release::of(key))).await
             }
             LineRequest::Own(name) => self.owner(grant, &name).await,
-            LineRequest::Register(address) => self.register(&origin.identity_of(grant), address),
+            LineRequest::Register(address) => self.register(grant, origin, address),
             // The connection has already stored the token.
             LineRequest::Auth(_) => LineReply::Success,
         }
@@ -188,7 +191,7 @@ impl LineService {
         }
     }
 
-    fn register(&self, who: &Identity, address: SocketAddr) -> LineReply {
+    fn register(&self, grant: &Grant, origin: &ConnectionOrigin, address: SocketAddr) -> LineReply {
         if !self.locks.leads() {
             return LineReply::NotLeader;
         }
@@ -199,10 +202,19 @@ impl LineService {
             );
             return LineReply::Error;
         }
+        let is_own = origin.is_at(address.ip());
+        if !is_own && !self.follow_addresses.contains(&address.ip()) {
+            log::warn!(
+                "{address} is not told of changes: {} asked for it; a follower registers itself, \
+                 or its address is named by --allow-follower",
+                origin.source
+            );
+            return LineReply::Error;
+        }
         if self.stage() != LinePhase::Serving {
             return LineReply::Error;
         }
-        match self.followers.register(who, address) {
+        match self.followers.register(&origin.identity_of(grant), address) {
             Ok(()) => LineReply::Registered,
             Err(full) => {
                 log::warn!("{address} is not told of changes: {full}");

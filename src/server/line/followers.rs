@@ -77,9 +77,10 @@ impl LineFollowers {
     ) -> Result<(), TableFull> {
         let mut known = self.known.lock();
         // A follower that starts over keeps its place until it has the new one.
-        let share = match known.contains_key(&address) {
-            true => self.places.take_always(who, 1),
-            false => self.places.take(who, 1)?,
+        let share = if known.contains_key(&address) {
+            self.places.take_always(who, 1)
+        } else {
+            self.places.take(who, 1)?
         };
         // The subscription comes first, so that no change after the listing is missed.
         let watch = self.locks.subscribe(None);

@@ -13,7 +13,7 @@ use crate::service::Locks;
 use crate::shares::SharePercent;
 use std::fmt;
 use std::io;
-use std::net::{SocketAddr, TcpListener};
+use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::sync::{Arc, mpsc};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
@@ -42,6 +42,8 @@ pub struct LineConfig {
     pub insecure: bool,
     /// The part of each limited table that one credential or address may take.
     pub share: SharePercent,
+    /// The addresses that may be registered as followers from any other address.
+    pub follow_addresses: Vec<IpAddr>,
 }
 
 /// A running server of the line protocol.
@@ -88,14 +90,15 @@ impl std::error::Error for LineStartError {}
 impl LineServer {
     /// Starts listening and serving.
     pub fn start(locks: Locks, config: LineConfig) -> Result<Self, LineStartError> {
-        let LineConfig { listen: address, ttl, grace, gate, insecure, share } = config;
+        let LineConfig { listen: address, ttl, grace, gate, insecure, share, follow_addresses } =
+            config;
         if !address.ip().is_loopback() && !gate.closes() && !insecure {
             return Err(LineStartError::Open(address));
         }
         let refused = |error| LineStartError::Listen(address, error);
         let listener = listen(address).map_err(refused)?;
         let address = listener.local_addr().map_err(refused)?;
-        let desk = Arc::new(LineService::new(locks, (ttl, grace), gate, share));
+        let desk = Arc::new(LineService::new(locks, (ttl, grace), gate, share, follow_addresses));
         let runtime =
             Builder::new_current_thread().enable_all().build().map_err(LineStartError::System)?;
         let handle = runtime.handle().clone();

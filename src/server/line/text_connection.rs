@@ -5,7 +5,6 @@ use super::request::{LINE_BYTES_MAX, LineReply, LineRequest};
 use crate::auth::connection_limits::{ConnectionOrigin, PeerIdentity};
 use crate::auth::server_tls;
 use std::io;
-use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::{
     AsyncBufRead, AsyncBufReadExt, AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, BufReader,
@@ -47,7 +46,7 @@ pub(super) async fn serve(desk: &LineService, source: PeerIdentity, stream: TcpS
                 Ok(Ok(stream)) => {
                     let chain = stream.get_ref().1.peer_certificates();
                     let first = chain.and_then(|chain| chain.first());
-                    let certified = first.and_then(server_tls::grant_of).map(Arc::new);
+                    let certified = first.and_then(server_tls::caller_of);
                     talk(desk, stream, &origin(certified)).await
                 }
                 Ok(Err(error)) => Err(error),
@@ -67,6 +66,7 @@ where
 {
     let mut stream = BufReader::with_capacity(LINE_BYTES_MAX, stream);
     let (mut line, mut secret) = (Vec::new(), None::<Box<[u8]>>);
+    let mut is_known = false;
     loop {
         line.clear();
         let next = tokio::select! {
@@ -82,6 +82,12 @@ where
             NextLine::End => break,
         }
         let request = LineRequest::parse(&line);
+        if !is_known && let Err(mistake) = request {
+            // A client of another protocol, whose later lines a web page may have chosen.
+            say(&mut stream, &mistake.into()).await?;
+            break;
+        }
+        is_known = true;
         if let Ok(LineRequest::Auth(shown)) = &request {
             secret = Some(shown.clone());
         }
