@@ -7,6 +7,7 @@
 //! - [`os_error`] formats operating system errors for messages.
 //! - [`storage`] keeps the state of one daemon on the disk: journal, snapshots, data directory.
 //! - [`random`] draws ids and jitter.
+//! - `shares` counts what each identity takes of limited tables.
 //! - `net` listens, accepts with limits, dials and encrypts.
 //! - [`engine`] holds the rules of a lock as a pure value: leases, sessions, queues, tokens.
 //! - [`service`] is the interface between front ends and the engine, with the local backend.
@@ -29,6 +30,7 @@ pub mod time;
 pub mod os_error;
 pub mod storage;
 pub mod random;
+mod shares;
 mod net;
 pub mod engine;
 pub mod service;

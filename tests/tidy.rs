@@ -218,24 +218,29 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("src/os_error.rs", &[]),
     ("src/random.rs", &["time"]),
     ("src/holder_id.rs", &["time"]),
+    ("src/shares.rs", &[]),
     ("src/engine/", &["time", "engine"]),
     // Files of src/storage write bytes to files and read them back. They must not import anything
     // that interprets these bytes.
     ("src/storage/", &["time", "os_error", "storage"]),
     ("src/service/", &["time", "os_error", "random", "storage", "engine", "service"]),
-    ("src/net/", &["os_error", "net"]),
-    ("src/raft/", &["time", "os_error", "random", "net", "storage", "engine", "service", "raft"]),
+    ("src/net/", &["os_error", "shares", "net"]),
+    (
+        "src/raft/",
+        &["time", "os_error", "random", "shares", "net", "storage", "engine", "service", "raft"],
+    ),
     ("src/sim/", &["time", "engine", "service", "raft", "sim"]),
     ("src/client/", &["time", "os_error", "random", "net", "engine", "service", "client"]),
     ("src/status.rs", &["time", "engine"]),
     ("src/event_json.rs", &["time", "engine"]),
     // Authorization is decided in src/auth for all front ends.
-    ("src/auth/", &["time", "os_error", "net", "engine", "auth"]),
+    ("src/auth/", &["time", "os_error", "shares", "net", "engine", "auth"]),
     ("src/control/", &["time", "engine", "service", "auth", "status", "control"]),
     (
         "src/fuse/",
         &[
             "time",
+            "shares",
             "os_error",
             "engine",
             "service",
@@ -252,6 +257,7 @@ const LAYERS: &[(&str, &[&str])] = &[
         "src/server/",
         &[
             "time",
+            "shares",
             "os_error",
             "net",
             "engine",
@@ -272,6 +278,7 @@ const LAYERS: &[(&str, &[&str])] = &[
         "src/cli/",
         &[
             "time",
+            "shares",
             "os_error",
             "storage",
             "engine",

@@ -94,9 +94,6 @@ _latchfs() {
             latchfs__subcmd__cluster,leave)
                 cmd="latchfs__subcmd__cluster__subcmd__leave"
                 ;;
-            latchfs__subcmd__cluster,pending)
-                cmd="latchfs__subcmd__cluster__subcmd__pending"
-                ;;
             latchfs__subcmd__cluster,promote)
                 cmd="latchfs__subcmd__cluster__subcmd__promote"
                 ;;
@@ -136,7 +133,7 @@ _latchfs() {
             return 0
             ;;
         latchfs__subcmd__acquire)
-            opts="-h --dir --server --client --token-file --ca --cert --key --json --ttl --grace --note --shared --reentrant --help"
+            opts="-h --dir --server --client --token-file --plain-token --ca --cert --key --json --ttl --grace --note --shared --reentrant --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -298,7 +295,7 @@ _latchfs() {
             return 0
             ;;
         latchfs__subcmd__cluster)
-            opts="-h --server --token-file --ca --cert --key --json --help status pending promote join leave remove reset backup restore transfer"
+            opts="-h --server --token-file --plain-token --ca --cert --key --json --help status promote join leave remove reset backup restore transfer"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -332,7 +329,7 @@ _latchfs() {
             return 0
             ;;
         latchfs__subcmd__cluster__subcmd__backup)
-            opts="-h --server --token-file --ca --cert --key --json --help"
+            opts="-h --server --token-file --plain-token --ca --cert --key --json --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -366,41 +363,7 @@ _latchfs() {
             return 0
             ;;
         latchfs__subcmd__cluster__subcmd__leave)
-            opts="-h --server --token-file --ca --cert --key --json --help"
-            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
-                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
-                return 0
-            fi
-            case "${prev}" in
-                --server)
-                    COMPREPLY=($(compgen -f "${cur}"))
-                    return 0
-                    ;;
-                --token-file)
-                    COMPREPLY=($(compgen -f "${cur}"))
-                    return 0
-                    ;;
-                --ca)
-                    COMPREPLY=($(compgen -f "${cur}"))
-                    return 0
-                    ;;
-                --cert)
-                    COMPREPLY=($(compgen -f "${cur}"))
-                    return 0
-                    ;;
-                --key)
-                    COMPREPLY=($(compgen -f "${cur}"))
-                    return 0
-                    ;;
-                *)
-                    COMPREPLY=()
-                    ;;
-            esac
-            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
-            return 0
-            ;;
-        latchfs__subcmd__cluster__subcmd__pending)
-            opts="-h --server --token-file --ca --cert --key --json --help"
+            opts="-h --server --token-file --plain-token --ca --cert --key --json --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -434,7 +397,7 @@ _latchfs() {
             return 0
             ;;
         latchfs__subcmd__cluster__subcmd__promote)
-            opts="-h --force --server --token-file --ca --cert --key --json --help"
+            opts="-h --force --server --token-file --plain-token --ca --cert --key --json --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -468,7 +431,7 @@ _latchfs() {
             return 0
             ;;
         latchfs__subcmd__cluster__subcmd__remove)
-            opts="-h --server --token-file --ca --cert --key --json --help"
+            opts="-h --server --token-file --plain-token --ca --cert --key --json --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -502,7 +465,7 @@ _latchfs() {
             return 0
             ;;
         latchfs__subcmd__cluster__subcmd__reset)
-            opts="-h --keep --of --all --reason --client --server --token-file --ca --cert --key --json --help"
+            opts="-h --keep --of --all --reason --client --server --token-file --plain-token --ca --cert --key --json --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -552,7 +515,7 @@ _latchfs() {
             return 0
             ;;
         latchfs__subcmd__cluster__subcmd__restore)
-            opts="-h --data --hold-off --old-holders-are-gone --server --token-file --ca --cert --key --json --help"
+            opts="-h --data --hold-off --old-holders-are-gone --server --token-file --plain-token --ca --cert --key --json --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -594,7 +557,7 @@ _latchfs() {
             return 0
             ;;
         latchfs__subcmd__cluster__subcmd__status)
-            opts="-h --state --server --token-file --ca --cert --key --json --help"
+            opts="-h --state --server --token-file --plain-token --ca --cert --key --json --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -628,7 +591,7 @@ _latchfs() {
             return 0
             ;;
         latchfs__subcmd__cluster__subcmd__transfer)
-            opts="-h --server --token-file --ca --cert --key --json --help"
+            opts="-h --server --token-file --plain-token --ca --cert --key --json --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -676,7 +639,7 @@ _latchfs() {
             return 0
             ;;
         latchfs__subcmd__doctor)
-            opts="-h --state --server --token-file --ca --cert --key --json --help"
+            opts="-h --state --server --token-file --plain-token --ca --cert --key --json --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -714,7 +677,7 @@ _latchfs() {
             return 0
             ;;
         latchfs__subcmd__events)
-            opts="-h --dir --server --client --token-file --ca --cert --key --json --since --help"
+            opts="-h --dir --server --client --token-file --plain-token --ca --cert --key --json --since --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -760,7 +723,7 @@ _latchfs() {
             return 0
             ;;
         latchfs__subcmd__ls)
-            opts="-h --dir --server --client --token-file --ca --cert --key --json --watch --stale --help"
+            opts="-h --dir --server --client --token-file --plain-token --ca --cert --key --json --watch --stale --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -816,7 +779,7 @@ _latchfs() {
             return 0
             ;;
         latchfs__subcmd__mount)
-            opts="-h --client --owner --ttl --grace --content --hold --allow-other --no-allow-other --listen --server --token-file --ca --cert --key --tokens --tls-cert --tls-key --client-ca --insecure --state --data --max-ttl --format-max --grant-at-once --nonempty --foreground --background --detached --help"
+            opts="-h --client --owner --ttl --grace --content --hold --allow-other --no-allow-other --listen --server --token-file --plain-token --ca --cert --key --tokens --tls-cert --tls-key --client-ca --refuse-serials --allow-host --insecure --share --state --data --max-ttl --format-max --grant-at-once --nonempty --foreground --background --detached --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -886,6 +849,18 @@ _latchfs() {
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
+                --refuse-serials)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --allow-host)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --share)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
                 --state)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
@@ -910,7 +885,7 @@ _latchfs() {
             return 0
             ;;
         latchfs__subcmd__release)
-            opts="-h --dir --server --client --token-file --ca --cert --key --json --token --all --any --help"
+            opts="-h --dir --server --client --token-file --plain-token --ca --cert --key --json --token --any --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -956,7 +931,7 @@ _latchfs() {
             return 0
             ;;
         latchfs__subcmd__renew)
-            opts="-h --dir --server --client --token-file --ca --cert --key --json --ttl --grace --note --token --help"
+            opts="-h --dir --server --client --token-file --plain-token --ca --cert --key --json --ttl --grace --note --token --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -1014,7 +989,7 @@ _latchfs() {
             return 0
             ;;
         latchfs__subcmd__run)
-            opts="-h --dir --server --client --token-file --ca --cert --key --wait --try --shared --ttl --note --on-lost --slot --help"
+            opts="-h --dir --server --client --token-file --plain-token --ca --cert --key --wait --try --shared --ttl --note --on-lost --slot --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -1076,7 +1051,7 @@ _latchfs() {
             return 0
             ;;
         latchfs__subcmd__serve)
-            opts="-h --listen --line-listen --tokens --tls-cert --tls-key --client-ca --insecure --ttl --grace --state --data --max-ttl --format-max --grant-at-once --peer-listen --peer-address --seed --peer-cert --peer-key --peer-ca --peer-secret-file --node-name --url --pace --release-on-node-removal --log-locks --print-permissions --help"
+            opts="-h --listen --line-listen --allow-follower --tokens --tls-cert --tls-key --client-ca --refuse-serials --allow-host --insecure --share --ttl --grace --state --data --max-ttl --format-max --grant-at-once --peer-listen --peer-address --seed --peer-cert --peer-key --peer-ca --peer-secret-file --node-name --url --pace --print-permissions --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -1087,6 +1062,10 @@ _latchfs() {
                     return 0
                     ;;
                 --line-listen)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --allow-follower)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
@@ -1103,6 +1082,18 @@ _latchfs() {
                     return 0
                     ;;
                 --client-ca)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --refuse-serials)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --allow-host)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --share)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
@@ -1170,10 +1161,6 @@ _latchfs() {
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
-                --log-locks)
-                    COMPREPLY=($(compgen -W "on off" -- "${cur}"))
-                    return 0
-                    ;;
                 *)
                     COMPREPLY=()
                     ;;
@@ -1208,7 +1195,7 @@ _latchfs() {
             return 0
             ;;
         latchfs__subcmd__status)
-            opts="-h --dir --server --client --token-file --ca --cert --key --json --stale --help"
+            opts="-h --dir --server --client --token-file --plain-token --ca --cert --key --json --stale --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -1250,7 +1237,7 @@ _latchfs() {
             return 0
             ;;
         latchfs__subcmd__steal)
-            opts="-h --dir --server --client --token-file --ca --cert --key --json --reason --ttl --note --help"
+            opts="-h --dir --server --client --token-file --plain-token --ca --cert --key --json --reason --ttl --note --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -1318,7 +1305,7 @@ _latchfs() {
             return 0
             ;;
         latchfs__subcmd__wait)
-            opts="-h --dir --server --client --token-file --ca --cert --key --json --ttl --grace --note --shared --reentrant --timeout --wait --help"
+            opts="-h --dir --server --client --token-file --plain-token --ca --cert --key --json --ttl --grace --note --shared --reentrant --timeout --wait --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0

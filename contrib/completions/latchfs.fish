@@ -64,12 +64,16 @@ complete -c latchfs -n "__fish_latchfs_using_subcommand mount" -l tokens -d 'Bea
 complete -c latchfs -n "__fish_latchfs_using_subcommand mount" -l tls-cert -d 'Encrypt by this certificate, in PEM; read again at SIGHUP' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand mount" -l tls-key -d 'The key of the certificate, in PEM' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand mount" -l client-ca -d 'Let clients show certificates that this one has signed' -r -F
+complete -c latchfs -n "__fish_latchfs_using_subcommand mount" -l refuse-serials -d 'Refuse the certificates with these serial numbers, one a line in hex; read again at SIGHUP' -r -F
+complete -c latchfs -n "__fish_latchfs_using_subcommand mount" -l allow-host -d 'A name by which clients call a server without tokens and certificates' -r
+complete -c latchfs -n "__fish_latchfs_using_subcommand mount" -l share -d 'The most of each limited table that one credential, or one address without any, may take' -r
 complete -c latchfs -n "__fish_latchfs_using_subcommand mount" -l state -d 'Where to keep what a restart needs, or \'none\' [default: /var/lib/latchfs as root, else latchfs in the XDG state directory]' -r
 complete -c latchfs -n "__fish_latchfs_using_subcommand mount" -l data -d 'Keep it in a log here instead: nothing is answered before the disk has it, so that a power failure loses nothing either' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand mount" -l max-ttl -d 'With --state none: the longest ttl of a lease, and with the grace for how long nothing is granted after a start [default: 1m, or --ttl if that is longer]' -r
 complete -c latchfs -n "__fish_latchfs_using_subcommand mount" -l format-max -d 'With --data: use no format newer than this one, so that the latchfs before can take over the directory and the nodes of its version can stay in the cluster' -r
 complete -c latchfs -n "__fish_latchfs_using_subcommand mount" -l allow-other -d 'Serve all users [default: as root]'
 complete -c latchfs -n "__fish_latchfs_using_subcommand mount" -l no-allow-other -d 'Serve only the user who mounts [default: as anybody but root]'
+complete -c latchfs -n "__fish_latchfs_using_subcommand mount" -l plain-token -d 'Send the token without encryption, also to a server on another machine'
 complete -c latchfs -n "__fish_latchfs_using_subcommand mount" -l insecure -d 'Be open to a network without tokens or without TLS'
 complete -c latchfs -n "__fish_latchfs_using_subcommand mount" -l grant-at-once -d 'With --state none: grant locks from the start, since no holder from before it can be alive'
 complete -c latchfs -n "__fish_latchfs_using_subcommand mount" -l nonempty -d 'Mount on a directory with entries, which are hidden; it is not sealed either, so programs can make files in it while nothing is mounted, and lock nothing by them'
@@ -79,10 +83,14 @@ complete -c latchfs -n "__fish_latchfs_using_subcommand mount" -l detached -d 'S
 complete -c latchfs -n "__fish_latchfs_using_subcommand mount" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c latchfs -n "__fish_latchfs_using_subcommand serve" -l listen -d 'Where to listen' -r
 complete -c latchfs -n "__fish_latchfs_using_subcommand serve" -l line-listen -d 'Where to take lines such as LOCK,name,client as well' -r
+complete -c latchfs -n "__fish_latchfs_using_subcommand serve" -l allow-follower -d 'Addresses of followers of the line protocol that others may register for them' -r
 complete -c latchfs -n "__fish_latchfs_using_subcommand serve" -l tokens -d 'Bearer tokens and what each may do, in TOML; read again at SIGHUP' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand serve" -l tls-cert -d 'Encrypt by this certificate, in PEM; read again at SIGHUP' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand serve" -l tls-key -d 'The key of the certificate, in PEM' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand serve" -l client-ca -d 'Let clients show certificates that this one has signed' -r -F
+complete -c latchfs -n "__fish_latchfs_using_subcommand serve" -l refuse-serials -d 'Refuse the certificates with these serial numbers, one a line in hex; read again at SIGHUP' -r -F
+complete -c latchfs -n "__fish_latchfs_using_subcommand serve" -l allow-host -d 'A name by which clients call a server without tokens and certificates' -r
+complete -c latchfs -n "__fish_latchfs_using_subcommand serve" -l share -d 'The most of each limited table that one credential, or one address without any, may take' -r
 complete -c latchfs -n "__fish_latchfs_using_subcommand serve" -l ttl -d 'How long a lease lasts unrenewed, unless a client says otherwise' -r
 complete -c latchfs -n "__fish_latchfs_using_subcommand serve" -l grace -d 'How long after that only its holder may take it back' -r
 complete -c latchfs -n "__fish_latchfs_using_subcommand serve" -l state -d 'Where to keep what a restart needs, or \'none\' [default: /var/lib/latchfs as root, else latchfs in the XDG state directory]' -r
@@ -99,11 +107,8 @@ complete -c latchfs -n "__fish_latchfs_using_subcommand serve" -l peer-secret-fi
 complete -c latchfs -n "__fish_latchfs_using_subcommand serve" -l node-name -d 'Name of this node [default: the name of this machine]' -r
 complete -c latchfs -n "__fish_latchfs_using_subcommand serve" -l url -d 'Where clients find this node\'s server [default: its address]' -r
 complete -c latchfs -n "__fish_latchfs_using_subcommand serve" -l pace -d 'How long the network may take: \'lan\' for servers beside each other, \'wifi\' for laptops' -r
-complete -c latchfs -n "__fish_latchfs_using_subcommand serve" -l log-locks -d 'Whether the log has a line for each acquisition and release of a lock' -r -f -a "on\t''
-off\t''"
 complete -c latchfs -n "__fish_latchfs_using_subcommand serve" -l insecure -d 'Be open to a network without tokens or without TLS'
 complete -c latchfs -n "__fish_latchfs_using_subcommand serve" -l grant-at-once -d 'With --state none: grant locks from the start, since no holder from before it can be alive'
-complete -c latchfs -n "__fish_latchfs_using_subcommand serve" -l release-on-node-removal -d 'When a node leaves or is removed, end the holds and waits of the client of its name'
 complete -c latchfs -n "__fish_latchfs_using_subcommand serve" -l print-permissions -d 'Print the table of permissions, and exit'
 complete -c latchfs -n "__fish_latchfs_using_subcommand serve" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c latchfs -n "__fish_latchfs_using_subcommand cert; and not __fish_seen_subcommand_from ca server peer secret client" -l dir -d 'Where keys and certificates are kept' -r -F
@@ -123,44 +128,39 @@ complete -c latchfs -n "__fish_latchfs_using_subcommand cert; and __fish_seen_su
 complete -c latchfs -n "__fish_latchfs_using_subcommand cert; and __fish_seen_subcommand_from secret" -s h -l help -d 'Print help'
 complete -c latchfs -n "__fish_latchfs_using_subcommand cert; and __fish_seen_subcommand_from client" -l dir -d 'Where keys and certificates are kept' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand cert; and __fish_seen_subcommand_from client" -s h -l help -d 'Print help'
-complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and not __fish_seen_subcommand_from status pending promote join leave remove reset backup restore transfer" -l server -d 'A node\'s server; of several, separated by commas, the first that answers' -r
-complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and not __fish_seen_subcommand_from status pending promote join leave remove reset backup restore transfer" -l token-file -d 'A file with the bearer token of the client' -r -F
-complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and not __fish_seen_subcommand_from status pending promote join leave remove reset backup restore transfer" -l ca -d 'CA certificate (PEM) that verifies an https server' -r -F
-complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and not __fish_seen_subcommand_from status pending promote join leave remove reset backup restore transfer" -l cert -d 'Client certificate (PEM) of this command' -r -F
-complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and not __fish_seen_subcommand_from status pending promote join leave remove reset backup restore transfer" -l key -d 'The key of that certificate (PEM)' -r -F
-complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and not __fish_seen_subcommand_from status pending promote join leave remove reset backup restore transfer" -l json -d 'Print JSON'
-complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and not __fish_seen_subcommand_from status pending promote join leave remove reset backup restore transfer" -s h -l help -d 'Print help (see more with \'--help\')'
-complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and not __fish_seen_subcommand_from status pending promote join leave remove reset backup restore transfer" -f -a "status" -d 'Show all nodes, and how each stands'
-complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and not __fish_seen_subcommand_from status pending promote join leave remove reset backup restore transfer" -f -a "pending" -d 'Show the requests that a node has not answered yet, with their age and place'
-complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and not __fish_seen_subcommand_from status pending promote join leave remove reset backup restore transfer" -f -a "promote" -d 'Promote a learner to a voter'
-complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and not __fish_seen_subcommand_from status pending promote join leave remove reset backup restore transfer" -f -a "join" -d 'Promote a learner to a voter'
-complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and not __fish_seen_subcommand_from status pending promote join leave remove reset backup restore transfer" -f -a "leave" -d 'Have the node that is asked leave the others, and end'
-complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and not __fish_seen_subcommand_from status pending promote join leave remove reset backup restore transfer" -f -a "remove" -d 'Remove a node, also one that is gone for good'
-complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and not __fish_seen_subcommand_from status pending promote join leave remove reset backup restore transfer" -f -a "reset" -d 'End all holds and waits of clients'
-complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and not __fish_seen_subcommand_from status pending promote join leave remove reset backup restore transfer" -f -a "backup" -d 'Write all that the server knows to a file, while it goes on'
-complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and not __fish_seen_subcommand_from status pending promote join leave remove reset backup restore transfer" -f -a "restore" -d 'Begin a new cluster from a backup, when all nodes of the old one are lost'
-complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and not __fish_seen_subcommand_from status pending promote join leave remove reset backup restore transfer" -f -a "transfer" -d 'Let another node lead'
+complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and not __fish_seen_subcommand_from status promote join leave remove reset backup restore transfer" -l server -d 'A node\'s server; of several, separated by commas, the first that answers' -r
+complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and not __fish_seen_subcommand_from status promote join leave remove reset backup restore transfer" -l token-file -d 'A file with the bearer token of the client' -r -F
+complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and not __fish_seen_subcommand_from status promote join leave remove reset backup restore transfer" -l ca -d 'CA certificate (PEM) that verifies an https server' -r -F
+complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and not __fish_seen_subcommand_from status promote join leave remove reset backup restore transfer" -l cert -d 'Client certificate (PEM) of this command' -r -F
+complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and not __fish_seen_subcommand_from status promote join leave remove reset backup restore transfer" -l key -d 'The key of that certificate (PEM)' -r -F
+complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and not __fish_seen_subcommand_from status promote join leave remove reset backup restore transfer" -l plain-token -d 'Send the token without encryption, also to a server on another machine'
+complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and not __fish_seen_subcommand_from status promote join leave remove reset backup restore transfer" -l json -d 'Print JSON'
+complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and not __fish_seen_subcommand_from status promote join leave remove reset backup restore transfer" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and not __fish_seen_subcommand_from status promote join leave remove reset backup restore transfer" -f -a "status" -d 'Show all nodes, and how each stands'
+complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and not __fish_seen_subcommand_from status promote join leave remove reset backup restore transfer" -f -a "promote" -d 'Promote a learner to a voter'
+complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and not __fish_seen_subcommand_from status promote join leave remove reset backup restore transfer" -f -a "join" -d 'Promote a learner to a voter'
+complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and not __fish_seen_subcommand_from status promote join leave remove reset backup restore transfer" -f -a "leave" -d 'Have the node that is asked leave the others, and end'
+complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and not __fish_seen_subcommand_from status promote join leave remove reset backup restore transfer" -f -a "remove" -d 'Remove a node, also one that is gone for good'
+complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and not __fish_seen_subcommand_from status promote join leave remove reset backup restore transfer" -f -a "reset" -d 'End all holds and waits of clients'
+complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and not __fish_seen_subcommand_from status promote join leave remove reset backup restore transfer" -f -a "backup" -d 'Write all that the server knows to a file, while it goes on'
+complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and not __fish_seen_subcommand_from status promote join leave remove reset backup restore transfer" -f -a "restore" -d 'Begin a new cluster from a backup, when all nodes of the old one are lost'
+complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and not __fish_seen_subcommand_from status promote join leave remove reset backup restore transfer" -f -a "transfer" -d 'Let another node lead'
 complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from status" -l server -d 'A node\'s server; of several, separated by commas, the first that answers' -r
 complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from status" -l token-file -d 'A file with the bearer token of the client' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from status" -l ca -d 'CA certificate (PEM) that verifies an https server' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from status" -l cert -d 'Client certificate (PEM) of this command' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from status" -l key -d 'The key of that certificate (PEM)' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from status" -l state -d 'Also a sum of all that each knows: nodes that have applied the same entry have the same'
+complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from status" -l plain-token -d 'Send the token without encryption, also to a server on another machine'
 complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from status" -l json -d 'Print JSON'
 complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from status" -s h -l help -d 'Print help'
-complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from pending" -l server -d 'A node\'s server; of several, separated by commas, the first that answers' -r
-complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from pending" -l token-file -d 'A file with the bearer token of the client' -r -F
-complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from pending" -l ca -d 'CA certificate (PEM) that verifies an https server' -r -F
-complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from pending" -l cert -d 'Client certificate (PEM) of this command' -r -F
-complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from pending" -l key -d 'The key of that certificate (PEM)' -r -F
-complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from pending" -l json -d 'Print JSON'
-complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from pending" -s h -l help -d 'Print help'
 complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from promote" -l server -d 'A node\'s server; of several, separated by commas, the first that answers' -r
 complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from promote" -l token-file -d 'A file with the bearer token of the client' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from promote" -l ca -d 'CA certificate (PEM) that verifies an https server' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from promote" -l cert -d 'Client certificate (PEM) of this command' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from promote" -l key -d 'The key of that certificate (PEM)' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from promote" -l force -d 'Also when that makes an even number of voters, which is worse than one less'
+complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from promote" -l plain-token -d 'Send the token without encryption, also to a server on another machine'
 complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from promote" -l json -d 'Print JSON'
 complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from promote" -s h -l help -d 'Print help'
 complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from join" -l server -d 'A node\'s server; of several, separated by commas, the first that answers' -r
@@ -169,6 +169,7 @@ complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen
 complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from join" -l cert -d 'Client certificate (PEM) of this command' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from join" -l key -d 'The key of that certificate (PEM)' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from join" -l force -d 'Also when that makes an even number of voters, which is worse than one less'
+complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from join" -l plain-token -d 'Send the token without encryption, also to a server on another machine'
 complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from join" -l json -d 'Print JSON'
 complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from join" -s h -l help -d 'Print help'
 complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from leave" -l server -d 'A node\'s server; of several, separated by commas, the first that answers' -r
@@ -176,6 +177,7 @@ complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen
 complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from leave" -l ca -d 'CA certificate (PEM) that verifies an https server' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from leave" -l cert -d 'Client certificate (PEM) of this command' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from leave" -l key -d 'The key of that certificate (PEM)' -r -F
+complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from leave" -l plain-token -d 'Send the token without encryption, also to a server on another machine'
 complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from leave" -l json -d 'Print JSON'
 complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from leave" -s h -l help -d 'Print help'
 complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from remove" -l server -d 'A node\'s server; of several, separated by commas, the first that answers' -r
@@ -183,6 +185,7 @@ complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen
 complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from remove" -l ca -d 'CA certificate (PEM) that verifies an https server' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from remove" -l cert -d 'Client certificate (PEM) of this command' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from remove" -l key -d 'The key of that certificate (PEM)' -r -F
+complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from remove" -l plain-token -d 'Send the token without encryption, also to a server on another machine'
 complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from remove" -l json -d 'Print JSON'
 complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from remove" -s h -l help -d 'Print help'
 complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from reset" -l keep -d 'Of all but these clients, and their users' -r
@@ -195,6 +198,7 @@ complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen
 complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from reset" -l cert -d 'Client certificate (PEM) of this command' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from reset" -l key -d 'The key of that certificate (PEM)' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from reset" -l all -d 'Of everybody'
+complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from reset" -l plain-token -d 'Send the token without encryption, also to a server on another machine'
 complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from reset" -l json -d 'Print JSON'
 complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from reset" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from backup" -l server -d 'A node\'s server; of several, separated by commas, the first that answers' -r
@@ -202,6 +206,7 @@ complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen
 complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from backup" -l ca -d 'CA certificate (PEM) that verifies an https server' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from backup" -l cert -d 'Client certificate (PEM) of this command' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from backup" -l key -d 'The key of that certificate (PEM)' -r -F
+complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from backup" -l plain-token -d 'Send the token without encryption, also to a server on another machine'
 complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from backup" -l json -d 'Print JSON'
 complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from backup" -s h -l help -d 'Print help'
 complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from restore" -l data -d 'The data directory of the first node: empty, or not there' -r -F
@@ -212,6 +217,7 @@ complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen
 complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from restore" -l cert -d 'Client certificate (PEM) of this command' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from restore" -l key -d 'The key of that certificate (PEM)' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from restore" -l old-holders-are-gone -d 'Grant at once: it is certain that no client still relies on an old lease'
+complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from restore" -l plain-token -d 'Send the token without encryption, also to a server on another machine'
 complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from restore" -l json -d 'Print JSON'
 complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from restore" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from transfer" -l server -d 'A node\'s server; of several, separated by commas, the first that answers' -r
@@ -219,6 +225,7 @@ complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen
 complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from transfer" -l ca -d 'CA certificate (PEM) that verifies an https server' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from transfer" -l cert -d 'Client certificate (PEM) of this command' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from transfer" -l key -d 'The key of that certificate (PEM)' -r -F
+complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from transfer" -l plain-token -d 'Send the token without encryption, also to a server on another machine'
 complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from transfer" -l json -d 'Print JSON'
 complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from transfer" -s h -l help -d 'Print help'
 complete -c latchfs -n "__fish_latchfs_using_subcommand umount" -l unseal -d 'Make the mount points usable directories again: mount leaves them without permissions and, as root, immutable, so that no program locks there while nothing is mounted'
@@ -230,6 +237,7 @@ complete -c latchfs -n "__fish_latchfs_using_subcommand ls" -l token-file -d 'A 
 complete -c latchfs -n "__fish_latchfs_using_subcommand ls" -l ca -d 'CA certificate (PEM) that verifies an https server' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand ls" -l cert -d 'Client certificate (PEM) of this command' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand ls" -l key -d 'The key of that certificate (PEM)' -r -F
+complete -c latchfs -n "__fish_latchfs_using_subcommand ls" -l plain-token -d 'Send the token without encryption, also to a server on another machine'
 complete -c latchfs -n "__fish_latchfs_using_subcommand ls" -l json -d 'Print a JSON array of statuses'
 complete -c latchfs -n "__fish_latchfs_using_subcommand ls" -l watch -d 'Keep running and show changes, until Ctrl-C'
 complete -c latchfs -n "__fish_latchfs_using_subcommand ls" -l stale -d 'Stale read: the state of the first node that answers, however old, without asking the leader'
@@ -241,6 +249,7 @@ complete -c latchfs -n "__fish_latchfs_using_subcommand status" -l token-file -d
 complete -c latchfs -n "__fish_latchfs_using_subcommand status" -l ca -d 'CA certificate (PEM) that verifies an https server' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand status" -l cert -d 'Client certificate (PEM) of this command' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand status" -l key -d 'The key of that certificate (PEM)' -r -F
+complete -c latchfs -n "__fish_latchfs_using_subcommand status" -l plain-token -d 'Send the token without encryption, also to a server on another machine'
 complete -c latchfs -n "__fish_latchfs_using_subcommand status" -l json -d 'Print the lock\'s status as JSON'
 complete -c latchfs -n "__fish_latchfs_using_subcommand status" -l stale -d 'Stale read: the state of the first node that answers, however old, without asking the leader'
 complete -c latchfs -n "__fish_latchfs_using_subcommand status" -s h -l help -d 'Print help'
@@ -254,6 +263,7 @@ complete -c latchfs -n "__fish_latchfs_using_subcommand acquire" -l key -d 'The 
 complete -c latchfs -n "__fish_latchfs_using_subcommand acquire" -l ttl -d 'How long the lease lasts unrenewed: 30s, 1m30s, 1.5h [default: the mount\'s]' -r
 complete -c latchfs -n "__fish_latchfs_using_subcommand acquire" -l grace -d 'How long after that only you may take it back [default: the mount\'s]' -r
 complete -c latchfs -n "__fish_latchfs_using_subcommand acquire" -l note -d 'Note shown to clients that find the lock held' -r
+complete -c latchfs -n "__fish_latchfs_using_subcommand acquire" -l plain-token -d 'Send the token without encryption, also to a server on another machine'
 complete -c latchfs -n "__fish_latchfs_using_subcommand acquire" -l json -d 'Print the lock\'s status as JSON'
 complete -c latchfs -n "__fish_latchfs_using_subcommand acquire" -l shared -d 'Hold it together with others that ask for the same'
 complete -c latchfs -n "__fish_latchfs_using_subcommand acquire" -l reentrant -d 'Renew it if your user holds it already, instead of being refused'
@@ -269,6 +279,7 @@ complete -c latchfs -n "__fish_latchfs_using_subcommand wait" -l ttl -d 'How lon
 complete -c latchfs -n "__fish_latchfs_using_subcommand wait" -l grace -d 'How long after that only you may take it back [default: the mount\'s]' -r
 complete -c latchfs -n "__fish_latchfs_using_subcommand wait" -l note -d 'Note shown to clients that find the lock held' -r
 complete -c latchfs -n "__fish_latchfs_using_subcommand wait" -l wait -l timeout -d 'Give up after so long: 10m, 1h30m [default: never]' -r
+complete -c latchfs -n "__fish_latchfs_using_subcommand wait" -l plain-token -d 'Send the token without encryption, also to a server on another machine'
 complete -c latchfs -n "__fish_latchfs_using_subcommand wait" -l json -d 'Print the lock\'s status as JSON'
 complete -c latchfs -n "__fish_latchfs_using_subcommand wait" -l shared -d 'Hold it together with others that ask for the same'
 complete -c latchfs -n "__fish_latchfs_using_subcommand wait" -l reentrant -d 'Renew it if your user holds it already, instead of waiting'
@@ -284,6 +295,7 @@ complete -c latchfs -n "__fish_latchfs_using_subcommand renew" -l ttl -d 'How lo
 complete -c latchfs -n "__fish_latchfs_using_subcommand renew" -l grace -d 'How long after that only you may take it back [default: the mount\'s]' -r
 complete -c latchfs -n "__fish_latchfs_using_subcommand renew" -l note -d 'Note shown to clients that find the lock held' -r
 complete -c latchfs -n "__fish_latchfs_using_subcommand renew" -l token -d 'Only if this is still the lock\'s token: then no newer tenure can be hit' -r
+complete -c latchfs -n "__fish_latchfs_using_subcommand renew" -l plain-token -d 'Send the token without encryption, also to a server on another machine'
 complete -c latchfs -n "__fish_latchfs_using_subcommand renew" -l json -d 'Print the lock\'s status as JSON'
 complete -c latchfs -n "__fish_latchfs_using_subcommand renew" -s h -l help -d 'Print help'
 complete -c latchfs -n "__fish_latchfs_using_subcommand release" -l dir -d 'The mount to use [env: `LATCHFS_DIR`] [default: the only one there is]' -r -F
@@ -294,8 +306,8 @@ complete -c latchfs -n "__fish_latchfs_using_subcommand release" -l ca -d 'CA ce
 complete -c latchfs -n "__fish_latchfs_using_subcommand release" -l cert -d 'Client certificate (PEM) of this command' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand release" -l key -d 'The key of that certificate (PEM)' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand release" -l token -d 'Only if this is still the lock\'s token: then no newer tenure can be hit' -r
+complete -c latchfs -n "__fish_latchfs_using_subcommand release" -l plain-token -d 'Send the token without encryption, also to a server on another machine'
 complete -c latchfs -n "__fish_latchfs_using_subcommand release" -l json -d 'Print the lock\'s status as JSON'
-complete -c latchfs -n "__fish_latchfs_using_subcommand release" -l all -d 'All locks that your client holds; at a server, all queues in which it waits as well'
 complete -c latchfs -n "__fish_latchfs_using_subcommand release" -l any -d 'Also if another program of your user has acquired it'
 complete -c latchfs -n "__fish_latchfs_using_subcommand release" -s h -l help -d 'Print help'
 complete -c latchfs -n "__fish_latchfs_using_subcommand steal" -l dir -d 'The mount to use [env: `LATCHFS_DIR`] [default: the only one there is]' -r -F
@@ -308,6 +320,7 @@ complete -c latchfs -n "__fish_latchfs_using_subcommand steal" -l key -d 'The ke
 complete -c latchfs -n "__fish_latchfs_using_subcommand steal" -l reason -d 'Why, for the holder and the audit log' -r
 complete -c latchfs -n "__fish_latchfs_using_subcommand steal" -l ttl -d 'How long the lease lasts unrenewed [default: the mount\'s]' -r
 complete -c latchfs -n "__fish_latchfs_using_subcommand steal" -l note -d 'Note shown to clients that find the lock held' -r
+complete -c latchfs -n "__fish_latchfs_using_subcommand steal" -l plain-token -d 'Send the token without encryption, also to a server on another machine'
 complete -c latchfs -n "__fish_latchfs_using_subcommand steal" -l json -d 'Print the lock\'s status as JSON'
 complete -c latchfs -n "__fish_latchfs_using_subcommand steal" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c latchfs -n "__fish_latchfs_using_subcommand events" -l dir -d 'The mount to use [env: `LATCHFS_DIR`] [default: the only one there is]' -r -F
@@ -318,6 +331,7 @@ complete -c latchfs -n "__fish_latchfs_using_subcommand events" -l ca -d 'CA cer
 complete -c latchfs -n "__fish_latchfs_using_subcommand events" -l cert -d 'Client certificate (PEM) of this command' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand events" -l key -d 'The key of that certificate (PEM)' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand events" -l since -d 'Begin with event N, if it is kept still, and not now' -r
+complete -c latchfs -n "__fish_latchfs_using_subcommand events" -l plain-token -d 'Send the token without encryption, also to a server on another machine'
 complete -c latchfs -n "__fish_latchfs_using_subcommand events" -l json -d 'Print one JSON object a line'
 complete -c latchfs -n "__fish_latchfs_using_subcommand events" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c latchfs -n "__fish_latchfs_using_subcommand run" -l dir -d 'The mount to use [env: `LATCHFS_DIR`] [default: the only one there is]' -r -F
@@ -332,6 +346,7 @@ complete -c latchfs -n "__fish_latchfs_using_subcommand run" -l ttl -d 'How long
 complete -c latchfs -n "__fish_latchfs_using_subcommand run" -l note -d 'Note shown to clients that find the lock held' -r
 complete -c latchfs -n "__fish_latchfs_using_subcommand run" -l on-lost -d 'Command to run with sh -c after the lock was lost and the command has ended' -r
 complete -c latchfs -n "__fish_latchfs_using_subcommand run" -l slot -d 'Run once for each KEY, on whatever host comes first: the lock NAME@KEY stays held for --ttl [default: 1h] after the command has succeeded, and others exit with 0 at once' -r
+complete -c latchfs -n "__fish_latchfs_using_subcommand run" -l plain-token -d 'Send the token without encryption, also to a server on another machine'
 complete -c latchfs -n "__fish_latchfs_using_subcommand run" -l try -d 'Do not wait: exit with 75 if another has the lock'
 complete -c latchfs -n "__fish_latchfs_using_subcommand run" -l shared -d 'Hold it together with others that ask for the same'
 complete -c latchfs -n "__fish_latchfs_using_subcommand run" -s h -l help -d 'Print help (see more with \'--help\')'
@@ -341,6 +356,7 @@ complete -c latchfs -n "__fish_latchfs_using_subcommand doctor" -l token-file -d
 complete -c latchfs -n "__fish_latchfs_using_subcommand doctor" -l ca -d 'CA certificate (PEM) that verifies an https server' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand doctor" -l cert -d 'Client certificate (PEM) of this command' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand doctor" -l key -d 'The key of that certificate (PEM)' -r -F
+complete -c latchfs -n "__fish_latchfs_using_subcommand doctor" -l plain-token -d 'Send the token without encryption, also to a server on another machine'
 complete -c latchfs -n "__fish_latchfs_using_subcommand doctor" -l json -d 'Print the findings as JSON'
 complete -c latchfs -n "__fish_latchfs_using_subcommand doctor" -s h -l help -d 'Print help'
 complete -c latchfs -n "__fish_latchfs_using_subcommand sim" -l seed -d 'Seed of the random numbers: the same seed gives the same run' -r

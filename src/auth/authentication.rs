@@ -1,14 +1,17 @@
 //! Authenticates callers by bearer token, client certificate or Unix user, or admits anyone if the
 //! server requires no credentials.
 
+use super::browser_checks::AllowedHosts;
 use super::grant::Grant;
-use super::server_tls::{ClientCertPolicy, TlsError, TlsFiles};
+use super::server_tls::{CertifiedCaller, ClientCertPolicy, TlsError, TlsFiles};
 use super::token_file::{Tokens, TokensError};
+use crate::net::refused_serials::RefusedSerials;
 use parking_lot::RwLock;
 use rustls::ServerConfig;
 use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
+use tokio::sync::watch;
 
 /// Paths of the files from which a server reads its credentials.
 #[derive(Debug, Clone, Default)]
@@ -17,6 +20,10 @@ pub struct Credentials {
     pub tokens: Option<PathBuf>,
     /// The server's certificate, and the CA of client certificates; `None`: no TLS.
     pub tls: Option<TlsFiles>,
+    /// The list of refused client certificates; `None`: the CA alone decides.
+    pub refused: Option<PathBuf>,
+    /// The host names by which a server that authenticates nobody may be called.
+    pub hosts: AllowedHosts,
 }
 
 /// Why a credential file can't be used.
@@ -61,6 +68,8 @@ pub enum AuthenticationError {
     Token,
     /// The server accepts client certificates only, and the connection has none.
     Certificate,
+    /// The certificate of the connection is on the list of refused ones.
+    Refused,
 }
 
 /// Authenticates callers: by a bearer token, a client certificate, or the socket's user.
@@ -69,6 +78,8 @@ pub struct Authenticator {
     /// The grant of callers without credentials, if the server requires none.
     anyone: Arc<Grant>,
     known: RwLock<LoadedCredentials>,
+    /// Counts the times that the credentials were read again.
+    reloads: watch::Sender<u64>,
 }
 
 /// The token table and TLS configuration that were read last.
@@ -76,13 +87,15 @@ pub struct Authenticator {
 struct LoadedCredentials {
     tokens: Option<Arc<Tokens>>,
     tls: Option<Arc<ServerConfig>>,
+    refused: Arc<RefusedSerials>,
 }
 
 impl Authenticator {
     /// Reads and validates the credential files.
     pub fn new(files: Credentials) -> Result<Self, CredentialsError> {
         let known = RwLock::new(LoadedCredentials::load(&files)?);
-        Ok(Self { files, anyone: Arc::new(Grant::everything()), known })
+        let (anyone, reloads) = (Arc::new(Grant::everything()), watch::channel(0).0);
+        Ok(Self { files, anyone, known, reloads })
     }
 
     /// Reads all credential files again. If one is invalid, the credentials that were loaded before
@@ -93,7 +106,14 @@ impl Authenticator {
             log::info!("{} tokens were read again", tokens.len());
         }
         *self.known.write() = known;
+        self.reloads.send_modify(|count| *count += 1);
         Ok(())
+    }
+
+    /// Returns a receiver that is notified when the credentials were read again: each grant that
+    /// [`Self::grant`] has returned may have changed.
+    pub fn follow_reloads(&self) -> watch::Receiver<u64> {
+        self.reloads.subscribe()
     }
 
     /// Returns the TLS configuration of new connections; `None`: connections are not encrypted.
@@ -104,20 +124,25 @@ impl Authenticator {
     /// Returns the grant of a caller: that of its bearer token, or else that of its certificate or
     /// Unix user. If the server requires no credentials, tokens are ignored, and a caller without a
     /// certificate or Unix user may do everything.
-    pub fn grant(
+    pub(crate) fn grant(
         &self,
         secret: Option<&[u8]>,
-        certified: Option<&Arc<Grant>>,
+        certified: Option<&CertifiedCaller>,
     ) -> Result<Arc<Grant>, AuthenticationError> {
         if !self.files.identify() {
-            return Ok(Arc::clone(certified.unwrap_or(&self.anyone)));
+            return Ok(Arc::clone(certified.map_or(&self.anyone, |caller| &caller.grant)));
         }
-        let tokens = self.known.read().tokens.clone();
+        let LoadedCredentials { tokens, refused, .. } = self.known.read().clone();
         match (tokens, secret, certified) {
             (Some(tokens), Some(secret), _) => {
                 tokens.grant(secret).ok_or(AuthenticationError::Token)
             }
-            (_, _, Some(grant)) => Ok(Arc::clone(grant)),
+            (_, _, Some(CertifiedCaller { serial: Some(serial), .. }))
+                if refused.contain(serial) =>
+            {
+                Err(AuthenticationError::Refused)
+            }
+            (_, _, Some(caller)) => Ok(Arc::clone(&caller.grant)),
             (Some(_), None, None) => Err(AuthenticationError::Nothing),
             (None, _, None) => Err(AuthenticationError::Certificate),
         }
@@ -127,6 +152,12 @@ impl Authenticator {
     /// [`Credentials::close`].
     pub const fn closes(&self) -> bool {
         self.files.close()
+    }
+
+    /// Whether a request with this `Host` may be meant for this server. A server that authenticates
+    /// its callers may have any name: a page has no credentials of the user.
+    pub(crate) fn admits_host(&self, host: Option<&str>) -> bool {
+        self.files.identify() || self.files.hosts.admit(host)
     }
 
     /// Whether the server accepts bearer tokens.
@@ -150,6 +181,12 @@ impl LoadedCredentials {
             None => None,
             Some(files) => Some(files.load(certified).map_err(CredentialsError::Tls)?),
         };
-        Ok(Self { tokens, tls })
+        let refused = match &files.refused {
+            None => RefusedSerials::default(),
+            Some(path) => {
+                RefusedSerials::read(path).map_err(|error| CredentialsError::Tls(error.into()))?
+            }
+        };
+        Ok(Self { tokens, tls, refused: Arc::new(refused) })
     }
 }

@@ -1,25 +1,24 @@
 //! Counts connections and open requests per peer, and limits both.
 
-use super::grant::Grant;
-use parking_lot::Mutex;
-use std::collections::HashMap;
+use super::grant::{Credential, Grant};
+use super::server_tls::CertifiedCaller;
+use crate::shares::{Identity, SharePercent, SharedTable, TableFull, TableShare};
 use std::fmt;
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use tokio::sync::Notify;
 
-/// Maximum number of open connections of the server: few enough for the usual hard limit of open
-/// files, up to which the server raises its soft limit.
+/// Maximum number of open connections of the HTTP server: few enough for the usual hard limit of
+/// open files, up to which the server raises its soft limit.
 pub(crate) const CONNECTIONS_MAX: usize = 16_384;
 
-/// Maximum number of open connections of one peer. Several machines may share one address (NAT),
-/// yet no address may use up all connections.
-pub(crate) const CONNECTIONS_PER_PEER_MAX: usize = CONNECTIONS_MAX * 3 / 4;
+/// Maximum number of unanswered requests: one on each connection, and as many again on connections
+/// that carry several.
+const REQUESTS_MAX: usize = 2 * CONNECTIONS_MAX;
 
 /// Maximum number of unanswered requests of one peer, including those that wait for a lock: more
 /// than the number of waiting programs on any host.
-pub(crate) const REQUESTS_PER_PEER_MAX: usize = 4_096;
+const REQUESTS_PER_PEER_MAX: usize = 4_096;
 
 /// The peer of a connection: an IP address, or a local user.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -31,60 +30,59 @@ pub(crate) enum PeerIdentity {
 }
 
 /// Counts connections and open requests by peer, and enforces their limits.
-#[derive(Default)]
 pub(crate) struct ConnectionLimits {
-    known: Mutex<HashMap<PeerIdentity, Arc<PeerUsage>>>,
-    connections: AtomicUsize,
+    connections: SharedTable,
+    requests: SharedTable,
     /// Notified when a connection ends.
     ended: Notify,
-}
-
-/// The connections and open requests of one peer.
-pub(crate) struct PeerUsage {
-    pub(crate) source: PeerIdentity,
-    connections: AtomicUsize,
-    requests: AtomicUsize,
 }
 
 /// The properties that all requests of one connection share: the peer, and the rights of its
 /// certificate or Unix user.
 pub(crate) struct ConnectionOrigin {
-    pub(crate) peer: Arc<PeerUsage>,
-    /// The grant of the client's certificate, or of the Unix user at the other end of the socket.
-    pub(crate) certified: Option<Arc<Grant>>,
+    pub(crate) source: PeerIdentity,
+    /// The identity to which the requests are charged.
+    peer: Identity,
+    requests: SharedTable,
+    /// The caller that the client's certificate or the Unix socket identifies.
+    pub(crate) certified: Option<CertifiedCaller>,
 }
 
 /// A counted connection. Dropping this value ends the count of the connection and frees its slot.
 pub(crate) struct ConnectionSlot<'a> {
-    peers: &'a ConnectionLimits,
-    source: PeerIdentity,
-    peer: Arc<PeerUsage>,
+    limits: &'a ConnectionLimits,
+    share: Option<TableShare>,
 }
 
-/// A counted request. Dropping this value ends the count of the request and frees its slot.
-pub(crate) struct RequestSlot(Arc<PeerUsage>);
-
 impl ConnectionLimits {
-    /// Counts a connection. Returns `None` if the limit of `source` or of the server is reached.
-    pub(crate) fn admit(&self, source: PeerIdentity) -> Option<ConnectionSlot<'_>> {
-        let mut known = self.known.lock();
-        let peer = known.entry(source).or_insert_with(|| {
-            let (connections, requests) = (AtomicUsize::new(0), AtomicUsize::new(0));
-            Arc::new(PeerUsage { source, connections, requests })
-        });
-        let all = self.connections.load(Ordering::Relaxed);
-        let own = peer.connections.load(Ordering::Relaxed);
-        if all >= CONNECTIONS_MAX || own >= CONNECTIONS_PER_PEER_MAX {
-            return None;
-        }
-        self.connections.fetch_add(1, Ordering::Relaxed);
-        peer.connections.fetch_add(1, Ordering::Relaxed);
-        Some(ConnectionSlot { peers: self, source, peer: Arc::clone(peer) })
+    /// Returns limits for a server that accepts `connections_max` connections.
+    pub(crate) fn new(connections_max: usize, percent: SharePercent) -> Self {
+        let connections =
+            SharedTable::new("connections", connections_max, percent.of(connections_max));
+        let requests =
+            SharedTable::new("requests without an answer", REQUESTS_MAX, REQUESTS_PER_PEER_MAX);
+        Self { connections, requests, ended: Notify::new() }
+    }
+
+    /// Counts a connection, unless the share of `source` or the limit of the server is reached.
+    pub(crate) fn admit(&self, source: PeerIdentity) -> Result<ConnectionSlot<'_>, TableFull> {
+        let share = self.connections.take(&source.identity(), 1)?;
+        Ok(ConnectionSlot { limits: self, share: Some(share) })
+    }
+
+    /// Returns the origin of the requests of one connection.
+    pub(crate) fn origin(
+        &self,
+        source: PeerIdentity,
+        certified: Option<CertifiedCaller>,
+    ) -> Arc<ConnectionOrigin> {
+        let (peer, requests) = (source.identity(), self.requests.clone());
+        Arc::new(ConnectionOrigin { source, peer, requests, certified })
     }
 
     /// Returns the number of open connections.
     pub(crate) fn connections(&self) -> usize {
-        self.connections.load(Ordering::Relaxed)
+        self.connections.taken()
     }
 
     /// Waits until no connection is open.
@@ -99,31 +97,45 @@ impl ConnectionLimits {
     }
 }
 
-impl ConnectionSlot<'_> {
-    /// Returns the usage counters of the connection's peer.
-    pub(crate) fn peer(&self) -> &Arc<PeerUsage> {
-        &self.peer
-    }
-}
-
 impl Drop for ConnectionSlot<'_> {
     fn drop(&mut self) {
-        let mut known = self.peers.known.lock();
-        if self.peer.connections.fetch_sub(1, Ordering::Relaxed) == 1 {
-            known.remove(&self.source);
-        }
-        drop(known);
-        self.peers.connections.fetch_sub(1, Ordering::Relaxed);
-        self.peers.ended.notify_waiters();
+        drop(self.share.take());
+        self.limits.ended.notify_waiters();
     }
 }
 
-impl PeerUsage {
-    /// Counts a request. Returns `None` if the peer has reached its limit of open requests.
-    pub(crate) fn ask(self: &Arc<Self>) -> Option<RequestSlot> {
-        let before = self.requests.fetch_add(1, Ordering::Relaxed);
-        let asking = RequestSlot(Arc::clone(self));
-        (before < REQUESTS_PER_PEER_MAX).then_some(asking)
+impl ConnectionOrigin {
+    /// Counts a request, unless the peer has reached its limit of open requests.
+    pub(crate) fn ask(&self) -> Result<TableShare, TableFull> {
+        self.requests.take(&self.peer, 1)
+    }
+
+    /// Whether the peer has this address.
+    pub(crate) fn is_at(&self, address: IpAddr) -> bool {
+        let own = |own: IpAddr| own.to_canonical() == address.to_canonical();
+        matches!(self.source, PeerIdentity::Address(address) if own(address))
+    }
+
+    /// Returns the identity to which a request with this grant is charged: its credential, or the
+    /// peer if the server requires none.
+    pub(crate) fn identity_of(&self, grant: &Grant) -> Identity {
+        match grant.credential {
+            Credential::Missing | Credential::Unneeded => self.peer.clone(),
+            Credential::Token | Credential::Certificate | Credential::User => {
+                let kind = grant.credential.as_str();
+                Identity::Credential(format!("{kind} '{}'", grant.name).into())
+            }
+        }
+    }
+}
+
+impl PeerIdentity {
+    /// Returns the identity to which the connections of the peer are charged.
+    pub(crate) fn identity(self) -> Identity {
+        match self {
+            Self::Address(address) => Identity::of_address(address),
+            Self::User(uid) => Identity::User(uid),
+        }
     }
 }
 
@@ -133,12 +145,6 @@ impl fmt::Display for PeerIdentity {
             Self::Address(address) => address.fmt(f),
             Self::User(uid) => write!(f, "uid {uid}"),
         }
-    }
-}
-
-impl Drop for RequestSlot {
-    fn drop(&mut self) {
-        self.0.requests.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -152,32 +158,31 @@ mod tests {
     }
 
     #[test]
-    fn one_address_can_not_take_all_connections() {
-        let peers = ConnectionLimits::default();
-        let many: Vec<_> = (0..CONNECTIONS_PER_PEER_MAX).map(|_| peers.admit(address(1))).collect();
+    fn one_address_leaves_half_of_the_connections_to_others() {
+        let peers = ConnectionLimits::new(CONNECTIONS_MAX, SharePercent::default());
+        let half = CONNECTIONS_MAX / 2;
+        let many: Vec<_> = (0..half).map(|_| peers.admit(address(1)).ok()).collect();
         assert!(many.iter().all(Option::is_some));
-        assert!(peers.admit(address(1)).is_none());
-        let left = CONNECTIONS_MAX - CONNECTIONS_PER_PEER_MAX;
-        let others: Vec<_> = (0..left).map(|_| peers.admit(address(2))).collect();
+        let full = peers.admit(address(1)).err().expect("one more").to_string();
+        assert!(full.starts_with("address 10.0.0.1 has 8192 connections, which is"), "{full}");
+        let others: Vec<_> = (0..half).map(|_| peers.admit(address(2)).ok()).collect();
         assert!(others.iter().all(Option::is_some));
-        assert!(peers.admit(address(3)).is_none());
+        assert!(peers.admit(address(3)).is_err());
         drop(many);
-        assert!(peers.admit(address(3)).is_some());
+        assert!(peers.admit(address(3)).is_ok());
         drop(others);
-        assert_eq!((peers.connections(), peers.known.lock().len()), (0, 0));
+        assert_eq!(peers.connections(), 0);
     }
 
     #[test]
     fn requests_of_one_address_are_counted() {
-        let peers = ConnectionLimits::default();
-        let (one, two) = (peers.admit(address(1)), peers.admit(address(1)));
-        let peer = |connected: &Option<ConnectionSlot<'_>>| {
-            Arc::clone(connected.as_ref().expect("there is room").peer())
-        };
-        let asked: Vec<_> = (0..REQUESTS_PER_PEER_MAX).map(|_| peer(&one).ask()).collect();
+        let peers = ConnectionLimits::new(CONNECTIONS_MAX, SharePercent::default());
+        let (one, two) = (peers.origin(address(1), None), peers.origin(address(1), None));
+        let asked: Vec<_> = (0..REQUESTS_PER_PEER_MAX).map(|_| one.ask().ok()).collect();
         assert!(asked.iter().all(Option::is_some));
-        assert!(peer(&two).ask().is_none(), "whichever connection it comes by");
+        assert!(two.ask().is_err(), "whichever connection it comes by");
+        assert!(peers.origin(address(2), None).ask().is_ok());
         drop(asked);
-        assert!(peer(&two).ask().is_some());
+        assert!(two.ask().is_ok());
     }
 }

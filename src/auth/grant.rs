@@ -97,6 +97,9 @@ pub enum Denial {
     Unnamed,
     /// The grant may not act for this client.
     Client(ClientId),
+    /// The session or queue place that the request names belongs to a client for which the grant
+    /// may not act.
+    Owner,
     /// The grant may not touch this lock.
     Lock(LockName),
     /// The grant may not steal.
@@ -120,6 +123,22 @@ impl ClientPattern {
         match text.strip_suffix('*') {
             Some(beginning) => Self::Beginning(beginning.to_owned()),
             None => Self::Exactly(text.to_owned()),
+        }
+    }
+
+    /// Whether the pattern matches every client.
+    pub(super) fn is_for_all(&self) -> bool {
+        matches!(self, Self::Beginning(text) if text.is_empty())
+    }
+
+    /// Whether the pattern matches every client that `other` matches.
+    pub(super) fn covers(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Exactly(client), Self::Exactly(other)) => client == other,
+            (Self::Exactly(_), Self::Beginning(_)) => false,
+            (Self::Beginning(text), Self::Exactly(other) | Self::Beginning(other)) => {
+                other.starts_with(text.as_str())
+            }
         }
     }
 
@@ -201,7 +220,11 @@ impl Grant {
     pub fn may(&self, request: &AccessRequest<'_>, owners: &[ClientId]) -> Result<(), Denial> {
         self.may_begin(request.operation)?;
         let rule = request.operation.rule();
-        owners.iter().try_for_each(|owner| self.may_speak_as(owner))?;
+        // The name of another owner is no business of the caller.
+        let is_own = |owner: &ClientId| self.may_speak_as(owner).is_ok();
+        if !owners.iter().all(is_own) {
+            return Err(Denial::Owner);
+        }
         match rule.client {
             ClientRule::Named => self.may_speak_as(request.client.ok_or(Denial::Unnamed)?)?,
             ClientRule::Owner if owners.is_empty() => return Err(Denial::Unnamed),
@@ -216,12 +239,9 @@ impl Grant {
 
     /// Whether the caller may submit every command and every query.
     pub fn may_everything(&self) -> bool {
-        let anybody = |pattern: &ClientPattern| match pattern {
-            ClientPattern::Beginning(text) => text.is_empty(),
-            ClientPattern::Exactly(_) => false,
-        };
         let is_known = self.credential != Credential::Missing;
-        is_known && self.steal && self.may_see_all() && self.clients.iter().any(anybody)
+        let speaks_for_all = self.clients.iter().any(ClientPattern::is_for_all);
+        is_known && self.steal && self.may_see_all() && speaks_for_all
     }
 
     /// Whether the caller may see `event`.
@@ -382,6 +402,11 @@ impl fmt::Display for Denial {
                 "'{name}' lies below a lock of another user, whose mode lets nobody else make \
                  locks there; choose another name, or have its holder open it by 'chmod a+rwx'"
             ),
+            Self::Owner => write!(
+                f,
+                "these credentials are not for the owner of this session or queue place; use those \
+                 with which it was opened"
+            ),
             Self::Unknown => write!(f, "this needs credentials"),
             Self::Unnamed => write!(f, "the request names no client or no lock"),
             Self::Peer => write!(f, "only the nodes of the cluster may do this"),
@@ -480,7 +505,7 @@ mod tests {
             assert_eq!(unnamed_owners(&op), [leans_on]);
             assert_eq!(laptop().may_submit(&op, &[client("laptop1:bob")]), Ok(()));
             let denied = laptop().may_submit(&op, &[client("x")]);
-            assert_eq!(denied, Err(Denial::Client(client("x"))));
+            assert_eq!(denied, Err(Denial::Owner));
         }
         assert_eq!(
             unnamed_owners(&acquire("a", "a", LeaseTerms::Own(TTL_DEFAULT, GRACE_DEFAULT))),

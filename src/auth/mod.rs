@@ -5,7 +5,9 @@
 //! `permissions` is the table of the rights that each operation needs; `grant` holds the rights
 //! that credentials confer; `parent_lock` decides which local users may create a name below a held
 //! lock; `server_tls` and `token_file` read credentials, and `authentication` maps the credentials
-//! of a caller to its grant.
+//! of a caller to its grant; `browser_checks` tells pages of other sites;
+//! `engine_shares` limits what one credential may take of the locks, queues
+//! and sessions.
 
 pub mod permissions;
 mod grant;
@@ -14,8 +16,12 @@ pub(crate) mod connection_limits;
 pub(crate) mod server_tls;
 mod token_file;
 mod authentication;
+mod engine_shares;
+pub(crate) mod browser_checks;
 
 pub use authentication::{AuthenticationError, Authenticator, Credentials, CredentialsError};
+pub use browser_checks::AllowedHosts;
+pub use engine_shares::EngineShares;
 pub use grant::{
     ClientPattern, Credential, Denial, Grant, UnnamedOwner, Visibility, unnamed_owners,
 };

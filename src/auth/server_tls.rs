@@ -2,6 +2,7 @@
 
 use super::grant::{ClientPattern, Credential, Grant};
 use crate::net::pem_files::{PemError, certificates, private_key, roots};
+use crate::net::refused_serials::CertSerial;
 use rustls::crypto::ring;
 use rustls::pki_types::CertificateDer;
 use rustls::server::{ServerConfig, WebPkiClientVerifier};
@@ -87,9 +88,25 @@ impl TlsFiles {
     }
 }
 
+/// A caller that its connection has identified.
+#[derive(Debug, Clone)]
+pub(crate) struct CertifiedCaller {
+    /// The grant of the client certificate, or of the Unix user at the other end of the socket.
+    pub(crate) grant: Arc<Grant>,
+    /// The serial number of the certificate.
+    pub(crate) serial: Option<CertSerial>,
+}
+
+/// Returns the caller that a client certificate identifies. `None`: the certificate is malformed or
+/// has no name.
+pub(crate) fn caller_of(certificate: &CertificateDer<'_>) -> Option<CertifiedCaller> {
+    let grant = Arc::new(grant_of(certificate)?);
+    Some(CertifiedCaller { grant, serial: Some(CertSerial::of(certificate)?) })
+}
+
 /// Returns the grant of a client certificate: to act for each host named in its common name or DNS
 /// names, and for the users of that host. `None`: the certificate is malformed or has no name.
-pub fn grant_of(certificate: &CertificateDer<'_>) -> Option<Grant> {
+fn grant_of(certificate: &CertificateDer<'_>) -> Option<Grant> {
     let (_, parsed) = X509Certificate::from_der(certificate).ok()?;
     let mut names = Vec::new();
     for name in parsed.subject().iter_common_name() {

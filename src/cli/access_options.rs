@@ -2,9 +2,10 @@
 
 use super::environment::absolute;
 use super::exit::CliResult;
-use crate::auth::{Credentials, TlsFiles};
+use crate::auth::{AllowedHosts, Credentials, TlsFiles};
 use crate::engine::{Grace, Ttl};
 use crate::server::http::{HttpConfig, Listen};
+use crate::shares::SharePercent;
 use std::path::PathBuf;
 
 /// The options for access control and TLS of a server.
@@ -22,12 +23,26 @@ pub(super) struct AccessArgs {
     /// Let clients show certificates that this one has signed
     #[arg(long, value_name = "FILE", requires = "tls_cert")]
     client_ca: Option<PathBuf>,
+    /// Refuse the certificates with these serial numbers, one a line in hex; read again at SIGHUP
+    #[arg(long, value_name = "FILE")]
+    pub(super) refuse_serials: Option<PathBuf>,
+    /// A name by which clients call a server without tokens and certificates
+    #[arg(long, value_name = "NAME", value_delimiter = ',')]
+    allow_host: Vec<String>,
     /// Be open to a network without tokens or without TLS
     #[arg(long)]
     insecure: bool,
+    /// The most of each limited table that one credential, or one address without any, may take
+    #[arg(long, value_name = "PERCENT", default_value = "50", value_parser = SharePercent::parse)]
+    share: SharePercent,
 }
 
 impl AccessArgs {
+    /// Returns the part of each limited table that one identity may take.
+    pub(super) const fn share(&self) -> SharePercent {
+        self.share
+    }
+
     /// Returns the access configuration of a server that listens at `listen`. Its paths are
     /// absolute, because a daemon may change its working directory.
     pub(super) fn config(
@@ -42,13 +57,17 @@ impl AccessArgs {
             }
             _ => None,
         };
-        let credentials = Credentials { tokens: whole(&self.tokens)?, tls };
+        let refused = whole(&self.refuse_serials)?;
+        let hosts = AllowedHosts(self.allow_host.clone());
+        let credentials = Credentials { tokens: whole(&self.tokens)?, tls, refused, hosts };
+        let (insecure, share) = (self.insecure, self.share);
         Ok(HttpConfig {
             listen,
             ttl,
             grace,
             credentials,
-            insecure: self.insecure,
+            insecure,
+            share,
             release_on_node_removal: false,
         })
     }

@@ -2,15 +2,19 @@
 
 use super::exit::{CliError, CliResult, Exit};
 use super::output;
+use crate::raft::PeerError;
 use crate::server::http::{HttpConfig, HttpServer, HttpStartError, Listen};
 use crate::service::Locks;
 
-/// Makes the server read its tokens and certificates again, and prints the result on standard
-/// error.
-pub(super) fn reload(server: &HttpServer) {
+/// Makes the server read its tokens and certificates again, also those for peers, and prints the
+/// result on standard error.
+pub(super) fn reload(server: &HttpServer, peers: impl FnOnce() -> Result<(), PeerError>) {
     match server.reload() {
         Ok(()) => output::say("tokens and certificates were read again"),
         Err(error) => output::say(&format!("all stays as it was: {error}")),
+    }
+    if let Err(error) = peers() {
+        output::say(&format!("the certificates for peers stay as they were: {error}"));
     }
 }
 

@@ -348,7 +348,11 @@ fn until_the_end(
     while left > 0 {
         match news.recv() {
             Ok(MountEvent::Gone) => left -= 1,
-            Ok(MountEvent::Reload) => server.into_iter().for_each(http_server::reload),
+            Ok(MountEvent::Reload) => {
+                if let Some(server) = server {
+                    http_server::reload(server, || Ok(()));
+                }
+            }
             Ok(MountEvent::Failed(why)) => return Err(storage_options::failed(&why)),
             Ok(MountEvent::End) | Err(_) => break,
         }
@@ -397,6 +401,7 @@ fn config(args: &MountArgs, dir: PathBuf, client: ClientId) -> MountConfig {
             HoldArg::Session => HoldBy::Session,
         },
         nonempty: args.nonempty,
+        share: args.access.share(),
         users: match () {
             () if args.allow_other => Users::All,
             () if args.no_allow_other => Users::Mounter,

@@ -17,6 +17,7 @@ pub(super) fn not_a_name(given: &OsStr, error: NameError) -> CliError {
         NameError::TooLong => "choose a shorter one",
         NameError::NotUtf8 => "write it in UTF-8",
         NameError::Control => "leave out line ends, tabs and the like",
+        NameError::Invisible => "write it by characters that can be seen",
         NameError::Dots => "write it whole, as from the top of a mount: team/build",
         NameError::Reserved => "let it begin otherwise",
     };

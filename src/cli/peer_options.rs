@@ -7,7 +7,7 @@ use super::storage_options::StorageChoice;
 use crate::raft::{ElectionPace, PeerFiles, Peering};
 use crate::server::http::ca;
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// The options that make a server a node of a cluster: addresses, seeds and peer credentials.
 #[derive(Debug, clap::Args)]
@@ -60,6 +60,7 @@ impl PeerArgs {
         &self,
         kept: &StorageChoice,
         (scheme, serves): (&str, SocketAddr),
+        refused: Option<&Path>,
     ) -> CliResult<Option<Peering>> {
         let Some(listen) = self.peer_listen else { return Ok(None) };
         if !matches!(kept, StorageChoice::Data { .. }) {
@@ -67,8 +68,11 @@ impl PeerArgs {
         }
         let whole = |path: &Option<PathBuf>| path.as_deref().map(absolute).transpose();
         let files = (whole(&self.peer_cert)?, whole(&self.peer_key)?, whole(&self.peer_ca)?);
+        let refused = refused.map(absolute).transpose()?;
         let tls = match files {
-            (Some(cert), Some(key), Some(ca)) => Some(PeerFiles { cert, key, ca, shared: None }),
+            (Some(cert), Some(key), Some(ca)) => {
+                Some(PeerFiles { cert, key, ca, shared: None, refused })
+            }
             _ => whole(&self.peer_secret_file)?.map(|file| PeerFiles::secret(file, ca::NODES)),
         };
         // The default URL for clients has the host of the listening address of this node's server.

@@ -35,6 +35,9 @@ pub(super) struct ServeArgs {
     /// Where to take lines such as LOCK,name,client as well
     #[arg(long, value_name = "ADDRESS", value_parser = address)]
     line_listen: Option<SocketAddr>,
+    /// Addresses of followers of the line protocol that others may register for them
+    #[arg(long, value_name = "IP", requires = "line_listen", value_delimiter = ',')]
+    allow_follower: Vec<IpAddr>,
     #[command(flatten)]
     access: AccessArgs,
     /// How long a lease lasts unrenewed, unless a client says otherwise
@@ -85,7 +88,8 @@ pub(super) fn run(args: &ServeArgs) -> CliResult {
     let mut config = args.access.config(Listen::Tcp(args.listen), (args.ttl.0, args.grace.0))?;
     config.release_on_node_removal = args.release_on_node_removal;
     let scheme = if config.credentials.tls.is_some() { "https" } else { "http" };
-    let peering = args.peers.peering(&kept, (scheme, args.listen))?;
+    let peering =
+        args.peers.peering(&kept, (scheme, args.listen), args.access.refuse_serials.as_deref())?;
     warn(kept.warning());
     let (send, news) = mpsc::channel();
     let tell = |news: fn() -> ServeEvent| {
@@ -100,13 +104,15 @@ pub(super) fn run(args: &ServeArgs) -> CliResult {
     let served = start(decider.locks(), &config).and_then(|server| {
         let _log = args.lock_log(&decider.locks())?;
         let line = match args.line_listen {
-            Some(listen) => Some(start_line(decider.locks(), listen, &config, &server)?),
+            Some(listen) => {
+                Some(start_line(decider.locks(), (listen, &args.allow_follower), &config, &server)?)
+            }
             None => None,
         };
         background::notify_manager();
         let ended = loop {
             match news.recv() {
-                Ok(ServeEvent::Reload) => reload(&server),
+                Ok(ServeEvent::Reload) => reload(&server, || decider.reload()),
                 Ok(ServeEvent::Failed(why)) => break Err(storage_options::failed(&why)),
                 Ok(ServeEvent::End) | Err(_) => break Ok(()),
             }
@@ -134,12 +140,13 @@ impl ServeArgs {
 /// Starts the server of the line protocol beside the HTTP server, and prints its address.
 fn start_line(
     locks: Locks,
-    listen: SocketAddr,
+    (listen, followers): (SocketAddr, &[IpAddr]),
     config: &HttpConfig,
     server: &HttpServer,
 ) -> CliResult<LineServer> {
-    let HttpConfig { ttl, grace, insecure, .. } = *config;
-    let config = LineConfig { listen, ttl, grace, gate: server.gate(), insecure };
+    let HttpConfig { ttl, grace, insecure, share, .. } = *config;
+    let (gate, follow_addresses) = (server.gate(), followers.to_vec());
+    let config = LineConfig { listen, ttl, grace, gate, insecure, share, follow_addresses };
     let line = LineServer::start(locks, config).map_err(|error| {
         let exit = match error {
             line::LineStartError::Open(_) => Exit::Usage,

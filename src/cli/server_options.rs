@@ -9,6 +9,7 @@ use crate::client::transport::Transport;
 use crate::client::{Failover, MakeServer, Remote, SERVERS_MAX, Terms};
 use crate::time::Span;
 use serde_json::Value;
+use std::net::IpAddr;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -25,6 +26,9 @@ pub(super) struct ServerKeyArgs {
         hide_env_values = true
     )]
     token_file: Option<PathBuf>,
+    /// Send the token without encryption, also to a server on another machine
+    #[arg(long, global = true, env = "LATCHFS_PLAIN_TOKEN", hide_env_values = true)]
+    plain_token: bool,
     /// CA certificate (PEM) that verifies an https server
     #[arg(long, value_name = "FILE", global = true, env = "LATCHFS_CA", hide_env_values = true)]
     ca: Option<PathBuf>,
@@ -41,6 +45,12 @@ impl ServerKeyArgs {
     pub(super) fn access(&self, url: &str) -> CliResult<ServerAccess> {
         let file = |path: &Option<PathBuf>| path.as_deref().map(read).transpose();
         let token = file(&self.token_file)?;
+        if token.is_some() && !self.plain_token && is_exposed(url) {
+            return Err(CliError::usage(format!(
+                "the token is not sent to {url}, since others could read it on the way; use https, \
+                 or say --plain-token where the network itself is encrypted"
+            )));
+        }
         if let Some(path) = &self.token_file {
             warn_of_readers(path);
         }
@@ -48,6 +58,18 @@ impl ServerKeyArgs {
         let token = token.map(|token| String::from_utf8_lossy(&token).trim().to_owned());
         Ok(ServerAccess { url: url.to_owned(), token, ca: file(&self.ca)?, identity })
     }
+}
+
+/// Whether what is sent to a server leaves this machine without encryption.
+fn is_exposed(url: &str) -> bool {
+    let Some(rest) = url.strip_prefix("http://") else { return false };
+    let authority = rest.split('/').next().unwrap_or_default();
+    let host = match authority.rsplit_once(':') {
+        Some((host, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) => host,
+        _ => authority,
+    };
+    let address = host.trim_matches(['[', ']']).parse::<IpAddr>();
+    !host.eq_ignore_ascii_case("localhost") && !address.is_ok_and(|address| address.is_loopback())
 }
 
 fn read(path: &Path) -> CliResult<Vec<u8>> {
@@ -157,5 +179,20 @@ pub(super) fn connect_since(
     match remote.trouble() {
         None => Ok(Arc::new(remote)),
         Some((kind, sentence)) => Err(CliError::Said(Exit::of(kind), sentence)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tokens_leave_the_machine_encrypted_only() {
+        for url in ["http://localhost:8080", "http://127.0.0.1", "http://[::1]:1/", "https://box"] {
+            assert!(!is_exposed(url), "{url}");
+        }
+        for url in ["http://box.lan:8080", "http://192.0.2.1", "http://[2001:db8::1]:80"] {
+            assert!(is_exposed(url), "{url}");
+        }
     }
 }

@@ -5,7 +5,7 @@ use super::environment::{absolute, state_dir};
 use super::exit::{CliError, CliResult};
 use crate::engine::codec::{FORMAT_BASE, FORMAT_VERSION};
 use crate::engine::{Grace, Rules, Ttl};
-use crate::raft::{Peering, RaftNode, Stop};
+use crate::raft::{PeerError, Peering, RaftNode, Stop};
 use crate::service::local::Local;
 use crate::service::{LockService, Locks};
 use crate::time::{Span, Wall, boot_now};
@@ -191,6 +191,14 @@ impl LocalBackend {
             // an error to each caller, and it continues when the disk has room again.
             Self::Local(_) => {}
             Self::Node(node) => node.on_failure(tell),
+        }
+    }
+
+    /// Reads the certificates of a node for its peers again.
+    pub(super) fn reload(&self) -> Result<(), PeerError> {
+        match self {
+            Self::Local(_) => Ok(()),
+            Self::Node(node) => node.reload_peer_certificates(),
         }
     }
 

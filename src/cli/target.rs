@@ -15,6 +15,7 @@ use super::server_options::{ServerKeyArgs, ask_first};
 use super::stale_option::StaleServers;
 use crate::engine::{ClientId, LockName};
 use crate::fuse::kernel::mountinfo;
+use crate::fuse::kernel::own_user::own_uid;
 use crate::time::Span;
 use serde_json::Value;
 use std::ffi::{OsStr, OsString};
@@ -151,7 +152,7 @@ impl TargetArgs {
     pub(super) fn mount(&self) -> CliResult<PathBuf> {
         let mounts = mounts()?;
         let inside = current_dir_in(&mounts);
-        choose(self.wanted()?.as_deref(), inside.as_deref(), &mounts)
+        choose(self.wanted()?.as_deref(), inside.as_deref(), &mounts, &trusted_mounts()?)
     }
 
     /// Returns the mount and the lock to which the argument `name` refers: the name of a lock, or a
@@ -164,7 +165,7 @@ impl TargetArgs {
         // names another mount.
         let wanted = if is_path(name) && self.dir.is_none() { None } else { self.wanted()? };
         let at = path.as_deref().or(inside.as_deref());
-        let dir = choose(wanted.as_deref(), at, &mounts)?;
+        let dir = choose(wanted.as_deref(), at, &mounts, &trusted_mounts()?)?;
         let name = name_of(&dir, name, path.as_deref())?;
         Ok(MountedLock { dir, name })
     }
@@ -202,14 +203,30 @@ fn as_path(name: &OsStr, inside: bool) -> Option<PathBuf> {
 }
 
 fn mounts() -> CliResult<Vec<PathBuf>> {
+    mounts_of(|_| true)
+}
+
+/// Returns the mounts of root and of the user of this process.
+fn trusted_mounts() -> CliResult<Vec<PathBuf>> {
+    let own = own_uid();
+    mounts_of(|mounter| mounter == 0 || mounter == own)
+}
+
+fn mounts_of(is_meant: impl Fn(u32) -> bool) -> CliResult<Vec<PathBuf>> {
     let mounts = mountinfo::ours()
         .map_err(|error| CliError::system("/proc/self/mountinfo can't be read", &error))?;
-    Ok(mounts.into_iter().map(|mount| mount.dir).collect())
+    let meant = mounts.into_iter().filter(|mount| is_meant(mount.mounter));
+    Ok(meant.map(|mount| mount.dir).collect())
 }
 
 /// Returns the mount `wanted`; without it, the innermost mount that contains `path`; otherwise the
 /// only mount there is.
-fn choose(wanted: Option<&Path>, path: Option<&Path>, mounts: &[PathBuf]) -> CliResult<PathBuf> {
+fn choose(
+    wanted: Option<&Path>,
+    path: Option<&Path>,
+    mounts: &[PathBuf],
+    trusted: &[PathBuf],
+) -> CliResult<PathBuf> {
     if let Some(wanted) = wanted {
         if mounts.iter().any(|mount| mount == wanted) {
             return Ok(wanted.into());
@@ -223,7 +240,8 @@ fn choose(wanted: Option<&Path>, path: Option<&Path>, mounts: &[PathBuf]) -> Cli
     if let Some(innermost) = mounts.iter().filter(around).max_by_key(|dir| dir.as_os_str().len()) {
         return Ok(innermost.clone());
     }
-    match mounts {
+    // Any user can mount a latchfs; a command that names none means one of root or of its own user.
+    match trusted {
         [only] => Ok(only.clone()),
         [] => Err(CliError::unavailable(
             "no latchfs is mounted here; mount one by 'latchfs mount DIR'",
@@ -281,24 +299,32 @@ mod tests {
 
     #[test]
     fn the_only_mount_is_the_default() {
-        assert_eq!(choose(None, None, &dirs(&["/locks"])).expect("found"), Path::new("/locks"));
-        assert!(sentence(choose(None, None, &[])).contains("latchfs mount DIR"));
-        let several = sentence(choose(None, None, &dirs(&["/a", "/b"])));
+        assert_eq!(
+            choose(None, None, &dirs(&["/locks", "/mallory"]), &dirs(&["/locks"])).expect("found"),
+            Path::new("/locks")
+        );
+        assert!(
+            sentence(choose(None, None, &dirs(&["/mallory"]), &[])).contains("latchfs mount DIR")
+        );
+        let several = sentence(choose(None, None, &[], &dirs(&["/a", "/b"])));
         assert!(several.contains("(/a, /b)"), "{several}");
     }
 
     #[test]
     fn a_named_mount_is_chosen() {
         let mounts = dirs(&["/a", "/b"]);
-        assert_eq!(choose(Some(Path::new("/b")), None, &mounts).expect("found"), Path::new("/b"));
-        let wrong = sentence(choose(Some(Path::new("/c")), None, &mounts));
+        assert_eq!(
+            choose(Some(Path::new("/b")), None, &mounts, &[]).expect("found"),
+            Path::new("/b")
+        );
+        let wrong = sentence(choose(Some(Path::new("/c")), None, &mounts, &mounts));
         assert!(wrong.contains("no latchfs is mounted at /c"), "{wrong}");
     }
 
     #[test]
     fn a_path_determines_its_mount() {
         let mounts = dirs(&["/a", "/a/b", "/c"]);
-        let chosen = choose(None, Some(Path::new("/a/b/x")), &mounts).expect("found");
+        let chosen = choose(None, Some(Path::new("/a/b/x")), &mounts, &[]).expect("found");
         assert_eq!(chosen, Path::new("/a/b"));
     }
 

@@ -115,6 +115,7 @@ pub fn decode_engine(format: u8, bytes: &[u8]) -> Result<Engine, Malformed> {
         let last = engine.books.sessions.last_key_value();
         require(last.is_none_or(|(last, _)| *last < id))?;
         engine.books.book_session(id, &session);
+        engine.books.usage.learn_session(&session.client);
         engine.books.sessions.insert(id, session);
     }
     let mut known = Interner::default();
@@ -132,6 +133,7 @@ pub fn decode_engine(format: u8, bytes: &[u8]) -> Result<Engine, Malformed> {
             engine.books.book_waiter(&name, *ticket, waiter);
             waiting.insert(*ticket);
         }
+        engine.books.usage.learn_lock(&lock);
         *engine.locks.get_or_new(&name) = lock;
     }
     for _ in 0..u64::take(from)? {
@@ -188,8 +190,8 @@ wire_number! {
 
 wire_text! {
     Arc<str>: |text| text, |text| Some(text.into());
-    LockName: |name| name.as_str(), |text| LockName::parse(text).ok();
-    ClientId: |client| client.as_str(), |text| ClientId::parse(text).ok();
+    LockName: |name| name.as_str(), |text| LockName::parse_stored(text).ok();
+    ClientId: |client| client.as_str(), |text| ClientId::parse_stored(text).ok();
     StealReason: |reason| reason.as_str(),
         |text| StealReason::parse(text).filter(|reason| reason.as_str() == text);
 }

@@ -5,7 +5,7 @@
 use super::encoding::{Codec, Decoder, Malformed, wire_enum, wire_struct};
 use super::event::{Event, EventKind, TenureEnd};
 use super::limits::LimitedField;
-use super::refusal::{Conflict, Limit, Reason, Refusal, Way};
+use super::refusal::{Conflict, Limit, Reason, Refusal, ShareOf, Way};
 use super::view::{Child, Holder, LockView, WaiterView};
 
 wire_struct! {
@@ -64,8 +64,33 @@ wire_enum! {
     }
     LimitedField { 0 Note, 1 HolderId, 2 Key, 3 Caller, 4 Spared }
     Way { 0 Held, 1 Grace, 2 Own, 3 Behind, 4 StealGrace { until }, 5 Restored { until } }
-    Limit {
-        0 Locks(max), 1 Waiters(max), 2 Holders(max), 3 Sessions(max), 4 Requests(max), 5 Tokens,
+}
+
+/// A tag and the maximum. A share is written as the limit of its table, which every version reads.
+impl Codec for Limit {
+    fn put(&self, out: &mut Vec<u8>) {
+        let (tag, max) = match self {
+            Self::Locks(max) | Self::Share(ShareOf::Locks, max) => (0, max),
+            Self::Waiters(max) | Self::Share(ShareOf::Waiters | ShareOf::Queue, max) => (1, max),
+            Self::Holders(max) | Self::Share(ShareOf::Holders, max) => (2, max),
+            Self::Sessions(max) | Self::Share(ShareOf::Sessions, max) => (3, max),
+            Self::Requests(max) => (4, max),
+            Self::Tokens => return out.push(5),
+        };
+        out.push(tag);
+        max.put(out);
+    }
+
+    fn take(from: &mut Decoder<'_>) -> Result<Self, Malformed> {
+        Ok(match u8::take(from)? {
+            0 => Self::Locks(usize::take(from)?),
+            1 => Self::Waiters(usize::take(from)?),
+            2 => Self::Holders(usize::take(from)?),
+            3 => Self::Sessions(usize::take(from)?),
+            4 => Self::Requests(usize::take(from)?),
+            5 => Self::Tokens,
+            _ => return Err(Malformed),
+        })
     }
 }
 

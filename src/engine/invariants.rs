@@ -31,6 +31,7 @@ impl Engine {
         let below = self.locks.keys().filter(|name| name.has_parts()).count();
         assert_eq!(below, self.locks.below(), "names with parts are counted");
         assert_eq!(waiting, self.books.waiting, "waiters are counted");
+        assert_eq!(self.recounted_usage(), self.books.usage, "the usage of clients is counted");
         due += self.books.sessions.values().filter(|session| session.ttl.is_some()).count();
         due += self.books.replies.iter().filter(|(_, reply)| reply.until < Time::NEVER).count();
         assert_eq!(due, self.books.agenda.len(), "what ends by itself is on the agenda, once");

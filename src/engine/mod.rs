@@ -39,7 +39,8 @@
 //! - Operations on it: `renew` (rules 2 and 3), `acquire` (rules 1, 5, 6), `expiry` (rule 4),
 //!   `session_lifecycle` (rule 8), `transfer` (moves and rule 9), `reset`, `baseline` (a start
 //!   after the loss of all replicas), `request_replay` (rule 10); `apply` applies a command.
-//! - Readers: `query`, and `invariants`, which tests check after each command.
+//! - Readers: `query`, `usage` (how much each client has), and `invariants`, which tests check
+//!   after each command.
 //! - Bytes: `encoding` (single values), `codec` (everything that is stored), `event_codec`
 //!   (everything that is only sent to another process).
 
@@ -53,6 +54,7 @@ pub mod refusal;
 mod request_id;
 pub mod command;
 mod tokens;
+mod usage;
 mod deadlines;
 mod lock;
 mod lock_table;
@@ -92,8 +94,9 @@ pub use lease::{
 };
 pub use lease_terms::{GRACE_OF_PROCESS, Grace, TermError, Ttl};
 pub use name::{ClientId, LockName, NameError};
-pub use refusal::{Conflict, Limit, Reason, Refusal, RefusalKind, Way};
+pub use refusal::{Conflict, Limit, Reason, Refusal, RefusalKind, ShareOf, Way};
 pub use state::{Engine, Rules};
+pub use usage::Usage;
 pub use view::{Child, Holder, LockView, SessionView, WaiterView};
 
 #[cfg(test)]

@@ -113,6 +113,9 @@ pub enum NameError {
     NotUtf8,
     /// The text contains a control character.
     Control,
+    /// The text contains a character that no terminal shows, or one that changes the order in which
+    /// others are shown, so that it looks like another name.
+    Invisible,
     /// A part is `.` or `..`.
     Dots,
     /// The name begins with [`RESERVED_PREFIX`].
@@ -122,6 +125,17 @@ pub enum NameError {
 impl LockName {
     /// Parses and validates the name of a lock.
     pub fn parse(text: &str) -> Result<Self, NameError> {
+        let name = Self::parse_stored(text)?;
+        if name.is_deceptive() { Err(NameError::Invisible) } else { Ok(name) }
+    }
+
+    /// Whether the name does not look like what it is: see [`NameError::Invisible`].
+    pub fn is_deceptive(&self) -> bool {
+        is_deceptive(self.as_str())
+    }
+
+    /// Parses a name that another process may have accepted before deceptive names were refused.
+    pub(super) fn parse_stored(text: &str) -> Result<Self, NameError> {
         if text.len() > NAME_BYTES_MAX {
             return Err(NameError::TooLong);
         }
@@ -181,6 +195,12 @@ impl std::borrow::Borrow<str> for LockName {
     }
 }
 
+impl std::borrow::Borrow<str> for ClientId {
+    fn borrow(&self) -> &str {
+        self.as_str()
+    }
+}
+
 impl ClientId {
     /// Whether this client is `host` itself or one of its users: `laptop1:alice` is one of
     /// `laptop1`.
@@ -191,6 +211,17 @@ impl ClientId {
 
     /// Parses the name of a client.
     pub fn parse(text: &str) -> Result<Self, NameError> {
+        let client = Self::parse_stored(text)?;
+        if client.is_deceptive() { Err(NameError::Invisible) } else { Ok(client) }
+    }
+
+    /// Whether the name does not look like what it is: see [`NameError::Invisible`].
+    pub fn is_deceptive(&self) -> bool {
+        is_deceptive(self.as_str())
+    }
+
+    /// Parses a name that another process may have accepted before deceptive names were refused.
+    pub(super) fn parse_stored(text: &str) -> Result<Self, NameError> {
         match text {
             "" => Err(NameError::Empty),
             _ if text.len() > CLIENT_BYTES_MAX => Err(NameError::TooLong),
@@ -214,6 +245,15 @@ impl ClientId {
     pub fn host(&self) -> &str {
         self.0.split(':').next().unwrap_or(&self.0)
     }
+}
+
+/// Whether a text has zero-width characters, or characters that control the direction of text.
+fn is_deceptive(text: &str) -> bool {
+    let deceives = |c: char| {
+        matches!(c, '\u{61c}' | '\u{200b}'..='\u{200f}' | '\u{202a}'..='\u{202e}'
+            | '\u{2060}'..='\u{2064}' | '\u{2066}'..='\u{206f}' | '\u{feff}')
+    };
+    !text.is_ascii() && text.chars().any(deceives)
 }
 
 /// Whether a name needs no further checks: it is one part of ASCII letters, digits, `-` and `_`.
@@ -255,6 +295,9 @@ impl fmt::Display for NameError {
             ),
             Self::NotUtf8 => write!(f, "a name is UTF-8"),
             Self::Control => write!(f, "a name has no control characters"),
+            Self::Invisible => {
+                write!(f, "a name has no characters that are invisible or reorder others")
+            }
             Self::Dots => write!(f, "a part of a name is not '.' or '..'"),
             Self::Reserved => {
                 write!(f, "names that begin with {RESERVED_PREFIX} are latchfs's own")
@@ -287,6 +330,12 @@ mod tests {
         assert_eq!(why("a/../b"), Some(NameError::Dots));
         assert_eq!(why("a\nb"), Some(NameError::Control));
         assert_eq!(why("a\u{7f}"), Some(NameError::Control));
+        for hidden in ['\u{200b}', '\u{200f}', '\u{202e}', '\u{2066}', '\u{feff}', '\u{61c}'] {
+            let text = format!("prod{hidden}");
+            assert_eq!(why(&text), Some(NameError::Invisible), "{hidden:?}");
+            assert_eq!(ClientId::parse(&text), Err(NameError::Invisible));
+            assert!(LockName::parse_stored(&text).is_ok(), "what is stored can be read");
+        }
         assert_eq!(why(".latchfs"), Some(NameError::Reserved));
         assert_eq!(why(".latchfs-2/x"), Some(NameError::Reserved));
         assert_eq!(why(&"x".repeat(255)), None);

@@ -142,6 +142,24 @@ pub enum Limit {
     Requests(usize),
     /// The engine has used up all tokens that can ever be issued.
     Tokens,
+    /// The caller's share of a table, which a front end enforces. A client behind a server is told
+    /// the limit of the table.
+    Share(ShareOf, usize),
+}
+
+/// A table of the engine of which each caller has a share.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum ShareOf {
+    /// All leases.
+    Locks,
+    /// The waiters in all queues.
+    Waiters,
+    /// The queue of one lock.
+    Queue,
+    /// The holders of one shared lock.
+    Holders,
+    /// The open sessions.
+    Sessions,
 }
 
 /// The kinds of refusals. Each front end maps them to its own codes, such as HTTP statuses and
@@ -365,6 +383,17 @@ impl fmt::Display for Limit {
                 write!(f, "leave a queue, or try again later")
             }
             Self::Tokens => write!(f, "all tokens below 2^53 are used up; start a new state"),
+            Self::Share(of, max) => {
+                let (items, next) = match of {
+                    ShareOf::Locks => ("locks", "release some"),
+                    ShareOf::Waiters => ("places in queues", "leave some"),
+                    ShareOf::Queue => ("places in the queue of this lock", "leave some"),
+                    ShareOf::Holders => ("holds of this shared lock", "release some"),
+                    ShareOf::Sessions => ("open sessions", "end some"),
+                };
+                write!(f, "you have {max} {items}, which is your share; {next}, ")?;
+                write!(f, "or have --share raised where latchfs runs")
+            }
         }
     }
 }

@@ -10,6 +10,7 @@ use super::name::LockName;
 use super::refusal::{Limit, Reason, Refusal};
 use super::session::Session;
 use super::tokens::TokenAllocator;
+use super::usage::UsageTable;
 use crate::time::{Span, Time};
 use std::collections::BTreeMap;
 
@@ -77,6 +78,7 @@ pub(super) struct EngineState {
     /// can last. The limit is not part of the encoded state.
     pub(super) longest: Option<Span>,
     pub(super) sessions: BTreeMap<SessionId, Session>,
+    pub(super) usage: UsageTable,
     pub(super) agenda: Deadlines,
     pub(super) replies: IdempotencyTable,
 }
@@ -99,6 +101,7 @@ impl Engine {
             shut_until: Time::ZERO,
             longest: None,
             sessions: BTreeMap::new(),
+            usage: UsageTable::default(),
             agenda: Deadlines::default(),
             replies: IdempotencyTable::default(),
         };
@@ -225,7 +228,8 @@ impl EngineState {
         }
     }
 
-    pub(super) fn tell(&self, events: &mut Vec<Event>, what: EventKind) {
+    pub(super) fn tell(&mut self, events: &mut Vec<Event>, what: EventKind) {
+        self.usage.learn(&what);
         events.push(Event { at: self.clock, what });
     }
 

@@ -337,6 +337,7 @@ mod tests {
             users: Users::All,
             hold: HoldBy::Renewal,
             nonempty: false,
+            share: crate::shares::SharePercent::default(),
         })
     }
 

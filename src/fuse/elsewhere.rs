@@ -74,6 +74,8 @@ pub mod mountinfo {
     pub struct MountPoint {
         /// The mount point.
         pub dir: PathBuf,
+        /// The user that mounted it.
+        pub mounter: u32,
     }
 
     impl MountPoint {

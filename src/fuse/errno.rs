@@ -225,6 +225,7 @@ pub(crate) fn errno_of_name(error: NameError) -> Errno {
         NameError::Empty
         | NameError::NotUtf8
         | NameError::Control
+        | NameError::Invisible
         | NameError::Dots
         | NameError::Reserved => Errno::EINVAL,
     }
@@ -238,6 +239,7 @@ pub(crate) fn errno_of_lookup(error: NameError) -> Errno {
         NameError::Empty
         | NameError::NotUtf8
         | NameError::Control
+        | NameError::Invisible
         | NameError::Dots
         | NameError::Reserved => Errno::ENOENT,
     }

@@ -27,6 +27,7 @@ use crate::fuse::parent_checks::ParentChecks;
 use crate::fuse::poll::Polls;
 use crate::fuse::posix_locks::{PosixLocks, ioctls};
 use crate::fuse::process::bindings::ProcessBindings;
+use crate::fuse::user_admission;
 use crate::service::Locks;
 use std::ffi::OsStr;
 use std::sync::Arc;
@@ -50,6 +51,7 @@ impl LockFs {
     /// Returns the file system of a mount of `service`; `follows_symlinks` says whether the kernel
     /// follows symlinks in the mount.
     pub(crate) fn new(service: &Locks, config: &MountConfig, follows_symlinks: bool) -> Arc<Self> {
+        let service = &user_admission::limited(service, config);
         let parts = SharedParts::new(service, config);
         let (of, by) = (Arc::clone(&parts.posix_locks), Arc::clone(&parts.opens));
         let waits = FileWaits::new(service.clone(), of, by);

@@ -34,6 +34,7 @@ mod file_waits;
 mod poll;
 mod ops;
 mod control_files;
+mod user_admission;
 mod lock_parts;
 mod lock_fs;
 pub mod mount;

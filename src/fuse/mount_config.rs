@@ -2,6 +2,7 @@
 
 use crate::engine::{ClientId, Grace, Ttl};
 pub use crate::fuse::kernel::mount_users::Users;
+use crate::shares::SharePercent;
 use std::path::PathBuf;
 
 /// The configuration of one mount.
@@ -25,6 +26,8 @@ pub struct MountConfig {
     pub hold: HoldBy,
     /// Whether to mount on a directory that has entries, without sealing it.
     pub nonempty: bool,
+    /// The part of the engine's locks, queues and sessions that one user may take.
+    pub share: SharePercent,
 }
 
 /// How the callers of a mount are mapped to clients.

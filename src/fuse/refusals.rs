@@ -95,7 +95,7 @@ impl Refusals {
         caller: &Caller,
         act: Act,
         name: Option<&LockName>,
-        full: Full,
+        full: &Full,
     ) -> Errno {
         self.refused(caller, act, name, Errno::ENOSPC, full.to_string())
     }

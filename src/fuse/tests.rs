@@ -52,6 +52,7 @@ fn config() -> MountConfig {
         users: Users::All,
         hold: HoldBy::Renewal,
         nonempty: false,
+        share: crate::shares::SharePercent::default(),
     }
 }
 

@@ -4,4 +4,5 @@
 pub(crate) mod listen;
 pub(crate) mod accept_loop;
 pub(crate) mod pem_files;
+pub(crate) mod refused_serials;
 pub(crate) mod http_connection;

@@ -20,6 +20,7 @@ use super::peer_store::PeerStore;
 use super::proposer::Proposer;
 use super::replica::Replica;
 use super::rpc::accept;
+use super::rpc::mutual_tls::PeerTls;
 use super::rpc::rpc_client::RpcIdentity;
 use super::state_machine::Raft;
 use super::state_machine::StateMachine;
@@ -74,6 +75,7 @@ pub(super) struct RunningNode {
     pub(super) runtime: Handle,
     /// The reason why the node has stopped, if it has failed.
     pub(super) stopped: Arc<Mutex<Option<Stop>>>,
+    pub(super) peer_tls: Option<PeerTls>,
 }
 
 /// The opened files and sockets with which the node's thread begins.
@@ -354,6 +356,7 @@ impl NodeComponents {
         tokio::spawn(requests.clone().answer_reads());
         let alone = Arc::clone(&requests.alone);
         let members = Arc::new(Members::new(requests.raft.clone(), alone));
+        let peer_tls = peers.as_ref().map(|peers| peers.tls.clone());
         let watchman = peers.zip(caller).map(|(peers, caller)| {
             let reception = PeerService {
                 cluster,
@@ -371,6 +374,7 @@ impl NodeComponents {
             MembershipTask { requests, members, caller, station, seeds, removed, book }
         });
         let begun = RunningNode {
+            peer_tls,
             leader: Arc::new(Turn::new(requests.forwarder())),
             requests,
             members,

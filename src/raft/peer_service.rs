@@ -3,9 +3,11 @@
 use super::data_dir::Data;
 use super::leadership::metrics;
 use super::membership::Members;
+use super::node_address::NodeAddress;
 use super::node_pipeline::RequestPipeline;
 use super::rpc::accept;
 use super::rpc::messages::{ANYBODY, Envelope, RpcError, RpcRequest, RpcResponse};
+use super::rpc::mutual_tls::PeerCertificate;
 use super::status_report::Reporter;
 use super::types::{ClusterId, NodeId, Snapshot, TypeConfig, Vote};
 use openraft::async_runtime::watch::WatchReceiver;
@@ -24,6 +26,18 @@ pub(super) struct PeerService {
 }
 
 impl accept::RpcHandler for PeerService {
+    fn admits(&self, letter: &Envelope, certificate: &PeerCertificate) -> bool {
+        // A node that is new, or has a new address, names the address itself.
+        let named = match &letter.call {
+            RpcRequest::Join(station) | RpcRequest::Enroll(station) => Some(station),
+            _ => None,
+        };
+        let members = metrics::<TypeConfig>(&self.requests.raft).membership_config;
+        let known = members.get_node(&letter.from).and_then(NodeAddress::of);
+        let is_of = |station: &NodeAddress| certificate.is_of(&station.address);
+        named.is_none_or(is_of) && known.as_ref().is_none_or(is_of)
+    }
+
     async fn answer(self: Arc<Self>, letter: Envelope) -> Result<RpcResponse, RpcError> {
         let Envelope { cluster, from, to, call } = letter;
         let is_anybodys = matches!(call, RpcRequest::Join(_) | RpcRequest::Status(_));

@@ -6,10 +6,11 @@
 //! applied the leader's read index (`linearizable_read`).
 
 use super::cluster_admin::RaftClusterAdmin;
-use super::data_dir_error::{DataError, Stop};
+use super::data_dir_error::{DataError, PeerError, Stop};
 use super::node::{self, NodeHandle, RunningNode};
 use super::node_address::NodeAddress;
 use super::peer_config::Peering;
+use super::rpc::mutual_tls::PeerTls;
 use crate::engine::codec::FORMAT_VERSION;
 use crate::engine::{
     Answer, Baseline, Child, Command, Engine, LockName, LockView, SessionId, SessionView, Token,
@@ -89,6 +90,12 @@ impl RaftNode {
                 tell(stop);
             }
         }
+    }
+
+    /// Reads the certificates and keys for connections to peers again. If one is invalid, what was
+    /// read before stays in force.
+    pub fn reload_peer_certificates(&self) -> Result<(), PeerError> {
+        self.shared.node.peer_tls.as_ref().map_or(Ok(()), PeerTls::reload)
     }
 
     /// Refuses new requests, and returns once all accepted requests are answered.
@@ -264,6 +271,10 @@ impl BackendStatus for RaftNode {
             waiters: core.engine.waiters(),
             sessions: core.engine.sessions(),
         }
+    }
+
+    fn look_at_engine(&self, look: &mut dyn FnMut(&Engine)) {
+        look(&self.shared.node.requests.replica.look().engine);
     }
 
     fn leads(&self) -> bool {

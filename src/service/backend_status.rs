@@ -6,7 +6,7 @@ use super::cluster_status::ClusterAdmin;
 use super::counters::Histogram;
 use super::failure::Unavailable;
 use super::remote_status::RemoteStatus;
-use crate::engine::SessionId;
+use crate::engine::{Engine, SessionId};
 use std::sync::Arc;
 
 /// The information that a backend reports about itself.
@@ -54,6 +54,11 @@ pub trait BackendStatus {
     /// not in this process.
     fn request_ids(&self) -> Option<usize> {
         None
+    }
+    /// Calls `look` with the engine as this process knows it, unless the engine is not in this
+    /// process.
+    fn look_at_engine(&self, look: &mut dyn FnMut(&Engine)) {
+        let _ = look;
     }
     /// Returns counts of events and requests since the start, by metric name.
     fn counts(&self) -> Vec<(&'static str, u64)>;

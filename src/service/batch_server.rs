@@ -17,7 +17,7 @@ use super::nested_names::ParentCheck;
 use super::paging::{Children, List, ListPage};
 use super::scoped_views;
 use crate::engine::codec::Malformed;
-use crate::engine::{Command, Event, Op, OpenSession, Outcome, Reason, Refusal, SessionId};
+use crate::engine::{Command, Event, Limit, Op, OpenSession, Outcome, Reason, Refusal, SessionId};
 use crate::random::random;
 use crate::time::{Span, boot_now};
 use parking_lot::Mutex;
@@ -46,8 +46,8 @@ pub type Limits = HashMap<usize, ItemAccess>;
 pub enum ItemAccess {
     /// The call is refused with this error.
     Nothing(Unavailable),
-    /// A command is refused, because the session that numbers the batch is over.
-    SessionOver(SessionId),
+    /// The command is refused as the engine would refuse it.
+    Refused(Refusal),
     /// The part is a command that creates a name below other names. It is decided only if this
     /// condition holds.
     Checked(ParentCheck),
@@ -135,10 +135,7 @@ impl BatchServer {
                     self.0.ask_checked(caller, ask, position, check, put);
                 }
                 Some(ItemAccess::Nothing(why)) => put(ItemReply::Unavailable(why)),
-                Some(ItemAccess::SessionOver(session)) => {
-                    let (at, reason) = (self.0.locks.now(), Box::new(Reason::NoSession(session)));
-                    put(ItemReply::Answered(Err(Refusal { at, reason })));
-                }
+                Some(ItemAccess::Refused(why)) => put(ItemReply::Answered(Err(why))),
                 Some(ItemAccess::Within(prefixes)) => {
                     self.0.ask_within(caller, ask, position, prefixes, put);
                 }

@@ -203,6 +203,10 @@ impl BackendStatus for Local {
         }
     }
 
+    fn look_at_engine(&self, look: &mut dyn FnMut(&Engine)) {
+        look(&self.shared.core.lock().engine);
+    }
+
     fn answers_at_once(&self) -> bool {
         true
     }

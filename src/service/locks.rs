@@ -9,19 +9,51 @@ use super::lock_service::{CacheableView, LockService, Retry};
 use super::paging::{Children, List, ListPage};
 use super::remote_status::RemoteStatus;
 use crate::engine::{
-    Answer, Child, Command, LockName, LockView, Op, SessionId, SessionView, Token,
+    Answer, Child, Command, Engine, Limit, LockName, LockView, Op, Reason, Refusal, SessionId,
+    SessionView, Token,
 };
 use crate::time::{Time, Wall};
 use std::sync::Arc;
 
+/// Decides whether a command may add to the engine, given the engine's state.
+pub type Admission = Arc<dyn Fn(&Op, &Engine) -> Result<(), Limit> + Send + Sync>;
+
 /// A handle on a lock service. Cheap to clone.
 #[derive(Clone)]
-pub struct Locks(pub(super) Arc<dyn LockService>);
+pub struct Locks(pub(super) Arc<dyn LockService>, Option<Admission>);
 
 impl Locks {
     /// Returns a handle on `service`.
     pub fn new(service: Arc<dyn LockService>) -> Self {
-        Self(service)
+        Self(service, None)
+    }
+
+    /// Returns a handle on the same service that submits a command only if `admission` admits it.
+    #[must_use]
+    pub fn admitting(&self, admission: Admission) -> Self {
+        Self(Arc::clone(&self.0), Some(admission))
+    }
+
+    /// Checks that `admission` admits a command. Without an engine in this process, the server
+    /// decides that.
+    pub fn admit(
+        &self,
+        op: &Op,
+        admission: impl Fn(&Op, &Engine) -> Result<(), Limit>,
+    ) -> Result<(), Refusal> {
+        let mut admitted = Ok(());
+        self.0.look_at_engine(&mut |engine| admitted = admission(op, engine));
+        admitted.map_err(|limit| Refusal { at: self.now(), reason: Box::new(Reason::Limit(limit)) })
+    }
+
+    /// Checks that the admission of this handle, if it has any, admits a command.
+    pub(super) fn admits(&self, op: &Op) -> Result<(), Refusal> {
+        match (&self.1, op) {
+            (Some(admission), Op::Acquire(_) | Op::Steal(_) | Op::OpenSession(_)) => {
+                self.admit(op, |op, engine| admission(op, engine))
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Decides a command and passes the answer to `then`.
@@ -30,7 +62,11 @@ impl Locks {
         command: impl Into<Command>,
         then: impl FnOnce(Result<Answer, Unavailable>) + Send + 'static,
     ) {
-        self.0.submit(command.into(), Retry::Never, Box::new(then));
+        let command = command.into();
+        match self.admits(&command.op) {
+            Ok(()) => self.0.submit(command, Retry::Never, Box::new(then)),
+            Err(refusal) => then(Ok(Err(refusal))),
+        }
     }
 
     /// Decides a command, and repeats it until there is an answer: see [`Retry::UntilAnswered`].

@@ -52,7 +52,7 @@ pub use backend_status::{About, BackendKind, BackendStatus, Contact, SessionOwne
 pub use callback::Then;
 pub use failure::{RequestError, Unavailable};
 pub use lock_service::{CacheableView, LockService, Retry};
-pub use locks::Locks;
+pub use locks::{Admission, Locks};
 pub use nested_names::ParentCheck;
 pub(crate) use paging::page_of_leases;
 pub use paging::{Children, List, ListPage, SESSION_LEASES_SHOWN_MAX};

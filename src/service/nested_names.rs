@@ -122,6 +122,9 @@ impl Locks {
     ) {
         let command = command.into();
         let Some(check) = check else { return self.submit(command, then) };
+        if let Err(refusal) = self.admits(&command.op) {
+            return then(Ok(Err(refusal)));
+        }
         match self.0.submit_if(&check, &command) {
             Some(answer) => then(answer),
             None => submit_elsewhere(self, command, check, Box::new(then)),

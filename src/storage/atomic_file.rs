@@ -77,6 +77,7 @@ pub(super) fn write_new(
     crash::point()?;
     let mut options = OpenOptions::new();
     options.read(true).write(true).create(true).truncate(true).mode(0o600);
+    options.custom_flags(libc::O_NOFOLLOW);
     let mut file = options.open(path)?;
     write(&mut file)?;
     if durable == Durable::Yes {

@@ -7,7 +7,7 @@ use log::warn;
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, Read};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use std::{error, fmt, process, thread};
@@ -41,6 +41,8 @@ enum LockDirError {
     InUse(Option<u32>),
     /// The directory is on a network file system of this kind, which may lose synced data.
     Remote(&'static str),
+    /// The directory belongs to this other user, who could replace any file in it.
+    Foreign(u32),
     /// Any other I/O error.
     Io(io::Error),
 }
@@ -49,6 +51,13 @@ enum LockDirError {
 /// unmounted, or was told to stop, may still be writing when the next one starts.
 const TAKE_TRIES: u32 = 100;
 const TAKE_PAUSE: Duration = Duration::from_millis(20);
+
+/// Returns the effective user id of this process.
+#[allow(unsafe_code)]
+fn own_uid() -> u32 {
+    // SAFETY: geteuid only reads, and can't fail.
+    unsafe { libc::geteuid() }
+}
 
 impl Role {
     /// Returns the name of a directory with this role in messages.
@@ -99,6 +108,10 @@ impl Role {
         if let Some(kind) = remote_kind(&path) {
             return Err(self.error(&path, LockDirError::Remote(kind)));
         }
+        let owner = fs::metadata(&path).map_err(|error| self.io(&path, error))?.uid();
+        if owner != 0 && owner != own_uid() {
+            return Err(self.error(&path, LockDirError::Foreign(owner)));
+        }
         let lock = self.lock(&path)?;
         Ok((path, lock))
     }
@@ -109,6 +122,7 @@ impl Role {
         let at = |error| self.io(&path, error);
         let mut options = OpenOptions::new();
         options.read(true).write(true).create(true).truncate(false).mode(0o600);
+        options.custom_flags(libc::O_NOFOLLOW);
         let mut lock = options.open(&path).map_err(at)?;
         let mut tries = 0;
         loop {
@@ -162,6 +176,11 @@ impl fmt::Display for PlaceError {
                 }
                 write!(f, "; stop that one, or name another with {option} DIR")
             }
+            LockDirError::Foreign(uid) => write!(
+                f,
+                "the {what} {path} belongs to user {uid}, who could change what is read from it; \
+                 change its owner, or name another with {option} DIR"
+            ),
             LockDirError::Remote(kind) => write!(
                 f,
                 "the {what} {path} is on {kind}, which can lose what was written; name one on a \
@@ -182,7 +201,10 @@ impl error::Error for PlaceError {
             LockDirError::NotWritable(error)
             | LockDirError::DiskFull(error)
             | LockDirError::Io(error) => Some(error),
-            LockDirError::NotADirectory | LockDirError::InUse(_) | LockDirError::Remote(_) => None,
+            LockDirError::NotADirectory
+            | LockDirError::InUse(_)
+            | LockDirError::Foreign(_)
+            | LockDirError::Remote(_) => None,
         }
     }
 }

@@ -104,14 +104,14 @@ fn looks(own: &Group, effort: Effort) -> Result<(), String> {
     let targets = [own.target().address, memory.address.as_str()];
     let mut lines = [Line::to(targets[0])?, Line::to(targets[1])?];
     for line in &mut lines {
-        request(line, b"POST /locks/seen?client=c&ttl=1h HTTP/1.1\r\nhost: x\r\n\r\n")?;
+        request(line, b"POST /locks/seen?client=c&ttl=1h HTTP/1.1\r\nhost: localhost\r\n\r\n")?;
     }
     let mut times = [vec![], vec![]];
     for _ in 0..effort.rounds {
         for (line, times) in lines.iter_mut().zip(&mut times) {
             let mut failed = None;
             times.push(micros_each(effort.of(2_000), |_| {
-                let seen = request(line, b"GET /locks/seen HTTP/1.1\r\nhost: x\r\n\r\n");
+                let seen = request(line, b"GET /locks/seen HTTP/1.1\r\nhost: localhost\r\n\r\n");
                 failed = failed.take().or(seen.err());
             }));
             failed.map_or(Ok(()), Err)?;
@@ -224,7 +224,7 @@ fn renew(addresses: &[String], stop: &AtomicBool, say: &mpsc::Sender<Time>) {
         };
         let patient = line.wait_at_most(ANSWER_PATIENCE);
         while patient && !stop.load(Ordering::Relaxed) {
-            let renewal = b"POST /locks/gap?client=c&ttl=60s HTTP/1.1\r\nhost: x\r\n\r\n";
+            let renewal = b"POST /locks/gap?client=c&ttl=60s HTTP/1.1\r\nhost: localhost\r\n\r\n";
             if request(&mut line, renewal).is_err() {
                 break;
             }

@@ -182,7 +182,9 @@ impl Group {
     /// Requests that the leader transfers leadership.
     pub(crate) fn transfer(&self) -> Result<(), String> {
         let mut line = Line::to(&self.leader)?;
-        line.send(b"POST /cluster/transfer HTTP/1.1\r\nhost: x\r\ncontent-length: 0\r\n\r\n")?;
+        line.send(
+            b"POST /cluster/transfer HTTP/1.1\r\nhost: localhost\r\ncontent-length: 0\r\n\r\n",
+        )?;
         match line.http()? {
             200..300 => Ok(()),
             _ => Err(String::from_utf8_lossy(line.body()).into_owned()),
@@ -192,7 +194,7 @@ impl Group {
 
 /// Returns the report of one node about the whole cluster.
 fn report(node: &Node) -> Option<Value> {
-    ask(&node.address, b"GET /cluster HTTP/1.1\r\nhost: x\r\n\r\n")
+    ask(&node.address, b"GET /cluster HTTP/1.1\r\nhost: localhost\r\n\r\n")
 }
 
 fn ask(address: &str, request: &[u8]) -> Option<Value> {

@@ -144,12 +144,12 @@ impl Speech for Latchfs {
 
     fn take(&self, client: usize, _: &str) -> Vec<u8> {
         let path = format!("/locks/bench{client}?client=c{client}&ttl=30s");
-        format!("POST {path} HTTP/1.1\r\nhost: x\r\n\r\n").into()
+        format!("POST {path} HTTP/1.1\r\nhost: localhost\r\n\r\n").into()
     }
 
     fn give(&self, client: usize, _: &str) -> Vec<u8> {
         let path = format!("/locks/bench{client}?client=c{client}");
-        format!("DELETE {path} HTTP/1.1\r\nhost: x\r\n\r\n").into()
+        format!("DELETE {path} HTTP/1.1\r\nhost: localhost\r\n\r\n").into()
     }
 
     fn answer(&self, line: &mut Line) -> Result<bool, String> {
@@ -196,7 +196,8 @@ pub(crate) struct Etcd;
 /// Encodes a POST request with a JSON body.
 pub(crate) fn post(path: &str, body: &str) -> Vec<u8> {
     let length = body.len();
-    format!("POST {path} HTTP/1.1\r\nhost: x\r\ncontent-length: {length}\r\n\r\n{body}").into()
+    format!("POST {path} HTTP/1.1\r\nhost: localhost\r\ncontent-length: {length}\r\n\r\n{body}")
+        .into()
 }
 
 /// Encodes a text in base64, as etcd's gateway requires for keys and values.

@@ -118,12 +118,12 @@ fn sessions(count: usize) -> Result<Keeping, String> {
     let mut requests = Vec::with_capacity(count);
     for number in 0..count {
         let path = format!("/sessions?client=c{number}&ttl={TTL_SECS}s");
-        line.send(format!("POST {path} HTTP/1.1\r\nhost: x\r\n\r\n").as_bytes())?;
+        line.send(format!("POST {path} HTTP/1.1\r\nhost: localhost\r\n\r\n").as_bytes())?;
         let code = line.http()?;
         let body = String::from_utf8_lossy(line.body());
         let id = body.strip_prefix("{\"session\":").and_then(|rest| rest.split(',').next());
         let id = id.filter(|_| code == 201).ok_or_else(|| format!("no session: {body}"))?;
-        let request = format!("POST /sessions/{id}/keepalive HTTP/1.1\r\nhost: x\r\n\r\n");
+        let request = format!("POST /sessions/{id}/keepalive HTTP/1.1\r\nhost: localhost\r\n\r\n");
         requests.push(request.into_bytes());
     }
     Ok(Keeping { server, runtime: runtime()?, requests, kept: b"HTTP/1.1 200 " })

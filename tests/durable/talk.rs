@@ -40,7 +40,7 @@ impl Talk {
         path: &str,
         headers: &str,
     ) -> Option<(u16, Value)> {
-        let request = format!("{method} {path} HTTP/1.1\r\nhost: x\r\n{headers}\r\n");
+        let request = format!("{method} {path} HTTP/1.1\r\nhost: localhost\r\n{headers}\r\n");
         self.stream.get_mut().write_all(request.as_bytes()).ok()?;
         let mut line = String::new();
         self.stream.read_line(&mut line).ok()?;

@@ -59,7 +59,7 @@ pub(crate) fn send(server: &Server, batch: &[u8]) -> (u16, Vec<u8>) {
     let mut stream = TcpStream::connect(address).expect("it listens");
     stream.set_read_timeout(Some(Duration::from_secs(20))).expect("a limit");
     let length = batch.len();
-    let head = "POST /door/v1/ask HTTP/1.1\r\nhost: x\r\nconnection: close\r\n";
+    let head = "POST /door/v1/ask HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n";
     let head = format!("{head}content-length: {length}\r\n\r\n");
     stream.write_all(head.as_bytes()).expect("it reads");
     // The error is ignored: the write fails if the server has already refused the body and closed

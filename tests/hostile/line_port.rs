@@ -83,6 +83,33 @@ fn browser_requests_are_not_executed() {
     target.has_grown_little();
 }
 
+/// A browser begins a TLS handshake with the line port, and a page has chosen some of its bytes,
+/// lines among them: the first line is none, so the connection ends. Nobody makes the server
+/// connect to a third machine.
+#[test]
+fn other_protocols_and_foreign_followers_are_refused() {
+    let target = Target::start(&[]);
+    let mut stream = target.raw();
+    stream.write_all(b"\x16\x03\x01\x02\x00ticket:\nLOCK,stolen,eve\n").expect("it reads");
+    let mut said = String::new();
+    // The server may reset the connection, because it does not read the rest.
+    let _ = stream.read_to_string(&mut said);
+    assert!(matches!(&*said, "INVALID_FORMAT\n" | "INVALID_COMMAND\n" | ""), "{said}");
+    assert_eq!(target.lines.ask("OWN,stolen,x"), "NONE");
+    let mut known = target.lines.connect();
+    assert_eq!(known.ask("OWN,stolen,x"), "NONE");
+    assert_eq!(known.ask("WHAT"), "INVALID_FORMAT");
+    assert_eq!(known.ask("OWN,stolen,x"), "NONE", "a client that has shown that it is one");
+    let follower = TcpListener::bind("127.0.0.2:0").expect("a port");
+    follower.set_nonblocking(true).expect("a flag");
+    let address = follower.local_addr().expect("bound");
+    assert_eq!(target.lines.ask(&format!("REGISTER,{address}")), "ERROR");
+    target.serves_the_victim();
+    assert_eq!(follower.accept().expect_err("nobody comes").kind(), ErrorKind::WouldBlock);
+    let allowing = Target::start(&["--allow-follower", "127.0.0.2"]);
+    assert_eq!(allowing.lines.ask(&format!("REGISTER,{address}")), "REGISTERED");
+}
+
 /// The server stops reading an endless line, even if many connections send one, and binary data
 /// changes no lock.
 #[test]
@@ -128,7 +155,7 @@ fn endless_lines_and_binary_bytes_take_no_memory() {
 #[test]
 fn two_thousand_connections_do_not_delay_the_victim() {
     may_open_files(4_096);
-    let target = Target::start(&[]);
+    let target = Target::start(&["--share", "100"]);
     let held: Vec<TcpStream> = (0..2_000)
         .map(|_| {
             let mut stream = target.raw();
@@ -212,7 +239,8 @@ fn followers_and_their_answers_are_bounded() {
     let path = scratch.path().join("tokens.toml");
     fs::write(&path, TOKENS).expect("a fresh directory");
     fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).expect("ours");
-    let lines = Lines::start(&["--tokens", &path.display().to_string()]);
+    let tokens = path.display().to_string();
+    let lines = Lines::start(&["--tokens", &tokens, "--share", "100"]);
     let before = peak_kib(lines.server.pid());
     let ops = || {
         let mut talk = lines.connect();

@@ -43,4 +43,6 @@ mod nested_names;
 mod patience;
 mod request_id_floods;
 mod request_ids;
+mod revocation;
+mod shares;
 mod web_page;

@@ -46,6 +46,12 @@ impl Attacker {
         Self { child, said }
     }
 
+    /// Returns the next line of the attacker.
+    #[track_caller]
+    pub(crate) fn says(&self) -> String {
+        self.said.recv_timeout(ATTACK_LIMIT).expect("the attack goes on")
+    }
+
     /// Waits for the line of the attacking program that begins with `stage`, and returns the rest
     /// of the line. While it waits, checks that root, the victim of the attack, can acquire, renew
     /// and release a lock in time.

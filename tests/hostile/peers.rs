@@ -107,7 +107,7 @@ fn a_local_user_without_the_secret_can_not_act_as_a_node() {
     let node = Node::start();
     let mut stream = TcpStream::connect(&node.peers).expect("it listens");
     stream.set_read_timeout(Some(Duration::from_secs(20))).expect("a limit");
-    let request = "POST /raft/v1/status HTTP/1.1\r\nhost: x\r\ncontent-length: 0\r\n\r\n";
+    let request = "POST /raft/v1/status HTTP/1.1\r\nhost: localhost\r\ncontent-length: 0\r\n\r\n";
     // The error is ignored: the write fails if the node has already closed the connection.
     let _ = stream.write_all(request.as_bytes());
     let mut said = Vec::new();
@@ -209,7 +209,7 @@ fn unauthenticated_peers_take_no_memory() {
     let before = peak_kib(node.server.pid());
     let body = forwards(0, 24 << 20);
     let head = format!(
-        "POST /raft/v1/forward HTTP/1.1\r\nhost: x\r\ncontent-length: {}\r\n\r\n",
+        "POST /raft/v1/forward HTTP/1.1\r\nhost: localhost\r\ncontent-length: {}\r\n\r\n",
         body.len()
     );
     // The beginning of a TLS ClientHello that claims to be 64 KiB long, in records of 16 KiB. The

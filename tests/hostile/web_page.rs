@@ -34,3 +34,32 @@ fn cross_site_requests_change_nothing() {
     }
     server.curl(&["-X", "POST", "-H", "Sec-Fetch-Site: same-origin", "/lock?client=x"]).is(200);
 }
+
+/// A page whose own name resolves to the address of the server (DNS rebinding) sends requests with
+/// that name as their host, which an earlier version answered; and a page of another site names
+/// itself as the origin, also of a request that only reads.
+#[test]
+fn foreign_hosts_and_origins_are_refused() {
+    let server = Server::start(&["--allow-host", "box.lan"]);
+    server.curl(&["-X", "POST", "/locks/build?client=victim"]).is(200);
+    for host in ["evil.example", "localhost.evil.example", "evil.example:8080"] {
+        let host = format!("Host: {host}");
+        for http in ["--http1.1", "--http2-prior-knowledge"] {
+            let denied = server.curl(&[http, "-H", &host, "/locks/build"]).is(403);
+            assert_eq!(denied["kind"], "E_DENIED", "{host} {http}");
+            let stolen = "/locks/build/steal?client=x&reason=y";
+            server.curl(&[http, "-H", &host, "-X", "POST", stolen]).is(403);
+        }
+    }
+    for origin in ["http://evil.example", "null"] {
+        let origin = format!("Origin: {origin}");
+        server.curl(&["-H", &origin, "/locks/build"]).is(403);
+        server.curl(&["-H", &origin, "-X", "DELETE", "/locks/build?client=victim"]).is(403);
+    }
+    for host in ["box.lan", "BOX.lan:1", "localhost:1", "192.0.2.1", "[2001:db8::1]:1"] {
+        let host = format!("Host: {host}");
+        assert_eq!(server.curl(&["-H", &host, "/locks/build"]).is(200)["holder"], "victim");
+    }
+    let own = format!("Origin: {}", server.url);
+    server.curl(&["-H", &own, "-X", "DELETE", "/locks/build?client=victim"]).is(200);
+}

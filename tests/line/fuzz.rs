@@ -31,12 +31,14 @@ fn each_line_has_one_answer() {
             .map(|line| line.into_iter().filter(|byte| *byte != b'\n').collect())
             .collect();
         let mut talk = lines.connect();
+        // A connection whose first line is none ends.
+        talk.send(b"OWN,never-named,x\n");
         for line in &batch {
             talk.send(&[line, &b"\n"[..]].concat());
         }
         talk.finish();
         let answered = String::from_utf8(talk.rest()).expect("words are text");
-        prop_assert_eq!(answered.lines().count(), batch.len(), "{:?}", answered);
+        prop_assert_eq!(answered.lines().count(), batch.len() + 1, "{:?}", answered);
         prop_assert!(answered.ends_with('\n'));
         Ok(())
     });

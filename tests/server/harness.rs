@@ -292,7 +292,7 @@ impl Open {
 
     /// Waits for the next line of a stream, and returns it without its newline; `None` at the end
     /// of the stream.
-    fn line(&mut self) -> Option<String> {
+    pub(crate) fn line(&mut self) -> Option<String> {
         let mut line = String::new();
         let count = self.out.read_line(&mut line).expect("text");
         (count > 0).then(|| line.trim_end().to_owned())

@@ -100,7 +100,7 @@ impl Raw {
 /// values.
 fn post(path: &str) -> Vec<u8> {
     let mut block = vec![0x83, 0x86];
-    for (name, value) in [(0x04, path), (0x01, "server")] {
+    for (name, value) in [(0x04, path), (0x01, "localhost")] {
         block.extend([name, u8::try_from(value.len()).expect("short")]);
         block.extend(value.as_bytes());
     }

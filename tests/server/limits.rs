@@ -35,7 +35,8 @@ fn slow_body_times_out() {
     let server = Server::start(&[]);
     let address = server.url.strip_prefix("http://").expect("no TLS");
     let mut stream = TcpStream::connect(address).expect("it listens");
-    let head = b"POST /locks/a?client=x HTTP/1.1\r\nhost: x\r\ncontent-length: 100\r\n\r\n{";
+    let head =
+        b"POST /locks/a?client=x HTTP/1.1\r\nhost: localhost\r\ncontent-length: 100\r\n\r\n{";
     stream.write_all(head).expect("it reads");
     let mut answer = String::new();
     stream.read_to_string(&mut answer).expect("it answers, and closes");

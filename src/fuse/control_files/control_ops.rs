@@ -95,7 +95,7 @@ impl ControlFiles {
         flags: i32,
     ) -> Result<Opened, Errno> {
         if let Err(full) = self.opens.shares().room(Pool::Files, caller.uid) {
-            return Err(self.nodes.locks.refusals().full(caller, Act::Open, None, full));
+            return Err(self.nodes.locks.refusals().full(caller, Act::Open, None, &full));
         }
         if control.is_directory() {
             return Err(Errno::EISDIR);
@@ -141,7 +141,7 @@ impl ControlFiles {
         let bytes = self.render(caller, open, control).await?;
         match open.keep(self.opens.shares(), bytes) {
             Ok(bytes) => Ok(ReadBytes::window(bytes, 0, asked.size)),
-            Err(full) => Err(self.nodes.locks.refusals().full(caller, Act::Read, None, full)),
+            Err(full) => Err(self.nodes.locks.refusals().full(caller, Act::Read, None, &full)),
         }
     }
 
@@ -162,7 +162,7 @@ impl ControlFiles {
             return Err(Errno::EAGAIN);
         }
         if let Err(full) = self.opens.shares().room(Pool::Threads, caller.uid) {
-            return Err(self.nodes.locks.refusals().full(caller, Act::Read, None, full));
+            return Err(self.nodes.locks.refusals().full(caller, Act::Read, None, &full));
         }
         let number = self.opens.number();
         let later = stream.read_later(&self.interrupts, number, asked.size, caller.pid);

@@ -66,7 +66,7 @@ impl CtlFile {
         }
         if let Err(full) = self.opens.shares().room(Pool::Threads, caller.uid) {
             drop(state);
-            return Err(self.nodes.locks.refusals().full(caller, Act::Read, None, full));
+            return Err(self.nodes.locks.refusals().full(caller, Act::Read, None, &full));
         }
         Ok(Err(self.reads.hold(asked.fh, state, asked.size, caller.pid)))
     }
@@ -83,7 +83,7 @@ impl CtlFile {
         // The limit on unread bytes is checked before the request runs: beyond it, the answer could
         // not be stored, and the program would not learn the outcome.
         if let Err(full) = self.opens.shares().room(Pool::Bytes, open.uid) {
-            return Err(self.nodes.locks.refusals().full(caller, Act::Control, None, full));
+            return Err(self.nodes.locks.refusals().full(caller, Act::Control, None, &full));
         }
         match parse(data) {
             Ok(request) if request.waits() => self.begin_to_wait(caller, fh, open, request),

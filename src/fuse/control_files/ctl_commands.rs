@@ -161,7 +161,7 @@ impl ControlHost for CtlHost<'_> {
             Some(FileWaitEnd::TimedOut) => ControlWaitEnd::Left,
             Some(FileWaitEnd::NoRoom(full)) => {
                 let sentence = full.to_string();
-                self.ctl.nodes.locks.refusals().full(caller, Act::Control, Some(&name), full);
+                self.ctl.nodes.locks.refusals().full(caller, Act::Control, Some(&name), &full);
                 ControlWaitEnd::Refused(refusal(RefusalKind::Limit, &sentence))
             }
             None => ControlWaitEnd::Abandoned,

@@ -138,7 +138,7 @@ impl WaitFiles {
             return Err(Errno::EAGAIN);
         }
         let room = self.reads.shares().room(Pool::Threads, caller.uid);
-        room.map_err(|full| self.nodes.locks.refusals().full(caller, Act::Read, Some(name), full))
+        room.map_err(|full| self.nodes.locks.refusals().full(caller, Act::Read, Some(name), &full))
     }
 
     /// Handles the close of a wait file's last descriptor: releases the lock if it was granted but
@@ -207,7 +207,7 @@ impl WaitFiles {
             }
             Some(FileWaitEnd::Failed(failure)) => self.refuse(caller, file, failure),
             Some(FileWaitEnd::NoRoom(full)) => {
-                fail(&file.open, refusals.full(caller, Act::Read, Some(name), full));
+                fail(&file.open, refusals.full(caller, Act::Read, Some(name), &full));
             }
             Some(FileWaitEnd::TimedOut) => {
                 let sentence =

@@ -33,6 +33,8 @@ pub struct MountPoint {
     pub whole: bool,
     /// Whether the kernel follows symlinks in this mount (no `nosymfollow`).
     pub follows_symlinks: bool,
+    /// The user that mounted a FUSE file system; 0 for any other.
+    pub mounter: u32,
 }
 
 /// The device number of a file system.
@@ -103,7 +105,12 @@ fn parse_line(line: &[u8]) -> Option<MountPoint> {
     let follows_symlinks = options.all(|option| option != b"nosymfollow");
     fields.find(|field| *field == b"-")?;
     let kind = String::from_utf8(unescape(fields.next()?)).ok()?;
-    Some(MountPoint { dir, device, kind, whole: root == b"/", follows_symlinks })
+    let options = fields.nth(1).unwrap_or_default();
+    let mut options = options.split(|&byte| byte == b',');
+    let mounter = options.find_map(|option| option.strip_prefix(b"user_id="));
+    let mounter = mounter.and_then(|uid| std::str::from_utf8(uid).ok()?.parse().ok());
+    let (whole, mounter) = (root == b"/", mounter.unwrap_or(0));
+    Some(MountPoint { dir, device, kind, whole, follows_symlinks, mounter })
 }
 
 fn parse_device(field: &[u8]) -> Option<Device> {

@@ -5,9 +5,7 @@
 //! anyway.
 
 use crate::fuse::kernel::descriptor_limit;
-use parking_lot::Mutex;
-use std::collections::HashMap;
-use std::fmt;
+use crate::shares::{Identity, SharedTable, TableFull, TableShare};
 use std::sync::Arc;
 
 /// A resource whose use is limited per user.
@@ -51,6 +49,10 @@ const DIRECTORIES_MAX: usize = 512;
 const BYTES_MAX: usize = 16 << 20;
 
 impl Pool {
+    /// All resources, in the order of their declaration.
+    const ALL: [Self; 6] =
+        [Self::Bindings, Self::Threads, Self::Waits, Self::Files, Self::Directories, Self::Bytes];
+
     /// Returns how much of the resource one user may take.
     pub(crate) fn of_user(self) -> usize {
         match self {
@@ -83,140 +85,50 @@ impl Pool {
     }
 }
 
-/// The use of each limited resource, per user and in total.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct Shares(Arc<SharesInner>);
-
-#[derive(Debug, Default)]
-struct SharesInner {
+/// The limited resources of one mount. Clones share them.
+#[derive(Debug, Clone)]
+pub(crate) struct Shares {
     mounter: u32,
-    taken: Mutex<TakenShares>,
+    pools: Arc<[SharedTable]>,
 }
 
-#[derive(Debug, Default)]
-struct TakenShares {
-    by_user: HashMap<(Pool, u32), usize>,
-    by_all: HashMap<Pool, usize>,
-}
+/// An amount of a resource that counts against a user's limit until it is dropped.
+pub(crate) type Share = TableShare;
 
 /// The error of a request that would exceed a limit on a resource.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Full {
-    pool: Pool,
-    /// The user whose limit is reached, or `None` if the limit of all users together is reached.
-    uid: Option<u32>,
-    max: usize,
-}
+pub(crate) type Full = TableFull;
 
-/// The amount of a resource that one user has taken. The amount counts against the user's limit
-/// until this value is dropped.
-#[derive(Debug)]
-pub(crate) struct Share {
-    of: Arc<SharesInner>,
-    pool: Pool,
-    uid: u32,
-    amount: usize,
+impl Default for Shares {
+    fn default() -> Self {
+        Self::new(0)
+    }
 }
 
 impl Shares {
     /// Returns the limits of a mount made by the user `mounter`, with nothing in use.
     pub(crate) fn new(mounter: u32) -> Self {
-        Self(Arc::new(SharesInner { mounter, taken: Mutex::default() }))
+        let table = |pool: &Pool| SharedTable::new(pool.as_str(), pool.of_all(), pool.of_user());
+        Self { mounter, pools: Pool::ALL.iter().map(table).collect() }
     }
 
     /// Takes `amount` of the resource `pool` for a user, or fails if that exceeds a limit.
     pub(crate) fn take(&self, pool: Pool, uid: u32, amount: usize) -> Result<Share, Full> {
-        let mut share = Share { of: Arc::clone(&self.0), pool, uid, amount: 0 };
-        share.grow(amount)?;
-        Ok(share)
+        self.pools[pool as usize].take_within(&Identity::User(uid), amount, self.limit(pool, uid))
     }
 
     /// Takes `amount` of the resource `pool` for a user even beyond the limits, for a request that
     /// can't be refused any more.
     pub(crate) fn take_always(&self, pool: Pool, uid: u32, amount: usize) -> Share {
-        let mut share = Share { of: Arc::clone(&self.0), pool, uid, amount: 0 };
-        share.grow_always(amount);
-        share
+        self.pools[pool as usize].take_always(&Identity::User(uid), amount)
     }
 
     /// Checks that a user may take one more unit of the resource `pool`.
     pub(crate) fn room(&self, pool: Pool, uid: u32) -> Result<(), Full> {
-        self.0.room(&self.0.taken.lock(), pool, uid, 1)
-    }
-}
-
-impl SharesInner {
-    fn room(&self, taken: &TakenShares, pool: Pool, uid: u32, more: usize) -> Result<(), Full> {
-        let fits = |has: Option<&usize>, max: usize| more <= max - max.min(*has.unwrap_or(&0));
-        if !fits(taken.by_all.get(&pool), pool.of_all()) {
-            return Err(Full { pool, uid: None, max: pool.of_all() });
-        }
-        let is_free = uid == 0 || uid == self.mounter;
-        if is_free || fits(taken.by_user.get(&(pool, uid)), pool.of_user()) {
-            return Ok(());
-        }
-        Err(Full { pool, uid: Some(uid), max: pool.of_user() })
-    }
-}
-
-impl Share {
-    /// Adds `more` to the amount taken, or fails if that exceeds a limit.
-    pub(crate) fn grow(&mut self, more: usize) -> Result<(), Full> {
-        let mut taken = self.of.taken.lock();
-        self.of.room(&taken, self.pool, self.uid, more)?;
-        taken.add(self.pool, self.uid, more);
-        self.amount += more;
-        Ok(())
+        self.pools[pool as usize].room(&Identity::User(uid), 1, self.limit(pool, uid))
     }
 
-    /// Adds `more` to the amount taken even beyond the limits, for a request that can't be refused
-    /// any more.
-    pub(crate) fn grow_always(&mut self, more: usize) {
-        self.of.taken.lock().add(self.pool, self.uid, more);
-        self.amount += more;
-    }
-
-    /// Gives the part `less` of the amount back.
-    pub(crate) fn shrink(&mut self, less: usize) {
-        let less = less.min(self.amount);
-        self.of.taken.lock().sub(self.pool, self.uid, less);
-        self.amount -= less;
-    }
-}
-
-impl Drop for Share {
-    fn drop(&mut self) {
-        self.shrink(self.amount);
-    }
-}
-
-impl TakenShares {
-    fn add(&mut self, pool: Pool, uid: u32, more: usize) {
-        *self.by_user.entry((pool, uid)).or_default() += more;
-        *self.by_all.entry(pool).or_default() += more;
-    }
-
-    fn sub(&mut self, pool: Pool, uid: u32, less: usize) {
-        if let Some(has) = self.by_user.get_mut(&(pool, uid)) {
-            *has -= less;
-            if *has == 0 {
-                self.by_user.remove(&(pool, uid));
-            }
-        }
-        if let Some(has) = self.by_all.get_mut(&pool) {
-            *has -= less;
-        }
-    }
-}
-
-impl fmt::Display for Full {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (what, max) = (self.pool.as_str(), self.max);
-        match self.uid {
-            Some(uid) => write!(f, "user {uid} has {max} {what}, which is one user's share")?,
-            None => write!(f, "all users have {max} {what}, which is all that this daemon takes")?,
-        }
-        write!(f, "; end some of them, then try again")
+    fn limit(&self, pool: Pool, uid: u32) -> usize {
+        if uid == 0 || uid == self.mounter { usize::MAX } else { pool.of_user() }
     }
 }
 
@@ -238,19 +150,7 @@ mod tests {
         assert_eq!(shares.room(Pool::Files, ALICE), Ok(()));
         drop(all);
         assert_eq!(shares.room(Pool::Waits, ALICE), Ok(()));
-        assert!(shares.0.taken.lock().by_user.is_empty());
-    }
-
-    #[test]
-    fn a_share_grows_and_shrinks() {
-        let shares = Shares::new(0);
-        let mut bytes = shares.take(Pool::Bytes, ALICE, BYTES_MAX - 10).expect("its share");
-        assert!(bytes.grow(11).is_err());
-        assert!(bytes.grow(10).is_ok());
-        bytes.grow_always(5);
-        assert!(bytes.grow(1).is_err());
-        bytes.shrink(6);
-        assert!(bytes.grow(1).is_ok());
+        assert_eq!(shares.pools[Pool::Waits as usize].taken(), 0);
     }
 
     #[test]
@@ -262,7 +162,7 @@ mod tests {
             let rest = pool.of_all() - pool.of_user();
             let bobs = shares.take(pool, BOB, rest).expect("the mounter may have the rest");
             let full = shares.take(pool, 0, 1).expect_err("what storage needs is kept");
-            assert!(full.to_string().starts_with("all users have"), "{full}");
+            assert!(full.to_string().contains("are in use, which is the limit"), "{full}");
             drop((alices, bobs));
         }
     }

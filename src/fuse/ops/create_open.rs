@@ -60,7 +60,7 @@ impl CreateOpen {
     ) -> Result<(NodeEntry, Opened), Errno> {
         let act = act_of(how.1);
         if let Err(full) = self.opens.shares().room(Pool::Files, caller.uid) {
-            return Err(self.nodes.locks.refusals().full(caller, act, None, full));
+            return Err(self.nodes.locks.refusals().full(caller, act, None, &full));
         }
         let name = self.nodes.name_in(caller, act, at)?;
         if act == Act::Create {

@@ -53,7 +53,7 @@ impl FileIo {
         flags: i32,
     ) -> Result<Opened, Errno> {
         if let Err(full) = self.opens.shares().room(Pool::Files, caller.uid) {
-            return Err(self.nodes.locks.refusals().full(caller, Act::Open, None, full));
+            return Err(self.nodes.locks.refusals().full(caller, Act::Open, None, &full));
         }
         let view = self.nodes.locks.view(caller, Act::Open, &name).await?;
         let open = OpenFile::of_lock(caller, ino, name, flags);
@@ -83,7 +83,7 @@ impl FileIo {
         let bytes = self.content_of(&view, open.access);
         match open.keep(self.opens.shares(), bytes) {
             Ok(bytes) => Ok(ReadBytes::window(bytes, 0, asked.size)),
-            Err(full) => Err(self.nodes.locks.refusals().full(caller, Act::Read, None, full)),
+            Err(full) => Err(self.nodes.locks.refusals().full(caller, Act::Read, None, &full)),
         }
     }
 

@@ -94,7 +94,7 @@ impl PosixLocks {
         let ask = self.ask_of(caller, asked, (name, open.client.clone()), (mode, sleep));
         let waits = sleep.then(|| self.parts.opens.shares().room(Pool::Threads, caller.uid));
         if let Some(Err(full)) = waits {
-            return Err(refusals.full(caller, Act::Lock, Some(&ask.name), full));
+            return Err(refusals.full(caller, Act::Lock, Some(&ask.name), &full));
         }
         // The promise of the result is dropped without a value only when the mount is gone.
         self.ask(caller, ask)?.await.unwrap_or(Err(Errno::EIO))

@@ -1,12 +1,14 @@
 //! The RPC server: accepts connections from other nodes, and reads and answers their calls.
 
+use super::handshakes::{Handshake, Handshakes};
 use super::messages::{
     Envelope, RpcError, RpcResponse, call_bytes_max, call_memory, decode_letter, encode_answer,
 };
-use super::mutual_tls::{PeerTls, is_peers};
-use crate::net::accept_loop::{Acceptor, accept_until};
+use super::mutual_tls::{PeerCertificate, PeerTls};
+use crate::net::accept_loop::accept_until;
 use crate::os_error::said;
 use crate::service::batch_messages::PROTOCOL_HEADER;
+use crate::shares::{Identity, SharedTable};
 use http_body_util::{BodyExt, Full};
 use hyper::body::{Body, Bytes, Incoming};
 use hyper::header::HeaderValue;
@@ -14,9 +16,7 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
-use std::convert::Infallible;
 use std::future::{Future, pending};
-use std::io;
 use std::net::TcpListener;
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,10 +24,13 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::timeout;
+use tokio_rustls::server::TlsStream;
 
-/// The highest number of simultaneous connections: enough for seven nodes with five each, and for
-/// more that are still closing.
+/// The highest number of simultaneous connections of nodes: enough for seven nodes with five each,
+/// and for more that are still closing. Connections before the end of their handshake don't count.
 const CONNECTIONS_MAX: usize = 256;
+/// The highest number of them from one address.
+const CONNECTIONS_OF_ONE_MAX: usize = CONNECTIONS_MAX / 2;
 /// Timeout of a TLS handshake, which takes one or two round trips.
 const HANDSHAKE_PATIENCE: Duration = Duration::from_secs(5);
 /// How long a connection may be idle.
@@ -47,6 +50,17 @@ const BODY_PATIENCE: Duration = Duration::from_secs(2);
 pub(in crate::raft) const BYTES_A_SECOND_MIN: u64 = 16 << 10;
 /// How long no part of a call may arrive before the call is refused.
 const FRAME_PATIENCE: Duration = Duration::from_secs(5);
+
+/// A handler of calls from other nodes.
+pub(in crate::raft) trait RpcHandler: Send + Sync + 'static {
+    /// Whether the node with this certificate may make a call in the name that the call gives.
+    fn admits(&self, letter: &Envelope, certificate: &PeerCertificate) -> bool;
+    /// Handles a call, and returns its response.
+    fn answer(
+        self: Arc<Self>,
+        letter: Envelope,
+    ) -> impl Future<Output = Result<RpcResponse, RpcError>> + Send;
+}
 
 /// Limits the memory of calls. A call holds a permit until it has been answered.
 struct CallMemory {
@@ -79,15 +93,6 @@ fn kib(bytes: usize) -> u32 {
     u32::try_from(bytes.div_ceil(1 << 10)).unwrap_or(u32::MAX)
 }
 
-/// A handler of calls from other nodes.
-pub(in crate::raft) trait RpcHandler: Send + Sync + 'static {
-    /// Handles a call, and returns its response.
-    fn answer(
-        self: Arc<Self>,
-        letter: Envelope,
-    ) -> impl Future<Output = Result<RpcResponse, RpcError>> + Send;
-}
-
 /// Accepts connections for ever, and serves each in a task of its own. Each response says that this
 /// node uses formats up to `format`.
 pub(in crate::raft) async fn accept(
@@ -103,64 +108,79 @@ pub(in crate::raft) async fn accept(
         }
     };
     let memory = Arc::new(CallMemory::new());
-    let acceptor = Limited { listener, places: Arc::new(Semaphore::new(CONNECTIONS_MAX)) };
-    accept_until(&acceptor, "a node", pending(), |(stream, place)| {
+    let handshakes = Arc::new(Handshakes::default());
+    let places = SharedTable::new("peer connections", CONNECTIONS_MAX, CONNECTIONS_OF_ONE_MAX);
+    accept_until(&listener, "a node", pending(), |(stream, address)| {
         let (tls, who, memory) = (tls.clone(), Arc::clone(&who), Arc::clone(&memory));
+        let (from, places) = (Identity::of_address(address.ip()), places.clone());
+        let handshake = handshakes.begin(&from);
         tokio::spawn(async move {
-            serve(stream, tls, format, who, memory).await;
-            drop(place);
+            let Some((stream, certificate)) = shake_hands(stream, &tls, handshake).await else {
+                return;
+            };
+            match places.take(&from, 1) {
+                Ok(_place) => speak(stream, certificate, format, who, memory).await,
+                Err(full) => log::warn!("rejected a peer connection: {full}"),
+            }
         });
     })
     .await;
 }
 
-/// Accepts a connection once fewer than [`CONNECTIONS_MAX`] are open.
-struct Limited {
-    listener: tokio::net::TcpListener,
-    places: Arc<Semaphore>,
-}
-
-impl Acceptor for Limited {
-    type Connection = (TcpStream, OwnedSemaphorePermit);
-
-    async fn accept(&self) -> io::Result<Self::Connection> {
-        let place = Arc::clone(&self.places).acquire_owned().await.map_err(io::Error::other)?;
-        let (stream, _) = self.listener.accept().await?;
-        Ok((stream, place))
+/// Performs the handshake with a node. Returns `None` if it fails, or if the peer is no node.
+async fn shake_hands(
+    stream: TcpStream,
+    tls: &PeerTls,
+    mut handshake: Handshake,
+) -> Option<(TlsStream<TcpStream>, PeerCertificate)> {
+    // Without TCP_NODELAY answers are only slower, so an error is ignored.
+    let _ = stream.set_nodelay(true);
+    let shaken = tokio::select! {
+        shaken = timeout(HANDSHAKE_PATIENCE, tls.accepts().accept(stream)) => shaken,
+        () = handshake.crowded_out() => {
+            log::debug!("a handshake was ended for newer ones");
+            return None;
+        }
+    };
+    let stream = match shaken {
+        Ok(Ok(stream)) => stream,
+        Ok(Err(error)) => {
+            log::warn!("rejected a peer connection: {}", said(&error));
+            return None;
+        }
+        Err(_) => {
+            log::debug!("a handshake took too long");
+            return None;
+        }
+    };
+    match tls.check(stream.get_ref().1.peer_certificates()) {
+        Ok(certificate) => Some((stream, certificate)),
+        Err(why) => {
+            log::warn!("rejected a peer connection: {why}");
+            None
+        }
     }
 }
 
-async fn serve(
-    stream: TcpStream,
-    tls: PeerTls,
+async fn speak<S>(
+    stream: S,
+    certificate: PeerCertificate,
     format: u8,
     who: Arc<impl RpcHandler>,
     memory: Arc<CallMemory>,
-) {
-    // Without TCP_NODELAY answers are only slower, so an error is ignored.
-    let _ = stream.set_nodelay(true);
-    let stream = match timeout(HANDSHAKE_PATIENCE, tls.accepts.accept(stream)).await {
-        Ok(Ok(stream)) => stream,
-        Ok(Err(error)) => return log::warn!("rejected a peer connection: {}", said(&error)),
-        Err(_) => return log::debug!("a handshake took too long"),
-    };
-    let chain = stream.get_ref().1.peer_certificates();
-    if !chain.and_then(|chain| chain.first()).is_some_and(is_peers) {
-        return log::warn!("rejected a peer connection: the certificate is not that of a node");
-    }
-    speak(stream, format, who, memory).await;
-}
-
-async fn speak<S>(stream: S, format: u8, who: Arc<impl RpcHandler>, memory: Arc<CallMemory>)
-where
+) where
     S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
 {
     let service = service_fn(move |request| {
         let (who, memory) = (Arc::clone(&who), Arc::clone(&memory));
+        let certificate = certificate.clone();
         async move {
-            let mut response = answer(request, who, &memory).await;
+            if certificate.is_refused() {
+                return Err("the certificate is on the list of refused ones");
+            }
+            let mut response = answer(request, &certificate, who, &memory).await;
             response.headers_mut().insert(PROTOCOL_HEADER, HeaderValue::from(u16::from(format)));
-            Ok::<_, Infallible>(response)
+            Ok(response)
         }
     });
     let connection = http1::Builder::new()
@@ -175,6 +195,7 @@ where
 
 async fn answer(
     request: Request<Incoming>,
+    certificate: &PeerCertificate,
     who: Arc<impl RpcHandler>,
     memory: &CallMemory,
 ) -> Response<Full<Bytes>> {
@@ -189,6 +210,10 @@ async fn answer(
     };
     let answer = match read(&name, request.into_body(), bytes_max, memory).await {
         // `_memory` is the memory permit of the call. It is kept until the call has been answered.
+        Ok((letter, _)) if !who.admits(&letter, certificate) => {
+            log::warn!("rejected a call: its certificate is not that of node {}", letter.from);
+            Err(RpcError::Refused("the certificate is that of another node".into()))
+        }
         Ok((letter, _memory)) => who.answer(letter).await,
         Err(why) => Err(why),
     };

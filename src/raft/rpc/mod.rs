@@ -1,5 +1,5 @@
-//! RPC between the nodes of a cluster: `mutual_tls` (authentication), `messages`, `accept` (the
-//! server) and `rpc_client`.
+//! RPC between the nodes of a cluster: `mutual_tls` (authentication), `messages`, `handshakes`
+//! (their budget), `accept` (the server) and `rpc_client`.
 //!
 //! One call is one HTTP/1.1 request on a persistent connection. Each call names the cluster, the
 //! calling node and the called node, so that a node which has taken over the address of another is
@@ -7,5 +7,6 @@
 
 pub(super) mod mutual_tls;
 pub(super) mod messages;
+mod handshakes;
 pub(super) mod accept;
 pub(super) mod rpc_client;

@@ -2,11 +2,15 @@
 //! same CA; or all nodes present the same certificate, whose key is their shared secret.
 
 use crate::net::pem_files::{certificates, private_key, roots};
+use crate::net::refused_serials::{CertSerial, RefusedSerials};
 use crate::os_error::said;
 use crate::raft::data_dir_error::PeerError;
+use crate::raft::node_address::host_and_port;
+use parking_lot::RwLock;
+use rustls::client::verify_server_name;
 use rustls::crypto::ring;
 use rustls::pki_types::{CertificateDer, ServerName};
-use rustls::server::WebPkiClientVerifier;
+use rustls::server::{ParsedCertificate, WebPkiClientVerifier};
 use rustls::{ClientConfig, ServerConfig};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -25,30 +29,113 @@ pub struct PeerFiles {
     pub ca: PathBuf,
     /// The name in the certificate, if all nodes share one certificate.
     pub shared: Option<&'static str>,
+    /// The list of refused certificates; `None`: the CA alone decides.
+    pub refused: Option<PathBuf>,
 }
 
 impl PeerFiles {
     /// Returns the files for a shared certificate: `file` holds the certificate and its key, and
     /// `name` is the name in it.
     pub fn secret(file: PathBuf, name: &'static str) -> Self {
-        Self { cert: file.clone(), key: file.clone(), ca: file, shared: Some(name) }
+        let (cert, key) = (file.clone(), file.clone());
+        Self { cert, key, ca: file, shared: Some(name), refused: None }
     }
 }
 
 /// The permission bits of group and others.
 const OTHERS: u32 = 0o077;
 
-/// The TLS configuration of a node, as server and as client.
+/// The TLS configuration of a node, as server and as client. Clones share it, so that all of them
+/// use the files that were read last.
 #[derive(Clone)]
 pub(in crate::raft) struct PeerTls {
-    pub(super) accepts: TlsAcceptor,
-    pub(super) connects: TlsConnector,
-    shared: Option<ServerName<'static>>,
+    files: Arc<PeerFiles>,
+    current: Arc<RwLock<LoadedPeerTls>>,
+}
+
+/// The certificates that were read last.
+#[derive(Clone)]
+struct LoadedPeerTls {
+    accepts: TlsAcceptor,
+    connects: TlsConnector,
+    refused: Arc<RefusedSerials>,
 }
 
 impl PeerTls {
     /// Loads the certificates and the key from the files.
     pub(in crate::raft) fn load(files: &PeerFiles) -> Result<Self, PeerError> {
+        let current = Arc::new(RwLock::new(LoadedPeerTls::load(files)?));
+        Ok(Self { files: Arc::new(files.clone()), current })
+    }
+
+    /// Reads all files again. If one is invalid, what was read before stays in force. Open
+    /// connections last, except those of certificates that are refused now.
+    pub(in crate::raft) fn reload(&self) -> Result<(), PeerError> {
+        let loaded = LoadedPeerTls::load(&self.files)?;
+        *self.current.write() = loaded;
+        Ok(())
+    }
+
+    pub(super) fn accepts(&self) -> TlsAcceptor {
+        self.current.read().accepts.clone()
+    }
+
+    pub(super) fn connects(&self) -> TlsConnector {
+        self.current.read().connects.clone()
+    }
+
+    /// Checks the certificate of a peer. The error is the reason for which it is refused.
+    pub(super) fn check(
+        &self,
+        chain: Option<&[CertificateDer<'_>]>,
+    ) -> Result<PeerCertificate, &'static str> {
+        let certificate = chain.and_then(<[_]>::first).filter(|first| is_peers(first));
+        let certificate = certificate.ok_or("the certificate is not that of a node")?;
+        let serial = CertSerial::of(certificate).ok_or("the certificate has no serial number")?;
+        let der = certificate.clone().into_owned();
+        let certificate = PeerCertificate { tls: self.clone(), der, serial };
+        if certificate.is_refused() {
+            return Err("the certificate is on the list of refused ones");
+        }
+        Ok(certificate)
+    }
+
+    /// Returns the name for which the certificate of the node on `host` must be valid.
+    pub(super) fn name(&self, host: &str) -> Option<ServerName<'static>> {
+        let shared = self.files.shared.and_then(|name| ServerName::try_from(name).ok());
+        shared.or_else(|| ServerName::try_from(host.to_owned()).ok())
+    }
+}
+
+/// The certificate of a connected peer.
+#[derive(Clone)]
+pub(in crate::raft) struct PeerCertificate {
+    tls: PeerTls,
+    der: CertificateDer<'static>,
+    serial: CertSerial,
+}
+
+impl PeerCertificate {
+    /// Whether the certificate is on the list of refused ones by now.
+    pub(super) fn is_refused(&self) -> bool {
+        self.tls.current.read().refused.contain(&self.serial)
+    }
+
+    /// Whether the certificate belongs to the node at this `HOST:PORT`. A secret that all nodes
+    /// share belongs to each of them.
+    pub(in crate::raft) fn is_of(&self, address: &str) -> bool {
+        if self.tls.files.shared.is_some() {
+            return true;
+        }
+        let name =
+            host_and_port(address).and_then(|(host, _)| ServerName::try_from(host.to_owned()).ok());
+        let parsed = ParsedCertificate::try_from(&self.der).ok();
+        parsed.zip(name).is_some_and(|(parsed, name)| verify_server_name(&parsed, &name).is_ok())
+    }
+}
+
+impl LoadedPeerTls {
+    fn load(files: &PeerFiles) -> Result<Self, PeerError> {
         if files.shared.is_some() {
             refuse_exposed(&files.key)?;
         }
@@ -77,13 +164,9 @@ impl PeerTls {
             .with_client_auth_cert(chain, private_key(&files.key)?)
             .map_err(wrong)?;
         let accepts = TlsAcceptor::from(Arc::new(server));
-        let shared = files.shared.and_then(|name| ServerName::try_from(name).ok());
-        Ok(Self { accepts, connects: TlsConnector::from(Arc::new(client)), shared })
-    }
-
-    /// Returns the name for which the certificate of the node on `host` must be valid.
-    pub(super) fn name(&self, host: &str) -> Option<ServerName<'static>> {
-        self.shared.clone().or_else(|| ServerName::try_from(host.to_owned()).ok())
+        let connects = TlsConnector::from(Arc::new(client));
+        let refused = files.refused.as_deref().map(RefusedSerials::read).transpose()?;
+        Ok(Self { accepts, connects, refused: Arc::new(refused.unwrap_or_default()) })
     }
 }
 

@@ -3,7 +3,7 @@
 use super::messages::{
     ANYBODY, Envelope, RpcError, RpcRequest, RpcResponse, decode_answer, encode_letter,
 };
-use super::mutual_tls::{PeerTls, is_peers};
+use super::mutual_tls::PeerTls;
 use crate::engine::codec::FORMAT_BASE;
 use crate::net::http_connection::{HttpSender, dial, encrypt, start_http, with_causes};
 use crate::raft::node_address::host_and_port;
@@ -159,11 +159,8 @@ impl RpcConnection {
             None => start_http(stream).await,
             Some(tls) => {
                 let name = tls.name(host).ok_or_else(|| wrong("its name can't be checked"))?;
-                let stream = encrypt(stream, &tls.connects, name).await?;
-                let chain = stream.get_ref().1.peer_certificates();
-                if !chain.and_then(|chain| chain.first()).is_some_and(is_peers) {
-                    return Err(wrong("its certificate is not one of a node"));
-                }
+                let stream = encrypt(stream, &tls.connects(), name).await?;
+                tls.check(stream.get_ref().1.peer_certificates()).map_err(wrong)?;
                 start_http(stream).await
             }
         }

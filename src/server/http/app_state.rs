@@ -1,25 +1,35 @@
 //! The state of the HTTP server that all requests share, and the phase of its shutdown.
 
-use super::body_memory::BodyMemory;
 use super::history::EventHistory;
 use super::request_counts::RequestCounts;
 use super::server_session::ServerSession;
-use super::wait_slots::WaitSlots;
-use crate::auth::Authenticator;
-use crate::auth::connection_limits::ConnectionLimits;
+use crate::auth::connection_limits::{CONNECTIONS_MAX, ConnectionLimits};
+use crate::auth::{Authenticator, EngineShares};
 use crate::engine::{Grace, Ttl};
 use crate::metrics::MetricsPage;
 use crate::service::Locks;
 use crate::service::batch_server::BatchServer;
 use crate::service::queue_waits::QueueWaits;
-use crate::time::Wall;
+use crate::shares::{SharePercent, SharedTable};
+use crate::time::{Span, Time, Wall, boot_now};
 use parking_lot::Mutex;
 use std::sync::Arc;
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::watch;
 
 /// Maximum number of open event streams. Each stream receives every event, so their number is
 /// limited.
-pub(super) const STREAMS_MAX: usize = 1_000;
+const STREAMS_MAX: usize = 1_000;
+
+/// Maximum number of open event streams of mounts, each on a connection of its own.
+const MOUNT_STREAMS_MAX: usize = CONNECTIONS_MAX / 2;
+
+/// Maximum number of requests that wait at the same time. Each occupies a connection, or a stream
+/// of one.
+const WAITING_MAX: usize = 10_000;
+
+/// Maximum total size in bytes of the long bodies that are being read: eight of the longest
+/// batches.
+const BODY_BYTES_MAX: usize = 16 << 20;
 
 /// A callback that adds metrics to the metrics page.
 pub(super) type MoreMetrics = Box<dyn Fn(&mut MetricsPage) + Send + Sync>;
@@ -31,20 +41,24 @@ pub(super) struct AppState {
     /// Default grace period of a lease, for requests that name none.
     pub(super) grace: Grace,
     pub(super) peers: ConnectionLimits,
-    /// Budget for long request bodies that are being read.
-    pub(super) bodies: BodyMemory,
+    /// The bytes of long request bodies that are being read.
+    pub(super) bodies: SharedTable,
     pub(super) gate: Arc<Authenticator>,
+    pub(super) wrong_tokens: LogSummary,
     /// Executes the batches of requests that latchfs clients on other machines send.
     pub(super) porter: BatchServer,
     /// The HTTP requests that wait in the queues of locks.
     pub(super) waits: Arc<QueueWaits>,
-    pub(super) wait_slots: Arc<WaitSlots>,
+    pub(super) waiting: SharedTable,
+    /// The shares of credentials in the tables of the engine.
+    pub(super) shares: EngineShares,
     /// The server's session, which keeps the queue places of waiting requests alive.
     pub(super) session: Arc<ServerSession>,
     /// Tenures that have ended recently, and leases that sessions have lost.
     pub(super) chronicle: EventHistory,
-    /// Permits to open an event stream, [`STREAMS_MAX`] in all.
-    pub(super) streams: Arc<Semaphore>,
+    /// The event streams of the API, and those of mounts.
+    pub(super) streams: SharedTable,
+    pub(super) mount_streams: SharedTable,
     pub(super) requests: RequestCounts,
     /// Whether the removal of a node ends the holds and waits of the client with its name.
     pub(super) release_on_node_removal: bool,
@@ -54,6 +68,28 @@ pub(super) struct AppState {
     /// each run.
     pub(super) instance: String,
     phase: watch::Sender<ShutdownPhase>,
+}
+
+/// Counts events that a client can cause at will, of which one line a second is logged.
+#[derive(Default)]
+pub(super) struct LogSummary(Mutex<(u64, Time)>);
+
+/// How often a line is logged.
+const LOG_EVERY: Span = Span::from_secs(1);
+
+impl LogSummary {
+    /// Counts an event, and calls `log` with the number of events since the last call.
+    pub(super) fn count(&self, log: impl FnOnce(u64)) {
+        let now = boot_now();
+        let mut state = self.0.lock();
+        state.0 += 1;
+        if now.since(state.1) >= LOG_EVERY {
+            let count = std::mem::take(&mut state.0);
+            state.1 = now;
+            drop(state);
+            log(count);
+        }
+    }
 }
 
 /// Progress of the server's shutdown.
@@ -73,24 +109,29 @@ impl AppState {
         locks: Locks,
         (ttl, grace): (Ttl, Grace),
         gate: Arc<Authenticator>,
+        share: SharePercent,
         requests: RequestCounts,
     ) -> Self {
+        let table = |items, max| SharedTable::new(items, max, share.of(max));
         let (phase, _) = watch::channel(ShutdownPhase::Serving);
         let begun = Wall::now();
         let instance = format!("{:x}.{:x}", begun.secs, begun.nanos);
         Self {
             waits: QueueWaits::new(locks.clone()),
-            wait_slots: Arc::default(),
+            waiting: table("waiting requests", WAITING_MAX),
+            shares: EngineShares::new(share),
             session: ServerSession::new(locks.clone(), &instance),
             chronicle: EventHistory::new(&locks),
             porter: BatchServer::new(locks.clone()),
             locks,
             ttl,
             grace,
-            peers: ConnectionLimits::default(),
-            bodies: BodyMemory::default(),
+            peers: ConnectionLimits::new(CONNECTIONS_MAX, share),
+            bodies: table("bytes of long requests", BODY_BYTES_MAX),
             gate,
-            streams: Arc::new(Semaphore::new(STREAMS_MAX)),
+            wrong_tokens: LogSummary::default(),
+            streams: table("event streams", STREAMS_MAX),
+            mount_streams: table("event streams of mounts", MOUNT_STREAMS_MAX),
             requests,
             release_on_node_removal: false,
             more_metrics: Mutex::default(),

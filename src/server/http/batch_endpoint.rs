@@ -2,18 +2,20 @@
 //! stream of events, in the binary encoding of `service::batch_messages`. Other programs use the
 //! JSON API.
 
-use super::app_state::ShutdownPhase;
+use super::app_state::{AppState, ShutdownPhase};
+use super::caller::Caller;
 use super::endpoint::{Endpoint, doc, endpoint};
 use super::problem::{HandlerResult, Problem};
 use super::request_context::{RequestContext, parent_check};
 use super::response::{Response, text};
 use super::schema::Schema;
 use crate::auth::permissions::{AccessRequest, LockRule, Operation};
-use crate::auth::{self, Denial};
-use crate::engine::Op;
+use crate::auth::{self, Denial, Grant};
+use crate::engine::{NameError, Op};
 use crate::service::batch_messages::{BATCH_BYTES_MAX, BatchItem, RequestBatch};
 use crate::service::batch_server::{BEAT, BatchError, BatchServer, Following, ItemAccess, Limits};
 use crate::service::{RequestError, Unavailable};
+use crate::shares::TableShare;
 use axum::body::{Body, Bytes};
 use axum::http::{HeaderValue, Method, StatusCode};
 use hyper::body::Frame;
@@ -122,14 +124,21 @@ fn turned<T>(why: BatchError) -> HandlerResult<T> {
 async fn limits(call: &RequestContext, batch: &RequestBatch) -> Limits {
     let mut limits = Limits::default();
     let serves = call.app.phase() == ShutdownPhase::Serving;
-    if serves && call.grant.may_everything() {
+    let is_deceptive = |ask: &BatchItem| match ask {
+        BatchItem::Submit(command) => deceives(&command.op),
+        _ => false,
+    };
+    if serves && call.grant.may_everything() && !batch.asks.iter().any(is_deceptive) {
         return limits;
     }
     for (place, ask) in batch.asks.iter().enumerate() {
         let limit = match ask {
             BatchItem::Submit(command) => match may_submit(call, &command.op, serves).await {
                 Err(why) => Some(ItemAccess::Nothing(why)),
-                Ok(()) => parent_check(&call.grant, &command.op).map(ItemAccess::Checked),
+                Ok(()) => match call.admit(&command.op) {
+                    Err(refusal) => Some(ItemAccess::Refused(refusal)),
+                    Ok(()) => parent_check(&call.grant, &command.op).map(ItemAccess::Checked),
+                },
             },
             // Only the session's own client may see the leases that the session keeps alive.
             BatchItem::Leases(session, _) => {
@@ -213,10 +222,25 @@ async fn may_submit(call: &RequestContext, op: &Op, serves: bool) -> Result<(), 
     if !serves && matches!(op, Op::Acquire(_) | Op::Steal(_) | Op::OpenSession(_)) {
         return Err(Unavailable::Closing);
     }
+    if deceives(op) {
+        return Err(no(&NameError::Invisible));
+    }
     match call.check(op).await {
         // Only a denial matters to this check: the engine itself reports any other problem.
         Err(problem) => problem.denial().map_or(Ok(()), |why| Err(no(&why))),
         Ok(()) => Ok(()),
+    }
+}
+
+/// Whether a command would make a name that does not look like what it is. Decoding accepts such
+/// names, which may have been made before they were refused.
+fn deceives(op: &Op) -> bool {
+    match op {
+        Op::Acquire(ask) => ask.name.is_deceptive() || ask.client.is_deceptive(),
+        Op::Steal(ask) => ask.name.is_deceptive() || ask.client.is_deceptive(),
+        Op::OpenSession(ask) => ask.client.is_deceptive(),
+        Op::Move(ask) => ask.to.is_deceptive(),
+        _ => false,
     }
 }
 
@@ -236,6 +260,7 @@ fn events(call: &RequestContext) -> HandlerResult<Response> {
         return Err(Problem::invalid("'start' and 'since' are numbers"));
     };
     call.app.locks.ready().map_err(RequestError::Unavailable)?;
+    let share = call.share(&call.app.mount_streams, 1)?;
     let mut following = call.app.porter.follow(start, since);
     let grant = Arc::clone(&call.grant);
     if !grant.may_see_all() {
@@ -245,7 +270,8 @@ fn events(call: &RequestContext) -> HandlerResult<Response> {
     let waking = Arc::clone(&news);
     following.watch.wake_by(Arc::new(move || waking.notify_one()));
     let phase = call.app.follow_phase();
-    let first = next_frame(EventFrames { following, news, phase });
+    let right = StreamRight::of(call);
+    let first = next_frame(EventFrames { following, news, phase, right, _share: share });
     let kind = HeaderValue::from_static(KIND);
     Ok(text(StatusCode::OK, kind, Body::new(FramedBody(Box::pin(first)))))
 }
@@ -273,17 +299,45 @@ struct EventFrames {
     following: Following,
     news: Arc<Notify>,
     phase: tokio::sync::watch::Receiver<ShutdownPhase>,
+    right: StreamRight,
+    _share: TableShare,
+}
+
+/// The right of a caller to follow an event stream, as of its start.
+struct StreamRight {
+    app: Arc<AppState>,
+    caller: Caller,
+    grant: Arc<Grant>,
+    reloads: tokio::sync::watch::Receiver<u64>,
+}
+
+impl StreamRight {
+    fn of(call: &RequestContext) -> Self {
+        let (app, caller) = (Arc::clone(&call.app), call.caller.clone());
+        let (grant, reloads) = (Arc::clone(&call.grant), call.app.gate.follow_reloads());
+        Self { app, caller, grant, reloads }
+    }
+
+    /// Whether the caller has the rights with which the stream began. A stream for other rights is
+    /// another stream, which the client opens by itself.
+    fn holds(&self) -> bool {
+        self.caller.grant(&self.app.gate).is_ok_and(|grant| grant == self.grant)
+    }
 }
 
 /// Waits for the next frame of an event stream: events, or a heartbeat if there are none for a
 /// while. Returns `None` if the server is closing.
 async fn next_frame(mut state: EventFrames) -> (Option<Vec<u8>>, EventFrames) {
     loop {
+        if !state.right.holds() {
+            return (None, state);
+        }
         if let Some(frame) = state.following.frame() {
             return (Some(frame), state);
         }
         let woken = tokio::select! {
             () = state.news.notified() => StreamWake::News,
+            _ = state.right.reloads.changed() => StreamWake::News,
             () = tokio::time::sleep(BEAT.as_duration()) => StreamWake::Silence,
             // An error of this wait means that the server has ended and dropped the sender, so the
             // event stream ends as well.

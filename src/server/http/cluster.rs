@@ -7,7 +7,6 @@ use super::problem::{HandlerResult, Problem};
 use super::request_context::{RequestContext, told};
 use super::response::json;
 use super::schema::Schema;
-use crate::auth::connection_limits::ConnectionOrigin;
 use crate::auth::permissions::Operation;
 use crate::engine::{ClientId, LockName, Op, Reset, ResetScope, StealReason};
 use crate::service::cluster_status::{
@@ -258,8 +257,7 @@ fn audit(call: &RequestContext, council: &dyn ClusterAdmin, change: ClusterChang
         ClusterChange::Remove { id } => (Operation::RemoveNode, Some(id)),
         ClusterChange::Transfer { to } => (Operation::TransferLeader, to),
     };
-    let origin = call.head.extensions.get::<Arc<ConnectionOrigin>>();
-    let address = origin.map_or_else(String::new, |origin| origin.peer.source.to_string());
+    let address = call.caller.origin.source.to_string();
     council.audit(&Audited {
         what: what.rule().name,
         node,

@@ -3,8 +3,9 @@
 
 use super::app_state::{AppState, ShutdownPhase, entered};
 use super::listener::ServerStream;
-use crate::auth::connection_limits::{ConnectionOrigin, PeerUsage};
-use crate::auth::{Grant, server_tls};
+use crate::auth::Grant;
+use crate::auth::connection_limits::{ConnectionOrigin, PeerIdentity};
+use crate::auth::server_tls::{self, CertifiedCaller};
 use axum::Router;
 use axum::body::{Body, Bytes};
 use axum::extract::Request;
@@ -152,18 +153,21 @@ impl hyper::body::Body for CountedBody {
 pub(super) async fn serve(
     app: &AppState,
     router: &Router,
-    peer: &Arc<PeerUsage>,
+    source: PeerIdentity,
     (stream, user): (ServerStream, Option<Arc<Grant>>),
 ) {
     let service = |certified| {
-        let origin = Arc::new(ConnectionOrigin { peer: Arc::clone(peer), certified });
+        let origin = app.peers.origin(source, certified);
         RouterService { router: router.clone(), origin }
     };
     let phase = app.follow_phase();
     let tcp = match &stream {
         ServerStream::Tcp(tcp) => tcp,
         // A Unix socket needs no TLS: the kernel has identified the user, and nobody can eavesdrop.
-        ServerStream::Unix(_) => return serve_one(stream, service(user), phase).await,
+        ServerStream::Unix(_) => {
+            let user = user.map(|grant| CertifiedCaller { grant, serial: None });
+            return serve_one(stream, service(user), phase).await;
+        }
     };
     let Some(config) = app.gate.tls() else {
         return match timeout(HEAD_PATIENCE, version_of(tcp)).await {
@@ -186,7 +190,7 @@ pub(super) async fn serve(
     };
     let session = stream.get_ref().1;
     let certificate = session.peer_certificates().and_then(|chain| chain.first());
-    let service = service(certificate.and_then(server_tls::grant_of).map(Arc::new));
+    let service = service(certificate.and_then(server_tls::caller_of));
     match session.alpn_protocol() {
         Some(b"h2") => serve_two(stream, service, phase).await,
         _ => serve_one(stream, service, phase).await,

@@ -6,7 +6,7 @@
 
 use super::app_state::AppState;
 use super::batch_endpoint;
-use super::caller;
+use super::caller::Caller;
 use super::endpoint::Endpoint;
 use super::lock_resource;
 use super::problem::Problem;
@@ -14,20 +14,29 @@ use super::request_context::{HandlerFuture, RequestContext};
 use super::response::Response;
 use super::routes::{ROUTES, Route, STEAL};
 use crate::auth::Grant;
-use crate::auth::connection_limits::{ConnectionOrigin, RequestSlot};
+use crate::auth::browser_checks::BrowserHeaders;
+use crate::auth::connection_limits::{ConnectionOrigin, PeerIdentity};
 use crate::auth::permissions::Right;
 use crate::engine::RefusalKind;
 use crate::service::batch_messages::{PROTOCOL, PROTOCOL_HEADER};
+use crate::shares::TableShare;
 use axum::Router;
 use axum::extract::Request;
-use axum::http::{HeaderMap, HeaderValue, Method, StatusCode};
+use axum::http::request::Parts;
+use axum::http::uri::Authority;
+use axum::http::{HeaderValue, Method, StatusCode};
 use parking_lot::Mutex;
 use std::convert::Infallible;
 use std::future::ready;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
+use std::time::Duration;
+use tokio::time::sleep;
 use tower_service::Service;
+
+/// Delay of the answer to a request with a wrong token: a client that guesses has few guesses.
+const WRONG_TOKEN_DELAY: Duration = Duration::from_millis(250);
 
 /// Builds the router from the table of routes and the internal endpoints.
 pub(super) fn router(app: &Arc<AppState>) -> Router {
@@ -137,35 +146,63 @@ fn begin(
     endpoint: &'static Endpoint,
     app: Arc<AppState>,
     request: Request,
-) -> Result<(HandlerFuture, RequestSlot), Problem> {
+) -> Result<(HandlerFuture, TableShare), Problem> {
     let (head, body) = request.into_parts();
     let origin = head.extensions.get::<Arc<ConnectionOrigin>>();
-    let Some(asking) = origin.and_then(|origin| origin.peer.ask()) else {
-        let detail = "too many requests of this address wait for an answer; try again later";
-        return Err(Problem::plain(StatusCode::TOO_MANY_REQUESTS, detail));
+    let Some(origin) = origin.cloned() else {
+        let detail = "the server does not know which connection this request came by";
+        return Err(Problem::plain(StatusCode::INTERNAL_SERVER_ERROR, detail));
     };
-    if endpoint.method != Method::GET && is_of_another_site(&head.headers) {
-        let detail = "cross-site requests are not allowed; use this server's own page";
-        return Err(Problem::of(RefusalKind::Denied, detail));
-    }
-    let certified = origin.and_then(|origin| origin.certified.as_ref());
-    let grant = match caller::grant_of(&app.gate, &head.headers, certified) {
+    let asking = origin.ask().map_err(|full| Problem::of(RefusalKind::Limit, full.to_string()))?;
+    check_page(&app, &head, &origin)?;
+    let caller = Caller::of(&head.headers, origin);
+    let grant = match caller.grant(&app.gate) {
         Ok(grant) => grant,
         Err(_) if endpoint.operation.rule().right == Right::Public => Arc::new(Grant::nothing()),
+        Err(problem) if caller.has_sent() => {
+            let source = caller.origin.source;
+            app.wrong_tokens
+                .count(|count| log::warn!("{count} wrong tokens, the last from {source}"));
+            let slowly = async {
+                sleep(WRONG_TOKEN_DELAY).await;
+                Err(problem)
+            };
+            return Ok((Box::pin(slowly), asking));
+        }
         Err(problem) => return Err(problem),
     };
     grant.may_begin(endpoint.operation).map_err(|denial| Problem::denied(&denial))?;
-    let params = endpoint.doc.params;
+    let (params, identity) = (endpoint.doc.params, caller.origin.identity_of(&grant));
     Ok((
-        (endpoint.run)(RequestContext { app, grant, params, head, body: Mutex::new(body) }),
+        (endpoint.run)(RequestContext {
+            app,
+            grant,
+            caller,
+            identity,
+            params,
+            head,
+            body: Mutex::new(body),
+        }),
         asking,
     ))
 }
 
-/// Whether a browser sent the request for a web page of another site. A browser can reach every
+/// Fails if a browser sent the request for a web page of another site. A browser can reach every
 /// server that its user can reach, for example on loopback, and pages of other sites must not
 /// exploit that.
-fn is_of_another_site(headers: &HeaderMap) -> bool {
-    let site = headers.get("sec-fetch-site").map(HeaderValue::as_bytes);
-    site.is_some_and(|site| site != b"same-origin" && site != b"none")
+fn check_page(app: &AppState, head: &Parts, origin: &ConnectionOrigin) -> Result<(), Problem> {
+    let text = |name: &str| head.headers.get(name).and_then(|value| value.to_str().ok());
+    let host = head.uri.authority().map(Authority::as_str).or_else(|| text("host"));
+    let headers = BrowserHeaders { host, origin: text("origin"), site: text("sec-fetch-site") };
+    if headers.are_of_another_site(head.method == Method::GET) {
+        let detail = "cross-site requests are not allowed; use this server's own page";
+        return Err(Problem::of(RefusalKind::Denied, detail));
+    }
+    // No page reaches a Unix socket.
+    if matches!(origin.source, PeerIdentity::Address(_)) && !app.gate.admits_host(host) {
+        let detail = "this server has another name, so a web page may have sent the request; call \
+                      it by its address, or start it with --allow-host and the name";
+        return Err(Problem::of(RefusalKind::Denied, detail));
+    }
+    Ok(())
 }

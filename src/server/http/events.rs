@@ -4,16 +4,19 @@
 //! from the stream. The event log is bounded: a reader that falls too far behind gets the number of
 //! events that it has lost.
 
-use super::app_state::{AppState, STREAMS_MAX, ShutdownPhase, entered};
+use super::app_state::{AppState, ShutdownPhase, entered};
+use super::caller::Caller;
 use super::options::RequestOptions;
 use super::parameters::LAST_EVENT_ID;
-use super::problem::{HandlerResult, Problem};
+use super::problem::HandlerResult;
 use super::request_context::RequestContext;
 use super::response::text;
 use crate::auth::Grant;
-use crate::engine::{Event, EventKind, RefusalKind};
+use crate::auth::permissions::Operation;
+use crate::engine::{Event, EventKind};
 use crate::event_json::{event_of, lost};
 use crate::service::event_log::EventBatch;
+use crate::shares::TableShare;
 use axum::body::{Body, Bytes};
 use axum::http::{HeaderValue, StatusCode};
 use http_body_util::channel::{Channel, Sender};
@@ -22,7 +25,7 @@ use std::convert::Infallible;
 use std::fmt::Write;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::{Notify, OwnedSemaphorePermit};
+use tokio::sync::Notify;
 use tokio::time::timeout;
 
 /// Maximum number of events in one write to a stream.
@@ -39,10 +42,11 @@ const KEEP_ALIVE: Duration = Duration::from_secs(15);
 /// One subscriber of the event stream.
 struct EventSubscriber {
     app: Arc<AppState>,
+    caller: Caller,
     grant: Arc<Grant>,
     prefix: String,
     out: Sender<Bytes, Infallible>,
-    _place: OwnedSemaphorePermit,
+    _share: TableShare,
 }
 
 /// Handles `GET /events`: starts an event stream.
@@ -53,13 +57,10 @@ pub(super) async fn stream(mut call: RequestContext) -> HandlerResult {
         Some(id) => Some(id.to_str().unwrap_or_default().to_owned()),
         None => options.since,
     };
-    let Ok(place) = Arc::clone(&call.app.streams).try_acquire_owned() else {
-        let detail = format!("{STREAMS_MAX} streams of events are open, which is the limit");
-        return Err(Problem::of(RefusalKind::Limit, detail));
-    };
+    let share = call.share(&call.app.streams, 1)?;
     let (out, body) = Channel::new(PARTS_MAX);
-    let RequestContext { app, grant, .. } = call;
-    let reader = EventSubscriber { app, grant, prefix: options.prefix, out, _place: place };
+    let RequestContext { app, caller, grant, .. } = call;
+    let reader = EventSubscriber { app, caller, grant, prefix: options.prefix, out, _share: share };
     // The task that sends the events ends when the reader disconnects or the server shuts down.
     tokio::spawn(reader.serve(last));
     let kind = HeaderValue::from_static("text/event-stream");
@@ -74,6 +75,7 @@ impl EventSubscriber {
         let wake = Arc::clone(&more);
         watch.wake_by(Arc::new(move || wake.notify_one()));
         let mut phase = self.app.follow_phase();
+        let mut reloads = self.app.gate.follow_reloads();
         let mut hello = String::from(": latchfs\nretry: 1000\n\n");
         if restarted {
             // The stream begins with a `lost` event whose count is 0, which stands for an unknown
@@ -84,10 +86,19 @@ impl EventSubscriber {
             return;
         }
         loop {
+            // Each event, and each heartbeat, is for the rights that the caller has by then.
+            match self.caller.grant(&self.app.gate) {
+                Ok(grant) if grant.may_begin(Operation::FollowEvents).is_ok() => self.grant = grant,
+                _ => {
+                    let _ = self.send("event: revoked\ndata: {}\n\n".to_owned()).await;
+                    return;
+                }
+            }
             let batch = watch.take(BATCH);
             if batch.events.is_empty() && batch.lost == 0 {
                 let waited = tokio::select! {
                     waited = timeout(KEEP_ALIVE, more.notified()) => waited,
+                    _ = reloads.changed() => continue,
                     () = entered(&mut phase, ShutdownPhase::Draining) => {
                         let _ = self.send("event: closing\ndata: {}\n\n".to_owned()).await;
                         return;

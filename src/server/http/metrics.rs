@@ -28,7 +28,7 @@ fn page(
     let mut page = MetricsPage::of(&app.locks);
     for (name, help, value) in [
         ("latchfs_http_connections", "Open connections.", app.peers.connections()),
-        ("latchfs_http_waiting", "Requests that wait in a queue.", app.wait_slots.waiting()),
+        ("latchfs_http_waiting", "Requests that wait in a queue.", app.waiting.taken()),
     ] {
         page.family(name, help, "gauge");
         page.line("", value as u64);

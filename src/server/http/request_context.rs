@@ -2,17 +2,18 @@
 //! handlers make on behalf of the request.
 
 use super::app_state::{AppState, ShutdownPhase};
-use super::body_memory::{BodySlot, SHORT_BYTES};
+use super::caller::Caller;
 use super::parameters::Param;
 use super::problem::{HandlerResult, Problem};
 use crate::auth::permissions::{AccessRequest, Operation};
-use crate::auth::{Grant, UnnamedOwner, unnamed_owners};
+use crate::auth::{EngineShares, Grant, UnnamedOwner, unnamed_owners};
 use crate::engine::{
     ClientId, Command, IdempotencyKey, Lease, LockName, LockView, Op, Outcome, Reason, Refusal,
-    SessionId, SessionView,
+    RefusalKind, SessionId, SessionView,
 };
 use crate::service::stale_read::StaleRead;
 use crate::service::{ParentCheck, RequestError, Unavailable};
+use crate::shares::{Identity, SharedTable, TableShare};
 use axum::body::Body;
 use axum::http::StatusCode;
 use axum::http::request::Parts;
@@ -35,11 +36,19 @@ pub(super) const BODY_BYTES_MAX: usize = 64 << 10;
 /// slower client would occupy a slot that another could use.
 pub(super) const BODY_PATIENCE: Duration = Duration::from_secs(10);
 
+/// A body up to this length is not counted: the 4,096 requests that one address may send at once
+/// take 16 MiB.
+const SHORT_BYTES: usize = 4 << 10;
+
 /// One request, with the state that its handler needs.
 pub(super) struct RequestContext {
     pub(super) app: Arc<AppState>,
     /// The permissions of the caller.
     pub(super) grant: Arc<Grant>,
+    /// The proof of the caller's identity.
+    pub(super) caller: Caller,
+    /// The identity to which the request is charged.
+    pub(super) identity: Identity,
     /// The parameters that the endpoint accepts.
     pub(super) params: &'static [Param],
     pub(super) head: Parts,
@@ -55,7 +64,7 @@ impl RequestContext {
         let length = body.size_hint().exact().map_or(max, |length| length as usize);
         let long = Some(length.min(max)).filter(|length| *length > SHORT_BYTES);
         let _memory = match long {
-            Some(length) => Some(self.memory(length)?),
+            Some(length) => Some(self.share(&self.app.bodies, length)?),
             None => None,
         };
         let whole = tokio::time::timeout(BODY_PATIENCE, Limited::new(body, max).collect());
@@ -75,16 +84,18 @@ impl RequestContext {
 }
 
 impl RequestContext {
-    /// Takes the length of a long body from the memory budget of the caller.
-    fn memory(&self, length: usize) -> HandlerResult<BodySlot> {
-        let slot = self.app.bodies.take(&self.grant.caller("body"), length);
-        slot.ok_or_else(|| {
-            Problem::plain(
-                StatusCode::TOO_MANY_REQUESTS,
-                "too many long requests of these credentials are being read; send them one after \
-                 the other",
-            )
-        })
+    /// Takes places of a limited table for the caller.
+    pub(super) fn share(&self, table: &SharedTable, amount: usize) -> HandlerResult<TableShare> {
+        let share = table.take(&self.identity, amount);
+        share.map_err(|full| Problem::of(RefusalKind::Limit, full.to_string()))
+    }
+
+    /// Checks that the caller has room for what `op` adds to the engine.
+    pub(super) fn admit(&self, op: &Op) -> Result<(), Refusal> {
+        if !EngineShares::concern(op) {
+            return Ok(());
+        }
+        self.app.locks.admit(op, |op, engine| self.app.shares.check(&self.grant, op, engine))
     }
 
     /// Checks whether the caller may make `request`. The check is complete only for requests that
@@ -120,6 +131,7 @@ impl RequestContext {
             self.grants()?;
         }
         self.check(&op).await?;
+        self.admit(&op).map_err(RequestError::Refused)?;
         let check = parent_check(&self.grant, &op);
         let command = Command { request, ..op.into() };
         let (then, answer) = oneshot::channel();
@@ -135,6 +147,30 @@ impl RequestContext {
     /// Checks whether the caller may submit the command `op`, after looking up the owners of the
     /// sessions and queue places that it names.
     pub(super) async fn check(&self, op: &Op) -> HandlerResult<()> {
+        self.check_as(&self.grant, op).await
+    }
+
+    /// Checks whether the caller, with the grant that it has now, may still submit `op`.
+    pub(super) async fn recheck(&self, op: &Op) -> HandlerResult<()> {
+        let grant = self.caller.grant(&self.app.gate)?;
+        if grant == self.grant { Ok(()) } else { self.check_as(&grant, op).await }
+    }
+
+    /// Waits until the caller may not submit `op` any more, and returns the reason.
+    pub(super) async fn revoked(&self, op: &Op) -> Problem {
+        let mut reloads = self.app.gate.follow_reloads();
+        loop {
+            if let Err(problem) = self.recheck(op).await {
+                return problem;
+            }
+            if reloads.changed().await.is_err() {
+                // The server has ended.
+                return Problem::closing();
+            }
+        }
+    }
+
+    async fn check_as(&self, grant: &Grant, op: &Op) -> HandlerResult<()> {
         let mut actors = Vec::new();
         for owner in unnamed_owners(op) {
             actors.push(match self.known_actor(&owner) {
@@ -142,7 +178,7 @@ impl RequestContext {
                 None => Box::pin(self.actor(owner)).await?,
             });
         }
-        self.grant.may_submit(op, &actors).map_err(|denial| Problem::denied(&denial))
+        grant.may_submit(op, &actors).map_err(|denial| Problem::denied(&denial))
     }
 
     /// Returns the owner of a session; `None` if no session has this id.

@@ -14,6 +14,7 @@ use crate::metrics::MetricsPage;
 use crate::net::accept_loop::accept_until;
 use crate::os_error::said;
 use crate::service::Locks;
+use crate::shares::SharePercent;
 use axum::Router;
 use socket2::{SockRef, TcpKeepalive};
 use std::fmt;
@@ -60,6 +61,8 @@ pub struct HttpConfig {
     /// Whether the holds and waits of the client with a node's name end when that node is removed
     /// from the cluster.
     pub release_on_node_removal: bool,
+    /// The part of each limited table that one credential or address may take.
+    pub share: SharePercent,
 }
 
 /// A running HTTP server.
@@ -121,7 +124,8 @@ impl HttpServer {
         let refused = |error| HttpStartError::Listen(config.listen.clone(), error);
         let (listener, address) = config.listen.open().map_err(refused)?;
         let requests = RequestCounts::new(endpoints().count());
-        let mut app = AppState::new(locks, (config.ttl, config.grace), gate, requests);
+        let terms = (config.ttl, config.grace);
+        let mut app = AppState::new(locks, terms, gate, config.share, requests);
         app.release_on_node_removal = config.release_on_node_removal;
         let app = Arc::new(app);
         let workers = Workers::start().map_err(HttpStartError::System)?;
@@ -222,8 +226,9 @@ async fn connect(
             watch_over(stream)?;
         }
         let stream: ServerStream = stream.here()?;
-        if let Some(connected) = app.peers.admit(source) {
-            connection::serve(&app, &router, connected.peer(), (stream, user)).await;
+        match app.peers.admit(source) {
+            Ok(_slot) => connection::serve(&app, &router, source, (stream, user)).await,
+            Err(full) => log::debug!("a connection is refused: {full}"),
         }
         io::Result::Ok(())
     };

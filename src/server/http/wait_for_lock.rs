@@ -11,7 +11,6 @@ use super::lock_grant::{granted, show_tenure};
 use super::problem::{HandlerResult, Problem};
 use super::request_context::{RequestContext, parent_check};
 use super::server_session::SessionUse;
-use super::wait_slots::{WAITING_MAX, WaitSlot};
 use crate::engine::{
     Acquire, IdempotencyKey, LeaseTerms, LeaveReason, LockName, Op, Outcome, Ownership,
     QueuePolicy, Reason, Refusal, RefusalKind, Replay, Tenure,
@@ -19,6 +18,7 @@ use crate::engine::{
 use crate::service::queue_waits::{Entered, PlaceGuard, WaitEnd, WaitGrant};
 use crate::service::{RequestError, Unavailable};
 use crate::time::Span;
+use std::pin::pin;
 use std::time::Duration;
 use tokio::sync::oneshot;
 
@@ -35,10 +35,12 @@ const KEPT: Span = Span::from_secs(30);
 /// server was killed. If that session ends although the server is alive, the request enters the
 /// queue again.
 pub(super) async fn wait(call: &RequestContext, mut ask: Acquire, patience: Span) -> HandlerResult {
-    let _slot = slot(call)?;
+    let _waiting = call.share(&call.app.waiting, 1)?;
     let until = call.app.locks.now() + patience;
     let in_use = call.app.session.in_use();
     let mut phase = call.app.follow_phase();
+    let op = Op::Acquire(ask.clone());
+    let mut revoked = pin!(call.revoked(&op));
     loop {
         call.grants()?;
         ask.line = QueuePolicy::Join(Some(until.since(call.app.locks.now())));
@@ -53,10 +55,13 @@ pub(super) async fn wait(call: &RequestContext, mut ask: Acquire, patience: Span
         };
         let end = tokio::select! {
             end = &mut end => end.unwrap_or(WaitEnd::Unknown),
+            // Without a claim, the place is given back, and the lock if it was granted meanwhile.
+            problem = &mut revoked => return Err(problem),
             () = entered(&mut phase, ShutdownPhase::Draining) => return Err(Problem::closing()),
         };
         match end {
             WaitEnd::Granted(grant) => {
+                call.recheck(&op).await?;
                 let shown = show(call, &ask, grant).await;
                 place.claim();
                 return shown;
@@ -91,7 +96,9 @@ enum Place {
 
 /// Acquires a lock that is free, or enters the queue of one that is held.
 async fn enter(call: &RequestContext, ask: &Acquire) -> Result<Place, RequestError> {
-    let check = parent_check(&call.grant, &Op::Acquire(ask.clone()));
+    let op = Op::Acquire(ask.clone());
+    call.admit(&op).map_err(RequestError::Refused)?;
+    let check = parent_check(&call.grant, &op);
     let ((on_end, end), (then, answer)) = (oneshot::channel(), oneshot::channel());
     let told_end = |end| {
         // The send fails only if the client has closed the connection, which drops the request and
@@ -116,14 +123,6 @@ fn is_over(in_use: &SessionUse, ask: &Acquire, refusal: &Refusal) -> bool {
         in_use.forget(*over);
     }
     *over == open.session
-}
-
-/// Counts a waiting request; fails if too many wait already.
-fn slot(call: &RequestContext) -> HandlerResult<WaitSlot> {
-    call.app.wait_slots.take().ok_or_else(|| {
-        let detail = format!("{WAITING_MAX} requests wait, which is the limit; try again later");
-        Problem::of(RefusalKind::Limit, detail)
-    })
 }
 
 /// Makes the refusal of an acquire final for its Idempotency-Key, and returns the refusal.
@@ -154,9 +153,11 @@ pub(super) async fn wait_by_id(
     patience: Span,
     request: IdempotencyKey,
 ) -> HandlerResult {
-    let _slot = slot(call)?;
+    let _waiting = call.share(&call.app.waiting, 1)?;
     let until = call.app.locks.now() + patience;
     let mut phase = call.app.follow_phase();
+    let op = Op::Acquire(ask.clone());
+    let mut revoked = pin!(call.revoked(&op));
     let mut has_waited = false;
     loop {
         call.grants()?;
@@ -193,21 +194,46 @@ pub(super) async fn wait_by_id(
             let _ = on_end.send(end);
         };
         let place = call.app.waits.follow(&ask, ticket, &mut before, told_end);
+        let place = KeptPlace(Some(place));
         drop(before);
-        // Dropping `place` must not leave the queue: when the connection closes, a retry of the
-        // request finds the queue place again, or the grant.
-        place.claim();
         let half_kept = Duration::from_nanos(KEPT.as_nanos() / 2);
         let end = tokio::select! {
             end = &mut end => end.unwrap_or(WaitEnd::Unknown),
             () = tokio::time::sleep(half_kept), if left > KEPT => WaitEnd::Unknown,
+            problem = &mut revoked => {
+                place.give_back();
+                return Err(problem);
+            }
             () = entered(&mut phase, ShutdownPhase::Draining) => return Err(Problem::closing()),
         };
         match end {
-            WaitEnd::Granted(grant) => return show(call, &ask, grant).await,
+            WaitEnd::Granted(grant) => {
+                if let Err(problem) = call.recheck(&op).await {
+                    place.give_back();
+                    return Err(problem);
+                }
+                return show(call, &ask, grant).await;
+            }
             WaitEnd::Left(why) => return Err(in_vain(call, &ask, why).await),
             WaitEnd::Unknown => {}
         }
+    }
+}
+
+/// A place in a queue that is kept when the connection closes: a retry of the request finds it, or
+/// the grant.
+struct KeptPlace(Option<PlaceGuard>);
+
+impl KeptPlace {
+    /// Gives back the place, or the lock if it was granted meanwhile.
+    fn give_back(mut self) {
+        drop(self.0.take());
+    }
+}
+
+impl Drop for KeptPlace {
+    fn drop(&mut self) {
+        self.0.iter().for_each(PlaceGuard::claim);
     }
 }
 

@@ -1,18 +1,20 @@
 //! Executes requests of the line protocol: submits a command to the engine, and converts the
 //! result to a reply.
 
-use super::followers::{FollowersFull, LineFollowers};
+use super::followers::LineFollowers;
+use super::line_server::CONNECTIONS_MAX;
 use super::request::{LineReply, LineRequest, OwnOptions};
-use crate::auth::connection_limits::ConnectionLimits;
+use crate::auth::connection_limits::{ConnectionLimits, ConnectionOrigin};
 use crate::auth::permissions::{AccessRequest, Operation};
-use crate::auth::{Authenticator, Grant};
+use crate::auth::{Authenticator, EngineShares, Grant};
 use crate::engine::{
     Acquire, Answer, Command, Firm, Grace, LeaseKey, LeaseTerms, LockName, Mode, Op, Ownership,
     Patch, Phase, QueuePolicy, Reason, RefusalKind, Release, Renew, Ttl,
 };
 use crate::metrics::MetricsPage;
 use crate::service::{Locks, Unavailable};
-use std::net::SocketAddr;
+use crate::shares::SharePercent;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -33,6 +35,9 @@ pub(super) struct LineService {
     pub(super) gate: Arc<Authenticator>,
     pub(super) peers: ConnectionLimits,
     pub(super) followers: Arc<LineFollowers>,
+    shares: EngineShares,
+    /// The addresses that other machines may register as followers.
+    follow_addresses: Vec<IpAddr>,
     /// The number of requests of the line protocol that have not been answered yet.
     pending: AtomicUsize,
     phase: watch::Sender<LinePhase>,
@@ -66,11 +71,18 @@ impl Drop for PendingRequest<'_> {
 }
 
 impl LineService {
-    pub(super) fn new(locks: Locks, (ttl, grace): (Ttl, Grace), gate: Arc<Authenticator>) -> Self {
-        let followers = Arc::new(LineFollowers::new(locks.clone()));
+    pub(super) fn new(
+        locks: Locks,
+        (ttl, grace): (Ttl, Grace),
+        gate: Arc<Authenticator>,
+        share: SharePercent,
+        follow_addresses: Vec<IpAddr>,
+    ) -> Self {
+        let followers = Arc::new(LineFollowers::new(locks.clone(), share));
         let (phase, _) = watch::channel(LinePhase::Serving);
-        let (peers, pending) = (ConnectionLimits::default(), AtomicUsize::new(0));
-        Self { locks, ttl, grace, gate, peers, followers, pending, phase }
+        let (peers, pending) = (ConnectionLimits::new(CONNECTIONS_MAX, share), <_>::default());
+        let shares = EngineShares::new(share);
+        Self { locks, ttl, grace, gate, peers, followers, shares, follow_addresses, pending, phase }
     }
 
     /// Returns the phase of the line server's shutdown.
@@ -91,7 +103,12 @@ impl LineService {
     }
 
     /// Executes a request, if the caller may perform the operation, and returns the reply.
-    pub(super) async fn answer(&self, grant: &Grant, request: LineRequest) -> LineReply {
+    pub(super) async fn answer(
+        &self,
+        grant: &Grant,
+        origin: &ConnectionOrigin,
+        request: LineRequest,
+    ) -> LineReply {
         let _pending = PendingRequest::new(&self.pending);
         if let Err(denial) = grant.may_begin(request.operation()) {
             log::info!("a line is refused: {denial}");
@@ -122,7 +139,7 @@ impl LineService {
                 self.decide(grant, Op::Release(Release::of(key)), false).await
             }
             LineRequest::Own(name, options) => self.owner(grant, &name, options).await,
-            LineRequest::Register(address) => self.register(address),
+            LineRequest::Register(address) => self.register(grant, origin, address),
             // The connection has stored the token of an AUTH line and checked it before this call,
             // so nothing is left to do.
             LineRequest::Auth(_) => LineReply::Success,
@@ -137,6 +154,12 @@ impl LineService {
         if let Err(denial) = grant.may_submit(&op, &[]) {
             log::info!("a line is refused: {denial}");
             return LineReply::Error;
+        }
+        if EngineShares::concern(&op)
+            && let Err(refusal) =
+                self.locks.admit(&op, |op, engine| self.shares.check(grant, op, engine))
+        {
+            return word_of(&Ok(Err(refusal)));
         }
         let (then, answer) = oneshot::channel();
         self.locks.submit(Command::from(op), |answer| drop(then.send(answer)));
@@ -175,7 +198,7 @@ impl LineService {
         }
     }
 
-    fn register(&self, address: SocketAddr) -> LineReply {
+    fn register(&self, grant: &Grant, origin: &ConnectionOrigin, address: SocketAddr) -> LineReply {
         if !self.locks.leads() {
             return LineReply::NotLeader;
         }
@@ -186,12 +209,24 @@ impl LineService {
             );
             return LineReply::Error;
         }
+        let is_own = origin.is_at(address.ip());
+        if !is_own && !self.follow_addresses.contains(&address.ip()) {
+            log::warn!(
+                "{address} is not told of changes: {} asked for it; a follower registers itself, \
+                 or its address is named by --allow-follower",
+                origin.source
+            );
+            return LineReply::Error;
+        }
         if self.stage() != LinePhase::Serving {
             return LineReply::Error;
         }
-        match self.followers.register(address) {
+        match self.followers.register(&origin.identity_of(grant), address) {
             Ok(()) => LineReply::Registered,
-            Err(FollowersFull) => LineReply::Error,
+            Err(full) => {
+                log::warn!("{address} is not told of changes: {full}");
+                LineReply::Error
+            }
         }
     }
 

@@ -7,6 +7,7 @@ use crate::engine::{Event, EventKind, LockName};
 use crate::metrics::MetricsPage;
 use crate::service::event_log::EventWatch;
 use crate::service::{List, Locks};
+use crate::shares::{Identity, SharePercent, SharedTable, TableFull, TableShare};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::io;
@@ -37,6 +38,7 @@ const PAGE: usize = 1_000;
 /// All addresses that are registered to receive lock changes.
 pub(super) struct LineFollowers {
     locks: Locks,
+    places: SharedTable,
     known: Mutex<BTreeMap<SocketAddr, LineFollower>>,
     sent: AtomicU64,
     dropped: AtomicU64,
@@ -47,10 +49,8 @@ struct LineFollower {
     telling: JoinHandle<()>,
     /// The number of the next event to send to this address.
     next: Arc<AtomicU64>,
+    _share: TableShare,
 }
-
-/// The error of a registration beyond the maximum number of followers.
-pub(super) struct FollowersFull;
 
 /// Why the delivery of lock changes to a registered follower has ended.
 #[derive(Debug)]
@@ -65,19 +65,26 @@ enum DeliveryEnd {
 }
 
 impl LineFollowers {
-    pub(super) fn new(locks: Locks) -> Self {
+    pub(super) fn new(locks: Locks, share: SharePercent) -> Self {
         let (known, sent, dropped) = <_>::default();
-        Self { locks, known, sent, dropped }
+        let places = SharedTable::new("followers", FOLLOWERS_MAX, share.of(FOLLOWERS_MAX));
+        Self { locks, places, known, sent, dropped }
     }
 
     /// Registers an address as a follower: sends it all held locks, and every change from now on.
     /// If the address is registered already, it gets all held locks again.
-    pub(super) fn register(self: &Arc<Self>, address: SocketAddr) -> Result<(), FollowersFull> {
+    pub(super) fn register(
+        self: &Arc<Self>,
+        who: &Identity,
+        address: SocketAddr,
+    ) -> Result<(), TableFull> {
         let mut known = self.known.lock();
-        if known.len() >= FOLLOWERS_MAX && !known.contains_key(&address) {
-            log::warn!("{address} is not told of changes: {FOLLOWERS_MAX} others are");
-            return Err(FollowersFull);
-        }
+        // A follower that starts over keeps its place until it has the new one.
+        let share = if known.contains_key(&address) {
+            self.places.take_always(who, 1)
+        } else {
+            self.places.take(who, 1)?
+        };
         // The subscription comes before the listing of held locks, so that no change is missed.
         let watch = self.locks.subscribe(None);
         let next = Arc::new(AtomicU64::new(watch.next()));
@@ -86,7 +93,7 @@ impl LineFollowers {
             let why = all.tell(address, watch, &place).await;
             all.let_go(address, &why);
         });
-        if let Some(before) = known.insert(address, LineFollower { telling, next }) {
+        if let Some(before) = known.insert(address, LineFollower { telling, next, _share: share }) {
             before.telling.abort();
         }
         log::info!("registered follower {address}");

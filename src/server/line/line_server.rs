@@ -10,9 +10,10 @@ use crate::net::accept_loop::accept_until;
 use crate::net::listen::listen;
 use crate::os_error::said;
 use crate::service::Locks;
+use crate::shares::SharePercent;
 use std::fmt;
 use std::io;
-use std::net::{SocketAddr, TcpListener};
+use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::sync::{Arc, mpsc};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
@@ -23,7 +24,7 @@ use tokio::time::timeout;
 /// Maximum number of open connections of the line protocol. Many of its clients open one for each
 /// request. These connections count towards the file descriptors that the HTTP server reserves for
 /// other uses.
-const CONNECTIONS_MAX: usize = 2_048;
+pub(super) const CONNECTIONS_MAX: usize = 2_048;
 
 /// How long current requests may take to finish during the shutdown.
 const CLOSE_PATIENCE: Duration = Duration::from_secs(2);
@@ -40,6 +41,10 @@ pub struct LineConfig {
     pub gate: Arc<Authenticator>,
     /// Whether the server may listen for other machines even without authentication or TLS.
     pub insecure: bool,
+    /// The part of each limited table that one credential or address may take.
+    pub share: SharePercent,
+    /// The addresses that may be registered as followers from any other address.
+    pub follow_addresses: Vec<IpAddr>,
 }
 
 /// A running server of the line protocol.
@@ -86,14 +91,15 @@ impl std::error::Error for LineStartError {}
 impl LineServer {
     /// Starts listening on the address and serving requests.
     pub fn start(locks: Locks, config: LineConfig) -> Result<Self, LineStartError> {
-        let LineConfig { listen: address, ttl, grace, gate, insecure } = config;
+        let LineConfig { listen: address, ttl, grace, gate, insecure, share, follow_addresses } =
+            config;
         if !address.ip().is_loopback() && !gate.closes() && !insecure {
             return Err(LineStartError::Open(address));
         }
         let refused = |error| LineStartError::Listen(address, error);
         let listener = listen(address).map_err(refused)?;
         let address = listener.local_addr().map_err(refused)?;
-        let desk = Arc::new(LineService::new(locks, (ttl, grace), gate));
+        let desk = Arc::new(LineService::new(locks, (ttl, grace), gate, share, follow_addresses));
         let runtime =
             Builder::new_current_thread().enable_all().build().map_err(LineStartError::System)?;
         let handle = runtime.handle().clone();
@@ -163,13 +169,14 @@ async fn accept(desk: Arc<LineService>, listener: TcpListener) {
     accept_until(&listener, "the line protocol", closing, |(stream, peer)| {
         let desk = Arc::clone(&desk);
         tokio::spawn(async move {
-            let Some(_connected) = desk.peers.admit(PeerIdentity::Address(peer.ip())) else {
-                return;
+            let source = PeerIdentity::Address(peer.ip());
+            let _slot = match desk.peers.admit(source) {
+                Ok(slot) => slot,
+                Err(full) => return log::debug!("a connection for lines is refused: {full}"),
             };
-            if desk.peers.connections() > CONNECTIONS_MAX || stream.set_nodelay(true).is_err() {
-                return;
+            if stream.set_nodelay(true).is_ok() {
+                text_connection::serve(&desk, source, stream).await;
             }
-            text_connection::serve(&desk, stream).await;
         });
     })
     .await;

@@ -2,9 +2,9 @@
 
 use super::commands::LineService;
 use super::request::{LINE_BYTES_MAX, LineReply, LineRequest};
-use crate::auth::{Grant, server_tls};
+use crate::auth::connection_limits::{ConnectionOrigin, PeerIdentity};
+use crate::auth::server_tls;
 use std::io;
-use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::{
     AsyncBufRead, AsyncBufReadExt, AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, BufReader,
@@ -36,17 +36,18 @@ enum NextLine {
 }
 
 /// Serves a connection until it ends.
-pub(super) async fn serve(desk: &LineService, stream: TcpStream) {
+pub(super) async fn serve(desk: &LineService, source: PeerIdentity, stream: TcpStream) {
+    let origin = |certified| desk.peers.origin(source, certified);
     let ended = match desk.gate.tls() {
-        None => talk(desk, stream, None).await,
+        None => talk(desk, stream, &origin(None)).await,
         Some(config) => {
             let accepting = TlsAcceptor::from(config).accept(stream);
             match timeout(HANDSHAKE_PATIENCE, accepting).await {
                 Ok(Ok(stream)) => {
                     let chain = stream.get_ref().1.peer_certificates();
                     let first = chain.and_then(|chain| chain.first());
-                    let certified = first.and_then(server_tls::grant_of).map(Arc::new);
-                    talk(desk, stream, certified).await
+                    let certified = first.and_then(server_tls::caller_of);
+                    talk(desk, stream, &origin(certified)).await
                 }
                 Ok(Err(error)) => Err(error),
                 Err(_) => Err(io::ErrorKind::TimedOut.into()),
@@ -59,12 +60,13 @@ pub(super) async fn serve(desk: &LineService, stream: TcpStream) {
 }
 
 /// Reads lines and writes their replies, one after the other.
-async fn talk<S>(desk: &LineService, stream: S, certified: Option<Arc<Grant>>) -> io::Result<()>
+async fn talk<S>(desk: &LineService, stream: S, origin: &ConnectionOrigin) -> io::Result<()>
 where
     S: AsyncRead + AsyncWrite + Unpin,
 {
     let mut stream = BufReader::with_capacity(LINE_BYTES_MAX, stream);
     let (mut line, mut secret) = (Vec::new(), None::<Box<[u8]>>);
+    let mut is_known = false;
     loop {
         line.clear();
         let next = tokio::select! {
@@ -80,14 +82,20 @@ where
             NextLine::End => break,
         }
         let request = LineRequest::parse(&line);
+        if !is_known && let Err(mistake) = request {
+            // A client of another protocol, whose later lines a web page may have chosen.
+            say(&mut stream, &mistake.into()).await?;
+            break;
+        }
+        is_known = true;
         if let Ok(LineRequest::Auth(shown)) = &request {
             secret = Some(shown.clone());
         }
         // The permissions of the token are looked up for each request, because the token file may
         // have been reloaded since the last one.
-        let grant = desk.gate.grant(secret.as_deref(), certified.as_ref());
+        let grant = desk.gate.grant(secret.as_deref(), origin.certified.as_ref());
         let reply = match (grant, request) {
-            (Ok(grant), Ok(request)) => desk.answer(&grant, request).await,
+            (Ok(grant), Ok(request)) => desk.answer(&grant, origin, request).await,
             // A wrong token in an AUTH line ends the connection, so that a client that guesses
             // tokens has to reconnect for each guess.
             (Err(_), Ok(LineRequest::Auth(_))) => {

@@ -1,0 +1,295 @@
+//! Shares of the tables of the engine: of the leases, queues and sessions of all clients, one
+//! credential or local user may have only a part.
+//!
+//! A credential has what the clients have for which it may act. It is counted only while a table is
+//! fuller than one share, since before that no credential can have more. A credential that may act
+//! for every client has no share of its own: it could end what all others have.
+
+use super::grant::{ClientPattern, Grant};
+use crate::engine::{Engine, Limit, LockName, Mode, Op, QueuePolicy, ShareOf, Usage};
+use crate::shares::SharePercent;
+use crate::time::{Span, Time, boot_now};
+use parking_lot::Mutex;
+use std::collections::HashMap;
+use std::sync::Arc;
+
+/// Maximum number of waiters in all queues, at some 300 bytes each.
+const WAITERS_MAX: usize = 1 << 18;
+/// How long a count is used before the clients of a credential are counted again: a count visits
+/// all of them.
+const COUNT_KEPT: Span = Span::from_millis(200);
+/// The number of commands that may be on their way when a table is looked at: four full batches.
+const IN_FLIGHT: usize = 1_024;
+/// The number of counts above which old ones are dropped.
+const COUNTS_MAX: usize = 1_024;
+
+/// The shares of the engine's tables, and the counts of the callers that came near theirs.
+#[derive(Debug, Default)]
+pub struct EngineShares {
+    percent: SharePercent,
+    counts: Mutex<HashMap<(Arc<str>, LimitedTable), CountedUsage>>,
+}
+
+/// A table of the engine that a command adds to.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+struct LimitedTable(ShareOf, Option<LockName>);
+
+/// How much a caller may still add to a table, as of its last count.
+#[derive(Debug, Clone, Copy)]
+struct CountedUsage {
+    left: usize,
+    at: Time,
+}
+
+impl EngineShares {
+    /// Returns shares of this size.
+    pub fn new(percent: SharePercent) -> Self {
+        Self { percent, counts: Mutex::default() }
+    }
+
+    /// Whether a command adds to a table of the engine.
+    pub const fn concern(op: &Op) -> bool {
+        matches!(op, Op::Acquire(_) | Op::Steal(_) | Op::OpenSession(_))
+    }
+
+    /// Checks that a caller with this grant has room for what `op` adds to the engine. A caller
+    /// that holds the lock or waits for it already adds nothing.
+    pub fn check(&self, grant: &Grant, op: &Op, engine: &Engine) -> Result<(), Limit> {
+        let check = |of, name: Option<&LockName>| {
+            self.check_table(grant, &LimitedTable(of, name.cloned()), engine)
+        };
+        match op {
+            Op::Acquire(ask) if engine.involves(&ask.name, &ask.client) => Ok(()),
+            Op::Acquire(ask) => {
+                check(ShareOf::Locks, None)?;
+                if let QueuePolicy::Join(_) = ask.line {
+                    check(ShareOf::Waiters, None)?;
+                    check(ShareOf::Queue, Some(&ask.name))?;
+                }
+                if ask.mode == Mode::Shared {
+                    check(ShareOf::Holders, Some(&ask.name))
+                } else {
+                    Ok(())
+                }
+            }
+            Op::Steal(_) => check(ShareOf::Locks, None),
+            Op::OpenSession(_) => check(ShareOf::Sessions, None),
+            _ => Ok(()),
+        }
+    }
+
+    fn check_table(
+        &self,
+        grant: &Grant,
+        table: &LimitedTable,
+        engine: &Engine,
+    ) -> Result<(), Limit> {
+        let (used, max) = table.level(engine);
+        if used >= max && matches!(table.0, ShareOf::Locks | ShareOf::Waiters) {
+            // The engine limits the numbers of locks and of waiters of one lock.
+            return Err(Limit::Share(table.0, max));
+        }
+        let share = self.percent.of(max);
+        if used + IN_FLIGHT < share || share == max {
+            return Ok(());
+        }
+        let Some(count) = table.counter_of(grant) else { return Ok(()) };
+        let (key, now) = ((grant.caller("share"), table.clone()), boot_now());
+        let mut counts = self.counts.lock();
+        if counts.len() >= COUNTS_MAX {
+            counts.retain(|_, counted| now.since(counted.at) < COUNT_KEPT);
+        }
+        let known = counts.get(&key).filter(|counted| now.since(counted.at) < COUNT_KEPT);
+        let (left, at) = match known {
+            Some(counted) => (counted.left, counted.at),
+            None => (share.saturating_sub(count(engine)), now),
+        };
+        counts.insert(key, CountedUsage { left: left.saturating_sub(1), at });
+        if left > 0 { Ok(()) } else { Err(Limit::Share(table.0, share)) }
+    }
+}
+
+/// Counts what the clients of a credential have in one table.
+type Counter<'a> = Box<dyn Fn(&Engine) -> usize + 'a>;
+
+impl LimitedTable {
+    /// Returns the number of places that are taken, and the number of all places.
+    fn level(&self, engine: &Engine) -> (usize, usize) {
+        let (rules, usage) = (engine.rules(), engine.usage());
+        let of_lock =
+            || self.1.as_ref().map_or((0, 0), |name| engine.usage_of_lock(name, |_| true));
+        match self.0 {
+            ShareOf::Locks => (usage.leases.max(engine.locks()), rules.locks_max),
+            ShareOf::Waiters => (usage.waiters, WAITERS_MAX),
+            ShareOf::Sessions => (usage.sessions, rules.sessions_max),
+            ShareOf::Holders => (of_lock().0, rules.holders_max),
+            ShareOf::Queue => (of_lock().1, rules.waiters_max),
+        }
+    }
+
+    /// Returns a function that counts what the callers with this grant have; `None` if they can't
+    /// be told from all others.
+    fn counter_of<'a>(&'a self, grant: &'a Grant) -> Option<Counter<'a>> {
+        let field: fn(Usage) -> usize = match self.0 {
+            ShareOf::Locks => |usage| usage.leases,
+            ShareOf::Waiters => |usage| usage.waiters,
+            ShareOf::Sessions => |usage| usage.sessions,
+            ShareOf::Holders | ShareOf::Queue => |_| 0,
+        };
+        let is_for_all = grant.clients.iter().any(ClientPattern::is_for_all);
+        if let (Some(name), false) = (&self.1, is_for_all) {
+            let holders = self.0 == ShareOf::Holders;
+            return Some(Box::new(move |engine| {
+                let may = |client: &_| grant.may_speak_as(client).is_ok();
+                let (held, waiting) = engine.usage_of_lock(name, may);
+                if holders { held } else { waiting }
+            }));
+        }
+        if !is_for_all {
+            return Some(Box::new(move |engine| field(usage_of_clients(grant, engine))));
+        }
+        // Such a credential has the locks with the names that it may use.
+        let by_name = matches!(self.0, ShareOf::Locks | ShareOf::Waiters) && !grant.may_see_all();
+        by_name.then(|| -> Counter<'a> {
+            Box::new(move |engine| {
+                let prefixes = grant.narrowed("");
+                prefixes.iter().map(|prefix| field(engine.usage_within(prefix))).sum()
+            })
+        })
+    }
+}
+
+/// Returns the usage of all clients for which a grant may act.
+fn usage_of_clients(grant: &Grant, engine: &Engine) -> Usage {
+    let mut sum = Usage::default();
+    for (place, pattern) in grant.clients.iter().enumerate() {
+        let others = grant.clients.iter().enumerate();
+        let is_within = |(other, more): (usize, &ClientPattern)| {
+            more.covers(pattern) && (other < place || !pattern.covers(more))
+        };
+        // A client that two patterns match is counted once.
+        if others.filter(|(other, _)| *other != place).any(is_within) {
+            continue;
+        }
+        sum += match pattern {
+            ClientPattern::Exactly(client) => engine.usage_of(client),
+            ClientPattern::Beginning(prefix) => engine.usage_of_prefix(prefix),
+        };
+    }
+    sum
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::lease_terms::{GRACE_DEFAULT, TTL_DEFAULT};
+    use crate::engine::{
+        Acquire, ClientId, LeaseTerms, OpenSession, Outcome, Ownership, Patch, Rules,
+    };
+
+    fn grant(clients: &[&str], prefix: &str) -> Grant {
+        let clients = clients.iter().map(|text| ClientPattern::parse(text)).collect();
+        let name = format!("{prefix}-{clients:?}");
+        let prefixes = vec![prefix.to_owned()];
+        Grant { name, clients, prefixes, ..Grant::of_user(1_000, vec![], false) }
+    }
+
+    fn acquire(lock: &str, client: &str) -> Acquire {
+        Acquire {
+            name: LockName::parse(lock).expect("valid"),
+            client: ClientId::parse(client).expect("valid"),
+            mode: Mode::Exclusive,
+            hold: Ownership::Client,
+            term: LeaseTerms::Own(TTL_DEFAULT, GRACE_DEFAULT),
+            line: QueuePolicy::Skip,
+            patch: Patch::default(),
+        }
+    }
+
+    fn open(client: &str) -> Op {
+        let client = ClientId::parse(client).expect("valid");
+        Op::OpenSession(OpenSession { client, ttl: Some(TTL_DEFAULT), grace: GRACE_DEFAULT })
+    }
+
+    /// Carries out `op` until it is refused, and returns how often it was carried out.
+    fn fill(engine: &mut Engine, who: &Grant, op: impl Fn(usize) -> Op) -> (usize, Limit) {
+        let shares = EngineShares::default();
+        for number in 0.. {
+            let op = op(number);
+            if let Err(limit) = shares.check(who, &op, engine) {
+                return (number, limit);
+            }
+            let done = engine.apply(Time::ZERO, &op.into(), &mut Vec::new());
+            assert!(done.is_ok(), "{number}: {done:?}");
+        }
+        unreachable!("the engine has limits")
+    }
+
+    #[test]
+    fn one_credential_leaves_half_of_each_table_to_others() {
+        let rules = Rules {
+            locks_max: 20,
+            sessions_max: 10,
+            waiters_max: 6,
+            holders_max: 8,
+            ..Rules::default()
+        };
+        let (eve, ann) = (grant(&["eve", "eve*"], ""), grant(&["ann"], ""));
+        let mut engine = Engine::new(rules);
+        let lock = |number| Op::Acquire(acquire(&format!("e{number}"), &format!("eve{number}")));
+        let full = (10, Limit::Share(ShareOf::Locks, 10));
+        assert_eq!(fill(&mut engine, &eve, lock), full);
+        let lock = |number| Op::Acquire(acquire(&format!("a{number}"), "ann"));
+        assert_eq!(fill(&mut engine, &ann, lock).0, 10, "the other half");
+        let held = Op::Acquire(acquire("e0", "eve0"));
+        assert_eq!(EngineShares::default().check(&eve, &held, &engine), Ok(()), "a renewal");
+
+        let session = |number| open(&format!("eve{number}"));
+        let full = (5, Limit::Share(ShareOf::Sessions, 5));
+        assert_eq!(fill(&mut engine, &eve, session), full);
+        assert_eq!(EngineShares::default().check(&ann, &open("ann"), &engine), Ok(()));
+
+        let mut engine = Engine::new(rules);
+        let ann_holds = Op::Acquire(acquire("x", "ann"));
+        engine.apply(Time::ZERO, &ann_holds.into(), &mut Vec::new()).expect("granted");
+        let wait = |number| {
+            let line = QueuePolicy::Join(None);
+            Op::Acquire(Acquire { line, ..acquire("x", &format!("eve{number}")) })
+        };
+        assert_eq!(fill(&mut engine, &eve, wait), (3, Limit::Share(ShareOf::Queue, 3)));
+        let share = |number| {
+            let mode = Mode::Shared;
+            Op::Acquire(Acquire { mode, ..acquire("y", &format!("eve{number}")) })
+        };
+        assert_eq!(fill(&mut engine, &eve, share), (4, Limit::Share(ShareOf::Holders, 4)));
+    }
+
+    #[test]
+    fn a_credential_for_all_clients_has_the_locks_of_its_prefixes() {
+        let mut engine = Engine::new(Rules { locks_max: 10, ..Rules::default() });
+        let (eve, ann) = (grant(&["*"], "sandbox/"), grant(&["*"], "team/"));
+        let lock = |number| Op::Acquire(acquire(&format!("sandbox/{number}"), "ann"));
+        assert_eq!(fill(&mut engine, &eve, lock), (5, Limit::Share(ShareOf::Locks, 5)));
+        let lock = |number| Op::Acquire(acquire(&format!("team/{number}"), "ann"));
+        assert_eq!(fill(&mut engine, &ann, lock).0, 5);
+    }
+
+    #[test]
+    fn places_that_are_given_back_can_be_taken_again() {
+        let mut engine = Engine::new(Rules { sessions_max: 4, ..Rules::default() });
+        let eve = grant(&["eve"], "");
+        let shares = EngineShares::default();
+        let mut opened = Vec::new();
+        while shares.check(&eve, &open("eve"), &engine).is_ok() {
+            match engine.apply(Time::ZERO, &open("eve").into(), &mut Vec::new()) {
+                Ok(Outcome::SessionOpened(id)) => opened.push(id),
+                other => panic!("{other:?}"),
+            }
+        }
+        assert_eq!(opened.len(), 2);
+        let session = opened[0];
+        let end = crate::engine::EndSession { session, end: crate::engine::SessionEnd::Closed };
+        engine.apply(Time::ZERO, &Op::EndSession(end).into(), &mut Vec::new()).expect("ended");
+        assert!(EngineShares::default().check(&eve, &open("eve"), &engine).is_ok());
+    }
+}

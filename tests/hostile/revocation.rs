@@ -1,0 +1,309 @@
+//! Credentials that are revoked while their requests last: waiting requests, event streams and open
+//! connections of clients and nodes.
+
+use crate::patience::prompt;
+use crate::server_harness::{LATCHFS, Scratch, Server, eventually, latchfs};
+use std::fmt::Write as _;
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+const EVE: &str = "Authorization: Bearer the secret of the attacker";
+const ANN: &str = "Authorization: Bearer the secret of the victim";
+
+/// Writes a token file for these clients, of which `eve` may use locks with this prefix.
+fn write_tokens(path: &Path, names: &[&str], prefix: &str) {
+    let mut text = String::new();
+    for (name, secret, locks) in
+        [("eve", "the secret of the attacker", prefix), ("ann", "the secret of the victim", "")]
+    {
+        if names.contains(&name) {
+            let _ = write!(
+                text,
+                "[[token]]\nname = \"{name}\"\nsecret = \"{secret}\"\nclients = [\"{name}\"]\n\
+                 locks = [\"{locks}\"]\n"
+            );
+        }
+    }
+    fs::write(path, text).expect("our directory");
+    fs::set_permissions(path, fs::Permissions::from_mode(0o600)).expect("it is ours");
+}
+
+/// Sends SIGHUP and waits until the server has read its files again.
+fn reload(server: &Server) {
+    let count = |server: &Server| server.log().matches("were read again").count();
+    let before = count(server);
+    server.signal(libc::SIGHUP);
+    eventually("a reload", || (count(server) > before).then_some(()));
+}
+
+/// In an earlier version the waiting request of a revoked token was granted the lock, and its event
+/// stream went on.
+#[test]
+fn revoked_token_loses_its_waits_and_event_streams() {
+    let scratch = Scratch::new();
+    let path = scratch.path().join("tokens.toml");
+    write_tokens(&path, &["eve", "ann"], "team/");
+    let tokens = path.display().to_string();
+    let server = Server::listen(&["--state", "none", "--grant-at-once", "--tokens", &tokens]);
+    let held = "/locks/team/x?client=ann&ttl=1h";
+    server.curl(&["-H", ANN, "-X", "POST", held]).is(200);
+    let waiting = "/locks/team/x?client=eve&wait=1h&ttl=24h";
+    let mut wait = server.open(&["-H", EVE, "-X", "POST", waiting]);
+    let key = "Idempotency-Key: 1";
+    let mut kept = server.open(&["-H", EVE, "-H", key, "-X", "POST", waiting]);
+    let mut events = server.events(&["-H", EVE, "/events?prefix=team/"]);
+    let queue = || {
+        let seen = server.curl(&["-H", ANN, "/locks/team/x"]).is(200);
+        seen["waiters"].as_array().map_or(0, Vec::len)
+    };
+    eventually("both requests wait", || (queue() == 2).then_some(()));
+    // A reload that takes nothing from the token changes nothing.
+    reload(&server);
+    assert_eq!(queue(), 2);
+    write_tokens(&path, &["ann"], "");
+    reload(&server);
+    for open in [&mut wait, &mut kept] {
+        let status = open.line().expect("an answer");
+        assert!(status.starts_with("HTTP/1.1 401"), "{status}");
+    }
+    eventually("the queue is empty", || (queue() == 0).then_some(()));
+    let mut last = String::new();
+    while let Some(line) = events.line() {
+        if !line.is_empty() {
+            last = line;
+        }
+    }
+    assert_eq!(last, "data: {}", "the stream ends with the event 'revoked'");
+    prompt("the victim's request", || {
+        server.curl(&["-H", ANN, "-X", "DELETE", "/locks/team/x?client=ann"]).is(200);
+        let seen = server.curl(&["-H", ANN, "/locks/team/x"]).is(200);
+        assert_eq!(seen["phase"], "free", "{seen}");
+    });
+}
+
+/// A token that loses a prefix loses its waits there, and its event stream shows no more of it.
+#[test]
+fn narrowed_token_loses_what_lies_outside() {
+    let scratch = Scratch::new();
+    let path = scratch.path().join("tokens.toml");
+    write_tokens(&path, &["eve", "ann"], "team/");
+    let tokens = path.display().to_string();
+    let server = Server::listen(&["--state", "none", "--grant-at-once", "--tokens", &tokens]);
+    server.curl(&["-H", ANN, "-X", "POST", "/locks/team/x?client=ann"]).is(200);
+    let mut wait = server.open(&["-H", EVE, "-X", "POST", "/locks/team/x?client=eve&wait=1h"]);
+    let mut events = server.events(&["-H", EVE, "/events"]);
+    eventually("the request waits", || {
+        let seen = server.curl(&["-H", ANN, "/locks/team/x"]).is(200);
+        (seen["waiters"].as_array().map_or(0, Vec::len) == 1).then_some(())
+    });
+    write_tokens(&path, &["eve", "ann"], "sandbox/");
+    reload(&server);
+    let status = wait.line().expect("an answer");
+    assert!(status.starts_with("HTTP/1.1 403"), "{status}");
+    server.curl(&["-H", ANN, "-X", "POST", "/locks/team/hidden?client=ann"]).is(200);
+    server.curl(&["-H", EVE, "-X", "POST", "/locks/sandbox/shown?client=eve"]).is(200);
+    loop {
+        let line = events.line().expect("the stream goes on");
+        assert!(!line.contains("hidden"), "{line}");
+        if line.contains("sandbox/shown") {
+            break;
+        }
+    }
+}
+
+/// Makes certificates in `dir`.
+fn certificates(dir: &str, of: &[&[&str]]) {
+    for what in of {
+        let (code, said) = latchfs(&[&["cert", "--dir", dir], *what].concat());
+        assert_eq!(code, Some(0), "{said}");
+    }
+}
+
+/// Returns the serial number of a certificate as openssl prints it.
+fn serial(path: &str) -> String {
+    let mut openssl = Command::new("openssl");
+    let output = openssl.args(["x509", "-noout", "-serial", "-in", path]).output();
+    String::from_utf8(output.expect("openssl is there").stdout).expect("text")
+}
+
+/// In an earlier version a client certificate could not be revoked at all.
+#[test]
+fn refused_client_certificate_ends_on_open_connections() {
+    let scratch = Scratch::new();
+    let path = |name: &str| scratch.path().join(name).display().to_string();
+    let certs = path("certs");
+    certificates(
+        &certs,
+        &[&["ca"], &["server", "localhost"], &["client", "eve"], &["client", "ann"]],
+    );
+    let cert = |name: &str| format!("{certs}/{name}");
+    let refused = path("refused");
+    fs::write(&refused, "# none yet\n").expect("our directory");
+    let (own, key, ca) = (cert("server.pem"), cert("server.key"), cert("ca.pem"));
+    let tls = ["--tls-cert", &own, "--tls-key", &key, "--client-ca", &ca];
+    let options = ["--state", "none", "--grant-at-once", "--refuse-serials", &refused];
+    let server = Server::listen(&[&options[..], &tls[..]].concat());
+    let port = server.url.rsplit_once(':').expect("a port").1.to_owned();
+    let url = format!("https://localhost:{port}");
+    let curl = |name: &str, args: &[&str]| {
+        let mut curl = Command::new("curl");
+        curl.args(["-sS", "-i", "-N", "--http1.1", "--max-time", "30", "--cacert", &ca]);
+        curl.args(["--cert", &cert(&format!("{name}.pem"))]);
+        curl.args(["--key", &cert(&format!("{name}.key"))]).args(args);
+        curl.stdout(Stdio::piped()).stderr(Stdio::null());
+        curl
+    };
+    let mut stream = curl("eve", &[&format!("{url}/events")]).spawn().expect("curl is there");
+    let said = crate::mounted_harness::lines(stream.stdout.take().expect("piped"));
+    while said.recv_timeout(Duration::from_secs(20)).expect("a line") != ": latchfs" {}
+    let status = |name: &str| {
+        let path = format!("{url}/locks/{name}?client={name}");
+        let output = curl(name, &["-X", "POST", &path]).output().expect("curl is there");
+        String::from_utf8_lossy(&output.stdout).lines().next().unwrap_or_default().to_owned()
+    };
+    assert!(status("eve").contains(" 200"));
+    fs::write(&refused, serial(&cert("eve.pem"))).expect("our directory");
+    reload(&server);
+    let rest: Vec<String> = said.iter().collect();
+    assert!(rest.iter().any(|line| line.contains("revoked")), "the stream ends: {rest:?}");
+    let _reaped = stream.wait();
+    assert!(status("eve").contains(" 401"), "{}", status("eve"));
+    assert!(status("ann").contains(" 200"));
+}
+
+/// In an earlier version a node read the certificates for its peers once: after a change of the CA
+/// each node had to be restarted.
+#[test]
+fn certificates_for_peers_are_read_again() {
+    let scratch = Scratch::new();
+    let path = |name: &str| scratch.path().join(name).display().to_string();
+    let (old, new, used) = (path("old"), path("new"), path("used"));
+    for dir in [&old, &new] {
+        certificates(dir, &[&["ca"], &["peer", "127.0.0.1"]]);
+    }
+    let copy = |from: &str| {
+        fs::create_dir_all(&used).expect("our directory");
+        for file in fs::read_dir(from).expect("it is there") {
+            let file = file.expect("a file");
+            fs::copy(file.path(), Path::new(&used).join(file.file_name())).expect("ours");
+        }
+    };
+    copy(&old);
+    let find = |dir: &str, ending: &str| {
+        let files =
+            fs::read_dir(dir).expect("it is there").map(|file| file.expect("a file").path());
+        let mut files = files.filter(|file| {
+            let name = file.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+            name.ends_with(ending) && !name.starts_with("ca.")
+        });
+        files.next().expect("a certificate").display().to_string()
+    };
+    let peers = |dir: &str, data: &str| -> Vec<String> {
+        let (cert, key) = (find(dir, ".pem"), find(dir, ".key"));
+        let ca = format!("{dir}/ca.pem");
+        ["--data", data, "--peer-listen", "127.0.0.1:0", "--peer-cert", &cert, "--peer-key", &key]
+            .into_iter()
+            .chain(["--peer-ca", &ca])
+            .map(str::to_owned)
+            .collect()
+    };
+    let first = path("first");
+    // A new cluster begins without peers.
+    drop(Server::listen(&["--data", &first]));
+    let first = peers(&used, &first);
+    let server = Server::listen(&first.iter().map(String::as_str).collect::<Vec<_>>());
+    let address = eventually("an address", || {
+        let said = server.curl(&["/cluster"]).is(200);
+        let address = said["nodes"][0]["address"].as_str()?;
+        (!address.is_empty()).then(|| address.to_owned())
+    });
+    copy(&new);
+    reload(&server);
+    let second = peers(&new, &path("second"));
+    let mut command = Command::new(LATCHFS);
+    command.args(["serve", "--listen", "127.0.0.1:0"]).args(&second).args(["--seed", &address]);
+    let mut child =
+        command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().expect("it starts");
+    let said = crate::mounted_harness::lines(child.stdout.take().expect("piped"));
+    let line = said.recv_timeout(Duration::from_secs(20));
+    let _gone = child.kill();
+    let _reaped = child.wait();
+    let line = line.unwrap_or_else(|_| panic!("it does not join: {}", server.log()));
+    assert!(line.starts_with("latchfs: listening on "), "{line}");
+}
+
+/// In an earlier version the certificate of any node made every other node of the cluster.
+#[test]
+fn certificate_of_one_node_does_not_make_another() {
+    let scratch = Scratch::new();
+    let path = |name: &str| scratch.path().join(name).display().to_string();
+    let certs = path("certs");
+    certificates(&certs, &[&["ca"], &["peer", "127.0.0.1"], &["peer", "127.0.0.2"]]);
+    let start = |host: &str, data: &str, seed: Option<&str>| {
+        let (cert, key) = (format!("{certs}/{host}.pem"), format!("{certs}/{host}.key"));
+        let (ca, listen) = (format!("{certs}/ca.pem"), "127.0.0.1:0");
+        let mut command = Command::new(LATCHFS);
+        command.args(["serve", "--listen", "127.0.0.1:0", "--data", data]);
+        command.args(["--peer-listen", listen, "--peer-cert", &cert, "--peer-key", &key]);
+        command.args(["--peer-ca", &ca]).args(seed.iter().flat_map(|seed| ["--seed", seed]));
+        command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        command
+    };
+    let first = path("first");
+    drop(Server::listen(&["--data", &first]));
+    let server = Server::spawn(&mut start("127.0.0.1", &first, None), Scratch::new());
+    let address = eventually("an address", || {
+        let said = server.curl(&["/cluster"]).is(200);
+        let address = said["nodes"][0]["address"].as_str()?;
+        (!address.is_empty()).then(|| address.to_owned())
+    });
+    // Its certificate is for 127.0.0.2, and it says that it is at 127.0.0.1.
+    let mut child = start("127.0.0.2", &path("second"), Some(&address)).spawn().expect("it starts");
+    eventually("the call is rejected", || {
+        server.log().contains("its certificate is not that of node").then_some(())
+    });
+    let _gone = child.kill();
+    let _reaped = child.wait();
+    let nodes = server.curl(&["/cluster"]).is(200);
+    assert_eq!(nodes["nodes"].as_array().map(Vec::len), Some(1), "{nodes}");
+}
+
+/// A client that guesses tokens waits for each answer, and the log says so.
+#[test]
+fn wrong_tokens_are_slow_and_logged() {
+    let scratch = Scratch::new();
+    let path = scratch.path().join("tokens.toml");
+    write_tokens(&path, &["ann"], "");
+    let tokens = path.display().to_string();
+    let server = Server::listen(&["--state", "none", "--grant-at-once", "--tokens", &tokens]);
+    let asked = latchfs::time::boot_now();
+    server.curl(&["-H", EVE, "/locks/x"]).is(401);
+    let took = latchfs::time::boot_now().since(asked).as_duration();
+    assert!(took >= Duration::from_millis(250), "{took:?}");
+    assert!(server.log().contains("1 wrong tokens, the last from 127.0.0.1"), "{}", server.log());
+    // The name of the owner of a session is not told.
+    let session = server.curl(&["-H", ANN, "-X", "POST", "/sessions?client=ann"]).is(201);
+    write_tokens(&path, &["eve", "ann"], "");
+    reload(&server);
+    let keep = format!("/sessions/{}/keepalive", session["session"]);
+    let denied = server.curl(&["-H", EVE, "-X", "POST", &keep]).is(403);
+    assert!(!denied.to_string().contains("ann"), "{denied}");
+}
+
+/// A state directory of another user could be changed by that user at any time.
+#[test]
+fn state_directory_of_another_user_is_refused() {
+    let scratch = Scratch::new();
+    let state = scratch.path().join("state");
+    fs::create_dir(&state).expect("a fresh directory");
+    std::os::unix::fs::chown(&state, Some(4_000_001), None).expect("the tests run as root");
+    for option in ["--state", "--data"] {
+        let state = state.display().to_string();
+        let (code, said) = latchfs(&["serve", "--listen", "127.0.0.1:0", option, &state]);
+        assert_ne!(code, Some(0));
+        assert!(said.contains("belongs to user 4000001"), "{said}");
+    }
+}
