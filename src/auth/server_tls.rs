@@ -106,7 +106,7 @@ pub(crate) fn caller_of(certificate: &CertificateDer<'_>) -> Option<CertifiedCal
 
 /// Returns the grant of a client certificate: to act for each host named in its common name or DNS
 /// names, and for the users of that host. `None`: the certificate is malformed or has no name.
-fn grant_of(certificate: &CertificateDer<'_>) -> Option<Grant> {
+pub fn grant_of(certificate: &CertificateDer<'_>) -> Option<Grant> {
     let (_, parsed) = X509Certificate::from_der(certificate).ok()?;
     let mut names = Vec::new();
     for name in parsed.subject().iter_common_name() {

@@ -17,7 +17,7 @@ use super::nested_names::ParentCheck;
 use super::paging::{Children, List, ListPage};
 use super::scoped_views;
 use crate::engine::codec::Malformed;
-use crate::engine::{Command, Event, Limit, Op, OpenSession, Outcome, Reason, Refusal, SessionId};
+use crate::engine::{Command, Event, Op, OpenSession, Outcome, Refusal};
 use crate::random::random;
 use crate::time::{Span, boot_now};
 use parking_lot::Mutex;
@@ -431,7 +431,7 @@ mod tests {
     use crate::engine::name::CLIENT_BYTES_MAX;
     use crate::engine::{
         AcknowledgedKeys, Acquire, Answer, ClientId, Engine, Grace, LeaseKey, LeaseTerms, LockName,
-        Mode, OpenId, Ownership, Patch, QueuePolicy, Release, Rules, Ttl,
+        Mode, OpenId, Ownership, Patch, QueuePolicy, Reason, Release, Rules, Ttl,
     };
     use std::sync::mpsc::channel;
 

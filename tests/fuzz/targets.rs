@@ -428,7 +428,9 @@ fn lines() {
         }
         (read.is_ok(), text_room(bytes.len()))
     };
-    let words: [&[u8]; 14] = [
+    let words: [&[u8]; 16] = [
+        b"token",
+        b"stale",
         b"LOCK",
         b"UNLOCK",
         b"OWN",
@@ -449,13 +451,15 @@ fn lines() {
         let name = random.pick(&["a", "a/b", "\u{e9}", "team/build.lock"]);
         let client = random.pick(&["x", "host:user", "\u{1f512}"]);
         let ttl = random.pick(&["", ",1s", ",1.5h", ",90000ms"]);
+        let token = random.pick(&["", ",7"]);
+        let (stale, word) = (random.pick(&["", ",stale"]), random.pick(&["", ",token"]));
         let end = random.pick(&["", "\r"]);
         let address = random.pick(&["127.0.0.1:80", "[::1]:65535"]);
         let valid = [
-            format!("LOCK,{name},{client}{ttl}{end}"),
-            format!("RENEW,{name},{client}{ttl}{end}"),
-            format!("UNLOCK,{name},{client}{end}"),
-            format!("OWN,{name},{client}{end}"),
+            format!("LOCK,{name},{client}{ttl}{word}{end}"),
+            format!("RENEW,{name},{client}{ttl}{token}{end}"),
+            format!("UNLOCK,{name},{client}{token}{end}"),
+            format!("OWN,{name},{client}{stale}{word}{end}"),
             format!("REGISTER,{address}{end}"),
             format!("AUTH,{name}{end}"),
         ];

@@ -5,10 +5,10 @@ use latchfs::engine::details::{Patch, TextPatch};
 use latchfs::engine::event::SessionEnd;
 use latchfs::engine::lease_terms::GRACE_DEFAULT;
 use latchfs::engine::{
-    AcknowledgedKeys, Acquire, ClientId, Command, Digest, Engine, Firm, Grace, IdempotencyKey, IfExists, LeaseKey,
-    LeaseTerms, LockName, Mode, Move, Op, OpenId, OpenSession, Ownership, QueuePolicy, Release,
-    Renew, RequestId, RequestOrder, Reset, ResetScope, Rulebook, Rules, SessionId, Steal,
-    StealReason, Token, Ttl,
+    AcknowledgedKeys, Acquire, ClientId, Command, Digest, Engine, Firm, Grace, IdempotencyKey,
+    IfExists, LeaseKey, LeaseTerms, LockName, Mode, Move, Op, OpenId, OpenSession, Ownership,
+    QueuePolicy, Release, Renew, RequestId, RequestOrder, Reset, ResetScope, Rulebook, Rules,
+    SessionId, Steal, StealReason, Token, Ttl,
 };
 use latchfs::service::batch_messages::{
     BatchItem, BatchResponse, Frame, ItemReply, RequestBatch, Stamp, Submission,

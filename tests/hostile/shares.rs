@@ -93,7 +93,14 @@ fn fill(server: &Server, scratch: &Scratch, op: impl Fn(usize) -> Op) -> (usize,
     let mut done = 0;
     for number in 1.. {
         let asks = (0..PARTS).map(|place| submit(op(number * PARTS + place))).collect();
-        let batch = RequestBatch { engine: 0, from: 7, number: number as u64, session: None, asks };
+        let batch = RequestBatch {
+            engine: 0,
+            from: 7,
+            number: number as u64,
+            session: None,
+            acknowledged: None,
+            asks,
+        };
         fs::write(&file, encode_batch(PROTOCOL, &batch)).expect("our directory");
         let mut curl = Command::new("curl");
         curl.args(["-sS", "--max-time", "20", "-H", EVE, "--data-binary"]);

@@ -11,7 +11,7 @@ use super::response::{Response, text};
 use super::schema::Schema;
 use crate::auth::permissions::{AccessRequest, LockRule, Operation};
 use crate::auth::{self, Denial, Grant};
-use crate::engine::{NameError, Op};
+use crate::engine::{NameError, Op, Reason, Refusal};
 use crate::service::batch_messages::{BATCH_BYTES_MAX, BatchItem, RequestBatch};
 use crate::service::batch_server::{BEAT, BatchError, BatchServer, Following, ItemAccess, Limits};
 use crate::service::{RequestError, Unavailable};
@@ -90,7 +90,8 @@ async fn keep_to_own_session(
         for (place, ask) in batch.asks.iter().enumerate() {
             let is_denied = matches!(limits.get(&place), Some(ItemAccess::Nothing(_)));
             if matches!(ask, BatchItem::Submit(_)) && !is_denied {
-                limits.insert(place, ItemAccess::SessionOver(session));
+                let (at, reason) = (call.app.locks.now(), Box::new(Reason::NoSession(session)));
+                limits.insert(place, ItemAccess::Refused(Refusal { at, reason }));
             }
         }
         batch.session = None;

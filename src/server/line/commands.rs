@@ -159,7 +159,7 @@ impl LineService {
             && let Err(refusal) =
                 self.locks.admit(&op, |op, engine| self.shares.check(grant, op, engine))
         {
-            return word_of(&Ok(Err(refusal)));
+            return word_of(&Ok(Err(refusal)), false);
         }
         let (then, answer) = oneshot::channel();
         self.locks.submit(Command::from(op), |answer| drop(then.send(answer)));
