@@ -94,6 +94,9 @@ _latchfs() {
             latchfs__subcmd__cluster,leave)
                 cmd="latchfs__subcmd__cluster__subcmd__leave"
                 ;;
+            latchfs__subcmd__cluster,pending)
+                cmd="latchfs__subcmd__cluster__subcmd__pending"
+                ;;
             latchfs__subcmd__cluster,promote)
                 cmd="latchfs__subcmd__cluster__subcmd__promote"
                 ;;
@@ -295,7 +298,7 @@ _latchfs() {
             return 0
             ;;
         latchfs__subcmd__cluster)
-            opts="-h --server --token-file --plain-token --ca --cert --key --json --help status promote join leave remove reset backup restore transfer"
+            opts="-h --server --token-file --plain-token --ca --cert --key --json --help status pending promote join leave remove reset backup restore transfer"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -363,6 +366,40 @@ _latchfs() {
             return 0
             ;;
         latchfs__subcmd__cluster__subcmd__leave)
+            opts="-h --server --token-file --plain-token --ca --cert --key --json --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --server)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --token-file)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --ca)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --cert)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --key)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        latchfs__subcmd__cluster__subcmd__pending)
             opts="-h --server --token-file --plain-token --ca --cert --key --json --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
@@ -885,7 +922,7 @@ _latchfs() {
             return 0
             ;;
         latchfs__subcmd__release)
-            opts="-h --dir --server --client --token-file --plain-token --ca --cert --key --json --token --any --help"
+            opts="-h --dir --server --client --token-file --plain-token --ca --cert --key --json --token --all --any --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -1051,7 +1088,7 @@ _latchfs() {
             return 0
             ;;
         latchfs__subcmd__serve)
-            opts="-h --listen --line-listen --allow-follower --tokens --tls-cert --tls-key --client-ca --refuse-serials --allow-host --insecure --share --ttl --grace --state --data --max-ttl --format-max --grant-at-once --peer-listen --peer-address --seed --peer-cert --peer-key --peer-ca --peer-secret-file --node-name --url --pace --print-permissions --help"
+            opts="-h --listen --line-listen --allow-follower --tokens --tls-cert --tls-key --client-ca --refuse-serials --allow-host --insecure --share --ttl --grace --state --data --max-ttl --format-max --grant-at-once --peer-listen --peer-address --seed --peer-cert --peer-key --peer-ca --peer-secret-file --node-name --url --pace --release-on-node-removal --log-locks --print-permissions --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -1159,6 +1196,10 @@ _latchfs() {
                     ;;
                 --pace)
                     COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --log-locks)
+                    COMPREPLY=($(compgen -W "on off" -- "${cur}"))
                     return 0
                     ;;
                 *)

@@ -32,11 +32,11 @@ complete -c latchfs -n "__fish_latchfs_needs_command" -f -a "cert" -d 'Make a ce
 complete -c latchfs -n "__fish_latchfs_needs_command" -f -a "cluster" -d 'Show the nodes of the cluster, and change its members'
 complete -c latchfs -n "__fish_latchfs_needs_command" -f -a "umount" -d 'Unmount it; a busy mount is detached, a stale one removed'
 complete -c latchfs -n "__fish_latchfs_needs_command" -f -a "ls" -d 'Show the held locks and their holders'
-complete -c latchfs -n "__fish_latchfs_needs_command" -f -a "status" -d 'Show one lock, also a free one'
+complete -c latchfs -n "__fish_latchfs_needs_command" -f -a "status" -d 'Show the status of a lock, whether it is held or free'
 complete -c latchfs -n "__fish_latchfs_needs_command" -f -a "acquire" -d 'Take a lock that nobody holds; with --reentrant also renew your own'
 complete -c latchfs -n "__fish_latchfs_needs_command" -f -a "wait" -d 'Wait in the queue of a lock, and hold it when this returns'
-complete -c latchfs -n "__fish_latchfs_needs_command" -f -a "renew" -d 'Make a lease last for another ttl'
-complete -c latchfs -n "__fish_latchfs_needs_command" -f -a "release" -d 'Give a lock back'
+complete -c latchfs -n "__fish_latchfs_needs_command" -f -a "renew" -d 'Renew a lease for another ttl'
+complete -c latchfs -n "__fish_latchfs_needs_command" -f -a "release" -d 'Release a lock'
 complete -c latchfs -n "__fish_latchfs_needs_command" -f -a "steal" -d 'Take a lock from its holder; for root and the user who mounted'
 complete -c latchfs -n "__fish_latchfs_needs_command" -f -a "events" -d 'Show events as they happen, until Ctrl-C'
 complete -c latchfs -n "__fish_latchfs_needs_command" -f -a "run" -d 'Run a command under a lock: wait for it, keep it while the command runs, give it back'
@@ -45,15 +45,15 @@ complete -c latchfs -n "__fish_latchfs_needs_command" -f -a "sim" -d 'Try a whol
 complete -c latchfs -n "__fish_latchfs_needs_command" -f -a "completions" -d 'Print the shell completions of these commands'
 complete -c latchfs -n "__fish_latchfs_needs_command" -f -a "man" -d 'Print the manual page: \'latchfs man | man -l -\''
 complete -c latchfs -n "__fish_latchfs_using_subcommand mount" -l client -d 'The client that the mount\'s users belong to; once for all DIRs, or once for each [default: the host\'s name]' -r
-complete -c latchfs -n "__fish_latchfs_using_subcommand mount" -l owner -d 'How callers are told apart' -r -f -a "host\t'Nothing: all of this host are one client'
-user\t'The user'
-session\t'The user and the login session: two terminals are two clients'"
+complete -c latchfs -n "__fish_latchfs_using_subcommand mount" -l owner -d 'How callers are told apart' -r -f -a "host\t'All users of this host are one client'
+user\t'Each user is a client'
+session\t'Each login session of a user is a client, so two terminals are two clients'"
 complete -c latchfs -n "__fish_latchfs_using_subcommand mount" -l ttl -d 'How long a lease lasts unrenewed, unless a program says otherwise' -r
 complete -c latchfs -n "__fish_latchfs_using_subcommand mount" -l grace -d 'How long after that only its holder may take it back' -r
-complete -c latchfs -n "__fish_latchfs_using_subcommand mount" -l content -d 'Output of \'cat NAME\': the status as JSON, or the text that was written' -r -f -a "status\t'The status as JSON'
-note\t'The text'"
-complete -c latchfs -n "__fish_latchfs_using_subcommand mount" -l hold -d 'How a lease that was made by file is kept alive' -r -f -a "renewal\t'By renewals of its holder'
-session\t'The login session that made it: released when its leader ends'"
+complete -c latchfs -n "__fish_latchfs_using_subcommand mount" -l content -d 'Output of \'cat NAME\': the status as JSON, or the text that was written' -r -f -a "status\t'A read of a lock returns its status as JSON'
+note\t'A read of a lock returns the text that was written to it'"
+complete -c latchfs -n "__fish_latchfs_using_subcommand mount" -l hold -d 'How a lease that was made by file is kept alive' -r -f -a "renewal\t'A lease lasts for its ttl after each renewal'
+session\t'A lease lasts until the leader of the login session that made it ends'"
 complete -c latchfs -n "__fish_latchfs_using_subcommand mount" -l listen -d 'Serve HTTP as well: unix:PATH, for this machine\'s users, or an address, by --tokens' -r
 complete -c latchfs -n "__fish_latchfs_using_subcommand mount" -l server -d 'Let the server at this URL decide, or the nodes of a cluster (URL,URL), not an engine here [env: `LATCHFS_SERVER`, unless --listen, --state or --data asks for an engine here]' -r
 complete -c latchfs -n "__fish_latchfs_using_subcommand mount" -l token-file -d 'A file with the bearer token of the client' -r -F
@@ -79,7 +79,7 @@ complete -c latchfs -n "__fish_latchfs_using_subcommand mount" -l grant-at-once 
 complete -c latchfs -n "__fish_latchfs_using_subcommand mount" -l nonempty -d 'Mount on a directory with entries, which are hidden; it is not sealed either, so programs can make files in it while nothing is mounted, and lock nothing by them'
 complete -c latchfs -n "__fish_latchfs_using_subcommand mount" -l foreground -d 'Stay until Ctrl-C or SIGTERM, then unmount; this is the default'
 complete -c latchfs -n "__fish_latchfs_using_subcommand mount" -l background -d 'Return as soon as the mount can be used'
-complete -c latchfs -n "__fish_latchfs_using_subcommand mount" -l detached -d 'Somebody waits for a report on standard output'
+complete -c latchfs -n "__fish_latchfs_using_subcommand mount" -l detached -d 'Report on standard output when the mount is ready, to the process that started it'
 complete -c latchfs -n "__fish_latchfs_using_subcommand mount" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c latchfs -n "__fish_latchfs_using_subcommand serve" -l listen -d 'Where to listen' -r
 complete -c latchfs -n "__fish_latchfs_using_subcommand serve" -l line-listen -d 'Where to take lines such as LOCK,name,client as well' -r
@@ -107,8 +107,11 @@ complete -c latchfs -n "__fish_latchfs_using_subcommand serve" -l peer-secret-fi
 complete -c latchfs -n "__fish_latchfs_using_subcommand serve" -l node-name -d 'Name of this node [default: the name of this machine]' -r
 complete -c latchfs -n "__fish_latchfs_using_subcommand serve" -l url -d 'Where clients find this node\'s server [default: its address]' -r
 complete -c latchfs -n "__fish_latchfs_using_subcommand serve" -l pace -d 'How long the network may take: \'lan\' for servers beside each other, \'wifi\' for laptops' -r
+complete -c latchfs -n "__fish_latchfs_using_subcommand serve" -l log-locks -d 'Whether the log has a line for each acquisition and release of a lock' -r -f -a "on\t''
+off\t''"
 complete -c latchfs -n "__fish_latchfs_using_subcommand serve" -l insecure -d 'Be open to a network without tokens or without TLS'
 complete -c latchfs -n "__fish_latchfs_using_subcommand serve" -l grant-at-once -d 'With --state none: grant locks from the start, since no holder from before it can be alive'
+complete -c latchfs -n "__fish_latchfs_using_subcommand serve" -l release-on-node-removal -d 'When a node leaves or is removed, end the holds and waits of the client of its name'
 complete -c latchfs -n "__fish_latchfs_using_subcommand serve" -l print-permissions -d 'Print the table of permissions, and exit'
 complete -c latchfs -n "__fish_latchfs_using_subcommand serve" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c latchfs -n "__fish_latchfs_using_subcommand cert; and not __fish_seen_subcommand_from ca server peer secret client" -l dir -d 'Where keys and certificates are kept' -r -F
@@ -128,23 +131,24 @@ complete -c latchfs -n "__fish_latchfs_using_subcommand cert; and __fish_seen_su
 complete -c latchfs -n "__fish_latchfs_using_subcommand cert; and __fish_seen_subcommand_from secret" -s h -l help -d 'Print help'
 complete -c latchfs -n "__fish_latchfs_using_subcommand cert; and __fish_seen_subcommand_from client" -l dir -d 'Where keys and certificates are kept' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand cert; and __fish_seen_subcommand_from client" -s h -l help -d 'Print help'
-complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and not __fish_seen_subcommand_from status promote join leave remove reset backup restore transfer" -l server -d 'A node\'s server; of several, separated by commas, the first that answers' -r
-complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and not __fish_seen_subcommand_from status promote join leave remove reset backup restore transfer" -l token-file -d 'A file with the bearer token of the client' -r -F
-complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and not __fish_seen_subcommand_from status promote join leave remove reset backup restore transfer" -l ca -d 'CA certificate (PEM) that verifies an https server' -r -F
-complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and not __fish_seen_subcommand_from status promote join leave remove reset backup restore transfer" -l cert -d 'Client certificate (PEM) of this command' -r -F
-complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and not __fish_seen_subcommand_from status promote join leave remove reset backup restore transfer" -l key -d 'The key of that certificate (PEM)' -r -F
-complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and not __fish_seen_subcommand_from status promote join leave remove reset backup restore transfer" -l plain-token -d 'Send the token without encryption, also to a server on another machine'
-complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and not __fish_seen_subcommand_from status promote join leave remove reset backup restore transfer" -l json -d 'Print JSON'
-complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and not __fish_seen_subcommand_from status promote join leave remove reset backup restore transfer" -s h -l help -d 'Print help (see more with \'--help\')'
-complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and not __fish_seen_subcommand_from status promote join leave remove reset backup restore transfer" -f -a "status" -d 'Show all nodes, and how each stands'
-complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and not __fish_seen_subcommand_from status promote join leave remove reset backup restore transfer" -f -a "promote" -d 'Promote a learner to a voter'
-complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and not __fish_seen_subcommand_from status promote join leave remove reset backup restore transfer" -f -a "join" -d 'Promote a learner to a voter'
-complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and not __fish_seen_subcommand_from status promote join leave remove reset backup restore transfer" -f -a "leave" -d 'Have the node that is asked leave the others, and end'
-complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and not __fish_seen_subcommand_from status promote join leave remove reset backup restore transfer" -f -a "remove" -d 'Remove a node, also one that is gone for good'
-complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and not __fish_seen_subcommand_from status promote join leave remove reset backup restore transfer" -f -a "reset" -d 'End all holds and waits of clients'
-complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and not __fish_seen_subcommand_from status promote join leave remove reset backup restore transfer" -f -a "backup" -d 'Write all that the server knows to a file, while it goes on'
-complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and not __fish_seen_subcommand_from status promote join leave remove reset backup restore transfer" -f -a "restore" -d 'Begin a new cluster from a backup, when all nodes of the old one are lost'
-complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and not __fish_seen_subcommand_from status promote join leave remove reset backup restore transfer" -f -a "transfer" -d 'Let another node lead'
+complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and not __fish_seen_subcommand_from status pending promote join leave remove reset backup restore transfer" -l server -d 'A node\'s server; of several, separated by commas, the first that answers' -r
+complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and not __fish_seen_subcommand_from status pending promote join leave remove reset backup restore transfer" -l token-file -d 'A file with the bearer token of the client' -r -F
+complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and not __fish_seen_subcommand_from status pending promote join leave remove reset backup restore transfer" -l ca -d 'CA certificate (PEM) that verifies an https server' -r -F
+complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and not __fish_seen_subcommand_from status pending promote join leave remove reset backup restore transfer" -l cert -d 'Client certificate (PEM) of this command' -r -F
+complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and not __fish_seen_subcommand_from status pending promote join leave remove reset backup restore transfer" -l key -d 'The key of that certificate (PEM)' -r -F
+complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and not __fish_seen_subcommand_from status pending promote join leave remove reset backup restore transfer" -l plain-token -d 'Send the token without encryption, also to a server on another machine'
+complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and not __fish_seen_subcommand_from status pending promote join leave remove reset backup restore transfer" -l json -d 'Print the answer as JSON'
+complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and not __fish_seen_subcommand_from status pending promote join leave remove reset backup restore transfer" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and not __fish_seen_subcommand_from status pending promote join leave remove reset backup restore transfer" -f -a "status" -d 'Show all nodes, and how each stands'
+complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and not __fish_seen_subcommand_from status pending promote join leave remove reset backup restore transfer" -f -a "pending" -d 'Show the requests that a node has not answered yet, with their age and place'
+complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and not __fish_seen_subcommand_from status pending promote join leave remove reset backup restore transfer" -f -a "promote" -d 'Promote a learner to a voter'
+complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and not __fish_seen_subcommand_from status pending promote join leave remove reset backup restore transfer" -f -a "join" -d 'Promote a learner to a voter'
+complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and not __fish_seen_subcommand_from status pending promote join leave remove reset backup restore transfer" -f -a "leave" -d 'Have the node that is asked leave the others, and end'
+complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and not __fish_seen_subcommand_from status pending promote join leave remove reset backup restore transfer" -f -a "remove" -d 'Remove a node, also one that is gone for good'
+complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and not __fish_seen_subcommand_from status pending promote join leave remove reset backup restore transfer" -f -a "reset" -d 'End all holds and waits of clients'
+complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and not __fish_seen_subcommand_from status pending promote join leave remove reset backup restore transfer" -f -a "backup" -d 'Write all that the server knows to a file, while it goes on'
+complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and not __fish_seen_subcommand_from status pending promote join leave remove reset backup restore transfer" -f -a "restore" -d 'Begin a new cluster from a backup, when all nodes of the old one are lost'
+complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and not __fish_seen_subcommand_from status pending promote join leave remove reset backup restore transfer" -f -a "transfer" -d 'Let another node lead'
 complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from status" -l server -d 'A node\'s server; of several, separated by commas, the first that answers' -r
 complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from status" -l token-file -d 'A file with the bearer token of the client' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from status" -l ca -d 'CA certificate (PEM) that verifies an https server' -r -F
@@ -152,8 +156,16 @@ complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen
 complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from status" -l key -d 'The key of that certificate (PEM)' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from status" -l state -d 'Also a sum of all that each knows: nodes that have applied the same entry have the same'
 complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from status" -l plain-token -d 'Send the token without encryption, also to a server on another machine'
-complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from status" -l json -d 'Print JSON'
+complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from status" -l json -d 'Print the answer as JSON'
 complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from status" -s h -l help -d 'Print help'
+complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from pending" -l server -d 'A node\'s server; of several, separated by commas, the first that answers' -r
+complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from pending" -l token-file -d 'A file with the bearer token of the client' -r -F
+complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from pending" -l ca -d 'CA certificate (PEM) that verifies an https server' -r -F
+complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from pending" -l cert -d 'Client certificate (PEM) of this command' -r -F
+complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from pending" -l key -d 'The key of that certificate (PEM)' -r -F
+complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from pending" -l plain-token -d 'Send the token without encryption, also to a server on another machine'
+complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from pending" -l json -d 'Print the answer as JSON'
+complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from pending" -s h -l help -d 'Print help'
 complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from promote" -l server -d 'A node\'s server; of several, separated by commas, the first that answers' -r
 complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from promote" -l token-file -d 'A file with the bearer token of the client' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from promote" -l ca -d 'CA certificate (PEM) that verifies an https server' -r -F
@@ -161,7 +173,7 @@ complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen
 complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from promote" -l key -d 'The key of that certificate (PEM)' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from promote" -l force -d 'Also when that makes an even number of voters, which is worse than one less'
 complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from promote" -l plain-token -d 'Send the token without encryption, also to a server on another machine'
-complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from promote" -l json -d 'Print JSON'
+complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from promote" -l json -d 'Print the answer as JSON'
 complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from promote" -s h -l help -d 'Print help'
 complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from join" -l server -d 'A node\'s server; of several, separated by commas, the first that answers' -r
 complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from join" -l token-file -d 'A file with the bearer token of the client' -r -F
@@ -170,7 +182,7 @@ complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen
 complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from join" -l key -d 'The key of that certificate (PEM)' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from join" -l force -d 'Also when that makes an even number of voters, which is worse than one less'
 complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from join" -l plain-token -d 'Send the token without encryption, also to a server on another machine'
-complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from join" -l json -d 'Print JSON'
+complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from join" -l json -d 'Print the answer as JSON'
 complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from join" -s h -l help -d 'Print help'
 complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from leave" -l server -d 'A node\'s server; of several, separated by commas, the first that answers' -r
 complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from leave" -l token-file -d 'A file with the bearer token of the client' -r -F
@@ -178,7 +190,7 @@ complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen
 complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from leave" -l cert -d 'Client certificate (PEM) of this command' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from leave" -l key -d 'The key of that certificate (PEM)' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from leave" -l plain-token -d 'Send the token without encryption, also to a server on another machine'
-complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from leave" -l json -d 'Print JSON'
+complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from leave" -l json -d 'Print the answer as JSON'
 complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from leave" -s h -l help -d 'Print help'
 complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from remove" -l server -d 'A node\'s server; of several, separated by commas, the first that answers' -r
 complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from remove" -l token-file -d 'A file with the bearer token of the client' -r -F
@@ -186,20 +198,20 @@ complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen
 complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from remove" -l cert -d 'Client certificate (PEM) of this command' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from remove" -l key -d 'The key of that certificate (PEM)' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from remove" -l plain-token -d 'Send the token without encryption, also to a server on another machine'
-complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from remove" -l json -d 'Print JSON'
+complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from remove" -l json -d 'Print the answer as JSON'
 complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from remove" -s h -l help -d 'Print help'
-complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from reset" -l keep -d 'Of all but these clients, and their users' -r
-complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from reset" -l of -d 'Of this client, and its users' -r
-complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from reset" -l reason -d 'Why, for the holders and the audit log' -r
+complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from reset" -l keep -d 'End the holds and waits of all clients except these and their users' -r
+complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from reset" -l of -d 'End the holds and waits of this client and its users' -r
+complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from reset" -l reason -d 'The reason, shown to the holders and written to the audit log' -r
 complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from reset" -l client -d 'The client to ask as [default: the host\'s name and the user\'s]' -r
 complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from reset" -l server -d 'A node\'s server; of several, separated by commas, the first that answers' -r
 complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from reset" -l token-file -d 'A file with the bearer token of the client' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from reset" -l ca -d 'CA certificate (PEM) that verifies an https server' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from reset" -l cert -d 'Client certificate (PEM) of this command' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from reset" -l key -d 'The key of that certificate (PEM)' -r -F
-complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from reset" -l all -d 'Of everybody'
+complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from reset" -l all -d 'End the holds and waits of all clients'
 complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from reset" -l plain-token -d 'Send the token without encryption, also to a server on another machine'
-complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from reset" -l json -d 'Print JSON'
+complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from reset" -l json -d 'Print the answer as JSON'
 complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from reset" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from backup" -l server -d 'A node\'s server; of several, separated by commas, the first that answers' -r
 complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from backup" -l token-file -d 'A file with the bearer token of the client' -r -F
@@ -207,7 +219,7 @@ complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen
 complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from backup" -l cert -d 'Client certificate (PEM) of this command' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from backup" -l key -d 'The key of that certificate (PEM)' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from backup" -l plain-token -d 'Send the token without encryption, also to a server on another machine'
-complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from backup" -l json -d 'Print JSON'
+complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from backup" -l json -d 'Print the answer as JSON'
 complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from backup" -s h -l help -d 'Print help'
 complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from restore" -l data -d 'The data directory of the first node: empty, or not there' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from restore" -l hold-off -d 'For how long nothing is granted: the longest ttl that any client had [default: 24h]' -r
@@ -218,7 +230,7 @@ complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen
 complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from restore" -l key -d 'The key of that certificate (PEM)' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from restore" -l old-holders-are-gone -d 'Grant at once: it is certain that no client still relies on an old lease'
 complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from restore" -l plain-token -d 'Send the token without encryption, also to a server on another machine'
-complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from restore" -l json -d 'Print JSON'
+complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from restore" -l json -d 'Print the answer as JSON'
 complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from restore" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from transfer" -l server -d 'A node\'s server; of several, separated by commas, the first that answers' -r
 complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from transfer" -l token-file -d 'A file with the bearer token of the client' -r -F
@@ -226,7 +238,7 @@ complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen
 complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from transfer" -l cert -d 'Client certificate (PEM) of this command' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from transfer" -l key -d 'The key of that certificate (PEM)' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from transfer" -l plain-token -d 'Send the token without encryption, also to a server on another machine'
-complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from transfer" -l json -d 'Print JSON'
+complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from transfer" -l json -d 'Print the answer as JSON'
 complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from transfer" -s h -l help -d 'Print help'
 complete -c latchfs -n "__fish_latchfs_using_subcommand umount" -l unseal -d 'Make the mount points usable directories again: mount leaves them without permissions and, as root, immutable, so that no program locks there while nothing is mounted'
 complete -c latchfs -n "__fish_latchfs_using_subcommand umount" -s h -l help -d 'Print help'
@@ -308,6 +320,7 @@ complete -c latchfs -n "__fish_latchfs_using_subcommand release" -l key -d 'The 
 complete -c latchfs -n "__fish_latchfs_using_subcommand release" -l token -d 'Only if this is still the lock\'s token: then no newer tenure can be hit' -r
 complete -c latchfs -n "__fish_latchfs_using_subcommand release" -l plain-token -d 'Send the token without encryption, also to a server on another machine'
 complete -c latchfs -n "__fish_latchfs_using_subcommand release" -l json -d 'Print the lock\'s status as JSON'
+complete -c latchfs -n "__fish_latchfs_using_subcommand release" -l all -d 'All locks that your client holds; at a server, all queues in which it waits as well'
 complete -c latchfs -n "__fish_latchfs_using_subcommand release" -l any -d 'Also if another program of your user has acquired it'
 complete -c latchfs -n "__fish_latchfs_using_subcommand release" -s h -l help -d 'Print help'
 complete -c latchfs -n "__fish_latchfs_using_subcommand steal" -l dir -d 'The mount to use [env: `LATCHFS_DIR`] [default: the only one there is]' -r -F
