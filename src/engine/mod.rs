@@ -41,8 +41,8 @@
 //!   after the loss of all replicas), `request_replay` (rule 10); `apply` applies a command.
 //! - Readers: `query`, `usage` (how much each client has), and `invariants`, which tests check
 //!   after each command.
-//! - Bytes: `encoding` (single values), `codec` (everything that is stored), `event_codec`
-//!   (everything that is only sent to another process).
+//! - Bytes: `encoding` (single values), `codec` and `request_codec` (everything that is stored),
+//!   `event_codec` (everything that is only sent to another process).
 
 pub mod name;
 pub mod lease_terms;
@@ -71,6 +71,7 @@ mod session_lifecycle;
 mod transfer;
 mod reset;
 mod baseline;
+mod request_codec;
 mod request_replay;
 mod apply;
 mod query;

@@ -50,11 +50,6 @@ pub trait BackendStatus {
     fn state(&self, then: Then<Result<Option<Vec<u8>>, Unavailable>>) {
         then(Ok(None));
     }
-    /// Returns the number of requests whose answers the engine remembers; `None` if the engine is
-    /// not in this process.
-    fn request_ids(&self) -> Option<usize> {
-        None
-    }
     /// Calls `look` with the engine as this process knows it, unless the engine is not in this
     /// process.
     fn look_at_engine(&self, look: &mut dyn FnMut(&Engine)) {

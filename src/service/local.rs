@@ -215,10 +215,6 @@ impl BackendStatus for Local {
         then(Ok(Some(self.inspect(codec::encode_engine))));
     }
 
-    fn request_ids(&self) -> Option<usize> {
-        Some(self.inspect(Engine::request_ids))
-    }
-
     fn counts(&self) -> Vec<(&'static str, u64)> {
         self.shared.tally.counts()
     }
@@ -446,19 +442,7 @@ impl LocalShared {
         };
         let copy = (core.engine.size() <= COPIED_AT_ONCE_MAX)
             .then(|| replay::snapshot(&core.engine, self.timeline));
-        let compact = move || {
-            let done = match copy {
-                Some(body) => sealed.replace_by(&body),
-                None => sealed.compact(replay::rebuild),
-            };
-            if let Err(error) = done {
-                log::warn!("the journal could not be cut back, and stays long: {error}");
-            }
-        };
-        let thread = std::thread::Builder::new().name("snapshot".to_owned());
-        if let Err(error) = thread.spawn(compact) {
-            log::warn!("the journal can't be cut back yet: {error}");
-        }
+        replay::compact_in_background(sealed, copy);
     }
 
     fn close(&self) -> Result<(), StateError> {

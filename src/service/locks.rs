@@ -235,7 +235,9 @@ impl Locks {
     /// Returns the number of requests whose answers are remembered, if the engine is in this
     /// process.
     pub fn request_ids(&self) -> Option<usize> {
-        self.0.request_ids()
+        let mut ids = None;
+        self.0.look_at_engine(&mut |engine| ids = Some(engine.request_ids()));
+        ids
     }
 
     /// Returns the counters of events and requests since the start, by metric name.

@@ -4,7 +4,7 @@
 use super::clock_mapping::ClockMapping;
 use crate::engine::codec::{self, FORMAT_OLDEST, FORMAT_VERSION, Malformed, STATE_FORMAT};
 use crate::engine::{Command, EndSession, Engine, Interner, Op, Rules, SessionEnd};
-use crate::storage::{Records, Recovered, StateError};
+use crate::storage::{Records, Recovered, Sealed, StateError};
 use crate::time::{Time, boot_now};
 
 /// The tag of a journal record that contains a command in the format [`FORMAT_OLDEST`].
@@ -158,4 +158,21 @@ fn take_anchor(bytes: &[u8]) -> Option<(ClockMapping, &[u8])> {
     let (engine, bytes) = bytes.split_first_chunk()?;
     let time = |bytes: &[u8; 8]| Time::from_nanos(u64::from_le_bytes(*bytes));
     Some((ClockMapping::starting_at(time(boot), time(engine)), bytes))
+}
+/// Starts a thread that replaces a sealed journal by a snapshot: by `copy`, or without it by one
+/// that it builds from the journal.
+pub(super) fn compact_in_background(sealed: Sealed, copy: Option<Vec<u8>>) {
+    let compact = move || {
+        let done = match copy {
+            Some(body) => sealed.replace_by(&body),
+            None => sealed.compact(rebuild),
+        };
+        if let Err(error) = done {
+            log::warn!("the journal could not be cut back, and stays long: {error}");
+        }
+    };
+    let thread = std::thread::Builder::new().name("snapshot".to_owned());
+    if let Err(error) = thread.spawn(compact) {
+        log::warn!("the journal can't be cut back yet: {error}");
+    }
 }
