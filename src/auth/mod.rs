@@ -5,7 +5,7 @@
 //! `permissions` is the table of the rights that each operation needs; `grant` holds the rights
 //! that credentials confer; `parent_lock` decides which local users may create a name below a held
 //! lock; `server_tls` and `token_file` read credentials, and `authentication` maps the credentials
-//! of a caller to its grant; `browser_checks` tells pages of other sites;
+//! of a caller to its grant; `audit_trail` records acts and refusals; `browser_checks` tells pages of other sites;
 //! `engine_shares` limits what one credential may take of the locks, queues
 //! and sessions.
 
@@ -15,6 +15,7 @@ mod parent_lock;
 pub(crate) mod connection_limits;
 pub(crate) mod server_tls;
 mod token_file;
+pub(crate) mod audit_trail;
 mod authentication;
 mod engine_shares;
 pub(crate) mod browser_checks;

@@ -22,7 +22,7 @@ use crate::service::counters::Histogram;
 use crate::service::event_log::EventWatch;
 use crate::service::stale_read::StaleReads;
 use crate::service::{
-    About, BackendKind, BackendStatus, CacheableView, Children, Contact, List, ListPage,
+    About, AuditEntry, BackendKind, BackendStatus, CacheableView, Children, Contact, List, ListPage,
     LockService, Retry, SESSION_LEASES_SHOWN_MAX, Then, Unavailable, page_of_leases,
 };
 use crate::time::{Span, Time, Wall, boot_now};
@@ -244,6 +244,10 @@ impl StaleReads for RaftNode {
 }
 
 impl BackendStatus for RaftNode {
+    fn audit(&self, entry: &AuditEntry<'_>) {
+        self.shared.node.requests.replica.audit.enter_entry(entry);
+    }
+
     fn cluster_admin(&self) -> Option<Arc<dyn ClusterAdmin>> {
         Some(Arc::new(RaftClusterAdmin(self.shared.node.clone())))
     }

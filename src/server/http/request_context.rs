@@ -5,6 +5,7 @@ use super::app_state::{AppState, ShutdownPhase};
 use super::caller::Caller;
 use super::parameters::Param;
 use super::problem::{HandlerResult, Problem};
+use crate::auth::audit_trail::AuditedCaller;
 use crate::auth::permissions::{AccessRequest, Operation};
 use crate::auth::{EngineShares, Grant, UnnamedOwner, unnamed_owners};
 use crate::engine::{
@@ -84,6 +85,11 @@ impl RequestContext {
 }
 
 impl RequestContext {
+    /// Returns the caller for the audit log.
+    pub(super) fn audited(&self) -> AuditedCaller<'_> {
+        AuditedCaller { grant: &self.grant, origin: &self.caller.origin }
+    }
+
     /// Takes places of a limited table for the caller.
     pub(super) fn share(&self, table: &SharedTable, amount: usize) -> HandlerResult<TableShare> {
         let share = table.take(&self.identity, amount);
@@ -132,6 +138,7 @@ impl RequestContext {
         }
         self.check(&op).await?;
         self.admit(&op).map_err(RequestError::Refused)?;
+        self.audited().commands(&self.app.locks, &op);
         let check = parent_check(&self.grant, &op);
         let command = Command { request, ..op.into() };
         let (then, answer) = oneshot::channel();

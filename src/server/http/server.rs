@@ -13,7 +13,7 @@ use crate::engine::{Grace, Ttl};
 use crate::metrics::MetricsPage;
 use crate::net::accept_loop::accept_until;
 use crate::os_error::said;
-use crate::service::Locks;
+use crate::service::{AuditEntry, Locks};
 use crate::shares::SharePercent;
 use axum::Router;
 use socket2::{SockRef, TcpKeepalive};
@@ -159,6 +159,11 @@ impl HttpServer {
     /// force.
     pub fn reload(&self) -> Result<(), CredentialsError> {
         self.app.gate.reload()
+    }
+
+    /// Adds an entry to the audit log of the lock service.
+    pub fn audit(&self, entry: &AuditEntry<'_>) {
+        self.app.locks.audit(entry);
     }
 
     /// Shuts the server down gracefully: grants no more locks, answers waiting requests, and closes
