@@ -40,10 +40,13 @@ impl AuditedCaller<'_> {
     pub(crate) fn commands(self, locks: &Locks, op: &Op) {
         let (operation, target) = match op {
             Op::Steal(ask) => (Operation::Steal, Some(ActionTarget::Lock(&ask.name))),
-            Op::Reset(ask) => (Operation::Reset, match &ask.whose {
-                ResetScope::Of(client) => Some(ActionTarget::Client(client)),
-                _ => None,
-            }),
+            Op::Reset(ask) => (
+                Operation::Reset,
+                match &ask.whose {
+                    ResetScope::Of(client) => Some(ActionTarget::Client(client)),
+                    ResetScope::AllBut(_) => None,
+                },
+            ),
             _ => return,
         };
         let address = self.origin.source.to_string();

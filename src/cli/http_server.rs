@@ -45,7 +45,7 @@ pub(super) fn start(locks: Locks, config: &HttpConfig) -> CliResult<HttpServer> 
 
 fn refused(error: &HttpStartError) -> CliError {
     let exit = match error {
-        HttpStartError::Open(_) => Exit::Usage,
+        HttpStartError::Open(..) => Exit::Usage,
         HttpStartError::Listen(..) | HttpStartError::System(_) | HttpStartError::Credentials(_) => {
             Exit::Unavailable
         }

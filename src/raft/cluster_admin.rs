@@ -6,8 +6,8 @@ use super::rpc::messages::{RpcError, RpcRequest, RpcResponse};
 use super::rpc::rpc_client::RpcFailure;
 use crate::random::jittered;
 use crate::service::cluster_status::{
-    ClusterAdmin, ClusterChange, ClusterReport, Member, Outlook, PendingRequest,
-    PendingStage, Standing, Unchanged,
+    ClusterAdmin, ClusterChange, ClusterReport, Member, Outlook, PendingRequest, PendingStage,
+    Standing, Unchanged,
 };
 use crate::service::{Then, Unavailable};
 use crate::time::{Span, steady_now};

@@ -22,8 +22,9 @@ use crate::service::counters::Histogram;
 use crate::service::event_log::EventWatch;
 use crate::service::stale_read::StaleReads;
 use crate::service::{
-    About, AuditEntry, BackendKind, BackendStatus, CacheableView, Children, Contact, List, ListPage,
-    LockService, Retry, SESSION_LEASES_SHOWN_MAX, Then, Unavailable, page_of_leases,
+    About, AdminAction, AuditEntry, BackendKind, BackendStatus, CacheableView, Children, Contact,
+    List, ListPage, LockService, Retry, SESSION_LEASES_SHOWN_MAX, Then, Unavailable,
+    page_of_leases,
 };
 use crate::time::{Span, Time, Wall, boot_now};
 use parking_lot::Mutex;
@@ -75,6 +76,15 @@ impl RaftNode {
     pub(super) fn begin_with(path: &Path, heritage: Baseline) -> Result<(), DataError> {
         let NodeHandle { shared, thread, .. } =
             node::start(path, None, Some(heritage), FORMAT_VERSION)?;
+        let restored = AdminAction {
+            what: "restore a backup",
+            target: None,
+            by: "cluster restore",
+            credential: "command",
+            address: "this machine",
+            outcome: "done",
+        };
+        shared.requests.replica.audit.enter_entry(&AuditEntry::Act(restored));
         shared.requests.queue.close(Unavailable::Closing);
         let stopped = |()| DataError::Stopped(path.into(), "its thread has panicked".to_owned());
         thread.join().map_err(|_| stopped(()))

@@ -49,8 +49,8 @@ pub mod batch_server;
 #[doc(hidden)]
 pub mod fuzz;
 
-pub use backend_status::{About, BackendKind, BackendStatus, Contact, SessionOwner};
 pub use audit::{ActionTarget, AdminAction, AuditEntry};
+pub use backend_status::{About, BackendKind, BackendStatus, Contact, SessionOwner};
 pub use callback::Then;
 pub use failure::{RequestError, Unavailable};
 pub use lock_service::{CacheableView, LockService, Retry};

@@ -52,10 +52,7 @@ impl RefusalSummary {
     pub(super) fn add(&mut self, refused: &RefusedRequest<'_>, now: Time) -> bool {
         let key = [refused.by, refused.credential, refused.address].map(str::to_owned);
         let is_full = self.callers.len() >= CALLERS_MAX && !self.callers.contains_key(&key);
-        let entry = match is_full {
-            true => &mut self.others,
-            false => self.callers.entry(key).or_default(),
-        };
+        let entry = if is_full { &mut self.others } else { self.callers.entry(key).or_default() };
         entry.count += 1;
         if entry.what != refused.what {
             refused.what.clone_into(&mut entry.what);
