@@ -4,10 +4,9 @@
 //! Where to look: `connection_limits` bounds the connections and requests of each peer;
 //! `permissions` is the table of the rights that each operation needs; `grant` holds the rights
 //! that credentials confer; `parent_lock` decides which local users may create a name below a held
-//! lock; `server_tls`, `token_file` and `certificate_rights` read credentials, and `authentication` maps the credentials
-//! of a caller to its grant; `audit_trail` records acts and refusals; `browser_checks` tells pages of other sites;
-//! `engine_shares` limits what one credential may take of the locks, queues
-//! and sessions.
+//! lock; `server_tls`, `token_file` and `certificate_rights` read credentials, and `authentication`
+//! maps the credentials of a caller to its grant; `browser_checks` tells pages of other sites;
+//! `engine_shares` limits what one credential may take of the locks, queues and sessions.
 
 pub mod permissions;
 mod grant;
@@ -16,7 +15,6 @@ pub(crate) mod connection_limits;
 pub(crate) mod server_tls;
 mod token_file;
 mod certificate_rights;
-pub(crate) mod audit_trail;
 mod authentication;
 mod engine_shares;
 pub(crate) mod browser_checks;

@@ -89,8 +89,8 @@ impl TlsFiles {
     }
 }
 
-/// Returns why a handshake failed if the server has refused the certificate of the client, or missed
-/// one.
+/// Returns why a handshake failed if the server has refused the certificate of the client, or
+/// missed one.
 pub(crate) fn foreign_certificate(error: &io::Error) -> Option<String> {
     let error = error.get_ref()?.downcast_ref::<rustls::Error>()?;
     match error {

@@ -258,6 +258,15 @@ fn start_node(files: &Files<'_>) -> Server {
     Server::listen(&all.iter().map(String::as_str).collect::<Vec<_>>())
 }
 
+/// Returns the URL of a node's port for peers.
+fn peer_url(server: &str) -> String {
+    let mut curl = Command::new("curl");
+    curl.args(["-sk", "-H", "Authorization: Bearer the first secret of t"]);
+    let nodes = curl.arg(format!("{server}/cluster")).output().expect("curl is there");
+    let nodes: Value = serde_json::from_slice(&nodes.stdout).expect("JSON");
+    format!("https://{}/x", nodes["nodes"][0]["address"].as_str().expect("an address"))
+}
+
 /// In an earlier version each client certificate saw all locks.
 #[test]
 fn sighup_reads_every_file_again() {
@@ -275,13 +284,7 @@ fn sighup_reads_every_file_again() {
     files.copy("old");
     let server = start_node(&files);
     files.url.clone_from(&server.url);
-    let nodes = Command::new("curl")
-        .args(["-sk", "-H", "Authorization: Bearer the first secret of t"])
-        .arg(format!("{}/cluster", server.url))
-        .output()
-        .expect("curl is there");
-    let nodes: Value = serde_json::from_slice(&nodes.stdout).expect("JSON");
-    let peers = format!("https://{}/x", nodes["nodes"][0]["address"].as_str().expect("an address"));
+    let peers = peer_url(&server.url);
     let is_served = |dir: &str, secret: &str| {
         let bearer = format!("Authorization: Bearer {secret}");
         let lock = |dir: &str| format!("/locks/{dir}/x");

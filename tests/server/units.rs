@@ -80,7 +80,8 @@ impl Systemd {
             is_up.then_some(())
         });
         // As the head of the server's unit says.
-        booted.run("systemd-sysusers && chmod 711 /etc/latchfs && chown latchfs /etc/latchfs/server.key").ok();
+        booted.run("systemd-sysusers && chmod 711 /etc/latchfs").ok();
+        booted.run("chown latchfs /etc/latchfs/server.key").ok();
         booted
     }
 

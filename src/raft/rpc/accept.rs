@@ -133,8 +133,8 @@ pub(in crate::raft) async fn accept(
     .await;
 }
 
-/// Performs the handshake with a node. If it fails, returns the reason for which the peer is refused,
-/// or `None` if it was only too slow.
+/// Performs the handshake with a node. If it fails, returns the reason for which the peer is
+/// refused, or `None` if it was only too slow.
 async fn shake_hands(
     stream: TcpStream,
     tls: &PeerTls,

@@ -4,10 +4,10 @@
 use super::app_state::{AppState, ShutdownPhase, entered};
 use super::listener::ServerStream;
 use crate::auth::Grant;
-use crate::auth::audit_trail::AuditedCaller;
 use crate::auth::connection_limits::{ConnectionOrigin, PeerIdentity};
 use crate::auth::permissions::Operation;
 use crate::auth::server_tls::{self, CertifiedCaller};
+use crate::server::audit_trail::AuditedCaller;
 use axum::Router;
 use axum::body::{Body, Bytes};
 use axum::extract::Request;

@@ -5,13 +5,13 @@ use super::app_state::{AppState, ShutdownPhase};
 use super::caller::Caller;
 use super::parameters::Param;
 use super::problem::{HandlerResult, Problem};
-use crate::auth::audit_trail::AuditedCaller;
 use crate::auth::permissions::{AccessRequest, Operation};
 use crate::auth::{EngineShares, Grant, UnnamedOwner, unnamed_owners};
 use crate::engine::{
     ClientId, Command, IdempotencyKey, Lease, LockName, LockView, Op, Outcome, Reason, Refusal,
     RefusalKind, SessionId, SessionView,
 };
+use crate::server::audit_trail::AuditedCaller;
 use crate::service::stale_read::StaleRead;
 use crate::service::{ParentCheck, RequestError, Unavailable};
 use crate::shares::{Identity, SharedTable, TableShare};

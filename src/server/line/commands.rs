@@ -4,7 +4,6 @@
 use super::followers::LineFollowers;
 use super::line_server::CONNECTIONS_MAX;
 use super::request::{LineReply, LineRequest, OwnOptions};
-use crate::auth::audit_trail::AuditedCaller;
 use crate::auth::connection_limits::{ConnectionLimits, ConnectionOrigin};
 use crate::auth::permissions::{AccessRequest, Operation};
 use crate::auth::{Authenticator, EngineShares, Grant};
@@ -13,6 +12,7 @@ use crate::engine::{
     Patch, Phase, QueuePolicy, Reason, RefusalKind, Release, Renew, Ttl,
 };
 use crate::metrics::MetricsPage;
+use crate::server::audit_trail::AuditedCaller;
 use crate::service::{Locks, Unavailable};
 use crate::shares::SharePercent;
 use std::fmt::Display;

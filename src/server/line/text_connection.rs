@@ -2,10 +2,10 @@
 
 use super::commands::LineService;
 use super::request::{LINE_BYTES_MAX, LineReply, LineRequest};
-use crate::auth::audit_trail::AuditedCaller;
 use crate::auth::connection_limits::{ConnectionOrigin, PeerIdentity};
 use crate::auth::permissions::Operation;
 use crate::auth::{Grant, server_tls};
+use crate::server::audit_trail::AuditedCaller;
 use std::io;
 use std::time::Duration;
 use tokio::io::{

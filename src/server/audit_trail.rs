@@ -1,9 +1,9 @@
 //! Entries of front ends in the audit log: administrative acts, and refused requests, each with the
 //! credential and the address of the caller.
 
-use super::connection_limits::ConnectionOrigin;
-use super::grant::Grant;
-use super::permissions::Operation;
+use crate::auth::Grant;
+use crate::auth::connection_limits::ConnectionOrigin;
+use crate::auth::permissions::Operation;
 use crate::engine::{ClientId, Op, ResetScope};
 use crate::service::{ActionTarget, AdminAction, AuditEntry, Locks, RefusedRequest};
 
