@@ -12,7 +12,11 @@ use rustls::ServerConfig;
 use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 use tokio::sync::watch;
+
+/// Delay of the answer to a request with a wrong token: a client that guesses has few guesses.
+pub(crate) const WRONG_TOKEN_DELAY: Duration = Duration::from_millis(250);
 
 /// Paths of the files from which a server reads its credentials.
 #[derive(Debug, Clone, Default)]

@@ -19,6 +19,7 @@ mod authentication;
 mod engine_shares;
 pub(crate) mod browser_checks;
 
+pub(crate) use authentication::WRONG_TOKEN_DELAY;
 pub use authentication::{
     AuthenticationError, Authenticator, Credentials, CredentialsError, OpenTo,
 };

@@ -243,14 +243,19 @@ impl Audit {
             AuditEntry::Command(act) => (act, false),
             AuditEntry::Refused(refused) => return self.shared.refuse(refused),
         };
-        let guess = Wall::now();
-        let act = act.record(guess);
-        log_act(&act);
-        let what = AuditWhat::Act(act);
-        self.shared.add(vec![AuditRecord { at: Time::ZERO, guess, place: None, what }]);
+        log_act(&self.enter_act(act));
         if is_last {
             self.flush();
         }
+    }
+
+    /// Adds an administrative action, and returns its record.
+    pub(crate) fn enter_act(&self, act: &AdminAction<'_>) -> Value {
+        let guess = Wall::now();
+        let act = act.record(guess);
+        let what = AuditWhat::Act(act.clone());
+        self.shared.add(vec![AuditRecord { at: Time::ZERO, guess, place: None, what }]);
+        act
     }
 
     /// Returns when all records that were added before are on disk.

@@ -13,10 +13,10 @@ use super::problem::Problem;
 use super::request_context::{HandlerFuture, RequestContext};
 use super::response::Response;
 use super::routes::{ROUTES, Route, STEAL};
-use crate::auth::Grant;
 use crate::auth::browser_checks::BrowserHeaders;
 use crate::auth::connection_limits::{ConnectionOrigin, PeerIdentity};
 use crate::auth::permissions::{Operation, Right};
+use crate::auth::{Grant, WRONG_TOKEN_DELAY};
 use crate::engine::RefusalKind;
 use crate::server::audit_trail::AuditedCaller;
 use crate::service::batch_messages::{PROTOCOL, PROTOCOL_HEADER};
@@ -32,12 +32,8 @@ use std::future::ready;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
-use std::time::Duration;
 use tokio::time::sleep;
 use tower_service::Service;
-
-/// Delay of the answer to a request with a wrong token: a client that guesses has few guesses.
-const WRONG_TOKEN_DELAY: Duration = Duration::from_millis(250);
 
 /// Builds the router from the table of routes and the internal endpoints.
 pub(super) fn router(app: &Arc<AppState>) -> Router {

@@ -4,7 +4,7 @@ use super::commands::LineService;
 use super::request::{LINE_BYTES_MAX, LineReply, LineRequest};
 use crate::auth::connection_limits::{ConnectionOrigin, PeerIdentity};
 use crate::auth::permissions::Operation;
-use crate::auth::{Grant, server_tls};
+use crate::auth::{Grant, WRONG_TOKEN_DELAY, server_tls};
 use crate::server::audit_trail::AuditedCaller;
 use std::io;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use tokio::io::{
     AsyncBufRead, AsyncBufReadExt, AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, BufReader,
 };
 use tokio::net::TcpStream;
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 use tokio_rustls::TlsAcceptor;
 
 /// Idle timeout of a connection; a client that sends a request later has to reconnect.
@@ -107,6 +107,7 @@ where
             // tokens has to reconnect for each guess.
             (Err(_), Ok(request @ LineRequest::Auth(_))) => {
                 refuse(desk, origin, request.operation(), "this token is unknown");
+                sleep(WRONG_TOKEN_DELAY).await;
                 say(&mut stream, &LineReply::Fail).await?;
                 break;
             }
