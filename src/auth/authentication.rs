@@ -168,7 +168,7 @@ impl Authenticator {
     }
 
     /// Returns a receiver that is notified when the credentials were read again: each grant that
-    /// [`Self::grant`] has returned may have changed.
+    /// `grant` has returned may have changed.
     pub fn follow_reloads(&self) -> watch::Receiver<u64> {
         self.reloads.subscribe()
     }
