@@ -149,3 +149,32 @@ fn place_of(line: &[u8]) -> Option<LinePlace> {
     let line: Value = serde_json::from_slice(line).ok()?;
     Some((line.get("entry")?.as_u64()?, line.get("line")?.as_u64()?))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A start after a rotation finds the last entry of a log in the file before.
+    #[test]
+    fn full_file_is_renamed_and_still_read() {
+        let dir = std::env::temp_dir().join(format!("latchfs-audit-{}", std::process::id()));
+        fs::create_dir_all(&dir).expect("a fresh name");
+        let (path, before) = (dir.join("audit.log"), dir.join("audit.log.1"));
+        let entry = |number: u64| format!("{{\"entry\":{number},\"line\":1}}\n");
+        let (mut file, none) = AuditFile::open(&path, 100).expect("new");
+        assert_eq!(none, None);
+        for number in 1..=20 {
+            file.append(entry(number).as_bytes()).expect("written");
+            assert!(fs::metadata(&path).expect("a file").len() <= 100);
+        }
+        file.append(&[b' '; 99]).expect("written");
+        file.append(b"\n{}\n").expect("written");
+        assert_eq!(AuditFile::open(&path, 100).expect("there").1, None);
+        let last = last_place(&before);
+        assert!(last.is_none(), "only the file before is kept: {last:?}");
+        file.append(entry(21).as_bytes()).expect("written");
+        file.append(&[b'{'; 90]).expect("written");
+        assert_eq!(last_place(&before), Some((21, 1)));
+        fs::remove_dir_all(&dir).expect("ours");
+    }
+}

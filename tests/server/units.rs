@@ -202,6 +202,12 @@ fn units_start_serve_restart_and_stop() {
     eventually("it has read its certificates again", || {
         systemd.journal("latchfs-server").contains("were read again").then_some(())
     });
+    systemd.run("systemctl reload latchfs-remote").ok();
+    eventually("so has the mount", || {
+        let says = "certificates for the server were read again";
+        systemd.journal("latchfs-remote").contains(says).then_some(())
+    });
+    assert_eq!(held().ok(), holder, "it goes on");
     systemd.stops_cleanly("latchfs-remote");
     assert!(!systemd.is_mounted());
     systemd.stops_cleanly("latchfs-server");
