@@ -163,6 +163,41 @@ fn every_kind_of_refusal_is_recorded() {
     refused(&scratch, "nobody", "list locks", "another name");
 }
 
+/// Commands with `--server` and lines reach the same records as requests of the API.
+#[test]
+fn batches_and_lines_are_recorded() {
+    let scratch = Scratch::new();
+    let tokens = scratch.path().join("tokens.toml").display().to_string();
+    write(&tokens, TOKENS);
+    let mut server = start(&scratch, &["--tokens", &tokens, "--line-listen", "127.0.0.1:0"]);
+    let said = server.says();
+    let address = said.trim().rsplit_once(' ').expect("an address").1;
+    let mut stream = TcpStream::connect(address).expect("it listens");
+    let lines = "AUTH,the secret of the attacker\nLOCK,x,ann\nAUTH,a guess of some length\n";
+    stream.write_all(lines.as_bytes()).expect("it reads");
+    refused(&scratch, "eve", "acquire a lock", "may not act as 'ann'");
+    refused(&scratch, "nobody", "show a credential", "this token is unknown");
+    server.curl(&["-H", EVE, "-X", "POST", "/locks/x?ttl=1h"]).is(200);
+    let key = |name: &str, secret: &str| {
+        let path = scratch.path().join(name).display().to_string();
+        write(&path, secret);
+        path
+    };
+    let steal = |key: &str, client: &str| {
+        let steal = ["steal", "x", "--reason", "why", "--server", &server.url];
+        latchfs(&[&steal[..], &["--token-file", key, "--client", client]].concat())
+    };
+    let (code, said) = steal(&key("eve", "the secret of the attacker"), "eve");
+    assert_ne!(code, Some(0), "{said}");
+    refused(&scratch, "eve", "steal a lock", "take a live lock");
+    let (code, said) = steal(&key("admin", "the secret of the admin"), "a");
+    assert_eq!(code, Some(0), "{said}");
+    let all = records(&scratch, "audit.log");
+    let act = all.iter().find(|record| record["act"] == "steal a lock").expect("a record");
+    assert_eq!((&act["by"], &act["name"]), (&"admin".into(), &"x".into()), "{all:?}");
+    assert!(all.iter().any(|record| record["act"] == "steal"), "{all:?}");
+}
+
 /// Makes a CA with certificates for a server, a client and a node in `dir`.
 fn certificates(dir: &str) {
     for what in [
