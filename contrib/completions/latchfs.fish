@@ -64,8 +64,12 @@ complete -c latchfs -n "__fish_latchfs_using_subcommand mount" -l tokens -d 'Bea
 complete -c latchfs -n "__fish_latchfs_using_subcommand mount" -l tls-cert -d 'Encrypt by this certificate, in PEM; read again at SIGHUP' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand mount" -l tls-key -d 'The key of the certificate, in PEM' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand mount" -l client-ca -d 'Let clients show certificates that this one has signed' -r -F
+complete -c latchfs -n "__fish_latchfs_using_subcommand mount" -l certificate-rights -d 'What each client certificate may do, in TOML, and others nothing; read again at SIGHUP' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand mount" -l refuse-serials -d 'Refuse the certificates with these serial numbers, one a line in hex; read again at SIGHUP' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand mount" -l allow-host -d 'A name by which clients call a server without tokens and certificates' -r
+complete -c latchfs -n "__fish_latchfs_using_subcommand mount" -l insecure -d 'Be open to a network without tokens, without TLS, or without both' -r -f -a "no-tls\t'Callers need credentials, but others on the network can read them'
+no-credentials\t'Connections are encrypted, but everybody on the network may do everything'
+both\t'Neither'"
 complete -c latchfs -n "__fish_latchfs_using_subcommand mount" -l share -d 'The most of each limited table that one credential, or one address without any, may take' -r
 complete -c latchfs -n "__fish_latchfs_using_subcommand mount" -l state -d 'Where to keep what a restart needs, or \'none\' [default: /var/lib/latchfs as root, else latchfs in the XDG state directory]' -r
 complete -c latchfs -n "__fish_latchfs_using_subcommand mount" -l data -d 'Keep it in a log here instead: nothing is answered before the disk has it, so that a power failure loses nothing either' -r -F
@@ -74,7 +78,6 @@ complete -c latchfs -n "__fish_latchfs_using_subcommand mount" -l format-max -d 
 complete -c latchfs -n "__fish_latchfs_using_subcommand mount" -l allow-other -d 'Serve all users [default: as root]'
 complete -c latchfs -n "__fish_latchfs_using_subcommand mount" -l no-allow-other -d 'Serve only the user who mounts [default: as anybody but root]'
 complete -c latchfs -n "__fish_latchfs_using_subcommand mount" -l plain-token -d 'Send the token without encryption, also to a server on another machine'
-complete -c latchfs -n "__fish_latchfs_using_subcommand mount" -l insecure -d 'Be open to a network without tokens or without TLS'
 complete -c latchfs -n "__fish_latchfs_using_subcommand mount" -l grant-at-once -d 'With --state none: grant locks from the start, since no holder from before it can be alive'
 complete -c latchfs -n "__fish_latchfs_using_subcommand mount" -l nonempty -d 'Mount on a directory with entries, which are hidden; it is not sealed either, so programs can make files in it while nothing is mounted, and lock nothing by them'
 complete -c latchfs -n "__fish_latchfs_using_subcommand mount" -l foreground -d 'Stay until Ctrl-C or SIGTERM, then unmount; this is the default'
@@ -88,8 +91,12 @@ complete -c latchfs -n "__fish_latchfs_using_subcommand serve" -l tokens -d 'Bea
 complete -c latchfs -n "__fish_latchfs_using_subcommand serve" -l tls-cert -d 'Encrypt by this certificate, in PEM; read again at SIGHUP' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand serve" -l tls-key -d 'The key of the certificate, in PEM' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand serve" -l client-ca -d 'Let clients show certificates that this one has signed' -r -F
+complete -c latchfs -n "__fish_latchfs_using_subcommand serve" -l certificate-rights -d 'What each client certificate may do, in TOML, and others nothing; read again at SIGHUP' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand serve" -l refuse-serials -d 'Refuse the certificates with these serial numbers, one a line in hex; read again at SIGHUP' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand serve" -l allow-host -d 'A name by which clients call a server without tokens and certificates' -r
+complete -c latchfs -n "__fish_latchfs_using_subcommand serve" -l insecure -d 'Be open to a network without tokens, without TLS, or without both' -r -f -a "no-tls\t'Callers need credentials, but others on the network can read them'
+no-credentials\t'Connections are encrypted, but everybody on the network may do everything'
+both\t'Neither'"
 complete -c latchfs -n "__fish_latchfs_using_subcommand serve" -l share -d 'The most of each limited table that one credential, or one address without any, may take' -r
 complete -c latchfs -n "__fish_latchfs_using_subcommand serve" -l ttl -d 'How long a lease lasts unrenewed, unless a client says otherwise' -r
 complete -c latchfs -n "__fish_latchfs_using_subcommand serve" -l grace -d 'How long after that only its holder may take it back' -r
@@ -109,7 +116,6 @@ complete -c latchfs -n "__fish_latchfs_using_subcommand serve" -l url -d 'Where 
 complete -c latchfs -n "__fish_latchfs_using_subcommand serve" -l pace -d 'How long the network may take: \'lan\' for servers beside each other, \'wifi\' for laptops' -r
 complete -c latchfs -n "__fish_latchfs_using_subcommand serve" -l log-locks -d 'Whether the log has a line for each acquisition and release of a lock' -r -f -a "on\t''
 off\t''"
-complete -c latchfs -n "__fish_latchfs_using_subcommand serve" -l insecure -d 'Be open to a network without tokens or without TLS'
 complete -c latchfs -n "__fish_latchfs_using_subcommand serve" -l grant-at-once -d 'With --state none: grant locks from the start, since no holder from before it can be alive'
 complete -c latchfs -n "__fish_latchfs_using_subcommand serve" -l release-on-node-removal -d 'When a node leaves or is removed, end the holds and waits of the client of its name'
 complete -c latchfs -n "__fish_latchfs_using_subcommand serve" -l print-permissions -d 'Print the table of permissions, and exit'

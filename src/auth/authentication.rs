@@ -2,6 +2,7 @@
 //! server requires no credentials.
 
 use super::browser_checks::AllowedHosts;
+use super::certificate_rights::CertificateRights;
 use super::grant::Grant;
 use super::server_tls::{CertifiedCaller, ClientCertPolicy, TlsError, TlsFiles};
 use super::token_file::{Tokens, TokensError};
@@ -11,7 +12,11 @@ use rustls::ServerConfig;
 use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 use tokio::sync::watch;
+
+/// Delay of the answer to a request with a wrong token: a client that guesses has few guesses.
+pub(crate) const WRONG_TOKEN_DELAY: Duration = Duration::from_millis(250);
 
 /// Paths of the files from which a server reads its credentials.
 #[derive(Debug, Clone, Default)]
@@ -20,6 +25,8 @@ pub struct Credentials {
     pub tokens: Option<PathBuf>,
     /// The server's certificate, and the CA of client certificates; `None`: no TLS.
     pub tls: Option<TlsFiles>,
+    /// The file of the rights of client certificates; `None`: each certificate sees all locks.
+    pub rights: Option<PathBuf>,
     /// The list of refused client certificates; `None`: the CA alone decides.
     pub refused: Option<PathBuf>,
     /// The host names by which a server that authenticates nobody may be called.
@@ -31,6 +38,8 @@ pub struct Credentials {
 pub enum CredentialsError {
     /// The token file at this path is unreadable or invalid.
     Tokens(PathBuf, TokensError),
+    /// The file of the rights of certificates at this path is unreadable or invalid.
+    Rights(PathBuf, TokensError),
     /// A certificate or key is unreadable or invalid.
     Tls(TlsError),
 }
@@ -39,6 +48,9 @@ impl fmt::Display for CredentialsError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Tokens(path, error) => write!(f, "the tokens in {}: {error}", path.display()),
+            Self::Rights(path, error) => {
+                write!(f, "the rights of certificates in {}: {error}", path.display())
+            }
             Self::Tls(error) => error.fmt(f),
         }
     }
@@ -47,15 +59,54 @@ impl fmt::Display for CredentialsError {
 impl std::error::Error for CredentialsError {}
 
 impl Credentials {
-    /// Whether the server authenticates every caller and encrypts every connection, so that it may
-    /// accept connections from other machines.
-    pub const fn close(&self) -> bool {
-        self.identify() && self.tls.is_some()
+    /// Returns what a server with these credentials lacks that accepts connections from other
+    /// machines, apart from what the operator has permitted it to lack.
+    pub const fn lack(&self, permitted: OpenTo) -> OpenTo {
+        OpenTo {
+            readers: self.tls.is_none() && !permitted.readers,
+            callers: !self.identify() && !permitted.callers,
+        }
     }
 
     /// Whether callers must authenticate, by a token or by a client certificate.
     pub const fn identify(&self) -> bool {
         self.tokens.is_some() || matches!(&self.tls, Some(TlsFiles { client_ca: Some(_), .. }))
+    }
+}
+
+/// To whom a server on a network is open.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct OpenTo {
+    /// Connections are not encrypted, so others on the network can read them.
+    pub readers: bool,
+    /// Callers need no credentials.
+    pub callers: bool,
+}
+
+impl OpenTo {
+    /// Whether the server is open to nobody.
+    pub const fn is_nobody(self) -> bool {
+        !self.readers && !self.callers
+    }
+}
+
+impl fmt::Display for OpenTo {
+    /// Writes the remedy, as the end of a sentence.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match (self.callers, self.readers) {
+            (true, false) => {
+                "say who may ask by --tokens or --client-ca, or leave it open to everybody by \
+                 --insecure=no-credentials"
+            }
+            (false, true) => {
+                "encrypt by --tls-cert and --tls-key, or let others on the network read it by \
+                 --insecure=no-tls"
+            }
+            _ => {
+                "say who may ask by --tokens or --client-ca, and encrypt by --tls-cert and \
+                 --tls-key; or leave it open to everybody by --insecure"
+            }
+        })
     }
 }
 
@@ -70,6 +121,8 @@ pub enum AuthenticationError {
     Certificate,
     /// The certificate of the connection is on the list of refused ones.
     Refused,
+    /// The file of the rights of certificates has no entry for the certificate of the connection.
+    Unlisted,
 }
 
 /// Authenticates callers: by a bearer token, a client certificate, or the socket's user.
@@ -86,6 +139,7 @@ pub struct Authenticator {
 #[derive(Clone)]
 struct LoadedCredentials {
     tokens: Option<Arc<Tokens>>,
+    rights: Option<Arc<CertificateRights>>,
     tls: Option<Arc<ServerConfig>>,
     refused: Arc<RefusedSerials>,
 }
@@ -105,13 +159,16 @@ impl Authenticator {
         if let Some(tokens) = &known.tokens {
             log::info!("{} tokens were read again", tokens.len());
         }
+        if let Some(rights) = &known.rights {
+            log::info!("the rights of {} certificates were read again", rights.len());
+        }
         *self.known.write() = known;
         self.reloads.send_modify(|count| *count += 1);
         Ok(())
     }
 
     /// Returns a receiver that is notified when the credentials were read again: each grant that
-    /// [`Self::grant`] has returned may have changed.
+    /// `grant` has returned may have changed.
     pub fn follow_reloads(&self) -> watch::Receiver<u64> {
         self.reloads.subscribe()
     }
@@ -132,7 +189,7 @@ impl Authenticator {
         if !self.files.identify() {
             return Ok(Arc::clone(certified.map_or(&self.anyone, |caller| &caller.grant)));
         }
-        let LoadedCredentials { tokens, refused, .. } = self.known.read().clone();
+        let LoadedCredentials { tokens, rights, refused, .. } = self.known.read().clone();
         match (tokens, secret, certified) {
             (Some(tokens), Some(secret), _) => {
                 tokens.grant(secret).ok_or(AuthenticationError::Token)
@@ -142,16 +199,20 @@ impl Authenticator {
             {
                 Err(AuthenticationError::Refused)
             }
-            (_, _, Some(caller)) => Ok(Arc::clone(&caller.grant)),
+            (_, _, Some(CertifiedCaller { grant, serial })) => match rights {
+                Some(rights) if serial.is_some() => {
+                    rights.grant(&grant.name).ok_or(AuthenticationError::Unlisted)
+                }
+                _ => Ok(Arc::clone(grant)),
+            },
             (Some(_), None, None) => Err(AuthenticationError::Nothing),
             (None, _, None) => Err(AuthenticationError::Certificate),
         }
     }
 
-    /// Whether every caller is authenticated and every connection encrypted; see
-    /// [`Credentials::close`].
-    pub const fn closes(&self) -> bool {
-        self.files.close()
+    /// Returns what the server lacks on a network: see [`Credentials::lack`].
+    pub const fn lacks(&self, permitted: OpenTo) -> OpenTo {
+        self.files.lack(permitted)
     }
 
     /// Whether a request with this `Host` may be meant for this server. A server that authenticates
@@ -175,6 +236,13 @@ impl LoadedCredentials {
                 Some(Arc::new(Tokens::read(path).map_err(refused)?))
             }
         };
+        let rights = match &files.rights {
+            None => None,
+            Some(path) => {
+                let refused = |error| CredentialsError::Rights(path.clone(), error);
+                Some(Arc::new(CertificateRights::read(path).map_err(refused)?))
+            }
+        };
         let certified =
             if tokens.is_some() { ClientCertPolicy::OrToken } else { ClientCertPolicy::Always };
         let tls = match &files.tls {
@@ -187,6 +255,6 @@ impl LoadedCredentials {
                 RefusedSerials::read(path).map_err(|error| CredentialsError::Tls(error.into()))?
             }
         };
-        Ok(Self { tokens, tls, refused: Arc::new(refused) })
+        Ok(Self { tokens, rights, tls, refused: Arc::new(refused) })
     }
 }

@@ -4,10 +4,9 @@
 //! Where to look: `connection_limits` bounds the connections and requests of each peer;
 //! `permissions` is the table of the rights that each operation needs; `grant` holds the rights
 //! that credentials confer; `parent_lock` decides which local users may create a name below a held
-//! lock; `server_tls` and `token_file` read credentials, and `authentication` maps the credentials
-//! of a caller to its grant; `browser_checks` tells pages of other sites;
-//! `engine_shares` limits what one credential may take of the locks, queues
-//! and sessions.
+//! lock; `server_tls`, `token_file` and `certificate_rights` read credentials, and `authentication`
+//! maps the credentials of a caller to its grant; `browser_checks` tells pages of other sites;
+//! `engine_shares` limits what one credential may take of the locks, queues and sessions.
 
 pub mod permissions;
 mod grant;
@@ -15,11 +14,15 @@ mod parent_lock;
 pub(crate) mod connection_limits;
 pub(crate) mod server_tls;
 mod token_file;
+mod certificate_rights;
 mod authentication;
 mod engine_shares;
 pub(crate) mod browser_checks;
 
-pub use authentication::{AuthenticationError, Authenticator, Credentials, CredentialsError};
+pub(crate) use authentication::WRONG_TOKEN_DELAY;
+pub use authentication::{
+    AuthenticationError, Authenticator, Credentials, CredentialsError, OpenTo,
+};
 pub use browser_checks::AllowedHosts;
 pub use engine_shares::EngineShares;
 pub use grant::{

@@ -7,6 +7,7 @@ use rustls::crypto::ring;
 use rustls::pki_types::CertificateDer;
 use rustls::server::{ServerConfig, WebPkiClientVerifier};
 use std::fmt;
+use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 use x509_parser::extensions::GeneralName;
@@ -85,6 +86,18 @@ impl TlsFiles {
         let mut config = builder.with_single_cert(chain, key).map_err(wrong)?;
         config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
         Ok(Arc::new(config))
+    }
+}
+
+/// Returns why a handshake failed if the server has refused the certificate of the client, or
+/// missed one.
+pub(crate) fn foreign_certificate(error: &io::Error) -> Option<String> {
+    let error = error.get_ref()?.downcast_ref::<rustls::Error>()?;
+    match error {
+        rustls::Error::InvalidCertificate(_) | rustls::Error::NoCertificatesPresented => {
+            Some(error.to_string())
+        }
+        _ => None,
     }
 }
 

@@ -19,13 +19,13 @@ const SECRET_BYTES_MIN: usize = 16;
 
 /// Maximum length of a token's name, which is part of audit records and of the idempotency keys
 /// that the engine stores.
-const NAME_BYTES_MAX: usize = 255;
+pub(super) const NAME_BYTES_MAX: usize = 255;
 
 /// Maximum number of tokens, because each request is compared with all of them.
 const TOKENS_MAX: usize = 1_000;
 
 /// Maximum number of lock prefixes of one token, because a listing looks up each of them.
-const PREFIXES_MAX: usize = 256;
+pub(super) const PREFIXES_MAX: usize = 256;
 
 /// Permission bits of all users but the owner of the file.
 const OTHERS: u32 = 0o077;
@@ -40,6 +40,8 @@ pub enum TokensError {
     Read(io::Error),
     /// Users other than the owner may read or write the file. The number is the mode of the file.
     Exposed(u32),
+    /// Users other than the owner may write the file. The number is the mode of the file.
+    Writable(u32),
     /// The content of the file is invalid; a description of the error.
     Wrong(String),
 }
@@ -78,6 +80,9 @@ impl fmt::Display for TokensError {
                 f,
                 "others than its owner may read or write it (mode {mode:03o}); 'chmod 600' it"
             ),
+            Self::Writable(mode) => {
+                write!(f, "others than its owner may write it (mode {mode:03o}); 'chmod go-w' it")
+            }
             Self::Wrong(why) => f.write_str(why),
         }
     }

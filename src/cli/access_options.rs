@@ -2,10 +2,11 @@
 
 use super::environment::absolute;
 use super::exit::CliResult;
-use crate::auth::{AllowedHosts, Credentials, TlsFiles};
+use crate::auth::{AllowedHosts, Credentials, OpenTo, TlsFiles};
 use crate::engine::{Grace, Ttl};
 use crate::server::http::{HttpConfig, Listen};
 use crate::shares::SharePercent;
+use clap::ValueEnum;
 use std::path::PathBuf;
 
 /// The options for access control and TLS of a server.
@@ -23,18 +24,33 @@ pub(super) struct AccessArgs {
     /// Let clients show certificates that this one has signed
     #[arg(long, value_name = "FILE", requires = "tls_cert")]
     client_ca: Option<PathBuf>,
+    /// What each client certificate may do, in TOML, and others nothing; read again at SIGHUP
+    #[arg(long, value_name = "FILE", requires = "client_ca")]
+    certificate_rights: Option<PathBuf>,
     /// Refuse the certificates with these serial numbers, one a line in hex; read again at SIGHUP
     #[arg(long, value_name = "FILE")]
     pub(super) refuse_serials: Option<PathBuf>,
     /// A name by which clients call a server without tokens and certificates
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     allow_host: Vec<String>,
-    /// Be open to a network without tokens or without TLS
-    #[arg(long)]
-    insecure: bool,
+    /// Be open to a network without tokens, without TLS, or without both
+    #[arg(long, value_name = "WITHOUT", value_enum, num_args = 0..=1, require_equals = true,
+        default_missing_value = "both")]
+    insecure: Option<Insecure>,
     /// The most of each limited table that one credential, or one address without any, may take
     #[arg(long, value_name = "PERCENT", default_value = "50", value_parser = SharePercent::parse)]
     share: SharePercent,
+}
+
+/// The value of `--insecure`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Insecure {
+    /// Callers need credentials, but others on the network can read them
+    NoTls,
+    /// Connections are encrypted, but everybody on the network may do everything
+    NoCredentials,
+    /// Neither
+    Both,
 }
 
 impl AccessArgs {
@@ -59,8 +75,13 @@ impl AccessArgs {
         };
         let refused = whole(&self.refuse_serials)?;
         let hosts = AllowedHosts(self.allow_host.clone());
-        let credentials = Credentials { tokens: whole(&self.tokens)?, tls, refused, hosts };
-        let (insecure, share) = (self.insecure, self.share);
+        let (tokens, rights) = (whole(&self.tokens)?, whole(&self.certificate_rights)?);
+        let credentials = Credentials { tokens, tls, rights, refused, hosts };
+        let share = self.share;
+        let insecure = OpenTo {
+            readers: matches!(self.insecure, Some(Insecure::NoTls | Insecure::Both)),
+            callers: matches!(self.insecure, Some(Insecure::NoCredentials | Insecure::Both)),
+        };
         Ok(HttpConfig {
             listen,
             ttl,

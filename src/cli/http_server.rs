@@ -4,18 +4,29 @@ use super::exit::{CliError, CliResult, Exit};
 use super::output;
 use crate::raft::PeerError;
 use crate::server::http::{HttpConfig, HttpServer, HttpStartError, Listen};
-use crate::service::Locks;
+use crate::service::{AdminAction, AuditEntry, Locks};
 
 /// Makes the server read its tokens and certificates again, also those for peers, and prints the
 /// result on standard error.
 pub(super) fn reload(server: &HttpServer, peers: impl FnOnce() -> Result<(), PeerError>) {
-    match server.reload() {
-        Ok(()) => output::say("tokens and certificates were read again"),
-        Err(error) => output::say(&format!("all stays as it was: {error}")),
-    }
+    let mut outcome = match server.reload() {
+        Ok(()) => "tokens and certificates were read again".to_owned(),
+        Err(error) => format!("all stays as it was: {error}"),
+    };
+    output::say(&outcome);
     if let Err(error) = peers() {
-        output::say(&format!("the certificates for peers stay as they were: {error}"));
+        let more = format!("the certificates for peers stay as they were: {error}");
+        output::say(&more);
+        outcome = format!("{outcome}; {more}");
     }
+    server.audit(&AuditEntry::Act(AdminAction {
+        what: "read credentials again",
+        target: None,
+        by: "SIGHUP",
+        credential: "signal",
+        address: "this machine",
+        outcome: &outcome,
+    }));
 }
 
 /// Starts the HTTP server, and prints the address on which it listens.
@@ -34,7 +45,7 @@ pub(super) fn start(locks: Locks, config: &HttpConfig) -> CliResult<HttpServer> 
 
 fn refused(error: &HttpStartError) -> CliError {
     let exit = match error {
-        HttpStartError::Open(_) => Exit::Usage,
+        HttpStartError::Open(..) => Exit::Usage,
         HttpStartError::Listen(..) | HttpStartError::System(_) | HttpStartError::Credentials(_) => {
             Exit::Unavailable
         }

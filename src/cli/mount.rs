@@ -26,6 +26,7 @@ use crate::raft::Stop;
 use crate::server::http::{HttpConfig, HttpServer, Listen, PeerUser};
 use crate::service::Locks;
 use clap::ValueEnum;
+use std::io::{self, IsTerminal};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -146,7 +147,7 @@ enum MountEvent {
     End,
     /// One of the mounts has ended.
     Gone,
-    /// SIGHUP has requested that the HTTP server reloads its tokens and certificates.
+    /// SIGHUP has requested that tokens and certificates are read again.
     Reload,
     /// The engine has failed for good.
     Failed(Stop),
@@ -213,10 +214,10 @@ fn serve(
         move || drop(send.send(news()))
     };
     let http = listening(args, &clients)?;
-    let hangup = match args.listen {
-        Some(_) => Hangup::Calls(Box::new(tell(|| MountEvent::Reload))),
-        None => Hangup::Ends,
-    };
+    // A mount in a terminal ends with it, unless the mount has a server of its own.
+    let reloads = args.listen.is_some() || server.is_some() && !io::stdin().is_terminal();
+    let hangup =
+        if reloads { Hangup::Calls(Box::new(tell(|| MountEvent::Reload))) } else { Hangup::Ends };
     signals::on_end(hangup, tell(|| MountEvent::End))
         .map_err(|error| CliError::system("signals can't be waited for", &error))?;
     for dir in &args.dirs {
@@ -232,7 +233,12 @@ fn serve(
     let each = clients.into_iter().map(|client| (client, locks.clone()));
     let ended = mount_all(args, each).and_then(|mounts| {
         let server = http.map(|config| http_server::start(locks.clone(), &config)).transpose()?;
-        let ended = until_the_end(args, &mounts, server.as_ref(), (&send, &news));
+        let reload = || {
+            if let Some(server) = &server {
+                http_server::reload(server, || Ok(()));
+            }
+        };
+        let ended = until_the_end(args, &mounts, &reload, (&send, &news));
         server.into_iter().for_each(HttpServer::drain);
         ended.and(unmount_all(&mounts))
     });
@@ -248,7 +254,8 @@ fn serve_remote(
     send: &Sender<MountEvent>,
     news: &Receiver<MountEvent>,
 ) -> CliResult {
-    let access = args.key.access(url)?;
+    let key = args.key.whole()?;
+    let access = key.access(url)?;
     let (ttl, grace) = (args.ttl.0, args.grace.0);
     let connect = |client: &ClientId| {
         let terms = Terms { client: client.clone(), ttl, grace };
@@ -257,13 +264,31 @@ fn serve_remote(
     let doors: Vec<Arc<Remote>> = clients.iter().map(connect).collect::<CliResult<_>>()?;
     let locks = doors.iter().map(|door| Locks::new(Arc::clone(door) as _));
     let served = mount_all(args, clients.iter().cloned().zip(locks)).and_then(|mounts| {
-        until_the_end(args, &mounts, None, (send, news))?;
+        until_the_end(args, &mounts, &|| renew_keys(&key, url, &doors), (send, news))?;
         unmount_all(&mounts)
     });
     for door in &doors {
         door.close();
     }
     served
+}
+
+/// Reads the token and the certificates for the server again, and prints the result.
+fn renew_keys(key: &ServerKeyArgs, url: &str, doors: &[Arc<Remote>]) {
+    let renewed = match key.access(url) {
+        Ok(access) => {
+            let mut each = doors.iter().map(|door| door.renew_keys(&access));
+            each.try_for_each(|renewed| renewed.map_err(|error| error.to_string()))
+        }
+        Err(CliError::Said(_, why)) => Err(why),
+        Err(CliError::Silent(_) | CliError::Pipe) => Err("they can't be read".to_owned()),
+    };
+    match renewed {
+        Ok(()) => output::say("the token and the certificates for the server were read again"),
+        Err(why) => {
+            output::say(&format!("the token and the certificates stay as they were: {why}"));
+        }
+    }
 }
 
 /// Returns the configuration of the HTTP server beside the mounts; `None` without `--listen`. The
@@ -333,7 +358,7 @@ fn mount_all(
 fn until_the_end(
     args: &MountArgs,
     mounts: &[Mounted],
-    server: Option<&HttpServer>,
+    reload: &dyn Fn(),
     (send, news): (&Sender<MountEvent>, &Receiver<MountEvent>),
 ) -> CliResult {
     for mounted in mounts {
@@ -348,11 +373,7 @@ fn until_the_end(
     while left > 0 {
         match news.recv() {
             Ok(MountEvent::Gone) => left -= 1,
-            Ok(MountEvent::Reload) => {
-                if let Some(server) = server {
-                    http_server::reload(server, || Ok(()));
-                }
-            }
+            Ok(MountEvent::Reload) => reload(),
             Ok(MountEvent::Failed(why)) => return Err(storage_options::failed(&why)),
             Ok(MountEvent::End) | Err(_) => break,
         }

@@ -15,12 +15,14 @@ LOCKS     named    the caller may touch each lock that the request names
           all      the caller may see every lock
 RIGHT     none     anybody; no credentials are needed
           known    the credentials must be known
-          steal    the token has 'steal = true'; root, and the user who mounted, by a mount
-          cluster  the token has 'cluster = true'
+          steal    the token, or the entry of the certificate, has 'steal = true'; root, and the
+                   user who mounted, by a mount
+          cluster  the token, or the entry of the certificate, has 'cluster = true'
           node     the certificate of a node, or the secret that the nodes share
 
 A server without --tokens and --client-ca knows every caller, who then has all rights but 'node'.
-A client certificate sees all locks, and has neither 'steal' nor 'cluster'.
+A client certificate sees all locks, and has neither 'steal' nor 'cluster'. With
+--certificate-rights, it has the rights of its entry in that file, and without an entry none.
 A user of a mount speaks as that user's client; root, and the user who mounted, speak as any client
 at the mount's socket.
 ";

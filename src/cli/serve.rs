@@ -149,7 +149,7 @@ fn start_line(
     let config = LineConfig { listen, ttl, grace, gate, insecure, share, follow_addresses };
     let line = LineServer::start(locks, config).map_err(|error| {
         let exit = match error {
-            line::LineStartError::Open(_) => Exit::Usage,
+            line::LineStartError::Open(..) => Exit::Usage,
             line::LineStartError::Listen(..) | line::LineStartError::System(_) => Exit::Unavailable,
         };
         CliError::Said(exit, error.to_string())

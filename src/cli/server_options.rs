@@ -1,6 +1,7 @@
 //! The options by which a command uses a server instead of an engine in this process (URL and
 //! credentials), and the connection to that server.
 
+use super::environment::absolute;
 use super::exit::{CliError, CliResult, Exit};
 use super::output;
 use crate::client::api_request::fetch;
@@ -41,6 +42,18 @@ pub(super) struct ServerKeyArgs {
 }
 
 impl ServerKeyArgs {
+    /// Returns the options with absolute paths, because a daemon may change its working directory.
+    pub(super) fn whole(&self) -> CliResult<Self> {
+        let whole = |path: &Option<PathBuf>| path.as_deref().map(absolute).transpose();
+        Ok(Self {
+            token_file: whole(&self.token_file)?,
+            plain_token: self.plain_token,
+            ca: whole(&self.ca)?,
+            cert: whole(&self.cert)?,
+            key: whole(&self.key)?,
+        })
+    }
+
     /// Returns the URL of a server together with the credentials for it.
     pub(super) fn access(&self, url: &str) -> CliResult<ServerAccess> {
         let file = |path: &Option<PathBuf>| path.as_deref().map(read).transpose();

@@ -7,6 +7,7 @@
 //! engine that it is for, and a server of another engine refuses it, so this module need not know
 //! whether the next server belongs to the same cluster.
 
+use super::http_transport::{ServerAccess, Unusable};
 use super::transport::{FrameStream, ServerConnection, Transport, TransportError};
 use crate::service::batch_messages::{BatchResponse, RequestBatch};
 use crate::time::{Span, boot_now};
@@ -46,6 +47,8 @@ struct FailoverState {
     try_ms: AtomicU64,
     /// Creates the transports of other nodes of the cluster when their URLs become known.
     make: Option<MakeServer>,
+    /// The credentials that have replaced those with which `make` creates transports.
+    renewed: RwLock<Option<ServerAccess>>,
 }
 
 /// The number of low bits of [`FailoverState::at`] that hold the index of the server in use.
@@ -70,8 +73,8 @@ impl Failover {
         let name = names.join(",");
         let (at, alone) = (AtomicUsize::new(0), AtomicBool::new(false));
         let try_ms = AtomicU64::new(TRY_FIRST.as_millis());
-        let servers = RwLock::new(servers);
-        Self(Arc::new(FailoverState { servers, name, at, alone, try_ms, make }))
+        let (servers, renewed) = (RwLock::new(servers), RwLock::default());
+        Self(Arc::new(FailoverState { servers, name, at, alone, try_ms, make, renewed }))
     }
 }
 
@@ -102,6 +105,11 @@ impl FailoverState {
                 && !servers.iter().any(is_known)
                 && let Some(server) = make(url)
             {
+                let renewed = self.renewed.read();
+                if let Some(Err(why)) = renewed.as_ref().map(|access| server.renew_keys(access)) {
+                    log::warn!("{url} is not used for failover: {why}");
+                    continue;
+                }
                 log::info!(
                     "{}: {url} belongs to the same cluster and is used for failover",
                     self.name
@@ -226,6 +234,13 @@ impl Transport for Failover {
 
     fn pass_over(&self, why: &TransportError) {
         self.0.pass_over(self.0.at(), why);
+    }
+
+    fn renew_keys(&self, access: &ServerAccess) -> Result<(), Unusable> {
+        let servers = self.0.servers.write();
+        servers.iter().try_for_each(|server| server.renew_keys(access))?;
+        *self.0.renewed.write() = Some(access.clone());
+        Ok(())
     }
 }
 

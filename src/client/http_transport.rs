@@ -14,6 +14,7 @@ use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::{Bytes, Incoming};
 use hyper::header::{AUTHORIZATION, HOST, HeaderMap, HeaderValue};
 use hyper::{Method, Request, Response, StatusCode, Uri};
+use parking_lot::RwLock;
 use std::error::Error;
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -64,11 +65,28 @@ pub(super) struct HttpTarget {
     host: String,
     port: u16,
     authority: HeaderValue,
-    token: Option<HeaderValue>,
-    tls: Option<(TlsConnector, ServerName<'static>)>,
+    keys: RwLock<HttpKeys>,
     /// The newest version of the batch protocol that the server supports, according to its last
     /// response.
     protocol: AtomicU8,
+}
+
+/// The credentials for a server that were read last.
+#[derive(Clone)]
+struct HttpKeys {
+    token: Option<HeaderValue>,
+    tls: Option<(TlsConnector, ServerName<'static>)>,
+}
+
+impl HttpKeys {
+    fn new(access: &ServerAccess, host: &str, is_tls: bool) -> Result<Self, Unusable> {
+        let token = access.token.as_ref().map(|token| {
+            let token = HeaderValue::from_str(&format!("Bearer {}", token.trim()));
+            token.map_err(|_| Unusable("the token contains invalid characters".to_owned()))
+        });
+        let tls = if is_tls { Some(tls(access, host)?) } else { None };
+        Ok(Self { token: token.transpose()?, tls })
+    }
 }
 
 impl Http {
@@ -89,19 +107,14 @@ impl Http {
             return Err(wrong("has a path"));
         }
         let host = authority.host().trim_start_matches('[').trim_end_matches(']').to_owned();
-        let token = access.token.as_ref().map(|token| {
-            let token = HeaderValue::from_str(&format!("Bearer {}", token.trim()));
-            token.map_err(|_| Unusable("the token contains invalid characters".to_owned()))
-        });
-        let tls = if is_tls { Some(tls(access, &host)?) } else { None };
+        let keys = RwLock::new(HttpKeys::new(access, &host, is_tls)?);
         Ok(Self(Arc::new(HttpTarget {
             url: url.to_owned(),
             port: authority.port_u16().unwrap_or(port),
             authority: HeaderValue::from_str(authority.as_str())
                 .map_err(|_| wrong("names no host"))?,
             host,
-            token: token.transpose()?,
-            tls,
+            keys,
             protocol: AtomicU8::new(PROTOCOL_BASE),
         })))
     }
@@ -153,6 +166,13 @@ fn tls(access: &ServerAccess, host: &str) -> Result<(TlsConnector, ServerName<'s
 }
 
 impl Transport for Http {
+    fn renew_keys(&self, access: &ServerAccess) -> Result<(), Unusable> {
+        let is_tls = self.0.keys.read().tls.is_some();
+        let keys = HttpKeys::new(access, &self.0.host, is_tls)?;
+        *self.0.keys.write() = keys;
+        Ok(())
+    }
+
     fn name(&self) -> &str {
         &self.0.url
     }
@@ -202,7 +222,8 @@ impl HttpTarget {
 
     /// Performs the TLS and HTTP handshakes.
     pub(super) async fn speak(&self, stream: TcpStream) -> Result<HttpSender, TransportError> {
-        let started = match &self.tls {
+        let tls = self.keys.read().tls.clone();
+        let started = match &tls {
             None => start_http(stream).await,
             Some((connector, name)) => {
                 let stream = encrypt(stream, connector, name.clone()).await.map_err(|error| {
@@ -229,7 +250,7 @@ impl HttpTarget {
         let mut request = Request::builder().method(method).uri(path);
         if let Some(headers) = request.headers_mut() {
             headers.insert(HOST, self.authority.clone());
-            if let Some(token) = &self.token {
+            if let Some(token) = &self.keys.read().token {
                 headers.insert(AUTHORIZATION, token.clone());
             }
         }

@@ -1,6 +1,7 @@
 //! The lock service of a remote engine: each call becomes a request in the queue of [`Remote`].
 
 use super::event_stream;
+use super::http_transport::{ServerAccess, Unusable};
 use super::request_pipeline;
 use super::request_queue::{ItemResult, QueuedRequest, REPLY_DEADLINE};
 use super::session_state::{SessionKeepAlive, SessionState, Terms};
@@ -77,6 +78,12 @@ impl Remote {
             _ => (RefusalKind::ConsistencyUnavailable, "see whether it runs and can be reached"),
         };
         Some((kind, format!("the server {} can't be used: {why}; {next}", self.hub.name)))
+    }
+
+    /// Uses these credentials from now on: the token for each request, and the certificates for new
+    /// connections. If they can't be used, those before stay in force.
+    pub fn renew_keys(&self, access: &ServerAccess) -> Result<(), Unusable> {
+        self.hub.server.renew_keys(access)
     }
 
     /// Returns the state of the connection to the server.

@@ -1,5 +1,6 @@
 //! The transport between a client and its servers: the interface that the rest of the client needs.
 
+use super::http_transport::{ServerAccess, Unusable};
 use crate::service::batch_messages::{BatchResponse, RequestBatch};
 use crate::time::Span;
 use std::fmt;
@@ -72,6 +73,11 @@ pub trait Transport: Send + Sync {
     fn pass_over(&self, _why: &TransportError) {}
     /// Records the URLs of all nodes of the cluster, as a server reported them.
     fn learn(&self, _urls: &[String]) {}
+    /// Uses these credentials from now on: the token for each request, and the certificates for new
+    /// connections. If they can't be used, those before stay in force.
+    fn renew_keys(&self, _access: &ServerAccess) -> Result<(), Unusable> {
+        Ok(())
+    }
     /// Returns a connection on which requests can be sent.
     fn line(&self) -> Box<dyn ServerConnection>;
     /// Opens the event stream, from `since` on if the server's start still has the id `start`.

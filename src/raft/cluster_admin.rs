@@ -6,11 +6,11 @@ use super::rpc::messages::{RpcError, RpcRequest, RpcResponse};
 use super::rpc::rpc_client::RpcFailure;
 use crate::random::jittered;
 use crate::service::cluster_status::{
-    AdminAction, ClusterAdmin, ClusterChange, ClusterReport, Member, Outlook, PendingRequest,
-    PendingStage, Standing, Unchanged,
+    ClusterAdmin, ClusterChange, ClusterReport, Member, Outlook, PendingRequest, PendingStage,
+    Standing, Unchanged,
 };
 use crate::service::{Then, Unavailable};
-use crate::time::{Span, Wall, steady_now};
+use crate::time::{Span, steady_now};
 use std::sync::Arc;
 use tokio::time::sleep;
 
@@ -33,10 +33,6 @@ impl ClusterAdmin for RaftClusterAdmin {
     fn change(&self, change: ClusterChange, then: Then<Result<(), Unchanged>>) {
         let node = self.0.clone();
         self.0.runtime.spawn(async move { then(node.change(change).await) });
-    }
-
-    fn audit(&self, act: &AdminAction<'_>) {
-        self.0.requests.replica.audit.enter_act(act, Wall::now());
     }
 
     fn pending(&self, max: usize) -> Vec<PendingRequest> {

@@ -7,6 +7,7 @@
 //! peers.json the last known addresses of other nodes: only a hint
 //! audit.log  administrative actions such as a steal: the actor, the lock and the reason
 //! expired.log leases that have expired, and the clients that took over
+//! refused.log callers whose requests were refused, and how many
 //! lock       locked (flock) by the daemon that uses this directory
 //! ```
 //!
@@ -38,6 +39,7 @@ This is the data of a latchfs node: all that it has promised, on the disk before
   peers.json where other nodes were found
   audit.log  who took a live lock away from whom, and why
   expired.log which leases expired, and who took their locks over
+  refused.log whose requests were refused, and how many
   lock       locked (flock) by the daemon that uses this directory; holds its process id
 
 Don't edit or copy these files while a daemon runs, and never start two nodes from one copy.

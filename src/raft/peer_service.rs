@@ -10,9 +10,11 @@ use super::rpc::messages::{ANYBODY, Envelope, RpcError, RpcRequest, RpcResponse}
 use super::rpc::mutual_tls::PeerCertificate;
 use super::status_report::Reporter;
 use super::types::{ClusterId, NodeId, Snapshot, TypeConfig, Vote};
+use crate::service::{ActionTarget, AdminAction, AuditEntry, RefusedRequest};
 use openraft::async_runtime::watch::WatchReceiver;
 use openraft::errors::RaftError;
 use parking_lot::Mutex;
+use std::net::IpAddr;
 use std::sync::Arc;
 
 /// Answers the calls of other nodes.
@@ -36,6 +38,13 @@ impl accept::RpcHandler for PeerService {
         let known = members.get_node(&letter.from).and_then(NodeAddress::of);
         let is_of = |station: &NodeAddress| certificate.is_of(&station.address);
         named.is_none_or(is_of) && known.as_ref().is_none_or(is_of)
+    }
+
+    fn refused(&self, address: IpAddr, reason: &str) {
+        let (what, by, credential) = ("call as a node", "a peer", "certificate");
+        let address = &*address.to_string();
+        let refused = RefusedRequest { what, by, credential, address, reason };
+        self.requests.replica.audit.enter_entry(&AuditEntry::Refused(refused));
     }
 
     async fn answer(self: Arc<Self>, letter: Envelope) -> Result<RpcResponse, RpcError> {
@@ -77,7 +86,7 @@ impl accept::RpcHandler for PeerService {
                 Ok(RpcResponse::Joined(self.cluster, id))
             }
             RpcRequest::Enroll(station) if from != ANYBODY => {
-                self.members.enroll(from, &station).await.map(|()| RpcResponse::Done)
+                self.enroll(from, &station).await.map(|()| RpcResponse::Done)
             }
             RpcRequest::Enroll(_) => Err(RpcError::Malformed),
             RpcRequest::Change(change) => {
@@ -91,6 +100,23 @@ impl accept::RpcHandler for PeerService {
 }
 
 impl PeerService {
+    /// Adds a node to the cluster, or changes its address, and records that if this node leads.
+    async fn enroll(&self, from: NodeId, station: &NodeAddress) -> Result<(), RpcError> {
+        let members = metrics::<TypeConfig>(&self.requests.raft).membership_config;
+        let is_known = members.get_node(&from).and_then(NodeAddress::of).as_ref() == Some(station);
+        if !is_known && self.requests.role.borrow_watched().is_leader() {
+            self.requests.replica.audit.enter_entry(&AuditEntry::Command(AdminAction {
+                what: "add a node",
+                target: Some(ActionTarget::Node(from)),
+                by: &station.name,
+                credential: "node",
+                address: &station.address,
+                outcome: "begun",
+            }));
+        }
+        self.members.enroll(from, station).await
+    }
+
     /// Fails if the caller was removed from the cluster. Only a leader reports this, after a quorum
     /// has confirmed that it leads. A removal that is not committed yet may still be undone, so it
     /// does not count.

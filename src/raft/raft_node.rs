@@ -22,8 +22,9 @@ use crate::service::counters::Histogram;
 use crate::service::event_log::EventWatch;
 use crate::service::stale_read::StaleReads;
 use crate::service::{
-    About, BackendKind, BackendStatus, CacheableView, Children, Contact, List, ListPage,
-    LockService, Retry, SESSION_LEASES_SHOWN_MAX, Then, Unavailable, page_of_leases,
+    About, AdminAction, AuditEntry, BackendKind, BackendStatus, CacheableView, Children, Contact,
+    List, ListPage, LockService, Retry, SESSION_LEASES_SHOWN_MAX, Then, Unavailable,
+    page_of_leases,
 };
 use crate::time::{Span, Time, Wall, boot_now};
 use parking_lot::Mutex;
@@ -75,6 +76,16 @@ impl RaftNode {
     pub(super) fn begin_with(path: &Path, heritage: Baseline) -> Result<(), DataError> {
         let NodeHandle { shared, thread, .. } =
             node::start(path, None, Some(heritage), FORMAT_VERSION)?;
+        let restored = AdminAction {
+            what: "restore a backup",
+            target: None,
+            by: "cluster restore",
+            credential: "command",
+            address: "this machine",
+            outcome: "done",
+        };
+        // The command that restores says so itself.
+        let _ = shared.requests.replica.audit.enter_act(&restored);
         shared.requests.queue.close(Unavailable::Closing);
         let stopped = |()| DataError::Stopped(path.into(), "its thread has panicked".to_owned());
         thread.join().map_err(|_| stopped(()))
@@ -244,6 +255,10 @@ impl StaleReads for RaftNode {
 }
 
 impl BackendStatus for RaftNode {
+    fn audit(&self, entry: &AuditEntry<'_>) {
+        self.shared.node.requests.replica.audit.enter_entry(entry);
+    }
+
     fn cluster_admin(&self) -> Option<Arc<dyn ClusterAdmin>> {
         Some(Arc::new(RaftClusterAdmin(self.shared.node.clone())))
     }

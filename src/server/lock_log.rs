@@ -2,7 +2,7 @@
 //! single lock asks, for debugging.
 //!
 //! A thread of its own writes the lines, so that no request waits for the log. It gathers the
-//! events of [`GATHER`] and writes at most [`LINES_MAX`] lines for them: a flood of changes fills
+//! events of `GATHER` and writes at most `LINES_MAX` lines for them: a flood of changes fills
 //! no disk.
 
 use crate::engine::{Event, EventKind, TenureEnd};

@@ -1,40 +1,31 @@
 //! The audit log. `audit.log` records each steal and reset of a held lock with its reason, and each
-//! administrative change of the cluster. `expired.log` records each lease that has expired, and the
-//! client that took the lock over in the same step. Each record is one line of JSON. Without a
-//! state directory, records go to the ordinary log.
+//! administrative act with the credential and the address of its caller. `expired.log` records each
+//! lease that has expired, and the client that took the lock over in the same step. `refused.log`
+//! records refused requests, summed up once a second. Each record is one line of JSON, and the
+//! length of each file is limited. Without a state directory, records go to the ordinary log.
 //!
 //! A thread of its own writes the records, so that no command waits for the disk. The request of an
 //! administrator is answered when its records are on disk. In a cluster, each record names the log
 //! entry that caused it: a restart replays entries, and writes only the records that are missing.
 
-use super::audit_file::{AuditFile, LinePlace};
+use super::audit_file::{
+    AUDIT_FILE, AuditFiles, EXPIRED_FILE, LinePlace, PIECE, REFUSED, last_place,
+};
+use super::refusal_summary::{RefusalSummary, RefusedRequest, log_line};
 use crate::engine::{ClientId, Event, EventKind, LockName, Op, StealReason, TenureEnd, Token};
-use crate::time::{Time, Wall};
-use parking_lot::{Condvar, Mutex};
+use crate::time::{Span, Time, Wall, boot_now};
+use parking_lot::{Condvar, Mutex, MutexGuard};
 use serde_json::{Value, json};
 use std::collections::VecDeque;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// The name of the file for steals, resets and changes of the cluster.
-const AUDIT_FILE: &str = "audit.log";
-
-/// The name of the file for expired leases. Any client can have leases expire, so its length is
-/// limited.
-const EXPIRED_FILE: &str = "expired.log";
-
-/// The highest length of `expired.log`, and of `expired.log.1`, to which it is then renamed.
-const EXPIRED_BYTES_MAX: u64 = 16 << 20;
-
 /// The highest number of records that wait for the thread. Expired leases beyond it are not
 /// recorded; steals and resets always are, since the log or journal has each of their requests.
 const WAITING_MAX: usize = 1 << 17;
-
-/// How many bytes of lines are written at a time.
-const PIECE: usize = 256 << 10;
 
 /// How many records of one write are also in the ordinary log; a reset can cause 100,000.
 const LOGGED_MAX: usize = 16;
@@ -43,13 +34,25 @@ const LOGGED_MAX: usize = 16;
 /// for that.
 const CLOCK_CHECK: Duration = Duration::from_millis(100);
 
-/// An administrative action on the cluster. It is logged when it begins and when it ends.
+/// An entry that a front end adds to the audit log.
+#[derive(Debug, Clone, Copy)]
+pub enum AuditEntry<'a> {
+    /// An administrative action that has begun or ended. The entry is on disk when it was added.
+    Act(AdminAction<'a>),
+    /// An administrative action by a command, which is answered when this entry is on disk and
+    /// those of what the command has done.
+    Command(AdminAction<'a>),
+    /// A request that was refused.
+    Refused(RefusedRequest<'a>),
+}
+
+/// An administrative action. A change of the cluster is logged when it begins and when it ends.
 #[derive(Debug, Clone, Copy)]
 pub struct AdminAction<'a> {
     /// The name of the action.
     pub what: &'a str,
-    /// The node that the action affects, if the request names one.
-    pub node: Option<u64>,
+    /// The node, lock or client that the action affects, as the request names it.
+    pub target: Option<ActionTarget<'a>>,
     /// The name of the credential that authorized the action.
     pub by: &'a str,
     /// The kind of the credential that authorized the action.
@@ -58,6 +61,52 @@ pub struct AdminAction<'a> {
     pub address: &'a str,
     /// The progress of the action: that it has begun, or how it ended.
     pub outcome: &'a str,
+}
+
+/// The node, lock or client that an administrative action affects.
+#[derive(Debug, Clone, Copy)]
+pub enum ActionTarget<'a> {
+    /// A node of the cluster.
+    Node(u64),
+    /// A lock.
+    Lock(&'a LockName),
+    /// All that a client has.
+    Client(&'a ClientId),
+}
+
+impl AdminAction<'_> {
+    fn record(&self, at: Wall) -> Value {
+        let mut act = json!({
+            "at": at.to_string(),
+            "act": self.what,
+            "by": self.by,
+            "credential": self.credential,
+            "address": self.address,
+            "outcome": self.outcome,
+        });
+        match self.target {
+            Some(ActionTarget::Node(id)) => act["node"] = id.into(),
+            Some(ActionTarget::Lock(name)) => act["name"] = name.as_str().into(),
+            Some(ActionTarget::Client(client)) => act["client"] = client.as_str().into(),
+            None => {}
+        }
+        act
+    }
+}
+
+impl AuditEntry<'_> {
+    /// Writes the entry to the ordinary log, where there is no audit log.
+    pub(super) fn log(&self) {
+        match self {
+            Self::Act(act) | Self::Command(act) => log_act(&act.record(Wall::now())),
+            // Clients decide how many requests are refused.
+            Self::Refused(refused) => log::debug!("refused a request: {refused:?}"),
+        }
+    }
+}
+
+fn log_act(act: &Value) {
+    log::warn!("administrative act: {act}");
 }
 
 /// Converts engine time to wall-clock time, or returns `None` while that is not possible yet.
@@ -84,6 +133,7 @@ struct AuditShared {
 #[derive(Default)]
 struct AuditQueue {
     waiting: VecDeque<AuditRecord>,
+    refusals: RefusalSummary,
     /// How many records were added, and how many of them were written.
     added: u64,
     written: u64,
@@ -130,16 +180,10 @@ impl Audit {
     /// Opens the audit log in `dir`, and continues it. `applied` is the last log entry that was
     /// applied before this start: if a file has no record of an entry, that is where it continues.
     pub(crate) fn open(dir: &Path, applied: Option<u64>) -> io::Result<Self> {
-        let (audit, expired) = (dir.join(AUDIT_FILE), dir.join(EXPIRED_FILE));
-        let (audit, audited) = AuditFile::open(&audit, None)?;
-        let there = expired.exists();
-        let expired =
-            there.then(|| AuditFile::open(&expired, Some(EXPIRED_BYTES_MAX))).transpose()?;
-        let (expired, recorded) = expired.unzip();
+        let (files, [audited, expired]) = AuditFiles::open(dir)?;
+        let audited = audited.or_else(|| last_place(&dir.join(format!("{AUDIT_FILE}.1"))));
         let applied = applied.map(|index| (index, u64::MAX));
-        let written = [audited.or(applied), recorded.flatten().or(applied)];
-        let files =
-            AuditFiles { audit: Some(audit), expired, expired_path: Some(dir.join(EXPIRED_FILE)) };
+        let written = [audited.or(applied), expired.or(applied)];
         Self::start(files, written)
     }
 
@@ -192,22 +236,26 @@ impl Audit {
         }
     }
 
-    /// Writes a record of an administrative action on the cluster, and returns when it is on disk.
-    pub(crate) fn enter_act(&self, act: &AdminAction<'_>, at: Wall) {
-        let AdminAction { what, node, by, credential, address, outcome } = act;
-        let act = json!({
-            "at": at.to_string(),
-            "act": what,
-            "node": node,
-            "by": by,
-            "credential": credential,
-            "address": address,
-            "outcome": outcome,
-        });
-        log::warn!("{what} (node {node:?}) by {by} ({credential}) from {address}: {outcome}");
-        let (guess, what) = (at, AuditWhat::Act(act));
+    /// Adds an entry of a front end.
+    pub(crate) fn enter_entry(&self, entry: &AuditEntry<'_>) {
+        let (act, is_last) = match entry {
+            AuditEntry::Act(act) => (act, true),
+            AuditEntry::Command(act) => (act, false),
+            AuditEntry::Refused(refused) => return self.shared.refuse(refused),
+        };
+        log_act(&self.enter_act(act));
+        if is_last {
+            self.flush();
+        }
+    }
+
+    /// Adds an administrative action, and returns its record.
+    pub(crate) fn enter_act(&self, act: &AdminAction<'_>) -> Value {
+        let guess = Wall::now();
+        let act = act.record(guess);
+        let what = AuditWhat::Act(act.clone());
         self.shared.add(vec![AuditRecord { at: Time::ZERO, guess, place: None, what }]);
-        self.flush();
+        act
     }
 
     /// Returns when all records that were added before are on disk.
@@ -300,14 +348,35 @@ impl AuditShared {
         self.added.notify_one();
     }
 
+    fn refuse(&self, refused: &RefusedRequest<'_>) {
+        if self.queue.lock().refusals.add(refused, boot_now()) {
+            self.added.notify_one();
+        }
+    }
+
+    /// Waits until there are records to write, or until the summary of refusals is due.
+    fn wait_for_records(&self, queue: &mut MutexGuard<'_, AuditQueue>) {
+        while queue.waiting.is_empty() && queue.then.is_empty() && !queue.closed {
+            match queue.refusals.left(boot_now()) {
+                Some(Span::ZERO) => return,
+                Some(left) => drop(self.added.wait_for(queue, left.as_duration())),
+                None => self.added.wait(queue),
+            }
+        }
+    }
+
     /// Writes records until the audit log is closed and all of them are written.
     fn run(&self, mut files: AuditFiles) {
         loop {
             let mut queue = self.queue.lock();
-            while queue.waiting.is_empty() && queue.then.is_empty() && !queue.closed {
-                self.added.wait(&mut queue);
-            }
-            while !queue.hurry && !queue.closed && !self.knows_the_clock() {
+            self.wait_for_records(&mut queue);
+            let is_due = queue.refusals.left(boot_now()) == Some(Span::ZERO) || queue.closed;
+            let refused = if is_due { queue.refusals.take(Wall::now()) } else { Vec::new() };
+            while !queue.waiting.is_empty()
+                && !queue.hurry
+                && !queue.closed
+                && !self.knows_the_clock()
+            {
                 self.added.wait_for(&mut queue, CLOCK_CHECK);
             }
             let records = std::mem::take(&mut queue.waiting);
@@ -318,6 +387,7 @@ impl AuditShared {
             if dropped > 0 {
                 log::warn!("{dropped} expired leases are not in {EXPIRED_FILE}: too many at once");
             }
+            files.write_refused(&refused);
             files.write(&records, |record| {
                 let known = self.clock.get().and_then(|clock| clock(record.at));
                 known.unwrap_or(record.guess)
@@ -344,15 +414,6 @@ impl AuditShared {
     }
 }
 
-/// The files of the audit log; none of them if records go to the ordinary log only.
-#[derive(Default)]
-struct AuditFiles {
-    audit: Option<AuditFile>,
-    /// Opened at the first record.
-    expired: Option<AuditFile>,
-    expired_path: Option<PathBuf>,
-}
-
 impl AuditFiles {
     /// Writes records, and syncs those of administrators.
     fn write(&mut self, records: &VecDeque<AuditRecord>, at: impl Fn(&AuditRecord) -> Wall) {
@@ -361,10 +422,10 @@ impl AuditFiles {
         for record in records {
             let is_steal = matches!(record.what, AuditWhat::Stolen { .. });
             stolen += usize::from(is_steal);
-            if self.audit.is_none() || stolen <= LOGGED_MAX {
+            if !self.are_there() || stolen <= LOGGED_MAX {
                 record.log();
             }
-            if self.audit.is_none() {
+            if !self.are_there() {
                 continue;
             }
             let file = record.what.file();
@@ -375,46 +436,30 @@ impl AuditFiles {
                 self.append(file, &mut lines[file]);
             }
         }
-        if stolen > LOGGED_MAX && self.audit.is_some() {
+        if stolen > LOGGED_MAX && self.are_there() {
             log::warn!("{stolen} locks were taken from their holders; {AUDIT_FILE} has them all");
         }
-        let is_audited = records.iter().any(|record| record.what.file() == 0);
         for (file, lines) in lines.iter_mut().enumerate() {
             self.append(file, lines);
         }
-        if let Some(audit) = self.audit.as_ref().filter(|_| is_audited)
-            && let Err(error) = audit.sync()
-        {
-            log::error!("{AUDIT_FILE} can't be synced ({error}); its last lines may be lost");
+        if records.iter().any(|record| record.what.file() == 0) {
+            self.sync();
         }
     }
 
-    fn append(&mut self, file: usize, lines: &mut Vec<u8>) {
-        if lines.is_empty() {
-            return;
+    /// Writes a summary of refused requests.
+    fn write_refused(&mut self, records: &[Value]) {
+        for record in records.iter().take(LOGGED_MAX) {
+            log::warn!("{}", log_line(record));
         }
-        let appended = self.file(file).map_or(Ok(()), |file| file?.append(lines));
-        if let Err(error) = appended {
-            let lost = String::from_utf8_lossy(lines);
-            let (count, first) = (lost.lines().count(), lost.lines().next().unwrap_or_default());
-            log::error!("{count} audit records can't be written ({error}); the first is: {first}");
+        if let more @ 1.. = records.len().saturating_sub(LOGGED_MAX) {
+            log::warn!("requests of {more} more callers were refused");
         }
-        lines.clear();
-    }
-
-    /// Returns a file, or `None` if records go to the ordinary log only.
-    fn file(&mut self, file: usize) -> Option<io::Result<&mut AuditFile>> {
-        if file == 0 {
-            return self.audit.as_mut().map(Ok);
+        let mut lines: Vec<u8> =
+            records.iter().flat_map(|record| format!("{record}\n").into_bytes()).collect();
+        if self.are_there() {
+            self.append(REFUSED, &mut lines);
         }
-        let path = self.expired_path.as_ref()?;
-        if self.expired.is_none() {
-            match AuditFile::open(path, Some(EXPIRED_BYTES_MAX)) {
-                Ok((opened, _)) => self.expired = Some(opened),
-                Err(error) => return Some(Err(error)),
-            }
-        }
-        self.expired.as_mut().map(Ok)
     }
 }
 

@@ -1,10 +1,27 @@
-//! A file of the audit log: lines of JSON, which are appended, and which a restart continues.
+//! The files of the audit log: lines of JSON, which are appended, and which a restart continues.
 
 use serde_json::Value;
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, Write};
+use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+
+/// The name of the file for steals, resets and other administrative acts.
+pub(super) const AUDIT_FILE: &str = "audit.log";
+
+/// The name of the file for expired leases.
+pub(super) const EXPIRED_FILE: &str = "expired.log";
+
+/// The files with their highest lengths. At that length a file is renamed to `NAME.log.1`. Any
+/// client can have leases expire and requests refused, so these are not in the file of acts.
+const FILES: [(&str, u64); 3] =
+    [(AUDIT_FILE, 64 << 20), (EXPIRED_FILE, 16 << 20), ("refused.log", 16 << 20)];
+
+/// The index of the file for refused requests.
+pub(super) const REFUSED: usize = 2;
+
+/// How many bytes of lines are written at a time.
+pub(super) const PIECE: usize = 256 << 10;
 
 /// How much of the end of a file a start reads, in search of the last line of a log entry.
 const END_BYTES_MAX: u64 = 1 << 20;
@@ -13,19 +30,79 @@ const END_BYTES_MAX: u64 = 1 << 20;
 /// in its file.
 pub(super) type LinePlace = (u64, u64);
 
+/// The files of the audit log; none of them if records go to the ordinary log only.
+#[derive(Default)]
+pub(super) struct AuditFiles {
+    dir: Option<PathBuf>,
+    /// Those for which any client can cause records are opened at their first record.
+    files: [Option<AuditFile>; 3],
+}
+
+impl AuditFiles {
+    /// Opens the files in `dir`. Also returns the places of the last lines of the first two.
+    pub(super) fn open(dir: &Path) -> io::Result<(Self, [Option<LinePlace>; 2])> {
+        let mut opened = Self { dir: Some(dir.to_path_buf()), files: [const { None }; 3] };
+        let mut places = [None; 2];
+        for (file, place) in places.iter_mut().enumerate() {
+            let path = dir.join(FILES[file].0);
+            if file == 0 || path.exists() {
+                let (audit, last) = AuditFile::open(&path, FILES[file].1)?;
+                (opened.files[file], *place) = (Some(audit), last);
+            }
+        }
+        Ok((opened, places))
+    }
+
+    /// Whether there are files.
+    pub(super) const fn are_there(&self) -> bool {
+        self.dir.is_some()
+    }
+
+    /// Appends lines to a file, and empties `lines`.
+    pub(super) fn append(&mut self, file: usize, lines: &mut Vec<u8>) {
+        if lines.is_empty() {
+            return;
+        }
+        if let Err(error) = self.file(file).and_then(|file| file.append(lines)) {
+            let lost = String::from_utf8_lossy(lines);
+            let (count, first) = (lost.lines().count(), lost.lines().next().unwrap_or_default());
+            log::error!("{count} audit records can't be written ({error}); the first is: {first}");
+        }
+        lines.clear();
+    }
+
+    /// Syncs the file of administrative acts to the disk.
+    pub(super) fn sync(&self) {
+        if let Some(audit) = &self.files[0]
+            && let Err(error) = audit.file.sync_data()
+        {
+            log::error!("{AUDIT_FILE} can't be synced ({error}); its last lines may be lost");
+        }
+    }
+
+    fn file(&mut self, file: usize) -> io::Result<&mut AuditFile> {
+        let (place, (name, limit)) = (&mut self.files[file], FILES[file]);
+        if place.is_none() {
+            let dir = self.dir.as_deref().ok_or(io::ErrorKind::NotFound)?;
+            *place = Some(AuditFile::open(&dir.join(name), limit)?.0);
+        }
+        place.as_mut().ok_or_else(|| io::ErrorKind::NotFound.into())
+    }
+}
+
 /// An open file of the audit log.
-pub(super) struct AuditFile {
+struct AuditFile {
     path: PathBuf,
     file: File,
     length: u64,
-    /// At this length the file is renamed, and a new one begun. `None` for a file of any length.
-    limit: Option<u64>,
+    /// At this length the file is renamed, and a new one begun.
+    limit: u64,
 }
 
 impl AuditFile {
     /// Opens a file, which is created if it is not there, and removes a line that a crash has cut.
     /// Also returns the place of its last line that has one.
-    pub(super) fn open(path: &Path, limit: Option<u64>) -> io::Result<(Self, Option<LinePlace>)> {
+    fn open(path: &Path, limit: u64) -> io::Result<(Self, Option<LinePlace>)> {
         let mut options = OpenOptions::new();
         let file = options.read(true).append(true).create(true).mode(0o600).open(path)?;
         let length = file.metadata()?.len();
@@ -41,9 +118,9 @@ impl AuditFile {
     }
 
     /// Appends whole lines. If that fails, the file stays as it was before.
-    pub(super) fn append(&mut self, lines: &[u8]) -> io::Result<()> {
+    fn append(&mut self, lines: &[u8]) -> io::Result<()> {
         let length = self.length + lines.len() as u64;
-        if self.length > 0 && self.limit.is_some_and(|limit| length > limit) {
+        if self.length > 0 && length > self.limit {
             fs::rename(&self.path, self.path.with_extension("log.1"))?;
             *self = Self::open(&self.path, self.limit)?.0;
         }
@@ -55,15 +132,49 @@ impl AuditFile {
         self.length += lines.len() as u64;
         Ok(())
     }
+}
 
-    /// Syncs the file to the disk.
-    pub(super) fn sync(&self) -> io::Result<()> {
-        self.file.sync_data()
-    }
+/// Returns the place of the last line of a file that has one.
+pub(super) fn last_place(path: &Path) -> Option<LinePlace> {
+    let file = File::open(path).ok()?;
+    let from = file.metadata().ok()?.len().saturating_sub(END_BYTES_MAX);
+    let mut end = Vec::new();
+    (&file).seek(SeekFrom::Start(from)).ok()?;
+    file.take(END_BYTES_MAX).read_to_end(&mut end).ok()?;
+    end.split(|byte| *byte == b'\n').rev().find_map(place_of)
 }
 
 /// Returns the place of a line, if it has one: the lines of administrative acts have none.
 fn place_of(line: &[u8]) -> Option<LinePlace> {
     let line: Value = serde_json::from_slice(line).ok()?;
     Some((line.get("entry")?.as_u64()?, line.get("line")?.as_u64()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A start after a rotation finds the last entry of a log in the file before.
+    #[test]
+    fn full_file_is_renamed_and_still_read() {
+        let dir = std::env::temp_dir().join(format!("latchfs-audit-{}", std::process::id()));
+        fs::create_dir_all(&dir).expect("a fresh name");
+        let (path, before) = (dir.join("audit.log"), dir.join("audit.log.1"));
+        let entry = |number: u64| format!("{{\"entry\":{number},\"line\":1}}\n");
+        let (mut file, none) = AuditFile::open(&path, 100).expect("new");
+        assert_eq!(none, None);
+        for number in 1..=20 {
+            file.append(entry(number).as_bytes()).expect("written");
+            assert!(fs::metadata(&path).expect("a file").len() <= 100);
+        }
+        file.append(&[b' '; 99]).expect("written");
+        file.append(b"\n{}\n").expect("written");
+        assert_eq!(AuditFile::open(&path, 100).expect("there").1, None);
+        let last = last_place(&before);
+        assert!(last.is_none(), "only the file before is kept: {last:?}");
+        file.append(entry(21).as_bytes()).expect("written");
+        file.append(&[b'{'; 90]).expect("written");
+        assert_eq!(last_place(&before), Some((21, 1)));
+        fs::remove_dir_all(&dir).expect("ours");
+    }
 }

@@ -1,6 +1,7 @@
 //! The status of a backend: its kind, the connection to it, and how many locks, waiters and
 //! sessions it has.
 
+use super::audit::AuditEntry;
 use super::callback::Then;
 use super::cluster_status::ClusterAdmin;
 use super::counters::Histogram;
@@ -54,6 +55,10 @@ pub trait BackendStatus {
     /// process.
     fn look_at_engine(&self, look: &mut dyn FnMut(&Engine)) {
         let _ = look;
+    }
+    /// Adds an entry to the audit log of this process.
+    fn audit(&self, entry: &AuditEntry<'_>) {
+        entry.log();
     }
     /// Returns counts of events and requests since the start, by metric name.
     fn counts(&self) -> Vec<(&'static str, u64)>;

@@ -1,7 +1,6 @@
 //! The status of a cluster's nodes, and changes of its membership and leadership, for the front
 //! ends.
 
-pub use super::audit::AdminAction;
 use super::callback::Then;
 use super::failure::Unavailable;
 pub use super::pending::{PendingRequest, PendingStage};
@@ -16,8 +15,6 @@ pub trait ClusterAdmin: Send + Sync {
     fn report(&self, with_state: bool, then: Then<ClusterReport>);
     /// Changes the membership of the cluster, or its leader, and passes the result to `then`.
     fn change(&self, change: ClusterChange, then: Then<Result<(), Unchanged>>);
-    /// Writes an entry to the audit log of this node, and returns when it is on disk.
-    fn audit(&self, act: &AdminAction<'_>);
     /// Returns the requests that this node has not answered yet, in their order, at most `max`.
     fn pending(&self, max: usize) -> Vec<PendingRequest>;
     /// Returns the status of this node.

@@ -7,7 +7,7 @@
 //! receives the events, the caller receives the answer. So every answer and event that was
 //! delivered is in the journal, and a restart restores the same state by replaying it.
 
-use super::audit::{Audit, is_audited};
+use super::audit::{Audit, AuditEntry, is_audited};
 use super::backend_status::{About, BackendKind, BackendStatus, Contact};
 use super::callback::Then;
 use super::clock_mapping::ClockMapping;
@@ -187,6 +187,10 @@ impl Drop for Local {
 impl StaleReads for Local {}
 
 impl BackendStatus for Local {
+    fn audit(&self, entry: &AuditEntry<'_>) {
+        self.shared.audit.enter_entry(entry);
+    }
+
     fn about(&self) -> About {
         let (place, core) = (&self.shared.place, self.shared.settled().1);
         let state = match core.engine.shut_until() {

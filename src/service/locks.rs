@@ -1,5 +1,6 @@
 //! The handle on a lock service that all front ends hold.
 
+use super::audit::AuditEntry;
 use super::backend_status::{About, SessionOwner};
 use super::cluster_status::ClusterAdmin;
 use super::counters::Histogram;
@@ -249,6 +250,11 @@ impl Locks {
     /// them, and how long disk syncs take.
     pub fn histograms(&self) -> Vec<Histogram> {
         self.0.histograms()
+    }
+
+    /// Adds an entry to the audit log of this process.
+    pub fn audit(&self, entry: &AuditEntry<'_>) {
+        self.0.audit(entry);
     }
 
     /// Returns the administration of the cluster, if the backend is a node of one.

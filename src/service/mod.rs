@@ -22,8 +22,9 @@ pub(crate) mod timer;
 mod timer_elsewhere;
 mod callback;
 pub mod failure;
-pub(crate) mod audit;
 mod audit_file;
+mod refusal_summary;
+pub(crate) mod audit;
 mod paging;
 mod backend_status;
 mod remote_status;
@@ -48,6 +49,7 @@ pub mod batch_server;
 #[doc(hidden)]
 pub mod fuzz;
 
+pub use audit::{ActionTarget, AdminAction, AuditEntry};
 pub use backend_status::{About, BackendKind, BackendStatus, Contact, SessionOwner};
 pub use callback::Then;
 pub use failure::{RequestError, Unavailable};
@@ -56,6 +58,7 @@ pub use locks::{Admission, Locks};
 pub use nested_names::ParentCheck;
 pub(crate) use paging::page_of_leases;
 pub use paging::{Children, List, ListPage, SESSION_LEASES_SHOWN_MAX};
+pub use refusal_summary::RefusedRequest;
 pub use remote_status::{RemoteStatus, RttSample};
 
 #[cfg(test)]

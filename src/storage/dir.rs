@@ -20,6 +20,7 @@ This is the state of a latchfs daemon: what it must still know after a restart.
   clean       there while the daemon is stopped, if it stopped in an orderly way
   audit.log   who took a live lock away from whom, and why
   expired.log which leases expired, and who took their locks over
+  refused.log whose requests were refused, and how many
   lock        locked (flock) by the daemon that uses this directory; holds its process id
 
 Don't edit or copy these files while a daemon runs. To forget all locks, stop the daemon and

@@ -32,6 +32,7 @@ mod talk;
 // The harness modules of other test suites refer to the server harness by the name `harness`.
 use server_harness as harness;
 
+mod audit;
 mod bounds;
 mod floods;
 mod links;

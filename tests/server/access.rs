@@ -196,3 +196,25 @@ fn public_address_requires_tokens_and_tls() {
     let server = Server::at("0.0.0.0:0", &["--state", "none", "--grant-at-once", "--insecure"]);
     server.curl(&["/healthz"]).is(200);
 }
+
+/// In an earlier version `--insecure` permitted to lack TLS and credentials at once.
+#[test]
+fn insecure_permits_what_it_names_only() {
+    let scratch = Scratch::new();
+    let path = tokens(scratch.path(), TOKENS, 0o600).display().to_string();
+    let options = ["--state", "none", "--grant-at-once"];
+    for (more, says) in [
+        (&["--insecure=no-tls"][..], "--insecure=no-credentials"),
+        (&["--insecure=no-credentials"], "--insecure=no-tls"),
+        (&["--insecure=no-credentials", "--tokens", &path], "--insecure=no-tls"),
+    ] {
+        let serve = ["serve", "--listen", "0.0.0.0:0"];
+        let (code, said) = latchfs(&[&serve[..], &options, more].concat());
+        assert_eq!(code, Some(64), "{said}");
+        assert!(said.contains(says), "{more:?}: {said}");
+    }
+    let more = ["--insecure=no-tls", "--tokens", &path];
+    let server = Server::at("0.0.0.0:0", &[&options[..], &more].concat());
+    server.curl(&["/healthz"]).is(200);
+    server.curl(&["/locks"]).is(401);
+}

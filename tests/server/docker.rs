@@ -19,6 +19,18 @@ fn words(word: &str) -> Vec<String> {
     serde_json::from_str(said(word)).expect("a list of texts")
 }
 
+/// The server in the image is not root, and owns the directory of its state.
+#[test]
+fn image_has_a_user_of_its_own() {
+    let (user, volume) = (said("USER"), said("VOLUME"));
+    let (uid, gid) = user.split_once(':').expect("a user and a group");
+    assert!(uid.parse::<u32>().is_ok_and(|uid| uid > 0), "{user}");
+    for part in [format!("--uid {uid} "), format!("--gid {gid} ")] {
+        assert!(DOCKERFILE.contains(&part), "{part}");
+    }
+    assert!(DOCKERFILE.contains(&format!("install -d -o latchfs -g latchfs -m 700 {volume}")));
+}
+
 #[test]
 fn command_of_the_image_grants_locks() {
     let [program] = &words("ENTRYPOINT")[..] else { panic!("one program is started") };

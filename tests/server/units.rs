@@ -4,10 +4,13 @@
 use crate::harness::{LATCHFS, Scratch, eventually, latchfs};
 use crate::support::signal;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 const UNITS: [&str; 3] = ["latchfs.service", "latchfs-server.service", "latchfs-remote.service"];
+
+/// The highest exposure of each unit that `systemd-analyze security` may find, times ten.
+const EXPOSURES: [&str; 3] = ["39", "15", "44"];
 
 /// Time limit in seconds for a container, whatever the test does in it.
 const LIFE_SECS: &str = "300";
@@ -49,7 +52,7 @@ impl Systemd {
             let (code, said) = latchfs(&[&["cert", "--dir", &etc], what].concat());
             assert_eq!(code, Some(0), "{said}");
         }
-        let units = Path::new(env!("CARGO_MANIFEST_DIR")).join("contrib/systemd");
+        let units = units();
         let server = dir("units/latchfs-remote.service.d");
         fs::create_dir_all(&server).expect("ours");
         fs::write(server.join("server.conf"), SERVER).expect("ours");
@@ -64,7 +67,9 @@ impl Systemd {
         command.args(["--register=no", "--keep-unit", "--private-network", "--link-journal=no"]);
         command.args(["--bind=/dev/fuse", "--console=pipe"]).arg(format!("--machine={host}"));
         command.arg(format!("--bind-ro={LATCHFS}:/usr/local/bin/latchfs"));
-        command.arg(format!("--bind-ro={etc}:/etc/latchfs"));
+        command.arg(format!("--bind={etc}:/etc/latchfs"));
+        let sysusers = units.join("latchfs.sysusers");
+        command.arg(format!("--bind-ro={}:/etc/sysusers.d/latchfs.conf", sysusers.display()));
         command.arg(format!("--bind-ro={}:/etc/systemd/system", dir("units").display()));
         command.args(["--boot", "systemd.unit=sysinit.target"]);
         command.stdin(Stdio::null()).stderr(log.try_clone().expect("ours")).stdout(log);
@@ -74,6 +79,9 @@ impl Systemd {
             let is_up = booted.try_run("systemctl is-active sysinit.target")?.code == Some(0);
             is_up.then_some(())
         });
+        // As the head of the server's unit says.
+        booted.run("systemd-sysusers && chmod 711 /etc/latchfs").ok();
+        booted.run("chown latchfs /etc/latchfs/server.key").ok();
         booted
     }
 
@@ -151,6 +159,23 @@ impl Drop for Systemd {
     }
 }
 
+fn units() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("contrib/systemd")
+}
+
+#[test]
+fn units_are_exposed_no_more_than_documented() {
+    for (unit, most) in UNITS.iter().zip(EXPOSURES) {
+        let mut command = Command::new("systemd-analyze");
+        command.args(["security", "--no-pager", "--offline=true"]);
+        command.arg(format!("--threshold={most}")).arg(units().join(unit));
+        let output = command.output().expect("contrib/test installs systemd");
+        let said = String::from_utf8_lossy(&output.stdout);
+        assert!(output.status.success(), "{unit}: {said}");
+        assert!(said.contains("Overall exposure level"), "{unit}: {said}");
+    }
+}
+
 #[test]
 fn units_start_serve_restart_and_stop() {
     let systemd = Systemd::boot();
@@ -159,6 +184,8 @@ fn units_start_serve_restart_and_stop() {
     assert_eq!((verified.code, verified.said.as_str()), (Some(0), ""));
 
     systemd.start("latchfs-server");
+    let user = systemd.run("stat -c %U /proc/$(systemctl show -P MainPID latchfs-server)").ok();
+    assert_eq!(user.trim(), "latchfs");
     // The server's unit counts as started only when the server listens, so the remote mount reaches
     // it.
     systemd.start("latchfs-remote");
@@ -175,6 +202,12 @@ fn units_start_serve_restart_and_stop() {
     eventually("it has read its certificates again", || {
         systemd.journal("latchfs-server").contains("were read again").then_some(())
     });
+    systemd.run("systemctl reload latchfs-remote").ok();
+    eventually("so has the mount", || {
+        let says = "certificates for the server were read again";
+        systemd.journal("latchfs-remote").contains(says).then_some(())
+    });
+    assert_eq!(held().ok(), holder, "it goes on");
     systemd.stops_cleanly("latchfs-remote");
     assert!(!systemd.is_mounted());
     systemd.stops_cleanly("latchfs-server");

@@ -17,7 +17,7 @@ use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use std::future::{Future, pending};
-use std::net::TcpListener;
+use std::net::{IpAddr, TcpListener};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -55,6 +55,8 @@ const FRAME_PATIENCE: Duration = Duration::from_secs(5);
 pub(in crate::raft) trait RpcHandler: Send + Sync + 'static {
     /// Whether the node with this certificate may make a call in the name that the call gives.
     fn admits(&self, letter: &Envelope, certificate: &PeerCertificate) -> bool;
+    /// Records that a connection or a call from this address was refused.
+    fn refused(&self, address: IpAddr, why: &str);
     /// Handles a call, and returns its response.
     fn answer(
         self: Arc<Self>,
@@ -115,11 +117,15 @@ pub(in crate::raft) async fn accept(
         let (from, places) = (Identity::of_address(address.ip()), places.clone());
         let handshake = handshakes.begin(&from);
         tokio::spawn(async move {
-            let Some((stream, certificate)) = shake_hands(stream, &tls, handshake).await else {
-                return;
+            let shaken = shake_hands(stream, &tls, handshake).await;
+            let (stream, certificate) = match shaken {
+                Ok(shaken) => shaken,
+                Err(why) => return why.iter().for_each(|why| who.refused(address.ip(), why)),
             };
             match places.take(&from, 1) {
-                Ok(_place) => speak(stream, certificate, format, who, memory).await,
+                Ok(_place) => {
+                    speak(stream, (address.ip(), certificate), format, who, memory).await;
+                }
                 Err(full) => log::warn!("rejected a peer connection: {full}"),
             }
         });
@@ -127,44 +133,39 @@ pub(in crate::raft) async fn accept(
     .await;
 }
 
-/// Performs the handshake with a node. Returns `None` if it fails, or if the peer is no node.
+/// Performs the handshake with a node. If it fails, returns the reason for which the peer is
+/// refused, or `None` if it was only too slow.
 async fn shake_hands(
     stream: TcpStream,
     tls: &PeerTls,
     mut handshake: Handshake,
-) -> Option<(TlsStream<TcpStream>, PeerCertificate)> {
+) -> Result<(TlsStream<TcpStream>, PeerCertificate), Option<String>> {
     // Without TCP_NODELAY answers are only slower, so an error is ignored.
     let _ = stream.set_nodelay(true);
     let shaken = tokio::select! {
         shaken = timeout(HANDSHAKE_PATIENCE, tls.accepts().accept(stream)) => shaken,
         () = handshake.crowded_out() => {
             log::debug!("a handshake was ended for newer ones");
-            return None;
+            return Err(None);
         }
     };
     let stream = match shaken {
         Ok(Ok(stream)) => stream,
-        Ok(Err(error)) => {
-            log::warn!("rejected a peer connection: {}", said(&error));
-            return None;
-        }
+        Ok(Err(error)) => return Err(Some(said(&error))),
         Err(_) => {
             log::debug!("a handshake took too long");
-            return None;
+            return Err(None);
         }
     };
     match tls.check(stream.get_ref().1.peer_certificates()) {
-        Ok(certificate) => Some((stream, certificate)),
-        Err(why) => {
-            log::warn!("rejected a peer connection: {why}");
-            None
-        }
+        Ok(certificate) => Ok((stream, certificate)),
+        Err(why) => Err(Some(why.to_owned())),
     }
 }
 
 async fn speak<S>(
     stream: S,
-    certificate: PeerCertificate,
+    (address, certificate): (IpAddr, PeerCertificate),
     format: u8,
     who: Arc<impl RpcHandler>,
     memory: Arc<CallMemory>,
@@ -176,9 +177,11 @@ async fn speak<S>(
         let certificate = certificate.clone();
         async move {
             if certificate.is_refused() {
-                return Err("the certificate is on the list of refused ones");
+                let why = "the certificate is on the list of refused ones";
+                who.refused(address, why);
+                return Err(why);
             }
-            let mut response = answer(request, &certificate, who, &memory).await;
+            let mut response = answer(request, (address, &certificate), who, &memory).await;
             response.headers_mut().insert(PROTOCOL_HEADER, HeaderValue::from(u16::from(format)));
             Ok(response)
         }
@@ -195,7 +198,7 @@ async fn speak<S>(
 
 async fn answer(
     request: Request<Incoming>,
-    certificate: &PeerCertificate,
+    (address, certificate): (IpAddr, &PeerCertificate),
     who: Arc<impl RpcHandler>,
     memory: &CallMemory,
 ) -> Response<Full<Bytes>> {
@@ -211,7 +214,8 @@ async fn answer(
     let answer = match read(&name, request.into_body(), bytes_max, memory).await {
         // `_memory` is the memory permit of the call. It is kept until the call has been answered.
         Ok((letter, _)) if !who.admits(&letter, certificate) => {
-            log::warn!("rejected a call: its certificate is not that of node {}", letter.from);
+            let why = format!("its certificate is not that of node {}", letter.from);
+            who.refused(address, &why);
             Err(RpcError::Refused("the certificate is that of another node".into()))
         }
         Ok((letter, _memory)) => who.answer(letter).await,

@@ -11,7 +11,7 @@ use crate::service::Locks;
 use crate::service::batch_server::BatchServer;
 use crate::service::queue_waits::QueueWaits;
 use crate::shares::{SharePercent, SharedTable};
-use crate::time::{Span, Time, Wall, boot_now};
+use crate::time::Wall;
 use parking_lot::Mutex;
 use std::sync::Arc;
 use tokio::sync::watch;
@@ -44,7 +44,6 @@ pub(super) struct AppState {
     /// The bytes of long request bodies that are being read.
     pub(super) bodies: SharedTable,
     pub(super) gate: Arc<Authenticator>,
-    pub(super) wrong_tokens: LogSummary,
     /// Executes the batches of requests that latchfs clients on other machines send.
     pub(super) porter: BatchServer,
     /// The HTTP requests that wait in the queues of locks.
@@ -68,28 +67,6 @@ pub(super) struct AppState {
     /// each run.
     pub(super) instance: String,
     phase: watch::Sender<ShutdownPhase>,
-}
-
-/// Counts events that a client can cause at will, of which one line a second is logged.
-#[derive(Default)]
-pub(super) struct LogSummary(Mutex<(u64, Time)>);
-
-/// How often a line is logged.
-const LOG_EVERY: Span = Span::from_secs(1);
-
-impl LogSummary {
-    /// Counts an event, and calls `log` with the number of events since the last call.
-    pub(super) fn count(&self, log: impl FnOnce(u64)) {
-        let now = boot_now();
-        let mut state = self.0.lock();
-        state.0 += 1;
-        if now.since(state.1) >= LOG_EVERY {
-            let count = std::mem::take(&mut state.0);
-            state.1 = now;
-            drop(state);
-            log(count);
-        }
-    }
 }
 
 /// Progress of the server's shutdown.
@@ -129,7 +106,6 @@ impl AppState {
             peers: ConnectionLimits::new(CONNECTIONS_MAX, share),
             bodies: table("bytes of long requests", BODY_BYTES_MAX),
             gate,
-            wrong_tokens: LogSummary::default(),
             streams: table("event streams", STREAMS_MAX),
             mount_streams: table("event streams of mounts", MOUNT_STREAMS_MAX),
             requests,

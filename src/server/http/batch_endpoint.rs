@@ -61,6 +61,7 @@ async fn ask(mut call: RequestContext) -> HandlerResult<Response> {
     let mut batch = BatchServer::read(&bytes).or_else(turned)?;
     let mut limits = limits(&call, &batch).await;
     keep_to_own_session(&call, &mut batch, &mut limits).await?;
+    audit(&call, &batch, &limits);
     let (send, told) = oneshot::channel();
     // The send fails only if the client has disconnected, and then its reply is not needed.
     let caller = call.grant.caller("batch");
@@ -71,6 +72,21 @@ async fn ask(mut call: RequestContext) -> HandlerResult<Response> {
         }
         Ok(Err(why)) => turned(why),
         Err(_) => Err(Problem::closing()),
+    }
+}
+
+/// Records the administrative commands of a batch, and its refused parts.
+fn audit(call: &RequestContext, batch: &RequestBatch, limits: &Limits) {
+    for (place, ask) in batch.asks.iter().enumerate() {
+        match (limits.get(&place), ask) {
+            (Some(ItemAccess::Nothing(Unavailable::Denied { why })), _) => {
+                call.audited().refused(&call.app.locks, operation_of(ask), why);
+            }
+            (None | Some(ItemAccess::Checked(_)), BatchItem::Submit(command)) => {
+                call.audited().commands(&call.app.locks, &command.op);
+            }
+            _ => {}
+        }
     }
 }
 

@@ -52,6 +52,10 @@ fn grant_of(gate: &Authenticator, caller: &Caller) -> HandlerResult<Arc<Grant>> 
             }
             AuthenticationError::Nothing => "send a header 'Authorization: Bearer TOKEN'",
             AuthenticationError::Certificate => "use a client certificate",
+            AuthenticationError::Unlisted => {
+                "this client certificate has no rights here; ask the operator of the server for an \
+                entry in the file of --certificate-rights"
+            }
             AuthenticationError::Refused => {
                 "this client certificate is refused; ask the operator of the server for another"
             }

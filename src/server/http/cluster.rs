@@ -10,9 +10,9 @@ use super::schema::Schema;
 use crate::auth::permissions::Operation;
 use crate::engine::{ClientId, LockName, Op, Reset, ResetScope, StealReason};
 use crate::service::cluster_status::{
-    AdminAction as Audited, ClusterAdmin, ClusterChange, ClusterReport, MemberStatus, Unchanged,
+    ClusterAdmin, ClusterChange, ClusterReport, MemberStatus, Unchanged,
 };
-use crate::service::{RequestError, Unavailable};
+use crate::service::{ActionTarget, RequestError, Unavailable};
 use crate::time::Span;
 use axum::http::{Method, StatusCode};
 use serde_json::{Value, json};
@@ -236,36 +236,29 @@ fn id_of(call: &RequestContext) -> HandlerResult<u64> {
 /// after the change.
 async fn change(call: &RequestContext, change: ClusterChange) -> HandlerResult {
     let council = council(call)?;
-    audit(call, &*council, change, "begun");
+    audit(call, change, "begun");
     let (then, changed) = oneshot::channel();
     council.change(change, Box::new(|changed| drop(then.send(changed))));
     let unavailable = Unchanged::Unavailable(Unavailable::Closing);
     let Err(why) = changed.await.unwrap_or(Err(unavailable)) else {
-        audit(call, &*council, change, "done");
+        audit(call, change, "done");
         return Ok(json(StatusCode::OK, &json!({ "done": true })));
     };
-    audit(call, &*council, change, &format!("not done: {why}"));
+    audit(call, change, &format!("not done: {why}"));
     Err(match why {
         Unchanged::Refused(why) => Problem::plain(StatusCode::CONFLICT, why),
         Unchanged::Unavailable(why) => RequestError::Unavailable(why).into(),
     })
 }
 
-fn audit(call: &RequestContext, council: &dyn ClusterAdmin, change: ClusterChange, outcome: &str) {
-    let (what, node) = match change {
+fn audit(call: &RequestContext, change: ClusterChange, outcome: &str) {
+    let (operation, node) = match change {
         ClusterChange::Promote { id, .. } => (Operation::PromoteNode, Some(id)),
         ClusterChange::Remove { id } => (Operation::RemoveNode, Some(id)),
         ClusterChange::Transfer { to } => (Operation::TransferLeader, to),
     };
-    let address = call.caller.origin.source.to_string();
-    council.audit(&Audited {
-        what: what.rule().name,
-        node,
-        by: &call.grant.name,
-        credential: call.grant.credential.as_str(),
-        address: &address,
-        outcome,
-    });
+    let node = node.map(ActionTarget::Node);
+    call.audited().acts(&call.app.locks, operation, node, outcome);
 }
 
 fn council(call: &RequestContext) -> HandlerResult<Arc<dyn ClusterAdmin>> {

@@ -5,7 +5,9 @@ use super::app_state::{AppState, ShutdownPhase, entered};
 use super::listener::ServerStream;
 use crate::auth::Grant;
 use crate::auth::connection_limits::{ConnectionOrigin, PeerIdentity};
+use crate::auth::permissions::Operation;
 use crate::auth::server_tls::{self, CertifiedCaller};
+use crate::server::audit_trail::AuditedCaller;
 use axum::Router;
 use axum::body::{Body, Bytes};
 use axum::extract::Request;
@@ -185,7 +187,14 @@ pub(super) async fn serve(
     let shaken = timeout(HANDSHAKE_PATIENCE, accepting).await;
     let stream = match shaken {
         Ok(Ok(stream)) => stream,
-        Ok(Err(error)) => return log::debug!("a handshake failed: {error}"),
+        Ok(Err(error)) => {
+            if let Some(why) = server_tls::foreign_certificate(&error) {
+                let (grant, origin) = (&Grant::nothing(), &*app.peers.origin(source, None));
+                let caller = AuditedCaller { grant, origin };
+                caller.refused(&app.locks, Operation::Authenticate, &why);
+            }
+            return log::debug!("a handshake failed: {error}");
+        }
         Err(_) => return log::debug!("a handshake took too long"),
     };
     let session = stream.get_ref().1;

@@ -13,11 +13,12 @@ use super::problem::Problem;
 use super::request_context::{HandlerFuture, RequestContext};
 use super::response::Response;
 use super::routes::{ROUTES, Route, STEAL};
-use crate::auth::Grant;
 use crate::auth::browser_checks::BrowserHeaders;
 use crate::auth::connection_limits::{ConnectionOrigin, PeerIdentity};
-use crate::auth::permissions::Right;
+use crate::auth::permissions::{Operation, Right};
+use crate::auth::{Grant, WRONG_TOKEN_DELAY};
 use crate::engine::RefusalKind;
+use crate::server::audit_trail::AuditedCaller;
 use crate::service::batch_messages::{PROTOCOL, PROTOCOL_HEADER};
 use crate::shares::TableShare;
 use axum::Router;
@@ -31,12 +32,8 @@ use std::future::ready;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
-use std::time::Duration;
 use tokio::time::sleep;
 use tower_service::Service;
-
-/// Delay of the answer to a request with a wrong token: a client that guesses has few guesses.
-const WRONG_TOKEN_DELAY: Duration = Duration::from_millis(250);
 
 /// Builds the router from the table of routes and the internal endpoints.
 pub(super) fn router(app: &Arc<AppState>) -> Router {
@@ -122,7 +119,13 @@ impl Service<Request> for PathService {
         let begun = begin(endpoint, Arc::clone(&app), request);
         Box::pin(async move {
             let done = match begun {
-                Ok((answering, _asking)) => answering.await,
+                Ok(Begun { answering, caller, _asking }) => {
+                    let done = answering.await;
+                    if let (Err(problem), Some((grant, origin))) = (&done, &caller) {
+                        audit_refusal(&app, (grant, origin), endpoint.operation, problem);
+                    }
+                    done
+                }
                 Err(problem) => Err(problem),
             };
             let mut response = done.unwrap_or_else(Problem::into_response);
@@ -139,6 +142,27 @@ impl Service<Request> for PathService {
     }
 }
 
+/// A request whose handler has started.
+struct Begun {
+    answering: HandlerFuture,
+    /// The caller, whose refusal the handler may still report; `None` if it is recorded already.
+    caller: Option<(Arc<Grant>, Arc<ConnectionOrigin>)>,
+    _asking: TableShare,
+}
+
+/// Records a request in the audit log if `problem` is a refusal because of its credentials or its
+/// origin.
+fn audit_refusal(
+    app: &AppState,
+    (grant, origin): (&Grant, &ConnectionOrigin),
+    operation: Operation,
+    problem: &Problem,
+) {
+    if let Some(reason) = problem.denial() {
+        AuditedCaller { grant, origin }.refused(&app.locks, operation, reason);
+    }
+}
+
 /// Starts the handler of a request, after checking that its address has not too many open requests,
 /// that it does not come from a web page of another site, and that its caller may perform the
 /// operation.
@@ -146,7 +170,7 @@ fn begin(
     endpoint: &'static Endpoint,
     app: Arc<AppState>,
     request: Request,
-) -> Result<(HandlerFuture, TableShare), Problem> {
+) -> Result<Begun, Problem> {
     let (head, body) = request.into_parts();
     let origin = head.extensions.get::<Arc<ConnectionOrigin>>();
     let Some(origin) = origin.cloned() else {
@@ -154,37 +178,41 @@ fn begin(
         return Err(Problem::plain(StatusCode::INTERNAL_SERVER_ERROR, detail));
     };
     let asking = origin.ask().map_err(|full| Problem::of(RefusalKind::Limit, full.to_string()))?;
-    check_page(&app, &head, &origin)?;
+    let operation = endpoint.operation;
+    let refused = |grant: &Grant, origin: &ConnectionOrigin, problem: Problem| {
+        audit_refusal(&app, (grant, origin), operation, &problem);
+        problem
+    };
+    check_page(&app, &head, &origin)
+        .map_err(|problem| refused(&Grant::nothing(), &origin, problem))?;
     let caller = Caller::of(&head.headers, origin);
     let grant = match caller.grant(&app.gate) {
         Ok(grant) => grant,
-        Err(_) if endpoint.operation.rule().right == Right::Public => Arc::new(Grant::nothing()),
-        Err(problem) if caller.has_sent() => {
-            let source = caller.origin.source;
-            app.wrong_tokens
-                .count(|count| log::warn!("{count} wrong tokens, the last from {source}"));
+        Err(_) if operation.rule().right == Right::Public => Arc::new(Grant::nothing()),
+        Err(problem) => {
+            // A token that is wrong names nobody; a refused certificate still has a name.
+            let named = caller.origin.certified.as_ref().map(|caller| Arc::clone(&caller.grant));
+            let grant = named.unwrap_or_else(|| Arc::new(Grant::nothing()));
+            let problem = refused(&grant, &caller.origin, problem);
+            if !caller.has_sent() {
+                return Err(problem);
+            }
             let slowly = async {
                 sleep(WRONG_TOKEN_DELAY).await;
                 Err(problem)
             };
-            return Ok((Box::pin(slowly), asking));
+            return Ok(Begun { answering: Box::pin(slowly), caller: None, _asking: asking });
         }
-        Err(problem) => return Err(problem),
     };
-    grant.may_begin(endpoint.operation).map_err(|denial| Problem::denied(&denial))?;
+    grant
+        .may_begin(operation)
+        .map_err(|denial| refused(&grant, &caller.origin, Problem::denied(&denial)))?;
     let (params, identity) = (endpoint.doc.params, caller.origin.identity_of(&grant));
-    Ok((
-        (endpoint.run)(RequestContext {
-            app,
-            grant,
-            caller,
-            identity,
-            params,
-            head,
-            body: Mutex::new(body),
-        }),
-        asking,
-    ))
+    let audited = Some((Arc::clone(&grant), Arc::clone(&caller.origin)));
+    let body = Mutex::new(body);
+    let answering =
+        (endpoint.run)(RequestContext { app, grant, caller, identity, params, head, body });
+    Ok(Begun { answering, caller: audited, _asking: asking })
 }
 
 /// Fails if a browser sent the request for a web page of another site. A browser can reach every

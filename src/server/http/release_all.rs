@@ -40,6 +40,7 @@ pub(super) async fn release_all(mut call: RequestContext) -> HandlerResult {
     let request =
         AccessRequest { client: Some(&client), ..AccessRequest::of_nothing(Operation::ReleaseAll) };
     call.grant.may(&request, &[]).map_err(|denial| Problem::denied(&denial))?;
+    call.audited().ends_all_of(&call.app.locks, &client);
     let mut ended = Ended::default();
     for _ in 0..SEARCHES_MAX {
         ended.missed = 0;

@@ -11,6 +11,7 @@ use crate::engine::{
     ClientId, Command, IdempotencyKey, Lease, LockName, LockView, Op, Outcome, Reason, Refusal,
     RefusalKind, SessionId, SessionView,
 };
+use crate::server::audit_trail::AuditedCaller;
 use crate::service::stale_read::StaleRead;
 use crate::service::{ParentCheck, RequestError, Unavailable};
 use crate::shares::{Identity, SharedTable, TableShare};
@@ -84,6 +85,11 @@ impl RequestContext {
 }
 
 impl RequestContext {
+    /// Returns the caller for the audit log.
+    pub(super) fn audited(&self) -> AuditedCaller<'_> {
+        AuditedCaller { grant: &self.grant, origin: &self.caller.origin }
+    }
+
     /// Takes places of a limited table for the caller.
     pub(super) fn share(&self, table: &SharedTable, amount: usize) -> HandlerResult<TableShare> {
         let share = table.take(&self.identity, amount);
@@ -132,6 +138,7 @@ impl RequestContext {
         }
         self.check(&op).await?;
         self.admit(&op).map_err(RequestError::Refused)?;
+        self.audited().commands(&self.app.locks, &op);
         let check = parent_check(&self.grant, &op);
         let command = Command { request, ..op.into() };
         let (then, answer) = oneshot::channel();

@@ -8,12 +8,12 @@ use super::request_counts::RequestCounts;
 use super::routes::endpoints;
 use super::workers::{WorkerChoice, Workers};
 use crate::auth::connection_limits::{CONNECTIONS_MAX, PeerIdentity};
-use crate::auth::{Authenticator, Credentials, CredentialsError, Grant};
+use crate::auth::{Authenticator, Credentials, CredentialsError, Grant, OpenTo};
 use crate::engine::{Grace, Ttl};
 use crate::metrics::MetricsPage;
 use crate::net::accept_loop::accept_until;
 use crate::os_error::said;
-use crate::service::Locks;
+use crate::service::{AuditEntry, Locks};
 use crate::shares::SharePercent;
 use axum::Router;
 use socket2::{SockRef, TcpKeepalive};
@@ -56,8 +56,8 @@ pub struct HttpConfig {
     pub grace: Grace,
     /// How callers authenticate, and how connections are encrypted.
     pub credentials: Credentials,
-    /// Whether the server may listen for other machines even without authentication or TLS.
-    pub insecure: bool,
+    /// What the server may lack although it listens for other machines.
+    pub insecure: OpenTo,
     /// Whether the holds and waits of the client with a node's name end when that node is removed
     /// from the cluster.
     pub release_on_node_removal: bool,
@@ -83,8 +83,9 @@ pub enum HttpStartError {
     System(io::Error),
     /// A credential file can't be used.
     Credentials(CredentialsError),
-    /// Other machines could reach the server without authentication or TLS; holds the socket.
-    Open(Listen),
+    /// Other machines could reach the server without authentication or TLS; holds the socket, and
+    /// what is missing.
+    Open(Listen, OpenTo),
 }
 
 impl fmt::Display for HttpStartError {
@@ -98,12 +99,9 @@ impl fmt::Display for HttpStartError {
                 )
             }
             Self::Credentials(error) => error.fmt(f),
-            Self::Open(address) => write!(
-                f,
-                "{address} can be reached by other machines: say who may ask by --tokens or \
-                 --client-ca, and encrypt by --tls-cert and --tls-key; or leave it open to \
-                 everybody by --insecure"
-            ),
+            Self::Open(address, lack) => {
+                write!(f, "{address} can be reached by other machines: {lack}")
+            }
             Self::System(error) => write!(f, "the server can't be started: {}", said(error)),
         }
     }
@@ -115,8 +113,9 @@ impl HttpServer {
     /// Starts listening on the socket and serving requests.
     pub fn start(locks: Locks, config: &HttpConfig) -> Result<Self, HttpStartError> {
         let credentials = &config.credentials;
-        if !config.listen.is_local() && !credentials.close() && !config.insecure {
-            return Err(HttpStartError::Open(config.listen.clone()));
+        let lack = credentials.lack(config.insecure);
+        if !config.listen.is_local() && !lack.is_nobody() {
+            return Err(HttpStartError::Open(config.listen.clone(), lack));
         }
         raise_open_files();
         let gate =
@@ -159,6 +158,11 @@ impl HttpServer {
     /// force.
     pub fn reload(&self) -> Result<(), CredentialsError> {
         self.app.gate.reload()
+    }
+
+    /// Adds an entry to the audit log of the lock service.
+    pub fn audit(&self, entry: &AuditEntry<'_>) {
+        self.app.locks.audit(entry);
     }
 
     /// Shuts the server down gracefully: grants no more locks, answers waiting requests, and closes

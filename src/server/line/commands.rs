@@ -12,8 +12,10 @@ use crate::engine::{
     Patch, Phase, QueuePolicy, Reason, RefusalKind, Release, Renew, Ttl,
 };
 use crate::metrics::MetricsPage;
+use crate::server::audit_trail::AuditedCaller;
 use crate::service::{Locks, Unavailable};
 use crate::shares::SharePercent;
+use std::fmt::Display;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -110,9 +112,10 @@ impl LineService {
         request: LineRequest,
     ) -> LineReply {
         let _pending = PendingRequest::new(&self.pending);
-        if let Err(denial) = grant.may_begin(request.operation()) {
-            log::info!("a line is refused: {denial}");
-            return LineReply::Error;
+        let operation = request.operation();
+        let caller = AuditedCaller { grant, origin };
+        if let Err(denial) = grant.may_begin(operation) {
+            return self.refuse(caller, operation, &denial);
         }
         match request {
             LineRequest::Lock(name, client, ttl, shows_token) => {
@@ -125,21 +128,21 @@ impl LineService {
                 // it.
                 let (hold, line) = (Ownership::Exclusive(None), QueuePolicy::Skip);
                 let ask = Acquire { name, client, mode, hold, term, line, patch };
-                self.decide(grant, Op::Acquire(ask), shows_token).await
+                self.decide(caller, Op::Acquire(ask), shows_token).await
             }
             LineRequest::Renew(name, client, ttl, token) => {
                 let term = ttl.map(|ttl| LeaseTerms::Own(ttl, self.grace));
                 let key = LeaseKey { name, client, token };
                 let (firm, patch) = (Firm::Keep, Patch::default());
                 let ask = Renew { key, term, firm, patch, acquires: false };
-                self.decide(grant, Op::Renew(ask), false).await
+                self.decide(caller, Op::Renew(ask), false).await
             }
             LineRequest::Unlock(name, client, token) => {
                 let key = LeaseKey { name, client, token };
-                self.decide(grant, Op::Release(Release::of(key)), false).await
+                self.decide(caller, Op::Release(Release::of(key)), false).await
             }
-            LineRequest::Own(name, options) => self.owner(grant, &name, options).await,
-            LineRequest::Register(address) => self.register(grant, origin, address),
+            LineRequest::Own(name, options) => self.owner(caller, &name, options).await,
+            LineRequest::Register(address) => self.register(caller, address),
             // The connection has stored the token of an AUTH line and checked it before this call,
             // so nothing is left to do.
             LineRequest::Auth(_) => LineReply::Success,
@@ -148,12 +151,12 @@ impl LineService {
 
     /// Submits a command, and returns the reply: with the token of the tenure if `shows_token` is
     /// set.
-    async fn decide(&self, grant: &Grant, op: Op, shows_token: bool) -> LineReply {
+    async fn decide(&self, caller: AuditedCaller<'_>, op: Op, shows_token: bool) -> LineReply {
+        let grant = caller.grant;
         // Commands of the line protocol name neither a session nor a queue place, so there are no
         // owners to look up.
         if let Err(denial) = grant.may_submit(&op, &[]) {
-            log::info!("a line is refused: {denial}");
-            return LineReply::Error;
+            return self.refuse(caller, AccessRequest::of_op(&op).operation, &denial);
         }
         if EngineShares::concern(&op)
             && let Err(refusal) =
@@ -173,10 +176,15 @@ impl LineService {
 
     /// Returns the holder of a lock. In the grace period, that is still the last holder, because no
     /// other client may take the lock.
-    async fn owner(&self, grant: &Grant, name: &LockName, options: OwnOptions) -> LineReply {
+    async fn owner(
+        &self,
+        caller: AuditedCaller<'_>,
+        name: &LockName,
+        options: OwnOptions,
+    ) -> LineReply {
+        let grant = caller.grant;
         if let Err(denial) = grant.may(&AccessRequest::of_lock(Operation::ShowLock, name), &[]) {
-            log::info!("a line is refused: {denial}");
-            return LineReply::Error;
+            return self.refuse(caller, Operation::ShowLock, &denial);
         }
         let (then, view) = oneshot::channel();
         if options.stale {
@@ -198,7 +206,19 @@ impl LineService {
         }
     }
 
-    fn register(&self, grant: &Grant, origin: &ConnectionOrigin, address: SocketAddr) -> LineReply {
+    /// Records a refused request, and returns its reply.
+    fn refuse(
+        &self,
+        caller: AuditedCaller<'_>,
+        operation: Operation,
+        why: &dyn Display,
+    ) -> LineReply {
+        caller.refused(&self.locks, operation, &why.to_string());
+        LineReply::Error
+    }
+
+    fn register(&self, caller: AuditedCaller<'_>, address: SocketAddr) -> LineReply {
+        let AuditedCaller { grant, origin } = caller;
         if !self.locks.leads() {
             return LineReply::NotLeader;
         }
@@ -211,12 +231,11 @@ impl LineService {
         }
         let is_own = origin.is_at(address.ip());
         if !is_own && !self.follow_addresses.contains(&address.ip()) {
-            log::warn!(
-                "{address} is not told of changes: {} asked for it; a follower registers itself, \
-                 or its address is named by --allow-follower",
-                origin.source
+            let why = format!(
+                "{address} is not told of changes: a follower registers itself, or its address is \
+                 named by --allow-follower"
             );
-            return LineReply::Error;
+            return self.refuse(caller, Operation::FollowAll, &why);
         }
         if self.stage() != LinePhase::Serving {
             return LineReply::Error;

@@ -2,8 +2,8 @@
 
 use super::commands::{LinePhase, LineService};
 use super::text_connection;
-use crate::auth::Authenticator;
 use crate::auth::connection_limits::PeerIdentity;
+use crate::auth::{Authenticator, OpenTo};
 use crate::engine::{Grace, Ttl};
 use crate::metrics::MetricsPage;
 use crate::net::accept_loop::accept_until;
@@ -39,8 +39,8 @@ pub struct LineConfig {
     pub grace: Grace,
     /// Authenticates clients, and provides the TLS configuration.
     pub gate: Arc<Authenticator>,
-    /// Whether the server may listen for other machines even without authentication or TLS.
-    pub insecure: bool,
+    /// What the server may lack although it listens for other machines.
+    pub insecure: OpenTo,
     /// The part of each limited table that one credential or address may take.
     pub share: SharePercent,
     /// The addresses that may be registered as followers from any other address.
@@ -63,8 +63,9 @@ pub enum LineStartError {
     Listen(SocketAddr, io::Error),
     /// The system could not provide a thread or an event loop.
     System(io::Error),
-    /// Other machines could reach the server without authentication or TLS; holds the address.
-    Open(SocketAddr),
+    /// Other machines could reach the server without authentication or TLS; holds the address, and
+    /// what is missing.
+    Open(SocketAddr, OpenTo),
 }
 
 impl fmt::Display for LineStartError {
@@ -76,12 +77,9 @@ impl fmt::Display for LineStartError {
                 said(error)
             ),
             Self::System(error) => write!(f, "lines can't be served: {}", said(error)),
-            Self::Open(address) => write!(
-                f,
-                "{address} can be reached by other machines: say who may send lines by --tokens \
-                 or --client-ca, and encrypt by --tls-cert and --tls-key; or leave it open to \
-                 everybody by --insecure"
-            ),
+            Self::Open(address, lack) => {
+                write!(f, "{address} can be reached by other machines: {lack}")
+            }
         }
     }
 }
@@ -93,8 +91,9 @@ impl LineServer {
     pub fn start(locks: Locks, config: LineConfig) -> Result<Self, LineStartError> {
         let LineConfig { listen: address, ttl, grace, gate, insecure, share, follow_addresses } =
             config;
-        if !address.ip().is_loopback() && !gate.closes() && !insecure {
-            return Err(LineStartError::Open(address));
+        let lack = gate.lacks(insecure);
+        if !address.ip().is_loopback() && !lack.is_nobody() {
+            return Err(LineStartError::Open(address, lack));
         }
         let refused = |error| LineStartError::Listen(address, error);
         let listener = listen(address).map_err(refused)?;

@@ -3,14 +3,16 @@
 use super::commands::LineService;
 use super::request::{LINE_BYTES_MAX, LineReply, LineRequest};
 use crate::auth::connection_limits::{ConnectionOrigin, PeerIdentity};
-use crate::auth::server_tls;
+use crate::auth::permissions::Operation;
+use crate::auth::{Grant, WRONG_TOKEN_DELAY, server_tls};
+use crate::server::audit_trail::AuditedCaller;
 use std::io;
 use std::time::Duration;
 use tokio::io::{
     AsyncBufRead, AsyncBufReadExt, AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, BufReader,
 };
 use tokio::net::TcpStream;
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 use tokio_rustls::TlsAcceptor;
 
 /// Idle timeout of a connection; a client that sends a request later has to reconnect.
@@ -49,7 +51,12 @@ pub(super) async fn serve(desk: &LineService, source: PeerIdentity, stream: TcpS
                     let certified = first.and_then(server_tls::caller_of);
                     talk(desk, stream, &origin(certified)).await
                 }
-                Ok(Err(error)) => Err(error),
+                Ok(Err(error)) => {
+                    if let Some(why) = server_tls::foreign_certificate(&error) {
+                        refuse(desk, &origin(None), Operation::Authenticate, &why);
+                    }
+                    Err(error)
+                }
                 Err(_) => Err(io::ErrorKind::TimedOut.into()),
             }
         }
@@ -98,17 +105,29 @@ where
             (Ok(grant), Ok(request)) => desk.answer(&grant, origin, request).await,
             // A wrong token in an AUTH line ends the connection, so that a client that guesses
             // tokens has to reconnect for each guess.
-            (Err(_), Ok(LineRequest::Auth(_))) => {
-                log::warn!("a line connection presented an unknown token");
+            (Err(_), Ok(request @ LineRequest::Auth(_))) => {
+                refuse(desk, origin, request.operation(), "this token is unknown");
+                sleep(WRONG_TOKEN_DELAY).await;
                 say(&mut stream, &LineReply::Fail).await?;
                 break;
             }
-            (Err(_), Ok(_)) => LineReply::Error,
+            (Err(_), Ok(request)) => {
+                refuse(desk, origin, request.operation(), "the credentials are missing or refused");
+                LineReply::Error
+            }
             (_, Err(mistake)) => mistake.into(),
         };
         say(&mut stream, &reply).await?;
     }
     timeout(WORD_PATIENCE, stream.get_mut().shutdown()).await.unwrap_or(Ok(()))
+}
+
+/// Records a refused request of a caller that could not be authenticated.
+fn refuse(desk: &LineService, origin: &ConnectionOrigin, operation: Operation, reason: &str) {
+    let nothing = Grant::nothing();
+    let named = origin.certified.as_ref().map(|caller| &*caller.grant);
+    let caller = AuditedCaller { grant: named.unwrap_or(&nothing), origin };
+    caller.refused(&desk.locks, operation, reason);
 }
 
 /// Waits for the next line, and stores it in `line` without its newline.
