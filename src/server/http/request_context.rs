@@ -9,7 +9,7 @@ use crate::auth::permissions::{AccessRequest, Operation};
 use crate::auth::{EngineShares, Grant, UnnamedOwner, unnamed_owners};
 use crate::engine::{
     ClientId, Command, IdempotencyKey, Lease, LockName, LockView, Op, Outcome, Reason, Refusal,
-    RefusalKind, SessionId, SessionView,
+    RefusalKind, SessionId, SessionView, Token,
 };
 use crate::service::stale_read::StaleRead;
 use crate::service::{ParentCheck, RequestError, Unavailable};
@@ -39,6 +39,9 @@ pub(super) const BODY_PATIENCE: Duration = Duration::from_secs(10);
 /// A body up to this length is not counted: the 4,096 requests that one address may send at once
 /// take 16 MiB.
 const SHORT_BYTES: usize = 4 << 10;
+
+/// The name of this front end in the id of a caller.
+pub(super) const FRONT_END: &str = "http";
 
 /// One request, with the state that its handler needs.
 pub(super) struct RequestContext {
@@ -136,7 +139,31 @@ impl RequestContext {
         let command = Command { request, ..op.into() };
         let (then, answer) = oneshot::channel();
         self.app.locks.submit_checked(command, check, |answer| drop(then.send(answer)));
-        told(answer.await)?.map_err(|refusal| RequestError::Refused(refusal).into())
+        told(answer.await)?.map_err(|refusal| self.problem_of(refusal))
+    }
+
+    /// Converts a refusal to a problem. A conflict names the request of the winner, if it had an
+    /// Idempotency-Key.
+    fn problem_of(&self, refusal: Refusal) -> Problem {
+        let winner = match &*refusal.reason {
+            Reason::Conflict(conflict) => Some(conflict.token),
+            _ => None,
+        };
+        let problem = Problem::from(RequestError::Refused(refusal));
+        match winner {
+            Some(token) => self.with_request_of(token, problem),
+            None => problem,
+        }
+    }
+
+    /// Adds the Idempotency-Key of the HTTP request that was granted a lock under this token, if it
+    /// is remembered. A key is no secret: it is bound to its credential and to a digest of the whole
+    /// request, so that a request of another credential, or another request, gets no answer by it.
+    pub(super) fn with_request_of(&self, token: Token, problem: Problem) -> Problem {
+        match self.app.locks.request_of(token) {
+            Some(id) if id.caller.starts_with(FRONT_END) => problem.with("request", &*id.key),
+            Some(_) | None => problem,
+        }
     }
 
     /// Fails if the server is shutting down, and so grants no more locks.
