@@ -31,6 +31,10 @@ const WAITING_MAX: usize = 10_000;
 /// batches.
 const BODY_BYTES_MAX: usize = 16 << 20;
 
+/// Maximum total size in bytes of the long answers that are not sent yet: 36 of the longest answers
+/// to batches, or 500 pages of locks.
+const ANSWER_BYTES_MAX: usize = 256 << 20;
+
 /// A callback that adds metrics to the metrics page.
 pub(super) type MoreMetrics = Box<dyn Fn(&mut MetricsPage) + Send + Sync>;
 
@@ -43,6 +47,8 @@ pub(super) struct AppState {
     pub(super) peers: ConnectionLimits,
     /// The bytes of long request bodies that are being read.
     pub(super) bodies: SharedTable,
+    /// The bytes of long answers that are not sent yet.
+    pub(super) answers: SharedTable,
     pub(super) gate: Arc<Authenticator>,
     pub(super) wrong_tokens: LogSummary,
     /// Executes the batches of requests that latchfs clients on other machines send.
@@ -128,6 +134,7 @@ impl AppState {
             grace,
             peers: ConnectionLimits::new(CONNECTIONS_MAX, share),
             bodies: table("bytes of long requests", BODY_BYTES_MAX),
+            answers: table("bytes of answers that are not sent yet", ANSWER_BYTES_MAX),
             gate,
             wrong_tokens: LogSummary::default(),
             streams: table("event streams", STREAMS_MAX),

@@ -9,6 +9,7 @@ use super::batch_endpoint;
 use super::caller::Caller;
 use super::endpoint::Endpoint;
 use super::lock_resource;
+use super::long_answer;
 use super::problem::Problem;
 use super::request_context::{HandlerFuture, RequestContext};
 use super::response::Response;
@@ -16,10 +17,10 @@ use super::routes::{ROUTES, Route, STEAL};
 use crate::auth::Grant;
 use crate::auth::browser_checks::BrowserHeaders;
 use crate::auth::connection_limits::{ConnectionOrigin, PeerIdentity};
-use crate::auth::permissions::Right;
+use crate::auth::permissions::{Operation, Right};
 use crate::engine::RefusalKind;
 use crate::service::batch_messages::{PROTOCOL, PROTOCOL_HEADER};
-use crate::shares::TableShare;
+use crate::shares::{Identity, TableShare};
 use axum::Router;
 use axum::extract::Request;
 use axum::http::request::Parts;
@@ -122,7 +123,14 @@ impl Service<Request> for PathService {
         let begun = begin(endpoint, Arc::clone(&app), request);
         Box::pin(async move {
             let done = match begun {
-                Ok((answering, _asking)) => answering.await,
+                Ok(begun) => {
+                    let charge = |response| {
+                        let is_backup = endpoint.operation == Operation::BackUp;
+                        long_answer::charge(response, &app.answers, &begun.identity, is_backup)
+                            .map_err(|full| Problem::of(RefusalKind::Limit, full.to_string()))
+                    };
+                    begun.answering.await.and_then(charge)
+                }
                 Err(problem) => Err(problem),
             };
             let mut response = done.unwrap_or_else(Problem::into_response);
@@ -139,6 +147,15 @@ impl Service<Request> for PathService {
     }
 }
 
+/// A request whose handler has been started.
+struct BegunRequest {
+    answering: HandlerFuture,
+    /// The identity to which the answer is charged.
+    identity: Identity,
+    /// Counts the request as open.
+    _asking: TableShare,
+}
+
 /// Starts the handler of a request, after checking that its address has not too many open requests,
 /// that it does not come from a web page of another site, and that its caller may perform the
 /// operation.
@@ -146,7 +163,7 @@ fn begin(
     endpoint: &'static Endpoint,
     app: Arc<AppState>,
     request: Request,
-) -> Result<(HandlerFuture, TableShare), Problem> {
+) -> Result<BegunRequest, Problem> {
     let (head, body) = request.into_parts();
     let origin = head.extensions.get::<Arc<ConnectionOrigin>>();
     let Some(origin) = origin.cloned() else {
@@ -167,24 +184,17 @@ fn begin(
                 sleep(WRONG_TOKEN_DELAY).await;
                 Err(problem)
             };
-            return Ok((Box::pin(slowly), asking));
+            let identity = caller.origin.identity_of(&Grant::nothing());
+            return Ok(BegunRequest { answering: Box::pin(slowly), identity, _asking: asking });
         }
         Err(problem) => return Err(problem),
     };
     grant.may_begin(endpoint.operation).map_err(|denial| Problem::denied(&denial))?;
     let (params, identity) = (endpoint.doc.params, caller.origin.identity_of(&grant));
-    Ok((
-        (endpoint.run)(RequestContext {
-            app,
-            grant,
-            caller,
-            identity,
-            params,
-            head,
-            body: Mutex::new(body),
-        }),
-        asking,
-    ))
+    let payer = identity.clone();
+    let body = Mutex::new(body);
+    let context = RequestContext { app, grant, caller, identity, params, head, body };
+    Ok(BegunRequest { answering: (endpoint.run)(context), identity: payer, _asking: asking })
 }
 
 /// Fails if a browser sent the request for a web page of another site. A browser can reach every

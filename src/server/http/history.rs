@@ -201,3 +201,37 @@ const fn word_of(end: &TenureEnd) -> &'static str {
         TenureEnd::Stolen { .. } => "stolen",
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Returns the event that the lease of a lock with this token ended without a renewal.
+    fn lapsed(token: u64) -> Event {
+        let what = EventKind::Ended {
+            name: LockName::parse(&format!("lock{token}")).expect("valid"),
+            holder: ClientId::parse("a").expect("valid"),
+            token: Token::named(token),
+            held: Span::from_secs(1),
+            end: TenureEnd::Lapsed,
+        };
+        Event { at: Time::ZERO, what }
+    }
+
+    #[test]
+    fn the_oldest_tenures_and_the_last_losses_are_dropped() {
+        let mut past = RecentPast::default();
+        let (session, client) = (SessionId::named(1), ClientId::parse("a").expect("valid"));
+        let hangs = (0..=TENURES_MAX as u64).map(Token::named);
+        past.hanging = hangs.clone().map(|token| (token, session)).collect();
+        let losses = SessionLosses { client, hangs: hangs.collect(), lost: vec![] };
+        past.sessions.insert(session, losses);
+        (0..=TENURES_MAX as u64).for_each(|token| past.learn(&lapsed(token)));
+        assert_eq!(past.tenures.len(), TENURES_MAX);
+        assert_eq!(past.tenures[0].token, Token::named(1), "the oldest one is gone");
+        let lost = &past.sessions[&session].lost;
+        assert_eq!(lost.len(), LOSSES_MAX);
+        assert_eq!(lost[LOSSES_MAX - 1].1, Token::named(LOSSES_MAX as u64 - 1));
+        assert!(past.hanging.is_empty());
+    }
+}

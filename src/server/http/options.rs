@@ -83,10 +83,10 @@ impl RequestOptions {
     /// Parses the options of a request; fails if one of them is unknown or invalid.
     pub(super) async fn read(call: &mut RequestContext) -> HandlerResult<Self> {
         let takes_body = call.params.iter().any(|param| param.place == ParamPlace::Option);
-        let body = if takes_body && !call.body.get_mut().is_end_stream() {
+        let (body, _memory) = if takes_body && !call.body.get_mut().is_end_stream() {
             Box::pin(call.bytes(BODY_BYTES_MAX)).await?
         } else {
-            Bytes::new()
+            (Bytes::new(), None)
         };
         Self::parse(call.params, &call.head, &body)
     }

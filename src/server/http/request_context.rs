@@ -60,19 +60,23 @@ pub(super) struct RequestContext {
 }
 
 impl RequestContext {
-    /// Reads the whole request body; fails if it is longer than `max` bytes or takes too long.
-    pub(super) async fn bytes(&mut self, max: usize) -> HandlerResult<axum::body::Bytes> {
+    /// Reads the whole request body; fails if it is longer than `max` bytes or takes too long. The
+    /// body counts against the share of the caller as long as the second result exists.
+    pub(super) async fn bytes(
+        &mut self,
+        max: usize,
+    ) -> HandlerResult<(axum::body::Bytes, Option<TableShare>)> {
         let body = std::mem::take(self.body.get_mut());
         // A body without a Content-Length takes the maximum length from the memory budget.
         let length = body.size_hint().exact().map_or(max, |length| length as usize);
         let long = Some(length.min(max)).filter(|length| *length > SHORT_BYTES);
-        let _memory = match long {
+        let memory = match long {
             Some(length) => Some(self.share(&self.app.bodies, length)?),
             None => None,
         };
         let whole = tokio::time::timeout(BODY_PATIENCE, Limited::new(body, max).collect());
         match whole.await {
-            Ok(Ok(body)) => Ok(body.to_bytes()),
+            Ok(Ok(body)) => Ok((body.to_bytes(), memory)),
             Ok(Err(error)) if error.is::<LengthLimitError>() => Err(Problem::plain(
                 StatusCode::PAYLOAD_TOO_LARGE,
                 format!("a body has at most {max} bytes here"),
