@@ -1088,7 +1088,7 @@ _latchfs() {
             return 0
             ;;
         latchfs__subcmd__serve)
-            opts="-h --listen --line-listen --allow-follower --tokens --tls-cert --tls-key --client-ca --refuse-serials --allow-host --insecure --share --ttl --grace --state --data --max-ttl --format-max --grant-at-once --peer-listen --peer-address --seed --peer-cert --peer-key --peer-ca --peer-secret-file --node-name --url --pace --release-on-node-removal --log-locks --print-permissions --help"
+            opts="-h --listen --line-listen --allow-follower --tokens --tls-cert --tls-key --client-ca --refuse-serials --allow-host --insecure --share --limit --ttl --grace --state --data --max-ttl --format-max --grant-at-once --peer-listen --peer-address --seed --peer-cert --peer-key --peer-ca --peer-secret-file --node-name --url --pace --release-on-node-removal --log-locks --print-permissions --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -1131,6 +1131,10 @@ _latchfs() {
                     return 0
                     ;;
                 --share)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --limit)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;

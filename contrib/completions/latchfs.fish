@@ -91,6 +91,7 @@ complete -c latchfs -n "__fish_latchfs_using_subcommand serve" -l client-ca -d '
 complete -c latchfs -n "__fish_latchfs_using_subcommand serve" -l refuse-serials -d 'Refuse the certificates with these serial numbers, one a line in hex; read again at SIGHUP' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand serve" -l allow-host -d 'A name by which clients call a server without tokens and certificates' -r
 complete -c latchfs -n "__fish_latchfs_using_subcommand serve" -l share -d 'The most of each limited table that one credential, or one address without any, may take' -r
+complete -c latchfs -n "__fish_latchfs_using_subcommand serve" -l limit -d 'Lower a limit: connections, locks, sessions, waiters, or queue (waiters of one lock)' -r
 complete -c latchfs -n "__fish_latchfs_using_subcommand serve" -l ttl -d 'How long a lease lasts unrenewed, unless a client says otherwise' -r
 complete -c latchfs -n "__fish_latchfs_using_subcommand serve" -l grace -d 'How long after that only its holder may take it back' -r
 complete -c latchfs -n "__fish_latchfs_using_subcommand serve" -l state -d 'Where to keep what a restart needs, or \'none\' [default: /var/lib/latchfs as root, else latchfs in the XDG state directory]' -r

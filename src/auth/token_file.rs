@@ -235,7 +235,7 @@ mod tests {
         let parse = |tokens: usize, prefixes: usize| {
             let locks: Vec<_> = (0..prefixes).map(|number| format!("'team{number}/'")).collect();
             let entry = |number: usize| {
-                let secret = format!("the secret of {number}");
+                let secret = format!("the secret of number {number}");
                 let locks = locks.join(",");
                 format!("[[token]]\nname='x'\nsecret='{secret}'\nclients=['a']\nlocks=[{locks}]\n")
             };

@@ -5,7 +5,7 @@ use super::exit::CliResult;
 use crate::auth::{AllowedHosts, Credentials, TlsFiles};
 use crate::engine::{Grace, Ttl};
 use crate::server::http::{HttpConfig, Listen};
-use crate::shares::SharePercent;
+use crate::shares::{LoweredLimits, SharePercent};
 use std::path::PathBuf;
 
 /// The options for access control and TLS of a server.
@@ -68,6 +68,7 @@ impl AccessArgs {
             credentials,
             insecure,
             share,
+            limits: LoweredLimits::default(),
             release_on_node_removal: false,
         })
     }

@@ -178,9 +178,14 @@ impl Engine {
         self.books.replies.len()
     }
 
-    /// Returns the id of the request that was granted a lock under this token: the id of the winner,
-    /// for the refusal of another request. `None` if it had no id, or if its answer is forgotten: a
-    /// lease does not store the id, which would take memory and a new format of the state.
+    /// Whether the answer to the request with this id is remembered.
+    pub fn remembers(&self, id: &RequestId) -> bool {
+        self.books.replies.by_id.contains_key(id)
+    }
+
+    /// Returns the id of the request that was granted a lock under this token: the id of the
+    /// winner, for the refusal of another request. `None` if it had no id, or if its answer is
+    /// forgotten: a lease does not store the id, which would take memory and a new format.
     pub fn request_of(&self, token: Token) -> Option<&RequestId> {
         self.books.replies.of_grant(token)
     }

@@ -238,12 +238,20 @@ impl Locks {
         self.0.request_ids()
     }
 
-    /// Returns the id of the request that was granted a lock under this token, if it had one that is
-    /// remembered, and if the engine is in this process.
+    /// Returns the id of the request that was granted a lock under this token, if it had one that
+    /// is remembered, and if the engine is in this process.
     pub fn request_of(&self, token: Token) -> Option<RequestId> {
         let mut request = None;
         self.0.look_at_engine(&mut |engine| request = engine.request_of(token).cloned());
         request
+    }
+
+    /// Whether the answer to the request with this id is remembered, if the engine is in this
+    /// process.
+    pub fn remembers(&self, id: &RequestId) -> bool {
+        let mut remembers = false;
+        self.0.look_at_engine(&mut |engine| remembers = engine.remembers(id));
+        remembers
     }
 
     /// Returns the counters of events and requests since the start, by metric name.

@@ -132,6 +132,30 @@ fn a_batch_with_a_text_over_its_bound_is_refused() {
     }
 }
 
+/// Names with characters that are invisible or reorder others are refused at each front end.
+/// Decoding a batch accepts them, for locks that were made before.
+#[test]
+fn deceptive_names_are_refused() {
+    let server = start();
+    for (number, part) in (1..).zip(["%E2%80%8B", "%E2%80%AE", "%EF%BB%BF"]) {
+        server.curl(&["-X", "POST", &format!("/locks/pro{part}d?client=eve")]).is(400);
+        server.curl(&["-X", "POST", &format!("/locks/prod?client=e{part}ve")]).is(400);
+        // Only an older version can encode such a name.
+        let text = ["pro\u{200b}d", "pro\u{202e}d", "pro\u{feff}d"][number - 1];
+        let asks = vec![submit(acquire("proxyzd", "short"))];
+        let (engine, from, session, acknowledged) = (0, number as u64, None, None);
+        let batch = RequestBatch { engine, from, number: 1, session, acknowledged, asks };
+        let mut bytes = encode_batch(PROTOCOL, &batch);
+        let at = bytes.windows(7).position(|window| window == b"proxyzd").expect("it is there");
+        bytes[at..at + 7].copy_from_slice(text.as_bytes());
+        let (code, body) = send(&server, &bytes);
+        let told = batch_messages::decode_told(&body).expect("an answer").replies;
+        assert!(code == 200 && matches!(told[..], [ItemReply::Unavailable(_)]), "{told:?}");
+    }
+    let listed = server.curl(&["/locks"]).is(200);
+    assert_eq!(listed["locks"].as_array().map(Vec::len), Some(0), "{listed}");
+}
+
 /// The server does not read the name of the caller from a request: the caller's name is that of its
 /// bearer token, and the server checks the length of that name when it reads the token file.
 #[test]

@@ -10,7 +10,7 @@ use crate::metrics::MetricsPage;
 use crate::service::Locks;
 use crate::service::batch_server::BatchServer;
 use crate::service::queue_waits::QueueWaits;
-use crate::shares::{SharePercent, SharedTable};
+use crate::shares::{LimitName, LoweredLimits, SharePercent, SharedTable};
 use crate::time::{Span, Time, Wall, boot_now};
 use parking_lot::Mutex;
 use std::sync::Arc;
@@ -115,24 +115,25 @@ impl AppState {
         locks: Locks,
         (ttl, grace): (Ttl, Grace),
         gate: Arc<Authenticator>,
-        share: SharePercent,
+        (share, limits): (SharePercent, LoweredLimits),
         requests: RequestCounts,
     ) -> Self {
         let table = |items, max| SharedTable::new(items, max, share.of(max));
         let (phase, _) = watch::channel(ShutdownPhase::Serving);
+        let connections = limits.of(LimitName::Connections, CONNECTIONS_MAX);
         let begun = Wall::now();
         let instance = format!("{:x}.{:x}", begun.secs, begun.nanos);
         Self {
             waits: QueueWaits::new(locks.clone()),
             waiting: table("waiting requests", WAITING_MAX),
-            shares: EngineShares::new(share),
+            shares: EngineShares::new(share).lowered_to(limits),
             session: ServerSession::new(locks.clone(), &instance),
             chronicle: EventHistory::new(&locks),
             porter: BatchServer::new(locks.clone()),
             locks,
             ttl,
             grace,
-            peers: ConnectionLimits::new(CONNECTIONS_MAX, share),
+            peers: ConnectionLimits::new(connections, share),
             bodies: table("bytes of long requests", BODY_BYTES_MAX),
             answers: table("bytes of answers that are not sent yet", ANSWER_BYTES_MAX),
             gate,

@@ -132,6 +132,13 @@ async fn limits(call: &RequestContext, batch: &RequestBatch) -> Limits {
         _ => false,
     };
     if serves && call.grant.may_everything() && !batch.asks.iter().any(is_deceptive) {
+        for (place, ask) in batch.asks.iter().enumerate() {
+            if let BatchItem::Submit(command) = ask
+                && let Err(refusal) = call.admit(&command.op)
+            {
+                limits.insert(place, ItemAccess::Refused(refusal));
+            }
+        }
         return limits;
     }
     for (place, ask) in batch.asks.iter().enumerate() {

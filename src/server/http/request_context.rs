@@ -138,7 +138,11 @@ impl RequestContext {
             self.grants()?;
         }
         self.check(&op).await?;
-        self.admit(&op).map_err(RequestError::Refused)?;
+        // A repeat of a request that waits or was granted adds nothing.
+        let is_repeat = |known: &IdempotencyKey| self.app.locks.remembers(&known.id);
+        if !request.as_ref().is_some_and(is_repeat) {
+            self.admit(&op).map_err(RequestError::Refused)?;
+        }
         let check = parent_check(&self.grant, &op);
         let command = Command { request, ..op.into() };
         let (then, answer) = oneshot::channel();
@@ -161,8 +165,8 @@ impl RequestContext {
     }
 
     /// Adds the Idempotency-Key of the HTTP request that was granted a lock under this token, if it
-    /// is remembered. A key is no secret: it is bound to its credential and to a digest of the whole
-    /// request, so that a request of another credential, or another request, gets no answer by it.
+    /// is remembered. A key is no secret: it is bound to its credential and to a digest of the
+    /// whole request, so that no other credential and no other request gets an answer by it.
     pub(super) fn with_request_of(&self, token: Token, problem: Problem) -> Problem {
         match self.app.locks.request_of(token) {
             Some(id) if id.caller.starts_with(FRONT_END) => problem.with("request", &*id.key),
