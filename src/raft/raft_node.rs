@@ -291,10 +291,6 @@ impl BackendStatus for RaftNode {
         self.shared.node.requests.look(None, |engine, _| Some(codec::encode_engine(engine)), then);
     }
 
-    fn request_ids(&self) -> Option<usize> {
-        Some(self.shared.node.requests.replica.look().engine.request_ids())
-    }
-
     fn counts(&self) -> Vec<(&'static str, u64)> {
         let replica = &self.shared.node.requests.replica;
         let mut counts = replica.tally.counts();

@@ -53,7 +53,9 @@ pub trait BackendStatus {
     /// Returns the number of requests whose answers the engine remembers; `None` if the engine is
     /// not in this process.
     fn request_ids(&self) -> Option<usize> {
-        None
+        let mut count = None;
+        self.look_at_engine(&mut |engine| count = Some(engine.request_ids()));
+        count
     }
     /// Calls `look` with the engine as this process knows it, unless the engine is not in this
     /// process.
