@@ -43,7 +43,7 @@ const NOT_IN_THE_TABLE: &[(&str, &[&str])] = &[
 ];
 
 /// The maximum number of rows without a test.
-const UNTESTED_ROWS_MAX: usize = 12;
+const UNTESTED_ROWS_MAX: usize = 10;
 
 /// A row of the table.
 struct LimitRow {
