@@ -67,6 +67,10 @@ fn limits_of_all_callers_are_lowered_by_an_option() {
         (&full["kind"], full["detail"].as_str()),
         (&"E_LIMIT".into(), Some("3 locks are held, which is the limit; release some"),)
     );
+    let op = acquire("d", "x", QueuePolicy::Skip, Mode::Exclusive);
+    let told = crate::floods::ask(&server, 1, vec![submit(op)]);
+    let [ItemReply::Answered(Err(full))] = &told[..] else { panic!("{told:?}") };
+    assert_eq!(full.kind().as_str(), "E_LIMIT", "a mount of this server: {full}");
     let wait = |lock: &str, client: &str| {
         let path = format!("/locks/{lock}?client={client}&wait=60s");
         server.open(&["-X", "POST", &path])
