@@ -129,3 +129,31 @@ fn unexpected(reply: &str) -> io::Error {
     };
     io::Error::new(kind, why)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::TcpListener;
+    use std::thread;
+
+    #[test]
+    fn a_reply_has_a_longest_length() {
+        let server = TcpListener::bind("127.0.0.1:0").expect("a free port");
+        let address = server.local_addr().expect("it is bound").to_string();
+        let client = LineClient::new(address, "a").expect("a client");
+        // The line break is the last byte of the reply.
+        for (length, is_read) in [(REPLY_BYTES_MAX, true), (REPLY_BYTES_MAX + 1, false)] {
+            thread::scope(|scope| {
+                scope.spawn(|| {
+                    let (stream, _) = server.accept().expect("the client connects");
+                    let mut stream = BufReader::new(stream);
+                    stream.read_line(&mut String::new()).expect("the client asks");
+                    let reply = "x".repeat(length as usize - 1) + "\n";
+                    // The client may close the connection before it has read all.
+                    let _ = stream.get_mut().write_all(reply.as_bytes());
+                });
+                assert_eq!(client.own_the_lock("x").is_ok(), is_read, "{length} bytes");
+            });
+        }
+    }
+}

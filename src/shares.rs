@@ -35,6 +35,69 @@ impl SharePercent {
     }
 }
 
+/// Limits that an administrator has lowered: the number of places in some tables.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct LoweredLimits([Option<usize>; LimitName::ALL.len()]);
+
+/// A table whose limit an administrator may lower.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LimitName {
+    /// The connections of the HTTP server, and those of the line protocol.
+    Connections,
+    /// The leases of all locks.
+    Locks,
+    /// The open sessions.
+    Sessions,
+    /// The waiters in all queues.
+    Waiters,
+    /// The waiters in the queue of one lock.
+    Queue,
+}
+
+impl LimitName {
+    /// All names, in the order of their declaration.
+    pub const ALL: [Self; 5] =
+        [Self::Connections, Self::Locks, Self::Sessions, Self::Waiters, Self::Queue];
+
+    const fn as_str(self) -> &'static str {
+        match self {
+            Self::Connections => "connections",
+            Self::Locks => "locks",
+            Self::Sessions => "sessions",
+            Self::Waiters => "waiters",
+            Self::Queue => "queue",
+        }
+    }
+
+    /// Parses `NAME=N`, with `N` of 1 or more.
+    pub fn parse_limit(text: &str) -> Result<(Self, usize), String> {
+        let (name, number) = text.split_once('=').unwrap_or((text, ""));
+        let Some(known) = Self::ALL.into_iter().find(|known| known.as_str() == name) else {
+            let names = Self::ALL.map(Self::as_str).join(", ");
+            return Err(format!("there is no limit '{name}'; there are {names}"));
+        };
+        match number.parse() {
+            Ok(number @ 1..) => Ok((known, number)),
+            _ => Err(format!("a limit is a number of 1 or more, such as {name}=1000")),
+        }
+    }
+}
+
+impl FromIterator<(LimitName, usize)> for LoweredLimits {
+    fn from_iter<I: IntoIterator<Item = (LimitName, usize)>>(limits: I) -> Self {
+        let mut lowered = Self::default();
+        limits.into_iter().for_each(|(name, max)| lowered.0[name as usize] = Some(max));
+        lowered
+    }
+}
+
+impl LoweredLimits {
+    /// Returns the limit of a table that has `max` places without the administrator's limit.
+    pub fn of(self, name: LimitName, max: usize) -> usize {
+        self.0[name as usize].unwrap_or(max).min(max)
+    }
+}
+
 /// The identity to which the use of a table is charged.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) enum Identity {
@@ -300,6 +363,18 @@ mod tests {
         assert_ne!(identity("2001:db8::1"), identity("2001:db8:0:1::1"));
         assert_eq!(identity("::ffff:10.0.0.1"), identity("10.0.0.1"));
         assert_eq!(identity("2001:db8::1").to_string(), "network 2001:db8::/64");
+    }
+
+    #[test]
+    fn limits_can_be_lowered() {
+        let parse = |text| LimitName::parse_limit(text);
+        let limits: Result<LoweredLimits, _> =
+            ["locks=5", "queue=9"].map(parse).into_iter().collect();
+        let of = |name| limits.as_ref().map(|limits| limits.of(name, 7)).expect("valid");
+        assert_eq!([LimitName::Locks, LimitName::Queue, LimitName::Sessions].map(of), [5, 7, 7]);
+        for text in ["locks", "locks=", "locks=0", "locks=-1", "locks=x", "files=3", ""] {
+            assert!(parse(text).is_err(), "{text}");
+        }
     }
 
     #[test]

@@ -98,6 +98,7 @@ complete -c latchfs -n "__fish_latchfs_using_subcommand serve" -l insecure -d 'B
 no-credentials\t'Connections are encrypted, but everybody on the network may do everything'
 both\t'Neither'"
 complete -c latchfs -n "__fish_latchfs_using_subcommand serve" -l share -d 'The most of each limited table that one credential, or one address without any, may take' -r
+complete -c latchfs -n "__fish_latchfs_using_subcommand serve" -l limit -d 'Lower a limit: connections, locks, sessions, waiters, or queue (waiters of one lock)' -r
 complete -c latchfs -n "__fish_latchfs_using_subcommand serve" -l ttl -d 'How long a lease lasts unrenewed, unless a client says otherwise' -r
 complete -c latchfs -n "__fish_latchfs_using_subcommand serve" -l grace -d 'How long after that only its holder may take it back' -r
 complete -c latchfs -n "__fish_latchfs_using_subcommand serve" -l state -d 'Where to keep what a restart needs, or \'none\' [default: /var/lib/latchfs as root, else latchfs in the XDG state directory]' -r

@@ -6,8 +6,8 @@
 //! for every client has no share of its own: it could end what all others have.
 
 use super::grant::{ClientPattern, Grant};
-use crate::engine::{Engine, Limit, LockName, Mode, Op, QueuePolicy, ShareOf, Usage};
-use crate::shares::SharePercent;
+use crate::engine::{Engine, Limit, LockName, Mode, Op, Ownership, QueuePolicy, ShareOf, Usage};
+use crate::shares::{LimitName, LoweredLimits, SharePercent};
 use crate::time::{Span, Time, boot_now};
 use parking_lot::Mutex;
 use std::collections::HashMap;
@@ -27,6 +27,7 @@ const COUNTS_MAX: usize = 1_024;
 #[derive(Debug, Default)]
 pub struct EngineShares {
     percent: SharePercent,
+    lowered: LoweredLimits,
     counts: Mutex<HashMap<(Arc<str>, LimitedTable), CountedUsage>>,
 }
 
@@ -44,7 +45,13 @@ struct CountedUsage {
 impl EngineShares {
     /// Returns shares of this size.
     pub fn new(percent: SharePercent) -> Self {
-        Self { percent, counts: Mutex::default() }
+        Self { percent, ..Self::default() }
+    }
+
+    /// Returns these shares of tables with lower limits.
+    #[must_use]
+    pub fn lowered_to(self, lowered: LoweredLimits) -> Self {
+        Self { lowered, ..self }
     }
 
     /// Whether a command adds to a table of the engine.
@@ -52,16 +59,29 @@ impl EngineShares {
         matches!(op, Op::Acquire(_) | Op::Steal(_) | Op::OpenSession(_))
     }
 
-    /// Checks that a caller with this grant has room for what `op` adds to the engine. A caller
-    /// that holds the lock or waits for it already adds nothing.
+    /// Checks that a caller with this grant has room for what `op` adds to the engine. A client
+    /// that holds the lock or waits for it already adds nothing, except as another program, which
+    /// gets a place of its own.
     pub fn check(&self, grant: &Grant, op: &Op, engine: &Engine) -> Result<(), Limit> {
         let check = |of, name: Option<&LockName>| {
-            self.check_table(grant, &LimitedTable(of, name.cloned()), engine)
+            let table = LimitedTable(of, name.cloned());
+            self.check_limit(&table, engine)?;
+            self.check_share(grant, &table, engine)
         };
         match op {
-            Op::Acquire(ask) if engine.involves(&ask.name, &ask.client) => Ok(()),
+            Op::Acquire(ask)
+                if ask.hold != Ownership::Exclusive(None)
+                    && engine.involves(&ask.name, &ask.client) =>
+            {
+                Ok(())
+            }
             Op::Acquire(ask) => {
-                check(ShareOf::Locks, None)?;
+                let locks = LimitedTable(ShareOf::Locks, None);
+                self.check_share(grant, &locks, engine)?;
+                // The grant to a waiter takes the place of the lease for which it has waited.
+                if ask.mode == Mode::Shared || engine.usage_of_lock(&ask.name, |_| true).0 == 0 {
+                    self.check_limit(&locks, engine)?;
+                }
                 if let QueuePolicy::Join(_) = ask.line {
                     check(ShareOf::Waiters, None)?;
                     check(ShareOf::Queue, Some(&ask.name))?;
@@ -78,17 +98,24 @@ impl EngineShares {
         }
     }
 
-    fn check_table(
+    /// Returns the number of places of a table that are taken, and the number of all places.
+    fn level(&self, table: &LimitedTable, engine: &Engine) -> (usize, usize) {
+        let (used, max) = table.level(engine);
+        (used, table.0.name().map_or(max, |name| self.lowered.of(name, max)))
+    }
+
+    fn check_limit(&self, table: &LimitedTable, engine: &Engine) -> Result<(), Limit> {
+        let (used, max) = self.level(table, engine);
+        if used < max { Ok(()) } else { Err(table.0.full(max)) }
+    }
+
+    fn check_share(
         &self,
         grant: &Grant,
         table: &LimitedTable,
         engine: &Engine,
     ) -> Result<(), Limit> {
-        let (used, max) = table.level(engine);
-        if used >= max && matches!(table.0, ShareOf::Locks | ShareOf::Waiters) {
-            // The engine limits the numbers of locks and of waiters of one lock.
-            return Err(Limit::Share(table.0, max));
-        }
+        let (used, max) = self.level(table, engine);
         let share = self.percent.of(max);
         if used + IN_FLIGHT < share || share == max {
             return Ok(());
@@ -106,6 +133,30 @@ impl EngineShares {
         };
         counts.insert(key, CountedUsage { left: left.saturating_sub(1), at });
         if left > 0 { Ok(()) } else { Err(Limit::Share(table.0, share)) }
+    }
+}
+
+impl ShareOf {
+    /// Returns the name by which an administrator lowers the limit of this table.
+    const fn name(self) -> Option<LimitName> {
+        match self {
+            Self::Locks => Some(LimitName::Locks),
+            Self::Waiters => Some(LimitName::Waiters),
+            Self::Queue => Some(LimitName::Queue),
+            Self::Sessions => Some(LimitName::Sessions),
+            Self::Holders => None,
+        }
+    }
+
+    /// Returns the limit that a full table of `max` places has reached.
+    const fn full(self, max: usize) -> Limit {
+        match self {
+            Self::Locks => Limit::Locks(max),
+            Self::Waiters => Limit::AllWaiters(max),
+            Self::Queue => Limit::Waiters(max),
+            Self::Sessions => Limit::Sessions(max),
+            Self::Holders => Limit::Holders(max),
+        }
     }
 }
 
@@ -183,9 +234,7 @@ fn usage_of_clients(grant: &Grant, engine: &Engine) -> Usage {
 mod tests {
     use super::*;
     use crate::engine::lease_terms::{GRACE_DEFAULT, TTL_DEFAULT};
-    use crate::engine::{
-        Acquire, ClientId, LeaseTerms, OpenSession, Outcome, Ownership, Patch, Rules,
-    };
+    use crate::engine::{Acquire, ClientId, LeaseTerms, OpenSession, Outcome, Patch, Rules};
 
     fn grant(clients: &[&str], prefix: &str) -> Grant {
         let clients = clients.iter().map(|text| ClientPattern::parse(text)).collect();
@@ -241,8 +290,8 @@ mod tests {
         assert_eq!(fill(&mut engine, &eve, lock), full);
         let lock = |number| Op::Acquire(acquire(&format!("a{number}"), "ann"));
         assert_eq!(fill(&mut engine, &ann, lock).0, 10, "the other half");
-        let held = Op::Acquire(acquire("e0", "eve0"));
-        assert_eq!(EngineShares::default().check(&eve, &held, &engine), Ok(()), "a renewal");
+        let renewal = Op::Acquire(acquire("e0", "eve0"));
+        assert_eq!(EngineShares::default().check(&eve, &renewal, &engine), Ok(()));
 
         let session = |number| open(&format!("eve{number}"));
         let full = (5, Limit::Share(ShareOf::Sessions, 5));
@@ -257,11 +306,55 @@ mod tests {
             Op::Acquire(Acquire { line, ..acquire("x", &format!("eve{number}")) })
         };
         assert_eq!(fill(&mut engine, &eve, wait), (3, Limit::Share(ShareOf::Queue, 3)));
+        // Programs of one client have places of their own, and count as well.
+        let mut engine = Engine::new(rules);
+        let ann_holds = Op::Acquire(acquire("x", "ann"));
+        engine.apply(Time::ZERO, &ann_holds.into(), &mut Vec::new()).expect("granted");
+        let wait = |_| {
+            let (hold, line) = (Ownership::Exclusive(None), QueuePolicy::Join(None));
+            Op::Acquire(Acquire { hold, line, ..acquire("x", "eve") })
+        };
+        assert_eq!(fill(&mut engine, &eve, wait), (3, Limit::Share(ShareOf::Queue, 3)));
         let share = |number| {
             let mode = Mode::Shared;
             Op::Acquire(Acquire { mode, ..acquire("y", &format!("eve{number}")) })
         };
         assert_eq!(fill(&mut engine, &eve, share), (4, Limit::Share(ShareOf::Holders, 4)));
+    }
+
+    /// The number of waiters in all queues together has a limit, which an administrator lowers
+    /// here: 262,144 waiters would take long.
+    #[test]
+    fn waiters_in_all_queues_are_limited() {
+        let everybody = grant(&["*"], "");
+        for (limits, all) in [
+            (vec![(LimitName::Waiters, 7), (LimitName::Locks, 2)], Limit::AllWaiters(7)),
+            (vec![(LimitName::Queue, 3)], Limit::Waiters(3)),
+        ] {
+            let shares = EngineShares::default().lowered_to(limits.into_iter().collect());
+            let mut engine = Engine::default();
+            let mut refused = None;
+            for number in 0..10 {
+                let (lock, client) = (format!("x{}", number % 2), format!("c{number}"));
+                let line = QueuePolicy::Join(None);
+                let op = Op::Acquire(Acquire { line, ..acquire(&lock, &client) });
+                match shares.check(&everybody, &op, &engine) {
+                    Ok(()) => {
+                        let done = engine.apply(Time::ZERO, &op.into(), &mut Vec::new());
+                        assert!(done.is_ok(), "{done:?}");
+                    }
+                    Err(limit) => refused = Some(refused.unwrap_or((number, limit))),
+                }
+            }
+            let after = match all {
+                Limit::AllWaiters(max) => 2 + max,
+                Limit::Waiters(max) => 2 * (1 + max),
+                other => panic!("{other:?}"),
+            };
+            assert_eq!(refused, Some((after, all)));
+        }
+        let table = LimitedTable(ShareOf::Waiters, None);
+        assert_eq!(table.level(&Engine::default()), (0, WAITERS_MAX), "unless it is lowered");
     }
 
     #[test]

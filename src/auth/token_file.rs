@@ -234,4 +234,21 @@ mod tests {
             assert!(why.contains(says), "{text}: {why}");
         }
     }
+
+    #[test]
+    fn the_numbers_of_tokens_and_prefixes_are_limited() {
+        let parse = |tokens: usize, prefixes: usize| {
+            let locks: Vec<_> = (0..prefixes).map(|number| format!("'team{number}/'")).collect();
+            let entry = |number: usize| {
+                let secret = format!("the secret of number {number}");
+                let locks = locks.join(",");
+                format!("[[token]]\nname='x'\nsecret='{secret}'\nclients=['a']\nlocks=[{locks}]\n")
+            };
+            Tokens::parse(&(0..tokens).map(entry).collect::<String>())
+        };
+        assert!(parse(TOKENS_MAX, 1).is_ok());
+        assert!(parse(TOKENS_MAX + 1, 1).is_err_and(|why| why.contains("more than 1000 tokens")));
+        assert!(parse(1, PREFIXES_MAX).is_ok());
+        assert!(parse(1, PREFIXES_MAX + 1).is_err_and(|why| why.contains("at most 256")));
+    }
 }

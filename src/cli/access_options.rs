@@ -5,7 +5,7 @@ use super::exit::CliResult;
 use crate::auth::{AllowedHosts, Credentials, OpenTo, TlsFiles};
 use crate::engine::{Grace, Ttl};
 use crate::server::http::{HttpConfig, Listen};
-use crate::shares::SharePercent;
+use crate::shares::{LoweredLimits, SharePercent};
 use clap::ValueEnum;
 use std::path::PathBuf;
 
@@ -89,6 +89,7 @@ impl AccessArgs {
             credentials,
             insecure,
             share,
+            limits: LoweredLimits::default(),
             release_on_node_removal: false,
         })
     }

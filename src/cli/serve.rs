@@ -19,6 +19,7 @@ use crate::server::http::{HttpConfig, HttpServer, Listen};
 use crate::server::line::{self, LineConfig, LineServer};
 use crate::server::lock_log::LockLog;
 use crate::service::Locks;
+use crate::shares::LimitName;
 use clap::ValueEnum;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::mpsc;
@@ -40,6 +41,10 @@ pub(super) struct ServeArgs {
     allow_follower: Vec<IpAddr>,
     #[command(flatten)]
     access: AccessArgs,
+    /// Lower a limit: connections, locks, sessions, waiters, or queue (waiters of one lock)
+    #[arg(long, value_name = "NAME=N", value_delimiter = ',',
+        value_parser = LimitName::parse_limit)]
+    limit: Vec<(LimitName, usize)>,
     /// How long a lease lasts unrenewed, unless a client says otherwise
     #[arg(long, value_name = "DURATION", default_value_t = DurationArg(TTL_DEFAULT),
         value_parser = |text: &str| Ttl::parse(text).map(DurationArg))]
@@ -87,6 +92,7 @@ pub(super) fn run(args: &ServeArgs) -> CliResult {
     let kept = args.keep.kept(args.ttl.0, args.grace.0)?;
     let mut config = args.access.config(Listen::Tcp(args.listen), (args.ttl.0, args.grace.0))?;
     config.release_on_node_removal = args.release_on_node_removal;
+    config.limits = args.limit.iter().copied().collect();
     let scheme = if config.credentials.tls.is_some() { "https" } else { "http" };
     let peering =
         args.peers.peering(&kept, (scheme, args.listen), args.access.refuse_serials.as_deref())?;
@@ -144,9 +150,9 @@ fn start_line(
     config: &HttpConfig,
     server: &HttpServer,
 ) -> CliResult<LineServer> {
-    let HttpConfig { ttl, grace, insecure, share, .. } = *config;
+    let HttpConfig { ttl, grace, insecure, share, limits, .. } = *config;
     let (gate, follow_addresses) = (server.gate(), followers.to_vec());
-    let config = LineConfig { listen, ttl, grace, gate, insecure, share, follow_addresses };
+    let config = LineConfig { listen, ttl, grace, gate, insecure, share, limits, follow_addresses };
     let line = LineServer::start(locks, config).map_err(|error| {
         let exit = match error {
             line::LineStartError::Open(..) => Exit::Usage,

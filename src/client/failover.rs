@@ -302,6 +302,7 @@ impl FrameStream for FailoverStream {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::client::http_transport::{Http, ServerAccess};
 
     #[test]
     fn the_engine_is_gone_only_if_every_server_has_another_one() {
@@ -318,5 +319,19 @@ mod tests {
             let all = troubles.into_iter().fold(None, |before, now| Some(worse(before, now)));
             assert_eq!(all, Some(told));
         }
+    }
+
+    #[test]
+    fn a_client_learns_a_limited_number_of_servers() {
+        let server = |url: &str| -> Option<Arc<dyn Transport>> {
+            let (url, token, ca, identity) = (url.to_owned(), None, None, None);
+            let access = ServerAccess { url, token, ca, identity };
+            Http::new(&access).ok().map(|http| Arc::new(http) as _)
+        };
+        let first = server("http://node0:8080").expect("a URL");
+        let failover = Failover::learning(vec![first], Box::new(server));
+        let urls: Vec<_> = (0..=SERVERS_MAX).map(|n| format!("http://node{n}:8080")).collect();
+        failover.0.learn(&urls);
+        assert_eq!(failover.0.count(), SERVERS_MAX);
     }
 }

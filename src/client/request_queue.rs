@@ -598,4 +598,16 @@ mod tests {
         assert_eq!(batch.len(), REPEATS_MAX + 1);
         assert!(matches!(batch.last(), Some(QueuedRequest { ask: BatchItem::Now, .. })));
     }
+
+    #[test]
+    fn the_oldest_unconfirmed_releases_are_dropped() {
+        let mut queue = RequestQueue::default();
+        for token in 0..=OWED_MAX as u64 {
+            queue.push(asked(release_of(Some(token), Some(0))));
+            queue.acquisitions.insert(Token::named(token), 0);
+        }
+        queue.give_up();
+        assert_eq!((queue.new.len(), queue.acquisitions.len()), (OWED_MAX, OWED_MAX));
+        assert_eq!(queue.new[0].ask, release_of(Some(1), Some(0)), "the oldest one is gone");
+    }
 }

@@ -80,4 +80,15 @@ mod tests {
         numbers.cut();
         assert_eq!(numbers.here(5, 110), None);
     }
+
+    #[test]
+    fn the_oldest_run_is_forgotten() {
+        let mut numbers = SequenceMapping::default();
+        numbers.begin(5, 0, 0);
+        for run in 0..=RUNS_MAX as u64 {
+            numbers.came(run + 1, run, run + 1);
+        }
+        assert_eq!(numbers.runs.len(), RUNS_MAX);
+        assert_eq!((numbers.here(5, 0), numbers.here(5, 1)), (None, Some(1)));
+    }
 }

@@ -10,8 +10,7 @@ use super::command::{
     LeaseKey, Leave, Move, Op, OpenSession, Outcome, QueuePolicy, Release, Renew, RequestId,
     RequestOrder, Reset, ResetScope, Rulebook, Steal, Tenure,
 };
-use super::details::{Details, FileAttrs, FileType, Process, ReadMode};
-use super::details::{Patch, TextPatch};
+use super::details::{Details, FileAttrs, FileType, Patch, Process, ReadMode, TextPatch};
 pub(crate) use super::encoding::{
     Codec, Decoder, decode_message, encode_message, require, wire_enum, wire_struct,
 };
@@ -236,15 +235,9 @@ impl Codec for Command {
         let has_order = if self.order.is_some() { ORDERED } else { 0 };
         let has_keys = if self.acknowledged.is_some() { ACKNOWLEDGING } else { 0 };
         out.push(has_keys + has_order + 2 * self.rules as u8 + has_id);
-        if let Some(keys) = &self.acknowledged {
-            keys.put(out);
-        }
-        if let Some(order) = &self.order {
-            order.put(out);
-        }
-        if let Some(request) = &self.request {
-            request.put(out);
-        }
+        self.acknowledged.iter().for_each(|keys| keys.put(out));
+        self.order.iter().for_each(|order| order.put(out));
+        self.request.iter().for_each(|request| request.put(out));
         self.op.put(out);
     }
 
@@ -275,7 +268,6 @@ const WITH_ACQUISITIONS: u8 = 4;
 /// The first format in which a command may carry a [`RequestOrder`]: its number among the commands
 /// of its session.
 const WITH_ORDERS: u8 = 5;
-
 /// The first format in which a release may name an open file.
 pub(super) const WITH_OPEN_RELEASES: u8 = 6;
 /// The first format in which a command may acknowledge earlier answers.

@@ -71,7 +71,9 @@ impl Codec for Limit {
     fn put(&self, out: &mut Vec<u8>) {
         let (tag, max) = match self {
             Self::Locks(max) | Self::Share(ShareOf::Locks, max) => (0, max),
-            Self::Waiters(max) | Self::Share(ShareOf::Waiters | ShareOf::Queue, max) => (1, max),
+            Self::Waiters(max)
+            | Self::AllWaiters(max)
+            | Self::Share(ShareOf::Waiters | ShareOf::Queue, max) => (1, max),
             Self::Holders(max) | Self::Share(ShareOf::Holders, max) => (2, max),
             Self::Sessions(max) | Self::Share(ShareOf::Sessions, max) => (3, max),
             Self::Requests(max) => (4, max),

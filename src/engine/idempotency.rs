@@ -5,7 +5,7 @@
 //! most: a caller that sends many ids shortens only its own memory.
 
 use super::command::{AcknowledgedKeys, Digest, Outcome, Replay, RequestId};
-use super::lease::Ticket;
+use super::lease::{Ticket, Token};
 use crate::time::Time;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
@@ -22,6 +22,8 @@ pub(super) struct IdempotencyTable {
     callers: BTreeMap<Arc<str>, CallerShare>,
     /// The number of final answers of each caller that has any, and the caller.
     sizes: BTreeSet<(usize, Arc<str>)>,
+    /// The ids of the requests that were granted a lock, by the token of the grant.
+    grants: BTreeSet<(Token, Arc<RequestId>)>,
 }
 
 /// The part of the table that belongs to one caller.
@@ -59,6 +61,9 @@ impl IdempotencyTable {
             let known = (record.until, Arc::clone(id));
             self.change_share(id, |share| _ = share.settled.insert(known));
         }
+        if let Some(token) = record.granted() {
+            self.grants.insert((token, Arc::clone(id)));
+        }
         self.by_id.insert(Arc::clone(id), record);
     }
 
@@ -77,6 +82,9 @@ impl IdempotencyTable {
         } else {
             let known = (record.until, Arc::clone(&id));
             self.change_share(&id, |share| _ = share.settled.remove(&known));
+        }
+        if let Some(token) = record.granted() {
+            self.grants.remove(&(token, id));
         }
         Some(record)
     }
@@ -129,6 +137,14 @@ impl IdempotencyTable {
         self.by_id.range::<RequestId, _>(range).map(|(id, _)| Arc::clone(id)).collect()
     }
 
+    /// Returns the id of a request that was granted a lock under this token, as long as its answer
+    /// is remembered.
+    pub(super) fn of_grant(&self, token: Token) -> Option<&RequestId> {
+        let least = Arc::new(RequestId { caller: "".into(), key: "".into() });
+        let next = self.grants.range((token, least)..).next();
+        next.filter(|(of, _)| *of == token).map(|(_, id)| &**id)
+    }
+
     /// Returns the highest request id in the table.
     pub(super) fn last(&self) -> Option<&RequestId> {
         self.by_id.last_key_value().map(|(id, _)| &**id)
@@ -141,6 +157,14 @@ impl IdempotencyTable {
 }
 
 impl IdempotencyRecord {
+    /// Returns the token under which the request was granted a lock, if it was.
+    fn granted(&self) -> Option<Token> {
+        match &self.replay.first {
+            Outcome::Granted(tenure) | Outcome::Stolen(tenure) => Some(tenure.token),
+            _ => None,
+        }
+    }
+
     /// Returns the ticket of the request while it is in the queue.
     pub(super) fn place(&self) -> Option<Ticket> {
         match self.replay.first {

@@ -134,6 +134,8 @@ pub enum Limit {
     Locks(usize),
     /// The maximum number of waiters in one queue.
     Waiters(usize),
+    /// The maximum number of waiters in all queues.
+    AllWaiters(usize),
     /// The maximum number of holders of one shared lock.
     Holders(usize),
     /// The maximum number of open sessions.
@@ -368,6 +370,9 @@ impl fmt::Display for Limit {
             Self::Locks(max) => write!(f, "{max} locks are held, which is the limit; release some"),
             Self::Waiters(max) => {
                 write!(f, "{max} wait for this lock, which is the limit; try again later")
+            }
+            Self::AllWaiters(max) => {
+                write!(f, "{max} wait in all queues, which is the limit; try again later")
             }
             Self::Holders(max) => {
                 write!(f, "{max} share this lock, which is the limit; try again later")

@@ -1,10 +1,10 @@
 //! The state of an engine: its locks, sessions, deadlines, counters and limits.
 
-use super::command::Op;
+use super::command::{Op, RequestId};
 use super::deadlines::{Deadlines, Due};
 use super::event::{Event, EventKind};
 use super::idempotency::IdempotencyTable;
-use super::lease::{Ends, Lease, Lifetime, Ownership, SessionId};
+use super::lease::{Ends, Lease, Lifetime, Ownership, SessionId, Token};
 use super::lock_table::LockTable;
 use super::name::LockName;
 use super::refusal::{Limit, Reason, Refusal};
@@ -176,6 +176,18 @@ impl Engine {
     /// Returns the number of requests whose answers are remembered.
     pub fn request_ids(&self) -> usize {
         self.books.replies.len()
+    }
+
+    /// Whether the answer to the request with this id is remembered.
+    pub fn remembers(&self, id: &RequestId) -> bool {
+        self.books.replies.by_id.contains_key(id)
+    }
+
+    /// Returns the id of the request that was granted a lock under this token: the id of the
+    /// winner, for the refusal of another request. `None` if it had no id, or if its answer is
+    /// forgotten: a lease does not store the id, which would take memory and a new format.
+    pub fn request_of(&self, token: Token) -> Option<&RequestId> {
+        self.books.replies.of_grant(token)
     }
 
     /// Returns the number of stored items: locks, waiters, sessions and remembered answers.

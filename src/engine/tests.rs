@@ -703,3 +703,35 @@ fn a_reset_of_many_locks_is_fast() {
     println!("{many} locks: reset {reset_took:?}, the end of their grace {settled_took:?}");
     assert!(reset_took.as_secs() < 2 && settled_took.as_secs() < 2, "{reset_took:?}");
 }
+
+#[test]
+fn a_grant_is_found_by_its_request() {
+    let mut lab = Lab::new();
+    let with_key = |key: &str, op: Acquire| {
+        let id = RequestId { caller: "http:a".into(), key: key.into() };
+        Command {
+            request: Some(IdempotencyKey { id, digest: Digest(1) }),
+            ..Op::Acquire(op).into()
+        }
+    };
+    let key_of = |lab: &Lab, token| lab.engine.request_of(token).map(|id| id.key.to_string());
+    let Ok(Outcome::Granted(first)) = lab.does_command(&with_key("one", ask("x", "a"))) else {
+        panic!("it is free");
+    };
+    let waits = lab.does_command(&with_key("two", waiting_for("x", "b")));
+    assert!(matches!(waits, Ok(Outcome::Waiting { .. })), "{waits:?}");
+    let Ok(Outcome::Granted(other)) = lab.does(Op::Acquire(ask("y", "a"))) else {
+        panic!("it is free");
+    };
+    assert_eq!(key_of(&lab, first.token).as_deref(), Some("one"));
+    assert_eq!(key_of(&lab, other.token), None, "it had no id");
+    let key = LeaseKey { name: name("x"), client: client("a"), token: None };
+    lab.does(Op::Release(Release::of(key))).expect("it is held");
+    let second = lab.engine.view(&name("x"), lab.now).holders[0].lease.token;
+    assert_eq!(key_of(&lab, second).as_deref(), Some("two"));
+    let bytes = codec::encode_engine(&lab.engine);
+    let copy = codec::decode_engine(codec::STATE_FORMAT, &bytes).expect("as written");
+    assert_eq!(copy, lab.engine, "the ids of grants follow from the remembered answers");
+    lab.engine.forget_replies();
+    assert_eq!(key_of(&lab, second), None);
+}

@@ -24,6 +24,22 @@ fn names_have_bounds() {
     assert!(name("a/b").has_parts() && !name("ab").has_parts());
 }
 
+/// A name that looks like another one deceives its reader. Names that were made before such names
+/// were refused are still decoded.
+#[test]
+fn names_have_no_invisible_or_reordering_characters() {
+    for c in ['\u{200b}', '\u{200f}', '\u{202e}', '\u{2066}', '\u{2060}', '\u{feff}', '\u{61c}'] {
+        let text = format!("pro{c}d");
+        assert_eq!(LockName::parse(&text), Err(NameError::Invisible), "{c:?}");
+        assert_eq!(LockName::parse_bytes(text.as_bytes()), Err(NameError::Invisible), "{c:?}");
+        assert_eq!(ClientId::parse(&text), Err(NameError::Invisible), "{c:?}");
+        assert!(LockName::parse_stored(&text).is_ok_and(|name| name.is_deceptive()), "{c:?}");
+    }
+    for text in ["d\u{e9}j\u{e0}", "\u{65e5}\u{672c}", "\u{5e9}\u{5dc}\u{5d5}\u{5dd}"] {
+        assert!(LockName::parse(text).is_ok() && ClientId::parse(text).is_ok(), "{text}");
+    }
+}
+
 #[test]
 fn the_names_above_a_name_are_found() {
     let above = |text| name(text).parents().map(|name| name.to_string()).collect::<Vec<_>>();

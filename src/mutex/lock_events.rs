@@ -188,4 +188,17 @@ mod tests {
         assert_eq!(event_of(b"{}"), None);
         assert_eq!(event_of(b"nonsense"), None);
     }
+
+    #[test]
+    fn an_event_has_a_longest_length() {
+        let dir = std::env::temp_dir().join(format!("latchfs-events-{}", std::process::id()));
+        std::fs::create_dir_all(dir.join(".latchfs")).expect("the directory can be written");
+        for (length, is_read) in [(EVENT_BYTES_MAX, true), (EVENT_BYTES_MAX + 1, false)] {
+            let file = dir.join(".latchfs/events");
+            std::fs::write(file, "x".repeat(length)).expect("the directory can be written");
+            let events: io::Result<Vec<_>> = LockEvents::open(&dir, None).expect("there").collect();
+            assert_eq!(events.is_ok(), is_read, "{length} bytes without the end of a line");
+        }
+        let _ = std::fs::remove_dir_all(&dir);
+    }
 }

@@ -80,4 +80,15 @@ mod tests {
             assert_eq!(parse(text), None, "{text}");
         }
     }
+
+    #[test]
+    fn the_file_has_a_longest_length() {
+        let path = std::env::temp_dir().join(format!("latchfs-serials-{}", std::process::id()));
+        for (length, is_read) in [(FILE_BYTES_MAX, true), (FILE_BYTES_MAX + 1, false)] {
+            let text = "#".repeat(length as usize);
+            std::fs::write(&path, text).expect("the temporary directory can be written");
+            assert_eq!(RefusedSerials::read(&path).is_ok(), is_read, "{length} bytes");
+        }
+        let _ = std::fs::remove_file(&path);
+    }
 }

@@ -256,4 +256,18 @@ mod tests {
             assert!(read_payload(&other).is_err(), "{ids:?}");
         }
     }
+
+    /// The length is checked before memory for it is taken: the bytes end after the length.
+    #[test]
+    fn an_entry_has_a_longest_length() {
+        for (length, kind) in [
+            (ENTRY_BYTES_MAX as u32, io::ErrorKind::UnexpectedEof),
+            (ENTRY_BYTES_MAX as u32 + 1, io::ErrorKind::InvalidData),
+        ] {
+            let length = length.to_be_bytes();
+            let head = [length, crc32fast::hash(&length).to_be_bytes()].concat();
+            let refused = EncodedEntry::decode(&head[..]).map(drop).expect_err("nothing follows");
+            assert_eq!(refused.kind(), kind);
+        }
+    }
 }

@@ -103,4 +103,11 @@ mod tests {
             assert_eq!(host_and_port(wrong), None, "{wrong}");
         }
     }
+
+    #[test]
+    fn each_part_of_an_address_has_a_longest_length() {
+        let (most, over) = ("n".repeat(PART_BYTES_MAX), "n".repeat(PART_BYTES_MAX + 1));
+        let of = |url: &str, name: &str| NodeAddress::new("box:7100", url, name).is_some();
+        assert_eq!([of(&most, &most), of(&over, "n"), of("n", &over)], [true, false, false]);
+    }
 }

@@ -148,4 +148,19 @@ mod tests {
         assert_eq!(PeerStore::open(&dir, cluster, hour(55)).addresses().count(), 0);
         let _ = fs::remove_dir_all(&dir);
     }
+
+    #[test]
+    fn the_number_of_nodes_is_limited() {
+        let dir = std::env::temp_dir().join(format!("latchfs-nodes-{}", std::process::id()));
+        let mut book = PeerStore::open(&dir, ClusterId(7), Time::ZERO);
+        for id in 0..=NODES_MAX as NodeId {
+            book.see(id, station(id), Time::ZERO);
+        }
+        assert_eq!(book.addresses().count(), NODES_MAX);
+        let mut text = book.to_json(Time::ZERO, Wall::now());
+        let last = text["peers"][0].clone();
+        text["peers"].as_array_mut().expect("a list").push(last);
+        let again = read(text.to_string().as_bytes(), ClusterId(7), Time::ZERO);
+        assert_eq!(again.map(|pages| pages.len()), Some(NODES_MAX));
+    }
 }

@@ -42,8 +42,7 @@ const TOKEN_BLOCK: u64 = 1 << 16;
 /// leases may still serve waiters when the disk is full and no more tokens can be reserved.
 const TOKENS_KEPT: u64 = 1 << 12;
 
-/// How long to wait before the next attempt to apply a deadline that could not be applied because
-/// the journal could not be written.
+/// Delay before the next attempt to apply a deadline that the journal could not record.
 const RETRY_AFTER: Span = Span::from_secs(1);
 
 /// The largest state, as a number of stored items, of which a snapshot is made while the mutex is
@@ -480,12 +479,9 @@ impl LocalState {
         }
         self.record.clear();
         replay::put_command(at, command, &mut self.record);
-        let appended = if command.op.only_ends() {
-            dir.append_reserved(&self.record)
-        } else {
-            dir.append(&self.record)
-        };
-        appended.map_err(|error| unwritable(&error))
+        let append =
+            if command.op.only_ends() { StateDir::append_reserved } else { StateDir::append };
+        append(dir, &self.record).map_err(|error| unwritable(&error))
     }
 
     fn take_back(&mut self) {

@@ -10,8 +10,8 @@ use super::lock_service::{CacheableView, LockService, Retry};
 use super::paging::{Children, List, ListPage};
 use super::remote_status::RemoteStatus;
 use crate::engine::{
-    Answer, Child, Command, Engine, Limit, LockName, LockView, Op, Reason, Refusal, SessionId,
-    SessionView, Token,
+    Answer, Child, Command, Engine, Limit, LockName, LockView, Op, Reason, Refusal, RequestId,
+    SessionId, SessionView, Token,
 };
 use crate::time::{Time, Wall};
 use std::sync::Arc;
@@ -239,6 +239,22 @@ impl Locks {
         let mut ids = None;
         self.0.look_at_engine(&mut |engine| ids = Some(engine.request_ids()));
         ids
+    }
+
+    /// Returns the id of the request that was granted a lock under this token, if it had one that
+    /// is remembered, and if the engine is in this process.
+    pub fn request_of(&self, token: Token) -> Option<RequestId> {
+        let mut request = None;
+        self.0.look_at_engine(&mut |engine| request = engine.request_of(token).cloned());
+        request
+    }
+
+    /// Whether the answer to the request with this id is remembered, if the engine is in this
+    /// process.
+    pub fn remembers(&self, id: &RequestId) -> bool {
+        let mut remembers = false;
+        self.0.look_at_engine(&mut |engine| remembers = engine.remembers(id));
+        remembers
     }
 
     /// Returns the counters of events and requests since the start, by metric name.

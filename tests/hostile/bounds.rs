@@ -13,6 +13,7 @@ use latchfs::engine::{
     Acquire, ClientId, LeaseTerms, LockName, Op, Patch, Reset, ResetScope, Steal, StealReason,
     TextPatch,
 };
+use latchfs::service::List;
 use latchfs::service::batch_messages::{
     self, BatchItem, ItemReply, PROTOCOL, RequestBatch, Submission, encode_batch,
 };
@@ -132,6 +133,30 @@ fn a_batch_with_a_text_over_its_bound_is_refused() {
     }
 }
 
+/// Names with characters that are invisible or reorder others are refused at each front end.
+/// Decoding a batch accepts them, for locks that were made before.
+#[test]
+fn deceptive_names_are_refused() {
+    let server = start();
+    for (number, part) in (1..).zip(["%E2%80%8B", "%E2%80%AE", "%EF%BB%BF"]) {
+        server.curl(&["-X", "POST", &format!("/locks/pro{part}d?client=eve")]).is(400);
+        server.curl(&["-X", "POST", &format!("/locks/prod?client=e{part}ve")]).is(400);
+        // Only an older version can encode such a name.
+        let text = ["pro\u{200b}d", "pro\u{202e}d", "pro\u{feff}d"][number - 1];
+        let asks = vec![submit(acquire("proxyzd", "short"))];
+        let (engine, from, session, acknowledged) = (0, number as u64, None, None);
+        let batch = RequestBatch { engine, from, number: 1, session, acknowledged, asks };
+        let mut bytes = encode_batch(PROTOCOL, &batch);
+        let at = bytes.windows(7).position(|window| window == b"proxyzd").expect("it is there");
+        bytes[at..at + 7].copy_from_slice(text.as_bytes());
+        let (code, body) = send(&server, &bytes);
+        let told = batch_messages::decode_told(&body).expect("an answer").replies;
+        assert!(code == 200 && matches!(told[..], [ItemReply::Unavailable(_)]), "{told:?}");
+    }
+    let listed = server.curl(&["/locks"]).is(200);
+    assert_eq!(listed["locks"].as_array().map(Vec::len), Some(0), "{listed}");
+}
+
 /// The server does not read the name of the caller from a request: the caller's name is that of its
 /// bearer token, and the server checks the length of that name when it reads the token file.
 #[test]
@@ -198,4 +223,55 @@ fn bodies_of_many_requests_share_one_memory_bound() {
         (&said == b"HTTP/1.1 429").then_some(())
     });
     assert!(refused.count() > 0, "some are told so");
+}
+
+/// A hundred connections each request a page of five megabytes, and read nothing. The server keeps
+/// the share of one address, half of 256 MiB, and refuses the others.
+#[test]
+fn answers_that_are_not_read_have_a_share() {
+    let server = start();
+    for batch in 0..4 {
+        let lock = |number: usize| {
+            let text = TextPatch::Set("x".repeat(TEXT_BYTES_MAX).into_bytes().into());
+            let note = Some("n".repeat(NOTE_BYTES_MAX).into());
+            let patch = Patch { note, text: Some(text), ..Patch::default() };
+            match acquire(&format!("lock{batch}-{number}"), "short") {
+                Op::Acquire(ask) => submit(Op::Acquire(Acquire { patch, ..ask })),
+                other => panic!("{other:?}"),
+            }
+        };
+        let told = ask(&server, batch, (0..250).map(lock).collect());
+        assert!(told.iter().all(|reply| matches!(reply, ItemReply::Answered(Ok(_)))));
+    }
+    serves_the_victim(&server);
+    let before = peak_kib(server.pid());
+    let address = server.url.strip_prefix("http://").expect("plain HTTP");
+    let request = |number: u64| {
+        let list = List { prefix: "lock".to_owned(), after: None, limit: 1_024 };
+        let (asks, from) = (vec![BatchItem::List(list)], 100 + number);
+        let (engine, session, acknowledged) = (0, None, None);
+        let batch = RequestBatch { engine, from, number: 1, session, acknowledged, asks };
+        let body = encode_batch(PROTOCOL, &batch);
+        let head = format!(
+            "POST /door/v1/ask HTTP/1.1\r\nhost: localhost\r\ncontent-length: {}\r\n\r\n",
+            body.len()
+        );
+        let mut stream = TcpStream::connect(address).expect("it listens");
+        stream.set_read_timeout(Some(Duration::from_secs(20))).expect("a limit");
+        stream.write_all(&[head.as_bytes(), &body].concat()).expect("sent");
+        let mut status = [0; 12];
+        let mut seen = 0;
+        while seen < status.len() {
+            seen = stream.peek(&mut status).expect("an answer");
+        }
+        (stream, status)
+    };
+    let held: Vec<_> = (0..100).map(request).collect();
+    let count = |status: &[u8; 12]| held.iter().filter(|(_, of)| of == status).count();
+    let (sent, refused) = (count(b"HTTP/1.1 200"), count(b"HTTP/1.1 429"));
+    assert_eq!(sent + refused, 100);
+    assert!((20..30).contains(&sent), "{sent} answers of five megabytes");
+    serves_the_victim(&server);
+    let grown = peak_kib(server.pid()) - before;
+    assert!(grown < (128 << 10) + FLOOD_KIB, "{grown} KiB for answers that nobody reads");
 }

@@ -355,7 +355,7 @@ fn requests_that_disconnect_at_once_leave_no_sessions_behind() {
     let server = Server::listen(&["--data", &data]);
     server.curl(&["-X", "POST", "/locks/held?client=holder&ttl=1h"]).is(200);
     let address = server.url.strip_prefix("http://").expect("plain HTTP");
-    let request = "POST /locks/held?client=eve&wait=1h HTTP/1.1\r\nhost: x\r\n\r\n";
+    let request = "POST /locks/held?client=eve&wait=1h HTTP/1.1\r\nhost: localhost\r\n\r\n";
     for _ in 0..REQUESTS {
         let mut stream = TcpStream::connect(address).expect("it listens");
         // The error is ignored: the write fails if the server has already closed the connection.

@@ -38,7 +38,7 @@ impl Connection {
     }
 
     fn ask(&mut self, line: &str, header: &str, body: &[u8]) -> Answer {
-        let head = format!("{line} HTTP/1.1\r\nhost: x\r\n{header}\r\n");
+        let head = format!("{line} HTTP/1.1\r\nhost: localhost\r\n{header}\r\n");
         let length = format!("content-length: {}\r\n\r\n", body.len());
         let request = [head.as_bytes(), length.as_bytes(), body].concat();
         self.0.get_mut().write_all(&request).expect("sent");

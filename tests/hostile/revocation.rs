@@ -297,6 +297,54 @@ fn wrong_tokens_are_slow_and_logged() {
     assert!(!denied.to_string().contains("ann"), "{denied}");
 }
 
+/// A program on the way could read the token.
+#[test]
+fn token_is_not_sent_without_encryption() {
+    let scratch = Scratch::new();
+    let path = scratch.path().join("token");
+    fs::write(&path, "the secret of ann").expect("a fresh directory");
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).expect("it is ours");
+    let token = path.display().to_string();
+    // An address of documentation, to which nothing is sent.
+    let (code, said) =
+        latchfs(&["ls", "--server", "http://192.0.2.1:8080", "--token-file", &token]);
+    assert_eq!(code, Some(64), "{said}");
+    assert!(said.contains("--plain-token") && said.contains("https"), "{said}");
+}
+
+/// In an earlier version a symlink in the state directory named the file that was opened.
+#[test]
+fn symlinks_in_a_state_directory_are_not_followed() {
+    let scratch = Scratch::new();
+    let target = scratch.path().join("target");
+    for option in ["--state", "--data"] {
+        let state = scratch.path().join(option.trim_start_matches('-'));
+        fs::create_dir(&state).expect("a fresh directory");
+        std::os::unix::fs::symlink(&target, state.join("lock")).expect("a fresh directory");
+        let state = state.display().to_string();
+        let (code, said) = latchfs(&["serve", "--listen", "127.0.0.1:0", option, &state]);
+        assert_ne!(code, Some(0), "{said}");
+        assert!(!target.exists(), "{said}");
+    }
+}
+
+/// The umask does not open the files of a server to other users.
+#[test]
+fn files_of_a_server_are_private_whatever_the_umask() {
+    let scratch = Scratch::new();
+    for option in ["--state", "--data"] {
+        let dir = scratch.path().join(option.trim_start_matches('-'));
+        let mut command = Command::new("sh");
+        command.args(["-c", "umask 0; exec \"$0\" \"$@\"", LATCHFS, "serve"]);
+        command.args(["--listen", "127.0.0.1:0", option]).arg(&dir);
+        command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        let server = Server::spawn(&mut command, Scratch::new());
+        server.curl(&["-X", "POST", "/locks/a?client=x"]).is(200);
+        let mode = |path: &Path| fs::metadata(path).expect("it is there").permissions().mode();
+        assert_eq!(mode(&dir) & 0o077, 0, "others reach no file of {}", dir.display());
+    }
+}
+
 /// A state directory of another user could be changed by that user at any time.
 #[test]
 fn state_directory_of_another_user_is_refused() {

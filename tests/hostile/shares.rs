@@ -53,6 +53,50 @@ fn start(scratch: &Scratch, share: &str) -> Server {
     Server::listen(&[&own[..], &["--share", share]].concat())
 }
 
+/// `--limit` lowers the limits that all callers share, also for callers without a share.
+#[test]
+fn limits_of_all_callers_are_lowered_by_an_option() {
+    let limits = "--limit=locks=3,sessions=1,queue=1,waiters=2,connections=8";
+    let server = Server::listen(&["--state", "none", "--grant-at-once", "--share=100", limits]);
+    let post = |path: &str| server.curl(&["-X", "POST", path]);
+    for lock in ["a", "b", "c"] {
+        post(&format!("/locks/{lock}?client=x")).is(200);
+    }
+    let full = post("/locks/d?client=x").is(429);
+    assert_eq!(
+        (&full["kind"], full["detail"].as_str()),
+        (&"E_LIMIT".into(), Some("3 locks are held, which is the limit; release some"),)
+    );
+    let op = acquire("d", "x", QueuePolicy::Skip, Mode::Exclusive);
+    let told = crate::floods::ask(&server, 1, vec![submit(op)]);
+    let [ItemReply::Answered(Err(full))] = &told[..] else { panic!("{told:?}") };
+    assert_eq!(full.kind().as_str(), "E_LIMIT", "a mount of this server: {full}");
+    let wait = |lock: &str, client: &str| {
+        let path = format!("/locks/{lock}?client={client}&wait=60s");
+        server.open(&["-X", "POST", &path])
+    };
+    let _first = wait("a", "one");
+    server.in_line("a", 1);
+    let full = wait("a", "two").reply().is(429);
+    assert!(full["detail"].as_str().is_some_and(|why| why.starts_with("1 wait for this lock")));
+    let _second = wait("b", "two");
+    server.in_line("b", 1);
+    let full = wait("c", "three").reply().is(429);
+    assert!(full["detail"].as_str().is_some_and(|why| why.starts_with("2 wait in all queues")));
+    // The waiting requests have the one session that there may be: the server's own.
+    let full = post("/sessions?client=x").is(429);
+    assert!(full["detail"].as_str().is_some_and(|why| why.contains("1 sessions are open")));
+    let address = server.url.strip_prefix("http://").expect("plain HTTP");
+    let held: Vec<_> = (0..8).map(|_| TcpStream::connect(address).expect("it listens")).collect();
+    eventually("a connection beyond the limit ends", || {
+        let mut one = TcpStream::connect(address).ok()?;
+        one.set_read_timeout(Some(Duration::from_millis(200))).ok()?;
+        one.read(&mut [0]).is_ok_and(|count| count == 0).then_some(())
+    });
+    drop(held);
+    post("/locks/a?client=x&reentrant=true").is(200);
+}
+
 /// Opens a connection, sends a GET request with the attacker's token, and returns the connection
 /// and the status line.
 fn get(server: &Server, path: &str) -> (BufReader<TcpStream>, String) {

@@ -22,5 +22,6 @@ mod mount;
 
 mod seed_000;
 mod seed_001;
+mod seed_002;
 mod seed_003;
 mod seed_004;

@@ -34,17 +34,19 @@ fn a_lock_needs_a_majority_of_all_known_nodes() {
 // of the locks."
 // "When a lock refuses a lock, it will transmit the ID of the winning lock."
 //
-// The ID of the winning lock is its fencing token: no other grant of the cluster has it.
+// The refusal names the winner's request (`request`), and the token of its tenure: no other grant
+// of the cluster has that token.
 #[test]
-fn refusal_has_the_token_of_the_winner() {
+fn refusal_has_the_request_and_the_token_of_the_winner() {
     let cluster = Cluster::of_three(&[]);
     for round in 0..5 {
         let path = format!("/locks/race{round}?client=");
         let answers: Vec<(u16, Value)> = thread::scope(|scope| {
             let race = |at: usize| {
                 let (server, path) = (&cluster.nodes[at].server, format!("{path}client{at}"));
+                let key = format!("Idempotency-Key: race{round}-of-client{at}");
                 scope.spawn(move || {
-                    let reply = server.curl(&["-X", "POST", &path]);
+                    let reply = server.curl(&["-X", "POST", "-H", &key, &path]);
                     (reply.code, reply.json())
                 })
             };
@@ -57,8 +59,25 @@ fn refusal_has_the_token_of_the_winner() {
             assert_eq!(*code, 409, "{refused}");
             assert_eq!(refused["token"], winner["token"], "{refused}");
             assert_eq!(refused["holder"], winner["holder"], "{refused}");
+            let of = winner["holder"].as_str().expect("a client");
+            assert_eq!(refused["request"], format!("race{round}-of-{of}"), "{refused}");
         }
     }
+    // A winner without an ID has none to transmit, and the request that waited has its own.
+    let [node, other, third] = [0, 1, 2].map(|at| &cluster.nodes[at].server);
+    node.curl(&["-X", "POST", "/locks/build?client=a"]).is(200);
+    let refused = other.curl(&["-X", "POST", "/locks/build?client=b"]).is(409);
+    assert_eq!(refused.get("request"), None, "{refused}");
+    let key = "Idempotency-Key: queued";
+    let waits = other.open(&["-X", "POST", "-H", key, "/locks/build?client=b&wait=60s"]);
+    other.in_line("build", 1);
+    node.curl(&["-X", "DELETE", "/locks/build?client=a"]).is(200);
+    waits.reply().is(200);
+    let refused = third.curl(&["-X", "POST", "/locks/build?client=c"]).is(409);
+    assert_eq!(refused["request"], "queued", "{refused}");
+    // The seed's ID is for the one that has lost: it sees that the winner is its own request.
+    let again = third.curl(&["-X", "POST", "-H", "Idempotency-Key: c-1", "/locks/build?client=c"]);
+    assert_eq!(again.is(409)["request"], "queued");
 }
 
 // "If the node's local database already contains a lock with the same name, the node will request a

@@ -57,3 +57,26 @@ fn slow_request_head_times_out() {
     assert!(answer.starts_with("HTTP/1.1 408 "), "{answer}");
     assert_eq!(silent.read_to_string(&mut answer).expect("it closes"), 0);
 }
+
+#[test]
+fn lists_and_durations_beyond_a_limit_are_refused() {
+    let server = Server::start(&[]);
+    let json = "content-type: application/json";
+    let check = |count: usize| {
+        let checks = vec![r#"{"name":"a","token":1}"#; count].join(",");
+        let body = format!(r#"{{"checks":[{checks}]}}"#);
+        server.curl(&["-H", json, "-d", &body, "/check"])
+    };
+    assert_eq!(check(1_000).is(200)["checks"].as_array().map(Vec::len), Some(1_000));
+    let why = check(1_001).is(400);
+    assert!(why["detail"].as_str().is_some_and(|why| why.contains("1000 at most")), "{why}");
+    for (option, longest, longer) in
+        [("wait", "24h", "86401s"), ("ttl", "24h", "86401s"), ("grace", "24h", "86401s")]
+    {
+        let post = |value: &str| {
+            server.curl(&["-X", "POST", &format!("/locks/{option}?client=x&{option}={value}")])
+        };
+        post(longer).is(400);
+        post(longest).is(200);
+    }
+}

@@ -111,7 +111,7 @@ pub(in crate::raft) async fn accept(
     };
     let memory = Arc::new(CallMemory::new());
     let handshakes = Arc::new(Handshakes::default());
-    let places = SharedTable::new("peer connections", CONNECTIONS_MAX, CONNECTIONS_OF_ONE_MAX);
+    let places = peer_places();
     accept_until(&listener, "a node", pending(), |(stream, address)| {
         let (tls, who, memory) = (tls.clone(), Arc::clone(&who), Arc::clone(&memory));
         let (from, places) = (Identity::of_address(address.ip()), places.clone());
@@ -131,6 +131,11 @@ pub(in crate::raft) async fn accept(
         });
     })
     .await;
+}
+
+/// Returns the table of the connections after the handshake.
+fn peer_places() -> SharedTable {
+    SharedTable::new("peer connections", CONNECTIONS_MAX, CONNECTIONS_OF_ONE_MAX)
 }
 
 /// Performs the handshake with a node. If it fails, returns the reason for which the peer is
@@ -260,4 +265,23 @@ async fn read(
         drop(taken.split(left));
     }
     Ok((letter, taken))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::Ipv4Addr;
+
+    #[test]
+    fn one_address_leaves_half_of_the_peer_connections_to_others() {
+        let places = peer_places();
+        let [one, other, third] =
+            [1, 2, 3].map(|host| Identity::of_address(Ipv4Addr::new(10, 0, 0, host).into()));
+        let own = places.take(&one, CONNECTIONS_OF_ONE_MAX).expect("its share");
+        assert!(places.take(&one, 1).is_err());
+        let rest = places.take(&other, CONNECTIONS_MAX - CONNECTIONS_OF_ONE_MAX).expect("the rest");
+        assert!(places.take(&third, 1).is_err());
+        drop((own, rest));
+        assert!(places.take(&third, 1).is_ok());
+    }
 }

@@ -10,7 +10,7 @@ use crate::metrics::MetricsPage;
 use crate::service::Locks;
 use crate::service::batch_server::BatchServer;
 use crate::service::queue_waits::QueueWaits;
-use crate::shares::{SharePercent, SharedTable};
+use crate::shares::{LimitName, LoweredLimits, SharePercent, SharedTable};
 use crate::time::Wall;
 use parking_lot::Mutex;
 use std::sync::Arc;
@@ -31,6 +31,10 @@ const WAITING_MAX: usize = 10_000;
 /// batches.
 const BODY_BYTES_MAX: usize = 16 << 20;
 
+/// Maximum total size in bytes of the long answers that are not sent yet: 36 of the longest answers
+/// to batches, or 500 pages of locks.
+const ANSWER_BYTES_MAX: usize = 256 << 20;
+
 /// A callback that adds metrics to the metrics page.
 pub(super) type MoreMetrics = Box<dyn Fn(&mut MetricsPage) + Send + Sync>;
 
@@ -43,6 +47,8 @@ pub(super) struct AppState {
     pub(super) peers: ConnectionLimits,
     /// The bytes of long request bodies that are being read.
     pub(super) bodies: SharedTable,
+    /// The bytes of long answers that are not sent yet.
+    pub(super) answers: SharedTable,
     pub(super) gate: Arc<Authenticator>,
     /// Executes the batches of requests that latchfs clients on other machines send.
     pub(super) porter: BatchServer,
@@ -86,25 +92,27 @@ impl AppState {
         locks: Locks,
         (ttl, grace): (Ttl, Grace),
         gate: Arc<Authenticator>,
-        share: SharePercent,
+        (share, limits): (SharePercent, LoweredLimits),
         requests: RequestCounts,
     ) -> Self {
         let table = |items, max| SharedTable::new(items, max, share.of(max));
         let (phase, _) = watch::channel(ShutdownPhase::Serving);
+        let connections = limits.of(LimitName::Connections, CONNECTIONS_MAX);
         let begun = Wall::now();
         let instance = format!("{:x}.{:x}", begun.secs, begun.nanos);
         Self {
             waits: QueueWaits::new(locks.clone()),
             waiting: table("waiting requests", WAITING_MAX),
-            shares: EngineShares::new(share),
+            shares: EngineShares::new(share).lowered_to(limits),
             session: ServerSession::new(locks.clone(), &instance),
             chronicle: EventHistory::new(&locks),
             porter: BatchServer::new(locks.clone()),
             locks,
             ttl,
             grace,
-            peers: ConnectionLimits::new(CONNECTIONS_MAX, share),
+            peers: ConnectionLimits::new(connections, share),
             bodies: table("bytes of long requests", BODY_BYTES_MAX),
+            answers: table("bytes of answers that are not sent yet", ANSWER_BYTES_MAX),
             gate,
             streams: table("event streams", STREAMS_MAX),
             mount_streams: table("event streams of mounts", MOUNT_STREAMS_MAX),

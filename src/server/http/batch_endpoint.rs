@@ -54,7 +54,9 @@ pub(super) static ENDPOINTS: &[(&str, Endpoint)] = &[
 
 /// Handles `POST /door/v1/ask`: executes a batch of requests, and returns the batch of replies.
 async fn ask(mut call: RequestContext) -> HandlerResult<Response> {
-    let bytes = call.bytes(BATCH_BYTES_MAX).await?;
+    // The commands of the batch are in memory until they are decided, which takes long without a
+    // leader; so the batch counts until it is answered.
+    let (bytes, _memory) = call.bytes(BATCH_BYTES_MAX).await?;
     // Every reply carries the engine's time, from which the client computes expiry times, so this
     // node must know that time.
     call.app.locks.ready().map_err(RequestError::Unavailable)?;
@@ -146,6 +148,13 @@ async fn limits(call: &RequestContext, batch: &RequestBatch) -> Limits {
         _ => false,
     };
     if serves && call.grant.may_everything() && !batch.asks.iter().any(is_deceptive) {
+        for (place, ask) in batch.asks.iter().enumerate() {
+            if let BatchItem::Submit(command) = ask
+                && let Err(refusal) = call.admit(&command.op)
+            {
+                limits.insert(place, ItemAccess::Refused(refusal));
+            }
+        }
         return limits;
     }
     for (place, ask) in batch.asks.iter().enumerate() {

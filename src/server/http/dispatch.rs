@@ -9,6 +9,7 @@ use super::batch_endpoint;
 use super::caller::Caller;
 use super::endpoint::Endpoint;
 use super::lock_resource;
+use super::long_answer;
 use super::problem::Problem;
 use super::request_context::{HandlerFuture, RequestContext};
 use super::response::Response;
@@ -20,7 +21,7 @@ use crate::auth::{Grant, WRONG_TOKEN_DELAY};
 use crate::engine::RefusalKind;
 use crate::server::audit_trail::AuditedCaller;
 use crate::service::batch_messages::{PROTOCOL, PROTOCOL_HEADER};
-use crate::shares::TableShare;
+use crate::shares::{Identity, TableShare};
 use axum::Router;
 use axum::extract::Request;
 use axum::http::request::Parts;
@@ -119,8 +120,14 @@ impl Service<Request> for PathService {
         let begun = begin(endpoint, Arc::clone(&app), request);
         Box::pin(async move {
             let done = match begun {
-                Ok(Begun { answering, caller, _asking }) => {
-                    let done = answering.await;
+                Ok(begun) => {
+                    let Begun { answering, caller, identity, _asking } = begun;
+                    let charge = |response| {
+                        let is_backup = endpoint.operation == Operation::BackUp;
+                        long_answer::charge(response, &app.answers, &identity, is_backup)
+                            .map_err(|full| Problem::of(RefusalKind::Limit, full.to_string()))
+                    };
+                    let done = answering.await.and_then(charge);
                     if let (Err(problem), Some((grant, origin))) = (&done, &caller) {
                         audit_refusal(&app, (grant, origin), endpoint.operation, problem);
                     }
@@ -147,6 +154,9 @@ struct Begun {
     answering: HandlerFuture,
     /// The caller, whose refusal the handler may still report; `None` if it is recorded already.
     caller: Option<(Arc<Grant>, Arc<ConnectionOrigin>)>,
+    /// The identity to which the answer is charged.
+    identity: Identity,
+    /// Counts the request as open.
     _asking: TableShare,
 }
 
@@ -201,7 +211,9 @@ fn begin(
                 sleep(WRONG_TOKEN_DELAY).await;
                 Err(problem)
             };
-            return Ok(Begun { answering: Box::pin(slowly), caller: None, _asking: asking });
+            let identity = caller.origin.identity_of(&Grant::nothing());
+            let answering = Box::pin(slowly);
+            return Ok(Begun { answering, caller: None, identity, _asking: asking });
         }
     };
     grant
@@ -209,10 +221,11 @@ fn begin(
         .map_err(|denial| refused(&grant, &caller.origin, Problem::denied(&denial)))?;
     let (params, identity) = (endpoint.doc.params, caller.origin.identity_of(&grant));
     let audited = Some((Arc::clone(&grant), Arc::clone(&caller.origin)));
+    let payer = identity.clone();
     let body = Mutex::new(body);
-    let answering =
-        (endpoint.run)(RequestContext { app, grant, caller, identity, params, head, body });
-    Ok(Begun { answering, caller: audited, _asking: asking })
+    let context = RequestContext { app, grant, caller, identity, params, head, body };
+    let answering = (endpoint.run)(context);
+    Ok(Begun { answering, caller: audited, identity: payer, _asking: asking })
 }
 
 /// Fails if a browser sent the request for a web page of another site. A browser can reach every

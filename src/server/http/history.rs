@@ -24,6 +24,14 @@ const TENURES_MAX: usize = 4_096;
 /// the session for the leases that it still has.
 const LOSSES_MAX: usize = 1_000;
 
+/// Maximum number of recorded lost leases of all sessions, at some 100 bytes each. Beyond it only
+/// the first few losses of a session are recorded, so that no client fills the memory of the server
+/// with sessions that it does not keep alive.
+const LOSSES_OF_ALL_MAX: usize = 1 << 17;
+
+/// The number of lost leases that are recorded for each session in any case.
+const LOSSES_ALWAYS: usize = 4;
+
 /// Maximum number of events that are read while the event log's mutex is held. Commands that append
 /// events wait for that mutex.
 const BATCH: usize = 512;
@@ -56,6 +64,8 @@ struct RecentPast {
     tenures: VecDeque<EndedTenure>,
     sessions: HashMap<SessionId, SessionLosses>,
     hanging: HashMap<Token, SessionId>,
+    /// The number of recorded losses of all sessions.
+    losses: usize,
 }
 
 /// A tenure that has ended: one client's hold of a lock, from the grant to its end.
@@ -144,7 +154,9 @@ impl EventHistory {
         let mut state = self.state.lock();
         self.fetch(&mut state);
         let bond = state.past.sessions.get_mut(&id);
-        bond.map(|bond| std::mem::take(&mut bond.lost)).unwrap_or_default()
+        let lost = bond.map(|bond| std::mem::take(&mut bond.lost)).unwrap_or_default();
+        state.past.losses -= lost.len();
+        lost
     }
 }
 
@@ -165,9 +177,9 @@ impl RecentPast {
                 });
             }
             EventKind::SessionOver { session, .. } => {
-                let hung = self.sessions.remove(session).map(|bond| bond.hangs);
-                for token in hung.into_iter().flatten() {
-                    self.hanging.remove(&token);
+                if let Some(bond) = self.sessions.remove(session) {
+                    self.losses -= bond.lost.len();
+                    bond.hangs.iter().for_each(|token| _ = self.hanging.remove(token));
                 }
             }
             _ => {}
@@ -186,8 +198,10 @@ impl RecentPast {
         let Some(bond) = self.sessions.get_mut(&session) else { return };
         bond.hangs.remove(&token);
         let is_loss = matches!(end, TenureEnd::Stolen { .. } | TenureEnd::Lapsed);
-        if is_loss && bond.lost.len() < LOSSES_MAX {
+        let max = if self.losses < LOSSES_OF_ALL_MAX { LOSSES_MAX } else { LOSSES_ALWAYS };
+        if is_loss && bond.lost.len() < max {
             bond.lost.push((name.clone(), token));
+            self.losses += 1;
         }
     }
 }
@@ -199,5 +213,57 @@ const fn word_of(end: &TenureEnd) -> &'static str {
         TenureEnd::Moved { .. } => "moved",
         TenureEnd::Replaced => "replaced",
         TenureEnd::Stolen { .. } => "stolen",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::SessionEnd;
+
+    /// Returns the event that the lease of a lock with this token ended without a renewal.
+    fn lapsed(token: u64) -> Event {
+        let what = EventKind::Ended {
+            name: LockName::parse(&format!("lock{token}")).expect("valid"),
+            holder: ClientId::parse("a").expect("valid"),
+            token: Token::named(token),
+            held: Span::from_secs(1),
+            end: TenureEnd::Lapsed,
+        };
+        Event { at: Time::ZERO, what }
+    }
+
+    #[test]
+    fn the_oldest_tenures_and_the_last_losses_are_dropped() {
+        let mut past = RecentPast::default();
+        let (session, client) = (SessionId::named(1), ClientId::parse("a").expect("valid"));
+        let hangs = (0..=TENURES_MAX as u64).map(Token::named);
+        past.hanging = hangs.clone().map(|token| (token, session)).collect();
+        let losses = SessionLosses { client, hangs: hangs.collect(), lost: vec![] };
+        past.sessions.insert(session, losses);
+        (0..=TENURES_MAX as u64).for_each(|token| past.learn(&lapsed(token)));
+        assert_eq!(past.tenures.len(), TENURES_MAX);
+        assert_eq!(past.tenures[0].token, Token::named(1), "the oldest one is gone");
+        let lost = &past.sessions[&session].lost;
+        assert_eq!(lost.len(), LOSSES_MAX);
+        assert_eq!(lost[LOSSES_MAX - 1].1, Token::named(LOSSES_MAX as u64 - 1));
+        assert!(past.hanging.is_empty());
+        assert_eq!(past.losses, LOSSES_MAX);
+
+        // Too many are recorded for all sessions: another session has its first ones only.
+        past.losses = LOSSES_OF_ALL_MAX;
+        let (other, client) = (SessionId::named(2), ClientId::parse("b").expect("valid"));
+        let hangs = (10_000..10_010).map(Token::named);
+        past.hanging = hangs.clone().map(|token| (token, other)).collect();
+        let losses = SessionLosses { client, hangs: hangs.collect(), lost: vec![] };
+        past.sessions.insert(other, losses);
+        (10_000..10_010).for_each(|token| past.learn(&lapsed(token)));
+        assert_eq!(past.sessions[&other].lost.len(), LOSSES_ALWAYS);
+        for (session, end) in [(session, SessionEnd::Expired), (other, SessionEnd::Closed)] {
+            let client = past.sessions[&session].client.clone();
+            let what = EventKind::SessionOver { session, client, end };
+            past.learn(&Event { at: Time::ZERO, what });
+        }
+        assert_eq!(past.losses, LOSSES_OF_ALL_MAX - LOSSES_MAX);
     }
 }

@@ -4,7 +4,7 @@
 //! Only this module uses axum and the server side of hyper. The lock service decides each request;
 //! the module has no lock semantics of its own.
 //!
-//! Where to look: `response`, `problem` (the table of errors), `options`, `body_memory` and
+//! Where to look: `response`, `problem` (the table of errors), `options`, `long_answer` and
 //! `request_context` are shared by all handlers; an `endpoint` is one method at a path, and
 //! `routes` is the table of all endpoints, by which `dispatch` finds the handler of a request;
 //! `workers` are the threads; `connection` serves one connection within its limits; `server` starts
@@ -12,6 +12,7 @@
 //! the subject of [`auth`](crate::auth).
 
 mod response;
+mod long_answer;
 mod parameters;
 mod schema;
 mod problem;

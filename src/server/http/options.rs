@@ -3,7 +3,7 @@
 
 use super::parameters::{IDEMPOTENCY_KEY, IF_MATCH as IF_MATCH_PARAM, Param, ParamPlace};
 use super::problem::{HandlerResult, Problem};
-use super::request_context::{BODY_BYTES_MAX, RequestContext};
+use super::request_context::{BODY_BYTES_MAX, FRONT_END, RequestContext};
 use crate::engine::lease::TOKEN_MAX;
 use crate::engine::lease_terms::{TTL_MAX, parse_span};
 use crate::engine::limits::NOTE_BYTES_MAX;
@@ -83,10 +83,10 @@ impl RequestOptions {
     /// Parses the options of a request; fails if one of them is unknown or invalid.
     pub(super) async fn read(call: &mut RequestContext) -> HandlerResult<Self> {
         let takes_body = call.params.iter().any(|param| param.place == ParamPlace::Option);
-        let body = if takes_body && !call.body.get_mut().is_end_stream() {
+        let (body, _memory) = if takes_body && !call.body.get_mut().is_end_stream() {
             Box::pin(call.bytes(BODY_BYTES_MAX)).await?
         } else {
-            Bytes::new()
+            (Bytes::new(), None)
         };
         Self::parse(call.params, &call.head, &body)
     }
@@ -396,7 +396,7 @@ pub(super) fn request_id(
     };
     match key.to_str() {
         Ok(key) if (1..=REQUEST_KEY_BYTES_MAX).contains(&key.len()) => {
-            let id = RequestId { caller: call.grant.caller("http"), key: key.into() };
+            let id = RequestId { caller: call.grant.caller(FRONT_END), key: key.into() };
             Ok(Some(IdempotencyKey { id, digest: digest_of(&call.head, options, client) }))
         }
         _ => Err(Problem::invalid(format!(

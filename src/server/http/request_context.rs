@@ -9,7 +9,7 @@ use crate::auth::permissions::{AccessRequest, Operation};
 use crate::auth::{EngineShares, Grant, UnnamedOwner, unnamed_owners};
 use crate::engine::{
     ClientId, Command, IdempotencyKey, Lease, LockName, LockView, Op, Outcome, Reason, Refusal,
-    RefusalKind, SessionId, SessionView,
+    RefusalKind, SessionId, SessionView, Token,
 };
 use crate::server::audit_trail::AuditedCaller;
 use crate::service::stale_read::StaleRead;
@@ -41,6 +41,9 @@ pub(super) const BODY_PATIENCE: Duration = Duration::from_secs(10);
 /// take 16 MiB.
 const SHORT_BYTES: usize = 4 << 10;
 
+/// The name of this front end in the id of a caller.
+pub(super) const FRONT_END: &str = "http";
+
 /// One request, with the state that its handler needs.
 pub(super) struct RequestContext {
     pub(super) app: Arc<AppState>,
@@ -58,19 +61,23 @@ pub(super) struct RequestContext {
 }
 
 impl RequestContext {
-    /// Reads the whole request body; fails if it is longer than `max` bytes or takes too long.
-    pub(super) async fn bytes(&mut self, max: usize) -> HandlerResult<axum::body::Bytes> {
+    /// Reads the whole request body; fails if it is longer than `max` bytes or takes too long. The
+    /// body counts against the share of the caller as long as the second result exists.
+    pub(super) async fn bytes(
+        &mut self,
+        max: usize,
+    ) -> HandlerResult<(axum::body::Bytes, Option<TableShare>)> {
         let body = std::mem::take(self.body.get_mut());
         // A body without a Content-Length takes the maximum length from the memory budget.
         let length = body.size_hint().exact().map_or(max, |length| length as usize);
         let long = Some(length.min(max)).filter(|length| *length > SHORT_BYTES);
-        let _memory = match long {
+        let memory = match long {
             Some(length) => Some(self.share(&self.app.bodies, length)?),
             None => None,
         };
         let whole = tokio::time::timeout(BODY_PATIENCE, Limited::new(body, max).collect());
         match whole.await {
-            Ok(Ok(body)) => Ok(body.to_bytes()),
+            Ok(Ok(body)) => Ok((body.to_bytes(), memory)),
             Ok(Err(error)) if error.is::<LengthLimitError>() => Err(Problem::plain(
                 StatusCode::PAYLOAD_TOO_LARGE,
                 format!("a body has at most {max} bytes here"),
@@ -137,13 +144,41 @@ impl RequestContext {
             self.grants()?;
         }
         self.check(&op).await?;
-        self.admit(&op).map_err(RequestError::Refused)?;
+        // A repeat of a request that waits or was granted adds nothing.
+        let is_repeat = |known: &IdempotencyKey| self.app.locks.remembers(&known.id);
+        if !request.as_ref().is_some_and(is_repeat) {
+            self.admit(&op).map_err(RequestError::Refused)?;
+        }
         self.audited().commands(&self.app.locks, &op);
         let check = parent_check(&self.grant, &op);
         let command = Command { request, ..op.into() };
         let (then, answer) = oneshot::channel();
         self.app.locks.submit_checked(command, check, |answer| drop(then.send(answer)));
-        told(answer.await)?.map_err(|refusal| RequestError::Refused(refusal).into())
+        told(answer.await)?.map_err(|refusal| self.problem_of(refusal))
+    }
+
+    /// Converts a refusal to a problem. A conflict names the request of the winner, if it had an
+    /// Idempotency-Key.
+    fn problem_of(&self, refusal: Refusal) -> Problem {
+        let winner = match &*refusal.reason {
+            Reason::Conflict(conflict) => Some(conflict.token),
+            _ => None,
+        };
+        let problem = Problem::from(RequestError::Refused(refusal));
+        match winner {
+            Some(token) => self.with_request_of(token, problem),
+            None => problem,
+        }
+    }
+
+    /// Adds the Idempotency-Key of the HTTP request that was granted a lock under this token, if it
+    /// is remembered. A key is no secret: it is bound to its credential and to a digest of the
+    /// whole request, so that no other credential and no other request gets an answer by it.
+    pub(super) fn with_request_of(&self, token: Token, problem: Problem) -> Problem {
+        match self.app.locks.request_of(token) {
+            Some(id) if id.caller.starts_with(FRONT_END) => problem.with("request", &*id.key),
+            Some(_) | None => problem,
+        }
     }
 
     /// Fails if the server is shutting down, and so grants no more locks.

@@ -216,6 +216,7 @@ fn problem() -> Value {
         ("name?", text()),
         ("holder?", text()),
         ("token?", number()),
+        ("request?", text()),
         ("waiting?", number()),
         ("expires_in_ms?", number()),
         ("expires_at?", time()),

@@ -14,7 +14,7 @@ use crate::metrics::MetricsPage;
 use crate::net::accept_loop::accept_until;
 use crate::os_error::said;
 use crate::service::{AuditEntry, Locks};
-use crate::shares::SharePercent;
+use crate::shares::{LoweredLimits, SharePercent};
 use axum::Router;
 use socket2::{SockRef, TcpKeepalive};
 use std::fmt;
@@ -63,6 +63,8 @@ pub struct HttpConfig {
     pub release_on_node_removal: bool,
     /// The part of each limited table that one credential or address may take.
     pub share: SharePercent,
+    /// The limits that are lower than usual.
+    pub limits: LoweredLimits,
 }
 
 /// A running HTTP server.
@@ -124,7 +126,7 @@ impl HttpServer {
         let (listener, address) = config.listen.open().map_err(refused)?;
         let requests = RequestCounts::new(endpoints().count());
         let terms = (config.ttl, config.grace);
-        let mut app = AppState::new(locks, terms, gate, config.share, requests);
+        let mut app = AppState::new(locks, terms, gate, (config.share, config.limits), requests);
         app.release_on_node_removal = config.release_on_node_removal;
         let app = Arc::new(app);
         let workers = Workers::start().map_err(HttpStartError::System)?;

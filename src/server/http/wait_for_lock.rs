@@ -12,7 +12,7 @@ use super::problem::{HandlerResult, Problem};
 use super::request_context::{RequestContext, parent_check};
 use super::server_session::SessionUse;
 use crate::engine::{
-    Acquire, IdempotencyKey, LeaseTerms, LeaveReason, LockName, Op, Outcome, Ownership,
+    Acquire, Holder, IdempotencyKey, LeaseTerms, LeaveReason, LockName, Op, Outcome, Ownership,
     QueuePolicy, Reason, Refusal, RefusalKind, Replay, Tenure,
 };
 use crate::service::queue_waits::{Entered, PlaceGuard, WaitEnd, WaitGrant};
@@ -294,10 +294,13 @@ async fn refused_now(call: &RequestContext, ask: &Acquire, (reason, why): (&str,
     let problem = Problem::of(RefusalKind::LockConflict, format!("lock '{}': {why}", ask.name));
     let problem = problem.with("reason", reason).with("name", ask.name.as_str());
     match now.holder() {
-        Some(holder) => problem
-            .with("holder", holder.lease.holder.as_str())
-            .with("token", holder.lease.token.as_u64())
-            .with("waiting", now.waiters.len()),
+        Some(Holder { lease, .. }) => {
+            let problem = problem
+                .with("holder", lease.holder.as_str())
+                .with("token", lease.token.as_u64())
+                .with("waiting", now.waiters.len());
+            call.with_request_of(lease.token, problem)
+        }
         None => problem,
     }
 }

@@ -14,7 +14,7 @@ use crate::engine::{
 use crate::metrics::MetricsPage;
 use crate::server::audit_trail::AuditedCaller;
 use crate::service::{Locks, Unavailable};
-use crate::shares::SharePercent;
+use crate::shares::{LimitName, LoweredLimits, SharePercent};
 use std::fmt::Display;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -77,13 +77,14 @@ impl LineService {
         locks: Locks,
         (ttl, grace): (Ttl, Grace),
         gate: Arc<Authenticator>,
-        share: SharePercent,
+        (share, limits): (SharePercent, LoweredLimits),
         follow_addresses: Vec<IpAddr>,
     ) -> Self {
         let followers = Arc::new(LineFollowers::new(locks.clone(), share));
         let (phase, _) = watch::channel(LinePhase::Serving);
-        let (peers, pending) = (ConnectionLimits::new(CONNECTIONS_MAX, share), <_>::default());
-        let shares = EngineShares::new(share);
+        let connections = limits.of(LimitName::Connections, CONNECTIONS_MAX);
+        let (peers, pending) = (ConnectionLimits::new(connections, share), <_>::default());
+        let shares = EngineShares::new(share).lowered_to(limits);
         Self { locks, ttl, grace, gate, peers, followers, shares, follow_addresses, pending, phase }
     }
 

@@ -10,7 +10,7 @@ use crate::net::accept_loop::accept_until;
 use crate::net::listen::listen;
 use crate::os_error::said;
 use crate::service::Locks;
-use crate::shares::SharePercent;
+use crate::shares::{LoweredLimits, SharePercent};
 use std::fmt;
 use std::io;
 use std::net::{IpAddr, SocketAddr, TcpListener};
@@ -43,6 +43,8 @@ pub struct LineConfig {
     pub insecure: OpenTo,
     /// The part of each limited table that one credential or address may take.
     pub share: SharePercent,
+    /// The limits that are lower than usual.
+    pub limits: LoweredLimits,
     /// The addresses that may be registered as followers from any other address.
     pub follow_addresses: Vec<IpAddr>,
 }
@@ -89,8 +91,8 @@ impl std::error::Error for LineStartError {}
 impl LineServer {
     /// Starts listening on the address and serving requests.
     pub fn start(locks: Locks, config: LineConfig) -> Result<Self, LineStartError> {
-        let LineConfig { listen: address, ttl, grace, gate, insecure, share, follow_addresses } =
-            config;
+        let LineConfig { ttl, grace, gate, insecure, share, limits, follow_addresses, .. } = config;
+        let address = config.listen;
         let lack = gate.lacks(insecure);
         if !address.ip().is_loopback() && !lack.is_nobody() {
             return Err(LineStartError::Open(address, lack));
@@ -98,7 +100,13 @@ impl LineServer {
         let refused = |error| LineStartError::Listen(address, error);
         let listener = listen(address).map_err(refused)?;
         let address = listener.local_addr().map_err(refused)?;
-        let desk = Arc::new(LineService::new(locks, (ttl, grace), gate, share, follow_addresses));
+        let desk = Arc::new(LineService::new(
+            locks,
+            (ttl, grace),
+            gate,
+            (share, limits),
+            follow_addresses,
+        ));
         let runtime =
             Builder::new_current_thread().enable_all().build().map_err(LineStartError::System)?;
         let handle = runtime.handle().clone();
