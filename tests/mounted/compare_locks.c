@@ -293,8 +293,7 @@ static int is_last(int task)
 }
 
 /* Steps that are not drawn: names of steps, or `excl`, `wait`, `interrupt` (of a process that waits),
- * `ofd-getlk-unlock`, `getlk-of-queue`,
- * `unlock-of-a-part` while a process waits; and `getlk-whole`, an answer that is not compared. */
+ * `ofd-getlk-unlock`, `getlk-of-queue`; and `getlk-whole`, an answer that is not compared. */
 static const char *left_out = "";
 
 static int is_left_out(const char *word)
@@ -333,9 +332,7 @@ static int is_skipped(const struct step *step)
     if (!random_programs || waiting < 0) return 0;
     if (wanted >= 0) return step->arg[4] || wanted == tasks[waiting].file;
     if (file != tasks[waiting].file) return 0;
-    if (is_getlk) return is_left_out("getlk-of-queue");
-    int is_part = (step->kind == SET || step->kind == OFD) && (step->arg[2] || step->arg[3]);
-    return is_part && is_left_out("unlock-of-a-part");
+    return is_getlk && is_left_out("getlk-of-queue");
 }
 
 static void note(const struct step *step, struct result *said)

@@ -146,6 +146,11 @@ impl<R> File<R> {
         self.holds.iter().chain(bundle).any(|held| held.token == token)
     }
 
+    /// Whether a lease with another number than this one covers the file's byte ranges.
+    pub(crate) fn is_covered_beside(&self, number: u64) -> bool {
+        self.bundle.as_ref().is_some_and(|bundle| bundle.held.number != number)
+    }
+
     pub(crate) fn is_idle(&self) -> bool {
         self.holds.is_empty() && self.bundle.is_none() && self.is_quiet()
     }
