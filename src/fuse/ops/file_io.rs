@@ -2,7 +2,7 @@
 
 use crate::control::lease_options::LeaseOptions;
 use crate::engine::limits::TEXT_BYTES_MAX;
-use crate::engine::{LockName, LockView, ReadMode, Reason, Refusal};
+use crate::engine::{Firm, LockName, LockView, ReadMode, Reason, Refusal};
 use crate::fuse::credentials::Caller;
 use crate::fuse::errno::Act;
 use crate::fuse::kernel::user_shares::Pool;
@@ -141,6 +141,7 @@ impl FileIo {
         self.check_not_lost(caller, open, name)?;
         let mut state = open.state();
         state.tenure = state.tenure.or(reached.token.map(|token| node.origin_of(token)));
+        state.made_firm |= change.renews == Some(Firm::Make);
         state.end = Some(MessageEnd { at: offset + u64::from(length), is_text });
         Ok(length)
     }

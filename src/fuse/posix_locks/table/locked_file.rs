@@ -291,7 +291,7 @@ impl<R> Asking<R> {
     /// Adds the file handle of the open file to `spent`, if it is the lease number of this request:
     /// a later request through the same open file must get another number.
     pub(crate) fn spend(&self, spent: &mut Numbers) {
-        if self.wants == Wants::Hold && self.number == self.ask.owner.fh && !self.gone {
+        if self.wants != Wants::Less && self.number == self.ask.owner.fh && !self.gone {
             spent.insert(self.number);
         }
     }

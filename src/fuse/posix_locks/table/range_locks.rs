@@ -32,7 +32,7 @@ impl<R> Table<R> {
             if turn == Turn::New && !file.queue.is_empty() {
                 return self.enqueue(asking, todo);
             }
-            asking.number = self.extra_number(ino);
+            asking.number = self.number_for(&asking.ask);
             asking.wants = Wants::Bundle;
             return self.submit(asking, todo);
         };
@@ -100,6 +100,7 @@ impl<R> Table<R> {
             self.leaving.insert(ticket, ino);
             todo.push(leave(asking.ask.name.clone(), ticket));
         }
+        asking.spend(&mut self.spent);
         asking.gone = true;
         let file = self.file(ino);
         if reply.is_some() {
