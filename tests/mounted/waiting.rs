@@ -404,3 +404,55 @@ fn switches(m: &Mount) -> u64 {
     };
     tasks.map(|task| of(task.expect("readable").path())).sum()
 }
+
+/// The status of a thread with many groups is longer than 2 KiB. Its wait lasts as long as that of
+/// any other thread, and a signal ends it.
+#[test]
+fn a_thread_with_many_groups_waits_and_is_interrupted() {
+    let m = mount();
+    locks_py(
+        &m,
+        r#"
+        groups = range(1_000_000_000, 1_000_002_000)
+        peer = Peer(before=lambda: os.setgroups(groups))
+        fd = opened('build')
+        lock(fd, 'flock_ex')
+        peer.start("lock(opened('build'), 'flock_ex', wait=True)")
+        until(lambda: waits(peer.pid))
+        # The watching thread looks every 20 ms.
+        time.sleep(0.2)
+        assert peer.silent(), peer.answer()
+        unlock(fd, 'flock_ex')
+        peer.answer()
+        peer("unlock(opened('build'), 'flock_ex')")
+        lock(fd, 'flock_ex')
+        peer.start("no(lock, opened('build'), 'flock_ex', wait=True)")
+        until(lambda: waits(peer.pid))
+        peer.signal(signal.SIGKILL)
+        assert peer.ended() == -signal.SIGKILL
+        "#,
+    )
+    .ok();
+}
+
+/// A request that waits is given up when its file is closed, even while the request has not joined
+/// the queue, because the server does not answer.
+#[test]
+fn a_wait_that_is_closed_before_it_has_joined_leaves_no_place() {
+    let m = Setup::new().behind(Behind::Server).start();
+    let program = r#"
+        os.mkdir('build')
+        for round in range(3):
+            fd = os.open('.latchfs/ctl', os.O_RDWR)
+            os.kill(SERVER, signal.SIGSTOP)
+            try:
+                os.write(fd, b'{"do": "acquire", "name": "build", "wait": true}')
+                os.close(fd)
+            finally: os.kill(SERVER, signal.SIGCONT)
+            until(lambda: no(os.mkdir, f'after-{round}') in ('ok', 'EEXIST'))
+            until(lambda: line('build') == 0)
+        os.rmdir('build')
+        assert status('build')['phase'] == 'free', status('build')
+        "#;
+    locks_py(&m, &program.replace("SERVER", &m.server_pid().to_string())).ok();
+}

@@ -80,13 +80,19 @@ impl Links {
             );
             return Err(self.refused(caller, Some(&name), Errno::EPERM, sentence));
         };
-        let term = match held.lease.life {
-            Lifetime::Own { ttl, grace, .. } => LeaseTerms::Own(ttl, grace),
-            Lifetime::Session(session) => LeaseTerms::Session(session),
-        };
         let details = &held.lease.details;
         let looks = FileAttrs { reads: ReadMode::Text, ..details.looks() };
-        let process = details.process().and_then(ProcessHandle::again);
+        let mut process = details.process().and_then(ProcessHandle::again);
+        let term = match (held.lease.hold, held.lease.life) {
+            // No open file owns the new lease, and the end of the open file would not end it. So
+            // it lasts like other leases that are made by file.
+            (Ownership::OpenFile(_), _) => {
+                process = process.or_else(|| self.bindings.by_default(caller));
+                self.bindings.term(process.as_ref())
+            }
+            (_, Lifetime::Own { ttl, grace, .. }) => LeaseTerms::Own(ttl, grace),
+            (_, Lifetime::Session(session)) => LeaseTerms::Session(session),
+        };
         let op = Op::Acquire(Acquire {
             name: name.clone(),
             client: caller.client.clone(),
@@ -94,7 +100,10 @@ impl Links {
             hold: Ownership::Exclusive(None),
             term,
             line: QueuePolicy::Skip,
-            patch: patch_like(details, looks),
+            patch: Patch {
+                process: Some(process.as_ref().map(|handle| handle.process)),
+                ..patch_like(details, looks)
+            },
         });
         let check = self.parents.check_of(caller, &op);
         let service = &self.nodes.locks;
@@ -148,8 +157,8 @@ fn patch_like(details: &Details, looks: FileAttrs) -> Patch {
         holder_id: details.holder_id().cloned(),
         note: details.note().cloned(),
         text: Some(TextPatch::Set(details.shared_text())),
-        process: Some(details.process()),
         looks: Some(looks),
+        ..Patch::default()
     }
 }
 
