@@ -456,3 +456,60 @@ fn a_wait_that_is_closed_before_it_has_joined_leaves_no_place() {
         "#;
     locks_py(&m, &program.replace("SERVER", &m.server_pid().to_string())).ok();
 }
+
+/// The freezer of a cgroup, as before a suspend, freezes programs that wait, and they go on at
+/// their places when they are thawed.
+#[test]
+fn waiting_programs_can_be_frozen() {
+    let m = mount();
+    let said = locks_py(
+        &m,
+        r#"
+        mounts = pathlib.Path('/proc/self/mountinfo').read_text().splitlines()
+        root = next((line.split()[4] for line in mounts if ' - cgroup2 ' in line), '/nowhere')
+        group = pathlib.Path(root, f'latchfs-test-{os.getpid()}')
+        try: group.mkdir()
+        except OSError as error: sys.exit(print('not tested:', error))
+        commands = {
+            'a': ['flock', 'a', 'true'],
+            'b': ['latchfs', 'run', 'b', '--', 'true'],
+            'c': ['latchfs', 'wait', 'c'],
+            'd': ['cat', '.latchfs/wait/d'],
+        }
+        for name in commands: os.mkdir(name)
+        os.rmdir('a')
+        fd = opened('a')
+        lock(fd, 'flock_ex')
+        programs = {name: subprocess.Popen(command) for name, command in commands.items()}
+        programs['e'] = subprocess.Popen(['cat', '.latchfs/events'], stdout=subprocess.DEVNULL)
+        try:
+            for name in commands: until(lambda: line(name) == 1)
+            since = lambda: [status(name)['waiters'][0]['since'] for name in commands]
+            places = since()
+            for program in programs.values():
+                (group / 'cgroup.procs').write_text(str(program.pid))
+            (group / 'cgroup.freeze').write_text('1')
+            until(lambda: 'frozen 1' in (group / 'cgroup.events').read_text())
+            time.sleep(0.5)
+            eq(since(), places)
+            (group / 'cgroup.freeze').write_text('0')
+            until(lambda: waits(programs['a'].pid))
+            time.sleep(0.5)
+            eq([name for name, program in programs.items() if program.poll() is not None], [])
+            eq(since(), places)
+            unlock(fd, 'flock_ex')
+            for name in 'bcd': os.rmdir(name)
+            for name in commands: eq(programs[name].wait(timeout=20), 0)
+            assert programs['e'].poll() is None
+        finally:
+            (group / 'cgroup.freeze').write_text('0')
+            for program in programs.values():
+                program.kill()
+                program.wait()
+            until(lambda: no(group.rmdir) == 'ok')
+        print('tested')
+        "#,
+    )
+    .ok();
+    print!("{said}");
+}

@@ -7,6 +7,7 @@
 //! ignored. Only then may the wait fail with EINTR: the kernel turns EINTR of a lock request into
 //! ERESTARTSYS (512), which a thread without a deliverable signal would see as its errno.
 
+use crate::fuse::kernel::freezer::is_freezing;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 
@@ -14,6 +15,7 @@ use std::os::unix::fs::FileExt;
 /// reading it again.
 #[derive(Debug)]
 pub(crate) struct WatchedThread {
+    tid: u32,
     status: File,
 }
 
@@ -29,6 +31,8 @@ pub(crate) enum ThreadSignals {
     /// A signal is pending for the whole process. Another of its threads may take the signal, so it
     /// counts only if the next check sees one again.
     PerhapsSignalled,
+    /// The thread sleeps, and the freezer of a cgroup wants to freeze it, or has frozen it.
+    Freezing,
     /// The thread is stopped. It repeats its request when it is continued.
     Stopped,
     /// The watched thread has ended.
@@ -47,7 +51,7 @@ impl WatchedThread {
     /// namespace, or has ended.
     pub(crate) fn new(tid: u32) -> Option<Self> {
         let status = File::open(format!("/proc/{tid}/status")).ok()?;
-        (tid != 0).then_some(Self { status })
+        (tid != 0).then_some(Self { tid, status })
     }
 
     /// Returns the file-system user id of the thread, under which it accesses files.
@@ -58,6 +62,11 @@ impl WatchedThread {
             let id = ids.split(|byte| *byte == b'\t').nth(4)?;
             number(id, 10)?.try_into().ok()
         })
+    }
+
+    /// Whether the freezer of a cgroup wants to freeze the thread, or has frozen it.
+    pub(crate) fn is_freezing(&self) -> bool {
+        is_freezing(self.tid)
     }
 
     /// Reads the current state of the watched thread.
