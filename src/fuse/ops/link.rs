@@ -3,7 +3,7 @@
 
 use crate::engine::{
     Acquire, Annotate, Details, FileAttrs, FileType, LeaseKey, LeaseTerms, Lifetime, LockName,
-    LockView, Mode, Op, Outcome, Ownership, Patch, QueuePolicy, ReadMode, TextPatch,
+    LockView, Mode, Op, Outcome, Ownership, Patch, QueuePolicy, ReadMode, Release, TextPatch,
 };
 use crate::fuse::credentials::Caller;
 use crate::fuse::errno::Act;
@@ -116,7 +116,14 @@ impl Links {
         }
         let key = held_key(&view, caller);
         self.nodes.inodes().linked(ino, &name, tenure.token, &key.name);
-        self.read_as_text(caller, ino, key, looks).await
+        let linked = self.read_as_text(caller, ino, key, looks).await;
+        if linked.is_err() {
+            // The program is told that it does not have the lock.
+            let (name, client) = (name.clone(), caller.client.clone());
+            let key = LeaseKey { name, client, token: Some(tenure.token) };
+            service.service().give_back(Op::Release(Release::of(key)));
+        }
+        linked
     }
 
     /// Makes reads of both names return the content rather than the status, the last step of `ln`.
