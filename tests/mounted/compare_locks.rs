@@ -51,7 +51,7 @@ const RANGES: [(&str, &[&str]); 32] = [
 ];
 
 /// Whole programs, by the tests whose assertions they are.
-const PROGRAMS: [(&str, &str); 34] = [
+const PROGRAMS: [(&str, &str); 35] = [
     (
         "an open file that made a lock by O_EXCL may lock it by fcntl",
         "0 open 0 b rw-excl\n0 posix 0 write 0 5\n0 posix 0 unlock 2 1\n0 posix 0 write 0 0",
@@ -82,6 +82,11 @@ const PROGRAMS: [(&str, &str); 34] = [
         "and after the death of a process that waited",
         "0 open 0 a rw\n0 open 1 a rw\n0 flock 0 read\n0 fork 1\n1 flock 1 write wait\n\
          1 kill\n0 open 2 a rw\n0 flock 2 read",
+    ),
+    (
+        "F_GETLK tells no lock of a process that a signal has interrupted",
+        "0 open 0 c rw\n0 posix 0 write 0 0\n0 open 3 c rw\n0 ofd 3 write 0 0 wait\n0 signal\n\
+         0 fork 3\n0 posix 0 unlock 0 0\n3 ofd-getlk 0 write 10 2",
     ),
     (
         "F_OFD_GETLK with F_UNLCK tells the locks of the open file itself",

@@ -10,7 +10,8 @@ use std::collections::HashSet;
 
 impl<R> Table<R> {
     /// Returns the first lock of this mount that conflicts with a request of the owner `id`, for
-    /// `F_GETLK`. The table knows no holders outside of this mount.
+    /// `F_GETLK`. The table knows no holders outside of this mount. A lock that was granted after
+    /// its waiter was interrupted is none.
     pub(crate) fn conflict(
         &self,
         ino: u64,
@@ -20,7 +21,9 @@ impl<R> Table<R> {
     ) -> Option<(Span, Mode, u32)> {
         let file = self.files.get(&ino)?;
         let clash = |held: &&Held| {
-            held.owner.id != id && (held.mode == Mode::Exclusive || mode == Mode::Exclusive)
+            !held.unclaimed
+                && held.owner.id != id
+                && (held.mode == Mode::Exclusive || mode == Mode::Exclusive)
         };
         if let Some(held) = file.holds.iter().find(clash) {
             return Some((Span::WHOLE, held.mode, held.owner.pid));
@@ -32,7 +35,7 @@ impl<R> Table<R> {
     /// Returns the first lock of the owner `id` itself that overlaps `span`.
     pub(crate) fn own_lock(&self, ino: u64, id: u64, span: Span) -> Option<(Span, Mode, u32)> {
         let file = self.files.get(&ino)?;
-        if let Some(held) = file.holds.iter().find(|held| held.owner.id == id) {
+        if let Some(held) = file.holds.iter().find(|held| !held.unclaimed && held.owner.id == id) {
             return Some((Span::WHOLE, held.mode, held.owner.pid));
         }
         let range = file.bundle.as_ref()?.ranges.first_of(id, span)?;
