@@ -20,6 +20,10 @@ const PAUSE_MIN: Span = Span::from_millis(20);
 /// The longest pause before the event stream is opened again.
 const PAUSE_MAX: Span = Span::from_millis(500);
 
+/// The highest event number that is accepted. A server that numbers a million events a second from
+/// 0 on reaches it after 100,000 years; beyond it, the numbers could wrap around.
+const EVENT_NUMBER_MAX: u64 = 1 << 62;
+
 /// The position in the server's event stream: the id of the server's start, and the number of the
 /// next event.
 struct StreamPosition {
@@ -77,6 +81,9 @@ fn follow(
                 if let Err(trouble) = is_ours(hub, &frame) {
                     return trouble;
                 }
+                if !has_possible_numbers(&frame, hub.feed.next()) {
+                    return TransportError::Foreign("its events have no valid numbers".to_owned());
+                }
                 hear(hub, keeper, frame, place, asked_at);
             }
             Ok(None) => {
@@ -89,6 +96,19 @@ fn follow(
             }
             Err(error) => return TransportError::Foreign(error.to_string()),
         }
+    }
+}
+
+/// Whether the event numbers of a frame are possible, if the next event gets the local number
+/// `next_here`.
+fn has_possible_numbers(frame: &Frame, next_here: u64) -> bool {
+    match frame {
+        Frame::Begin(_, next) => *next <= EVENT_NUMBER_MAX,
+        Frame::Events(lost, events) => {
+            let newest = events.last().map_or(0, |(number, _)| *number);
+            newest <= EVENT_NUMBER_MAX && next_here.saturating_add(*lost) <= EVENT_NUMBER_MAX
+        }
+        Frame::Beat(_) => true,
     }
 }
 
@@ -169,4 +189,26 @@ fn begin(hub: &ClientState, stamp: &Stamp, next: u64, place: &mut StreamPosition
     // Wakes the callers that wait for the connection to the server, so that they check the
     // connection's state again.
     hub.feed.wakers().wake();
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::{Event, LockName, Token};
+
+    #[test]
+    fn event_numbers_never_wrap() {
+        let event = |number| {
+            let name = LockName::parse("a").expect("valid");
+            let what = EventKind::Annotated { name, token: Token::named(1) };
+            (number, Event { at: Time::ZERO, what })
+        };
+        let possible = |lost, number, next_here| {
+            has_possible_numbers(&Frame::Events(lost, vec![event(number)]), next_here)
+        };
+        assert!(possible(5, 1_000_000, 7) && possible(0, EVENT_NUMBER_MAX, 7));
+        assert!(!possible(0, u64::MAX, 7) && !possible(u64::MAX, 8, 7));
+        assert!(!possible(2, 8, EVENT_NUMBER_MAX - 1));
+        assert!(!has_possible_numbers(&Frame::Events(u64::MAX, Vec::new()), 0));
+    }
 }

@@ -195,8 +195,16 @@ impl Transport for Http {
                 understood(response).await
             };
             timeout(patience.as_duration(), opened).await.map_err(|_| silent())?
-        })?;
-        Ok(Box::new(Body { runtime, body }))
+        });
+        match body {
+            Ok(body) => Ok(Box::new(Body { runtime, body })),
+            Err(trouble) => {
+                // A look-up of the server's name may take longer than the patience. Dropping the
+                // runtime would wait for the end of the look-up.
+                runtime.shutdown_background();
+                Err(trouble)
+            }
+        }
     }
 }
 

@@ -111,7 +111,11 @@ impl FileWaits {
         let (promise, ended) = pending();
         let (place, end, asked) = (None, None, ask.clone());
         let wait = FileWait { fh, ask, place, end, promise, _share: share };
-        if let Err(error) = self.insert(number, wait) {
+        let inserted = self.insert(number, wait);
+        if let Ok(false) = inserted {
+            return Ok(ended);
+        }
+        if let Err(error) = inserted {
             log::error!(
                 "the thread that answers waits can't be started ({error}), so waits are \
                 refused"
@@ -219,16 +223,21 @@ impl FileWaits {
         std::thread::Builder::new().name("waits".to_owned()).spawn(answer).map(drop)
     }
 
-    /// Adds a wait to the table. Fails if the thread that answers waits can't be started.
-    fn insert(self: &Arc<Self>, number: u64, wait: FileWait) -> io::Result<()> {
+    /// Adds a wait to the table. Returns false if its file was closed: the request may have queried
+    /// the lock first. Fails if the thread that answers waits can't be started.
+    fn insert(self: &Arc<Self>, number: u64, wait: FileWait) -> io::Result<bool> {
         let mut table = self.table.lock();
         if !table.answering {
             self.start_answering()?;
             table.answering = true;
         }
+        // A file is removed from the open files before its waits are given up.
+        if self.opens.get(wait.fh).is_none() {
+            return Ok(false);
+        }
         table.by_file.insert((wait.fh, number));
         table.waits.insert(number, wait);
-        Ok(())
+        Ok(true)
     }
 
     fn take(&self, number: u64) -> Option<FileWait> {

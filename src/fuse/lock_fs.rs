@@ -253,9 +253,10 @@ impl FileSystem for LockFs {
         // All that was locked through the open file is released by its file handle, and not by the
         // kernel's number of the lock owner, because RELEASE does not contain the owner of OFD
         // locks. The fcntl locks of a process were released already, at the FLUSH of its close.
+        let open = self.ops.files.release(fh);
         self.waits.closed(fh);
         self.posix_locks.closed(ino, fh);
-        if let Some(open) = self.ops.files.release(fh) {
+        if let Some(open) = open {
             self.control.closed(&open);
         }
     }

@@ -139,3 +139,53 @@ fn the_line_protocol_works_through_any_node() {
     );
     assert_eq!(say(&cluster, 2, "OWN,build,x\\n"), "NONE\n");
 }
+
+/// A program that closes a locked file and opens it again with `O_CREAT` finds the name free, or
+/// takes it: the name stays visible to other programs for as long as the lease lasts, although the
+/// close does not wait for the release.
+#[test]
+fn a_locked_file_that_is_closed_and_opened_again_has_its_name() {
+    let cluster = Cluster::of(3);
+    let mount = cluster.clients.mount(&cluster.urls().join(","), "--ttl 20s");
+    let program = mount.python(
+        "
+        flags, missing = os.O_CREAT | os.O_RDWR, 0
+        def other(name):
+            pid = os.fork()
+            if pid == 0:
+                try: os.open(name, os.O_RDWR)
+                except FileNotFoundError: os._exit(1)
+                os._exit(0)
+            return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        for round in range(100):
+            for lock in fcntl.flock, fcntl.lockf:
+                fd = os.open('file', flags)
+                lock(fd, fcntl.LOCK_EX)
+                os.close(fd)
+                fd = os.open('file', flags)
+                missing += other('file')
+                os.close(fd)
+                os.unlink('file')
+        print(missing, 'missing')
+        ",
+        &[],
+    );
+    program.says("0 missing");
+    assert_eq!(program.ended(), 0);
+}
+
+/// A mount whose node has lost its majority reports that it has no contact, although the node
+/// answers.
+#[test]
+fn a_mount_without_a_majority_is_not_connected() {
+    let mut cluster = Cluster::of(3);
+    let mount = cluster.clients.mount(&cluster.urls()[0], "--ttl 20s");
+    mount.sh("mkdir held").ok();
+    mount.is("connected");
+    cluster.nodes[1].daemon.kill();
+    cluster.nodes[2].daemon.kill();
+    mount.is("in jeopardy");
+    assert_ne!(mount.sh("mkdir other").code, 0);
+    cluster.nodes[1].daemon.again();
+    mount.is("connected");
+}

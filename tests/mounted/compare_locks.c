@@ -292,9 +292,7 @@ static int is_last(int task)
     return 1;
 }
 
-/* Steps that are not drawn: names of steps, or `excl`, `wait`, `interrupt` (of a process that waits),
- * `ofd-getlk-unlock`, `getlk-of-queue`,
- * `unlock-of-a-part` while a process waits; and `getlk-whole`, an answer that is not compared. */
+/* Steps that are not drawn: names of steps, or `excl`. */
 static const char *left_out = "";
 
 static int is_left_out(const char *word)
@@ -315,7 +313,6 @@ static int is_skipped(const struct step *step)
     int waiting = -1;
     for (int other = 0; other < TASKS; other++)
         if (tasks[other].alive && tasks[other].waits) waiting = other;
-    if (random_programs && task->waits && is_left_out("interrupt")) return 1;
     if (step->kind == SIGNAL) return !task->alive || !task->waits;
     if (step->kind == KILL) return !task->alive || is_last(step->task);
     if (!task->alive || task->waits) return 1;
@@ -329,13 +326,9 @@ static int is_skipped(const struct step *step)
     /* Of one kind each: flock of `a`, fcntl of the others. */
     if (step->kind == FLOCK && file != 0) return 1;
     if (step->kind >= SET && step->kind <= OGET && file == 0) return 1;
-    int wanted = asks_for(step), is_getlk = step->kind == GET || step->kind == OGET;
-    if (!random_programs || waiting < 0) return 0;
-    if (wanted >= 0) return step->arg[4] || wanted == tasks[waiting].file;
-    if (file != tasks[waiting].file) return 0;
-    if (is_getlk) return is_left_out("getlk-of-queue");
-    int is_part = (step->kind == SET || step->kind == OFD) && (step->arg[2] || step->arg[3]);
-    return is_part && is_left_out("unlock-of-a-part");
+    int wanted = asks_for(step);
+    return random_programs && waiting >= 0 && wanted >= 0
+        && (step->arg[4] || wanted == tasks[waiting].file);
 }
 
 static void note(const struct step *step, struct result *said)
@@ -472,10 +465,8 @@ static void draw_any(struct step *step)
         step->arg[1] = below(3);
         step->arg[2] = STARTS[below(7)];
         step->arg[3] = LENGTHS[below(6)];
-        step->arg[4] = below(3) == 0 && !is_left_out("wait");
+        step->arg[4] = below(3) == 0;
         if (step->arg[1] == 2 && step->kind == GET) step->arg[1] = 1;
-        if (step->arg[1] == 2 && step->kind == OGET && is_left_out("ofd-getlk-unlock"))
-            step->arg[1] = 1;
         break;
     }
 }
@@ -519,8 +510,6 @@ static int agrees(const struct step *step, const struct trace *wanted, int at,
 {
     if (same(said, &wanted->now[at]) && step->kind != GET) return 1;
     if (step->kind != GET && step->kind != OGET) return 0;
-    if (is_left_out("getlk-whole") && said->type != F_UNLCK && !said->start && !said->length)
-        return 1;
     if (wanted->now[at].type == F_UNLCK || said->type == F_UNLCK)
         return same(said, &wanted->now[at]);
     for (int lock = 0; lock < LOCKS_MAX; lock++) {

@@ -9,74 +9,6 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// A difference that is known: one program that shows it, and the word by which random programs
-/// leave it out. A difference that is mended fails the test until its row is deleted.
-struct Known {
-    row: &'static str,
-    left_out: &'static str,
-    program: &'static str,
-}
-
-/// The differences, by their rows in the findings of the review.
-const KNOWN: [Known; 10] = [
-    Known {
-        row: "E3: an open file that made a lock by O_EXCL may not lock it by fcntl",
-        left_out: "",
-        program: "0 open 0 b rw-excl\n0 posix 0 write 0 5",
-    },
-    Known {
-        row: "E3: nor by an OFD lock",
-        left_out: "",
-        program: "0 open 0 b rw-excl\n0 ofd 0 write 0 5",
-    },
-    Known {
-        row: "E3: an open file that wrote a text may not lock it by flock",
-        left_out: "",
-        program: "0 open 0 a rw\n0 write 0\n0 flock 0 write",
-    },
-    Known {
-        row: "E3: nor by fcntl",
-        left_out: "",
-        program: "0 open 0 b rw\n0 write 0\n0 posix 0 read 0 0",
-    },
-    Known {
-        row: "E4: after an interrupted wait a lock that does not conflict is refused",
-        left_out: "interrupt",
-        program: "0 open 0 a rw\n0 flock 0 read\n0 fork 1\n1 open 1 a rw\n1 flock 1 write wait\n\
-                  1 signal\n1 open 2 a w\n1 flock 2 read",
-    },
-    Known {
-        row: "E4: and after the death of a process that waited",
-        left_out: "interrupt",
-        program: "0 open 0 a rw\n0 open 1 a rw\n0 flock 0 read\n0 fork 1\n1 flock 1 write wait\n\
-                  1 kill\n0 open 2 a rw\n0 flock 2 read",
-    },
-    Known {
-        row: "E7: F_OFD_GETLK with F_UNLCK is refused (Linux 6.6 knows it)",
-        left_out: "ofd-getlk-unlock",
-        program: "0 open 0 b rw\n0 ofd-getlk 0 unlock 0 0",
-    },
-    Known {
-        row: "new: unlocking a part of a lock of the whole file does not wake a process that waits \
-              for that part",
-        left_out: "unlock-of-a-part",
-        program: "0 open 0 b rw\n0 fork 1\n0 posix 0 write 0 0\n1 posix 0 read 3 0 wait\n\
-                  0 posix 0 unlock 3 0",
-    },
-    Known {
-        row: "D14: F_GETLK for a read lock tells another read lock, while a process waits",
-        left_out: "getlk-of-queue",
-        program: "0 open 0 b rw\n0 ofd 0 read 0 0\n0 open 1 b rw\n0 fork 1\n\
-                  1 posix 1 write 1 0 wait\n0 getlk 1 read 0 2",
-    },
-    Known {
-        row: "D14: F_GETLK tells a lock of one byte as a lock of the whole file",
-        left_out: "getlk-whole",
-        program: "0 open 1 b rw\n0 open 0 b rw\n0 fork 1\n0 posix 0 read 0 0\n1 ofd 1 read 0 1\n\
-                  0 getlk 1 write 1 0",
-    },
-];
-
 /// Kinds of steps that no random program has: a file that was made by `O_EXCL`, or has text, has a
 /// lease of its own, which locks of other open files respect.
 const NEVER: &str = "excl,write";
@@ -119,7 +51,75 @@ const RANGES: [(&str, &[&str]); 32] = [
 ];
 
 /// Whole programs, by the tests whose assertions they are.
-const PROGRAMS: [(&str, &str); 19] = [
+const PROGRAMS: [(&str, &str); 35] = [
+    (
+        "an open file that made a lock by O_EXCL may lock it by fcntl",
+        "0 open 0 b rw-excl\n0 posix 0 write 0 5\n0 posix 0 unlock 2 1\n0 posix 0 write 0 0",
+    ),
+    ("and by an OFD lock", "0 open 0 b rw-excl\n0 ofd 0 write 0 5\n0 ofd 0 write 0 0"),
+    ("and by a shared one", "0 open 0 b rw-excl\n0 posix 0 read 3 5\n0 posix 0 write 3 0"),
+    (
+        "and by flock, after a child has tried in vain",
+        "0 open 0 a rw-excl\n0 flock 0 write\n0 fork 1\n1 open 1 a rw\n1 flock 1 read",
+    ),
+    (
+        "an open file that wrote a text may lock it by flock",
+        "0 open 0 a rw\n0 write 0\n0 flock 0 write\n0 write 0\n0 flock 0 read\n\
+         0 flock 0 unlock\n0 flock 0 write",
+    ),
+    (
+        "and by fcntl, in each mode",
+        "0 open 0 b rw\n0 write 0\n0 posix 0 read 0 0\n0 posix 0 write 3 5\n0 write 0\n\
+         0 posix 0 unlock 0 0\n0 posix 0 write 0 0 wait",
+    ),
+    ("and by an OFD lock of a range", "0 open 0 b rw\n0 write 0\n0 ofd 0 write 1 2\n0 write 0"),
+    (
+        "after an interrupted wait a lock that does not conflict is granted",
+        "0 open 0 a rw\n0 flock 0 read\n0 fork 1\n1 open 1 a rw\n1 flock 1 write wait\n\
+         1 signal\n1 open 2 a w\n1 flock 2 read",
+    ),
+    (
+        "and after the death of a process that waited",
+        "0 open 0 a rw\n0 open 1 a rw\n0 flock 0 read\n0 fork 1\n1 flock 1 write wait\n\
+         1 kill\n0 open 2 a rw\n0 flock 2 read",
+    ),
+    (
+        "F_GETLK tells no lock of a process that a signal has interrupted",
+        "0 open 0 c rw\n0 posix 0 write 0 0\n0 open 3 c rw\n0 ofd 3 write 0 0 wait\n0 signal\n\
+         0 fork 3\n0 posix 0 unlock 0 0\n3 ofd-getlk 0 write 10 2",
+    ),
+    (
+        "F_OFD_GETLK with F_UNLCK tells the locks of the open file itself",
+        "0 open 0 b rw\n0 open 1 b rw\n0 ofd-getlk 0 unlock 0 0\n0 ofd 0 write 3 4\n\
+         0 ofd-getlk 0 unlock 0 0\n0 ofd-getlk 0 unlock 5 1\n0 ofd-getlk 0 unlock 0 3\n\
+         0 ofd-getlk 1 unlock 0 0",
+    ),
+    (
+        "F_GETLK for a read lock tells no other read lock, while a process waits",
+        "0 open 0 b rw\n0 ofd 0 read 0 0\n0 open 1 b rw\n0 fork 1\n\
+         1 posix 1 write 1 0 wait\n0 getlk 1 read 0 2",
+    ),
+    (
+        "F_GETLK tells a lock of one byte as that",
+        "0 open 1 b rw\n0 open 0 b rw\n0 fork 1\n0 posix 0 read 0 0\n1 ofd 1 read 0 1\n\
+         0 getlk 1 write 1 0\n0 getlk 1 write 0 0",
+    ),
+    (
+        "OFD locks that wait for each other are no deadlock",
+        "0 open 0 b rw\n0 open 1 c rw\n0 fork 1\n1 open 2 b rw\n1 open 3 c rw\n\
+         0 ofd 0 write 0 0\n1 ofd 3 write 0 0\n0 ofd 1 write 0 0 wait\n1 ofd 2 write 0 0 wait\n\
+         0 kill",
+    ),
+    (
+        "unlocking a part of a lock of the whole file wakes a process that waits for that part",
+        "0 open 0 b rw\n0 fork 1\n0 posix 0 write 0 0\n1 posix 0 read 3 0 wait\n\
+         0 posix 0 unlock 3 0",
+    ),
+    (
+        "so does locking that part again in shared mode",
+        "0 open 0 b rw\n0 fork 1\n0 posix 0 write 0 0\n1 posix 0 read 3 0 wait\n\
+         0 posix 0 read 3 0",
+    ),
     (
         "fcntl17: a wait that closes a circle of three processes is refused",
         "0 open 0 b rw\n0 fork 1\n0 fork 2\n0 fork 3\n1 posix 0 write 2 5\n2 posix 0 write 9 5\n\
@@ -276,22 +276,9 @@ fn random_programs_of_locks_agree_with_tmpfs() {
     let count = setting("LATCHFS_LOCK_PROGRAMS").unwrap_or_else(|| "300".to_owned());
     let seed = setting("LATCHFS_LOCK_SEED")
         .unwrap_or_else(|| (latchfs::time::boot_now().as_nanos() % 1_000_000_007).to_string());
-    let known = KNOWN.iter().map(|known| known.left_out).filter(|left_out| !left_out.is_empty());
-    let left_out: Vec<_> = [NEVER].into_iter().chain(known).collect();
     println!("{count} programs from seed {seed}");
-    let output = comparison.run(&["seeds", &seed, &count, &left_out.join(",")]);
+    let output = comparison.run(&["seeds", &seed, &count, NEVER]);
     assert_eq!(output.code, 0, "{}{}", output.out, output.err);
-}
-
-#[test]
-fn known_differences_are_still_there() {
-    let comparison = Comparison::new("known");
-    for known in &KNOWN {
-        let seen = comparison.program(known.program);
-        let row = known.row;
-        assert_eq!(seen.code, 1, "'{row}' is mended: delete it from the table\n{}", seen.err);
-        println!("{row}\n{}", seen.out);
-    }
 }
 
 #[test]

@@ -404,3 +404,30 @@ fn deadlocks_are_detected() {
     )
     .ok();
 }
+
+/// The open file that wrote a text, a ttl or a process may lock its own lock, in every form. The
+/// lock keeps its text, and other open files of the same user are refused before and after.
+#[test]
+fn an_open_file_that_wrote_may_lock_its_lock() {
+    let m = mount();
+    let program = r#"
+        for form in 'flock_ex', 'flock_sh', 'posix_ex', 'ofd_ex', 'ofd_sh':
+            for text in 'text', '1m', f'pid={os.getpid()}':
+                fd, other = opened('x'), os.open('x', os.O_RDWR)
+                os.write(fd, text.encode())
+                token = status('x')['token']
+                assert no(lock, other, 'flock_ex') == 'EAGAIN', (form, text)
+                ino = os.fstat(fd).st_ino
+                lock(fd, form)
+                assert status('x')['token'] > token
+                assert no(lock, other, 'ofd_ex') == 'EAGAIN' or form.startswith('posix')
+                assert os.pread(fd, 99, 0) == (b'text' if text == 'text' else b'')
+                os.write(fd, b'more')
+                assert os.fstat(fd).st_ino == ino == os.stat('x').st_ino
+                unlock(fd, form)
+                assert not os.path.exists('x')
+                os.close(other)
+                drop('x')
+        "#;
+    locks_py(&m, program).ok();
+}

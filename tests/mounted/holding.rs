@@ -256,3 +256,11 @@ fn removing_a_lock_that_an_open_file_holds() {
     .ok();
     m.sh("flock x sh -c 'rm x' && test ! -e x").ok();
 }
+
+/// A hard link to a lock that an open file holds is a lease of its own, which expires.
+#[test]
+fn a_link_to_the_lock_of_an_open_file_expires() {
+    let m = Setup::new().with("--ttl 1s --grace 0s").start();
+    m.sh("flock build sh -c 'ln build other && test other -ef build'").ok();
+    m.until("other", "free");
+}

@@ -249,3 +249,17 @@ fn a_login_session_keeps_its_locks() {
         m.until(name, "free");
     }
 }
+
+/// `mount --hold session`: if the leader of the login session has ended, a lease lasts for its ttl,
+/// and the daemon logs why.
+#[test]
+fn a_session_without_a_leader_keeps_nothing() {
+    let m = Setup::new().with("--ttl 1s --grace 0s --hold session").start();
+    // The leader ends before its child takes the lock.
+    m.sh("setsid sh -c '(while kill -0 $$; do :; done; mkdir build; mkdir more) 2> /dev/null &'")
+        .ok();
+    m.until("more", "held");
+    let log = m.log();
+    assert_eq!(log.matches("has ended, so the leases of process").count(), 1, "{log}");
+    m.until("build", "free");
+}

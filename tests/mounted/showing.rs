@@ -378,3 +378,11 @@ fn a_hold_without_expiry_is_shown_as_what_it_is() {
         child.wait().expect("it is ours");
     }
 }
+
+/// Not even root may execute a file without an execute permission.
+#[test]
+fn access_asks_for_an_execute_permission() {
+    let m = mount();
+    m.sh("mkdir dir && touch file && chmod 600 file && test -r file && test -w file").ok();
+    m.sh("test -x dir && test ! -x file && chmod 700 file && test -x file && cd dir").ok();
+}

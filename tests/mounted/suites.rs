@@ -22,7 +22,7 @@ fn fail_as_known(failed: &BTreeSet<&str>, known: &[&str], output: &Output) {
     assert!(mended.is_empty(), "delete from the table, for they pass: {mended:?}");
 }
 
-/// Tests that fail because an open file that wrote a text may not lock it by fcntl (E3).
+/// Tests that fail because they lock through another open file than the one that wrote a text.
 const MAILBOX: [&str; 3] =
     ["TestMbox.test_relock", "TestMMDF.test_relock", "TestMH.test_lock_unlock"];
 
@@ -85,9 +85,9 @@ fn python_fasteners() {
     pytest("fasteners-0.20", &format!("tests/test_process_lock.py {left_out}"), &[]);
 }
 
-/// Fail because a file to which a program wrote may not be locked by flock, also where it is the
-/// same open file (E3). Left out: `test_simple`, which waits for an hour for the same reason, and a
-/// test that reads back a text.
+/// Fail because a file to which a program wrote may not be locked through another open file. Left
+/// out: `test_simple`, which waits for an hour for the same reason, and a test that reads back a
+/// text.
 #[test]
 fn python_portalocker() {
     let files = ["lock_flags", "mechanisms", "multiprocess", "timeout_behaviour", "exceptions"];

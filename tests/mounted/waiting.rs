@@ -404,3 +404,112 @@ fn switches(m: &Mount) -> u64 {
     };
     tasks.map(|task| of(task.expect("readable").path())).sum()
 }
+
+/// The status of a thread with many groups is longer than 2 KiB. Its wait lasts as long as that of
+/// any other thread, and a signal ends it.
+#[test]
+fn a_thread_with_many_groups_waits_and_is_interrupted() {
+    let m = mount();
+    locks_py(
+        &m,
+        r#"
+        groups = range(1_000_000_000, 1_000_002_000)
+        peer = Peer(before=lambda: os.setgroups(groups))
+        fd = opened('build')
+        lock(fd, 'flock_ex')
+        peer.start("lock(opened('build'), 'flock_ex', wait=True)")
+        until(lambda: waits(peer.pid))
+        # The watching thread looks every 20 ms.
+        time.sleep(0.2)
+        assert peer.silent(), peer.answer()
+        unlock(fd, 'flock_ex')
+        peer.answer()
+        peer("unlock(opened('build'), 'flock_ex')")
+        lock(fd, 'flock_ex')
+        peer.start("no(lock, opened('build'), 'flock_ex', wait=True)")
+        until(lambda: waits(peer.pid))
+        peer.signal(signal.SIGKILL)
+        assert peer.ended() == -signal.SIGKILL
+        "#,
+    )
+    .ok();
+}
+
+/// A request that waits is given up when its file is closed, even while the request has not joined
+/// the queue, because the server does not answer.
+#[test]
+fn a_wait_that_is_closed_before_it_has_joined_leaves_no_place() {
+    let m = Setup::new().behind(Behind::Server).start();
+    let program = r#"
+        os.mkdir('build')
+        for round in range(3):
+            fd = os.open('.latchfs/ctl', os.O_RDWR)
+            os.kill(SERVER, signal.SIGSTOP)
+            try:
+                os.write(fd, b'{"do": "acquire", "name": "build", "wait": true}')
+                os.close(fd)
+            finally: os.kill(SERVER, signal.SIGCONT)
+            until(lambda: no(os.mkdir, f'after-{round}') in ('ok', 'EEXIST'))
+            until(lambda: line('build') == 0)
+        os.rmdir('build')
+        assert status('build')['phase'] == 'free', status('build')
+        "#;
+    locks_py(&m, &program.replace("SERVER", &m.server_pid().to_string())).ok();
+}
+
+/// The freezer of a cgroup, as before a suspend, freezes programs that wait, and they go on at
+/// their places when they are thawed.
+#[test]
+fn waiting_programs_can_be_frozen() {
+    let m = mount();
+    let said = locks_py(
+        &m,
+        r#"
+        mounts = pathlib.Path('/proc/self/mountinfo').read_text().splitlines()
+        root = next((line.split()[4] for line in mounts if ' - cgroup2 ' in line), '/nowhere')
+        group = pathlib.Path(root, f'latchfs-test-{os.getpid()}')
+        try: group.mkdir()
+        except OSError as error: sys.exit(print('not tested:', error))
+        commands = {
+            'a': ['flock', 'a', 'true'],
+            'b': ['latchfs', 'run', 'b', '--', 'true'],
+            'c': ['latchfs', 'wait', 'c'],
+            'd': ['cat', '.latchfs/wait/d'],
+        }
+        for name in commands: os.mkdir(name)
+        os.rmdir('a')
+        fd = opened('a')
+        lock(fd, 'flock_ex')
+        programs = {name: subprocess.Popen(command) for name, command in commands.items()}
+        programs['e'] = subprocess.Popen(['cat', '.latchfs/events'], stdout=subprocess.DEVNULL)
+        try:
+            for name in commands: until(lambda: line(name) == 1)
+            since = lambda: [status(name)['waiters'][0]['since'] for name in commands]
+            places = since()
+            for program in programs.values():
+                (group / 'cgroup.procs').write_text(str(program.pid))
+            (group / 'cgroup.freeze').write_text('1')
+            until(lambda: 'frozen 1' in (group / 'cgroup.events').read_text())
+            time.sleep(0.5)
+            eq(since(), places)
+            (group / 'cgroup.freeze').write_text('0')
+            until(lambda: waits(programs['a'].pid))
+            time.sleep(0.5)
+            eq([name for name, program in programs.items() if program.poll() is not None], [])
+            eq(since(), places)
+            unlock(fd, 'flock_ex')
+            for name in 'bcd': os.rmdir(name)
+            for name in commands: eq(programs[name].wait(timeout=20), 0)
+            assert programs['e'].poll() is None
+        finally:
+            (group / 'cgroup.freeze').write_text('0')
+            for program in programs.values():
+                program.kill()
+                program.wait()
+            until(lambda: no(group.rmdir) == 'ok')
+        print('tested')
+        "#,
+    )
+    .ok();
+    print!("{said}");
+}

@@ -6,7 +6,7 @@ use crate::fuse::kernel::capabilities::{CanExpire, negotiate};
 use crate::fuse::kernel::file_system::{FileSystem, NameIn, Unsupported};
 use crate::fuse::kernel::poll_waker::PollWaker;
 use crate::fuse::kernel::replies::{
-    DOTS, attr, created, directory, empty, entry, requester, sized,
+    DOTS, attr, created, directory, empty, entry, executable, requester, sized,
 };
 use crate::fuse::kernel::task::spawn;
 use crate::fuse::kernel::values::{LockRequest, ReadRequest, SetAttrs};
@@ -353,9 +353,13 @@ impl<F: FileSystem> Filesystem for Dispatcher<F> {
         empty(reply, self.0.removexattr(name));
     }
 
-    // ACCESS always succeeds: each operation checks permissions itself.
-    fn access(&self, _req: &Request, _ino: INodeNo, _mask: AccessFlags, reply: ReplyEmpty) {
-        reply.ok();
+    // Each operation checks permissions itself; only execution needs a check here.
+    fn access(&self, req: &Request, ino: INodeNo, mask: AccessFlags, reply: ReplyEmpty) {
+        if !mask.contains(AccessFlags::X_OK) {
+            return reply.ok();
+        }
+        let (fs, who) = (Arc::clone(&self.0), requester(req));
+        spawn(async move { executable(reply, &fs.getattr(who, ino.0).await) });
     }
 
     fn mknod(

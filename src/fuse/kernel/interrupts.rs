@@ -26,6 +26,9 @@ const REST_PER_WORK: u32 = 55;
 /// running. A restarted system call repeats its request within a millisecond; a signal handler of a
 /// shell takes a few.
 const PLACE_KEPT: Span = Span::from_millis(200);
+/// The interval between two checks of a waiter for the freezer of its cgroup. Such a check costs
+/// more than one for signals, and a suspend waits for 20 s.
+const FREEZER_PERIOD: Span = Span::from_millis(200);
 /// How long the queue place of an interrupted waiter is kept at most, even if its thread runs all
 /// that time. On a loaded machine such a thread may still be returning to its system call; beyond
 /// this limit it is taken to be doing something else.
@@ -97,6 +100,9 @@ struct WatchedWait {
     /// Whether the last check saw a signal that is pending for the whole process. Another thread of
     /// the process may take it, so a second check must confirm it.
     doubtful: bool,
+    /// Whether the last check found the thread's cgroups to be frozen or about to be, and the time
+    /// of the next check.
+    freezing: (bool, Time),
     /// For an interrupted waiter: when it was interrupted, and when its thread was last seen
     /// running.
     parked: Option<(Time, Time)>,
@@ -118,7 +124,9 @@ impl InterruptWatcher {
         let uid = watched.as_ref().and_then(WatchedThread::user).unwrap_or(UNKNOWN_USER);
         let share = self.shares.take_always(Pool::Threads, uid, 1);
         let waiter = Box::new(waiter);
-        let post = WatchedWait { waiter, _share: share, watched, doubtful: false, parked: None };
+        let freezing = (false, boot_now() + FREEZER_PERIOD);
+        let (doubtful, parked) = (false, None);
+        let post = WatchedWait { waiter, _share: share, watched, doubtful, freezing, parked };
         let mut posts = self.inner.posts.lock();
         // The watching thread is woken only for a user's first waiter. The user's other waiters are
         // checked with it, at the latest after [`PERIOD_MAX`]; a wake-up per wait would cost more
@@ -218,7 +226,7 @@ impl WatchedWait {
         if waiting == WaitStatus::Over {
             return false;
         }
-        let sight = self.watched.as_ref().map_or(ThreadSignals::Quiet, WatchedThread::look);
+        let sight = self.sight();
         if waiting == WaitStatus::Asks {
             if self.is_signalled(sight) {
                 self.parked = Some((boot_now(), boot_now()));
@@ -238,11 +246,26 @@ impl WatchedWait {
         keeps
     }
 
+    /// Returns the current state of the thread.
+    fn sight(&mut self) -> ThreadSignals {
+        let Some(watched) = &self.watched else { return ThreadSignals::Quiet };
+        let sight = watched.look();
+        let now = boot_now();
+        if sight != ThreadSignals::Quiet || !self.freezing.0 && now < self.freezing.1 {
+            return sight;
+        }
+        self.freezing = (watched.is_freezing(), now + FREEZER_PERIOD);
+        if self.freezing.0 { ThreadSignals::Freezing } else { sight }
+    }
+
     /// Whether the status of the thread shows that the thread has a signal to handle.
     fn is_signalled(&mut self, sight: ThreadSignals) -> bool {
         match sight {
             ThreadSignals::Signalled | ThreadSignals::Gone => true,
-            ThreadSignals::PerhapsSignalled => std::mem::replace(&mut self.doubtful, true),
+            // The first check may have come before the freezer has woken the thread.
+            ThreadSignals::PerhapsSignalled | ThreadSignals::Freezing => {
+                std::mem::replace(&mut self.doubtful, true)
+            }
             ThreadSignals::Quiet | ThreadSignals::Running | ThreadSignals::Stopped => {
                 self.doubtful = false;
                 false
@@ -269,7 +292,7 @@ fn keeps(waiting: WaitStatus, sight: ThreadSignals, parked: Span, rests: Span) -
         // wait for the lock, so the grant is kept for a short time only, even if the thread is
         // stopped.
         (WaitStatus::Unclaimed, _) => parked < PLACE_KEPT,
-        (_, ThreadSignals::Stopped) => true,
+        (_, ThreadSignals::Stopped | ThreadSignals::Freezing) => true,
         _ => rests < PLACE_KEPT && parked < PLACE_KEPT_MAX,
     }
 }
@@ -316,6 +339,7 @@ mod tests {
             |sight, parked| keeps(WaitStatus::Unclaimed, sight, millis(parked), millis(0));
         assert!(unclaimed(ThreadSignals::Running, 199) && !unclaimed(ThreadSignals::Running, 200));
         assert!(!unclaimed(ThreadSignals::Stopped, 200));
+        assert!(parked(ThreadSignals::Freezing, 3_600_000, 3_600_000));
         for sight in
             [ThreadSignals::Running, ThreadSignals::Signalled, ThreadSignals::PerhapsSignalled]
         {

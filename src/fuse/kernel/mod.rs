@@ -9,6 +9,7 @@ pub(crate) mod user_shares;
 pub(crate) mod task;
 pub(crate) mod pending;
 pub(crate) mod handles;
+mod freezer;
 pub(crate) mod pending_signals;
 pub(crate) mod interrupts;
 pub(crate) mod poll_waker;

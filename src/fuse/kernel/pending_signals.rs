@@ -7,6 +7,7 @@
 //! ignored. Only then may the wait fail with EINTR: the kernel turns EINTR of a lock request into
 //! ERESTARTSYS (512), which a thread without a deliverable signal would see as its errno.
 
+use crate::fuse::kernel::freezer::is_freezing;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 
@@ -14,6 +15,7 @@ use std::os::unix::fs::FileExt;
 /// reading it again.
 #[derive(Debug)]
 pub(crate) struct WatchedThread {
+    tid: u32,
     status: File,
 }
 
@@ -29,44 +31,61 @@ pub(crate) enum ThreadSignals {
     /// A signal is pending for the whole process. Another of its threads may take the signal, so it
     /// counts only if the next check sees one again.
     PerhapsSignalled,
+    /// The thread sleeps, and the freezer of a cgroup wants to freeze it, or has frozen it.
+    Freezing,
     /// The thread is stopped. It repeats its request when it is continued.
     Stopped,
     /// The watched thread has ended.
     Gone,
 }
 
-/// The number of bytes read of a status file. Every field that is needed lies in the first 2 KiB,
-/// because the lines before it are short.
+/// The number of bytes of a status file that are read at first. That is the whole file, except for
+/// a thread with very many groups.
 const STATUS_BYTES: usize = 2_048;
+/// The maximum size of a status file. A process has at most 65,536 groups, each of which takes up
+/// to 11 bytes.
+const STATUS_BYTES_MAX: usize = 1 << 20;
 
 impl WatchedThread {
     /// Opens the status file of the thread `tid`. Returns `None` if the thread lives in another pid
     /// namespace, or has ended.
     pub(crate) fn new(tid: u32) -> Option<Self> {
         let status = File::open(format!("/proc/{tid}/status")).ok()?;
-        (tid != 0).then_some(Self { status })
+        (tid != 0).then_some(Self { tid, status })
     }
 
     /// Returns the file-system user id of the thread, under which it accesses files.
     pub(crate) fn user(&self) -> Option<u32> {
-        let mut bytes = [0; STATUS_BYTES];
-        let length = self.status.read_at(&mut bytes, 0).ok()?;
-        let mut lines = bytes[..length].split(|byte| *byte == b'\n');
-        let ids = lines.find_map(|line| line.strip_prefix(b"Uid:"))?;
-        // The line `Uid:` holds the real, effective, saved and file-system user id.
-        let id = ids.split(|byte| *byte == b'\t').nth(4)?;
-        number(id, 10)?.try_into().ok()
+        self.read(|text| {
+            let ids = text.split(|byte| *byte == b'\n').find_map(|l| l.strip_prefix(b"Uid:"))?;
+            // The line `Uid:` holds the real, effective, saved and file-system user id.
+            let id = ids.split(|byte| *byte == b'\t').nth(4)?;
+            number(id, 10)?.try_into().ok()
+        })
+    }
+
+    /// Whether the freezer of a cgroup wants to freeze the thread, or has frozen it.
+    pub(crate) fn is_freezing(&self) -> bool {
+        is_freezing(self.tid)
     }
 
     /// Reads the current state of the watched thread.
     pub(crate) fn look(&self) -> ThreadSignals {
+        self.read(read_status).unwrap_or(ThreadSignals::Gone)
+    }
+
+    /// Returns the result of `parse` for the text of the status file; `None` if the thread has
+    /// ended.
+    fn read<T>(&self, parse: impl Fn(&[u8]) -> Option<T>) -> Option<T> {
         let mut bytes = [0; STATUS_BYTES];
-        match self.status.read_at(&mut bytes, 0) {
-            Ok(length) if length > 0 => {
-                read_status(&bytes[..length]).unwrap_or(ThreadSignals::Gone)
-            }
-            _ => ThreadSignals::Gone,
+        let length = self.status.read_at(&mut bytes, 0).ok()?;
+        let parsed = parse(&bytes[..length]);
+        if parsed.is_some() || length < STATUS_BYTES {
+            return parsed;
         }
+        let mut bytes = vec![0; STATUS_BYTES_MAX];
+        let length = self.status.read_at(&mut bytes, 0).ok()?;
+        parse(&bytes[..length])
     }
 }
 

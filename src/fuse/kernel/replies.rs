@@ -5,7 +5,7 @@ use crate::fuse::kernel::values::{
     DirPage, Errno, NodeAttr, NodeEntry, NodeType, Opened, Requester,
 };
 use fuser::{
-    FileHandle, Generation, INodeNo, ReplyAttr, ReplyCreate, ReplyDirectory, ReplyEmpty,
+    FileAttr, FileHandle, Generation, INodeNo, ReplyAttr, ReplyCreate, ReplyDirectory, ReplyEmpty,
     ReplyEntry, ReplyXattr, Request,
 };
 
@@ -55,6 +55,16 @@ pub(super) fn attr(reply: ReplyAttr, result: Done<NodeAttr>) {
             drop(until_replied);
         }
         Err(errno) => reply.error(errno),
+    }
+}
+
+/// Sends whether a file may be executed, as the reply to a check by access(2): not even by root, if
+/// it is a regular file without an execute permission.
+pub(super) fn executable(reply: ReplyEmpty, result: &Done<NodeAttr>) {
+    let refuses = |attr: &FileAttr| attr.kind == NodeType::RegularFile && attr.perm & 0o111 == 0;
+    match result {
+        Ok(NodeAttr { attr, .. }) if refuses(attr) => reply.error(Errno::EACCES),
+        Ok(_) | Err(_) => reply.ok(),
     }
 }
 

@@ -2,7 +2,7 @@
 
 use crate::control::lease_options::LeaseOptions;
 use crate::engine::limits::TEXT_BYTES_MAX;
-use crate::engine::{LockName, LockView, ReadMode, Reason, Refusal};
+use crate::engine::{Firm, LockName, LockView, ReadMode, Reason, Refusal};
 use crate::fuse::credentials::Caller;
 use crate::fuse::errno::Act;
 use crate::fuse::kernel::user_shares::Pool;
@@ -56,6 +56,11 @@ impl FileIo {
             return Err(self.nodes.locks.refusals().full(caller, Act::Open, None, &full));
         }
         let view = self.nodes.locks.view(caller, Act::Open, &name).await?;
+        if view.holder().is_none() {
+            // The name has vanished since the kernel looked it up. ESTALE makes the kernel look it
+            // up again, and create it if the program passed `O_CREAT`.
+            return Err(Errno::ESTALE);
+        }
         let open = OpenFile::of_lock(caller, ino, name, flags);
         let origin = |token| self.nodes.origin_of(ino, token);
         open.bind_to_held(self.nodes.locks.service(), &view, origin);
@@ -141,6 +146,7 @@ impl FileIo {
         self.check_not_lost(caller, open, name)?;
         let mut state = open.state();
         state.tenure = state.tenure.or(reached.token.map(|token| node.origin_of(token)));
+        state.made_firm |= change.renews == Some(Firm::Make);
         state.end = Some(MessageEnd { at: offset + u64::from(length), is_text });
         Ok(length)
     }

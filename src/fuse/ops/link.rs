@@ -3,7 +3,7 @@
 
 use crate::engine::{
     Acquire, Annotate, Details, FileAttrs, FileType, LeaseKey, LeaseTerms, Lifetime, LockName,
-    LockView, Mode, Op, Outcome, Ownership, Patch, QueuePolicy, ReadMode, TextPatch,
+    LockView, Mode, Op, Outcome, Ownership, Patch, QueuePolicy, ReadMode, Release, TextPatch,
 };
 use crate::fuse::credentials::Caller;
 use crate::fuse::errno::Act;
@@ -80,13 +80,19 @@ impl Links {
             );
             return Err(self.refused(caller, Some(&name), Errno::EPERM, sentence));
         };
-        let term = match held.lease.life {
-            Lifetime::Own { ttl, grace, .. } => LeaseTerms::Own(ttl, grace),
-            Lifetime::Session(session) => LeaseTerms::Session(session),
-        };
         let details = &held.lease.details;
         let looks = FileAttrs { reads: ReadMode::Text, ..details.looks() };
-        let process = details.process().and_then(ProcessHandle::again);
+        let mut process = details.process().and_then(ProcessHandle::again);
+        let term = match (held.lease.hold, held.lease.life) {
+            // No open file owns the new lease, and the end of the open file would not end it. So
+            // it lasts like other leases that are made by file.
+            (Ownership::OpenFile(_), _) => {
+                process = process.or_else(|| self.bindings.by_default(caller));
+                self.bindings.term(process.as_ref())
+            }
+            (_, Lifetime::Own { ttl, grace, .. }) => LeaseTerms::Own(ttl, grace),
+            (_, Lifetime::Session(session)) => LeaseTerms::Session(session),
+        };
         let op = Op::Acquire(Acquire {
             name: name.clone(),
             client: caller.client.clone(),
@@ -94,7 +100,10 @@ impl Links {
             hold: Ownership::Exclusive(None),
             term,
             line: QueuePolicy::Skip,
-            patch: patch_like(details, looks),
+            patch: Patch {
+                process: Some(process.as_ref().map(|handle| handle.process)),
+                ..patch_like(details, looks)
+            },
         });
         let check = self.parents.check_of(caller, &op);
         let service = &self.nodes.locks;
@@ -107,7 +116,14 @@ impl Links {
         }
         let key = held_key(&view, caller);
         self.nodes.inodes().linked(ino, &name, tenure.token, &key.name);
-        self.read_as_text(caller, ino, key, looks).await
+        let linked = self.read_as_text(caller, ino, key, looks).await;
+        if linked.is_err() {
+            // The program is told that it does not have the lock.
+            let (name, client) = (name.clone(), caller.client.clone());
+            let key = LeaseKey { name, client, token: Some(tenure.token) };
+            service.service().give_back(Op::Release(Release::of(key)));
+        }
+        linked
     }
 
     /// Makes reads of both names return the content rather than the status, the last step of `ln`.
@@ -148,8 +164,8 @@ fn patch_like(details: &Details, looks: FileAttrs) -> Patch {
         holder_id: details.holder_id().cloned(),
         note: details.note().cloned(),
         text: Some(TextPatch::Set(details.shared_text())),
-        process: Some(details.process()),
         looks: Some(looks),
+        ..Patch::default()
     }
 }
 

@@ -88,6 +88,11 @@ impl Ranges {
         })
     }
 
+    /// Returns the first range of the owner `id` that overlaps `span`.
+    pub(crate) fn first_of(&self, id: u64, span: Span) -> Option<&Range> {
+        self.0.iter().find(|range| range.owner.id == id && range.span.meets(span))
+    }
+
     /// Returns the mode in which the engine's lease on the whole lock must be held to cover all
     /// ranges.
     pub(crate) fn mode(&self) -> Mode {

@@ -2,8 +2,9 @@
 //! conflicting lock.
 
 use crate::engine::{
-    ClientId, Command, EndSession, FileType, GRACE_OF_PROCESS, LockName, Mode, Op, OpenId,
-    OpenSession, Outcome, Ownership, Patch, SessionEnd, SessionId, Token,
+    ClientId, Command, EndSession, FileType, GRACE_OF_PROCESS, Lease, LeaseKey, LockName, Mode, Op,
+    OpenId, OpenSession, Outcome, Ownership, Patch, Release, SessionEnd, SessionId, TextPatch,
+    Token,
 };
 use crate::fuse::credentials::{Caller, Callers, descends_from};
 use crate::fuse::errno::Act;
@@ -91,13 +92,45 @@ impl PosixLocks {
             let sentence = "files in .latchfs can't be locked; lock the file of a lock";
             return Err(refusals.refused(caller, Act::Lock, None, Errno::EINVAL, sentence));
         };
-        let ask = self.ask_of(caller, asked, (name, open.client.clone()), (mode, sleep));
+        let mut ask = self.ask_of(caller, asked, (name, open.client.clone()), (mode, sleep));
         let waits = sleep.then(|| self.parts.opens.shares().room(Pool::Threads, caller.uid));
         if let Some(Err(full)) = waits {
             return Err(refusals.full(caller, Act::Lock, Some(&ask.name), &full));
         }
+        self.release_written(caller, asked.ino, &open, &mut ask).await?;
         // The promise of the result is dropped without a value only when the mount is gone.
         self.ask(caller, ask)?.await.unwrap_or(Err(Errno::EIO))
+    }
+
+    /// Releases the lease that a write through the open file has made exclusive, so that the open
+    /// file can lock its own lock. The new lease gets the content of the old one.
+    async fn release_written(
+        &self,
+        caller: &Caller,
+        ino: u64,
+        open: &OpenFile,
+        ask: &mut Ask,
+    ) -> Result<(), Errno> {
+        if !std::mem::take(&mut open.state().made_firm) {
+            return Ok(());
+        }
+        let nodes = &self.parts.nodes;
+        let view = nodes.locks.view(caller, Act::Lock, &ask.name).await?;
+        let tenure = open.tenure();
+        let is_written = |lease: &Lease| {
+            lease.holder == open.client
+                && lease.hold == Ownership::Exclusive(None)
+                && tenure == Some(nodes.origin_of(ino, lease.token))
+        };
+        let written = view.holders.into_iter().map(|holder| holder.lease).find(is_written);
+        if let Some(Lease { holder: client, token, details, .. }) = written {
+            ask.patch.text = Some(TextPatch::Set(details.shared_text()));
+            ask.patch.note = details.note().cloned();
+            ask.patch.looks = Some(details.looks());
+            let key = LeaseKey { name: ask.name.clone(), client, token: Some(token) };
+            nodes.locks.service().give_back(Op::Release(Release::of(key)));
+        }
+        Ok(())
     }
 
     /// Passes a lock request to the lock table. Returns the future of the result.
@@ -157,26 +190,36 @@ impl PosixLocks {
         caller: &Caller,
         asked: &LockRequest,
     ) -> Result<LockFound, Errno> {
-        let (Some(mode), Some((open, name))) = (mode_of(asked.kind), self.lock_of(asked.fh)) else {
-            return Err(Errno::EINVAL);
-        };
+        let Some((open, name)) = self.lock_of(asked.fh) else { return Err(Errno::EINVAL) };
         let session = self.start_for(caller, &name)?;
-        let (own, number) = session.queue.look(|table| {
-            let own = table.conflict(asked.ino, asked.owner, span_of(asked), mode);
-            (own, table.number_of(asked.ino, asked.owner).unwrap_or(asked.fh))
+        let (ino, id, span) = (asked.ino, asked.owner, span_of(asked));
+        let mode = mode_of(asked.kind);
+        let here = session.queue.look(|table| match mode {
+            Some(mode) => table.conflict(ino, id, span, mode),
+            // `F_OFD_GETLK` with `F_UNLCK` asks for the locks of the open file itself.
+            None => table.own_lock(ino, id, span),
         });
-        if let Some((span, mode, pid)) = own {
+        if let Some((span, mode, pid)) = here {
             let (start, end) = (span.start, span.end);
             return Ok(LockFound { start, end, kind: kind_of(mode), pid });
         }
-        // No open file of this mount conflicts; the engine knows all other holders.
-        let hold = Ownership::OpenFile(OpenId { session: session.session, number });
-        let view = self.parts.nodes.locks.view(caller, Act::Lock, &name).await?;
+        let (start, end) = (asked.start, asked.end);
+        let nothing = LockFound { start, end, kind: libc::F_UNLCK, pid: 0 };
+        let Some(mode) = mode else { return Ok(nothing) };
+        // No open file of this mount conflicts; the engine knows all other holders. A waiter is no
+        // conflict for `F_GETLK`.
+        let mut view = self.parts.nodes.locks.view(caller, Act::Lock, &name).await?;
+        view.waiters.clear();
+        let own =
+            |hold| matches!(hold, Ownership::OpenFile(open) if open.session == session.session);
+        view.holders.retain(|holder| !own(holder.lease.hold));
+        let hold = Ownership::OpenFile(OpenId { session: session.session, number: asked.fh });
         let Some((holder, _)) = view.in_the_way(&open.client, hold, mode) else {
-            let (start, end) = (asked.start, asked.end);
-            return Ok(LockFound { start, end, kind: libc::F_UNLCK, pid: 0 });
+            return Ok(nothing);
         };
         let maker = holder.lease.details.holder_id().and_then(|id| Maker::parse(id));
+        // A pid of another machine means nothing here.
+        let maker = maker.filter(|maker| maker.is_of_this_boot());
         let pid = maker.map_or(0, |maker| maker.process.pid);
         Ok(LockFound { start: 0, end: TO_END, kind: kind_of(view.mode), pid })
     }

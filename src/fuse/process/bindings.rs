@@ -22,6 +22,7 @@ use crate::service::{List, Locks, RequestError};
 use crate::time::{Span, Time, boot_now};
 use parking_lot::Mutex;
 use std::io;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Weak};
 
 /// After how long a renewal that got no answer is tried again.
@@ -42,6 +43,8 @@ pub(crate) struct ProcessBindings {
     default_term: LeaseTerms,
     state: Mutex<BindingTable>,
     session: Mutex<Option<SessionId>>,
+    /// The last login session whose leader had ended when a lease was to be bound to it.
+    leaderless: AtomicU32,
 }
 
 /// The ttl and grace of a lease after it is detached from the mount's session.
@@ -79,6 +82,7 @@ impl ProcessBindings {
             default_term: LeaseTerms::Own(config.ttl, config.grace),
             state: Mutex::default(),
             session: Mutex::default(),
+            leaderless: AtomicU32::new(0),
         })
     }
 
@@ -91,7 +95,17 @@ impl ProcessBindings {
         // Beyond the user's limit of bindings, the lease is not bound: the program must renew it,
         // as on mounts without `--hold session`.
         let share = self.shares.take(Pool::Bindings, caller.uid, 1).ok()?;
-        let leader = ProcessHandle::open(session_of(caller.pid)).ok()?;
+        let id = session_of(caller.pid);
+        let Ok(leader) = ProcessHandle::open(id) else {
+            if self.leaderless.swap(id, Ordering::Relaxed) != id {
+                log::warn!(
+                    "the leader of login session {id} has ended, so the leases of process {} \
+                     last for their ttl only; start it in a session of its own (setsid)",
+                    caller.pid
+                );
+            }
+            return None;
+        };
         Some(ProcessHandle { share: Some(Arc::new(share)), ..leader })
     }
 

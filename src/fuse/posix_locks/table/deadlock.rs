@@ -4,13 +4,14 @@
 use crate::engine::{LockName, Mode, Token};
 use crate::fuse::posix_locks::byte_ranges::{Owner, Span};
 use crate::fuse::posix_locks::table::locked_file::{Asking, Held, answer};
-use crate::fuse::posix_locks::table::messages::{Ask, Effect, No};
+use crate::fuse::posix_locks::table::messages::{Ask, Call, Effect, No};
 use crate::fuse::posix_locks::table::table_state::Table;
 use std::collections::HashSet;
 
 impl<R> Table<R> {
     /// Returns the first lock of this mount that conflicts with a request of the owner `id`, for
-    /// `F_GETLK`. The table knows no holders outside of this mount.
+    /// `F_GETLK`. The table knows no holders outside of this mount. A lock that was granted after
+    /// its waiter was interrupted is none.
     pub(crate) fn conflict(
         &self,
         ino: u64,
@@ -20,7 +21,9 @@ impl<R> Table<R> {
     ) -> Option<(Span, Mode, u32)> {
         let file = self.files.get(&ino)?;
         let clash = |held: &&Held| {
-            held.owner.id != id && (held.mode == Mode::Exclusive || mode == Mode::Exclusive)
+            !held.unclaimed
+                && held.owner.id != id
+                && (held.mode == Mode::Exclusive || mode == Mode::Exclusive)
         };
         if let Some(held) = file.holds.iter().find(clash) {
             return Some((Span::WHOLE, held.mode, held.owner.pid));
@@ -29,13 +32,14 @@ impl<R> Table<R> {
         Some((range.span, range.mode, range.owner.pid))
     }
 
-    /// Returns the lease number (the `number` of an [`OpenId`](crate::engine::OpenId)) of the lease
-    /// by which the owner `id` holds the whole file, or else of the lease that covers the file's
-    /// byte ranges.
-    pub(crate) fn number_of(&self, ino: u64, id: u64) -> Option<u64> {
+    /// Returns the first lock of the owner `id` itself that overlaps `span`.
+    pub(crate) fn own_lock(&self, ino: u64, id: u64, span: Span) -> Option<(Span, Mode, u32)> {
         let file = self.files.get(&ino)?;
-        let held = file.holds.iter().find(|held| held.owner.id == id);
-        held.or(file.bundle.as_ref().map(|bundle| &bundle.held)).map(|held| held.number)
+        if let Some(held) = file.holds.iter().find(|held| !held.unclaimed && held.owner.id == id) {
+            return Some((Span::WHOLE, held.mode, held.owner.pid));
+        }
+        let range = file.bundle.as_ref()?.ranges.first_of(id, span)?;
+        Some((range.span, range.mode, range.owner.pid))
     }
 
     /// Whether the owner `id` holds the whole file, or any owner of this mount holds a byte range
@@ -64,19 +68,22 @@ impl<R> Table<R> {
     }
 
     /// Whether a request would cause a deadlock: an owner that holds what `ask` requests waits,
-    /// directly or through other owners, for the owner of `ask`.
+    /// directly or through other owners, for the owner of `ask`. As in Linux, only owners that are
+    /// processes count, in fcntl(2): an flock or OFD lock belongs to an open file, which another
+    /// process may close.
     pub(crate) fn would_wait_for_itself(&self, ask: &Ask) -> bool {
         let mut seen = HashSet::new();
         let mut to_see = self.in_the_way(ask);
         while let Some(id) = to_see.pop() {
             if id == ask.owner.id {
-                return true;
+                return (ask.call)(ask.tid) == Call::Fcntl;
             }
             if !seen.insert(id) {
                 continue;
             }
             let asks = self.files.values().flat_map(|file| file.asks.iter().chain(&file.queue));
             let waits = asks.filter(|asking| asking.ask.owner.id == id && asking.reply.is_some());
+            let waits = waits.filter(|asking| (asking.ask.call)(asking.ask.tid) == Call::Fcntl);
             for asking in waits {
                 to_see.extend(self.in_the_way(&asking.ask));
             }

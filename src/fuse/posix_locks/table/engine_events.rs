@@ -99,6 +99,10 @@ impl<R> Table<R> {
         if asking.gone {
             self.leaving.insert(ticket, ino);
             todo.push(leave(asking.ask.name.clone(), ticket));
+        } else if asking.wants == Wants::Bundle && self.file(ino).is_covered_beside(asking.number) {
+            // The lease of another owner was converted while the request was under way.
+            self.withdraw(asking, todo);
+            return self.requeue(ino, todo);
         } else {
             todo.push(Effect::Watch(asking.number, asking.ask.tid));
             if asking.news {

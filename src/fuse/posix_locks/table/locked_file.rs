@@ -146,6 +146,11 @@ impl<R> File<R> {
         self.holds.iter().chain(bundle).any(|held| held.token == token)
     }
 
+    /// Whether a lease with another number than this one covers the file's byte ranges.
+    pub(crate) fn is_covered_beside(&self, number: u64) -> bool {
+        self.bundle.as_ref().is_some_and(|bundle| bundle.held.number != number)
+    }
+
     pub(crate) fn is_idle(&self) -> bool {
         self.holds.is_empty() && self.bundle.is_none() && self.is_quiet()
     }
@@ -286,7 +291,7 @@ impl<R> Asking<R> {
     /// Adds the file handle of the open file to `spent`, if it is the lease number of this request:
     /// a later request through the same open file must get another number.
     pub(crate) fn spend(&self, spent: &mut Numbers) {
-        if self.wants == Wants::Hold && self.number == self.ask.owner.fh && !self.gone {
+        if self.wants != Wants::Less && self.number == self.ask.owner.fh && !self.gone {
             spent.insert(self.number);
         }
     }

@@ -33,12 +33,14 @@ pub(crate) enum Waits {
     No,
 }
 
-/// The system call that requests a lock: flock(2) or fcntl(2), which change the mode of a lock in
-/// different ways.
+/// The system call that requests a lock. flock(2) and fcntl(2) change the mode of a lock in
+/// different ways, and only the owners of traditional fcntl(2) locks are processes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Call {
     Flock,
     Fcntl,
+    /// fcntl(2) with `F_OFD_SETLKW`.
+    Ofd,
 }
 
 /// A function that returns the system call of a thread, while the program still waits in it. It is

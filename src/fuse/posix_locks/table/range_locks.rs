@@ -6,6 +6,7 @@ use crate::fuse::posix_locks::byte_ranges::Span;
 use crate::fuse::posix_locks::table::locked_file::{Asking, Turn, Wants, answer};
 use crate::fuse::posix_locks::table::messages::{Ask, Call, Effect, No, Waits};
 use crate::fuse::posix_locks::table::table_state::Table;
+use crate::fuse::posix_locks::table::unlock::leave;
 
 impl<R> Table<R> {
     /// Locks a byte range of the file for the request's owner. If parts of the file are locked,
@@ -31,7 +32,7 @@ impl<R> Table<R> {
             if turn == Turn::New && !file.queue.is_empty() {
                 return self.enqueue(asking, todo);
             }
-            asking.number = self.extra_number(ino);
+            asking.number = self.number_for(&asking.ask);
             asking.wants = Wants::Bundle;
             return self.submit(asking, todo);
         };
@@ -74,11 +75,38 @@ impl<R> Table<R> {
     /// owner with a whole-file lease and a range would conflict with itself.
     pub(super) fn bundle_up(&mut self, ino: u64, id: u64, todo: &mut Vec<Effect<R>>) {
         let Some(file) = self.files.get_mut(&ino) else { return };
-        let Some(spare) = file.bundle_up(id) else { return };
-        if let Some(bundle) = &file.bundle {
+        let spare = file.bundle_up(id);
+        if let (Some(spare), Some(bundle)) = (&spare, &file.bundle) {
             todo.push(Effect::Speaks(spare.owner.fh, bundle.held.token));
         }
-        self.give_back(&spare, todo);
+        if file.bundle.is_some()
+            && let Some(asking) =
+                file.take(|a| a.is_wanted() && a.ticket.is_some() && a.wants == Wants::Bundle)
+        {
+            self.withdraw(asking, todo);
+        }
+        if let Some(spare) = spare {
+            self.give_back(&spare, todo);
+        }
+    }
+
+    /// Takes a request for the lease that is to cover the file's byte ranges out of the queue of
+    /// the engine, and decides it within this mount from now on, where a lease covers them: in the
+    /// queue the request would wait until the whole file is unlocked.
+    pub(super) fn withdraw(&mut self, mut asking: Asking<R>, todo: &mut Vec<Effect<R>>) {
+        let ino = asking.ask.ino;
+        let reply = asking.reply.take();
+        if let Some(ticket) = asking.ticket {
+            self.leaving.insert(ticket, ino);
+            todo.push(leave(asking.ask.name.clone(), ticket));
+        }
+        asking.spend(&mut self.spent);
+        asking.gone = true;
+        let file = self.file(ino);
+        if reply.is_some() {
+            file.behind.push(Asking::new(asking.ask.clone(), reply, Wants::Hold));
+        }
+        file.asks.push(asking);
     }
 
     /// Queues a lock request until another owner of this mount unlocks its ranges, or fails the

@@ -100,8 +100,11 @@ impl<R> Table<R> {
         // After an interrupted wait, the program returned with a different request. So the queue
         // place or the lock that was kept for a restart of the interrupted call is released.
         let (ino, id) = (ask.ino, ask.owner.id);
-        self.abandon(ino, |asking| asking.reply.is_none() && asking.ask.owner.id == id, todo);
-        self.drop_holds(ino, |held| held.unclaimed && held.owner.id == id, todo);
+        // A request that does not wait would be refused because of any such place or lock, even if
+        // the lock is free. So it makes the interrupted waiters of all owners give up theirs.
+        let gives_up = |of: u64| of == id || ask.line == Waits::No;
+        self.abandon(ino, |a| a.reply.is_none() && gives_up(a.ask.owner.id), todo);
+        self.drop_holds(ino, |held| held.unclaimed && gives_up(held.owner.id), todo);
         self.begin(Asking::new(ask, Some(reply), Wants::Hold), Turn::New, todo);
     }
 
@@ -285,6 +288,14 @@ impl<R> Table<R> {
         }
         let file = self.files.entry(ino).or_default();
         let own = file.holds.iter().position(|held| held.number == number);
+        let (owner, tid, call) = (asking.ask.owner.id, asking.ask.tid, asking.ask.call);
+        let bundle = file.bundle.as_mut().filter(|bundle| bundle.held.number == number);
+        if let Some(bundle) = bundle.filter(|bundle| bundle.ranges.has(owner))
+            && call(tid) == Call::Flock
+        {
+            // As below: the caller then releases the lease if no range is left.
+            bundle.ranges.unlock(owner, Span::WHOLE);
+        }
         match own.map(|place| (place, (asking.ask.call)(asking.ask.tid))) {
             Some((place, Call::Flock)) => {
                 // Changing the mode of an flock is not atomic, as flock(2) documents: the old lock
