@@ -117,8 +117,10 @@ fn the_line_protocol_works_through_any_node() {
         let seeds: Vec<_> = cluster.nodes.iter().map(|node| node.machine.peers()).collect();
         let machine = cluster.net.machine();
         let listen = format!("{}:7500", machine.address);
-        let daemon =
-            serve(&machine, "data", &["--seed", &seeds.join(","), "--line-listen", &listen]);
+        let line = ["--line-listen", &*listen, "--allow-follower", "127.0.0.1"];
+        let seed = seeds.join(",");
+        let options = [&["--seed", &*seed][..], &line].concat();
+        let daemon = serve(&machine, "data", &options);
         cluster.nodes.push(Node { machine, daemon });
     }
     cluster.voters(3);

@@ -94,7 +94,13 @@ fn batches() {
     let check = |bytes: &[u8]| {
         let read = decode_batch(bytes);
         if let Ok(batch) = &read {
-            same_after_version(&encode_batch(PROTOCOL, batch), bytes);
+            let again = encode_batch(PROTOCOL, batch);
+            // The encoder takes the lowest version that can hold the batch, which another sender
+            // may exceed.
+            if again[0] == bytes[0] {
+                same_after_version(&again, bytes);
+            }
+            assert_eq!(decode_batch(&again).as_ref(), Ok(batch));
         }
         (read.is_ok(), room(bytes.len()))
     };
