@@ -125,6 +125,18 @@ mod tests {
     }
 
     #[test]
+    fn the_number_of_certificates_is_limited() {
+        let entry = |number| format!("[[certificate]]\nname = \"n{number}\"\nlocks = [\"a/\"]\n");
+        let text: String = (0..CERTIFICATES_MAX).map(entry).collect();
+        assert_eq!(
+            CertificateRights::parse(&text).map(|rights| rights.len()),
+            Ok(CERTIFICATES_MAX)
+        );
+        let why = CertificateRights::parse(&(text + &entry(CERTIFICATES_MAX))).err();
+        assert!(why.is_some_and(|why| why.contains("more than 10000")));
+    }
+
+    #[test]
     fn invalid_file_is_explained() {
         for (text, says) in [
             ("[[certificate]]\nname = \"a\"\n", "locks"),

@@ -12,10 +12,22 @@ pub(super) const AUDIT_FILE: &str = "audit.log";
 /// The name of the file for expired leases.
 pub(super) const EXPIRED_FILE: &str = "expired.log";
 
+/// The highest length of the file of administrative acts.
+const AUDIT_BYTES_MAX: u64 = 64 << 20;
+
+/// The highest length of the file of expired leases.
+const EXPIRED_BYTES_MAX: u64 = 16 << 20;
+
+/// The highest length of the file of refused requests.
+const REFUSED_BYTES_MAX: u64 = 16 << 20;
+
 /// The files with their highest lengths. At that length a file is renamed to `NAME.log.1`. Any
 /// client can have leases expire and requests refused, so these are not in the file of acts.
-const FILES: [(&str, u64); 3] =
-    [(AUDIT_FILE, 64 << 20), (EXPIRED_FILE, 16 << 20), ("refused.log", 16 << 20)];
+const FILES: [(&str, u64); 3] = [
+    (AUDIT_FILE, AUDIT_BYTES_MAX),
+    (EXPIRED_FILE, EXPIRED_BYTES_MAX),
+    ("refused.log", REFUSED_BYTES_MAX),
+];
 
 /// The index of the file for refused requests.
 pub(super) const REFUSED: usize = 2;

@@ -12,6 +12,7 @@ use std::path::Path;
 /// and values that need no memory.
 const NOT_IN_THE_TABLE: &[(&str, &[&str])] = &[
     ("src/auth/engine_shares.rs", &["COUNTS_MAX"]),
+    ("src/client/event_stream.rs", &["EVENT_NUMBER_MAX"]),
     ("src/client/request_queue.rs", &["REPEATS_MAX"]),
     ("src/control/control_executor.rs", &["WAITERS_SHOWN_MAX"]),
     ("src/engine/lease.rs", &["TOKEN_MAX"]),
@@ -21,6 +22,7 @@ const NOT_IN_THE_TABLE: &[(&str, &[&str])] = &[
     ("src/fuse/kernel/capabilities.rs", &["BACKGROUND_MAX"]),
     ("src/fuse/kernel/mount_seal.rs", &["SHOWN_MAX"]),
     ("src/fuse/kernel/mountinfo.rs", &["LINKS_MAX"]),
+    ("src/fuse/kernel/pending_signals.rs", &["STATUS_BYTES_MAX"]),
     ("src/fuse/kernel_cache.rs", &["EVENTS_MAX"]),
     ("src/fuse/open_files/event_stream.rs", &["EVENTS_MAX"]),
     ("src/fuse/poll.rs", &["EVENTS_MAX"]),
@@ -39,6 +41,7 @@ const NOT_IN_THE_TABLE: &[(&str, &[&str])] = &[
     ("src/service/audit_file.rs", &["END_BYTES_MAX"]),
     ("src/service/local.rs", &["COPIED_AT_ONCE_MAX"]),
     ("src/service/nested_names.rs", &["BELOW_MAX"]),
+    ("src/service/refusal_summary.rs", &["REASON_CHARS_MAX"]),
     ("src/service/queue_waits.rs", &["EVENTS_MAX"]),
 ];
 
