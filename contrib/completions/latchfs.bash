@@ -816,7 +816,7 @@ _latchfs() {
             return 0
             ;;
         latchfs__subcmd__mount)
-            opts="-h --client --owner --ttl --grace --content --hold --allow-other --no-allow-other --listen --server --token-file --plain-token --ca --cert --key --tokens --tls-cert --tls-key --client-ca --refuse-serials --allow-host --insecure --share --state --data --max-ttl --format-max --grant-at-once --nonempty --foreground --background --detached --help"
+            opts="-h --client --owner --ttl --grace --content --hold --allow-other --no-allow-other --listen --server --token-file --plain-token --ca --cert --key --tokens --tls-cert --tls-key --client-ca --certificate-rights --refuse-serials --allow-host --insecure --share --state --data --max-ttl --format-max --grant-at-once --nonempty --foreground --background --detached --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -886,12 +886,20 @@ _latchfs() {
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
+                --certificate-rights)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
                 --refuse-serials)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
                 --allow-host)
                     COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --insecure)
+                    COMPREPLY=($(compgen -W "no-tls no-credentials both" -- "${cur}"))
                     return 0
                     ;;
                 --share)
@@ -1088,7 +1096,7 @@ _latchfs() {
             return 0
             ;;
         latchfs__subcmd__serve)
-            opts="-h --listen --line-listen --allow-follower --tokens --tls-cert --tls-key --client-ca --refuse-serials --allow-host --insecure --share --limit --ttl --grace --state --data --max-ttl --format-max --grant-at-once --peer-listen --peer-address --seed --peer-cert --peer-key --peer-ca --peer-secret-file --node-name --url --pace --release-on-node-removal --log-locks --print-permissions --help"
+            opts="-h --listen --line-listen --allow-follower --tokens --tls-cert --tls-key --client-ca --certificate-rights --refuse-serials --allow-host --insecure --share --limit --ttl --grace --state --data --max-ttl --format-max --grant-at-once --peer-listen --peer-address --seed --peer-cert --peer-key --peer-ca --peer-secret-file --node-name --url --pace --release-on-node-removal --log-locks --print-permissions --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -1122,12 +1130,20 @@ _latchfs() {
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
+                --certificate-rights)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
                 --refuse-serials)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
                 --allow-host)
                     COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --insecure)
+                    COMPREPLY=($(compgen -W "no-tls no-credentials both" -- "${cur}"))
                     return 0
                     ;;
                 --share)
