@@ -471,7 +471,10 @@ fn config(pace: ElectionPace) -> Config {
         enable_pre_vote: Some(true),
         // After a restart a leader must win an election again, once it has restored its state.
         enable_leader_restore: Some(false),
-        allow_log_reversion: None,
+        // openraft answers an old snapshot with success as soon as it has received the entries of
+        // it, before they are synced. If the follower then loses them in a crash, the leader has to
+        // send them again. They are committed, so other nodes have them.
+        allow_log_reversion: Some(true),
         snapshot_policy: SnapshotPolicy::LogsSinceLast(ENTRIES_A_SNAPSHOT),
         max_in_snapshot_log_to_keep: ENTRIES_KEPT,
         ..Config::default()

@@ -47,6 +47,7 @@ fn config() -> Config {
         election_timeout_max: 300,
         enable_pre_vote: Some(true),
         enable_leader_restore: Some(false),
+        allow_log_reversion: Some(true),
         snapshot_policy: SnapshotPolicy::LogsSinceLast(ENTRIES_A_SNAPSHOT),
         max_in_snapshot_log_to_keep: ENTRIES_KEPT,
         install_snapshot_timeout: INSTALL_PATIENCE_MS,
