@@ -56,11 +56,6 @@ impl FileIo {
             return Err(self.nodes.locks.refusals().full(caller, Act::Open, None, &full));
         }
         let view = self.nodes.locks.view(caller, Act::Open, &name).await?;
-        if view.holder().is_none() {
-            // The name has vanished since the kernel looked it up. ESTALE makes the kernel look it
-            // up again, and create it if the program passed `O_CREAT`.
-            return Err(Errno::ESTALE);
-        }
         let open = OpenFile::of_lock(caller, ino, name, flags);
         let origin = |token| self.nodes.origin_of(ino, token);
         open.bind_to_held(self.nodes.locks.service(), &view, origin);
