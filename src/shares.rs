@@ -149,7 +149,7 @@ pub(crate) struct SharedTable(Arc<TableInner>);
 
 #[derive(Debug)]
 struct TableInner {
-    /// What the table holds, in messages.
+    /// The name of the contents of the table, for messages.
     items: &'static str,
     all_max: usize,
     one_max: usize,

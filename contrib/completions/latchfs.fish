@@ -64,7 +64,7 @@ complete -c latchfs -n "__fish_latchfs_using_subcommand mount" -l tokens -d 'Bea
 complete -c latchfs -n "__fish_latchfs_using_subcommand mount" -l tls-cert -d 'Encrypt by this certificate, in PEM; read again at SIGHUP' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand mount" -l tls-key -d 'The key of the certificate, in PEM' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand mount" -l client-ca -d 'Let clients show certificates that this one has signed' -r -F
-complete -c latchfs -n "__fish_latchfs_using_subcommand mount" -l certificate-rights -d 'What each client certificate may do, in TOML, and others nothing; read again at SIGHUP' -r -F
+complete -c latchfs -n "__fish_latchfs_using_subcommand mount" -l certificate-rights -d 'The rights of client certificates, in TOML, without which a certificate has none; read again at SIGHUP' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand mount" -l refuse-serials -d 'Refuse the certificates with these serial numbers, one a line in hex; read again at SIGHUP' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand mount" -l allow-host -d 'A name by which clients call a server without tokens and certificates' -r
 complete -c latchfs -n "__fish_latchfs_using_subcommand mount" -l insecure -d 'Be open to a network without tokens, without TLS, or without both' -r -f -a "no-tls\t'Callers need credentials, but others on the network can read them'
@@ -91,7 +91,7 @@ complete -c latchfs -n "__fish_latchfs_using_subcommand serve" -l tokens -d 'Bea
 complete -c latchfs -n "__fish_latchfs_using_subcommand serve" -l tls-cert -d 'Encrypt by this certificate, in PEM; read again at SIGHUP' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand serve" -l tls-key -d 'The key of the certificate, in PEM' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand serve" -l client-ca -d 'Let clients show certificates that this one has signed' -r -F
-complete -c latchfs -n "__fish_latchfs_using_subcommand serve" -l certificate-rights -d 'What each client certificate may do, in TOML, and others nothing; read again at SIGHUP' -r -F
+complete -c latchfs -n "__fish_latchfs_using_subcommand serve" -l certificate-rights -d 'The rights of client certificates, in TOML, without which a certificate has none; read again at SIGHUP' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand serve" -l refuse-serials -d 'Refuse the certificates with these serial numbers, one a line in hex; read again at SIGHUP' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand serve" -l allow-host -d 'A name by which clients call a server without tokens and certificates' -r
 complete -c latchfs -n "__fish_latchfs_using_subcommand serve" -l insecure -d 'Be open to a network without tokens, without TLS, or without both' -r -f -a "no-tls\t'Callers need credentials, but others on the network can read them'

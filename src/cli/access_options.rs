@@ -24,7 +24,8 @@ pub(super) struct AccessArgs {
     /// Let clients show certificates that this one has signed
     #[arg(long, value_name = "FILE", requires = "tls_cert")]
     client_ca: Option<PathBuf>,
-    /// What each client certificate may do, in TOML, and others nothing; read again at SIGHUP
+    /// The rights of client certificates, in TOML, without which a certificate has none; read again
+    /// at SIGHUP
     #[arg(long, value_name = "FILE", requires = "client_ca")]
     certificate_rights: Option<PathBuf>,
     /// Refuse the certificates with these serial numbers, one a line in hex; read again at SIGHUP

@@ -220,7 +220,7 @@ fn one_credential_takes_its_share_of_locks_and_queues() {
     let said = server.curl(&["-H", EVE, "-X", "POST", "/locks/more?client=eve"]).is(429);
     let why = said["detail"].as_str().expect("a sentence");
     assert!(why.contains("you have 10485 locks, which is your share"), "{why}");
-    // What the attacker holds already it may renew.
+    // The attacker may renew the locks that it holds already.
     let path = format!("/locks/e/{}?client=eve:{}&reentrant=true", PARTS, PARTS % 1_000);
     server.curl(&["-H", EVE, "-X", "POST", &path]).is(200);
     serves_the_victim(&server);

@@ -15,8 +15,8 @@ const SHORT_BYTES: u64 = 16 << 10;
 /// buffer has room for it.
 const PIECE_BYTES: usize = 16 << 10;
 
-/// A long body, passed on piece by piece. What is not passed on yet counts against the share of the
-/// caller.
+/// A long body, passed on piece by piece. The bytes that are not passed on yet count against the
+/// share of the caller.
 struct LongBody {
     body: Body,
     /// The rest of the frame that the body returned last.

@@ -56,7 +56,7 @@ pub struct HttpConfig {
     pub grace: Grace,
     /// How callers authenticate, and how connections are encrypted.
     pub credentials: Credentials,
-    /// What the server may lack although it listens for other machines.
+    /// The protections that the server may lack although it listens for other machines.
     pub insecure: OpenTo,
     /// Whether the holds and waits of the client with a node's name end when that node is removed
     /// from the cluster.

@@ -39,7 +39,7 @@ pub struct LineConfig {
     pub grace: Grace,
     /// Authenticates clients, and provides the TLS configuration.
     pub gate: Arc<Authenticator>,
-    /// What the server may lack although it listens for other machines.
+    /// The protections that the server may lack although it listens for other machines.
     pub insecure: OpenTo,
     /// The part of each limited table that one credential or address may take.
     pub share: SharePercent,
