@@ -516,8 +516,12 @@ fn histories_of_three_nodes_are_linearizable() {
     for what in ["abandoned", "repeats"] {
         least(what, wanted / 500);
     }
-    for what in ["waits in vain", "too late", "retries", "replays to retries"] {
+    for what in ["waits in vain", "retries", "replays to retries"] {
         least(what, 1);
+    }
+    // In a short run it can happen that each lease outlasts the failovers.
+    if wanted > OPERATIONS {
+        least("too late", 1);
     }
 }
 
