@@ -342,10 +342,13 @@ pub fn encode_batch(known: u8, batch: &RequestBatch) -> Vec<u8> {
     encode_message(older.version(), &older)
 }
 
-/// Decodes the output of [`encode_batch`].
+/// Decodes the output of [`encode_batch`]. A version above the lowest that can hold the batch is
+/// malformed, so that each batch has one encoding.
 pub fn decode_batch(bytes: &[u8]) -> Result<RequestBatch, Malformed> {
     require(bytes.len() <= BATCH_BYTES_MAX)?;
-    decode_message(format_of, 2 * BATCH_BYTES_MAX, bytes)
+    let batch: RequestBatch = decode_message(format_of, 2 * BATCH_BYTES_MAX, bytes)?;
+    require(bytes.first() == Some(&batch.version()))?;
+    Ok(batch)
 }
 
 /// Encodes the answer to a batch.

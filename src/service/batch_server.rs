@@ -431,7 +431,7 @@ mod tests {
     use crate::engine::name::CLIENT_BYTES_MAX;
     use crate::engine::{
         AcknowledgedKeys, Acquire, Answer, ClientId, Engine, Grace, LeaseKey, LeaseTerms, LockName,
-        Mode, OpenId, Ownership, Patch, QueuePolicy, Reason, Release, Rules, Ttl,
+        Mode, OpenId, Ownership, Patch, QueuePolicy, Reason, Release, Rules, SessionId, Ttl,
     };
     use std::sync::mpsc::channel;
 
@@ -580,10 +580,8 @@ mod tests {
         }
     }
 
-    /// Node two, which has not received the client's later batches, receives a copy of an earlier
-    /// batch. The engine refuses the copy.
-    #[test]
-    fn a_late_copy_at_another_node_does_not_share_an_exclusive_lock() {
+    /// Returns the engine of a cluster, the batch servers of two of its nodes, and a session.
+    fn two_nodes() -> (Arc<Local>, [BatchServer; 2], SessionId) {
         let local = Arc::new(Local::in_memory(Rules::default()).expect("started"));
         let [one, two] =
             [(); 2].map(|()| BatchServer::new(Locks::new(Arc::<Local>::clone(&local))));
@@ -591,6 +589,14 @@ mod tests {
         let [ItemReply::Answered(Ok(Outcome::SessionOpened(session)))] = opened[..] else {
             panic!("{opened:?}");
         };
+        (local, [one, two], session)
+    }
+
+    /// Node two, which has not received the client's later batches, receives a copy of an earlier
+    /// batch. The engine refuses the copy.
+    #[test]
+    fn a_late_copy_at_another_node_does_not_share_an_exclusive_lock() {
+        let (_, [one, two], session) = two_nodes();
         let numbered =
             |number, asks| RequestBatch { session: Some(session), ..batch(number, asks) };
         let acquire = |client: &str, mode, hold, term| {
@@ -634,13 +640,7 @@ mod tests {
     /// The first copy of an acknowledged request was delayed, and arrives at another node.
     #[test]
     fn late_copy_of_an_acknowledged_request_is_refused() {
-        let local = Arc::new(Local::in_memory(Rules::default()).expect("started"));
-        let [one, two] =
-            [(); 2].map(|()| BatchServer::new(Locks::new(Arc::<Local>::clone(&local))));
-        let opened = ask(&one, &batch(1, vec![open()]), &anything()).expect("carried out");
-        let [ItemReply::Answered(Ok(Outcome::SessionOpened(session)))] = opened[..] else {
-            panic!("{opened:?}");
-        };
+        let (local, [one, two], session) = two_nodes();
         let settle = |number: u64, below: Option<&str>| {
             let submission = Submission { key: Some(format!("k{number}").into()), op: Op::Settle };
             let acknowledged =

@@ -339,8 +339,14 @@ impl Client {
     fn drop_the_late(&mut self) {
         let now = boot_now();
         let late: Vec<_> = self.held.extract_if(.., |held| held.until <= now).collect();
-        for held in &late {
-            self.believed(held, now);
+        for held in late {
+            // Some clients notice too late that their lease is over.
+            if self.below(4) == 0 {
+                self.held.push(held);
+                self.release(self.held.len() - 1);
+            } else {
+                self.believed(&held, now);
+            }
         }
     }
 
@@ -516,12 +522,8 @@ fn histories_of_three_nodes_are_linearizable() {
     for what in ["abandoned", "repeats"] {
         least(what, wanted / 500);
     }
-    for what in ["waits in vain", "retries", "replays to retries"] {
+    for what in ["waits in vain", "too late", "retries", "replays to retries"] {
         least(what, 1);
-    }
-    // In a short run it can happen that each lease outlasts the failovers.
-    if wanted > OPERATIONS {
-        least("too late", 1);
     }
 }
 

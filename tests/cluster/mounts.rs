@@ -38,14 +38,17 @@ const ANSWERS_MIN: u64 = 1_500;
 /// Whether a system call on a mount may fail with `error` while nodes fail. The test counts any
 /// other error as a violation of the guarantees.
 fn is_known(error: &io::Error) -> bool {
-    // `rmdir` fails with EPERM if the lease has expired and another client has the lock.
-    let known =
-        [libc::ETIMEDOUT, libc::ESTALE, libc::EEXIST, libc::EBUSY, libc::ENOENT, libc::EPERM];
+    let known = [libc::ETIMEDOUT, libc::ESTALE, libc::EEXIST, libc::EBUSY, libc::ENOENT];
     known.contains(&error.raw_os_error().unwrap_or(0))
 }
 
 fn is_unknown(error: &io::Error) -> bool {
     error.raw_os_error() == Some(libc::ETIMEDOUT)
+}
+
+/// Whether `rmdir` was refused because another client holds the lock.
+fn is_of_another(answer: &io::Result<()>) -> bool {
+    answer.as_ref().is_err_and(|error| error.raw_os_error() == Some(libc::EPERM))
 }
 
 /// A program that makes directories or locks files on one mount.
@@ -97,7 +100,9 @@ impl Program {
             return Ok(());
         };
         let at = self.diary.current[&lock];
-        let done = match dice.next() % 4 {
+        let choice = dice.next() % 4;
+        let is_removal = choice > 1;
+        let done = match choice {
             0 => {
                 self.look(lock, &name);
                 Ok(())
@@ -119,6 +124,10 @@ impl Program {
             && answered < belief.until
         {
             self.diary.fault(&format!("{belief:?} was lost: {error}"));
+        }
+        // The lease may be over, and another client may have the lock by now.
+        if is_removal && answered >= belief.until && is_of_another(&done) {
+            return done;
         }
         self.hear("a directory", done)
     }

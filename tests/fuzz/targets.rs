@@ -94,13 +94,7 @@ fn batches() {
     let check = |bytes: &[u8]| {
         let read = decode_batch(bytes);
         if let Ok(batch) = &read {
-            let again = encode_batch(PROTOCOL, batch);
-            // The encoder takes the lowest version that can hold the batch, which another sender
-            // may exceed.
-            if again[0] == bytes[0] {
-                same_after_version(&again, bytes);
-            }
-            assert_eq!(decode_batch(&again).as_ref(), Ok(batch));
+            assert_eq!(encode_batch(PROTOCOL, batch), bytes, "a batch has one encoding");
         }
         (read.is_ok(), room(bytes.len()))
     };

@@ -94,10 +94,7 @@ fn batch(name: &str, line: QueuePolicy) -> Vec<u8> {
         patch: Patch::default(),
     };
     let asks = vec![BatchItem::Submit(Op::Acquire(ask).into())];
-    encode_batch(
-        PROTOCOL,
-        &RequestBatch { engine: 0, from: 7, number: 0, session: None, acknowledged: None, asks },
-    )
+    encode_batch(PROTOCOL, &RequestBatch::repeatable(0, asks))
 }
 
 /// The HTTP socket of a mount identifies the calling local user as the mount does. If the

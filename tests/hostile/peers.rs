@@ -340,17 +340,7 @@ fn entries_beyond_the_limit_of_one_rpc_are_sent_in_several() {
             submit(Op::Acquire(Acquire { term, ..ask }))
         };
         let asks = (0..256).map(lock).collect();
-        let batch = encode_batch(
-            PROTOCOL,
-            &RequestBatch {
-                engine: 0,
-                from: 7,
-                number: 0,
-                session: None,
-                acknowledged: None,
-                asks,
-            },
-        );
+        let batch = encode_batch(PROTOCOL, &RequestBatch::repeatable(0, asks));
         fs::write(path("batch"), batch).expect("ours");
         let sent = ["-H", ADMIN, "--data-binary", &format!("@{}", path("batch"))];
         let told = node.server.curl(&[&sent[..], &["/door/v1/ask"]].concat());
