@@ -6,7 +6,7 @@
 //! for every client has no share of its own: it could end what all others have.
 
 use super::grant::{ClientPattern, Grant};
-use crate::engine::{Engine, Limit, LockName, Mode, Op, Ownership, QueuePolicy, ShareOf, Usage};
+use crate::engine::{Engine, Limit, LockName, Mode, Op, QueuePolicy, ShareOf, Usage};
 use crate::shares::{LimitName, LoweredLimits, SharePercent};
 use crate::time::{Span, Time, boot_now};
 use parking_lot::Mutex;
@@ -59,9 +59,8 @@ impl EngineShares {
         matches!(op, Op::Acquire(_) | Op::Steal(_) | Op::OpenSession(_))
     }
 
-    /// Checks that a caller with this grant has room for what `op` adds to the engine. A client
-    /// that holds the lock or waits for it already adds nothing, except as another program, which
-    /// gets a place of its own.
+    /// Checks that a caller with this grant has room for what `op` adds to the engine. A repeated
+    /// request adds nothing, and neither does a steal of a held lock, which replaces its lease.
     pub fn check(&self, grant: &Grant, op: &Op, engine: &Engine) -> Result<(), Limit> {
         let check = |of, name: Option<&LockName>| {
             let table = LimitedTable(of, name.cloned());
@@ -69,12 +68,7 @@ impl EngineShares {
             self.check_share(grant, &table, engine)
         };
         match op {
-            Op::Acquire(ask)
-                if ask.hold != Ownership::Exclusive(None)
-                    && engine.involves(&ask.name, &ask.client) =>
-            {
-                Ok(())
-            }
+            Op::Acquire(ask) if engine.is_repeated(ask) => Ok(()),
             Op::Acquire(ask) => {
                 let locks = LimitedTable(ShareOf::Locks, None);
                 self.check_share(grant, &locks, engine)?;
@@ -92,6 +86,7 @@ impl EngineShares {
                     Ok(())
                 }
             }
+            Op::Steal(steal) if engine.lease(&steal.name).is_some() => Ok(()),
             Op::Steal(_) => check(ShareOf::Locks, None),
             Op::OpenSession(_) => check(ShareOf::Sessions, None),
             _ => Ok(()),
@@ -234,7 +229,10 @@ fn usage_of_clients(grant: &Grant, engine: &Engine) -> Usage {
 mod tests {
     use super::*;
     use crate::engine::lease_terms::{GRACE_DEFAULT, TTL_DEFAULT};
-    use crate::engine::{Acquire, ClientId, LeaseTerms, OpenSession, Outcome, Patch, Rules};
+    use crate::engine::{
+        Acquire, ClientId, LeaseTerms, OpenId, OpenSession, Outcome, Ownership, Patch, Rules,
+        SessionId, Steal, StealReason,
+    };
 
     fn grant(clients: &[&str], prefix: &str) -> Grant {
         let clients = clients.iter().map(|text| ClientPattern::parse(text)).collect();
@@ -315,6 +313,17 @@ mod tests {
             Op::Acquire(Acquire { hold, line, ..acquire("x", "eve") })
         };
         assert_eq!(fill(&mut engine, &eve, wait), (3, Limit::Share(ShareOf::Queue, 3)));
+        // So do the open files of one client.
+        let mut engine = Engine::new(rules);
+        let ann_holds = Op::Acquire(acquire("x", "ann"));
+        engine.apply(Time::ZERO, &ann_holds.into(), &mut Vec::new()).expect("granted");
+        engine.apply(Time::ZERO, &open("eve").into(), &mut Vec::new()).expect("opened");
+        let wait = |number: usize| {
+            let open = OpenId { session: SessionId::named(2), number: number as u64 };
+            let (hold, line) = (Ownership::Exclusive(Some(open)), QueuePolicy::Join(None));
+            Op::Acquire(Acquire { hold, line, ..acquire("x", "eve") })
+        };
+        assert_eq!(fill(&mut engine, &eve, wait), (3, Limit::Share(ShareOf::Queue, 3)));
         let share = |number| {
             let mode = Mode::Shared;
             Op::Acquire(Acquire { mode, ..acquire("y", &format!("eve{number}")) })
@@ -355,6 +364,25 @@ mod tests {
         }
         let table = LimitedTable(ShareOf::Waiters, None);
         assert_eq!(table.level(&Engine::default()), (0, WAITERS_MAX), "unless it is lowered");
+    }
+
+    /// An administrator can steal a held lock although the table of locks is full.
+    #[test]
+    fn a_steal_of_a_held_lock_needs_no_room() {
+        let mut engine = Engine::new(Rules { locks_max: 1, ..Rules::default() });
+        let held = Op::Acquire(acquire("x", "ann"));
+        engine.apply(Time::ZERO, &held.into(), &mut Vec::new()).expect("granted");
+        let steal = |name: &str| {
+            let (name, client) =
+                (LockName::parse(name).expect("valid"), ClientId::parse("admin").expect("valid"));
+            let reason = StealReason::parse("gone").expect("a reason");
+            let term = LeaseTerms::Own(TTL_DEFAULT, GRACE_DEFAULT);
+            Op::Steal(Steal { name, client, reason, term, patch: Patch::default() })
+        };
+        let everybody = grant(&["*"], "");
+        let shares = EngineShares::default();
+        assert_eq!(shares.check(&everybody, &steal("x"), &engine), Ok(()));
+        assert_eq!(shares.check(&everybody, &steal("y"), &engine), Err(Limit::Locks(1)));
     }
 
     #[test]

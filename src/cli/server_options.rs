@@ -5,12 +5,11 @@ use super::environment::absolute;
 use super::exit::{CliError, CliResult, Exit};
 use super::output;
 use crate::client::api_request::fetch;
-use crate::client::http_transport::{Http, ServerAccess, may_learn};
+use crate::client::http_transport::{Http, ServerAccess, is_exposed, may_learn};
 use crate::client::transport::Transport;
 use crate::client::{Failover, MakeServer, Remote, SERVERS_MAX, Terms};
 use crate::time::Span;
 use serde_json::Value;
-use std::net::IpAddr;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -58,7 +57,11 @@ impl ServerKeyArgs {
     pub(super) fn access(&self, url: &str) -> CliResult<ServerAccess> {
         let file = |path: &Option<PathBuf>| path.as_deref().map(read).transpose();
         let token = file(&self.token_file)?;
-        if token.is_some() && !self.plain_token && is_exposed(url) {
+        let exposed = urls(url).into_iter().find(|url| is_exposed(url));
+        if token.is_some()
+            && !self.plain_token
+            && let Some(url) = exposed
+        {
             return Err(CliError::usage(format!(
                 "the token is not sent to {url}, since others could read it on the way; use https, \
                  or say --plain-token where the network itself is encrypted"
@@ -71,18 +74,6 @@ impl ServerKeyArgs {
         let token = token.map(|token| String::from_utf8_lossy(&token).trim().to_owned());
         Ok(ServerAccess { url: url.to_owned(), token, ca: file(&self.ca)?, identity })
     }
-}
-
-/// Whether what is sent to a server leaves this machine without encryption.
-fn is_exposed(url: &str) -> bool {
-    let Some(rest) = url.strip_prefix("http://") else { return false };
-    let authority = rest.split('/').next().unwrap_or_default();
-    let host = match authority.rsplit_once(':') {
-        Some((host, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) => host,
-        _ => authority,
-    };
-    let address = host.trim_matches(['[', ']']).parse::<IpAddr>();
-    !host.eq_ignore_ascii_case("localhost") && !address.is_ok_and(|address| address.is_loopback())
 }
 
 fn read(path: &Path) -> CliResult<Vec<u8>> {
@@ -165,11 +156,14 @@ fn server(access: &ServerAccess) -> CliResult<Arc<dyn Transport>> {
 
 /// Returns a function that creates transports to the other nodes of a cluster, whose URLs a node
 /// has reported. It uses the same credentials, and returns no transport for a URL to which the
-/// credentials must not be sent.
+/// credentials must not be sent: a token is not sent without encryption unless it already is.
 fn server_maker(access: &ServerAccess) -> MakeServer {
     let access = access.clone();
     Box::new(move |url| {
-        let is_safe = urls(&access.url).iter().all(|known| may_learn(known, url));
+        let known = urls(&access.url);
+        let is_plain = access.token.is_none() || known.iter().any(|known| is_exposed(known));
+        let is_safe =
+            known.iter().all(|known| may_learn(known, url)) && (is_plain || !is_exposed(url));
         let made = Http::new(&ServerAccess { url: url.to_owned(), ..access.clone() });
         made.ok().filter(|_| is_safe).map(|http| Arc::new(http) as _)
     })
@@ -201,11 +195,35 @@ mod tests {
 
     #[test]
     fn tokens_leave_the_machine_encrypted_only() {
-        for url in ["http://localhost:8080", "http://127.0.0.1", "http://[::1]:1/", "https://box"] {
+        for url in [
+            "http://localhost:8080",
+            "http://127.0.0.1",
+            "http://[::1]:1/",
+            "https://box",
+            "HTTPS://box",
+        ] {
             assert!(!is_exposed(url), "{url}");
         }
-        for url in ["http://box.lan:8080", "http://192.0.2.1", "http://[2001:db8::1]:80"] {
+        for url in ["http://box.lan:8080", "http://192.0.2.1", "HTTP://[2001:db8::1]:80"] {
             assert!(is_exposed(url), "{url}");
         }
+        let token = std::env::temp_dir().join(format!("latchfs-token-{}", std::process::id()));
+        std::fs::write(&token, "a secret of some length").expect("a file");
+        let none = || None::<PathBuf>;
+        let key = ServerKeyArgs {
+            token_file: Some(token.clone()),
+            plain_token: false,
+            ca: none(),
+            cert: none(),
+            key: none(),
+        };
+        for list in ["https://a:8443,http://b:8080", "http://localhost/,http://box:8080"] {
+            let Err(CliError::Said(Exit::Usage, why)) = key.access(list) else { panic!("{list}") };
+            assert!(why.contains("is not sent to http://b"), "{list}: {why}");
+        }
+        let access = key.access("http://localhost:1").expect("it stays on this machine");
+        assert!(server_maker(&access)("http://10.0.0.2:8080").is_none(), "a learned server");
+        assert!(server_maker(&access)("http://localhost:2").is_some());
+        std::fs::remove_file(token).expect("it is there");
     }
 }

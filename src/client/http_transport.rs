@@ -13,6 +13,7 @@ use crate::time::Span;
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::{Bytes, Incoming};
 use hyper::header::{AUTHORIZATION, HOST, HeaderMap, HeaderValue};
+use hyper::http::uri::Scheme;
 use hyper::{Method, Request, Response, StatusCode, Uri};
 use parking_lot::RwLock;
 use std::error::Error;
@@ -127,10 +128,24 @@ impl Http {
 pub fn may_learn(known: &str, url: &str) -> bool {
     let (Ok(known), Ok(url)) = (known.parse::<Uri>(), url.parse::<Uri>()) else { return false };
     let (Some(from), Some(to)) = (known.host(), url.host()) else { return false };
-    let bare = |host: &str| host.trim_matches(['[', ']']).parse::<IpAddr>();
-    let is_here = |host: &str| host == "localhost" || bare(host).is_ok_and(|ip| ip.is_loopback());
-    let is_nowhere = bare(to).is_ok_and(|ip| ip.is_unspecified());
+    let is_nowhere = address_of(to).is_some_and(|ip| ip.is_unspecified());
     known.scheme() == url.scheme() && !is_nowhere && (is_here(from) || !is_here(to))
+}
+
+/// Whether the bytes that a client sends to the server at `url` leave this machine without
+/// encryption.
+pub fn is_exposed(url: &str) -> bool {
+    let Ok(url) = url.parse::<Uri>() else { return false };
+    url.scheme() == Some(&Scheme::HTTP) && !url.host().is_some_and(is_here)
+}
+
+/// Whether a host of a URL is this machine.
+fn is_here(host: &str) -> bool {
+    host.eq_ignore_ascii_case("localhost") || address_of(host).is_some_and(|ip| ip.is_loopback())
+}
+
+fn address_of(host: &str) -> Option<IpAddr> {
+    host.trim_matches(['[', ']']).parse().ok()
 }
 
 fn tls(access: &ServerAccess, host: &str) -> Result<(TlsConnector, ServerName<'static>), Unusable> {

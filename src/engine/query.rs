@@ -1,7 +1,8 @@
 //! Queries: one lock, a page of locks, a page of a directory.
 
-use super::lease::{Lease, Lifetime, Mode, SessionId, Token};
-use super::lock::Lock;
+use super::command::Acquire;
+use super::lease::{Lease, Lifetime, Mode, Ownership, SessionId, Token};
+use super::lock::{Lock, QueuedWaiter};
 use super::name::{ClientId, LockName, parents};
 use super::state::Engine;
 use super::view::{Child, Holder, LockView, SessionView, WaiterView};
@@ -32,6 +33,18 @@ impl Engine {
             lock.leases().iter().any(|lease| lease.holder == *client)
                 || lock.line.iter().any(|(_, waiter)| waiter.client == *client)
         })
+    }
+
+    /// Whether `ask` repeats a request of a program that holds the lock or waits for it, so that it
+    /// adds neither a lease nor a place in the queue. Requests as [`Ownership::Exclusive`] without
+    /// an open file are never repeats of one another.
+    pub fn is_repeated(&self, ask: &Acquire) -> bool {
+        let same = |waiter: &QueuedWaiter| waiter.client == ask.client && waiter.hold == ask.hold;
+        ask.hold != Ownership::Exclusive(None)
+            && self.locks.get(&ask.name).is_some_and(|lock| {
+                lock.own(&ask.client, ask.hold).is_some()
+                    || lock.line.iter().any(|(_, waiter)| same(waiter))
+            })
     }
 
     /// Returns the oldest lease of the lock `name`, without building the whole view.

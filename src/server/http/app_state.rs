@@ -31,6 +31,9 @@ const WAITING_MAX: usize = 10_000;
 /// batches.
 const BODY_BYTES_MAX: usize = 16 << 20;
 
+/// Maximum number of backups that are not sent yet; each is as long as the whole state.
+const BACKUPS_MAX: usize = 2;
+
 /// Maximum total size in bytes of the long answers that are not sent yet: 36 of the longest answers
 /// to batches, or 500 pages of locks.
 const ANSWER_BYTES_MAX: usize = 256 << 20;
@@ -49,6 +52,8 @@ pub(super) struct AppState {
     pub(super) bodies: SharedTable,
     /// The bytes of long answers that are not sent yet.
     pub(super) answers: SharedTable,
+    /// The backups that are not sent yet.
+    pub(super) backups: SharedTable,
     pub(super) gate: Arc<Authenticator>,
     /// Executes the batches of requests that latchfs clients on other machines send.
     pub(super) porter: BatchServer,
@@ -113,6 +118,7 @@ impl AppState {
             peers: ConnectionLimits::new(connections, share),
             bodies: table("bytes of long requests", BODY_BYTES_MAX),
             answers: table("bytes of answers that are not sent yet", ANSWER_BYTES_MAX),
+            backups: SharedTable::new("backups that are not sent yet", BACKUPS_MAX, BACKUPS_MAX),
             gate,
             streams: table("event streams", STREAMS_MAX),
             mount_streams: table("event streams of mounts", MOUNT_STREAMS_MAX),

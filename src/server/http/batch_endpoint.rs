@@ -11,8 +11,8 @@ use super::response::{Response, text};
 use super::schema::Schema;
 use crate::auth::permissions::{AccessRequest, LockRule, Operation};
 use crate::auth::{self, Denial, Grant};
-use crate::engine::{NameError, Op, Reason, Refusal};
-use crate::service::batch_messages::{BATCH_BYTES_MAX, BatchItem, RequestBatch};
+use crate::engine::{NameError, Op, Reason, Refusal, RequestId};
+use crate::service::batch_messages::{BATCH_BYTES_MAX, BatchItem, RequestBatch, Submission};
 use crate::service::batch_server::{BEAT, BatchError, BatchServer, Following, ItemAccess, Limits};
 use crate::service::{RequestError, Unavailable};
 use crate::shares::TableShare;
@@ -143,6 +143,11 @@ fn turned<T>(why: BatchError) -> HandlerResult<T> {
 async fn limits(call: &RequestContext, batch: &RequestBatch) -> Limits {
     let mut limits = Limits::default();
     let serves = call.app.phase() == ShutdownPhase::Serving;
+    let caller = call.grant.caller("batch");
+    let admit = |command: &Submission| {
+        let id = |key: &Arc<str>| RequestId { caller: Arc::clone(&caller), key: Arc::clone(key) };
+        call.admit(&command.op, command.key.as_ref().map(id).as_ref())
+    };
     let is_deceptive = |ask: &BatchItem| match ask {
         BatchItem::Submit(command) => deceives(&command.op),
         _ => false,
@@ -150,7 +155,7 @@ async fn limits(call: &RequestContext, batch: &RequestBatch) -> Limits {
     if serves && call.grant.may_everything() && !batch.asks.iter().any(is_deceptive) {
         for (place, ask) in batch.asks.iter().enumerate() {
             if let BatchItem::Submit(command) = ask
-                && let Err(refusal) = call.admit(&command.op)
+                && let Err(refusal) = admit(command)
             {
                 limits.insert(place, ItemAccess::Refused(refusal));
             }
@@ -161,7 +166,7 @@ async fn limits(call: &RequestContext, batch: &RequestBatch) -> Limits {
         let limit = match ask {
             BatchItem::Submit(command) => match may_submit(call, &command.op, serves).await {
                 Err(why) => Some(ItemAccess::Nothing(why)),
-                Ok(()) => match call.admit(&command.op) {
+                Ok(()) => match admit(command) {
                     Err(refusal) => Some(ItemAccess::Refused(refusal)),
                     Ok(()) => parent_check(&call.grant, &command.op).map(ItemAccess::Checked),
                 },

@@ -121,10 +121,11 @@ impl Service<Request> for PathService {
         Box::pin(async move {
             let done = match begun {
                 Ok(begun) => {
-                    let Begun { answering, caller, identity, _asking } = begun;
+                    let Begun { answering, caller, identity, asking } = begun;
                     let charge = |response| {
                         let is_backup = endpoint.operation == Operation::BackUp;
-                        long_answer::charge(response, &app.answers, &identity, is_backup)
+                        let table = if is_backup { &app.backups } else { &app.answers };
+                        long_answer::charge(response, (table, is_backup), &identity, asking)
                             .map_err(|full| Problem::of(RefusalKind::Limit, full.to_string()))
                     };
                     let done = answering.await.and_then(charge);
@@ -156,8 +157,8 @@ struct Begun {
     caller: Option<(Arc<Grant>, Arc<ConnectionOrigin>)>,
     /// The identity to which the answer is charged.
     identity: Identity,
-    /// Counts the request as open.
-    _asking: TableShare,
+    /// Counts the request as open, until its answer is sent.
+    asking: TableShare,
 }
 
 /// Records a request in the audit log if `problem` is a refusal because of its credentials or its
@@ -193,7 +194,9 @@ fn begin(
         audit_refusal(&app, (grant, origin), operation, &problem);
         problem
     };
-    check_page(&app, &head, &origin)
+    // A page can make a browser read any address; a backup is too costly for that.
+    let only_reads = head.method == Method::GET && operation != Operation::BackUp;
+    check_page(&app, &head, &origin, only_reads)
         .map_err(|problem| refused(&Grant::nothing(), &origin, problem))?;
     let caller = Caller::of(&head.headers, origin);
     let grant = match caller.grant(&app.gate) {
@@ -213,7 +216,7 @@ fn begin(
             };
             let identity = caller.origin.identity_of(&Grant::nothing());
             let answering = Box::pin(slowly);
-            return Ok(Begun { answering, caller: None, identity, _asking: asking });
+            return Ok(Begun { answering, caller: None, identity, asking });
         }
     };
     grant
@@ -225,17 +228,22 @@ fn begin(
     let body = Mutex::new(body);
     let context = RequestContext { app, grant, caller, identity, params, head, body };
     let answering = (endpoint.run)(context);
-    Ok(Begun { answering, caller: audited, identity: payer, _asking: asking })
+    Ok(Begun { answering, caller: audited, identity: payer, asking })
 }
 
 /// Fails if a browser sent the request for a web page of another site. A browser can reach every
 /// server that its user can reach, for example on loopback, and pages of other sites must not
 /// exploit that.
-fn check_page(app: &AppState, head: &Parts, origin: &ConnectionOrigin) -> Result<(), Problem> {
+fn check_page(
+    app: &AppState,
+    head: &Parts,
+    origin: &ConnectionOrigin,
+    only_reads: bool,
+) -> Result<(), Problem> {
     let text = |name: &str| head.headers.get(name).and_then(|value| value.to_str().ok());
     let host = head.uri.authority().map(Authority::as_str).or_else(|| text("host"));
     let headers = BrowserHeaders { host, origin: text("origin"), site: text("sec-fetch-site") };
-    if headers.are_of_another_site(head.method == Method::GET) {
+    if headers.are_of_another_site(only_reads) {
         let detail = "cross-site requests are not allowed; use this server's own page";
         return Err(Problem::of(RefusalKind::Denied, detail));
     }

@@ -1,4 +1,4 @@
-//! Bodies of long answers, which are charged to the caller until they are sent: a client that reads
+//! Bodies of answers, which are charged to the caller until they are sent: a client that reads
 //! nothing makes the server keep no more than the client's share.
 
 use super::response::Response;
@@ -8,41 +8,43 @@ use hyper::body::{Body as HttpBody, Frame, SizeHint};
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
-/// The length in bytes up to which an answer is not counted. Each connection sends one answer at a
-/// time, or as many as it has streams.
+/// The length in bytes up to which only the request of an answer is counted, and not its bytes.
 const SHORT_BYTES: u64 = 16 << 10;
 /// The length in bytes of the pieces in which a body is passed on: hyper copies a piece when its
 /// buffer has room for it.
 const PIECE_BYTES: usize = 16 << 10;
 
-/// A long body, passed on piece by piece. The bytes that are not passed on yet count against the
-/// share of the caller.
-struct LongBody {
+/// A body, passed on piece by piece. Until it is sent, its request counts as open, and the bytes of
+/// a long body count against the share of the caller.
+struct ChargedBody {
     body: Body,
     /// The rest of the frame that the body returned last.
     rest: Bytes,
     left: u64,
-    _share: TableShare,
+    _share: Option<TableShare>,
+    _asking: TableShare,
 }
 
-/// Charges the body of an answer to a caller if it is long. The administrator's backup is charged
-/// even beyond the limit.
+/// Charges the body of an answer to a caller: the bytes of a long one, or one place for a backup.
+/// An event stream has no length, and places of its own.
 pub(super) fn charge(
     response: Response,
-    table: &SharedTable,
+    (table, is_backup): (&SharedTable, bool),
     who: &Identity,
-    is_backup: bool,
+    asking: TableShare,
 ) -> Result<Response, TableFull> {
-    let Some(left) = response.body().size_hint().exact().filter(|left| *left > SHORT_BYTES) else {
+    let Some(left) = response.body().size_hint().exact().filter(|left| *left > 0) else {
         return Ok(response);
     };
-    let amount = left as usize;
-    let share = if is_backup { table.take_always(who, amount) } else { table.take(who, amount)? };
-    let long = |body| LongBody { body, rest: Bytes::new(), left, _share: share };
-    Ok(response.map(|body| Body::new(long(body))))
+    let amount = if is_backup { 1 } else { left as usize };
+    let is_long = left > SHORT_BYTES || is_backup;
+    let share = is_long.then(|| table.take(who, amount)).transpose()?;
+    let charged =
+        |body| ChargedBody { body, rest: Bytes::new(), left, _share: share, _asking: asking };
+    Ok(response.map(|body| Body::new(charged(body))))
 }
 
-impl HttpBody for LongBody {
+impl HttpBody for ChargedBody {
     type Data = Bytes;
     type Error = axum::Error;
 
@@ -88,14 +90,29 @@ mod tests {
             let kind = HeaderValue::from_static("text/plain");
             super::super::response::text(StatusCode::OK, kind, vec![b'x'; length])
         };
-        let charge = |length, who| charge(answer(length), &table, who, false);
+        let requests = SharedTable::new("requests", 10, 10);
+        let charge = |length, who| {
+            let asking = requests.take(who, 1).expect("a request");
+            charge(answer(length), (&table, false), who, asking)
+        };
         let whole = charge(200 << 10, &eve).expect("her share");
         assert_eq!(table.taken(), 200 << 10);
         let full = charge(16 * 1_024 + 1, &eve).expect_err("one more long answer");
         assert!(full.to_string().contains("bytes of answers"), "{full}");
-        assert!(charge(16 << 10, &eve).is_ok(), "short ones are not counted");
+        let short = charge(16 << 10, &eve).expect("the bytes of short ones are not counted");
+        assert_eq!(requests.taken(), 2, "both requests are open");
+        drop(short);
         drop(charge(200 << 10, &ann).expect("the other half"));
         let sent = whole.into_body().collect().await.expect("no error").to_bytes();
-        assert_eq!((sent.len(), table.taken()), (200 << 10, 0));
+        assert_eq!((sent.len(), table.taken(), requests.taken()), (200 << 10, 0, 0));
+        let backups = SharedTable::new("backups", 1, 1);
+        let backup = || {
+            let asking = requests.take(&ann, 1).expect("a request");
+            super::charge(answer(1 << 20), (&backups, true), &ann, asking)
+        };
+        let first = backup().expect("one at a time");
+        assert!(backup().is_err(), "two at a time");
+        drop(first);
+        assert!(backup().is_ok());
     }
 }

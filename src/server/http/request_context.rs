@@ -9,7 +9,7 @@ use crate::auth::permissions::{AccessRequest, Operation};
 use crate::auth::{EngineShares, Grant, UnnamedOwner, unnamed_owners};
 use crate::engine::{
     ClientId, Command, IdempotencyKey, Lease, LockName, LockView, Op, Outcome, Reason, Refusal,
-    RefusalKind, SessionId, SessionView, Token,
+    RefusalKind, RequestId, SessionId, SessionView, Token,
 };
 use crate::server::audit_trail::AuditedCaller;
 use crate::service::stale_read::StaleRead;
@@ -103,9 +103,10 @@ impl RequestContext {
         share.map_err(|full| Problem::of(RefusalKind::Limit, full.to_string()))
     }
 
-    /// Checks that the caller has room for what `op` adds to the engine.
-    pub(super) fn admit(&self, op: &Op) -> Result<(), Refusal> {
-        if !EngineShares::concern(op) {
+    /// Checks that the caller has room for what `op` adds to the engine. A request that waits or
+    /// was granted adds nothing when it is repeated under its id.
+    pub(super) fn admit(&self, op: &Op, id: Option<&RequestId>) -> Result<(), Refusal> {
+        if !EngineShares::concern(op) || id.is_some_and(|id| self.app.locks.remembers(id)) {
             return Ok(());
         }
         self.app.locks.admit(op, |op, engine| self.app.shares.check(&self.grant, op, engine))
@@ -144,11 +145,7 @@ impl RequestContext {
             self.grants()?;
         }
         self.check(&op).await?;
-        // A repeat of a request that waits or was granted adds nothing.
-        let is_repeat = |known: &IdempotencyKey| self.app.locks.remembers(&known.id);
-        if !request.as_ref().is_some_and(is_repeat) {
-            self.admit(&op).map_err(RequestError::Refused)?;
-        }
+        self.admit(&op, request.as_ref().map(|key| &key.id)).map_err(RequestError::Refused)?;
         self.audited().commands(&self.app.locks, &op);
         let check = parent_check(&self.grant, &op);
         let command = Command { request, ..op.into() };

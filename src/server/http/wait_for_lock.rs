@@ -97,7 +97,7 @@ enum Place {
 /// Acquires a lock that is free, or enters the queue of one that is held.
 async fn enter(call: &RequestContext, ask: &Acquire) -> Result<Place, RequestError> {
     let op = Op::Acquire(ask.clone());
-    call.admit(&op).map_err(RequestError::Refused)?;
+    call.admit(&op, None).map_err(RequestError::Refused)?;
     let check = parent_check(&call.grant, &op);
     let ((on_end, end), (then, answer)) = (oneshot::channel(), oneshot::channel());
     let told_end = |end| {

@@ -1,7 +1,7 @@
 //! Executes requests of the line protocol: submits a command to the engine, and converts the
 //! result to a reply.
 
-use super::followers::LineFollowers;
+use super::followers::{FollowerRights, LineFollowers};
 use super::line_server::CONNECTIONS_MAX;
 use super::request::{LineReply, LineRequest, OwnOptions};
 use crate::auth::connection_limits::{ConnectionLimits, ConnectionOrigin};
@@ -109,7 +109,7 @@ impl LineService {
     pub(super) async fn answer(
         &self,
         grant: &Grant,
-        origin: &ConnectionOrigin,
+        (origin, secret): (&ConnectionOrigin, Option<&[u8]>),
         request: LineRequest,
     ) -> LineReply {
         let _pending = PendingRequest::new(&self.pending);
@@ -143,7 +143,7 @@ impl LineService {
                 self.decide(caller, Op::Release(Release::of(key)), false).await
             }
             LineRequest::Own(name, options) => self.owner(caller, &name, options).await,
-            LineRequest::Register(address) => self.register(caller, address),
+            LineRequest::Register(address) => self.register(caller, secret, address),
             // The connection has stored the token of an AUTH line and checked it before this call,
             // so nothing is left to do.
             LineRequest::Auth(_) => LineReply::Success,
@@ -218,7 +218,13 @@ impl LineService {
         LineReply::Error
     }
 
-    fn register(&self, caller: AuditedCaller<'_>, address: SocketAddr) -> LineReply {
+    /// Registers a follower, as long as the caller's credentials permit it to follow all locks.
+    fn register(
+        &self,
+        caller: AuditedCaller<'_>,
+        secret: Option<&[u8]>,
+        address: SocketAddr,
+    ) -> LineReply {
         let AuditedCaller { grant, origin } = caller;
         if !self.locks.leads() {
             return LineReply::NotLeader;
@@ -241,7 +247,17 @@ impl LineService {
         if self.stage() != LinePhase::Serving {
             return LineReply::Error;
         }
-        match self.followers.register(&origin.identity_of(grant), address) {
+        let (gate, secret) = (Arc::clone(&self.gate), secret.map(Box::<[u8]>::from));
+        let certified = origin.certified.clone();
+        let may_follow = move || {
+            let grant = gate.grant(secret.as_deref(), certified.as_ref());
+            grant.is_ok_and(|grant| grant.may_begin(Operation::FollowAll).is_ok())
+        };
+        let rights = FollowerRights {
+            reloads: self.gate.follow_reloads(),
+            may_follow: Box::new(may_follow),
+        };
+        match self.followers.register(&origin.identity_of(grant), address, rights) {
             Ok(()) => LineReply::Registered,
             Err(full) => {
                 log::warn!("{address} is not told of changes: {full}");

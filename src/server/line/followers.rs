@@ -15,7 +15,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
-use tokio::sync::{Notify, oneshot};
+use tokio::sync::{Notify, oneshot, watch};
 use tokio::task::JoinHandle;
 
 /// Maximum number of registered followers: each costs a connection, and a message for each change.
@@ -60,8 +60,24 @@ enum DeliveryEnd {
     /// The registered follower is too slow: the event log has dropped this many events before they
     /// were sent.
     Slow(u64),
+    /// The credentials of the follower were revoked.
+    Revoked,
     /// The list of held locks, which a newly registered follower gets first, could not be read.
     Unlisted,
+}
+
+/// Whether the credentials of a registered follower still permit it to follow all locks.
+pub(super) struct FollowerRights {
+    /// Changes when the server has read its credentials again.
+    pub(super) reloads: watch::Receiver<u64>,
+    pub(super) may_follow: Box<dyn Fn() -> bool + Send + Sync>,
+}
+
+impl FollowerRights {
+    /// Waits until the follower may not follow all locks any more.
+    async fn revoked(&mut self) {
+        while (self.may_follow)() && self.reloads.changed().await.is_ok() {}
+    }
 }
 
 impl LineFollowers {
@@ -77,6 +93,7 @@ impl LineFollowers {
         self: &Arc<Self>,
         who: &Identity,
         address: SocketAddr,
+        mut rights: FollowerRights,
     ) -> Result<(), TableFull> {
         let mut known = self.known.lock();
         // A follower that starts over keeps its place until it has the new one.
@@ -90,7 +107,10 @@ impl LineFollowers {
         let next = Arc::new(AtomicU64::new(watch.next()));
         let (all, place) = (Arc::clone(self), Arc::clone(&next));
         let telling = tokio::spawn(async move {
-            let why = all.tell(address, watch, &place).await;
+            let why = tokio::select! {
+                why = all.tell(address, watch, &place) => why,
+                () = rights.revoked() => DeliveryEnd::Revoked,
+            };
             all.let_go(address, &why);
         });
         if let Some(before) = known.insert(address, LineFollower { telling, next, _share: share }) {
@@ -106,6 +126,7 @@ impl LineFollowers {
         let why = match why {
             DeliveryEnd::Silent(error) => format!("it does not answer: {error}"),
             DeliveryEnd::Slow(lost) => format!("it is too slow, and has missed {lost} events"),
+            DeliveryEnd::Revoked => "its credentials were revoked".to_owned(),
             DeliveryEnd::Unlisted => "the locks that are held can't be listed".to_owned(),
         };
         log::warn!("{address} is not told of changes any more: {why}; it has to register again");

@@ -102,7 +102,9 @@ where
         // have been reloaded since the last one.
         let grant = desk.gate.grant(secret.as_deref(), origin.certified.as_ref());
         let reply = match (grant, request) {
-            (Ok(grant), Ok(request)) => desk.answer(&grant, origin, request).await,
+            (Ok(grant), Ok(request)) => {
+                desk.answer(&grant, (origin, secret.as_deref()), request).await
+            }
             // A wrong token in an AUTH line ends the connection, so that a client that guesses
             // tokens has to reconnect for each guess.
             (Err(_), Ok(request @ LineRequest::Auth(_))) => {
