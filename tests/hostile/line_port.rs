@@ -229,6 +229,37 @@ secret = "the secret of the operator"
 clients = ["*"]
 "#;
 
+/// After SIGHUP a follower whose token was revoked is told of no more changes.
+#[test]
+fn revoked_follower_is_told_of_nothing() {
+    let scratch = Scratch::new();
+    let path = scratch.path().join("tokens.toml");
+    let write = |text: &str| {
+        fs::write(&path, text).expect("a fresh directory");
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).expect("ours");
+    };
+    write(TOKENS);
+    let tokens = path.display().to_string();
+    let lines = Lines::start(&["--tokens", &tokens]);
+    let follower = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let address = follower.local_addr().expect("bound");
+    let mut ops = lines.connect();
+    assert_eq!(ops.ask("AUTH,the secret of the operator"), "SUCCESS");
+    assert_eq!(ops.ask(&format!("REGISTER,{address}")), "REGISTERED");
+    let reload = || {
+        let count = || lines.server.log().matches("were read again").count();
+        let before = count();
+        lines.server.signal(libc::SIGHUP);
+        eventually("a reload", || (count() > before).then_some(()));
+    };
+    reload();
+    let dropped = || lines.server.log().contains("its credentials were revoked");
+    assert!(!dropped(), "the token is the same");
+    write(TOKENS.split("\n[[token]]\nname = \"ops\"").next().expect("the first token"));
+    reload();
+    eventually("the follower is dropped", || dropped().then_some(()));
+}
+
 /// A follower is a program that registers an address at the server by `REGISTER`, so that the
 /// server connects to it and sends it lock changes. A caller who may not see all locks can't make
 /// the server connect anywhere. A caller who may can register a limited number of followers, and
