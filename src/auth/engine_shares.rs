@@ -18,8 +18,9 @@ const WAITERS_MAX: usize = 1 << 18;
 /// How long a count is used before the clients of a credential are counted again: a count visits
 /// all of them.
 const COUNT_KEPT: Span = Span::from_millis(200);
-/// The number of commands that may be on their way when a table is looked at: four full batches.
-const IN_FLIGHT: usize = 1_024;
+/// How many commands may be decided, but not yet be applied to the engine of this node when it is
+/// looked at.
+const UNAPPLIED: usize = 1_024;
 /// The number of counts above which old ones are dropped.
 const COUNTS_MAX: usize = 1_024;
 
@@ -29,6 +30,20 @@ pub struct EngineShares {
     percent: SharePercent,
     lowered: LoweredLimits,
     counts: Mutex<HashMap<(Arc<str>, LimitedTable), CountedUsage>>,
+    pending: Arc<Mutex<PendingCommands>>,
+}
+
+/// The numbers of commands that were admitted and are not decided yet, by caller and table. In a
+/// cluster without a leader a command is pending for long.
+#[derive(Debug, Default)]
+struct PendingCommands(HashMap<(Arc<str>, ShareOf), usize>);
+
+/// A command that was admitted and is not decided yet.
+#[derive(Debug)]
+pub struct PendingCommand {
+    of: Arc<Mutex<PendingCommands>>,
+    caller: Arc<str>,
+    tables: Vec<ShareOf>,
 }
 
 /// A table of the engine that a command adds to.
@@ -57,6 +72,16 @@ impl EngineShares {
     /// Whether a command adds to a table of the engine.
     pub const fn concern(op: &Op) -> bool {
         matches!(op, Op::Acquire(_) | Op::Steal(_) | Op::OpenSession(_))
+    }
+
+    /// Counts a command as pending until the returned value is dropped.
+    pub fn begin(&self, grant: &Grant, op: &Op) -> PendingCommand {
+        let (caller, tables) = (grant.caller("share"), tables_of(op));
+        let mut pending = self.pending.lock();
+        for table in &tables {
+            *pending.0.entry((Arc::clone(&caller), *table)).or_default() += 1;
+        }
+        PendingCommand { of: Arc::clone(&self.pending), caller, tables }
     }
 
     /// Checks that a caller with this grant has room for what `op` adds to the engine. A repeated
@@ -112,11 +137,18 @@ impl EngineShares {
     ) -> Result<(), Limit> {
         let (used, max) = self.level(table, engine);
         let share = self.percent.of(max);
-        if used + IN_FLIGHT < share || share == max {
+        if share == max {
+            return Ok(());
+        }
+        let caller = grant.caller("share");
+        // The command that is checked may be counted as pending itself.
+        let pending = self.pending.lock().0.get(&(Arc::clone(&caller), table.0)).copied();
+        let pending = pending.unwrap_or_default().saturating_sub(1);
+        if used + UNAPPLIED + pending < share {
             return Ok(());
         }
         let Some(count) = table.counter_of(grant) else { return Ok(()) };
-        let (key, now) = ((grant.caller("share"), table.clone()), boot_now());
+        let (key, now) = ((caller, table.clone()), boot_now());
         let mut counts = self.counts.lock();
         if counts.len() >= COUNTS_MAX {
             counts.retain(|_, counted| now.since(counted.at) < COUNT_KEPT);
@@ -124,10 +156,36 @@ impl EngineShares {
         let known = counts.get(&key).filter(|counted| now.since(counted.at) < COUNT_KEPT);
         let (left, at) = match known {
             Some(counted) => (counted.left, counted.at),
-            None => (share.saturating_sub(count(engine)), now),
+            None => (share.saturating_sub(count(engine) + pending), now),
         };
         counts.insert(key, CountedUsage { left: left.saturating_sub(1), at });
         if left > 0 { Ok(()) } else { Err(Limit::Share(table.0, share)) }
+    }
+}
+
+/// Returns the tables to which a command adds, apart from those of a single lock.
+fn tables_of(op: &Op) -> Vec<ShareOf> {
+    match op {
+        Op::Acquire(ask) if ask.line == QueuePolicy::Skip => vec![ShareOf::Locks],
+        Op::Acquire(_) => vec![ShareOf::Locks, ShareOf::Waiters],
+        Op::Steal(_) => vec![ShareOf::Locks],
+        Op::OpenSession(_) => vec![ShareOf::Sessions],
+        _ => Vec::new(),
+    }
+}
+
+impl Drop for PendingCommand {
+    fn drop(&mut self) {
+        let mut pending = self.of.lock();
+        for table in &self.tables {
+            let key = (Arc::clone(&self.caller), *table);
+            if let Some(count) = pending.0.get_mut(&key) {
+                *count -= 1;
+                if *count == 0 {
+                    pending.0.remove(&key);
+                }
+            }
+        }
     }
 }
 
@@ -364,6 +422,30 @@ mod tests {
         }
         let table = LimitedTable(ShareOf::Waiters, None);
         assert_eq!(table.level(&Engine::default()), (0, WAITERS_MAX), "unless it is lowered");
+    }
+
+    /// Commands that no leader decides yet count as well.
+    #[test]
+    fn pending_commands_count() {
+        let engine = Engine::new(Rules { sessions_max: 10, ..Rules::default() });
+        let (eve, ann) = (grant(&["eve"], ""), grant(&["ann"], ""));
+        let shares = EngineShares::default();
+        let mut pending = Vec::new();
+        let full = loop {
+            let begun = shares.begin(&eve, &open("eve"));
+            match shares.check(&eve, &open("eve"), &engine) {
+                Ok(()) => pending.push(begun),
+                Err(limit) => break limit,
+            }
+            // As if the count were too old to be used again.
+            shares.counts.lock().clear();
+        };
+        assert_eq!((pending.len(), full), (5, Limit::Share(ShareOf::Sessions, 5)));
+        assert_eq!(shares.check(&ann, &open("ann"), &engine), Ok(()));
+        drop(pending);
+        shares.counts.lock().clear();
+        assert_eq!(shares.check(&eve, &open("eve"), &engine), Ok(()));
+        assert!(shares.pending.lock().0.is_empty());
     }
 
     /// An administrator can steal a held lock although the table of locks is full.

@@ -24,7 +24,7 @@ pub use authentication::{
     AuthenticationError, Authenticator, Credentials, CredentialsError, OpenTo,
 };
 pub use browser_checks::AllowedHosts;
-pub use engine_shares::EngineShares;
+pub use engine_shares::{EngineShares, PendingCommand};
 pub use grant::{
     ClientPattern, Credential, Denial, Grant, UnnamedOwner, Visibility, unnamed_owners,
 };

@@ -10,7 +10,7 @@ use super::request_context::{RequestContext, parent_check};
 use super::response::{Response, text};
 use super::schema::Schema;
 use crate::auth::permissions::{AccessRequest, LockRule, Operation};
-use crate::auth::{self, Denial, Grant};
+use crate::auth::{self, Denial, Grant, PendingCommand};
 use crate::engine::{NameError, Op, Reason, Refusal, RequestId};
 use crate::service::batch_messages::{BATCH_BYTES_MAX, BatchItem, RequestBatch, Submission};
 use crate::service::batch_server::{BEAT, BatchError, BatchServer, Following, ItemAccess, Limits};
@@ -61,13 +61,17 @@ async fn ask(mut call: RequestContext) -> HandlerResult<Response> {
     // node must know that time.
     call.app.locks.ready().map_err(RequestError::Unavailable)?;
     let mut batch = BatchServer::read(&bytes).or_else(turned)?;
-    let mut limits = limits(&call, &batch).await;
+    let (mut limits, pending) = limits(&call, &batch).await;
     keep_to_own_session(&call, &mut batch, &mut limits).await?;
     audit(&call, &batch, &limits);
     let (send, told) = oneshot::channel();
     // The send fails only if the client has disconnected, and then its reply is not needed.
     let caller = call.grant.caller("batch");
-    call.app.porter.ask(&caller, batch, limits, |answer| drop(send.send(answer)));
+    let answered = |answer| {
+        drop(pending);
+        drop(send.send(answer));
+    };
+    call.app.porter.ask(&caller, batch, limits, answered);
     match told.await {
         Ok(Ok(bytes)) => {
             Ok(text(StatusCode::OK, HeaderValue::from_static(KIND), Bytes::from_owner(bytes)))
@@ -140,13 +144,15 @@ fn turned<T>(why: BatchError) -> HandlerResult<T> {
 
 /// Returns the items of the batch that this caller may not execute freely, each by its position in
 /// the batch: the item is refused, its result is filtered, or it is executed under a condition.
-async fn limits(call: &RequestContext, batch: &RequestBatch) -> Limits {
-    let mut limits = Limits::default();
+/// Returns also the commands that are admitted, which count as pending until they are decided.
+async fn limits(call: &RequestContext, batch: &RequestBatch) -> (Limits, Vec<PendingCommand>) {
+    let (mut limits, mut pending) = (Limits::default(), Vec::new());
     let serves = call.app.phase() == ShutdownPhase::Serving;
     let caller = call.grant.caller("batch");
-    let admit = |command: &Submission| {
+    let mut admit = |command: &Submission| {
         let id = |key: &Arc<str>| RequestId { caller: Arc::clone(&caller), key: Arc::clone(key) };
-        call.admit(&command.op, command.key.as_ref().map(id).as_ref())
+        let admitted = call.admit(&command.op, command.key.as_ref().map(id).as_ref());
+        admitted.map(|admitted| pending.extend(admitted))
     };
     let is_deceptive = |ask: &BatchItem| match ask {
         BatchItem::Submit(command) => deceives(&command.op),
@@ -160,7 +166,7 @@ async fn limits(call: &RequestContext, batch: &RequestBatch) -> Limits {
                 limits.insert(place, ItemAccess::Refused(refusal));
             }
         }
-        return limits;
+        return (limits, pending);
     }
     for (place, ask) in batch.asks.iter().enumerate() {
         let limit = match ask {
@@ -180,7 +186,7 @@ async fn limits(call: &RequestContext, batch: &RequestBatch) -> Limits {
         };
         limits.extend(limit.map(|limit| (place, limit)));
     }
-    limits
+    (limits, pending)
 }
 
 /// Returns the names of all kinds of batch items, each with the operation whose permissions it

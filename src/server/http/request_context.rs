@@ -6,7 +6,7 @@ use super::caller::Caller;
 use super::parameters::Param;
 use super::problem::{HandlerResult, Problem};
 use crate::auth::permissions::{AccessRequest, Operation};
-use crate::auth::{EngineShares, Grant, UnnamedOwner, unnamed_owners};
+use crate::auth::{EngineShares, Grant, PendingCommand, UnnamedOwner, unnamed_owners};
 use crate::engine::{
     ClientId, Command, IdempotencyKey, Lease, LockName, LockView, Op, Outcome, Reason, Refusal,
     RefusalKind, RequestId, SessionId, SessionView, Token,
@@ -104,12 +104,19 @@ impl RequestContext {
     }
 
     /// Checks that the caller has room for what `op` adds to the engine. A request that waits or
-    /// was granted adds nothing when it is repeated under its id.
-    pub(super) fn admit(&self, op: &Op, id: Option<&RequestId>) -> Result<(), Refusal> {
+    /// was granted adds nothing when it is repeated under its id. The command counts as pending
+    /// until the returned value is dropped.
+    pub(super) fn admit(
+        &self,
+        op: &Op,
+        id: Option<&RequestId>,
+    ) -> Result<Option<PendingCommand>, Refusal> {
         if !EngineShares::concern(op) || id.is_some_and(|id| self.app.locks.remembers(id)) {
-            return Ok(());
+            return Ok(None);
         }
-        self.app.locks.admit(op, |op, engine| self.app.shares.check(&self.grant, op, engine))
+        let pending = self.app.shares.begin(&self.grant, op);
+        self.app.locks.admit(op, |op, engine| self.app.shares.check(&self.grant, op, engine))?;
+        Ok(Some(pending))
     }
 
     /// Checks whether the caller may make `request`. The check is complete only for requests that
@@ -145,12 +152,17 @@ impl RequestContext {
             self.grants()?;
         }
         self.check(&op).await?;
-        self.admit(&op, request.as_ref().map(|key| &key.id)).map_err(RequestError::Refused)?;
+        let id = request.as_ref().map(|key| &key.id);
+        let pending = self.admit(&op, id).map_err(RequestError::Refused)?;
         self.audited().commands(&self.app.locks, &op);
         let check = parent_check(&self.grant, &op);
         let command = Command { request, ..op.into() };
         let (then, answer) = oneshot::channel();
-        self.app.locks.submit_checked(command, check, |answer| drop(then.send(answer)));
+        let then = |answer| {
+            drop(pending);
+            drop(then.send(answer));
+        };
+        self.app.locks.submit_checked(command, check, then);
         told(answer.await)?.map_err(|refusal| self.problem_of(refusal))
     }
 

@@ -97,7 +97,7 @@ enum Place {
 /// Acquires a lock that is free, or enters the queue of one that is held.
 async fn enter(call: &RequestContext, ask: &Acquire) -> Result<Place, RequestError> {
     let op = Op::Acquire(ask.clone());
-    call.admit(&op, None).map_err(RequestError::Refused)?;
+    let pending = call.admit(&op, None).map_err(RequestError::Refused)?;
     let check = parent_check(&call.grant, &op);
     let ((on_end, end), (then, answer)) = (oneshot::channel(), oneshot::channel());
     let told_end = |end| {
@@ -105,7 +105,11 @@ async fn enter(call: &RequestContext, ask: &Acquire) -> Result<Place, RequestErr
         // its receiver.
         let _ = on_end.send(end);
     };
-    call.app.waits.enter(ask.clone(), check, told_end, |answer| drop(then.send(answer)));
+    let then = |answer| {
+        drop(pending);
+        drop(then.send(answer));
+    };
+    call.app.waits.enter(ask.clone(), check, told_end, then);
     let closing = RequestError::Unavailable(Unavailable::Closing);
     match answer.await.map_err(|_| closing)?.map_err(RequestError::Unavailable)? {
         Ok(Entered::Waits(place)) => Ok(Place::Waits(place, end)),

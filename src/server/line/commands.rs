@@ -8,8 +8,8 @@ use crate::auth::connection_limits::{ConnectionLimits, ConnectionOrigin};
 use crate::auth::permissions::{AccessRequest, Operation};
 use crate::auth::{Authenticator, EngineShares, Grant};
 use crate::engine::{
-    Acquire, Answer, Command, Firm, Grace, LeaseKey, LeaseTerms, LockName, Mode, Op, Ownership,
-    Patch, Phase, QueuePolicy, Reason, RefusalKind, Release, Renew, Ttl,
+    Acquire, Answer, Command, Engine, Firm, Grace, LeaseKey, LeaseTerms, LockName, Mode, Op,
+    Ownership, Patch, Phase, QueuePolicy, Reason, RefusalKind, Release, Renew, Ttl,
 };
 use crate::metrics::MetricsPage;
 use crate::server::audit_trail::AuditedCaller;
@@ -159,14 +159,20 @@ impl LineService {
         if let Err(denial) = grant.may_submit(&op, &[]) {
             return self.refuse(caller, AccessRequest::of_op(&op).operation, &denial);
         }
-        if EngineShares::concern(&op)
-            && let Err(refusal) =
-                self.locks.admit(&op, |op, engine| self.shares.check(grant, op, engine))
-        {
-            return word_of(&Ok(Err(refusal)), false);
+        let mut pending = None;
+        if EngineShares::concern(&op) {
+            pending = Some(self.shares.begin(grant, &op));
+            let check = |op: &Op, engine: &Engine| self.shares.check(grant, op, engine);
+            if let Err(refusal) = self.locks.admit(&op, check) {
+                return word_of(&Ok(Err(refusal)), false);
+            }
         }
         let (then, answer) = oneshot::channel();
-        self.locks.submit(Command::from(op), |answer| drop(then.send(answer)));
+        let then = |answer| {
+            drop(pending);
+            drop(then.send(answer));
+        };
+        self.locks.submit(Command::from(op), then);
         match timeout(ANSWER_PATIENCE, answer).await {
             Ok(Ok(answer)) => word_of(&answer, shows_token),
             // The lock service drops a request without a reply only while it shuts down.
