@@ -105,7 +105,7 @@ impl PeerService {
         let members = metrics::<TypeConfig>(&self.requests.raft).membership_config;
         let is_known = members.get_node(&from).and_then(NodeAddress::of).as_ref() == Some(station);
         if !is_known && self.requests.role.borrow_watched().is_leader() {
-            self.requests.replica.audit.enter_entry(&AuditEntry::Command(AdminAction {
+            self.requests.replica.audit.enter_entry(&AuditEntry::Act(AdminAction {
                 what: "add a node",
                 target: Some(ActionTarget::Node(from)),
                 by: &station.name,

@@ -6,6 +6,7 @@ use crate::auth::connection_limits::ConnectionOrigin;
 use crate::auth::permissions::Operation;
 use crate::engine::{ClientId, Op, ResetScope};
 use crate::service::{ActionTarget, AdminAction, AuditEntry, Locks, RefusedRequest};
+use tokio::sync::oneshot;
 
 /// The credential and the address of a caller, for the audit log.
 #[derive(Clone, Copy)]
@@ -23,8 +24,9 @@ impl AuditedCaller<'_> {
         locks.audit(&AuditEntry::Refused(refused));
     }
 
-    /// Records an administrative act of this caller that has begun or ended.
-    pub(crate) fn acts(
+    /// Records an administrative act of this caller that has begun or ended, and returns when the
+    /// record is on disk.
+    pub(crate) async fn acts(
         self,
         locks: &Locks,
         operation: Operation,
@@ -33,6 +35,10 @@ impl AuditedCaller<'_> {
     ) {
         let address = self.origin.source.to_string();
         locks.audit(&AuditEntry::Act(self.act(operation, target, &address, outcome)));
+        let (then, written) = oneshot::channel();
+        // The send fails only if the request is over, and the wait only if the audit log has ended.
+        locks.when_audited(Box::new(move || then.send(()).unwrap_or_default()));
+        written.await.unwrap_or_default();
     }
 
     /// Records an administrative command before it is submitted: a steal or a reset. The records of
@@ -50,15 +56,16 @@ impl AuditedCaller<'_> {
             _ => return,
         };
         let address = self.origin.source.to_string();
-        locks.audit(&AuditEntry::Command(self.act(operation, target, &address, "begun")));
+        locks.audit(&AuditEntry::Act(self.act(operation, target, &address, "begun")));
     }
 
-    /// Records that this caller ends all that a client has, unless its credential is for that
-    /// client alone.
-    pub(crate) fn ends_all_of(self, locks: &Locks, client: &ClientId) {
-        if self.grant.only_client() != Some(client.as_str()) {
+    /// Records that this caller ends all that a client has, and returns when the record is on disk.
+    /// There is no record unless the caller may also steal: all others release only what belongs to
+    /// their own clients, and could push other records out of the audit log.
+    pub(crate) async fn ends_all_of(self, locks: &Locks, client: &ClientId) {
+        if self.grant.may_begin(Operation::Steal).is_ok() {
             let target = Some(ActionTarget::Client(client));
-            self.acts(locks, Operation::ReleaseAll, target, "begun");
+            self.acts(locks, Operation::ReleaseAll, target, "begun").await;
         }
     }
 
