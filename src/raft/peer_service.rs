@@ -11,6 +11,7 @@ use super::rpc::mutual_tls::PeerCertificate;
 use super::status_report::Reporter;
 use super::types::{ClusterId, NodeId, Snapshot, TypeConfig, Vote};
 use crate::service::{ActionTarget, AdminAction, AuditEntry, RefusedRequest};
+use crate::shares::Identity;
 use openraft::async_runtime::watch::WatchReceiver;
 use openraft::errors::RaftError;
 use parking_lot::Mutex;
@@ -42,8 +43,10 @@ impl accept::RpcHandler for PeerService {
 
     fn refused(&self, address: IpAddr, reason: &str) {
         let (what, by, credential) = ("call as a node", "a peer", "certificate");
+        let network = &*Identity::of_address(address).to_string();
         let address = &*address.to_string();
-        let refused = RefusedRequest { what, by, credential, address, reason };
+        let refused =
+            RefusedRequest { what, by, credential, is_known: false, address, network, reason };
         self.requests.replica.audit.enter_entry(&AuditEntry::Refused(refused));
     }
 

@@ -1,9 +1,9 @@
 //! Entries of front ends in the audit log: administrative acts, and refused requests, each with the
 //! credential and the address of the caller.
 
-use crate::auth::Grant;
 use crate::auth::connection_limits::ConnectionOrigin;
 use crate::auth::permissions::Operation;
+use crate::auth::{Credential, Grant};
 use crate::engine::{ClientId, Op, ResetScope};
 use crate::service::{ActionTarget, AdminAction, AuditEntry, Locks, RefusedRequest};
 use tokio::sync::oneshot;
@@ -19,8 +19,10 @@ impl AuditedCaller<'_> {
     /// Records that a request of this caller was refused.
     pub(crate) fn refused(self, locks: &Locks, operation: Operation, reason: &str) {
         let (by, credential) = (&*self.grant.name, self.grant.credential.as_str());
+        let is_known = !matches!(self.grant.credential, Credential::Missing | Credential::Unneeded);
         let (what, address) = (operation.rule().name, &*self.origin.source.to_string());
-        let refused = RefusedRequest { what, by, credential, address, reason };
+        let network = &*self.origin.source.identity().to_string();
+        let refused = RefusedRequest { what, by, credential, is_known, address, network, reason };
         locks.audit(&AuditEntry::Refused(refused));
     }
 
