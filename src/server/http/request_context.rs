@@ -148,8 +148,8 @@ impl RequestContext {
         let is_repeat = |known: &IdempotencyKey| self.app.locks.remembers(&known.id);
         if !request.as_ref().is_some_and(is_repeat) {
             self.admit(&op).map_err(RequestError::Refused)?;
+            self.audited().commands(&self.app.locks, &op);
         }
-        self.audited().commands(&self.app.locks, &op);
         let check = parent_check(&self.grant, &op);
         let command = Command { request, ..op.into() };
         let (then, answer) = oneshot::channel();
