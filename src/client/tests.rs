@@ -123,7 +123,8 @@ impl ServerConnection for NearLine {
             return Ok(BatchResponse { stamp, replies });
         }
         let porter = self.near.porter.lock().clone();
-        porter.ask(&"batch:a".into(), batch, Limits::new(), move |told| drop(send.send(told)));
+        let then = move |told| drop(send.send(told));
+        porter.ask(&"batch:a".into(), batch, Limits::new(), |_, _| {}, then);
         let told = told.recv().expect("the porter answers");
         if let Some(Fault::Unsure) = fault {
             let stamp = self.near.porter.lock().stamp();

@@ -11,6 +11,7 @@ use super::rpc::mutual_tls::PeerCertificate;
 use super::status_report::Reporter;
 use super::types::{ClusterId, NodeId, Snapshot, TypeConfig, Vote};
 use crate::service::{ActionTarget, AdminAction, AuditEntry, RefusedRequest};
+use crate::shares::Identity;
 use openraft::async_runtime::watch::WatchReceiver;
 use openraft::errors::RaftError;
 use parking_lot::Mutex;
@@ -42,8 +43,10 @@ impl accept::RpcHandler for PeerService {
 
     fn refused(&self, address: IpAddr, reason: &str) {
         let (what, by, credential) = ("call as a node", "a peer", "certificate");
+        let network = &*Identity::of_address(address).to_string();
         let address = &*address.to_string();
-        let refused = RefusedRequest { what, by, credential, address, reason };
+        let refused =
+            RefusedRequest { what, by, credential, is_known: false, address, network, reason };
         self.requests.replica.audit.enter_entry(&AuditEntry::Refused(refused));
     }
 
@@ -105,7 +108,7 @@ impl PeerService {
         let members = metrics::<TypeConfig>(&self.requests.raft).membership_config;
         let is_known = members.get_node(&from).and_then(NodeAddress::of).as_ref() == Some(station);
         if !is_known && self.requests.role.borrow_watched().is_leader() {
-            self.requests.replica.audit.enter_entry(&AuditEntry::Command(AdminAction {
+            self.requests.replica.audit.enter_entry(&AuditEntry::Act(AdminAction {
                 what: "add a node",
                 target: Some(ActionTarget::Node(from)),
                 by: &station.name,

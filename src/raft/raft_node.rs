@@ -259,6 +259,10 @@ impl BackendStatus for RaftNode {
         self.shared.node.requests.replica.audit.enter_entry(entry);
     }
 
+    fn when_audited(&self, then: Box<dyn FnOnce() + Send>) {
+        self.shared.node.requests.replica.audit.when_written(then);
+    }
+
     fn cluster_admin(&self) -> Option<Arc<dyn ClusterAdmin>> {
         Some(Arc::new(RaftClusterAdmin(self.shared.node.clone())))
     }

@@ -1,11 +1,12 @@
 //! Entries of front ends in the audit log: administrative acts, and refused requests, each with the
 //! credential and the address of the caller.
 
-use crate::auth::Grant;
 use crate::auth::connection_limits::ConnectionOrigin;
 use crate::auth::permissions::Operation;
+use crate::auth::{Credential, Grant};
 use crate::engine::{ClientId, Op, ResetScope};
 use crate::service::{ActionTarget, AdminAction, AuditEntry, Locks, RefusedRequest};
+use tokio::sync::oneshot;
 
 /// The credential and the address of a caller, for the audit log.
 #[derive(Clone, Copy)]
@@ -18,13 +19,16 @@ impl AuditedCaller<'_> {
     /// Records that a request of this caller was refused.
     pub(crate) fn refused(self, locks: &Locks, operation: Operation, reason: &str) {
         let (by, credential) = (&*self.grant.name, self.grant.credential.as_str());
+        let is_known = !matches!(self.grant.credential, Credential::Missing | Credential::Unneeded);
         let (what, address) = (operation.rule().name, &*self.origin.source.to_string());
-        let refused = RefusedRequest { what, by, credential, address, reason };
+        let network = &*self.origin.source.identity().to_string();
+        let refused = RefusedRequest { what, by, credential, is_known, address, network, reason };
         locks.audit(&AuditEntry::Refused(refused));
     }
 
-    /// Records an administrative act of this caller that has begun or ended.
-    pub(crate) fn acts(
+    /// Records an administrative act of this caller that has begun or ended, and returns when the
+    /// record is on disk.
+    pub(crate) async fn acts(
         self,
         locks: &Locks,
         operation: Operation,
@@ -33,6 +37,10 @@ impl AuditedCaller<'_> {
     ) {
         let address = self.origin.source.to_string();
         locks.audit(&AuditEntry::Act(self.act(operation, target, &address, outcome)));
+        let (then, written) = oneshot::channel();
+        // The send fails only if the request is over, and the wait only if the audit log has ended.
+        locks.when_audited(Box::new(move || then.send(()).unwrap_or_default()));
+        written.await.unwrap_or_default();
     }
 
     /// Records an administrative command before it is submitted: a steal or a reset. The records of
@@ -50,15 +58,16 @@ impl AuditedCaller<'_> {
             _ => return,
         };
         let address = self.origin.source.to_string();
-        locks.audit(&AuditEntry::Command(self.act(operation, target, &address, "begun")));
+        locks.audit(&AuditEntry::Act(self.act(operation, target, &address, "begun")));
     }
 
-    /// Records that this caller ends all that a client has, unless its credential is for that
-    /// client alone.
-    pub(crate) fn ends_all_of(self, locks: &Locks, client: &ClientId) {
-        if self.grant.only_client() != Some(client.as_str()) {
+    /// Records that this caller ends all that a client has, and returns when the record is on disk.
+    /// There is no record unless the caller may also steal: all others release only what belongs to
+    /// their own clients, and could push other records out of the audit log.
+    pub(crate) async fn ends_all_of(self, locks: &Locks, client: &ClientId) {
+        if self.grant.may_begin(Operation::Steal).is_ok() {
             let target = Some(ActionTarget::Client(client));
-            self.acts(locks, Operation::ReleaseAll, target, "begun");
+            self.acts(locks, Operation::ReleaseAll, target, "begun").await;
         }
     }
 

@@ -2,12 +2,13 @@
 //! single lock asks, for debugging.
 //!
 //! A thread of its own writes the lines, so that no request waits for the log. It gathers the
-//! events of `GATHER` and writes at most `LINES_MAX` lines for them: a flood of changes fills
-//! no disk.
+//! events of `GATHER`. A flood of changes has `LINES_MAX` lines a second, and the others are
+//! counted.
 
 use crate::engine::{Event, EventKind, TenureEnd};
 use crate::service::Locks;
 use crate::service::event_log::EventWatch;
+use crate::time::{Time, boot_now};
 use parking_lot::{Condvar, Mutex};
 use std::io;
 use std::sync::Arc;
@@ -18,7 +19,7 @@ use std::time::Duration;
 /// wakes the log at most so often.
 const GATHER: Duration = Duration::from_millis(100);
 
-/// Maximum number of lines for the events of one [`GATHER`].
+/// Maximum number of lines at once, and in each second of a flood.
 const LINES_MAX: usize = 100;
 
 /// Number of events taken from the event log at a time.
@@ -48,12 +49,13 @@ impl LockLog {
     pub fn start(locks: &Locks) -> io::Result<Self> {
         let signal = Arc::new(LogSignal::default());
         let mut watch = locks.subscribe(None);
+        let mut budget = LineBudget { left: LINES_MAX, filled: boot_now() };
         let wakes = Arc::clone(&signal);
         watch.wake_by(Arc::new(move || wakes.tell(|state| state.has_events = true)));
         let waits = Arc::clone(&signal);
         let run = move || loop {
             let goes_on = waits.lines_are_due();
-            write_lines(&mut watch);
+            write_lines(&mut watch, budget.refill(boot_now()));
             if !goes_on {
                 return;
             }
@@ -94,8 +96,27 @@ impl LogSignal {
     }
 }
 
-/// Logs the events since the last call.
-fn write_lines(watch: &mut EventWatch) {
+/// The number of lines that may be written now.
+struct LineBudget {
+    left: usize,
+    filled: Time,
+}
+
+impl LineBudget {
+    /// Adds the lines for the time since the last call.
+    fn refill(&mut self, now: Time) -> &mut usize {
+        let more = now.since(self.filled).as_millis() as usize * LINES_MAX / 1_000;
+        self.left = (self.left + more).min(LINES_MAX);
+        self.filled = now;
+        &mut self.left
+    }
+}
+
+/// Logs the events since the last call in `lines` lines at most, and subtracts those from it. Only
+/// the last line of the log may exceed that.
+fn write_lines(watch: &mut EventWatch, lines: &mut usize) {
+    // One more line has the number of the others.
+    let max = lines.saturating_sub(1);
     let (mut written, mut left_out) = (0, 0);
     loop {
         let batch = watch.take(BATCH);
@@ -104,7 +125,7 @@ fn write_lines(watch: &mut EventWatch) {
             break;
         }
         for line in batch.events.iter().filter_map(|(_, event)| line_of(event)) {
-            if written == LINES_MAX {
+            if written == max {
                 left_out += 1;
                 continue;
             }
@@ -112,7 +133,9 @@ fn write_lines(watch: &mut EventWatch) {
             log::info!("{line}");
         }
     }
+    *lines = lines.saturating_sub(written);
     if left_out > 0 {
+        *lines = lines.saturating_sub(1);
         log::info!("{left_out} more changes of locks came at once, and have no line");
     }
 }
@@ -140,4 +163,25 @@ fn line_of(event: &Event) -> Option<String> {
         _ => return None,
     };
     Some(format!("lock '{name}' was {what} (token {token})"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::time::Span;
+
+    /// In an earlier version a flood had 100 lines in each tenth of a second.
+    #[test]
+    fn long_flood_has_100_lines_a_second() {
+        let mut budget = LineBudget { left: LINES_MAX, filled: Time::ZERO };
+        let (mut now, mut written) = (Time::ZERO, 0);
+        for _ in 0..100 {
+            now = now + Span::from_millis(100);
+            let lines = budget.refill(now);
+            assert!(*lines > 1, "each call has a line, and the number of the others");
+            written += std::mem::take(lines);
+        }
+        assert_eq!(written, LINES_MAX + 99 * 10);
+        assert_eq!(*budget.refill(now + Span::from_secs(3_600)), LINES_MAX);
+    }
 }

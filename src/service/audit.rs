@@ -37,11 +37,8 @@ const CLOCK_CHECK: Duration = Duration::from_millis(100);
 /// An entry that a front end adds to the audit log.
 #[derive(Debug, Clone, Copy)]
 pub enum AuditEntry<'a> {
-    /// An administrative action that has begun or ended. The entry is on disk when it was added.
+    /// An administrative action that has begun or ended.
     Act(AdminAction<'a>),
-    /// An administrative action by a command, which is answered when this entry is on disk and
-    /// those of what the command has done.
-    Command(AdminAction<'a>),
     /// A request that was refused.
     Refused(RefusedRequest<'a>),
 }
@@ -98,7 +95,7 @@ impl AuditEntry<'_> {
     /// Writes the entry to the ordinary log, where there is no audit log.
     pub(super) fn log(&self) {
         match self {
-            Self::Act(act) | Self::Command(act) => log_act(&act.record(Wall::now())),
+            Self::Act(act) => log_act(&act.record(Wall::now())),
             // Clients decide how many requests are refused.
             Self::Refused(refused) => log::debug!("refused a request: {refused:?}"),
         }
@@ -236,16 +233,11 @@ impl Audit {
         }
     }
 
-    /// Adds an entry of a front end.
+    /// Adds an entry of a front end. It is on disk later: see [`Audit::when_written`].
     pub(crate) fn enter_entry(&self, entry: &AuditEntry<'_>) {
-        let (act, is_last) = match entry {
-            AuditEntry::Act(act) => (act, true),
-            AuditEntry::Command(act) => (act, false),
-            AuditEntry::Refused(refused) => return self.shared.refuse(refused),
-        };
-        log_act(&self.enter_act(act));
-        if is_last {
-            self.flush();
+        match entry {
+            AuditEntry::Act(act) => log_act(&self.enter_act(act)),
+            AuditEntry::Refused(refused) => self.shared.refuse(refused),
         }
     }
 
@@ -493,5 +485,43 @@ impl AuditRecord {
             line["reason"] = reason.as_str().into();
         }
         line
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::mpsc::channel;
+
+    /// In an earlier version an act blocked its caller, a worker of the HTTP server, for the disk.
+    #[test]
+    fn act_does_not_wait_for_the_thread_that_writes() {
+        let act = AdminAction {
+            what: "back up all locks",
+            target: None,
+            by: "admin",
+            credential: "token",
+            address: "::1",
+            outcome: "done",
+        };
+        let audit = Arc::new(Audit::to_log().expect("it starts"));
+        // Without a clock nothing is written before a caller waits, so this stalls the thread.
+        let _ = audit.enter_act(&act);
+        let (go_on, stalled) = channel::<()>();
+        audit.when_written(Box::new(move || stalled.recv().unwrap_or_default()));
+        let (say, said) = channel();
+        let written = say.clone();
+        let adding = Arc::clone(&audit);
+        let adds = std::thread::spawn(move || {
+            adding.enter_entry(&AuditEntry::Act(act));
+            say.send("added").expect("the test waits");
+            adding.when_written(Box::new(move || written.send("written").unwrap_or_default()));
+        });
+        let next = || said.recv_timeout(Duration::from_secs(10));
+        let first = next();
+        drop(go_on);
+        assert_eq!(first, Ok("added"), "the act waited");
+        assert_eq!(next(), Ok("written"));
+        adds.join().expect("no panic");
     }
 }

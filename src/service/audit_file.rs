@@ -129,12 +129,21 @@ impl AuditFile {
         Ok((Self { path: path.to_path_buf(), file, length, limit }, last))
     }
 
+    /// Renames the file, and begins a new one. Its last lines may have no sync yet, and after this
+    /// call only the new file is synced; so they are on disk first, and then both names.
+    fn rotate(&mut self) -> io::Result<()> {
+        self.file.sync_data()?;
+        fs::rename(&self.path, self.path.with_extension("log.1"))?;
+        *self = Self::open(&self.path, self.limit)?.0;
+        let dir = self.path.parent().ok_or(io::ErrorKind::NotFound)?;
+        File::open(dir)?.sync_all()
+    }
+
     /// Appends whole lines. If that fails, the file stays as it was before.
     fn append(&mut self, lines: &[u8]) -> io::Result<()> {
         let length = self.length + lines.len() as u64;
         if self.length > 0 && length > self.limit {
-            fs::rename(&self.path, self.path.with_extension("log.1"))?;
-            *self = Self::open(&self.path, self.limit)?.0;
+            self.rotate()?;
         }
         if let Err(error) = self.file.write_all(lines) {
             // A part of a line would spoil the next one.
@@ -165,6 +174,19 @@ fn place_of(line: &[u8]) -> Option<LinePlace> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// In an earlier version the last lines of a full file were said to be on disk without a sync.
+    #[test]
+    fn full_file_is_synced_before_it_is_renamed() {
+        let path = std::env::temp_dir().join(format!("latchfs-sync-{}.log", std::process::id()));
+        fs::write(&path, "{}\n").expect("a fresh name");
+        // A sync of this device fails.
+        let file = OpenOptions::new().write(true).open("/dev/null").expect("it is there");
+        let mut full = AuditFile { path: path.clone(), file, length: 100, limit: 100 };
+        assert!(full.append(b"{}\n").is_err());
+        assert!(path.exists(), "the file was renamed without a sync");
+        fs::remove_file(&path).expect("ours");
+    }
 
     /// A start after a rotation finds the last entry of a log in the file before.
     #[test]

@@ -60,6 +60,10 @@ pub trait BackendStatus {
     fn audit(&self, entry: &AuditEntry<'_>) {
         entry.log();
     }
+    /// Calls `then` when all entries that were added to the audit log before are on disk.
+    fn when_audited(&self, then: Box<dyn FnOnce() + Send>) {
+        then();
+    }
     /// Returns counts of events and requests since the start, by metric name.
     fn counts(&self) -> Vec<(&'static str, u64)>;
     /// Returns histograms of durations, such as how long clients wait for locks, how long they hold

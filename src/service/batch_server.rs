@@ -94,18 +94,23 @@ impl BatchServer {
     }
 
     /// Carries out a batch of `caller`, subject to its `limits`, and passes the answer to `then`.
+    /// Calls `begins` first, unless the batch is a repeat or is refused as a whole.
     pub fn ask(
         &self,
         caller: &Arc<str>,
         batch: RequestBatch,
         limits: Limits,
+        begins: impl FnOnce(&RequestBatch, &Limits),
         then: impl FnOnce(Result<Arc<[u8]>, BatchError>) + Send + 'static,
     ) {
         if batch.engine != 0 && batch.engine != self.0.locks.engine_id() {
             return then(Err(BatchError::Elsewhere));
         }
         match self.0.enter(caller, &batch) {
-            Ok(()) => self.carry_out(caller, batch, limits, Box::new(then)),
+            Ok(()) => {
+                begins(&batch, &limits);
+                self.carry_out(caller, batch, limits, Box::new(then));
+            }
             Err(known) => then(known),
         }
     }
@@ -445,9 +450,8 @@ mod tests {
         limits: &Limits,
     ) -> Result<Vec<ItemReply>, BatchError> {
         let (send, told) = channel();
-        porter.ask(&"batch:a".into(), batch.clone(), limits.clone(), move |got| {
-            let _ = send.send(got);
-        });
+        let then = move |got| send.send(got).unwrap_or_default();
+        porter.ask(&"batch:a".into(), batch.clone(), limits.clone(), |_, _| {}, then);
         let told = told.recv().expect("the porter answers");
         told.map(|told| decode_told(&told).expect("as it was written").replies)
     }
@@ -468,6 +472,25 @@ mod tests {
 
     fn batch(number: u64, asks: Vec<BatchItem>) -> RequestBatch {
         RequestBatch { engine: 0, from: 7, number, session: None, acknowledged: None, asks }
+    }
+
+    /// In an earlier version the audit log had the acts of refused batches as begun.
+    #[test]
+    fn repeated_and_refused_batches_do_not_begin() {
+        let porter = porter();
+        let mut begun = Vec::new();
+        let other_engine = RequestBatch { engine: 1, ..batch(3, vec![open()]) };
+        for batch in [
+            batch(1, vec![open()]),
+            batch(1, vec![open()]),
+            batch(2, vec![open()]),
+            batch(1, vec![open()]),
+            other_engine,
+        ] {
+            let begins = |batch: &RequestBatch, _: &Limits| begun.push(batch.number);
+            porter.ask(&"batch:a".into(), batch, anything(), begins, |_| {});
+        }
+        assert_eq!(begun, [1, 2]);
     }
 
     #[test]

@@ -190,6 +190,10 @@ impl BackendStatus for Local {
         self.shared.audit.enter_entry(entry);
     }
 
+    fn when_audited(&self, then: Box<dyn FnOnce() + Send>) {
+        self.shared.audit.when_written(then);
+    }
+
     fn about(&self) -> About {
         let (place, core) = (&self.shared.place, self.shared.settled().1);
         let state = match core.engine.shut_until() {

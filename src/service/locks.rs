@@ -273,6 +273,11 @@ impl Locks {
         self.0.audit(entry);
     }
 
+    /// Calls `then` when all entries that were added to the audit log before are on disk.
+    pub fn when_audited(&self, then: Box<dyn FnOnce() + Send>) {
+        self.0.when_audited(then);
+    }
+
     /// Returns the administration of the cluster, if the backend is a node of one.
     pub fn cluster_admin(&self) -> Option<Arc<dyn ClusterAdmin>> {
         self.0.cluster_admin()

@@ -8,7 +8,8 @@ use std::collections::HashMap;
 const SUMMARY_EVERY: Span = Span::from_secs(1);
 
 /// Maximum number of credentials and addresses with a record of their own in one summary. All
-/// others share one record.
+/// others share one record. Callers without credentials have at most half of these records: they
+/// leave the other half to those whose credentials the record names.
 const CALLERS_MAX: usize = 256;
 
 /// Maximum number of characters of a reason in a record: it may contain the name of a lock.
@@ -23,8 +24,12 @@ pub struct RefusedRequest<'a> {
     pub by: &'a str,
     /// The kind of the caller's credential.
     pub credential: &'a str,
+    /// Whether the caller has proved its credential.
+    pub is_known: bool,
     /// The address from which the request came.
     pub address: &'a str,
+    /// The network of the address, within which a host chooses its address; for IPv4 the address.
+    pub network: &'a str,
     /// The reason for the refusal.
     pub reason: &'a str,
 }
@@ -32,7 +37,10 @@ pub struct RefusedRequest<'a> {
 /// The refused requests that are not written yet.
 #[derive(Debug, Default)]
 pub(super) struct RefusalSummary {
+    /// By the name and the kind of the credential, and the network.
     callers: HashMap<[String; 3], CallerRefusals>,
+    /// How many of the callers have no known credential.
+    unknown: usize,
     /// Those of callers beyond [`CALLERS_MAX`].
     others: CallerRefusals,
     /// When the summary is written; `None` if there is nothing to write.
@@ -42,7 +50,8 @@ pub(super) struct RefusalSummary {
 #[derive(Debug, Default)]
 struct CallerRefusals {
     count: u64,
-    /// The operation and the reason of the last one.
+    /// The address, the operation and the reason of the last one.
+    address: String,
     what: String,
     reason: String,
 }
@@ -50,13 +59,19 @@ struct CallerRefusals {
 impl RefusalSummary {
     /// Adds a refused request. Returns whether it is the first of a summary.
     pub(super) fn add(&mut self, refused: &RefusedRequest<'_>, now: Time) -> bool {
-        let key = [refused.by, refused.credential, refused.address].map(str::to_owned);
-        let is_full = self.callers.len() >= CALLERS_MAX && !self.callers.contains_key(&key);
-        let entry = if is_full { &mut self.others } else { self.callers.entry(key).or_default() };
+        let key = [refused.by, refused.credential, refused.network].map(str::to_owned);
+        let is_new = !self.callers.contains_key(&key);
+        let is_full = self.callers.len() >= CALLERS_MAX
+            || (!refused.is_known && self.unknown >= CALLERS_MAX / 2);
+        let entry = if is_new && is_full {
+            &mut self.others
+        } else {
+            self.unknown += usize::from(is_new && !refused.is_known);
+            self.callers.entry(key).or_default()
+        };
         entry.count += 1;
-        if entry.what != refused.what {
-            refused.what.clone_into(&mut entry.what);
-        }
+        refused.address.clone_into(&mut entry.address);
+        refused.what.clone_into(&mut entry.what);
         entry.reason.clear();
         entry.reason.extend(refused.reason.chars().take(REASON_CHARS_MAX));
         let is_first = self.due.is_none();
@@ -71,21 +86,22 @@ impl RefusalSummary {
 
     /// Returns the records of the summary, and empties it.
     pub(super) fn take(&mut self, at: Wall) -> Vec<Value> {
-        self.due = None;
-        let others = std::mem::take(&mut self.others);
+        (self.due, self.unknown) = (None, 0);
+        let mut others = std::mem::take(&mut self.others);
         let mut records: Vec<_> = self.callers.drain().collect();
         records.sort_by(|(one, _), (other, _)| one.cmp(other));
         if others.count > 0 {
-            records.push((["other callers", "any", "other addresses"].map(str::to_owned), others));
+            "other addresses".clone_into(&mut others.address);
+            records.push((["other callers", "any", ""].map(str::to_owned), others));
         }
         let at = at.to_string();
-        let record = |([by, credential, address], refused): ([String; 3], CallerRefusals)| {
+        let record = |([by, credential, _], refused): ([String; 3], CallerRefusals)| {
             json!({
                 "at": at,
                 "act": "refuse",
                 "by": by,
                 "credential": credential,
-                "address": address,
+                "address": refused.address,
                 "count": refused.count,
                 "last": refused.what,
                 "reason": refused.reason,
@@ -115,7 +131,8 @@ mod tests {
 
     fn refused<'a>(by: &'a str, address: &'a str) -> RefusedRequest<'a> {
         let (what, credential, reason) = ("steal a lock", "token", "no right");
-        RefusedRequest { what, by, credential, address, reason }
+        let is_known = by != "nobody";
+        RefusedRequest { what, by, credential, is_known, address, network: address, reason }
     }
 
     #[test]
@@ -140,7 +157,7 @@ mod tests {
         let mut summary = RefusalSummary::default();
         let long = "x".repeat(5_000);
         for number in 0..10_000 {
-            let (by, address) = ("nobody", number.to_string());
+            let (by, address) = ("ann", number.to_string());
             let refused = RefusedRequest { reason: &long, ..refused(by, &address) };
             summary.add(&refused, Time::ZERO);
         }
@@ -148,5 +165,40 @@ mod tests {
         assert_eq!(records.len(), CALLERS_MAX + 1);
         assert_eq!(records[CALLERS_MAX]["count"], 10_000 - CALLERS_MAX);
         assert!(records.iter().all(|record| record.to_string().len() < 600));
+    }
+
+    /// In an earlier version one host could have all records, by as many addresses.
+    #[test]
+    fn callers_without_credentials_leave_half_of_the_records_to_others() {
+        let mut summary = RefusalSummary::default();
+        for _ in 0..2 {
+            for number in 0..10_000 {
+                summary.add(&refused("nobody", &number.to_string()), Time::ZERO);
+            }
+            for number in 0..CALLERS_MAX / 2 {
+                summary.add(&refused(&format!("token {number}"), "::1"), Time::ZERO);
+            }
+            let records = summary.take(Wall::now());
+            let of_tokens = |record: &&Value| record["by"].to_string().contains("token ");
+            assert_eq!(records.iter().filter(of_tokens).count(), CALLERS_MAX / 2);
+            assert_eq!(records[CALLERS_MAX]["count"], 10_000 - CALLERS_MAX / 2);
+            assert_eq!(records[CALLERS_MAX]["address"], "other addresses");
+        }
+    }
+
+    #[test]
+    fn one_network_has_one_record_with_the_last_address() {
+        let mut summary = RefusalSummary::default();
+        for number in 1..=300 {
+            let address = format!("2001:db8::{number:x}");
+            let refused = RefusedRequest { network: "2001:db8::", ..refused("nobody", &address) };
+            summary.add(&refused, Time::ZERO);
+        }
+        let records = summary.take(Wall::now());
+        assert_eq!(records.len(), 1);
+        assert_eq!(
+            (&records[0]["count"], &records[0]["address"]),
+            (&300.into(), &"2001:db8::12c".into())
+        );
     }
 }

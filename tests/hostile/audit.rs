@@ -15,7 +15,7 @@ const TOKENS: &str = r#"
 [[token]]
 name = "eve"
 secret = "the secret of the attacker"
-clients = ["eve"]
+clients = ["eve", "eve:*"]
 
 [[token]]
 name = "admin"
@@ -142,6 +142,30 @@ fn administrative_acts_name_the_credential_and_the_address() {
     }
     assert!(own.next().is_none(), "{acts:?}");
     assert!(acts.iter().any(|record| record["act"] == "steal" && record["reason"] == "why"));
+}
+
+/// In an earlier version any client could push the acts of administrators out of the audit log.
+#[test]
+fn requests_that_end_nothing_of_others_are_not_in_the_audit_log() {
+    let scratch = Scratch::new();
+    let server = start_with_tokens(&scratch);
+    let end_all = |who: &str, client: &str| {
+        let path = format!("/locks?client={client}");
+        server.curl(&["-H", who, "-X", "DELETE", &path]).is(200)
+    };
+    for _ in 0..3 {
+        end_all(EVE, "eve");
+        end_all(EVE, "eve:x");
+        server.curl(&["-H", EVE, "-X", "POST", "/locks/x?ttl=1h&client=eve:x"]).is(200);
+        assert_eq!(end_all(EVE, "eve:x")["holds"], 1);
+        end_all(ADMIN, "eve");
+    }
+    let all = records(&scratch, "audit.log");
+    assert!(all.is_empty(), "{all:?}");
+    server.curl(&["-H", EVE, "-X", "POST", "/locks/x?ttl=1h"]).is(200);
+    end_all(ADMIN, "eve");
+    let all = records(&scratch, "audit.log");
+    assert_eq!((all.len(), &all[0]["act"]), (1, &"end all of a client".into()), "{all:?}");
 }
 
 #[test]

@@ -77,7 +77,7 @@ async fn back_up(mut call: RequestContext) -> HandlerResult<Response> {
         let detail = "this server holds no lock state; send the request to the server that does";
         return Err(Problem::plain(StatusCode::NOT_FOUND, detail));
     };
-    call.audited().acts(&call.app.locks, Operation::BackUp, None, "done");
+    call.audited().acts(&call.app.locks, Operation::BackUp, None, "done").await;
     let kind = HeaderValue::from_static("application/octet-stream");
     Ok(text(StatusCode::OK, kind, backup::write(call.app.locks.engine_id(), &state)))
 }

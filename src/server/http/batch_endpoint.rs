@@ -63,7 +63,7 @@ async fn ask(mut call: RequestContext) -> HandlerResult<Response> {
     let mut batch = BatchServer::read(&bytes).or_else(turned)?;
     let (mut limits, pending) = limits(&call, &batch).await;
     keep_to_own_session(&call, &mut batch, &mut limits).await?;
-    audit(&call, &batch, &limits);
+    let begins = |batch: &RequestBatch, limits: &Limits| audit(&call, batch, limits);
     let (send, told) = oneshot::channel();
     // The send fails only if the client has disconnected, and then its reply is not needed.
     let caller = call.grant.caller("batch");
@@ -71,7 +71,7 @@ async fn ask(mut call: RequestContext) -> HandlerResult<Response> {
         drop(pending);
         drop(send.send(answer));
     };
-    call.app.porter.ask(&caller, batch, limits, answered);
+    call.app.porter.ask(&caller, batch, limits, begins, answered);
     match told.await {
         Ok(Ok(bytes)) => {
             Ok(text(StatusCode::OK, HeaderValue::from_static(KIND), Bytes::from_owner(bytes)))

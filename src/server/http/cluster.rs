@@ -236,29 +236,29 @@ fn id_of(call: &RequestContext) -> HandlerResult<u64> {
 /// after the change.
 async fn change(call: &RequestContext, change: ClusterChange) -> HandlerResult {
     let council = council(call)?;
-    audit(call, change, "begun");
+    audit(call, change, "begun").await;
     let (then, changed) = oneshot::channel();
     council.change(change, Box::new(|changed| drop(then.send(changed))));
     let unavailable = Unchanged::Unavailable(Unavailable::Closing);
     let Err(why) = changed.await.unwrap_or(Err(unavailable)) else {
-        audit(call, change, "done");
+        audit(call, change, "done").await;
         return Ok(json(StatusCode::OK, &json!({ "done": true })));
     };
-    audit(call, change, &format!("not done: {why}"));
+    audit(call, change, &format!("not done: {why}")).await;
     Err(match why {
         Unchanged::Refused(why) => Problem::plain(StatusCode::CONFLICT, why),
         Unchanged::Unavailable(why) => RequestError::Unavailable(why).into(),
     })
 }
 
-fn audit(call: &RequestContext, change: ClusterChange, outcome: &str) {
+async fn audit(call: &RequestContext, change: ClusterChange, outcome: &str) {
     let (operation, node) = match change {
         ClusterChange::Promote { id, .. } => (Operation::PromoteNode, Some(id)),
         ClusterChange::Remove { id } => (Operation::RemoveNode, Some(id)),
         ClusterChange::Transfer { to } => (Operation::TransferLeader, to),
     };
     let node = node.map(ActionTarget::Node);
-    call.audited().acts(&call.app.locks, operation, node, outcome);
+    call.audited().acts(&call.app.locks, operation, node, outcome).await;
 }
 
 fn council(call: &RequestContext) -> HandlerResult<Arc<dyn ClusterAdmin>> {

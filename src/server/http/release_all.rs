@@ -30,6 +30,8 @@ struct Ended {
     waits: usize,
     /// Tenures and places that were there when they were listed, and gone when they were to end.
     missed: usize,
+    /// Whether the audit log has a record of this request. A request that ends nothing has none.
+    is_audited: bool,
 }
 
 /// Handles `DELETE /locks`: ends all holds and waits of one client, exactly as it is named, in the
@@ -40,7 +42,6 @@ pub(super) async fn release_all(mut call: RequestContext) -> HandlerResult {
     let request =
         AccessRequest { client: Some(&client), ..AccessRequest::of_nothing(Operation::ReleaseAll) };
     call.grant.may(&request, &[]).map_err(|denial| Problem::denied(&denial))?;
-    call.audited().ends_all_of(&call.app.locks, &client);
     let mut ended = Ended::default();
     for _ in 0..SEARCHES_MAX {
         ended.missed = 0;
@@ -78,6 +79,12 @@ async fn end_in(
     view: &LockView,
     ended: &mut Ended,
 ) -> HandlerResult<()> {
+    let has_place = view.waiters.iter().any(|waiter| waiter.client == *client);
+    let has_hold = view.holders.iter().any(|holder| holder.lease.holder == *client);
+    if (has_place || has_hold) && !ended.is_audited {
+        ended.is_audited = true;
+        call.audited().ends_all_of(&call.app.locks, client).await;
+    }
     for waiter in view.waiters.iter().filter(|waiter| waiter.client == *client) {
         if leave(call, client, &view.name, waiter.ticket).await? {
             ended.waits += 1;

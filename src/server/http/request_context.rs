@@ -154,7 +154,9 @@ impl RequestContext {
         self.check(&op).await?;
         let id = request.as_ref().map(|key| &key.id);
         let pending = self.admit(&op, id).map_err(RequestError::Refused)?;
-        self.audited().commands(&self.app.locks, &op);
+        if !id.is_some_and(|id| self.app.locks.remembers(id)) {
+            self.audited().commands(&self.app.locks, &op);
+        }
         let check = parent_check(&self.grant, &op);
         let command = Command { request, ..op.into() };
         let (then, answer) = oneshot::channel();
