@@ -151,7 +151,7 @@ impl RequestContext {
         }
         self.audited().commands(&self.app.locks, &op);
         let check = parent_check(&self.grant, &op);
-        let command = Command { request, ..op.into() };
+        let command = Command::from(op).with_request(request);
         let (then, answer) = oneshot::channel();
         self.app.locks.submit_checked(command, check, |answer| drop(then.send(answer)));
         told(answer.await)?.map_err(|refusal| self.problem_of(refusal))
