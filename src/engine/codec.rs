@@ -225,8 +225,8 @@ wire_struct! {
     }
 }
 
-/// The first byte of an encoded command is a sum: 0, 2 or 4 for the version of the rules, 1 if the
-/// command has a request id, [`ORDERED`] if it has a request order, and [`ACKNOWLEDGING`] if it
+/// The first byte of an encoded command is a sum: 0, 2, 4 or 6 for the version of the rules, 1 if
+/// the command has a request id, [`ORDERED`] if it has a request order, and [`ACKNOWLEDGING`] if it
 /// acknowledges keys. Under the first rules it therefore equals the tag of the optional request id,
 /// which was the first byte of a command in the oldest formats.
 impl Codec for Command {
@@ -252,6 +252,9 @@ impl Codec for Command {
             first @ (0 | 1) => (first == 1, Rulebook::First),
             second @ (2 | 3) => (second == 3, Rulebook::Second),
             third @ (4 | 5) => (third == 5, Rulebook::Third),
+            fourth @ (6 | 7) if from.format() >= WITH_FOURTH_RULES => {
+                (fourth == 7, Rulebook::Fourth)
+            }
             _ => return Err(Malformed),
         };
         let order = if has_order { Some(RequestOrder::take(from)?) } else { None };
@@ -272,6 +275,8 @@ const WITH_ORDERS: u8 = 5;
 pub(super) const WITH_OPEN_RELEASES: u8 = 6;
 /// The first format in which a command may acknowledge earlier answers.
 pub(crate) const WITH_ACKNOWLEDGEMENTS: u8 = 6;
+/// The first format in which a command may follow [`Rulebook::Fourth`].
+pub(super) const WITH_FOURTH_RULES: u8 = 6;
 
 /// Flag in the first byte of an encoded command: a [`RequestOrder`] follows.
 const ORDERED: u8 = 8;

@@ -1,6 +1,6 @@
 //! The commands of the engine, which are a closed list, and the answers to them.
 
-use super::codec::{FORMAT_BASE, WITH_ACKNOWLEDGEMENTS, WITH_OPEN_RELEASES};
+use super::codec::{FORMAT_BASE, WITH_ACKNOWLEDGEMENTS, WITH_FOURTH_RULES, WITH_OPEN_RELEASES};
 use super::details::Patch;
 use super::event::{LeaveReason, SessionEnd};
 use super::lease::{
@@ -10,7 +10,7 @@ use super::lease_terms::{Grace, Ttl};
 use super::limits::{LimitedField, SPARED_MAX};
 use super::name::{ClientId, LockName};
 use super::refusal::Refusal;
-pub use super::request_id::{AcknowledgedKeys, Digest, IdempotencyKey, RequestId};
+pub use super::request_id::{AcknowledgedKeys, Digest, IdempotencyKey, RequestId, RequestOrder};
 use crate::time::{Span, Time};
 
 /// One request: an operation, the version of its rules, and the id that identifies a repeat of it.
@@ -32,18 +32,6 @@ pub struct Command {
     pub acknowledged: Option<AcknowledgedKeys>,
 }
 
-/// The number of a request in the order in which one session sends its requests. A session has one
-/// sender.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct RequestOrder {
-    /// The session of the sender.
-    pub session: SessionId,
-    /// The number of the request, which rises with each request from 1 on. The engine applies each
-    /// number once, and refuses every number up to the last one applied: the sender has sent later
-    /// requests since.
-    pub number: u64,
-}
-
 /// The version of the rules that a command follows. A journal written by an older latchfs is
 /// replayed by the rules of its time, so that it yields the same tokens that clients were given.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
@@ -57,9 +45,14 @@ pub enum Rulebook {
     /// A change of a lease from shared to exclusive issues a new token. The id of a queued request
     /// identifies its place in the queue, and later the lease that it was granted. Each exclusive
     /// request that belongs to no open file has a place of its own. During the hold-off after a
-    /// restore, requests may be queued until locks are granted again.
+    /// restore, requests may be queued until locks are granted again. While the table of request
+    /// ids is full, new ids are refused.
     #[default]
     Third,
+    /// The third rules, except that a new id takes the place of an old one while the table of
+    /// request ids is full, and that each caller has a share of the table for its queued requests.
+    /// Only commands with an id need these rules.
+    Fourth,
 }
 
 /// An operation of the engine.
@@ -442,17 +435,28 @@ pub struct Tenure {
 }
 
 impl Command {
-    /// Returns the command as a latchfs of this `format` knows it: see [`Op::for_format`].
+    /// Returns the command with an id, if `request` is one, under the newest rules for it.
+    #[must_use]
+    pub fn with_request(self, request: Option<IdempotencyKey>) -> Self {
+        let rules = if request.is_some() { Rulebook::Fourth } else { self.rules };
+        Self { request, rules, ..self }
+    }
+
+    /// Returns the command as a latchfs of this `format` knows it: see [`Op::for_format`]. Before
+    /// format 6 it follows the third rules at most.
     #[must_use]
     pub fn for_format(self, format: u8) -> Self {
         let acknowledged = self.acknowledged.filter(|_| format >= WITH_ACKNOWLEDGEMENTS);
-        Self { op: self.op.for_format(format), acknowledged, ..self }
+        let newest = if format < WITH_FOURTH_RULES { Rulebook::Third } else { Rulebook::Fourth };
+        let rules = self.rules.min(newest);
+        Self { op: self.op.for_format(format), rules, acknowledged, ..self }
     }
 
     /// Returns the lowest format that can hold the command.
     pub fn format(&self) -> u8 {
-        let own = if self.acknowledged.is_some() { WITH_ACKNOWLEDGEMENTS } else { FORMAT_BASE };
-        own.max(self.op.format())
+        let keys = if self.acknowledged.is_some() { WITH_ACKNOWLEDGEMENTS } else { FORMAT_BASE };
+        let rules = if self.rules == Rulebook::Fourth { WITH_FOURTH_RULES } else { FORMAT_BASE };
+        keys.max(rules).max(self.op.format())
     }
 
     /// Whether the command changed the state of the engine, apart from the events that it produced.

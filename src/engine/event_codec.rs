@@ -66,7 +66,8 @@ wire_enum! {
     Way { 0 Held, 1 Grace, 2 Own, 3 Behind, 4 StealGrace { until }, 5 Restored { until } }
 }
 
-/// A tag and the maximum. A share is written as the limit of its table, which every version reads.
+/// A tag and the maximum. A share is encoded as the limit of its table, which every version
+/// decodes.
 impl Codec for Limit {
     fn put(&self, out: &mut Vec<u8>) {
         let (tag, max) = match self {
@@ -76,7 +77,7 @@ impl Codec for Limit {
             | Self::Share(ShareOf::Waiters | ShareOf::Queue, max) => (1, max),
             Self::Holders(max) | Self::Share(ShareOf::Holders, max) => (2, max),
             Self::Sessions(max) | Self::Share(ShareOf::Sessions, max) => (3, max),
-            Self::Requests(max) => (4, max),
+            Self::Requests(max) | Self::QueuedRequests(max) => (4, max),
             Self::Tokens => return out.push(5),
         };
         out.push(tag);

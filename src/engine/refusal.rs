@@ -140,8 +140,12 @@ pub enum Limit {
     Holders(usize),
     /// The maximum number of open sessions.
     Sessions(usize),
-    /// The maximum number of requests whose answers are kept for repeats.
+    /// The maximum number of requests whose answers are kept for repeats, by the rules before
+    /// [`Rulebook::Fourth`](super::command::Rulebook::Fourth).
     Requests(usize),
+    /// The same, if queued requests take up the caller's share of it, or all of it. A client behind
+    /// a server is told [`Limit::Requests`].
+    QueuedRequests(usize),
     /// The engine has used up all tokens that can ever be issued.
     Tokens,
     /// The caller's share of a table, which a front end enforces. A client behind a server is told
@@ -381,6 +385,10 @@ impl fmt::Display for Limit {
                 write!(f, "{max} sessions are open, which is the limit; end some")
             }
             Self::Requests(max) => {
+                write!(f, "{max} request ids are remembered, which is the limit; ")?;
+                write!(f, "leave a queue, or try again later")
+            }
+            Self::QueuedRequests(max) => {
                 write!(
                     f,
                     "too many queued requests have an id, of which {max} can be remembered; "

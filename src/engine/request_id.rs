@@ -1,5 +1,6 @@
-//! The ids of requests, by which the engine recognizes repeats of them.
+//! The ids and numbers of requests, by which the engine recognizes repeats and late copies of them.
 
+use super::lease::SessionId;
 use std::sync::Arc;
 
 /// An idempotency key (rule 10): the id of a request, and a digest of its whole content.
@@ -36,4 +37,16 @@ pub struct AcknowledgedKeys {
     pub from: Arc<str>,
     /// The first key after the range.
     pub below: Arc<str>,
+}
+
+/// The number of a request in the order in which one session sends its requests. A session has one
+/// sender.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RequestOrder {
+    /// The session of the sender.
+    pub session: SessionId,
+    /// The number of the request, which rises with each request from 1 on. The engine applies each
+    /// number once, and refuses every number up to the last one applied: the sender has sent later
+    /// requests since.
+    pub number: u64,
 }

@@ -52,12 +52,16 @@ impl Engine {
 impl EngineState {
     /// Refuses a request with an id that may have to wait, if its caller's queued requests take up
     /// the caller's share of the table, and any request with an id if no answer can be forgotten.
+    /// The rules before [`Rulebook::Fourth`] refuse every new id while the table is full.
     pub(super) fn has_room_for_reply(
         &self,
         request: &IdempotencyKey,
         command: &Command,
     ) -> Result<(), Refusal> {
         let (caller, max) = (&request.id.caller, self.rules.requests_max);
+        if command.rules < Rulebook::Fourth {
+            return self.limit(self.replies.len(), max, Limit::Requests);
+        }
         let may_wait = match &command.op {
             Op::Acquire(Acquire { line: QueuePolicy::Join(patience), .. }) => {
                 *patience != Some(Span::ZERO)
@@ -66,7 +70,7 @@ impl EngineState {
         };
         let is_full = self.replies.len() >= max && self.replies.dispensable(caller).is_none();
         if is_full || may_wait && !self.replies.may_wait(caller, max) {
-            return Err(self.refuse(Reason::Limit(Limit::Requests(max))));
+            return Err(self.refuse(Reason::Limit(Limit::QueuedRequests(max))));
         }
         Ok(())
     }

@@ -414,7 +414,7 @@ fn commands_are_read_as_written() {
     let request = Some(IdempotencyKey { id, digest: Digest(u128::MAX) });
     let order = Some(RequestOrder { session: SessionId::named(1), number: 2 });
     let acknowledged = Some(AcknowledgedKeys { from: "a".into(), below: "k".into() });
-    for rules in [Rulebook::First, Rulebook::Second, Rulebook::Third] {
+    for rules in [Rulebook::First, Rulebook::Second, Rulebook::Third, Rulebook::Fourth] {
         for request in [None, request.clone()] {
             for order in [None, order] {
                 for acknowledged in [None, acknowledged.clone()] {
@@ -424,7 +424,11 @@ fn commands_are_read_as_written() {
             }
         }
     }
-    assert_eq!(read::<Command>(&[6, 0]), Err(Malformed), "no such rules");
+    let fourth = Command { rules: Rulebook::Fourth, ..Op::Settle.into() };
+    assert_eq!((read(&[6, 0]), fourth.format()), (Ok(fourth.clone()), 6));
+    let bytes = [Time::ZERO.as_nanos().to_le_bytes().as_slice(), &[6, 0]].concat();
+    assert_eq!(codec::decode_command(5, &bytes), Err(Malformed), "no such rules in format 5");
+    assert_eq!(fourth.for_format(5), Op::Settle.into());
     let LeaseTerms::Own(ttl, grace) = own(30, 5) else { unreachable!("as made above") };
     survives(&Op::OpenSession(OpenSession { client: client("a"), ttl: Some(ttl), grace }));
     let mut bytes = vec![];

@@ -8,14 +8,16 @@ use super::{DataError, RaftNode};
 use crate::engine::lease_terms::{GRACE_DEFAULT, TTL_DEFAULT};
 use crate::engine::{
     Acquire, Answer, ClientId, Engine, LeaseTerms, LockName, Mode, Op, Outcome, Ownership, Patch,
-    Phase, QueuePolicy,
+    Phase, QueuePolicy, RequestId, Rules,
 };
-use crate::service::{BackendStatus, LockService, Retry};
+use crate::service::batch_messages::{BatchItem, ItemReply, RequestBatch, Submission, decode_told};
+use crate::service::batch_server::{BatchServer, Limits};
+use crate::service::{BackendStatus, LockService, Locks, Retry};
 use crate::time::Span;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::mpsc;
+use std::sync::{Arc, mpsc};
 
 /// A temporary directory for one test, deleted on drop.
 struct UpgradeScratch(PathBuf);
@@ -154,4 +156,38 @@ fn nothing_is_restored_over_something() {
     assert!(restore(&file, heritage).is_err());
     let left: Vec<_> = fs::read_dir(&scratch.0).expect("it is there").collect();
     assert_eq!(left.len(), 2, "nothing is left beside: {left:?}");
+}
+
+/// While a member of the cluster is of the version before, a full table of request ids refuses new
+/// ids, as that version does; the batch server carries the requests out without them. When all
+/// members are of this version, a new id takes the place of an old one.
+#[test]
+fn an_older_member_and_a_full_table_of_ids() {
+    let scratch = UpgradeScratch::new();
+    let data = scratch.0.join("data");
+    fs::create_dir(&data).expect("it is new");
+    let full = Rules { requests_max: 1, ..Rules::default() };
+    let baseline = Engine::new(full).heritage(0, Span::ZERO).expect("there are tokens");
+    restore(&data, baseline).expect("an empty directory will do");
+    let known = |format_max, keys: [&'static str; 3]| {
+        let node = Arc::new(RaftNode::open_with(&data, None, format_max).expect("it has begun"));
+        let server = BatchServer::new(Locks::new(Arc::<RaftNode>::clone(&node)));
+        let settle =
+            |key: &str| BatchItem::Submit(Submission { key: Some(key.into()), op: Op::Settle });
+        let asks = keys.map(settle).to_vec();
+        let batch =
+            RequestBatch { engine: 0, from: 1, number: 0, session: None, acknowledged: None, asks };
+        let (send, told) = mpsc::channel();
+        server.ask(&"batch:a".into(), batch, Limits::new(), move |told| drop(send.send(told)));
+        let told = told.recv().expect("answered").expect("carried out");
+        let replies = decode_told(&told).expect("as it was encoded").replies;
+        let done = ItemReply::Answered(Ok(Outcome::Settled));
+        assert!(replies.iter().all(|reply| *reply == done), "{replies:?}");
+        node.close();
+        let id = |key: &str| RequestId { caller: "batch:a".into(), key: key.into() };
+        let known = |key: &&str| node.inspect(|engine| engine.remembers(&id(key)));
+        keys.into_iter().find(known)
+    };
+    assert_eq!(known(5, ["one", "two", "three"]), Some("one"));
+    assert_eq!(known(6, ["four", "five", "six"]), Some("six"));
 }

@@ -185,7 +185,7 @@ impl Submission {
             IdempotencyKey { id, digest: digest_of(&op) }
         });
         let RequestPosition { order, acknowledged } = position;
-        Command { request, order, acknowledged, ..op.into() }
+        Command { order, acknowledged, ..Command::from(op).with_request(request) }
     }
 }
 

@@ -17,7 +17,7 @@ use super::nested_names::ParentCheck;
 use super::paging::{Children, List, ListPage};
 use super::scoped_views;
 use crate::engine::codec::Malformed;
-use crate::engine::{Command, Event, Op, OpenSession, Outcome, Refusal};
+use crate::engine::{Answer, Command, Event, Limit, Op, OpenSession, Outcome, Reason, Refusal};
 use crate::random::random;
 use crate::time::{Span, boot_now};
 use parking_lot::Mutex;
@@ -327,8 +327,21 @@ impl BatchServerState {
         if let Op::OpenSession(OpenSession { ttl: None, .. }) = command.op {
             return then(ItemReply::Unavailable(Unavailable::Denied { why: ENDLESS.into() }));
         }
-        self.locks.submit_checked(command, check, |answer| {
-            then(or_not(answer.map(|answer| answer.map(Outcome::first)), ItemReply::Answered));
+        let without_id = Command { request: None, ..command.clone() };
+        let locks = self.locks.clone();
+        self.locks.submit_checked(command, check.clone(), move |answer| {
+            let then = |answer: Result<Answer, Unavailable>| {
+                then(or_not(answer.map(|answer| answer.map(Outcome::first)), ItemReply::Answered));
+            };
+            match &answer {
+                // Older nodes in the cluster refuse new ids while the table of ids is full. Without
+                // its id, a repeat of the command is still recognized by the number of its batch,
+                // unless the server is killed before it answers.
+                Ok(Err(no)) if matches!(*no.reason, Reason::Limit(Limit::Requests(_))) => {
+                    locks.submit_checked(without_id, check, then);
+                }
+                _ => then(answer),
+            }
         });
     }
 }
@@ -435,8 +448,8 @@ mod tests {
     use crate::engine::lease_terms::TTL_DEFAULT;
     use crate::engine::name::CLIENT_BYTES_MAX;
     use crate::engine::{
-        AcknowledgedKeys, Acquire, Answer, ClientId, Engine, Grace, LeaseKey, LeaseTerms, LockName,
-        Mode, OpenId, Ownership, Patch, QueuePolicy, Reason, Release, Rules, SessionId, Ttl,
+        AcknowledgedKeys, Acquire, ClientId, Engine, Grace, LeaseKey, LeaseTerms, LockName, Mode,
+        OpenId, Ownership, Patch, QueuePolicy, Release, Rules, SessionId, Ttl,
     };
     use std::sync::mpsc::channel;
 

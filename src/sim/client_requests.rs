@@ -54,7 +54,7 @@ impl SimClient {
         let from = order.map(|order| prefix(order.session));
         let from = from.filter(|from| key.starts_with(from)).map(Arc::from);
         let acknowledged = from.map(|from| AcknowledgedKeys { from, below: Arc::clone(key) });
-        Command { request: Some(request), order, acknowledged, ..op.into() }
+        Command { order, acknowledged, ..Command::from(op).with_request(Some(request)) }
     }
 }
 

@@ -117,7 +117,12 @@ pub(crate) fn command() -> impl Strategy<Value = Command> {
         let id = RequestId { caller: caller.into(), key: key.into() };
         IdempotencyKey { id, digest: Digest(digest) }
     });
-    let rules = prop_oneof![Just(Rulebook::First), Just(Rulebook::Second), Just(Rulebook::Third)];
+    let rules = prop_oneof![
+        Just(Rulebook::First),
+        Just(Rulebook::Second),
+        Just(Rulebook::Third),
+        Just(Rulebook::Fourth),
+    ];
     let order = (1..9_u64, any::<u64>())
         .prop_map(|(id, number)| RequestOrder { session: SessionId::named(id), number });
     let keys = proptest::option::of(acknowledged());

@@ -168,8 +168,9 @@ impl Draw {
     /// in most cases, and sometimes an older one, as for commands from the journal of an older
     /// latchfs.
     fn rulebook(&mut self) -> Rulebook {
-        let old = self.old_rules.one_in(8).then_some([Rulebook::First, Rulebook::Second]);
-        old.map_or(Rulebook::Third, |old| self.old_rules.pick(&old))
+        let old = [Rulebook::First, Rulebook::Second, Rulebook::Third];
+        let old = self.old_rules.one_in(8).then_some(old);
+        old.map_or(Rulebook::Fourth, |old| self.old_rules.pick(&old))
     }
 
     fn op(&mut self) -> Op {

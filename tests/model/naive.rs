@@ -145,8 +145,12 @@ impl Naive {
             }
             return Ok(Outcome::Replayed(Box::new(replay)));
         }
-        if !self.has_room_for_reply(command, request) {
-            return self.no(Reason::Limit(Limit::Requests(self.rules.requests_max)));
+        let max = self.rules.requests_max;
+        if command.rules != Rulebook::Fourth && self.replies.len() >= max {
+            return self.no(Reason::Limit(Limit::Requests(max)));
+        }
+        if command.rules == Rulebook::Fourth && !self.has_room_for_reply(command, request) {
+            return self.no(Reason::Limit(Limit::QueuedRequests(max)));
         }
         self.enter_order(command)?;
         let outcome = self.carry_out(command)?;
@@ -158,7 +162,7 @@ impl Naive {
             });
         }
         self.make_room_for_reply(&request.id.caller);
-        let waits = matches!(outcome, Outcome::Waiting { .. }) && command.rules == Rulebook::Third;
+        let waits = matches!(outcome, Outcome::Waiting { .. }) && command.rules >= Rulebook::Third;
         let until = if waits { Time::NEVER } else { self.now + self.rules.requests_kept };
         let replay = self.replay(&outcome);
         self.replies.push((request.clone(), until, replay));
@@ -702,7 +706,7 @@ impl Naive {
     fn join(&mut self, ask: &Acquire, until: Option<Time>, rules: Rulebook) -> Answer {
         let name = &ask.name;
         self.fits(name, &ask.patch, &Details::default())?;
-        let has_own_place = ask.hold == Ownership::Exclusive(None) && rules == Rulebook::Third;
+        let has_own_place = ask.hold == Ownership::Exclusive(None) && rules >= Rulebook::Third;
         let same =
             |w: &&Waiting| !has_own_place && w.ask.client == ask.client && w.ask.hold == ask.hold;
         let known = self.waiting_for(name).find(same).map(|waiting| waiting.ticket);

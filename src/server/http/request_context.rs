@@ -158,7 +158,7 @@ impl RequestContext {
             self.audited().commands(&self.app.locks, &op);
         }
         let check = parent_check(&self.grant, &op);
-        let command = Command { request, ..op.into() };
+        let command = Command::from(op).with_request(request);
         let (then, answer) = oneshot::channel();
         let then = |answer| {
             drop(pending);
