@@ -431,3 +431,70 @@ fn an_open_file_that_wrote_may_lock_its_lock() {
         "#;
     locks_py(&m, program).ok();
 }
+
+/// The open file that wrote a text, and that locks its lock while another program waits for it, is
+/// refused and keeps its lock and its text: the waiter is served only after the holder is done.
+#[test]
+fn a_written_lock_is_not_lost_to_a_waiter() {
+    let m = mount();
+    let program = r#"
+        for form in 'flock_ex', 'flock_sh', 'posix_ex', 'ofd_ex':
+            waiter, fd = Peer(), opened('x')
+            os.write(fd, b'text')
+            token = status('x')['token']
+            waiter('fd = opened("x")')
+            waiter.start('fcntl.flock(fd, EX)')
+            until(lambda: line('x') == 1)
+            for wait in False, True:
+                said = no(lock, fd, form, wait)
+                eq((form, said, status('x')['token']), (form, 'EAGAIN', token))
+                until(lambda: line('x') == 1)
+            assert waiter.silent()
+            eq(os.pread(fd, 99, 0), b'text')
+            os.write(fd, b'more')
+            drop('x')
+            assert waiter.silent()
+            os.unlink('x')
+            eq(waiter.answer(), None)
+            waiter.end()
+            until(lambda: listed() == [])
+        "#;
+    locks_py(&m, program).ok();
+}
+
+/// While an open file locks the lock to which it wrote a text, no client of another mount can
+/// create the name or lock it.
+#[test]
+fn a_written_lock_is_not_lost_to_another_mount() {
+    let one_daemon = Setup::new().only("--client laptop1 --client laptop2").dirs(2);
+    let program = r#"
+        fd = os.open(os.environ['T'] + '/now', os.O_RDWR | os.O_CREAT, 0o666)
+        os.write(fd, bytes(4))
+        now = mmap.mmap(fd, 4)
+        def at(): return struct.unpack('i', now)[0]
+        def tries():
+            os.chdir(os.environ[OTHERS])
+            while (n := at()) >= 0:
+                if n == 0: continue
+                fd = os.open(f'x{n}', os.O_RDWR)
+                # The kernel itself may answer that a name exists, but not whether it is locked.
+                while at() == n:
+                    said = no(exclusive, f'x{n}'), no(lock, fd, 'flock_ex')
+                    if said != ('EEXIST', 'EAGAIN'): return said, n
+        others = [Peer(A), Peer(B)]
+        for other in others: other.start('tries()')
+        for n in range(1, 201):
+            own = opened(f'x{n}')
+            os.write(own, b'text')
+            now[:] = struct.pack('i', n)
+            lock(own, ('flock_ex', 'posix_ex', 'ofd_sh')[n % 3])
+        now[:] = struct.pack('i', -1)
+        for other in others: eq(other.answer(), None)
+        for other in others: other.end()
+        eq(len(listed()), 200)
+        "#;
+    for (setup, others) in [(one_daemon, "D2"), (Setup::new().behind(Behind::Server), "OTHERS")] {
+        let program = format!("import mmap\nOTHERS = '{others}'\n{}", dedent(program));
+        locks_py(&setup.start(), &program).ok();
+    }
+}

@@ -77,7 +77,7 @@ pub(crate) struct OpenFileState {
     /// Whether a program has tried to write through this open file, successfully or not.
     pub(crate) wrote: bool,
     /// Whether a program has written a text, a ttl, a grace or a process through this open file, so
-    /// that no other open file may take the lease over, and has not locked the file since.
+    /// that no other open file may take the lease over, and has not got a lock of the file since.
     pub(crate) made_firm: bool,
     /// Whether a program has tried to lock through this open file, successfully or not.
     pub(crate) locked: bool,

@@ -3,8 +3,7 @@
 
 use crate::engine::{
     ClientId, Command, EndSession, FileType, GRACE_OF_PROCESS, Lease, LeaseKey, LockName, Mode, Op,
-    OpenId, OpenSession, Outcome, Ownership, Patch, Release, SessionEnd, SessionId, TextPatch,
-    Token,
+    OpenId, OpenSession, Outcome, Ownership, Patch, SessionEnd, SessionId, TextPatch, Token,
 };
 use crate::fuse::credentials::{Caller, Callers, descends_from};
 use crate::fuse::errno::Act;
@@ -97,38 +96,44 @@ impl PosixLocks {
         if let Some(Err(full)) = waits {
             return Err(refusals.full(caller, Act::Lock, Some(&ask.name), &full));
         }
-        self.release_written(caller, asked.ino, &open, &mut ask).await?;
+        self.find_written(caller, &open, &mut ask).await?;
         // The promise of the result is dropped without a value only when the mount is gone.
-        self.ask(caller, ask)?.await.unwrap_or(Err(Errno::EIO))
+        self.ask(caller, ask)?.await.unwrap_or(Err(Errno::EIO))?;
+        open.state().made_firm = false;
+        Ok(())
     }
 
-    /// Releases the lease that a write through the open file has made exclusive, so that the open
-    /// file can lock its own lock. The new lease gets the content of the old one.
-    async fn release_written(
+    /// Finds the lease that a write through the open file has made exclusive, so that the open file
+    /// can lock its own lock: the request takes the place and the content of that lease.
+    ///
+    /// A lease in shared mode is not replaced by one in exclusive mode, since the release of the
+    /// former would not grant the latter while others share the lock.
+    async fn find_written(
         &self,
         caller: &Caller,
-        ino: u64,
         open: &OpenFile,
         ask: &mut Ask,
     ) -> Result<(), Errno> {
-        if !std::mem::take(&mut open.state().made_firm) {
+        if !open.state().made_firm {
             return Ok(());
         }
         let nodes = &self.parts.nodes;
         let view = nodes.locks.view(caller, Act::Lock, &ask.name).await?;
+        if view.mode == Mode::Shared && ask.mode == Mode::Exclusive {
+            return Ok(());
+        }
         let tenure = open.tenure();
         let is_written = |lease: &Lease| {
             lease.holder == open.client
                 && lease.hold == Ownership::Exclusive(None)
-                && tenure == Some(nodes.origin_of(ino, lease.token))
+                && tenure == Some(nodes.origin_of(ask.ino, lease.token))
         };
         let written = view.holders.into_iter().map(|holder| holder.lease).find(is_written);
         if let Some(Lease { holder: client, token, details, .. }) = written {
             ask.patch.text = Some(TextPatch::Set(details.shared_text()));
             ask.patch.note = details.note().cloned();
             ask.patch.looks = Some(details.looks());
-            let key = LeaseKey { name: ask.name.clone(), client, token: Some(token) };
-            nodes.locks.service().give_back(Op::Release(Release::of(key)));
+            ask.written = Some(LeaseKey { name: ask.name.clone(), client, token: Some(token) });
         }
         Ok(())
     }
@@ -179,6 +184,7 @@ impl PosixLocks {
             name,
             client,
             patch: Patch { holder_id, looks, ..Patch::default() },
+            written: None,
             line: if sleep { Waits::Yes } else { Waits::No },
             call: call_of,
         }

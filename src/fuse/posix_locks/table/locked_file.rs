@@ -1,7 +1,7 @@
 //! One file in the lock table: the leases by which owners hold it, its locked byte ranges, and its
 //! pending requests.
 
-use crate::engine::{ClientId, LeaseKey, LockName, Mode, Patch, Ticket, Token};
+use crate::engine::{ClientId, LeaseKey, LockName, Mode, Op, Patch, Release, Ticket, Token};
 use crate::fuse::kernel::hash_maps::Numbers;
 use crate::fuse::posix_locks::byte_ranges::{Owner, Ranges, Span};
 use crate::fuse::posix_locks::table::messages::{Ask, Call, Effect, No, Recall, Waits};
@@ -302,6 +302,14 @@ impl<R> Asking<R> {
         Recall { number: self.number, name: self.ask.name.clone(), token: None }
     }
 
+    /// Releases the lease of a lock that a write through the same open file has made exclusive, if
+    /// there is one.
+    pub(crate) fn release_written(&mut self, todo: &mut Vec<Effect<R>>) {
+        if let Some(written) = self.ask.written.take() {
+            todo.push(Effect::Tell(Box::new(Op::Release(Release::of(written))), None));
+        }
+    }
+
     pub(crate) fn is_parked_for(&self, ask: &Ask) -> bool {
         self.reply.is_none()
             && !self.gone
@@ -331,6 +339,7 @@ impl Held {
             name,
             client,
             patch: Patch::default(),
+            written: None,
             line: Waits::No,
             call: |_| Call::Fcntl,
         };

@@ -67,6 +67,7 @@ impl<R> Table<R> {
             bundle.ranges.lock(owner, span, mode);
         }
         todo.push(Effect::Speaks(owner.fh, token));
+        asking.release_written(todo);
         answer(asking, Ok(()), todo);
         self.fit_bundle(ino, todo);
     }
@@ -110,9 +111,10 @@ impl<R> Table<R> {
     }
 
     /// Queues a lock request until another owner of this mount unlocks its ranges, or fails the
-    /// request if its program does not wait.
+    /// request if its program does not wait, or if it would wait for the lease that its own open
+    /// file has written.
     pub(super) fn enqueue(&mut self, asking: Asking<R>, todo: &mut Vec<Effect<R>>) {
-        if asking.ask.line == Waits::No {
+        if asking.ask.line == Waits::No || asking.ask.written.is_some() {
             self.tidy(asking.ask.ino);
             return answer(asking, Err(No::Busy(None)), todo);
         }

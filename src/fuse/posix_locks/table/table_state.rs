@@ -146,9 +146,10 @@ impl<R> Table<R> {
             answer(asking, Err(No::Deadlock), todo);
             return self.tidy(ino);
         }
-        let line = match ask.line {
-            Waits::Yes => QueuePolicy::Join(None),
-            Waits::No => QueuePolicy::Skip,
+        let line = match (ask.line, &ask.written) {
+            // The queue place is what hands the lease over: see [`Table::hand_over`].
+            (Waits::Yes, _) | (Waits::No, Some(_)) => QueuePolicy::Join(None),
+            (Waits::No, None) => QueuePolicy::Skip,
         };
         // One lease covers all byte ranges of a file. It stays under the name and client of the
         // owner that locked the first range, even if another owner needs the lease in another mode.
@@ -185,8 +186,16 @@ impl<R> Table<R> {
 
     /// Enters the lease of a granted request in the table and replies to the program. If the lease
     /// no longer fits the table, begins the request again.
-    pub(super) fn grant(&mut self, asking: Asking<R>, key: LeaseKey, todo: &mut Vec<Effect<R>>) {
+    pub(super) fn grant(
+        &mut self,
+        mut asking: Asking<R>,
+        key: LeaseKey,
+        todo: &mut Vec<Effect<R>>,
+    ) {
         let Some(token) = key.token else { return };
+        // The engine granted the request beside the written lease, in shared mode, or that lease is
+        // over.
+        asking.release_written(todo);
         let Ask { ino, owner, .. } = asking.ask;
         todo.push(Effect::Speaks(owner.fh, token));
         asking.spend(&mut self.spent);

@@ -1,8 +1,9 @@
 //! Tests of the lock table with a real engine that answers at once. Programs are numbers.
 
 use crate::engine::{
-    Answer, ClientId, Engine, Event, EventKind, Grace, IfExists, LeaseKey, LockName, LockView,
-    Mode, Move, Op, OpenSession, Outcome, Ownership, Patch, Release, TenureEnd,
+    Acquire, Answer, ClientId, Engine, Event, EventKind, Grace, IfExists, LeaseKey, LeaseTerms,
+    LockName, LockView, Mode, Move, Op, OpenSession, Outcome, Ownership, Patch, QueuePolicy,
+    Release, TenureEnd,
 };
 use crate::fuse::posix_locks::byte_ranges::{Owner, Span};
 use crate::fuse::posix_locks::table::messages::CallOf;
@@ -45,7 +46,8 @@ fn ask(n: u32, mode: Mode, line: Waits) -> Ask {
     let client = ClientId::parse("host:me").expect("valid");
     let (patch, call): (_, CallOf) = (Patch::default(), |_| Call::Fcntl);
     let (ino, span) = (FILE, Span::WHOLE);
-    Ask { ino, owner, tid: n, span, mode, name: name(FILE), client, patch, line, call }
+    let (name, written) = (name(FILE), None);
+    Ask { ino, owner, tid: n, span, mode, name, client, patch, written, line, call }
 }
 
 fn on(ino: u64, ask: Ask) -> Ask {
@@ -281,6 +283,69 @@ fn waiters_are_served_in_order() {
     assert_eq!(rig.told(4), GOT);
     rig.closed(4);
     assert!(rig.table.files.is_empty());
+}
+
+impl Rig {
+    /// Makes the lock of the file exclusive for the programs' client, as a write of a text does.
+    fn write(&mut self) -> LeaseKey {
+        let Ask { name, client, .. } = ask(1, Exclusive, Waits::No);
+        let (hold, term) = (Ownership::Exclusive(None), LeaseTerms::Session(self.table.session()));
+        let (line, mode, patch) = (QueuePolicy::Skip, Exclusive, Patch::default());
+        let mut key = LeaseKey { name: name.clone(), client: client.clone(), token: None };
+        let new = Acquire { name, client, mode, hold, term, line, patch };
+        let answer = self.apply(Op::Acquire(new), &mut Vec::new());
+        let Ok(Outcome::Granted(tenure)) = answer else { panic!("not granted: {answer:?}") };
+        key.token = Some(tenure.token);
+        key
+    }
+}
+
+#[test]
+fn written_lease_passes_to_the_first_in_the_queue_only() {
+    let spans = [Span::WHOLE, span(3, 5)];
+    let kinds =
+        [Waits::No, Waits::Yes].map(|line| spans.map(|of| spans.map(|own| (line, of, own))));
+    for (line, of_waiter, span) in kinds.into_iter().flatten().flatten() {
+        let mut rig = Rig::new();
+        let own =
+            |key: &LeaseKey| Ask { written: Some(key.clone()), span, ..ask(1, Exclusive, line) };
+        let written = rig.write();
+        assert_eq!(rig.lock(own(&written)), GOT);
+        assert!(rig.watched.is_empty(), "no signal interrupts the handover");
+        rig.closed(1);
+        assert_eq!(rig.engine.locks(), 0);
+
+        let written = rig.write();
+        assert_eq!(rig.lock(Ask { span: of_waiter, ..ask(2, Exclusive, Waits::Yes) }), None);
+        assert!(busy(rig.lock(own(&written))));
+        assert!(busy(rig.lock(own(&written))), "again");
+        let view = rig.view(&name(FILE));
+        assert_eq!(view.holders.first().map(|holder| holder.lease.token), written.token);
+        assert_eq!((view.waiters.len(), rig.told(2)), (1, None));
+        let mut todo = Vec::new();
+        rig.apply(Op::Release(Release::of(written)), &mut todo).expect("it is held");
+        rig.run(todo);
+        assert_eq!(rig.told(2), GOT);
+        rig.closed(2);
+        assert!(rig.table.is_idle());
+    }
+}
+
+#[test]
+fn written_lease_in_shared_mode_is_released_after_the_grant() {
+    let mut rig = Rig::new();
+    let LeaseKey { name, client, token } = rig.write();
+    let (mode, hold, line, patch) =
+        (Shared, Ownership::Client, QueuePolicy::Skip, Patch::default());
+    let term = LeaseTerms::Session(rig.table.session());
+    let less =
+        Acquire { name: name.clone(), client: client.clone(), mode, hold, term, line, patch };
+    rig.apply(Op::Acquire(less), &mut Vec::new()).expect("it is held");
+    let written = Some(LeaseKey { name, client, token });
+    assert_eq!(rig.lock(Ask { written, ..ask(1, Shared, Waits::No) }), GOT);
+    assert_eq!(rig.view(&self::name(FILE)).holders.len(), 1);
+    rig.closed(1);
+    assert_eq!(rig.engine.locks(), 0);
 }
 
 impl Rig {

@@ -215,7 +215,8 @@ impl Far {
         }
         let owner = Owner { id: u64::from(n), fh: program.fh, pid: n };
         let (ino, patch, client) = (FILE, Patch::default(), client());
-        let ask = Ask { ino, owner, tid: n, span, mode, name: name(), client, patch, line, call };
+        let (name, written) = (name(), None);
+        let ask = Ask { ino, owner, tid: n, span, mode, name, client, patch, written, line, call };
         self.decide(|table, todo| table.lock(ask, n, todo));
     }
 
