@@ -178,7 +178,8 @@ fn an_older_member_and_a_full_table_of_ids() {
         let batch =
             RequestBatch { engine: 0, from: 1, number: 0, session: None, acknowledged: None, asks };
         let (send, told) = mpsc::channel();
-        server.ask(&"batch:a".into(), batch, Limits::new(), move |told| drop(send.send(told)));
+        let then = move |told| drop(send.send(told));
+        server.ask(&"batch:a".into(), batch, Limits::new(), |_, _| (), then);
         let told = told.recv().expect("answered").expect("carried out");
         let replies = decode_told(&told).expect("as it was encoded").replies;
         let done = ItemReply::Answered(Ok(Outcome::Settled));
