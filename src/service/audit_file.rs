@@ -133,7 +133,11 @@ impl AuditFile {
     /// call only the new file is synced; so they are on disk first, and then both names.
     fn rotate(&mut self) -> io::Result<()> {
         self.file.sync_data()?;
-        fs::rename(&self.path, self.path.with_extension("log.1"))?;
+        match fs::rename(&self.path, self.path.with_extension("log.1")) {
+            // An earlier rotation has renamed it, and could not make the new file.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            renamed => renamed?,
+        }
         *self = Self::open(&self.path, self.limit)?.0;
         let dir = self.path.parent().ok_or(io::ErrorKind::NotFound)?;
         File::open(dir)?.sync_all()
@@ -209,6 +213,10 @@ mod tests {
         file.append(entry(21).as_bytes()).expect("written");
         file.append(&[b'{'; 90]).expect("written");
         assert_eq!(last_place(&before), Some((21, 1)));
+        // As if the new file could not be made after the rename.
+        fs::rename(&path, &before).expect("it is there");
+        file.append(entry(22).repeat(6).as_bytes()).expect("written to a new file");
+        assert_eq!(last_place(&path), Some((22, 1)));
         fs::remove_dir_all(&dir).expect("ours");
     }
 }
