@@ -1,0 +1,114 @@
+//! The file operations by which a guard stages, publishes and fences, as a trait: the tests replace
+//! the real disk by one that stops or fails at each operation.
+
+use std::ffi::{OsStr, OsString};
+use std::io;
+
+/// The identity of a file on its file system. An inode number is used again after its file is gone;
+/// the time of the file's birth tells the two apart.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) struct FileId {
+    /// The device number of the file system.
+    pub(crate) device: u64,
+    /// The inode number.
+    pub(crate) inode: u64,
+    /// When the inode was made, in nanoseconds since 1970; 0 if the file system does not record it.
+    pub(crate) born: i128,
+}
+
+/// An entry of a directory.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct DiskEntry {
+    /// The name of the entry.
+    pub(crate) name: OsString,
+    /// Whether the entry is a directory.
+    pub(crate) is_dir: bool,
+}
+
+/// What a rename does with an existing file at the new name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum IfThere {
+    /// The rename replaces the file.
+    Replace,
+    /// The rename fails with EEXIST (`RENAME_NOREPLACE`).
+    Fail,
+}
+
+/// A name within a directory.
+#[derive(Debug)]
+pub(crate) struct Place<'a, Dir> {
+    /// The directory.
+    pub(crate) dir: &'a Dir,
+    /// The name of the file in the directory.
+    pub(crate) name: &'a OsStr,
+}
+
+impl<Dir> Clone for Place<'_, Dir> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<Dir> Copy for Place<'_, Dir> {}
+
+impl<'a, Dir> Place<'a, Dir> {
+    /// Returns the place of `name` in the directory `dir`.
+    pub(crate) fn new(dir: &'a Dir, name: &'a (impl AsRef<OsStr> + ?Sized)) -> Self {
+        Self { dir, name: name.as_ref() }
+    }
+}
+
+/// The file operations of a guard. Each is one system call, or a few that no crash can separate
+/// with an effect.
+pub(crate) trait Disk: Send + Sync + 'static {
+    /// A directory that stays the same directory whatever its name becomes.
+    type Dir: Send + Sync + 'static;
+    /// An open file.
+    type File: Send + Sync + 'static;
+
+    /// Makes a directory, and opens it.
+    fn make_dir(&self, at: Place<'_, Self::Dir>) -> io::Result<Self::Dir>;
+    /// Opens a directory.
+    fn open_dir(&self, at: Place<'_, Self::Dir>) -> io::Result<Self::Dir>;
+    /// Returns another handle of a directory.
+    fn reopen_dir(&self, dir: &Self::Dir) -> io::Result<Self::Dir>;
+    /// Removes an empty directory.
+    fn remove_dir(&self, at: Place<'_, Self::Dir>) -> io::Result<()>;
+    /// Returns the entries of a directory.
+    fn entries(&self, dir: &Self::Dir) -> io::Result<Vec<DiskEntry>>;
+    /// Returns the identity of the file that has a name now.
+    fn id_of(&self, at: Place<'_, Self::Dir>) -> io::Result<FileId>;
+    /// Opens an existing regular file for reading and writing.
+    fn open_file(&self, at: Place<'_, Self::Dir>) -> io::Result<Self::File>;
+    /// Makes an empty file without a name. It inherits from the directory `near` as a file does that
+    /// is made in it: the default ACL, the group of a set-gid directory, security labels.
+    fn unnamed_file(&self, near: &Self::Dir, mode: u32) -> io::Result<Self::File>;
+    /// Makes a symlink.
+    fn make_symlink(&self, at: Place<'_, Self::Dir>, target: &OsStr) -> io::Result<()>;
+    /// Returns the target of a symlink.
+    fn read_symlink(&self, at: Place<'_, Self::Dir>) -> io::Result<OsString>;
+    /// Returns the directory and the last name of a path below `root`. No symlink is followed.
+    fn open_parent(&self, root: &Self::Dir, path: &OsStr) -> io::Result<(Self::Dir, OsString)>;
+    /// Returns the identity of an open file.
+    fn id(&self, file: &Self::File) -> io::Result<FileId>;
+    /// Writes bytes to an open file.
+    fn write(&self, file: &Self::File, offset: u64, bytes: &[u8]) -> io::Result<()>;
+    /// Copies the content, the permissions, the owner and the times of `from` to `to`, which is
+    /// empty.
+    fn copy(&self, from: &Self::File, to: &Self::File) -> io::Result<()>;
+    /// Gives a name to an open file. Fails with ENOENT if the directory was removed.
+    fn link(&self, file: &Self::File, to: Place<'_, Self::Dir>) -> io::Result<()>;
+    /// Moves a file to another name. Fails with ENOENT if either directory was removed.
+    fn rename(
+        &self,
+        from: Place<'_, Self::Dir>,
+        to: Place<'_, Self::Dir>,
+        if_there: IfThere,
+    ) -> io::Result<()>;
+    /// Removes the name of a file.
+    fn remove_file(&self, at: Place<'_, Self::Dir>) -> io::Result<()>;
+    /// Writes the content of a file to the storage (fsync).
+    fn sync_file(&self, file: &Self::File) -> io::Result<()>;
+    /// Writes the names in a directory to the storage (fsync of the directory).
+    fn sync_dir(&self, dir: &Self::Dir) -> io::Result<()>;
+}

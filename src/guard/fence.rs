@@ -1,0 +1,171 @@
+//! The fence: the first act of a new tenure. It removes the stages of all other tenures, so that
+//! none of them can publish any more, and gives a new inode to each file that they change in place.
+
+use super::disk::{Disk, IfThere, Place};
+use super::lost_files::{LostDescription, LostFiles, LostReason};
+use super::stage::{FILES, IN_PLACE, path_of_staged};
+use super::tenure::TenureId;
+use std::ffi::OsStr;
+use std::io;
+
+/// Why the fence was not completed.
+#[derive(Debug)]
+pub(crate) enum FenceError {
+    /// The new tenure has reached its own deadline. Its fence must not remove a later stage.
+    Late,
+    /// A system call failed. The fence can be repeated from its start.
+    Disk(io::Error),
+}
+
+impl From<io::Error> for FenceError {
+    fn from(error: io::Error) -> Self {
+        Self::Disk(error)
+    }
+}
+
+/// The directories that a fence changes, and the tenure that erects it.
+pub(crate) struct Fence<'a, D: Disk> {
+    /// The disk on which the folder lies.
+    pub(crate) disk: &'a D,
+    /// The folder.
+    pub(crate) folder: &'a D::Dir,
+    /// The directory of all stages.
+    pub(crate) stages: &'a D::Dir,
+    /// The lost files.
+    pub(crate) lost: &'a LostFiles<D>,
+    /// Whether the new tenure is certain to hold the lock still.
+    pub(crate) is_held: &'a dyn Fn() -> bool,
+}
+
+/// Returns success if an error says that the name is gone: another guard, or an earlier attempt, has
+/// removed it.
+fn unless_gone(done: io::Result<()>) -> io::Result<()> {
+    match done {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        done => done,
+    }
+}
+
+impl<D: Disk> Fence<'_, D> {
+    /// Removes all stages that are there. Returns the number of files that were put aside.
+    pub(crate) fn erect(&self) -> Result<usize, FenceError> {
+        let mut kept = 0;
+        loop {
+            let entries = self.disk.entries(self.stages)?;
+            if entries.is_empty() {
+                return Ok(kept);
+            }
+            for entry in entries {
+                let at = Place::new(self.stages, &entry.name);
+                if !entry.is_dir {
+                    // The copy of a file that an interrupted fence was about to give a new inode.
+                    self.check()?;
+                    unless_gone(self.disk.remove_file(at))?;
+                    continue;
+                }
+                match self.disk.open_dir(at) {
+                    Ok(stage) => kept += self.remove_stage(at, &stage)?,
+                    Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                    Err(error) => return Err(error.into()),
+                }
+            }
+        }
+    }
+
+    fn check(&self) -> Result<(), FenceError> {
+        if (self.is_held)() { Ok(()) } else { Err(FenceError::Late) }
+    }
+
+    /// Removes one stage. First `files`, so that its tenure publishes no file any more that a copy
+    /// of an older version would replace; then the names of the files that are changed in place.
+    fn remove_stage(&self, at: Place<'_, D::Dir>, stage: &D::Dir) -> Result<usize, FenceError> {
+        let tenure = at.name.to_str().and_then(TenureId::parse);
+        let files = Place::new(stage, FILES);
+        let kept = self.empty(files, |from| {
+            let path = path_of_staged(from.name);
+            let about = LostDescription::now(&path, 0, tenure, LostReason::Interrupted);
+            match self.lost.keep_name(self.disk, from, &about) {
+                Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+                kept => kept.map(|_| ()),
+            }
+        })?;
+        let in_place = Place::new(stage, IN_PLACE);
+        self.empty(in_place, |from| {
+            let path = match self.disk.read_symlink(from) {
+                Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+                path => path?,
+            };
+            self.renew_inode(&path)?;
+            unless_gone(self.disk.remove_file(from))
+        })?;
+        // An entry with another name was not made by a guard of this version.
+        for entry in self.disk.entries(stage)? {
+            self.check()?;
+            unless_gone(self.disk.remove_file(Place::new(stage, &entry.name)))?;
+        }
+        self.check()?;
+        unless_gone(self.disk.remove_dir(at))?;
+        Ok(kept)
+    }
+
+    /// Empties a directory by `remove`, and removes it. Its tenure may still make names in it, so
+    /// this is repeated until the removal succeeds. Returns the number of names.
+    fn empty(
+        &self,
+        at: Place<'_, D::Dir>,
+        remove: impl Fn(Place<'_, D::Dir>) -> io::Result<()>,
+    ) -> Result<usize, FenceError> {
+        let mut removed = 0;
+        loop {
+            let dir = match self.disk.open_dir(at) {
+                Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(removed),
+                dir => dir?,
+            };
+            for entry in self.disk.entries(&dir)? {
+                self.check()?;
+                remove(Place::new(&dir, &entry.name))?;
+                removed += 1;
+            }
+            self.check()?;
+            match self.disk.remove_dir(at) {
+                Err(error) if error.kind() == io::ErrorKind::DirectoryNotEmpty => {}
+                gone => {
+                    unless_gone(gone)?;
+                    return Ok(removed);
+                }
+            }
+        }
+    }
+
+    /// Gives the file at `path` a new inode with the same content, so that a late write of an older
+    /// tenure reaches the old inode, which has no name any more.
+    fn renew_inode(&self, path: &OsStr) -> io::Result<()> {
+        let gone = |error: &io::Error| {
+            matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
+        };
+        let (dir, name) = match self.disk.open_parent(self.folder, path) {
+            Err(error) if gone(&error) => return Ok(()),
+            parent => parent?,
+        };
+        let at = Place::new(&dir, &name);
+        let old = match self.disk.open_file(at) {
+            Err(error) if gone(&error) => return Ok(()),
+            old => old?,
+        };
+        let new = self.disk.unnamed_file(&dir, 0o600)?;
+        self.disk.copy(&old, &new)?;
+        self.disk.sync_file(&new)?;
+        let id = self.disk.id(&new)?;
+        let named = format!("renewed-{}", id.inode);
+        let copy = Place::new(self.stages, &named);
+        match self.disk.link(&new, copy) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+                self.disk.remove_file(copy)?;
+                self.disk.link(&new, copy)?;
+            }
+            linked => linked?,
+        }
+        self.disk.rename(copy, at, IfThere::Replace)?;
+        self.disk.sync_dir(&dir)
+    }
+}

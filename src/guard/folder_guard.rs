@@ -1,0 +1,320 @@
+//! The guard of one folder on one machine: the gate, the stage of the current tenure, the files
+//! that are being saved, and the lost files. It knows neither FUSE nor the lock service.
+
+use super::disk::{Disk, IfThere, Place};
+use super::fence::{Fence, FenceError};
+use super::gate::{Closed, Gate, OpenTenure, Pass};
+use super::lost_files::{LostDescription, LostFiles, LostReason};
+use super::stage::{PublishError, Stage};
+use super::staged_file::{SaveState, StagedFile};
+use super::tenure::{Owner, TenureClock, TenureId};
+use parking_lot::{Mutex, RwLock};
+use std::collections::HashMap;
+use std::ffi::OsStr;
+use std::io;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
+
+/// The directories of a guarded folder.
+pub(crate) struct FolderDirs<D: Disk> {
+    /// The folder itself.
+    pub(crate) folder: D::Dir,
+    /// The directory `stage` of the state directory.
+    pub(crate) stages: D::Dir,
+    /// The directory `lost` of the state directory.
+    pub(crate) lost: D::Dir,
+}
+
+/// Why a file was not saved.
+#[derive(Debug)]
+pub(crate) enum SaveError {
+    /// The gate is closed for the program.
+    Closed(Closed),
+    /// Another file has got the name since the program asked for a new one.
+    Exists,
+    /// A system call failed, of this save or of an earlier write to the file.
+    Disk(io::Error),
+}
+
+/// The effect of the end of a tenure on the files that were being saved.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct PutAside {
+    /// The numbers of the files that are now among the lost files, with their paths.
+    pub(crate) kept: Vec<(u64, String)>,
+    /// The paths of the files that could not be kept.
+    pub(crate) failed: Vec<String>,
+}
+
+/// The guard of one folder.
+pub(crate) struct FolderGuard<D: Disk> {
+    disk: Arc<D>,
+    dirs: FolderDirs<D>,
+    lost: LostFiles<D>,
+    gate: Gate,
+    clock: Arc<dyn TenureClock>,
+    stage: RwLock<Option<Arc<Stage<D>>>>,
+    /// The files that are not published yet.
+    unpublished: Mutex<HashMap<u64, Weak<StagedFile<D>>>>,
+    next: AtomicU64,
+    /// Whether the stage of the current tenure was found removed: a later fence has passed.
+    is_fenced: AtomicBool,
+    /// Whether a file appeared in the folder after the deadline of its tenure.
+    is_late: AtomicBool,
+    /// Whether other machines guard the same storage.
+    is_shared_storage: bool,
+}
+
+impl<D: Disk> FolderGuard<D> {
+    /// Returns the guard of a folder, which holds no lock yet.
+    pub(crate) fn new(
+        disk: Arc<D>,
+        dirs: FolderDirs<D>,
+        clock: Arc<dyn TenureClock>,
+        is_shared_storage: bool,
+    ) -> io::Result<Self> {
+        let lost_dir = disk.reopen_dir(&dirs.lost)?;
+        let lost = LostFiles::open(&*disk, lost_dir)?;
+        Ok(Self {
+            lost,
+            gate: Gate::new(Arc::clone(&clock)),
+            clock,
+            stage: RwLock::new(None),
+            unpublished: Mutex::default(),
+            next: AtomicU64::new(1),
+            is_fenced: AtomicBool::new(false),
+            is_late: AtomicBool::new(false),
+            disk,
+            dirs,
+            is_shared_storage,
+        })
+    }
+
+    /// Returns the gate.
+    pub(crate) const fn gate(&self) -> &Gate {
+        &self.gate
+    }
+
+    /// Returns the lost files.
+    pub(crate) const fn lost(&self) -> &LostFiles<D> {
+        &self.lost
+    }
+
+    /// Returns the disk on which the folder lies.
+    pub(crate) fn disk(&self) -> &D {
+        &self.disk
+    }
+
+    /// Returns the folder.
+    pub(crate) const fn folder(&self) -> &D::Dir {
+        &self.dirs.folder
+    }
+
+    /// Begins a tenure right after its grant: removes the stages of all other tenures, makes its
+    /// own, and opens the gate. Returns the number of files of other tenures that were put aside.
+    pub(crate) fn begin(&self, tenure: TenureId, owner: Owner) -> Result<usize, FenceError> {
+        let is_held = || self.clock.now() < self.clock.surely_until();
+        let FolderDirs { folder, stages, .. } = &self.dirs;
+        let fence =
+            Fence { disk: &*self.disk, folder, stages, lost: &self.lost, is_held: &is_held };
+        let kept = fence.erect()?;
+        let stage = Stage::begin(&*self.disk, stages, tenure)?;
+        *self.stage.write() = Some(Arc::new(stage));
+        self.is_fenced.store(false, Ordering::Release);
+        self.gate.open(OpenTenure { id: tenure, owner });
+        Ok(kept)
+    }
+
+    /// Closes the gate after the lock was lost, and puts the unpublished files aside. The stage is
+    /// left to the fence of the next tenure.
+    pub(crate) fn lose(&self) -> PutAside {
+        let _ = self.gate.close();
+        *self.stage.write() = None;
+        self.put_aside_all()
+    }
+
+    /// Closes the gate before the lock is released, puts the unpublished files aside, and removes
+    /// the stage, if that is possible: the next tenure removes it otherwise.
+    pub(crate) fn give_up(&self) -> PutAside {
+        let _ = self.gate.close();
+        let aside = self.put_aside_all();
+        if let Some(stage) = self.stage.write().take()
+            && let Err(error) = stage.end(&*self.disk, &self.dirs.stages)
+        {
+            log::debug!("the stage of tenure {} stays: {error}", stage.tenure);
+        }
+        aside
+    }
+
+    /// Whether a later tenure has removed the stage of the current one.
+    pub(crate) fn is_fenced(&self) -> bool {
+        self.is_fenced.load(Ordering::Acquire)
+    }
+
+    /// Returns whether a file has appeared late since the last call: after its tenure's deadline.
+    pub(crate) fn take_late(&self) -> bool {
+        self.is_late.swap(false, Ordering::AcqRel)
+    }
+
+    /// Begins to save a file as a whole. `near` is the directory in which it is going to appear.
+    pub(crate) fn stage_file(
+        &self,
+        pass: &Pass<'_>,
+        near: &D::Dir,
+        mode: u32,
+        (uid, path, is_exclusive): (u32, &OsStr, bool),
+    ) -> io::Result<Arc<StagedFile<D>>> {
+        let file = self.disk.unnamed_file(near, mode)?;
+        let staged = StagedFile::new(file, pass.tenure(), uid, path, is_exclusive);
+        let staged = Arc::new(staged);
+        let number = self.next.fetch_add(1, Ordering::Relaxed);
+        let mut unpublished = self.unpublished.lock();
+        if number.is_multiple_of(1_024) {
+            unpublished.retain(|_, staged| staged.strong_count() > 0);
+        }
+        unpublished.insert(number, Arc::downgrade(&staged));
+        Ok(staged)
+    }
+
+    /// Publishes a file: from one step to the next it is in the folder as a whole, or the folder is
+    /// as before. With `sync` the content and the name survive a power failure.
+    pub(crate) fn publish(
+        &self,
+        staged: &StagedFile<D>,
+        is_of: impl FnOnce(Owner) -> bool,
+        to: Place<'_, D::Dir>,
+        sync: bool,
+    ) -> Result<(), SaveError> {
+        let passed = self.gate.enter(Some(staged.tenure), is_of);
+        let pass = passed.map_err(SaveError::Closed)?;
+        let published = staged.change(|save, path| match *save {
+            SaveState::Published => Ok(false),
+            SaveState::PutAside(_) => Err(SaveError::Closed(Closed::TenureOver)),
+            SaveState::Spoiled(errno) => Err(SaveError::Disk(io::Error::from_raw_os_error(errno))),
+            SaveState::Unpublished => self.publish_now(staged, (save, path), to, sync),
+        })?;
+        drop(pass);
+        if published && self.gate.is_past_deadline() {
+            self.is_late.store(true, Ordering::Release);
+        }
+        Ok(())
+    }
+
+    /// Publishes a file that is not published yet. Returns true.
+    fn publish_now(
+        &self,
+        staged: &StagedFile<D>,
+        (save, path): (&mut SaveState, &OsStr),
+        to: Place<'_, D::Dir>,
+        sync: bool,
+    ) -> Result<bool, SaveError> {
+        let Some(stage) = self.stage.read().clone() else {
+            return Err(SaveError::Closed(Closed::TenureOver));
+        };
+        if sync && let Err(error) = self.disk.sync_file(&staged.file) {
+            *save = SaveState::Spoiled(error.raw_os_error().unwrap_or(libc::EIO));
+            return Err(SaveError::Disk(error));
+        }
+        let if_there = if staged.is_exclusive { IfThere::Fail } else { IfThere::Replace };
+        match stage.publish(&*self.disk, &staged.file, to, path, if_there) {
+            Ok(()) => {
+                *save = SaveState::Published;
+                if sync {
+                    self.disk.sync_dir(to.dir).map_err(SaveError::Disk)?;
+                }
+                Ok(true)
+            }
+            Err(PublishError::Fenced { is_kept }) => {
+                self.is_fenced.store(true, Ordering::Release);
+                *save = if is_kept {
+                    SaveState::PutAside(None)
+                } else {
+                    self.keep(staged, path, LostReason::TenureOver)
+                };
+                Err(SaveError::Closed(Closed::TenureOver))
+            }
+            Err(PublishError::NoDirectory) => {
+                *save = self.keep(staged, path, LostReason::NoDirectory);
+                Err(SaveError::Disk(io::Error::from_raw_os_error(libc::ENOENT)))
+            }
+            Err(PublishError::Disk(error)) if error.kind() == io::ErrorKind::AlreadyExists => {
+                *save = self.keep(staged, path, LostReason::Foreign);
+                Err(SaveError::Exists)
+            }
+            Err(PublishError::Disk(error)) => {
+                *save = self.keep(staged, path, LostReason::WriteFailed);
+                Err(SaveError::Disk(error))
+            }
+        }
+    }
+
+    /// Puts a file aside that will not be published, unless it was published or put aside already.
+    /// Returns its number among the lost files.
+    pub(crate) fn put_aside(&self, staged: &StagedFile<D>, reason: LostReason) -> Option<u64> {
+        staged.change(|save, path| {
+            if matches!(save, SaveState::Unpublished | SaveState::Spoiled(_)) {
+                *save = self.keep(staged, path, reason);
+            }
+            match save {
+                SaveState::PutAside(number) => *number,
+                _ => None,
+            }
+        })
+    }
+
+    fn keep(&self, staged: &StagedFile<D>, path: &OsStr, reason: LostReason) -> SaveState {
+        let about = LostDescription::now(path, staged.uid, Some(staged.tenure), reason);
+        match self.lost.keep_file(&*self.disk, &staged.file, &about) {
+            Ok(number) => SaveState::PutAside(Some(number)),
+            Err(error) => {
+                log::error!("the unpublished content of {} is lost: {error}", path.display());
+                SaveState::PutAside(None)
+            }
+        }
+    }
+
+    fn put_aside_all(&self) -> PutAside {
+        let all: Vec<_> = self.unpublished.lock().drain().collect();
+        let mut aside = PutAside::default();
+        for staged in all.into_iter().filter_map(|(_, staged)| staged.upgrade()) {
+            if !matches!(staged.save_state(), SaveState::Unpublished | SaveState::Spoiled(_)) {
+                continue;
+            }
+            let path = staged.path().to_string_lossy().into_owned();
+            match self.put_aside(&staged, LostReason::TenureOver) {
+                Some(number) => aside.kept.push((number, path)),
+                None => aside.failed.push(path),
+            }
+        }
+        aside
+    }
+
+    /// Prepares the first change of a file in place in this tenure. On shared storage the next
+    /// tenure must know the file, so that a late write does not reach it.
+    pub(crate) fn name_in_place(&self, pass: &Pass<'_>, path: &OsStr) -> Result<(), SaveError> {
+        if !self.is_shared_storage {
+            return Ok(());
+        }
+        let stage = self.stage.read().clone().filter(|stage| stage.tenure == pass.tenure());
+        let Some(stage) = stage else { return Err(SaveError::Closed(Closed::TenureOver)) };
+        stage.name_in_place(&*self.disk, path).map_err(|error| match error {
+            PublishError::Disk(error) => SaveError::Disk(error),
+            PublishError::Fenced { .. } | PublishError::NoDirectory => {
+                self.is_fenced.store(true, Ordering::Release);
+                SaveError::Closed(Closed::TenureOver)
+            }
+        })
+    }
+
+    /// Moves a file or directory of the folder. On shared storage a regular file goes through the
+    /// stage, so that a late rename of an older tenure fails.
+    pub(crate) fn rename(
+        &self,
+        pass: &Pass<'_>,
+        from: Place<'_, D::Dir>,
+        to: Place<'_, D::Dir>,
+        if_there: IfThere,
+    ) -> io::Result<()> {
+        let _ = pass;
+        self.disk.rename(from, to, if_there)
+    }
+}

@@ -1,0 +1,151 @@
+//! The gate: every change of the folder passes it, and it lets a change pass only during a ready
+//! tenure, for programs of the tenure's owner, and before the tenure's local deadline.
+
+use super::tenure::{Owner, TenureClock, TenureId};
+use crate::time::Span;
+use parking_lot::{RwLock, RwLockReadGuard};
+use std::sync::Arc;
+
+/// How long before its deadline a tenure lets no change begin any more: time for the system call
+/// that makes the change.
+pub(crate) const RESERVE: Span = Span::from_millis(200);
+
+/// Why a change must not be made now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Closed {
+    /// This guard does not hold the lock of the folder.
+    NotHeld,
+    /// The lock is held for other programs of this machine.
+    OtherOwner(Owner),
+    /// The tenure in which the file was opened is over.
+    TenureOver,
+    /// The lock service has not confirmed the lock for so long that it may be lost.
+    Deadline,
+}
+
+/// The tenure for which the gate is open.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct OpenTenure {
+    /// The number of the tenure.
+    pub(crate) id: TenureId,
+    /// The programs that may change the folder.
+    pub(crate) owner: Owner,
+}
+
+/// The gate of one folder.
+pub(crate) struct Gate {
+    open: RwLock<Option<OpenTenure>>,
+    clock: Arc<dyn TenureClock>,
+}
+
+/// The permission for one change. While it lives the tenure can't be given up.
+#[must_use]
+pub(crate) struct Pass<'a> {
+    tenure: OpenTenure,
+    _shared: RwLockReadGuard<'a, Option<OpenTenure>>,
+}
+
+impl Pass<'_> {
+    /// Returns the tenure in which the change is made.
+    pub(crate) const fn tenure(&self) -> TenureId {
+        self.tenure.id
+    }
+}
+
+impl Gate {
+    /// Returns a closed gate.
+    pub(crate) fn new(clock: Arc<dyn TenureClock>) -> Self {
+        Self { open: RwLock::new(None), clock }
+    }
+
+    /// Lets a change pass. `tenure` is the tenure in which the program opened the file that it
+    /// changes, `None` for a change by path. `is_of` says whether the program belongs to an owner.
+    pub(crate) fn enter(
+        &self,
+        tenure: Option<TenureId>,
+        is_of: impl FnOnce(Owner) -> bool,
+    ) -> Result<Pass<'_>, Closed> {
+        // An operation that holds a pass may enter once more, while another thread waits to close
+        // the gate.
+        let shared = self.open.read_recursive();
+        let Some(open) = *shared else {
+            return Err(if tenure.is_some() { Closed::TenureOver } else { Closed::NotHeld });
+        };
+        if tenure.is_some_and(|tenure| tenure != open.id) {
+            return Err(Closed::TenureOver);
+        }
+        if !is_of(open.owner) {
+            return Err(Closed::OtherOwner(open.owner));
+        }
+        if self.clock.now() + RESERVE >= self.clock.surely_until() {
+            return Err(Closed::Deadline);
+        }
+        Ok(Pass { tenure: open, _shared: shared })
+    }
+
+    /// Returns the tenure for which the gate is open.
+    pub(crate) fn tenure(&self) -> Option<OpenTenure> {
+        *self.open.read_recursive()
+    }
+
+    /// Whether the deadline of the current tenure has passed.
+    pub(crate) fn is_past_deadline(&self) -> bool {
+        self.clock.now() >= self.clock.surely_until()
+    }
+
+    /// Opens the gate for a tenure.
+    pub(crate) fn open(&self, tenure: OpenTenure) {
+        *self.open.write() = Some(tenure);
+    }
+
+    /// Closes the gate, after the changes that have passed it are made. Returns the tenure for which
+    /// it was open.
+    pub(crate) fn close(&self) -> Option<OpenTenure> {
+        self.open.write().take()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::Token;
+    use crate::time::Time;
+    use parking_lot::Mutex;
+
+    struct Clocks(Mutex<(Time, Time)>);
+
+    impl TenureClock for Clocks {
+        fn now(&self) -> Time {
+            self.0.lock().0
+        }
+        fn surely_until(&self) -> Time {
+            self.0.lock().1
+        }
+    }
+
+    fn refusal(entered: Result<Pass<'_>, Closed>) -> Option<Closed> {
+        entered.err()
+    }
+
+    #[test]
+    fn a_change_passes_only_in_its_tenure_for_its_owner_before_the_deadline() {
+        let clocks = Arc::new(Clocks(Mutex::new((Time::from_secs(10), Time::from_secs(40)))));
+        let gate = Gate::new(Arc::clone(&clocks) as _);
+        let id = |token| TenureId { engine: 1, token: Token::named(token) };
+        assert_eq!(refusal(gate.enter(None, |_| true)), Some(Closed::NotHeld));
+        assert_eq!(refusal(gate.enter(Some(id(1)), |_| true)), Some(Closed::TenureOver));
+        let owner = Owner::User(5);
+        gate.open(OpenTenure { id: id(2), owner });
+        assert!(gate.enter(None, |owner| owner == Owner::User(5)).is_ok());
+        assert!(gate.enter(Some(id(2)), |_| true).is_ok());
+        assert_eq!(refusal(gate.enter(Some(id(1)), |_| true)), Some(Closed::TenureOver));
+        assert_eq!(refusal(gate.enter(None, |_| false)), Some(Closed::OtherOwner(owner)));
+        clocks.0.lock().0 = Time::from_secs(40) - RESERVE;
+        assert_eq!(refusal(gate.enter(None, |_| true)), Some(Closed::Deadline));
+        assert!(!gate.is_past_deadline());
+        clocks.0.lock().0 = Time::from_secs(40);
+        assert!(gate.is_past_deadline());
+        assert_eq!(gate.close().map(|open| open.id), Some(id(2)));
+        assert_eq!(refusal(gate.enter(Some(id(2)), |_| true)), Some(Closed::TenureOver));
+    }
+}

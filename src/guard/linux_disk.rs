@@ -1,0 +1,226 @@
+//! The real disk: the file operations of a guard as Linux system calls.
+
+use super::disk::{Disk, DiskEntry, FileId, IfThere, Place};
+use rustix::fs::{
+    AtFlags, CWD, Dir as DirStream, FileType, Mode, OFlags, RenameFlags, ResolveFlags, Statx,
+    StatxFlags, Timespec, Timestamps,
+};
+use rustix::io::Errno;
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+
+/// The attempts to open a path that another process renames at the same time, for which openat2
+/// answers EAGAIN.
+const OPEN_TRIES: u32 = 16;
+
+/// The disk of this machine.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct LinuxDisk;
+
+/// Returns the path by which the kernel opens a descriptor of this process again.
+pub(crate) fn path_of(fd: BorrowedFd<'_>) -> String {
+    format!("/proc/self/fd/{}", fd.as_raw_fd())
+}
+
+/// Opens a path below a directory. No symlink is followed, no mount point is crossed, and the path
+/// never leaves the directory, whatever is renamed meanwhile.
+pub(crate) fn open_below(root: BorrowedFd<'_>, path: &Path, flags: OFlags) -> io::Result<OwnedFd> {
+    let resolve = ResolveFlags::BENEATH
+        | ResolveFlags::NO_SYMLINKS
+        | ResolveFlags::NO_MAGICLINKS
+        | ResolveFlags::NO_XDEV;
+    let path = if path.as_os_str().is_empty() { Path::new(".") } else { path };
+    let flags = flags | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+    let open = || rustix::fs::openat2(root, path, flags, Mode::empty(), resolve);
+    let mut opened = open();
+    for _ in 1..OPEN_TRIES {
+        match opened {
+            Err(Errno::AGAIN | Errno::INTR) => opened = open(),
+            _ => break,
+        }
+    }
+    Ok(opened?)
+}
+
+/// Opens the file behind an `O_PATH` descriptor again, for reading or writing.
+pub(crate) fn reopen(fd: BorrowedFd<'_>, flags: OFlags) -> io::Result<File> {
+    let opened = rustix::fs::open(path_of(fd), flags | OFlags::CLOEXEC, Mode::empty())?;
+    Ok(File::from(opened))
+}
+
+/// The attributes of a file, of which every caller wants the identity.
+pub(crate) fn stat(fd: BorrowedFd<'_>) -> io::Result<Statx> {
+    let wanted = StatxFlags::BASIC_STATS | StatxFlags::BTIME;
+    Ok(rustix::fs::statx(fd, "", AtFlags::EMPTY_PATH | AtFlags::SYMLINK_NOFOLLOW, wanted)?)
+}
+
+/// Returns the attributes of the file that has a name now.
+pub(crate) fn stat_at(dir: BorrowedFd<'_>, name: &OsStr) -> io::Result<Statx> {
+    let wanted = StatxFlags::BASIC_STATS | StatxFlags::BTIME;
+    Ok(rustix::fs::statx(dir, name, AtFlags::SYMLINK_NOFOLLOW, wanted)?)
+}
+
+/// Returns the identity in the attributes of a file.
+pub(crate) fn id_in(found: &Statx) -> FileId {
+    let born =
+        i128::from(found.stx_btime.tv_sec) * 1_000_000_000 + i128::from(found.stx_btime.tv_nsec);
+    let has_birth = found.stx_mask & StatxFlags::BTIME.bits() != 0;
+    FileId {
+        device: rustix::fs::makedev(found.stx_dev_major, found.stx_dev_minor),
+        inode: found.stx_ino,
+        born: if has_birth { born } else { 0 },
+    }
+}
+
+/// Returns the entries of a directory with their types, without `.` and `..`.
+pub(crate) fn list(dir: BorrowedFd<'_>) -> io::Result<Vec<(OsString, u64, FileType)>> {
+    let opened = reopen(dir, OFlags::RDONLY | OFlags::DIRECTORY)?;
+    let mut found = Vec::new();
+    for entry in DirStream::new(opened)? {
+        let entry = entry?;
+        let name = OsStr::from_bytes(entry.file_name().to_bytes());
+        if name != "." && name != ".." {
+            found.push((name.to_owned(), entry.ino(), entry.file_type()));
+        }
+    }
+    Ok(found)
+}
+
+const fn rename_flags(if_there: IfThere) -> RenameFlags {
+    match if_there {
+        IfThere::Replace => RenameFlags::empty(),
+        IfThere::Fail => RenameFlags::NOREPLACE,
+    }
+}
+
+impl Disk for LinuxDisk {
+    type Dir = OwnedFd;
+    type File = File;
+
+    fn make_dir(&self, at: Place<'_, OwnedFd>) -> io::Result<OwnedFd> {
+        rustix::fs::mkdirat(at.dir, at.name, Mode::RWXU)?;
+        self.open_dir(at)
+    }
+
+    fn open_dir(&self, at: Place<'_, OwnedFd>) -> io::Result<OwnedFd> {
+        let flags = OFlags::PATH | OFlags::DIRECTORY;
+        open_below(at.dir.as_fd(), Path::new(at.name), flags)
+    }
+
+    fn reopen_dir(&self, dir: &OwnedFd) -> io::Result<OwnedFd> {
+        dir.try_clone()
+    }
+
+    fn remove_dir(&self, at: Place<'_, OwnedFd>) -> io::Result<()> {
+        Ok(rustix::fs::unlinkat(at.dir, at.name, AtFlags::REMOVEDIR)?)
+    }
+
+    fn entries(&self, dir: &OwnedFd) -> io::Result<Vec<DiskEntry>> {
+        let entry = |(name, _, kind)| DiskEntry { name, is_dir: kind == FileType::Directory };
+        Ok(list(dir.as_fd())?.into_iter().map(entry).collect())
+    }
+
+    fn id_of(&self, at: Place<'_, OwnedFd>) -> io::Result<FileId> {
+        Ok(id_in(&stat_at(at.dir.as_fd(), at.name)?))
+    }
+
+    fn open_file(&self, at: Place<'_, OwnedFd>) -> io::Result<File> {
+        let flags = OFlags::RDWR | OFlags::NONBLOCK;
+        open_below(at.dir.as_fd(), Path::new(at.name), flags).map(File::from)
+    }
+
+    fn unnamed_file(&self, near: &OwnedFd, mode: u32) -> io::Result<File> {
+        let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
+        let mode = Mode::from_raw_mode(mode & 0o7777);
+        Ok(File::from(rustix::fs::open(path_of(near.as_fd()), flags, mode)?))
+    }
+
+    fn make_symlink(&self, at: Place<'_, OwnedFd>, target: &OsStr) -> io::Result<()> {
+        Ok(rustix::fs::symlinkat(target, at.dir, at.name)?)
+    }
+
+    fn read_symlink(&self, at: Place<'_, OwnedFd>) -> io::Result<OsString> {
+        let target = rustix::fs::readlinkat(at.dir, at.name, Vec::new())?;
+        Ok(OsStr::from_bytes(target.as_bytes()).to_owned())
+    }
+
+    fn open_parent(&self, root: &OwnedFd, path: &OsStr) -> io::Result<(OwnedFd, OsString)> {
+        let path = Path::new(path);
+        let name = path.file_name().ok_or(io::ErrorKind::InvalidInput)?;
+        let parent = path.parent().unwrap_or(Path::new(""));
+        let dir = open_below(root.as_fd(), parent, OFlags::PATH | OFlags::DIRECTORY)?;
+        Ok((dir, name.to_owned()))
+    }
+
+    fn id(&self, file: &File) -> io::Result<FileId> {
+        Ok(id_in(&stat(file.as_fd())?))
+    }
+
+    fn write(&self, file: &File, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        file.write_all_at(bytes, offset)
+    }
+
+    fn copy(&self, from: &File, to: &File) -> io::Result<()> {
+        let whole = stat(from.as_fd())?;
+        if rustix::fs::ioctl_ficlone(to, from).is_err() {
+            let (mut read, mut written, mut left) = (0, 0, whole.stx_size);
+            while left > 0 {
+                let length = usize::try_from(left).unwrap_or(usize::MAX);
+                let (from, to) = ((from, Some(&mut read)), (to, Some(&mut written)));
+                match rustix::fs::copy_file_range(from.0, from.1, to.0, to.1, length)? {
+                    0 => break,
+                    count => left -= count as u64,
+                }
+            }
+        }
+        let owner = |id| Some(id).filter(|id| *id != u32::MAX);
+        let (user, group) = (owner(whole.stx_uid), owner(whole.stx_gid));
+        rustix::fs::fchown(
+            to,
+            user.map(rustix::fs::Uid::from_raw),
+            group.map(rustix::fs::Gid::from_raw),
+        )?;
+        rustix::fs::fchmod(to, Mode::from_raw_mode(u32::from(whole.stx_mode) & 0o7777))?;
+        let time = |at: rustix::fs::StatxTimestamp| Timespec {
+            tv_sec: at.tv_sec,
+            tv_nsec: i64::from(at.tv_nsec),
+        };
+        let times = Timestamps {
+            last_access: time(whole.stx_atime),
+            last_modification: time(whole.stx_mtime),
+        };
+        Ok(rustix::fs::futimens(to, &times)?)
+    }
+
+    fn link(&self, file: &File, to: Place<'_, OwnedFd>) -> io::Result<()> {
+        let path = path_of(file.as_fd());
+        Ok(rustix::fs::linkat(CWD, path, to.dir, to.name, AtFlags::SYMLINK_FOLLOW)?)
+    }
+
+    fn rename(
+        &self,
+        from: Place<'_, OwnedFd>,
+        to: Place<'_, OwnedFd>,
+        if_there: IfThere,
+    ) -> io::Result<()> {
+        let flags = rename_flags(if_there);
+        Ok(rustix::fs::renameat_with(from.dir, from.name, to.dir, to.name, flags)?)
+    }
+
+    fn remove_file(&self, at: Place<'_, OwnedFd>) -> io::Result<()> {
+        Ok(rustix::fs::unlinkat(at.dir, at.name, AtFlags::empty())?)
+    }
+
+    fn sync_file(&self, file: &File) -> io::Result<()> {
+        file.sync_all()
+    }
+
+    fn sync_dir(&self, dir: &OwnedFd) -> io::Result<()> {
+        reopen(dir.as_fd(), OFlags::RDONLY | OFlags::DIRECTORY)?.sync_all()
+    }
+}

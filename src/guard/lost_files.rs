@@ -1,0 +1,144 @@
+//! The lost files: content that a program wrote and that must not or could not reach the folder. It
+//! is kept until a person restores or drops it.
+//!
+//! A lost file is `lost/N`, with a description `lost/N.json`.
+
+use super::disk::{Disk, Place};
+use super::tenure::TenureId;
+use crate::time::Wall;
+use serde::{Deserialize, Serialize};
+use std::ffi::OsStr;
+use std::io;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Why a file was kept out of the folder.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum LostReason {
+    /// The tenure ended before the program closed the file.
+    TenureOver,
+    /// A signal ended the program before it closed the file.
+    Killed,
+    /// A write failed, for example because the disk was full.
+    WriteFailed,
+    /// The guard died, or was stopped, between two steps of publishing.
+    Interrupted,
+    /// The directory of the file was removed meanwhile.
+    NoDirectory,
+    /// A version that came from elsewhere was about to be replaced.
+    Foreign,
+}
+
+impl LostReason {
+    /// Returns the reason as a clause of a sentence.
+    pub(crate) const fn clause(self) -> &'static str {
+        match self {
+            Self::TenureOver => "the lock was lost or given up before the file was closed",
+            Self::Killed => "a signal ended the program before it closed the file",
+            Self::WriteFailed => "a write to the file failed",
+            Self::Interrupted => "the guard was stopped while it published the file",
+            Self::NoDirectory => "the directory of the file was removed before it was closed",
+            Self::Foreign => "the version came from outside the view, and a save replaced it",
+        }
+    }
+}
+
+/// The description of a lost file.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct LostDescription {
+    /// The path in the folder for which the content was meant.
+    pub(crate) path: String,
+    /// The user that wrote the content.
+    pub(crate) uid: u32,
+    /// The program that wrote the content, with its pid; empty if it is not known.
+    #[serde(default)]
+    pub(crate) program: String,
+    /// The tenure in which the content was written, as `ENGINE-TOKEN`; empty if there was none.
+    #[serde(default)]
+    pub(crate) tenure: String,
+    /// When the content was put aside, in UTC.
+    pub(crate) at: String,
+    /// Why the content is not in the folder.
+    pub(crate) reason: LostReason,
+}
+
+impl LostDescription {
+    /// Returns the description of a file that is put aside now.
+    pub(crate) fn now(
+        path: &OsStr,
+        uid: u32,
+        tenure: Option<TenureId>,
+        reason: LostReason,
+    ) -> Self {
+        Self {
+            path: path.to_string_lossy().into_owned(),
+            uid,
+            program: String::new(),
+            tenure: tenure.map(|tenure| tenure.to_string()).unwrap_or_default(),
+            at: Wall::now().to_string(),
+            reason,
+        }
+    }
+}
+
+/// The directory of the lost files.
+pub(crate) struct LostFiles<D: Disk> {
+    dir: D::Dir,
+    /// A number below which all numbers were given out.
+    next: AtomicU64,
+}
+
+impl<D: Disk> LostFiles<D> {
+    /// Opens the lost files in the directory `dir`.
+    pub(crate) fn open(disk: &D, dir: D::Dir) -> io::Result<Self> {
+        let entries = disk.entries(&dir)?;
+        let number = |name: &OsStr| name.to_str()?.strip_suffix(".json")?.parse::<u64>().ok();
+        let last = entries.iter().filter_map(|entry| number(&entry.name)).max().unwrap_or(0);
+        Ok(Self { dir, next: AtomicU64::new(last + 1) })
+    }
+
+    /// Puts an open file aside that has no name. Returns its number among the lost files.
+    pub(crate) fn keep_file(
+        &self,
+        disk: &D,
+        file: &D::File,
+        about: &LostDescription,
+    ) -> io::Result<u64> {
+        let number = self.describe(disk, about)?;
+        disk.link(file, Place::new(&self.dir, &number.to_string()))?;
+        Ok(number)
+    }
+
+    /// Moves a file to the lost files. Returns its number among them.
+    pub(crate) fn keep_name(
+        &self,
+        disk: &D,
+        from: Place<'_, D::Dir>,
+        about: &LostDescription,
+    ) -> io::Result<u64> {
+        let number = self.describe(disk, about)?;
+        let to = number.to_string();
+        disk.rename(from, Place::new(&self.dir, &to), super::disk::IfThere::Fail)?;
+        Ok(number)
+    }
+
+    /// Writes the description of the next lost file. Another guard on the same storage may take the
+    /// same number first; then the next one is tried.
+    fn describe(&self, disk: &D, about: &LostDescription) -> io::Result<u64> {
+        let text = serde_json::to_vec_pretty(about).map_err(io::Error::other)?;
+        let file = disk.unnamed_file(&self.dir, 0o600)?;
+        disk.write(&file, 0, &text)?;
+        loop {
+            let number = self.next.fetch_add(1, Ordering::Relaxed);
+            match disk.link(&file, Place::new(&self.dir, &format!("{number}.json"))) {
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+                linked => return linked.map(|()| number),
+            }
+        }
+    }
+
+    /// Returns the directory of the lost files.
+    pub(crate) const fn dir(&self) -> &D::Dir {
+        &self.dir
+    }
+}

@@ -1,0 +1,24 @@
+//! Guarded folders: a view of a real folder in which a write succeeds only under the folder's lock.
+//! A file that is saved appears in the folder complete or not at all, and a machine that has lost
+//! the lock changes nothing any more, however late it wakes up.
+//!
+//! The modules in reading order:
+//!
+//! - `tenure` is the time in which a guard holds the lock of its folder.
+//! - `disk` is the trait of all file operations, `linux_disk` the real disk.
+//! - `gate` lets a change of the folder pass, or refuses it.
+//! - `stage` publishes a file in one step.
+//! - `lost_files` keeps what must not reach the folder.
+//! - `fence` removes the stages of other tenures.
+//! - `staged_file` is a file that is being saved.
+//! - `folder_guard` joins these parts for one folder.
+
+pub(crate) mod tenure;
+pub(crate) mod disk;
+pub(crate) mod linux_disk;
+pub(crate) mod gate;
+pub(crate) mod stage;
+pub(crate) mod lost_files;
+pub(crate) mod fence;
+pub(crate) mod staged_file;
+pub(crate) mod folder_guard;

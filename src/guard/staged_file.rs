@@ -1,0 +1,82 @@
+//! A file that a program of the view writes as a whole: it has no name before it is published.
+
+use super::disk::Disk;
+use super::tenure::TenureId;
+use parking_lot::Mutex;
+use std::ffi::{OsStr, OsString};
+
+/// The state of a file that is saved as a whole.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum SaveState {
+    /// The file is not in the folder yet.
+    Unpublished,
+    /// The file is in the folder. Later writes change it in place.
+    Published,
+    /// A write failed with this errno, so the file must not be published.
+    Spoiled(i32),
+    /// The content is among the lost files under this number, or was lost with an error (`None`).
+    PutAside(Option<u64>),
+}
+
+/// A file that is saved as a whole in one tenure.
+pub(crate) struct StagedFile<D: Disk> {
+    /// The open file.
+    pub(crate) file: D::File,
+    /// The tenure in which the program opened the file.
+    pub(crate) tenure: TenureId,
+    /// The user that opened the file.
+    pub(crate) uid: u32,
+    /// Whether the program asked for a new file (`O_EXCL`), so that no other may be replaced.
+    pub(crate) is_exclusive: bool,
+    state: Mutex<StagedState>,
+}
+
+struct StagedState {
+    save: SaveState,
+    /// The path in the folder at which the file is going to appear.
+    path: OsString,
+}
+
+impl<D: Disk> StagedFile<D> {
+    /// Returns a file that is not published yet.
+    pub(super) fn new(
+        file: D::File,
+        tenure: TenureId,
+        uid: u32,
+        path: &OsStr,
+        is_exclusive: bool,
+    ) -> Self {
+        let state = StagedState { save: SaveState::Unpublished, path: path.to_owned() };
+        Self { file, tenure, uid, is_exclusive, state: Mutex::new(state) }
+    }
+
+    /// Returns the state of the file.
+    pub(crate) fn save_state(&self) -> SaveState {
+        self.state.lock().save
+    }
+
+    /// Returns the path in the folder at which the file is going to appear.
+    pub(crate) fn path(&self) -> OsString {
+        self.state.lock().path.clone()
+    }
+
+    /// Changes the path at which the file is going to appear.
+    pub(crate) fn set_path(&self, path: &OsStr) {
+        self.state.lock().path = path.to_owned();
+    }
+
+    /// Records that a write failed with `errno`, unless the file is published already.
+    pub(crate) fn spoil(&self, errno: i32) {
+        let mut state = self.state.lock();
+        if state.save == SaveState::Unpublished {
+            state.save = SaveState::Spoiled(errno);
+        }
+    }
+
+    /// Replaces the state by the result of `change`, which no other thread sees half done.
+    pub(super) fn change<T>(&self, change: impl FnOnce(&mut SaveState, &OsStr) -> T) -> T {
+        let mut state = self.state.lock();
+        let StagedState { save, path } = &mut *state;
+        change(save, path)
+    }
+}
