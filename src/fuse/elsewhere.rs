@@ -83,6 +83,11 @@ pub mod mountinfo {
         pub fn is_latchfs(&self) -> bool {
             false
         }
+
+        /// Whether this is the view of a guarded folder.
+        pub fn is_view(&self) -> bool {
+            false
+        }
     }
 
     /// Whether a daemon serves a mount.

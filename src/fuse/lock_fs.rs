@@ -12,7 +12,7 @@ use crate::fuse::kernel::invalidation::Invalidator;
 use crate::fuse::kernel::poll_waker::PollWaker;
 use crate::fuse::kernel::values::{
     DirPage, Errno, FileSystemStats, LockFound, LockRequest, NodeAttr, NodeEntry, Opened,
-    PollEvents, ReadBytes, ReadRequest, RenameFlags, Requester, SetAttrs,
+    PollEvents, ReadBytes, ReadRequest, RenameFlags, Requester, SetAttrs, WriteRequest,
 };
 use crate::fuse::kernel_cache::KernelCache;
 use crate::fuse::lock_nodes::{FOREVER, LockNodes};
@@ -111,7 +111,7 @@ impl FileSystem for LockFs {
         self.nodes.inodes().forget(ino, count);
     }
 
-    async fn getattr(&self, who: Requester, ino: u64) -> Done<NodeAttr> {
+    async fn getattr(&self, who: Requester, ino: u64, _fh: Option<u64>) -> Done<NodeAttr> {
         let caller = self.caller(who, Act::Stat);
         match self.nodes.place(ino) {
             Some(NodePlace::Top) => {
@@ -230,7 +230,8 @@ impl FileSystem for LockFs {
         }
     }
 
-    async fn write(&self, who: Requester, fh: u64, offset: u64, data: &[u8]) -> Done<u32> {
+    async fn write(&self, who: Requester, asked: WriteRequest, data: &[u8]) -> Done<u32> {
+        let WriteRequest { fh, offset, .. } = asked;
         let caller = self.caller(who, Act::Write);
         let Some(open) = self.opens.get(fh) else { return Err(Errno::EBADF) };
         match &open.target {
@@ -296,7 +297,14 @@ impl FileSystem for LockFs {
         self.ops.lookups.statfs()
     }
 
-    async fn setxattr(&self, who: Requester, ino: u64, name: &OsStr, value: &[u8]) -> Done<()> {
+    async fn setxattr(
+        &self,
+        who: Requester,
+        ino: u64,
+        name: &OsStr,
+        value: &[u8],
+        _flags: i32,
+    ) -> Done<()> {
         let caller = self.caller(who, Act::SetXattr);
         self.ops.xattrs.set(&caller, ino, name, value).await
     }
@@ -311,7 +319,7 @@ impl FileSystem for LockFs {
         self.ops.xattrs.list(&caller, ino).await
     }
 
-    fn removexattr(&self, name: &OsStr) -> Done<()> {
+    async fn removexattr(&self, _who: Requester, _ino: u64, name: &OsStr) -> Done<()> {
         Err(self.not_here(xattr::remove(name)))
     }
 

@@ -5,6 +5,7 @@ use crate::engine::ClientId;
 use crate::fuse::credentials;
 use crate::fuse::kernel::own_user::own_uid;
 use crate::fuse::kernel::session::{self, MountRequest};
+use crate::fuse::kernel::session_kind::SessionKind;
 use crate::fuse::lock_fs::LockFs;
 use crate::service::Locks;
 
@@ -16,7 +17,8 @@ pub use crate::fuse::mount_config::{Content, HoldBy, MountConfig, Owner, Users};
 /// is unmounted.
 pub fn mount(locks: &Locks, config: &MountConfig) -> Result<Mounted, MountError> {
     let MountConfig { dir, users, nonempty, .. } = config;
-    let wanted = MountRequest { dir, users: *users, nonempty: *nonempty };
+    let kind = SessionKind::LOCKS;
+    let wanted = MountRequest { dir, users: *users, nonempty: *nonempty, kind };
     session::mount(wanted, |found| {
         let config = MountConfig { dir: found.dir.clone(), ..config.clone() };
         LockFs::new(locks, &config, found.follows_symlinks)

@@ -4,12 +4,12 @@
 use crate::engine::{ClientId, Rules};
 use crate::fuse::inodes::TOP;
 use crate::fuse::kernel::file_system::{Done, FileSystem, NameIn, Unsupported};
-use crate::fuse::kernel::invalidation::{Invalidator, StaleName};
+use crate::fuse::kernel::invalidation::{Invalidator, Stale};
 use crate::fuse::kernel::poll_waker::PollWaker;
 use crate::fuse::kernel::task::{block_on, spawn};
 use crate::fuse::kernel::values::{
     Errno, LockFound, LockRequest, NodeAttr, NodeEntry, NodeType, Opened, OpenedFlags, PollEvents,
-    ReadRequest, RenameFlags, Requester, SetAttrs, TimeOrNow,
+    ReadRequest, RenameFlags, Requester, SetAttrs, TimeOrNow, WriteRequest,
 };
 use crate::fuse::lock_fs::LockFs;
 use crate::fuse::mount_config::{Content, HoldBy, MountConfig, Owner, Users};
@@ -134,7 +134,8 @@ impl Rig {
     }
 
     fn write(&self, who: Requester, fh: u64, text: &str) -> Done<u32> {
-        block_on(self.0.write(who, fh, 0, text.as_bytes()))
+        let asked = WriteRequest { fh, offset: 0, from_cache: false };
+        block_on(self.0.write(who, asked, text.as_bytes()))
     }
 
     /// Sends a request to the control file `.latchfs/ctl`, and returns its answer.
@@ -147,7 +148,7 @@ impl Rig {
     }
 
     fn stat(&self, ino: u64) -> Done<NodeAttr> {
-        block_on(self.0.getattr(ALICE, ino))
+        block_on(self.0.getattr(ALICE, ino, None))
     }
 
     fn setattr(&self, who: Requester, ino: u64, wanted: &SetAttrs) -> Done<NodeAttr> {
@@ -160,7 +161,7 @@ impl Rig {
     }
 
     fn set_xattr(&self, who: Requester, ino: u64, name: &str, value: &str) -> Done<()> {
-        block_on(self.0.setxattr(who, ino, OsStr::new(name), value.as_bytes()))
+        block_on(self.0.setxattr(who, ino, OsStr::new(name), value.as_bytes(), 0))
     }
 
     fn rename(&self, who: Requester, from: &str, to: &str, flags: RenameFlags) -> Done<()> {
@@ -180,7 +181,7 @@ impl Rig {
             let page = block_on(self.0.readdir(ALICE, ino, fh, index, index == 0));
             let page = page.expect("it is read");
             let from = (index - page.first) as usize;
-            let more = page.entries.iter().skip(from).map(|entry| entry.name.to_string());
+            let more = page.entries.iter().skip(from).map(|entry| entry.name.display().to_string());
             names.extend(more);
             if names.len() as u64 == index {
                 self.0.releasedir(fh);
@@ -582,7 +583,10 @@ fn a_note_and_a_ttl_can_be_set() {
     assert_eq!(errno(rig.set_xattr(ALICE, ino, "user.latchfs.ttl", "soon")), libc::EINVAL);
     assert_eq!(errno(rig.set_xattr(ALICE, ino, "user.latchfs.token", "1")), libc::EPERM);
     assert_eq!(errno(rig.set_xattr(ALICE, ino, "user.other", "1")), libc::ENOTSUP);
-    assert_eq!(errno(rig.0.removexattr(OsStr::new("user.latchfs.note"))), libc::EPERM);
+    assert_eq!(
+        errno(block_on(rig.0.removexattr(ALICE, TOP, OsStr::new("user.latchfs.note")))),
+        libc::EPERM
+    );
 }
 
 #[test]
@@ -905,7 +909,7 @@ fn one_user_can_not_open_more_than_its_share() {
 #[test]
 fn the_kernel_caches_nothing_with_an_engine_in_this_process() {
     let rig = Rig::new();
-    let (invalidator, stale): (_, Receiver<Vec<StaleName>>) = Invalidator::for_test();
+    let (invalidator, stale): (_, Receiver<Stale>) = Invalidator::for_test();
     rig.0.attached(invalidator);
     rig.mkdir(ALICE, "build").expect("it is free");
     let entry = rig.lookup(BOB, "build").expect("it is held");

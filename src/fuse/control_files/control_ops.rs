@@ -273,7 +273,7 @@ fn file_of_top(name: &str) -> Option<ControlFile> {
 /// Returns the entries of a directory of control files. A report exists for every possible lock
 /// name, so reports are found by lookup and not listed.
 pub(crate) fn entries(dir: &ControlFile) -> Vec<DirEntry> {
-    let entry = |kind, name: &str| DirEntry { ino: None, kind, name: name.into() };
+    let entry = |kind, name| DirEntry { ino: None, kind, name: OsStr::new(name).into() };
     if *dir != ControlFile::Top {
         return Vec::new();
     }

@@ -1,6 +1,7 @@
 //! Negotiates the FUSE session with the kernel: capabilities, and the number of background
 //! requests.
 
+use crate::fuse::kernel::session_kind::{LocksBy, PermissionsBy, SessionKind};
 use fuser::{InitFlags, KernelConfig};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -27,19 +28,26 @@ impl CanExpire {
     }
 }
 
-/// Requests the capabilities that a mount uses. Returns whether the kernel can mark cached names as
+/// Requests the capabilities that a mount of `kind` uses. Returns whether the kernel can mark cached names as
 /// expired.
-pub(super) fn negotiate(config: &mut KernelConfig) -> bool {
+pub(super) fn negotiate(config: &mut KernelConfig, kind: &SessionKind) -> bool {
     // A mount works, with restrictions, on a kernel that lacks some of the capabilities. Without
     // FUSE_ATOMIC_O_TRUNC, the truncation by `O_TRUNC` is a request of its own, which does not name
     // the open file. Without FUSE_POSIX_LOCKS and FUSE_FLOCK_LOCKS, the kernel itself grants flock
-    // and POSIX locks, and clients on other machines do not see them.
-    for wanted in [
-        InitFlags::FUSE_POSIX_LOCKS,
-        InitFlags::FUSE_FLOCK_LOCKS,
-        InitFlags::FUSE_ATOMIC_O_TRUNC,
-        InitFlags::FUSE_PARALLEL_DIROPS,
-    ] {
+    // and POSIX locks, and clients on other machines do not see them. Without FUSE_POSIX_ACL, the
+    // kernel checks permissions by modes alone. FUSE_WRITEBACK_CACHE is never requested: with it,
+    // the kernel would ignore every change of a file's size that it has not made itself.
+    let mut all = InitFlags::FUSE_ATOMIC_O_TRUNC | InitFlags::FUSE_PARALLEL_DIROPS;
+    if kind.locks == LocksBy::FileSystem {
+        all |= InitFlags::FUSE_POSIX_LOCKS | InitFlags::FUSE_FLOCK_LOCKS;
+    }
+    if kind.permissions == PermissionsBy::Kernel {
+        all |= InitFlags::FUSE_POSIX_ACL;
+    }
+    if kind.caches_content {
+        all |= InitFlags::FUSE_AUTO_INVAL_DATA;
+    }
+    for wanted in all {
         if config.add_capabilities(wanted).is_err() {
             log::debug!("this kernel's FUSE lacks {wanted:?}");
         }

@@ -7,8 +7,8 @@
 use crate::fuse::kernel::device_names::{DEVICE, HELPER};
 use crate::fuse::kernel::mount_error::MountError;
 use crate::fuse::kernel::mount_users::Users;
-use crate::fuse::kernel::mountinfo;
 use crate::fuse::kernel::own_user::is_root;
+use crate::fuse::kernel::session_kind::{PermissionsBy, SessionKind};
 use crate::os_error::said;
 use std::ffi::{CString, OsStr};
 use std::fs::{File, OpenOptions};
@@ -42,9 +42,9 @@ pub enum Gone {
     Detached,
 }
 
-/// Mounts latchfs at `dir`, and returns the open FUSE device, from which the kernel's requests are
-/// read.
-pub fn mount(dir: &Path, users: Users) -> Result<OwnedFd, MountError> {
+/// Mounts a file system of `kind` at `dir`, and returns the open FUSE device, from which the
+/// kernel's requests are read.
+pub fn mount(dir: &Path, users: Users, kind: &SessionKind) -> Result<OwnedFd, MountError> {
     let device = match OpenOptions::new().read(true).write(true).open(DEVICE) {
         Ok(device) => device,
         Err(error) => {
@@ -55,15 +55,18 @@ pub fn mount(dir: &Path, users: Users) -> Result<OwnedFd, MountError> {
             });
         }
     };
-    match mount_directly(dir, &device, users) {
+    match mount_directly(dir, &device, (users, kind)) {
         Ok(()) => Ok(device.into()),
         // The helper fusermount3 is not tried as root: it has no privilege that root lacks, for
         // example in a container without `CAP_SYS_ADMIN`.
         Err(error) if error.raw_os_error() == Some(libc::EPERM) && !is_root() => {
             // An older fusermount3 does not know the option `nosymfollow` and fails, so the mount
             // is tried again without it.
-            mount_by_helper(dir, users, NO_SYMLINKS).or_else(|refused| match refused {
-                MountError::Helper(_) => mount_by_helper(dir, users, ""),
+            let more = if kind.follows_symlinks { "" } else { NO_SYMLINKS };
+            mount_by_helper(dir, (users, kind), more).or_else(|refused| match refused {
+                MountError::Helper(_) if !more.is_empty() => {
+                    mount_by_helper(dir, (users, kind), "")
+                }
                 refused => Err(refused),
             })
         }
@@ -105,24 +108,27 @@ pub(crate) fn expire_entry(device: RawFd, parent: u64, name: &OsStr) -> io::Resu
 
 /// Mounts by mount(2), which needs `CAP_SYS_ADMIN`.
 #[allow(unsafe_code)]
-fn mount_directly(dir: &Path, device: &File, users: Users) -> io::Result<()> {
+fn mount_directly(
+    dir: &Path,
+    device: &File,
+    (users, kind): (Users, &SessionKind),
+) -> io::Result<()> {
     // SAFETY: getuid and getgid only read the ids of this process, and can't fail.
     let (uid, gid) = unsafe { (libc::getuid(), libc::getgid()) };
     let mut data = format!("fd={},rootmode=40000,user_id={uid},group_id={gid}", device.as_raw_fd());
-    if users == Users::All {
-        data.push_str(",allow_other");
-    }
-    let (source, kind) = (c_string(SOURCE.as_bytes())?, c_string(mountinfo::TYPE.as_bytes())?);
+    data.push_str(&access_options(users, kind));
+    let (source, type_name) = (c_string(SOURCE.as_bytes())?, c_string(kind.type_name.as_bytes())?);
     let (target, data) = (c_string(dir.as_os_str().as_bytes())?, c_string(data.as_bytes())?);
     // Kernels before Linux 5.10 ignore `MS_NOSYMFOLLOW`.
-    let flags = libc::MS_NOSUID | libc::MS_NODEV | MS_NOSYMFOLLOW;
+    let symlinks = if kind.follows_symlinks { 0 } else { MS_NOSYMFOLLOW };
+    let flags = libc::MS_NOSUID | libc::MS_NODEV | symlinks;
     // SAFETY: all five arguments are valid NUL-terminated strings or plain numbers, and live
     // until the call returns.
     let result = unsafe {
         libc::mount(
             source.as_ptr(),
             target.as_ptr(),
-            kind.as_ptr(),
+            type_name.as_ptr(),
             flags,
             data.as_ptr().cast::<libc::c_void>(),
         )
@@ -132,12 +138,16 @@ fn mount_directly(dir: &Path, device: &File, users: Users) -> io::Result<()> {
 
 /// Mounts by fusermount3, for users without `CAP_SYS_ADMIN`; the helper sends the open device
 /// through a socket.
-fn mount_by_helper(dir: &Path, users: Users, more: &str) -> Result<OwnedFd, MountError> {
+fn mount_by_helper(
+    dir: &Path,
+    (users, kind): (Users, &SessionKind),
+    more: &str,
+) -> Result<OwnedFd, MountError> {
     let (ours, theirs) = UnixStream::pair().map_err(MountError::Device)?;
-    let mut options = format!("nosuid,nodev,fsname={SOURCE},subtype={SOURCE}{more}");
-    if users == Users::All {
-        options.push_str(",allow_other");
-    }
+    // The helper puts `fuse.` in front of the subtype.
+    let subtype = kind.type_name.trim_start_matches("fuse.");
+    let mut options = format!("nosuid,nodev,fsname={SOURCE},subtype={subtype}{more}");
+    options.push_str(&access_options(users, kind));
     let mut command = Command::new(HELPER);
     command.args(["-o", &options, "--"]).arg(dir);
     command.env(HELPER_SOCKET, theirs.as_raw_fd().to_string());
@@ -171,6 +181,19 @@ fn mount_by_helper(dir: &Path, users: Users, more: &str) -> Result<OwnedFd, Moun
             })
         }
     }
+}
+
+/// Returns the mount options that say which users the mount serves, and whether the kernel checks
+/// permissions.
+fn access_options(users: Users, kind: &SessionKind) -> String {
+    let mut options = String::new();
+    if users == Users::All {
+        options.push_str(",allow_other");
+    }
+    if kind.permissions == PermissionsBy::Kernel {
+        options.push_str(",default_permissions");
+    }
+    options
 }
 
 /// Keeps `fd` open in the program that `command` starts.

@@ -3,13 +3,15 @@
 //! reply types.
 
 use crate::fuse::kernel::capabilities::{CanExpire, negotiate};
-use crate::fuse::kernel::file_system::{FileSystem, NameIn, Unsupported};
+use crate::fuse::kernel::file_system::{FileSystem, NameIn};
 use crate::fuse::kernel::poll_waker::PollWaker;
 use crate::fuse::kernel::replies::{
-    DOTS, attr, created, directory, empty, entry, executable, requester, sized,
+    DOTS, attr, created, data, directory, empty, entry, executable, offset, opened, requester,
+    sized, stats, written,
 };
+use crate::fuse::kernel::session_kind::SessionKind;
 use crate::fuse::kernel::task::spawn;
-use crate::fuse::kernel::values::{LockRequest, ReadRequest, SetAttrs};
+use crate::fuse::kernel::values::{LockRequest, ReadRequest, SetAttrs, WriteRequest};
 use fuser::{
     AccessFlags, BsdFileFlags, CopyFileRangeFlags, FileHandle, Filesystem, INodeNo, IoctlFlags,
     KernelConfig, LockOwner, OpenFlags, PollEvents, PollFlags, PollNotifier, RenameFlags,
@@ -24,24 +26,24 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 /// Implements fuser's interface for one mounted file system.
-pub(crate) struct Dispatcher<F>(Arc<F>, CanExpire);
+pub(crate) struct Dispatcher<F>(Arc<F>, SessionKind, CanExpire);
 
 impl<F> Dispatcher<F> {
-    /// Returns a dispatcher for `fs`.
-    pub(crate) fn new(fs: Arc<F>) -> Self {
-        Self(fs, CanExpire::default())
+    /// Returns a dispatcher for `fs`, whose mount is served as `kind` says.
+    pub(crate) fn new(fs: Arc<F>, kind: SessionKind) -> Self {
+        Self(fs, kind, CanExpire::default())
     }
 
     /// Returns the flag that says whether the kernel can mark cached names as expired. The flag is
     /// set when the session has begun.
     pub(crate) fn can_expire(&self) -> CanExpire {
-        self.1.clone()
+        self.2.clone()
     }
 }
 
 impl<F: FileSystem> Filesystem for Dispatcher<F> {
     fn init(&mut self, _req: &Request, config: &mut KernelConfig) -> io::Result<()> {
-        self.1.set(negotiate(config));
+        self.2.set(negotiate(config, &self.1));
         self.0.started();
         Ok(())
     }
@@ -58,9 +60,9 @@ impl<F: FileSystem> Filesystem for Dispatcher<F> {
         self.0.forget(ino.0, nlookup);
     }
 
-    fn getattr(&self, req: &Request, ino: INodeNo, _fh: Option<FileHandle>, reply: ReplyAttr) {
+    fn getattr(&self, req: &Request, ino: INodeNo, fh: Option<FileHandle>, reply: ReplyAttr) {
         let (fs, who) = (Arc::clone(&self.0), requester(req));
-        spawn(async move { attr(reply, fs.getattr(who, ino.0).await) });
+        spawn(async move { attr(reply, fs.getattr(who, ino.0, fh.map(|fh| fh.0)).await) });
     }
 
     fn setattr(
@@ -90,10 +92,7 @@ impl<F: FileSystem> Filesystem for Dispatcher<F> {
     fn readlink(&self, req: &Request, ino: INodeNo, reply: ReplyData) {
         let (fs, who) = (Arc::clone(&self.0), requester(req));
         spawn(async move {
-            match fs.readlink(who, ino.0).await {
-                Ok(text) => reply.data(text.as_slice()),
-                Err(errno) => reply.error(errno),
-            }
+            data(reply, &fs.readlink(who, ino.0).await);
         });
     }
 
@@ -199,10 +198,7 @@ impl<F: FileSystem> Filesystem for Dispatcher<F> {
     fn open(&self, req: &Request, ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
         let (fs, who) = (Arc::clone(&self.0), requester(req));
         spawn(async move {
-            match fs.open(who, ino.0, flags.0).await {
-                Ok(opened) => reply.opened(FileHandle(opened.fh), opened.flags),
-                Err(errno) => reply.error(errno),
-            }
+            opened(reply, fs.open(who, ino.0, flags.0).await);
         });
     }
 
@@ -220,10 +216,7 @@ impl<F: FileSystem> Filesystem for Dispatcher<F> {
         let (fs, who) = (Arc::clone(&self.0), requester(req));
         let asked = ReadRequest { fh: fh.0, offset, size, flags: flags.0 };
         spawn(async move {
-            match fs.read(who, asked).await {
-                Ok(bytes) => reply.data(bytes.as_slice()),
-                Err(errno) => reply.error(errno),
-            }
+            data(reply, &fs.read(who, asked).await);
         });
     }
 
@@ -233,19 +226,16 @@ impl<F: FileSystem> Filesystem for Dispatcher<F> {
         _ino: INodeNo,
         fh: FileHandle,
         offset: u64,
-        data: &[u8],
-        _write_flags: WriteFlags,
+        bytes: &[u8],
+        write_flags: WriteFlags,
         _flags: OpenFlags,
         _lock_owner: Option<LockOwner>,
         reply: ReplyWrite,
     ) {
-        let (fs, who, data) = (Arc::clone(&self.0), requester(req), data.to_vec());
-        spawn(async move {
-            match fs.write(who, fh.0, offset, &data).await {
-                Ok(written) => reply.written(written),
-                Err(errno) => reply.error(errno),
-            }
-        });
+        let (fs, who, bytes) = (Arc::clone(&self.0), requester(req), bytes.to_vec());
+        let from_cache = write_flags.contains(WriteFlags::FUSE_WRITE_CACHE);
+        let asked = WriteRequest { fh: fh.0, offset, from_cache };
+        spawn(async move { written(reply, fs.write(who, asked, &bytes).await) });
     }
 
     fn flush(
@@ -274,15 +264,13 @@ impl<F: FileSystem> Filesystem for Dispatcher<F> {
         reply.ok();
     }
 
-    fn fsync(&self, _: &Request, _: INodeNo, _: FileHandle, _: bool, reply: ReplyEmpty) {
-        reply.ok(); // a write is answered when it is done
+    fn fsync(&self, req: &Request, ino: INodeNo, fh: FileHandle, data: bool, reply: ReplyEmpty) {
+        let (fs, who) = (Arc::clone(&self.0), requester(req));
+        spawn(async move { empty(reply, fs.fsync(who, ino.0, fh.0, data).await) });
     }
 
     fn opendir(&self, req: &Request, ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
-        match self.0.opendir(requester(req), ino.0) {
-            Ok(opened) => reply.opened(FileHandle(opened.fh), opened.flags),
-            Err(errno) => reply.error(errno),
-        }
+        opened(reply, self.0.opendir(requester(req), ino.0));
     }
 
     fn readdir(
@@ -313,15 +301,13 @@ impl<F: FileSystem> Filesystem for Dispatcher<F> {
         reply.ok();
     }
 
-    fn fsyncdir(&self, _: &Request, _: INodeNo, _: FileHandle, _: bool, reply: ReplyEmpty) {
-        reply.ok();
+    fn fsyncdir(&self, req: &Request, ino: INodeNo, fh: FileHandle, _: bool, reply: ReplyEmpty) {
+        let (fs, who) = (Arc::clone(&self.0), requester(req));
+        spawn(async move { empty(reply, fs.fsyncdir(who, ino.0, fh.0).await) });
     }
 
     fn statfs(&self, _req: &Request, _ino: INodeNo, reply: ReplyStatfs) {
-        let stats = self.0.statfs();
-        let (blocks, block) = (stats.blocks, stats.block_bytes);
-        let (files, free, name) = (stats.files, stats.files_free, stats.name_bytes);
-        reply.statfs(blocks, blocks, blocks, files, free, block, name, block);
+        stats(reply, &self.0.statfs());
     }
 
     fn setxattr(
@@ -330,13 +316,13 @@ impl<F: FileSystem> Filesystem for Dispatcher<F> {
         ino: INodeNo,
         name: &OsStr,
         value: &[u8],
-        _flags: i32,
+        flags: i32,
         _position: u32,
         reply: ReplyEmpty,
     ) {
         let (fs, who, name) = (Arc::clone(&self.0), requester(req), name.to_owned());
         let value = value.to_vec();
-        spawn(async move { empty(reply, fs.setxattr(who, ino.0, &name, &value).await) });
+        spawn(async move { empty(reply, fs.setxattr(who, ino.0, &name, &value, flags).await) });
     }
 
     fn getxattr(&self, req: &Request, ino: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
@@ -349,8 +335,9 @@ impl<F: FileSystem> Filesystem for Dispatcher<F> {
         spawn(async move { sized(reply, fs.listxattr(who, ino.0).await, size) });
     }
 
-    fn removexattr(&self, _req: &Request, _ino: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        empty(reply, self.0.removexattr(name));
+    fn removexattr(&self, req: &Request, ino: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        let (fs, who, name) = (Arc::clone(&self.0), requester(req), name.to_owned());
+        spawn(async move { empty(reply, fs.removexattr(who, ino.0, &name).await) });
     }
 
     // Each operation checks permissions itself; only execution needs a check here.
@@ -359,20 +346,24 @@ impl<F: FileSystem> Filesystem for Dispatcher<F> {
             return reply.ok();
         }
         let (fs, who) = (Arc::clone(&self.0), requester(req));
-        spawn(async move { executable(reply, &fs.getattr(who, ino.0).await) });
+        spawn(async move { executable(reply, &fs.getattr(who, ino.0, None).await) });
     }
 
     fn mknod(
         &self,
-        _req: &Request,
-        _parent: INodeNo,
-        _name: &OsStr,
-        _mode: u32,
-        _umask: u32,
-        _rdev: u32,
+        req: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        mode: u32,
+        umask: u32,
+        device: u32,
         reply: ReplyEntry,
     ) {
-        reply.error(self.0.unsupported(Unsupported::Mknod));
+        let (fs, who, name) = (Arc::clone(&self.0), requester(req), name.to_owned());
+        spawn(async move {
+            let at = NameIn { parent: parent.0, name: &name };
+            entry(reply, fs.mknod(who, at, mode & !umask, device).await);
+        });
     }
 
     fn ioctl(
@@ -459,42 +450,46 @@ impl<F: FileSystem> Filesystem for Dispatcher<F> {
 
     fn fallocate(
         &self,
-        _req: &Request,
+        req: &Request,
         _ino: INodeNo,
-        _fh: FileHandle,
-        _offset: u64,
-        _length: u64,
-        _mode: i32,
+        fh: FileHandle,
+        offset: u64,
+        length: u64,
+        mode: i32,
         reply: ReplyEmpty,
     ) {
-        reply.error(self.0.unsupported(Unsupported::Fallocate));
+        let (fs, who) = (Arc::clone(&self.0), requester(req));
+        spawn(async move { empty(reply, fs.fallocate(who, fh.0, offset, length, mode).await) });
     }
 
     fn lseek(
         &self,
-        _req: &Request,
+        req: &Request,
         _ino: INodeNo,
-        _fh: FileHandle,
-        _offset: i64,
-        _whence: i32,
+        fh: FileHandle,
+        from: i64,
+        whence: i32,
         reply: ReplyLseek,
     ) {
-        reply.error(self.0.unsupported(Unsupported::Lseek));
+        let (fs, who) = (Arc::clone(&self.0), requester(req));
+        spawn(async move { offset(reply, fs.lseek(who, fh.0, from, whence).await) });
     }
 
     fn copy_file_range(
         &self,
-        _req: &Request,
+        req: &Request,
         _ino_in: INodeNo,
-        _fh_in: FileHandle,
-        _offset_in: u64,
+        fh_in: FileHandle,
+        offset_in: u64,
         _ino_out: INodeNo,
-        _fh_out: FileHandle,
-        _offset_out: u64,
-        _len: u64,
+        fh_out: FileHandle,
+        offset_out: u64,
+        length: u64,
         _flags: CopyFileRangeFlags,
         reply: ReplyWrite,
     ) {
-        reply.error(self.0.unsupported(Unsupported::CopyFileRange));
+        let (fs, who) = (Arc::clone(&self.0), requester(req));
+        let (from, to) = ((fh_in.0, offset_in), (fh_out.0, offset_out));
+        spawn(async move { written(reply, fs.copy_file_range(who, from, to, length).await) });
     }
 }

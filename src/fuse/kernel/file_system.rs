@@ -5,9 +5,10 @@ use crate::fuse::kernel::invalidation::Invalidator;
 use crate::fuse::kernel::poll_waker::PollWaker;
 use crate::fuse::kernel::values::{
     DirPage, Errno, FileSystemStats, LockFound, LockRequest, NodeAttr, NodeEntry, Opened,
-    PollEvents, ReadBytes, ReadRequest, RenameFlags, Requester, SetAttrs,
+    PollEvents, ReadBytes, ReadRequest, RenameFlags, Requester, SetAttrs, WriteRequest,
 };
 use std::ffi::OsStr;
+use std::future::{Ready, ready};
 
 /// The result of an operation, or the errno of its failure.
 pub(crate) type Done<T> = Result<T, Errno>;
@@ -52,8 +53,14 @@ pub(crate) trait FileSystem: Send + Sync + 'static {
     /// Subtracts `count` from the kernel's lookups of an inode (FORGET).
     fn forget(&self, ino: u64, count: u64);
 
-    /// Returns the attributes of an inode (stat).
-    fn getattr(&self, who: Requester, ino: u64) -> impl Future<Output = Done<NodeAttr>> + Send;
+    /// Returns the attributes of an inode (stat). `fh` is the file handle, if the program named the
+    /// file by a descriptor.
+    fn getattr(
+        &self,
+        who: Requester,
+        ino: u64,
+        fh: Option<u64>,
+    ) -> impl Future<Output = Done<NodeAttr>> + Send;
 
     /// Changes attributes of an inode (chmod, chown, truncate, utimensat).
     fn setattr(
@@ -65,6 +72,18 @@ pub(crate) trait FileSystem: Send + Sync + 'static {
 
     /// Returns the target of a symlink.
     fn readlink(&self, who: Requester, ino: u64) -> impl Future<Output = Done<ReadBytes>> + Send;
+
+    /// Creates a regular file, a device file, a FIFO or a socket without opening it. `mode` contains
+    /// the file type, and the umask is already applied to it.
+    fn mknod(
+        &self,
+        _who: Requester,
+        _at: NameIn<'_>,
+        _mode: u32,
+        _device: u32,
+    ) -> impl Future<Output = Done<NodeEntry>> + Send {
+        self.fails(Unsupported::Mknod)
+    }
 
     /// Creates a directory. The umask is already applied to `mode`.
     fn mkdir(
@@ -134,10 +153,57 @@ pub(crate) trait FileSystem: Send + Sync + 'static {
     fn write(
         &self,
         who: Requester,
-        fh: u64,
-        offset: u64,
+        asked: WriteRequest,
         data: &[u8],
     ) -> impl Future<Output = Done<u32>> + Send;
+
+    /// Allocates or frees disk space of an open file; `mode` as in fallocate(2).
+    fn fallocate(
+        &self,
+        _who: Requester,
+        _fh: u64,
+        _offset: u64,
+        _length: u64,
+        _mode: i32,
+    ) -> impl Future<Output = Done<()>> + Send {
+        self.fails(Unsupported::Fallocate)
+    }
+
+    /// Returns the offset of the next data or hole of an open file: `whence` is `SEEK_DATA` or
+    /// `SEEK_HOLE`.
+    fn lseek(
+        &self,
+        _who: Requester,
+        _fh: u64,
+        _offset: i64,
+        _whence: i32,
+    ) -> impl Future<Output = Done<i64>> + Send {
+        self.fails(Unsupported::Lseek)
+    }
+
+    /// Copies bytes between two open files, each given by its handle and an offset. Returns the
+    /// number of bytes copied.
+    fn copy_file_range(
+        &self,
+        _who: Requester,
+        _from: (u64, u64),
+        _to: (u64, u64),
+        _length: u64,
+    ) -> impl Future<Output = Done<u32>> + Send {
+        self.fails(Unsupported::CopyFileRange)
+    }
+
+    /// Writes an open file through to the disk: its data, and unless `data_only` is set, its
+    /// attributes. The default suits a file system whose writes are answered when they are done.
+    fn fsync(
+        &self,
+        _who: Requester,
+        _ino: u64,
+        _fh: u64,
+        _data_only: bool,
+    ) -> impl Future<Output = Done<()>> + Send {
+        ready(Ok(()))
+    }
 
     /// Called when a program closes one descriptor of an open file. `owner` is the number by which
     /// the kernel identifies the process as a lock owner.
@@ -166,19 +232,31 @@ pub(crate) trait FileSystem: Send + Sync + 'static {
         anew: bool,
     ) -> impl Future<Output = Done<DirPage>> + Send;
 
+    /// Writes the entries of an open directory through to the disk. The default suits a file system
+    /// whose changes are answered when they are done.
+    fn fsyncdir(
+        &self,
+        _who: Requester,
+        _ino: u64,
+        _fh: u64,
+    ) -> impl Future<Output = Done<()>> + Send {
+        ready(Ok(()))
+    }
+
     /// Called after an open directory was closed.
     fn releasedir(&self, fh: u64);
 
     /// Returns the numbers of blocks and of names of the file system (statfs).
     fn statfs(&self) -> FileSystemStats;
 
-    /// Sets an extended attribute.
+    /// Sets an extended attribute; `flags` are `XATTR_CREATE`, `XATTR_REPLACE` or 0.
     fn setxattr(
         &self,
         who: Requester,
         ino: u64,
         name: &OsStr,
         value: &[u8],
+        flags: i32,
     ) -> impl Future<Output = Done<()>> + Send;
 
     /// Returns an extended attribute.
@@ -193,7 +271,12 @@ pub(crate) trait FileSystem: Send + Sync + 'static {
     fn listxattr(&self, who: Requester, ino: u64) -> impl Future<Output = Done<Vec<u8>>> + Send;
 
     /// Removes an extended attribute.
-    fn removexattr(&self, name: &OsStr) -> Done<()>;
+    fn removexattr(
+        &self,
+        who: Requester,
+        ino: u64,
+        name: &OsStr,
+    ) -> impl Future<Output = Done<()>> + Send;
 
     /// Executes an ioctl. Returns the bytes for the program's buffer.
     fn ioctl(
@@ -231,6 +314,11 @@ pub(crate) trait FileSystem: Send + Sync + 'static {
 
     /// Returns the errno of an operation that is not implemented, as its manual page documents it.
     fn unsupported(&self, operation: Unsupported) -> Errno;
+
+    /// Returns the future of an operation that is not implemented.
+    fn fails<T: Send>(&self, operation: Unsupported) -> Ready<Done<T>> {
+        ready(Err(self.unsupported(operation)))
+    }
 
     /// Called after the session with the kernel has ended.
     fn ended(&self);

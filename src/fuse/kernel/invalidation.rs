@@ -1,4 +1,5 @@
-//! Kernel cache invalidation: a thread that makes the kernel drop cached names and attributes.
+//! Kernel cache invalidation: a thread that makes the kernel drop cached names, attributes and
+//! content of files.
 //!
 //! An invalidation can block until a program in the directory has finished an operation, so a
 //! thread that serves requests must never send one.
@@ -22,10 +23,20 @@ pub(crate) struct StaleName {
     pub(crate) ino: Option<u64>,
 }
 
+/// What the kernel must drop from its cache.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Stale {
+    /// Names, in order.
+    Names(Vec<StaleName>),
+    /// The attributes and the whole content of an inode.
+    #[allow(dead_code)] // only views, which the tests of this module serve, cache content
+    Node(u64),
+}
+
 /// A handle to the invalidation thread, which ends when the last handle is dropped.
 #[derive(Debug, Clone)]
 pub(crate) struct Invalidator {
-    queue: Sender<Vec<StaleName>>,
+    queue: Sender<Stale>,
     can_expire: bool,
 }
 
@@ -40,10 +51,10 @@ impl Invalidator {
         Ok(Self { queue: send, can_expire })
     }
 
-    /// Returns an invalidator that is not connected to a kernel, and the receiver of the names that
+    /// Returns an invalidator that is not connected to a kernel, and the receiver of what
     /// it would invalidate.
     #[cfg(test)]
-    pub(crate) fn for_test() -> (Self, Receiver<Vec<StaleName>>) {
+    pub(crate) fn for_test() -> (Self, Receiver<Stale>) {
         let (send, stale) = channel();
         (Self { queue: send, can_expire: true }, stale)
     }
@@ -60,8 +71,15 @@ impl Invalidator {
         if !stale.is_empty() {
             // The send fails only if the invalidation thread has ended, which it does after the
             // mount is gone.
-            let _ = self.queue.send(stale);
+            let _ = self.queue.send(Stale::Names(stale));
         }
+    }
+
+    /// Queues an inode whose attributes and content the kernel must drop from its cache. Pages that
+    /// programs have changed through a shared mapping are written back first.
+    #[allow(dead_code)] // only views, which the tests of this module serve, cache content
+    pub(crate) fn forget_node(&self, ino: u64) {
+        let _ = self.queue.send(Stale::Node(ino)); // fails as in `forget`
     }
 }
 
@@ -74,14 +92,26 @@ struct Kernel {
 }
 
 impl Kernel {
-    fn tell_all(&self, stale: &Receiver<Vec<StaleName>>) {
-        for stale in stale.iter().flatten() {
-            if let Err(error) = self.tell(&stale) {
-                log::debug!(
-                    "invalidating {} in the kernel's cache failed: {error}",
-                    stale.name.display()
-                );
+    fn tell_all(&self, stale: &Receiver<Stale>) {
+        for stale in stale {
+            match stale {
+                Stale::Names(names) => names.iter().for_each(|name| self.drop_name(name)),
+                Stale::Node(ino) => self.drop_node(ino),
             }
+        }
+    }
+
+    fn drop_name(&self, stale: &StaleName) {
+        if let Err(error) = self.tell(stale) {
+            let name = stale.name.display();
+            log::debug!("invalidating {name} in the kernel's cache failed: {error}");
+        }
+    }
+
+    fn drop_node(&self, ino: u64) {
+        // The range from offset 0 with length 0 is the whole file.
+        if let Err(error) = self.notifier.inval_inode(INodeNo(ino), 0, 0) {
+            log::debug!("invalidating inode {ino} in the kernel's cache failed: {error}");
         }
     }
 
@@ -91,8 +121,7 @@ impl Kernel {
         } else {
             self.notifier.inval_entry(INodeNo(stale.parent), &stale.name)
         };
-        // The negative offset -1 limits the invalidation to attributes: the kernel caches no file
-        // content.
+        // The negative offset -1 limits the invalidation to attributes.
         let inval_inode = |ino| self.notifier.inval_inode(INodeNo(ino), -1, 0);
         of_entry.and(stale.ino.map_or(Ok(()), inval_inode))
     }

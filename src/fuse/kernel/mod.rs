@@ -17,6 +17,7 @@ pub mod own_user;
 pub mod mount_users;
 pub mod device_names;
 pub mod mountinfo;
+pub mod session_kind;
 pub mod mount_seal;
 pub mod mount_error;
 pub mod device;

@@ -9,8 +9,10 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
-/// The file system type of latchfs mounts.
+/// The file system type of latchfs mounts: directories of locks.
 pub const TYPE: &str = "fuse.latchfs";
+/// The file system type of views of guarded folders.
+pub const VIEW_TYPE: &str = "fuse.latchfs-view";
 
 /// The maximum number of symlinks that [`resolve`] follows before it fails with ELOOP, as in the
 /// kernel.
@@ -26,7 +28,7 @@ pub struct MountPoint {
     pub dir: PathBuf,
     /// The device number of the file system, which distinguishes two mounts on the same directory.
     pub device: Device,
-    /// The file system type; `fuse.latchfs` for latchfs mounts.
+    /// The file system type, such as [`TYPE`] and [`VIEW_TYPE`].
     pub kind: String,
     /// Whether the root of the file system is mounted at `dir`, rather than a subdirectory of it,
     /// as `mount --bind` can do.
@@ -58,9 +60,19 @@ pub enum Life {
 }
 
 impl MountPoint {
-    /// Whether the mount is a latchfs mount.
+    /// Whether the mount is a latchfs mount: a directory of locks.
     pub fn is_latchfs(&self) -> bool {
         self.kind == TYPE
+    }
+
+    /// Whether the mount is the view of a guarded folder.
+    pub fn is_view(&self) -> bool {
+        self.kind == VIEW_TYPE
+    }
+
+    /// Whether a daemon of latchfs made the mount.
+    pub(crate) fn is_ours(&self) -> bool {
+        self.is_latchfs() || self.is_view()
     }
 }
 
@@ -73,7 +85,16 @@ pub fn read() -> io::Result<Vec<MountPoint>> {
 /// Returns the visible latchfs mounts: those whose whole file system is mounted, and that no other
 /// mount on the same directory hides.
 pub fn ours() -> io::Result<Vec<MountPoint>> {
-    Ok(visible(read()?).into_iter().filter(|mount| mount.is_latchfs() && mount.whole).collect())
+    whole_visible(MountPoint::is_latchfs)
+}
+
+/// Returns the visible mounts that daemons of latchfs made: directories of locks, and views.
+pub(crate) fn ours_and_views() -> io::Result<Vec<MountPoint>> {
+    whole_visible(MountPoint::is_ours)
+}
+
+fn whole_visible(is_wanted: impl Fn(&MountPoint) -> bool) -> io::Result<Vec<MountPoint>> {
+    Ok(visible(read()?).into_iter().filter(|mount| is_wanted(mount) && mount.whole).collect())
 }
 
 /// Returns the topmost mount whose mount point is exactly `dir`; `None` if there is none.

@@ -2,12 +2,13 @@
 
 use crate::fuse::kernel::file_system::Done;
 use crate::fuse::kernel::values::{
-    DirPage, Errno, NodeAttr, NodeEntry, NodeType, Opened, Requester,
+    DirPage, Errno, FileSystemStats, NodeAttr, NodeEntry, NodeType, Opened, ReadBytes, Requester,
 };
 use fuser::{
-    FileAttr, FileHandle, Generation, INodeNo, ReplyAttr, ReplyCreate, ReplyDirectory, ReplyEmpty,
-    ReplyEntry, ReplyXattr, Request,
+    FileAttr, FileHandle, Generation, INodeNo, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory,
+    ReplyEmpty, ReplyEntry, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request,
 };
+use std::ffi::OsStr;
 
 /// The generation in each entry that is sent to the kernel. It tells apart inodes that have had the
 /// same inode number; here no inode number is used twice, so it is constant.
@@ -68,6 +69,52 @@ pub(super) fn executable(reply: ReplyEmpty, result: &Done<NodeAttr>) {
     }
 }
 
+/// Sends an open file or directory, or an errno, as the reply to a request.
+pub(super) fn opened(reply: ReplyOpen, result: Done<Opened>) {
+    match result {
+        Ok(Opened { fh, flags }) => reply.opened(FileHandle(fh), flags),
+        Err(errno) => reply.error(errno),
+    }
+}
+
+/// Sends bytes, or an errno, as the reply to a request.
+pub(super) fn data(reply: ReplyData, result: &Done<ReadBytes>) {
+    match result {
+        Ok(bytes) => reply.data(bytes.as_slice()),
+        Err(errno) => reply.error(*errno),
+    }
+}
+
+/// Sends the number of bytes written, or an errno, as the reply to a request.
+pub(super) fn written(reply: ReplyWrite, result: Done<u32>) {
+    match result {
+        Ok(written) => reply.written(written),
+        Err(errno) => reply.error(errno),
+    }
+}
+
+/// Sends an offset in a file, or an errno, as the reply to a request.
+pub(super) fn offset(reply: ReplyLseek, result: Done<i64>) {
+    match result {
+        Ok(offset) => reply.offset(offset),
+        Err(errno) => reply.error(errno),
+    }
+}
+
+/// Sends the numbers of blocks and names of a file system as the reply to a statfs.
+pub(super) fn stats(reply: ReplyStatfs, stats: &FileSystemStats) {
+    reply.statfs(
+        stats.blocks,
+        stats.blocks_free,
+        stats.blocks_available,
+        stats.files,
+        stats.files_free,
+        stats.block_bytes,
+        stats.name_bytes,
+        stats.fragment_bytes,
+    );
+}
+
 /// Sends success without a value, or an errno, as the reply to a request.
 pub(super) fn empty(reply: ReplyEmpty, result: Done<()>) {
     match result {
@@ -93,7 +140,8 @@ pub(super) fn directory(mut reply: ReplyDirectory, ino: u64, offset: u64, result
         Ok(page) => page,
         Err(errno) => return reply.error(errno),
     };
-    let dots = (0..DOTS).zip([".", ".."]).map(|(at, name)| (at, ino, NodeType::Directory, name));
+    let dots = (0..DOTS).zip([".", ".."].map(OsStr::new));
+    let dots = dots.map(|(at, name)| (at, ino, NodeType::Directory, name));
     let names = (first + DOTS..).zip(&*entries);
     let names = names.map(|(at, e)| (at, e.ino.unwrap_or(INO_UNKNOWN), e.kind, &*e.name));
     for (at, ino, kind, name) in dots.chain(names).skip_while(|(at, ..)| *at < offset) {

@@ -10,6 +10,7 @@ use crate::fuse::kernel::mount_seal::{self, Below};
 use crate::fuse::kernel::mount_users::Users;
 use crate::fuse::kernel::mountinfo::{self, Device, Life, MountPoint};
 use crate::fuse::kernel::own_user::is_root;
+use crate::fuse::kernel::session_kind::SessionKind;
 use crate::os_error::said;
 use fuser::{Config, Session, SessionACL};
 use parking_lot::{Condvar, Mutex};
@@ -65,6 +66,8 @@ pub(crate) struct MountRequest<'a> {
     pub(crate) users: Users,
     /// Whether to mount on a directory that has entries, without sealing it.
     pub(crate) nonempty: bool,
+    /// How the mount is served.
+    pub(crate) kind: SessionKind,
 }
 
 /// Mounts a file system, and serves it on a thread of its own until it is unmounted.
@@ -75,7 +78,7 @@ pub(crate) fn mount<F: FileSystem>(
     wanted: MountRequest<'_>,
     build: impl FnOnce(&MountPoint) -> Arc<F>,
 ) -> Result<Mounted, MountError> {
-    let MountRequest { dir, users, nonempty } = wanted;
+    let MountRequest { dir, users, nonempty, kind } = wanted;
     let (dir, made_dir) = prepare(dir, nonempty)?;
     let mut below = match Below::open(&dir) {
         Ok(below) => Some(below),
@@ -86,7 +89,7 @@ pub(crate) fn mount<F: FileSystem>(
         // point.
         Err(_) => None,
     };
-    let kernel = device::mount(&dir, users)?;
+    let kernel = device::mount(&dir, users, &kind)?;
     if let Some(below) = below.as_mut().filter(|_| !nonempty) {
         seal(&dir, below);
     }
@@ -107,11 +110,9 @@ pub(crate) fn mount<F: FileSystem>(
         Users::All => SessionACL::All,
     };
     let mut config = Config::default();
-    // fuser runs one thread, which preserves the order of requests: with more threads, a close
-    // could be processed after a later lock request.
-    config.n_threads = Some(1);
+    config.n_threads = Some(kind.threads);
     config.acl = acl;
-    let dispatcher = Dispatcher::new(Arc::clone(&fs));
+    let dispatcher = Dispatcher::new(Arc::clone(&fs), kind);
     let can_expire = dispatcher.can_expire();
     let served = Session::from_fd(dispatcher, kernel, acl, config).and_then(|session| {
         let (notifier, device) = (session.notifier(), session.as_fd().as_raw_fd());
@@ -157,12 +158,12 @@ fn seal(dir: &Path, below: &mut Below) {
 pub fn check(dir: &Path, nonempty: bool) -> Result<(), MountError> {
     let wrong = |error| MountError::Dir { dir: dir.into(), error };
     let real = mountinfo::resolve(dir).map_err(wrong)?;
-    let ours = mountinfo::ours().map_err(wrong)?;
+    let ours = mountinfo::ours_and_views().map_err(wrong)?;
     if let Some(mount) = ours.into_iter().find(|mount| is_within(&real, &mount.dir)) {
         return Err(MountError::Inside { dir: real, mount: mount.dir });
     }
     let there = mountinfo::at(&real).map_err(wrong)?;
-    if !there.is_some_and(|there| there.is_latchfs()) {
+    if !there.is_some_and(|there| there.is_ours()) {
         return match mount_seal::entries(&real).filter(|_| !nonempty) {
             Some(entries) => Err(MountError::Entries { dir: real, entries }),
             None => Ok(()),
@@ -181,7 +182,7 @@ fn prepare(dir: &Path, nonempty: bool) -> Result<(PathBuf, bool), MountError> {
     let wrong = |error| MountError::Dir { dir: dir.into(), error };
     let real = mountinfo::resolve(dir).map_err(wrong)?;
     while let Some(there) = mountinfo::at(&real).map_err(wrong)?
-        && there.is_latchfs()
+        && there.is_ours()
     {
         check(&real, nonempty)?;
         detach(&real).map_err(wrong)?;
@@ -249,7 +250,7 @@ impl Mounted {
     /// which is free again once the first mount is gone.
     fn is_there(&self) -> io::Result<bool> {
         let ours = mountinfo::at(&self.dir)?
-            .is_some_and(|mount| mount.is_latchfs() && mount.device == self.device);
+            .is_some_and(|mount| mount.is_ours() && mount.device == self.device);
         Ok(ours && (!self.has_ended() || mountinfo::probe(&self.dir) == Life::Dead))
     }
 }

@@ -6,6 +6,7 @@ pub(crate) use fuser::{
     RenameFlags, TimeOrNow,
 };
 use std::any::Any;
+use std::ffi::OsStr;
 use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
@@ -149,6 +150,21 @@ impl ReadRequest {
     }
 }
 
+/// The parameters of one write to a file.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct WriteRequest {
+    /// The handle of the open file to which the program writes.
+    pub(crate) fh: u64,
+    /// The offset in the file of the first byte to write.
+    pub(crate) offset: u64,
+    /// Whether the kernel writes back pages of a shared mapping (`FUSE_WRITE_CACHE`). Then the
+    /// requester is not the program that changed the pages, and the handle is any open one of the
+    /// file.
+    #[allow(dead_code)]
+    // only views, which the tests of this module serve, allow shared mappings
+    pub(crate) from_cache: bool,
+}
+
 /// One entry of a directory.
 #[derive(Debug)]
 pub(crate) struct DirEntry {
@@ -157,7 +173,7 @@ pub(crate) struct DirEntry {
     /// The file type of the entry.
     pub(crate) kind: NodeType,
     /// The name of the entry within its directory.
-    pub(crate) name: Box<str>,
+    pub(crate) name: Box<OsStr>,
 }
 
 /// Consecutive entries of a directory, the result of a readdir.
@@ -205,14 +221,20 @@ pub(crate) struct LockFound {
 /// The answer to statfs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct FileSystemStats {
-    /// The number of blocks of the file system; all of them are free.
+    /// The number of blocks of the file system.
     pub(crate) blocks: u64,
+    /// The number of blocks that are free.
+    pub(crate) blocks_free: u64,
+    /// The number of free blocks that users other than root may use.
+    pub(crate) blocks_available: u64,
     /// The maximum number of names in the file system, reported as its number of inodes.
     pub(crate) files: u64,
     /// The number of names that are still free, reported as the number of free inodes.
     pub(crate) files_free: u64,
-    /// The size of a block in bytes.
+    /// The preferred size of a read or write in bytes.
     pub(crate) block_bytes: u32,
+    /// The size in bytes of the blocks that the numbers of blocks count.
+    pub(crate) fragment_bytes: u32,
     /// The maximum length of a name in bytes.
     pub(crate) name_bytes: u32,
 }

@@ -119,6 +119,7 @@ impl DirReading {
 mod tests {
     use super::*;
     use crate::fuse::kernel::values::NodeType;
+    use std::ffi::OsString;
 
     /// Reads pages in a test until one contains `index`, as if the engine had `count` names.
     /// Returns the number of pages read.
@@ -129,7 +130,7 @@ mod tests {
             let entry = |n: u64| DirEntry {
                 ino: None,
                 kind: NodeType::Directory,
-                name: n.to_string().into(),
+                name: OsString::from(n.to_string()).into(),
             };
             let next = (end < count).then(|| end.to_string());
             assert_eq!(mark.cursor.as_deref().unwrap_or("0"), mark.index.to_string());
@@ -143,7 +144,7 @@ mod tests {
         turn(reading, index, count);
         match reading.find(index) {
             PageFound::Here(entries, first) => {
-                Some(entries[(index - first) as usize].name.to_string())
+                Some(entries[(index - first) as usize].name.display().to_string())
             }
             _ => None,
         }

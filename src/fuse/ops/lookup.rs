@@ -173,9 +173,12 @@ impl Lookups {
         let used = self.nodes.locks.service().about().locks as u64;
         FileSystemStats {
             blocks: BLOCKS,
+            blocks_free: BLOCKS,
+            blocks_available: BLOCKS,
             files: FILES,
             files_free: FILES.saturating_sub(used),
             block_bytes: BLOCK_BYTES,
+            fragment_bytes: BLOCK_BYTES,
             name_bytes: PART_BYTES_MAX as u32,
         }
     }

@@ -10,6 +10,7 @@ use crate::fuse::lock_nodes::LockNodes;
 use crate::fuse::open_files::OpenFiles;
 use crate::fuse::open_files::dir_reading::{DirMark, DirReading, OpenDir, PAGE, PageFound};
 use crate::service::{Children, ListPage, RequestError};
+use std::ffi::OsStr;
 use std::sync::Arc;
 
 pub(crate) struct Directories {
@@ -90,7 +91,7 @@ impl Directories {
         let entry = |child: &Child| DirEntry {
             ino: inodes.number_seen(&child.name, child.lock.as_ref().map(|lease| lease.token)),
             kind: kind_of(child),
-            name: child.name.last_part().into(),
+            name: OsStr::new(child.name.last_part()).into(),
         };
         children.iter().map(entry).collect()
     }
