@@ -260,6 +260,10 @@ impl LockService for Remote {
         self.hub.is_session_over(session)
     }
 
+    fn surely_until(&self, session: SessionId) -> Time {
+        self.hub.surely_until(session)
+    }
+
     fn now(&self) -> Time {
         self.hub.clock.lock().now()
     }

@@ -78,6 +78,13 @@ impl SessionState {
         self.bond(now).map(|_| self.until)
     }
 
+    /// Returns the time until which the session with this id is certainly alive; [`Time::ZERO`] if
+    /// it may be over.
+    pub(super) fn surely_until(&self, session: SessionId, now: Time) -> Time {
+        let is_alive = self.bond(now) == Some(session);
+        if is_alive { self.until } else { Time::ZERO }
+    }
+
     /// Whether the session has expired by the local clock, but is not given up yet: after a sleep
     /// of the machine, one more keep-alive is tried first.
     pub(super) fn is_unclear(&self, now: Time) -> bool {
@@ -177,7 +184,9 @@ mod tests {
         // The session has a ttl of 30 s. The client counts 0.1 % less, because the clocks may drift
         // apart, and another 50 ms less, in which it notifies the holders.
         let end = at(100) + Span::from_millis(29_920);
-        assert_eq!(session.until, end);
+        assert_eq!(session.surely_until(id, at(129)), end);
+        assert_eq!(session.surely_until(SessionId::named(3), at(129)), Time::ZERO);
+        assert_eq!(session.surely_until(id, end), Time::ZERO);
         assert_eq!((session.contact(end), session.bond(end)), (Contact::Lost, None));
         assert!(session.is_unclear(end) && !session.is_unclear(at(129)));
     }

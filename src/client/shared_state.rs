@@ -273,6 +273,12 @@ impl ClientState {
         self.state.lock().session.is_over(session)
     }
 
+    /// Returns the boot time until which the session with this id is certainly alive;
+    /// [`Time::ZERO`] if it may be over.
+    pub(super) fn surely_until(&self, session: SessionId) -> Time {
+        self.state.lock().session.surely_until(session, boot_now())
+    }
+
     /// Returns until when the session is certainly alive, if there is one.
     pub(super) fn session_until(&self) -> Option<Time> {
         self.state.lock().session.until(boot_now())

@@ -15,6 +15,9 @@ pub const GRACE_DEFAULT: Grace = Grace(Span::from_secs(5));
 /// The grace of leases that were bound to client processes by a daemon, once that daemon is gone:
 /// time for the next daemon to bind the leases to the client processes that are still alive.
 pub const GRACE_OF_PROCESS: Grace = Grace(Span::from_secs(5));
+/// The grace of the lock of a guarded folder: a clock skew of two seconds, and a second in which a
+/// late steal does no harm.
+pub const GRACE_OF_FOLDER: Grace = Grace(Span::from_secs(3));
 
 /// How long a lease lasts without renewal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]

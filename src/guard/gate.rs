@@ -2,9 +2,10 @@
 //! tenure, for programs of the tenure's owner, and before the tenure's local deadline.
 
 use super::tenure::{Owner, TenureClock, TenureId};
-use crate::time::Span;
+use crate::time::{Span, Time};
 use parking_lot::{RwLock, RwLockReadGuard};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// How long before its deadline a tenure lets no change begin any more: time for the system call
 /// that makes the change.
@@ -36,6 +37,8 @@ pub(crate) struct OpenTenure {
 pub(crate) struct Gate {
     open: RwLock<Option<OpenTenure>>,
     clock: Arc<dyn TenureClock>,
+    /// The boot time at which the last change passed, in nanoseconds.
+    last_change: AtomicU64,
 }
 
 /// The permission for one change. While it lives the tenure can't be given up.
@@ -55,7 +58,7 @@ impl Pass<'_> {
 impl Gate {
     /// Returns a closed gate.
     pub(crate) fn new(clock: Arc<dyn TenureClock>) -> Self {
-        Self { open: RwLock::new(None), clock }
+        Self { open: RwLock::new(None), clock, last_change: AtomicU64::new(0) }
     }
 
     /// Lets a change pass. `tenure` is the tenure in which the program opened the file that it
@@ -77,15 +80,22 @@ impl Gate {
         if !is_of(open.owner) {
             return Err(Closed::OtherOwner(open.owner));
         }
-        if self.clock.now() + RESERVE >= self.clock.surely_until() {
+        let now = self.clock.now();
+        if now + RESERVE >= self.clock.surely_until() {
             return Err(Closed::Deadline);
         }
+        self.last_change.store(now.as_nanos(), Ordering::Relaxed);
         Ok(Pass { tenure: open, _shared: shared })
     }
 
     /// Returns the tenure for which the gate is open.
     pub(crate) fn tenure(&self) -> Option<OpenTenure> {
         *self.open.read_recursive()
+    }
+
+    /// Returns when the last change passed, on the boot clock.
+    pub(crate) fn last_change(&self) -> Time {
+        Time::from_nanos(self.last_change.load(Ordering::Relaxed))
     }
 
     /// Whether the deadline of the current tenure has passed.
@@ -109,7 +119,6 @@ impl Gate {
 mod tests {
     use super::*;
     use crate::engine::Token;
-    use crate::time::Time;
     use parking_lot::Mutex;
 
     struct Clocks(Mutex<(Time, Time)>);

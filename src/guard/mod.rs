@@ -22,3 +22,6 @@ pub(crate) mod lost_files;
 pub(crate) mod fence;
 pub(crate) mod staged_file;
 pub(crate) mod folder_guard;
+pub(crate) mod folder_lock;
+pub(crate) mod write_policy;
+pub(crate) mod tenures;

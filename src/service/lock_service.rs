@@ -68,6 +68,13 @@ pub trait LockService: BackendStatus + StaleReads + Send + Sync {
         let _ = session;
         false
     }
+    /// Returns the boot time until which a session that [`LockService::own_session`] returned, or
+    /// that the front end opened itself, certainly lives: before that time the engine grants the
+    /// locks that are bound to it to no other client. [`Time::ZERO`] if it may be over.
+    fn surely_until(&self, session: SessionId) -> Time {
+        let _ = session;
+        Time::NEVER
+    }
     /// Returns a reader of the events from now on, or from event `since` on.
     fn subscribe(&self, since: Option<u64>) -> EventWatch;
     /// Returns the number of the next event.

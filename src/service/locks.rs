@@ -187,6 +187,12 @@ impl Locks {
         self.0.is_session_over(session)
     }
 
+    /// Returns the boot time until which a session certainly lives; [`Time::ZERO`] if it may be
+    /// over.
+    pub fn surely_until(&self, session: SessionId) -> Time {
+        self.0.surely_until(session)
+    }
+
     /// Returns the engine's time, or a later one.
     pub fn now(&self) -> Time {
         self.0.now()

@@ -1,0 +1,326 @@
+//! The lock of a folder in the lock service. The guard holds it by its session and by a number of
+//! its own, so that no acquire, touch or release of another program of the same client reaches it.
+
+use super::tenure::{TenureClock, TenureId};
+use crate::engine::lease_terms::GRACE_OF_FOLDER;
+use crate::engine::{
+    Acquire, ClientId, Command, EndSession, EventKind, LeaseKey, LeaseTerms, LockName, Mode, Op,
+    OpenId, OpenSession, Outcome, Ownership, Patch, QueuePolicy, Reason, Refusal, Release,
+    SessionEnd, SessionId, Token,
+};
+use crate::service::event_log::EventWatch;
+use crate::service::queue_waits::{Entered, PlaceGuard, QueueWaits, WaitEnd};
+use crate::service::{Locks, SessionOwner, Unavailable};
+use crate::time::{Span, Time, boot_now};
+use parking_lot::Mutex;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// The maximum number of events handled at a time.
+const EVENTS_MAX: usize = 256;
+
+/// The answer to a request for the folder's lock.
+#[derive(Debug)]
+pub(crate) enum TakeAnswer {
+    /// The guard holds the lock in this tenure.
+    Granted(TenureId),
+    /// Another client holds the lock. The sentence says which, and since when.
+    Held {
+        /// The client that holds the lock.
+        holder: String,
+        /// The fencing token of the holder.
+        token: Token,
+    },
+    /// The request waits in the queue; a second answer follows.
+    Waits,
+    /// The lock can't be had now, for this reason.
+    Failed(String),
+}
+
+/// What has happened to the lock without a request of this guard.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum LockNews {
+    /// The tenure with this token has ended: the session is over, or the lock was stolen.
+    Ended(Token),
+    /// Another client waits for the lock.
+    Wanted(String),
+}
+
+/// A message of the lock service about a request for the lock, to be passed to
+/// [`FolderLock::accept`].
+pub(crate) enum LockMessage {
+    /// The answer to the request.
+    Answered(OpenId, Box<Result<Result<Entered, Refusal>, Unavailable>>),
+    /// The end of the wait in the queue.
+    WaitEnded(OpenId, WaitEnd),
+}
+
+/// The lock of a folder.
+pub(crate) struct FolderLock {
+    locks: Locks,
+    name: LockName,
+    client: ClientId,
+    waits: Arc<QueueWaits>,
+    state: Mutex<LockState>,
+    /// The session that keeps the lock of the current tenure alive; 0 without a tenure.
+    session: AtomicU64,
+    next: AtomicU64,
+}
+
+#[derive(Default)]
+struct LockState {
+    /// The session that this guard has opened itself, if the engine is in this process.
+    own: Option<SessionId>,
+    held: Option<HeldLock>,
+    /// The place in the queue.
+    place: Option<PlaceGuard>,
+    watch: Option<EventWatch>,
+}
+
+/// A lock that this guard holds.
+#[derive(Debug, Clone, Copy)]
+struct HeldLock {
+    open: OpenId,
+    token: Token,
+}
+
+impl FolderLock {
+    /// Returns the lock `name`, which is not held yet.
+    pub(crate) fn new(locks: Locks, name: LockName, client: ClientId) -> Arc<Self> {
+        Arc::new(Self {
+            waits: QueueWaits::new(locks.clone()),
+            locks,
+            name,
+            client,
+            state: Mutex::default(),
+            session: AtomicU64::new(0),
+            next: AtomicU64::new(1),
+        })
+    }
+
+    /// Returns the name of the lock.
+    pub(crate) const fn name(&self) -> &LockName {
+        &self.name
+    }
+
+    /// Returns the lock service.
+    pub(crate) const fn locks(&self) -> &Locks {
+        &self.locks
+    }
+
+    /// Calls `tell` for each event that concerns the lock, from now on.
+    pub(crate) fn follow(self: &Arc<Self>, tell: impl Fn(LockNews) + Send + Sync + 'static) {
+        let mut watch = self.locks.subscribe(None);
+        let own = Arc::downgrade(self);
+        watch.wake_by(Arc::new(move || {
+            if let Some(lock) = own.upgrade() {
+                lock.news().into_iter().for_each(&tell);
+            }
+        }));
+        self.state.lock().watch = Some(watch);
+    }
+
+    fn news(&self) -> Vec<LockNews> {
+        let mut news = Vec::new();
+        let mut state = self.state.lock();
+        let LockState { held, watch: Some(watch), .. } = &mut *state else { return news };
+        loop {
+            let batch = watch.take(EVENTS_MAX);
+            if batch.lost > 0
+                && let Some(held) = held
+                && self.locks.is_session_over(held.open.session)
+            {
+                news.push(LockNews::Ended(held.token));
+            }
+            for (_, event) in &batch.events {
+                match &event.what {
+                    EventKind::Ended { name, token, .. } if *name == self.name => {
+                        news.push(LockNews::Ended(*token));
+                    }
+                    EventKind::SessionOver { session, .. } => {
+                        let lost = held.filter(|held| held.open.session == *session);
+                        news.extend(lost.map(|held| LockNews::Ended(held.token)));
+                    }
+                    EventKind::Joined { name, client, .. }
+                        if *name == self.name && *client != self.client =>
+                    {
+                        news.push(LockNews::Wanted(client.to_string()));
+                    }
+                    _ => {}
+                }
+            }
+            if batch.events.is_empty() {
+                return news;
+            }
+        }
+    }
+
+    /// Requests the lock, and waits in its queue for at most `patience`. Calls `send` with the
+    /// answer, and with the end of the wait if there is one. `send` must not block.
+    pub(crate) fn take(
+        self: &Arc<Self>,
+        patience: Span,
+        send: impl Fn(LockMessage) + Clone + Send + 'static,
+    ) -> Result<(), Unavailable> {
+        let session = self.session()?;
+        let open = OpenId { session, number: self.next.fetch_add(1, Ordering::Relaxed) };
+        let line = match patience {
+            Span::ZERO => QueuePolicy::Skip,
+            patience => QueuePolicy::Join(Some(patience)),
+        };
+        let ask = Acquire {
+            name: self.name.clone(),
+            client: self.client.clone(),
+            mode: Mode::Exclusive,
+            hold: Ownership::OpenFile(open),
+            term: LeaseTerms::Session(session),
+            line,
+            patch: Patch::default(),
+        };
+        let at_end = send.clone();
+        self.waits.enter(
+            ask,
+            None,
+            move |end| at_end(LockMessage::WaitEnded(open, end)),
+            move |answer| send(LockMessage::Answered(open, Box::new(answer))),
+        );
+        Ok(())
+    }
+
+    /// Takes note of a message of the lock service. Returns the answer to the request.
+    pub(crate) fn accept(&self, message: LockMessage) -> TakeAnswer {
+        match message {
+            LockMessage::WaitEnded(open, WaitEnd::Granted(grant)) => {
+                self.granted(open, grant.token)
+            }
+            LockMessage::WaitEnded(_, WaitEnd::Left(_) | WaitEnd::Unknown) => {
+                self.leave();
+                TakeAnswer::Failed("the wait for the lock has ended".to_owned())
+            }
+            LockMessage::Answered(open, answer) => match *answer {
+                Ok(Ok(Entered::Waits(place))) => self.waits_in(open, place),
+                Ok(Ok(Entered::Decided(outcome))) => self.decided(open, &outcome),
+                Ok(Err(refusal)) => match &*refusal.reason {
+                    Reason::Conflict(conflict) => TakeAnswer::Held {
+                        holder: conflict.holder.to_string(),
+                        token: conflict.token,
+                    },
+                    _ => TakeAnswer::Failed(refusal.to_string()),
+                },
+                Err(why) => TakeAnswer::Failed(why.to_string()),
+            },
+        }
+    }
+
+    /// Keeps the place in the queue. The end of the wait may have been reported before the place.
+    fn waits_in(&self, open: OpenId, place: PlaceGuard) -> TakeAnswer {
+        let mut state = self.state.lock();
+        match state.held.filter(|held| held.open == open) {
+            None => {
+                state.place = Some(place);
+                TakeAnswer::Waits
+            }
+            Some(held) => {
+                drop(state);
+                place.claim();
+                TakeAnswer::Granted(TenureId { engine: self.locks.engine_id(), token: held.token })
+            }
+        }
+    }
+
+    fn decided(&self, open: OpenId, outcome: &Outcome) -> TakeAnswer {
+        match outcome {
+            Outcome::Granted(tenure) | Outcome::Renewed(tenure) => self.granted(open, tenure.token),
+            other => TakeAnswer::Failed(format!("the lock service answered {other:?}")),
+        }
+    }
+
+    fn granted(&self, open: OpenId, token: Token) -> TakeAnswer {
+        let mut state = self.state.lock();
+        state.held = Some(HeldLock { open, token });
+        let place = state.place.take();
+        drop(state);
+        if let Some(place) = place {
+            place.claim();
+        }
+        self.session.store(open.session.as_u64(), Ordering::Release);
+        TakeAnswer::Granted(TenureId { engine: self.locks.engine_id(), token })
+    }
+
+    /// Leaves the queue, if this guard waits in it.
+    pub(crate) fn leave(&self) {
+        let place = self.state.lock().place.take();
+        drop(place);
+    }
+
+    /// Forgets the tenure after it was lost. From now on the deadline is in the past.
+    pub(crate) fn forget(&self) {
+        self.session.store(0, Ordering::Release);
+        self.state.lock().held = None;
+    }
+
+    /// Releases the lock, and calls `then` when that is decided or got no answer in time.
+    pub(crate) fn release(&self, then: impl FnOnce() + Send + 'static) {
+        self.session.store(0, Ordering::Release);
+        let Some(HeldLock { open, token }) = self.state.lock().held.take() else { return then() };
+        let (name, client) = (self.name.clone(), self.client.clone());
+        let key = LeaseKey { name, client, token: Some(token) };
+        let release = Release::of_open_file(open, key);
+        self.locks.give_back_and_tell(Op::Release(release), then);
+    }
+
+    /// Returns the session to which the lock is bound: the one that the lock service keeps alive, or
+    /// one that lasts as long as this process.
+    fn session(&self) -> Result<SessionId, Unavailable> {
+        match self.locks.own_session()? {
+            SessionOwner::Kept(session) => Ok(session),
+            SessionOwner::Own => {
+                let mut state = self.state.lock();
+                if let Some(session) = state.own {
+                    return Ok(session);
+                }
+                let session = self.open_session()?;
+                state.own = Some(session);
+                Ok(session)
+            }
+        }
+    }
+
+    fn open_session(&self) -> Result<SessionId, Unavailable> {
+        let (send, answer) = std::sync::mpsc::channel();
+        let op = Op::OpenSession(OpenSession {
+            client: self.client.clone(),
+            ttl: None,
+            grace: GRACE_OF_FOLDER,
+        });
+        // The engine is in this process, so the answer comes before `submit` returns.
+        self.locks.submit(Command::from(op), move |answer| drop(send.send(answer)));
+        match answer.recv() {
+            Ok(Ok(Ok(Outcome::SessionOpened(session)))) => Ok(session),
+            Ok(Err(why)) => Err(why),
+            Ok(Ok(_)) | Err(_) => Err(Unavailable::Closing),
+        }
+    }
+
+    /// Ends the session that this guard has opened itself.
+    pub(crate) fn close(&self) {
+        let own = self.state.lock().own.take();
+        if let Some(session) = own {
+            let end = EndSession { session, end: SessionEnd::Closed };
+            self.locks.submit(Op::EndSession(end), |_| {});
+        }
+    }
+}
+
+impl TenureClock for FolderLock {
+    fn now(&self) -> Time {
+        boot_now()
+    }
+
+    fn surely_until(&self) -> Time {
+        match self.session.load(Ordering::Acquire) {
+            0 => Time::ZERO,
+            session => self.locks.surely_until(SessionId::named(session)),
+        }
+    }
+}

@@ -1,0 +1,121 @@
+//! The options of a guard: what a change without the lock does, for whom a tenure is held, and which
+//! files are treated in a way of their own.
+
+use super::tenure::Owner;
+use crate::time::Span;
+use globset::{Glob, GlobSet, GlobSetBuilder};
+use std::path::Path;
+
+/// What a program meets that changes the folder without its lock.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum OnWrite {
+    /// The guard takes the lock if it is free; otherwise the change fails with EROFS.
+    Take,
+    /// The program waits for the lock, for at most this long.
+    Wait(Span),
+    /// The change fails with EROFS, whether the lock is free or not.
+    Refuse,
+}
+
+/// For which programs a tenure is held.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum OwnerKind {
+    /// For all programs of this machine.
+    Host,
+    /// For the programs of one user.
+    User,
+    /// For the programs of one login session.
+    Session,
+}
+
+impl OwnerKind {
+    /// Returns the owner of a tenure that a program takes with this uid, in the login session with
+    /// this leader.
+    pub(crate) fn of(self, uid: u32, session: impl FnOnce() -> u32) -> Owner {
+        match self {
+            Self::Host => Owner::Host,
+            Self::User => Owner::User(uid),
+            Self::Session => Owner::Session(session()),
+        }
+    }
+}
+
+/// A list of patterns for paths. A pattern without a slash matches the last name of a path.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct PathPatterns {
+    names: GlobSet,
+    paths: GlobSet,
+    texts: Vec<String>,
+}
+
+impl PathPatterns {
+    /// Parses patterns such as `*.log` or `build/**`.
+    pub(crate) fn parse(texts: &[String]) -> Result<Self, String> {
+        let (mut names, mut paths) = (GlobSetBuilder::new(), GlobSetBuilder::new());
+        for text in texts {
+            let glob = Glob::new(text).map_err(|error| {
+                format!("'{text}' is no pattern: {}; write one such as '*.log'", error.kind())
+            })?;
+            if text.contains('/') {
+                paths.add(glob)
+            } else {
+                names.add(glob)
+            };
+        }
+        let set = |builder: &GlobSetBuilder| builder.build().map_err(|error| error.to_string());
+        Ok(Self { names: set(&names)?, paths: set(&paths)?, texts: texts.to_vec() })
+    }
+
+    /// Whether a pattern matches the path, which is relative to the folder.
+    pub(crate) fn matches(&self, path: &Path) -> bool {
+        let name = path.file_name().map(Path::new);
+        name.is_some_and(|name| self.names.is_match(name)) || self.paths.is_match(path)
+    }
+
+    /// Returns the patterns as they were written.
+    pub(crate) fn texts(&self) -> &[String] {
+        &self.texts
+    }
+}
+
+/// The options of a guard.
+#[derive(Debug, Clone)]
+pub(crate) struct WritePolicy {
+    /// What a change without the lock does.
+    pub(crate) on_write: OnWrite,
+    /// How long after the last change the guard gives the lock up; `None`: it keeps the lock.
+    pub(crate) give_after: Option<Span>,
+    /// For which programs a tenure is held.
+    pub(crate) owner: OwnerKind,
+    /// The files that are changed in place although a program rewrites them as a whole.
+    pub(crate) in_place: PathPatterns,
+    /// The files that belong to this machine and are not in the folder.
+    pub(crate) local: PathPatterns,
+    /// The files whose change takes a free lock, but never waits for one that is held.
+    pub(crate) never_ask: PathPatterns,
+    /// Whether the content of a file is on the disk before the file appears in the folder.
+    pub(crate) sync_saves: bool,
+    /// The most bytes that unpublished files may have together.
+    pub(crate) max_stage: u64,
+    /// The most bytes that the lost files may have together.
+    pub(crate) max_lost: u64,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pattern_without_a_slash_matches_names_in_each_directory() {
+        let texts = ["*.log".to_owned(), ".git/index.lock".to_owned()];
+        let patterns = PathPatterns::parse(&texts).expect("valid");
+        for path in ["a.log", "deep/er/b.log", ".git/index.lock"] {
+            assert!(patterns.matches(Path::new(path)), "{path}");
+        }
+        for path in ["a.logs", "a.log/file", "sub/.git/index.lock", ""] {
+            assert!(!patterns.matches(Path::new(path)), "{path}");
+        }
+        let wrong = PathPatterns::parse(&["[".to_owned()]).expect_err("not closed");
+        assert!(wrong.contains("'['") && wrong.contains("*.log"), "{wrong}");
+    }
+}
