@@ -99,6 +99,11 @@ impl<D: Disk> FolderGuard<D> {
         &self.lost
     }
 
+    /// Whether other machines guard the same storage.
+    pub(crate) const fn is_shared_storage(&self) -> bool {
+        self.is_shared_storage
+    }
+
     /// Returns the disk on which the folder lies.
     pub(crate) fn disk(&self) -> &D {
         &self.disk
@@ -186,11 +191,12 @@ impl<D: Disk> FolderGuard<D> {
     ) -> Result<(), SaveError> {
         let passed = self.gate.enter(Some(staged.tenure), is_of);
         let pass = passed.map_err(SaveError::Closed)?;
+        let if_there = if staged.is_exclusive() { IfThere::Fail } else { IfThere::Replace };
         let published = staged.change(|save, path| match *save {
             SaveState::Published => Ok(false),
             SaveState::PutAside(_) => Err(SaveError::Closed(Closed::TenureOver)),
             SaveState::Spoiled(errno) => Err(SaveError::Disk(io::Error::from_raw_os_error(errno))),
-            SaveState::Unpublished => self.publish_now(staged, (save, path), to, sync),
+            SaveState::Unpublished => self.publish_now(staged, (save, path), (to, if_there), sync),
         })?;
         drop(pass);
         if published && self.gate.is_past_deadline() {
@@ -204,7 +210,7 @@ impl<D: Disk> FolderGuard<D> {
         &self,
         staged: &StagedFile<D>,
         (save, path): (&mut SaveState, &OsStr),
-        to: Place<'_, D::Dir>,
+        (to, if_there): (Place<'_, D::Dir>, IfThere),
         sync: bool,
     ) -> Result<bool, SaveError> {
         let Some(stage) = self.stage.read().clone() else {
@@ -214,7 +220,6 @@ impl<D: Disk> FolderGuard<D> {
             *save = SaveState::Spoiled(error.raw_os_error().unwrap_or(libc::EIO));
             return Err(SaveError::Disk(error));
         }
-        let if_there = if staged.is_exclusive { IfThere::Fail } else { IfThere::Replace };
         match stage.publish(&*self.disk, &staged.file, to, path, if_there) {
             Ok(()) => {
                 *save = SaveState::Published;

@@ -25,3 +25,4 @@ pub(crate) mod folder_guard;
 pub(crate) mod folder_lock;
 pub(crate) mod write_policy;
 pub(crate) mod tenures;
+pub(crate) mod view;

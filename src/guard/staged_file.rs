@@ -26,8 +26,6 @@ pub(crate) struct StagedFile<D: Disk> {
     pub(crate) tenure: TenureId,
     /// The user that opened the file.
     pub(crate) uid: u32,
-    /// Whether the program asked for a new file (`O_EXCL`), so that no other may be replaced.
-    pub(crate) is_exclusive: bool,
     state: Mutex<StagedState>,
 }
 
@@ -35,6 +33,8 @@ struct StagedState {
     save: SaveState,
     /// The path in the folder at which the file is going to appear.
     path: OsString,
+    /// Whether the program asked for a new file (`O_EXCL`), so that no other may be replaced.
+    is_exclusive: bool,
 }
 
 impl<D: Disk> StagedFile<D> {
@@ -46,8 +46,9 @@ impl<D: Disk> StagedFile<D> {
         path: &OsStr,
         is_exclusive: bool,
     ) -> Self {
-        let state = StagedState { save: SaveState::Unpublished, path: path.to_owned() };
-        Self { file, tenure, uid, is_exclusive, state: Mutex::new(state) }
+        let path = path.to_owned();
+        let state = StagedState { save: SaveState::Unpublished, path, is_exclusive };
+        Self { file, tenure, uid, state: Mutex::new(state) }
     }
 
     /// Returns the state of the file.
@@ -65,6 +66,18 @@ impl<D: Disk> StagedFile<D> {
         self.state.lock().path = path.to_owned();
     }
 
+    /// Records that the program has renamed the file. A file that has the new name is replaced.
+    pub(crate) fn rename(&self, path: &OsStr) {
+        let mut state = self.state.lock();
+        state.path = path.to_owned();
+        state.is_exclusive = false;
+    }
+
+    /// Whether the file must not replace another one.
+    pub(super) fn is_exclusive(&self) -> bool {
+        self.state.lock().is_exclusive
+    }
+
     /// Records that a write failed with `errno`, unless the file is published already.
     pub(crate) fn spoil(&self, errno: i32) {
         let mut state = self.state.lock();
@@ -76,7 +89,7 @@ impl<D: Disk> StagedFile<D> {
     /// Replaces the state by the result of `change`, which no other thread sees half done.
     pub(super) fn change<T>(&self, change: impl FnOnce(&mut SaveState, &OsStr) -> T) -> T {
         let mut state = self.state.lock();
-        let StagedState { save, path } = &mut *state;
+        let StagedState { save, path, .. } = &mut *state;
         change(save, path)
     }
 }

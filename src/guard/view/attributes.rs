@@ -1,0 +1,61 @@
+//! Converts the attributes of a file in the folder to those that the kernel caches for the view.
+
+use crate::fuse::kernel::values::{FileAttr, INodeNo, NodeType};
+use rustix::fs::{FileType, Statx, StatxTimestamp};
+use std::time::{Duration, SystemTime};
+
+/// How long the kernel may cache names and attributes. Files of the folder change past the view,
+/// for example by a sync tool, so a longer time would show old versions.
+pub(super) const CACHED_FOR: Duration = Duration::from_secs(1);
+
+/// Returns the type of a file as FUSE names it.
+pub(super) fn node_type(kind: FileType) -> NodeType {
+    match kind {
+        FileType::Directory => NodeType::Directory,
+        FileType::Symlink => NodeType::Symlink,
+        FileType::Fifo => NodeType::NamedPipe,
+        FileType::Socket => NodeType::Socket,
+        FileType::CharacterDevice => NodeType::CharDevice,
+        FileType::BlockDevice => NodeType::BlockDevice,
+        FileType::RegularFile | FileType::Unknown => NodeType::RegularFile,
+    }
+}
+
+/// Returns the type of a file in its attributes.
+pub(super) fn type_in(found: &Statx) -> NodeType {
+    node_type(FileType::from_raw_mode(u32::from(found.stx_mode)))
+}
+
+fn time_of(at: StatxTimestamp) -> SystemTime {
+    let nanos = Duration::from_nanos(u64::from(at.tv_nsec));
+    let whole = Duration::from_secs(at.tv_sec.unsigned_abs());
+    let secs = if at.tv_sec < 0 {
+        SystemTime::UNIX_EPOCH.checked_sub(whole)
+    } else {
+        SystemTime::UNIX_EPOCH.checked_add(whole)
+    };
+    secs.and_then(|secs| secs.checked_add(nanos)).unwrap_or(SystemTime::UNIX_EPOCH)
+}
+
+/// Returns the attributes of the node `ino`, which is the file with the attributes `found`.
+pub(super) fn attributes(ino: u64, found: &Statx) -> FileAttr {
+    let device = rustix::fs::makedev(found.stx_rdev_major, found.stx_rdev_minor);
+    FileAttr {
+        ino: INodeNo(ino),
+        size: found.stx_size,
+        blocks: found.stx_blocks,
+        atime: time_of(found.stx_atime),
+        mtime: time_of(found.stx_mtime),
+        ctime: time_of(found.stx_ctime),
+        crtime: time_of(found.stx_btime),
+        kind: type_in(found),
+        perm: found.stx_mode & 0o7777,
+        // A file that is not published yet has no name in the folder, and one in the view.
+        nlink: found.stx_nlink.max(1),
+        uid: found.stx_uid,
+        gid: found.stx_gid,
+        rdev: device as u32,
+        blksize: found.stx_blksize,
+        flags: 0,
+    }
+}

@@ -1,0 +1,173 @@
+//! Closes and syncs open files: the moments at which a file that was saved as a whole appears in the
+//! folder.
+
+use super::super::disk::Place;
+use super::super::folder_guard::SaveError;
+use super::super::lost_files::LostReason;
+use super::super::staged_file::SaveState;
+use super::close_rule::{OnClose, Saving};
+use super::folder_view::{FolderView, errno};
+use super::open_file::OpenFile;
+use crate::fuse::kernel::file_system::Done;
+use crate::fuse::kernel::values::{Errno, Requester};
+use std::sync::Arc;
+
+/// The caller of a request of the kernel itself.
+const KERNEL: Requester = Requester { uid: 0, gid: 0, pid: 0 };
+
+impl FolderView {
+    /// Publishes a file under its name in the view, unless it is published already.
+    pub(super) fn publish(
+        &self,
+        who: Requester,
+        ino: u64,
+        saving: &Arc<Saving>,
+        sync: bool,
+    ) -> Done<()> {
+        if saving.staged.save_state() == SaveState::Published {
+            return Ok(());
+        }
+        let Ok(path) = self.nodes.path(ino) else {
+            // The file was removed before it was published: it has no name to appear under.
+            return Ok(());
+        };
+        saving.staged.set_path(path.as_os_str());
+        let to = self.parent_of(&path);
+        let published = match &to {
+            Ok((dir, name)) => {
+                let is_of = |owner| who.pid == 0 || Self::is_of(owner, who);
+                let sync = sync || self.policy.sync_saves;
+                self.guard.publish(&saving.staged, is_of, Place::new(dir, name), sync)
+            }
+            Err(_) => {
+                self.guard.put_aside(&saving.staged, LostReason::NoDirectory);
+                Err(SaveError::Disk(std::io::Error::from_raw_os_error(libc::ENOENT)))
+            }
+        };
+        match published {
+            Ok(()) => {
+                self.nodes.saved(ino);
+                Ok(())
+            }
+            Err(error) => {
+                let is_aside = matches!(saving.staged.save_state(), SaveState::PutAside(_));
+                if is_aside {
+                    self.nodes.saved(ino);
+                }
+                Err(self.unsaved(who, &path, &error))
+            }
+        }
+    }
+
+    pub(super) fn flush_file(&self, who: Requester, ino: u64, fh: u64) -> Done<()> {
+        let open = self.open_of(fh)?;
+        let Some(saving) = open.saving().filter(|_| open.tenure.is_some()) else {
+            return self.check_tenure(who, &open);
+        };
+        match saving.staged.save_state() {
+            SaveState::Published => self.check_tenure(who, &open),
+            SaveState::Spoiled(code) => {
+                self.guard.put_aside(&saving.staged, LostReason::WriteFailed);
+                self.nodes.saved(ino);
+                let path = self.nodes.path(ino).unwrap_or_default();
+                let why = "a write to it failed, so the version before stays; what was written is \
+                           kept ('latchfs guard lost')";
+                Err(self.say(who, &path, Errno::from_i32(code), why))
+            }
+            SaveState::PutAside(_) => {
+                let path = self.nodes.path(ino).unwrap_or_default();
+                let error = SaveError::Closed(super::super::gate::Closed::TenureOver);
+                Err(self.unsaved(who, &path, &error))
+            }
+            SaveState::Unpublished => match saving.closed_by(who.pid, ino) {
+                OnClose::Publish => self.publish(who, ino, saving, false),
+                OnClose::Later | OnClose::Killed => Ok(()),
+            },
+        }
+    }
+
+    /// Fails if the tenure in which a file was opened for writing is over: programs that only look
+    /// at the result of close(2) learn of it there.
+    fn check_tenure(&self, who: Requester, open: &OpenFile) -> Done<()> {
+        let Some(tenure) = open.tenure else { return Ok(()) };
+        let is_current = self.guard.gate().tenure().is_some_and(|open| open.id == tenure);
+        if is_current || !self.nodes.is_changed(open.ino, tenure) {
+            return Ok(());
+        }
+        self.pass_open(who, open, tenure, false).map(drop)
+    }
+
+    /// Handles the close of the last descriptor of an open file.
+    pub(super) fn release_file(&self, ino: u64, fh: u64) {
+        let Some(open) = self.files.remove(fh) else { return };
+        if open.tenure.is_some() {
+            self.tenures.count_writer(false);
+        }
+        let saving = open.saving().filter(|_| open.tenure.is_some()).cloned();
+        drop(open);
+        if let Some(saving) = saving {
+            self.release_saving(ino, &saving);
+        }
+        self.nodes.closed(ino);
+    }
+
+    fn release_saving(&self, ino: u64, saving: &Arc<Saving>) {
+        let others = self.nodes.open_files(ino);
+        if others.iter().any(|open| open.tenure.is_some() && open.saving().is_some()) {
+            return;
+        }
+        match saving.staged.save_state() {
+            SaveState::Unpublished if saving.was_killed() => {
+                self.guard.put_aside(&saving.staged, LostReason::Killed);
+                self.nodes.saved(ino);
+            }
+            SaveState::Unpublished => {
+                // A failure is told by `.latchfs/why` and by an event: close(2) has returned.
+                let _ = self.publish(KERNEL, ino, saving, false);
+                self.nodes.saved(ino);
+            }
+            SaveState::Spoiled(_) => {
+                self.guard.put_aside(&saving.staged, LostReason::WriteFailed);
+                self.nodes.saved(ino);
+            }
+            SaveState::Published | SaveState::PutAside(_) => self.nodes.saved(ino),
+        }
+    }
+
+    pub(super) fn sync_file(
+        &self,
+        who: Requester,
+        ino: u64,
+        fh: u64,
+        data_only: bool,
+    ) -> Done<()> {
+        let open = self.open_of(fh)?;
+        let Some(file) = open.file() else { return Ok(()) };
+        if let Some(saving) = open.saving().filter(|_| open.tenure.is_some()) {
+            match saving.staged.save_state() {
+                SaveState::Unpublished => return self.publish(who, ino, saving, true),
+                SaveState::Published => {}
+                SaveState::Spoiled(code) => return Err(Errno::from_i32(code)),
+                SaveState::PutAside(_) => {
+                    let path = self.nodes.path(ino).unwrap_or_default();
+                    let error = SaveError::Closed(super::super::gate::Closed::TenureOver);
+                    return Err(self.unsaved(who, &path, &error));
+                }
+            }
+        }
+        if open.tenure.is_some() {
+            self.check_tenure(who, &open)?;
+        }
+        let synced = if data_only { file.sync_data() } else { file.sync_all() };
+        synced.map_err(|error| errno(&error))
+    }
+
+    pub(super) fn sync_dir(&self, ino: u64) -> Done<()> {
+        if super::control_files::is_control(ino) {
+            return Ok(());
+        }
+        let (dir, _) = self.directory(ino)?;
+        let synced = super::super::disk::Disk::sync_dir(self.guard.disk(), &dir);
+        synced.map_err(|error| errno(&error))
+    }
+}

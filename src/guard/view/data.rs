@@ -1,0 +1,163 @@
+//! Reads and writes of open files.
+
+use super::super::folder_guard::SaveError;
+use super::super::gate::Pass;
+use super::super::staged_file::SaveState;
+use super::folder_view::{FolderView, errno};
+use super::open_file::{Content, OpenFile};
+use crate::fuse::kernel::file_system::Done;
+use crate::fuse::kernel::values::{Errno, ReadBytes, ReadRequest, Requester, WriteRequest};
+use rustix::fs::{FallocateFlags, SeekFrom};
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::sync::Arc;
+
+/// The maximum number of bytes that one request may read: the kernel asks for a megabyte at most.
+const READ_BYTES_MAX: u32 = 1 << 22;
+
+impl FolderView {
+    pub(super) fn open_of(&self, fh: u64) -> Done<Arc<OpenFile>> {
+        self.files.get(fh).ok_or(Errno::EBADF)
+    }
+
+    pub(super) fn read_file(&self, open: &OpenFile, asked: ReadRequest) -> Done<ReadBytes> {
+        let Some(file) = open.file() else { return Err(Errno::EBADF) };
+        let mut bytes = vec![0; asked.size.min(READ_BYTES_MAX) as usize];
+        let mut filled = 0;
+        while filled < bytes.len() {
+            match file.read_at(&mut bytes[filled..], asked.offset + filled as u64) {
+                Ok(0) => break,
+                Ok(count) => filled += count,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(errno(&error)),
+            }
+        }
+        bytes.truncate(filled);
+        Ok(ReadBytes::from(bytes))
+    }
+
+    pub(super) fn write_file(
+        &self,
+        who: Requester,
+        asked: WriteRequest,
+        data: &[u8],
+    ) -> Done<u32> {
+        let open = self.open_of(asked.fh)?;
+        let is_writeback = asked.from_cache;
+        self.change(who, &open, is_writeback, |file| file.write_all_at(data, asked.offset))?;
+        Ok(data.len() as u32)
+    }
+
+    /// Changes the content of an open file, if the gate lets the change pass. A failed change spoils
+    /// a file that is not published yet.
+    pub(super) fn change<T>(
+        &self,
+        who: Requester,
+        open: &OpenFile,
+        is_writeback: bool,
+        change: impl FnOnce(&File) -> io::Result<T>,
+    ) -> Done<T> {
+        let Some(tenure) = open.tenure else { return Err(Errno::EBADF) };
+        let Some(file) = open.file() else { return Err(Errno::EBADF) };
+        let pass = self.pass_open(who, open, tenure, is_writeback)?;
+        let unpublished = open.saving().filter(|saving| {
+            saving.staged.save_state() == SaveState::Unpublished
+        });
+        match unpublished {
+            Some(saving) => saving.wrote(if is_writeback { 0 } else { who.pid }),
+            None => self.check_in_place(&pass, who, open)?,
+        }
+        change(file).map_err(|error| {
+            if let Some(saving) = unpublished {
+                saving.staged.spoil(error.raw_os_error().unwrap_or(libc::EIO));
+            }
+            errno(&error)
+        })
+    }
+
+    /// Prepares a change in place: refuses it if the file was put aside, and names the file on
+    /// shared storage.
+    fn check_in_place(&self, pass: &Pass<'_>, who: Requester, open: &OpenFile) -> Done<()> {
+        let path = self.nodes.path(open.ino).unwrap_or_default();
+        if let Some(saving) = open.saving() {
+            match saving.staged.save_state() {
+                SaveState::Spoiled(errno) => return Err(Errno::from_i32(errno)),
+                SaveState::PutAside(_) => {
+                    let why = "what was written before is among the lost files; open it again";
+                    return Err(self.say(who, &path, Errno::ESTALE, why));
+                }
+                SaveState::Unpublished | SaveState::Published => {}
+            }
+        }
+        self.name_in_place(pass, open.ino, &path)
+    }
+
+    /// Records that this tenure changes a file in place, so that the next one knows it.
+    pub(super) fn name_in_place(&self, pass: &Pass<'_>, ino: u64, path: &Path) -> Done<()> {
+        if self.nodes.is_changed(ino, pass.tenure()) {
+            return Ok(());
+        }
+        match self.guard.name_in_place(pass, path.as_os_str()) {
+            Ok(()) => {
+                self.nodes.set_changed(ino, pass.tenure());
+                Ok(())
+            }
+            Err(SaveError::Disk(error)) => Err(errno(&error)),
+            Err(SaveError::Closed(_) | SaveError::Exists) => {
+                self.tenures.look();
+                Err(Errno::ESTALE)
+            }
+        }
+    }
+
+    pub(super) fn allocate(
+        &self,
+        who: Requester,
+        fh: u64,
+        (offset, length): (u64, u64),
+        mode: i32,
+    ) -> Done<()> {
+        let open = self.open_of(fh)?;
+        let mode = FallocateFlags::from_bits_retain(mode as u32);
+        self.change(who, &open, false, |file| {
+            Ok(rustix::fs::fallocate(file, mode, offset, length)?)
+        })
+    }
+
+    pub(super) fn seek(&self, fh: u64, offset: i64, whence: i32) -> Done<i64> {
+        let open = self.open_of(fh)?;
+        let Some(file) = open.file() else { return Err(Errno::EINVAL) };
+        let at = u64::try_from(offset).map_err(|_| Errno::ENXIO)?;
+        let to = match whence {
+            libc::SEEK_DATA => SeekFrom::Data(at),
+            libc::SEEK_HOLE => SeekFrom::Hole(at),
+            _ => return Err(Errno::EINVAL),
+        };
+        let found = rustix::fs::seek(file, to);
+        found.map(|at| at as i64).map_err(|error| Errno::from_i32(error.raw_os_error()))
+    }
+
+    pub(super) fn copy_range(
+        &self,
+        who: Requester,
+        from: (u64, u64),
+        to: (u64, u64),
+        length: u64,
+    ) -> Done<u32> {
+        let (source, target) = (self.open_of(from.0)?, self.open_of(to.0)?);
+        let Some(source) = source.file() else { return Err(Errno::EXDEV) };
+        if matches!(target.content, Content::Control(_)) {
+            return Err(Errno::EXDEV);
+        }
+        let (mut read, mut written) = (from.1, to.1);
+        // A reply counts in 32 bits.
+        let length = length.min(1 << 30) as usize;
+        let copied = self.change(who, &target, false, |file| {
+            let (read, written) = (Some(&mut read), Some(&mut written));
+            Ok(rustix::fs::copy_file_range(source, read, file, written, length)?)
+        })?;
+        Ok(copied as u32)
+    }
+}

@@ -1,0 +1,350 @@
+//! The view of one folder: its parts, how a node's file is opened, and how a change gets its pass
+//! through the gate.
+
+use super::super::disk::FileId;
+use super::super::folder_guard::{FolderGuard, SaveError};
+use super::super::gate::{Closed, Pass};
+use super::super::linux_disk::{LinuxDisk, id_in, open_below, stat};
+use super::super::tenure::{Owner, TenureId};
+use super::super::tenures::Tenures;
+use super::super::write_policy::{OnWrite, WritePolicy};
+use super::close_rule::Saving;
+use super::control_files::ControlFiles;
+use super::nodes::{Nodes, ROOT};
+use super::open_file::OpenFile;
+use super::refused_changes::RefusedChanges;
+use crate::fuse::kernel::file_system::Done;
+use crate::fuse::kernel::handles::{HandleNumbers, Handles};
+use crate::fuse::kernel::interrupts::{InterruptWatcher, InterruptibleWait, WaitStatus};
+use crate::fuse::kernel::invalidation::Invalidator;
+use crate::fuse::kernel::pending::{Promise, pending};
+use crate::fuse::kernel::values::{DirEntry, Errno, Requester};
+use crate::holder_id::session_of;
+use crate::time::Span;
+use parking_lot::Mutex;
+use rustix::fs::{OFlags, Statx};
+use std::fmt::Display;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, OnceLock};
+
+/// How long an operation waits that keeps its directory locked in the kernel: other programs can't
+/// use the directory meanwhile.
+const DIRECTORY_PATIENCE: Span = Span::from_secs(1);
+
+/// The view of one folder.
+pub(crate) struct FolderView {
+    pub(super) guard: Arc<FolderGuard<LinuxDisk>>,
+    pub(super) tenures: Arc<Tenures<LinuxDisk>>,
+    pub(super) policy: Arc<WritePolicy>,
+    pub(super) nodes: Nodes,
+    pub(super) numbers: HandleNumbers,
+    pub(super) files: Handles<OpenFile>,
+    pub(super) dirs: Handles<OpenDir>,
+    pub(super) refused: RefusedChanges,
+    pub(super) control: ControlFiles,
+    pub(super) interrupts: InterruptWatcher,
+    pub(super) invalidator: OnceLock<Invalidator>,
+    /// The path of the folder, for messages.
+    pub(super) folder: PathBuf,
+}
+
+/// An open directory: pages of its entries as they were when it was read from its beginning.
+#[derive(Default)]
+pub(super) struct OpenDir(pub(super) Mutex<Vec<Arc<Vec<DirEntry>>>>);
+
+/// Where an operation may wait for the lock.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum MayWait {
+    /// As long as the policy says: no directory is locked in the kernel.
+    Long,
+    /// A second at most: a directory is locked in the kernel.
+    Briefly,
+}
+
+/// The file behind a node, opened so that it stays the same file.
+pub(super) enum Located {
+    /// A file of the folder, which was opened by its path with `O_PATH`.
+    Path(OwnedFd),
+    /// A file that is not published yet.
+    Saving(Arc<Saving>),
+    /// A file without a name that a program has open.
+    Open(Arc<OpenFile>),
+}
+
+/// A located file, with its attributes and, unless the file has no name, its path.
+pub(super) struct LocatedFile {
+    pub(super) located: Located,
+    pub(super) found: Statx,
+    pub(super) path: PathBuf,
+}
+
+impl LocatedFile {
+    /// Returns a descriptor of the file.
+    pub(super) fn as_fd(&self) -> BorrowedFd<'_> {
+        match &self.located {
+            Located::Path(fd) => fd.as_fd(),
+            Located::Saving(saving) => saving.staged.file.as_fd(),
+            Located::Open(open) => match open.file() {
+                Some(file) => file.as_fd(),
+                None => rustix::fs::CWD,
+            },
+        }
+    }
+}
+
+/// Returns the errno of a failed system call.
+pub(super) fn errno(error: &io::Error) -> Errno {
+    Errno::from_i32(error.raw_os_error().unwrap_or(libc::EIO))
+}
+
+/// Returns the errno of a failed system call on a path: a path that has become another one makes
+/// the kernel look its names up again.
+pub(super) fn stale(error: &io::Error) -> Errno {
+    match error.raw_os_error() {
+        Some(libc::ENOENT | libc::ENOTDIR | libc::ELOOP) => Errno::ESTALE,
+        // A mount point lies in the folder.
+        Some(libc::EXDEV) => Errno::EROFS,
+        _ => errno(error),
+    }
+}
+
+/// A program that waits for the folder's lock.
+struct LockWait(Arc<Mutex<Option<Promise<Result<(), String>>>>>);
+
+impl InterruptibleWait for LockWait {
+    fn status(&self) -> WaitStatus {
+        if self.0.lock().is_some() { WaitStatus::Asks } else { WaitStatus::Over }
+    }
+
+    fn interrupt(&self) {
+        // The waiting operation answers EINTR if the promise is dropped without a value.
+        let promise = self.0.lock().take();
+        drop(promise);
+    }
+}
+
+impl FolderView {
+    /// Returns the descriptor of the folder.
+    pub(super) fn root(&self) -> BorrowedFd<'_> {
+        self.guard.folder().as_fd()
+    }
+
+    /// Opens the file behind a node, and checks that it is that file: its path may lead to another
+    /// one by now.
+    pub(super) fn locate(&self, ino: u64) -> Done<LocatedFile> {
+        let known = self.nodes.known(ino)?;
+        if let Some(saving) = known.saving {
+            let found = stat(saving.staged.file.as_fd()).map_err(|error| errno(&error))?;
+            let path = known.path.unwrap_or_default();
+            return Ok(LocatedFile { located: Located::Saving(saving), found, path });
+        }
+        let by_path = known.path.ok_or(Errno::ESTALE).and_then(|path| {
+            let fd = open_below(self.root(), &path, OFlags::PATH).map_err(|e| stale(&e))?;
+            let found = stat(fd.as_fd()).map_err(|error| errno(&error))?;
+            if id_in(&found) != known.file {
+                return Err(Errno::ESTALE);
+            }
+            Ok(LocatedFile { located: Located::Path(fd), found, path })
+        });
+        if by_path.is_ok() {
+            return by_path;
+        }
+        // The file has no name any more, or another program has renamed it past the view.
+        let Some(open) = known.open else { return by_path };
+        let Some(file) = open.file() else { return by_path };
+        let found = stat(file.as_fd()).map_err(|error| errno(&error))?;
+        let path = PathBuf::new();
+        Ok(LocatedFile { located: Located::Open(open), found, path })
+    }
+
+    /// Opens a directory by its node.
+    pub(super) fn directory(&self, ino: u64) -> Done<(OwnedFd, PathBuf)> {
+        let located = self.locate(ino)?;
+        match located.located {
+            Located::Path(fd) => Ok((fd, located.path)),
+            Located::Saving(_) => Err(Errno::ENOTDIR),
+            Located::Open(_) => Err(Errno::ENOENT),
+        }
+    }
+
+    /// Returns the path of a name in a directory.
+    pub(super) fn path_in(&self, parent: u64, name: &std::ffi::OsStr) -> Done<PathBuf> {
+        Ok(self.nodes.path(parent)?.join(name))
+    }
+
+    /// Whether the program that made a request belongs to the owner of a tenure.
+    pub(super) fn is_of(owner: Owner, who: Requester) -> bool {
+        match owner {
+            Owner::Host => true,
+            Owner::User(uid) => who.uid == uid,
+            Owner::Session(leader) => session_of(who.pid) == leader,
+        }
+    }
+
+    /// Lets a change by path pass the gate. Takes the lock first if the policy says so.
+    pub(super) async fn pass(
+        &self,
+        who: Requester,
+        path: &Path,
+        may_wait: MayWait,
+    ) -> Done<Pass<'_>> {
+        let closed = match self.guard.gate().enter(None, |owner| Self::is_of(owner, who)) {
+            Ok(pass) => return Ok(pass),
+            Err(closed) => closed,
+        };
+        if closed == Closed::NotHeld {
+            self.take(who, path, may_wait).await?;
+        } else {
+            return Err(self.refuse(who, path, Errno::EROFS, closed));
+        }
+        let entered = self.guard.gate().enter(None, |owner| Self::is_of(owner, who));
+        entered.map_err(|closed| self.refuse(who, path, Errno::EROFS, closed))
+    }
+
+    /// Lets a change of an open file pass the gate: only in the tenure in which it was opened.
+    pub(super) fn pass_open(
+        &self,
+        who: Requester,
+        open: &OpenFile,
+        tenure: TenureId,
+        is_writeback: bool,
+    ) -> Done<Pass<'_>> {
+        let is_of = |owner| is_writeback || Self::is_of(owner, who);
+        self.guard.gate().enter(Some(tenure), is_of).map_err(|closed| {
+            let path = self.nodes.path(open.ino).unwrap_or_default();
+            let errno = match closed {
+                Closed::OtherOwner(_) => Errno::EROFS,
+                Closed::NotHeld | Closed::TenureOver | Closed::Deadline => Errno::ESTALE,
+            };
+            self.refuse(who, &path, errno, closed)
+        })
+    }
+
+    /// Requests the lock for a program, and waits as long as the policy and the operation allow.
+    async fn take(&self, who: Requester, path: &Path, may_wait: MayWait) -> Done<()> {
+        let patience = match (self.policy.on_write, may_wait) {
+            (OnWrite::Refuse, _) => {
+                let next = "run 'latchfs guard take' first";
+                return Err(self.say(who, path, Errno::EROFS, &format!(
+                    "this machine does not hold the lock of the folder, and --on-write refuse \
+                     takes it for nobody; {next}"
+                )));
+            }
+            (OnWrite::Take, _) => Span::ZERO,
+            (OnWrite::Wait(_), _) if self.policy.never_ask.matches(path) => Span::ZERO,
+            (OnWrite::Wait(patience), MayWait::Long) => patience,
+            (OnWrite::Wait(patience), MayWait::Briefly) => patience.min(DIRECTORY_PATIENCE),
+        };
+        let owner = self.policy.owner.of(who.uid, || session_of(who.pid));
+        match self.wait_for_tenure(who, owner, patience).await {
+            None => Err(Errno::EINTR),
+            Some(Ok(())) => Ok(()),
+            Some(Err(sentence)) => Err(self.say(who, path, Errno::EROFS, &format!(
+                "{sentence}; wait with 'latchfs guard wait', or ask for it with 'latchfs guard \
+                 take'"
+            ))),
+        }
+    }
+
+    /// Waits for a tenure of `owner`. Returns `None` if a signal ended the wait.
+    pub(super) async fn wait_for_tenure(
+        &self,
+        who: Requester,
+        owner: Owner,
+        patience: Span,
+    ) -> Option<Result<(), String>> {
+        let (promise, held) = pending();
+        let slot = Arc::new(Mutex::new(Some(promise)));
+        if patience > Span::ZERO {
+            self.interrupts.watch(self.numbers.next(), who.pid, LockWait(Arc::clone(&slot)));
+        }
+        let then = Box::new(move |answer: Result<(), super::super::tenures::Denied>| {
+            let promise = slot.lock().take();
+            if let Some(promise) = promise {
+                promise.keep(answer.map_err(|denied| denied.sentence));
+            }
+        });
+        self.tenures.hold(owner, patience, then);
+        held.await
+    }
+
+    /// Records why a change is refused by the gate. Returns the errno.
+    pub(super) fn refuse(
+        &self,
+        who: Requester,
+        path: &Path,
+        errno: Errno,
+        closed: Closed,
+    ) -> Errno {
+        let why = match closed {
+            Closed::NotHeld => "this machine does not hold the lock of the folder".to_owned(),
+            Closed::OtherOwner(Owner::User(uid)) => {
+                format!("the lock of the folder is held for the programs of user {uid}")
+            }
+            Closed::OtherOwner(_) => {
+                "the lock of the folder is held for another login session".to_owned()
+            }
+            Closed::TenureOver => match self.tenures.last_end() {
+                Some((tenure, end)) => format!(
+                    "it was opened in a tenure that is over ({}; last token {}); open it again",
+                    end.clause(),
+                    tenure.token.as_u64()
+                ),
+                None => "it was opened in a tenure that is over; open it again".to_owned(),
+            },
+            Closed::Deadline => "the lock service has not answered for so long that the lock may \
+                                 be another's; see 'latchfs guard status'"
+                .to_owned(),
+        };
+        self.say(who, path, errno, &why)
+    }
+
+    /// Records why a change is refused. Returns the errno.
+    pub(super) fn say(
+        &self,
+        who: Requester,
+        path: &Path,
+        errno: Errno,
+        why: &(impl Display + ?Sized),
+    ) -> Errno {
+        let name = if path.as_os_str().is_empty() { Path::new(".") } else { path };
+        self.refused.record(who.uid, format!("{} was not changed: {why}", name.display()));
+        errno
+    }
+
+    /// Returns the errno for a file that could not be saved, and records the reason.
+    pub(super) fn unsaved(&self, who: Requester, path: &Path, error: &SaveError) -> Errno {
+        match error {
+            SaveError::Closed(closed) => {
+                let errno = self.refuse(who, path, Errno::ESTALE, *closed);
+                if *closed == Closed::TenureOver {
+                    self.tenures.look();
+                }
+                errno
+            }
+            SaveError::Exists => self.say(
+                who,
+                path,
+                Errno::EEXIST,
+                "another program has made a file of this name meanwhile; what was written is kept \
+                 ('latchfs guard lost')",
+            ),
+            SaveError::Disk(error) => {
+                let why = format!("{error}; what was written is kept ('latchfs guard lost')");
+                self.say(who, path, errno(error), &why)
+            }
+        }
+    }
+
+    /// Whether a node is the root of the view.
+    pub(super) const fn is_root(ino: u64) -> bool {
+        ino == ROOT
+    }
+
+    /// Returns the identity in the attributes of a file.
+    pub(super) fn id(found: &Statx) -> FileId {
+        id_in(found)
+    }
+}

@@ -1,0 +1,144 @@
+//! Lookups of names and attributes.
+
+use super::super::linux_disk::{id_in, path_of, stat, stat_at};
+use super::attributes::{CACHED_FOR, attributes};
+use super::control_files;
+use super::folder_view::{FolderView, errno};
+use super::nodes::ROOT;
+use crate::fuse::kernel::file_system::{Done, NameIn};
+use crate::fuse::kernel::values::{
+    Errno, FileSystemStats, NodeAttr, NodeEntry, ReadBytes, Requester,
+};
+use rustix::fs::Statx;
+use std::ffi::OsStr;
+use std::os::fd::AsFd;
+use std::os::unix::ffi::OsStrExt;
+
+/// The name of the directory with the files of the guard, in the root of the folder and of the view.
+pub(super) const CONTROL_DIR: &str = ".latchfs";
+
+impl FolderView {
+    /// Returns the entry of a node, for the kernel.
+    pub(super) fn entry(ino: u64, found: &Statx) -> NodeEntry {
+        NodeEntry {
+            attr: attributes(ino, found),
+            attr_ttl: CACHED_FOR,
+            entry_ttl: CACHED_FOR,
+            until_replied: None,
+        }
+    }
+
+    /// Returns the attributes of a node, for the kernel.
+    pub(super) fn attr(ino: u64, found: &Statx) -> NodeAttr {
+        NodeAttr { attr: attributes(ino, found), ttl: CACHED_FOR, until_replied: None }
+    }
+
+    pub(super) fn look_up(&self, at: NameIn<'_>) -> Done<NodeEntry> {
+        if let Some(entry) = self.control.look_up(at) {
+            return entry;
+        }
+        if let Some((ino, saving)) = self.nodes.saving_at(at.parent, at.name) {
+            let found = stat(saving.staged.file.as_fd()).map_err(|error| errno(&error))?;
+            self.nodes.count_lookup(ino);
+            return Ok(Self::entry(ino, &found));
+        }
+        let (dir, _) = self.directory(at.parent)?;
+        let found = stat_at(dir.as_fd(), at.name).map_err(|error| errno(&error))?;
+        let ino = self.nodes.found(at.parent, at.name, id_in(&found));
+        Ok(Self::entry(ino, &found))
+    }
+
+    pub(super) fn attributes_of(&self, ino: u64) -> Done<NodeAttr> {
+        if let Some(attr) = self.control.attributes_of(ino) {
+            return attr;
+        }
+        let located = self.locate(ino)?;
+        Ok(Self::attr(ino, &located.found))
+    }
+
+    pub(super) fn link_target(&self, ino: u64) -> Done<ReadBytes> {
+        let located = self.locate(ino)?;
+        let target = rustix::fs::readlinkat(located.as_fd(), "", Vec::new());
+        let target = target.map_err(|error| Errno::from_i32(error.raw_os_error()))?;
+        Ok(ReadBytes::from(target.into_bytes()))
+    }
+
+    pub(super) fn statistics(&self) -> FileSystemStats {
+        let none = FileSystemStats {
+            blocks: 0,
+            blocks_free: 0,
+            blocks_available: 0,
+            files: 0,
+            files_free: 0,
+            block_bytes: 4_096,
+            fragment_bytes: 4_096,
+            name_bytes: 255,
+        };
+        let Ok(dir) = rustix::fs::fstatvfs(self.guard.folder()) else { return none };
+        FileSystemStats {
+            blocks: dir.f_blocks,
+            blocks_free: dir.f_bfree,
+            blocks_available: dir.f_bavail,
+            files: dir.f_files,
+            files_free: dir.f_ffree,
+            block_bytes: dir.f_bsize as u32,
+            fragment_bytes: dir.f_frsize as u32,
+            name_bytes: dir.f_namemax as u32,
+        }
+    }
+
+    pub(super) fn attribute(&self, ino: u64, name: &OsStr) -> Done<Vec<u8>> {
+        if control_files::is_control(ino) {
+            return Err(Errno::ENODATA);
+        }
+        let located = self.locate(ino)?;
+        let path = path_of(located.as_fd());
+        let os = |error: rustix::io::Errno| Errno::from_i32(error.raw_os_error());
+        loop {
+            let length = rustix::fs::getxattr(&path, name, &mut [0_u8; 0]).map_err(os)?;
+            let mut value = vec![0; length];
+            match rustix::fs::getxattr(&path, name, &mut value[..]) {
+                // The value has grown between the two calls.
+                Err(rustix::io::Errno::RANGE) => {}
+                Err(error) => return Err(os(error)),
+                Ok(length) => {
+                    value.truncate(length);
+                    return Ok(value);
+                }
+            }
+        }
+    }
+
+    pub(super) fn attribute_names(&self, ino: u64) -> Done<Vec<u8>> {
+        if control_files::is_control(ino) {
+            return Ok(Vec::new());
+        }
+        let located = self.locate(ino)?;
+        let path = path_of(located.as_fd());
+        let os = |error: rustix::io::Errno| Errno::from_i32(error.raw_os_error());
+        loop {
+            let length = rustix::fs::listxattr(&path, &mut [0_u8; 0]).map_err(os)?;
+            let mut names = vec![0; length];
+            match rustix::fs::listxattr(&path, &mut names[..]) {
+                Err(rustix::io::Errno::RANGE) => {}
+                Err(error) => return Err(os(error)),
+                Ok(length) => {
+                    names.truncate(length);
+                    return Ok(names);
+                }
+            }
+        }
+    }
+
+    /// Fails if a name must not be changed through the view: the guard's own directory.
+    pub(super) fn check_name(&self, who: Requester, at: NameIn<'_>) -> Done<()> {
+        if control_files::is_control(at.parent) {
+            return Err(Errno::EPERM);
+        }
+        if at.parent == ROOT && at.name.as_bytes() == CONTROL_DIR.as_bytes() {
+            let why = "the name belongs to the guard; pick another one";
+            return Err(self.say(who, std::path::Path::new(CONTROL_DIR), Errno::EPERM, why));
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,231 @@
+//! Mounts the view of a folder, and answers the requests of `latchfs guard`.
+
+use super::super::folder_guard::FolderGuard;
+use super::super::folder_lock::FolderLock;
+use super::super::linux_disk::LinuxDisk;
+use super::super::tenure::Owner;
+use super::super::tenures::{GuardState, TenureNews, Tenures};
+use super::super::write_policy::WritePolicy;
+use super::folder_view::FolderView;
+use super::nodes::Nodes;
+use crate::fuse::kernel::interrupts::InterruptWatcher;
+use crate::fuse::kernel::mount_error::MountError;
+use crate::fuse::kernel::mount_users::Users;
+use crate::fuse::kernel::own_user::own_uid;
+use crate::fuse::kernel::session::{self, MountRequest, Mounted};
+use crate::fuse::kernel::session_kind::SessionKind;
+use crate::fuse::kernel::user_shares::Shares;
+use crate::fuse::kernel::values::Requester;
+use crate::time::{Span, Wall};
+use serde_json::{Value, json};
+use std::io;
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, OnceLock, Weak};
+
+/// The parts from which a view is made.
+pub(crate) struct ViewParts {
+    /// The guard of the folder.
+    pub(crate) guard: Arc<FolderGuard<LinuxDisk>>,
+    /// The lock of the folder.
+    pub(crate) lock: Arc<FolderLock>,
+    /// The options of the guard.
+    pub(crate) policy: Arc<WritePolicy>,
+    /// The path of the folder, for messages.
+    pub(crate) folder: PathBuf,
+    /// The command to run when a tenure is lost, as `--on-lost` names it.
+    pub(crate) on_lost: Option<String>,
+}
+
+/// A mounted view, which is unmounted when this value is dropped.
+pub(crate) struct MountedView {
+    view: Arc<FolderView>,
+    /// The mount.
+    pub(crate) mounted: Mounted,
+}
+
+impl MountedView {
+    /// Gives the lock up, and unmounts the view.
+    pub(crate) fn end(&self) -> io::Result<session::Unmounted> {
+        self.view.tenures.stop();
+        self.mounted.unmount()
+    }
+}
+
+/// Mounts the view of a folder at `dir`.
+pub(crate) fn mount(parts: ViewParts, dir: &Path, users: Users) -> Result<MountedView, MountError> {
+    let failed = |error| MountError::Dir { dir: parts.folder.clone(), error };
+    let root = super::super::linux_disk::stat(parts.guard.folder().as_fd()).map_err(failed)?;
+    let slot: Arc<OnceLock<Weak<FolderView>>> = Arc::default();
+    let (told, on_lost) = (Arc::clone(&slot), parts.on_lost.clone());
+    let on_news = Box::new(move |news: &TenureNews| {
+        if let Some(view) = told.get().and_then(Weak::upgrade) {
+            view.on_news(news, on_lost.as_deref());
+        }
+    });
+    let (guard, policy) = (Arc::clone(&parts.guard), Arc::clone(&parts.policy));
+    let tenures = Tenures::start(guard, parts.lock, policy, on_news).map_err(failed)?;
+    let view = Arc::new(FolderView {
+        guard: parts.guard,
+        tenures,
+        policy: parts.policy,
+        nodes: Nodes::new(FolderView::id(&root)),
+        numbers: Default::default(),
+        files: Default::default(),
+        dirs: Default::default(),
+        refused: Default::default(),
+        control: Default::default(),
+        interrupts: InterruptWatcher::new(Shares::default()),
+        invalidator: OnceLock::new(),
+        folder: parts.folder,
+    });
+    let _ = slot.set(Arc::downgrade(&view));
+    let wanted = MountRequest { dir, users, nonempty: false, kind: SessionKind::VIEW };
+    let mounted = session::mount(wanted, |_| Arc::clone(&view))?;
+    Ok(MountedView { view, mounted })
+}
+
+fn owner_json(owner: Owner) -> Value {
+    match owner {
+        Owner::Host => json!("host"),
+        Owner::User(uid) => json!(format!("user {uid}")),
+        Owner::Session(leader) => json!(format!("session {leader}")),
+    }
+}
+
+impl FolderView {
+    fn on_news(&self, news: &TenureNews, on_lost: Option<&str>) {
+        let at = Wall::now().to_string();
+        let event = match news {
+            TenureNews::Began(tenure, kept) => {
+                json!({"at": at, "event": "held", "token": tenure.token.as_u64(),
+                    "put_aside": kept})
+            }
+            TenureNews::Ended(tenure, end, aside) => {
+                let event = if *end == super::super::tenures::TenureEnd::Given {
+                    "given"
+                } else {
+                    "lost"
+                };
+                let kept: Vec<_> =
+                    aside.kept.iter().map(|(n, path)| json!({"number": n, "path": path})).collect();
+                json!({"at": at, "event": event, "token": tenure.token.as_u64(),
+                    "why": end.clause(), "put_aside": kept, "not_kept": aside.failed})
+            }
+            TenureNews::Wanted(client) => {
+                json!({"at": at, "event": "wanted", "client": client})
+            }
+            TenureNews::Late(tenure) => {
+                json!({"at": at, "event": "late", "token": tenure.token.as_u64()})
+            }
+        };
+        if let TenureNews::Ended(tenure, end, _) = news {
+            log::info!("tenure {} has ended: {}", tenure.token.as_u64(), end.clause());
+            self.drop_caches();
+            if *end != super::super::tenures::TenureEnd::Given {
+                run_on_lost(on_lost, &event);
+            }
+        }
+        self.control.publish_event(&event);
+    }
+
+    /// Makes the kernel drop what it has cached of open files: pages that a program has changed
+    /// through a shared mapping and that can't be written any more.
+    fn drop_caches(&self) {
+        let Some(invalidator) = self.invalidator.get() else { return };
+        for ino in self.nodes.open_nodes() {
+            invalidator.forget_node(ino);
+        }
+    }
+
+    /// Returns the state of the guard as JSON.
+    pub(super) fn status(&self) -> Value {
+        let (state, tenure) = match self.tenures.state() {
+            GuardState::Reading => ("reading", Value::Null),
+            GuardState::Asking => ("asking", Value::Null),
+            GuardState::Holding(tenure, owner, since) => (
+                "holding",
+                json!({"token": tenure.token.as_u64(), "owner": owner_json(owner),
+                    "since": since.to_string()}),
+            ),
+        };
+        let next = match (state, self.tenures.other_holder()) {
+            ("reading", Some(holder)) => {
+                format!("{holder} holds the lock; wait with 'latchfs guard take'")
+            }
+            ("reading", None) => {
+                "a change takes the lock, or run 'latchfs guard take'".to_owned()
+            }
+            ("holding", _) => "programs may write; 'latchfs guard give' gives the lock up".into(),
+            _ => "the lock service has been asked".to_owned(),
+        };
+        let last = self.tenures.last_end().map(|(tenure, end)| {
+            json!({"token": tenure.token.as_u64(), "how": end.clause()})
+        });
+        json!({
+            "folder": self.folder.display().to_string(),
+            "lock": self.tenures.lock().name().to_string(),
+            "state": state,
+            "tenure": tenure,
+            "holder": self.tenures.other_holder(),
+            "wanted_by": self.tenures.wanted_by(),
+            "last_tenure": last,
+            "waiting": self.tenures.waiting(),
+            "nodes": self.nodes.count(),
+            "pid": std::process::id(),
+            "next": next,
+        })
+    }
+
+    /// Carries out a request of `latchfs guard`. Returns the answer as JSON.
+    pub(super) async fn control_request(&self, who: Requester, request: &[u8]) -> Value {
+        let refused = |why: String| json!({"error": why});
+        let Ok(asked) = serde_json::from_slice::<Value>(request) else {
+            return refused("the request is no JSON".to_owned());
+        };
+        let is_holder = self.guard.gate().tenure().is_some_and(|t| Self::is_of(t.owner, who));
+        if who.uid != 0 && who.uid != own_uid() && !is_holder {
+            return refused(
+                "only root, the user who started the guard and the owner of the tenure may ask \
+                 this"
+                .to_owned(),
+            );
+        }
+        match asked["do"].as_str() {
+            Some("take") => {
+                let patience = Span::from_millis(asked["wait_ms"].as_u64().unwrap_or(0));
+                let session = || crate::holder_id::session_of(who.pid);
+                let owner = self.policy.owner.of(who.uid, session);
+                match self.wait_for_tenure(who, owner, patience).await {
+                    Some(Ok(())) => self.status(),
+                    Some(Err(why)) => refused(why),
+                    None => refused("the wait was interrupted".to_owned()),
+                }
+            }
+            Some("give") => {
+                let (promise, given) = crate::fuse::kernel::pending::pending();
+                self.tenures.give(move || promise.keep(()));
+                given.await;
+                self.status()
+            }
+            Some("status") => self.status(),
+            _ => refused("the guard knows take, give and status".to_owned()),
+        }
+    }
+}
+
+/// Runs the command of `--on-lost`, with the event on its standard input.
+fn run_on_lost(command: Option<&str>, event: &Value) {
+    let Some(command) = command else { return };
+    let mut shell = std::process::Command::new("/bin/sh");
+    shell.arg("-c").arg(command).env("LATCHFS_EVENT", event.to_string());
+    match shell.stdin(std::process::Stdio::null()).spawn() {
+        Ok(mut child) => {
+            let wait = move || drop(child.wait());
+            if let Err(error) = std::thread::Builder::new().name("on-lost".into()).spawn(wait) {
+                log::warn!("the command of --on-lost is not waited for: {error}");
+            }
+        }
+        Err(error) => log::error!("the command of --on-lost can't be started: {error}"),
+    }
+}

@@ -1,0 +1,343 @@
+//! The nodes of a view: which file of the folder each inode number of the view stands for, and where
+//! the file was last seen.
+
+use super::super::disk::FileId;
+use super::super::linux_disk::LinuxDisk;
+use super::super::staged_file::StagedFile;
+use super::super::tenure::TenureId;
+use super::close_rule::Saving;
+use super::open_file::OpenFile;
+use crate::fuse::kernel::values::Errno;
+use parking_lot::Mutex;
+use std::collections::HashMap;
+use std::ffi::{OsStr, OsString};
+use std::path::PathBuf;
+use std::sync::{Arc, Weak};
+
+/// The inode number of the view's root.
+pub(super) const ROOT: u64 = 1;
+/// The inode number of the first node besides the root. The rule for a close looks for descriptors
+/// by their inode numbers, so these differ from those of other file systems.
+const FIRST: u64 = 1 << 40;
+/// How deep directories may be nested: the kernel's limit of a path is 4,096 bytes.
+const DEPTH_MAX: usize = 2_048;
+
+/// A name in a directory of the view.
+type NodeName = (u64, OsString);
+
+struct Node {
+    file: FileId,
+    /// The directory and the name under which the file was last seen; `None` after the file was
+    /// removed.
+    place: Option<NodeName>,
+    /// The number of lookups that the kernel has not taken back.
+    lookups: u64,
+    /// The save of a file that is not published yet.
+    saving: Option<Arc<Saving>>,
+    /// The open files of the node.
+    open: Vec<Weak<OpenFile>>,
+    /// The last tenure in which the file was changed in place.
+    changed_in: Option<TenureId>,
+}
+
+#[derive(Default)]
+struct NodeTable {
+    nodes: HashMap<u64, Node>,
+    by_file: HashMap<FileId, u64>,
+    /// The names of files that are not published yet.
+    staged: HashMap<NodeName, u64>,
+    next: u64,
+}
+
+/// The nodes of a view.
+pub(super) struct Nodes(Mutex<NodeTable>);
+
+/// What is known of a node.
+pub(super) struct KnownNode {
+    /// The file of the folder.
+    pub(super) file: FileId,
+    /// The path in the folder; `None` if the file was removed.
+    pub(super) path: Option<PathBuf>,
+    /// The save of a file that is not published yet.
+    pub(super) saving: Option<Arc<Saving>>,
+    /// An open file of the node, if there is one.
+    pub(super) open: Option<Arc<OpenFile>>,
+}
+
+impl KnownNode {
+    /// Returns the path, or ESTALE if the file was removed: the kernel then looks the name up again.
+    pub(super) fn path(&self) -> Result<PathBuf, Errno> {
+        self.path.clone().ok_or(Errno::ESTALE)
+    }
+}
+
+impl NodeTable {
+    fn path(&self, mut ino: u64) -> Option<PathBuf> {
+        let mut names = Vec::new();
+        while ino != ROOT {
+            let (parent, name) = self.nodes.get(&ino)?.place.as_ref()?;
+            names.push(name);
+            if names.len() > DEPTH_MAX {
+                return None;
+            }
+            ino = *parent;
+        }
+        Some(names.into_iter().rev().collect())
+    }
+
+    fn add(&mut self, node: Node) -> u64 {
+        let ino = self.next;
+        self.next += 1;
+        self.by_file.insert(node.file, ino);
+        self.nodes.insert(ino, node);
+        ino
+    }
+
+    fn drop_if_unused(&mut self, ino: u64) {
+        let Some(node) = self.nodes.get_mut(&ino) else { return };
+        node.open.retain(|open| open.strong_count() > 0);
+        if ino == ROOT || node.lookups > 0 || node.saving.is_some() || !node.open.is_empty() {
+            return;
+        }
+        let file = node.file;
+        self.nodes.remove(&ino);
+        if self.by_file.get(&file) == Some(&ino) {
+            self.by_file.remove(&file);
+        }
+    }
+}
+
+impl Nodes {
+    /// Returns the nodes of a view of the folder `root`.
+    pub(super) fn new(root: FileId) -> Self {
+        let mut table = NodeTable { next: FIRST, ..NodeTable::default() };
+        let node =
+            Node { file: root, place: None, lookups: 1, saving: None, open: Vec::new(), changed_in: None };
+        table.nodes.insert(ROOT, node);
+        table.by_file.insert(root, ROOT);
+        Self(Mutex::new(table))
+    }
+
+    /// Returns the path of a directory or file in the folder.
+    pub(super) fn path(&self, ino: u64) -> Result<PathBuf, Errno> {
+        self.0.lock().path(ino).ok_or(Errno::ESTALE)
+    }
+
+    /// Returns what is known of a node.
+    pub(super) fn known(&self, ino: u64) -> Result<KnownNode, Errno> {
+        let table = self.0.lock();
+        let node = table.nodes.get(&ino).ok_or(Errno::ESTALE)?;
+        Ok(KnownNode {
+            file: node.file,
+            path: table.path(ino),
+            saving: node.saving.clone(),
+            open: node.open.iter().find_map(Weak::upgrade),
+        })
+    }
+
+    /// Returns the node of a file that was found under a name, and counts one lookup of it.
+    pub(super) fn found(&self, parent: u64, name: &OsStr, file: FileId) -> u64 {
+        let mut table = self.0.lock();
+        let place = Some((parent, name.to_owned()));
+        if let Some(ino) = table.by_file.get(&file).copied()
+            && let Some(node) = table.nodes.get_mut(&ino)
+        {
+            node.lookups += 1;
+            if ino != ROOT && node.saving.is_none() {
+                node.place = place;
+            }
+            return ino;
+        }
+        table.add(Node { file, place, lookups: 1, saving: None, open: Vec::new(), changed_in: None })
+    }
+
+    /// Adds the node of a file that is not published yet, and counts one lookup of it.
+    pub(super) fn add_saving(
+        &self,
+        parent: u64,
+        name: &OsStr,
+        file: FileId,
+        saving: Arc<Saving>,
+    ) -> u64 {
+        let mut table = self.0.lock();
+        let place = (parent, name.to_owned());
+        let node = Node {
+            file,
+            place: Some(place.clone()),
+            lookups: 1,
+            saving: Some(saving),
+            open: Vec::new(),
+            changed_in: None,
+        };
+        let ino = table.add(node);
+        table.staged.insert(place, ino);
+        ino
+    }
+
+    /// Counts one more lookup of a node.
+    pub(super) fn count_lookup(&self, ino: u64) {
+        if let Some(node) = self.0.lock().nodes.get_mut(&ino) {
+            node.lookups += 1;
+        }
+    }
+
+    /// Returns the node of a file with this name that is not published yet.
+    pub(super) fn saving_at(&self, parent: u64, name: &OsStr) -> Option<(u64, Arc<Saving>)> {
+        let table = self.0.lock();
+        if table.staged.is_empty() {
+            return None;
+        }
+        let ino = *table.staged.get(&(parent, name.to_owned()))?;
+        Some((ino, table.nodes.get(&ino)?.saving.clone()?))
+    }
+
+    /// Returns the names in a directory of files that are not published yet.
+    pub(super) fn savings_in(&self, parent: u64) -> Vec<(OsString, u64)> {
+        let table = self.0.lock();
+        let names = table.staged.iter().filter(|((dir, _), _)| *dir == parent);
+        names.map(|((_, name), ino)| (name.clone(), *ino)).collect()
+    }
+
+    /// Returns the node of a file of the folder.
+    pub(super) fn of_file(&self, file: FileId) -> Option<u64> {
+        self.0.lock().by_file.get(&file).copied()
+    }
+
+    /// Replaces the file of a node by one that is not published yet, when a program rewrites the
+    /// file as a whole. Fails if another program has the old version open: its reads must not mix
+    /// the two, so the new version needs a node of its own.
+    pub(super) fn replace_by_saving(&self, ino: u64, file: FileId, saving: &Arc<Saving>) -> bool {
+        let mut table = self.0.lock();
+        let Some(node) = table.nodes.get_mut(&ino) else { return false };
+        node.open.retain(|open| open.strong_count() > 0);
+        if !node.open.is_empty() || node.saving.is_some() {
+            return false;
+        }
+        let Some(place) = node.place.clone() else { return false };
+        let before = std::mem::replace(&mut node.file, file);
+        node.saving = Some(Arc::clone(saving));
+        table.by_file.remove(&before);
+        table.by_file.insert(file, ino);
+        table.staged.insert(place, ino);
+        true
+    }
+
+    /// Makes the next lookup of a node's file find a new node, since this one stays with the
+    /// programs that have it open.
+    pub(super) fn split(&self, ino: u64) {
+        let mut table = self.0.lock();
+        if let Some(file) = table.nodes.get(&ino).map(|node| node.file)
+            && table.by_file.get(&file) == Some(&ino)
+        {
+            table.by_file.remove(&file);
+        }
+    }
+
+    /// Records that the file of a node is in the folder now, under its name, or was put aside.
+    pub(super) fn saved(&self, ino: u64) {
+        let mut table = self.0.lock();
+        if let Some(node) = table.nodes.get_mut(&ino) {
+            node.saving = None;
+            if let Some(place) = node.place.clone()
+                && table.staged.get(&place) == Some(&ino)
+            {
+                table.staged.remove(&place);
+            }
+        }
+        table.drop_if_unused(ino);
+    }
+
+    /// Records that a node has the name `to` instead of `from`. A node that had the name `to` has
+    /// none any more.
+    pub(super) fn renamed(&self, ino: u64, from: (u64, &OsStr), to: (u64, &OsStr)) {
+        let mut table = self.0.lock();
+        let (from, to) = ((from.0, from.1.to_owned()), (to.0, to.1.to_owned()));
+        if let Some(other) = table.staged.remove(&to).filter(|other| *other != ino)
+            && let Some(node) = table.nodes.get_mut(&other)
+        {
+            node.place = None;
+        }
+        if table.staged.get(&from) == Some(&ino) {
+            table.staged.remove(&from);
+            table.staged.insert(to.clone(), ino);
+        }
+        if let Some(node) = table.nodes.get_mut(&ino) {
+            node.place = Some(to);
+        }
+    }
+
+    /// Records that the name of a node was removed.
+    pub(super) fn removed(&self, ino: u64, from: (u64, &OsStr)) {
+        let mut table = self.0.lock();
+        let from = (from.0, from.1.to_owned());
+        if table.staged.get(&from) == Some(&ino) {
+            table.staged.remove(&from);
+        }
+        if let Some(node) = table.nodes.get_mut(&ino)
+            && node.place.as_ref() == Some(&from)
+        {
+            node.place = None;
+        }
+    }
+
+    /// Returns the directory of a node.
+    pub(super) fn parent(&self, ino: u64) -> Option<u64> {
+        self.0.lock().nodes.get(&ino)?.place.as_ref().map(|(parent, _)| *parent)
+    }
+
+    /// Whether the file of a node was changed in place in this tenure.
+    pub(super) fn is_changed(&self, ino: u64, tenure: TenureId) -> bool {
+        self.0.lock().nodes.get(&ino).is_some_and(|node| node.changed_in == Some(tenure))
+    }
+
+    /// Records that the file of a node is changed in place in this tenure.
+    pub(super) fn set_changed(&self, ino: u64, tenure: TenureId) {
+        if let Some(node) = self.0.lock().nodes.get_mut(&ino) {
+            node.changed_in = Some(tenure);
+        }
+    }
+
+    /// Adds an open file to its node.
+    pub(super) fn opened(&self, ino: u64, open: &Arc<OpenFile>) {
+        if let Some(node) = self.0.lock().nodes.get_mut(&ino) {
+            node.open.retain(|open| open.strong_count() > 0);
+            node.open.push(Arc::downgrade(open));
+        }
+    }
+
+    /// Returns the open files of a node.
+    pub(super) fn open_files(&self, ino: u64) -> Vec<Arc<OpenFile>> {
+        let table = self.0.lock();
+        let node = table.nodes.get(&ino);
+        node.map(|node| node.open.iter().filter_map(Weak::upgrade).collect()).unwrap_or_default()
+    }
+
+    /// Returns the nodes that are open.
+    pub(super) fn open_nodes(&self) -> Vec<u64> {
+        let table = self.0.lock();
+        let is_open = |node: &Node| node.open.iter().any(|open| open.strong_count() > 0);
+        table.nodes.iter().filter(|(_, node)| is_open(node)).map(|(ino, _)| *ino).collect()
+    }
+
+    /// Drops a node that nothing uses any more.
+    pub(super) fn closed(&self, ino: u64) {
+        self.0.lock().drop_if_unused(ino);
+    }
+
+    /// Takes back `count` lookups of a node.
+    pub(super) fn forget(&self, ino: u64, count: u64) {
+        let mut table = self.0.lock();
+        if let Some(node) = table.nodes.get_mut(&ino) {
+            node.lookups = node.lookups.saturating_sub(count);
+        }
+        table.drop_if_unused(ino);
+    }
+
+    /// Returns the number of nodes.
+    pub(super) fn count(&self) -> usize {
+        self.0.lock().nodes.len()
+    }
+}
+
+/// The file of a save.
+pub(super) type Staged = StagedFile<LinuxDisk>;

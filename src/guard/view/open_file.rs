@@ -1,0 +1,47 @@
+//! An open file of the view.
+
+use super::super::tenure::TenureId;
+use super::close_rule::Saving;
+use super::control_files::ControlHandle;
+use std::fs::File;
+use std::sync::Arc;
+
+/// The content behind an open file.
+pub(super) enum Content {
+    /// A file of the folder, opened for reading or for changes in place.
+    InPlace(File),
+    /// A file that is, or was, saved as a whole.
+    Saving(Arc<Saving>),
+    /// A file in `.latchfs`.
+    Control(ControlHandle),
+}
+
+/// An open file of the view.
+pub(super) struct OpenFile {
+    /// The node of the file.
+    pub(super) ino: u64,
+    /// The content.
+    pub(super) content: Content,
+    /// The tenure in which the file was opened for writing; `None` for a file that is open for
+    /// reading only.
+    pub(super) tenure: Option<TenureId>,
+}
+
+impl OpenFile {
+    /// Returns the file of the operating system, unless this is a control file.
+    pub(super) fn file(&self) -> Option<&File> {
+        match &self.content {
+            Content::InPlace(file) => Some(file),
+            Content::Saving(saving) => Some(&saving.staged.file),
+            Content::Control(_) => None,
+        }
+    }
+
+    /// Returns the save of the file, if it was opened to be saved as a whole.
+    pub(super) fn saving(&self) -> Option<&Arc<Saving>> {
+        match &self.content {
+            Content::Saving(saving) => Some(saving),
+            Content::InPlace(_) | Content::Control(_) => None,
+        }
+    }
+}

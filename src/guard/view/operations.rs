@@ -1,0 +1,229 @@
+//! The operations of the view as the kernel requests them.
+
+use super::attributes::CACHED_FOR;
+use super::folder_view::FolderView;
+use super::open_file::Content;
+use crate::fuse::kernel::file_system::{Done, FileSystem, NameIn, Unsupported};
+use crate::fuse::kernel::invalidation::Invalidator;
+use crate::fuse::kernel::poll_waker::PollWaker;
+use crate::fuse::kernel::values::{
+    DirPage, Errno, FileSystemStats, LockFound, LockRequest, NodeAttr, NodeEntry, Opened,
+    PollEvents, ReadBytes, ReadRequest, RenameFlags, Requester, SetAttrs, WriteRequest,
+};
+use rustix::fs::XattrFlags;
+use std::ffi::OsStr;
+
+impl FileSystem for FolderView {
+    fn started(&self) {
+        log::debug!("names and attributes are cached for {CACHED_FOR:?}");
+    }
+
+    fn attached(&self, invalidator: Invalidator) {
+        let _ = self.invalidator.set(invalidator);
+    }
+
+    async fn lookup(&self, _who: Requester, at: NameIn<'_>) -> Done<NodeEntry> {
+        self.look_up(at)
+    }
+
+    fn forget(&self, ino: u64, count: u64) {
+        self.nodes.forget(ino, count);
+    }
+
+    async fn getattr(&self, _who: Requester, ino: u64, _fh: Option<u64>) -> Done<NodeAttr> {
+        self.attributes_of(ino)
+    }
+
+    async fn setattr(&self, who: Requester, ino: u64, wanted: &SetAttrs) -> Done<NodeAttr> {
+        self.set_attributes(who, ino, wanted).await
+    }
+
+    async fn readlink(&self, _who: Requester, ino: u64) -> Done<ReadBytes> {
+        self.link_target(ino)
+    }
+
+    async fn mkdir(&self, who: Requester, at: NameIn<'_>, mode: u32) -> Done<NodeEntry> {
+        self.make_dir(who, at, mode).await
+    }
+
+    async fn mknod(
+        &self,
+        who: Requester,
+        at: NameIn<'_>,
+        mode: u32,
+        device: u32,
+    ) -> Done<NodeEntry> {
+        self.make_node(who, at, mode, device).await
+    }
+
+    async fn unlink(&self, who: Requester, at: NameIn<'_>) -> Done<()> {
+        self.remove_file(who, at).await
+    }
+
+    async fn rmdir(&self, who: Requester, at: NameIn<'_>) -> Done<()> {
+        self.remove_dir(who, at).await
+    }
+
+    async fn symlink(&self, who: Requester, at: NameIn<'_>, target: &OsStr) -> Done<NodeEntry> {
+        self.make_symlink(who, at, target).await
+    }
+
+    async fn rename(
+        &self,
+        who: Requester,
+        from: NameIn<'_>,
+        to: NameIn<'_>,
+        flags: RenameFlags,
+    ) -> Done<()> {
+        self.rename_entry(who, from, to, flags).await
+    }
+
+    async fn link(&self, who: Requester, ino: u64, to: NameIn<'_>) -> Done<NodeEntry> {
+        self.make_link(who, ino, to).await
+    }
+
+    async fn create(
+        &self,
+        who: Requester,
+        at: NameIn<'_>,
+        mode: u32,
+        flags: i32,
+    ) -> Done<(NodeEntry, Opened)> {
+        self.create_file(who, at, mode, flags).await
+    }
+
+    async fn open(&self, who: Requester, ino: u64, flags: i32) -> Done<Opened> {
+        self.open_file(who, ino, flags).await
+    }
+
+    async fn read(&self, _who: Requester, asked: ReadRequest) -> Done<ReadBytes> {
+        let open = self.open_of(asked.fh)?;
+        match &open.content {
+            Content::Control(handle) => self.control.read(self, handle, asked).await,
+            Content::InPlace(_) | Content::Saving(_) => self.read_file(&open, asked),
+        }
+    }
+
+    async fn write(&self, who: Requester, asked: WriteRequest, data: &[u8]) -> Done<u32> {
+        let open = self.open_of(asked.fh)?;
+        match &open.content {
+            Content::Control(handle) => self.control.write(self, handle, data).await,
+            Content::InPlace(_) | Content::Saving(_) => self.write_file(who, asked, data),
+        }
+    }
+
+    async fn flush(&self, who: Requester, ino: u64, fh: u64, _owner: u64) -> Done<()> {
+        self.flush_file(who, ino, fh)
+    }
+
+    fn release(&self, ino: u64, fh: u64) {
+        self.release_file(ino, fh);
+    }
+
+    async fn fsync(&self, who: Requester, ino: u64, fh: u64, data_only: bool) -> Done<()> {
+        self.sync_file(who, ino, fh, data_only)
+    }
+
+    async fn fsyncdir(&self, _who: Requester, ino: u64, _fh: u64) -> Done<()> {
+        self.sync_dir(ino)
+    }
+
+    fn opendir(&self, _who: Requester, ino: u64) -> Done<Opened> {
+        self.open_dir(ino)
+    }
+
+    async fn readdir(
+        &self,
+        _who: Requester,
+        ino: u64,
+        fh: u64,
+        index: u64,
+        anew: bool,
+    ) -> Done<DirPage> {
+        self.read_dir(ino, fh, index, anew)
+    }
+
+    fn releasedir(&self, fh: u64) {
+        self.dirs.remove(fh);
+    }
+
+    fn statfs(&self) -> FileSystemStats {
+        self.statistics()
+    }
+
+    async fn setxattr(
+        &self,
+        who: Requester,
+        ino: u64,
+        name: &OsStr,
+        value: &[u8],
+        flags: i32,
+    ) -> Done<()> {
+        let flags = XattrFlags::from_bits_retain(flags as u32);
+        let set = |path: &str| rustix::fs::setxattr(path, name, value, flags);
+        self.set_attribute(who, ino, name, set).await
+    }
+
+    async fn getxattr(&self, _who: Requester, ino: u64, name: &OsStr) -> Done<Vec<u8>> {
+        self.attribute(ino, name)
+    }
+
+    async fn listxattr(&self, _who: Requester, ino: u64) -> Done<Vec<u8>> {
+        self.attribute_names(ino)
+    }
+
+    async fn removexattr(&self, who: Requester, ino: u64, name: &OsStr) -> Done<()> {
+        self.set_attribute(who, ino, name, |path| rustix::fs::removexattr(path, name)).await
+    }
+
+    async fn fallocate(
+        &self,
+        who: Requester,
+        fh: u64,
+        offset: u64,
+        length: u64,
+        mode: i32,
+    ) -> Done<()> {
+        self.allocate(who, fh, (offset, length), mode)
+    }
+
+    async fn lseek(&self, _who: Requester, fh: u64, offset: i64, whence: i32) -> Done<i64> {
+        self.seek(fh, offset, whence)
+    }
+
+    async fn copy_file_range(
+        &self,
+        who: Requester,
+        from: (u64, u64),
+        to: (u64, u64),
+        length: u64,
+    ) -> Done<u32> {
+        self.copy_range(who, from, to, length)
+    }
+
+    async fn ioctl(&self, _who: Requester, _ino: u64, _fh: u64, _command: u32) -> Done<Vec<u8>> {
+        Err(Errno::ENOTTY)
+    }
+
+    // The kernel itself grants locks on files of a view, and polls them as regular files.
+
+    async fn getlk(&self, _who: Requester, _asked: LockRequest) -> Done<LockFound> {
+        Err(Errno::ENOSYS)
+    }
+
+    async fn setlk(&self, _who: Requester, _asked: LockRequest, _sleep: bool) -> Done<()> {
+        Err(Errno::ENOSYS)
+    }
+
+    async fn poll(&self, _fh: u64, events: PollEvents, _waker: Option<PollWaker>) -> PollEvents {
+        events & (PollEvents::POLLIN | PollEvents::POLLOUT)
+    }
+
+    fn unsupported(&self, _operation: Unsupported) -> Errno {
+        Errno::ENOTSUP
+    }
+
+    fn ended(&self) {
+        self.control.end();
+    }
+}

@@ -1,0 +1,144 @@
+//! Changes of attributes: size, mode, owner, times, and extended attributes.
+
+use super::super::linux_disk::{path_of, reopen};
+use super::super::staged_file::SaveState;
+use super::folder_view::{FolderView, Located, LocatedFile, MayWait, errno};
+use crate::fuse::kernel::file_system::Done;
+use crate::fuse::kernel::values::{Errno, NodeAttr, Requester, SetAttrs, TimeOrNow};
+use rustix::fs::{AtFlags, Gid, Mode, OFlags, Timespec, Timestamps, UTIME_NOW, UTIME_OMIT, Uid};
+use std::ffi::OsStr;
+use std::time::{Duration, SystemTime};
+
+fn os(error: rustix::io::Errno) -> Errno {
+    Errno::from_i32(error.raw_os_error())
+}
+
+/// Returns a time as utimensat(2) takes it.
+fn timespec(time: Option<TimeOrNow>) -> Timespec {
+    let special = |tv_nsec| Timespec { tv_sec: 0, tv_nsec };
+    match time {
+        None => special(UTIME_OMIT),
+        Some(TimeOrNow::Now) => special(UTIME_NOW),
+        Some(TimeOrNow::SpecificTime(at)) => match at.duration_since(SystemTime::UNIX_EPOCH) {
+            Ok(since) => Timespec {
+                tv_sec: since.as_secs() as i64,
+                tv_nsec: i64::from(since.subsec_nanos()),
+            },
+            Err(before) => {
+                let before: Duration = before.duration();
+                let up = i64::from(before.subsec_nanos() > 0);
+                let nanos = (1_000_000_000 - i64::from(before.subsec_nanos())) % 1_000_000_000;
+                Timespec { tv_sec: -(before.as_secs() as i64) - up, tv_nsec: nanos }
+            }
+        },
+    }
+}
+
+impl FolderView {
+    pub(super) async fn set_attributes(
+        &self,
+        who: Requester,
+        ino: u64,
+        wanted: &SetAttrs,
+    ) -> Done<NodeAttr> {
+        if super::control_files::is_control(ino) {
+            // A program that writes to a control file truncates it first.
+            return self.attributes_of(ino);
+        }
+        if let Some(size) = wanted.size {
+            self.set_size(who, ino, wanted.fh, size).await?;
+        }
+        let is_more = wanted.mode.is_some()
+            || wanted.owner != (None, None)
+            || wanted.times.0.is_some()
+            || wanted.times.1.is_some();
+        if is_more {
+            let path = self.nodes.path(ino).unwrap_or_default();
+            let open = wanted.fh.and_then(|fh| self.files.get(fh));
+            let tenure = open.as_ref().and_then(|open| Some((open.clone(), open.tenure?)));
+            let _pass = match &tenure {
+                Some((open, tenure)) => self.pass_open(who, open, *tenure, false)?,
+                None => self.pass(who, &path, MayWait::Briefly).await?,
+            };
+            let located = self.locate(ino)?;
+            change_attributes(&located, wanted)?;
+        }
+        self.attributes_of(ino)
+    }
+
+    /// Changes the size of a file by its open file, or by its path.
+    async fn set_size(&self, who: Requester, ino: u64, fh: Option<u64>, size: u64) -> Done<()> {
+        if let Some(open) = fh.and_then(|fh| self.files.get(fh)).filter(|o| o.tenure.is_some()) {
+            return self.change(who, &open, false, |file| file.set_len(size));
+        }
+        let path = self.nodes.path(ino).unwrap_or_default();
+        let pass = self.pass(who, &path, MayWait::Long).await?;
+        let located = self.locate(ino)?;
+        match &located.located {
+            Located::Saving(saving) => {
+                if saving.staged.save_state() == SaveState::Unpublished {
+                    saving.wrote(who.pid);
+                }
+                saving.staged.file.set_len(size).map_err(|error| errno(&error))
+            }
+            Located::Path(_) | Located::Open(_) => {
+                self.name_in_place(&pass, ino, &located.path)?;
+                let file = reopen(located.as_fd(), OFlags::WRONLY | OFlags::NONBLOCK);
+                file.and_then(|file| file.set_len(size)).map_err(|error| errno(&error))
+            }
+        }
+    }
+
+    pub(super) async fn set_attribute(
+        &self,
+        who: Requester,
+        ino: u64,
+        name: &OsStr,
+        change: impl FnOnce(&str) -> rustix::io::Result<()>,
+    ) -> Done<()> {
+        let _ = name;
+        if super::control_files::is_control(ino) {
+            return Err(Errno::EPERM);
+        }
+        let path = self.nodes.path(ino).unwrap_or_default();
+        let _pass = self.pass(who, &path, MayWait::Briefly).await?;
+        let located = self.locate(ino)?;
+        change(&path_of(located.as_fd())).map_err(os)
+    }
+}
+
+/// Changes mode, owner and times of a located file, on its descriptor.
+fn change_attributes(located: &LocatedFile, wanted: &SetAttrs) -> Done<()> {
+    let fd = located.as_fd();
+    if let Some(mode) = wanted.mode {
+        rustix::fs::chmod(path_of(fd), Mode::from_raw_mode(mode & 0o7777)).map_err(os)?;
+    }
+    if wanted.owner != (None, None) {
+        let (user, group) = wanted.owner;
+        let (user, group) = (user.map(Uid::from_raw), group.map(Gid::from_raw));
+        rustix::fs::chownat(fd, "", user, group, AtFlags::EMPTY_PATH).map_err(os)?;
+    }
+    if wanted.times.0.is_some() || wanted.times.1.is_some() {
+        let times = Timestamps {
+            last_access: timespec(wanted.times.0),
+            last_modification: timespec(wanted.times.1),
+        };
+        rustix::fs::utimensat(fd, "", &times, AtFlags::EMPTY_PATH).map_err(os)?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_before_1970_keep_their_nanoseconds() {
+        let at = SystemTime::UNIX_EPOCH - Duration::from_nanos(1_500_000_000);
+        let time = timespec(Some(TimeOrNow::SpecificTime(at)));
+        assert_eq!((time.tv_sec, time.tv_nsec), (-2, 500_000_000));
+        let whole = SystemTime::UNIX_EPOCH - Duration::from_secs(3);
+        let time = timespec(Some(TimeOrNow::SpecificTime(whole)));
+        assert_eq!((time.tv_sec, time.tv_nsec), (-3, 0));
+    }
+}
