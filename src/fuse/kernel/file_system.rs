@@ -73,18 +73,6 @@ pub(crate) trait FileSystem: Send + Sync + 'static {
     /// Returns the target of a symlink.
     fn readlink(&self, who: Requester, ino: u64) -> impl Future<Output = Done<ReadBytes>> + Send;
 
-    /// Creates a regular file, a device file, a FIFO or a socket without opening it. `mode` contains
-    /// the file type, and the umask is already applied to it.
-    fn mknod(
-        &self,
-        _who: Requester,
-        _at: NameIn<'_>,
-        _mode: u32,
-        _device: u32,
-    ) -> impl Future<Output = Done<NodeEntry>> + Send {
-        self.fails(Unsupported::Mknod)
-    }
-
     /// Creates a directory. The umask is already applied to `mode`.
     fn mkdir(
         &self,
@@ -106,6 +94,18 @@ pub(crate) trait FileSystem: Send + Sync + 'static {
         at: NameIn<'_>,
         target: &OsStr,
     ) -> impl Future<Output = Done<NodeEntry>> + Send;
+
+    /// Creates a regular file, a device file, a FIFO or a socket without opening it. `mode`
+    /// contains the file type, and the umask is already applied to it.
+    fn mknod(
+        &self,
+        _who: Requester,
+        _at: NameIn<'_>,
+        _mode: u32,
+        _device: u32,
+    ) -> impl Future<Output = Done<NodeEntry>> + Send {
+        self.fails(Unsupported::Mknod)
+    }
 
     /// Renames an entry.
     fn rename(
