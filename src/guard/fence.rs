@@ -7,6 +7,11 @@ use super::stage::{FILES, IN_PLACE, path_of_staged};
 use super::tenure::TenureId;
 use std::ffi::OsStr;
 use std::io;
+use std::os::unix::ffi::OsStrExt;
+
+/// The beginning of the name of a copy that is about to replace a file which an older tenure changes
+/// in place. The names of that tenure begin with a digit.
+const RENEWED: &str = "renewed-";
 
 /// Why the fence was not completed.
 #[derive(Debug)]
@@ -58,7 +63,7 @@ impl<D: Disk> Fence<'_, D> {
             for entry in entries {
                 let at = Place::new(self.stages, &entry.name);
                 if !entry.is_dir {
-                    // The copy of a file that an interrupted fence was about to give a new inode.
+                    // A file that no guard of this version made.
                     self.check()?;
                     unless_gone(self.disk.remove_file(at))?;
                     continue;
@@ -91,21 +96,33 @@ impl<D: Disk> Fence<'_, D> {
         })?;
         let in_place = Place::new(stage, IN_PLACE);
         self.empty(in_place, |from| {
+            // The copy of a file that an interrupted fence was about to give a new inode.
+            if from.name.as_bytes().starts_with(RENEWED.as_bytes()) {
+                return unless_gone(self.disk.remove_file(from));
+            }
             let path = match self.disk.read_symlink(from) {
                 Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
                 path => path?,
             };
-            self.renew_inode(&path)?;
-            unless_gone(self.disk.remove_file(from))
+            match self.renew_inode(from.dir, &path) {
+                // Another fence has removed the copy, the name, or both: the next round finds out.
+                Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+                renewed => renewed.and_then(|()| unless_gone(self.disk.remove_file(from))),
+            }
         })?;
-        // An entry with another name was not made by a guard of this version.
+        // An entry with another name was not made by a guard of this version. The tenure may still
+        // be about to begin, so the two directories can appear now; the next round removes them.
         for entry in self.disk.entries(stage)? {
             self.check()?;
-            unless_gone(self.disk.remove_file(Place::new(stage, &entry.name)))?;
+            if entry.name != FILES && entry.name != IN_PLACE {
+                unless_gone(self.disk.remove_file(Place::new(stage, &entry.name)))?;
+            }
         }
         self.check()?;
-        unless_gone(self.disk.remove_dir(at))?;
-        Ok(kept)
+        match self.disk.remove_dir(at) {
+            Err(error) if error.kind() == io::ErrorKind::DirectoryNotEmpty => Ok(kept),
+            gone => unless_gone(gone).map(|()| kept).map_err(FenceError::Disk),
+        }
     }
 
     /// Empties a directory by `remove`, and removes it. Its tenure may still make names in it, so
@@ -138,8 +155,11 @@ impl<D: Disk> Fence<'_, D> {
     }
 
     /// Gives the file at `path` a new inode with the same content, so that a late write of an older
-    /// tenure reaches the old inode, which has no name any more.
-    fn renew_inode(&self, path: &OsStr) -> io::Result<()> {
+    /// tenure reaches the old inode, which has no name any more. The copy passes through the
+    /// directory `in_place` of the stage that is being removed. A later fence removes it, and then
+    /// this fence replaces no file any more, however late its system call goes on: it fails with
+    /// ENOENT.
+    fn renew_inode(&self, in_place: &D::Dir, path: &OsStr) -> io::Result<()> {
         let gone = |error: &io::Error| {
             matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
         };
@@ -156,15 +176,9 @@ impl<D: Disk> Fence<'_, D> {
         self.disk.copy(&old, &new)?;
         self.disk.sync_file(&new)?;
         let id = self.disk.id(&new)?;
-        let named = format!("renewed-{}", id.inode);
-        let copy = Place::new(self.stages, &named);
-        match self.disk.link(&new, copy) {
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
-                self.disk.remove_file(copy)?;
-                self.disk.link(&new, copy)?;
-            }
-            linked => linked?,
-        }
+        let named = format!("{RENEWED}{}", id.inode);
+        let copy = Place::new(in_place, &named);
+        self.disk.link(&new, copy)?;
         self.disk.rename(copy, at, IfThere::Replace)?;
         self.disk.sync_dir(&dir)
     }

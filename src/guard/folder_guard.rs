@@ -9,7 +9,7 @@ use super::stage::{PublishError, Stage};
 use super::staged_file::{SaveState, StagedFile};
 use super::tenure::{Owner, TenureClock, TenureId};
 use parking_lot::{Mutex, RwLock};
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -53,8 +53,8 @@ pub(crate) struct FolderGuard<D: Disk> {
     gate: Gate,
     clock: Arc<dyn TenureClock>,
     stage: RwLock<Option<Arc<Stage<D>>>>,
-    /// The files that are not published yet.
-    unpublished: Mutex<HashMap<u64, Weak<StagedFile<D>>>>,
+    /// The files that are not published yet, in the order in which they were opened.
+    unpublished: Mutex<BTreeMap<u64, Weak<StagedFile<D>>>>,
     next: AtomicU64,
     /// Whether the stage of the current tenure was found removed: a later fence has passed.
     is_fenced: AtomicBool,
@@ -278,9 +278,9 @@ impl<D: Disk> FolderGuard<D> {
     }
 
     fn put_aside_all(&self) -> PutAside {
-        let all: Vec<_> = self.unpublished.lock().drain().collect();
+        let all = std::mem::take(&mut *self.unpublished.lock());
         let mut aside = PutAside::default();
-        for staged in all.into_iter().filter_map(|(_, staged)| staged.upgrade()) {
+        for staged in all.into_values().filter_map(|staged| staged.upgrade()) {
             if !matches!(staged.save_state(), SaveState::Unpublished | SaveState::Spoiled(_)) {
                 continue;
             }
