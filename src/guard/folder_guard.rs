@@ -310,16 +310,33 @@ impl<D: Disk> FolderGuard<D> {
         })
     }
 
-    /// Moves a file or directory of the folder. On shared storage a regular file goes through the
-    /// stage, so that a late rename of an older tenure fails.
+    /// Moves a file or directory of the folder, whose path is `path`. On shared storage it goes
+    /// through the stage, so that a late rename of an older tenure fails, with ESTALE.
     pub(crate) fn rename(
         &self,
         pass: &Pass<'_>,
-        from: Place<'_, D::Dir>,
+        (from, path): (Place<'_, D::Dir>, &OsStr),
         to: Place<'_, D::Dir>,
         if_there: IfThere,
     ) -> io::Result<()> {
-        let _ = pass;
-        self.disk.rename(from, to, if_there)
+        if !self.is_shared_storage {
+            return self.disk.rename(from, to, if_there);
+        }
+        // A rename between two names of one file does nothing; by way of the stage it would remove
+        // one of them.
+        let moved = self.disk.id_of(from)?;
+        if if_there == IfThere::Replace && self.disk.id_of(to).is_ok_and(|there| there == moved) {
+            return Ok(());
+        }
+        let stage = self.stage.read().clone().filter(|stage| stage.tenure == pass.tenure());
+        let Some(stage) = stage else { return Err(io::Error::from_raw_os_error(libc::ESTALE)) };
+        stage.rename(&*self.disk, (from, path), to, if_there).map_err(|error| match error {
+            PublishError::Disk(error) => error,
+            PublishError::NoDirectory => io::Error::from_raw_os_error(libc::ENOENT),
+            PublishError::Fenced { .. } => {
+                self.is_fenced.store(true, Ordering::Release);
+                io::Error::from_raw_os_error(libc::ESTALE)
+            }
+        })
     }
 }
