@@ -149,9 +149,10 @@ impl<D: Disk> Fence<'_, D> {
             }
             path => path?,
         };
-        let back = self.disk.open_parent(self.folder, &path).and_then(|(dir, name)| {
-            self.disk.rename(from, Place::new(&dir, &name), IfThere::Fail)
-        });
+        let back = self
+            .disk
+            .open_parent(self.folder, &path)
+            .and_then(|(dir, name)| self.disk.rename(from, Place::new(&dir, &name), IfThere::Fail));
         match back {
             Ok(()) => Ok(None),
             Err(error) => match error.kind() {
