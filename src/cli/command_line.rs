@@ -1,6 +1,8 @@
 //! The command line of latchfs: its commands, and the dispatch to their implementations.
 
 use super::exit::{CliResult, Exit};
+#[cfg(target_os = "linux")]
+use super::guard;
 use super::{
     cert, cluster, doctor, events, generate, lock_commands, ls, mount, output, run, serve, sim,
     umount,
@@ -81,6 +83,15 @@ Examples:
 The command finds LATCHFS_LOCK, LATCHFS_TOKEN and LATCHFS_DIR in its environment. Its exit code \
 is given back. If the lock is lost, it and all that it started is ended, and the exit code is 76.";
 
+#[cfg(target_os = "linux")]
+const GUARD_EXAMPLES: &str = "\
+Examples:
+  latchfs guard init notes --alone        once: only this machine changes the folder
+  latchfs guard notes view                show it, until Ctrl-C; work in view/
+  latchfs guard init tree --server http://box:8080   once: several machines change it
+  latchfs guard status                    who holds the lock, and what to do next
+  latchfs guard lost                      what was kept out of the folder, and why";
+
 /// The text at the end of `latchfs cluster --help`.
 const CLUSTER_EXAMPLES: &str = "\
 Nodes are started by 'latchfs serve --data DIR --peer-listen ADDRESS', the second and all others
@@ -155,6 +166,10 @@ enum CliCommand {
     /// Run a command under a lock: wait for it, keep it while the command runs, give it back
     #[command(after_long_help = RUN_EXAMPLES)]
     Run(run::RunArgs),
+    /// Show a folder so that it changes only under its lock
+    #[cfg(target_os = "linux")]
+    #[command(after_long_help = GUARD_EXAMPLES)]
+    Guard(guard::GuardArgs),
     /// Check all that a mount needs, and say how to fix what is wrong
     Doctor(doctor::DoctorArgs),
     /// Try a whole cluster on virtual time, with all that may go wrong
@@ -201,6 +216,8 @@ fn run(command: &CliCommand) -> CliResult {
         CliCommand::Steal(args) => lock_commands::steal(args),
         CliCommand::Events(args) => events::run(args),
         CliCommand::Run(args) => run::run(args),
+        #[cfg(target_os = "linux")]
+        CliCommand::Guard(args) => guard::run(args),
         CliCommand::Doctor(args) => doctor::run(args),
         CliCommand::Sim(args) => sim::run(args),
         CliCommand::Completions(args) => generate::completions(args, Cli::command()),
@@ -228,7 +245,12 @@ fn misused(error: &clap::Error) -> ExitCode {
 /// Starts logging to standard error. For a daemon in the background, whose standard error is a log
 /// file, the messages include the level `info` and timestamps.
 fn start_log(command: &CliCommand) {
-    let in_log_file = matches!(command, CliCommand::Mount(args) if args.detached);
+    let in_log_file = match command {
+        CliCommand::Mount(args) => args.detached,
+        #[cfg(target_os = "linux")]
+        CliCommand::Guard(args) => args.view.detached,
+        _ => false,
+    };
     let level = if in_log_file { LevelFilter::Info } else { LevelFilter::Warn };
     let mut log = env_logger::Builder::new();
     log.filter_level(level).filter_module("fuser", LevelFilter::Error);

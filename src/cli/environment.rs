@@ -48,7 +48,8 @@ pub(super) fn state_dir(said: Option<&OsStr>) -> CliResult<Option<PathBuf>> {
     }
 }
 
-fn default_state_dir() -> CliResult<PathBuf> {
+/// Returns the state directory of this user.
+pub(super) fn default_state_dir() -> CliResult<PathBuf> {
     if is_root() {
         return Ok("/var/lib/latchfs".into());
     }

@@ -39,6 +39,10 @@ mod cert;
 mod backup_restore;
 mod cluster;
 mod doctor;
+#[cfg(target_os = "linux")]
+mod guard_requests;
+#[cfg(target_os = "linux")]
+mod guard;
 mod sim;
 mod generate;
 mod command_line;

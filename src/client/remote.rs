@@ -276,6 +276,10 @@ impl LockService for Remote {
 impl StaleReads for Remote {}
 
 impl BackendStatus for Remote {
+    fn engine_id(&self) -> u64 {
+        self.hub.engine()
+    }
+
     fn about(&self) -> About {
         self.hub.about()
     }

@@ -252,6 +252,23 @@ impl<D: Disk> FolderGuard<D> {
         }
     }
 
+    /// Publishes a copy of an open file, for example of a lost one.
+    pub(crate) fn publish_copy(
+        &self,
+        pass: &Pass<'_>,
+        file: &D::File,
+        to: Place<'_, D::Dir>,
+        path: &OsStr,
+        if_there: IfThere,
+    ) -> Result<(), PublishError> {
+        let stage = self.stage.read().clone().filter(|stage| stage.tenure == pass.tenure());
+        let Some(stage) = stage else { return Err(PublishError::Fenced { is_kept: false }) };
+        let copy = self.disk.unnamed_file(to.dir, 0o600).map_err(PublishError::Disk)?;
+        self.disk.copy(file, &copy).map_err(PublishError::Disk)?;
+        self.disk.sync_file(&copy).map_err(PublishError::Disk)?;
+        stage.publish(&*self.disk, &copy, to, path, if_there)
+    }
+
     /// Puts a file aside that will not be published, unless it was published or put aside already.
     /// Returns its number among the lost files.
     pub(crate) fn put_aside(&self, staged: &StagedFile<D>, reason: LostReason) -> Option<u64> {

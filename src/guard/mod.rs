@@ -22,6 +22,8 @@ pub(crate) mod lost_files;
 pub(crate) mod fence;
 pub(crate) mod staged_file;
 pub(crate) mod folder_guard;
+pub(crate) mod folder_record;
+pub(crate) mod state_place;
 pub(crate) mod folder_lock;
 pub(crate) mod write_policy;
 pub(crate) mod tenures;

@@ -45,7 +45,6 @@ impl OwnerKind {
 pub(crate) struct PathPatterns {
     names: GlobSet,
     paths: GlobSet,
-    texts: Vec<String>,
 }
 
 impl PathPatterns {
@@ -63,18 +62,13 @@ impl PathPatterns {
             };
         }
         let set = |builder: &GlobSetBuilder| builder.build().map_err(|error| error.to_string());
-        Ok(Self { names: set(&names)?, paths: set(&paths)?, texts: texts.to_vec() })
+        Ok(Self { names: set(&names)?, paths: set(&paths)? })
     }
 
     /// Whether a pattern matches the path, which is relative to the folder.
     pub(crate) fn matches(&self, path: &Path) -> bool {
         let name = path.file_name().map(Path::new);
         name.is_some_and(|name| self.names.is_match(name)) || self.paths.is_match(path)
-    }
-
-    /// Returns the patterns as they were written.
-    pub(crate) fn texts(&self) -> &[String] {
-        &self.texts
     }
 }
 
@@ -89,16 +83,8 @@ pub(crate) struct WritePolicy {
     pub(crate) owner: OwnerKind,
     /// The files that are changed in place although a program rewrites them as a whole.
     pub(crate) in_place: PathPatterns,
-    /// The files that belong to this machine and are not in the folder.
-    pub(crate) local: PathPatterns,
-    /// The files whose change takes a free lock, but never waits for one that is held.
-    pub(crate) never_ask: PathPatterns,
     /// Whether the content of a file is on the disk before the file appears in the folder.
     pub(crate) sync_saves: bool,
-    /// The most bytes that unpublished files may have together.
-    pub(crate) max_stage: u64,
-    /// The most bytes that the lost files may have together.
-    pub(crate) max_lost: u64,
 }
 
 #[cfg(test)]

@@ -134,13 +134,7 @@ impl FolderView {
         }
     }
 
-    pub(super) fn sync_file(
-        &self,
-        who: Requester,
-        ino: u64,
-        fh: u64,
-        data_only: bool,
-    ) -> Done<()> {
+    pub(super) fn sync_file(&self, who: Requester, ino: u64, fh: u64, data_only: bool) -> Done<()> {
         let open = self.open_of(fh)?;
         let Some(file) = open.file() else { return Ok(()) };
         if let Some(saving) = open.saving().filter(|_| open.tenure.is_some()) {

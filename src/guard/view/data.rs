@@ -38,12 +38,7 @@ impl FolderView {
         Ok(ReadBytes::from(bytes))
     }
 
-    pub(super) fn write_file(
-        &self,
-        who: Requester,
-        asked: WriteRequest,
-        data: &[u8],
-    ) -> Done<u32> {
+    pub(super) fn write_file(&self, who: Requester, asked: WriteRequest, data: &[u8]) -> Done<u32> {
         let open = self.open_of(asked.fh)?;
         let is_writeback = asked.from_cache;
         self.change(who, &open, is_writeback, |file| file.write_all_at(data, asked.offset))?;
@@ -62,9 +57,8 @@ impl FolderView {
         let Some(tenure) = open.tenure else { return Err(Errno::EBADF) };
         let Some(file) = open.file() else { return Err(Errno::EBADF) };
         let pass = self.pass_open(who, open, tenure, is_writeback)?;
-        let unpublished = open.saving().filter(|saving| {
-            saving.staged.save_state() == SaveState::Unpublished
-        });
+        let unpublished =
+            open.saving().filter(|saving| saving.staged.save_state() == SaveState::Unpublished);
         match unpublished {
             Some(saving) => saving.wrote(if is_writeback { 0 } else { who.pid }),
             None => self.check_in_place(&pass, who, open)?,

@@ -224,27 +224,32 @@ impl FolderView {
 
     /// Requests the lock for a program, and waits as long as the policy and the operation allow.
     async fn take(&self, who: Requester, path: &Path, may_wait: MayWait) -> Done<()> {
-        let patience = match (self.policy.on_write, may_wait) {
-            (OnWrite::Refuse, _) => {
-                let next = "run 'latchfs guard take' first";
-                return Err(self.say(who, path, Errno::EROFS, &format!(
+        let patience =
+            match (self.policy.on_write, may_wait) {
+                (OnWrite::Refuse, _) => {
+                    let next = "run 'latchfs guard take' first";
+                    return Err(self.say(who, path, Errno::EROFS, &format!(
                     "this machine does not hold the lock of the folder, and --on-write refuse \
                      takes it for nobody; {next}"
                 )));
-            }
-            (OnWrite::Take, _) => Span::ZERO,
-            (OnWrite::Wait(_), _) if self.policy.never_ask.matches(path) => Span::ZERO,
-            (OnWrite::Wait(patience), MayWait::Long) => patience,
-            (OnWrite::Wait(patience), MayWait::Briefly) => patience.min(DIRECTORY_PATIENCE),
-        };
+                }
+                (OnWrite::Take, _) => Span::ZERO,
+                (OnWrite::Wait(patience), MayWait::Long) => patience,
+                (OnWrite::Wait(patience), MayWait::Briefly) => patience.min(DIRECTORY_PATIENCE),
+            };
         let owner = self.policy.owner.of(who.uid, || session_of(who.pid));
         match self.wait_for_tenure(who, owner, patience).await {
             None => Err(Errno::EINTR),
             Some(Ok(())) => Ok(()),
-            Some(Err(sentence)) => Err(self.say(who, path, Errno::EROFS, &format!(
-                "{sentence}; wait with 'latchfs guard wait', or ask for it with 'latchfs guard \
+            Some(Err(sentence)) => Err(self.say(
+                who,
+                path,
+                Errno::EROFS,
+                &format!(
+                    "{sentence}; wait with 'latchfs guard wait', or ask for it with 'latchfs guard \
                  take'"
-            ))),
+                ),
+            )),
         }
     }
 

@@ -15,5 +15,6 @@ mod names;
 mod set_attributes;
 mod directories;
 mod control_files;
+mod lost_control;
 mod operations;
 pub(crate) mod mount_view;

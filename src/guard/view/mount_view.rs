@@ -102,11 +102,8 @@ impl FolderView {
                     "put_aside": kept})
             }
             TenureNews::Ended(tenure, end, aside) => {
-                let event = if *end == super::super::tenures::TenureEnd::Given {
-                    "given"
-                } else {
-                    "lost"
-                };
+                let event =
+                    if *end == super::super::tenures::TenureEnd::Given { "given" } else { "lost" };
                 let kept: Vec<_> =
                     aside.kept.iter().map(|(n, path)| json!({"number": n, "path": path})).collect();
                 json!({"at": at, "event": event, "token": tenure.token.as_u64(),
@@ -153,15 +150,14 @@ impl FolderView {
             ("reading", Some(holder)) => {
                 format!("{holder} holds the lock; wait with 'latchfs guard take'")
             }
-            ("reading", None) => {
-                "a change takes the lock, or run 'latchfs guard take'".to_owned()
-            }
+            ("reading", None) => "a change takes the lock, or run 'latchfs guard take'".to_owned(),
             ("holding", _) => "programs may write; 'latchfs guard give' gives the lock up".into(),
             _ => "the lock service has been asked".to_owned(),
         };
-        let last = self.tenures.last_end().map(|(tenure, end)| {
-            json!({"token": tenure.token.as_u64(), "how": end.clause()})
-        });
+        let last = self
+            .tenures
+            .last_end()
+            .map(|(tenure, end)| json!({"token": tenure.token.as_u64(), "how": end.clause()}));
         json!({
             "folder": self.folder.display().to_string(),
             "lock": self.tenures.lock().name().to_string(),
@@ -183,12 +179,20 @@ impl FolderView {
         let Ok(asked) = serde_json::from_slice::<Value>(request) else {
             return refused("the request is no JSON".to_owned());
         };
+        let number = asked["number"].as_u64().unwrap_or(0);
+        match asked["do"].as_str() {
+            Some("status") => return self.status(),
+            Some("lost") => return self.lost_list(who),
+            Some("restore") => return self.lost_restore(who, number).await,
+            Some("drop") => return self.lost_drop(who, number),
+            _ => {}
+        }
         let is_holder = self.guard.gate().tenure().is_some_and(|t| Self::is_of(t.owner, who));
         if who.uid != 0 && who.uid != own_uid() && !is_holder {
             return refused(
                 "only root, the user who started the guard and the owner of the tenure may ask \
                  this"
-                .to_owned(),
+                    .to_owned(),
             );
         }
         match asked["do"].as_str() {
@@ -208,8 +212,7 @@ impl FolderView {
                 given.await;
                 self.status()
             }
-            Some("status") => self.status(),
-            _ => refused("the guard knows take, give and status".to_owned()),
+            _ => refused("the guard knows take, give, status, lost, restore and drop".to_owned()),
         }
     }
 }

@@ -72,9 +72,8 @@ impl FolderView {
         let kind = FileType::from_raw_mode(mode);
         let permissions = Mode::from_raw_mode(mode & 0o7777);
         let device = u64::from(device);
-        let make = |dir: &OwnedFd, name: &OsStr| {
-            rustix::fs::mknodat(dir, name, kind, permissions, device)
-        };
+        let make =
+            |dir: &OwnedFd, name: &OsStr| rustix::fs::mknodat(dir, name, kind, permissions, device);
         self.make(who, at, make).await
     }
 

@@ -111,8 +111,14 @@ impl Nodes {
     /// Returns the nodes of a view of the folder `root`.
     pub(super) fn new(root: FileId) -> Self {
         let mut table = NodeTable { next: FIRST, ..NodeTable::default() };
-        let node =
-            Node { file: root, place: None, lookups: 1, saving: None, open: Vec::new(), changed_in: None };
+        let node = Node {
+            file: root,
+            place: None,
+            lookups: 1,
+            saving: None,
+            open: Vec::new(),
+            changed_in: None,
+        };
         table.nodes.insert(ROOT, node);
         table.by_file.insert(root, ROOT);
         Self(Mutex::new(table))
@@ -148,7 +154,14 @@ impl Nodes {
             }
             return ino;
         }
-        table.add(Node { file, place, lookups: 1, saving: None, open: Vec::new(), changed_in: None })
+        table.add(Node {
+            file,
+            place,
+            lookups: 1,
+            saving: None,
+            open: Vec::new(),
+            changed_in: None,
+        })
     }
 
     /// Adds the node of a file that is not published yet, and counts one lookup of it.

@@ -6,9 +6,7 @@ use super::close_rule::Saving;
 use super::folder_view::{FolderView, Located, LocatedFile, MayWait, errno, stale};
 use super::open_file::{Content, OpenFile};
 use crate::fuse::kernel::file_system::{Done, NameIn};
-use crate::fuse::kernel::values::{
-    Errno, NodeEntry, NodeType, Opened, OpenedFlags, Requester,
-};
+use crate::fuse::kernel::values::{Errno, NodeEntry, NodeType, Opened, OpenedFlags, Requester};
 use rustix::fs::{AtFlags, Gid, Mode, OFlags, Uid};
 use std::ffi::OsStr;
 use std::fs::File;
@@ -88,7 +86,9 @@ impl FolderView {
     fn reopen(&self, located: &LocatedFile, flags: i32) -> Done<File> {
         let access = access_of(flags);
         let opened = match &located.located {
-            Located::Path(_) => open_below(self.root(), &located.path, access).map_err(|e| stale(&e)),
+            Located::Path(_) => {
+                open_below(self.root(), &located.path, access).map_err(|e| stale(&e))
+            }
             Located::Saving(_) | Located::Open(_) => {
                 let path = super::super::linux_disk::path_of(located.as_fd());
                 rustix::fs::open(path, access | OFlags::CLOEXEC, Mode::empty())

@@ -30,7 +30,8 @@ impl RefusedChanges {
         }
         let mut others: Vec<_> = last.iter().filter(|(other, _)| **other != 0).collect();
         others.sort();
-        let lines = others.into_iter().map(|(other, sentence)| format!("uid {other}: {sentence}\n"));
+        let lines =
+            others.into_iter().map(|(other, sentence)| format!("uid {other}: {sentence}\n"));
         own + &lines.collect::<String>()
     }
 }

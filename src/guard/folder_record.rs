@@ -1,0 +1,206 @@
+//! The record that makes a folder a guarded one: `.latchfs/folder`, with the id of the folder, and
+//! the lock service that decides who may change it.
+
+use crate::random::random;
+use crate::storage::atomic_file::{self, Durable};
+use serde::{Deserialize, Serialize};
+use std::fmt;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// The version of the record that this version of latchfs writes.
+const VERSION: u32 = 1;
+/// The maximum size of the record in bytes. A sync tool may have put any file there.
+const RECORD_BYTES_MAX: u64 = 64 * 1_024;
+/// The directory of the guard in a guarded folder.
+const DIR: &str = ".latchfs";
+/// The text for people who find that directory.
+const README: &str = "\
+The folder above this directory is guarded by latchfs: the file 'folder' holds its id. Programs \
+change it through a view, 'latchfs guard FOLDER VIEW', and only while this machine holds its lock. \
+Keep this directory, and let your sync tool carry it.
+";
+
+/// The record of a guarded folder.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct FolderRecord {
+    /// The version of the record.
+    pub(crate) v: u32,
+    /// The id of the folder: 32 hexadecimal digits.
+    pub(crate) id: String,
+    /// The URL of the server that decides about the lock; `None` for a folder that only guards of
+    /// this machine change.
+    #[serde(default)]
+    pub(crate) server: Option<String>,
+    /// The id of the engine that decides about the lock: 16 hexadecimal digits.
+    pub(crate) engine: String,
+    /// The id of the storage that several machines share, which lies in the state directory as
+    /// well; `None` if each machine has a copy of the folder.
+    #[serde(default)]
+    pub(crate) storage: Option<String>,
+}
+
+/// Why a folder has no usable record.
+#[derive(Debug)]
+pub(crate) enum RecordError {
+    /// The folder is not guarded yet.
+    None(PathBuf),
+    /// The folder is guarded already.
+    Exists(PathBuf, String),
+    /// The record is not one of this version.
+    Damaged(PathBuf, String),
+    /// The record can't be read or written.
+    Io(PathBuf, io::Error),
+}
+
+impl fmt::Display for RecordError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::None(folder) => {
+                let folder = folder.display();
+                write!(
+                    f,
+                    "{folder} is not guarded yet; run 'latchfs guard init {folder} --alone' if only \
+                     this machine changes it, or 'latchfs guard init {folder} --server URL', on one \
+                     machine, if several do"
+                )
+            }
+            Self::Exists(folder, id) => {
+                let folder = folder.display();
+                write!(
+                    f,
+                    "{folder} is guarded already (id {id}); run 'latchfs guard {folder} VIEW', or \
+                     'latchfs guard init {folder} --new-id' if it is a copy of another folder"
+                )
+            }
+            Self::Damaged(path, why) => write!(
+                f,
+                "{} is no record of a guarded folder: {why}; restore it from another machine or a \
+                 backup",
+                path.display()
+            ),
+            Self::Io(path, error) => {
+                write!(f, "{} can't be used: {}", path.display(), crate::os_error::said(error))
+            }
+        }
+    }
+}
+
+/// Returns a random id of 32 hexadecimal digits.
+pub(crate) fn random_id() -> String {
+    format!("{:016x}{:016x}", random(), random())
+}
+
+/// Whether a text is an id of `length` hexadecimal digits, so that it can be part of a path.
+fn is_id(text: &str, length: usize) -> bool {
+    text.len() == length && text.bytes().all(|byte| byte.is_ascii_hexdigit())
+}
+
+impl FolderRecord {
+    /// Returns the record of a new guarded folder.
+    pub(crate) fn new(server: Option<String>, engine: u64, is_shared: bool) -> Self {
+        Self {
+            v: VERSION,
+            id: random_id(),
+            server,
+            engine: format!("{engine:016x}"),
+            storage: is_shared.then(random_id),
+        }
+    }
+
+    /// Returns the name of the folder's lock.
+    pub(crate) fn lock(&self) -> String {
+        format!("folder-{}", self.id)
+    }
+
+    /// Returns the id of the engine as a number.
+    pub(crate) fn engine_id(&self) -> u64 {
+        u64::from_str_radix(&self.engine, 16).unwrap_or(0)
+    }
+
+    /// Reads the record of a folder.
+    pub(crate) fn read(folder: &Path) -> Result<Self, RecordError> {
+        let path = folder.join(DIR).join("folder");
+        let failed = |error| RecordError::Io(path.clone(), error);
+        match fs::symlink_metadata(&path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                return Err(RecordError::None(folder.to_owned()));
+            }
+            Err(error) => return Err(failed(error)),
+            Ok(found) if !found.is_file() || found.len() > RECORD_BYTES_MAX => {
+                let why = "it is not a small regular file".to_owned();
+                return Err(RecordError::Damaged(path, why));
+            }
+            Ok(_) => {}
+        }
+        let text = fs::read(&path).map_err(failed)?;
+        let record: Self = serde_json::from_slice(&text)
+            .map_err(|error| RecordError::Damaged(path.clone(), error.to_string()))?;
+        if record.v != VERSION {
+            let why = format!("it has version {}, and this latchfs knows {VERSION}", record.v);
+            return Err(RecordError::Damaged(path, why));
+        }
+        let storage = record.storage.as_deref().unwrap_or_default();
+        if !is_id(&record.id, 32)
+            || !is_id(&record.engine, 16)
+            || !(storage.is_empty() || is_id(storage, 32))
+        {
+            return Err(RecordError::Damaged(
+                path,
+                "its ids are no hexadecimal numbers".to_owned(),
+            ));
+        }
+        Ok(record)
+    }
+
+    /// Writes the record of a folder that has none, or replaces it with `replace`.
+    pub(crate) fn write(&self, folder: &Path, replace: bool) -> Result<(), RecordError> {
+        let dir = folder.join(DIR);
+        let path = dir.join("folder");
+        let failed = |error| RecordError::Io(path.clone(), error);
+        if !replace && let Ok(there) = Self::read(folder) {
+            return Err(RecordError::Exists(folder.to_owned(), there.id));
+        }
+        match fs::create_dir(&dir) {
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
+                return Err(RecordError::Io(dir, error));
+            }
+            _ => {}
+        }
+        let mut text = serde_json::to_vec_pretty(self).map_err(|error| failed(error.into()))?;
+        text.push(b'\n');
+        fs::write(dir.join("README"), README).map_err(failed)?;
+        atomic_file::replace(&path, &[&text], Durable::Yes).map_err(failed)?;
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_folder_gets_one_record() {
+        let dir = std::env::temp_dir().join(format!("latchfs-record-{}", std::process::id()));
+        fs::create_dir(&dir).expect("a fresh directory");
+        let none = FolderRecord::read(&dir).expect_err("there is none").to_string();
+        assert!(none.contains("--alone") && none.contains("--server URL"), "{none}");
+        let record = FolderRecord::new(None, 7, false);
+        record.write(&dir, false).expect("written");
+        assert_eq!(FolderRecord::read(&dir).expect("there is one"), record);
+        let other = FolderRecord::new(None, 7, false);
+        let twice = other.write(&dir, false).expect_err("there is one").to_string();
+        assert!(twice.contains(&record.id) && twice.contains("--new-id"), "{twice}");
+        other.write(&dir, true).expect("replaced");
+        assert_eq!(FolderRecord::read(&dir).expect("there is one").id, other.id);
+        for text in
+            ["{", r#"{"v":2,"id":"a","engine":"b"}"#, r#"{"v":1,"id":"../..","engine":"0"}"#]
+        {
+            fs::write(dir.join(".latchfs/folder"), text).expect("written");
+            let wrong = FolderRecord::read(&dir).expect_err("it is wrong").to_string();
+            assert!(wrong.contains("is no record"), "{text}: {wrong}");
+        }
+        fs::remove_dir_all(&dir).expect("it is there");
+    }
+}

@@ -1,0 +1,271 @@
+//! The state directory of a guarded folder: its stages, its lost files, and the files of this
+//! machine. It lies on the file system of the folder, since a file is published by a rename.
+
+use super::folder_guard::FolderDirs;
+use super::folder_record::FolderRecord;
+use super::linux_disk::{LinuxDisk, stat};
+use crate::os_error::said;
+use rustix::fs::{FlockOperation, Mode, OFlags, RenameFlags};
+use std::fmt;
+use std::fs::{self, DirBuilder};
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+/// The names by which a sync tool marks the folder that it carries.
+const SYNC_MARKS: [&str; 4] = [".stfolder", ".dropbox", ".dropbox.cache", ".unison"];
+
+/// Why a folder can't be guarded, or its state directory can't be used.
+#[derive(Debug)]
+pub(crate) enum PlaceError {
+    /// A system call on this path failed.
+    Io(PathBuf, io::Error),
+    /// The folder is one that no guard may have, for this reason.
+    Folder(PathBuf, &'static str),
+    /// Another guard of this machine has the folder.
+    Guarded(PathBuf),
+    /// The state directory is on another file system than the folder.
+    OtherFileSystem { state: PathBuf, folder: PathBuf },
+    /// The state directory belongs to this other user.
+    OtherUser(PathBuf, u32),
+    /// A sync tool carries the state directory, as this file shows.
+    Synced(PathBuf, PathBuf),
+    /// The state directory is that of another storage than the folder's record names.
+    OtherStorage(PathBuf),
+    /// The folder's file system lacks something that a guard needs.
+    Lacks(PathBuf, &'static str),
+}
+
+impl fmt::Display for PlaceError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Io(path, error) => write!(f, "{} can't be used: {}", path.display(), said(error)),
+            Self::Folder(folder, why) => write!(f, "{} can't be guarded: {why}", folder.display()),
+            Self::Guarded(folder) => write!(
+                f,
+                "another guard of this machine has {}; see 'latchfs guard status'",
+                folder.display()
+            ),
+            Self::OtherFileSystem { state, folder } => write!(
+                f,
+                "the state directory {} is on another file system than {}, and a file is published \
+                 by a rename; name a directory beside the folder by --stage DIR",
+                state.display(),
+                folder.display()
+            ),
+            Self::OtherUser(state, uid) => write!(
+                f,
+                "the state directory {} belongs to user {uid}, who could exchange what is \
+                 published; name another one by --stage DIR",
+                state.display()
+            ),
+            Self::Synced(state, mark) => write!(
+                f,
+                "the state directory {} would be carried by a sync tool ({} is there); name one \
+                 outside of it by --stage DIR",
+                state.display(),
+                mark.display()
+            ),
+            Self::OtherStorage(state) => write!(
+                f,
+                "the state directory {} is not that of the storage that the folder's machines \
+                 share; name the shared one by --stage DIR",
+                state.display()
+            ),
+            Self::Lacks(folder, what) => write!(
+                f,
+                "the file system of {} has no {what}, without which no guard can keep an older \
+                 tenure out; use a local one such as ext4, xfs, btrfs or tmpfs",
+                folder.display()
+            ),
+        }
+    }
+}
+
+/// The directories of a guarded folder, opened and checked.
+pub(crate) struct StatePlace {
+    /// The folder, locked against other guards of this machine.
+    pub(crate) folder: OwnedFd,
+    /// The state directory.
+    pub(crate) path: PathBuf,
+    /// The directory of this machine in the state directory.
+    pub(crate) host: PathBuf,
+}
+
+fn open_dir(path: &Path) -> Result<OwnedFd, PlaceError> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+    rustix::fs::open(path, flags, Mode::empty())
+        .map_err(|error| PlaceError::Io(path.to_owned(), error.into()))
+}
+
+fn make_private_dir(path: &Path) -> Result<(), PlaceError> {
+    match DirBuilder::new().mode(0o700).create(path) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
+            Err(PlaceError::Io(path.to_owned(), error))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Returns the file that shows that a sync tool carries `path`.
+fn sync_mark(path: &Path) -> Option<PathBuf> {
+    let inside_icloud = path.to_string_lossy().contains("/Mobile Documents/");
+    let marks = path.ancestors().flat_map(|dir| SYNC_MARKS.iter().map(move |name| dir.join(name)));
+    marks
+        .into_iter()
+        .find(|mark| mark.symlink_metadata().is_ok())
+        .or_else(|| inside_icloud.then(|| path.to_owned()))
+}
+
+impl StatePlace {
+    /// Opens the folder, locks it against other guards of this machine, and opens its state
+    /// directory, which is made if it does not exist. `host` is the client name of this machine.
+    pub(crate) fn open(
+        folder: &Path,
+        record: &FolderRecord,
+        state: &Path,
+        host: &str,
+    ) -> Result<Self, PlaceError> {
+        if folder == Path::new("/") {
+            return Err(PlaceError::Folder(folder.to_owned(), "it is the root of this machine"));
+        }
+        let opened = open_dir(folder)?;
+        match rustix::fs::flock(&opened, FlockOperation::NonBlockingLockExclusive) {
+            Err(rustix::io::Errno::WOULDBLOCK) => {
+                return Err(PlaceError::Guarded(folder.to_owned()));
+            }
+            locked => locked.map_err(|error| PlaceError::Io(folder.to_owned(), error.into()))?,
+        }
+        let path = state.join(&record.id);
+        let made = DirBuilder::new().recursive(true).mode(0o700).create(&path);
+        made.map_err(|error| PlaceError::Io(path.clone(), error))?;
+        let found = fs::symlink_metadata(&path).map_err(|e| PlaceError::Io(path.clone(), e))?;
+        let own = rustix::process::geteuid().as_raw();
+        if found.uid() != own {
+            return Err(PlaceError::OtherUser(path, found.uid()));
+        }
+        let device = |fd: &OwnedFd| {
+            let found =
+                stat(fd.as_fd()).map_err(|error| PlaceError::Io(folder.to_owned(), error))?;
+            Ok(rustix::fs::makedev(found.stx_dev_major, found.stx_dev_minor))
+        };
+        let opened_state = open_dir(&path)?;
+        if device(&opened_state)? != device(&opened)? {
+            return Err(PlaceError::OtherFileSystem { state: path, folder: folder.to_owned() });
+        }
+        if let Some(mark) = sync_mark(&path) {
+            return Err(PlaceError::Synced(path, mark));
+        }
+        check_storage(&path, record)?;
+        let host = path.join(host);
+        for dir in [path.join("stage"), path.join("lost"), host.clone()] {
+            make_private_dir(&dir)?;
+        }
+        probe(&opened_state, folder)?;
+        Ok(Self { folder: opened, path, host })
+    }
+
+    /// Returns the directories that the guard uses.
+    pub(crate) fn dirs(self) -> Result<FolderDirs<LinuxDisk>, PlaceError> {
+        let (stages, lost) =
+            (open_dir(&self.path.join("stage"))?, open_dir(&self.path.join("lost"))?);
+        Ok(FolderDirs { folder: self.folder, stages, lost })
+    }
+}
+
+/// Checks that the state directory lies on the storage that the folder's record names. The first
+/// guard of a shared storage writes the id there.
+fn check_storage(state: &Path, record: &FolderRecord) -> Result<(), PlaceError> {
+    let Some(wanted) = &record.storage else { return Ok(()) };
+    let path = state.join("storage");
+    match fs::read_to_string(&path) {
+        Ok(found) if found.trim() == wanted => Ok(()),
+        Ok(_) => Err(PlaceError::OtherStorage(state.to_owned())),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            fs::write(&path, format!("{wanted}\n")).map_err(|error| PlaceError::Io(path, error))
+        }
+        Err(error) => Err(PlaceError::Io(path, error)),
+    }
+}
+
+/// Checks by calls that the file system can do what a guard needs.
+fn probe(state: &OwnedFd, folder: &Path) -> Result<(), PlaceError> {
+    let lacks = |what| PlaceError::Lacks(folder.to_owned(), what);
+    let failed = |error: rustix::io::Errno| PlaceError::Io(folder.to_owned(), error.into());
+    let pid = std::process::id();
+    let names = [format!("probe-{pid}-a"), format!("probe-{pid}-b")];
+    let remove = || {
+        for name in &names {
+            let _ = rustix::fs::unlinkat(state, name, rustix::fs::AtFlags::empty());
+        }
+    };
+    remove();
+    let make = |name: &String| {
+        let flags = OFlags::CREATE | OFlags::EXCL | OFlags::RDWR | OFlags::CLOEXEC;
+        rustix::fs::openat(state, name, flags, Mode::RUSR | Mode::WUSR).map_err(failed)
+    };
+    let probed = make(&names[0]).and_then(|_| make(&names[1])).and_then(|_| {
+        let [a, b] = &names;
+        match rustix::fs::renameat_with(state, a, state, b, RenameFlags::NOREPLACE) {
+            Err(rustix::io::Errno::EXIST) => {}
+            Ok(()) | Err(_) => {
+                return Err(lacks("renames that replace nothing (RENAME_NOREPLACE)"));
+            }
+        }
+        rustix::fs::renameat_with(state, a, state, b, RenameFlags::EXCHANGE)
+            .map_err(|_| lacks("exchange of two files (RENAME_EXCHANGE)"))?;
+        let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
+        rustix::fs::openat(state, ".", flags, Mode::RUSR | Mode::WUSR)
+            .map_err(|_| lacks("files without a name (O_TMPFILE)"))
+            .map(drop)
+    });
+    remove();
+    probed
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn fresh(name: &str) -> PathBuf {
+        let dir = std::env::temp_dir().join(format!("latchfs-{name}-{}", std::process::id()));
+        fs::create_dir_all(dir.join("folder")).expect("a directory");
+        dir
+    }
+
+    #[test]
+    fn a_folder_has_one_guard_for_each_machine() {
+        let dir = fresh("place");
+        let record = FolderRecord::new(None, 0, false);
+        let open = || StatePlace::open(&dir.join("folder"), &record, &dir.join("state"), "laptop1");
+        let first = open().expect("free");
+        let second = open().err().expect("it is taken").to_string();
+        assert!(second.contains("another guard"), "{second}");
+        assert!(first.host.ends_with("laptop1"));
+        drop(first);
+        open().expect("free again").dirs().expect("they are there");
+        fs::remove_dir_all(&dir).expect("it is there");
+    }
+
+    #[test]
+    fn unusable_places_are_refused_with_a_sentence() {
+        let dir = fresh("places");
+        let record = FolderRecord::new(None, 0, true);
+        let open = |folder: &Path, state: &Path| {
+            let error = StatePlace::open(folder, &record, state, "laptop1").err();
+            error.expect("it is refused").to_string()
+        };
+        let folder = dir.join("folder");
+        assert!(open(Path::new("/"), &dir).contains("root of this machine"));
+        assert!(open(&folder, Path::new("/dev/shm/latchfs-place")).contains("--stage DIR"));
+        let _ = fs::remove_dir_all("/dev/shm/latchfs-place");
+        fs::create_dir_all(dir.join("synced/.stfolder")).expect("a directory");
+        assert!(open(&folder, &dir.join("synced/state")).contains("sync tool"));
+        let other = dir.join("state").join(&record.id);
+        fs::create_dir_all(&other).expect("a directory");
+        fs::write(other.join("storage"), "another").expect("written");
+        assert!(open(&folder, &dir.join("state")).contains("shared one"));
+        fs::remove_dir_all(&dir).expect("it is there");
+    }
+}

@@ -1,0 +1,148 @@
+//! Lists, restores and drops lost files for `latchfs guard lost`.
+
+use super::super::disk::{IfThere, Place};
+use super::super::linux_disk::{list, open_below};
+use super::super::lost_files::LostDescription;
+use super::super::stage::PublishError;
+use super::folder_view::{FolderView, MayWait};
+use crate::fuse::kernel::values::Requester;
+use rustix::fs::{AtFlags, OFlags};
+use serde_json::{Value, json};
+use std::ffi::OsString;
+use std::fs::File;
+use std::io::Read;
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
+
+/// The maximum number of lost files that one answer lists.
+const LISTED_MAX: usize = 1_000;
+/// The maximum size of the description of a lost file in bytes.
+const DESCRIPTION_BYTES_MAX: u64 = 64 * 1_024;
+
+impl FolderView {
+    fn open_lost(&self, name: &str, flags: OFlags) -> std::io::Result<File> {
+        let dir = self.guard.lost().dir();
+        open_below(dir.as_fd(), Path::new(name), flags | OFlags::NONBLOCK).map(File::from)
+    }
+
+    fn description(&self, number: u64) -> std::io::Result<LostDescription> {
+        let mut text = Vec::new();
+        let file = self.open_lost(&format!("{number}.json"), OFlags::RDONLY)?;
+        file.take(DESCRIPTION_BYTES_MAX).read_to_end(&mut text)?;
+        Ok(serde_json::from_slice(&text)?)
+    }
+
+    /// Whether a user may see a lost file: its writer and root may.
+    fn may_see(who: Requester, file: &LostDescription) -> bool {
+        who.uid == 0 || who.uid == file.uid || who.uid == crate::fuse::kernel::own_user::own_uid()
+    }
+
+    /// Returns the lost files that a user may see, newest first.
+    pub(super) fn lost_list(&self, who: Requester) -> Value {
+        let entries = match list(self.guard.lost().dir().as_fd()) {
+            Ok(entries) => entries,
+            Err(error) => return json!({"error": format!("the lost files can't be read: {error}")}),
+        };
+        let number = |name: &OsString| name.to_str()?.parse::<u64>().ok();
+        let mut numbers: Vec<_> = entries.iter().filter_map(|(name, ..)| number(name)).collect();
+        numbers.sort_unstable_by(|a, b| b.cmp(a));
+        let mut files = Vec::new();
+        for number in numbers {
+            let Ok(about) = self.description(number) else { continue };
+            if !Self::may_see(who, &about) {
+                continue;
+            }
+            let size = self.open_lost(&number.to_string(), OFlags::RDONLY);
+            let size = size.and_then(|file| file.metadata()).map_or(0, |found| found.len());
+            files.push(json!({
+                "number": number, "path": about.path, "uid": about.uid, "at": about.at,
+                "size": size, "tenure": about.tenure, "why": about.reason.clause(),
+            }));
+            if files.len() >= LISTED_MAX {
+                break;
+            }
+        }
+        json!({ "lost": files })
+    }
+
+    /// Puts a lost file into the folder: under its own name if that is free, else beside the file
+    /// that has the name.
+    pub(super) async fn lost_restore(&self, who: Requester, number: u64) -> Value {
+        let refused = |why: String| json!({"error": why});
+        let about = match self.description(number) {
+            Ok(about) if Self::may_see(who, &about) => about,
+            Ok(_) | Err(_) => return refused(format!("there is no lost file {number} of yours")),
+        };
+        let path = PathBuf::from(&about.path);
+        let pass = match self.pass(who, &path, MayWait::Long).await {
+            Ok(pass) => pass,
+            Err(_) => return refused(self.refused.text(who.uid).trim_end().to_owned()),
+        };
+        let file = match self.open_lost(&number.to_string(), OFlags::RDWR) {
+            Ok(file) => file,
+            Err(error) => return refused(format!("lost file {number} can't be opened: {error}")),
+        };
+        let Ok((dir, _)) = self.parent_of(&path) else {
+            return refused(format!(
+                "the directory of {} is gone; make it again, and restore then",
+                path.display()
+            ));
+        };
+        for to in [path.clone(), beside(&path, number)] {
+            let Some(name) = to.file_name() else { break };
+            let place = Place::new(&dir, name);
+            match self.guard.publish_copy(&pass, &file, place, to.as_os_str(), IfThere::Fail) {
+                Ok(()) => {
+                    self.drop_lost(number);
+                    return json!({ "restored": to.display().to_string() });
+                }
+                Err(PublishError::Disk(error))
+                    if error.kind() == std::io::ErrorKind::AlreadyExists => {}
+                Err(error) => return refused(format!("it can't be restored: {error:?}")),
+            }
+        }
+        refused(format!("{} and the name beside it are taken", path.display()))
+    }
+
+    /// Removes a lost file for good.
+    pub(super) fn lost_drop(&self, who: Requester, number: u64) -> Value {
+        match self.description(number) {
+            Ok(about) if Self::may_see(who, &about) => {
+                self.drop_lost(number);
+                json!({ "dropped": about.path })
+            }
+            Ok(_) | Err(_) => json!({"error": format!("there is no lost file {number} of yours")}),
+        }
+    }
+
+    fn drop_lost(&self, number: u64) {
+        let dir = self.guard.lost().dir();
+        for name in [number.to_string(), format!("{number}.json")] {
+            if let Err(error) = rustix::fs::unlinkat(dir, &name, AtFlags::empty()) {
+                log::debug!("lost file {name} can't be removed: {error}");
+            }
+        }
+    }
+}
+
+/// Returns the path of a restored file beside the one that has its name: `a (restored 7).md`.
+fn beside(path: &Path, number: u64) -> PathBuf {
+    let mut name = path.file_stem().unwrap_or_default().to_owned();
+    name.push(format!(" (restored {number})"));
+    if let Some(extension) = path.extension() {
+        name.push(".");
+        name.push(extension);
+    }
+    path.with_file_name(name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_restored_file_keeps_its_extension() {
+        assert_eq!(beside(Path::new("a/notes.md"), 7), Path::new("a/notes (restored 7).md"));
+        assert_eq!(beside(Path::new("Makefile"), 1), Path::new("Makefile (restored 1)"));
+    }
+}
