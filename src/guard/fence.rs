@@ -3,10 +3,15 @@
 
 use super::disk::{Disk, IfThere, Place};
 use super::lost_files::{LostDescription, LostFiles, LostReason};
-use super::stage::{FILES, IN_PLACE, path_of_staged};
+use super::stage::{FILES, IN_PLACE, MOVED, path_of_staged};
 use super::tenure::TenureId;
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::io;
+use std::os::unix::ffi::OsStrExt;
+
+/// The beginning of the name of a copy that is about to replace a file which an older tenure changes
+/// in place. The names of that tenure begin with a digit.
+const RENEWED: &str = "renewed-";
 
 /// Why the fence was not completed.
 #[derive(Debug)]
@@ -58,7 +63,7 @@ impl<D: Disk> Fence<'_, D> {
             for entry in entries {
                 let at = Place::new(self.stages, &entry.name);
                 if !entry.is_dir {
-                    // The copy of a file that an interrupted fence was about to give a new inode.
+                    // A file that no guard of this version made.
                     self.check()?;
                     unless_gone(self.disk.remove_file(at))?;
                     continue;
@@ -81,65 +86,119 @@ impl<D: Disk> Fence<'_, D> {
     fn remove_stage(&self, at: Place<'_, D::Dir>, stage: &D::Dir) -> Result<usize, FenceError> {
         let tenure = at.name.to_str().and_then(TenureId::parse);
         let files = Place::new(stage, FILES);
+        let in_place = Place::new(stage, IN_PLACE);
         let kept = self.empty(files, |from| {
-            let path = path_of_staged(from.name);
+            let mut path = path_of_staged(from.name);
+            if from.name.as_bytes().starts_with(MOVED.as_bytes()) {
+                match self.put_back(in_place, from)? {
+                    Some(old) => path = old,
+                    None => return Ok(false),
+                }
+            }
             let about = LostDescription::now(&path, 0, tenure, LostReason::Interrupted);
             match self.lost.keep_name(self.disk, from, &about) {
-                Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-                kept => kept.map(|_| ()),
+                Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+                kept => kept.map(|_| true),
             }
         })?;
-        let in_place = Place::new(stage, IN_PLACE);
         self.empty(in_place, |from| {
-            let path = match self.disk.read_symlink(from) {
-                Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-                path => path?,
-            };
-            self.renew_inode(&path)?;
-            unless_gone(self.disk.remove_file(from))
+            // The copy of a file that an interrupted fence was about to give a new inode, or the
+            // record of a rename that is over.
+            let name = from.name.as_bytes();
+            if !name.starts_with(RENEWED.as_bytes()) && !name.starts_with(MOVED.as_bytes()) {
+                let path = match self.disk.read_symlink(from) {
+                    Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
+                    path => path?,
+                };
+                match self.renew_inode(from.dir, &path) {
+                    // Another fence has removed the copy, or the directory: the next round looks.
+                    Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
+                    renewed => renewed?,
+                }
+            }
+            unless_gone(self.disk.remove_file(from)).map(|()| false)
         })?;
-        // An entry with another name was not made by a guard of this version.
+        // An entry with another name was not made by a guard of this version. The tenure may still
+        // be about to begin, so the two directories can appear now; the next round removes them.
         for entry in self.disk.entries(stage)? {
             self.check()?;
-            unless_gone(self.disk.remove_file(Place::new(stage, &entry.name)))?;
+            if entry.name != FILES && entry.name != IN_PLACE {
+                unless_gone(self.disk.remove_file(Place::new(stage, &entry.name)))?;
+            }
         }
         self.check()?;
-        unless_gone(self.disk.remove_dir(at))?;
-        Ok(kept)
+        match self.disk.remove_dir(at) {
+            Err(error) if error.kind() == io::ErrorKind::DirectoryNotEmpty => Ok(kept),
+            gone => unless_gone(gone).map(|()| kept).map_err(FenceError::Disk),
+        }
+    }
+
+    /// Puts a file back that an interrupted rename has left in a stage. Returns its old path if that
+    /// is taken or gone.
+    fn put_back(
+        &self,
+        in_place: Place<'_, D::Dir>,
+        from: Place<'_, D::Dir>,
+    ) -> io::Result<Option<OsString>> {
+        let records = self.disk.open_dir(in_place);
+        let record = records.and_then(|dir| self.disk.read_symlink(Place::new(&dir, from.name)));
+        let path = match record {
+            // Another fence was faster, or a power failure took the record.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                return Ok(Some(from.name.to_owned()));
+            }
+            path => path?,
+        };
+        let back = self
+            .disk
+            .open_parent(self.folder, &path)
+            .and_then(|(dir, name)| self.disk.rename(from, Place::new(&dir, &name), IfThere::Fail));
+        match back {
+            Ok(()) => Ok(None),
+            Err(error) => match error.kind() {
+                io::ErrorKind::AlreadyExists
+                | io::ErrorKind::NotFound
+                | io::ErrorKind::NotADirectory => Ok(Some(path)),
+                _ => Err(error),
+            },
+        }
     }
 
     /// Empties a directory by `remove`, and removes it. Its tenure may still make names in it, so
-    /// this is repeated until the removal succeeds. Returns the number of names.
+    /// this is repeated until the removal succeeds. Returns the number of names for which `remove`
+    /// returned true.
     fn empty(
         &self,
         at: Place<'_, D::Dir>,
-        remove: impl Fn(Place<'_, D::Dir>) -> io::Result<()>,
+        remove: impl Fn(Place<'_, D::Dir>) -> io::Result<bool>,
     ) -> Result<usize, FenceError> {
-        let mut removed = 0;
+        let mut kept = 0;
         loop {
             let dir = match self.disk.open_dir(at) {
-                Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(removed),
+                Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(kept),
                 dir => dir?,
             };
             for entry in self.disk.entries(&dir)? {
                 self.check()?;
-                remove(Place::new(&dir, &entry.name))?;
-                removed += 1;
+                kept += usize::from(remove(Place::new(&dir, &entry.name))?);
             }
             self.check()?;
             match self.disk.remove_dir(at) {
                 Err(error) if error.kind() == io::ErrorKind::DirectoryNotEmpty => {}
                 gone => {
                     unless_gone(gone)?;
-                    return Ok(removed);
+                    return Ok(kept);
                 }
             }
         }
     }
 
     /// Gives the file at `path` a new inode with the same content, so that a late write of an older
-    /// tenure reaches the old inode, which has no name any more.
-    fn renew_inode(&self, path: &OsStr) -> io::Result<()> {
+    /// tenure reaches the old inode, which has no name any more. The copy passes through the
+    /// directory `in_place` of the stage that is being removed. A later fence removes it, and then
+    /// this fence replaces no file any more, however late its system call goes on: it fails with
+    /// ENOENT.
+    fn renew_inode(&self, in_place: &D::Dir, path: &OsStr) -> io::Result<()> {
         let gone = |error: &io::Error| {
             matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
         };
@@ -156,15 +215,9 @@ impl<D: Disk> Fence<'_, D> {
         self.disk.copy(&old, &new)?;
         self.disk.sync_file(&new)?;
         let id = self.disk.id(&new)?;
-        let named = format!("renewed-{}", id.inode);
-        let copy = Place::new(self.stages, &named);
-        match self.disk.link(&new, copy) {
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
-                self.disk.remove_file(copy)?;
-                self.disk.link(&new, copy)?;
-            }
-            linked => linked?,
-        }
+        let named = format!("{RENEWED}{}", id.inode);
+        let copy = Place::new(in_place, &named);
+        self.disk.link(&new, copy)?;
         self.disk.rename(copy, at, IfThere::Replace)?;
         self.disk.sync_dir(&dir)
     }

@@ -9,7 +9,7 @@ use super::stage::{PublishError, Stage};
 use super::staged_file::{SaveState, StagedFile};
 use super::tenure::{Owner, TenureClock, TenureId};
 use parking_lot::{Mutex, RwLock};
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -53,8 +53,8 @@ pub(crate) struct FolderGuard<D: Disk> {
     gate: Gate,
     clock: Arc<dyn TenureClock>,
     stage: RwLock<Option<Arc<Stage<D>>>>,
-    /// The files that are not published yet.
-    unpublished: Mutex<HashMap<u64, Weak<StagedFile<D>>>>,
+    /// The files that are not published yet, in the order in which they were opened.
+    unpublished: Mutex<BTreeMap<u64, Weak<StagedFile<D>>>>,
     next: AtomicU64,
     /// Whether the stage of the current tenure was found removed: a later fence has passed.
     is_fenced: AtomicBool,
@@ -295,9 +295,9 @@ impl<D: Disk> FolderGuard<D> {
     }
 
     fn put_aside_all(&self) -> PutAside {
-        let all: Vec<_> = self.unpublished.lock().drain().collect();
+        let all = std::mem::take(&mut *self.unpublished.lock());
         let mut aside = PutAside::default();
-        for staged in all.into_iter().filter_map(|(_, staged)| staged.upgrade()) {
+        for staged in all.into_values().filter_map(|staged| staged.upgrade()) {
             if !matches!(staged.save_state(), SaveState::Unpublished | SaveState::Spoiled(_)) {
                 continue;
             }
@@ -327,16 +327,33 @@ impl<D: Disk> FolderGuard<D> {
         })
     }
 
-    /// Moves a file or directory of the folder. On shared storage a regular file goes through the
-    /// stage, so that a late rename of an older tenure fails.
+    /// Moves a file or directory of the folder, whose path is `path`. On shared storage it goes
+    /// through the stage, so that a late rename of an older tenure fails, with ESTALE.
     pub(crate) fn rename(
         &self,
         pass: &Pass<'_>,
-        from: Place<'_, D::Dir>,
+        (from, path): (Place<'_, D::Dir>, &OsStr),
         to: Place<'_, D::Dir>,
         if_there: IfThere,
     ) -> io::Result<()> {
-        let _ = pass;
-        self.disk.rename(from, to, if_there)
+        if !self.is_shared_storage {
+            return self.disk.rename(from, to, if_there);
+        }
+        // A rename between two names of one file does nothing; by way of the stage it would remove
+        // one of them.
+        let moved = self.disk.id_of(from)?;
+        if if_there == IfThere::Replace && self.disk.id_of(to).is_ok_and(|there| there == moved) {
+            return Ok(());
+        }
+        let stage = self.stage.read().clone().filter(|stage| stage.tenure == pass.tenure());
+        let Some(stage) = stage else { return Err(io::Error::from_raw_os_error(libc::ESTALE)) };
+        stage.rename(&*self.disk, (from, path), to, if_there).map_err(|error| match error {
+            PublishError::Disk(error) => error,
+            PublishError::NoDirectory => io::Error::from_raw_os_error(libc::ENOENT),
+            PublishError::Fenced { .. } => {
+                self.is_fenced.store(true, Ordering::Release);
+                io::Error::from_raw_os_error(libc::ESTALE)
+            }
+        })
     }
 }

@@ -4,7 +4,8 @@
 //! older tenure from publishing.
 //!
 //! A stage `stage/ENGINE-TOKEN/` holds two directories: `files/`, with the files that are about to
-//! be published, and `in-place/`, with a symlink for each file that the tenure changes in place.
+//! be published or renamed, and `in-place/`, with a symlink for each file that the tenure changes in
+//! place, and one for each file that it renames.
 
 use super::disk::{Disk, IfThere, Place};
 use super::tenure::TenureId;
@@ -17,6 +18,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 pub(super) const FILES: &str = "files";
 /// The directory of a stage with the names of the files that the tenure changes in place.
 pub(super) const IN_PLACE: &str = "in-place";
+/// The beginning of the name of a file that is being renamed. In `in-place/`, this is the name of a
+/// symlink to the old path.
+pub(super) const MOVED: &str = "moved-";
 /// How many bytes of its path the name of a staged file keeps. A name has 255 bytes at most; each
 /// slash of the path takes three in the name.
 const PATH_KEPT_MAX: usize = 200;
@@ -140,15 +144,58 @@ impl<D: Disk> Stage<D> {
         })
     }
 
+    /// Moves a file or directory of the folder by way of the stage, so that a late rename fails.
+    /// `path` is its old path in the folder: if the guard dies between the two steps, the next fence
+    /// puts the file back there.
+    pub(crate) fn rename(
+        &self,
+        disk: &D,
+        (from, path): (Place<'_, D::Dir>, &OsStr),
+        to: Place<'_, D::Dir>,
+        if_there: IfThere,
+    ) -> Result<(), PublishError> {
+        let name = format!("{MOVED}{}", self.next.fetch_add(1, Ordering::Relaxed));
+        let (staged, record) = (Place::new(&self.files, &name), Place::new(&self.in_place, &name));
+        let is_gone = |error: &io::Error| error.kind() == io::ErrorKind::NotFound;
+        // The fence removes `in-place` last, so the record is there as long as the file may be.
+        disk.make_symlink(record, path).map_err(|error| match is_gone(&error) {
+            true => PublishError::Fenced { is_kept: true },
+            false => PublishError::Disk(error),
+        })?;
+        let moved = match disk.rename(from, staged, IfThere::Fail) {
+            Ok(()) => disk.rename(staged, to, if_there).map_err(|error| {
+                match disk.rename(staged, from, IfThere::Fail) {
+                    Ok(()) if is_gone(&error) => PublishError::NoDirectory,
+                    Ok(()) => PublishError::Disk(error),
+                    // The fence has put the file back.
+                    Err(back) if is_gone(&back) => PublishError::Fenced { is_kept: true },
+                    Err(back) => {
+                        log::error!("{} stays in the stage: {back}", path.display());
+                        PublishError::Disk(error)
+                    }
+                }
+            }),
+            Err(error) if is_gone(&error) && disk.id_of(from).is_ok() => {
+                Err(PublishError::Fenced { is_kept: true })
+            }
+            Err(error) => Err(PublishError::Disk(error)),
+        };
+        // The next fence needs the record of a file that stays in the stage.
+        if disk.id_of(staged).is_err() {
+            let _ = disk.remove_file(record);
+        }
+        moved
+    }
+
     /// Removes the stage after the tenure has been given up in good order, when no change is under
     /// way. The next tenure would remove it otherwise.
     pub(crate) fn end(&self, disk: &D, stages: &D::Dir) -> io::Result<()> {
+        let dir = disk.open_dir(Place::new(stages, &self.tenure.to_string()))?;
+        disk.remove_dir(Place::new(&dir, FILES))?;
         for entry in disk.entries(&self.in_place)? {
             disk.remove_file(Place::new(&self.in_place, &entry.name))?;
         }
-        let dir = disk.open_dir(Place::new(stages, &self.tenure.to_string()))?;
         disk.remove_dir(Place::new(&dir, IN_PLACE))?;
-        disk.remove_dir(Place::new(&dir, FILES))?;
         disk.remove_dir(Place::new(stages, &self.tenure.to_string()))
     }
 }

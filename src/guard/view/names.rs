@@ -155,6 +155,7 @@ impl FolderView {
             } else {
                 super::super::disk::IfThere::Fail
             };
+            let source = (source, path.as_os_str());
             let renamed = self.guard.rename(&pass, source, target, if_there);
             renamed.map_err(|error| errno(&error))?;
         } else {

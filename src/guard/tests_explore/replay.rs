@@ -1,0 +1,322 @@
+//! Runs a guard one step at a time without a thread. The guard runs from its start each time: its
+//! first steps get the answers of a recorded history, and at the first step without an answer the
+//! run unwinds and hands over the operation that it is about to do.
+
+use super::super::disk::{Disk, DiskEntry, FileId, IfThere, Place};
+use super::super::tenure::TenureClock;
+use super::Setup;
+use super::guard_program::run_guard;
+use super::storage::Inode;
+use crate::time::Time;
+use parking_lot::Mutex;
+use std::collections::HashMap;
+use std::ffi::{OsStr, OsString};
+use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::Arc;
+
+/// A name in a directory.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(super) struct At {
+    pub(super) dir: Inode,
+    pub(super) name: String,
+}
+
+/// A step of a guard.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(super) enum Step {
+    MakeDir(At),
+    OpenDir(At),
+    RemoveDir(At),
+    Entries(Inode),
+    IdOf(At),
+    OpenFile(At),
+    UnnamedFile,
+    Symlink(At, String),
+    ReadSymlink(At),
+    Write(Inode, u64, Vec<u8>),
+    Copy(Inode, Inode),
+    Link(Inode, At),
+    Rename {
+        from: At,
+        to: At,
+        must_be_new: bool,
+    },
+    RemoveFile(At),
+    SyncFile(Inode),
+    SyncDir(Inode),
+    /// Reads the clock.
+    Now,
+    /// Waits for the lock.
+    Acquire,
+    Release,
+    /// Ends the session of the killed guard.
+    EndSession,
+    Tell(Told),
+}
+
+/// An event of a guard that the explorer checks.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(super) enum Told {
+    /// The gate is open.
+    Opened,
+    /// The program was told that this version of a file is saved.
+    Saved(&'static str),
+    /// The program was told that a file is not saved: its content must be kept.
+    Refused(&'static str),
+    /// The tenure is over for the guard.
+    Ended,
+    /// The guard got an error that it must not get.
+    Failed(String),
+}
+
+/// The answer to a step.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(super) enum Answer {
+    Done,
+    Inode(Inode),
+    Entries(Vec<(String, bool)>),
+    Text(String),
+    Time(u64),
+    /// The number of the tenure, counted over all engines, and the time of the grant.
+    Granted(u8, u64),
+    NoTenureLeft,
+    Errno(i32),
+}
+
+/// The payload by which a run unwinds at its first step without an answer.
+struct Unanswered(Step);
+
+/// A disk that answers from a history.
+pub(super) struct ReplayDisk {
+    answers: Mutex<std::vec::IntoIter<Answer>>,
+}
+
+fn text(name: &OsStr) -> String {
+    name.to_str().expect("the names of the model are UTF-8").to_owned()
+}
+
+fn at(place: Place<'_, Inode>) -> At {
+    At { dir: *place.dir, name: text(place.name) }
+}
+
+impl ReplayDisk {
+    /// Does a step: returns its recorded answer, or unwinds.
+    pub(super) fn step(&self, step: Step) -> Answer {
+        let next = self.answers.lock().next();
+        match next {
+            Some(answer) => answer,
+            None => resume_unwind(Box::new(Unanswered(step))),
+        }
+    }
+
+    pub(super) fn tell(&self, told: Told) {
+        self.step(Step::Tell(told));
+    }
+
+    pub(super) fn now(&self) -> Time {
+        match self.step(Step::Now) {
+            Answer::Time(seconds) => Time::from_secs(seconds),
+            other => panic!("a time, not {other:?}"),
+        }
+    }
+
+    fn ask(&self, step: Step) -> io::Result<Answer> {
+        match self.step(step) {
+            Answer::Errno(errno) => Err(io::Error::from_raw_os_error(errno)),
+            answer => Ok(answer),
+        }
+    }
+
+    fn inode(&self, step: Step) -> io::Result<Inode> {
+        match self.ask(step)? {
+            Answer::Inode(inode) => Ok(inode),
+            other => panic!("an inode, not {other:?}"),
+        }
+    }
+
+    fn done(&self, step: Step) -> io::Result<()> {
+        self.ask(step).map(|_| ())
+    }
+}
+
+/// Returns the bytes of a write without the wall-clock time in the description of a lost file.
+fn without_time(bytes: &[u8]) -> Vec<u8> {
+    match serde_json::from_slice::<serde_json::Value>(bytes) {
+        Ok(serde_json::Value::Object(mut about)) => {
+            about.remove("at");
+            serde_json::to_vec(&about).expect("JSON of JSON")
+        }
+        _ => bytes.to_vec(),
+    }
+}
+
+impl Disk for ReplayDisk {
+    type Dir = Inode;
+    type File = Inode;
+
+    fn make_dir(&self, place: Place<'_, Inode>) -> io::Result<Inode> {
+        self.inode(Step::MakeDir(at(place)))
+    }
+    fn open_dir(&self, place: Place<'_, Inode>) -> io::Result<Inode> {
+        self.inode(Step::OpenDir(at(place)))
+    }
+    fn reopen_dir(&self, dir: &Inode) -> io::Result<Inode> {
+        Ok(*dir)
+    }
+    fn remove_dir(&self, place: Place<'_, Inode>) -> io::Result<()> {
+        self.done(Step::RemoveDir(at(place)))
+    }
+    fn entries(&self, dir: &Inode) -> io::Result<Vec<DiskEntry>> {
+        let Answer::Entries(entries) = self.ask(Step::Entries(*dir))? else { unreachable!() };
+        let entry = |(name, is_dir): (String, bool)| DiskEntry { name: name.into(), is_dir };
+        Ok(entries.into_iter().map(entry).collect())
+    }
+    fn id_of(&self, place: Place<'_, Inode>) -> io::Result<FileId> {
+        let inode = self.inode(Step::IdOf(at(place)))?;
+        self.id(&inode)
+    }
+    fn open_file(&self, place: Place<'_, Inode>) -> io::Result<Inode> {
+        self.inode(Step::OpenFile(at(place)))
+    }
+    fn unnamed_file(&self, _near: &Inode, _mode: u32) -> io::Result<Inode> {
+        self.inode(Step::UnnamedFile)
+    }
+    fn make_symlink(&self, place: Place<'_, Inode>, target: &OsStr) -> io::Result<()> {
+        self.done(Step::Symlink(at(place), text(target)))
+    }
+    fn read_symlink(&self, place: Place<'_, Inode>) -> io::Result<OsString> {
+        let Answer::Text(target) = self.ask(Step::ReadSymlink(at(place)))? else { unreachable!() };
+        Ok(target.into())
+    }
+    fn open_parent(&self, root: &Inode, path: &OsStr) -> io::Result<(Inode, OsString)> {
+        // All files of the model lie in the folder itself, which nobody removes.
+        Ok((*root, path.to_owned()))
+    }
+    fn id(&self, file: &Inode) -> io::Result<FileId> {
+        Ok(FileId { device: 1, inode: u64::from(*file), born: 0 })
+    }
+    fn write(&self, file: &Inode, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        self.done(Step::Write(*file, offset, without_time(bytes)))
+    }
+    fn copy(&self, from: &Inode, to: &Inode) -> io::Result<()> {
+        self.done(Step::Copy(*from, *to))
+    }
+    fn link(&self, file: &Inode, to: Place<'_, Inode>) -> io::Result<()> {
+        self.done(Step::Link(*file, at(to)))
+    }
+    fn rename(
+        &self,
+        from: Place<'_, Inode>,
+        to: Place<'_, Inode>,
+        if_there: IfThere,
+    ) -> io::Result<()> {
+        let must_be_new = if_there == IfThere::Fail;
+        self.done(Step::Rename { from: at(from), to: at(to), must_be_new })
+    }
+    fn remove_file(&self, place: Place<'_, Inode>) -> io::Result<()> {
+        self.done(Step::RemoveFile(at(place)))
+    }
+    fn sync_file(&self, file: &Inode) -> io::Result<()> {
+        self.done(Step::SyncFile(*file))
+    }
+    fn sync_dir(&self, dir: &Inode) -> io::Result<()> {
+        self.done(Step::SyncDir(*dir))
+    }
+}
+
+/// The clock of a guard: the time is a step, the end of the lease is what the guard was granted.
+pub(super) struct ReplayClock {
+    pub(super) disk: Arc<ReplayDisk>,
+    pub(super) until: Mutex<Time>,
+}
+
+impl TenureClock for ReplayClock {
+    fn now(&self) -> Time {
+        self.disk.now()
+    }
+    fn surely_until(&self) -> Time {
+        *self.until.lock()
+    }
+}
+
+/// The history of a guard: an index into [`Histories`].
+pub(super) type HistoryId = usize;
+
+struct History {
+    /// The history without the last answer, and that answer; `None` for a guard that starts.
+    before: Option<(HistoryId, Answer)>,
+    /// Whether the guard was started after a kill.
+    is_restart: bool,
+    /// The next step of the guard; `None` after its end.
+    next: Option<Arc<Step>>,
+    length: usize,
+}
+
+/// All histories of guards that were met. Equal histories are one, so that each step of a guard is
+/// found by one run.
+pub(super) struct Histories {
+    setup: Setup,
+    all: Vec<History>,
+    after: HashMap<(HistoryId, Answer), HistoryId>,
+}
+
+/// The history of a guard that starts.
+pub(super) const START: HistoryId = 0;
+/// The history of a guard that starts after a kill.
+pub(super) const RESTART: HistoryId = 1;
+
+impl Histories {
+    pub(super) fn new(setup: Setup) -> Self {
+        let mut histories = Self { setup, all: Vec::new(), after: HashMap::new() };
+        for is_restart in [false, true] {
+            histories.add(None, is_restart);
+        }
+        histories
+    }
+
+    pub(super) fn next_step(&self, history: HistoryId) -> Option<Arc<Step>> {
+        self.all[history].next.clone()
+    }
+
+    pub(super) fn length(&self, history: HistoryId) -> usize {
+        self.all[history].length
+    }
+
+    /// Returns the history that goes on with an answer.
+    pub(super) fn extended(&mut self, history: HistoryId, answer: Answer) -> HistoryId {
+        let key = (history, answer);
+        if let Some(known) = self.after.get(&key) {
+            return *known;
+        }
+        let added = self.add(Some(key.clone()), self.all[history].is_restart);
+        self.after.insert(key, added);
+        added
+    }
+
+    fn add(&mut self, before: Option<(HistoryId, Answer)>, is_restart: bool) -> HistoryId {
+        let mut answers = Vec::new();
+        let mut link = before.as_ref();
+        while let Some((earlier, answer)) = link {
+            answers.push(answer.clone());
+            link = self.all[*earlier].before.as_ref();
+        }
+        answers.reverse();
+        let length = answers.len();
+        let next = next_step(self.setup, is_restart, answers).map(Arc::new);
+        self.all.push(History { before, is_restart, next, length });
+        self.all.len() - 1
+    }
+}
+
+fn next_step(setup: Setup, is_restart: bool, answers: Vec<Answer>) -> Option<Step> {
+    let disk = Arc::new(ReplayDisk { answers: Mutex::new(answers.into_iter()) });
+    let run = AssertUnwindSafe(|| run_guard(setup, is_restart, &disk));
+    match catch_unwind(run) {
+        Ok(()) => None,
+        Err(payload) => match payload.downcast::<Unanswered>() {
+            Ok(unanswered) => Some(unanswered.0),
+            Err(panic) => resume_unwind(panic),
+        },
+    }
+}

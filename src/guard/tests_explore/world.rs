@@ -1,0 +1,300 @@
+//! The model: two guards as processes, their storage, the lock service and the clock.
+
+use super::guarantees::{check_change, check_told, folder};
+use super::replay::{Answer, At, Histories, HistoryId, RESTART, START, Step, Told};
+use super::storage::{FOLDER, LOST, STAGES, Storage};
+use super::{Mutant, Setup};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+/// More steps than any guard of the model needs. A guard that does more never ends.
+const STEPS_MAX: usize = 600;
+
+/// The lock service: one lock with leases that end at a tick of the clock.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
+pub(super) struct LockService {
+    /// The number of tenures granted.
+    pub(super) granted: u8,
+    /// The guard that holds the lock, and the time at which its lease ends.
+    pub(super) holder: Option<(usize, u64)>,
+}
+
+/// A guard as a process.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(super) struct Process {
+    pub(super) history: HistoryId,
+    /// The number of its tenure; 0 if it has none.
+    pub(super) tenure: u8,
+    /// The end of the lease that the service granted it.
+    pub(super) until: u64,
+}
+
+/// A state of the model.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(super) struct World {
+    pub(super) storage: Storage,
+    pub(super) service: LockService,
+    pub(super) now: u64,
+    pub(super) guards: [Process; 2],
+    /// The latest tenure whose gate was opened.
+    pub(super) opened: u8,
+    /// The tenure in which each file was last saved, as told to a program.
+    pub(super) saved: BTreeMap<&'static str, u8>,
+    /// The names of stages that were made after the end of their tenure's lease.
+    pub(super) late_stages: BTreeSet<String>,
+    pub(super) kills: u8,
+    /// How many leases of living guards have ended.
+    pub(super) stops: u8,
+}
+
+/// A transition between two states.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Move {
+    Step(usize),
+    Tick,
+    Kill(usize),
+}
+
+/// The rules by which worlds change.
+pub(super) struct Model {
+    setup: Setup,
+    histories: Histories,
+}
+
+impl Model {
+    pub(super) fn new(setup: Setup) -> Self {
+        Self { setup, histories: Histories::new(setup) }
+    }
+
+    /// Returns the world in which both guards wait for the first tenure.
+    pub(super) fn start(&mut self) -> World {
+        let start = Process { history: START, tenure: 0, until: 0 };
+        let files: [(&str, &[u8]); 3] = [("A", b"A00"), ("B", b"B00"), ("C", b"C00")];
+        let mut world = World {
+            storage: Storage::new(&files),
+            service: LockService::default(),
+            now: 0,
+            guards: [start.clone(), start],
+            opened: 0,
+            saved: BTreeMap::new(),
+            late_stages: BTreeSet::new(),
+            kills: 0,
+            stops: 0,
+        };
+        for guard in [0, 1] {
+            self.run_private(&mut world, guard, &mut Vec::new()).expect("no change of the folder");
+        }
+        world
+    }
+
+    /// Returns the moves that are possible.
+    pub(super) fn moves(&self, world: &World) -> Vec<Move> {
+        let mut moves = Vec::new();
+        for (guard, process) in world.guards.iter().enumerate() {
+            let Some(step) = self.next_step(world, guard) else { continue };
+            let is_waiting = *step == Step::Acquire;
+            // The guards are alike: the first one gets the first tenure.
+            let is_symmetric = world.service.granted == 0 && guard == 1;
+            let is_free = !is_held(world) || world.service.granted == self.setup.tenures;
+            if !is_waiting || (is_free && !is_symmetric) {
+                moves.push(Move::Step(guard));
+            }
+            if world.kills < self.setup.kills && process.tenure > 0 {
+                moves.push(Move::Kill(guard));
+            }
+        }
+        if is_held(world) && (world.stops < self.setup.stops || !is_holder_alive(world)) {
+            moves.push(Move::Tick);
+        }
+        moves
+    }
+
+    /// Whether both guards have come to their end.
+    pub(super) fn is_ended(&self, world: &World) -> bool {
+        world.guards.iter().all(|guard| self.histories.next_step(guard.history).is_none())
+    }
+
+    /// Returns the next step of a guard.
+    pub(super) fn next_step(&self, world: &World, guard: usize) -> Option<Arc<Step>> {
+        self.histories.next_step(world.guards[guard].history)
+    }
+
+    /// Makes a move, and adds what was done to `made`.
+    pub(super) fn make_move(
+        &mut self,
+        world: &mut World,
+        next: Move,
+        made: &mut Vec<String>,
+    ) -> Result<(), String> {
+        match next {
+            Move::Tick => {
+                made.push("clock: one tick".to_owned());
+                world.stops += u8::from(is_holder_alive(world));
+                world.now += 1;
+                for guard in [0, 1] {
+                    self.run_private(world, guard, made)?;
+                }
+                Ok(())
+            }
+            Move::Kill(guard) => {
+                made.push(format!("guard {guard} is killed"));
+                world.kills += 1;
+                world.storage.close_all(guard);
+                world.guards[guard] = Process { history: RESTART, tenure: 0, until: 0 };
+                self.run_private(world, guard, made)
+            }
+            Move::Step(guard) => {
+                self.step(world, guard, made)?;
+                for guard in [0, 1] {
+                    self.run_private(world, guard, made)?;
+                }
+                Ok(())
+            }
+        }
+    }
+
+    /// Does the steps of a guard that no other process can tell from later ones. This leaves out
+    /// interleavings that differ in nothing.
+    fn run_private(
+        &mut self,
+        world: &mut World,
+        guard: usize,
+        made: &mut Vec<String>,
+    ) -> Result<(), String> {
+        loop {
+            let process = &world.guards[guard];
+            let Some(step) = self.next_step(world, guard) else { return Ok(()) };
+            let is_private = match &*step {
+                Step::UnnamedFile | Step::SyncFile(_) | Step::SyncDir(_) | Step::Tell(_) => true,
+                // The lock is free from then on, as it is after a tick.
+                Step::EndSession => true,
+                // The list tells which numbers are taken. With an older list a guard only tries
+                // more of them.
+                Step::Entries(LOST) => true,
+                Step::Write(file, ..) => world.storage.is_private(guard, *file),
+                // A guard whose lease has ended reads the same from the clock ever after.
+                Step::Now => world.now >= process.until,
+                _ => false,
+            };
+            if !is_private {
+                return Ok(());
+            }
+            self.step(world, guard, made)?;
+        }
+    }
+
+    pub(super) fn step(
+        &mut self,
+        world: &mut World,
+        guard: usize,
+        made: &mut Vec<String>,
+    ) -> Result<(), String> {
+        let history = world.guards[guard].history;
+        let step = self.histories.next_step(history).expect("the guard has a step");
+        if self.histories.length(history) > STEPS_MAX {
+            return Err(format!("guard {guard} never ends"));
+        }
+        let answer = self.apply(world, guard, &step)?;
+        made.push(format!(
+            "guard {guard} (tenure {}): {step:?} -> {answer:?}",
+            world.guards[guard].tenure
+        ));
+        let is_over = *step == Step::Tell(Told::Ended) && !self.setup.is_daemon_kept;
+        world.guards[guard].history =
+            if is_over { START } else { self.histories.extended(history, answer) };
+        Ok(())
+    }
+
+    fn apply(&self, world: &mut World, guard: usize, step: &Arc<Step>) -> Result<Answer, String> {
+        let process = world.guards[guard].clone();
+        match &**step {
+            // All times after the end of the lease are the same to a guard.
+            Step::Now => Ok(Answer::Time(match self.setup.mutant {
+                Some(Mutant::DeadlineFromReply) => world.now,
+                _ => world.now.min(process.until),
+            })),
+            Step::Acquire => Ok(grant(self.setup, world, guard)),
+            Step::Release => {
+                let is_holder = world.service.holder == Some((guard, process.until));
+                world.service.holder = world.service.holder.filter(|_| !is_holder);
+                Ok(Answer::Done)
+            }
+            Step::EndSession => {
+                world.service.holder = world.service.holder.filter(|(by, _)| *by != guard);
+                Ok(Answer::Done)
+            }
+            Step::Tell(told) => check_told(world, guard, told).map(|()| Answer::Done),
+            step => {
+                let before = folder(&world.storage);
+                let answer = self.file_step(&mut world.storage, guard, step);
+                let after = folder(&world.storage);
+                if before != after {
+                    check_change(world, process.tenure, &before, &after)?;
+                }
+                if let (Step::MakeDir(at), Answer::Inode(_)) = (step, &answer)
+                    && at.dir == STAGES
+                    && world.now >= process.until
+                {
+                    world.late_stages.insert(at.name.clone());
+                }
+                Ok(answer)
+            }
+        }
+    }
+
+    /// Does a file operation, or a faulty one in its place.
+    fn file_step(&self, storage: &mut Storage, guard: usize, step: &Step) -> Answer {
+        match (self.setup.mutant, step) {
+            (Some(Mutant::FenceWithoutRmdir), Step::RemoveDir(at)) => storage.hide(at),
+            (Some(Mutant::FenceOnlyOlder), Step::Entries(STAGES)) => {
+                let answer = storage.apply(guard, step);
+                let Answer::Entries(mut entries) = answer else { return answer };
+                // Tokens below the one of the first tenure.
+                entries.retain(|(name, _)| !name.ends_with("-9"));
+                Answer::Entries(entries)
+            }
+            (Some(Mutant::CopyBesideStages), Step::Link(file, to)) => {
+                storage.apply(guard, &Step::Link(*file, beside_stages(to)))
+            }
+            (Some(Mutant::CopyBesideStages), Step::Rename { from, to, must_be_new }) => {
+                let (from, to, must_be_new) = (beside_stages(from), to.clone(), *must_be_new);
+                storage.apply(guard, &Step::Rename { from, to, must_be_new })
+            }
+            (Some(Mutant::PublishIgnoresEnoent), Step::Rename { to, .. }) if to.dir == FOLDER => {
+                match storage.apply(guard, step) {
+                    Answer::Errno(libc::ENOENT) => Answer::Done,
+                    answer => answer,
+                }
+            }
+            _ => storage.apply(guard, step),
+        }
+    }
+}
+
+/// Whether a lease is running.
+fn is_held(world: &World) -> bool {
+    world.service.holder.is_some_and(|(_, until)| world.now < until)
+}
+
+/// Whether the lock is held by a guard that was not killed.
+fn is_holder_alive(world: &World) -> bool {
+    world.service.holder.is_some_and(|(guard, _)| world.guards[guard].tenure > 0)
+}
+
+fn grant(setup: Setup, world: &mut World, guard: usize) -> Answer {
+    if world.service.granted == setup.tenures {
+        return Answer::NoTenureLeft;
+    }
+    world.service.granted += 1;
+    let until = world.now + 1;
+    world.service.holder = Some((guard, until));
+    world.guards[guard].tenure = world.service.granted;
+    world.guards[guard].until = until;
+    Answer::Granted(world.service.granted, world.now)
+}
+
+/// Returns the place of the copy that a fence makes, in the directory of all stages.
+fn beside_stages(at: &At) -> At {
+    let dir = if at.name.starts_with("renewed-") { STAGES } else { at.dir };
+    At { dir, name: at.name.clone() }
+}
