@@ -84,6 +84,7 @@ struct InitArgs {
 
 /// The arguments of `latchfs guard FOLDER VIEW`.
 #[derive(Debug, clap::Args)]
+#[allow(clippy::struct_excessive_bools)] // each is a flag that somebody types
 pub(super) struct ViewArgs {
     /// The folder to guard
     #[arg(value_name = "FOLDER")]
@@ -308,9 +309,10 @@ fn serve(
              --shared-storage"
         }));
     }
+    // A send fails only if the main thread has ended, and then it waits for nothing.
     let (send, news) = mpsc::channel();
     let ending = send.clone();
-    signals::on_end(Hangup::Ends, move || drop(ending.send(())))
+    signals::on_end(Hangup::Ends, move || ending.send(()).unwrap_or_default())
         .map_err(|error| CliError::system("signals can't be waited for", &error))?;
     session::check(view, false).map_err(|error| unavailable(&error))?;
     let client = args.client.clone().map_or_else(host, Ok)?;
@@ -345,7 +347,7 @@ fn serve(
             () => Users::Mounter,
         };
         let mounted = mount_view::mount(parts, view, users).map_err(|error| unavailable(&error))?;
-        mounted.mounted.on_end(move || drop(send.send(())));
+        mounted.mounted.on_end(move || send.send(()).unwrap_or_default());
         output::line(&format!(
             "latchfs: {} shows {} (client {client})",
             mounted.mounted.dir().display(),

@@ -6,7 +6,7 @@ use crate::fuse::kernel::mountinfo::{self, Life, MountPoint};
 use crate::time::Span;
 use serde_json::{Value, json};
 use std::fs::OpenOptions;
-use std::io::{self, Read, Write};
+use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc;
 use std::time::Duration;
@@ -118,6 +118,7 @@ fn exchange(dir: &Path, request: &Value) -> io::Result<Value> {
     let path = dir.join(".latchfs/ctl");
     let mut ctl = OpenOptions::new().read(true).write(true).open(path)?;
     ctl.write_all(format!("{request}\n").as_bytes())?;
+    ctl.seek(SeekFrom::Start(0))?;
     let mut text = Vec::new();
     ctl.read_to_end(&mut text)?;
     Ok(serde_json::from_slice(&text)?)

@@ -99,11 +99,6 @@ impl<D: Disk> FolderGuard<D> {
         &self.lost
     }
 
-    /// Whether other machines guard the same storage.
-    pub(crate) const fn is_shared_storage(&self) -> bool {
-        self.is_shared_storage
-    }
-
     /// Returns the disk on which the folder lies.
     pub(crate) fn disk(&self) -> &D {
         &self.disk

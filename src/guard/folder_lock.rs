@@ -103,11 +103,6 @@ impl FolderLock {
         &self.name
     }
 
-    /// Returns the lock service.
-    pub(crate) const fn locks(&self) -> &Locks {
-        &self.locks
-    }
-
     /// Calls `tell` for each event that concerns the lock, from now on.
     pub(crate) fn follow(self: &Arc<Self>, tell: impl Fn(LockNews) + Send + Sync + 'static) {
         let mut watch = self.locks.subscribe(None);

@@ -63,13 +63,13 @@ impl<D: Disk> StagedFile<D> {
 
     /// Changes the path at which the file is going to appear.
     pub(crate) fn set_path(&self, path: &OsStr) {
-        self.state.lock().path = path.to_owned();
+        path.clone_into(&mut self.state.lock().path);
     }
 
     /// Records that the program has renamed the file. A file that has the new name is replaced.
     pub(crate) fn rename(&self, path: &OsStr) {
         let mut state = self.state.lock();
-        state.path = path.to_owned();
+        path.clone_into(&mut state.path);
         state.is_exclusive = false;
     }
 

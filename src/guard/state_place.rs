@@ -85,8 +85,10 @@ impl fmt::Display for PlaceError {
 
 /// The directories of a guarded folder, opened and checked.
 pub(crate) struct StatePlace {
-    /// The folder, locked against other guards of this machine.
+    /// The folder, locked against other guards of this machine unless machines share its storage.
     pub(crate) folder: OwnedFd,
+    /// The directory of this machine, locked if machines share the storage.
+    _locked: OwnedFd,
     /// The state directory.
     pub(crate) path: PathBuf,
     /// The directory of this machine in the state directory.
@@ -131,11 +133,9 @@ impl StatePlace {
             return Err(PlaceError::Folder(folder.to_owned(), "it is the root of this machine"));
         }
         let opened = open_dir(folder)?;
-        match rustix::fs::flock(&opened, FlockOperation::NonBlockingLockExclusive) {
-            Err(rustix::io::Errno::WOULDBLOCK) => {
-                return Err(PlaceError::Guarded(folder.to_owned()));
-            }
-            locked => locked.map_err(|error| PlaceError::Io(folder.to_owned(), error.into()))?,
+        // The machines of a shared storage lock their own directories there instead.
+        if record.storage.is_none() {
+            lock(&opened, folder)?;
         }
         let path = state.join(&record.id);
         let made = DirBuilder::new().recursive(true).mode(0o700).create(&path);
@@ -162,15 +162,29 @@ impl StatePlace {
         for dir in [path.join("stage"), path.join("lost"), host.clone()] {
             make_private_dir(&dir)?;
         }
+        let locked = open_dir(&host)?;
+        if record.storage.is_some() {
+            lock(&locked, folder)?;
+        }
         probe(&opened_state, folder)?;
-        Ok(Self { folder: opened, path, host })
+        Ok(Self { folder: opened, _locked: locked, path, host })
     }
 
     /// Returns the directories that the guard uses.
-    pub(crate) fn dirs(self) -> Result<FolderDirs<LinuxDisk>, PlaceError> {
+    pub(crate) fn dirs(&self) -> Result<FolderDirs<LinuxDisk>, PlaceError> {
         let (stages, lost) =
             (open_dir(&self.path.join("stage"))?, open_dir(&self.path.join("lost"))?);
-        Ok(FolderDirs { folder: self.folder, stages, lost })
+        let folder = self.folder.try_clone();
+        let folder = folder.map_err(|error| PlaceError::Io(self.path.clone(), error))?;
+        Ok(FolderDirs { folder, stages, lost })
+    }
+}
+
+/// Locks a directory against other guards, as long as the descriptor is open.
+fn lock(dir: &OwnedFd, folder: &Path) -> Result<(), PlaceError> {
+    match rustix::fs::flock(dir, FlockOperation::NonBlockingLockExclusive) {
+        Err(rustix::io::Errno::WOULDBLOCK) => Err(PlaceError::Guarded(folder.to_owned())),
+        locked => locked.map_err(|error| PlaceError::Io(folder.to_owned(), error.into())),
     }
 }
 

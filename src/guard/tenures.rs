@@ -229,7 +229,7 @@ impl<D: Disk> Tenures<D> {
     /// Gives the lock up, and ends the thread.
     pub(crate) fn stop(&self) {
         let (send, done) = channel();
-        self.give(move || drop(send.send(())));
+        self.give(move || send.send(()).unwrap_or_default());
         // The release is repeated by the lock service's client for as long as needed; a server that
         // does not answer must not keep the view from being unmounted.
         let _ = done.recv_timeout(std::time::Duration::from_secs(5));

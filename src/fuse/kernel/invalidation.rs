@@ -29,7 +29,6 @@ pub(crate) enum Stale {
     /// Names, in order.
     Names(Vec<StaleName>),
     /// The attributes and the whole content of an inode.
-    #[allow(dead_code)] // only views, which the tests of this module serve, cache content
     Node(u64),
 }
 
@@ -77,7 +76,6 @@ impl Invalidator {
 
     /// Queues an inode whose attributes and content the kernel must drop from its cache. Pages that
     /// programs have changed through a shared mapping are written back first.
-    #[allow(dead_code)] // only views, which the tests of this module serve, cache content
     pub(crate) fn forget_node(&self, ino: u64) {
         let _ = self.queue.send(Stale::Node(ino)); // fails as in `forget`
     }

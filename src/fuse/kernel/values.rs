@@ -160,8 +160,6 @@ pub(crate) struct WriteRequest {
     /// Whether the kernel writes back pages of a shared mapping (`FUSE_WRITE_CACHE`). Then the
     /// requester is not the program that changed the pages, and the handle is any open one of the
     /// file.
-    #[allow(dead_code)]
-    // only views, which the tests of this module serve, allow shared mappings
     pub(crate) from_cache: bool,
 }
 

@@ -36,6 +36,7 @@ pub(super) struct Saving {
 }
 
 #[derive(Debug, Default)]
+#[allow(clippy::struct_excessive_bools)] // each is a fact of its own
 struct SaveMemory {
     /// The thread that opened the file.
     opener: u32,
@@ -130,11 +131,6 @@ impl Saving {
         }
     }
 
-    /// Whether a program has changed the content.
-    pub(super) fn has_content(&self) -> bool {
-        self.memory.lock().has_content
-    }
-
     /// Whether the last close was the end of a program by a signal.
     pub(super) fn was_killed(&self) -> bool {
         self.memory.lock().was_killed
@@ -182,16 +178,17 @@ mod tests {
 
     #[test]
     fn a_writable_descriptor_of_a_process_is_found() {
-        let file = fs::File::create("/tmp/latchfs-close-rule").expect("a file");
+        let path = std::env::temp_dir().join(format!("latchfs-close-{}", std::process::id()));
+        let file = fs::File::create(&path).expect("a file");
         let ino = file.metadata().expect("it is open").ino();
         let own = std::process::id();
         assert!(may_write(own, ino), "descriptor {}", file.as_raw_fd());
         drop(file);
-        let reader = fs::File::open("/tmp/latchfs-close-rule").expect("it is there");
+        let reader = fs::File::open(&path).expect("it is there");
         assert!(!may_write(own, ino));
         assert!(!may_write(u32::MAX - 1, ino), "there is no such process");
         drop(reader);
-        fs::remove_file("/tmp/latchfs-close-rule").expect("it is there");
+        fs::remove_file(&path).expect("it is there");
     }
 
     #[test]

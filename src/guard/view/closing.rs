@@ -33,16 +33,13 @@ impl FolderView {
         };
         saving.staged.set_path(path.as_os_str());
         let to = self.parent_of(&path);
-        let published = match &to {
-            Ok((dir, name)) => {
-                let is_of = |owner| who.pid == 0 || Self::is_of(owner, who);
-                let sync = sync || self.policy.sync_saves;
-                self.guard.publish(&saving.staged, is_of, Place::new(dir, name), sync)
-            }
-            Err(_) => {
-                self.guard.put_aside(&saving.staged, LostReason::NoDirectory);
-                Err(SaveError::Disk(std::io::Error::from_raw_os_error(libc::ENOENT)))
-            }
+        let published = if let Ok((dir, name)) = &to {
+            let is_of = |owner| who.pid == 0 || Self::is_of(owner, who);
+            let sync = sync || self.policy.sync_saves;
+            self.guard.publish(&saving.staged, is_of, Place::new(dir, name), sync)
+        } else {
+            self.guard.put_aside(&saving.staged, LostReason::NoDirectory);
+            Err(SaveError::Disk(std::io::Error::from_raw_os_error(libc::ENOENT)))
         };
         match published {
             Ok(()) => {

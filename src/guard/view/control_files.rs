@@ -14,7 +14,7 @@ use crate::fuse::kernel::values::{
 use parking_lot::Mutex;
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 
 /// The inode number of `.latchfs`. Those of its files follow. No file of the folder has one of these
 /// numbers, since the numbers of nodes begin above them.
@@ -146,7 +146,7 @@ impl ControlFiles {
         is_control(ino).then(|| Ok(NodeAttr::uncached(self.attr(ino))))
     }
 
-    pub(super) fn entries(&self, ino: u64) -> Option<Vec<DirEntry>> {
+    pub(super) fn entries(ino: u64) -> Option<Vec<DirEntry>> {
         let entry = |file: ControlFile| DirEntry {
             ino: Some(file.ino()),
             kind: NodeType::RegularFile,
@@ -197,7 +197,9 @@ impl ControlFiles {
         }
         let waiting = std::mem::take(&mut events.waiting);
         drop(events);
-        waiting.into_iter().for_each(|promise| promise.keep(()));
+        for promise in waiting {
+            promise.keep(());
+        }
     }
 
     /// Returns the next event of a reader, and waits for it.
@@ -237,13 +239,12 @@ impl ControlFiles {
             return self.next_event(handle).await;
         }
         let known = handle.text.lock().clone();
-        let text = match known {
-            Some(text) => text,
-            None => {
-                let text: Arc<[u8]> = view.control_text(handle.file, handle.who).await?.into();
-                *handle.text.lock() = Some(Arc::clone(&text));
-                text
-            }
+        let text = if let Some(text) = known {
+            text
+        } else {
+            let text: Arc<[u8]> = view.control_text(handle.file, handle.who).await?.into();
+            *handle.text.lock() = Some(Arc::clone(&text));
+            text
         };
         Ok(ReadBytes::window(text, asked.offset, asked.size))
     }
@@ -297,10 +298,5 @@ impl FolderView {
 
     fn is_held_for(&self, owner: super::super::tenure::Owner) -> bool {
         self.guard.gate().tenure().is_some_and(|open| open.owner == owner)
-    }
-
-    /// How long a reader of `ready` waits between two looks at the state.
-    pub(super) const fn ready_patience() -> Duration {
-        Duration::from_secs(1)
     }
 }

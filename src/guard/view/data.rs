@@ -22,7 +22,7 @@ impl FolderView {
         self.files.get(fh).ok_or(Errno::EBADF)
     }
 
-    pub(super) fn read_file(&self, open: &OpenFile, asked: ReadRequest) -> Done<ReadBytes> {
+    pub(super) fn read_file(open: &OpenFile, asked: ReadRequest) -> Done<ReadBytes> {
         let Some(file) = open.file() else { return Err(Errno::EBADF) };
         let mut bytes = vec![0; asked.size.min(READ_BYTES_MAX) as usize];
         let mut filled = 0;

@@ -48,7 +48,7 @@ impl FolderView {
     }
 
     fn entries(&self, ino: u64) -> Done<Vec<DirEntry>> {
-        if let Some(entries) = self.control.entries(ino) {
+        if let Some(entries) = super::control_files::ControlFiles::entries(ino) {
             return Ok(entries);
         }
         let (dir, _) = self.directory(ino)?;

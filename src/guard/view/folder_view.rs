@@ -10,7 +10,7 @@ use super::super::tenures::Tenures;
 use super::super::write_policy::{OnWrite, WritePolicy};
 use super::close_rule::Saving;
 use super::control_files::ControlFiles;
-use super::nodes::{Nodes, ROOT};
+use super::nodes::Nodes;
 use super::open_file::OpenFile;
 use super::refused_changes::RefusedChanges;
 use crate::fuse::kernel::file_system::Done;
@@ -110,8 +110,11 @@ pub(super) fn stale(error: &io::Error) -> Errno {
     }
 }
 
+/// The promise of an answer to a program that waits for the folder's lock.
+type HeldPromise = Promise<Result<(), String>>;
+
 /// A program that waits for the folder's lock.
-struct LockWait(Arc<Mutex<Option<Promise<Result<(), String>>>>>);
+struct LockWait(Arc<Mutex<Option<HeldPromise>>>);
 
 impl InterruptibleWait for LockWait {
     fn status(&self) -> WaitStatus {
@@ -341,11 +344,6 @@ impl FolderView {
                 self.say(who, path, errno(error), &why)
             }
         }
-    }
-
-    /// Whether a node is the root of the view.
-    pub(super) const fn is_root(ino: u64) -> bool {
-        ino == ROOT
     }
 
     /// Returns the identity in the attributes of a file.

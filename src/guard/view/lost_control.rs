@@ -74,9 +74,8 @@ impl FolderView {
             Ok(_) | Err(_) => return refused(format!("there is no lost file {number} of yours")),
         };
         let path = PathBuf::from(&about.path);
-        let pass = match self.pass(who, &path, MayWait::Long).await {
-            Ok(pass) => pass,
-            Err(_) => return refused(self.refused.text(who.uid).trim_end().to_owned()),
+        let Ok(pass) = self.pass(who, &path, MayWait::Long).await else {
+            return refused(self.refused.text(who.uid).trim_end().to_owned());
         };
         let file = match self.open_lost(&number.to_string(), OFlags::RDWR) {
             Ok(file) => file,

@@ -6,8 +6,11 @@ use super::super::linux_disk::LinuxDisk;
 use super::super::tenure::Owner;
 use super::super::tenures::{GuardState, TenureNews, Tenures};
 use super::super::write_policy::WritePolicy;
+use super::control_files::ControlFiles;
 use super::folder_view::FolderView;
 use super::nodes::Nodes;
+use super::refused_changes::RefusedChanges;
+use crate::fuse::kernel::handles::{HandleNumbers, Handles};
 use crate::fuse::kernel::interrupts::InterruptWatcher;
 use crate::fuse::kernel::mount_error::MountError;
 use crate::fuse::kernel::mount_users::Users;
@@ -70,11 +73,11 @@ pub(crate) fn mount(parts: ViewParts, dir: &Path, users: Users) -> Result<Mounte
         tenures,
         policy: parts.policy,
         nodes: Nodes::new(FolderView::id(&root)),
-        numbers: Default::default(),
-        files: Default::default(),
-        dirs: Default::default(),
-        refused: Default::default(),
-        control: Default::default(),
+        numbers: HandleNumbers::default(),
+        files: Handles::default(),
+        dirs: Handles::default(),
+        refused: RefusedChanges::default(),
+        control: ControlFiles::default(),
         interrupts: InterruptWatcher::new(Shares::default()),
         invalidator: OnceLock::new(),
         folder: parts.folder,

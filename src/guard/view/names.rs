@@ -30,15 +30,15 @@ impl FolderView {
         }
         let (dir, _) = self.directory(at.parent)?;
         make(&dir, at.name).map_err(os)?;
-        let made = rustix::fs::openat(
+        let opened = rustix::fs::openat(
             &dir,
             at.name,
             rustix::fs::OFlags::PATH | rustix::fs::OFlags::NOFOLLOW | rustix::fs::OFlags::CLOEXEC,
             Mode::empty(),
         );
-        let made = made.map_err(os)?;
-        give_to_caller(&made, OsStr::new(""), who, &dir).map_err(|error| errno(&error))?;
-        let found = stat(made.as_fd()).map_err(|error| errno(&error))?;
+        let opened = opened.map_err(os)?;
+        give_to_caller(&opened, OsStr::new(""), who, &dir).map_err(|error| errno(&error))?;
+        let found = stat(opened.as_fd()).map_err(|error| errno(&error))?;
         let ino = self.nodes.found(at.parent, at.name, id_in(&found));
         Ok(Self::entry(ino, &found))
     }

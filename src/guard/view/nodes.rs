@@ -64,13 +64,6 @@ pub(super) struct KnownNode {
     pub(super) open: Option<Arc<OpenFile>>,
 }
 
-impl KnownNode {
-    /// Returns the path, or ESTALE if the file was removed: the kernel then looks the name up again.
-    pub(super) fn path(&self) -> Result<PathBuf, Errno> {
-        self.path.clone().ok_or(Errno::ESTALE)
-    }
-}
-
 impl NodeTable {
     fn path(&self, mut ino: u64) -> Option<PathBuf> {
         let mut names = Vec::new();
@@ -291,11 +284,6 @@ impl Nodes {
         {
             node.place = None;
         }
-    }
-
-    /// Returns the directory of a node.
-    pub(super) fn parent(&self, ino: u64) -> Option<u64> {
-        self.0.lock().nodes.get(&ino)?.place.as_ref().map(|(parent, _)| *parent)
     }
 
     /// Whether the file of a node was changed in place in this tenure.

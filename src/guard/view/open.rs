@@ -151,7 +151,7 @@ impl FolderView {
         let wanted = (who.uid, located.path.as_os_str(), false);
         let staged = self.guard.stage_file(pass, &dir, mode, wanted);
         let staged = staged.map_err(|error| errno(&error))?;
-        self.copy_attributes(located, &staged.file).map_err(|error| errno(&error))?;
+        Self::copy_attributes(located, &staged.file).map_err(|error| errno(&error))?;
         let found = stat(staged.file.as_fd()).map_err(|error| errno(&error))?;
         let saving = Saving::new(staged, who.pid);
         if !self.nodes.replace_by_saving(ino, id_in(&found), &saving) {
@@ -170,9 +170,9 @@ impl FolderView {
         Ok((dir.map_err(|error| stale(&error))?, name))
     }
 
-    /// Gives the owner and the extended attributes of the old version to the new one, as O_TRUNC
+    /// Gives the owner and the extended attributes of the old version to the new one, as `O_TRUNC`
     /// keeps them.
-    fn copy_attributes(&self, located: &LocatedFile, new: &File) -> io::Result<()> {
+    fn copy_attributes(located: &LocatedFile, new: &File) -> io::Result<()> {
         let found = &located.found;
         if crate::fuse::kernel::own_user::is_root() {
             let (user, group) = (Uid::from_raw(found.stx_uid), Gid::from_raw(found.stx_gid));

@@ -100,7 +100,7 @@ impl FileSystem for FolderView {
         let open = self.open_of(asked.fh)?;
         match &open.content {
             Content::Control(handle) => self.control.read(self, handle, asked).await,
-            Content::InPlace(_) | Content::Saving(_) => self.read_file(&open, asked),
+            Content::InPlace(_) | Content::Saving(_) => Self::read_file(&open, asked),
         }
     }
 

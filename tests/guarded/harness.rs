@@ -1,0 +1,169 @@
+//! Folders, guards and servers of the tests.
+
+use crate::support::{Output, drain, look, remove_tree, run, signal};
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::mpsc::Receiver;
+
+/// The number of polls until a state that a test waits for must be there.
+const LOOKS_MAX: usize = 500;
+
+/// Waits until `look_once` returns a value.
+pub(crate) fn eventually<T>(what: &str, look_once: impl FnMut() -> Option<T>) -> T {
+    look(LOOKS_MAX, what, look_once)
+}
+
+/// Returns a command that runs latchfs.
+pub(crate) fn latchfs() -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_latchfs"));
+    command.env_remove("LATCHFS_SERVER").env_remove("LATCHFS_DIR");
+    command
+}
+
+/// A directory of one test, which is removed at its end.
+pub(crate) struct Scratch(pub(crate) PathBuf);
+
+impl Scratch {
+    pub(crate) fn new() -> Self {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let number = COUNT.fetch_add(1, Ordering::Relaxed);
+        let dir = format!("latchfs-guarded-{}-{number}", std::process::id());
+        let dir = std::env::temp_dir().join(dir);
+        fs::create_dir_all(dir.join("folder")).expect("a fresh directory");
+        Self(dir)
+    }
+
+    pub(crate) fn folder(&self) -> PathBuf {
+        self.0.join("folder")
+    }
+
+    /// Runs `latchfs guard init` on the folder.
+    pub(crate) fn init(&self, options: &[&str]) {
+        run(latchfs().args(["guard", "init"]).arg(self.folder()).args(options)).ok();
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        remove_tree(&self.0);
+    }
+}
+
+/// A server on a free port of loopback.
+pub(crate) struct Server {
+    child: Child,
+    pub(crate) url: String,
+    _log: Receiver<String>,
+}
+
+impl Server {
+    pub(crate) fn start(scratch: &Scratch) -> Self {
+        let mut command = latchfs();
+        command.args(["serve", "--listen", "127.0.0.1:0", "--state"]).arg(scratch.0.join("server"));
+        let mut child =
+            command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it starts");
+        let mut lines = BufReader::new(child.stdout.take().expect("piped")).lines();
+        let url = lines.by_ref().map_while(Result::ok).find_map(|line| {
+            let at = line.find("http://")?;
+            Some(line[at..].split([' ', '/', ',']).collect::<Vec<_>>()[..3].join("/"))
+        });
+        let log = drain(child.stderr.take().expect("piped"));
+        Self { child, url: url.expect("it says where it listens"), _log: log }
+    }
+
+    pub(crate) fn signal(&self, number: i32) {
+        signal(self.child.id() as i32, number);
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.signal(libc::SIGCONT);
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// A guard that shows the folder of a test.
+pub(crate) struct Guard {
+    child: Child,
+    pub(crate) view: PathBuf,
+    log: Receiver<String>,
+}
+
+impl Guard {
+    /// Starts a guard whose view has the name `name`, and which keeps its state in `state`.
+    pub(crate) fn start(scratch: &Scratch, name: &str, options: &[&str]) -> Self {
+        let view = scratch.0.join(name);
+        let mut command = latchfs();
+        command.arg("guard").arg(scratch.folder()).arg(&view);
+        command.arg("--stage").arg(scratch.0.join("state")).args(options);
+        let mut child =
+            command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it starts");
+        let mut out = BufReader::new(child.stdout.take().expect("piped"));
+        let log = drain(child.stderr.take().expect("piped"));
+        let mut line = String::new();
+        out.read_line(&mut line).expect("readable");
+        if !line.contains("shows") {
+            let _ = child.wait();
+            panic!("no view: {line}{}", log.recv().unwrap_or_default());
+        }
+        Self { child, view, log }
+    }
+
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.view.join(name)
+    }
+
+    pub(crate) fn signal(&self, number: i32) {
+        signal(self.child.id() as i32, number);
+    }
+
+    /// Runs a request such as `take` or `status` on this guard.
+    pub(crate) fn ask(&self, request: &str, options: &[&str]) -> Output {
+        run(latchfs().args(["guard", request]).arg(&self.view).args(options))
+    }
+
+    /// Returns the sentence of the last refusal.
+    pub(crate) fn why(&self) -> String {
+        fs::read_to_string(self.path(".latchfs/why")).expect("readable")
+    }
+
+    /// Kills the guard with SIGKILL, and removes its dead mount.
+    pub(crate) fn kill(mut self) -> PathBuf {
+        self.child.kill().expect("it runs");
+        self.child.wait().expect("it ends");
+        unmount(&self.view);
+        self.view.clone()
+    }
+
+    /// Ends the guard in good order.
+    pub(crate) fn end(mut self) {
+        self.signal(libc::SIGTERM);
+        let status = self.child.wait().expect("it ends");
+        assert!(status.success(), "{status}: {}", self.log.recv().unwrap_or_default());
+    }
+}
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        self.signal(libc::SIGCONT);
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        unmount(&self.view);
+    }
+}
+
+/// Removes a mount, if there is one, and makes its directory removable.
+fn unmount(view: &Path) {
+    let _ = Command::new("umount").arg("-l").arg(view).stderr(Stdio::null()).status();
+    let _ = Command::new("chattr").arg("-i").arg(view).stderr(Stdio::null()).status();
+}
+
+/// Runs a shell script, with its working directory in `dir`.
+pub(crate) fn shell(dir: &Path, script: &str) -> Output {
+    run(Command::new("sh").arg("-ec").arg(script).current_dir(dir))
+}

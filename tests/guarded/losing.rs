@@ -1,0 +1,112 @@
+//! Lost tenures: a guard that is stopped past its lease, or killed, changes nothing any more.
+
+use crate::harness::{Guard, Scratch, Server, eventually};
+use std::fs::{self, File};
+use std::io::{self, Write as _};
+use std::os::fd::AsRawFd as _;
+use std::os::unix::fs::FileExt as _;
+
+/// Closes a file, and returns the result of close(2).
+fn close(file: File) -> io::Result<()> {
+    let fd = file.as_raw_fd();
+    std::mem::forget(file);
+    // SAFETY: the descriptor is open, and nothing else closes it.
+    #[allow(unsafe_code)]
+    match unsafe { libc::close(fd) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+fn is_stale<T: std::fmt::Debug>(result: io::Result<T>) {
+    assert_eq!(result.expect_err("the tenure is over").raw_os_error(), Some(libc::ESTALE));
+}
+
+#[test]
+fn a_guard_that_was_stopped_past_its_lease_harms_nothing() {
+    let scratch = Scratch::new();
+    let server = Server::start(&scratch);
+    scratch.init(&["--server", &server.url, "--shared-storage"]);
+    let options = |client| ["--client", client, "--shared-storage", "--ttl", "2s"];
+    let first = Guard::start(&scratch, "one", &options("m1"));
+    let second = Guard::start(&scratch, "two", &options("m2"));
+    let real = |name: &str| scratch.folder().join(name);
+    for round in 0..crate::support::rounds(2, 50) {
+        first.ask("take", &[]).ok();
+        fs::write(first.path("whole"), "before").expect("held");
+        fs::write(first.path("log.log"), "start\n").expect("held");
+        let mut saved = File::create(first.path("whole")).expect("held");
+        saved.write_all(b"half of m1").expect("held");
+        let appended = File::options().append(true).open(first.path("log.log")).expect("held");
+        (&appended).write_all(b"m1\n").expect("held");
+        first.signal(libc::SIGSTOP);
+        second.ask("take", &[]).ok();
+        fs::write(second.path("whole"), format!("m2 {round}")).expect("held");
+        first.signal(libc::SIGCONT);
+        is_stale(saved.write_all(b", the rest"));
+        is_stale(saved.sync_all());
+        is_stale(close(saved));
+        is_stale(appended.write_at(b"late", 0));
+        is_stale(appended.sync_all());
+        assert_eq!(fs::read_to_string(real("whole")).expect("there"), format!("m2 {round}"));
+        assert_eq!(fs::read_to_string(real("log.log")).expect("there"), "start\nm1\n");
+        let lost = eventually("the half is kept", || {
+            let lost = first.ask("lost", &["--json"]).ok();
+            (lost.matches("\"whole\"").count() == round + 1).then_some(lost)
+        });
+        assert!(lost.contains("the lock was lost"), "{lost}");
+        second.ask("give", &[]).ok();
+    }
+}
+
+#[test]
+fn a_guard_without_its_server_stops_changes_before_the_lease_ends() {
+    let scratch = Scratch::new();
+    let server = Server::start(&scratch);
+    scratch.init(&["--server", &server.url]);
+    let guard = Guard::start(&scratch, "view", &["--ttl", "2s"]);
+    let mut file = File::create(guard.path("a")).expect("the lock is free");
+    file.write_all(b"x").expect("held");
+    server.signal(libc::SIGSTOP);
+    eventually("the end of the tenure", || file.write_all(b"x").err());
+    is_stale(close(file));
+    let refused = fs::write(guard.path("b"), "y").expect_err("the lock can't be had");
+    assert_eq!(refused.raw_os_error(), Some(libc::EROFS));
+    server.signal(libc::SIGCONT);
+    eventually("a new tenure", || fs::write(guard.path("b"), "y").ok());
+    assert!(!scratch.folder().join("a").exists());
+    assert!(guard.ask("lost", &[]).ok().contains(" a\n"));
+}
+
+#[test]
+fn a_killed_guard_leaves_whole_versions() {
+    let scratch = Scratch::new();
+    scratch.init(&["--alone"]);
+    for round in 0..crate::support::rounds(3, 100) {
+        let guard = Guard::start(&scratch, "view", &[]);
+        let before = format!("version {round}").repeat(1_000);
+        fs::write(guard.path("kept"), &before).expect("the lock is free");
+        let mut half = File::create(guard.path("kept")).expect("held");
+        half.write_all(b"half").expect("held");
+        guard.kill();
+        drop(half);
+        let kept = fs::read_to_string(scratch.folder().join("kept")).expect("there");
+        assert!(kept == before, "round {round}");
+    }
+    let guard = Guard::start(&scratch, "view", &[]);
+    fs::write(guard.path("kept"), "after").expect("a new tenure");
+    guard.end();
+}
+
+#[test]
+fn a_stopped_guard_is_told_from_outside() {
+    let scratch = Scratch::new();
+    scratch.init(&["--alone"]);
+    let guard = Guard::start(&scratch, "view", &[]);
+    fs::write(guard.path("a"), "1").expect("the lock is free");
+    guard.signal(libc::SIGSTOP);
+    let why = guard.ask("status", &[]).exits(69);
+    assert!(why.contains("has not answered") && why.contains("stopped"), "{why}");
+    guard.signal(libc::SIGCONT);
+    guard.ask("status", &[]).ok();
+}
