@@ -2,7 +2,7 @@
 
 use crate::support::{Output, drain, look, remove_tree, run, signal};
 use std::fs;
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Read as _, Seek as _, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -125,6 +125,18 @@ impl Guard {
     /// Runs a request such as `take` or `status` on this guard.
     pub(crate) fn ask(&self, request: &str, options: &[&str]) -> Output {
         run(latchfs().args(["guard", request]).arg(&self.view).args(options))
+    }
+
+    /// Takes the lock without starting a program: a program that is started while files of a
+    /// stopped guard are open waits for that guard when it closes its copies of them.
+    pub(crate) fn take_here(&self) {
+        let mut ctl = fs::OpenOptions::new();
+        let mut ctl = ctl.read(true).write(true).open(self.path(".latchfs/ctl")).expect("there");
+        ctl.write_all(b"{\"do\": \"take\", \"wait_ms\": 60000}\n").expect("taken");
+        ctl.rewind().expect("from the start");
+        let mut answer = String::new();
+        ctl.read_to_string(&mut answer).expect("an answer");
+        assert!(answer.contains("holding"), "{answer}");
     }
 
     /// Returns the sentence of the last refusal.

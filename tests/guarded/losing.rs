@@ -40,7 +40,7 @@ fn a_guard_that_was_stopped_past_its_lease_harms_nothing() {
         let appended = File::options().append(true).open(first.path("log.log")).expect("held");
         (&appended).write_all(b"m1\n").expect("held");
         first.signal(libc::SIGSTOP);
-        second.ask("take", &[]).ok();
+        second.take_here();
         fs::write(second.path("whole"), format!("m2 {round}")).expect("held");
         first.signal(libc::SIGCONT);
         is_stale(saved.write_all(b", the rest"));

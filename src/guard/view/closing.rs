@@ -119,8 +119,10 @@ impl FolderView {
                 self.nodes.saved(ino);
             }
             SaveState::Unpublished => {
-                // A failure is told by `.latchfs/why` and by an event: close(2) has returned.
-                let _ = self.publish(KERNEL, ino, saving, false);
+                // A failure is told by `.latchfs/why`: close(2) has returned.
+                if self.publish(KERNEL, ino, saving, false).is_err() {
+                    self.guard.put_aside(&saving.staged, LostReason::TenureOver);
+                }
                 self.nodes.saved(ino);
             }
             SaveState::Spoiled(_) => {
