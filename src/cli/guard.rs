@@ -324,7 +324,9 @@ fn serve(
     let locks = decider.locks();
     let served = check_engine(record, &locks).and_then(|()| {
         let name = LockName::parse(&record.lock()).map_err(|error| unavailable(&error))?;
-        let lock = FolderLock::new(locks, name, client.clone());
+        let record = place.host.join("session");
+        let lock = FolderLock::new(locks, name, client.clone(), record);
+        lock.end_previous();
         let dirs = place.dirs().map_err(|error| unavailable(&error))?;
         let guard = FolderGuard::new(
             Arc::new(LinuxDisk),

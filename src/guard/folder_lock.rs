@@ -2,22 +2,26 @@
 //! its own, so that no acquire, touch or release of another program of the same client reaches it.
 
 use super::tenure::{TenureClock, TenureId};
-use crate::engine::lease_terms::GRACE_OF_FOLDER;
 use crate::engine::{
-    Acquire, ClientId, Command, EndSession, EventKind, LeaseKey, LeaseTerms, LockName, Mode, Op,
-    OpenId, OpenSession, Outcome, Ownership, Patch, QueuePolicy, Reason, Refusal, Release,
+    Acquire, ClientId, Command, EndSession, EventKind, Grace, LeaseKey, LeaseTerms, LockName, Mode,
+    Op, OpenId, OpenSession, Outcome, Ownership, Patch, QueuePolicy, Reason, Refusal, Release,
     SessionEnd, SessionId, Token,
 };
 use crate::service::event_log::EventWatch;
 use crate::service::queue_waits::{Entered, PlaceGuard, QueueWaits, WaitEnd};
 use crate::service::{Locks, SessionOwner, Unavailable};
-use crate::time::{Span, Time, boot_now};
+use crate::time::{Span, Time, boot_now, this_boot};
 use parking_lot::Mutex;
+use std::fs;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 /// The maximum number of events handled at a time.
 const EVENTS_MAX: usize = 256;
+/// How long a start waits for the end of an earlier guard's session.
+const END_PATIENCE: Duration = Duration::from_secs(5);
 
 /// The answer to a request for the folder's lock.
 #[derive(Debug)]
@@ -61,9 +65,13 @@ pub(crate) struct FolderLock {
     name: LockName,
     client: ClientId,
     waits: Arc<QueueWaits>,
+    /// The file that records the session, so that a restarted guard can end it.
+    record: PathBuf,
     state: Mutex<LockState>,
     /// The session that keeps the lock of the current tenure alive; 0 without a tenure.
     session: AtomicU64,
+    /// The session that the record names.
+    noted: AtomicU64,
     next: AtomicU64,
 }
 
@@ -85,15 +93,23 @@ struct HeldLock {
 }
 
 impl FolderLock {
-    /// Returns the lock `name`, which is not held yet.
-    pub(crate) fn new(locks: Locks, name: LockName, client: ClientId) -> Arc<Self> {
+    /// Returns the lock `name`, which is not held yet. The file `record` names the session that
+    /// keeps it alive.
+    pub(crate) fn new(
+        locks: Locks,
+        name: LockName,
+        client: ClientId,
+        record: PathBuf,
+    ) -> Arc<Self> {
         Arc::new(Self {
             waits: QueueWaits::new(locks.clone()),
             locks,
             name,
             client,
+            record,
             state: Mutex::default(),
             session: AtomicU64::new(0),
+            noted: AtomicU64::new(0),
             next: AtomicU64::new(1),
         })
     }
@@ -101,6 +117,32 @@ impl FolderLock {
     /// Returns the name of the lock.
     pub(crate) const fn name(&self) -> &LockName {
         &self.name
+    }
+
+    /// Ends the session of an earlier guard of this folder on this machine, which was killed. A
+    /// session of another boot is left to expire: a cloned machine has a copy of the record.
+    pub(crate) fn end_previous(&self) {
+        let text = fs::read_to_string(&self.record).unwrap_or_default();
+        let Some((session, boot)) = text.trim().split_once(' ') else { return };
+        let (Ok(session), Ok(boot)) = (session.parse(), boot.parse::<u128>()) else { return };
+        if boot != this_boot() && !self.locks.answers_at_once() {
+            return;
+        }
+        let (send, ended) = std::sync::mpsc::channel();
+        let end = EndSession { session: SessionId::named(session), end: SessionEnd::Closed };
+        self.locks.submit(Op::EndSession(end), move |answer| send.send(answer).unwrap_or_default());
+        if let Ok(Ok(Ok(_))) = ended.recv_timeout(END_PATIENCE) {
+            log::info!("ended session {session} of an earlier guard");
+        }
+    }
+
+    /// Records the session to which the lock is going to be bound.
+    fn note_session(&self, session: SessionId) {
+        let text = format!("{} {}\n", session.as_u64(), this_boot());
+        if let Err(error) = fs::write(&self.record, text) {
+            let path = self.record.display();
+            log::warn!("{path} can't be written, so a restart waits for the lease to end: {error}");
+        }
     }
 
     /// Calls `tell` for each event that concerns the lock, from now on.
@@ -158,6 +200,9 @@ impl FolderLock {
         send: impl Fn(LockMessage) + Clone + Send + 'static,
     ) -> Result<(), Unavailable> {
         let session = self.session()?;
+        if self.noted.swap(session.as_u64(), Ordering::Relaxed) != session.as_u64() {
+            self.note_session(session);
+        }
         let open = OpenId { session, number: self.next.fetch_add(1, Ordering::Relaxed) };
         let line = match patience {
             Span::ZERO => QueuePolicy::Skip,
@@ -283,12 +328,14 @@ impl FolderLock {
         }
     }
 
+    /// Opens a session that lasts as long as this process. It has no grace: the engine is in this
+    /// process, so a guard that starts after it was killed is the only one that can take the lock.
     fn open_session(&self) -> Result<SessionId, Unavailable> {
         let (send, answer) = std::sync::mpsc::channel();
         let op = Op::OpenSession(OpenSession {
             client: self.client.clone(),
             ttl: None,
-            grace: GRACE_OF_FOLDER,
+            grace: Grace::NONE,
         });
         // The engine is in this process, so the answer comes before `submit` returns.
         self.locks.submit(Command::from(op), move |answer| drop(send.send(answer)));
