@@ -208,7 +208,16 @@ impl ClientFixture {
 
 pub(super) fn acquire(of: &str, who: &str, hold: Ownership, term: LeaseTerms, line: InLine) -> Op {
     let (name, client, mode) = (name(of), client(who), Mode::Exclusive);
-    Op::Acquire(Acquire { name, client, mode, hold, term, line, patch: Patch::default() })
+    Op::Acquire(Acquire {
+        name,
+        client,
+        mode,
+        hold,
+        term,
+        line,
+        patch: Patch::default(),
+        takes_over: None,
+    })
 }
 
 /// Returns the request that `mkdir` on the mount makes.

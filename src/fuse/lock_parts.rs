@@ -172,7 +172,12 @@ impl SharedParts {
                 Arc::clone(&changes),
             ),
             creation,
-            links: Links::new(Arc::clone(&nodes), Arc::clone(&parents), Arc::clone(&bindings)),
+            links: Links::new(
+                Arc::clone(&nodes),
+                Arc::clone(&parents),
+                Arc::clone(&bindings),
+                Arc::clone(&posix_locks),
+            ),
             removal: Removal::new(Arc::clone(&nodes), callers, Arc::clone(&posix_locks)),
             renames: Renames::new(Arc::clone(&nodes), cache, posix_locks, parents),
             attributes: SetAttributes::new(

@@ -243,6 +243,7 @@ impl WaitFiles {
             term: self.bindings.term(process),
             line: QueuePolicy::Join(None),
             patch,
+            takes_over: None,
         }
     }
 

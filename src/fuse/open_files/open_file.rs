@@ -76,9 +76,10 @@ pub(crate) struct OpenFileState {
     pub(crate) session: Option<SessionId>,
     /// Whether a program has tried to write through this open file, successfully or not.
     pub(crate) wrote: bool,
-    /// Whether a program has written a text, a ttl, a grace or a process through this open file, so
-    /// that no other open file may take the lease over, and has not got a lock of the file since.
-    pub(crate) made_firm: bool,
+    /// The lease that a program has made with `O_EXCL` through this open file, or to which it has
+    /// written a text, a ttl, a grace or a process, so that no other open file may take the lease
+    /// over; `None` after this file was locked. Identified as `tenure` is.
+    pub(crate) own_lease: Option<Token>,
     /// Whether a program has tried to lock through this open file, successfully or not.
     pub(crate) locked: bool,
     /// The end of the last message that a program has written to the lock's file through this open

@@ -103,7 +103,11 @@ impl CreateOpen {
                 let ino = entry.attr.ino.0;
                 let mut open = OpenFile::of_lock(caller, ino, name, flags);
                 open.made_new = is_new;
-                open.state().tenure = Some(tenure.token);
+                {
+                    let mut state = open.state();
+                    state.tenure = Some(tenure.token);
+                    state.own_lease = state.tenure.filter(|_| is_new);
+                }
                 Ok((entry, self.opened(fh, open)))
             }
             Ok(_) if !is_new => self.open_as_it_is(caller, &name, flags).await,

@@ -140,8 +140,11 @@ impl FileIo {
         // progress.
         self.check_not_lost(caller, open, name)?;
         let mut state = open.state();
-        state.tenure = state.tenure.or(reached.token.map(|token| node.origin_of(token)));
-        state.made_firm |= change.renews == Some(Firm::Make);
+        let origin = reached.token.map(|token| node.origin_of(token));
+        state.tenure = state.tenure.or(origin);
+        if change.renews == Some(Firm::Make) {
+            state.own_lease = origin;
+        }
         state.end = Some(MessageEnd { at: offset + u64::from(length), is_text });
         Ok(length)
     }
