@@ -256,8 +256,8 @@ impl Draw {
         let takes_over = Some(token);
         match self.takeovers.below(8) {
             0 => Acquire { takes_over, ..ask },
-            1 => Acquire { takes_over, name, ..ask },
-            _ => Acquire { takes_over, name, client, ..ask },
+            1 => Acquire { name, takes_over, ..ask },
+            _ => Acquire { name, client, takes_over, ..ask },
         }
     }
 

@@ -17,8 +17,8 @@ pub(crate) struct LinkedLease {
 }
 
 impl<R> Table<R> {
-    /// Records that `ln` of the file that is locked under `token` has made the lease `key`, which is
-    /// then released with that lock. Returns false if the file is no longer locked.
+    /// Records that `ln` of the file that is locked under `token` has made the lease `key`, which
+    /// is then released with that lock. Returns false if the file is no longer locked.
     pub(crate) fn linked(&mut self, token: Token, key: LeaseKey) -> bool {
         let file = self.tenures.get(&token).and_then(|ino| self.files.get(ino));
         let Some(held) = file.and_then(|file| file.held_under(token)) else { return false };
