@@ -64,8 +64,8 @@ impl FileIo {
         Ok(Opened { fh: self.opens.insert(open), flags: OpenedFlags::FOPEN_DIRECT_IO })
     }
 
-    /// Reads the file of a lock. A read at offset 0 takes a snapshot of the content; reads at later
-    /// offsets return parts of the same snapshot.
+    /// Reads the file of a lock. The first read and each read at offset 0 take a snapshot of the
+    /// content; other reads return parts of the same snapshot.
     pub(crate) async fn read(
         &self,
         caller: &Caller,
@@ -73,8 +73,8 @@ impl FileIo {
         (ino, name): (u64, &LockName),
         asked: ReadRequest,
     ) -> Result<ReadBytes, Errno> {
-        if asked.offset > 0 {
-            return Ok(open.kept_window(asked));
+        if let Some(part) = open.kept_window(asked) {
+            return Ok(part);
         }
         self.polls.reads(asked.fh);
         let name = self.nodes.spoken_of(ino, name, open.tenure());
@@ -82,7 +82,7 @@ impl FileIo {
         open.saw(&view);
         let bytes = self.content_of(&view, open.access);
         match open.keep(self.opens.shares(), bytes) {
-            Ok(bytes) => Ok(ReadBytes::window(bytes, 0, asked.size)),
+            Ok(bytes) => Ok(ReadBytes::window(bytes, asked.offset, asked.size)),
             Err(full) => Err(self.nodes.locks.refusals().full(caller, Act::Read, None, &full)),
         }
     }
