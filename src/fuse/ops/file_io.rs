@@ -44,7 +44,8 @@ impl FileIo {
         Self { nodes, opens, bindings, changes, polls }
     }
 
-    /// Opens a lock that the kernel has looked up already.
+    /// Opens a lock that the kernel has looked up already. If its name has vanished since, the
+    /// kernel is told so once.
     pub(crate) async fn open(
         &self,
         caller: &Caller,
@@ -56,6 +57,13 @@ impl FileIo {
             return Err(self.nodes.locks.refusals().full(caller, Act::Open, None, &full));
         }
         let view = self.nodes.locks.view(caller, Act::Open, &name).await?;
+        let has_vanished = self.nodes.attrs.state_of(&view).shown().is_none();
+        if has_vanished && self.opens.repeated.repeats(caller.pid) {
+            return Err(Errno::ESTALE);
+        }
+        if !has_vanished {
+            self.opens.repeated.done(caller.pid);
+        }
         let open = OpenFile::of_lock(caller, ino, name, flags);
         let origin = |token| self.nodes.origin_of(ino, token);
         open.bind_to_held(self.nodes.locks.service(), &view, origin);
