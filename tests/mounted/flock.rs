@@ -273,6 +273,42 @@ fn getlk_agrees_with_setlk() {
     .ok();
 }
 
+/// A program that closes a locked file and opens it again with `O_CREAT` takes the lock anew, so
+/// that other programs can open the name, although the close does not wait for the release. The
+/// kernel may not have heard then that the name has vanished.
+#[test]
+fn a_locked_file_that_is_closed_and_opened_again_has_its_name() {
+    for behind in [Behind::Itself, Behind::Server, Behind::Cluster] {
+        let m = Setup::new().behind(behind).start();
+        locks_py(
+            &m,
+            r#"
+            flags, missing = os.O_CREAT | os.O_RDWR, []
+            peer = Peer()
+            for round in range(100):
+                for form in ('flock_ex', 'fcntl_ex', 'ofd_ex'):
+                    fd = os.open('file', flags)
+                    lock(fd, form)
+                    os.close(fd)
+                    fd = os.open('file', flags)
+                    said = peer("no(lambda: os.close(os.open('file', os.O_RDWR)))")
+                    if said != 'ok': missing.append((form, said))
+                    os.close(fd)
+                    os.unlink('file')
+            eq(missing, [])
+            # A program that makes nothing finds nothing.
+            for round in range(100):
+                fd = os.open('file', flags)
+                lock(fd, 'flock_ex')
+                unlock(fd, 'flock_ex')
+                eq(no(os.open, 'file', os.O_RDWR), 'ENOENT')
+                os.close(fd)
+            "#,
+        )
+        .ok();
+    }
+}
+
 /// When the call that unlocks a file returns, the lock is free for clients of another mount too.
 #[test]
 fn an_unlock_is_decided_when_it_returns() {

@@ -10,6 +10,7 @@ pub(crate) mod event_stream;
 pub(crate) mod dir_reading;
 pub(crate) mod open_file;
 pub(crate) mod open_table;
+pub(crate) mod repeated_opens;
 pub(crate) mod waiting_reads;
 
 pub(crate) use open_table::OpenFiles;

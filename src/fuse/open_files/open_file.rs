@@ -228,10 +228,12 @@ impl OpenFile {
         self.state().seen = Some(LastSeen::of(view));
     }
 
-    /// Returns the part of the file's snapshot that a read requests.
-    pub(crate) fn kept_window(&self, asked: ReadRequest) -> ReadBytes {
-        let bytes = Arc::clone(&self.state().bytes.0);
-        ReadBytes::window(bytes, asked.offset, asked.size)
+    /// Returns the part of the file's snapshot that a read requests, or `None` if the read needs a
+    /// new snapshot: at offset 0, and if nothing was read through this file before.
+    pub(crate) fn kept_window(&self, asked: ReadRequest) -> Option<ReadBytes> {
+        let state = self.state();
+        let is_kept = asked.offset > 0 && state.bytes.1.is_some();
+        is_kept.then(|| ReadBytes::window(Arc::clone(&state.bytes.0), asked.offset, asked.size))
     }
 
     /// Stores a snapshot of the content for later reads, if the user's limit on buffered bytes

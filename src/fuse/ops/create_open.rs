@@ -59,6 +59,7 @@ impl CreateOpen {
         how: CreateMode,
     ) -> Result<(NodeEntry, Opened), Errno> {
         let act = act_of(how.1);
+        self.opens.repeated.done(caller.pid);
         if let Err(full) = self.opens.shares().room(Pool::Files, caller.uid) {
             return Err(self.nodes.locks.refusals().full(caller, act, None, &full));
         }
