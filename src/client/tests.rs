@@ -170,7 +170,7 @@ pub(super) struct ClientFixture {
     pub(super) weather: Arc<ServerFaults>,
 }
 
-fn world() -> ClientFixture {
+pub(super) fn world() -> ClientFixture {
     let local = Arc::new(Local::in_memory(Rules::default()).expect("started"));
     let porter = Mutex::new(BatchServer::new(Locks::new(Arc::clone(&local) as _)));
     let weather = Arc::new(ServerFaults::default());

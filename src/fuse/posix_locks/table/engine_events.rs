@@ -422,3 +422,24 @@ impl<R> Table<R> {
         !file.is_some_and(|file| file.uses(number))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::SessionId;
+
+    #[test]
+    fn a_limited_number_of_ended_leases_is_remembered_for_late_answers() {
+        let mut table = Table::<()>::new(SessionId::named(1));
+        table.ended(Token::named(7), &mut Vec::new());
+        assert!(table.over.is_empty(), "no answer can bring it back");
+        table.unanswered = 1;
+        for number in 0..=OVER_MAX as u64 {
+            table.ended(Token::named(number), &mut Vec::new());
+        }
+        let oldest = table.over.first().copied();
+        assert_eq!((table.over.len(), oldest), (OVER_MAX, Some(Token::named(1))));
+        table.answer_came();
+        assert!(table.over.is_empty());
+    }
+}
