@@ -267,7 +267,8 @@ fn acquire(client: ClientId, words: &mut Words) -> Result<Acquire, String> {
         Ownership::Client | Ownership::Exclusive(_) => None,
     };
     let term = words.term()?.or(of_file).unwrap_or(LeaseTerms::Own(TTL_DEFAULT, GRACE_DEFAULT));
-    Ok(Acquire { name, client, mode, hold, term, line, patch })
+    let takes_over = words.number("over")?.map(Token::named);
+    Ok(Acquire { name, client, mode, hold, term, line, patch, takes_over })
 }
 
 fn key(client: ClientId, words: &mut Words) -> Result<LeaseKey, String> {

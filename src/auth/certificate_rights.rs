@@ -137,6 +137,24 @@ mod tests {
     }
 
     #[test]
+    fn the_file_of_rights_has_a_longest_length() {
+        use std::os::unix::fs::PermissionsExt;
+        let path = std::env::temp_dir().join(format!("latchfs-rights-{}", std::process::id()));
+        let entry = "[[certificate]]\nname = \"a\"\nlocks = []\n#";
+        let read = |bytes: u64| {
+            let text = entry.to_owned() + &"x".repeat(bytes as usize - entry.len());
+            std::fs::write(&path, text).expect("it is written");
+            let private = std::fs::Permissions::from_mode(0o600);
+            std::fs::set_permissions(&path, private).expect("it is ours");
+            CertificateRights::read(&path).map(|rights| rights.len())
+        };
+        assert_eq!(read(FILE_BYTES_MAX).ok(), Some(1));
+        let why = read(FILE_BYTES_MAX + 1).expect_err("one byte more").to_string();
+        assert!(why.contains("longer than 16777216 bytes"), "{why}");
+        let _ = std::fs::remove_file(&path);
+    }
+
+    #[test]
     fn invalid_file_is_explained() {
         for (text, says) in [
             ("[[certificate]]\nname = \"a\"\n", "locks"),

@@ -454,6 +454,7 @@ mod tests {
             term,
             line: QueuePolicy::Skip,
             patch: Patch::default(),
+            takes_over: None,
         })
     }
 

@@ -325,6 +325,15 @@ impl ServerConnection for Connection {
     }
 }
 
+impl Drop for Connection {
+    fn drop(&mut self) {
+        // Dropping the runtime would wait for the end of a look-up of the server's name.
+        if let Some(runtime) = self.runtime.take() {
+            runtime.shutdown_background();
+        }
+    }
+}
+
 impl Connection {
     /// Sends a batch, encoded in the newest protocol version that the server supports. If an older
     /// server has replaced the server at this URL, its response says so, and the batch is sent once

@@ -462,6 +462,7 @@ mod tests {
             term: LeaseTerms::Session(SessionId::named(1)),
             line: QueuePolicy::Skip,
             patch: Patch::default(),
+            takes_over: None,
         };
         asked(BatchItem::Submit(Op::Acquire(ask).into()))
     }

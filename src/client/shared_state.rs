@@ -503,3 +503,33 @@ impl ClientState {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::client::tests::{name, world};
+    use crate::engine::{Grace, Ttl};
+
+    /// The lease with the token 0 has expired, and the others last as long as a session.
+    #[test]
+    fn a_limited_number_of_leases_is_remembered() {
+        let state = ClientState::new(Arc::new(world().near), SessionState::new(None));
+        let ttl = Ttl::parse("1s").expect("valid");
+        let expired = Lifetime::Own { ttl, grace: Grace::NONE, expires_at: Time::from_secs(1) };
+        let remember = |number: usize| {
+            let life = if number == 0 { expired } else { Lifetime::Session(SessionId::named(1)) };
+            let token = Token::named(number as u64);
+            let tenure = Tenure { token, life, acquired_at: Time::ZERO, acquisition: 0 };
+            state.keep_in_mind(&name("build"), &tenure, Time::ZERO);
+        };
+        let knows = |number: usize| state.tenures.lock().contains_key(&Token::named(number as u64));
+        (0..TENURES_MAX).for_each(remember);
+        assert!(knows(0) && state.is_lost(&name("build"), Token::named(0)));
+        assert_eq!(state.tenures.lock().len(), TENURES_MAX);
+        remember(TENURES_MAX);
+        assert!(!knows(0) && knows(TENURES_MAX), "it takes the place of the expired one");
+        remember(TENURES_MAX + 1);
+        assert!(!knows(TENURES_MAX + 1), "only the server knows when it is over");
+        assert_eq!(state.tenures.lock().len(), TENURES_MAX);
+    }
+}

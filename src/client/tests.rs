@@ -170,7 +170,7 @@ pub(super) struct ClientFixture {
     pub(super) weather: Arc<ServerFaults>,
 }
 
-fn world() -> ClientFixture {
+pub(super) fn world() -> ClientFixture {
     let local = Arc::new(Local::in_memory(Rules::default()).expect("started"));
     let porter = Mutex::new(BatchServer::new(Locks::new(Arc::clone(&local) as _)));
     let weather = Arc::new(ServerFaults::default());
@@ -208,7 +208,16 @@ impl ClientFixture {
 
 pub(super) fn acquire(of: &str, who: &str, hold: Ownership, term: LeaseTerms, line: InLine) -> Op {
     let (name, client, mode) = (name(of), client(who), Mode::Exclusive);
-    Op::Acquire(Acquire { name, client, mode, hold, term, line, patch: Patch::default() })
+    Op::Acquire(Acquire {
+        name,
+        client,
+        mode,
+        hold,
+        term,
+        line,
+        patch: Patch::default(),
+        takes_over: None,
+    })
 }
 
 /// Returns the request that `mkdir` on the mount makes.

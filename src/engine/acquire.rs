@@ -72,7 +72,7 @@ impl Engine {
                     // conflicts all the same (such as a change to exclusive while the lock has
                     // other sharers), is refused instead of queued: it would wait for that lease to
                     // end.
-                    && lock.own(&ask.client, ask.hold).is_none()
+                    && lock.own(ask.into()).is_none()
                 {
                     let until = patience.map(|span| self.books.clock + span);
                     return self.join(ask, until, rules, events);

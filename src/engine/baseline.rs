@@ -166,7 +166,8 @@ mod tests {
         let client = ClientId::parse("a").expect("valid");
         let (term, mode) = (LeaseTerms::Own(TTL_DEFAULT, GRACE_DEFAULT), Mode::Exclusive);
         let (hold, patch) = (Ownership::Client, Patch::default());
-        Op::Acquire(Acquire { name, client, mode, hold, term, line, patch }).into()
+        Op::Acquire(Acquire { name, client, mode, hold, term, line, patch, takes_over: None })
+            .into()
     }
 
     fn token(engine: &mut Engine, at: Time) -> u64 {

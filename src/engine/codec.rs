@@ -197,7 +197,6 @@ wire_text! {
 wire_struct! {
     Baseline { rules, tokens_from, tickets_from, hold_off }
     Ends { expires_at, grace_until, ttl, grace }
-    Acquire { name, client, mode, hold, term, line, patch }
     Renew { key, term, firm, patch } [since WITH_ACQUISITIONS: acquires]
     LeaseKey { name, client, token }
     Annotate { key, patch }
@@ -273,6 +272,8 @@ const WITH_ACQUISITIONS: u8 = 4;
 const WITH_ORDERS: u8 = 5;
 /// The first format in which a release may name an open file.
 pub(super) const WITH_OPEN_RELEASES: u8 = 6;
+/// The first format in which an acquire may name the token of a lease to take over.
+pub(super) const WITH_TAKEOVERS: u8 = 6;
 /// The first format in which a command may acknowledge earlier answers.
 pub(crate) const WITH_ACKNOWLEDGEMENTS: u8 = 6;
 /// The first format in which a command may follow [`Rulebook::Fourth`].
@@ -282,6 +283,40 @@ pub(super) const WITH_FOURTH_RULES: u8 = 6;
 const ORDERED: u8 = 8;
 /// Flag in the first byte of a command: a range of acknowledged keys follows.
 const ACKNOWLEDGING: u8 = 16;
+
+/// The byte before the mode of an encoded acquire, which differs from the byte of each mode: the
+/// token of the lease to take over follows, and then the mode.
+const TAKING_OVER: u8 = 2;
+
+impl Codec for Acquire {
+    fn put(&self, out: &mut Vec<u8>) {
+        self.name.put(out);
+        self.client.put(out);
+        if let Some(token) = &self.takes_over {
+            out.push(TAKING_OVER);
+            token.put(out);
+        }
+        self.mode.put(out);
+        self.hold.put(out);
+        self.term.put(out);
+        self.line.put(out);
+        self.patch.put(out);
+    }
+
+    fn take(from: &mut Decoder<'_>) -> Result<Self, Malformed> {
+        let (name, client) = (Codec::take(from)?, Codec::take(from)?);
+        let takes_over = if from.peek() == Some(TAKING_OVER) {
+            require(from.format() >= WITH_TAKEOVERS)?;
+            let _flag = u8::take(from)?;
+            Some(Codec::take(from)?)
+        } else {
+            None
+        };
+        let (mode, hold, term) = (Codec::take(from)?, Codec::take(from)?, Codec::take(from)?);
+        let (line, patch) = (Codec::take(from)?, Codec::take(from)?);
+        Ok(Self { name, client, mode, hold, term, line, patch, takes_over })
+    }
+}
 
 /// Flag in the byte after the key of an encoded release: the acquisition number follows, which
 /// tells which acquire of the lease the release ends.

@@ -1,6 +1,5 @@
 //! The commands of the engine, which are a closed list, and the answers to them.
 
-use super::codec::{FORMAT_BASE, WITH_ACKNOWLEDGEMENTS, WITH_FOURTH_RULES, WITH_OPEN_RELEASES};
 use super::details::Patch;
 use super::event::{LeaveReason, SessionEnd};
 use super::lease::{
@@ -105,26 +104,6 @@ impl Op {
         }
     }
 
-    /// Returns the operation as a latchfs of this `format` knows it. An open file that releases its
-    /// lease is left out before format 6; the release then names the lease by its token.
-    #[must_use]
-    pub fn for_format(self, format: u8) -> Self {
-        match self {
-            Self::Release(release) if format < WITH_OPEN_RELEASES => {
-                Self::Release(Release { open: None, ..release })
-            }
-            op => op,
-        }
-    }
-
-    /// Returns the lowest format that can hold the operation.
-    pub const fn format(&self) -> u8 {
-        match self {
-            Self::Release(Release { open: Some(_), .. }) => WITH_OPEN_RELEASES,
-            _ => FORMAT_BASE,
-        }
-    }
-
     const fn patch(&self) -> Option<&Patch> {
         match self {
             Self::Acquire(ask) => Some(&ask.patch),
@@ -159,6 +138,11 @@ pub struct Acquire {
     /// The details of the lease. An open file that takes a lock over leaves the file attributes as
     /// they are.
     pub patch: Patch,
+    /// The token of a lease of the client that its open file takes over, as it takes over one of
+    /// [`Ownership::Client`]: the program wrote the text of the lock, or its ttl, through that
+    /// file. If no lease has this token, or another open file owns it, the acquire is like any
+    /// other.
+    pub takes_over: Option<Token>,
 }
 
 /// Whether a request waits if the lock is not available now.
@@ -440,23 +424,6 @@ impl Command {
     pub fn with_request(self, request: Option<IdempotencyKey>) -> Self {
         let rules = if request.is_some() { Rulebook::Fourth } else { self.rules };
         Self { request, rules, ..self }
-    }
-
-    /// Returns the command as a latchfs of this `format` knows it: see [`Op::for_format`]. Before
-    /// format 6 it follows the third rules at most.
-    #[must_use]
-    pub fn for_format(self, format: u8) -> Self {
-        let acknowledged = self.acknowledged.filter(|_| format >= WITH_ACKNOWLEDGEMENTS);
-        let newest = if format < WITH_FOURTH_RULES { Rulebook::Third } else { Rulebook::Fourth };
-        let rules = self.rules.min(newest);
-        Self { op: self.op.for_format(format), rules, acknowledged, ..self }
-    }
-
-    /// Returns the lowest format that can hold the command.
-    pub fn format(&self) -> u8 {
-        let keys = if self.acknowledged.is_some() { WITH_ACKNOWLEDGEMENTS } else { FORMAT_BASE };
-        let rules = if self.rules == Rulebook::Fourth { WITH_FOURTH_RULES } else { FORMAT_BASE };
-        keys.max(rules).max(self.op.format())
     }
 
     /// Whether the command changed the state of the engine, apart from the events that it produced.

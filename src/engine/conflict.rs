@@ -1,9 +1,8 @@
 //! Decides whether a request conflicts with the leases of a lock. Commands and read-only checks
 //! ([`LockView::in_the_way`]) use the same code.
 
-use super::command::Acquire;
-use super::lease::{Ends, Lease, Mode, Ownership, Phase};
-use super::lock::{admits, own_among};
+use super::lease::{Ends, Lease, Mode, Ownership, Phase, Token};
+use super::lock::{Wish, admits, own_among};
 use super::name::ClientId;
 use super::refusal::Way;
 use super::view::{Holder, LockView};
@@ -17,24 +16,6 @@ pub(super) enum ConflictCheck<'a> {
     Beside,
     /// The request conflicts with this lease. The [`Way`] says how.
     Conflict(&'a Lease, Way),
-}
-
-/// The parts of a request that decide whether it conflicts with the leases of a lock.
-#[derive(Clone, Copy)]
-pub(super) struct Wish<'a> {
-    /// The client that makes the request.
-    pub(super) client: &'a ClientId,
-    /// The owner of the lease within the client: the client as a whole, one program or one open
-    /// file.
-    pub(super) hold: Ownership,
-    /// The requested mode: exclusive or shared.
-    pub(super) mode: Mode,
-}
-
-impl<'a> From<&'a Acquire> for Wish<'a> {
-    fn from(ask: &'a Acquire) -> Self {
-        Self { client: &ask.client, hold: ask.hold, mode: ask.mode }
-    }
 }
 
 /// The parts of a held lock that decide whether a request conflicts with it. `L` yields the leases,
@@ -63,7 +44,7 @@ impl<'a, L: Iterator<Item = (&'a Lease, Ends)> + Clone> Facts<L> {
         // begins in the future and belongs to no client.
         let now = self.now;
         let usable = leases.clone().filter(move |lease| lease.acquired_at <= now);
-        if let Some(own) = own_among(&usable, wish.client, wish.hold) {
+        if let Some(own) = own_among(&usable, wish) {
             // The mode of an open file's lease is changed through that file only: a downgrade by
             // another program would admit sharers beside a program that was promised exclusive
             // access.
@@ -107,6 +88,7 @@ impl LockView {
         client: &ClientId,
         hold: Ownership,
         mode: Mode,
+        takes_over: Option<Token>,
     ) -> Option<(&Holder, Way)> {
         if self.holders.is_empty() {
             return None;
@@ -114,7 +96,8 @@ impl LockView {
         let leases = self.holders.iter().map(|holder| (&holder.lease, holder.ends));
         let has_line = !self.waiters.is_empty();
         let facts = Facts { leases, mode: self.mode, has_line, now: self.at };
-        let ConflictCheck::Conflict(lease, way) = facts.stance(Wish { client, hold, mode }) else {
+        let wish = Wish { client, hold, mode, takes_over };
+        let ConflictCheck::Conflict(lease, way) = facts.stance(wish) else {
             return None;
         };
         let holder = self.holders.iter().find(|holder| holder.lease.token == lease.token);

@@ -54,8 +54,8 @@ pub enum Ownership {
     Client,
     /// One program of the client owns the lease: the lock was created exclusively, or was given a
     /// ttl, a text or a process. Other programs and open files of the client are refused, except
-    /// the open file that created the lease, if a file did. An acquire as [`Ownership::Client`]
-    /// still renews the lease.
+    /// the open file that created the lease, if a file did, and one that names the token of a lease
+    /// that no file created. An acquire as [`Ownership::Client`] still renews the lease.
     Exclusive(Option<OpenId>),
     /// An open file owns the lease, until the file is unlocked or closed.
     OpenFile(OpenId),

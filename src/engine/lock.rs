@@ -79,6 +79,27 @@ pub(super) struct QueuedWaiter {
     pub(super) until: Option<Time>,
 }
 
+/// The parts of a request that decide whether it conflicts with the leases of a lock.
+#[derive(Clone, Copy)]
+pub(super) struct Wish<'a> {
+    /// The client that makes the request.
+    pub(super) client: &'a ClientId,
+    /// The owner of the lease within the client: the client as a whole, one program or one open
+    /// file.
+    pub(super) hold: Ownership,
+    /// The requested mode: exclusive or shared.
+    pub(super) mode: Mode,
+    /// The token of the lease that the open file takes over, if the request names one.
+    pub(super) takes_over: Option<Token>,
+}
+
+impl<'a> From<&'a Acquire> for Wish<'a> {
+    fn from(ask: &'a Acquire) -> Self {
+        let Acquire { client, hold, mode, takes_over, .. } = ask;
+        Self { client, hold: *hold, mode: *mode, takes_over: *takes_over }
+    }
+}
+
 impl Lock {
     pub(super) fn leases(&self) -> &[Lease] {
         match &self.tenancy {
@@ -149,9 +170,9 @@ impl Lock {
         self.leases_mut().iter_mut().find(|lease| lease.token == token)
     }
 
-    /// Returns the lease that an acquire by `client` would renew or take over.
-    pub(super) fn own(&self, client: &ClientId, want: Ownership) -> Option<&Lease> {
-        own_among(&self.leases().iter(), client, want)
+    /// Returns the lease that the request `wish` would renew or take over.
+    pub(super) fn own(&self, wish: Wish<'_>) -> Option<&Lease> {
+        own_among(&self.leases().iter(), wish)
     }
 
     /// Changes the mode of the lock. The lease with this token must be the only one.
@@ -166,17 +187,19 @@ pub(super) const fn admits(have: Mode, want: Mode) -> bool {
     matches!((have, want), (Mode::Shared, Mode::Shared))
 }
 
-/// Returns the lease, among those of one lock, that an acquire by `client` would renew or take
-/// over.
+/// Returns the lease, among those of one lock, that the request `wish` would renew or take over.
 pub(super) fn own_among<'a>(
     leases: &(impl Iterator<Item = &'a Lease> + Clone),
-    client: &ClientId,
-    want: Ownership,
+    wish: Wish<'_>,
 ) -> Option<&'a Lease> {
-    let of_client = || leases.clone().filter(|lease| lease.holder == *client);
+    let of_client = || leases.clone().filter(|lease| lease.holder == *wish.client);
+    let is_own = |lease: &&Lease| {
+        let is_named = wish.takes_over == Some(lease.token);
+        takes_over(lease.hold, wish.hold, is_named)
+    };
     of_client()
-        .find(|lease| lease.hold == want && takes_over(lease.hold, want))
-        .or_else(|| of_client().find(|lease| takes_over(lease.hold, want)))
+        .find(|lease| lease.hold == wish.hold && is_own(lease))
+        .or_else(|| of_client().find(is_own))
 }
 
 /// Whether an acquire with the ownership `want` renews or takes over a lease of the same client
@@ -185,15 +208,17 @@ pub(super) fn own_among<'a>(
 /// An acquire as [`Ownership::Client`] renews every lease of its client. An acquire as
 /// [`Ownership::Exclusive`] only renews an exclusive lease that the same open file created; it
 /// conflicts with all other leases, even those of the same client. An acquire by an open file takes
-/// over a lease that the client as a whole owns, or one that the file created, and renews the lease
-/// that the file owns.
-fn takes_over(have: Ownership, want: Ownership) -> bool {
+/// over a lease that the client as a whole owns, one that the file created, or an exclusive one
+/// that no file created and whose token the acquire names (`is_named`). It renews the lease that
+/// the file owns.
+fn takes_over(have: Ownership, want: Ownership, is_named: bool) -> bool {
     match (have, want) {
         (_, Ownership::Client) | (Ownership::Client, Ownership::OpenFile(_)) => true,
         (Ownership::Exclusive(maker), Ownership::Exclusive(asker)) => {
             maker == asker && maker.is_some()
         }
-        (Ownership::Exclusive(maker), Ownership::OpenFile(open)) => maker == Some(open),
+        (Ownership::Exclusive(None), Ownership::OpenFile(_)) => is_named,
+        (Ownership::Exclusive(Some(maker)), Ownership::OpenFile(open)) => maker == open,
         (Ownership::OpenFile(held), Ownership::OpenFile(open)) => held == open,
         (Ownership::Client | Ownership::OpenFile(_), Ownership::Exclusive(_)) => false,
     }

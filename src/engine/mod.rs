@@ -32,7 +32,8 @@
 //!
 //! - Values: `name`, `lease_terms` (ttl and grace), `limits` (lengths of the parts of a command),
 //!   `details` (note, text, process and file attributes), `lease`, `request_id`.
-//! - The interface: `event`, `refusal`, `command`, `view`.
+//! - The interface: `event`, `refusal`, `command`, `command_formats` (the forms that older versions
+//!   know), `view`.
 //! - Parts of the state: `tokens` (rule 7), `deadlines`, `lock` (one lock and its queue),
 //!   `lock_table`, `session`, `idempotency` (answers kept for repeats), `interner`; `conflict`
 //!   decides whether a lease conflicts with a request; `state` puts them together.
@@ -53,6 +54,7 @@ pub mod event;
 pub mod refusal;
 mod request_id;
 pub mod command;
+mod command_formats;
 mod tokens;
 mod usage;
 mod deadlines;

@@ -42,8 +42,7 @@ impl Engine {
         let same = |waiter: &QueuedWaiter| waiter.client == ask.client && waiter.hold == ask.hold;
         ask.hold != Ownership::Exclusive(None)
             && self.locks.get(&ask.name).is_some_and(|lock| {
-                lock.own(&ask.client, ask.hold).is_some()
-                    || lock.line.iter().any(|(_, waiter)| same(waiter))
+                lock.own(ask.into()).is_some() || lock.line.iter().any(|(_, waiter)| same(waiter))
             })
     }
 

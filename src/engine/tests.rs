@@ -33,6 +33,7 @@ pub(super) fn ask(lock: &str, who: &str) -> Acquire {
         term: own(30, 5),
         line: QueuePolicy::Skip,
         patch: Patch::default(),
+        takes_over: None,
     }
 }
 
@@ -646,6 +647,54 @@ fn acknowledgement_has_a_format_of_its_own() {
     codec::encode_command(Time::ZERO, &command, &mut bytes);
     assert!(codec::decode_command(5, &bytes).is_err());
     assert_eq!(codec::decode_command(6, &bytes), Ok((Time::ZERO, command)));
+}
+
+/// An open file takes over an exclusive lease of its client whose token it names: the lease keeps
+/// its token and its details. Only format 6 and later have such an acquire. In an older format the
+/// same acquire is refused at once, because it would wait for that lease.
+#[test]
+fn takeover_has_a_format_of_its_own() {
+    let mut lab = Lab::new();
+    let LeaseTerms::Own(ttl, grace) = own(30, 5) else { unreachable!("as made above") };
+    let open = OpenSession { client: client("a"), ttl: Some(ttl), grace };
+    let Ok(Outcome::SessionOpened(session)) = lab.does(Op::OpenSession(open)) else {
+        panic!("there is room");
+    };
+    let text = Some(TextPatch::Set(b"text".as_slice().into()));
+    let patch = Patch { text, note: Some("note".into()), ..Patch::default() };
+    let hold = Ownership::Exclusive(None);
+    let token = lab.granted(Acquire { hold, patch, ..ask("x", "a") });
+    let line = QueuePolicy::Join(None);
+    assert!(matches!(
+        lab.does(Op::Acquire(Acquire { line, ..ask("x", "b") })),
+        Ok(Outcome::Waiting { .. })
+    ));
+    let file = Acquire { line, ..opened(ask("x", "a"), session, 7) };
+    let wrong = [Token::named(token.as_u64() + 1), Token::named(session.as_u64())];
+    let mut others = Vec::from(wrong.map(|wrong| (Some(wrong), "a")));
+    others.extend([(None, "a"), (Some(token), "b")]);
+    for (takes_over, who) in others {
+        let ask =
+            Acquire { takes_over, client: client(who), line: QueuePolicy::Skip, ..file.clone() };
+        lab.does(Op::Acquire(ask)).expect_err("it is not the lease of the file");
+    }
+    let takeover = Op::Acquire(Acquire { takes_over: Some(token), ..file.clone() });
+    assert_eq!((takeover.format(), Op::Acquire(file.clone()).format()), (6, 5));
+    let older = takeover.clone().for_format(5);
+    assert_eq!(older, Op::Acquire(Acquire { line: QueuePolicy::Skip, ..file.clone() }));
+    assert_eq!(takeover.clone().for_format(6), takeover);
+    let mut bytes = Vec::new();
+    codec::encode_command(lab.now, &takeover.clone().into(), &mut bytes);
+    assert!(codec::decode_command(5, &bytes).is_err());
+    assert_eq!(codec::decode_command(6, &bytes), Ok((lab.now, takeover.clone().into())));
+    lab.does(older).expect_err("the lease is in the way");
+    let Ok(Outcome::Renewed(tenure)) = lab.does(takeover) else { panic!("it is its own lease") };
+    assert_eq!((tenure.token, tenure.life), (token, Lifetime::Session(session)));
+    let view = lab.engine.view(&name("x"), lab.now);
+    let lease = &view.holders[0].lease;
+    assert_eq!(lease.hold, Ownership::OpenFile(OpenId { session, number: 7 }));
+    assert_eq!(lease.details.note().map(|note| &**note), Some("note"));
+    assert_eq!((lease.details.text(), view.waiters.len()), (b"text".as_slice(), 1));
 }
 
 /// A release that names an open file ends the file's lease under whatever name `mv` has given it.

@@ -429,6 +429,11 @@ fn commands_are_read_as_written() {
     let bytes = [Time::ZERO.as_nanos().to_le_bytes().as_slice(), &[6, 0]].concat();
     assert_eq!(codec::decode_command(5, &bytes), Err(Malformed), "no such rules in format 5");
     assert_eq!(fourth.for_format(5), Op::Settle.into());
+    for takes_over in [None, Some(Token::named(1)), Some(Token::named(lease::TOKEN_MAX))] {
+        for mode in [Mode::Exclusive, Mode::Shared] {
+            survives(&Op::Acquire(Acquire { mode, takes_over, ..ask("x", "a") }));
+        }
+    }
     let LeaseTerms::Own(ttl, grace) = own(30, 5) else { unreachable!("as made above") };
     survives(&Op::OpenSession(OpenSession { client: client("a"), ttl: Some(ttl), grace }));
     let mut bytes = vec![];

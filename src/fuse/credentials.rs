@@ -392,6 +392,33 @@ mod tests {
     }
 
     #[test]
+    fn caches_of_users_sessions_and_processes_are_bounded() {
+        let (owners, own) = (owners(Owner::Session), std::process::id());
+        let uid = |number: usize| 3_000_000_000 + number as u32;
+        let users = |number| {
+            owners.user(uid(number));
+            owners.users.lock().len()
+        };
+        assert_eq!((0..USERS_MAX).map(users).last(), Some(USERS_MAX));
+        assert_eq!(users(USERS_MAX), 1, "the names are looked up again");
+        let sessions = |number| {
+            owners.client(uid(number), own);
+            owners.sessions.lock().len()
+        };
+        assert_eq!((0..SESSIONS_MAX).map(sessions).last(), Some(SESSIONS_MAX));
+        assert_eq!(sessions(SESSIONS_MAX), 1);
+        let processes = |number| {
+            let client = owners.client(0, own);
+            owners.holder_id(&Caller { uid: uid(number), gid: 0, pid: own, client });
+            owners.processes.lock().len()
+        };
+        assert_eq!((0..PROCESSES_MAX).map(processes).last(), Some(PROCESSES_MAX));
+        assert_eq!(processes(PROCESSES_MAX), PROCESSES_MAX);
+        let oldest = owners.processes.lock().front().map(|known| known.uid);
+        assert_eq!(oldest, Some(uid(1)), "the oldest one made room");
+    }
+
+    #[test]
     fn thread_gets_the_holder_id_of_its_process() {
         let owners = owners(Owner::User);
         let own = std::process::id();

@@ -396,6 +396,19 @@ mod tests {
         assert!(keep(&mut book, "other", None, CHANGES_MAX as u64 + 1));
     }
 
+    #[test]
+    fn the_kernel_drops_all_names_when_it_has_too_many() {
+        let mut kept = Kept::default();
+        let mut add = |number: usize| {
+            let name = name(&format!("n{number}"));
+            assert!(kept.keep(&name, known_as(None), 0));
+            assert_eq!(kept.names.arrived(&name), None);
+            kept.names.names.len()
+        };
+        assert_eq!((0..NAMES_MAX).map(&mut add).last(), Some(NAMES_MAX));
+        assert_eq!(add(NAMES_MAX), 1);
+    }
+
     /// An invalidation that is sent before the answer on its way would let the kernel cache the
     /// stale answer.
     #[test]

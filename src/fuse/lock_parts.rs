@@ -89,7 +89,7 @@ impl SharedParts {
         let shares = Shares::new(own_uid());
         let interrupts = Arc::new(InterruptWatcher::new(shares.clone()));
         let opens = Arc::new(OpenFiles::new(shares.clone()));
-        let refusals = Arc::new(Refusals::default());
+        let refusals = Arc::new(Refusals::audited(service.clone(), &config.dir));
         let callers = Arc::new(Callers::new(config));
         let locks = LockAccess::new(service.clone(), refusals);
         let (of, content) = (Arc::clone(&callers), config.content);
@@ -172,7 +172,12 @@ impl SharedParts {
                 Arc::clone(&changes),
             ),
             creation,
-            links: Links::new(Arc::clone(&nodes), Arc::clone(&parents), Arc::clone(&bindings)),
+            links: Links::new(
+                Arc::clone(&nodes),
+                Arc::clone(&parents),
+                Arc::clone(&bindings),
+                Arc::clone(&posix_locks),
+            ),
             removal: Removal::new(Arc::clone(&nodes), callers, Arc::clone(&posix_locks)),
             renames: Renames::new(Arc::clone(&nodes), cache, posix_locks, parents),
             attributes: SetAttributes::new(

@@ -1,12 +1,15 @@
-//! Counters of requests and refusals of a mount, and the last refusals for `.latchfs/why`.
+//! Counters of requests and refusals of a mount, the last refusals for `.latchfs/why`, and the
+//! records of denied requests in the audit log.
 
+use crate::auth::Grant;
 use crate::engine::{LockName, RefusalKind};
 use crate::fuse::credentials::Caller;
 use crate::fuse::errno::{Act, errno_of};
 use crate::fuse::kernel::user_shares::Full;
 use crate::fuse::kernel::values::Errno;
 use crate::fuse::last_refusal::{LastRefusals, RefusedBy};
-use crate::service::RequestError;
+use crate::service::{AuditEntry, Locks, RefusedRequest, RequestError};
+use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// The number of errnos that are counted: more than Linux has.
@@ -17,6 +20,8 @@ pub(crate) struct Refusals {
     last: LastRefusals,
     acts: [AtomicU64; Act::COUNT],
     errnos: [AtomicU64; ERRNOS],
+    /// The lock service whose audit log has the denied requests, and the path of the mount.
+    audited: Option<(Locks, String)>,
 }
 
 impl Default for Refusals {
@@ -25,11 +30,18 @@ impl Default for Refusals {
             last: LastRefusals::default(),
             acts: [const { AtomicU64::new(0) }; Act::COUNT],
             errnos: [const { AtomicU64::new(0) }; ERRNOS],
+            audited: None,
         }
     }
 }
 
 impl Refusals {
+    /// Returns the counters of the mount at `dir`, which records denied requests in the audit log
+    /// of `service`.
+    pub(crate) fn audited(service: Locks, dir: &Path) -> Self {
+        Self { audited: Some((service, dir.display().to_string())), ..Self::default() }
+    }
+
     pub(crate) fn count_act(&self, act: Act) {
         self.acts[act as usize].fetch_add(1, Ordering::Relaxed);
     }
@@ -108,9 +120,30 @@ impl Refusals {
         errno: Errno,
         by: RefusedBy,
     ) -> Errno {
+        match &by {
+            RefusedBy::Service(failure) if failure.kind() == RefusalKind::Denied => {
+                self.denied(caller, act.as_str(), &failure.to_string());
+            }
+            RefusedBy::FileSystem(RefusalKind::Denied, why) => {
+                self.denied(caller, act.as_str(), why);
+            }
+            RefusedBy::Service(_) | RefusedBy::FileSystem(..) => {}
+        }
         self.last.refused(&caller.client, act, name, errno, by);
         self.count_errno(errno);
         errno
+    }
+
+    /// Records in the audit log that a user lacks the right to an operation. The lock of another
+    /// client, which the engine protects, is no matter of rights.
+    pub(crate) fn denied(&self, caller: &Caller, what: &str, reason: &str) {
+        let Some((service, address)) = &self.audited else { return };
+        let Grant { credential, name: by, .. } = Grant::of_user(caller.uid, Vec::new(), false);
+        let (credential, network) = (credential.as_str(), address);
+        // The kernel names the user of each request.
+        let (by, is_known) = (&*by, true);
+        let refused = RefusedRequest { what, by, credential, is_known, address, network, reason };
+        service.audit(&AuditEntry::Refused(refused));
     }
 }
 

@@ -1,7 +1,7 @@
 //! Tests of file operations with an engine in memory, without a mount: each test checks the results
 //! that a program sees.
 
-use crate::engine::{ClientId, Rules};
+use crate::engine::{Answer, Child, ClientId, Command, LockName, LockView, Op, Rules};
 use crate::fuse::inodes::TOP;
 use crate::fuse::kernel::file_system::{Done, FileSystem, NameIn, Unsupported};
 use crate::fuse::kernel::invalidation::{Invalidator, Stale};
@@ -14,11 +14,18 @@ use crate::fuse::kernel::values::{
 use crate::fuse::lock_fs::LockFs;
 use crate::fuse::mount_config::{Content, HoldBy, MountConfig, Owner, Users};
 use crate::fuse::posix_locks::ioctls;
-use crate::service::Locks;
+use crate::service::event_log::EventWatch;
 use crate::service::local::Local;
+use crate::service::stale_read::StaleReads;
+use crate::service::{
+    About, BackendStatus, CacheableView, Children, List, ListPage, LockService, Locks, Retry, Then,
+    Unavailable,
+};
+use crate::time::{Time, Wall};
 use serde_json::Value;
 use std::ffi::OsStr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, UNIX_EPOCH};
 
@@ -929,4 +936,74 @@ fn the_locks_of_open_files_are_free_when_the_mount_is_gone() {
     assert_eq!(errno(stays.mkdir(BOB, "job")), libc::EEXIST);
     gone.0.ended();
     assert!(stays.mkdir(BOB, "job").is_ok());
+}
+
+/// A lock service that shows no lock from the grant of the lock `lock` on, until a test ends that.
+struct SilentAfterGrant {
+    engine: Local,
+    is_silent: AtomicBool,
+}
+
+impl LockService for SilentAfterGrant {
+    fn submit(&self, command: Command, retry: Retry, then: Then<Result<Answer, Unavailable>>) {
+        let grants = matches!(&command.op, Op::Acquire(ask) if ask.name.as_str() == "lock");
+        self.engine.submit(command, retry, then);
+        self.is_silent.fetch_or(grants, Ordering::SeqCst);
+    }
+
+    fn view(&self, name: &LockName, retry: Retry, then: Then<Result<CacheableView, Unavailable>>) {
+        if self.is_silent.load(Ordering::SeqCst) {
+            return then(Err(Unavailable::Closing));
+        }
+        self.engine.view(name, retry, then);
+    }
+
+    fn list(&self, query: List, then: Then<Result<ListPage<LockView>, Unavailable>>) {
+        self.engine.list(query, then);
+    }
+
+    fn children(&self, query: Children, then: Then<Result<ListPage<Child>, Unavailable>>) {
+        self.engine.children(query, then);
+    }
+
+    fn subscribe(&self, since: Option<u64>) -> EventWatch {
+        self.engine.subscribe(since)
+    }
+
+    fn next_event(&self) -> u64 {
+        self.engine.next_event()
+    }
+
+    fn now(&self) -> Time {
+        self.engine.now()
+    }
+
+    fn wall(&self, at: Time) -> Wall {
+        self.engine.wall(at)
+    }
+}
+
+impl StaleReads for SilentAfterGrant {}
+
+impl BackendStatus for SilentAfterGrant {
+    fn about(&self) -> About {
+        self.engine.about()
+    }
+
+    fn counts(&self) -> Vec<(&'static str, u64)> {
+        self.engine.counts()
+    }
+}
+
+/// In an earlier version the lock stayed held, although the program was told that it was not.
+#[test]
+fn a_link_that_fails_after_its_grant_leaves_no_lease() {
+    let engine = Local::in_memory(Rules::default()).expect("it starts");
+    let service = Arc::new(SilentAfterGrant { engine, is_silent: AtomicBool::new(false) });
+    let rig = Rig::on(&Locks::new(Arc::clone(&service) as _));
+    let (ino, _) = rig.created(ALICE, "file");
+    assert!(rig.link(ALICE, ino, "lock").is_err(), "it can't look at the lock");
+    assert!(service.is_silent.swap(false, Ordering::SeqCst), "the lock was granted");
+    assert_eq!(errno(rig.lookup(BOB, "lock")), libc::ENOENT);
+    rig.mkdir(BOB, "lock").expect("it is free");
 }

@@ -129,6 +129,7 @@ mod tests {
             term,
             line: QueuePolicy::Skip,
             patch: patch.clone(),
+            takes_over: None,
         };
         let steal = Steal {
             name: name("s"),

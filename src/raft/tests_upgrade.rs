@@ -53,7 +53,7 @@ fn acquire(node: &RaftNode, of: &str) -> Answer {
     let client = ClientId::parse("new").expect("valid");
     let (term, mode) = (LeaseTerms::Own(TTL_DEFAULT, GRACE_DEFAULT), Mode::Exclusive);
     let (hold, line, patch) = (Ownership::Exclusive(None), QueuePolicy::Skip, Patch::default());
-    let ask = Acquire { name: lock(of), client, mode, hold, term, line, patch };
+    let ask = Acquire { name: lock(of), client, mode, hold, term, line, patch, takes_over: None };
     node.submit(Op::Acquire(ask).into(), Retry::Never, Box::new(move |got| drop(send.send(got))));
     answer.recv().expect("answered").expect("decided")
 }

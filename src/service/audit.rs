@@ -493,6 +493,32 @@ mod tests {
     use super::*;
     use std::sync::mpsc::channel;
 
+    fn record(number: usize, reason: Option<StealReason>) -> AuditRecord {
+        let client = |text| ClientId::parse(text).expect("valid");
+        let name = LockName::parse(&format!("n{number}")).expect("valid");
+        let (from, token) = (client("ann"), Token::named(1));
+        let what = match reason {
+            Some(reason) => AuditWhat::Stolen { name, from, token, by: client("bob"), reason },
+            None => AuditWhat::Expired { name, from, token, by: None },
+        };
+        AuditRecord { at: Time::ZERO, guess: Wall::now(), place: None, what }
+    }
+
+    /// Clients decide how many leases expire, but only those who may steal cause records of steals.
+    #[test]
+    fn a_limited_number_of_expired_leases_waits_for_the_disk() {
+        // No thread writes these records.
+        let shared = AuditShared::default();
+        for number in 0..=WAITING_MAX {
+            shared.add(vec![record(number, None)]);
+        }
+        let reason = StealReason::parse("it left").expect("valid");
+        shared.add(vec![record(0, None), record(1, Some(reason))]);
+        let queue = shared.queue.lock();
+        assert_eq!((queue.waiting.len(), queue.dropped), (WAITING_MAX + 1, 2));
+        assert!(matches!(queue.waiting.back(), Some(last) if last.what.file() == 0));
+    }
+
     /// In an earlier version an act blocked its caller, a worker of the HTTP server, for the disk.
     #[test]
     fn act_does_not_wait_for_the_thread_that_writes() {

@@ -544,6 +544,7 @@ mod tests {
                 term: LeaseTerms::Own(TTL_DEFAULT, Grace::NONE),
                 line,
                 patch: Patch::default(),
+                takes_over: None,
             })
         };
         for name in 0..locks {
@@ -639,7 +640,16 @@ mod tests {
             let (name, client) = (LockName::parse("x"), ClientId::parse(client));
             let (name, client) = (name.expect("valid"), client.expect("valid"));
             let (line, patch) = (QueuePolicy::Skip, Patch::default());
-            let op = Op::Acquire(Acquire { name, client, mode, hold, term, line, patch });
+            let op = Op::Acquire(Acquire {
+                name,
+                client,
+                mode,
+                hold,
+                term,
+                line,
+                patch,
+                takes_over: None,
+            });
             BatchItem::Submit(Submission { key: Some("one".into()), op })
         };
         let own = LeaseTerms::Own(TTL_DEFAULT, Grace::NONE);

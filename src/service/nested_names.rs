@@ -289,6 +289,7 @@ mod tests {
             term: LeaseTerms::Own(TTL_DEFAULT, GRACE_DEFAULT),
             line: QueuePolicy::Skip,
             patch: Patch::default(),
+            takes_over: None,
         })
     }
 

@@ -429,6 +429,7 @@ mod tests {
             term: LeaseTerms::Own(TTL_DEFAULT, GRACE_DEFAULT),
             line,
             patch: Patch::default(),
+            takes_over: None,
         }
     }
 

@@ -185,6 +185,7 @@ mod tests {
                 term: LeaseTerms::Own(TTL_DEFAULT, GRACE_DEFAULT),
                 line: QueuePolicy::Skip,
                 patch: Patch::default(),
+                takes_over: None,
             });
             locks.submit(acquire, |answer| assert!(matches!(answer, Ok(Ok(_)))));
         }

@@ -61,6 +61,7 @@ fn ask(lock: &str, who: &str, ttl: Span, grace: Span) -> Acquire {
         term,
         line,
         patch,
+        takes_over: None,
     }
 }
 

@@ -141,3 +141,19 @@ fn the_line_protocol_works_through_any_node() {
     );
     assert_eq!(say(&cluster, 2, "OWN,build,x\\n"), "NONE\n");
 }
+
+/// A mount whose node has lost its majority reports that it has no contact, although the node
+/// answers.
+#[test]
+fn a_mount_without_a_majority_is_not_connected() {
+    let mut cluster = Cluster::of(3);
+    let mount = cluster.clients.mount(&cluster.urls()[0], "--ttl 20s");
+    mount.sh("mkdir held").ok();
+    mount.is("connected");
+    cluster.nodes[1].daemon.kill();
+    cluster.nodes[2].daemon.kill();
+    mount.is("in jeopardy");
+    assert_ne!(mount.sh("mkdir other").code, 0);
+    cluster.nodes[1].daemon.again();
+    mount.is("connected");
+}

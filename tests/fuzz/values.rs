@@ -67,9 +67,10 @@ pub(crate) fn op() -> impl Strategy<Value = Op> {
     ];
     let wait = proptest::option::of((0..99_u64).prop_map(Span::from_secs));
     let line = prop_oneof![Just(QueuePolicy::Skip), wait.prop_map(QueuePolicy::Join)];
-    let acquire = (name(), client(), mode, hold, term(), line, patch()).prop_map(
-        |(name, client, mode, hold, term, line, patch)| {
-            Op::Acquire(Acquire { name, client, mode, hold, term, line, patch })
+    let over = proptest::option::of((1..9_u64).prop_map(Token::named));
+    let acquire = (name(), client(), mode, hold, term(), line, patch(), over).prop_map(
+        |(name, client, mode, hold, term, line, patch, takes_over)| {
+            Op::Acquire(Acquire { name, client, mode, hold, term, line, patch, takes_over })
         },
     );
     let firm = prop_oneof![Just(Firm::Keep), Just(Firm::Make)];

@@ -1,5 +1,6 @@
 //! The audit log of a server: who did what, and which requests were refused, also in a flood.
 
+use crate::mounted_harness::{ALICE, BOB, Setup};
 use crate::server_harness::{Scratch, Server, eventually, latchfs};
 use crate::support::signal;
 use serde_json::Value;
@@ -439,4 +440,48 @@ fn sighup_gives_a_mount_another_token() {
     });
     signal(mount.id().cast_signed(), libc::SIGTERM);
     assert!(mount.wait().expect("it ends").success(), "{}", log());
+}
+
+/// In an earlier version no file had the requests that a mount denies to local users.
+#[test]
+fn what_a_mount_denies_to_local_users_is_recorded_by_uid() {
+    const REQUESTS: u64 = 3_000;
+    let m = Setup::new().start();
+    m.sh_as(ALICE, "mkdir -m 755 team").ok();
+    let uid = m.sh(&format!("id -u {BOB}")).ok().trim().to_owned();
+    let begun = latchfs::time::boot_now();
+    let attack = format!(
+        r#"
+        with user('{BOB}'):
+            for n in range({REQUESTS}):
+                eq(no(os.mkdir, f'team/n{{n}}'), 'EACCES')
+            eq(no(os.rmdir, 'team'), 'EPERM')
+            ctl = os.open('.latchfs/ctl', os.O_RDWR)
+            os.write(ctl, json.dumps(dict(do='steal', name='team', reason='because')).encode())
+            eq(json.loads(os.read(ctl, 65536))['kind'], 'E_DENIED')
+            os.close(ctl)
+        "#
+    );
+    m.py(&attack).ok();
+    let all = eventually("all are counted", || {
+        let text = fs::read_to_string(m.state().join("refused.log")).unwrap_or_default();
+        let (whole, _) = text.rsplit_once('\n').unwrap_or_default();
+        let all: Vec<Value> =
+            whole.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
+        let count: u64 = all.iter().filter_map(|record| record["count"].as_u64()).sum();
+        assert!(
+            count <= REQUESTS + 1,
+            "the lock of another client is no matter of rights: {all:?}"
+        );
+        (count == REQUESTS + 1).then_some(all)
+    });
+    let seconds = latchfs::time::boot_now().since(begun).as_millis() / 1_000;
+    assert!(all.len() as u64 <= seconds + 1, "{} records in {seconds} s", all.len());
+    for record in &all {
+        assert_eq!((&record["act"], &record["credential"]), (&"refuse".into(), &"user".into()));
+        assert_eq!(record["by"], format!("uid {uid}"));
+        assert_eq!(record["address"], m.dir().display().to_string());
+    }
+    assert_eq!(all.last().expect("records")["last"], "steal a lock");
+    m.sh_as(ALICE, "mkdir team/own").ok();
 }

@@ -98,6 +98,7 @@ pub(crate) fn acquire(lock: &str, note: &str) -> Op {
         term: LeaseTerms::Own(TTL_DEFAULT, GRACE_DEFAULT),
         line: QueuePolicy::Skip,
         patch: Patch { note: Some(note.into()), ..Patch::default() },
+        takes_over: None,
     })
 }
 

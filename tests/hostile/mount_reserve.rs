@@ -179,6 +179,7 @@ fn make_locks(socket: &Path, count: usize) {
             term: LeaseTerms::Own(Ttl::parse("10m").expect("a ttl"), GRACE_DEFAULT),
             line: QueuePolicy::Skip,
             patch: Patch::default(),
+            takes_over: None,
         };
         BatchItem::Submit(Submission::from(Op::Acquire(acquire)))
     };

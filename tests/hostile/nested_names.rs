@@ -92,6 +92,7 @@ fn batch(name: &str, line: QueuePolicy) -> Vec<u8> {
         term: LeaseTerms::Own(TTL_DEFAULT, GRACE_DEFAULT),
         line,
         patch: Patch::default(),
+        takes_over: None,
     };
     let asks = vec![BatchItem::Submit(Op::Acquire(ask).into())];
     encode_batch(PROTOCOL, &RequestBatch::repeatable(0, asks))
@@ -321,6 +322,7 @@ fn is_older(ask: impl FnOnce(&Locks, Op, Option<ParentCheck>, Sender<u64>)) -> b
             term: LeaseTerms::Own(TTL_DEFAULT, GRACE_DEFAULT),
             line: QueuePolicy::Skip,
             patch: Patch::default(),
+            takes_over: None,
         })
     };
     let (hers, his) = (acquire("backup/x", "alice"), acquire("backup", "bob"));

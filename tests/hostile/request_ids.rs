@@ -124,6 +124,7 @@ fn acquire(lock: &str, who: &str) -> Op {
         term: LeaseTerms::Own(TTL_DEFAULT, GRACE_DEFAULT),
         line: QueuePolicy::Skip,
         patch: Patch::default(),
+        takes_over: None,
     })
 }
 

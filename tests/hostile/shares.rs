@@ -173,6 +173,7 @@ fn acquire(lock: &str, client: &str, line: QueuePolicy, mode: Mode) -> Op {
         term: LeaseTerms::Own(Ttl::parse("1h").expect("a ttl"), GRACE_DEFAULT),
         line,
         patch: Patch::default(),
+        takes_over: None,
     })
 }
 

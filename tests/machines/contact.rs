@@ -51,6 +51,44 @@ fn nothing_hangs_when_the_cable_is_pulled() {
     a.sh("rmdir held").ok();
 }
 
+/// The name of the first server is looked up for 20 s. A mount goes on to the second one after a
+/// part of a second; in an earlier version its thread for events waited for the look-up first.
+#[test]
+fn a_slow_look_up_of_a_name_delays_no_other_server() {
+    const ENOUGH: Span = Span::from_secs(12);
+    let mut net = Net::new();
+    let (server, a) = (net.machine(), net.machine());
+    let _served = server.serve("");
+    // No name server answers there, and nothing says so.
+    server
+        .sh("nft add table ip t; nft add chain ip t in '{ type filter hook input priority 0; }'; \
+             nft add rule ip t in udp dport 53 drop")
+        .ok();
+    let (dir, latchfs) = (a.path("slow"), crate::net::LATCHFS);
+    let script = format!(
+        "mkdir {dir} && cd {dir} || exit 1
+         printf 'nameserver {address}\noptions timeout:20 attempts:1\n' > resolv.conf
+         echo 'hosts: files dns' > nsswitch.conf
+         mount --bind resolv.conf /etc/resolv.conf || exit 2
+         mount --bind nsswitch.conf /etc/nsswitch.conf || exit 3
+         for try in 1 2 3 4; do
+             {latchfs} mount locks --server http://slow.example:1,{url} --background && break
+         done
+         mkdir locks/x && {latchfs} status x --dir locks; code=$?
+         {latchfs} umount locks
+         exit $code",
+        dir = dir.display(),
+        address = server.address,
+        url = server.url(),
+    );
+    let mut apart = a.command("unshare");
+    apart.args(["--mount", "--propagation", "private", "sh", "-c", &script]);
+    let begun = boot_now();
+    crate::net::run(&mut apart).ok();
+    let took = boot_now().since(begun);
+    assert!(took < ENOUGH, "{took}");
+}
+
 /// Requests reach the server, but the answers are lost. A lock whose grant was not answered does
 /// not stay held.
 #[test]

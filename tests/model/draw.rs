@@ -57,6 +57,7 @@ pub(super) struct Draw {
     /// separate generator, so that these choices do not change the other random choices of a seed.
     opens: Dice,
     acquisitions: Dice,
+    takeovers: Dice,
     orders: Dice,
     acknowledgements: Dice,
     /// The highest request number drawn so far, for any session.
@@ -79,6 +80,7 @@ impl Draw {
             old_rules: Dice::new(!seed),
             opens: Dice::new(seed.rotate_left(17)),
             acquisitions: Dice::new(seed.rotate_left(32)),
+            takeovers: Dice::new(seed.rotate_left(24)),
             orders: Dice::new(seed.rotate_left(16)),
             acknowledgements: Dice::new(seed.rotate_left(48)),
             numbered: 0,
@@ -237,7 +239,26 @@ impl Draw {
             2 | 3 => QueuePolicy::Join(None),
             _ => QueuePolicy::Join(Some(patience(&mut self.dice))),
         };
-        Acquire { name, client, mode, hold, term, line, patch: self.patch() }
+        let ask =
+            Acquire { name, client, mode, hold, term, line, patch: self.patch(), takes_over: None };
+        self.taking_over(ask)
+    }
+
+    /// An acquire by an open file may name the token of a lease of its client to take over. In half
+    /// of the acquires by open files, names a recent token, in most cases with its lock and client.
+    fn taking_over(&mut self, ask: Acquire) -> Acquire {
+        let is_file = matches!(ask.hold, Ownership::OpenFile(_));
+        if !is_file || self.tokens.is_empty() || self.takeovers.one_in(2) {
+            return ask;
+        }
+        let recent = self.tokens.len().saturating_sub(6);
+        let (name, client, token) = self.takeovers.pick(&self.tokens[recent..]);
+        let takes_over = Some(token);
+        match self.takeovers.below(8) {
+            0 => Acquire { takes_over, ..ask },
+            1 => Acquire { name, takes_over, ..ask },
+            _ => Acquire { name, client, takes_over, ..ask },
+        }
     }
 
     /// Returns the owner of a new lease (the client, one program of the client, or an open file),

@@ -182,7 +182,7 @@ fn is_state_after_refusal(bytes: &[u8], mut before: Engine, command: &Command) -
 fn same_foresight(before: &Engine, command: &Command, answer: &Answer) -> Result<(), String> {
     let (None, Op::Acquire(ask)) = (&command.request, &command.op) else { return Ok(()) };
     let view = before.view(&ask.name, before.clock());
-    let foreseen = view.in_the_way(&ask.client, ask.hold, ask.mode);
+    let foreseen = view.in_the_way(&ask.client, ask.hold, ask.mode, ask.takes_over);
     let foreseen = foreseen.map(|(holder, way)| (holder.lease.token, way));
     match answer {
         // The prediction may be wrong for a client that already waits in the queue and now requests

@@ -545,7 +545,7 @@ impl Naive {
         }
         let foremost = self.foremost(name);
         let mine = self.on(name).filter(|held| held.lease.holder == *client);
-        let meant: Vec<_> = mine.filter(|held| is_meant(held.lease.hold, ask.hold)).collect();
+        let meant: Vec<_> = mine.filter(|held| is_meant(&held.lease, ask)).collect();
         let would_wait_for_itself = !meant.is_empty();
         let begun = meant.into_iter().filter(|held| held.lease.acquired_at <= self.now);
         let meant: Vec<_> = begun.collect();
@@ -1040,13 +1040,14 @@ impl Naive {
     }
 }
 
-/// Whether an acquire with the ownership `want` may continue the lease that the same client holds
-/// with the ownership `have`, instead of being refused. An acquire as `Client` may continue any
-/// lease. An acquire by an open file may continue a lease of the client, an exclusive lease that
-/// the same open file created, and the open file's own lease. An exclusive acquire by an open file
-/// may continue only an exclusive lease that the same open file created, as a retry does. An
-/// exclusive acquire without an open file continues no lease.
-fn is_meant(have: Ownership, want: Ownership) -> bool {
+/// Whether an acquire may continue the lease `held` of the same client, instead of being refused.
+/// An acquire as `Client` may continue any lease. An acquire by an open file may continue a lease
+/// of the client, an exclusive lease that the same open file created, the open file's own lease,
+/// and an exclusive lease that no file created and whose token the acquire names. An exclusive
+/// acquire by an open file may continue only an exclusive lease that the same open file created, as
+/// a retry does. An exclusive acquire without an open file continues no lease.
+fn is_meant(held: &Lease, ask: &Acquire) -> bool {
+    let (have, want) = (held.hold, ask.hold);
     match want {
         Ownership::Client => true,
         Ownership::Exclusive(maker) => maker.is_some() && have == want,
@@ -1054,6 +1055,7 @@ fn is_meant(have: Ownership, want: Ownership) -> bool {
             have == Ownership::Client
                 || have == Ownership::Exclusive(Some(open))
                 || have == Ownership::OpenFile(open)
+                || have == Ownership::Exclusive(None) && ask.takes_over == Some(held.token)
         }
     }
 }

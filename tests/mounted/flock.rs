@@ -273,6 +273,42 @@ fn getlk_agrees_with_setlk() {
     .ok();
 }
 
+/// A program that closes a locked file and opens it again with `O_CREAT` takes the lock anew, so
+/// that other programs can open the name, although the close does not wait for the release. The
+/// kernel may not have heard then that the name has vanished.
+#[test]
+fn a_locked_file_that_is_closed_and_opened_again_has_its_name() {
+    for behind in [Behind::Itself, Behind::Server, Behind::Cluster] {
+        let m = Setup::new().behind(behind).start();
+        locks_py(
+            &m,
+            r#"
+            flags, missing = os.O_CREAT | os.O_RDWR, []
+            peer = Peer()
+            for round in range(100):
+                for form in ('flock_ex', 'fcntl_ex', 'ofd_ex'):
+                    fd = os.open('file', flags)
+                    lock(fd, form)
+                    os.close(fd)
+                    fd = os.open('file', flags)
+                    said = peer("no(lambda: os.close(os.open('file', os.O_RDWR)))")
+                    if said != 'ok': missing.append((form, said))
+                    os.close(fd)
+                    os.unlink('file')
+            eq(missing, [])
+            # A program that makes nothing finds nothing.
+            for round in range(100):
+                fd = os.open('file', flags)
+                lock(fd, 'flock_ex')
+                unlock(fd, 'flock_ex')
+                eq(no(os.open, 'file', os.O_RDWR), 'ENOENT')
+                os.close(fd)
+            "#,
+        )
+        .ok();
+    }
+}
+
 /// When the call that unlocks a file returns, the lock is free for clients of another mount too.
 #[test]
 fn an_unlock_is_decided_when_it_returns() {
@@ -406,7 +442,8 @@ fn deadlocks_are_detected() {
 }
 
 /// The open file that wrote a text, a ttl or a process may lock its own lock, in every form. The
-/// lock keeps its text, and other open files of the same user are refused before and after.
+/// lock keeps its token and its text, and other open files of the same user are refused before and
+/// after.
 #[test]
 fn an_open_file_that_wrote_may_lock_its_lock() {
     let m = mount();
@@ -419,7 +456,7 @@ fn an_open_file_that_wrote_may_lock_its_lock() {
                 assert no(lock, other, 'flock_ex') == 'EAGAIN', (form, text)
                 ino = os.fstat(fd).st_ino
                 lock(fd, form)
-                assert status('x')['token'] > token
+                eq((form, text, status('x')['token']), (form, text, token))
                 assert no(lock, other, 'ofd_ex') == 'EAGAIN' or form.startswith('posix')
                 assert os.pread(fd, 99, 0) == (b'text' if text == 'text' else b'')
                 os.write(fd, b'more')
@@ -432,34 +469,53 @@ fn an_open_file_that_wrote_may_lock_its_lock() {
     locks_py(&m, program).ok();
 }
 
-/// The open file that wrote a text, and that locks its lock while another program waits for it, is
-/// refused and keeps its lock and its text: the waiter is served only after the holder is done.
+/// The open file that made a lock by `O_EXCL`, or that wrote a text to it, may lock it while other
+/// programs wait for it, in every form. The lock keeps its token and its text, and the first waiter
+/// gets it after the unlock.
 #[test]
-fn a_written_lock_is_not_lost_to_a_waiter() {
-    let m = mount();
+fn an_open_file_locks_its_own_lock_before_the_waiters() {
     let program = r#"
-        for form in 'flock_ex', 'flock_sh', 'posix_ex', 'ofd_ex':
-            waiter, fd = Peer(), opened('x')
+        WAITS = {form: f'lock(opened("x"), "{form}", wait=True)'
+                 for form in ('flock_ex', 'posix_ex', 'ofd_ex')}
+        WAITS['wait'] = 'pathlib.Path(".latchfs/wait/x").read_text() and None'
+        def written():
+            fd = opened('x')
             os.write(fd, b'text')
+            return fd
+        def made():
+            held['x'] = fd = os.open('x', os.O_RDWR | os.O_CREAT | os.O_EXCL)
+            return fd
+        FORMS = 'flock_ex', 'flock_sh', 'posix_ex', 'ofd_ex', 'ofd_sh'
+        cases = [(form, waiting, begin, wait)
+                 for form in FORMS for waiting in WAITS for begin in (written, made)
+                 for wait in (False, True)]
+        for case in cases:
+            form, waiting, begin, wait = case
+            one, two, fd = Peer(), Peer(), begin()
             token = status('x')['token']
-            waiter('fd = opened("x")')
-            waiter.start('fcntl.flock(fd, EX)')
+            # A program without a lock of its own is refused.
+            eq(two('no(lock, opened("x"), "ofd_ex")'), 'EAGAIN')
+            one.start(WAITS[waiting])
             until(lambda: line('x') == 1)
-            for wait in False, True:
-                said = no(lock, fd, form, wait)
-                eq((form, said, status('x')['token']), (form, 'EAGAIN', token))
-                until(lambda: line('x') == 1)
-            assert waiter.silent()
-            eq(os.pread(fd, 99, 0), b'text')
+            eq((case, no(lock, fd, form, wait)), (case, 'ok'))
+            now = status('x')
+            eq((case, now['token'], now['mode']),
+               (case, token, 'shared' if form.endswith('sh') else 'exclusive'))
+            eq(os.pread(fd, 99, 0), b'text' if begin is written else b'')
             os.write(fd, b'more')
+            assert one.silent()
+            eq(two('no(lock, opened("x"), "ofd_ex")'), 'EAGAIN')
+            unlock(fd, form)
+            eq(one.answer(), None)
+            assert status('x')['token'] > token
+            one('os.unlink("x")')
+            for peer in (one, two): peer.end()
             drop('x')
-            assert waiter.silent()
-            os.unlink('x')
-            eq(waiter.answer(), None)
-            waiter.end()
             until(lambda: listed() == [])
         "#;
-    locks_py(&m, program).ok();
+    for setup in [Setup::new(), Setup::new().behind(Behind::Server)] {
+        locks_py(&setup.start(), program).ok();
+    }
 }
 
 /// While an open file locks the lock to which it wrote a text, no client of another mount can

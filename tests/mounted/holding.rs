@@ -257,10 +257,42 @@ fn removing_a_lock_that_an_open_file_holds() {
     m.sh("flock x sh -c 'rm x' && test ! -e x").ok();
 }
 
-/// A hard link to a lock that an open file holds is a lease of its own, which expires.
+/// A hard link to a lock that an open file holds lasts as long as that open file holds the lock: no
+/// ttl ends it, and it ends with the unlock, with the close and with the end of the process.
 #[test]
-fn a_link_to_the_lock_of_an_open_file_expires() {
-    let m = Setup::new().with("--ttl 1s --grace 0s").start();
-    m.sh("flock build sh -c 'ln build other && test other -ef build'").ok();
-    m.until("other", "free");
+fn a_link_to_the_lock_of_an_open_file_ends_with_it() {
+    for behind in [Behind::Itself, Behind::Server] {
+        let m = Setup::new().with("--ttl 1s --grace 0s").behind(behind).start();
+        m.sh("flock build sh -c 'ln build other && test other -ef build && sleep 2 && \
+              mv other moved && ! test -e other && grep -q held .latchfs/status/moved'")
+            .ok();
+        m.sh("test ! -e build && test ! -e moved").ok();
+        locks_py(
+            &m,
+            r#"
+            for form in 'flock_ex', 'posix_ex', 'ofd_ex', 'ofd_sh':
+                for end in 'unlock', 'close', 'kill':
+                    holder = Peer()
+                    holder(f'lock(opened("a"), "{form}")')
+                    os.link('a', 'b')
+                    holder('os.link("b", "c")')
+                    eq([status(name)['phase'] for name in 'abc'], ['held'] * 3)
+                    if end == 'unlock': holder(f'unlock(opened("a"), "{form}")')
+                    elif end == 'close': holder('drop("a")')
+                    else: os.kill(holder.pid, signal.SIGKILL)
+                    until(lambda: listed() == [])
+                    if end != 'kill': holder.end()
+            # The names that remain after `rm` of the first one end with the open file too.
+            holder = Peer()
+            holder('lock(opened("a"), "flock_ex")')
+            holder('os.link("a", "b")')
+            holder('os.unlink("a")')
+            eq(listed(), ['b'])
+            holder('drop("a")')
+            until(lambda: listed() == [])
+            holder.end()
+            "#,
+        )
+        .ok();
+    }
 }

@@ -48,6 +48,7 @@ fn acquire(name: LockName) -> Op {
         term: LeaseTerms::Own(ttl, grace),
         line: QueuePolicy::Skip,
         patch: Patch::default(),
+        takes_over: None,
     })
 }
 

@@ -104,6 +104,25 @@ fn programs_read_their_text_back() {
         .ok();
 }
 
+/// The first read of an open file may begin anywhere: `f.seek(1)` before `f.read()`, `tail -c +2`,
+/// `dd skip=`. So may that of a control file.
+#[test]
+fn the_first_read_may_begin_anywhere() {
+    let m = mount();
+    m.py(r#"
+        with open('made', 'x') as file: file.write(' 4711\n')
+        for name in 'made', '.latchfs/content/made':
+            with open(name) as file:
+                file.seek(1)
+                eq(file.read(), '4711\n')
+            fd = os.open(name, os.O_RDONLY)
+            eq([os.pread(fd, 9, at) for at in (2, 0, 6, 1)], [b'711\n', b' 4711\n', b'', b'4711\n'])
+    "#)
+        .ok();
+    assert_eq!(m.sh("tail -c +3 made").ok(), "711\n");
+    assert_eq!(m.sh("dd if=made bs=1 skip=2 status=none").ok(), "711\n");
+}
+
 /// With `mount --content note`, `cat NAME` always shows the text that was written to the lock, and
 /// never the status of the lock.
 #[test]

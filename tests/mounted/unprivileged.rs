@@ -133,3 +133,32 @@ fn doctor_reports_an_unusable_device() {
     assert_eq!(seen.code, 1, "{seen:?}");
     assert!(seen.out.contains("/dev/fuse"), "{}", seen.out);
 }
+
+/// A command that names no mount means one of root or of its own user. In an earlier version any
+/// user's mount made it ambiguous, or was used by root's commands if it was the only one.
+#[test]
+fn a_mount_of_another_user_is_not_meant_by_the_commands_of_root() {
+    let seen = in_a_namespace(
+        "of_latchfs() { grep -F ' - fuse.latchfs ' /proc/self/mountinfo | cut -d ' ' -f 5; }
+         for dir in $(of_latchfs); do umount -l -c $dir; done
+         echo user_allow_other > $T/fuse.conf; mount --bind $T/fuse.conf /etc/fuse.conf
+         none='--state none --grant-at-once --background'
+         user latchfs mount users --allow-other --client users $none >&2 || exit 1
+         for dir in $(of_latchfs); do [ $dir -ef users ] || exit 2; done
+         for command in ls 'status build' 'acquire build'; do
+             latchfs $command 2>&1; echo $?
+         done
+         latchfs mount locks --client own $none >&2 || exit 3
+         latchfs acquire build >&2 || exit 4
+         latchfs ls | grep -o own:root; ls -d locks/build users/build 2>/dev/null
+         latchfs acquire build --dir users >&2 || exit 5
+         latchfs status build | grep -oE '(own|users):root' | sort -u
+         user latchfs ls 2>&1; echo $?
+         latchfs umount locks >&2; latchfs umount users >&2",
+    );
+    let none = "latchfs: no latchfs is mounted here; mount one by 'latchfs mount DIR'\n69\n";
+    let (root, user) = seen.out.split_at(seen.out.find("latchfs: several").unwrap_or_default());
+    let expected = format!("{}own:root\nlocks/build\nown:root\n", none.repeat(3));
+    assert_eq!((root, seen.code), (expected.as_str(), 0), "{seen:?}");
+    assert!(user.contains("/users") && user.contains("/locks") && user.ends_with("\n64\n"));
+}

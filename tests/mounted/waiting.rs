@@ -435,6 +435,47 @@ fn a_thread_with_many_groups_waits_and_is_interrupted() {
     .ok();
 }
 
+/// A lock that was granted to a waiter just after a signal interrupted it is given back as soon as
+/// the waiter is seen to do something else, also if the lock is free for another mount then. Only a
+/// waiter whose call the kernel restarts keeps it.
+#[test]
+fn an_interrupted_waiter_keeps_no_lock_from_another_mount() {
+    let m = Setup::new().behind(Behind::Server).start();
+    let program = r#"
+        def interrupted(signal, frame): raise InterruptedError
+        def waiter(answer, hold):
+            signal.signal(signal.SIGUSR1, interrupted)
+            fd = os.open('build', os.O_RDWR)
+            try: fcntl.flock(fd, fcntl.LOCK_EX)
+            except InterruptedError: os.write(answer, b'.')
+            os.read(hold, 1)
+            os._exit(0)
+        other = os.environ['OTHERS'] + '/build'
+        took = []
+        for round in range(6):
+            fd = os.open(other, os.O_RDWR | os.O_CREAT)
+            fcntl.flock(fd, fcntl.LOCK_EX)
+            heard, answer = os.pipe()
+            hold, end = os.pipe()
+            pid = os.fork()
+            if pid == 0: waiter(answer, hold)
+            until(lambda: line('build') == 1)
+            os.kill(pid, signal.SIGUSR1)
+            os.read(heard, 1)
+            began = time.monotonic()
+            fcntl.flock(fd, fcntl.LOCK_UN)
+            until(lambda: no(fcntl.flock, fd, fcntl.LOCK_EX | fcntl.LOCK_NB) == 'ok')
+            took.append(time.monotonic() - began)
+            os.close(fd)
+            os.write(end, b'.')
+            os.waitpid(pid, 0)
+            for each in heard, answer, hold, end: os.close(each)
+        # A loaded machine may only make it longer.
+        assert min(took) < 0.15, took
+        "#;
+    locks_py(&m, program).ok();
+}
+
 /// A request that waits is given up when its file is closed, even while the request has not joined
 /// the queue, because the server does not answer.
 #[test]

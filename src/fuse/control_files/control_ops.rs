@@ -135,12 +135,14 @@ impl ControlFiles {
             ControlFile::Report(LockReport::Wait, name) => {
                 return self.waits.read(caller, open, name, asked).await;
             }
-            _ if asked.offset > 0 => return Ok(open.kept_window(asked)),
             _ => {}
+        }
+        if let Some(part) = open.kept_window(asked) {
+            return Ok(part);
         }
         let bytes = self.render(caller, open, control).await?;
         match open.keep(self.opens.shares(), bytes) {
-            Ok(bytes) => Ok(ReadBytes::window(bytes, 0, asked.size)),
+            Ok(bytes) => Ok(ReadBytes::window(bytes, asked.offset, asked.size)),
             Err(full) => Err(self.nodes.locks.refusals().full(caller, Act::Read, None, &full)),
         }
     }

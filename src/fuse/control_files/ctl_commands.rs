@@ -73,7 +73,11 @@ impl ControlHost for CtlHost<'_> {
 
     fn allows(&self, operation: Operation) -> Result<(), String> {
         let grant = self.caller.grant(self.ctl.nodes.attrs.mounter());
-        grant.may_begin(operation).map_err(|denial| why_denied(&denial))
+        grant.may_begin(operation).map_err(|denial| {
+            let why = why_denied(&denial);
+            self.ctl.nodes.locks.refusals().denied(self.caller, operation.rule().name, &why);
+            why
+        })
     }
 
     fn about(&self) -> Map<String, Value> {

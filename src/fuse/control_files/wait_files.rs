@@ -79,7 +79,7 @@ impl WaitFiles {
         asked: ReadRequest,
     ) -> Result<ReadBytes, Errno> {
         if asked.offset > 0 {
-            return Ok(open.kept_window(asked));
+            return Ok(open.kept_window(asked).unwrap_or_else(|| ReadBytes::from(Vec::new())));
         }
         let file = WaitFile { fh: asked.fh, open: Arc::clone(open), name: name.clone() };
         self.read_status(caller, &file, asked)?.await.unwrap_or(Err(Errno::EIO))
@@ -243,6 +243,7 @@ impl WaitFiles {
             term: self.bindings.term(process),
             line: QueuePolicy::Join(None),
             patch,
+            takes_over: None,
         }
     }
 

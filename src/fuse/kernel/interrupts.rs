@@ -26,6 +26,10 @@ const REST_PER_WORK: u32 = 55;
 /// running. A restarted system call repeats its request within a millisecond; a signal handler of a
 /// shell takes a few.
 const PLACE_KEPT: Span = Span::from_millis(200);
+/// How long a lock that was granted to an interrupted waiter is kept for it after its thread was
+/// last seen running: long enough for a second check, because a thread that repeats its request
+/// sleeps until the request is read. Until then other clients find a lock that nobody uses.
+const GRANT_KEPT: Span = Span::from_millis(30);
 /// The interval between two checks of a waiter for the freezer of its cgroup. Such a check costs
 /// more than one for signals, and a suspend waits for 20 s.
 const FREEZER_PERIOD: Span = Span::from_millis(200);
@@ -290,8 +294,8 @@ fn keeps(waiting: WaitStatus, sight: ThreadSignals, parked: Span, rests: Span) -
         (_, ThreadSignals::Gone) => false,
         // The lock was granted to the interrupted waiter, which does not know it yet. Other clients
         // wait for the lock, so the grant is kept for a short time only, even if the thread is
-        // stopped.
-        (WaitStatus::Unclaimed, _) => parked < PLACE_KEPT,
+        // stopped, and given back once the thread sleeps in another call.
+        (WaitStatus::Unclaimed, _) => rests < GRANT_KEPT && parked < PLACE_KEPT,
         (_, ThreadSignals::Stopped | ThreadSignals::Freezing) => true,
         _ => rests < PLACE_KEPT && parked < PLACE_KEPT_MAX,
     }
@@ -335,10 +339,14 @@ mod tests {
         );
         assert!(parked(ThreadSignals::Stopped, 3_600_000, 3_600_000));
         assert!(!parked(ThreadSignals::Gone, 0, 0));
-        let unclaimed =
-            |sight, parked| keeps(WaitStatus::Unclaimed, sight, millis(parked), millis(0));
-        assert!(unclaimed(ThreadSignals::Running, 199) && !unclaimed(ThreadSignals::Running, 200));
-        assert!(!unclaimed(ThreadSignals::Stopped, 200));
+        let unclaimed = |sight, parked, rests| {
+            keeps(WaitStatus::Unclaimed, sight, millis(parked), millis(rests))
+        };
+        assert!(unclaimed(ThreadSignals::Running, 199, 0));
+        assert!(!unclaimed(ThreadSignals::Running, 200, 0));
+        for sight in [ThreadSignals::Quiet, ThreadSignals::Stopped] {
+            assert!(unclaimed(sight, 29, 29) && !unclaimed(sight, 30, 30));
+        }
         assert!(parked(ThreadSignals::Freezing, 3_600_000, 3_600_000));
         for sight in
             [ThreadSignals::Running, ThreadSignals::Signalled, ThreadSignals::PerhapsSignalled]

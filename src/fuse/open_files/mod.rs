@@ -9,6 +9,7 @@ pub(crate) mod held_read;
 pub(crate) mod event_stream;
 pub(crate) mod dir_reading;
 pub(crate) mod open_file;
+pub(crate) mod repeated_opens;
 pub(crate) mod open_table;
 pub(crate) mod waiting_reads;
 

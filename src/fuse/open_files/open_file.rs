@@ -76,9 +76,10 @@ pub(crate) struct OpenFileState {
     pub(crate) session: Option<SessionId>,
     /// Whether a program has tried to write through this open file, successfully or not.
     pub(crate) wrote: bool,
-    /// Whether a program has written a text, a ttl, a grace or a process through this open file, so
-    /// that no other open file may take the lease over, and has not got a lock of the file since.
-    pub(crate) made_firm: bool,
+    /// The lease that a program has made with `O_EXCL` through this open file, or to which it has
+    /// written a text, a ttl, a grace or a process, so that no other open file may take the lease
+    /// over; `None` after this file was locked. Identified as `tenure` is.
+    pub(crate) own_lease: Option<Token>,
     /// Whether a program has tried to lock through this open file, successfully or not.
     pub(crate) locked: bool,
     /// The end of the last message that a program has written to the lock's file through this open
@@ -227,10 +228,12 @@ impl OpenFile {
         self.state().seen = Some(LastSeen::of(view));
     }
 
-    /// Returns the part of the file's snapshot that a read requests.
-    pub(crate) fn kept_window(&self, asked: ReadRequest) -> ReadBytes {
-        let bytes = Arc::clone(&self.state().bytes.0);
-        ReadBytes::window(bytes, asked.offset, asked.size)
+    /// Returns the part of the file's snapshot that a read requests, or `None` if the read needs a
+    /// new snapshot: at offset 0, and if nothing was read through this file before.
+    pub(crate) fn kept_window(&self, asked: ReadRequest) -> Option<ReadBytes> {
+        let state = self.state();
+        let is_kept = asked.offset > 0 && state.bytes.1.is_some();
+        is_kept.then(|| ReadBytes::window(Arc::clone(&state.bytes.0), asked.offset, asked.size))
     }
 
     /// Stores a snapshot of the content for later reads, if the user's limit on buffered bytes

@@ -4,6 +4,7 @@ use crate::fuse::kernel::handles::{HandleNumbers, Handles};
 use crate::fuse::kernel::user_shares::{Full, Pool, Shares};
 use crate::fuse::open_files::dir_reading::OpenDir;
 use crate::fuse::open_files::open_file::OpenFile;
+use crate::fuse::open_files::repeated_opens::RepeatedOpens;
 use std::sync::Arc;
 
 /// The open files and directories of one mount.
@@ -13,6 +14,8 @@ pub(crate) struct OpenFiles {
     shares: Shares,
     files: Handles<OpenFile>,
     dirs: Handles<OpenDir>,
+    /// The opens that the kernel repeats.
+    pub(crate) repeated: RepeatedOpens,
 }
 
 impl OpenFiles {

@@ -103,6 +103,7 @@ impl Creation {
                 process: process.as_ref().map(|handle| Some(handle.process)),
                 ..Patch::default()
             },
+            takes_over: None,
         });
         (op, process)
     }

@@ -59,6 +59,7 @@ impl CreateOpen {
         how: CreateMode,
     ) -> Result<(NodeEntry, Opened), Errno> {
         let act = act_of(how.1);
+        self.opens.repeated.done(caller.pid);
         if let Err(full) = self.opens.shares().room(Pool::Files, caller.uid) {
             return Err(self.nodes.locks.refusals().full(caller, act, None, &full));
         }
@@ -103,7 +104,11 @@ impl CreateOpen {
                 let ino = entry.attr.ino.0;
                 let mut open = OpenFile::of_lock(caller, ino, name, flags);
                 open.made_new = is_new;
-                open.state().tenure = Some(tenure.token);
+                {
+                    let mut state = open.state();
+                    state.tenure = Some(tenure.token);
+                    state.own_lease = state.tenure.filter(|_| is_new);
+                }
                 Ok((entry, self.opened(fh, open)))
             }
             Ok(_) if !is_new => self.open_as_it_is(caller, &name, flags).await,

@@ -44,7 +44,8 @@ impl FileIo {
         Self { nodes, opens, bindings, changes, polls }
     }
 
-    /// Opens a lock that the kernel has looked up already.
+    /// Opens a lock that the kernel has looked up already. If its name has vanished since, the
+    /// kernel is told so once.
     pub(crate) async fn open(
         &self,
         caller: &Caller,
@@ -56,6 +57,13 @@ impl FileIo {
             return Err(self.nodes.locks.refusals().full(caller, Act::Open, None, &full));
         }
         let view = self.nodes.locks.view(caller, Act::Open, &name).await?;
+        let has_vanished = self.nodes.attrs.state_of(&view).shown().is_none();
+        if has_vanished && self.opens.repeated.repeats(caller.pid) {
+            return Err(Errno::ESTALE);
+        }
+        if !has_vanished {
+            self.opens.repeated.done(caller.pid);
+        }
         let open = OpenFile::of_lock(caller, ino, name, flags);
         let origin = |token| self.nodes.origin_of(ino, token);
         open.bind_to_held(self.nodes.locks.service(), &view, origin);
@@ -64,8 +72,8 @@ impl FileIo {
         Ok(Opened { fh: self.opens.insert(open), flags: OpenedFlags::FOPEN_DIRECT_IO })
     }
 
-    /// Reads the file of a lock. A read at offset 0 takes a snapshot of the content; reads at later
-    /// offsets return parts of the same snapshot.
+    /// Reads the file of a lock. The first read and each read at offset 0 take a snapshot of the
+    /// content; other reads return parts of the same snapshot.
     pub(crate) async fn read(
         &self,
         caller: &Caller,
@@ -73,8 +81,8 @@ impl FileIo {
         (ino, name): (u64, &LockName),
         asked: ReadRequest,
     ) -> Result<ReadBytes, Errno> {
-        if asked.offset > 0 {
-            return Ok(open.kept_window(asked));
+        if let Some(part) = open.kept_window(asked) {
+            return Ok(part);
         }
         self.polls.reads(asked.fh);
         let name = self.nodes.spoken_of(ino, name, open.tenure());
@@ -82,7 +90,7 @@ impl FileIo {
         open.saw(&view);
         let bytes = self.content_of(&view, open.access);
         match open.keep(self.opens.shares(), bytes) {
-            Ok(bytes) => Ok(ReadBytes::window(bytes, 0, asked.size)),
+            Ok(bytes) => Ok(ReadBytes::window(bytes, asked.offset, asked.size)),
             Err(full) => Err(self.nodes.locks.refusals().full(caller, Act::Read, None, &full)),
         }
     }
@@ -140,8 +148,11 @@ impl FileIo {
         // progress.
         self.check_not_lost(caller, open, name)?;
         let mut state = open.state();
-        state.tenure = state.tenure.or(reached.token.map(|token| node.origin_of(token)));
-        state.made_firm |= change.renews == Some(Firm::Make);
+        let origin = reached.token.map(|token| node.origin_of(token));
+        state.tenure = state.tenure.or(origin);
+        if change.renews == Some(Firm::Make) {
+            state.own_lease = origin;
+        }
         state.end = Some(MessageEnd { at: offset + u64::from(length), is_text });
         Ok(length)
     }

@@ -278,7 +278,16 @@ impl LeaseChange {
             let (mode, term) = (wanted, term.unwrap_or(term_of(lease)));
             let (name, client) = (key.name, key.client);
             let (hold, line) = (Ownership::Client, QueuePolicy::Skip);
-            return Some(Op::Acquire(Acquire { name, client, mode, hold, term, line, patch }));
+            return Some(Op::Acquire(Acquire {
+                name,
+                client,
+                mode,
+                hold,
+                term,
+                line,
+                patch,
+                takes_over: None,
+            }));
         }
         Some(Op::Renew(Renew { key, term, firm, patch, acquires: false }))
     }

@@ -2,8 +2,9 @@
 //! and under the inode of `A`.
 
 use crate::engine::{
-    Acquire, Annotate, Details, FileAttrs, FileType, LeaseKey, LeaseTerms, Lifetime, LockName,
-    LockView, Mode, Op, Outcome, Ownership, Patch, QueuePolicy, ReadMode, Release, TextPatch,
+    Acquire, Annotate, Details, FileAttrs, FileType, Firm, LeaseKey, LeaseTerms, Lifetime,
+    LockName, LockView, Mode, Op, Outcome, Ownership, Patch, QueuePolicy, ReadMode, Release, Renew,
+    TextPatch, Token,
 };
 use crate::fuse::credentials::Caller;
 use crate::fuse::errno::Act;
@@ -12,6 +13,7 @@ use crate::fuse::kernel::file_system::NameIn;
 use crate::fuse::kernel::values::{Errno, NodeEntry};
 use crate::fuse::lock_nodes::LockNodes;
 use crate::fuse::parent_checks::ParentChecks;
+use crate::fuse::posix_locks::PosixLocks;
 use crate::fuse::process::bindings::ProcessBindings;
 use crate::fuse::process::process_handle::ProcessHandle;
 use std::sync::Arc;
@@ -25,6 +27,7 @@ pub(crate) struct Links {
     nodes: Arc<LockNodes>,
     parents: Arc<ParentChecks>,
     bindings: Arc<ProcessBindings>,
+    posix_locks: Arc<PosixLocks>,
 }
 
 impl Links {
@@ -33,8 +36,9 @@ impl Links {
         nodes: Arc<LockNodes>,
         parents: Arc<ParentChecks>,
         bindings: Arc<ProcessBindings>,
+        posix_locks: Arc<PosixLocks>,
     ) -> Self {
-        Self { nodes, parents, bindings }
+        Self { nodes, parents, bindings, posix_locks }
     }
 
     /// Takes the lock `NAME` by `ln A NAME`, where `ino` is the inode number of `A`.
@@ -82,16 +86,14 @@ impl Links {
         };
         let details = &held.lease.details;
         let looks = FileAttrs { reads: ReadMode::Text, ..details.looks() };
-        let mut process = details.process().and_then(ProcessHandle::again);
-        let term = match (held.lease.hold, held.lease.life) {
-            // No open file owns the new lease, and the end of the open file would not end it. So
-            // it lasts like other leases that are made by file.
-            (Ownership::OpenFile(_), _) => {
-                process = process.or_else(|| self.bindings.by_default(caller));
-                self.bindings.term(process.as_ref())
-            }
-            (_, Lifetime::Own { ttl, grace, .. }) => LeaseTerms::Own(ttl, grace),
-            (_, Lifetime::Session(session)) => LeaseTerms::Session(session),
+        let is_open = matches!(held.lease.hold, Ownership::OpenFile(_));
+        let process = details.process().filter(|_| !is_open).and_then(ProcessHandle::again);
+        let term = match held.lease.life {
+            // Until the lease is attached to the open file, it lasts like other leases that are
+            // made by file.
+            _ if is_open => self.bindings.term(None),
+            Lifetime::Own { ttl, grace, .. } => LeaseTerms::Own(ttl, grace),
+            Lifetime::Session(session) => LeaseTerms::Session(session),
         };
         let op = Op::Acquire(Acquire {
             name: name.clone(),
@@ -104,6 +106,7 @@ impl Links {
                 process: Some(process.as_ref().map(|handle| handle.process)),
                 ..patch_like(details, looks)
             },
+            takes_over: None,
         });
         let check = self.parents.check_of(caller, &op);
         let service = &self.nodes.locks;
@@ -115,15 +118,50 @@ impl Links {
             self.bindings.bind(key, tenure.life, &process);
         }
         let key = held_key(&view, caller);
-        self.nodes.inodes().linked(ino, &name, tenure.token, &key.name);
-        let linked = self.read_as_text(caller, ino, key, looks).await;
+        let client = caller.client.clone();
+        let new = LeaseKey { name: name.clone(), client, token: Some(tenure.token) };
+        let linked = if is_open {
+            self.end_with_open_file(caller, held.lease.token, &new).await
+        } else {
+            Ok(())
+        };
+        if linked.is_ok() {
+            self.nodes.inodes().linked(ino, &name, tenure.token, &key.name);
+        }
+        let linked = match linked {
+            Ok(()) => self.read_as_text(caller, ino, key, looks).await,
+            Err(errno) => Err(errno),
+        };
         if linked.is_err() {
             // The program is told that it does not have the lock.
-            let (name, client) = (name.clone(), caller.client.clone());
-            let key = LeaseKey { name, client, token: Some(tenure.token) };
-            service.service().give_back(Op::Release(Release::of(key)));
+            service.service().give_back(Op::Release(Release::of(new)));
         }
         linked
+    }
+
+    /// Makes the new lease `key` last as long as an open file holds the linked lock under `token`.
+    async fn end_with_open_file(
+        &self,
+        caller: &Caller,
+        token: Token,
+        key: &LeaseKey,
+    ) -> Result<(), Errno> {
+        let Some(session) = self.posix_locks.linked(token, key.clone()) else {
+            let sentence = "no open file of this mount holds the lock any more; link it through \
+                            the mount in which it is locked";
+            return Err(self.refused(caller, Some(&key.name), Errno::EBUSY, sentence.to_owned()));
+        };
+        let op = Op::Renew(Renew {
+            key: key.clone(),
+            term: Some(LeaseTerms::Session(session)),
+            firm: Firm::Keep,
+            patch: Patch::default(),
+            acquires: false,
+        });
+        let locks = &self.nodes.locks;
+        let renewed = locks.decide(op).await;
+        let failed = |failure| locks.refusals().failed(caller, Act::Link, Some(&key.name), failure);
+        renewed.map(|_| ()).map_err(failed)
     }
 
     /// Makes reads of both names return the content rather than the status, the last step of `ln`.

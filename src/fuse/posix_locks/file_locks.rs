@@ -2,8 +2,8 @@
 //! conflicting lock.
 
 use crate::engine::{
-    ClientId, Command, EndSession, FileType, GRACE_OF_PROCESS, Lease, LeaseKey, LockName, Mode, Op,
-    OpenId, OpenSession, Outcome, Ownership, Patch, SessionEnd, SessionId, TextPatch, Token,
+    ClientId, Command, EndSession, FileType, GRACE_OF_PROCESS, LeaseKey, LockName, Mode, Op,
+    OpenId, OpenSession, Outcome, Ownership, Patch, SessionEnd, SessionId, Token,
 };
 use crate::fuse::credentials::{Caller, Callers, descends_from};
 use crate::fuse::errno::Act;
@@ -96,46 +96,24 @@ impl PosixLocks {
         if let Some(Err(full)) = waits {
             return Err(refusals.full(caller, Act::Lock, Some(&ask.name), &full));
         }
-        self.find_written(caller, &open, &mut ask).await?;
+        if let Some((name, token)) = self.own_lease(&open, ask.ino, &ask.name) {
+            (ask.name, ask.takes_over) = (name, Some(token));
+        }
         // The promise of the result is dropped without a value only when the mount is gone.
         self.ask(caller, ask)?.await.unwrap_or(Err(Errno::EIO))?;
-        open.state().made_firm = false;
+        open.state().own_lease = None;
         Ok(())
     }
 
-    /// Finds the lease that a write through the open file has made exclusive, so that the open file
-    /// can lock its own lock: the request takes the place and the content of that lease.
-    ///
-    /// A lease in shared mode is not replaced by one in exclusive mode, since the release of the
-    /// former would not grant the latter while others share the lock.
-    async fn find_written(
-        &self,
-        caller: &Caller,
-        open: &OpenFile,
-        ask: &mut Ask,
-    ) -> Result<(), Errno> {
-        if !open.state().made_firm {
-            return Ok(());
-        }
-        let nodes = &self.parts.nodes;
-        let view = nodes.locks.view(caller, Act::Lock, &ask.name).await?;
-        if view.mode == Mode::Shared && ask.mode == Mode::Exclusive {
-            return Ok(());
-        }
-        let tenure = open.tenure();
-        let is_written = |lease: &Lease| {
-            lease.holder == open.client
-                && lease.hold == Ownership::Exclusive(None)
-                && tenure == Some(nodes.origin_of(ask.ino, lease.token))
-        };
-        let written = view.holders.into_iter().map(|holder| holder.lease).find(is_written);
-        if let Some(Lease { holder: client, token, details, .. }) = written {
-            ask.patch.text = Some(TextPatch::Set(details.shared_text()));
-            ask.patch.note = details.note().cloned();
-            ask.patch.looks = Some(details.looks());
-            ask.written = Some(LeaseKey { name: ask.name.clone(), client, token: Some(token) });
-        }
-        Ok(())
+    /// Returns the name and the token of the lease that a program has made or written through an
+    /// open file, and which that file takes over when it is locked: the lease under the name `name`
+    /// if the file has several names. Whether the client still has the lease, the engine decides.
+    fn own_lease(&self, open: &OpenFile, ino: u64, name: &LockName) -> Option<(LockName, Token)> {
+        let own = open.state().own_lease?;
+        let mut links = self.parts.nodes.lock_node(ino)?.links_of(Some(own));
+        let place = links.iter().position(|link| link.name == *name).unwrap_or_default();
+        let link = links.swap_remove(place);
+        Some((link.name, link.token?))
     }
 
     /// Passes a lock request to the lock table. Returns the future of the result.
@@ -184,7 +162,7 @@ impl PosixLocks {
             name,
             client,
             patch: Patch { holder_id, looks, ..Patch::default() },
-            written: None,
+            takes_over: None,
             line: if sleep { Waits::Yes } else { Waits::No },
             call: call_of,
         }
@@ -219,8 +197,9 @@ impl PosixLocks {
         let own =
             |hold| matches!(hold, Ownership::OpenFile(open) if open.session == session.session);
         view.holders.retain(|holder| !own(holder.lease.hold));
+        let taken_over = self.own_lease(&open, asked.ino, &name).map(|(_, token)| token);
         let hold = Ownership::OpenFile(OpenId { session: session.session, number: asked.fh });
-        let Some((holder, _)) = view.in_the_way(&open.client, hold, mode) else {
+        let Some((holder, _)) = view.in_the_way(&open.client, hold, mode, taken_over) else {
             return Ok(nothing);
         };
         let maker = holder.lease.details.holder_id().and_then(|id| Maker::parse(id));
@@ -253,6 +232,14 @@ impl PosixLocks {
         let Some(holder) = session.queue.look(|table| table.holder(token)) else { return false };
         let opener = self.parts.opens.get(holder.fh).map_or(0, |open| open.pid);
         descends_from(caller.pid, &[holder.pid, opener])
+    }
+
+    /// Records that `ln` of a file has made the lease `key`. Returns the session whose open file
+    /// holds the lock of that file under `token`, and releases the lease with the lock; `None` if
+    /// no open file of this mount holds that lock any more.
+    pub(crate) fn linked(&self, token: Token, key: LeaseKey) -> Option<SessionId> {
+        let session = self.started()?;
+        session.queue.look(|table| table.linked(token, key)).then_some(session.session)
     }
 
     /// Releases all locks of open files when the mount is gone.

@@ -263,6 +263,7 @@ fn hear(table: &mut LockTable, session: SessionId, event: &Event, todo: &mut Vec
             let key = LeaseKey { name, client, token: Some(*token) };
             table.granted(open.number, waited.map(|(ticket, _)| ticket), key, todo);
         }
+        EventKind::Granted { waited: None, name, token, .. } => table.link_moved(name, *token),
         EventKind::Ended { end: TenureEnd::Moved { .. }, name, token, .. } => {
             table.moved(*token, name, todo);
         }

@@ -180,3 +180,39 @@ enum SendOutcome {
     No,
     Perhaps,
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::{Read, Write};
+    use std::net::TcpListener;
+
+    /// Returns the error of a call that is answered with a body of `bytes` bytes.
+    fn answered_with(bytes: usize) -> String {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let address = listener.local_addr().expect("bound").to_string();
+        let server = std::thread::spawn(move || {
+            let (mut stream, _) = listener.accept().expect("a caller");
+            let _ = stream.read(&mut [0; 4_096]).expect("a request");
+            let head = format!("HTTP/1.1 200 OK\r\ncontent-length: {bytes}\r\n\r\n");
+            // The caller closes the connection when the answer is too long.
+            let _ = stream.write_all(head.as_bytes());
+            let _ = stream.write_all(&vec![0xff; bytes]);
+        });
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        let answer = runtime.expect("one thread").block_on(async {
+            let mut line = Arc::new(RpcIdentity::nobody(None)).line(2, &address);
+            line.call(RpcRequest::Read, Span::from_secs(20)).await
+        });
+        server.join().expect("no panic");
+        answer.expect_err("no valid answer").to_string()
+    }
+
+    #[test]
+    fn the_answer_of_a_node_has_a_longest_length() {
+        let longest = answered_with(ANSWER_BYTES_MAX);
+        assert!(longest.contains("malformed"), "it is read: {longest}");
+        let longer = answered_with(ANSWER_BYTES_MAX + 1);
+        assert!(longer.contains("length limit exceeded"), "{longer}");
+    }
+}

@@ -73,7 +73,7 @@ pub(super) async fn acquire(mut call: RequestContext) -> HandlerResult {
     let hold = if options.reentrant { Ownership::Client } else { Ownership::Exclusive(None) };
     let mode = options.mode.unwrap_or(Mode::Exclusive);
     let line = QueuePolicy::Skip;
-    let ask = Acquire { name, client, mode, hold, term, line, patch };
+    let ask = Acquire { name, client, mode, hold, term, line, patch, takes_over: None };
     let answer = call.decide(Op::Acquire(ask.clone()), request.clone()).await;
     // The futures of rare cases are boxed, so that the future of the common case stays small.
     match answer {

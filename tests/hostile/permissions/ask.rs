@@ -183,6 +183,7 @@ fn acquire(name: LockName, client: ClientId, line: QueuePolicy) -> Acquire {
         term: LeaseTerms::Own(TTL_DEFAULT, GRACE_DEFAULT),
         line,
         patch: Patch::default(),
+        takes_over: None,
     }
 }
 

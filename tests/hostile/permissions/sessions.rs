@@ -41,12 +41,21 @@ fn is_denied(sites: &Sites, who: &Who, request: &str, client: &str, lock: &str, 
     let op = match part {
         "acquire" => {
             let hold = Ownership::Client;
-            Op::Acquire(Acquire { name, client, mode, hold, term: on_session, line, patch })
+            Op::Acquire(Acquire {
+                name,
+                client,
+                mode,
+                hold,
+                term: on_session,
+                line,
+                patch,
+                takes_over: None,
+            })
         }
         "open-file" => {
             let hold = Ownership::OpenFile(OpenId { session, number: 1 });
             let term = LeaseTerms::Own(Ttl::parse("10s").expect("a ttl"), GRACE_DEFAULT);
-            Op::Acquire(Acquire { name, client, mode, hold, term, line, patch })
+            Op::Acquire(Acquire { name, client, mode, hold, term, line, patch, takes_over: None })
         }
         "renew" => {
             let (term, firm) = (Some(on_session), Firm::Keep);

@@ -55,8 +55,7 @@ impl<R> Table<R> {
     /// file, or a descendant of one, may remove the lock.
     pub(crate) fn holder(&self, token: Token) -> Option<Owner> {
         let file = self.files.get(self.tenures.get(&token)?)?;
-        let bundle = file.bundle.iter().map(|bundle| &bundle.held);
-        file.holds.iter().chain(bundle).find(|held| held.token == token).map(|held| held.owner)
+        file.held_under(token).map(|held| held.owner)
     }
 
     /// Returns the name and token of the lock that a program holds on the whole file through the

@@ -4,7 +4,7 @@ use crate::engine::{
     Answer, ClientId, LeaseKey, LockName, Op, Outcome, Ownership, Release, Ticket, Token,
 };
 use crate::fuse::posix_locks::table::locked_file::{Asking, Early, File, Wants};
-use crate::fuse::posix_locks::table::messages::{Effect, Found, No, Recall};
+use crate::fuse::posix_locks::table::messages::{Effect, Found, Recall};
 use crate::fuse::posix_locks::table::table_state::Table;
 use crate::fuse::posix_locks::table::unlock::leave;
 
@@ -36,7 +36,7 @@ impl<R> Table<R> {
             renewed = self.key_of(number);
         }
         match answered {
-            Ok(Outcome::Waiting { ticket, ahead }) => self.in_line(asking, ticket, ahead, todo),
+            Ok(Outcome::Waiting { ticket, .. }) => self.in_line(asking, ticket, todo),
             Ok(Outcome::Granted(tenure) | Outcome::Renewed(tenure)) if asking.is_wanted() => {
                 let key = renewed.unwrap_or_else(|| asking.latest(tenure.token));
                 self.grant(asking, key, todo);
@@ -83,7 +83,6 @@ impl<R> Table<R> {
         &mut self,
         mut asking: Asking<R>,
         ticket: Ticket,
-        ahead: usize,
         todo: &mut Vec<Effect<R>>,
     ) {
         let ino = asking.ask.ino;
@@ -104,8 +103,6 @@ impl<R> Table<R> {
             // The lease of another owner was converted while the request was under way.
             self.withdraw(asking, todo);
             return self.requeue(ino, todo);
-        } else if asking.ask.written.is_some() {
-            self.hand_over(&mut asking, (ticket, ahead), todo);
         } else {
             todo.push(Effect::Watch(asking.number, asking.ask.tid));
             if asking.news {
@@ -119,31 +116,6 @@ impl<R> Table<R> {
         if !file.behind.is_empty() {
             self.requeue(ino, todo);
         }
-    }
-
-    /// Releases the lease that a write through the open file of the request has made exclusive, if
-    /// the request is the first in the queue: the release grants the lock to the request, and no
-    /// other program gets it in between. No signal interrupts that, because the grant comes at
-    /// once.
-    ///
-    /// If others wait already, the release would grant the lock to them. So the lease stays, and
-    /// the request is refused.
-    fn hand_over(
-        &mut self,
-        asking: &mut Asking<R>,
-        (ticket, ahead): (Ticket, usize),
-        todo: &mut Vec<Effect<R>>,
-    ) {
-        if ahead == 0 {
-            return asking.release_written(todo);
-        }
-        if let Some(reply) = asking.reply.take() {
-            todo.push(Effect::Reply(reply, Err(No::Busy(None))));
-        }
-        asking.spend(&mut self.spent);
-        asking.gone = true;
-        self.leaving.insert(ticket, asking.ask.ino);
-        todo.push(leave(asking.ask.name.clone(), ticket));
     }
 
     /// Handles the grant of the lock to a waiting request.
@@ -280,6 +252,7 @@ impl<R> Table<R> {
     pub(crate) fn ended(&mut self, token: Token, todo: &mut Vec<Effect<R>>) {
         self.remember_over(token);
         self.released.retain(|(_, other)| *other != token);
+        self.links.retain(|link| link.key.token != Some(token));
         let Some(ino) = self.tenures.remove(&token) else { return };
         let file = self.files.entry(ino).or_default();
         file.holds.retain(|held| held.token != token);
@@ -447,5 +420,26 @@ impl<R> Table<R> {
     pub(super) fn is_unknown(&self, number: u64) -> bool {
         let file = self.numbers.get(&number).and_then(|ino| self.files.get(ino));
         !file.is_some_and(|file| file.uses(number))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::SessionId;
+
+    #[test]
+    fn a_limited_number_of_ended_leases_is_remembered_for_late_answers() {
+        let mut table = Table::<()>::new(SessionId::named(1));
+        table.ended(Token::named(7), &mut Vec::new());
+        assert!(table.over.is_empty(), "no answer can bring it back");
+        table.unanswered = 1;
+        for number in 0..=OVER_MAX as u64 {
+            table.ended(Token::named(number), &mut Vec::new());
+        }
+        let oldest = table.over.first().copied();
+        assert_eq!((table.over.len(), oldest), (OVER_MAX, Some(Token::named(1))));
+        table.answer_came();
+        assert!(table.over.is_empty());
     }
 }

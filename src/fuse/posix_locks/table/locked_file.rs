@@ -1,7 +1,7 @@
 //! One file in the lock table: the leases by which owners hold it, its locked byte ranges, and its
 //! pending requests.
 
-use crate::engine::{ClientId, LeaseKey, LockName, Mode, Op, Patch, Release, Ticket, Token};
+use crate::engine::{ClientId, LeaseKey, LockName, Mode, Patch, Ticket, Token};
 use crate::fuse::kernel::hash_maps::Numbers;
 use crate::fuse::posix_locks::byte_ranges::{Owner, Ranges, Span};
 use crate::fuse::posix_locks::table::messages::{Ask, Call, Effect, No, Recall, Waits};
@@ -142,8 +142,14 @@ impl<R> File<R> {
     }
 
     pub(crate) fn holds_tenure(&self, token: Token) -> bool {
+        self.held_under(token).is_some()
+    }
+
+    /// Returns the lease with this token: an owner's lease on the whole file, or the lease that
+    /// covers the byte ranges.
+    pub(crate) fn held_under(&self, token: Token) -> Option<&Held> {
         let bundle = self.bundle.iter().map(|bundle| &bundle.held);
-        self.holds.iter().chain(bundle).any(|held| held.token == token)
+        self.holds.iter().chain(bundle).find(|held| held.token == token)
     }
 
     /// Whether a lease with another number than this one covers the file's byte ranges.
@@ -218,11 +224,14 @@ impl<R> File<R> {
         self.queue.iter_mut().for_each(|asking| asking.refused = false);
     }
 
-    /// Whether a waiting request would extend a lease that its owner already has. The engine
-    /// refuses such a request and does not queue it.
+    /// Whether a waiting request would extend a lease that its owner already has, or one that it
+    /// takes over. The engine refuses such a request and does not queue it.
     pub(crate) fn is_growing(&self) -> bool {
-        let more = |asking: &Asking<R>| asking.ask.line == Waits::Yes && asking.ticket.is_none();
-        self.asks.iter().any(|asking| more(asking) && self.held(asking.number).is_some())
+        let waits = |asking: &&Asking<R>| asking.ask.line == Waits::Yes && asking.ticket.is_none();
+        let has = |asking: &Asking<R>| {
+            asking.ask.takes_over.is_some() || self.held(asking.number).is_some()
+        };
+        self.asks.iter().filter(waits).any(has)
     }
 
     /// Returns the lease numbers of all leases and pending requests of this file.
@@ -302,14 +311,6 @@ impl<R> Asking<R> {
         Recall { number: self.number, name: self.ask.name.clone(), token: None }
     }
 
-    /// Releases the lease of a lock that a write through the same open file has made exclusive, if
-    /// there is one.
-    pub(crate) fn release_written(&mut self, todo: &mut Vec<Effect<R>>) {
-        if let Some(written) = self.ask.written.take() {
-            todo.push(Effect::Tell(Box::new(Op::Release(Release::of(written))), None));
-        }
-    }
-
     pub(crate) fn is_parked_for(&self, ask: &Ask) -> bool {
         self.reply.is_none()
             && !self.gone
@@ -339,7 +340,7 @@ impl Held {
             name,
             client,
             patch: Patch::default(),
-            written: None,
+            takes_over: None,
             line: Waits::No,
             call: |_| Call::Fcntl,
         };

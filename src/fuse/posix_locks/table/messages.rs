@@ -20,9 +20,10 @@ pub(crate) struct Ask {
     pub(crate) client: ClientId,
     /// The changes to the details of the lease, such as its holder id.
     pub(crate) patch: Patch,
-    /// The lease of a lock that a write through the same open file has made exclusive. It is
-    /// released only when its release grants the lock to this request.
-    pub(crate) written: Option<LeaseKey>,
+    /// The token of a lease that the program has made or written through the same open file, and
+    /// which this request takes over. Such a request waits for no other: all of them wait for that
+    /// lease.
+    pub(crate) takes_over: Option<Token>,
     pub(crate) line: Waits,
     /// Finds out which system call makes the request: to change the mode, flock(2) releases the old
     /// lock before it takes the new one, and fcntl(2) does not.

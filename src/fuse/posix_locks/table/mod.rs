@@ -24,6 +24,7 @@
 
 mod messages;
 mod locked_file;
+mod linked_leases;
 mod table_state;
 mod range_locks;
 mod unlock;

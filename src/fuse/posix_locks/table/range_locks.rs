@@ -26,10 +26,8 @@ impl<R> Table<R> {
             if bundles().any(|other| other.gone || other.ticket.is_none()) {
                 return file.behind.push(asking);
             }
-            if bundles().next().is_some() {
-                return self.enqueue(asking, todo);
-            }
-            if turn == Turn::New && !file.queue.is_empty() {
+            let waits = bundles().next().is_some() || turn == Turn::New && !file.queue.is_empty();
+            if waits && asking.ask.takes_over.is_none() {
                 return self.enqueue(asking, todo);
             }
             asking.number = self.number_for(&asking.ask);
@@ -67,7 +65,6 @@ impl<R> Table<R> {
             bundle.ranges.lock(owner, span, mode);
         }
         todo.push(Effect::Speaks(owner.fh, token));
-        asking.release_written(todo);
         answer(asking, Ok(()), todo);
         self.fit_bundle(ino, todo);
     }
@@ -80,14 +77,27 @@ impl<R> Table<R> {
         if let (Some(spare), Some(bundle)) = (&spare, &file.bundle) {
             todo.push(Effect::Speaks(spare.owner.fh, bundle.held.token));
         }
-        if file.bundle.is_some()
-            && let Some(asking) =
-                file.take(|a| a.is_wanted() && a.ticket.is_some() && a.wants == Wants::Bundle)
-        {
-            self.withdraw(asking, todo);
+        if let (Some(spare), Some(bundle)) = (&spare, &file.bundle) {
+            let (before, number) = (spare.number, bundle.held.number);
+            self.links.iter_mut().filter(|link| link.of == before).for_each(|l| l.of = number);
         }
+        self.withdraw_covered(ino, todo);
         if let Some(spare) = spare {
             self.give_back(&spare, todo);
+        }
+    }
+
+    /// Takes all requests for a lease that is to cover the file's byte ranges out of the queue of
+    /// the engine, if a lease covers them.
+    pub(super) fn withdraw_covered(&mut self, ino: u64, todo: &mut Vec<Effect<R>>) {
+        let waits = |asking: &Asking<R>| {
+            asking.is_wanted() && asking.ticket.is_some() && asking.wants == Wants::Bundle
+        };
+        while let Some(file) = self.files.get_mut(&ino)
+            && file.bundle.is_some()
+            && let Some(asking) = file.take(waits)
+        {
+            self.withdraw(asking, todo);
         }
     }
 
@@ -111,10 +121,9 @@ impl<R> Table<R> {
     }
 
     /// Queues a lock request until another owner of this mount unlocks its ranges, or fails the
-    /// request if its program does not wait, or if it would wait for the lease that its own open
-    /// file has written.
+    /// request if its program does not wait.
     pub(super) fn enqueue(&mut self, asking: Asking<R>, todo: &mut Vec<Effect<R>>) {
-        if asking.ask.line == Waits::No || asking.ask.written.is_some() {
+        if asking.ask.line == Waits::No {
             self.tidy(asking.ask.ino);
             return answer(asking, Err(No::Busy(None)), todo);
         }

@@ -7,6 +7,7 @@ use crate::engine::{
 };
 use crate::fuse::kernel::hash_maps::{Numbered, Numbers};
 use crate::fuse::posix_locks::byte_ranges::{Ranges, Span};
+use crate::fuse::posix_locks::table::linked_leases::LinkedLease;
 use crate::fuse::posix_locks::table::locked_file::{
     Asking, Bundle, File, Held, Placed, Turn, Wants, answer,
 };
@@ -52,6 +53,8 @@ pub(crate) struct Table<R> {
     /// The tokens of leases that ended while requests are unanswered, so that a late answer does
     /// not bring back a lease that is over.
     pub(super) over: BTreeSet<Token>,
+    /// The leases that `ln` of a locked file has made.
+    pub(super) links: Vec<LinkedLease>,
     pub(super) next_extra: u64,
     pub(super) next_cookie: u64,
 }
@@ -59,7 +62,7 @@ pub(crate) struct Table<R> {
 impl<R> Table<R> {
     pub(crate) fn new(session: SessionId) -> Self {
         let (files, numbers, tenures, leaving) = Default::default();
-        let (queued, spent, released, over) = Default::default();
+        let (queued, spent, released, over, links) = Default::default();
         let (unanswered, next_extra, next_cookie) = (0, EXTRA_NUMBERS, 1);
         let (serving, moved) = (None, None);
         Self {
@@ -75,6 +78,7 @@ impl<R> Table<R> {
             released,
             unanswered,
             over,
+            links,
             next_extra,
             next_cookie,
         }
@@ -88,11 +92,13 @@ impl<R> Table<R> {
     /// Whether the table is empty, so that no event or answer of the engine could concern it.
     pub(crate) fn is_idle(&self) -> bool {
         let is_known = self.files.is_empty() && self.leaving.is_empty() && self.unanswered == 0;
-        is_known && self.released.is_empty()
+        is_known && self.released.is_empty() && self.links.is_empty()
     }
 
     /// Handles a program's request for a lock.
-    pub(crate) fn lock(&mut self, ask: Ask, reply: R, todo: &mut Vec<Effect<R>>) {
+    pub(crate) fn lock(&mut self, mut ask: Ask, reply: R, todo: &mut Vec<Effect<R>>) {
+        // A lease in the table is an open file's already.
+        ask.takes_over = ask.takes_over.filter(|token| !self.tenures.contains_key(token));
         if self.may_resume(&ask) {
             self.reattach(&ask, reply, todo);
             return;
@@ -115,7 +121,7 @@ impl<R> Table<R> {
         if file.is_awaited_by(owner.id) {
             return file.behind.push(asking);
         }
-        let first = turn == Turn::Next || file.queue.is_empty();
+        let first = turn == Turn::Next || asking.ask.takes_over.is_some() || file.queue.is_empty();
         if span != Span::WHOLE || file.bundle.is_some() || !first {
             return self.lock_range(asking, turn, todo);
         }
@@ -146,10 +152,9 @@ impl<R> Table<R> {
             answer(asking, Err(No::Deadlock), todo);
             return self.tidy(ino);
         }
-        let line = match (ask.line, &ask.written) {
-            // The queue place is what hands the lease over: see [`Table::hand_over`].
-            (Waits::Yes, _) | (Waits::No, Some(_)) => QueuePolicy::Join(None),
-            (Waits::No, None) => QueuePolicy::Skip,
+        let line = match ask.line {
+            Waits::Yes => QueuePolicy::Join(None),
+            Waits::No => QueuePolicy::Skip,
         };
         // One lease covers all byte ranges of a file. It stays under the name and client of the
         // owner that locked the first range, even if another owner needs the lease in another mode.
@@ -169,6 +174,7 @@ impl<R> Table<R> {
             term: LeaseTerms::Session(self.session),
             line,
             patch,
+            takes_over: ask.takes_over,
         };
         self.next_cookie += 1;
         let (cookie, ino) = (self.next_cookie, ask.ino);
@@ -186,16 +192,8 @@ impl<R> Table<R> {
 
     /// Enters the lease of a granted request in the table and replies to the program. If the lease
     /// no longer fits the table, begins the request again.
-    pub(super) fn grant(
-        &mut self,
-        mut asking: Asking<R>,
-        key: LeaseKey,
-        todo: &mut Vec<Effect<R>>,
-    ) {
+    pub(super) fn grant(&mut self, asking: Asking<R>, key: LeaseKey, todo: &mut Vec<Effect<R>>) {
         let Some(token) = key.token else { return };
-        // The engine granted the request beside the written lease, in shared mode, or that lease is
-        // over.
-        asking.release_written(todo);
         let Ask { ino, owner, .. } = asking.ask;
         todo.push(Effect::Speaks(owner.fh, token));
         asking.spend(&mut self.spent);
@@ -213,6 +211,7 @@ impl<R> Table<R> {
         if self.over.contains(&token) {
             return self.ended(token, todo);
         }
+        self.withdraw_covered(ino, todo);
         self.fit_bundle(ino, todo);
     }
 
@@ -292,9 +291,11 @@ impl<R> Table<R> {
     ) {
         let number = asking.number;
         let ino = asking.ask.ino;
-        if !matches!(*refusal.reason, Reason::Conflict(_)) {
+        let Reason::Conflict(conflict) = &*refusal.reason else {
             return answer(asking, Err(No::Refused(Box::new(refusal))), todo);
-        }
+        };
+        // The cluster has a member of an older version, with which no lease is taken over.
+        let waits_for_itself = asking.ask.takes_over == Some(conflict.token);
         let file = self.files.entry(ino).or_default();
         let own = file.holds.iter().position(|held| held.number == number);
         let (owner, tid, call) = (asking.ask.owner.id, asking.ask.tid, asking.ask.call);
@@ -316,7 +317,7 @@ impl<R> Table<R> {
             }
             // The conflicting holder may have released the lock before the refusal came. `news`
             // tells whether the lock has changed since the request was submitted.
-            _ if asking.ask.line == Waits::Yes => {
+            _ if asking.ask.line == Waits::Yes && !waits_for_itself => {
                 asking.refused = !asking.news;
                 self.enqueue(asking, todo);
             }

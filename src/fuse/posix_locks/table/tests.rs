@@ -3,7 +3,7 @@
 use crate::engine::{
     Acquire, Answer, ClientId, Engine, Event, EventKind, Grace, IfExists, LeaseKey, LeaseTerms,
     LockName, LockView, Mode, Move, Op, OpenSession, Outcome, Ownership, Patch, QueuePolicy,
-    Release, TenureEnd,
+    Release, TenureEnd, Token,
 };
 use crate::fuse::posix_locks::byte_ranges::{Owner, Span};
 use crate::fuse::posix_locks::table::messages::CallOf;
@@ -20,6 +20,8 @@ struct Rig {
     /// that is watched for signals.
     watched: BTreeMap<u32, u64>,
     now: u64,
+    /// Whether the engine is that of an older version.
+    is_older: bool,
 }
 
 /// An answer that has not reached the table yet.
@@ -46,8 +48,8 @@ fn ask(n: u32, mode: Mode, line: Waits) -> Ask {
     let client = ClientId::parse("host:me").expect("valid");
     let (patch, call): (_, CallOf) = (Patch::default(), |_| Call::Fcntl);
     let (ino, span) = (FILE, Span::WHOLE);
-    let (name, written) = (name(FILE), None);
-    Ask { ino, owner, tid: n, span, mode, name, client, patch, written, line, call }
+    let (name, takes_over) = (name(FILE), None);
+    Ask { ino, owner, tid: n, span, mode, name, client, patch, takes_over, line, call }
 }
 
 fn on(ino: u64, ask: Ask) -> Ask {
@@ -63,7 +65,8 @@ impl Rig {
         let opened = engine.apply(Time::ZERO, &open.into(), &mut Vec::new());
         let Ok(Outcome::SessionOpened(session)) = opened else { panic!("not opened") };
         let (told, watched) = (BTreeMap::new(), BTreeMap::new());
-        Self { engine, table: Table::new(session), told, watched, now: 1 }
+        let (now, is_older) = (1, false);
+        Self { engine, table: Table::new(session), told, watched, now, is_older }
     }
 
     /// Performs the effects that the table has decided, and those that follow from them, until none
@@ -103,6 +106,7 @@ impl Rig {
     fn apply(&mut self, op: Op, next: &mut Vec<Effect<u32>>) -> Answer {
         let mut events = Vec::new();
         self.now += 1;
+        let op = if self.is_older { op.for_format(5) } else { op };
         let answer = self.engine.apply(Time::from_secs(self.now), &op.into(), &mut events);
         for Event { what, .. } in events {
             match what {
@@ -117,6 +121,9 @@ impl Rig {
                     let key = LeaseKey { name, client: holder, token: Some(token) };
                     let ticket = waited.map(|(ticket, _)| ticket);
                     self.table.granted(open.number, ticket, key, next);
+                }
+                EventKind::Granted { waited: None, name, token, .. } => {
+                    self.table.link_moved(&name, token);
                 }
                 EventKind::Ended { end: TenureEnd::Moved { .. }, name, token, .. } => {
                     self.table.moved(token, &name, next);
@@ -158,7 +165,13 @@ impl Rig {
         );
         if self.table.files.is_empty() {
             assert!(self.table.numbers.is_empty(), "nothing is left behind");
-            assert_eq!((self.engine.locks(), self.engine.waiters()), (0, 0));
+            let is_loose = |name: LockName| {
+                let holders = self.view(&name).holders;
+                let is_loose = |hold| !matches!(hold, Ownership::OpenFile(_));
+                !holders.is_empty() && holders.iter().all(|holder| is_loose(holder.lease.hold))
+            };
+            let loose = (FILE..FILE + 9).filter(|ino| is_loose(name(*ino))).count();
+            assert_eq!((self.engine.locks(), self.engine.waiters()), (loose, 0));
         }
     }
 
@@ -288,11 +301,16 @@ fn waiters_are_served_in_order() {
 impl Rig {
     /// Makes the lock of the file exclusive for the programs' client, as a write of a text does.
     fn write(&mut self) -> LeaseKey {
-        let Ask { name, client, .. } = ask(1, Exclusive, Waits::No);
+        self.lease_of(FILE)
+    }
+
+    /// Takes the lock of the file `ino` for the programs' client, as a lease of no open file.
+    fn lease_of(&mut self, ino: u64) -> LeaseKey {
+        let Ask { name, client, .. } = on(ino, ask(1, Exclusive, Waits::No));
         let (hold, term) = (Ownership::Exclusive(None), LeaseTerms::Session(self.table.session()));
         let (line, mode, patch) = (QueuePolicy::Skip, Exclusive, Patch::default());
         let mut key = LeaseKey { name: name.clone(), client: client.clone(), token: None };
-        let new = Acquire { name, client, mode, hold, term, line, patch };
+        let new = Acquire { name, client, mode, hold, term, line, patch, takes_over: None };
         let answer = self.apply(Op::Acquire(new), &mut Vec::new());
         let Ok(Outcome::Granted(tenure)) = answer else { panic!("not granted: {answer:?}") };
         key.token = Some(tenure.token);
@@ -301,51 +319,123 @@ impl Rig {
 }
 
 #[test]
-fn written_lease_passes_to_the_first_in_the_queue_only() {
+fn file_takes_its_own_lease_over_before_all_waiters() {
     let spans = [Span::WHOLE, span(3, 5)];
     let kinds =
         [Waits::No, Waits::Yes].map(|line| spans.map(|of| spans.map(|own| (line, of, own))));
     for (line, of_waiter, span) in kinds.into_iter().flatten().flatten() {
-        let mut rig = Rig::new();
-        let own =
-            |key: &LeaseKey| Ask { written: Some(key.clone()), span, ..ask(1, Exclusive, line) };
-        let written = rig.write();
-        assert_eq!(rig.lock(own(&written)), GOT);
-        assert!(rig.watched.is_empty(), "no signal interrupts the handover");
-        rig.closed(1);
-        assert_eq!(rig.engine.locks(), 0);
-
-        let written = rig.write();
-        assert_eq!(rig.lock(Ask { span: of_waiter, ..ask(2, Exclusive, Waits::Yes) }), None);
-        assert!(busy(rig.lock(own(&written))));
-        assert!(busy(rig.lock(own(&written))), "again");
-        let view = rig.view(&name(FILE));
-        assert_eq!(view.holders.first().map(|holder| holder.lease.token), written.token);
-        assert_eq!((view.waiters.len(), rig.told(2)), (1, None));
-        let mut todo = Vec::new();
-        rig.apply(Op::Release(Release::of(written)), &mut todo).expect("it is held");
-        rig.run(todo);
-        assert_eq!(rig.told(2), GOT);
-        rig.closed(2);
-        assert!(rig.table.is_idle());
+        for mode in [Exclusive, Shared] {
+            let mut rig = Rig::new();
+            let written = rig.write();
+            for waiter in [2, 3] {
+                let asked = Ask { span: of_waiter, ..ask(waiter, Exclusive, Waits::Yes) };
+                assert_eq!(rig.lock(asked), None);
+            }
+            rig.watched.clear();
+            let own = Ask { takes_over: written.token, span, ..ask(1, mode, line) };
+            assert_eq!(rig.lock(own), GOT);
+            assert!(!rig.watched.contains_key(&1), "it has not waited");
+            let view = rig.view(&name(FILE));
+            let [holder] = &view.holders[..] else { panic!("one holder: {view:?}") };
+            assert_eq!((Some(holder.lease.token), view.mode), (written.token, mode));
+            assert_eq!((rig.told(2), rig.told(3)), (None, None));
+            rig.unlock(1, span);
+            let first = [2, 3].into_iter().find(|waiter| rig.told(*waiter) == GOT);
+            let first = first.expect("a waiter is served");
+            rig.closed(first);
+            assert_eq!(rig.told(5 - first), GOT);
+            rig.closed(5 - first);
+            assert_eq!(rig.engine.locks(), 0);
+            assert!(rig.table.is_idle());
+        }
     }
 }
 
 #[test]
-fn written_lease_in_shared_mode_is_released_after_the_grant() {
-    let mut rig = Rig::new();
-    let LeaseKey { name, client, token } = rig.write();
-    let (mode, hold, line, patch) =
-        (Shared, Ownership::Client, QueuePolicy::Skip, Patch::default());
-    let term = LeaseTerms::Session(rig.table.session());
-    let less =
-        Acquire { name: name.clone(), client: client.clone(), mode, hold, term, line, patch };
-    rig.apply(Op::Acquire(less), &mut Vec::new()).expect("it is held");
-    let written = Some(LeaseKey { name, client, token });
-    assert_eq!(rig.lock(Ask { written, ..ask(1, Shared, Waits::No) }), GOT);
-    assert_eq!(rig.view(&self::name(FILE)).holders.len(), 1);
-    rig.closed(1);
-    assert_eq!(rig.engine.locks(), 0);
+fn shared_lease_that_is_taken_over_waits_for_the_other_holders() {
+    for span in [Span::WHOLE, span(3, 5)] {
+        let mut rig = Rig::new();
+        let written = rig.write();
+        let term = LeaseTerms::Session(rig.table.session());
+        let share = |client: ClientId| Acquire {
+            name: name(FILE),
+            client,
+            mode: Shared,
+            hold: Ownership::Client,
+            term,
+            line: QueuePolicy::Skip,
+            patch: Patch::default(),
+            takes_over: None,
+        };
+        let other = ClientId::parse("host:you").expect("valid");
+        rig.apply(Op::Acquire(share(written.client.clone())), &mut Vec::new()).expect("its own");
+        rig.apply(Op::Acquire(share(other.clone())), &mut Vec::new()).expect("it is shared");
+        let own = |line| Ask { takes_over: written.token, span, ..ask(1, Exclusive, line) };
+        assert!(busy(rig.lock(own(Waits::No))));
+        assert_eq!(rig.lock(own(Waits::Yes)), None);
+        let key = LeaseKey { name: name(FILE), client: other, token: None };
+        let mut todo = Vec::new();
+        rig.apply(Op::Release(Release::of(key)), &mut todo).expect("it is held");
+        rig.run(todo);
+        assert_eq!(rig.told(1), GOT);
+        assert_eq!((rig.view(&name(FILE)).holders.len(), rig.engine.locks()), (1, 1));
+        rig.closed(1);
+        assert_eq!(rig.engine.locks(), 0);
+    }
+}
+
+/// A cluster with a member of an older version takes no lease over.
+#[test]
+fn request_that_would_wait_for_the_lease_of_its_file_is_refused() {
+    for span in [Span::WHOLE, span(3, 5)] {
+        let mut rig = Rig::new();
+        let written = rig.write();
+        for line in [Waits::No, Waits::Yes] {
+            rig.is_older = true;
+            let own = Ask { takes_over: written.token, span, ..ask(1, Exclusive, line) };
+            assert!(busy(rig.lock(own)));
+            assert!(rig.table.is_idle());
+        }
+    }
+}
+
+#[test]
+fn linked_lease_ends_with_the_lock() {
+    let kinds = [Span::WHOLE, span(3, 5)].map(|span| [0, 1, 2, 3].map(|end| (span, end)));
+    for (span, end) in kinds.into_iter().flatten() {
+        let mut rig = Rig::new();
+        assert_eq!(rig.lock(Ask { span, ..ask(1, Shared, Waits::No) }), GOT);
+        let token = rig.view(&name(FILE)).holders[0].lease.token;
+        let other = rig.lease_of(FILE + 1);
+        assert!(!rig.table.linked(Token::named(99), other));
+        let linked = rig.lease_of(FILE + 2);
+        assert!(rig.table.linked(token, linked.clone()));
+        let (from, to) = (linked, name(FILE + 3));
+        let mut todo = Vec::new();
+        let ask = Move { from, to, over: IfExists::Refuse };
+        rig.apply(Op::Move(ask), &mut todo).expect("it can be moved");
+        rig.run(todo);
+        let is_linked = |rig: &Rig| !rig.view(&name(FILE + 3)).holders.is_empty();
+        // Another owner locks the file too, or the lock is removed by its name before its file is
+        // closed.
+        match end {
+            0 => rig.unlock(1, span),
+            1 => rig.closed(1),
+            removed => {
+                let Ask { client, .. } = self::ask(1, Shared, Waits::No);
+                let key = LeaseKey { name: name(FILE), client, token: Some(token) };
+                let mut todo = Vec::new();
+                rig.apply(Op::Release(Release::of(key)), &mut todo).expect("it is held");
+                rig.run(todo);
+                assert!(is_linked(&rig) && !rig.table.is_idle());
+                if removed == 2 { rig.unlock(1, Span::WHOLE) } else { rig.closed(1) }
+            }
+        }
+        assert!(!is_linked(&rig), "{span:?} {end}");
+        rig.closed(1);
+        assert_eq!(rig.engine.locks(), 1, "only the one that was not linked");
+        assert!(rig.table.is_idle());
+    }
 }
 
 impl Rig {

@@ -13,6 +13,9 @@ impl<R> Table<R> {
         if span != Span::WHOLE {
             self.bundle_up(ino, id, todo);
         }
+        if span == Span::WHOLE {
+            self.release_orphaned_links(|owner| owner.id == id, todo);
+        }
         let Some(file) = self.files.get_mut(&ino) else { return };
         if let Some(bundle) = &mut file.bundle {
             bundle.ranges.unlock(id, span);
@@ -63,6 +66,7 @@ impl<R> Table<R> {
         }
         self.abandon(ino, |asking| asking.ask.owner.fh == fh, todo);
         self.drop_holds(ino, |held| held.owner.fh == fh, todo);
+        self.release_orphaned_links(|owner| owner.fh == fh, todo);
         self.spent.remove(&fh);
     }
 
@@ -118,6 +122,7 @@ impl<R> Table<R> {
         self.leaving.clear();
         self.spent.clear();
         self.released.clear();
+        self.links.clear();
         let all = |file: File<R>| file.asks.into_iter().chain(file.queue).chain(file.behind);
         let waiting = self.files.drain().flat_map(|(_, file)| all(file));
         waiting.filter_map(|asking| asking.reply).collect()
@@ -183,6 +188,7 @@ impl<R> Table<R> {
     pub(crate) fn give_back(&mut self, held: &Held, todo: &mut Vec<Effect<R>>) {
         self.tenures.remove(&held.token);
         self.give_back_unknown(held.number, held.key(), todo);
+        self.release_links(|link| link.of == held.number, todo);
     }
 
     /// Releases the former lease with the number of the lease that was just granted. The former

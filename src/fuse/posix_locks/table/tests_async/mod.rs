@@ -215,8 +215,9 @@ impl Far {
         }
         let owner = Owner { id: u64::from(n), fh: program.fh, pid: n };
         let (ino, patch, client) = (FILE, Patch::default(), client());
-        let (name, written) = (name(), None);
-        let ask = Ask { ino, owner, tid: n, span, mode, name, client, patch, written, line, call };
+        let (name, takes_over) = (name(), None);
+        let ask =
+            Ask { ino, owner, tid: n, span, mode, name, client, patch, takes_over, line, call };
         self.decide(|table, todo| table.lock(ask, n, todo));
     }
 
