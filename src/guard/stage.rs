@@ -158,9 +158,9 @@ impl<D: Disk> Stage<D> {
         let (staged, record) = (Place::new(&self.files, &name), Place::new(&self.in_place, &name));
         let is_gone = |error: &io::Error| error.kind() == io::ErrorKind::NotFound;
         // The fence removes `in-place` last, so the record is there as long as the file may be.
-        disk.make_symlink(record, path).map_err(|error| match is_gone(&error) {
-            true => PublishError::Fenced { is_kept: true },
-            false => PublishError::Disk(error),
+        disk.make_symlink(record, path).map_err(|error| match error.kind() {
+            io::ErrorKind::NotFound => PublishError::Fenced { is_kept: true },
+            _ => PublishError::Disk(error),
         })?;
         let moved = match disk.rename(from, staged, IfThere::Fail) {
             Ok(()) => disk.rename(staged, to, if_there).map_err(|error| {

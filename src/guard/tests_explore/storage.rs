@@ -184,7 +184,7 @@ impl Storage {
     /// Returns the changes since an earlier state of the storage.
     pub(super) fn changes_since(&self, before: &Self) -> Vec<Change> {
         let mut changes = Vec::new();
-        let mut names = Vec::new();
+        let mut renamed = Vec::new();
         let all: BTreeSet<_> = self.nodes.keys().chain(before.nodes.keys()).copied().collect();
         for inode in all {
             let (old, new) = (before.nodes.get(&inode), self.nodes.get(&inode));
@@ -194,14 +194,14 @@ impl Storage {
                 changes.push(Change::Content(inode, content.clone()));
             }
             let (old, new) = (names_of(old), names_of(new));
-            let changed: BTreeSet<_> = old.keys().chain(new.keys()).collect();
-            for name in changed.into_iter().filter(|name| old.get(*name) != new.get(*name)) {
+            let all: BTreeSet<_> = old.keys().chain(new.keys()).collect();
+            for name in all.into_iter().filter(|name| old.get(*name) != new.get(*name)) {
                 let named = new.get(name).map(|inode| (*inode, self.nodes[inode].emptied()));
-                names.push((At { dir: inode, name: name.clone() }, named));
+                renamed.push((At { dir: inode, name: name.clone() }, named));
             }
         }
-        if !names.is_empty() {
-            changes.push(Change::Names(names));
+        if !renamed.is_empty() {
+            changes.push(Change::Names(renamed));
         }
         changes
     }
@@ -213,8 +213,8 @@ impl Storage {
                 self.nodes.insert(*file, Node::File(content.clone()));
             }
             Change::Names(names) => {
-                let mut named = names.iter().filter(|(_, named)| named.is_some());
-                if named.any(|(at, _)| self.names_mut(at.dir).is_err()) {
+                let mut added = names.iter().filter(|(_, named)| named.is_some());
+                if added.any(|(at, _)| self.names_mut(at.dir).is_err()) {
                     return;
                 }
                 for (at, named) in names {
