@@ -54,7 +54,7 @@ pub(super) fn check_change(
     for file in ["A", "B", "C"] {
         let Some((_, content)) = after.get(file) else { return Err(format!("{file} is gone")) };
         let Some(now) = version(content) else {
-            return Err(format!("{file} is {:?}, which is no whole version", content));
+            return Err(format!("{file} is {content:?}, which is no whole version"));
         };
         let earlier = version(&before[file].1).unwrap_or_default();
         if file != "C" && now < earlier {

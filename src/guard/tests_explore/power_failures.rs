@@ -35,7 +35,9 @@ impl PowerRecord {
             _ => false,
         };
         let (synced, rest): (Vec<_>, Vec<_>) = self.unsynced.drain(..).partition(is_synced);
-        synced.iter().for_each(|synced| self.durable.redo(synced));
+        for change in &synced {
+            self.durable.redo(change);
+        }
         self.unsynced = rest;
     }
 
@@ -110,8 +112,9 @@ fn start_again(model: &mut Model, world: &World, found: Storage) {
     let mut made = Vec::new();
     let mut is_begun = false;
     while world.service.granted == granted || world.guards[0].tenure > 0 {
-        let done = model.step(&mut world, 0, &mut made);
-        assert!(done.is_ok(), "{}\n{}", done.unwrap_err(), made.join("\n"));
+        if let Err(violation) = model.step(&mut world, 0, &mut made) {
+            panic!("{violation}\n{}", made.join("\n"));
+        }
         if world.opened > granted && !is_begun {
             is_begun = true;
             let names = world.storage.names_in(FOLDER);

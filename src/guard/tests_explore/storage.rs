@@ -124,13 +124,11 @@ impl Storage {
                 *self.content_mut(*to) = content;
                 Ok(Answer::Done)
             }
-            Step::Link(file, to) => match self.find(to) {
-                Ok(_) => Err(libc::EEXIST),
-                Err(_) => {
-                    self.names_mut(to.dir)?.insert(to.name.clone(), *file);
-                    Ok(Answer::Done)
-                }
-            },
+            Step::Link(_, to) if self.find(to).is_ok() => Err(libc::EEXIST),
+            Step::Link(file, to) => {
+                self.names_mut(to.dir)?.insert(to.name.clone(), *file);
+                Ok(Answer::Done)
+            }
             Step::Rename { from, to, must_be_new } => self.rename(from, to, *must_be_new),
             Step::RemoveFile(at) => match self.nodes[&self.find(at)?] {
                 Node::Dir(_) => Err(libc::EISDIR),
@@ -163,7 +161,9 @@ impl Storage {
         }
         let replaced = self.names_mut(to.dir)?.insert(to.name.clone(), inode);
         self.names_mut(from.dir)?.remove(&from.name);
-        replaced.into_iter().for_each(|inode| self.drop_unused(inode));
+        if let Some(replaced) = replaced {
+            self.drop_unused(replaced);
+        }
         Ok(Answer::Done)
     }
 
@@ -239,7 +239,9 @@ impl Storage {
         self.open.clear();
         let orphans: Vec<_> = self.nodes.keys().filter(|inode| !self.is_named(**inode)).collect();
         let orphans: Vec<_> = orphans.into_iter().filter(|inode| **inode > LOST).copied().collect();
-        orphans.into_iter().for_each(|inode| self.drop_unused(inode));
+        for inode in orphans {
+            self.drop_unused(inode);
+        }
         self
     }
 

@@ -165,12 +165,15 @@ impl Model {
             let process = &world.guards[guard];
             let Some(step) = self.next_step(world, guard) else { return Ok(()) };
             let is_private = match &*step {
-                Step::UnnamedFile | Step::SyncFile(_) | Step::SyncDir(_) | Step::Tell(_) => true,
-                // The lock is free from then on, as it is after a tick.
-                Step::EndSession => true,
-                // The list tells which numbers are taken. With an older list a guard only tries
+                // After the end of a session the lock is free, as it is after a tick. The list of the
+                // lost files tells which numbers are taken: with an older list a guard only tries
                 // more of them.
-                Step::Entries(LOST) => true,
+                Step::UnnamedFile
+                | Step::SyncFile(_)
+                | Step::SyncDir(_)
+                | Step::Tell(_)
+                | Step::EndSession
+                | Step::Entries(LOST) => true,
                 Step::Write(file, ..) => world.storage.is_private(guard, *file),
                 // A guard whose lease has ended reads the same from the clock ever after.
                 Step::Now => world.now >= process.until,
