@@ -9,9 +9,11 @@
 
 use super::disk::{Disk, IfThere, Place};
 use super::tenure::TenureId;
+use parking_lot::Mutex;
 use std::ffi::{OsStr, OsString};
 use std::io;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// The directory of a stage with the files that are about to be published.
@@ -33,6 +35,8 @@ pub(crate) struct Stage<D: Disk> {
     in_place: D::Dir,
     /// The number of the next file in the stage.
     next: AtomicU64,
+    /// The paths of the files that the tenure changes in place.
+    changed: Mutex<Vec<PathBuf>>,
 }
 
 /// Why a file was not published.
@@ -101,7 +105,7 @@ impl<D: Disk> Stage<D> {
         let dir = disk.make_dir(Place::new(stages, &tenure.to_string()))?;
         let files = disk.make_dir(Place::new(&dir, FILES))?;
         let in_place = disk.make_dir(Place::new(&dir, IN_PLACE))?;
-        Ok(Self { tenure, files, in_place, next: AtomicU64::new(1) })
+        Ok(Self { tenure, files, in_place, next: AtomicU64::new(1), changed: Mutex::default() })
     }
 
     /// Publishes a file that has no name yet: gives it a name in the stage, and from there its place
@@ -141,19 +145,38 @@ impl<D: Disk> Stage<D> {
         made.map_err(|error| match error.kind() {
             io::ErrorKind::NotFound => PublishError::Fenced { is_kept: false },
             _ => PublishError::Disk(error),
-        })
+        })?;
+        self.changed.lock().push(PathBuf::from(path));
+        Ok(())
+    }
+
+    /// Names the files at or below a path that the tenure changes in place, under the paths that
+    /// they are about to get: a late write reaches them there.
+    fn name_moved(&self, disk: &D, from: &OsStr, to: &OsStr) -> Result<(), PublishError> {
+        let moved = |path: &PathBuf| {
+            let rest = path.strip_prefix(from).ok()?;
+            // A join with an empty path would end the name with a slash.
+            let is_same = rest.as_os_str().is_empty();
+            Some(if is_same { PathBuf::from(to) } else { Path::new(to).join(rest) })
+        };
+        let changed: Vec<_> = self.changed.lock().iter().filter_map(moved).collect();
+        for path in changed {
+            self.name_in_place(disk, path.as_os_str())?;
+        }
+        Ok(())
     }
 
     /// Moves a file or directory of the folder by way of the stage, so that a late rename fails.
-    /// `path` is its old path in the folder: if the guard dies between the two steps, the next fence
-    /// puts the file back there.
+    /// Each place has its path in the folder: if the guard dies between the two steps, the next
+    /// fence puts the file back to its old path.
     pub(crate) fn rename(
         &self,
         disk: &D,
         (from, path): (Place<'_, D::Dir>, &OsStr),
-        to: Place<'_, D::Dir>,
+        (to, new_path): (Place<'_, D::Dir>, &OsStr),
         if_there: IfThere,
     ) -> Result<(), PublishError> {
+        self.name_moved(disk, path, new_path)?;
         let name = format!("{MOVED}{}", self.next.fetch_add(1, Ordering::Relaxed));
         let (staged, record) = (Place::new(&self.files, &name), Place::new(&self.in_place, &name));
         let is_gone = |error: &io::Error| error.kind() == io::ErrorKind::NotFound;

@@ -37,7 +37,9 @@ enum Scenario {
     Renamed,
     /// File C is changed in place.
     InPlace,
-    /// All three.
+    /// File C is changed in place, renamed to D or back, and changed again.
+    InPlaceMoved,
+    /// All but the last.
     All,
 }
 
@@ -142,6 +144,16 @@ fn files_saved_by_rename_keep_the_guarantees() {
 #[test]
 fn files_changed_in_place_keep_the_guarantees() {
     explore_scenario(Scenario::InPlace);
+}
+
+#[test]
+fn files_changed_in_place_and_renamed_keep_the_guarantees() {
+    let setup = Setup { scenario: Scenario::InPlaceMoved, ..SETUP };
+    explore_well(Setup { kills: 0, ..setup });
+    explore_well(Setup { tenures: 2, is_daemon_kept: true, ..setup });
+    if is_full() {
+        explore_scenario(Scenario::InPlaceMoved);
+    }
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use super::guarantees::{check_change, check_told, folder};
 use super::replay::{Answer, At, Histories, HistoryId, RESTART, START, Step, Told};
 use super::storage::{FOLDER, LOST, STAGES, Storage};
-use super::{Mutant, Setup};
+use super::{Mutant, Scenario, Setup};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -42,6 +42,8 @@ pub(super) struct World {
     pub(super) saved: BTreeMap<&'static str, u8>,
     /// The names of stages that were made after the end of their tenure's lease.
     pub(super) late_stages: BTreeSet<String>,
+    /// Whether the guards rename C to D and back.
+    pub(super) is_moved: bool,
     pub(super) kills: u8,
     /// How many leases of living guards have ended.
     pub(super) stops: u8,
@@ -78,6 +80,7 @@ impl Model {
             opened: 0,
             saved: BTreeMap::new(),
             late_stages: BTreeSet::new(),
+            is_moved: self.setup.scenario == Scenario::InPlaceMoved,
             kills: 0,
             stops: 0,
         };
