@@ -275,12 +275,14 @@ impl FolderLock {
         match self.locks.own_session()? {
             SessionOwner::Kept(session) => Ok(session),
             SessionOwner::Own => {
-                let mut state = self.state.lock();
-                if let Some(session) = state.own {
+                let own = self.state.lock().own;
+                if let Some(session) = own {
                     return Ok(session);
                 }
+                // Opening a session makes events, whose reader locks the state. Only the thread of
+                // the tenures calls this, so no second session is opened meanwhile.
                 let session = self.open_session()?;
-                state.own = Some(session);
+                self.state.lock().own = Some(session);
                 Ok(session)
             }
         }

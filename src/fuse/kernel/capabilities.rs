@@ -28,8 +28,8 @@ impl CanExpire {
     }
 }
 
-/// Requests the capabilities that a mount of `kind` uses. Returns whether the kernel can mark cached names as
-/// expired.
+/// Requests the capabilities that a mount of `kind` uses. Returns whether the kernel can mark
+/// cached names as expired.
 pub(super) fn negotiate(config: &mut KernelConfig, kind: &SessionKind) -> bool {
     // A mount works, with restrictions, on a kernel that lacks some of the capabilities. Without
     // FUSE_ATOMIC_O_TRUNC, the truncation by `O_TRUNC` is a request of its own, which does not name

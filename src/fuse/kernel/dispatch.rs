@@ -3,7 +3,7 @@
 //! reply types.
 
 use crate::fuse::kernel::capabilities::{CanExpire, negotiate};
-use crate::fuse::kernel::file_system::{FileSystem, NameIn};
+use crate::fuse::kernel::file_system::{FileSystem, OwnedName};
 use crate::fuse::kernel::poll_waker::PollWaker;
 use crate::fuse::kernel::replies::{
     DOTS, attr, created, data, directory, empty, entry, executable, offset, opened, requester,
@@ -11,7 +11,7 @@ use crate::fuse::kernel::replies::{
 };
 use crate::fuse::kernel::session_kind::SessionKind;
 use crate::fuse::kernel::task::spawn;
-use crate::fuse::kernel::values::{LockRequest, ReadRequest, SetAttrs, WriteRequest};
+use crate::fuse::kernel::values::{LockRequest, ReadRequest, Requester, SetAttrs, WriteRequest};
 use fuser::{
     AccessFlags, BsdFileFlags, CopyFileRangeFlags, FileHandle, Filesystem, INodeNo, IoctlFlags,
     KernelConfig, LockOwner, OpenFlags, PollEvents, PollFlags, PollNotifier, RenameFlags,
@@ -39,6 +39,21 @@ impl<F> Dispatcher<F> {
     pub(crate) fn can_expire(&self) -> CanExpire {
         self.2.clone()
     }
+
+    /// Returns the file system and the requester of a request.
+    fn asked(&self, request: &Request) -> (Arc<F>, Requester) {
+        (Arc::clone(&self.0), requester(request))
+    }
+
+    /// Returns the file system, the requester and the name of a request about a name.
+    fn asked_in(
+        &self,
+        request: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+    ) -> (Arc<F>, Requester, OwnedName) {
+        (Arc::clone(&self.0), requester(request), OwnedName::new(parent.0, name))
+    }
 }
 
 impl<F: FileSystem> Filesystem for Dispatcher<F> {
@@ -49,11 +64,8 @@ impl<F: FileSystem> Filesystem for Dispatcher<F> {
     }
 
     fn lookup(&self, req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
-        let (fs, who, name) = (Arc::clone(&self.0), requester(req), name.to_owned());
-        spawn(async move {
-            let at = NameIn { parent: parent.0, name: &name };
-            entry(reply, fs.lookup(who, at).await);
-        });
+        let (fs, who, at) = self.asked_in(req, parent, name);
+        spawn(async move { entry(reply, fs.lookup(who, at.name_in()).await) });
     }
 
     fn forget(&self, _req: &Request, ino: INodeNo, nlookup: u64) {
@@ -61,7 +73,7 @@ impl<F: FileSystem> Filesystem for Dispatcher<F> {
     }
 
     fn getattr(&self, req: &Request, ino: INodeNo, fh: Option<FileHandle>, reply: ReplyAttr) {
-        let (fs, who) = (Arc::clone(&self.0), requester(req));
+        let (fs, who) = self.asked(req);
         spawn(async move { attr(reply, fs.getattr(who, ino.0, fh.map(|fh| fh.0)).await) });
     }
 
@@ -83,14 +95,14 @@ impl<F: FileSystem> Filesystem for Dispatcher<F> {
         _flags: Option<BsdFileFlags>,
         reply: ReplyAttr,
     ) {
-        let (fs, who) = (Arc::clone(&self.0), requester(req));
+        let (fs, who) = self.asked(req);
         let (owner, times, fh) = ((uid, gid), (atime, mtime), fh.map(|fh| fh.0));
         let wanted = SetAttrs { mode, owner, size, times, fh };
         spawn(async move { attr(reply, fs.setattr(who, ino.0, &wanted).await) });
     }
 
     fn readlink(&self, req: &Request, ino: INodeNo, reply: ReplyData) {
-        let (fs, who) = (Arc::clone(&self.0), requester(req));
+        let (fs, who) = self.asked(req);
         spawn(async move {
             data(reply, &fs.readlink(who, ino.0).await);
         });
@@ -105,27 +117,18 @@ impl<F: FileSystem> Filesystem for Dispatcher<F> {
         umask: u32,
         reply: ReplyEntry,
     ) {
-        let (fs, who, name) = (Arc::clone(&self.0), requester(req), name.to_owned());
-        spawn(async move {
-            let at = NameIn { parent: parent.0, name: &name };
-            entry(reply, fs.mkdir(who, at, mode & !umask).await);
-        });
+        let (fs, who, at) = self.asked_in(req, parent, name);
+        spawn(async move { entry(reply, fs.mkdir(who, at.name_in(), mode & !umask).await) });
     }
 
     fn unlink(&self, req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        let (fs, who, name) = (Arc::clone(&self.0), requester(req), name.to_owned());
-        spawn(async move {
-            let at = NameIn { parent: parent.0, name: &name };
-            empty(reply, fs.unlink(who, at).await);
-        });
+        let (fs, who, at) = self.asked_in(req, parent, name);
+        spawn(async move { empty(reply, fs.unlink(who, at.name_in()).await) });
     }
 
     fn rmdir(&self, req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        let (fs, who, name) = (Arc::clone(&self.0), requester(req), name.to_owned());
-        spawn(async move {
-            let at = NameIn { parent: parent.0, name: &name };
-            empty(reply, fs.rmdir(who, at).await);
-        });
+        let (fs, who, at) = self.asked_in(req, parent, name);
+        spawn(async move { empty(reply, fs.rmdir(who, at.name_in()).await) });
     }
 
     fn symlink(
@@ -136,12 +139,9 @@ impl<F: FileSystem> Filesystem for Dispatcher<F> {
         target: &Path,
         reply: ReplyEntry,
     ) {
-        let (fs, who, name) = (Arc::clone(&self.0), requester(req), link_name.to_owned());
+        let (fs, who, at) = self.asked_in(req, parent, link_name);
         let target = target.as_os_str().to_owned();
-        spawn(async move {
-            let at = NameIn { parent: parent.0, name: &name };
-            entry(reply, fs.symlink(who, at, &target).await);
-        });
+        spawn(async move { entry(reply, fs.symlink(who, at.name_in(), &target).await) });
     }
 
     fn rename(
@@ -154,12 +154,10 @@ impl<F: FileSystem> Filesystem for Dispatcher<F> {
         flags: RenameFlags,
         reply: ReplyEmpty,
     ) {
-        let (fs, who) = (Arc::clone(&self.0), requester(req));
-        let (old, new) = (name.to_owned(), newname.to_owned());
+        let (fs, who, from) = self.asked_in(req, parent, name);
+        let to = OwnedName::new(newparent.0, newname);
         spawn(async move {
-            let from = NameIn { parent: parent.0, name: &old };
-            let to = NameIn { parent: newparent.0, name: &new };
-            empty(reply, fs.rename(who, from, to, flags).await);
+            empty(reply, fs.rename(who, from.name_in(), to.name_in(), flags).await);
         });
     }
 
@@ -171,11 +169,8 @@ impl<F: FileSystem> Filesystem for Dispatcher<F> {
         newname: &OsStr,
         reply: ReplyEntry,
     ) {
-        let (fs, who, name) = (Arc::clone(&self.0), requester(req), newname.to_owned());
-        spawn(async move {
-            let to = NameIn { parent: newparent.0, name: &name };
-            entry(reply, fs.link(who, ino.0, to).await);
-        });
+        let (fs, who, to) = self.asked_in(req, newparent, newname);
+        spawn(async move { entry(reply, fs.link(who, ino.0, to.name_in()).await) });
     }
 
     fn create(
@@ -188,15 +183,14 @@ impl<F: FileSystem> Filesystem for Dispatcher<F> {
         flags: i32,
         reply: ReplyCreate,
     ) {
-        let (fs, who, name) = (Arc::clone(&self.0), requester(req), name.to_owned());
+        let (fs, who, at) = self.asked_in(req, parent, name);
         spawn(async move {
-            let at = NameIn { parent: parent.0, name: &name };
-            created(reply, fs.create(who, at, mode & !umask, flags).await);
+            created(reply, fs.create(who, at.name_in(), mode & !umask, flags).await);
         });
     }
 
     fn open(&self, req: &Request, ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
-        let (fs, who) = (Arc::clone(&self.0), requester(req));
+        let (fs, who) = self.asked(req);
         spawn(async move {
             opened(reply, fs.open(who, ino.0, flags.0).await);
         });
@@ -213,7 +207,7 @@ impl<F: FileSystem> Filesystem for Dispatcher<F> {
         _lock_owner: Option<LockOwner>,
         reply: ReplyData,
     ) {
-        let (fs, who) = (Arc::clone(&self.0), requester(req));
+        let (fs, who) = self.asked(req);
         let asked = ReadRequest { fh: fh.0, offset, size, flags: flags.0 };
         spawn(async move {
             data(reply, &fs.read(who, asked).await);
@@ -232,7 +226,7 @@ impl<F: FileSystem> Filesystem for Dispatcher<F> {
         _lock_owner: Option<LockOwner>,
         reply: ReplyWrite,
     ) {
-        let (fs, who, bytes) = (Arc::clone(&self.0), requester(req), bytes.to_vec());
+        let ((fs, who), bytes) = (self.asked(req), bytes.to_vec());
         let from_cache = write_flags.contains(WriteFlags::FUSE_WRITE_CACHE);
         let asked = WriteRequest { fh: fh.0, offset, from_cache };
         spawn(async move { written(reply, fs.write(who, asked, &bytes).await) });
@@ -246,7 +240,7 @@ impl<F: FileSystem> Filesystem for Dispatcher<F> {
         lock_owner: LockOwner,
         reply: ReplyEmpty,
     ) {
-        let (fs, who) = (Arc::clone(&self.0), requester(req));
+        let (fs, who) = self.asked(req);
         spawn(async move { empty(reply, fs.flush(who, ino.0, fh.0, lock_owner.0).await) });
     }
 
@@ -265,7 +259,7 @@ impl<F: FileSystem> Filesystem for Dispatcher<F> {
     }
 
     fn fsync(&self, req: &Request, ino: INodeNo, fh: FileHandle, data: bool, reply: ReplyEmpty) {
-        let (fs, who) = (Arc::clone(&self.0), requester(req));
+        let (fs, who) = self.asked(req);
         spawn(async move { empty(reply, fs.fsync(who, ino.0, fh.0, data).await) });
     }
 
@@ -281,7 +275,7 @@ impl<F: FileSystem> Filesystem for Dispatcher<F> {
         offset: u64,
         reply: ReplyDirectory,
     ) {
-        let (fs, who) = (Arc::clone(&self.0), requester(req));
+        let (fs, who) = self.asked(req);
         let (index, anew) = (offset.saturating_sub(DOTS), offset == 0);
         spawn(async move {
             let page = fs.readdir(who, ino.0, fh.0, index, anew).await;
@@ -302,7 +296,7 @@ impl<F: FileSystem> Filesystem for Dispatcher<F> {
     }
 
     fn fsyncdir(&self, req: &Request, ino: INodeNo, fh: FileHandle, _: bool, reply: ReplyEmpty) {
-        let (fs, who) = (Arc::clone(&self.0), requester(req));
+        let (fs, who) = self.asked(req);
         spawn(async move { empty(reply, fs.fsyncdir(who, ino.0, fh.0).await) });
     }
 
@@ -320,23 +314,23 @@ impl<F: FileSystem> Filesystem for Dispatcher<F> {
         _position: u32,
         reply: ReplyEmpty,
     ) {
-        let (fs, who, name) = (Arc::clone(&self.0), requester(req), name.to_owned());
+        let ((fs, who), name) = (self.asked(req), name.to_owned());
         let value = value.to_vec();
         spawn(async move { empty(reply, fs.setxattr(who, ino.0, &name, &value, flags).await) });
     }
 
     fn getxattr(&self, req: &Request, ino: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
-        let (fs, who, name) = (Arc::clone(&self.0), requester(req), name.to_owned());
+        let ((fs, who), name) = (self.asked(req), name.to_owned());
         spawn(async move { sized(reply, fs.getxattr(who, ino.0, &name).await, size) });
     }
 
     fn listxattr(&self, req: &Request, ino: INodeNo, size: u32, reply: ReplyXattr) {
-        let (fs, who) = (Arc::clone(&self.0), requester(req));
+        let (fs, who) = self.asked(req);
         spawn(async move { sized(reply, fs.listxattr(who, ino.0).await, size) });
     }
 
     fn removexattr(&self, req: &Request, ino: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        let (fs, who, name) = (Arc::clone(&self.0), requester(req), name.to_owned());
+        let ((fs, who), name) = (self.asked(req), name.to_owned());
         spawn(async move { empty(reply, fs.removexattr(who, ino.0, &name).await) });
     }
 
@@ -345,7 +339,7 @@ impl<F: FileSystem> Filesystem for Dispatcher<F> {
         if !mask.contains(AccessFlags::X_OK) {
             return reply.ok();
         }
-        let (fs, who) = (Arc::clone(&self.0), requester(req));
+        let (fs, who) = self.asked(req);
         spawn(async move { executable(reply, &fs.getattr(who, ino.0, None).await) });
     }
 
@@ -359,10 +353,9 @@ impl<F: FileSystem> Filesystem for Dispatcher<F> {
         device: u32,
         reply: ReplyEntry,
     ) {
-        let (fs, who, name) = (Arc::clone(&self.0), requester(req), name.to_owned());
+        let (fs, who, at) = self.asked_in(req, parent, name);
         spawn(async move {
-            let at = NameIn { parent: parent.0, name: &name };
-            entry(reply, fs.mknod(who, at, mode & !umask, device).await);
+            entry(reply, fs.mknod(who, at.name_in(), mode & !umask, device).await);
         });
     }
 
@@ -377,7 +370,7 @@ impl<F: FileSystem> Filesystem for Dispatcher<F> {
         _out_size: u32,
         reply: ReplyIoctl,
     ) {
-        let (fs, who) = (Arc::clone(&self.0), requester(req));
+        let (fs, who) = self.asked(req);
         spawn(async move {
             match fs.ioctl(who, ino.0, fh.0, cmd).await {
                 Ok(bytes) => reply.ioctl(0, &bytes),
@@ -398,7 +391,7 @@ impl<F: FileSystem> Filesystem for Dispatcher<F> {
         pid: u32,
         reply: ReplyLock,
     ) {
-        let (fs, who) = (Arc::clone(&self.0), requester(req));
+        let (fs, who) = self.asked(req);
         let (ino, fh, owner) = (ino.0, fh.0, lock_owner.0);
         let asked = LockRequest { ino, fh, owner, start, end, kind: typ, pid };
         spawn(async move {
@@ -422,7 +415,7 @@ impl<F: FileSystem> Filesystem for Dispatcher<F> {
         sleep: bool,
         reply: ReplyEmpty,
     ) {
-        let (fs, who) = (Arc::clone(&self.0), requester(req));
+        let (fs, who) = self.asked(req);
         let (ino, fh, owner) = (ino.0, fh.0, lock_owner.0);
         let asked = LockRequest { ino, fh, owner, start, end, kind: typ, pid };
         spawn(async move { empty(reply, fs.setlk(who, asked, sleep).await) });
@@ -458,7 +451,7 @@ impl<F: FileSystem> Filesystem for Dispatcher<F> {
         mode: i32,
         reply: ReplyEmpty,
     ) {
-        let (fs, who) = (Arc::clone(&self.0), requester(req));
+        let (fs, who) = self.asked(req);
         spawn(async move { empty(reply, fs.fallocate(who, fh.0, offset, length, mode).await) });
     }
 
@@ -471,7 +464,7 @@ impl<F: FileSystem> Filesystem for Dispatcher<F> {
         whence: i32,
         reply: ReplyLseek,
     ) {
-        let (fs, who) = (Arc::clone(&self.0), requester(req));
+        let (fs, who) = self.asked(req);
         spawn(async move { offset(reply, fs.lseek(who, fh.0, from, whence).await) });
     }
 
@@ -488,7 +481,7 @@ impl<F: FileSystem> Filesystem for Dispatcher<F> {
         _flags: CopyFileRangeFlags,
         reply: ReplyWrite,
     ) {
-        let (fs, who) = (Arc::clone(&self.0), requester(req));
+        let (fs, who) = self.asked(req);
         let (from, to) = ((fh_in.0, offset_in), (fh_out.0, offset_out));
         spawn(async move { written(reply, fs.copy_file_range(who, from, to, length).await) });
     }

@@ -7,7 +7,7 @@ use crate::fuse::kernel::values::{
     DirPage, Errno, FileSystemStats, LockFound, LockRequest, NodeAttr, NodeEntry, Opened,
     PollEvents, ReadBytes, ReadRequest, RenameFlags, Requester, SetAttrs, WriteRequest,
 };
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::future::{Ready, ready};
 
 /// The result of an operation, or the errno of its failure.
@@ -19,6 +19,25 @@ pub(crate) struct NameIn<'a> {
     /// The inode number of the directory.
     pub(crate) parent: u64,
     pub(crate) name: &'a OsStr,
+}
+
+/// A name within a directory, for an operation that outlives the request.
+#[derive(Debug)]
+pub(super) struct OwnedName {
+    parent: u64,
+    name: OsString,
+}
+
+impl OwnedName {
+    /// Returns the name `name` in the directory with the inode number `parent`.
+    pub(super) fn new(parent: u64, name: &OsStr) -> Self {
+        Self { parent, name: name.to_owned() }
+    }
+
+    /// Returns this name as operations take it.
+    pub(super) fn name_in(&self) -> NameIn<'_> {
+        NameIn { parent: self.parent, name: &self.name }
+    }
 }
 
 /// Operations that a file system may leave unimplemented, each with an errno of its own.
@@ -73,18 +92,6 @@ pub(crate) trait FileSystem: Send + Sync + 'static {
     /// Returns the target of a symlink.
     fn readlink(&self, who: Requester, ino: u64) -> impl Future<Output = Done<ReadBytes>> + Send;
 
-    /// Creates a regular file, a device file, a FIFO or a socket without opening it. `mode` contains
-    /// the file type, and the umask is already applied to it.
-    fn mknod(
-        &self,
-        _who: Requester,
-        _at: NameIn<'_>,
-        _mode: u32,
-        _device: u32,
-    ) -> impl Future<Output = Done<NodeEntry>> + Send {
-        self.fails(Unsupported::Mknod)
-    }
-
     /// Creates a directory. The umask is already applied to `mode`.
     fn mkdir(
         &self,
@@ -106,6 +113,18 @@ pub(crate) trait FileSystem: Send + Sync + 'static {
         at: NameIn<'_>,
         target: &OsStr,
     ) -> impl Future<Output = Done<NodeEntry>> + Send;
+
+    /// Creates a regular file, a device file, a FIFO or a socket without opening it. `mode`
+    /// contains the file type, and the umask is already applied to it.
+    fn mknod(
+        &self,
+        _who: Requester,
+        _at: NameIn<'_>,
+        _mode: u32,
+        _device: u32,
+    ) -> impl Future<Output = Done<NodeEntry>> + Send {
+        self.fails(Unsupported::Mknod)
+    }
 
     /// Renames an entry.
     fn rename(

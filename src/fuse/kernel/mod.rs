@@ -27,3 +27,5 @@ mod replies;
 mod capabilities;
 mod dispatch;
 pub mod session;
+#[cfg(test)]
+mod tests;

@@ -224,16 +224,19 @@ mod tests {
 42 27 0:51 / /locks rw,nosymfollow - fuse.latchfs latchfs rw
 43 27 0:52 / /locks rw - tmpfs tmpfs rw
 44 27 0:51 /team /bind rw - fuse.latchfs latchfs rw
+45 27 0:54 / /notes rw - fuse.latchfs-view latchfs rw,user_id=0
 not a line
 ";
 
     #[test]
     fn mountinfo_lines_are_parsed() {
         let mounts = parse(SAMPLE);
-        assert_eq!(mounts.len(), 5);
+        assert_eq!(mounts.len(), 6);
         assert_eq!(mounts[1].dir, Path::new("/tmp/a b"));
         assert_eq!(mounts[1].device, Device { major: 0, minor: 50 });
         assert!(mounts[1].is_latchfs() && !mounts[0].is_latchfs());
+        assert!(mounts[5].is_view() && mounts[5].is_ours() && !mounts[5].is_latchfs());
+        assert!(mounts[2].is_ours() && !mounts[2].is_view() && !mounts[3].is_ours());
         assert!(mounts[2].whole && !mounts[4].whole);
         assert!(mounts[1].follows_symlinks && !mounts[2].follows_symlinks);
     }
