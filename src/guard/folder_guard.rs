@@ -180,8 +180,8 @@ impl<D: Disk> FolderGuard<D> {
         Ok(staged)
     }
 
-    /// Publishes a file: from one step to the next it is in the folder as a whole, or the folder is
-    /// as before. With `sync` the content and the name survive a power failure.
+    /// Publishes a file: from one step to the next it is in the folder as a whole, or the folder
+    /// is as before. With `sync` the content and the name survive a power failure.
     pub(crate) fn publish(
         &self,
         staged: &StagedFile<D>,
@@ -328,8 +328,8 @@ impl<D: Disk> FolderGuard<D> {
     }
 
     /// Moves a file or directory of the folder. Each place has its path in the folder. On shared
-    /// storage the file goes through the stage, so that a late rename of an older tenure fails, with
-    /// ESTALE.
+    /// storage the file goes through the stage, so that a late rename of an older tenure fails,
+    /// with ESTALE.
     pub(crate) fn rename(
         &self,
         pass: &Pass<'_>,

@@ -4,8 +4,8 @@
 //! older tenure from publishing.
 //!
 //! A stage `stage/ENGINE-TOKEN/` holds two directories: `files/`, with the files that are about to
-//! be published or renamed, and `in-place/`, with a symlink for each file that the tenure changes in
-//! place, and one for each file that it renames.
+//! be published or renamed, and `in-place/`, with a symlink for each file that the tenure changes
+//! in place, and one for each file that it renames.
 
 use super::disk::{Disk, IfThere, Place};
 use super::tenure::TenureId;
@@ -20,8 +20,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 pub(super) const FILES: &str = "files";
 /// The directory of a stage with the names of the files that the tenure changes in place.
 pub(super) const IN_PLACE: &str = "in-place";
-/// The beginning of the name of a file that is being renamed. In `in-place/`, this is the name of a
-/// symlink to the old path.
+/// The beginning of the name of a file that is being renamed. In `in-place/`, this is the name of
+/// a symlink to the old path.
 pub(super) const MOVED: &str = "moved-";
 /// How many bytes of its path the name of a staged file keeps. A name has 255 bytes at most; each
 /// slash of the path takes three in the name.
@@ -44,8 +44,8 @@ pub(crate) struct Stage<D: Disk> {
 pub(crate) enum PublishError {
     /// A later tenure has removed the stage: this tenure is over.
     Fenced {
-        /// Whether the file had got its name in the stage, so that the later tenure has moved it to
-        /// the lost files.
+        /// Whether the file had got its name in the stage, so that the later tenure has moved it
+        /// to the lost files.
         is_kept: bool,
     },
     /// The directory in which the file was to appear is gone.
@@ -108,8 +108,8 @@ impl<D: Disk> Stage<D> {
         Ok(Self { tenure, files, in_place, next: AtomicU64::new(1), changed: Mutex::default() })
     }
 
-    /// Publishes a file that has no name yet: gives it a name in the stage, and from there its place
-    /// in the folder. `path` is its path in the folder.
+    /// Publishes a file that has no name yet: gives it a name in the stage, and from there its
+    /// place in the folder. `path` is its path in the folder.
     pub(crate) fn publish(
         &self,
         disk: &D,

@@ -1,5 +1,5 @@
-//! The program of each guard: it takes the lock, begins a tenure, changes files, and gives the lock
-//! up or notices that it was lost, as long as there are tenures left.
+//! The program of each guard: it takes the lock, begins a tenure, changes files, and gives the
+//! lock up or notices that it was lost, as long as there are tenures left.
 
 use super::super::disk::{Disk, IfThere, Place};
 use super::super::fence::FenceError;

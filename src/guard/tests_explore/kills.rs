@@ -1,4 +1,5 @@
-//! A guard that is killed at each of its steps, and its successor that is killed at each of its own.
+//! A guard that is killed at each of its steps, and its successor that is killed at each of its
+//! own.
 
 use super::guarantees::{folder, version};
 use super::storage::{FOLDER, LOST, STAGES};

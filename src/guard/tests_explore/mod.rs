@@ -1,7 +1,7 @@
 //! The exhaustive exploration of two guards on one storage: the shipped code of begin, publish,
 //! fence, give and lose runs over a model of the storage, the lock service and the clock, in every
-//! interleaving of its steps with the ticks of the clock and one kill. A guard that is stopped for a
-//! while is one whose next step comes late, so that each of these runs is among them.
+//! interleaving of its steps with the ticks of the clock and one kill. A guard that is stopped for
+//! a while is one whose next step comes late, so that each of these runs is among them.
 //!
 //! With `LATCHFS_GUARD_EXPLORE=full`, any number of guards are stopped.
 //!
@@ -75,8 +75,8 @@ struct Setup {
     stops: u8,
     /// Whether the server is replaced after the first tenure, so that its tokens begin anew.
     is_engine_replaced: bool,
-    /// Whether a guard begins its next tenure with what it remembers, and not as a new process. This
-    /// multiplies the states.
+    /// Whether a guard begins its next tenure with what it remembers, and not as a new process.
+    /// This multiplies the states.
     is_daemon_kept: bool,
     /// Whether each save is synced.
     is_synced: bool,

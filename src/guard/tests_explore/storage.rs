@@ -167,8 +167,8 @@ impl Storage {
         Ok(Answer::Done)
     }
 
-    /// Removes the name of a directory that stays usable for a guard that has it open: the effect of
-    /// a fence that does not remove it.
+    /// Removes the name of a directory that stays usable for a guard that has it open: the effect
+    /// of a fence that does not remove it.
     pub(super) fn hide(&mut self, at: &At) -> Answer {
         match &self.find(at).map(|inode| &self.nodes[&inode]) {
             Ok(Node::Dir(names)) if names.is_empty() => {
@@ -237,8 +237,8 @@ impl Storage {
     pub(super) fn after_power_failure(mut self, made_by: &Self) -> Self {
         self.made = made_by.made;
         self.open.clear();
-        let orphans: Vec<_> = self.nodes.keys().filter(|inode| !self.is_named(**inode)).collect();
-        let orphans: Vec<_> = orphans.into_iter().filter(|inode| **inode > LOST).copied().collect();
+        let is_orphan = |inode: &&Inode| **inode > LOST && !self.is_named(**inode);
+        let orphans: Vec<_> = self.nodes.keys().filter(is_orphan).copied().collect();
         for inode in orphans {
             self.drop_unused(inode);
         }
@@ -341,8 +341,8 @@ impl Storage {
         self.nodes.values().any(names)
     }
 
-    /// Drops a file that has neither a name nor an open descriptor. A directory goes with its name:
-    /// a guard that has it open gets ENOENT.
+    /// Drops a file that has neither a name nor an open descriptor. A directory goes with its
+    /// name: a guard that has it open gets ENOENT.
     fn drop_unused(&mut self, inode: Inode) {
         let is_open = self.open.iter().any(|(_, open)| *open == inode);
         if !is_open && !self.is_named(inode) {

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 /// More steps than any guard of the model needs. A guard that does more never ends.
-const STEPS_MAX: usize = 600;
+const STEPS_OF_A_GUARD: usize = 600;
 
 /// The lock service: one lock with leases that end at a tick of the clock.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
@@ -168,9 +168,9 @@ impl Model {
             let process = &world.guards[guard];
             let Some(step) = self.next_step(world, guard) else { return Ok(()) };
             let is_private = match &*step {
-                // After the end of a session the lock is free, as it is after a tick. The list of the
-                // lost files tells which numbers are taken: with an older list a guard only tries
-                // more of them.
+                // After the end of a session the lock is free, as it is after a tick. The list of
+                // the lost files tells which numbers are taken: with an older list a guard only
+                // tries more of them.
                 Step::UnnamedFile
                 | Step::SyncFile(_)
                 | Step::SyncDir(_)
@@ -197,7 +197,7 @@ impl Model {
     ) -> Result<(), String> {
         let history = world.guards[guard].history;
         let step = self.histories.next_step(history).expect("the guard has a step");
-        if self.histories.length(history) > STEPS_MAX {
+        if self.histories.length(history) > STEPS_OF_A_GUARD {
             return Err(format!("guard {guard} never ends"));
         }
         let answer = self.apply(world, guard, &step)?;
