@@ -40,6 +40,7 @@ complete -c latchfs -n "__fish_latchfs_needs_command" -f -a "release" -d 'Releas
 complete -c latchfs -n "__fish_latchfs_needs_command" -f -a "steal" -d 'Take a lock from its holder; for root and the user who mounted'
 complete -c latchfs -n "__fish_latchfs_needs_command" -f -a "events" -d 'Show events as they happen, until Ctrl-C'
 complete -c latchfs -n "__fish_latchfs_needs_command" -f -a "run" -d 'Run a command under a lock: wait for it, keep it while the command runs, give it back'
+complete -c latchfs -n "__fish_latchfs_needs_command" -f -a "guard" -d 'Show a folder so that it changes only under its lock'
 complete -c latchfs -n "__fish_latchfs_needs_command" -f -a "doctor" -d 'Check all that a mount needs, and say how to fix what is wrong'
 complete -c latchfs -n "__fish_latchfs_needs_command" -f -a "sim" -d 'Try a whole cluster on virtual time, with all that may go wrong'
 complete -c latchfs -n "__fish_latchfs_needs_command" -f -a "completions" -d 'Print the shell completions of these commands'
@@ -370,6 +371,80 @@ complete -c latchfs -n "__fish_latchfs_using_subcommand run" -l plain-token -d '
 complete -c latchfs -n "__fish_latchfs_using_subcommand run" -l try -d 'Do not wait: exit with 75 if another has the lock'
 complete -c latchfs -n "__fish_latchfs_using_subcommand run" -l shared -d 'Hold it together with others that ask for the same'
 complete -c latchfs -n "__fish_latchfs_using_subcommand run" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c latchfs -n "__fish_latchfs_using_subcommand guard; and not __fish_seen_subcommand_from init take give wait status lost" -l server -d 'The server that decides about the lock [default: as \'guard init\' recorded]' -r
+complete -c latchfs -n "__fish_latchfs_using_subcommand guard; and not __fish_seen_subcommand_from init take give wait status lost" -l client -d 'How this machine is named to the server [default: the host\'s name]' -r
+complete -c latchfs -n "__fish_latchfs_using_subcommand guard; and not __fish_seen_subcommand_from init take give wait status lost" -l token-file -d 'A file with the bearer token of the client' -r -F
+complete -c latchfs -n "__fish_latchfs_using_subcommand guard; and not __fish_seen_subcommand_from init take give wait status lost" -l ca -d 'CA certificate (PEM) that verifies an https server' -r -F
+complete -c latchfs -n "__fish_latchfs_using_subcommand guard; and not __fish_seen_subcommand_from init take give wait status lost" -l cert -d 'Client certificate (PEM) of this command' -r -F
+complete -c latchfs -n "__fish_latchfs_using_subcommand guard; and not __fish_seen_subcommand_from init take give wait status lost" -l key -d 'The key of that certificate (PEM)' -r -F
+complete -c latchfs -n "__fish_latchfs_using_subcommand guard; and not __fish_seen_subcommand_from init take give wait status lost" -l stage -d 'Where to keep stages and lost files, on the folder\'s file system [default: latchfs in the state directory]' -r -F
+complete -c latchfs -n "__fish_latchfs_using_subcommand guard; and not __fish_seen_subcommand_from init take give wait status lost" -l on-write -d 'A change without the lock: take it if it is free, wait for it (wait=30s), or refuse' -r
+complete -c latchfs -n "__fish_latchfs_using_subcommand guard; and not __fish_seen_subcommand_from init take give wait status lost" -l give-after -d 'Give the lock up once nothing has changed for so long: a duration, or never' -r
+complete -c latchfs -n "__fish_latchfs_using_subcommand guard; and not __fish_seen_subcommand_from init take give wait status lost" -l owner -d 'For which programs the lock is held' -r -f -a "host\t'For all programs of this machine'
+user\t'For the programs of one user'
+session\t'For the programs of one login session'"
+complete -c latchfs -n "__fish_latchfs_using_subcommand guard; and not __fish_seen_subcommand_from init take give wait status lost" -l in-place -d 'Files that are changed in place even if they are rewritten [default: *.log, nohup.out]' -r
+complete -c latchfs -n "__fish_latchfs_using_subcommand guard; and not __fish_seen_subcommand_from init take give wait status lost" -l on-lost -d 'Run this when the lock was lost; the event is in `LATCHFS_EVENT`' -r
+complete -c latchfs -n "__fish_latchfs_using_subcommand guard; and not __fish_seen_subcommand_from init take give wait status lost" -l ttl -d 'How long the lock lasts when this machine does not answer' -r
+complete -c latchfs -n "__fish_latchfs_using_subcommand guard; and not __fish_seen_subcommand_from init take give wait status lost" -l plain-token -d 'Send the token without encryption, also to a server on another machine'
+complete -c latchfs -n "__fish_latchfs_using_subcommand guard; and not __fish_seen_subcommand_from init take give wait status lost" -l sync-saves -d 'Write each file to the disk before it appears in the folder'
+complete -c latchfs -n "__fish_latchfs_using_subcommand guard; and not __fish_seen_subcommand_from init take give wait status lost" -l shared-storage -d 'Other machines guard the same storage, as \'guard init --shared-storage\' recorded'
+complete -c latchfs -n "__fish_latchfs_using_subcommand guard; and not __fish_seen_subcommand_from init take give wait status lost" -l allow-other -d 'Serve all users [default: as root]'
+complete -c latchfs -n "__fish_latchfs_using_subcommand guard; and not __fish_seen_subcommand_from init take give wait status lost" -l no-allow-other -d 'Serve only the user who starts the guard [default: as anybody but root]'
+complete -c latchfs -n "__fish_latchfs_using_subcommand guard; and not __fish_seen_subcommand_from init take give wait status lost" -l background -d 'Return as soon as the view can be used'
+complete -c latchfs -n "__fish_latchfs_using_subcommand guard; and not __fish_seen_subcommand_from init take give wait status lost" -l detached -d 'Report on standard output when the view is ready, to the process that started it'
+complete -c latchfs -n "__fish_latchfs_using_subcommand guard; and not __fish_seen_subcommand_from init take give wait status lost" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c latchfs -n "__fish_latchfs_using_subcommand guard; and not __fish_seen_subcommand_from init take give wait status lost" -a "init" -d 'Make a folder a guarded one: once, on one machine'
+complete -c latchfs -n "__fish_latchfs_using_subcommand guard; and not __fish_seen_subcommand_from init take give wait status lost" -a "take" -d 'Take the folder\'s lock, and wait for it'
+complete -c latchfs -n "__fish_latchfs_using_subcommand guard; and not __fish_seen_subcommand_from init take give wait status lost" -a "give" -d 'Give the folder\'s lock up'
+complete -c latchfs -n "__fish_latchfs_using_subcommand guard; and not __fish_seen_subcommand_from init take give wait status lost" -a "wait" -d 'Wait until this machine holds the folder\'s lock'
+complete -c latchfs -n "__fish_latchfs_using_subcommand guard; and not __fish_seen_subcommand_from init take give wait status lost" -a "status" -d 'Show the state of a guard'
+complete -c latchfs -n "__fish_latchfs_using_subcommand guard; and not __fish_seen_subcommand_from init take give wait status lost" -a "lost" -d 'List, restore or drop what was kept out of the folder'
+complete -c latchfs -n "__fish_latchfs_using_subcommand guard; and __fish_seen_subcommand_from init" -l server -d 'The server that decides who may change the folder, or the nodes of a cluster (URL,URL)' -r
+complete -c latchfs -n "__fish_latchfs_using_subcommand guard; and __fish_seen_subcommand_from init" -l token-file -d 'A file with the bearer token of the client' -r -F
+complete -c latchfs -n "__fish_latchfs_using_subcommand guard; and __fish_seen_subcommand_from init" -l ca -d 'CA certificate (PEM) that verifies an https server' -r -F
+complete -c latchfs -n "__fish_latchfs_using_subcommand guard; and __fish_seen_subcommand_from init" -l cert -d 'Client certificate (PEM) of this command' -r -F
+complete -c latchfs -n "__fish_latchfs_using_subcommand guard; and __fish_seen_subcommand_from init" -l key -d 'The key of that certificate (PEM)' -r -F
+complete -c latchfs -n "__fish_latchfs_using_subcommand guard; and __fish_seen_subcommand_from init" -l alone -d 'Only guards of this machine change the folder'
+complete -c latchfs -n "__fish_latchfs_using_subcommand guard; and __fish_seen_subcommand_from init" -l new-id -d 'The folder is a copy: give it an id of its own'
+complete -c latchfs -n "__fish_latchfs_using_subcommand guard; and __fish_seen_subcommand_from init" -l shared-storage -d 'Several machines change the same storage, not copies of it'
+complete -c latchfs -n "__fish_latchfs_using_subcommand guard; and __fish_seen_subcommand_from init" -l plain-token -d 'Send the token without encryption, also to a server on another machine'
+complete -c latchfs -n "__fish_latchfs_using_subcommand guard; and __fish_seen_subcommand_from init" -s h -l help -d 'Print help'
+complete -c latchfs -n "__fish_latchfs_using_subcommand guard; and __fish_seen_subcommand_from take" -l token-file -d 'A file with the bearer token of the client' -r -F
+complete -c latchfs -n "__fish_latchfs_using_subcommand guard; and __fish_seen_subcommand_from take" -l ca -d 'CA certificate (PEM) that verifies an https server' -r -F
+complete -c latchfs -n "__fish_latchfs_using_subcommand guard; and __fish_seen_subcommand_from take" -l cert -d 'Client certificate (PEM) of this command' -r -F
+complete -c latchfs -n "__fish_latchfs_using_subcommand guard; and __fish_seen_subcommand_from take" -l key -d 'The key of that certificate (PEM)' -r -F
+complete -c latchfs -n "__fish_latchfs_using_subcommand guard; and __fish_seen_subcommand_from take" -l try -d 'Fail with exit code 75 if another machine holds the lock'
+complete -c latchfs -n "__fish_latchfs_using_subcommand guard; and __fish_seen_subcommand_from take" -l plain-token -d 'Send the token without encryption, also to a server on another machine'
+complete -c latchfs -n "__fish_latchfs_using_subcommand guard; and __fish_seen_subcommand_from take" -s h -l help -d 'Print help'
+complete -c latchfs -n "__fish_latchfs_using_subcommand guard; and __fish_seen_subcommand_from give" -l token-file -d 'A file with the bearer token of the client' -r -F
+complete -c latchfs -n "__fish_latchfs_using_subcommand guard; and __fish_seen_subcommand_from give" -l ca -d 'CA certificate (PEM) that verifies an https server' -r -F
+complete -c latchfs -n "__fish_latchfs_using_subcommand guard; and __fish_seen_subcommand_from give" -l cert -d 'Client certificate (PEM) of this command' -r -F
+complete -c latchfs -n "__fish_latchfs_using_subcommand guard; and __fish_seen_subcommand_from give" -l key -d 'The key of that certificate (PEM)' -r -F
+complete -c latchfs -n "__fish_latchfs_using_subcommand guard; and __fish_seen_subcommand_from give" -l plain-token -d 'Send the token without encryption, also to a server on another machine'
+complete -c latchfs -n "__fish_latchfs_using_subcommand guard; and __fish_seen_subcommand_from give" -s h -l help -d 'Print help'
+complete -c latchfs -n "__fish_latchfs_using_subcommand guard; and __fish_seen_subcommand_from wait" -l token-file -d 'A file with the bearer token of the client' -r -F
+complete -c latchfs -n "__fish_latchfs_using_subcommand guard; and __fish_seen_subcommand_from wait" -l ca -d 'CA certificate (PEM) that verifies an https server' -r -F
+complete -c latchfs -n "__fish_latchfs_using_subcommand guard; and __fish_seen_subcommand_from wait" -l cert -d 'Client certificate (PEM) of this command' -r -F
+complete -c latchfs -n "__fish_latchfs_using_subcommand guard; and __fish_seen_subcommand_from wait" -l key -d 'The key of that certificate (PEM)' -r -F
+complete -c latchfs -n "__fish_latchfs_using_subcommand guard; and __fish_seen_subcommand_from wait" -l plain-token -d 'Send the token without encryption, also to a server on another machine'
+complete -c latchfs -n "__fish_latchfs_using_subcommand guard; and __fish_seen_subcommand_from wait" -s h -l help -d 'Print help'
+complete -c latchfs -n "__fish_latchfs_using_subcommand guard; and __fish_seen_subcommand_from status" -l token-file -d 'A file with the bearer token of the client' -r -F
+complete -c latchfs -n "__fish_latchfs_using_subcommand guard; and __fish_seen_subcommand_from status" -l ca -d 'CA certificate (PEM) that verifies an https server' -r -F
+complete -c latchfs -n "__fish_latchfs_using_subcommand guard; and __fish_seen_subcommand_from status" -l cert -d 'Client certificate (PEM) of this command' -r -F
+complete -c latchfs -n "__fish_latchfs_using_subcommand guard; and __fish_seen_subcommand_from status" -l key -d 'The key of that certificate (PEM)' -r -F
+complete -c latchfs -n "__fish_latchfs_using_subcommand guard; and __fish_seen_subcommand_from status" -l json -d 'Print JSON'
+complete -c latchfs -n "__fish_latchfs_using_subcommand guard; and __fish_seen_subcommand_from status" -l plain-token -d 'Send the token without encryption, also to a server on another machine'
+complete -c latchfs -n "__fish_latchfs_using_subcommand guard; and __fish_seen_subcommand_from status" -s h -l help -d 'Print help'
+complete -c latchfs -n "__fish_latchfs_using_subcommand guard; and __fish_seen_subcommand_from lost" -l restore -d 'Put a lost file into the folder, beside the file that has its name' -r
+complete -c latchfs -n "__fish_latchfs_using_subcommand guard; and __fish_seen_subcommand_from lost" -l drop -d 'Remove a lost file for good' -r
+complete -c latchfs -n "__fish_latchfs_using_subcommand guard; and __fish_seen_subcommand_from lost" -l token-file -d 'A file with the bearer token of the client' -r -F
+complete -c latchfs -n "__fish_latchfs_using_subcommand guard; and __fish_seen_subcommand_from lost" -l ca -d 'CA certificate (PEM) that verifies an https server' -r -F
+complete -c latchfs -n "__fish_latchfs_using_subcommand guard; and __fish_seen_subcommand_from lost" -l cert -d 'Client certificate (PEM) of this command' -r -F
+complete -c latchfs -n "__fish_latchfs_using_subcommand guard; and __fish_seen_subcommand_from lost" -l key -d 'The key of that certificate (PEM)' -r -F
+complete -c latchfs -n "__fish_latchfs_using_subcommand guard; and __fish_seen_subcommand_from lost" -l json -d 'Print JSON'
+complete -c latchfs -n "__fish_latchfs_using_subcommand guard; and __fish_seen_subcommand_from lost" -l plain-token -d 'Send the token without encryption, also to a server on another machine'
+complete -c latchfs -n "__fish_latchfs_using_subcommand guard; and __fish_seen_subcommand_from lost" -s h -l help -d 'Print help'
 complete -c latchfs -n "__fish_latchfs_using_subcommand doctor" -l state -d 'The state directory to look at, or \'none\' [default: those of the mounts, or as for mount]' -r
 complete -c latchfs -n "__fish_latchfs_using_subcommand doctor" -l server -d 'The server to look at, with its cluster; what mounts need is seen to only if there are some' -r
 complete -c latchfs -n "__fish_latchfs_using_subcommand doctor" -l token-file -d 'A file with the bearer token of the client' -r -F

@@ -25,7 +25,7 @@ pub(crate) struct DiskEntry {
     pub(crate) is_dir: bool,
 }
 
-/// What a rename does with an existing file at the new name.
+/// The effect of a rename on an existing file at the new name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum IfThere {
     /// The rename replaces the file.

@@ -1,5 +1,6 @@
 //! The fence: the first act of a new tenure. It removes the stages of all other tenures, so that
-//! none of them can publish any more, and gives a new inode to each file that they change in place.
+//! none of them can publish any more, and gives a new inode to each file that they change in
+//! place.
 
 use super::disk::{Disk, IfThere, Place};
 use super::lost_files::{LostDescription, LostFiles, LostReason};
@@ -9,8 +10,8 @@ use std::ffi::{OsStr, OsString};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 
-/// The beginning of the name of a copy that is about to replace a file which an older tenure changes
-/// in place. The names of that tenure begin with a digit.
+/// The beginning of the name of a copy that is about to replace a file which an older tenure
+/// changes in place. The names of that tenure begin with a digit.
 const RENEWED: &str = "renewed-";
 
 /// Why the fence was not completed.
@@ -42,8 +43,8 @@ pub(crate) struct Fence<'a, D: Disk> {
     pub(crate) is_held: &'a dyn Fn() -> bool,
 }
 
-/// Returns success if an error says that the name is gone: another guard, or an earlier attempt, has
-/// removed it.
+/// Returns success if an error says that the name is gone: another guard, or an earlier attempt,
+/// has removed it.
 fn unless_gone(done: io::Result<()>) -> io::Result<()> {
     match done {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
@@ -133,8 +134,8 @@ impl<D: Disk> Fence<'_, D> {
         }
     }
 
-    /// Puts a file back that an interrupted rename has left in a stage. Returns its old path if that
-    /// is taken or gone.
+    /// Puts a file back that an interrupted rename has left in a stage. Returns its old path if
+    /// that is taken or gone.
     fn put_back(
         &self,
         in_place: Place<'_, D::Dir>,
@@ -193,8 +194,8 @@ impl<D: Disk> Fence<'_, D> {
         }
     }
 
-    /// Gives the file at `path` a new inode with the same content, so that a late write of an older
-    /// tenure reaches the old inode, which has no name any more. The copy passes through the
+    /// Gives the file at `path` a new inode with the same content, so that a late write of an
+    /// older tenure reaches the old inode, which has no name any more. The copy passes through the
     /// directory `in_place` of the stage that is being removed. A later fence removes it, and then
     /// this fence replaces no file any more, however late its system call goes on: it fails with
     /// ENOENT.

@@ -175,8 +175,8 @@ impl<D: Disk> FolderGuard<D> {
         Ok(staged)
     }
 
-    /// Publishes a file: from one step to the next it is in the folder as a whole, or the folder is
-    /// as before. With `sync` the content and the name survive a power failure.
+    /// Publishes a file: from one step to the next it is in the folder as a whole, or the folder
+    /// is as before. With `sync` the content and the name survive a power failure.
     pub(crate) fn publish(
         &self,
         staged: &StagedFile<D>,
@@ -322,13 +322,14 @@ impl<D: Disk> FolderGuard<D> {
         })
     }
 
-    /// Moves a file or directory of the folder, whose path is `path`. On shared storage it goes
-    /// through the stage, so that a late rename of an older tenure fails, with ESTALE.
+    /// Moves a file or directory of the folder. Each place has its path in the folder. On shared
+    /// storage the file goes through the stage, so that a late rename of an older tenure fails,
+    /// with ESTALE.
     pub(crate) fn rename(
         &self,
         pass: &Pass<'_>,
         (from, path): (Place<'_, D::Dir>, &OsStr),
-        to: Place<'_, D::Dir>,
+        (to, new_path): (Place<'_, D::Dir>, &OsStr),
         if_there: IfThere,
     ) -> io::Result<()> {
         if !self.is_shared_storage {
@@ -342,7 +343,8 @@ impl<D: Disk> FolderGuard<D> {
         }
         let stage = self.stage.read().clone().filter(|stage| stage.tenure == pass.tenure());
         let Some(stage) = stage else { return Err(io::Error::from_raw_os_error(libc::ESTALE)) };
-        stage.rename(&*self.disk, (from, path), to, if_there).map_err(|error| match error {
+        let renamed = stage.rename(&*self.disk, (from, path), (to, new_path), if_there);
+        renamed.map_err(|error| match error {
             PublishError::Disk(error) => error,
             PublishError::NoDirectory => io::Error::from_raw_os_error(libc::ENOENT),
             PublishError::Fenced { .. } => {

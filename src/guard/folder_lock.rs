@@ -41,7 +41,7 @@ pub(crate) enum TakeAnswer {
     Failed(String),
 }
 
-/// What has happened to the lock without a request of this guard.
+/// A change of the lock that this guard has not requested.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum LockNews {
     /// The tenure with this token has ended: the session is over, or the lock was stolen.
@@ -216,6 +216,7 @@ impl FolderLock {
             term: LeaseTerms::Session(session),
             line,
             patch: Patch::default(),
+            takes_over: None,
         };
         let at_end = send.clone();
         self.waits.enter(

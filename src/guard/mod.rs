@@ -28,3 +28,6 @@ pub(crate) mod folder_lock;
 pub(crate) mod write_policy;
 pub(crate) mod tenures;
 pub(crate) mod view;
+
+#[cfg(test)]
+mod tests_explore;

@@ -4,22 +4,24 @@
 //! older tenure from publishing.
 //!
 //! A stage `stage/ENGINE-TOKEN/` holds two directories: `files/`, with the files that are about to
-//! be published or renamed, and `in-place/`, with a symlink for each file that the tenure changes in
-//! place, and one for each file that it renames.
+//! be published or renamed, and `in-place/`, with a symlink for each file that the tenure changes
+//! in place, and one for each file that it renames.
 
 use super::disk::{Disk, IfThere, Place};
 use super::tenure::TenureId;
+use parking_lot::Mutex;
 use std::ffi::{OsStr, OsString};
 use std::io;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// The directory of a stage with the files that are about to be published.
 pub(super) const FILES: &str = "files";
 /// The directory of a stage with the names of the files that the tenure changes in place.
 pub(super) const IN_PLACE: &str = "in-place";
-/// The beginning of the name of a file that is being renamed. In `in-place/`, this is the name of a
-/// symlink to the old path.
+/// The beginning of the name of a file that is being renamed. In `in-place/`, this is the name of
+/// a symlink to the old path.
 pub(super) const MOVED: &str = "moved-";
 /// How many bytes of its path the name of a staged file keeps. A name has 255 bytes at most; each
 /// slash of the path takes three in the name.
@@ -33,6 +35,8 @@ pub(crate) struct Stage<D: Disk> {
     in_place: D::Dir,
     /// The number of the next file in the stage.
     next: AtomicU64,
+    /// The paths of the files that the tenure changes in place.
+    changed: Mutex<Vec<PathBuf>>,
 }
 
 /// Why a file was not published.
@@ -40,8 +44,8 @@ pub(crate) struct Stage<D: Disk> {
 pub(crate) enum PublishError {
     /// A later tenure has removed the stage: this tenure is over.
     Fenced {
-        /// Whether the file had got its name in the stage, so that the later tenure has moved it to
-        /// the lost files.
+        /// Whether the file had got its name in the stage, so that the later tenure has moved it
+        /// to the lost files.
         is_kept: bool,
     },
     /// The directory in which the file was to appear is gone.
@@ -101,11 +105,11 @@ impl<D: Disk> Stage<D> {
         let dir = disk.make_dir(Place::new(stages, &tenure.to_string()))?;
         let files = disk.make_dir(Place::new(&dir, FILES))?;
         let in_place = disk.make_dir(Place::new(&dir, IN_PLACE))?;
-        Ok(Self { tenure, files, in_place, next: AtomicU64::new(1) })
+        Ok(Self { tenure, files, in_place, next: AtomicU64::new(1), changed: Mutex::default() })
     }
 
-    /// Publishes a file that has no name yet: gives it a name in the stage, and from there its place
-    /// in the folder. `path` is its path in the folder.
+    /// Publishes a file that has no name yet: gives it a name in the stage, and from there its
+    /// place in the folder. `path` is its path in the folder.
     pub(crate) fn publish(
         &self,
         disk: &D,
@@ -141,29 +145,45 @@ impl<D: Disk> Stage<D> {
         made.map_err(|error| match error.kind() {
             io::ErrorKind::NotFound => PublishError::Fenced { is_kept: false },
             _ => PublishError::Disk(error),
-        })
+        })?;
+        self.changed.lock().push(PathBuf::from(path));
+        Ok(())
+    }
+
+    /// Names the files at or below a path that the tenure changes in place, under the paths that
+    /// they are about to get: a late write reaches them there.
+    fn name_moved(&self, disk: &D, from: &OsStr, to: &OsStr) -> Result<(), PublishError> {
+        let moved = |path: &PathBuf| {
+            let rest = path.strip_prefix(from).ok()?;
+            // A join with an empty path would end the name with a slash.
+            let is_same = rest.as_os_str().is_empty();
+            Some(if is_same { PathBuf::from(to) } else { Path::new(to).join(rest) })
+        };
+        let changed: Vec<_> = self.changed.lock().iter().filter_map(moved).collect();
+        for path in changed {
+            self.name_in_place(disk, path.as_os_str())?;
+        }
+        Ok(())
     }
 
     /// Moves a file or directory of the folder by way of the stage, so that a late rename fails.
-    /// `path` is its old path in the folder: if the guard dies between the two steps, the next fence
-    /// puts the file back there.
+    /// Each place has its path in the folder: if the guard dies between the two steps, the next
+    /// fence puts the file back to its old path.
     pub(crate) fn rename(
         &self,
         disk: &D,
         (from, path): (Place<'_, D::Dir>, &OsStr),
-        to: Place<'_, D::Dir>,
+        (to, new_path): (Place<'_, D::Dir>, &OsStr),
         if_there: IfThere,
     ) -> Result<(), PublishError> {
+        self.name_moved(disk, path, new_path)?;
         let name = format!("{MOVED}{}", self.next.fetch_add(1, Ordering::Relaxed));
         let (staged, record) = (Place::new(&self.files, &name), Place::new(&self.in_place, &name));
         let is_gone = |error: &io::Error| error.kind() == io::ErrorKind::NotFound;
         // The fence removes `in-place` last, so the record is there as long as the file may be.
-        disk.make_symlink(record, path).map_err(|error| {
-            if is_gone(&error) {
-                PublishError::Fenced { is_kept: true }
-            } else {
-                PublishError::Disk(error)
-            }
+        disk.make_symlink(record, path).map_err(|error| match error.kind() {
+            io::ErrorKind::NotFound => PublishError::Fenced { is_kept: true },
+            _ => PublishError::Disk(error),
         })?;
         let moved = match disk.rename(from, staged, IfThere::Fail) {
             Ok(()) => disk.rename(staged, to, if_there).map_err(|error| {

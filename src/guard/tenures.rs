@@ -44,7 +44,7 @@ impl TenureEnd {
     }
 }
 
-/// What has happened to the lock of the folder.
+/// A change of the lock of the folder.
 #[derive(Debug)]
 pub(crate) enum TenureNews {
     /// A tenure began. The number counts the files of other tenures that were put aside.

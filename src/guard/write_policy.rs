@@ -6,7 +6,7 @@ use crate::time::Span;
 use globset::{Glob, GlobSet, GlobSetBuilder};
 use std::path::Path;
 
-/// What a program meets that changes the folder without its lock.
+/// The answer to a program that changes the folder without its lock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum OnWrite {
     /// The guard takes the lock if it is free; otherwise the change fails with EROFS.
@@ -75,7 +75,7 @@ impl PathPatterns {
 /// The options of a guard.
 #[derive(Debug, Clone)]
 pub(crate) struct WritePolicy {
-    /// What a change without the lock does.
+    /// The answer to a change without the lock.
     pub(crate) on_write: OnWrite,
     /// How long after the last change the guard gives the lock up; `None`: it keeps the lock.
     pub(crate) give_after: Option<Span>,

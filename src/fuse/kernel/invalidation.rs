@@ -23,7 +23,7 @@ pub(crate) struct StaleName {
     pub(crate) ino: Option<u64>,
 }
 
-/// What the kernel must drop from its cache.
+/// A part of the kernel's cache that must be dropped.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Stale {
     /// Names, in order.

@@ -1,5 +1,5 @@
-//! Explores all interleavings of the steps of two guards, the ticks of the clock and the kills, and
-//! checks each state that is reached.
+//! Explores all interleavings of the steps of two guards, the ticks of the clock and the kills,
+//! and checks each state that is reached.
 
 use super::Setup;
 use super::world::{Model, Move, World};

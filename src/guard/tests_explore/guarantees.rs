@@ -16,6 +16,12 @@ pub(super) fn folder(storage: &Storage) -> Folder {
     storage.files_in(FOLDER).into_iter().map(owned).collect()
 }
 
+/// Returns the content of a file, which may have been renamed.
+fn content_of<'a>(files: &'a Folder, file: &str) -> Option<&'a [u8]> {
+    let moved = files.get("D").filter(|_| file == "C");
+    files.get(file).or(moved).map(|(_, content)| &content[..])
+}
+
 /// Returns the tenure whose version of a file a content is, if it is a whole version.
 pub(super) fn version(content: &[u8]) -> Option<u8> {
     match content {
@@ -28,7 +34,11 @@ pub(super) fn version(content: &[u8]) -> Option<u8> {
 fn visible(world: &World, file: &str) -> u8 {
     let files = world.storage.files_in(FOLDER);
     let there = |name: &str| files.get(name).and_then(|(_, content)| version(content));
-    let renamed = if file == "B.new" { there("B") } else { None };
+    let renamed = match file {
+        "B.new" => there("B"),
+        "C" => there("D"),
+        _ => None,
+    };
     there(file).max(renamed).unwrap_or_default()
 }
 
@@ -52,11 +62,18 @@ pub(super) fn check_change(
         ));
     }
     for file in ["A", "B", "C"] {
-        let Some((_, content)) = after.get(file) else { return Err(format!("{file} is gone")) };
-        let Some(now) = version(content) else {
-            return Err(format!("{file} is {:?}, which is no whole version", content));
+        let content = |files: &Folder| content_of(files, file).map(<[u8]>::to_vec);
+        let Some(now) = content(after) else {
+            // The file is in the stage for a moment.
+            if file == "C" && world.is_moved {
+                continue;
+            }
+            return Err(format!("{file} is gone"));
         };
-        let earlier = version(&before[file].1).unwrap_or_default();
+        let Some(now) = version(&now) else {
+            return Err(format!("{file} is {now:?}, which is no whole version"));
+        };
+        let earlier = content(before).and_then(|content| version(&content)).unwrap_or_default();
         if file != "C" && now < earlier {
             return Err(format!("{file} goes back from version {earlier} to {now}"));
         }
@@ -73,15 +90,21 @@ pub(super) fn check_told(world: &mut World, guard: usize, told: &Told) -> Result
     let tenure = world.guards[guard].tenure;
     match told {
         Told::Opened => {
+            let is_in_time = world.now < world.guards[guard].until;
             let stages = world.storage.names_in(STAGES);
             let late = |name: &&&str| !world.late_stages.contains(**name);
             let left = stages.iter().filter(late).count();
-            if world.now < world.guards[guard].until && left != 1 {
+            if is_in_time && left != 1 {
                 return Err(format!("tenure {tenure} begins beside the stages {stages:?}"));
+            }
+            let files = folder(&world.storage);
+            let is_gone = |file: &&str| content_of(&files, file).is_none();
+            if is_in_time && let Some(gone) = ["A", "B", "C"].into_iter().find(is_gone) {
+                return Err(format!("tenure {tenure} finds {gone} gone"));
             }
             for (file, saved) in &world.saved {
                 let now = visible(world, file);
-                if world.now < world.guards[guard].until && now < *saved {
+                if is_in_time && now < *saved {
                     return Err(format!("tenure {tenure} finds {file} {now}, {saved} was saved"));
                 }
             }

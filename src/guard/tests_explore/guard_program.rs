@@ -1,13 +1,14 @@
-//! The program of each guard: it takes the lock, begins a tenure, changes files, and gives the lock
-//! up or notices that it was lost, as long as there are tenures left.
+//! The program of each guard: it takes the lock, begins a tenure, changes files, and gives the
+//! lock up or notices that it was lost, as long as there are tenures left.
 
 use super::super::disk::{Disk, IfThere, Place};
 use super::super::fence::FenceError;
 use super::super::folder_guard::{FolderDirs, FolderGuard, SaveError};
+use super::super::gate::Pass;
 use super::super::staged_file::StagedFile;
 use super::super::tenure::{Owner, TenureId};
 use super::replay::{Answer, ReplayClock, ReplayDisk, Step, Told};
-use super::storage::{FOLDER, LOST, STAGES};
+use super::storage::{FOLDER, Inode, LOST, STAGES};
 use super::{Mutant, Scenario, Setup};
 use crate::engine::Token;
 use crate::time::{Span, Time};
@@ -110,6 +111,7 @@ impl GuardRun<'_> {
             Scenario::Unclosed => self.write_whole("A", "A", tenure).map(|_| ()),
             Scenario::Renamed => self.save_by_rename(tenure),
             Scenario::InPlace => self.change_in_place(tenure),
+            Scenario::InPlaceMoved => self.change_and_move(tenure),
             Scenario::All => {
                 self.save_whole("A", tenure)?;
                 self.save_by_rename(tenure)?;
@@ -170,7 +172,7 @@ impl GuardRun<'_> {
         let renamed = {
             let pass = self.guard.gate().enter(None, |_| true).map_err(|_| Lost)?;
             let (from, to) = (Place::new(&FOLDER, "B.new"), Place::new(&FOLDER, "B"));
-            let from = (from, OsStr::new("B.new"));
+            let (from, to) = ((from, OsStr::new("B.new")), (to, OsStr::new("B")));
             self.guard.rename(&pass, from, to, IfThere::Replace)
         };
         match renamed {
@@ -189,24 +191,56 @@ impl GuardRun<'_> {
         self.lost()
     }
 
-    /// A program opens a file and overwrites two bytes of it. The success is not told if the
-    /// deadline has passed meanwhile.
+    /// A program opens a file and overwrites two bytes of it.
     fn change_in_place(&mut self, tenure: u8) -> Result<(), Lost> {
-        let place = Place::new(&FOLDER, "C");
-        let file = {
-            let _pass = self.guard.gate().enter(None, |_| true).map_err(|_| Lost)?;
-            self.disk.open_file(place).expect("C is always there")
+        let file = self.open_there("C")?.expect("C is always there");
+        let pass = self.name_in_place("C")?;
+        self.write_late(file, pass, tenure)
+    }
+
+    /// A program opens a file, and another renames it before the first one overwrites two bytes.
+    fn change_and_move(&mut self, tenure: u8) -> Result<(), Lost> {
+        let (file, from, to) = match self.open_there("C")? {
+            Some(file) => (file, "C", "D"),
+            // Late, the file can be in the stage of a newer tenure.
+            None => (self.open_there("D")?.ok_or(Lost)?, "D", "C"),
         };
-        {
+        drop(self.name_in_place(from)?);
+        let renamed = {
             let pass = self.guard.gate().enter(None, |_| true).map_err(|_| Lost)?;
-            match self.guard.name_in_place(&pass, OsStr::new("C")) {
-                Ok(()) => {}
-                Err(SaveError::Closed(_)) => return Err(self.lost()),
-                Err(other) => self.fail(format!("C: {other:?}")),
+            let old = (Place::new(&FOLDER, from), OsStr::new(from));
+            let new = (Place::new(&FOLDER, to), OsStr::new(to));
+            self.guard.rename(&pass, old, new, IfThere::Fail)
+        };
+        renamed.map_err(|error| self.lost_by(&error))?;
+        // The file was named before: the program writes at once.
+        let pass = self.guard.gate().enter(None, |_| true).map_err(|_| Lost)?;
+        self.write_late(file, pass, tenure)
+    }
+
+    fn open_there(&self, name: &str) -> Result<Option<Inode>, Lost> {
+        let _pass = self.guard.gate().enter(None, |_| true).map_err(|_| Lost)?;
+        Ok(self.disk.open_file(Place::new(&FOLDER, name)).ok())
+    }
+
+    /// Names a file before its first change, under the pass of that change.
+    fn name_in_place(&self, path: &str) -> Result<Pass<'_>, Lost> {
+        let pass = self.guard.gate().enter(None, |_| true).map_err(|_| Lost)?;
+        match self.guard.name_in_place(&pass, OsStr::new(path)) {
+            Ok(()) => Ok(pass),
+            Err(SaveError::Closed(_)) => Err(self.lost()),
+            Err(other) => {
+                self.fail(format!("{path}: {other:?}"));
+                Err(Lost)
             }
-            let bytes = format!("{tenure}{tenure}");
-            self.disk.write(&file, 1, bytes.as_bytes()).expect("a write");
         }
+    }
+
+    /// Overwrites two bytes of C. The success is not told if the deadline has passed meanwhile.
+    fn write_late(&self, file: Inode, pass: Pass<'_>, tenure: u8) -> Result<(), Lost> {
+        let bytes = format!("{tenure}{tenure}");
+        self.disk.write(&file, 1, bytes.as_bytes()).expect("a write");
+        drop(pass);
         if self.guard.gate().is_past_deadline() {
             return Err(Lost);
         }

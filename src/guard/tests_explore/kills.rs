@@ -1,4 +1,5 @@
-//! A guard that is killed at each of its steps, and its successor that is killed at each of its own.
+//! A guard that is killed at each of its steps, and its successor that is killed at each of its
+//! own.
 
 use super::guarantees::{folder, version};
 use super::storage::{FOLDER, LOST, STAGES};
@@ -15,8 +16,9 @@ fn worlds_of(model: &mut Model, mut world: World, guard: usize) -> Vec<World> {
         if model.moves(&world).contains(&Move::Tick) && world.guards[guard].tenure == 0 {
             model.make_move(&mut world, Move::Tick, &mut made).expect("a tick");
         }
-        let done = model.step(&mut world, guard, &mut made);
-        assert!(done.is_ok(), "{}\n{}", done.unwrap_err(), made.join("\n"));
+        if let Err(violation) = model.step(&mut world, guard, &mut made) {
+            panic!("{violation}\n{}", made.join("\n"));
+        }
         worlds.push(world.clone());
     }
     worlds

@@ -1,7 +1,7 @@
 //! The exhaustive exploration of two guards on one storage: the shipped code of begin, publish,
 //! fence, give and lose runs over a model of the storage, the lock service and the clock, in every
-//! interleaving of its steps with the ticks of the clock and one kill. A guard that is stopped for a
-//! while is one whose next step comes late, so that each of these runs is among them.
+//! interleaving of its steps with the ticks of the clock and one kill. A guard that is stopped for
+//! a while is one whose next step comes late, so that each of these runs is among them.
 //!
 //! With `LATCHFS_GUARD_EXPLORE=full`, any number of guards are stopped.
 //!
@@ -37,7 +37,9 @@ enum Scenario {
     Renamed,
     /// File C is changed in place.
     InPlace,
-    /// All three.
+    /// File C is changed in place, renamed to D or back, and changed again.
+    InPlaceMoved,
+    /// All but the last.
     All,
 }
 
@@ -60,7 +62,7 @@ enum Mutant {
     CopyBesideStages,
 }
 
-/// What is explored.
+/// The scenario that is explored.
 #[derive(Debug, Clone, Copy)]
 struct Setup {
     scenario: Scenario,
@@ -73,8 +75,8 @@ struct Setup {
     stops: u8,
     /// Whether the server is replaced after the first tenure, so that its tokens begin anew.
     is_engine_replaced: bool,
-    /// Whether a guard begins its next tenure with what it remembers, and not as a new process. This
-    /// multiplies the states.
+    /// Whether a guard begins its next tenure with what it remembers, and not as a new process.
+    /// This multiplies the states.
     is_daemon_kept: bool,
     /// Whether each save is synced.
     is_synced: bool,
@@ -142,6 +144,16 @@ fn files_saved_by_rename_keep_the_guarantees() {
 #[test]
 fn files_changed_in_place_keep_the_guarantees() {
     explore_scenario(Scenario::InPlace);
+}
+
+#[test]
+fn files_changed_in_place_and_renamed_keep_the_guarantees() {
+    let setup = Setup { scenario: Scenario::InPlaceMoved, ..SETUP };
+    explore_well(Setup { kills: 0, ..setup });
+    explore_well(Setup { tenures: 2, is_daemon_kept: true, ..setup });
+    if is_full() {
+        explore_scenario(Scenario::InPlaceMoved);
+    }
 }
 
 #[test]

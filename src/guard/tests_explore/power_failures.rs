@@ -8,7 +8,7 @@ use super::world::{Model, Move, World};
 use super::{SETUP, Scenario, Setup};
 use std::collections::HashSet;
 
-/// What a file system promises about names that were not synced.
+/// The promise of a file system about names that were not synced.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum NameOrder {
     /// Nothing: any of them may be on the storage.
@@ -35,7 +35,9 @@ impl PowerRecord {
             _ => false,
         };
         let (synced, rest): (Vec<_>, Vec<_>) = self.unsynced.drain(..).partition(is_synced);
-        synced.iter().for_each(|synced| self.durable.redo(synced));
+        for change in &synced {
+            self.durable.redo(change);
+        }
         self.unsynced = rest;
     }
 
@@ -110,8 +112,9 @@ fn start_again(model: &mut Model, world: &World, found: Storage) {
     let mut made = Vec::new();
     let mut is_begun = false;
     while world.service.granted == granted || world.guards[0].tenure > 0 {
-        let done = model.step(&mut world, 0, &mut made);
-        assert!(done.is_ok(), "{}\n{}", done.unwrap_err(), made.join("\n"));
+        if let Err(violation) = model.step(&mut world, 0, &mut made) {
+            panic!("{violation}\n{}", made.join("\n"));
+        }
         if world.opened > granted && !is_begun {
             is_begun = true;
             let names = world.storage.names_in(FOLDER);

@@ -124,13 +124,11 @@ impl Storage {
                 *self.content_mut(*to) = content;
                 Ok(Answer::Done)
             }
-            Step::Link(file, to) => match self.find(to) {
-                Ok(_) => Err(libc::EEXIST),
-                Err(_) => {
-                    self.names_mut(to.dir)?.insert(to.name.clone(), *file);
-                    Ok(Answer::Done)
-                }
-            },
+            Step::Link(_, to) if self.find(to).is_ok() => Err(libc::EEXIST),
+            Step::Link(file, to) => {
+                self.names_mut(to.dir)?.insert(to.name.clone(), *file);
+                Ok(Answer::Done)
+            }
             Step::Rename { from, to, must_be_new } => self.rename(from, to, *must_be_new),
             Step::RemoveFile(at) => match self.nodes[&self.find(at)?] {
                 Node::Dir(_) => Err(libc::EISDIR),
@@ -163,12 +161,14 @@ impl Storage {
         }
         let replaced = self.names_mut(to.dir)?.insert(to.name.clone(), inode);
         self.names_mut(from.dir)?.remove(&from.name);
-        replaced.into_iter().for_each(|inode| self.drop_unused(inode));
+        if let Some(replaced) = replaced {
+            self.drop_unused(replaced);
+        }
         Ok(Answer::Done)
     }
 
-    /// Removes the name of a directory that stays usable for a guard that has it open: the effect of
-    /// a fence that does not remove it.
+    /// Removes the name of a directory that stays usable for a guard that has it open: the effect
+    /// of a fence that does not remove it.
     pub(super) fn hide(&mut self, at: &At) -> Answer {
         match &self.find(at).map(|inode| &self.nodes[&inode]) {
             Ok(Node::Dir(names)) if names.is_empty() => {
@@ -184,7 +184,7 @@ impl Storage {
     /// Returns the changes since an earlier state of the storage.
     pub(super) fn changes_since(&self, before: &Self) -> Vec<Change> {
         let mut changes = Vec::new();
-        let mut names = Vec::new();
+        let mut renamed = Vec::new();
         let all: BTreeSet<_> = self.nodes.keys().chain(before.nodes.keys()).copied().collect();
         for inode in all {
             let (old, new) = (before.nodes.get(&inode), self.nodes.get(&inode));
@@ -194,14 +194,14 @@ impl Storage {
                 changes.push(Change::Content(inode, content.clone()));
             }
             let (old, new) = (names_of(old), names_of(new));
-            let changed: BTreeSet<_> = old.keys().chain(new.keys()).collect();
-            for name in changed.into_iter().filter(|name| old.get(*name) != new.get(*name)) {
+            let all: BTreeSet<_> = old.keys().chain(new.keys()).collect();
+            for name in all.into_iter().filter(|name| old.get(*name) != new.get(*name)) {
                 let named = new.get(name).map(|inode| (*inode, self.nodes[inode].emptied()));
-                names.push((At { dir: inode, name: name.clone() }, named));
+                renamed.push((At { dir: inode, name: name.clone() }, named));
             }
         }
-        if !names.is_empty() {
-            changes.push(Change::Names(names));
+        if !renamed.is_empty() {
+            changes.push(Change::Names(renamed));
         }
         changes
     }
@@ -213,8 +213,8 @@ impl Storage {
                 self.nodes.insert(*file, Node::File(content.clone()));
             }
             Change::Names(names) => {
-                let mut named = names.iter().filter(|(_, named)| named.is_some());
-                if named.any(|(at, _)| self.names_mut(at.dir).is_err()) {
+                let mut added = names.iter().filter(|(_, named)| named.is_some());
+                if added.any(|(at, _)| self.names_mut(at.dir).is_err()) {
                     return;
                 }
                 for (at, named) in names {
@@ -237,9 +237,11 @@ impl Storage {
     pub(super) fn after_power_failure(mut self, made_by: &Self) -> Self {
         self.made = made_by.made;
         self.open.clear();
-        let orphans: Vec<_> = self.nodes.keys().filter(|inode| !self.is_named(**inode)).collect();
-        let orphans: Vec<_> = orphans.into_iter().filter(|inode| **inode > LOST).copied().collect();
-        orphans.into_iter().for_each(|inode| self.drop_unused(inode));
+        let is_orphan = |inode: &&Inode| **inode > LOST && !self.is_named(**inode);
+        let orphans: Vec<_> = self.nodes.keys().filter(is_orphan).copied().collect();
+        for inode in orphans {
+            self.drop_unused(inode);
+        }
         self
     }
 
@@ -339,8 +341,8 @@ impl Storage {
         self.nodes.values().any(names)
     }
 
-    /// Drops a file that has neither a name nor an open descriptor. A directory goes with its name:
-    /// a guard that has it open gets ENOENT.
+    /// Drops a file that has neither a name nor an open descriptor. A directory goes with its
+    /// name: a guard that has it open gets ENOENT.
     fn drop_unused(&mut self, inode: Inode) {
         let is_open = self.open.iter().any(|(_, open)| *open == inode);
         if !is_open && !self.is_named(inode) {

@@ -3,12 +3,12 @@
 use super::guarantees::{check_change, check_told, folder};
 use super::replay::{Answer, At, Histories, HistoryId, RESTART, START, Step, Told};
 use super::storage::{FOLDER, LOST, STAGES, Storage};
-use super::{Mutant, Setup};
+use super::{Mutant, Scenario, Setup};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 /// More steps than any guard of the model needs. A guard that does more never ends.
-const STEPS_MAX: usize = 600;
+const STEPS_OF_A_GUARD: usize = 600;
 
 /// The lock service: one lock with leases that end at a tick of the clock.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
@@ -42,6 +42,8 @@ pub(super) struct World {
     pub(super) saved: BTreeMap<&'static str, u8>,
     /// The names of stages that were made after the end of their tenure's lease.
     pub(super) late_stages: BTreeSet<String>,
+    /// Whether the guards rename C to D and back.
+    pub(super) is_moved: bool,
     pub(super) kills: u8,
     /// How many leases of living guards have ended.
     pub(super) stops: u8,
@@ -78,6 +80,7 @@ impl Model {
             opened: 0,
             saved: BTreeMap::new(),
             late_stages: BTreeSet::new(),
+            is_moved: self.setup.scenario == Scenario::InPlaceMoved,
             kills: 0,
             stops: 0,
         };
@@ -165,12 +168,15 @@ impl Model {
             let process = &world.guards[guard];
             let Some(step) = self.next_step(world, guard) else { return Ok(()) };
             let is_private = match &*step {
-                Step::UnnamedFile | Step::SyncFile(_) | Step::SyncDir(_) | Step::Tell(_) => true,
-                // The lock is free from then on, as it is after a tick.
-                Step::EndSession => true,
-                // The list tells which numbers are taken. With an older list a guard only tries
-                // more of them.
-                Step::Entries(LOST) => true,
+                // After the end of a session the lock is free, as it is after a tick. The list of
+                // the lost files tells which numbers are taken: with an older list a guard only
+                // tries more of them.
+                Step::UnnamedFile
+                | Step::SyncFile(_)
+                | Step::SyncDir(_)
+                | Step::Tell(_)
+                | Step::EndSession
+                | Step::Entries(LOST) => true,
                 Step::Write(file, ..) => world.storage.is_private(guard, *file),
                 // A guard whose lease has ended reads the same from the clock ever after.
                 Step::Now => world.now >= process.until,
@@ -191,7 +197,7 @@ impl Model {
     ) -> Result<(), String> {
         let history = world.guards[guard].history;
         let step = self.histories.next_step(history).expect("the guard has a step");
-        if self.histories.length(history) > STEPS_MAX {
+        if self.histories.length(history) > STEPS_OF_A_GUARD {
             return Err(format!("guard {guard} never ends"));
         }
         let answer = self.apply(world, guard, &step)?;

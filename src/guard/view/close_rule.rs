@@ -17,7 +17,7 @@ const WRITERS_MAX: usize = 16;
 /// having the file open.
 const DESCRIPTORS_MAX: usize = 64;
 
-/// What a close does with the file.
+/// The effect of a close on the file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum OnClose {
     /// The file is published now.
@@ -52,7 +52,7 @@ struct SaveMemory {
     was_killed: bool,
 }
 
-/// What `/proc/TID/status` says about a thread.
+/// The state of a thread, as `/proc/TID/status` shows it.
 struct ThreadStatus {
     process: u32,
     /// Whether the thread has closed all its descriptors because it is ending.

@@ -1,7 +1,7 @@
 //! Reads and writes of open files.
 
 use super::super::folder_guard::SaveError;
-use super::super::gate::Pass;
+use super::super::gate::{Closed, Pass};
 use super::super::staged_file::SaveState;
 use super::folder_view::{FolderView, errno};
 use super::open_file::{Content, OpenFile};
@@ -63,12 +63,19 @@ impl FolderView {
             Some(saving) => saving.wrote(if is_writeback { 0 } else { who.pid }),
             None => self.check_in_place(&pass, who, open)?,
         }
-        change(file).map_err(|error| {
+        let changed = change(file).map_err(|error| {
             if let Some(saving) = unpublished {
                 saving.staged.spoil(error.raw_os_error().unwrap_or(libc::EIO));
             }
             errno(&error)
-        })
+        })?;
+        if unpublished.is_none() && self.guard.gate().is_past_deadline() {
+            // The machine was stopped during the change. A later tenure may have given the file a
+            // new inode before the change reached the old one.
+            let path = self.nodes.path(open.ino).unwrap_or_default();
+            return Err(self.refuse(who, &path, Errno::ESTALE, Closed::Deadline));
+        }
+        Ok(changed)
     }
 
     /// Prepares a change in place: refuses it if the file was put aside, and names the file on

@@ -155,7 +155,8 @@ impl FolderView {
             } else {
                 super::super::disk::IfThere::Fail
             };
-            let source = (source, path.as_os_str());
+            let new_path = self.path_in(to.parent, to.name)?;
+            let (source, target) = ((source, path.as_os_str()), (target, new_path.as_os_str()));
             let renamed = self.guard.rename(&pass, source, target, if_there);
             renamed.map_err(|error| errno(&error))?;
         } else {

@@ -52,7 +52,7 @@ struct NodeTable {
 /// The nodes of a view.
 pub(super) struct Nodes(Mutex<NodeTable>);
 
-/// What is known of a node.
+/// The known facts about a node.
 pub(super) struct KnownNode {
     /// The file of the folder.
     pub(super) file: FileId,
