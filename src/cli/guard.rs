@@ -294,21 +294,28 @@ fn view(args: &ViewArgs) -> CliResult {
     done
 }
 
+/// Refuses an option about shared storage that does not fit the folder's record.
+fn check_storage(args: &ViewArgs, record: &FolderRecord) -> CliResult {
+    match (record.storage.is_some(), args.shared_storage) {
+        (false, true) => Err(CliError::usage(
+            "the folder's record names no shared storage; run 'latchfs guard init' with \
+             --shared-storage, or leave the option out",
+        )),
+        (true, false) => Err(CliError::usage(
+            "several machines share the storage of this folder, says its record; add \
+             --shared-storage",
+        )),
+        _ => Ok(()),
+    }
+}
+
 fn serve(
     args: &ViewArgs,
     (folder, view): (&Path, &Path),
     record: &FolderRecord,
     state: &Path,
 ) -> CliResult {
-    if record.storage.is_some() != args.shared_storage {
-        return Err(CliError::usage(if args.shared_storage {
-            "the folder's record names no shared storage; run 'latchfs guard init' with \
-             --shared-storage, or leave the option out"
-        } else {
-            "several machines share the storage of this folder, says its record; add \
-             --shared-storage"
-        }));
-    }
+    check_storage(args, record)?;
     // A send fails only if the main thread has ended, and then it waits for nothing.
     let (send, news) = mpsc::channel();
     let ending = send.clone();

@@ -80,8 +80,8 @@ pub(crate) trait Disk: Send + Sync + 'static {
     fn id_of(&self, at: Place<'_, Self::Dir>) -> io::Result<FileId>;
     /// Opens an existing regular file for reading and writing.
     fn open_file(&self, at: Place<'_, Self::Dir>) -> io::Result<Self::File>;
-    /// Makes an empty file without a name. It inherits from the directory `near` as a file does that
-    /// is made in it: the default ACL, the group of a set-gid directory, security labels.
+    /// Makes an empty file without a name. It inherits from the directory `near` as a file does
+    /// that is made in it: the default ACL, the group of a set-gid directory, security labels.
     fn unnamed_file(&self, near: &Self::Dir, mode: u32) -> io::Result<Self::File>;
     /// Makes a symlink.
     fn make_symlink(&self, at: Place<'_, Self::Dir>, target: &OsStr) -> io::Result<()>;

@@ -310,8 +310,8 @@ impl FolderLock {
         self.locks.give_back_and_tell(Op::Release(release), then);
     }
 
-    /// Returns the session to which the lock is bound: the one that the lock service keeps alive, or
-    /// one that lasts as long as this process.
+    /// Returns the session to which the lock is bound: the one that the lock service keeps alive,
+    /// or one that lasts as long as this process.
     fn session(&self) -> Result<SessionId, Unavailable> {
         match self.locks.own_session()? {
             SessionOwner::Kept(session) => Ok(session),

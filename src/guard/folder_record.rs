@@ -61,9 +61,9 @@ impl fmt::Display for RecordError {
                 let folder = folder.display();
                 write!(
                     f,
-                    "{folder} is not guarded yet; run 'latchfs guard init {folder} --alone' if only \
-                     this machine changes it, or 'latchfs guard init {folder} --server URL', on one \
-                     machine, if several do"
+                    "{folder} is not guarded yet; run 'latchfs guard init {folder} --alone' if \
+                     only this machine changes it, or 'latchfs guard init {folder} --server URL', \
+                     on one machine, if several do"
                 )
             }
             Self::Exists(folder, id) => {

@@ -108,8 +108,8 @@ impl Gate {
         *self.open.write() = Some(tenure);
     }
 
-    /// Closes the gate, after the changes that have passed it are made. Returns the tenure for which
-    /// it was open.
+    /// Closes the gate, after the changes that have passed it are made. Returns the tenure for
+    /// which it was open.
     pub(crate) fn close(&self) -> Option<OpenTenure> {
         self.open.write().take()
     }

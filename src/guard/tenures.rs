@@ -207,7 +207,8 @@ impl<D: Disk> Tenures<D> {
         if self.waiting.fetch_add(1, Ordering::Relaxed) >= WAITING_PROGRAMS_MAX {
             self.waiting.fetch_sub(1, Ordering::Relaxed);
             let sentence = format!(
-                "{WAITING_PROGRAMS_MAX} programs wait for the lock of this folder already; try again"
+                "{WAITING_PROGRAMS_MAX} programs wait for the lock of this folder already; try \
+                 again"
             );
             return then(Err(Denied { sentence }));
         }

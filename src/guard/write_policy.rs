@@ -1,5 +1,5 @@
-//! The options of a guard: what a change without the lock does, for whom a tenure is held, and which
-//! files are treated in a way of their own.
+//! The options of a guard: what a change without the lock does, for whom a tenure is held, and
+//! which files are treated in a way of their own.
 
 use super::tenure::Owner;
 use crate::time::Span;

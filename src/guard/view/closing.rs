@@ -1,5 +1,5 @@
-//! Closes and syncs open files: the moments at which a file that was saved as a whole appears in the
-//! folder.
+//! Closes and syncs open files: the moments at which a file that was saved as a whole appears in
+//! the folder.
 
 use super::super::disk::Place;
 use super::super::folder_guard::SaveError;

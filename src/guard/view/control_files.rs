@@ -1,5 +1,5 @@
-//! The files in `.latchfs` of a view: the state of the guard, the last refusals, the events, and the
-//! requests of `latchfs guard`.
+//! The files in `.latchfs` of a view: the state of the guard, the last refusals, the events, and
+//! the requests of `latchfs guard`.
 
 use super::folder_view::FolderView;
 use super::lookup::CONTROL_DIR;
@@ -11,13 +11,14 @@ use crate::fuse::kernel::values::{
     DirEntry, Errno, FileAttr, INodeNo, NodeAttr, NodeEntry, NodeType, Opened, OpenedFlags,
     ReadBytes, ReadRequest, Requester,
 };
+use crate::time::Wall;
 use parking_lot::Mutex;
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
-/// The inode number of `.latchfs`. Those of its files follow. No file of the folder has one of these
-/// numbers, since the numbers of nodes begin above them.
+/// The inode number of `.latchfs`. Those of its files follow. No file of the folder has one of
+/// these numbers, since the numbers of nodes begin above them.
 const DIR_INO: u64 = 2;
 /// The maximum number of bytes of a request to the guard.
 const REQUEST_BYTES_MAX: usize = 4_096;
@@ -100,9 +101,16 @@ pub(super) struct ControlFiles {
     made: SystemTime,
 }
 
+/// Returns the wall clock as the attributes of a file take it.
+fn now() -> SystemTime {
+    let Wall { secs, nanos } = Wall::now();
+    let since = Duration::new(u64::try_from(secs).unwrap_or(0), nanos);
+    SystemTime::UNIX_EPOCH + since
+}
+
 impl Default for ControlFiles {
     fn default() -> Self {
-        Self { events: Mutex::default(), made: SystemTime::now() }
+        Self { events: Mutex::default(), made: now() }
     }
 }
 

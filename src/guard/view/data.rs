@@ -45,8 +45,8 @@ impl FolderView {
         Ok(data.len() as u32)
     }
 
-    /// Changes the content of an open file, if the gate lets the change pass. A failed change spoils
-    /// a file that is not published yet.
+    /// Changes the content of an open file, if the gate lets the change pass. A failed change
+    /// spoils a file that is not published yet.
     pub(super) fn change<T>(
         &self,
         who: Requester,

@@ -14,7 +14,8 @@ use std::ffi::OsStr;
 use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
 
-/// The name of the directory with the files of the guard, in the root of the folder and of the view.
+/// The name of the directory with the files of the guard, in the root of the folder and of the
+/// view.
 pub(super) const CONTROL_DIR: &str = ".latchfs";
 
 impl FolderView {

@@ -1,5 +1,5 @@
-//! The nodes of a view: which file of the folder each inode number of the view stands for, and where
-//! the file was last seen.
+//! The nodes of a view: which file of the folder each inode number of the view stands for, and
+//! where the file was last seen.
 
 use super::super::disk::FileId;
 use super::super::linux_disk::LinuxDisk;

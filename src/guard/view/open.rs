@@ -20,8 +20,8 @@ pub(super) const fn writes(flags: i32) -> bool {
     flags & libc::O_ACCMODE != libc::O_RDONLY
 }
 
-/// Returns the flags with which a file of the folder is opened for a program: never `O_TRUNC`, since
-/// the file is checked first, and never an open that blocks.
+/// Returns the flags with which a file of the folder is opened for a program: never `O_TRUNC`,
+/// since the file is checked first, and never an open that blocks.
 fn access_of(flags: i32) -> OFlags {
     let access = match flags & libc::O_ACCMODE {
         libc::O_WRONLY => OFlags::WRONLY,
@@ -136,9 +136,9 @@ impl FolderView {
         Ok(self.opened_for_writing(OpenFile { ino, content, tenure: Some(pass.tenure()) }))
     }
 
-    /// Begins a new version of a file that a program rewrites as a whole. If another program has the
-    /// old version open, the file gets a second node, which the kernel looks up after ESTALE: the
-    /// reads of the other program must not mix the two versions.
+    /// Begins a new version of a file that a program rewrites as a whole. If another program has
+    /// the old version open, the file gets a second node, which the kernel looks up after ESTALE:
+    /// the reads of the other program must not mix the two versions.
     fn replace(
         &self,
         pass: &Pass<'_>,
