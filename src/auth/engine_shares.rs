@@ -18,8 +18,8 @@ const WAITERS_MAX: usize = 1 << 18;
 /// How long a count is used before the clients of a credential are counted again: a count visits
 /// all of them.
 const COUNT_KEPT: Span = Span::from_millis(200);
-/// How many commands may be decided, but not yet be applied to the engine of this node when it is
-/// looked at.
+/// The number of commands that the leader may have decided while the engine of this node has not
+/// applied them yet, so that they are missing in its counts.
 const UNAPPLIED: usize = 1_024;
 /// The number of counts above which old ones are dropped.
 const COUNTS_MAX: usize = 1_024;

@@ -173,9 +173,13 @@ fn the_queue_is_shown() {
 const READER: &str = r#"
 def opened(process):
     "Waits until a program has the stream open."
+    fds = f'/proc/{process.pid}/fd'
+    def target(fd):
+        "The file behind a descriptor, which the program may close at any time."
+        try: return os.readlink(f'{fds}/{fd}')
+        except FileNotFoundError: return ''
     for _ in range(1000):
-        fds = f'/proc/{process.pid}/fd'
-        if any('/events' in os.readlink(f'{fds}/{fd}') for fd in os.listdir(fds)): return
+        if any('/events' in target(fd) for fd in os.listdir(fds)): return
         time.sleep(0.02)
     raise AssertionError('it never opened the events')
 def events(fd, limit=LIMIT):

@@ -54,6 +54,9 @@ impl Output {
     }
 }
 
+/// How long a killed command may take to close its output.
+const KILL_LIMIT: Duration = Duration::from_secs(5);
+
 /// Runs a command to its end. If it takes too long, kills it and all processes that it started.
 #[track_caller]
 pub(crate) fn run(command: &mut Command) -> Output {
@@ -69,10 +72,17 @@ pub(crate) fn run_within(limit: Duration, command: &mut Command) -> Output {
     let mut child = command.spawn().unwrap_or_else(|error| panic!("can't start {said}: {error}"));
     let out = drain(child.stdout.take().expect("piped"));
     let err = drain(child.stderr.take().expect("piped"));
-    let take = |pipe: &Receiver<String>| pipe.recv_timeout(limit).ok();
-    let (Some(out), Some(err)) = (take(&out), take(&err)) else {
-        signal(-child.id().cast_signed(), libc::SIGKILL);
-        panic!("hangs: {said}");
+    let take = |pipe: &Receiver<String>, limit| pipe.recv_timeout(limit).ok();
+    let (out, err) = match (take(&out, limit), take(&err, limit)) {
+        (Some(out), Some(err)) => (out, err),
+        // A program that failed and left another one behind, which keeps its standard error open,
+        // counts as hanging, so the panic reports what it printed.
+        (some_out, some_err) => {
+            signal(-child.id().cast_signed(), libc::SIGKILL);
+            let rest = |some: Option<String>, pipe| some.or_else(|| take(pipe, KILL_LIMIT));
+            let (out, err) = (rest(some_out, &out), rest(some_err, &err));
+            panic!("hangs: {said}\nout: {out:?}\nerr: {err:?}");
+        }
     };
     let status = child.wait().expect("it is our child");
     let code = status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0));
