@@ -405,7 +405,8 @@ fn check_engine(record: &FolderRecord, locks: &Locks) -> CliResult {
         Exit::Unavailable,
         format!(
             "the folder's lock is decided by the engine {recorded:016x}, and this is \
-             {found:016x}: the server was replaced, or its URL leads to another one; use the right server"
+             {found:016x}: the server was replaced, or its URL leads to another one; use the right \
+             server"
         ),
     ))
 }

@@ -253,15 +253,18 @@ impl LockService for Remote {
     }
 
     fn own_session(&self) -> Result<SessionOwner, Unavailable> {
-        self.hub.bond().map(SessionOwner::Kept).ok_or_else(|| self.hub.no_answer())
+        self.hub
+            .session(SessionState::bond)
+            .map(SessionOwner::Kept)
+            .ok_or_else(|| self.hub.no_answer())
     }
 
     fn is_session_over(&self, session: SessionId) -> bool {
-        self.hub.is_session_over(session)
+        self.hub.session(|own, _| own.is_over(session))
     }
 
     fn surely_until(&self, session: SessionId) -> Time {
-        self.hub.surely_until(session)
+        self.hub.session(|own, now| own.surely_until(session, now))
     }
 
     fn now(&self) -> Time {

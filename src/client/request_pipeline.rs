@@ -10,6 +10,7 @@
 //! [`RequestQueue`]: super::request_queue::RequestQueue
 
 use super::request_queue::{BatchRemainder, QueuedRequest};
+use super::session_state::SessionState;
 use super::shared_state::ClientState;
 use super::transport::{ServerConnection, TransportError};
 use crate::engine::{AcknowledgedKeys, Op, Outcome, Reason, SessionId};
@@ -95,7 +96,7 @@ impl Lane {
         let asks: Vec<_> = batch.iter().map(|asked| asked.ask.clone()).collect();
         self.hub.counts.asks.fetch_add(asks.len() as u64, Ordering::Relaxed);
         let engine = self.hub.engine();
-        let session = self.hub.bond().filter(|id| self.over != Some(*id));
+        let session = self.hub.session(SessionState::bond).filter(|id| self.over != Some(*id));
         let (from, number) = (self.from, self.number);
         let acknowledged = self.acknowledged(&batch, session);
         let mut request = RequestBatch { engine, from, number, session, acknowledged, asks };
@@ -182,7 +183,8 @@ impl Lane {
         let asked_at = boot_now();
         // No try outlasts the session, so that lock holders are notified as soon as the session is
         // lost.
-        let until = self.hub.session_until().map_or(until, |session| session.min(until));
+        let until =
+            self.hub.session(SessionState::until).map_or(until, |session| session.min(until));
         let patience = until.since(asked_at).clamp(TRY_MIN, TRY_MAX);
         self.hub.counts.batches.fetch_add(1, Ordering::Relaxed);
         let engine = self.hub.introduce(&mut *self.line, patience)?;

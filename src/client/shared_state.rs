@@ -203,7 +203,7 @@ impl ClientState {
 
     /// Gives up the session, because a server that lost its state may reuse its number.
     fn forgotten(&self) {
-        if let Some(session) = self.bond() {
+        if let Some(session) = self.session(SessionState::bond) {
             self.lose_session(session);
             self.with_session(SessionState::forget);
         }
@@ -263,25 +263,9 @@ impl ClientState {
         }
     }
 
-    /// Returns the session to which leases are bound, while it is certainly alive.
-    pub(super) fn bond(&self) -> Option<SessionId> {
-        self.state.lock().session.bond(boot_now())
-    }
-
-    /// Whether a session that was kept alive here has ended.
-    pub(super) fn is_session_over(&self, session: SessionId) -> bool {
-        self.state.lock().session.is_over(session)
-    }
-
-    /// Returns the boot time until which the session with this id is certainly alive;
-    /// [`Time::ZERO`] if it may be over.
-    pub(super) fn surely_until(&self, session: SessionId) -> Time {
-        self.state.lock().session.surely_until(session, boot_now())
-    }
-
-    /// Returns until when the session is certainly alive, if there is one.
-    pub(super) fn session_until(&self) -> Option<Time> {
-        self.state.lock().session.until(boot_now())
+    /// Returns what `read` finds in the session of this client, at the current boot time.
+    pub(super) fn session<T>(&self, read: impl FnOnce(&SessionState, Time) -> T) -> T {
+        read(&self.state.lock().session, boot_now())
     }
 
     pub(super) fn with_session<T>(&self, change: impl FnOnce(&mut SessionState) -> T) -> T {
@@ -425,7 +409,7 @@ impl ClientState {
         };
         match known.life {
             Lifetime::Own { .. } => boot_now() >= known.until,
-            Lifetime::Session(id) => self.bond() != Some(id),
+            Lifetime::Session(id) => self.session(SessionState::bond) != Some(id),
         }
     }
 

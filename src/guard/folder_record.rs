@@ -194,6 +194,10 @@ mod tests {
         assert!(twice.contains(&record.id) && twice.contains("--new-id"), "{twice}");
         other.write(&dir, true).expect("replaced");
         assert_eq!(FolderRecord::read(&dir).expect("there is one").id, other.id);
+        fs::write(dir.join(".latchfs/folder"), vec![b' '; RECORD_BYTES_MAX as usize + 1])
+            .expect("written");
+        let long = FolderRecord::read(&dir).expect_err("it is too long").to_string();
+        assert!(long.contains("is no record"), "{long}");
         for text in
             ["{", r#"{"v":2,"id":"a","engine":"b"}"#, r#"{"v":1,"id":"../..","engine":"0"}"#]
         {

@@ -16,9 +16,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 
-/// The maximum number of programs that wait for a tenure at once. Each further one is refused.
-pub(crate) const WAITING_PROGRAMS_MAX: usize = 4_096;
-
 /// How a tenure ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum TenureEnd {
@@ -204,14 +201,7 @@ impl<D: Disk> Tenures<D> {
 
     /// Requests a tenure for `owner`, waits for it for at most `patience`, and then calls `then`.
     pub(crate) fn hold(&self, owner: Owner, patience: Span, then: OnHeld) {
-        if self.waiting.fetch_add(1, Ordering::Relaxed) >= WAITING_PROGRAMS_MAX {
-            self.waiting.fetch_sub(1, Ordering::Relaxed);
-            let sentence = format!(
-                "{WAITING_PROGRAMS_MAX} programs wait for the lock of this folder already; try \
-                 again"
-            );
-            return then(Err(Denied { sentence }));
-        }
+        self.waiting.fetch_add(1, Ordering::Relaxed);
         let now = boot_now();
         let (waits_until, until) = (now + patience, now + patience.max(ANSWER_PATIENCE));
         self.send(Message::Wish(Wish { owner, waits_until, until, then }));

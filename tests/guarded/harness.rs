@@ -97,8 +97,19 @@ pub(crate) struct Guard {
 impl Guard {
     /// Starts a guard whose view has the name `name`, and which keeps its state in `state`.
     pub(crate) fn start(scratch: &Scratch, name: &str, options: &[&str]) -> Self {
+        Self::start_as(latchfs(), scratch, name, options)
+    }
+
+    /// Starts a guard with at most `descriptors` open files.
+    pub(crate) fn start_limited(scratch: &Scratch, name: &str, descriptors: u32) -> Self {
+        let mut command = Command::new("prlimit");
+        command.arg(format!("--nofile={descriptors}:{descriptors}"));
+        command.arg(env!("CARGO_BIN_EXE_latchfs")).env_remove("LATCHFS_SERVER");
+        Self::start_as(command, scratch, name, &[])
+    }
+
+    fn start_as(mut command: Command, scratch: &Scratch, name: &str, options: &[&str]) -> Self {
         let view = scratch.0.join(name);
-        let mut command = latchfs();
         command.arg("guard").arg(scratch.folder()).arg(&view);
         command.arg("--stage").arg(scratch.0.join("state")).args(options);
         let mut child =
@@ -178,4 +189,11 @@ fn unmount(view: &Path) {
 /// Runs a shell script, with its working directory in `dir`.
 pub(crate) fn shell(dir: &Path, script: &str) -> Output {
     run(Command::new("sh").arg("-ec").arg(script).current_dir(dir))
+}
+
+/// Runs a Python program as the user `uid`, with its working directory in `dir`.
+pub(crate) fn python(uid: u32, dir: &Path, program: &str) -> Output {
+    let mut command = Command::new("setpriv");
+    command.args(["--clear-groups", &format!("--reuid={uid}"), "/usr/bin/python3", "-c", program]);
+    run(command.current_dir(dir))
 }

@@ -18,6 +18,7 @@ fn close(file: File) -> io::Result<()> {
     }
 }
 
+#[track_caller]
 fn is_stale<T: std::fmt::Debug>(result: io::Result<T>) {
     assert_eq!(result.expect_err("the tenure is over").raw_os_error(), Some(libc::ESTALE));
 }

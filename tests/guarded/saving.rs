@@ -1,6 +1,6 @@
 //! Saves: each appears in the folder in one step, when it is complete.
 
-use crate::harness::{Guard, Scratch, eventually, shell};
+use crate::harness::{Guard, Scratch, eventually, python, shell};
 use std::fs::{self, OpenOptions};
 use std::io::{Read as _, Write as _};
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, symlink};
@@ -209,4 +209,40 @@ fn a_directory_that_becomes_a_symlink_leads_nowhere() {
     }
     swapping.join().expect("no panic");
     assert_eq!(fs::read_to_string(secret.join("file")).expect("there"), "secret", "{reads} reads");
+}
+
+/// A guard remembers a limited number of writers of one file. With more writers the file appears
+/// when its last descriptor is closed.
+#[test]
+fn a_file_with_too_many_writers_is_published_at_its_last_close() {
+    let (_scratch, guard) = alone(&[]);
+    let program = "
+import os, time
+folder = '../folder'
+fd = os.open('many', os.O_WRONLY | os.O_CREAT)
+writers = []
+for number in range(20):
+    (come, go), (told, tell) = os.pipe(), os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        os.close(go)
+        os.write(fd, b'%d\\n' % number)
+        os.write(tell, b'x')
+        os.read(come, 1)
+        os._exit(0)
+    os.close(come)
+    os.read(told, 1)
+    writers.append((pid, go))
+os.close(fd)
+for pid, go in writers:
+    assert not os.path.exists(folder + '/many'), pid
+    os.write(go, b'x')
+    os.waitpid(pid, 0)
+for _ in range(1000):
+    # The kernel reports the last close only after the program has ended.
+    if os.path.exists(folder + '/many'): break
+    time.sleep(0.01)
+assert open(folder + '/many').read().split() == [str(number) for number in range(20)]
+";
+    python(0, &guard.view, program).ok();
 }

@@ -1,9 +1,13 @@
 //! The commands, policies and refusals of a guard.
 
-use crate::harness::{Guard, Scratch, Server, latchfs, shell};
-use crate::support::run;
+use crate::harness::{Guard, Scratch, Server, latchfs, python, shell};
+use crate::support::{run, signal};
 use serde_json::Value;
 use std::fs;
+use std::io::{BufRead, BufReader, Read, Seek, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Child, Command, Stdio};
 
 fn status(guard: &Guard) -> Value {
     serde_json::from_str(&guard.ask("status", &["--json"]).ok()).expect("JSON")
@@ -108,4 +112,97 @@ fn the_lock_of_another_machine_keeps_changes_out() {
     assert!(waiting.join().expect("no panic").contains("holding"));
     fs::write(second.path("a"), "two").expect("m2 holds the lock");
     assert_eq!(fs::read_to_string(scratch.folder().join("a")).expect("there"), "two");
+}
+
+/// A user may take half of the descriptors of a guard. The refusal is ENFILE with a sentence, and
+/// other users still open files.
+#[test]
+fn one_user_can_not_open_all_files_of_a_view() {
+    let scratch = Scratch::new();
+    scratch.init(&["--alone"]);
+    fs::write(scratch.folder().join("a"), "1").expect("written");
+    let guard = Guard::start_limited(&scratch, "view", 1_256);
+    let hog = "
+import errno, os
+held = []
+try:
+    while len(held) < 2000: held.append(os.open('a', os.O_RDONLY))
+except OSError as error:
+    assert error.errno == errno.ENFILE, error
+print(len(held))
+del held[0]
+os.close(3)
+os.close(4)
+print(open('.latchfs/why').read())
+import subprocess
+subprocess.run(['sh', '-c', 'touch ../is-full; while [ -e ../is-full ]; do sleep 0.01; done'])
+";
+    fs::set_permissions(&scratch.0, fs::Permissions::from_mode(0o777)).expect("its owner");
+    let view = guard.view.clone();
+    let hog = std::thread::spawn(move || python(4_001, &view, hog).ok());
+    let is_full = scratch.0.join("is-full");
+    crate::harness::eventually("the hog", || is_full.exists().then_some(()));
+    let other = python(4_002, &guard.view, "print(open('a').read())").ok();
+    assert_eq!(other.trim(), "1");
+    fs::remove_file(is_full).expect("it is there");
+    let hog = hog.join().expect("no panic");
+    assert!(hog.starts_with("250\n"), "{hog}");
+    assert!(hog.contains("user 4001 has 250 open files"), "{hog}");
+}
+
+/// A request in `.latchfs/ctl` is limited in size, and one that is no request is refused by a
+/// sentence.
+#[test]
+fn requests_to_a_guard_have_a_bound() {
+    let scratch = Scratch::new();
+    scratch.init(&["--alone"]);
+    let guard = Guard::start(&scratch, "view", &[]);
+    let mut ctl = fs::OpenOptions::new();
+    let mut ctl = ctl.read(true).write(true).open(guard.path(".latchfs/ctl")).expect("there");
+    ctl.write_all(&[b'x'; 4_096]).expect("it fits");
+    let long = ctl.write_all(b"x").expect_err("one byte more");
+    assert_eq!(long.raw_os_error(), Some(libc::EFBIG));
+    let mut ctl = fs::OpenOptions::new();
+    let mut ctl = ctl.read(true).write(true).open(guard.path(".latchfs/ctl")).expect("there");
+    ctl.write_all(b"x\n").expect("it fits");
+    ctl.rewind().expect("from the start");
+    let mut answer = String::new();
+    ctl.read_to_string(&mut answer).expect("an answer");
+    assert!(answer.contains("no JSON"), "{answer}");
+}
+
+/// Programs that wait in `.latchfs` are told of events, and a signal ends their wait.
+#[test]
+fn events_are_followed_and_a_signal_ends_the_wait() {
+    let scratch = Scratch::new();
+    scratch.init(&["--alone"]);
+    let guard = Guard::start(&scratch, "view", &[]);
+    let follow = |name: &str| {
+        let mut cat = Command::new("cat");
+        let cat = cat.arg(guard.path(".latchfs").join(name)).stdout(Stdio::piped());
+        cat.spawn().expect("it starts")
+    };
+    let has_read = |child: &Child| {
+        let io = fs::read_to_string(format!("/proc/{}/syscall", child.id())).unwrap_or_default();
+        // 0 is the number of read(2) on x86-64, 63 on arm64.
+        let number = if cfg!(target_arch = "x86_64") { "0 " } else { "63 " };
+        io.starts_with(number).then_some(())
+    };
+    let (mut events, mut ready) = (follow("events"), follow("ready"));
+    crate::harness::eventually("the readers", || has_read(&events).and(has_read(&ready)));
+    guard.ask("take", &[]).ok();
+    assert!(ready.wait().expect("it ends").success());
+    let mut lines = BufReader::new(events.stdout.take().expect("piped")).lines();
+    let line = lines.next().expect("a line").expect("readable");
+    let held: Value = serde_json::from_str(&line).expect("JSON");
+    assert_eq!(held["event"], "held");
+    assert!(held["token"].as_u64() > Some(0));
+    guard.ask("give", &[]).ok();
+    assert!(lines.next().expect("a line").expect("readable").contains("\"given\""));
+    let mut waits = follow("ready");
+    crate::harness::eventually("the reader", || has_read(&waits).and(has_read(&events)));
+    for child in [&mut events, &mut waits] {
+        signal(child.id() as i32, libc::SIGTERM);
+        assert!(child.wait().expect("it ends").signal() == Some(libc::SIGTERM));
+    }
 }

@@ -24,6 +24,8 @@ pub(crate) enum Pool {
     Directories,
     /// Bytes buffered for reads through open files.
     Bytes,
+    /// Open files of a guarded folder; each takes a descriptor of the daemon.
+    FolderFiles,
 }
 
 /// The maximum number of leases bound to processes per user: more than the services that a user
@@ -50,8 +52,15 @@ const BYTES_MAX: usize = 16 << 20;
 
 impl Pool {
     /// All resources, in the order of their declaration.
-    const ALL: [Self; 6] =
-        [Self::Bindings, Self::Threads, Self::Waits, Self::Files, Self::Directories, Self::Bytes];
+    const ALL: [Self; 7] = [
+        Self::Bindings,
+        Self::Threads,
+        Self::Waits,
+        Self::Files,
+        Self::Directories,
+        Self::Bytes,
+        Self::FolderFiles,
+    ];
 
     /// Returns how much of the resource one user may take.
     pub(crate) fn of_user(self) -> usize {
@@ -62,6 +71,7 @@ impl Pool {
             Self::Files => FILES_MAX,
             Self::Directories => DIRECTORIES_MAX,
             Self::Bytes => BYTES_MAX,
+            Self::FolderFiles => FILES_MAX.min(self.of_all() / 2),
         }
     }
 
@@ -69,6 +79,7 @@ impl Pool {
     fn of_all(self) -> usize {
         match self {
             Self::Bindings | Self::Threads => descriptor_limit::to_watch() / 2,
+            Self::FolderFiles => descriptor_limit::to_watch(),
             Self::Waits | Self::Files | Self::Directories | Self::Bytes => usize::MAX,
         }
     }
@@ -78,7 +89,7 @@ impl Pool {
             Self::Bindings => "locks bound to processes",
             Self::Threads => "waiting programs",
             Self::Waits => "requests that wait in .latchfs",
-            Self::Files => "open files",
+            Self::Files | Self::FolderFiles => "open files",
             Self::Directories => "open directories",
             Self::Bytes => "unread bytes",
         }
@@ -156,7 +167,7 @@ mod tests {
     #[test]
     fn one_user_leaves_half_of_the_descriptors_to_others() {
         let shares = Shares::new(BOB);
-        for pool in [Pool::Bindings, Pool::Threads] {
+        for pool in [Pool::Bindings, Pool::Threads, Pool::FolderFiles] {
             let alices = shares.take(pool, ALICE, pool.of_user()).expect("its share");
             assert!(pool.of_user() * 2 <= pool.of_all());
             let rest = pool.of_all() - pool.of_user();

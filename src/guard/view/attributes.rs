@@ -4,6 +4,8 @@ use crate::fuse::kernel::values::{FileAttr, INodeNo, NodeType};
 use rustix::fs::{FileType, Statx, StatxTimestamp};
 use std::time::{Duration, SystemTime};
 
+/// The inode number of the view's root.
+pub(super) const ROOT: u64 = 1;
 /// How long the kernel may cache names and attributes. Files of the folder change past the view,
 /// for example by a sync tool, so a longer time would show old versions.
 pub(super) const CACHED_FOR: Duration = Duration::from_secs(1);

@@ -5,7 +5,8 @@
 //! reads of most files in `/proc/PID`. `status` and `fdinfo` are safe to read; `stat` only if the
 //! program is ending.
 
-use super::nodes::Staged;
+use super::super::linux_disk::LinuxDisk;
+use super::super::staged_file::StagedFile;
 use parking_lot::Mutex;
 use std::fs;
 use std::sync::Arc;
@@ -16,6 +17,9 @@ const WRITERS_MAX: usize = 16;
 /// The maximum number of descriptors of a process that are looked at. A process with more counts as
 /// having the file open.
 const DESCRIPTORS_MAX: usize = 64;
+
+/// The file of a save.
+type Staged = StagedFile<LinuxDisk>;
 
 /// The effect of a close on the file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -78,7 +78,10 @@ impl FolderView {
             }
             SaveState::Unpublished => match saving.closed_by(who.pid, ino) {
                 OnClose::Publish => self.publish(who, ino, saving, false),
-                OnClose::Later | OnClose::Killed => Ok(()),
+                OnClose::Killed => Ok(()),
+                // A program that closes its copy of the descriptor learns here that the tenure is
+                // over, even if another program publishes the file.
+                OnClose::Later => self.pass_open(who, &open, saving.staged.tenure, true).map(drop),
             },
         }
     }
@@ -87,11 +90,10 @@ impl FolderView {
     /// at the result of close(2) learn of it there.
     fn check_tenure(&self, who: Requester, open: &OpenFile) -> Done<()> {
         let Some(tenure) = open.tenure else { return Ok(()) };
-        let is_current = self.guard.gate().tenure().is_some_and(|open| open.id == tenure);
-        if is_current || !self.nodes.is_changed(open.ino, tenure) {
+        if !self.nodes.is_changed(open.ino, tenure) {
             return Ok(());
         }
-        self.pass_open(who, open, tenure, false).map(drop)
+        self.pass_open(who, open, tenure, true).map(drop)
     }
 
     /// Handles the close of the last descriptor of an open file.

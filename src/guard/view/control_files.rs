@@ -1,15 +1,12 @@
 //! The files in `.latchfs` of a view: the state of the guard, the last refusals, the events, and
 //! the requests of `latchfs guard`.
 
-use super::folder_view::FolderView;
-use super::lookup::CONTROL_DIR;
-use super::nodes::ROOT;
+use super::attributes::ROOT;
+use super::kernel_wait::KernelWait;
 use crate::fuse::kernel::file_system::{Done, NameIn};
 use crate::fuse::kernel::own_user::own_uid;
-use crate::fuse::kernel::pending::{Promise, pending};
 use crate::fuse::kernel::values::{
-    DirEntry, Errno, FileAttr, INodeNo, NodeAttr, NodeEntry, NodeType, Opened, OpenedFlags,
-    ReadBytes, ReadRequest, Requester,
+    DirEntry, Errno, FileAttr, INodeNo, NodeAttr, NodeEntry, NodeType, Requester,
 };
 use crate::time::Wall;
 use parking_lot::Mutex;
@@ -17,11 +14,14 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+/// The name of the directory with the files of the guard, in the root of the folder and of the
+/// view.
+pub(super) const CONTROL_DIR: &str = ".latchfs";
 /// The inode number of `.latchfs`. Those of its files follow. No file of the folder has one of
 /// these numbers, since the numbers of nodes begin above them.
 const DIR_INO: u64 = 2;
 /// The maximum number of bytes of a request to the guard.
-const REQUEST_BYTES_MAX: usize = 4_096;
+pub(super) const REQUEST_BYTES_MAX: usize = 4_096;
 /// The maximum number of events that a reader may be behind.
 const EVENTS_MAX: usize = 1_024;
 
@@ -64,7 +64,7 @@ impl ControlFile {
         }
     }
 
-    fn of(ino: u64) -> Option<Self> {
+    pub(super) fn of(ino: u64) -> Option<Self> {
         Self::ALL.into_iter().find(|file| file.ino() == ino)
     }
 }
@@ -76,13 +76,13 @@ pub(super) const fn is_control(ino: u64) -> bool {
 
 /// An open file in `.latchfs`.
 pub(super) struct ControlHandle {
-    file: ControlFile,
-    who: Requester,
+    pub(super) file: ControlFile,
+    pub(super) who: Requester,
     /// The text that reads return, once it is known.
-    text: Mutex<Option<Arc<[u8]>>>,
+    pub(super) text: Mutex<Option<Arc<[u8]>>>,
     /// The request as far as it was written.
-    request: Mutex<Vec<u8>>,
-    /// The number of the next event for a reader of the events, and how much was read.
+    pub(super) request: Mutex<Vec<u8>>,
+    /// The number of the next event for a reader of the events.
     next_event: Mutex<u64>,
 }
 
@@ -92,13 +92,18 @@ struct Events {
     lines: VecDeque<Arc<[u8]>>,
     /// The number of the first event in `lines`.
     first: u64,
-    waiting: Vec<Promise<()>>,
+    waiting: Vec<KernelWait<()>>,
 }
 
 /// The files in `.latchfs` of one view.
 pub(super) struct ControlFiles {
     events: Mutex<Events>,
     made: SystemTime,
+}
+
+/// Returns the line for a reader that was too slow for `count` events.
+fn missed(count: u64) -> serde_json::Value {
+    serde_json::json!({ "event": "missed", "count": count })
 }
 
 /// Returns the wall clock as the attributes of a file take it.
@@ -163,35 +168,18 @@ impl ControlFiles {
         (ino == DIR_INO).then(|| ControlFile::ALL.into_iter().map(entry).collect())
     }
 
-    pub(super) fn open(
-        &self,
-        view: &FolderView,
-        who: Requester,
-        ino: u64,
-        flags: i32,
-    ) -> Option<Done<Opened>> {
-        if !is_control(ino) {
-            return None;
-        }
-        let Some(file) = ControlFile::of(ino) else { return Some(Err(Errno::EISDIR)) };
-        if super::open::writes(flags) && file != ControlFile::Control {
-            return Some(Err(Errno::EACCES));
-        }
+    /// Returns a new open file, whose reader gets the events from now on.
+    pub(super) fn handle(&self, file: ControlFile, who: Requester) -> ControlHandle {
         let events = self.events.lock();
         let next_event = events.first + events.lines.len() as u64;
         drop(events);
-        let handle = ControlHandle {
+        ControlHandle {
             file,
             who,
             text: Mutex::default(),
             request: Mutex::default(),
             next_event: Mutex::new(next_event),
-        };
-        let fh = view.numbers.next();
-        let content = super::open_file::Content::Control(handle);
-        view.files.insert(fh, super::open_file::OpenFile { ino, content, tenure: None });
-        let flags = OpenedFlags::FOPEN_DIRECT_IO | OpenedFlags::FOPEN_NOFLUSH;
-        Some(Ok(Opened { fh, flags }))
+        }
     }
 
     /// Adds an event, and wakes the programs that wait for one.
@@ -205,106 +193,57 @@ impl ControlFiles {
         }
         let waiting = std::mem::take(&mut events.waiting);
         drop(events);
-        for promise in waiting {
-            promise.keep(());
+        for wait in waiting {
+            wait.keep(());
         }
     }
 
-    /// Returns the next event of a reader, and waits for it.
-    async fn next_event(&self, handle: &ControlHandle) -> Done<ReadBytes> {
-        loop {
-            let wait = {
-                let mut events = self.events.lock();
-                let mut next = handle.next_event.lock();
-                *next = (*next).max(events.first);
-                let at = usize::try_from(*next - events.first).unwrap_or(usize::MAX);
-                if let Some(line) = events.lines.get(at) {
-                    *next += 1;
-                    return Ok(ReadBytes::from(line.to_vec()));
-                }
-                let (promise, wait) = pending();
-                events.waiting.push(promise);
-                wait
-            };
-            if wait.await.is_none() {
-                return Err(Errno::EINTR);
-            }
+    /// Returns the next event of a reader, if there is one. If events were dropped before the
+    /// reader took them, it gets their number first.
+    pub(super) fn next_event(&self, handle: &ControlHandle) -> Option<Vec<u8>> {
+        let events = self.events.lock();
+        let mut next = handle.next_event.lock();
+        if *next < events.first {
+            let dropped = events.first - std::mem::replace(&mut *next, events.first);
+            return Some(format!("{}\n", missed(dropped)).into_bytes());
         }
+        let at = usize::try_from(*next - events.first).ok()?;
+        let line = events.lines.get(at)?;
+        *next += 1;
+        Some(line.to_vec())
+    }
+
+    /// Adds a program that waits for the next event.
+    pub(super) fn add_wait(&self, wait: KernelWait<()>) {
+        let mut events = self.events.lock();
+        events.waiting.retain(KernelWait::is_open);
+        events.waiting.push(wait);
     }
 
     /// Ends the waits of all readers of events.
     pub(super) fn end(&self) {
         self.events.lock().waiting.clear();
     }
-
-    pub(super) async fn read(
-        &self,
-        view: &FolderView,
-        handle: &ControlHandle,
-        asked: ReadRequest,
-    ) -> Done<ReadBytes> {
-        if handle.file == ControlFile::Events {
-            return self.next_event(handle).await;
-        }
-        let known = handle.text.lock().clone();
-        let text = if let Some(text) = known {
-            text
-        } else {
-            let text: Arc<[u8]> = view.control_text(handle.file, handle.who).await?.into();
-            *handle.text.lock() = Some(Arc::clone(&text));
-            text
-        };
-        Ok(ReadBytes::window(text, asked.offset, asked.size))
-    }
-
-    /// Takes a part of a request. A line makes it complete.
-    pub(super) async fn write(
-        &self,
-        view: &FolderView,
-        handle: &ControlHandle,
-        data: &[u8],
-    ) -> Done<u32> {
-        let complete = {
-            let mut request = handle.request.lock();
-            if request.len() + data.len() > REQUEST_BYTES_MAX {
-                return Err(Errno::EFBIG);
-            }
-            request.extend_from_slice(data);
-            data.ends_with(b"\n").then(|| std::mem::take(&mut *request))
-        };
-        if let Some(request) = complete {
-            let answer = view.control_request(handle.who, &request).await;
-            *handle.text.lock() = Some(format!("{answer}\n").into_bytes().into());
-        }
-        Ok(data.len() as u32)
-    }
 }
 
-impl FolderView {
-    async fn control_text(&self, file: ControlFile, who: Requester) -> Done<Vec<u8>> {
-        match file {
-            ControlFile::Status => {
-                let status = serde_json::to_string_pretty(&self.status()).unwrap_or_default();
-                Ok(format!("{status}\n").into_bytes())
-            }
-            ControlFile::Why => Ok(self.refused.text(who.uid).into_bytes()),
-            ControlFile::Ready => {
-                let owner = self.policy.owner.of(who.uid, || crate::holder_id::session_of(who.pid));
-                while !self.is_held_for(owner) {
-                    let (promise, wait) = pending();
-                    self.control.events.lock().waiting.push(promise);
-                    if self.is_held_for(owner) {
-                        break;
-                    }
-                    wait.await.ok_or(Errno::EINTR)?;
-                }
-                Ok(b"ready\n".to_vec())
-            }
-            ControlFile::Control | ControlFile::Events => Ok(Vec::new()),
-        }
-    }
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
 
-    fn is_held_for(&self, owner: super::super::tenure::Owner) -> bool {
-        self.guard.gate().tenure().is_some_and(|open| open.owner == owner)
+    #[test]
+    fn a_slow_reader_of_events_is_told_the_number_of_missed_ones() {
+        let files = ControlFiles::default();
+        let who = Requester { uid: 0, gid: 0, pid: 0 };
+        files.publish_event(&json!("before the open"));
+        let slow = files.handle(ControlFile::Events, who);
+        assert_eq!(files.next_event(&slow), None);
+        (0..=EVENTS_MAX + 1).for_each(|number| files.publish_event(&json!(number)));
+        let next = || files.next_event(&slow).map(|line| String::from_utf8(line).expect("text"));
+        assert_eq!(next(), Some("{\"event\":\"missed\",\"count\":2}\n".to_owned()));
+        for number in 2..=EVENTS_MAX + 1 {
+            assert_eq!(next(), Some(format!("{number}\n")));
+        }
+        assert_eq!(next(), None);
     }
 }

@@ -14,9 +14,6 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Arc;
 
-/// The maximum number of bytes that one request may read: the kernel asks for a megabyte at most.
-const READ_BYTES_MAX: u32 = 1 << 22;
-
 impl FolderView {
     pub(super) fn open_of(&self, fh: u64) -> Done<Arc<OpenFile>> {
         self.files.get(fh).ok_or(Errno::EBADF)
@@ -24,7 +21,7 @@ impl FolderView {
 
     pub(super) fn read_file(open: &OpenFile, asked: ReadRequest) -> Done<ReadBytes> {
         let Some(file) = open.file() else { return Err(Errno::EBADF) };
-        let mut bytes = vec![0; asked.size.min(READ_BYTES_MAX) as usize];
+        let mut bytes = vec![0; asked.size as usize];
         let mut filled = 0;
         while filled < bytes.len() {
             match file.read_at(&mut bytes[filled..], asked.offset + filled as u64) {

@@ -1,12 +1,15 @@
 //! Reads of directories.
 
 use super::super::linux_disk::list;
-use super::attributes::node_type;
+use super::attributes::{ROOT, node_type};
+use super::control_files::{CONTROL_DIR, ControlFiles, is_control};
 use super::folder_view::{FolderView, OpenDir, errno};
-use super::lookup::CONTROL_DIR;
-use super::nodes::ROOT;
 use crate::fuse::kernel::file_system::Done;
-use crate::fuse::kernel::values::{DirEntry, DirPage, Errno, NodeType, Opened, OpenedFlags};
+use crate::fuse::kernel::user_shares::Pool;
+use crate::fuse::kernel::values::{
+    DirEntry, DirPage, Errno, NodeType, Opened, OpenedFlags, Requester,
+};
+use parking_lot::Mutex;
 use std::collections::HashSet;
 use std::os::fd::AsFd;
 use std::sync::Arc;
@@ -15,12 +18,14 @@ use std::sync::Arc;
 const PAGE_ENTRIES: usize = 1_024;
 
 impl FolderView {
-    pub(super) fn open_dir(&self, ino: u64) -> Done<Opened> {
-        if !super::control_files::is_control(ino) {
+    pub(super) fn open_dir(&self, who: Requester, ino: u64) -> Done<Opened> {
+        if !is_control(ino) {
             self.directory(ino)?;
         }
+        let path = self.nodes.path(ino).unwrap_or_default();
+        let share = self.share(Pool::Directories, who, &path)?;
         let fh = self.numbers.next();
-        self.dirs.insert(fh, OpenDir::default());
+        self.dirs.insert(fh, OpenDir { pages: Mutex::default(), _share: share });
         Ok(Opened { fh, flags: OpenedFlags::empty() })
     }
 
@@ -29,7 +34,7 @@ impl FolderView {
     /// directory.
     pub(super) fn read_dir(&self, ino: u64, fh: u64, first: u64, anew: bool) -> Done<DirPage> {
         let open = self.dirs.get(fh).ok_or(Errno::EBADF)?;
-        let mut pages = open.0.lock();
+        let mut pages = open.pages.lock();
         if anew {
             let mut entries = self.entries(ino)?.into_iter();
             pages.clear();
@@ -48,7 +53,7 @@ impl FolderView {
     }
 
     fn entries(&self, ino: u64) -> Done<Vec<DirEntry>> {
-        if let Some(entries) = super::control_files::ControlFiles::entries(ino) {
+        if let Some(entries) = ControlFiles::entries(ino) {
             return Ok(entries);
         }
         let (dir, _) = self.directory(ino)?;

@@ -10,14 +10,15 @@ use super::super::tenures::Tenures;
 use super::super::write_policy::{OnWrite, WritePolicy};
 use super::close_rule::Saving;
 use super::control_files::ControlFiles;
+use super::kernel_wait::KernelWait;
 use super::nodes::Nodes;
 use super::open_file::OpenFile;
 use super::refused_changes::RefusedChanges;
 use crate::fuse::kernel::file_system::Done;
 use crate::fuse::kernel::handles::{HandleNumbers, Handles};
-use crate::fuse::kernel::interrupts::{InterruptWatcher, InterruptibleWait, WaitStatus};
+use crate::fuse::kernel::interrupts::InterruptWatcher;
 use crate::fuse::kernel::invalidation::Invalidator;
-use crate::fuse::kernel::pending::{Promise, pending};
+use crate::fuse::kernel::user_shares::{Full, Pool, Share, Shares};
 use crate::fuse::kernel::values::{DirEntry, Errno, Requester};
 use crate::holder_id::session_of;
 use crate::time::Span;
@@ -44,6 +45,7 @@ pub(crate) struct FolderView {
     pub(super) dirs: Handles<OpenDir>,
     pub(super) refused: RefusedChanges,
     pub(super) control: ControlFiles,
+    pub(super) shares: Shares,
     pub(super) interrupts: InterruptWatcher,
     pub(super) invalidator: OnceLock<Invalidator>,
     /// The path of the folder, for messages.
@@ -51,8 +53,10 @@ pub(crate) struct FolderView {
 }
 
 /// An open directory: pages of its entries as they were when it was read from its beginning.
-#[derive(Default)]
-pub(super) struct OpenDir(pub(super) Mutex<Vec<Arc<Vec<DirEntry>>>>);
+pub(super) struct OpenDir {
+    pub(super) pages: Mutex<Vec<Arc<Vec<DirEntry>>>>,
+    pub(super) _share: Share,
+}
 
 /// Where an operation may wait for the lock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -110,22 +114,14 @@ pub(super) fn stale(error: &io::Error) -> Errno {
     }
 }
 
-/// The promise of an answer to a program that waits for the folder's lock.
-type HeldPromise = Promise<Result<(), String>>;
+/// Returns a path of the folder as messages show it.
+fn shown(path: &Path) -> &Path {
+    if path.as_os_str().is_empty() { Path::new(".") } else { path }
+}
 
-/// A program that waits for the folder's lock.
-struct LockWait(Arc<Mutex<Option<HeldPromise>>>);
-
-impl InterruptibleWait for LockWait {
-    fn status(&self) -> WaitStatus {
-        if self.0.lock().is_some() { WaitStatus::Asks } else { WaitStatus::Over }
-    }
-
-    fn interrupt(&self) {
-        // The waiting operation answers EINTR if the promise is dropped without a value.
-        let promise = self.0.lock().take();
-        drop(promise);
-    }
+/// Returns the sentence for a file that was not opened because too many are open.
+fn cannot_open(path: &Path, full: &Full) -> String {
+    format!("{} was not opened: {full}", shown(path).display())
 }
 
 impl FolderView {
@@ -256,6 +252,12 @@ impl FolderView {
         }
     }
 
+    /// Takes the part of one more open file or directory for the program's user.
+    pub(super) fn share(&self, pool: Pool, who: Requester, path: &Path) -> Done<Share> {
+        let share = self.shares.take(pool, who.uid, 1);
+        share.map_err(|full| self.say_to(who, Errno::ENFILE, &cannot_open(path, &full)))
+    }
+
     /// Waits for a tenure of `owner`. Returns `None` if a signal ended the wait.
     pub(super) async fn wait_for_tenure(
         &self,
@@ -263,16 +265,15 @@ impl FolderView {
         owner: Owner,
         patience: Span,
     ) -> Option<Result<(), String>> {
-        let (promise, held) = pending();
-        let slot = Arc::new(Mutex::new(Some(promise)));
+        let (wait, held) = KernelWait::new();
+        if let Err(full) = self.shares.room(Pool::Threads, who.uid) {
+            return Some(Err(full.to_string()));
+        }
         if patience > Span::ZERO {
-            self.interrupts.watch(self.numbers.next(), who.pid, LockWait(Arc::clone(&slot)));
+            self.interrupts.watch(self.numbers.next(), who.pid, wait.clone());
         }
         let then = Box::new(move |answer: Result<(), super::super::tenures::Denied>| {
-            let promise = slot.lock().take();
-            if let Some(promise) = promise {
-                promise.keep(answer.map_err(|denied| denied.sentence));
-            }
+            wait.keep(answer.map_err(|denied| denied.sentence));
         });
         self.tenures.hold(owner, patience, then);
         held.await
@@ -317,8 +318,12 @@ impl FolderView {
         errno: Errno,
         why: &(impl Display + ?Sized),
     ) -> Errno {
-        let name = if path.as_os_str().is_empty() { Path::new(".") } else { path };
-        self.refused.record(who.uid, format!("{} was not changed: {why}", name.display()));
+        self.say_to(who, errno, &format!("{} was not changed: {why}", shown(path).display()))
+    }
+
+    /// Records a refusal as a sentence. Returns the errno.
+    fn say_to(&self, who: Requester, errno: Errno, sentence: &str) -> Errno {
+        self.refused.record(who.uid, sentence.to_owned());
         errno
     }
 

@@ -1,10 +1,9 @@
 //! Lookups of names and attributes.
 
 use super::super::linux_disk::{id_in, path_of, stat, stat_at};
-use super::attributes::{CACHED_FOR, attributes};
-use super::control_files;
+use super::attributes::{CACHED_FOR, ROOT, attributes};
+use super::control_files::{CONTROL_DIR, is_control};
 use super::folder_view::{FolderView, errno};
-use super::nodes::ROOT;
 use crate::fuse::kernel::file_system::{Done, NameIn};
 use crate::fuse::kernel::values::{
     Errno, FileSystemStats, NodeAttr, NodeEntry, ReadBytes, Requester,
@@ -13,10 +12,6 @@ use rustix::fs::Statx;
 use std::ffi::OsStr;
 use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
-
-/// The name of the directory with the files of the guard, in the root of the folder and of the
-/// view.
-pub(super) const CONTROL_DIR: &str = ".latchfs";
 
 impl FolderView {
     /// Returns the entry of a node, for the kernel.
@@ -89,7 +84,7 @@ impl FolderView {
     }
 
     pub(super) fn attribute(&self, ino: u64, name: &OsStr) -> Done<Vec<u8>> {
-        if control_files::is_control(ino) {
+        if is_control(ino) {
             return Err(Errno::ENODATA);
         }
         let located = self.locate(ino)?;
@@ -111,7 +106,7 @@ impl FolderView {
     }
 
     pub(super) fn attribute_names(&self, ino: u64) -> Done<Vec<u8>> {
-        if control_files::is_control(ino) {
+        if is_control(ino) {
             return Ok(Vec::new());
         }
         let located = self.locate(ino)?;
@@ -133,7 +128,7 @@ impl FolderView {
 
     /// Fails if a name must not be changed through the view: the guard's own directory.
     pub(super) fn check_name(&self, who: Requester, at: NameIn<'_>) -> Done<()> {
-        if control_files::is_control(at.parent) {
+        if is_control(at.parent) {
             return Err(Errno::EPERM);
         }
         if at.parent == ROOT && at.name.as_bytes() == CONTROL_DIR.as_bytes() {

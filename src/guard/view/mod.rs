@@ -2,10 +2,12 @@
 //! pass the gate. Only this part of the guard uses the FUSE layer.
 
 mod attributes;
-mod nodes;
 mod refused_changes;
+mod kernel_wait;
+mod control_files;
 mod close_rule;
 mod open_file;
+mod nodes;
 mod folder_view;
 mod lookup;
 mod open;
@@ -14,7 +16,7 @@ mod closing;
 mod names;
 mod set_attributes;
 mod directories;
-mod control_files;
+mod control_requests;
 mod lost_control;
 mod operations;
 pub(crate) mod mount_view;

@@ -68,6 +68,7 @@ pub(crate) fn mount(parts: ViewParts, dir: &Path, users: Users) -> Result<Mounte
     });
     let (guard, policy) = (Arc::clone(&parts.guard), Arc::clone(&parts.policy));
     let tenures = Tenures::start(guard, parts.lock, policy, on_news).map_err(failed)?;
+    let shares = Shares::new(own_uid());
     let view = Arc::new(FolderView {
         guard: parts.guard,
         tenures,
@@ -78,7 +79,8 @@ pub(crate) fn mount(parts: ViewParts, dir: &Path, users: Users) -> Result<Mounte
         dirs: Handles::default(),
         refused: RefusedChanges::default(),
         control: ControlFiles::default(),
-        interrupts: InterruptWatcher::new(Shares::default()),
+        interrupts: InterruptWatcher::new(shares.clone()),
+        shares,
         invalidator: OnceLock::new(),
         folder: parts.folder,
     });

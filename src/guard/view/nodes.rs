@@ -2,9 +2,8 @@
 //! where the file was last seen.
 
 use super::super::disk::FileId;
-use super::super::linux_disk::LinuxDisk;
-use super::super::staged_file::StagedFile;
 use super::super::tenure::TenureId;
+use super::attributes::ROOT;
 use super::close_rule::Saving;
 use super::open_file::OpenFile;
 use crate::fuse::kernel::values::Errno;
@@ -14,8 +13,6 @@ use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
 use std::sync::{Arc, Weak};
 
-/// The inode number of the view's root.
-pub(super) const ROOT: u64 = 1;
 /// The inode number of the first node besides the root. The rule for a close looks for descriptors
 /// by their inode numbers, so these differ from those of other file systems.
 const FIRST: u64 = 1 << 40;
@@ -339,6 +336,3 @@ impl Nodes {
         self.0.lock().nodes.len()
     }
 }
-
-/// The file of a save.
-pub(super) type Staged = StagedFile<LinuxDisk>;

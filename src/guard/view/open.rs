@@ -6,6 +6,7 @@ use super::close_rule::Saving;
 use super::folder_view::{FolderView, Located, LocatedFile, MayWait, errno, stale};
 use super::open_file::{Content, OpenFile};
 use crate::fuse::kernel::file_system::{Done, NameIn};
+use crate::fuse::kernel::user_shares::{Pool, Share};
 use crate::fuse::kernel::values::{Errno, NodeEntry, NodeType, Opened, OpenedFlags, Requester};
 use rustix::fs::{AtFlags, Gid, Mode, OFlags, Uid};
 use std::ffi::OsStr;
@@ -50,35 +51,36 @@ pub(super) fn give_to_caller(
 
 impl FolderView {
     pub(super) async fn open_file(&self, who: Requester, ino: u64, flags: i32) -> Done<Opened> {
-        if let Some(opened) = self.control.open(self, who, ino, flags) {
+        if let Some(opened) = self.open_control(who, ino, flags) {
             return opened;
         }
-        if !writes(flags) {
-            return self.open_for_reading(ino, flags);
-        }
         let path = self.nodes.path(ino).unwrap_or_default();
+        let share = self.share(Pool::FolderFiles, who, &path)?;
+        if !writes(flags) {
+            return self.open_for_reading(ino, flags, share);
+        }
         let pass = self.pass(who, &path, MayWait::Long).await?;
         let located = self.locate(ino)?;
         if let Located::Saving(saving) = &located.located {
-            return self.open_saving(&pass, ino, saving, flags);
+            return self.open_saving(&pass, ino, saving, (flags, share));
         }
         let truncates = flags & libc::O_TRUNC != 0;
         let is_whole = super::attributes::type_in(&located.found) == NodeType::RegularFile
             && located.found.stx_nlink == 1
             && !self.policy.in_place.matches(&located.path);
         if truncates && is_whole {
-            return self.replace(&pass, who, ino, &located);
+            return self.replace(&pass, (who, share), ino, &located);
         }
-        self.open_in_place(&pass, ino, &located, flags)
+        self.open_in_place(&pass, ino, &located, (flags, share))
     }
 
-    fn open_for_reading(&self, ino: u64, flags: i32) -> Done<Opened> {
+    fn open_for_reading(&self, ino: u64, flags: i32, share: Share) -> Done<Opened> {
         let located = self.locate(ino)?;
         let content = match &located.located {
             Located::Saving(saving) => Content::Saving(Arc::clone(saving)),
             Located::Path(_) | Located::Open(_) => Content::InPlace(self.reopen(&located, flags)?),
         };
-        let open = OpenFile { ino, content, tenure: None };
+        let open = OpenFile { ino, content, tenure: None, _share: share };
         Ok(self.opened(open, OpenedFlags::FOPEN_KEEP_CACHE | OpenedFlags::FOPEN_NOFLUSH))
     }
 
@@ -108,7 +110,7 @@ impl FolderView {
         pass: &Pass<'_>,
         ino: u64,
         saving: &Arc<Saving>,
-        flags: i32,
+        (flags, share): (i32, Share),
     ) -> Done<Opened> {
         if saving.staged.tenure != pass.tenure() {
             return Err(Errno::ESTALE);
@@ -117,7 +119,12 @@ impl FolderView {
             saving.staged.file.set_len(0).map_err(|error| errno(&error))?;
         }
         let content = Content::Saving(Arc::clone(saving));
-        Ok(self.opened_for_writing(OpenFile { ino, content, tenure: Some(pass.tenure()) }))
+        Ok(self.opened_for_writing(OpenFile {
+            ino,
+            content,
+            tenure: Some(pass.tenure()),
+            _share: share,
+        }))
     }
 
     fn open_in_place(
@@ -125,7 +132,7 @@ impl FolderView {
         pass: &Pass<'_>,
         ino: u64,
         located: &LocatedFile,
-        flags: i32,
+        (flags, share): (i32, Share),
     ) -> Done<Opened> {
         let file = self.reopen(located, flags)?;
         if flags & libc::O_TRUNC != 0 {
@@ -133,7 +140,12 @@ impl FolderView {
             file.set_len(0).map_err(|error| errno(&error))?;
         }
         let content = Content::InPlace(file);
-        Ok(self.opened_for_writing(OpenFile { ino, content, tenure: Some(pass.tenure()) }))
+        Ok(self.opened_for_writing(OpenFile {
+            ino,
+            content,
+            tenure: Some(pass.tenure()),
+            _share: share,
+        }))
     }
 
     /// Begins a new version of a file that a program rewrites as a whole. If another program has
@@ -142,7 +154,7 @@ impl FolderView {
     fn replace(
         &self,
         pass: &Pass<'_>,
-        who: Requester,
+        (who, share): (Requester, Share),
         ino: u64,
         located: &LocatedFile,
     ) -> Done<Opened> {
@@ -159,7 +171,12 @@ impl FolderView {
             return Err(Errno::ESTALE);
         }
         let content = Content::Saving(saving);
-        Ok(self.opened_for_writing(OpenFile { ino, content, tenure: Some(pass.tenure()) }))
+        Ok(self.opened_for_writing(OpenFile {
+            ino,
+            content,
+            tenure: Some(pass.tenure()),
+            _share: share,
+        }))
     }
 
     /// Opens the directory of a path, and returns the last name of the path.
@@ -204,6 +221,7 @@ impl FolderView {
     ) -> Done<(NodeEntry, Opened)> {
         self.check_name(who, at)?;
         let path = self.path_in(at.parent, at.name)?;
+        let share = self.share(Pool::FolderFiles, who, &path)?;
         let pass = self.pass(who, &path, MayWait::Briefly).await?;
         let (dir, _) = self.directory(at.parent)?;
         let is_exclusive = flags & libc::O_EXCL != 0;
@@ -211,7 +229,7 @@ impl FolderView {
             || stat_at(dir.as_fd(), at.name).is_ok();
         if exists {
             // The kernel did not know the name: another program has made it meanwhile.
-            drop(pass);
+            drop((pass, share));
             if is_exclusive {
                 return Err(Errno::EEXIST);
             }
@@ -220,7 +238,7 @@ impl FolderView {
             return Ok((entry, opened));
         }
         if self.policy.in_place.matches(&path) {
-            return self.create_in_place(&pass, who, (at, &dir), (mode, flags));
+            return self.create_in_place(&pass, (who, share), (at, &dir), (mode, flags));
         }
         let wanted = (who.uid, path.as_os_str(), is_exclusive);
         let staged = self.guard.stage_file(&pass, &dir, mode, wanted);
@@ -230,8 +248,12 @@ impl FolderView {
         let saving = Saving::new(staged, who.pid);
         let ino = self.nodes.add_saving(at.parent, at.name, id_in(&found), Arc::clone(&saving));
         let content = Content::Saving(saving);
-        let opened =
-            self.opened_for_writing(OpenFile { ino, content, tenure: Some(pass.tenure()) });
+        let opened = self.opened_for_writing(OpenFile {
+            ino,
+            content,
+            tenure: Some(pass.tenure()),
+            _share: share,
+        });
         Ok((Self::entry(ino, &found), opened))
     }
 
@@ -239,7 +261,7 @@ impl FolderView {
     fn create_in_place(
         &self,
         pass: &Pass<'_>,
-        who: Requester,
+        (who, share): (Requester, Share),
         (at, dir): (NameIn<'_>, &OwnedFd),
         (mode, flags): (u32, i32),
     ) -> Done<(NodeEntry, Opened)> {
@@ -255,8 +277,12 @@ impl FolderView {
         let found = stat(file.as_fd()).map_err(|error| errno(&error))?;
         let ino = self.nodes.found(at.parent, at.name, id_in(&found));
         let content = Content::InPlace(file);
-        let opened =
-            self.opened_for_writing(OpenFile { ino, content, tenure: Some(pass.tenure()) });
+        let opened = self.opened_for_writing(OpenFile {
+            ino,
+            content,
+            tenure: Some(pass.tenure()),
+            _share: share,
+        });
         Ok((Self::entry(ino, &found), opened))
     }
 

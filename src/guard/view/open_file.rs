@@ -3,6 +3,7 @@
 use super::super::tenure::TenureId;
 use super::close_rule::Saving;
 use super::control_files::ControlHandle;
+use crate::fuse::kernel::user_shares::Share;
 use std::fs::File;
 use std::sync::Arc;
 
@@ -25,6 +26,8 @@ pub(super) struct OpenFile {
     /// The tenure in which the file was opened for writing; `None` for a file that is open for
     /// reading only.
     pub(super) tenure: Option<TenureId>,
+    /// The part of this file in the open files of its user.
+    pub(super) _share: Share,
 }
 
 impl OpenFile {

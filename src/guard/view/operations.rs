@@ -96,10 +96,10 @@ impl FileSystem for FolderView {
         self.open_file(who, ino, flags).await
     }
 
-    async fn read(&self, _who: Requester, asked: ReadRequest) -> Done<ReadBytes> {
+    async fn read(&self, who: Requester, asked: ReadRequest) -> Done<ReadBytes> {
         let open = self.open_of(asked.fh)?;
         match &open.content {
-            Content::Control(handle) => self.control.read(self, handle, asked).await,
+            Content::Control(handle) => self.read_control(handle, asked, who).await,
             Content::InPlace(_) | Content::Saving(_) => Self::read_file(&open, asked),
         }
     }
@@ -107,7 +107,7 @@ impl FileSystem for FolderView {
     async fn write(&self, who: Requester, asked: WriteRequest, data: &[u8]) -> Done<u32> {
         let open = self.open_of(asked.fh)?;
         match &open.content {
-            Content::Control(handle) => self.control.write(self, handle, data).await,
+            Content::Control(handle) => self.write_control(handle, data).await,
             Content::InPlace(_) | Content::Saving(_) => self.write_file(who, asked, data),
         }
     }
@@ -128,8 +128,8 @@ impl FileSystem for FolderView {
         self.sync_dir(ino)
     }
 
-    fn opendir(&self, _who: Requester, ino: u64) -> Done<Opened> {
-        self.open_dir(ino)
+    fn opendir(&self, who: Requester, ino: u64) -> Done<Opened> {
+        self.open_dir(who, ino)
     }
 
     async fn readdir(
