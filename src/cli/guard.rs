@@ -31,6 +31,9 @@ use std::sync::mpsc;
 
 /// The default of `--in-place`: files to which programs append.
 const IN_PLACE_DEFAULT: [&str; 2] = ["*.log", "nohup.out"];
+/// The default of `--local`: what editors, SQLite and desktops keep for themselves.
+const LOCAL_DEFAULT: [&str; 7] =
+    ["*-shm", ".*.swp", ".~lock.*#", ".DS_Store", "Thumbs.db", "desktop.ini", ".Trash-*"];
 /// The default of `--on-write wait`.
 const WAIT_DEFAULT: Span = Span::from_secs(30);
 
@@ -117,6 +120,10 @@ pub(super) struct ViewArgs {
     /// Files that are changed in place even if they are rewritten [default: *.log, nohup.out]
     #[arg(long, value_name = "GLOB")]
     in_place: Vec<String>,
+    /// Files that belong to this machine and never reach the folder [default: *-shm beside *-wal,
+    /// .*.swp, .~lock.*#, .DS_Store, Thumbs.db, desktop.ini, .Trash-*]
+    #[arg(long, value_name = "GLOB")]
+    local: Vec<String>,
     /// Write each file to the disk before it appears in the folder
     #[arg(long)]
     sync_saves: bool,
@@ -345,6 +352,7 @@ fn serve(
         let parts = ViewParts {
             guard: Arc::new(guard),
             lock,
+            local: place.local().map_err(|error| unavailable(&error))?,
             policy: Arc::new(policy(args)?),
             folder: folder.to_owned(),
             on_lost: args.on_lost.clone(),
@@ -412,11 +420,10 @@ fn check_engine(record: &FolderRecord, locks: &Locks) -> CliResult {
 }
 
 fn policy(args: &ViewArgs) -> CliResult<WritePolicy> {
-    let patterns = |texts: &[String]| PathPatterns::parse(texts).map_err(CliError::usage);
-    let in_place = if args.in_place.is_empty() {
-        IN_PLACE_DEFAULT.map(str::to_owned).to_vec()
-    } else {
-        args.in_place.clone()
+    let patterns = |texts: &[String], default: &[&str]| {
+        let default: Vec<_> = default.iter().map(|text| (*text).to_owned()).collect();
+        let texts = if texts.is_empty() { &default[..] } else { texts };
+        PathPatterns::parse(texts).map_err(CliError::usage)
     };
     Ok(WritePolicy {
         on_write: args.on_write,
@@ -426,7 +433,8 @@ fn policy(args: &ViewArgs) -> CliResult<WritePolicy> {
             OwnerArg::User => OwnerKind::User,
             OwnerArg::Session => OwnerKind::Session,
         },
-        in_place: patterns(&in_place)?,
+        in_place: patterns(&args.in_place, &IN_PLACE_DEFAULT)?,
+        local: patterns(&args.local, &LOCAL_DEFAULT)?,
         sync_saves: args.sync_saves,
     })
 }

@@ -5,6 +5,7 @@
 mod support;
 
 mod harness;
+mod local;
 mod losing;
 mod saving;
 mod using;

@@ -51,6 +51,9 @@ impl FolderView {
         is_writeback: bool,
         change: impl FnOnce(&File) -> io::Result<T>,
     ) -> Done<T> {
+        if let Content::Local(file) = &open.content {
+            return change(file).map_err(|error| errno(&error));
+        }
         let Some(tenure) = open.tenure else { return Err(Errno::EBADF) };
         let Some(file) = open.file() else { return Err(Errno::EBADF) };
         let pass = self.pass_open(who, open, tenure, is_writeback)?;

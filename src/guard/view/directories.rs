@@ -56,16 +56,21 @@ impl FolderView {
         if let Some(entries) = ControlFiles::entries(ino) {
             return Ok(entries);
         }
-        let (dir, _) = self.directory(ino)?;
+        let (dir, path) = self.directory(ino)?;
         let staged = self.nodes.savings_in(ino);
-        let is_staged: HashSet<_> = staged.iter().map(|(name, _)| name.clone()).collect();
+        let local = self.local_entries((ino, &dir), &path)?;
+        let mut is_hidden: HashSet<_> = staged.iter().map(|(name, _)| name.clone()).collect();
+        is_hidden.extend(local.iter().map(|(name, _)| name.clone()));
         let listed = list(dir.as_fd()).map_err(|error| errno(&error))?;
-        let mut entries = Vec::with_capacity(listed.len() + staged.len());
+        let mut entries = Vec::with_capacity(listed.len() + staged.len() + local.len());
         for (name, _, kind) in listed {
             let is_own = ino == ROOT && name == CONTROL_DIR;
-            if !is_own && !is_staged.contains(&name) {
+            if !is_own && !is_hidden.contains(&name) {
                 entries.push(DirEntry { ino: None, kind: node_type(kind), name: name.into() });
             }
+        }
+        for (name, kind) in local {
+            entries.push(DirEntry { ino: None, kind: node_type(kind), name: name.into() });
         }
         for (name, ino) in staged {
             let kind = NodeType::RegularFile;

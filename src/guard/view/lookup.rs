@@ -38,9 +38,9 @@ impl FolderView {
             self.nodes.count_lookup(ino);
             return Ok(Self::entry(ino, &found));
         }
-        let (dir, _) = self.directory(at.parent)?;
-        let found = stat_at(dir.as_fd(), at.name).map_err(|error| errno(&error))?;
-        let ino = self.nodes.found(at.parent, at.name, id_in(&found));
+        let spot = self.spot(at, false)?;
+        let found = stat_at(spot.dir.as_fd(), at.name).map_err(|error| errno(&error))?;
+        let ino = self.nodes.found(at.parent, at.name, id_in(&found), spot.is_local);
         Ok(Self::entry(ino, &found))
     }
 

@@ -15,6 +15,7 @@ mod data;
 mod closing;
 mod names;
 mod set_attributes;
+mod local_files;
 mod directories;
 mod control_requests;
 mod lost_control;

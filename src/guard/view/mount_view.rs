@@ -8,6 +8,7 @@ use super::super::tenures::{GuardState, TenureNews, Tenures};
 use super::super::write_policy::WritePolicy;
 use super::control_files::ControlFiles;
 use super::folder_view::FolderView;
+use super::local_files::LocalFiles;
 use super::nodes::Nodes;
 use super::refused_changes::RefusedChanges;
 use crate::fuse::kernel::handles::{HandleNumbers, Handles};
@@ -22,7 +23,7 @@ use crate::fuse::kernel::values::Requester;
 use crate::time::{Span, Wall};
 use serde_json::{Value, json};
 use std::io;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock, Weak};
 
@@ -32,6 +33,8 @@ pub(crate) struct ViewParts {
     pub(crate) guard: Arc<FolderGuard<LinuxDisk>>,
     /// The lock of the folder.
     pub(crate) lock: Arc<FolderLock>,
+    /// The directory of the local files.
+    pub(crate) local: OwnedFd,
     /// The options of the guard.
     pub(crate) policy: Arc<WritePolicy>,
     /// The path of the folder, for messages.
@@ -72,6 +75,7 @@ pub(crate) fn mount(parts: ViewParts, dir: &Path, users: Users) -> Result<Mounte
     let view = Arc::new(FolderView {
         guard: parts.guard,
         tenures,
+        local: LocalFiles { root: parts.local, patterns: parts.policy.local.clone() },
         policy: parts.policy,
         nodes: Nodes::new(FolderView::id(&root)),
         numbers: HandleNumbers::default(),

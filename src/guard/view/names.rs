@@ -1,17 +1,24 @@
 //! Changes of names: directories, links, renames and removals.
 
+use super::super::disk::{IfThere, Place};
 use super::super::linux_disk::{id_in, path_of, stat, stat_at};
 use super::super::lost_files::LostReason;
 use super::folder_view::{FolderView, Located, MayWait, errno};
+use super::local_files::Spot;
 use super::open::give_to_caller;
 use crate::fuse::kernel::file_system::{Done, NameIn};
 use crate::fuse::kernel::values::{Errno, NodeEntry, RenameFlags, Requester};
-use rustix::fs::{AtFlags, CWD, FileType, Mode, RenameFlags as DiskFlags};
+use rustix::fs::{AtFlags, CWD, FileType, Mode, RenameFlags as DiskFlags, Statx};
 use std::ffi::OsStr;
 use std::os::fd::{AsFd, OwnedFd};
 
 fn os(error: rustix::io::Errno) -> Errno {
     Errno::from_i32(error.raw_os_error())
+}
+
+/// Whether attributes are those of a directory.
+fn is_dir(found: &Statx) -> bool {
+    FileType::from_raw_mode(u32::from(found.stx_mode)) == FileType::Directory
 }
 
 impl FolderView {
@@ -23,12 +30,12 @@ impl FolderView {
         make: impl FnOnce(&OwnedFd, &OsStr) -> rustix::io::Result<()>,
     ) -> Done<NodeEntry> {
         self.check_name(who, at)?;
-        let path = self.path_in(at.parent, at.name)?;
-        let _pass = self.pass(who, &path, MayWait::Briefly).await?;
+        let spot = self.spot(at, true)?;
+        let _pass = self.pass_to(who, &spot).await?;
         if self.nodes.saving_at(at.parent, at.name).is_some() {
             return Err(Errno::EEXIST);
         }
-        let (dir, _) = self.directory(at.parent)?;
+        let dir = spot.dir;
         make(&dir, at.name).map_err(os)?;
         let opened = rustix::fs::openat(
             &dir,
@@ -39,7 +46,7 @@ impl FolderView {
         let opened = opened.map_err(os)?;
         give_to_caller(&opened, OsStr::new(""), who, &dir).map_err(|error| errno(&error))?;
         let found = stat(opened.as_fd()).map_err(|error| errno(&error))?;
-        let ino = self.nodes.found(at.parent, at.name, id_in(&found));
+        let ino = self.nodes.found(at.parent, at.name, id_in(&found), spot.is_local);
         Ok(Self::entry(ino, &found))
     }
 
@@ -79,9 +86,9 @@ impl FolderView {
 
     pub(super) async fn remove_file(&self, who: Requester, at: NameIn<'_>) -> Done<()> {
         self.check_name(who, at)?;
-        let path = self.path_in(at.parent, at.name)?;
-        let _pass = self.pass(who, &path, MayWait::Briefly).await?;
-        let (dir, _) = self.directory(at.parent)?;
+        let spot = self.spot(at, false)?;
+        let _pass = self.pass_to(who, &spot).await?;
+        let dir = spot.dir;
         if let Some((ino, _)) = self.nodes.saving_at(at.parent, at.name) {
             // An older version may be in the folder under the same name.
             match rustix::fs::unlinkat(&dir, at.name, AtFlags::empty()) {
@@ -101,15 +108,23 @@ impl FolderView {
 
     pub(super) async fn remove_dir(&self, who: Requester, at: NameIn<'_>) -> Done<()> {
         self.check_name(who, at)?;
-        let path = self.path_in(at.parent, at.name)?;
-        let _pass = self.pass(who, &path, MayWait::Briefly).await?;
-        let (dir, _) = self.directory(at.parent)?;
+        let spot = self.spot(at, false)?;
+        let _pass = self.pass_to(who, &spot).await?;
+        let dir = &spot.dir;
         let found = stat_at(dir.as_fd(), at.name).map_err(|error| errno(&error))?;
         let ino = self.nodes.of_file(id_in(&found));
-        if ino.is_some_and(|ino| !self.nodes.savings_in(ino).is_empty()) {
-            return Err(Errno::ENOTEMPTY);
+        if let Some(ino) = ino {
+            if !self.nodes.savings_in(ino).is_empty() {
+                return Err(Errno::ENOTEMPTY);
+            }
+            if !spot.is_local {
+                self.check_no_local_dir(ino, &self.directory(ino)?.0, &spot.path)?;
+            }
         }
-        rustix::fs::unlinkat(&dir, at.name, AtFlags::REMOVEDIR).map_err(os)?;
+        rustix::fs::unlinkat(dir, at.name, AtFlags::REMOVEDIR).map_err(os)?;
+        if !spot.is_local {
+            self.remove_local_of(&spot.path);
+        }
         if let Some(ino) = ino {
             self.nodes.removed(ino, (at.parent, at.name));
         }
@@ -125,13 +140,15 @@ impl FolderView {
     ) -> Done<()> {
         self.check_name(who, from)?;
         self.check_name(who, to)?;
-        let path = self.path_in(from.parent, from.name)?;
-        let pass = self.pass(who, &path, MayWait::Briefly).await?;
+        let (old, new) = (self.spot(from, false)?, self.spot(to, true)?);
         let flags = DiskFlags::from_bits_retain(flags.bits());
+        if old.is_local || new.is_local {
+            return self.rename_local((from, &old), (to, &new), flags);
+        }
+        let pass = self.pass(who, &old.path, MayWait::Briefly).await?;
         if let Some((ino, _)) = self.nodes.saving_at(from.parent, from.name) {
             return self.rename_saving(who, ino, (from, to), flags);
         }
-        let (old, new) = (self.directory(from.parent)?.0, self.directory(to.parent)?.0);
         if let Some((ino, saving)) = self.nodes.saving_at(to.parent, to.name) {
             if flags.contains(DiskFlags::NOREPLACE) {
                 return Err(Errno::EEXIST);
@@ -143,25 +160,37 @@ impl FolderView {
                 return Err(Errno::EBUSY);
             }
         }
-        let moved = stat_at(old.as_fd(), from.name).map_err(|error| errno(&error))?;
-        let replaced = stat_at(new.as_fd(), to.name).ok();
-        let (source, target) = (
-            super::super::disk::Place::new(&old, from.name),
-            super::super::disk::Place::new(&new, to.name),
-        );
+        let moved = stat_at(old.dir.as_fd(), from.name).map_err(|error| errno(&error))?;
+        let replaced = stat_at(new.dir.as_fd(), to.name).ok();
+        let (source, target) = (Place::new(&old.dir, from.name), Place::new(&new.dir, to.name));
         if flags.is_empty() || flags == DiskFlags::NOREPLACE {
-            let if_there = if flags.is_empty() {
-                super::super::disk::IfThere::Replace
-            } else {
-                super::super::disk::IfThere::Fail
-            };
-            let new_path = self.path_in(to.parent, to.name)?;
-            let (source, target) = ((source, path.as_os_str()), (target, new_path.as_os_str()));
+            let if_there = if flags.is_empty() { IfThere::Replace } else { IfThere::Fail };
+            let (source, target) = ((source, old.path.as_os_str()), (target, new.path.as_os_str()));
             let renamed = self.guard.rename(&pass, source, target, if_there);
             renamed.map_err(|error| errno(&error))?;
         } else {
-            rustix::fs::renameat_with(&old, from.name, &new, to.name, flags).map_err(os)?;
+            rustix::fs::renameat_with(&old.dir, from.name, &new.dir, to.name, flags).map_err(os)?;
         }
+        if is_dir(&moved) || replaced.as_ref().is_some_and(is_dir) {
+            self.rename_local_of(&old.path, &new.path, flags);
+        }
+        self.note_rename((from, to), &moved, replaced.as_ref(), flags);
+        Ok(())
+    }
+
+    /// Renames a local file. One that is to be in the folder is copied by its program.
+    fn rename_local(
+        &self,
+        (from, old): (NameIn<'_>, &Spot),
+        (to, new): (NameIn<'_>, &Spot),
+        flags: DiskFlags,
+    ) -> Done<()> {
+        if old.is_local != new.is_local {
+            return Err(Errno::EXDEV);
+        }
+        let moved = stat_at(old.dir.as_fd(), from.name).map_err(|error| errno(&error))?;
+        let replaced = stat_at(new.dir.as_fd(), to.name).ok();
+        rustix::fs::renameat_with(&old.dir, from.name, &new.dir, to.name, flags).map_err(os)?;
         self.note_rename((from, to), &moved, replaced.as_ref(), flags);
         Ok(())
     }
@@ -169,8 +198,8 @@ impl FolderView {
     fn note_rename(
         &self,
         (from, to): (NameIn<'_>, NameIn<'_>),
-        moved: &rustix::fs::Statx,
-        replaced: Option<&rustix::fs::Statx>,
+        moved: &Statx,
+        replaced: Option<&Statx>,
         flags: DiskFlags,
     ) {
         let (old, new) = ((from.parent, from.name), (to.parent, to.name));
@@ -210,10 +239,7 @@ impl FolderView {
         if there.is_some() && flags.contains(DiskFlags::NOREPLACE) {
             return Err(Errno::EEXIST);
         }
-        let is_dir = there.as_ref().is_some_and(|found| {
-            FileType::from_raw_mode(u32::from(found.stx_mode)) == FileType::Directory
-        });
-        if is_dir {
+        if there.as_ref().is_some_and(is_dir) {
             return Err(Errno::EISDIR);
         }
         // The old name may have an older version in the folder, which the rename removes.
@@ -235,8 +261,11 @@ impl FolderView {
         to: NameIn<'_>,
     ) -> Done<NodeEntry> {
         self.check_name(who, to)?;
-        let path = self.path_in(to.parent, to.name)?;
-        let _pass = self.pass(who, &path, MayWait::Briefly).await?;
+        let spot = self.spot(to, true)?;
+        if spot.is_local != self.nodes.is_local(ino) {
+            return Err(Errno::EXDEV);
+        }
+        let _pass = self.pass_to(who, &spot).await?;
         let located = self.locate(ino)?;
         if let Located::Saving(saving) = &located.located {
             self.publish(who, ino, saving, false)?;
@@ -244,11 +273,11 @@ impl FolderView {
         if self.nodes.saving_at(to.parent, to.name).is_some() {
             return Err(Errno::EEXIST);
         }
-        let (dir, _) = self.directory(to.parent)?;
+        let dir = &spot.dir;
         let from = path_of(located.as_fd());
-        rustix::fs::linkat(CWD, from, &dir, to.name, AtFlags::SYMLINK_FOLLOW).map_err(os)?;
+        rustix::fs::linkat(CWD, from, dir, to.name, AtFlags::SYMLINK_FOLLOW).map_err(os)?;
         let found = stat_at(dir.as_fd(), to.name).map_err(|error| errno(&error))?;
-        let ino = self.nodes.found(to.parent, to.name, id_in(&found));
+        let ino = self.nodes.found(to.parent, to.name, id_in(&found), spot.is_local);
         Ok(Self::entry(ino, &found))
     }
 }

@@ -35,6 +35,8 @@ struct Node {
     open: Vec<Weak<OpenFile>>,
     /// The last tenure in which the file was changed in place.
     changed_in: Option<TenureId>,
+    /// Whether the file is local, and not in the folder.
+    is_local: bool,
 }
 
 #[derive(Default)]
@@ -53,6 +55,8 @@ pub(super) struct Nodes(Mutex<NodeTable>);
 pub(super) struct KnownNode {
     /// The file of the folder.
     pub(super) file: FileId,
+    /// Whether the file is local, and not in the folder.
+    pub(super) is_local: bool,
     /// The path in the folder; `None` if the file was removed.
     pub(super) path: Option<PathBuf>,
     /// The save of a file that is not published yet.
@@ -108,6 +112,7 @@ impl Nodes {
             saving: None,
             open: Vec::new(),
             changed_in: None,
+            is_local: false,
         };
         table.nodes.insert(ROOT, node);
         table.by_file.insert(root, ROOT);
@@ -119,12 +124,18 @@ impl Nodes {
         self.0.lock().path(ino).ok_or(Errno::ESTALE)
     }
 
+    /// Whether the file of a node is local.
+    pub(super) fn is_local(&self, ino: u64) -> bool {
+        self.0.lock().nodes.get(&ino).is_some_and(|node| node.is_local)
+    }
+
     /// Returns what is known of a node.
     pub(super) fn known(&self, ino: u64) -> Result<KnownNode, Errno> {
         let table = self.0.lock();
         let node = table.nodes.get(&ino).ok_or(Errno::ESTALE)?;
         Ok(KnownNode {
             file: node.file,
+            is_local: node.is_local,
             path: table.path(ino),
             saving: node.saving.clone(),
             open: node.open.iter().find_map(Weak::upgrade),
@@ -132,7 +143,7 @@ impl Nodes {
     }
 
     /// Returns the node of a file that was found under a name, and counts one lookup of it.
-    pub(super) fn found(&self, parent: u64, name: &OsStr, file: FileId) -> u64 {
+    pub(super) fn found(&self, parent: u64, name: &OsStr, file: FileId, is_local: bool) -> u64 {
         let mut table = self.0.lock();
         let place = Some((parent, name.to_owned()));
         if let Some(ino) = table.by_file.get(&file).copied()
@@ -151,6 +162,7 @@ impl Nodes {
             saving: None,
             open: Vec::new(),
             changed_in: None,
+            is_local,
         })
     }
 
@@ -171,6 +183,7 @@ impl Nodes {
             saving: Some(saving),
             open: Vec::new(),
             changed_in: None,
+            is_local: false,
         };
         let ino = table.add(node);
         table.staged.insert(place, ino);

@@ -8,11 +8,12 @@ use super::open_file::{Content, OpenFile};
 use crate::fuse::kernel::file_system::{Done, NameIn};
 use crate::fuse::kernel::user_shares::{Pool, Share};
 use crate::fuse::kernel::values::{Errno, NodeEntry, NodeType, Opened, OpenedFlags, Requester};
-use rustix::fs::{AtFlags, Gid, Mode, OFlags, Uid};
+use super::local_files::Spot;
+use rustix::fs::{AtFlags, Gid, Mode, OFlags, Statx, Uid};
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -49,6 +50,42 @@ pub(super) fn give_to_caller(
     Ok(rustix::fs::chownat(file, name, Some(Uid::from_raw(who.uid)), group, flags)?)
 }
 
+/// Gives the owner, the mode and the extended attributes of one file to another, as `O_TRUNC` keeps
+/// them.
+pub(super) fn copy_attributes(
+    from: BorrowedFd<'_>,
+    found: &Statx,
+    new: BorrowedFd<'_>,
+) -> io::Result<()> {
+    if crate::fuse::kernel::own_user::is_root() {
+        let (user, group) = (Uid::from_raw(found.stx_uid), Gid::from_raw(found.stx_gid));
+        rustix::fs::fchown(new, Some(user), Some(group))?;
+    }
+    rustix::fs::fchmod(new, Mode::from_raw_mode(u32::from(found.stx_mode) & 0o7777))?;
+    let path = super::super::linux_disk::path_of(from);
+    let length = rustix::fs::listxattr(&path, &mut [0_u8; 0]).unwrap_or(0);
+    if length == 0 {
+        return Ok(());
+    }
+    let mut names = vec![0; length];
+    let length = rustix::fs::listxattr(&path, &mut names[..])?;
+    for name in names[..length].split(|byte| *byte == 0).filter(|name| !name.is_empty()) {
+        let size = rustix::fs::getxattr(&path, name, &mut [0_u8; 0])?;
+        let mut value = vec![0; size];
+        let size = rustix::fs::getxattr(&path, name, &mut value[..])?;
+        rustix::fs::fsetxattr(new, name, &value[..size], rustix::fs::XattrFlags::empty())?;
+    }
+    Ok(())
+}
+
+/// Makes a file that a program writes in place from the start.
+pub(super) fn create_in(dir: &OwnedFd, name: &OsStr, mode: u32, flags: i32) -> Done<File> {
+    let access = access_of(flags) | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW;
+    let mode = Mode::from_raw_mode(mode & 0o7777);
+    let file = rustix::fs::openat(dir, name, access | OFlags::CLOEXEC, mode);
+    file.map(File::from).map_err(|error| Errno::from_i32(error.raw_os_error()))
+}
+
 impl FolderView {
     pub(super) async fn open_file(&self, who: Requester, ino: u64, flags: i32) -> Done<Opened> {
         if let Some(opened) = self.open_control(who, ino, flags) {
@@ -58,6 +95,9 @@ impl FolderView {
         let share = self.share(Pool::FolderFiles, who, &path)?;
         if !writes(flags) {
             return self.open_for_reading(ino, flags, share);
+        }
+        if self.nodes.is_local(ino) {
+            return self.open_local(ino, flags, share);
         }
         let pass = self.pass(who, &path, MayWait::Long).await?;
         let located = self.locate(ino)?;
@@ -85,11 +125,12 @@ impl FolderView {
     }
 
     /// Opens the data of a located file, and checks that it is the same file.
-    fn reopen(&self, located: &LocatedFile, flags: i32) -> Done<File> {
+    pub(super) fn reopen(&self, located: &LocatedFile, flags: i32) -> Done<File> {
         let access = access_of(flags);
         let opened = match &located.located {
             Located::Path(_) => {
-                open_below(self.root(), &located.path, access).map_err(|e| stale(&e))
+                let base = self.base(located.is_local);
+                open_below(base, &located.path, access).map_err(|error| stale(&error))
             }
             Located::Saving(_) | Located::Open(_) => {
                 let path = super::super::linux_disk::path_of(located.as_fd());
@@ -163,7 +204,8 @@ impl FolderView {
         let wanted = (who.uid, located.path.as_os_str(), false);
         let staged = self.guard.stage_file(pass, &dir, mode, wanted);
         let staged = staged.map_err(|error| errno(&error))?;
-        Self::copy_attributes(located, &staged.file).map_err(|error| errno(&error))?;
+        copy_attributes(located.as_fd(), &located.found, staged.file.as_fd())
+            .map_err(|error| errno(&error))?;
         let found = stat(staged.file.as_fd()).map_err(|error| errno(&error))?;
         let saving = Saving::new(staged, who.pid);
         if !self.nodes.replace_by_saving(ino, id_in(&found), &saving) {
@@ -187,31 +229,6 @@ impl FolderView {
         Ok((dir.map_err(|error| stale(&error))?, name))
     }
 
-    /// Gives the owner and the extended attributes of the old version to the new one, as `O_TRUNC`
-    /// keeps them.
-    fn copy_attributes(located: &LocatedFile, new: &File) -> io::Result<()> {
-        let found = &located.found;
-        if crate::fuse::kernel::own_user::is_root() {
-            let (user, group) = (Uid::from_raw(found.stx_uid), Gid::from_raw(found.stx_gid));
-            rustix::fs::fchown(new, Some(user), Some(group))?;
-        }
-        rustix::fs::fchmod(new, Mode::from_raw_mode(u32::from(found.stx_mode) & 0o7777))?;
-        let path = super::super::linux_disk::path_of(located.as_fd());
-        let length = rustix::fs::listxattr(&path, &mut [0_u8; 0]).unwrap_or(0);
-        if length == 0 {
-            return Ok(());
-        }
-        let mut names = vec![0; length];
-        let length = rustix::fs::listxattr(&path, &mut names[..])?;
-        for name in names[..length].split(|byte| *byte == 0).filter(|name| !name.is_empty()) {
-            let size = rustix::fs::getxattr(&path, name, &mut [0_u8; 0])?;
-            let mut value = vec![0; size];
-            let size = rustix::fs::getxattr(&path, name, &mut value[..])?;
-            rustix::fs::fsetxattr(new, name, &value[..size], rustix::fs::XattrFlags::empty())?;
-        }
-        Ok(())
-    }
-
     pub(super) async fn create_file(
         &self,
         who: Requester,
@@ -220,10 +237,10 @@ impl FolderView {
         flags: i32,
     ) -> Done<(NodeEntry, Opened)> {
         self.check_name(who, at)?;
-        let path = self.path_in(at.parent, at.name)?;
-        let share = self.share(Pool::FolderFiles, who, &path)?;
-        let pass = self.pass(who, &path, MayWait::Briefly).await?;
-        let (dir, _) = self.directory(at.parent)?;
+        let spot = self.spot(at, true)?;
+        let share = self.share(Pool::FolderFiles, who, &spot.path)?;
+        let pass = self.pass_to(who, &spot).await?;
+        let Spot { dir, path, .. } = &spot;
         let is_exclusive = flags & libc::O_EXCL != 0;
         let exists = self.nodes.saving_at(at.parent, at.name).is_some()
             || stat_at(dir.as_fd(), at.name).is_ok();
@@ -237,13 +254,16 @@ impl FolderView {
             let opened = self.open_file(who, entry.attr.ino.0, flags).await?;
             return Ok((entry, opened));
         }
-        if self.policy.in_place.matches(&path) {
-            return self.create_in_place(&pass, (who, share), (at, &dir), (mode, flags));
+        let Some(pass) = pass else {
+            return self.create_local((who, share), at, &spot, (mode, flags));
+        };
+        if self.policy.in_place.matches(path) {
+            return self.create_in_place(&pass, (who, share), (at, dir), (mode, flags));
         }
         let wanted = (who.uid, path.as_os_str(), is_exclusive);
-        let staged = self.guard.stage_file(&pass, &dir, mode, wanted);
+        let staged = self.guard.stage_file(&pass, dir, mode, wanted);
         let staged = staged.map_err(|error| errno(&error))?;
-        give_to_caller(&staged.file, OsStr::new(""), who, &dir).map_err(|error| errno(&error))?;
+        give_to_caller(&staged.file, OsStr::new(""), who, dir).map_err(|error| errno(&error))?;
         let found = stat(staged.file.as_fd()).map_err(|error| errno(&error))?;
         let saving = Saving::new(staged, who.pid);
         let ino = self.nodes.add_saving(at.parent, at.name, id_in(&found), Arc::clone(&saving));
@@ -265,17 +285,10 @@ impl FolderView {
         (at, dir): (NameIn<'_>, &OwnedFd),
         (mode, flags): (u32, i32),
     ) -> Done<(NodeEntry, Opened)> {
-        let access = access_of(flags) | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW;
-        let file = rustix::fs::openat(
-            dir,
-            at.name,
-            access | OFlags::CLOEXEC,
-            Mode::from_raw_mode(mode & 0o7777),
-        );
-        let file = File::from(file.map_err(|error| Errno::from_i32(error.raw_os_error()))?);
+        let file = create_in(dir, at.name, mode, flags)?;
         give_to_caller(&file, OsStr::new(""), who, dir).map_err(|error| errno(&error))?;
         let found = stat(file.as_fd()).map_err(|error| errno(&error))?;
-        let ino = self.nodes.found(at.parent, at.name, id_in(&found));
+        let ino = self.nodes.found(at.parent, at.name, id_in(&found), false);
         let content = Content::InPlace(file);
         let opened = self.opened_for_writing(OpenFile {
             ino,
@@ -291,7 +304,7 @@ impl FolderView {
         self.opened(open, OpenedFlags::FOPEN_KEEP_CACHE)
     }
 
-    fn opened(&self, open: OpenFile, flags: OpenedFlags) -> Opened {
+    pub(super) fn opened(&self, open: OpenFile, flags: OpenedFlags) -> Opened {
         let (fh, ino) = (self.numbers.next(), open.ino);
         self.files.insert(fh, open);
         if let Some(open) = self.files.get(fh) {

@@ -13,6 +13,8 @@ pub(super) enum Content {
     InPlace(File),
     /// A file that is, or was, saved as a whole.
     Saving(Arc<Saving>),
+    /// A local file.
+    Local(File),
     /// A file in `.latchfs`.
     Control(ControlHandle),
 }
@@ -34,7 +36,7 @@ impl OpenFile {
     /// Returns the file of the operating system, unless this is a control file.
     pub(super) fn file(&self) -> Option<&File> {
         match &self.content {
-            Content::InPlace(file) => Some(file),
+            Content::InPlace(file) | Content::Local(file) => Some(file),
             Content::Saving(saving) => Some(&saving.staged.file),
             Content::Control(_) => None,
         }
@@ -44,7 +46,7 @@ impl OpenFile {
     pub(super) fn saving(&self) -> Option<&Arc<Saving>> {
         match &self.content {
             Content::Saving(saving) => Some(saving),
-            Content::InPlace(_) | Content::Control(_) => None,
+            Content::InPlace(_) | Content::Local(_) | Content::Control(_) => None,
         }
     }
 }

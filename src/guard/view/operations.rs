@@ -100,7 +100,9 @@ impl FileSystem for FolderView {
         let open = self.open_of(asked.fh)?;
         match &open.content {
             Content::Control(handle) => self.read_control(handle, asked, who).await,
-            Content::InPlace(_) | Content::Saving(_) => Self::read_file(&open, asked),
+            Content::InPlace(_) | Content::Saving(_) | Content::Local(_) => {
+                Self::read_file(&open, asked)
+            }
         }
     }
 
@@ -108,7 +110,9 @@ impl FileSystem for FolderView {
         let open = self.open_of(asked.fh)?;
         match &open.content {
             Content::Control(handle) => self.write_control(handle, data).await,
-            Content::InPlace(_) | Content::Saving(_) => self.write_file(who, asked, data),
+            Content::InPlace(_) | Content::Saving(_) | Content::Local(_) => {
+                self.write_file(who, asked, data)
+            }
         }
     }
 

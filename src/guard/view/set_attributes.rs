@@ -57,8 +57,9 @@ impl FolderView {
             let open = wanted.fh.and_then(|fh| self.files.get(fh));
             let tenure = open.as_ref().and_then(|open| Some((open.clone(), open.tenure?)));
             let _pass = match &tenure {
-                Some((open, tenure)) => self.pass_open(who, open, *tenure, false)?,
-                None => self.pass(who, &path, MayWait::Briefly).await?,
+                Some((open, tenure)) => Some(self.pass_open(who, open, *tenure, false)?),
+                None if self.nodes.is_local(ino) => None,
+                None => Some(self.pass(who, &path, MayWait::Briefly).await?),
             };
             let located = self.locate(ino)?;
             change_attributes(&located, wanted)?;
@@ -70,6 +71,11 @@ impl FolderView {
     async fn set_size(&self, who: Requester, ino: u64, fh: Option<u64>, size: u64) -> Done<()> {
         if let Some(open) = fh.and_then(|fh| self.files.get(fh)).filter(|o| o.tenure.is_some()) {
             return self.change(who, &open, false, |file| file.set_len(size));
+        }
+        if self.nodes.is_local(ino) {
+            let located = self.locate(ino)?;
+            let file = reopen(located.as_fd(), OFlags::WRONLY | OFlags::NONBLOCK);
+            return file.and_then(|file| file.set_len(size)).map_err(|error| errno(&error));
         }
         let path = self.nodes.path(ino).unwrap_or_default();
         let pass = self.pass(who, &path, MayWait::Long).await?;
@@ -101,7 +107,11 @@ impl FolderView {
             return Err(Errno::EPERM);
         }
         let path = self.nodes.path(ino).unwrap_or_default();
-        let _pass = self.pass(who, &path, MayWait::Briefly).await?;
+        let _pass = if self.nodes.is_local(ino) {
+            None
+        } else {
+            Some(self.pass(who, &path, MayWait::Briefly).await?)
+        };
         let located = self.locate(ino)?;
         change(&path_of(located.as_fd())).map_err(os)
     }

@@ -1,0 +1,235 @@
+//! Files that belong to this machine, for example the swap files of an editor. They are kept in the
+//! state directory under the same paths, and shown in the view as if they lay in the folder. No
+//! lock is needed to change them, and they never reach the folder.
+//!
+//! A file of the folder that had such a name before stays a file of the folder.
+
+use super::super::gate::Pass;
+use super::super::linux_disk::{id_in, list, open_below, path_of, stat, stat_at};
+use super::super::write_policy::PathPatterns;
+use super::folder_view::{FolderView, MayWait, errno};
+use super::open::{copy_attributes, give_to_caller};
+use super::open_file::{Content, OpenFile};
+use crate::fuse::kernel::file_system::{Done, NameIn};
+use crate::fuse::kernel::user_shares::Share;
+use crate::fuse::kernel::values::{Errno, NodeEntry, Opened, OpenedFlags, Requester};
+use rustix::fs::{FileType, Mode, OFlags, RenameFlags};
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+
+/// The local files of a view.
+pub(super) struct LocalFiles {
+    /// The directory under which they lie.
+    pub(super) root: OwnedFd,
+    /// The paths of the files that are local.
+    pub(super) patterns: PathPatterns,
+}
+
+/// The directory in which a name of the view lies, or is about to be made.
+pub(super) struct Spot {
+    /// The directory, in the folder or among the local files.
+    pub(super) dir: OwnedFd,
+    /// The path of the name in the view.
+    pub(super) path: PathBuf,
+    /// Whether the file is local.
+    pub(super) is_local: bool,
+}
+
+const DIRECTORY: OFlags = OFlags::PATH.union(OFlags::DIRECTORY);
+
+/// Returns the success of a change that finds nothing to change.
+fn unless_gone(done: rustix::io::Result<()>) -> io::Result<()> {
+    match done {
+        Err(rustix::io::Errno::NOENT) => Ok(()),
+        done => Ok(done?),
+    }
+}
+
+impl LocalFiles {
+    /// Opens the directory with the local files of the directory `path`, if there is one.
+    fn beside(&self, path: &Path) -> io::Result<Option<OwnedFd>> {
+        match open_below(self.root.as_fd(), path, DIRECTORY) {
+            Ok(dir) => Ok(Some(dir)),
+            Err(error) if error.raw_os_error() == Some(libc::ENOENT) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Opens the directory with the local files of the directory `path`. Makes it and its parents
+    /// with the attributes that they have in the folder.
+    fn make_beside(&self, folder: &impl AsFd, path: &Path) -> io::Result<OwnedFd> {
+        let mut made = PathBuf::new();
+        let mut dir = self.root.try_clone()?;
+        for name in path {
+            made.push(name);
+            let next = open_below(dir.as_fd(), Path::new(name), DIRECTORY);
+            dir = match next {
+                Err(error) if error.raw_os_error() == Some(libc::ENOENT) => {
+                    let original = open_below(folder.as_fd(), &made, DIRECTORY)?;
+                    rustix::fs::mkdirat(&dir, name, Mode::RWXU)?;
+                    let copy = open_below(dir.as_fd(), Path::new(name), OFlags::DIRECTORY)?;
+                    copy_attributes(original.as_fd(), &stat(original.as_fd())?, copy.as_fd())?;
+                    let mode = Mode::from_raw_mode(u32::from(stat(copy.as_fd())?.stx_mode));
+                    rustix::fs::fchmod(&copy, mode | Mode::RWXU)?;
+                    copy
+                }
+                next => next?,
+            };
+        }
+        Ok(dir)
+    }
+
+    /// Moves the local files of a directory that was renamed.
+    fn renamed(&self, from: &Path, to: &Path, flags: RenameFlags) -> io::Result<()> {
+        let parent = |path: &Path| self.beside(path.parent().unwrap_or(Path::new("")));
+        let (Some(old), Some(old_name)) = (parent(from)?, from.file_name()) else { return Ok(()) };
+        let Some(new_name) = to.file_name() else { return Ok(()) };
+        if !flags.contains(RenameFlags::EXCHANGE) {
+            // The rename has replaced a directory whose only files were local.
+            self.removed(to)?;
+        }
+        let Some(new) = parent(to)? else { return Ok(()) };
+        unless_gone(rustix::fs::renameat_with(&old, old_name, &new, new_name, flags))
+    }
+
+    /// Removes the local files of a directory that was removed.
+    fn removed(&self, path: &Path) -> io::Result<()> {
+        let parent = self.beside(path.parent().unwrap_or(Path::new("")))?;
+        let (Some(parent), Some(name)) = (parent, path.file_name()) else { return Ok(()) };
+        match std::fs::remove_dir_all(Path::new(&path_of(parent.as_fd())).join(name)) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            removed => removed,
+        }
+    }
+}
+
+impl FolderView {
+    /// Whether a new file of this name in a directory of the folder is local. The shared memory of
+    /// an SQLite database is local only beside the database's log.
+    fn is_for_local(&self, (parent, dir): (u64, &OwnedFd), path: &Path, name: &OsStr) -> bool {
+        if !self.local.patterns.matches(path) {
+            return false;
+        }
+        let Some(stem) = name.as_bytes().strip_suffix(b"-shm") else { return true };
+        let log = OsString::from_vec([stem, b"-wal"].concat());
+        self.nodes.saving_at(parent, &log).is_some() || stat_at(dir.as_fd(), &log).is_ok()
+    }
+
+    /// Returns where a name of the view lies. With `may_make` the name may be a new one.
+    pub(super) fn spot(&self, at: NameIn<'_>, may_make: bool) -> Done<Spot> {
+        let (dir, parent) = self.directory(at.parent)?;
+        let path = parent.join(at.name);
+        if self.nodes.is_local(at.parent) {
+            return Ok(Spot { dir, path, is_local: true });
+        }
+        if !self.is_for_local((at.parent, &dir), &path, at.name) {
+            return Ok(Spot { dir, path, is_local: false });
+        }
+        let beside = self.local.beside(&parent).map_err(|error| errno(&error))?;
+        if let Some(dir) = &beside
+            && stat_at(dir.as_fd(), at.name).is_ok()
+        {
+            let dir = dir.try_clone().map_err(|error| errno(&error))?;
+            return Ok(Spot { dir, path, is_local: true });
+        }
+        if self.nodes.saving_at(at.parent, at.name).is_some()
+            || stat_at(dir.as_fd(), at.name).is_ok()
+        {
+            return Ok(Spot { dir, path, is_local: false });
+        }
+        if !may_make {
+            return Err(Errno::ENOENT);
+        }
+        let made = match beside {
+            Some(beside) => Ok(beside),
+            None => self.local.make_beside(&self.root(), &parent),
+        };
+        Ok(Spot { dir: made.map_err(|error| errno(&error))?, path, is_local: true })
+    }
+
+    /// Lets a change of a name pass the gate. A local file needs no pass.
+    pub(super) async fn pass_to(&self, who: Requester, spot: &Spot) -> Done<Option<Pass<'_>>> {
+        if spot.is_local {
+            return Ok(None);
+        }
+        self.pass(who, &spot.path, MayWait::Briefly).await.map(Some)
+    }
+
+    /// Returns the names and types of the local files in a directory of the folder.
+    pub(super) fn local_entries(
+        &self,
+        (ino, dir): (u64, &OwnedFd),
+        path: &Path,
+    ) -> Done<Vec<(OsString, FileType)>> {
+        if self.nodes.is_local(ino) {
+            return Ok(Vec::new());
+        }
+        let beside = self.local.beside(path).map_err(|error| errno(&error))?;
+        let Some(beside) = beside else { return Ok(Vec::new()) };
+        let listed = list(beside.as_fd()).map_err(|error| errno(&error))?;
+        let is_shown =
+            |name: &OsString| self.is_for_local((ino, dir), &path.join(name), name.as_os_str());
+        Ok(listed
+            .into_iter()
+            .filter(|(name, ..)| is_shown(name))
+            .map(|(name, _, kind)| (name, kind))
+            .collect())
+    }
+
+    /// Refuses to remove a directory of the folder in which a local directory lies.
+    pub(super) fn check_no_local_dir(&self, ino: u64, dir: &OwnedFd, path: &Path) -> Done<()> {
+        let entries = self.local_entries((ino, dir), path)?;
+        if entries.iter().any(|(_, kind)| *kind == FileType::Directory) {
+            return Err(Errno::ENOTEMPTY);
+        }
+        Ok(())
+    }
+
+    /// Removes the local files of a directory of the folder that was removed.
+    pub(super) fn remove_local_of(&self, path: &Path) {
+        if let Err(error) = self.local.removed(path) {
+            log::warn!("the local files of {} stay: {error}", path.display());
+        }
+    }
+
+    /// Moves the local files of a directory of the folder that was renamed.
+    pub(super) fn rename_local_of(&self, from: &Path, to: &Path, flags: RenameFlags) {
+        if let Err(error) = self.local.renamed(from, to, flags) {
+            log::warn!("the local files of {} are not shown: {error}", to.display());
+        }
+    }
+
+    /// Opens a local file for writing.
+    pub(super) fn open_local(&self, ino: u64, flags: i32, share: Share) -> Done<Opened> {
+        let located = self.locate(ino)?;
+        let file = self.reopen(&located, flags)?;
+        if flags & libc::O_TRUNC != 0 {
+            file.set_len(0).map_err(|error| errno(&error))?;
+        }
+        Ok(self.opened_local(ino, file, share))
+    }
+
+    fn opened_local(&self, ino: u64, file: File, share: Share) -> Opened {
+        let open = OpenFile { ino, content: Content::Local(file), tenure: None, _share: share };
+        self.opened(open, OpenedFlags::FOPEN_KEEP_CACHE | OpenedFlags::FOPEN_NOFLUSH)
+    }
+
+    /// Makes a local file.
+    pub(super) fn create_local(
+        &self,
+        (who, share): (Requester, Share),
+        at: NameIn<'_>,
+        spot: &Spot,
+        (mode, flags): (u32, i32),
+    ) -> Done<(NodeEntry, Opened)> {
+        let file = super::open::create_in(&spot.dir, at.name, mode, flags)?;
+        give_to_caller(&file, OsStr::new(""), who, &spot.dir).map_err(|error| errno(&error))?;
+        let found = stat(file.as_fd()).map_err(|error| errno(&error))?;
+        let ino = self.nodes.found(at.parent, at.name, id_in(&found), true);
+        Ok((Self::entry(ino, &found), self.opened_local(ino, file, share)))
+    }
+}
