@@ -781,7 +781,7 @@ _latchfs() {
             return 0
             ;;
         latchfs__subcmd__guard)
-            opts="-h --server --client --token-file --plain-token --ca --cert --key --stage --on-write --give-after --owner --in-place --sync-saves --on-lost --ttl --shared-storage --allow-other --no-allow-other --background --detached --help init take give wait status lost"
+            opts="-h --server --client --token-file --plain-token --ca --cert --key --stage --on-write --give-after --owner --in-place --never-ask --local --max-stage --max-lost --sync-saves --on-lost --ttl --shared-storage --allow-other --no-allow-other --background --detached --help init take give wait status lost"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -828,6 +828,22 @@ _latchfs() {
                     return 0
                     ;;
                 --in-place)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --never-ask)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --local)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --max-stage)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --max-lost)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;

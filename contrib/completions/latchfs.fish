@@ -384,6 +384,10 @@ complete -c latchfs -n "__fish_latchfs_using_subcommand guard; and not __fish_se
 user\t'For the programs of one user'
 session\t'For the programs of one login session'"
 complete -c latchfs -n "__fish_latchfs_using_subcommand guard; and not __fish_seen_subcommand_from init take give wait status lost" -l in-place -d 'Files that are changed in place even if they are rewritten [default: *.log, nohup.out]' -r
+complete -c latchfs -n "__fish_latchfs_using_subcommand guard; and not __fish_seen_subcommand_from init take give wait status lost" -l never-ask -d 'Files whose changes take a free lock but never wait for it [default: .git/index.lock]' -r
+complete -c latchfs -n "__fish_latchfs_using_subcommand guard; and not __fish_seen_subcommand_from init take give wait status lost" -l local -d 'Files that belong to this machine and never reach the folder [default: *-shm beside *-wal, .*.swp, .~lock.*#, .DS_Store, Thumbs.db, desktop.ini, .Trash-*]' -r
+complete -c latchfs -n "__fish_latchfs_using_subcommand guard; and not __fish_seen_subcommand_from init take give wait status lost" -l max-stage -d 'How much content that is not closed yet the guard keeps: bytes, or with K, M, G or T' -r
+complete -c latchfs -n "__fish_latchfs_using_subcommand guard; and not __fish_seen_subcommand_from init take give wait status lost" -l max-lost -d 'How much the lost files may hold; beyond it changes fail with ENOSPC' -r
 complete -c latchfs -n "__fish_latchfs_using_subcommand guard; and not __fish_seen_subcommand_from init take give wait status lost" -l on-lost -d 'Run this when the lock was lost; the event is in `LATCHFS_EVENT`' -r
 complete -c latchfs -n "__fish_latchfs_using_subcommand guard; and not __fish_seen_subcommand_from init take give wait status lost" -l ttl -d 'How long the lock lasts when this machine does not answer' -r
 complete -c latchfs -n "__fish_latchfs_using_subcommand guard; and not __fish_seen_subcommand_from init take give wait status lost" -l plain-token -d 'Send the token without encryption, also to a server on another machine'

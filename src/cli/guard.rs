@@ -18,6 +18,7 @@ use crate::guard::folder_guard::FolderGuard;
 use crate::guard::folder_lock::FolderLock;
 use crate::guard::folder_record::FolderRecord;
 use crate::guard::linux_disk::LinuxDisk;
+use crate::guard::space::SpaceLimits;
 use crate::guard::state_place::StatePlace;
 use crate::guard::view::mount_view::{self, ViewParts};
 use crate::guard::write_policy::{OnWrite, OwnerKind, PathPatterns, WritePolicy};
@@ -34,6 +35,8 @@ const IN_PLACE_DEFAULT: [&str; 2] = ["*.log", "nohup.out"];
 /// The default of `--local`: what editors, SQLite and desktops keep for themselves.
 const LOCAL_DEFAULT: [&str; 7] =
     ["*-shm", ".*.swp", ".~lock.*#", ".DS_Store", "Thumbs.db", "desktop.ini", ".Trash-*"];
+/// The default of `--never-ask`: `git status` refreshes its index when it can.
+const NEVER_ASK_DEFAULT: [&str; 1] = [".git/index.lock"];
 /// The default of `--on-write wait`.
 const WAIT_DEFAULT: Span = Span::from_secs(30);
 
@@ -120,10 +123,19 @@ pub(super) struct ViewArgs {
     /// Files that are changed in place even if they are rewritten [default: *.log, nohup.out]
     #[arg(long, value_name = "GLOB")]
     in_place: Vec<String>,
+    /// Files whose changes take a free lock but never wait for it [default: .git/index.lock]
+    #[arg(long, value_name = "GLOB")]
+    never_ask: Vec<String>,
     /// Files that belong to this machine and never reach the folder [default: *-shm beside *-wal,
     /// .*.swp, .~lock.*#, .DS_Store, Thumbs.db, desktop.ini, .Trash-*]
     #[arg(long, value_name = "GLOB")]
     local: Vec<String>,
+    /// How much content that is not closed yet the guard keeps: bytes, or with K, M, G or T
+    #[arg(long, value_name = "SIZE", default_value = "10G", value_parser = size)]
+    max_stage: u64,
+    /// How much the lost files may hold; beyond it changes fail with ENOSPC
+    #[arg(long, value_name = "SIZE", default_value = "10G", value_parser = size)]
+    max_lost: u64,
     /// Write each file to the disk before it appears in the folder
     #[arg(long)]
     sync_saves: bool,
@@ -177,6 +189,21 @@ fn on_write(text: &str) -> Result<OnWrite, String> {
             None => Err("write take, wait, wait=30s or refuse".to_owned()),
         },
     }
+}
+
+/// Parses a number of bytes such as `4096` or `10G`.
+fn size(text: &str) -> Result<u64, String> {
+    let digits = text.trim_end_matches(['K', 'M', 'G', 'T']);
+    let unit = match &text[digits.len()..] {
+        "" => 1,
+        "K" => 1 << 10,
+        "M" => 1 << 20,
+        "G" => 1 << 30,
+        "T" => 1_u64 << 40,
+        _ => 0,
+    };
+    let bytes = digits.parse::<u64>().ok().and_then(|number| number.checked_mul(unit));
+    bytes.filter(|_| unit > 0).ok_or_else(|| "write a number of bytes, 500M or 10G".to_owned())
 }
 
 fn give_after(text: &str) -> Result<GiveAfter, String> {
@@ -337,6 +364,7 @@ fn serve(
     let decider = decider(args, record, &place.host, &client)?;
     let locks = decider.locks();
     let served = check_engine(record, &locks).and_then(|()| {
+        let is_carried = record.server.is_some();
         let name = LockName::parse(&record.lock()).map_err(|error| unavailable(&error))?;
         let record = place.host.join("session");
         let lock = FolderLock::new(locks, name, client.clone(), record);
@@ -348,6 +376,7 @@ fn serve(
             Arc::clone(&lock) as _,
             args.shared_storage,
         )
+        .and_then(|guard| guard.carried(is_carried).limit(limits(args)))
         .map_err(|error| unavailable(&error))?;
         let parts = ViewParts {
             guard: Arc::new(guard),
@@ -356,6 +385,7 @@ fn serve(
             policy: Arc::new(policy(args)?),
             folder: folder.to_owned(),
             on_lost: args.on_lost.clone(),
+            is_carried,
         };
         let users = match () {
             () if args.allow_other => Users::All,
@@ -419,6 +449,10 @@ fn check_engine(record: &FolderRecord, locks: &Locks) -> CliResult {
     ))
 }
 
+fn limits(args: &ViewArgs) -> SpaceLimits {
+    SpaceLimits { staged: args.max_stage, lost: args.max_lost }
+}
+
 fn policy(args: &ViewArgs) -> CliResult<WritePolicy> {
     let patterns = |texts: &[String], default: &[&str]| {
         let default: Vec<_> = default.iter().map(|text| (*text).to_owned()).collect();
@@ -434,6 +468,7 @@ fn policy(args: &ViewArgs) -> CliResult<WritePolicy> {
             OwnerArg::Session => OwnerKind::Session,
         },
         in_place: patterns(&args.in_place, &IN_PLACE_DEFAULT)?,
+        never_ask: patterns(&args.never_ask, &NEVER_ASK_DEFAULT)?,
         local: patterns(&args.local, &LOCAL_DEFAULT)?,
         sync_saves: args.sync_saves,
     })

@@ -288,6 +288,11 @@ impl FolderLock {
         TakeAnswer::Granted(TenureId { engine: self.locks.engine_id(), token })
     }
 
+    /// Whether this guard waits in the queue.
+    pub(crate) fn is_in_line(&self) -> bool {
+        self.state.lock().place.is_some()
+    }
+
     /// Leaves the queue, if this guard waits in it.
     pub(crate) fn leave(&self) {
         let place = self.state.lock().place.take();

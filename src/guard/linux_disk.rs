@@ -1,9 +1,9 @@
 //! The real disk: the file operations of a guard as Linux system calls.
 
-use super::disk::{Disk, DiskEntry, FileId, IfThere, Place};
+use super::disk::{Disk, DiskEntry, FileId, IfThere, Look, Place};
 use rustix::fs::{
     AtFlags, CWD, Dir as DirStream, FileType, Mode, OFlags, RenameFlags, ResolveFlags, Statx,
-    StatxFlags, Timespec, Timestamps,
+    StatxFlags, Timespec, Timestamps, XattrFlags,
 };
 use rustix::io::Errno;
 use std::ffi::{OsStr, OsString};
@@ -77,6 +77,24 @@ pub(crate) fn id_in(found: &Statx) -> FileId {
     }
 }
 
+/// Returns the look in the attributes of a file.
+pub(crate) fn look_in(found: &Statx) -> Look {
+    let time = |at: rustix::fs::StatxTimestamp| {
+        i128::from(at.tv_sec) * 1_000_000_000 + i128::from(at.tv_nsec)
+    };
+    let kind = FileType::from_raw_mode(u32::from(found.stx_mode));
+    Look {
+        id: id_in(found),
+        is_file: kind == FileType::RegularFile,
+        is_dir: kind == FileType::Directory,
+        links: found.stx_nlink,
+        uid: found.stx_uid,
+        size: found.stx_size,
+        modified: time(found.stx_mtime),
+        changed: time(found.stx_ctime),
+    }
+}
+
 /// Returns the entries of a directory with their types, without `.` and `..`.
 pub(crate) fn list(dir: BorrowedFd<'_>) -> io::Result<Vec<(OsString, u64, FileType)>> {
     let opened = reopen(dir, OFlags::RDONLY | OFlags::DIRECTORY)?;
@@ -89,6 +107,34 @@ pub(crate) fn list(dir: BorrowedFd<'_>) -> io::Result<Vec<(OsString, u64, FileTy
         }
     }
     Ok(found)
+}
+
+/// Gives the mode, the ACL and the other extended attributes of one file to another, which was made
+/// in a directory whose default ACL it has.
+pub(crate) fn copy_permissions(
+    from: BorrowedFd<'_>,
+    found: &Statx,
+    to: BorrowedFd<'_>,
+) -> io::Result<()> {
+    let (path, copy) = (path_of(from), path_of(to));
+    match rustix::fs::removexattr(&copy, "system.posix_acl_access") {
+        Ok(()) | Err(Errno::NODATA | Errno::OPNOTSUPP) => {}
+        Err(error) => return Err(error.into()),
+    }
+    rustix::fs::chmod(&copy, Mode::from_raw_mode(u32::from(found.stx_mode) & 0o7777))?;
+    let length = rustix::fs::listxattr(&path, &mut [0_u8; 0]).unwrap_or(0);
+    if length == 0 {
+        return Ok(());
+    }
+    let mut names = vec![0; length];
+    let length = rustix::fs::listxattr(&path, &mut names[..])?;
+    for name in names[..length].split(|byte| *byte == 0).filter(|name| !name.is_empty()) {
+        let size = rustix::fs::getxattr(&path, name, &mut [0_u8; 0])?;
+        let mut value = vec![0; size];
+        let size = rustix::fs::getxattr(&path, name, &mut value[..])?;
+        rustix::fs::setxattr(&copy, name, &value[..size], XattrFlags::empty())?;
+    }
+    Ok(())
 }
 
 const fn rename_flags(if_there: IfThere) -> RenameFlags {
@@ -129,6 +175,14 @@ impl Disk for LinuxDisk {
         Ok(id_in(&stat_at(at.dir.as_fd(), at.name)?))
     }
 
+    fn look(&self, at: Place<'_, OwnedFd>) -> io::Result<Look> {
+        Ok(look_in(&stat_at(at.dir.as_fd(), at.name)?))
+    }
+
+    fn look_file(&self, file: &File) -> io::Result<Look> {
+        Ok(look_in(&stat(file.as_fd())?))
+    }
+
     fn open_file(&self, at: Place<'_, OwnedFd>) -> io::Result<File> {
         let flags = OFlags::RDWR | OFlags::NONBLOCK;
         open_below(at.dir.as_fd(), Path::new(at.name), flags).map(File::from)
@@ -157,8 +211,17 @@ impl Disk for LinuxDisk {
         Ok((dir, name.to_owned()))
     }
 
-    fn id(&self, file: &File) -> io::Result<FileId> {
-        Ok(id_in(&stat(file.as_fd())?))
+    fn set_modified(&self, file: &File, time: i128) -> io::Result<()> {
+        let second = 1_000_000_000;
+        let out_of_range = |_| io::Error::from_raw_os_error(libc::EINVAL);
+        let times = Timestamps {
+            last_access: Timespec { tv_sec: 0, tv_nsec: rustix::fs::UTIME_OMIT },
+            last_modification: Timespec {
+                tv_sec: i64::try_from(time.div_euclid(second)).map_err(out_of_range)?,
+                tv_nsec: i64::try_from(time.rem_euclid(second)).map_err(out_of_range)?,
+            },
+        };
+        Ok(rustix::fs::futimens(file, &times)?)
     }
 
     fn write(&self, file: &File, offset: u64, bytes: &[u8]) -> io::Result<()> {
@@ -185,7 +248,7 @@ impl Disk for LinuxDisk {
             user.map(rustix::fs::Uid::from_raw),
             group.map(rustix::fs::Gid::from_raw),
         )?;
-        rustix::fs::fchmod(to, Mode::from_raw_mode(u32::from(whole.stx_mode) & 0o7777))?;
+        copy_permissions(from.as_fd(), &whole, to.as_fd())?;
         let time = |at: rustix::fs::StatxTimestamp| Timespec {
             tv_sec: at.tv_sec,
             tv_nsec: i64::from(at.tv_nsec),
@@ -210,6 +273,11 @@ impl Disk for LinuxDisk {
     ) -> io::Result<()> {
         let flags = rename_flags(if_there);
         Ok(rustix::fs::renameat_with(from.dir, from.name, to.dir, to.name, flags)?)
+    }
+
+    fn exchange(&self, one: Place<'_, OwnedFd>, other: Place<'_, OwnedFd>) -> io::Result<()> {
+        let flags = RenameFlags::EXCHANGE;
+        Ok(rustix::fs::renameat_with(one.dir, one.name, other.dir, other.name, flags)?)
     }
 
     fn remove_file(&self, at: Place<'_, OwnedFd>) -> io::Result<()> {

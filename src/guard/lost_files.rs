@@ -137,6 +137,19 @@ impl<D: Disk> LostFiles<D> {
         }
     }
 
+    /// Returns the bytes of all lost files.
+    pub(crate) fn bytes(&self, disk: &D) -> io::Result<u64> {
+        let mut bytes: u64 = 0;
+        for entry in disk.entries(&self.dir)? {
+            if entry.name.to_str().is_some_and(|name| name.parse::<u64>().is_ok()) {
+                // Another guard may have removed the file since.
+                let found = disk.look(Place::new(&self.dir, &entry.name));
+                bytes = bytes.saturating_add(found.map_or(0, |found| found.size));
+            }
+        }
+        Ok(bytes)
+    }
+
     /// Returns the directory of the lost files.
     pub(crate) const fn dir(&self) -> &D::Dir {
         &self.dir

@@ -341,6 +341,9 @@ impl<D: Disk> Tenures<D> {
             return self.answer(wish, answer);
         }
         wishes.push_back(wish);
+        if state == GuardState::Asking && self.lock.is_in_line() {
+            self.deny_impatient(wishes, &self.why_not());
+        }
         if state != GuardState::Asking {
             self.ask(wishes);
         }
@@ -362,7 +365,7 @@ impl<D: Disk> Tenures<D> {
     fn answered(&self, answer: TakeAnswer, wishes: &mut VecDeque<Wish>) {
         match answer {
             TakeAnswer::Granted(tenure) => self.begin(tenure, wishes),
-            TakeAnswer::Waits => {}
+            TakeAnswer::Waits => self.deny_impatient(wishes, &self.why_not()),
             TakeAnswer::Held { holder, token } => {
                 let sentence =
                     format!("{holder} holds the lock of this folder (token {})", token.as_u64());
@@ -370,12 +373,7 @@ impl<D: Disk> Tenures<D> {
                 state.other_holder = Some(holder);
                 state.state = GuardState::Reading;
                 drop(state);
-                let now = boot_now();
-                let (patient, others): (VecDeque<_>, _) =
-                    wishes.drain(..).partition(|wish| wish.waits_until > now);
-                *wishes = others;
-                self.deny_all(wishes, &sentence);
-                *wishes = patient;
+                self.deny_impatient(wishes, &sentence);
                 if !wishes.is_empty() {
                     self.ask(wishes);
                 }
@@ -385,6 +383,15 @@ impl<D: Disk> Tenures<D> {
                 self.deny_all(wishes, &sentence);
             }
         }
+    }
+
+    /// Refuses the wishes of programs that do not wait for a lock that is held.
+    fn deny_impatient(&self, wishes: &mut VecDeque<Wish>, sentence: &str) {
+        let now = boot_now();
+        let all = wishes.drain(..);
+        let (patient, mut others): (VecDeque<_>, _) = all.partition(|w| w.waits_until > now);
+        self.deny_all(&mut others, sentence);
+        *wishes = patient;
     }
 
     fn deny_all(&self, wishes: &mut VecDeque<Wish>, sentence: &str) {

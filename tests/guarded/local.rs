@@ -92,11 +92,15 @@ fn a_file_that_the_folder_has_already_stays_in_the_folder() {
     shell(&guard.view, "echo 1 > new.tmp").ok();
     assert_eq!(shell(&guard.view, "ls *.tmp; cat *.tmp").ok(), "new.tmp\nold.tmp\n1\nold");
     guard.ask("take", &[]).ok();
-    shell(&guard.view, "mkdir build; echo a > build/a; mkdir -p build/b/c; echo d > build/b/c/d").ok();
+    shell(&guard.view, "mkdir build; echo a > build/a; mkdir -p build/b/c; echo d > build/b/c/d")
+        .ok();
     assert!(names_in(scratch.folder().join("build")).is_empty());
     assert_eq!(shell(&guard.view, "cat build/a build/b/c/d").ok(), "a\nd\n");
-    shell(&guard.view, "rm old.tmp new.tmp; rm -r build; test -z \"$(ls)\" || test \"$(ls)\" = deep")
-        .ok();
+    shell(
+        &guard.view,
+        "rm old.tmp new.tmp; rm -r build; test -z \"$(ls)\" || test \"$(ls)\" = deep",
+    )
+    .ok();
 }
 
 #[test]
@@ -134,8 +138,11 @@ assert db.execute('select count(*) from t').fetchone() == (100,)
 fn local_files_have_the_permissions_of_their_directory() {
     let scratch = Scratch::new();
     let guard = unlocked(&scratch, &[]);
-    shell(&scratch.folder(), "chmod 700 deep; mkdir -m 777 open; mkdir -m 2775 group; chgrp 7 group")
-        .ok();
+    shell(
+        &scratch.folder(),
+        "chmod 700 deep; mkdir -m 777 open; mkdir -m 2775 group; chgrp 7 group",
+    )
+    .ok();
     let program = "
 import os
 open('open/.a.swp', 'w').close()

@@ -5,7 +5,10 @@
 mod support;
 
 mod harness;
+mod foreign;
 mod local;
 mod losing;
+mod space;
+mod permissions;
 mod saving;
 mod using;

@@ -36,7 +36,10 @@ impl FolderView {
         let published = if let Ok((dir, name)) = &to {
             let is_of = |owner| who.pid == 0 || Self::is_of(owner, who);
             let sync = sync || self.policy.sync_saves;
-            self.guard.publish(&saving.staged, is_of, Place::new(dir, name), sync)
+            let to = Place::new(dir, name);
+            let published = self.guard.publish(&saving.staged, is_of, to, sync);
+            self.tell_foreign(who);
+            published
         } else {
             self.guard.put_aside(&saving.staged, LostReason::NoDirectory);
             Err(SaveError::Disk(std::io::Error::from_raw_os_error(libc::ENOENT)))
@@ -93,6 +96,7 @@ impl FolderView {
         if !self.nodes.is_changed(open.ino, tenure) {
             return Ok(());
         }
+        self.note_written(open);
         self.pass_open(who, open, tenure, true).map(drop)
     }
 
@@ -101,6 +105,7 @@ impl FolderView {
         let Some(open) = self.files.remove(fh) else { return };
         if open.tenure.is_some() {
             self.tenures.count_writer(false);
+            self.note_written(&open);
         }
         let saving = open.saving().filter(|_| open.tenure.is_some()).cloned();
         drop(open);

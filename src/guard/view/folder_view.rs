@@ -52,6 +52,8 @@ pub(crate) struct FolderView {
     pub(super) invalidator: OnceLock<Invalidator>,
     /// The path of the folder, for messages.
     pub(super) folder: PathBuf,
+    /// Whether a sync tool may carry the folder.
+    pub(super) is_carried: bool,
 }
 
 /// An open directory: pages of its entries as they were when it was read from its beginning.
@@ -244,6 +246,7 @@ impl FolderView {
                 )));
                 }
                 (OnWrite::Take, _) => Span::ZERO,
+                (OnWrite::Wait(_), _) if self.policy.never_ask.matches(path) => Span::ZERO,
                 (OnWrite::Wait(patience), MayWait::Long) => patience,
                 (OnWrite::Wait(patience), MayWait::Briefly) => patience.min(DIRECTORY_PATIENCE),
             };

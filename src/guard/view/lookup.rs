@@ -1,9 +1,10 @@
 //! Lookups of names and attributes.
 
-use super::super::linux_disk::{id_in, path_of, stat, stat_at};
+use super::super::linux_disk::{id_in, list, path_of, stat, stat_at};
 use super::attributes::{CACHED_FOR, ROOT, attributes};
 use super::control_files::{CONTROL_DIR, is_control};
 use super::folder_view::{FolderView, errno};
+use super::local_files::Spot;
 use crate::fuse::kernel::file_system::{Done, NameIn};
 use crate::fuse::kernel::values::{
     Errno, FileSystemStats, NodeAttr, NodeEntry, ReadBytes, Requester,
@@ -12,6 +13,7 @@ use rustix::fs::Statx;
 use std::ffi::OsStr;
 use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
+use unicode_normalization::UnicodeNormalization as _;
 
 impl FolderView {
     /// Returns the entry of a node, for the kernel.
@@ -124,6 +126,34 @@ impl FolderView {
                 }
             }
         }
+    }
+
+    /// Fails if a new name would differ from one that is there by its Unicode normalization alone:
+    /// a sync tool would rename one of the two. `renamed` is the name that a rename removes.
+    pub(super) fn check_twin(
+        &self,
+        who: Requester,
+        at: NameIn<'_>,
+        spot: &Spot,
+        renamed: Option<NameIn<'_>>,
+    ) -> Done<()> {
+        let Some(text) = at.name.to_str().filter(|text| !text.is_ascii()) else { return Ok(()) };
+        if !self.is_carried || spot.is_local || stat_at(spot.dir.as_fd(), at.name).is_ok() {
+            return Ok(());
+        }
+        let listed = list(spot.dir.as_fd()).map_err(|error| errno(&error))?;
+        let renamed = renamed.filter(|from| from.parent == at.parent).map(|from| from.name);
+        let is_twin = |other: &OsStr| {
+            renamed != Some(other) && other.to_str().is_some_and(|it| it.nfc().eq(text.nfc()))
+        };
+        let staged = self.nodes.savings_in(at.parent);
+        let mut names = listed.iter().map(|(name, ..)| name).chain(staged.iter().map(|(n, _)| n));
+        if names.any(|name| is_twin(name)) {
+            let why = "a file is there whose name looks the same and differs in its Unicode \
+                       normalization; use that name, or rename the file first";
+            return Err(self.say(who, &spot.path, Errno::EEXIST, why));
+        }
+        Ok(())
     }
 
     /// Fails if a name must not be changed through the view: the guard's own directory.

@@ -39,6 +39,8 @@ pub(crate) struct ViewParts {
     pub(crate) policy: Arc<WritePolicy>,
     /// The path of the folder, for messages.
     pub(crate) folder: PathBuf,
+    /// Whether a sync tool may carry the folder.
+    pub(crate) is_carried: bool,
     /// The command to run when a tenure is lost, as `--on-lost` names it.
     pub(crate) on_lost: Option<String>,
 }
@@ -87,6 +89,7 @@ pub(crate) fn mount(parts: ViewParts, dir: &Path, users: Users) -> Result<Mounte
         shares,
         invalidator: OnceLock::new(),
         folder: parts.folder,
+        is_carried: parts.is_carried,
     });
     let _ = slot.set(Arc::downgrade(&view));
     let wanted = MountRequest { dir, users, nonempty: false, kind: SessionKind::VIEW };
@@ -177,6 +180,8 @@ impl FolderView {
             "last_tenure": last,
             "waiting": self.tenures.waiting(),
             "nodes": self.nodes.count(),
+            "staged_bytes": self.guard.space_used().0,
+            "lost_bytes": self.guard.space_used().1,
             "pid": std::process::id(),
             "next": next,
         })

@@ -1,13 +1,14 @@
 //! Changes of names: directories, links, renames and removals.
 
 use super::super::disk::{IfThere, Place};
-use super::super::linux_disk::{id_in, path_of, stat, stat_at};
+use super::super::gate::Pass;
+use super::super::linux_disk::{id_in, look_in, path_of, stat, stat_at};
 use super::super::lost_files::LostReason;
 use super::folder_view::{FolderView, Located, MayWait, errno};
 use super::local_files::Spot;
-use super::open::give_to_caller;
+use super::open::{give_to_caller, mode_in};
 use crate::fuse::kernel::file_system::{Done, NameIn};
-use crate::fuse::kernel::values::{Errno, NodeEntry, RenameFlags, Requester};
+use crate::fuse::kernel::values::{Errno, NewMode, NodeEntry, RenameFlags, Requester};
 use rustix::fs::{AtFlags, CWD, FileType, Mode, RenameFlags as DiskFlags, Statx};
 use std::ffi::OsStr;
 use std::os::fd::{AsFd, OwnedFd};
@@ -27,16 +28,19 @@ impl FolderView {
         &self,
         who: Requester,
         at: NameIn<'_>,
-        make: impl FnOnce(&OwnedFd, &OsStr) -> rustix::io::Result<()>,
+        mode: NewMode,
+        make: impl FnOnce(&OwnedFd, &OsStr, Mode) -> rustix::io::Result<()>,
     ) -> Done<NodeEntry> {
         self.check_name(who, at)?;
         let spot = self.spot(at, true)?;
+        self.check_twin(who, at, &spot, None)?;
         let _pass = self.pass_to(who, &spot).await?;
         if self.nodes.saving_at(at.parent, at.name).is_some() {
             return Err(Errno::EEXIST);
         }
         let dir = spot.dir;
-        make(&dir, at.name).map_err(os)?;
+        let permissions = Mode::from_raw_mode(mode_in(&dir, mode) & 0o7777);
+        make(&dir, at.name, permissions).map_err(os)?;
         let opened = rustix::fs::openat(
             &dir,
             at.name,
@@ -46,6 +50,7 @@ impl FolderView {
         let opened = opened.map_err(os)?;
         give_to_caller(&opened, OsStr::new(""), who, &dir).map_err(|error| errno(&error))?;
         let found = stat(opened.as_fd()).map_err(|error| errno(&error))?;
+        self.guard.record_own(&look_in(&found));
         let ino = self.nodes.found(at.parent, at.name, id_in(&found), spot.is_local);
         Ok(Self::entry(ino, &found))
     }
@@ -54,10 +59,10 @@ impl FolderView {
         &self,
         who: Requester,
         at: NameIn<'_>,
-        mode: u32,
+        mode: NewMode,
     ) -> Done<NodeEntry> {
-        let mode = Mode::from_raw_mode(mode & 0o7777);
-        self.make(who, at, |dir, name| rustix::fs::mkdirat(dir, name, mode)).await
+        let make = |dir: &OwnedFd, name: &OsStr, mode| rustix::fs::mkdirat(dir, name, mode);
+        self.make(who, at, mode, make).await
     }
 
     pub(super) async fn make_symlink(
@@ -66,41 +71,59 @@ impl FolderView {
         at: NameIn<'_>,
         target: &OsStr,
     ) -> Done<NodeEntry> {
-        self.make(who, at, |dir, name| rustix::fs::symlinkat(target, dir, name)).await
+        let mode = NewMode { mode: 0o777, umask: 0 };
+        let make = |dir: &OwnedFd, name: &OsStr, _| rustix::fs::symlinkat(target, dir, name);
+        self.make(who, at, mode, make).await
     }
 
     pub(super) async fn make_node(
         &self,
         who: Requester,
         at: NameIn<'_>,
-        mode: u32,
+        mode: NewMode,
         device: u32,
     ) -> Done<NodeEntry> {
-        let kind = FileType::from_raw_mode(mode);
-        let permissions = Mode::from_raw_mode(mode & 0o7777);
+        let kind = FileType::from_raw_mode(mode.mode);
         let device = u64::from(device);
-        let make =
-            |dir: &OwnedFd, name: &OsStr| rustix::fs::mknodat(dir, name, kind, permissions, device);
-        self.make(who, at, make).await
+        let make = |dir: &OwnedFd, name: &OsStr, permissions| {
+            rustix::fs::mknodat(dir, name, kind, permissions, device)
+        };
+        self.make(who, at, mode, make).await
     }
 
     pub(super) async fn remove_file(&self, who: Requester, at: NameIn<'_>) -> Done<()> {
         self.check_name(who, at)?;
         let spot = self.spot(at, false)?;
-        let _pass = self.pass_to(who, &spot).await?;
-        let dir = spot.dir;
-        if let Some((ino, _)) = self.nodes.saving_at(at.parent, at.name) {
-            // An older version may be in the folder under the same name.
-            match rustix::fs::unlinkat(&dir, at.name, AtFlags::empty()) {
-                Ok(()) | Err(rustix::io::Errno::NOENT) => {}
-                Err(error) => return Err(os(error)),
+        let pass = self.pass_to(who, &spot).await?;
+        let saving = self.nodes.saving_at(at.parent, at.name);
+        let found = stat_at(spot.dir.as_fd(), at.name);
+        let removed = match (&found, &pass) {
+            (Err(error), _) => {
+                Err(std::io::Error::from_raw_os_error(error.raw_os_error().unwrap_or(libc::EIO)))
             }
-            self.nodes.removed(ino, (at.parent, at.name));
-            return Ok(());
+            (Ok(_), None) => {
+                let removed = rustix::fs::unlinkat(&spot.dir, at.name, AtFlags::empty());
+                removed.map_err(Into::into)
+            }
+            (Ok(found), Some(pass)) => {
+                self.note_open(found);
+                let at = Place::new(&spot.dir, at.name);
+                let removed = self.guard.remove_file(pass, (at, spot.path.as_os_str()));
+                self.tell_foreign(who);
+                removed
+            }
+        };
+        match removed {
+            // An older version may be in the folder under the name of one that is being saved.
+            Err(error) if saving.is_some() && error.kind() == std::io::ErrorKind::NotFound => {}
+            removed => removed.map_err(|error| errno(&error))?,
         }
-        let found = stat_at(dir.as_fd(), at.name).map_err(|error| errno(&error))?;
-        rustix::fs::unlinkat(&dir, at.name, AtFlags::empty()).map_err(os)?;
-        if let Some(ino) = self.nodes.of_file(id_in(&found)) {
+        let removed = match (saving, found) {
+            (Some((ino, _)), _) => Some(ino),
+            (None, Ok(found)) => self.nodes.of_file(id_in(&found)),
+            (None, Err(_)) => None,
+        };
+        if let Some(ino) = removed {
             self.nodes.removed(ino, (at.parent, at.name));
         }
         Ok(())
@@ -141,13 +164,14 @@ impl FolderView {
         self.check_name(who, from)?;
         self.check_name(who, to)?;
         let (old, new) = (self.spot(from, false)?, self.spot(to, true)?);
+        self.check_twin(who, to, &new, Some(from))?;
         let flags = DiskFlags::from_bits_retain(flags.bits());
         if old.is_local || new.is_local {
             return self.rename_local((from, &old), (to, &new), flags);
         }
         let pass = self.pass(who, &old.path, MayWait::Briefly).await?;
         if let Some((ino, _)) = self.nodes.saving_at(from.parent, from.name) {
-            return self.rename_saving(who, ino, (from, to), flags);
+            return self.rename_saving(who, (&pass, ino), (from, to), flags);
         }
         if let Some((ino, saving)) = self.nodes.saving_at(to.parent, to.name) {
             if flags.contains(DiskFlags::NOREPLACE) {
@@ -166,10 +190,17 @@ impl FolderView {
         if flags.is_empty() || flags == DiskFlags::NOREPLACE {
             let if_there = if flags.is_empty() { IfThere::Replace } else { IfThere::Fail };
             let (source, target) = ((source, old.path.as_os_str()), (target, new.path.as_os_str()));
+            for found in [Some(&moved), replaced.as_ref()].into_iter().flatten() {
+                self.note_open(found);
+            }
             let renamed = self.guard.rename(&pass, source, target, if_there);
+            self.tell_foreign(who);
             renamed.map_err(|error| errno(&error))?;
         } else {
+            let is_own = [Some(&moved), replaced.as_ref()]
+                .map(|found| found.map(look_in).filter(|look| !self.guard.is_foreign(look)));
             rustix::fs::renameat_with(&old.dir, from.name, &new.dir, to.name, flags).map_err(os)?;
+            is_own.iter().flatten().for_each(|look| self.guard.record_own(look));
         }
         if is_dir(&moved) || replaced.as_ref().is_some_and(is_dir) {
             self.rename_local_of(&old.path, &new.path, flags);
@@ -220,7 +251,7 @@ impl FolderView {
     fn rename_saving(
         &self,
         who: Requester,
-        ino: u64,
+        (pass, ino): (&Pass<'_>, u64),
         (from, to): (NameIn<'_>, NameIn<'_>),
         flags: DiskFlags,
     ) -> Done<()> {
@@ -243,14 +274,18 @@ impl FolderView {
             return Err(Errno::EISDIR);
         }
         // The old name may have an older version in the folder, which the rename removes.
-        let old = self.directory(from.parent)?.0;
+        let (old, old_path) =
+            (self.directory(from.parent)?.0, self.path_in(from.parent, from.name)?);
         self.nodes.renamed(ino, (from.parent, from.name), (to.parent, to.name));
         let path = self.path_in(to.parent, to.name)?;
         saving.staged.rename(path.as_os_str());
         self.publish(who, ino, &saving, false)?;
-        match rustix::fs::unlinkat(&old, from.name, AtFlags::empty()) {
-            Ok(()) | Err(rustix::io::Errno::NOENT) => Ok(()),
-            Err(error) => Err(os(error)),
+        let removed =
+            self.guard.remove_file(pass, (Place::new(&old, from.name), old_path.as_os_str()));
+        self.tell_foreign(who);
+        match removed {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(errno(&error)),
+            _ => Ok(()),
         }
     }
 
@@ -262,6 +297,7 @@ impl FolderView {
     ) -> Done<NodeEntry> {
         self.check_name(who, to)?;
         let spot = self.spot(to, true)?;
+        self.check_twin(who, to, &spot, None)?;
         if spot.is_local != self.nodes.is_local(ino) {
             return Err(Errno::EXDEV);
         }
@@ -276,6 +312,7 @@ impl FolderView {
         let dir = &spot.dir;
         let from = path_of(located.as_fd());
         rustix::fs::linkat(CWD, from, dir, to.name, AtFlags::SYMLINK_FOLLOW).map_err(os)?;
+        self.note_change(&located.found, located.as_fd());
         let found = stat_at(dir.as_fd(), to.name).map_err(|error| errno(&error))?;
         let ino = self.nodes.found(to.parent, to.name, id_in(&found), spot.is_local);
         Ok(Self::entry(ino, &found))

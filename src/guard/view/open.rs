@@ -1,14 +1,16 @@
 //! Opens files, and makes new ones.
 
 use super::super::gate::Pass;
-use super::super::linux_disk::{id_in, open_below, stat, stat_at};
+use super::super::linux_disk::{copy_permissions, id_in, open_below, stat, stat_at};
 use super::close_rule::Saving;
 use super::folder_view::{FolderView, Located, LocatedFile, MayWait, errno, stale};
+use super::local_files::Spot;
 use super::open_file::{Content, OpenFile};
 use crate::fuse::kernel::file_system::{Done, NameIn};
 use crate::fuse::kernel::user_shares::{Pool, Share};
-use crate::fuse::kernel::values::{Errno, NodeEntry, NodeType, Opened, OpenedFlags, Requester};
-use super::local_files::Spot;
+use crate::fuse::kernel::values::{
+    Errno, NewMode, NodeEntry, NodeType, Opened, OpenedFlags, Requester,
+};
 use rustix::fs::{AtFlags, Gid, Mode, OFlags, Statx, Uid};
 use std::ffi::OsStr;
 use std::fs::File;
@@ -47,7 +49,23 @@ pub(super) fn give_to_caller(
     let inherits = u32::from(stat(dir.as_fd())?.stx_mode) & libc::S_ISGID != 0;
     let group = (!inherits).then(|| Gid::from_raw(who.gid));
     let flags = AtFlags::EMPTY_PATH | AtFlags::SYMLINK_NOFOLLOW;
-    Ok(rustix::fs::chownat(file, name, Some(Uid::from_raw(who.uid)), group, flags)?)
+    let mode = u32::from(stat(file.as_fd())?.stx_mode);
+    rustix::fs::chownat(file, name, Some(Uid::from_raw(who.uid)), group, flags)?;
+    // A change of the owner removes these two from files that can be executed.
+    let special = libc::S_ISUID | libc::S_ISGID;
+    if mode & libc::S_IFMT == libc::S_IFREG && mode & special != 0 {
+        let path = super::super::linux_disk::path_of(file.as_fd());
+        rustix::fs::chmod(path, Mode::from_raw_mode(mode & 0o7777))?;
+    }
+    Ok(())
+}
+
+/// Returns the mode of a new file in a directory. A default ACL of the directory takes the place of
+/// the program's umask.
+pub(super) fn mode_in(dir: &OwnedFd, mode: NewMode) -> u32 {
+    let path = super::super::linux_disk::path_of(dir.as_fd());
+    let acl = rustix::fs::getxattr(path, "system.posix_acl_default", &mut [0_u8; 0]);
+    if acl.is_ok() { mode.mode } else { mode.masked() }
 }
 
 /// Gives the owner, the mode and the extended attributes of one file to another, as `O_TRUNC` keeps
@@ -61,21 +79,7 @@ pub(super) fn copy_attributes(
         let (user, group) = (Uid::from_raw(found.stx_uid), Gid::from_raw(found.stx_gid));
         rustix::fs::fchown(new, Some(user), Some(group))?;
     }
-    rustix::fs::fchmod(new, Mode::from_raw_mode(u32::from(found.stx_mode) & 0o7777))?;
-    let path = super::super::linux_disk::path_of(from);
-    let length = rustix::fs::listxattr(&path, &mut [0_u8; 0]).unwrap_or(0);
-    if length == 0 {
-        return Ok(());
-    }
-    let mut names = vec![0; length];
-    let length = rustix::fs::listxattr(&path, &mut names[..])?;
-    for name in names[..length].split(|byte| *byte == 0).filter(|name| !name.is_empty()) {
-        let size = rustix::fs::getxattr(&path, name, &mut [0_u8; 0])?;
-        let mut value = vec![0; size];
-        let size = rustix::fs::getxattr(&path, name, &mut value[..])?;
-        rustix::fs::fsetxattr(new, name, &value[..size], rustix::fs::XattrFlags::empty())?;
-    }
-    Ok(())
+    copy_permissions(from, found, new)
 }
 
 /// Makes a file that a program writes in place from the start.
@@ -100,6 +104,7 @@ impl FolderView {
             return self.open_local(ino, flags, share);
         }
         let pass = self.pass(who, &path, MayWait::Long).await?;
+        self.check_space(who, &path)?;
         let located = self.locate(ino)?;
         if let Located::Saving(saving) = &located.located {
             return self.open_saving(&pass, ino, saving, (flags, share));
@@ -158,6 +163,7 @@ impl FolderView {
         }
         if flags & libc::O_TRUNC != 0 {
             saving.staged.file.set_len(0).map_err(|error| errno(&error))?;
+            saving.staged.settle(0);
         }
         let content = Content::Saving(Arc::clone(saving));
         Ok(self.opened_for_writing(OpenFile {
@@ -233,14 +239,16 @@ impl FolderView {
         &self,
         who: Requester,
         at: NameIn<'_>,
-        mode: u32,
+        mode: NewMode,
         flags: i32,
     ) -> Done<(NodeEntry, Opened)> {
         self.check_name(who, at)?;
         let spot = self.spot(at, true)?;
+        self.check_twin(who, at, &spot, None)?;
         let share = self.share(Pool::FolderFiles, who, &spot.path)?;
         let pass = self.pass_to(who, &spot).await?;
         let Spot { dir, path, .. } = &spot;
+        let mode = mode_in(dir, mode);
         let is_exclusive = flags & libc::O_EXCL != 0;
         let exists = self.nodes.saving_at(at.parent, at.name).is_some()
             || stat_at(dir.as_fd(), at.name).is_ok();
@@ -257,6 +265,7 @@ impl FolderView {
         let Some(pass) = pass else {
             return self.create_local((who, share), at, &spot, (mode, flags));
         };
+        self.check_space(who, path)?;
         if self.policy.in_place.matches(path) {
             return self.create_in_place(&pass, (who, share), (at, dir), (mode, flags));
         }

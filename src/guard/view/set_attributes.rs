@@ -63,6 +63,7 @@ impl FolderView {
             };
             let located = self.locate(ino)?;
             change_attributes(&located, wanted)?;
+            self.note_change(&located.found, located.as_fd());
         }
         self.attributes_of(ino)
     }
@@ -70,7 +71,9 @@ impl FolderView {
     /// Changes the size of a file by its open file, or by its path.
     async fn set_size(&self, who: Requester, ino: u64, fh: Option<u64>, size: u64) -> Done<()> {
         if let Some(open) = fh.and_then(|fh| self.files.get(fh)).filter(|o| o.tenure.is_some()) {
-            return self.change(who, &open, false, |file| file.set_len(size));
+            let changed = self.change(who, &open, (false, size), |file| file.set_len(size));
+            Self::settle(&open);
+            return changed;
         }
         if self.nodes.is_local(ino) {
             let located = self.locate(ino)?;
@@ -84,13 +87,20 @@ impl FolderView {
             Located::Saving(saving) => {
                 if saving.staged.save_state() == SaveState::Unpublished {
                     saving.wrote(who.pid);
+                    self.reserve(who, saving, size)?;
                 }
-                saving.staged.file.set_len(size).map_err(|error| errno(&error))
+                let changed = saving.staged.file.set_len(size);
+                if changed.is_ok() {
+                    saving.staged.settle(size);
+                }
+                changed.map_err(|error| errno(&error))
             }
             Located::Path(_) | Located::Open(_) => {
                 self.name_in_place(&pass, ino, &located.path)?;
                 let file = reopen(located.as_fd(), OFlags::WRONLY | OFlags::NONBLOCK);
-                file.and_then(|file| file.set_len(size)).map_err(|error| errno(&error))
+                let changed = file.and_then(|file| file.set_len(size));
+                self.note_change(&located.found, located.as_fd());
+                changed.map_err(|error| errno(&error))
             }
         }
     }
@@ -113,7 +123,9 @@ impl FolderView {
             Some(self.pass(who, &path, MayWait::Briefly).await?)
         };
         let located = self.locate(ino)?;
-        change(&path_of(located.as_fd())).map_err(os)
+        change(&path_of(located.as_fd())).map_err(os)?;
+        self.note_change(&located.found, located.as_fd());
+        Ok(())
     }
 }
 
