@@ -18,6 +18,7 @@ use crate::fuse::kernel::mount_users::Users;
 use crate::fuse::kernel::own_user::own_uid;
 use crate::fuse::kernel::session::{self, MountRequest, Mounted};
 use crate::fuse::kernel::session_kind::SessionKind;
+use crate::fuse::kernel::slow_calls::SlowCalls;
 use crate::fuse::kernel::user_shares::Shares;
 use crate::fuse::kernel::values::Requester;
 use crate::time::{Span, Wall};
@@ -74,7 +75,7 @@ pub(crate) fn mount(parts: ViewParts, dir: &Path, users: Users) -> Result<Mounte
     let (guard, policy) = (Arc::clone(&parts.guard), Arc::clone(&parts.policy));
     let tenures = Tenures::start(guard, parts.lock, policy, on_news).map_err(failed)?;
     let shares = Shares::new(own_uid());
-    let view = Arc::new(FolderView {
+    let view = Arc::new_cyclic(|own| FolderView {
         guard: parts.guard,
         tenures,
         local: LocalFiles { root: parts.local, patterns: parts.policy.local.clone() },
@@ -88,6 +89,8 @@ pub(crate) fn mount(parts: ViewParts, dir: &Path, users: Users) -> Result<Mounte
         interrupts: InterruptWatcher::new(shares.clone()),
         shares,
         invalidator: OnceLock::new(),
+        slow_calls: SlowCalls::default(),
+        own: Weak::clone(own),
         folder: parts.folder,
         is_carried: parts.is_carried,
     });

@@ -6,7 +6,8 @@ use super::super::linux_disk::{id_in, look_in, path_of, stat, stat_at};
 use super::super::lost_files::LostReason;
 use super::folder_view::{FolderView, Located, MayWait, errno};
 use super::local_files::Spot;
-use super::open::{give_to_caller, mode_in};
+use super::open::mode_in;
+use crate::fuse::kernel::caller_identity::as_caller;
 use crate::fuse::kernel::file_system::{Done, NameIn};
 use crate::fuse::kernel::values::{Errno, NewMode, NodeEntry, RenameFlags, Requester};
 use rustix::fs::{AtFlags, CWD, FileType, Mode, RenameFlags as DiskFlags, Statx};
@@ -23,7 +24,7 @@ fn is_dir(found: &Statx) -> bool {
 }
 
 impl FolderView {
-    /// Makes a name in a directory by `make`, under the gate, and gives it to the caller.
+    /// Makes a name in a directory by `make`, under the gate, as the caller.
     async fn make(
         &self,
         who: Requester,
@@ -40,7 +41,8 @@ impl FolderView {
         }
         let dir = spot.dir;
         let permissions = Mode::from_raw_mode(mode_in(&dir, mode) & 0o7777);
-        make(&dir, at.name, permissions).map_err(os)?;
+        let make = || Ok(make(&dir, at.name, permissions)?);
+        as_caller(who, make).map_err(|error| errno(&error))?;
         let opened = rustix::fs::openat(
             &dir,
             at.name,
@@ -48,9 +50,10 @@ impl FolderView {
             Mode::empty(),
         );
         let opened = opened.map_err(os)?;
-        give_to_caller(&opened, OsStr::new(""), who, &dir).map_err(|error| errno(&error))?;
         let found = stat(opened.as_fd()).map_err(|error| errno(&error))?;
-        self.guard.record_own(&look_in(&found));
+        if !spot.is_local {
+            self.guard.record_own(&look_in(&found));
+        }
         let ino = self.nodes.found(at.parent, at.name, id_in(&found), spot.is_local);
         Ok(Self::entry(ino, &found))
     }
