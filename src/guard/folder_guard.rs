@@ -293,13 +293,19 @@ impl<D: Disk> FolderGuard<D> {
                 };
                 Err(SaveError::Closed(Closed::TenureOver))
             }
-            Err(PublishError::NoDirectory) => {
-                *save = self.keep(staged, path, LostReason::NoDirectory);
-                Err(SaveError::Disk(io::Error::from_raw_os_error(libc::ENOENT)))
-            }
-            Err(PublishError::Disk(error)) if error.kind() == io::ErrorKind::AlreadyExists => {
-                *save = self.keep(staged, path, LostReason::Foreign);
-                Err(SaveError::Exists)
+            Err(PublishError::Stays { name, error }) => {
+                let reason = match error.kind() {
+                    io::ErrorKind::NotFound => LostReason::NoDirectory,
+                    io::ErrorKind::AlreadyExists => LostReason::Foreign,
+                    _ => LostReason::WriteFailed,
+                };
+                let about = LostDescription::now(path, staged.uid, Some(staged.tenure), reason);
+                let kept = self.lost.keep_name(&*self.disk, stage.displaced(&name), &about);
+                *save = self.kept(staged, path, kept);
+                match error.kind() {
+                    io::ErrorKind::AlreadyExists => Err(SaveError::Exists),
+                    _ => Err(SaveError::Disk(error)),
+                }
             }
             Err(PublishError::Disk(error)) => {
                 *save = self.keep(staged, path, LostReason::WriteFailed);
@@ -323,7 +329,15 @@ impl<D: Disk> FolderGuard<D> {
         let copy = self.disk.unnamed_file(to.dir, 0o600).map_err(PublishError::Disk)?;
         self.disk.copy(file, &copy).map_err(PublishError::Disk)?;
         self.disk.sync_file(&copy).map_err(PublishError::Disk)?;
-        let displaced = stage.publish(&*self.disk, &copy, to, path, if_there)?;
+        let published = stage.publish(&*self.disk, &copy, to, path, if_there);
+        let displaced = published.map_err(|error| match error {
+            PublishError::Stays { name, error } => {
+                // The copy has no second name, so a failed removal leaves it to the next fence.
+                let _ = self.disk.remove_file(stage.displaced(&name));
+                PublishError::Disk(error)
+            }
+            error => error,
+        })?;
         if let Some(name) = displaced {
             self.keep_foreign(&stage, &name, path);
         }
@@ -346,7 +360,12 @@ impl<D: Disk> FolderGuard<D> {
 
     fn keep(&self, staged: &StagedFile<D>, path: &OsStr, reason: LostReason) -> SaveState {
         let about = LostDescription::now(path, staged.uid, Some(staged.tenure), reason);
-        match self.lost.keep_file(&*self.disk, &staged.file, &about) {
+        let kept = self.lost.keep_file(&*self.disk, &staged.file, &about);
+        self.kept(staged, path, kept)
+    }
+
+    fn kept(&self, staged: &StagedFile<D>, path: &OsStr, kept: io::Result<u64>) -> SaveState {
+        match kept {
             Ok(number) => {
                 self.space.add_lost(staged.give_space());
                 SaveState::PutAside(Some(number))
@@ -385,7 +404,8 @@ impl<D: Disk> FolderGuard<D> {
         };
         stage.name_in_place(&*self.disk, path).map_err(|error| match error {
             PublishError::Disk(error) => SaveError::Disk(error),
-            PublishError::Fenced { .. } | PublishError::NoDirectory => {
+            PublishError::Stays { error, .. } => SaveError::Disk(error),
+            PublishError::Fenced { .. } => {
                 self.is_fenced.store(true, Ordering::Release);
                 SaveError::Closed(Closed::TenureOver)
             }

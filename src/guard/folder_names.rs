@@ -95,8 +95,7 @@ impl<D: Disk> FolderGuard<D> {
 
     fn rename_error(&self, error: PublishError) -> io::Error {
         match error {
-            PublishError::Disk(error) => error,
-            PublishError::NoDirectory => io::Error::from_raw_os_error(libc::ENOENT),
+            PublishError::Disk(error) | PublishError::Stays { error, .. } => error,
             PublishError::Fenced { .. } => {
                 self.is_fenced.store(true, Ordering::Release);
                 stale()
@@ -120,7 +119,7 @@ impl<D: Disk> FolderGuard<D> {
         } else {
             self.disk.remove_file(at)?;
         }
-        stage.own.forget(found.id);
+        stage.own.forget(&found);
         Ok(())
     }
 }

@@ -42,16 +42,18 @@ impl OwnVersions {
             memory.since = memory.since.min(found.changed);
         }
         if memory.left.len() >= memory.max {
-            // What came before this moment is no longer told apart.
+            // Versions from before this moment are no longer told apart.
             memory.left.clear();
             memory.since = found.changed + 1;
         }
         memory.left.insert(found.id, (found.modified, found.size));
     }
 
-    /// Forgets a file that is gone.
-    pub(super) fn forget(&self, file: FileId) {
-        self.0.lock().left.remove(&file);
+    /// Forgets a file that loses this name, unless it has another one.
+    pub(super) fn forget(&self, file: &Look) {
+        if file.links == 1 {
+            self.0.lock().left.remove(&file.id);
+        }
     }
 }
 
@@ -73,7 +75,9 @@ mod tests {
         assert!(own.is_foreign(&look(1, 98, 300)) && own.is_foreign(&look(2, 99, 300)));
         assert!(own.is_foreign(&Look { size: 6, ..look(1, 99, 300) }));
         assert!(!own.is_foreign(&Look { links: 2, ..look(2, 99, 300) }));
-        own.forget(look(1, 0, 0).id);
+        own.forget(&Look { links: 2, ..look(1, 0, 0) });
+        assert!(!own.is_foreign(&look(1, 99, 300)), "it has another name");
+        own.forget(&look(1, 0, 0));
         assert!(own.is_foreign(&look(1, 99, 300)));
         own.record(&look(3, 50, 50), true);
         assert!(own.is_foreign(&look(4, 60, 60)), "the wall clock was set back");

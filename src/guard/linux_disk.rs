@@ -122,19 +122,42 @@ pub(crate) fn copy_permissions(
         Err(error) => return Err(error.into()),
     }
     rustix::fs::chmod(&copy, Mode::from_raw_mode(u32::from(found.stx_mode) & 0o7777))?;
-    let length = rustix::fs::listxattr(&path, &mut [0_u8; 0]).unwrap_or(0);
-    if length == 0 {
-        return Ok(());
-    }
-    let mut names = vec![0; length];
-    let length = rustix::fs::listxattr(&path, &mut names[..])?;
-    for name in names[..length].split(|byte| *byte == 0).filter(|name| !name.is_empty()) {
-        let size = rustix::fs::getxattr(&path, name, &mut [0_u8; 0])?;
-        let mut value = vec![0; size];
-        let size = rustix::fs::getxattr(&path, name, &mut value[..])?;
-        rustix::fs::setxattr(&copy, name, &value[..size], XattrFlags::empty())?;
+    let names = match attribute_names(&path) {
+        Err(Errno::OPNOTSUPP) => return Ok(()),
+        names => names?,
+    };
+    for name in names.split(|byte| *byte == 0).filter(|name| !name.is_empty()) {
+        let value = attribute(&path, OsStr::from_bytes(name))?;
+        rustix::fs::setxattr(&copy, name, &value, XattrFlags::empty())?;
     }
     Ok(())
+}
+
+/// The sizes of the buffers for extended attributes; the second is the kernel's maximum.
+const ATTRIBUTE_SIZES: [usize; 2] = [1 << 10, 1 << 16];
+
+fn filled(read: impl Fn(&mut [u8]) -> rustix::io::Result<usize>) -> rustix::io::Result<Vec<u8>> {
+    for size in ATTRIBUTE_SIZES {
+        let mut bytes = vec![0; size];
+        match read(&mut bytes) {
+            Err(Errno::RANGE) => {}
+            length => {
+                bytes.truncate(length?);
+                return Ok(bytes);
+            }
+        }
+    }
+    Err(Errno::RANGE)
+}
+
+/// Returns the value of an extended attribute.
+pub(crate) fn attribute(path: &str, name: &OsStr) -> rustix::io::Result<Vec<u8>> {
+    filled(|bytes| rustix::fs::getxattr(path, name, bytes))
+}
+
+/// Returns the names of all extended attributes, each with a zero byte at its end.
+pub(crate) fn attribute_names(path: &str) -> rustix::io::Result<Vec<u8>> {
+    filled(|bytes| rustix::fs::listxattr(path, bytes))
 }
 
 const fn rename_flags(if_there: IfThere) -> RenameFlags {

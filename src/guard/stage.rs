@@ -74,8 +74,14 @@ pub(crate) enum PublishError {
         /// to the lost files.
         is_kept: bool,
     },
-    /// The directory in which the file was to appear is gone.
-    NoDirectory,
+    /// The file has its name in the stage, and can't leave it: its directory is gone, or another
+    /// file has its place.
+    Stays {
+        /// The name in the stage.
+        name: OsString,
+        /// The error of the system call.
+        error: io::Error,
+    },
     /// A system call failed. The folder has not changed.
     Disk(io::Error),
 }
@@ -169,28 +175,26 @@ impl<D: Disk> Stage<D> {
         if there.as_ref().is_some_and(|there| self.own.is_foreign(there)) {
             // A rename would make ext4 write the content first; an exchange does not.
             let exchanged = disk.sync_file(file).and_then(|()| Self::exchange(disk, staged, to));
-            is_displaced = exchanged.map_err(|error| {
-                let _ = disk.remove_file(staged);
-                PublishError::Disk(error)
-            })?;
+            match exchanged {
+                Ok(done) => is_displaced = done,
+                Err(error) => return Err(PublishError::Stays { name, error }),
+            }
         }
         if is_displaced {
             self.own.record(&own, true);
             return Ok(Some(name));
         }
-        disk.rename(staged, to, if_there).map_err(|error| {
-            if error.kind() != io::ErrorKind::NotFound {
-                // The file has no second name, so a failed removal leaves it to the next fence.
-                let _ = disk.remove_file(staged);
-                return PublishError::Disk(error);
-            }
-            match disk.remove_file(staged) {
-                Ok(()) => PublishError::NoDirectory,
-                Err(_) => PublishError::Fenced { is_kept: true },
-            }
-        })?;
+        if let Err(error) = disk.rename(staged, to, if_there) {
+            // A file without its last name can't get another one: it stays until it is kept.
+            let is_fenced = error.kind() == io::ErrorKind::NotFound && disk.look(staged).is_err();
+            return Err(if is_fenced {
+                PublishError::Fenced { is_kept: true }
+            } else {
+                PublishError::Stays { name, error }
+            });
+        }
         if let Some(there) = there {
-            self.own.forget(there.id);
+            self.own.forget(&there);
         }
         self.own.record(&own, true);
         Ok(None)
@@ -319,7 +323,6 @@ impl<D: Disk> Stage<D> {
         let moved = match disk.rename(from, staged, IfThere::Fail) {
             Ok(()) => self.leave(disk, staged, to, (if_there, keeps_there)).map_err(|error| {
                 match disk.rename(staged, from, IfThere::Fail) {
-                    Ok(()) if is_gone(&error) => PublishError::NoDirectory,
                     Ok(()) => PublishError::Disk(error),
                     // The fence has put the file back.
                     Err(back) if is_gone(&back) => PublishError::Fenced { is_kept: true },

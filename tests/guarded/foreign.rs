@@ -11,11 +11,10 @@ use std::process::Command;
 
 /// A guard that holds the lock, over a folder with the file `a`.
 fn holding(scratch: &Scratch, options: &[&str]) -> Guard {
-    scratch.init(if options.is_empty() {
-        &["--alone"]
-    } else {
-        &["--server", options[1], "--shared-storage"]
-    });
+    match options {
+        [_, url, ..] => scratch.init(&["--server", url, "--shared-storage"]),
+        _ => scratch.init(&["--alone"]),
+    }
     let guard = Guard::start(scratch, "view", &options[options.len().min(2)..]);
     fs::write(guard.path("a"), "ours").expect("the lock is free");
     guard

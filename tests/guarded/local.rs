@@ -4,6 +4,10 @@ use crate::harness::{Guard, Scratch, python, shell};
 use std::fs;
 use std::path::PathBuf;
 
+/// Exchanges the directories `moved` and `x`.
+const EXCHANGE: &str =
+    "import ctypes; assert ctypes.CDLL(None).renameat2(-100, b'moved', -100, b'x', 2) == 0";
+
 /// A guard that never takes the lock by itself, over a folder with some files.
 fn unlocked(scratch: &Scratch, options: &[&str]) -> Guard {
     scratch.init(&["--alone"]);
@@ -73,7 +77,12 @@ fn local_files_follow_their_directory() {
     shell(&guard.view, "echo 1 > deep/er/.a.swp; echo 2 > deep/.b.swp").ok();
     shell(&guard.view, "rmdir deep/er").fails();
     guard.ask("take", &[]).ok();
-    shell(&guard.view, "mv deep moved; cat moved/.b.swp moved/er/.a.swp; rmdir moved/er").ok();
+    shell(&guard.view, "mv deep moved; cat moved/.b.swp moved/er/.a.swp").ok();
+    shell(&guard.view, "mkdir -p o/p; mv moved/er o/p; cat o/p/er/.a.swp; mv o/p/er moved").ok();
+    let exchange =
+        format!("mkdir x; python3 -c \"{EXCHANGE}\"; cat x/.b.swp; test ! -e moved/.b.swp");
+    shell(&guard.view, &exchange).ok();
+    shell(&guard.view, "rm -r moved; mv x moved; cat moved/er/.a.swp; rmdir moved/er o/p o").ok();
     assert!(!local.join("moved/er").exists() && !local.join("deep").exists());
     assert!(!scratch.folder().join("moved/er").exists());
     // A directory is not removed with a local directory in it.

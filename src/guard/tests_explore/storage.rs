@@ -155,8 +155,8 @@ impl Storage {
         }
     }
 
-    /// Records when a file in the folder, or about to be there, was changed. What other files tell
-    /// is not looked at.
+    /// Records when a file in the folder, or about to be there, was changed. The guards look at no
+    /// other files.
     fn change(&mut self, inode: Inode) {
         self.changed.insert(inode, self.granted);
     }

@@ -11,7 +11,7 @@ use super::super::write_policy::{OnWrite, WritePolicy};
 use super::close_rule::Saving;
 use super::control_files::ControlFiles;
 use super::kernel_wait::KernelWait;
-use super::local_files::LocalFiles;
+use super::local_dir::LocalFiles;
 use super::nodes::Nodes;
 use super::open_file::OpenFile;
 use super::refused_changes::RefusedChanges;

@@ -5,29 +5,19 @@
 //! A file of the folder that had such a name before stays a file of the folder.
 
 use super::super::gate::Pass;
-use super::super::linux_disk::{id_in, list, open_below, path_of, stat, stat_at};
-use super::super::write_policy::PathPatterns;
+use super::super::linux_disk::{id_in, list, stat, stat_at};
 use super::folder_view::{FolderView, MayWait, errno};
-use super::open::{copy_attributes, give_to_caller};
+use super::new_files::{create_in, give_to_caller};
 use super::open_file::{Content, OpenFile};
 use crate::fuse::kernel::file_system::{Done, NameIn};
 use crate::fuse::kernel::user_shares::Share;
 use crate::fuse::kernel::values::{Errno, NodeEntry, Opened, OpenedFlags, Requester};
-use rustix::fs::{FileType, Mode, OFlags, RenameFlags};
+use rustix::fs::{FileType, RenameFlags};
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
-use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
-
-/// The local files of a view.
-pub(super) struct LocalFiles {
-    /// The directory under which they lie.
-    pub(super) root: OwnedFd,
-    /// The paths of the files that are local.
-    pub(super) patterns: PathPatterns,
-}
 
 /// The directory in which a name of the view lies, or is about to be made.
 pub(super) struct Spot {
@@ -37,74 +27,6 @@ pub(super) struct Spot {
     pub(super) path: PathBuf,
     /// Whether the file is local.
     pub(super) is_local: bool,
-}
-
-const DIRECTORY: OFlags = OFlags::PATH.union(OFlags::DIRECTORY);
-
-/// Returns the success of a change that finds nothing to change.
-fn unless_gone(done: rustix::io::Result<()>) -> io::Result<()> {
-    match done {
-        Err(rustix::io::Errno::NOENT) => Ok(()),
-        done => Ok(done?),
-    }
-}
-
-impl LocalFiles {
-    /// Opens the directory with the local files of the directory `path`, if there is one.
-    fn beside(&self, path: &Path) -> io::Result<Option<OwnedFd>> {
-        match open_below(self.root.as_fd(), path, DIRECTORY) {
-            Ok(dir) => Ok(Some(dir)),
-            Err(error) if error.raw_os_error() == Some(libc::ENOENT) => Ok(None),
-            Err(error) => Err(error),
-        }
-    }
-
-    /// Opens the directory with the local files of the directory `path`. Makes it and its parents
-    /// with the attributes that they have in the folder.
-    fn make_beside(&self, folder: &impl AsFd, path: &Path) -> io::Result<OwnedFd> {
-        let mut made = PathBuf::new();
-        let mut dir = self.root.try_clone()?;
-        for name in path {
-            made.push(name);
-            let next = open_below(dir.as_fd(), Path::new(name), DIRECTORY);
-            dir = match next {
-                Err(error) if error.raw_os_error() == Some(libc::ENOENT) => {
-                    let original = open_below(folder.as_fd(), &made, DIRECTORY)?;
-                    rustix::fs::mkdirat(&dir, name, Mode::RWXU)?;
-                    let copy = open_below(dir.as_fd(), Path::new(name), OFlags::DIRECTORY)?;
-                    copy_attributes(original.as_fd(), &stat(original.as_fd())?, copy.as_fd())?;
-                    let mode = Mode::from_raw_mode(u32::from(stat(copy.as_fd())?.stx_mode));
-                    rustix::fs::fchmod(&copy, mode | Mode::RWXU)?;
-                    copy
-                }
-                next => next?,
-            };
-        }
-        Ok(dir)
-    }
-
-    /// Moves the local files of a directory that was renamed.
-    fn renamed(&self, from: &Path, to: &Path, flags: RenameFlags) -> io::Result<()> {
-        let parent = |path: &Path| self.beside(path.parent().unwrap_or(Path::new("")));
-        let (Some(old), Some(old_name)) = (parent(from)?, from.file_name()) else { return Ok(()) };
-        let Some(new_name) = to.file_name() else { return Ok(()) };
-        if !flags.contains(RenameFlags::EXCHANGE) {
-            // The rename has replaced a directory whose only files were local.
-            self.removed(to)?;
-        }
-        let Some(new) = parent(to)? else { return Ok(()) };
-        unless_gone(rustix::fs::renameat_with(&old, old_name, &new, new_name, flags))
-    }
-
-    /// Removes the local files of a directory that was removed.
-    fn removed(&self, path: &Path) -> io::Result<()> {
-        let parent = self.beside(path.parent().unwrap_or(Path::new("")))?;
-        let (Some(parent), Some(name)) = (parent, path.file_name()) else { return Ok(()) };
-        match std::fs::remove_dir_all(Path::new(&path_of(parent.as_fd())).join(name)) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-            removed => removed,
-        }
-    }
 }
 
 impl FolderView {
@@ -198,7 +120,7 @@ impl FolderView {
 
     /// Moves the local files of a directory of the folder that was renamed.
     pub(super) fn rename_local_of(&self, from: &Path, to: &Path, flags: RenameFlags) {
-        if let Err(error) = self.local.renamed(from, to, flags) {
+        if let Err(error) = self.local.renamed(&self.root(), from, to, flags) {
             log::warn!("the local files of {} are not shown: {error}", to.display());
         }
     }
@@ -226,7 +148,7 @@ impl FolderView {
         spot: &Spot,
         (mode, flags): (u32, i32),
     ) -> Done<(NodeEntry, Opened)> {
-        let file = super::open::create_in(&spot.dir, at.name, mode, flags)?;
+        let file = create_in(&spot.dir, at.name, mode, flags)?;
         give_to_caller(&file, OsStr::new(""), who, &spot.dir).map_err(|error| errno(&error))?;
         let found = stat(file.as_fd()).map_err(|error| errno(&error))?;
         let ino = self.nodes.found(at.parent, at.name, id_in(&found), true);

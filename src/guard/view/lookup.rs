@@ -1,6 +1,6 @@
 //! Lookups of names and attributes.
 
-use super::super::linux_disk::{id_in, list, path_of, stat, stat_at};
+use super::super::linux_disk::{attribute, attribute_names, id_in, list, path_of, stat, stat_at};
 use super::attributes::{CACHED_FOR, ROOT, attributes};
 use super::control_files::{CONTROL_DIR, is_control};
 use super::folder_view::{FolderView, errno};
@@ -90,21 +90,8 @@ impl FolderView {
             return Err(Errno::ENODATA);
         }
         let located = self.locate(ino)?;
-        let path = path_of(located.as_fd());
-        let os = |error: rustix::io::Errno| Errno::from_i32(error.raw_os_error());
-        loop {
-            let length = rustix::fs::getxattr(&path, name, &mut [0_u8; 0]).map_err(os)?;
-            let mut value = vec![0; length];
-            match rustix::fs::getxattr(&path, name, &mut value[..]) {
-                // The value has grown between the two calls.
-                Err(rustix::io::Errno::RANGE) => {}
-                Err(error) => return Err(os(error)),
-                Ok(length) => {
-                    value.truncate(length);
-                    return Ok(value);
-                }
-            }
-        }
+        let value = attribute(&path_of(located.as_fd()), name);
+        value.map_err(|error| Errno::from_i32(error.raw_os_error()))
     }
 
     pub(super) fn attribute_names(&self, ino: u64) -> Done<Vec<u8>> {
@@ -112,20 +99,8 @@ impl FolderView {
             return Ok(Vec::new());
         }
         let located = self.locate(ino)?;
-        let path = path_of(located.as_fd());
-        let os = |error: rustix::io::Errno| Errno::from_i32(error.raw_os_error());
-        loop {
-            let length = rustix::fs::listxattr(&path, &mut [0_u8; 0]).map_err(os)?;
-            let mut names = vec![0; length];
-            match rustix::fs::listxattr(&path, &mut names[..]) {
-                Err(rustix::io::Errno::RANGE) => {}
-                Err(error) => return Err(os(error)),
-                Ok(length) => {
-                    names.truncate(length);
-                    return Ok(names);
-                }
-            }
-        }
+        let names = attribute_names(&path_of(located.as_fd()));
+        names.map_err(|error| Errno::from_i32(error.raw_os_error()))
     }
 
     /// Fails if a new name would differ from one that is there by its Unicode normalization alone:

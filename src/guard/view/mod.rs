@@ -7,6 +7,8 @@ mod kernel_wait;
 mod control_files;
 mod close_rule;
 mod open_file;
+mod new_files;
+mod local_dir;
 mod nodes;
 mod folder_view;
 mod local_files;

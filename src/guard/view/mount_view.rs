@@ -8,7 +8,7 @@ use super::super::tenures::{GuardState, TenureNews, Tenures};
 use super::super::write_policy::WritePolicy;
 use super::control_files::ControlFiles;
 use super::folder_view::FolderView;
-use super::local_files::LocalFiles;
+use super::local_dir::LocalFiles;
 use super::nodes::Nodes;
 use super::refused_changes::RefusedChanges;
 use crate::fuse::kernel::handles::{HandleNumbers, Handles};

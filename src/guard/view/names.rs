@@ -6,7 +6,7 @@ use super::super::linux_disk::{id_in, look_in, path_of, stat, stat_at};
 use super::super::lost_files::LostReason;
 use super::folder_view::{FolderView, Located, MayWait, errno};
 use super::local_files::Spot;
-use super::open::mode_in;
+use super::new_files::mode_in;
 use crate::fuse::kernel::caller_identity::as_caller;
 use crate::fuse::kernel::file_system::{Done, NameIn};
 use crate::fuse::kernel::values::{Errno, NewMode, NodeEntry, RenameFlags, Requester};
