@@ -145,9 +145,11 @@ fn programs_of_the_view_put_nothing_aside() {
             echo $round > x; chmod 600 x; touch -d @5 x; echo again > x; ln x y; rm x; mv y x
             cp -p x z; cp -p z x; mv z x; rm -f x; echo $round >> log.log; echo m >> log.log
             mv log.log log.old; cp log.old log.log; rm log.old; sed -i s/m/n/ log.log
-            truncate -s 100 t; truncate -s 5 t; echo new > t; rm t; dd if=/dev/zero of=t bs=10 count=3
+            truncate -s 100 t; truncate -s 5 t; echo new > t; rm t
+            dd if=/dev/zero of=t bs=10 count=3
             dd if=/dev/zero of=t bs=1 count=1 seek=2 conv=notrunc; mv t u; rm u
-            mkdir -p p/q; echo 1 > p/q/r; tar cf p.tar p; rm -r p; tar xpf p.tar; tar xpf p.tar; rm -r p
+            mkdir -p p/q; echo 1 > p/q/r; tar cf p.tar p; rm -r p; tar xpf p.tar; tar xpf p.tar
+            rm -r p
             install -m 644 p.tar v; install -m 600 p.tar v; rm v p.tar
         done 2>&1
         git init -q . 2>&1; git config user.email a@b; git config user.name a

@@ -35,7 +35,8 @@ def make(where, mode, mask):
     os.mkfifo(name('fifo'), mode & 0o777); show(name('fifo'))
     os.mknod(name('node'), stat.S_IFREG | (mode & 0o777)); show(name('node'))
     os.symlink('x', name('link'))
-    found = os.lstat(name('link')); print(name('link'), oct(found.st_mode), found.st_uid, found.st_gid)
+    found = os.lstat(name('link'))
+    print(name('link'), oct(found.st_mode), found.st_uid, found.st_gid)
     sock = socket.socket(socket.AF_UNIX); sock.bind(name('sock')); show(name('sock'))
     for changed in [0o640, 0o777, 0o600]:
         os.chmod(name('text'), changed); show(name('text'))
@@ -110,9 +111,9 @@ fn a_copy_with_size_and_time_of_the_version_before_gets_a_time_of_its_own() {
     let guard = Guard::start(&scratch, "view", &["--client", "m1"]);
     let script = "
         echo old > a; touch -d @1000.5 a; mkdir t; echo new > t/a; touch -d @1000.5 t/a
-        cp -p t/a a; stat -c %.9Y a; cat a
-        echo old > a; touch -d @1000 a t/a; tar cf t.tar -C t a; tar xf t.tar; stat -c %.9Y a
-        cp -p t/a b; stat -c %.9Y b";
+        cp -p t/a a; stat -c %.9Y ../folder/a; cat a
+        echo old > a; touch -d @1000 a t/a; tar cf t.tar -C t a; tar xf t.tar; stat -c %.9Y ../folder/a
+        cp -p t/a b; stat -c %.9Y ../folder/b";
     let told = shell(&guard.view, script).ok();
     let times: Vec<_> = told.lines().collect();
     assert_eq!(times[..2], ["1000.500000001", "new"], "{told}");
