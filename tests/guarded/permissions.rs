@@ -112,7 +112,8 @@ fn a_copy_with_size_and_time_of_the_version_before_gets_a_time_of_its_own() {
     let script = "
         echo old > a; touch -d @1000.5 a; mkdir t; echo new > t/a; touch -d @1000.5 t/a
         cp -p t/a a; stat -c %.9Y ../folder/a; cat a
-        echo old > a; touch -d @1000 a t/a; tar cf t.tar -C t a; tar xf t.tar; stat -c %.9Y ../folder/a
+        echo old > a; touch -d @1000 a t/a; tar cf t.tar -C t a; tar xf t.tar
+        stat -c %.9Y ../folder/a
         cp -p t/a b; stat -c %.9Y ../folder/b";
     let told = shell(&guard.view, script).ok();
     let times: Vec<_> = told.lines().collect();
