@@ -32,7 +32,7 @@ use std::sync::mpsc;
 
 /// The default of `--in-place`: files to which programs append.
 const IN_PLACE_DEFAULT: [&str; 2] = ["*.log", "nohup.out"];
-/// The default of `--local`: what editors, SQLite and desktops keep for themselves.
+/// The default of `--local`: what editors, databases and desktops keep for themselves.
 const LOCAL_DEFAULT: [&str; 7] =
     ["*-shm", ".*.swp", ".~lock.*#", ".DS_Store", "Thumbs.db", "desktop.ini", ".Trash-*"];
 /// The default of `--never-ask`: `git status` refreshes its index when it can.
@@ -129,6 +129,7 @@ pub(super) struct ViewArgs {
     /// Files that belong to this machine and never reach the folder [default: *-shm beside *-wal,
     /// .*.swp, .~lock.*#, .DS_Store, Thumbs.db, desktop.ini, .Trash-*]
     #[arg(long, value_name = "GLOB")]
+    #[allow(clippy::doc_markdown)] // the help would show backquotes
     local: Vec<String>,
     /// How much content that is not closed yet the guard keeps: bytes, or with K, M, G or T
     #[arg(long, value_name = "SIZE", default_value = "10G", value_parser = size)]

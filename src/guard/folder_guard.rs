@@ -403,8 +403,7 @@ impl<D: Disk> FolderGuard<D> {
             return Err(SaveError::Closed(Closed::TenureOver));
         };
         stage.name_in_place(&*self.disk, path).map_err(|error| match error {
-            PublishError::Disk(error) => SaveError::Disk(error),
-            PublishError::Stays { error, .. } => SaveError::Disk(error),
+            PublishError::Disk(error) | PublishError::Stays { error, .. } => SaveError::Disk(error),
             PublishError::Fenced { .. } => {
                 self.is_fenced.store(true, Ordering::Release);
                 SaveError::Closed(Closed::TenureOver)

@@ -72,21 +72,18 @@ fn check(guard: &Guard, scratch: &Scratch) {
         let mut saved = File::create(guard.path("a")).expect("held");
         saved.write_all(b"saved").expect("held");
         plant(&folder, how);
-        match how {
-            "directory" => {
-                let refused = saved.sync_all().expect_err("a directory has the name");
-                assert_eq!(refused.raw_os_error(), Some(libc::EISDIR));
-                drop(saved);
-                assert_eq!(fs::read(folder.join("a/inside")).expect("there"), b"foreign");
-                let number = lost(guard)[0]["number"].to_string();
-                guard.ask("lost", &["--drop", &number]).ok();
-                fs::remove_dir_all(folder.join("a")).expect("there");
-            }
-            _ => {
-                saved.sync_all().expect("published");
-                drop(saved);
-                assert_eq!(fs::read_to_string(folder.join("a")).expect("there"), "saved");
-            }
+        if how == "directory" {
+            let refused = saved.sync_all().expect_err("a directory has the name");
+            assert_eq!(refused.raw_os_error(), Some(libc::EISDIR));
+            drop(saved);
+            assert_eq!(fs::read(folder.join("a/inside")).expect("there"), b"foreign");
+            let number = lost(guard)[0]["number"].to_string();
+            guard.ask("lost", &["--drop", &number]).ok();
+            fs::remove_dir_all(folder.join("a")).expect("there");
+        } else {
+            saved.sync_all().expect("published");
+            drop(saved);
+            assert_eq!(fs::read_to_string(folder.join("a")).expect("there"), "saved");
         }
         if how == "deleted" || how == "directory" {
             assert!(lost(guard).is_empty(), "{how}");

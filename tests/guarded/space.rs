@@ -85,8 +85,8 @@ fn lost_files_have_a_bound_and_are_never_dropped() {
     is_full(fs::write(guard.path("new"), "new"));
     assert!(guard.why().contains("latchfs guard lost"), "{}", guard.why());
     assert_eq!(fs::read(guard.path("old")).expect("readable"), b"old");
-    let lost = guard.ask("lost", &["--json"]).ok();
-    assert_eq!(lost.matches("\"number\"").count(), 2, "{lost}");
+    let kept = guard.ask("lost", &["--json"]).ok();
+    assert_eq!(kept.matches("\"number\"").count(), 2, "{kept}");
     shell(&guard.view, "mkdir d; mv old d/; chmod 600 d/old; rm d/old; rmdir d").ok();
     guard.ask("lost", &["--drop", "1"]).ok();
     fs::write(guard.path("new"), "new").expect("there is space again");

@@ -42,8 +42,8 @@ impl LocalFiles {
                     rustix::fs::mkdirat(&dir, name, Mode::RWXU)?;
                     let copy = open_below(dir.as_fd(), Path::new(name), OFlags::DIRECTORY)?;
                     copy_attributes(original.as_fd(), &stat(original.as_fd())?, copy.as_fd())?;
-                    let mode = Mode::from_raw_mode(u32::from(stat(copy.as_fd())?.stx_mode));
-                    rustix::fs::fchmod(&copy, mode | Mode::RWXU)?;
+                    let bits = u32::from(stat(copy.as_fd())?.stx_mode);
+                    rustix::fs::fchmod(&copy, Mode::from_raw_mode(bits) | Mode::RWXU)?;
                     copy
                 }
                 next => next?,

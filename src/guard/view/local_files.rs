@@ -31,7 +31,7 @@ pub(super) struct Spot {
 
 impl FolderView {
     /// Whether a new file of this name in a directory of the folder is local. The shared memory of
-    /// an SQLite database is local only beside the database's log.
+    /// an `SQLite` database is local only beside the database's log.
     fn is_for_local(&self, (parent, dir): (u64, &OwnedFd), path: &Path, name: &OsStr) -> bool {
         if !self.local.patterns.matches(path) {
             return false;
