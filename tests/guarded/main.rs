@@ -4,7 +4,13 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod databases;
+mod disks;
 mod harness;
+mod killed;
 mod losing;
+mod programs;
+mod recorder;
 mod saving;
 mod using;
+mod writers;

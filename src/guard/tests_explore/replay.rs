@@ -196,6 +196,9 @@ impl Disk for ReplayDisk {
     fn id(&self, file: &Inode) -> io::Result<FileId> {
         Ok(FileId { device: 1, inode: u64::from(*file), born: 0 })
     }
+    fn shorten(&self, _file: &Inode, _bytes: u64) -> io::Result<()> {
+        unreachable!("the disk of the model is never full")
+    }
     fn write(&self, file: &Inode, offset: u64, bytes: &[u8]) -> io::Result<()> {
         self.done(Step::Write(*file, offset, without_time(bytes)))
     }
