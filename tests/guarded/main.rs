@@ -12,5 +12,6 @@ mod losing;
 mod programs;
 mod recorder;
 mod saving;
+mod suites;
 mod using;
 mod writers;

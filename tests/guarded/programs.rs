@@ -21,16 +21,19 @@ enum Same {
 use Same::{All, Names};
 
 /// A program, and commands that save with it: each is run by itself, and the folder holds whole
-/// versions after it. The file `data` has many lines. Files that the program changes in place by
-/// design, as a database does, are named by the last field.
+/// versions after it. The file `data` has many lines. The last field names files of which a reader
+/// may see other versions: the program changes them in place, as a database does, or saves them
+/// several times in one command.
 struct Program(&'static str, &'static [&'static str], Same, &'static [&'static str]);
 
 /// Editors, archivers and compressors.
 const EDITORS: &[Program] = &[
-    Program("vim", &["vim -Nu NONE -es -c '%s/line/LINE/' -c wq data", "vim -Nu NONE -es -c 'set \
-        backupcopy=yes' -c '%s/LINE/Line/' -c wq data", "vim -Nu NONE -es -c 'set nowritebackup' \
-        -c '$d' -c wq data"], All, &[".data.swp", ".data.swx", "4913"]),
-    Program("ex", &["printf '%s\\n' '1,$s/line/ex/' wq | ex -s data"], All, &[".data.swp", ".data.swx"]),
+    Program("vim", &["vim -Nu NONE -es -c 'set writebackup backupcopy=no' -c '%s/line/LINE/' -c wq data",
+        "vim -Nu NONE -es -c 'set backup backupcopy=no' -c '$d' -c wq data"], All, &[".data.sw*"]),
+    // Without a new file, vim truncates the open file and writes it in place.
+    Program("vim in place", &["vim -Nu NONE -es -c 'set backupcopy=yes writebackup' -c '%s/line/Line/' -c wq data",
+        "vim -Nu NONE -es -c 'set nowritebackup' -c '$d' -c wq data"], All, &[".data.sw*", "data"]),
+    Program("ex", &["printf '%s\\n' '1,$s/line/ex/' wq | ex -s data"], All, &[".data.sw*", "data"]),
     Program("nano", &["python3 $IN/nano.py"], All, &[]),
     Program("emacs", &["emacs -Q --batch data --eval '(progn (goto-char 1) (insert \"first\") \
         (save-buffer))'", "emacs -Q --batch data --eval '(progn (setq backup-by-copying t \
@@ -50,7 +53,7 @@ const EDITORS: &[Program] = &[
         --mtime=@0 tree"], All, &["all.tar"]),
     Program("cpio", &["(cd $IN && find tree | cpio -o --quiet) > all.cpio", "cpio -id --quiet < all.cpio"], All, &[]),
     Program("zip", &["zip -qX all.zip data", "(cd $IN && zip -qrX - tree) > tree.zip", "unzip -qo tree.zip"], All, &["zi??????"]),
-    Program("ar", &["ar rcD lib.a data", "ar rD lib.a $IN/new"], All, &["st??????"]),
+    Program("ar", &["ar rcD lib.a data", "ar rD lib.a $IN/new"], All, &["st??????", "lib.a"]),
     Program("gzip", &["gzip -nk data", "gunzip -f data.gz"], All, &[]),
     Program("xz", &["xz -0 data", "unxz data.xz"], All, &[]),
     Program("zstd", &["zstd -q --rm data", "zstd -q -d --rm data.zst"], All, &[]),
@@ -61,7 +64,7 @@ const EDITORS: &[Program] = &[
 const TOOLS: &[Program] = &[
     Program("git", &["git init -q . && git add data && git -c user.name=a -c user.email=b commit -qm first",
         "git checkout -qb other && echo x > data && git -c user.name=a -c user.email=b commit -qam second",
-        "git checkout -q master && git gc -q && git fsck --strict && git status --porcelain"], Names, &["logs", "objects", "gc.pid", "pack", "index.lock"]),
+        "git checkout -q master && git gc -q && git fsck --strict && git status --porcelain"], Names, &["logs", "config", "index", "gc.pid", "*.lock"]),
     Program("python", &["python3 -c \"import json; json.dump(list(range(9999)), open('out.json','w'))\"",
         "python3 -c \"import os; f = open('tmp', 'w'); f.write('x' * 99999); f.flush(); os.fsync(f.fileno()); \
          f.close(); os.replace('tmp', 'data')\"", "python3 -c \"import shutil; shutil.copy2('data', 'copy'); \
@@ -75,7 +78,7 @@ f = open('data', 'r+b'); m = mmap.mmap(f.fileno(), 0); m[0:5] = b'LINES'; m.flus
     Program("make", &["make -s -f $IN/makefile"], All, &[]),
     Program("gcc", &["gcc -o hello $IN/hello.c && test \"$(./hello)\" = hello", "gcc -c $IN/hello.c && ld -r -o both.o hello.o"], All, &["hello", "both.o", "hello.o"]),
     Program("cargo", &["cargo -q new --vcs none hello", "cd hello && cargo -q build --offline"], Names, &["target"]),
-    Program("mktemp", &["t=$(mktemp ./t.XXXXXX) && cat data > $t && mv $t final"], All, &[]),
+    Program("mktemp", &["t=$(mktemp ./t.XXXXXX) && cat data > $t && mv $t final"], All, &["t.*"]),
     Program("dd", &["dd if=$IN/new of=data conv=fsync status=none", "dd if=data of=part bs=512 count=3 status=none"], All, &["data"]),
     Program("dd in place", &["dd if=$IN/new of=data bs=100 seek=2 count=1 conv=notrunc status=none"], All, &["data"]),
     Program("install", &["install -m 640 $IN/new data", "install -D -m 600 data a/b/c"], All, &[]),
@@ -179,7 +182,7 @@ fn describe(dir: &Path, same: Same) -> String {
     text
 }
 
-/// Whether a path is that of a file which the program changes in place.
+/// Whether other versions of a file may be seen.
 fn is_in_place(path: &Path, patterns: &[&str]) -> bool {
     let matches = |pattern: &str, name: &str| {
         globset::Glob::new(pattern).is_ok_and(|pattern| pattern.compile_matcher().is_match(name))
