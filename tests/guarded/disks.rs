@@ -72,16 +72,22 @@ const TOO_MUCH: [(&str, &str); 6] = [
     ("dd", "dd if=/dev/zero of=data bs=1M count=64 conv=fsync status=none"),
     ("a shell", "cat ../../../store/huge > data"),
     ("small writes", "dd if=/dev/zero of=data bs=4k conv=fsync status=none"),
-    ("a short write", "python3 -c \"
+    (
+        "a short write",
+        "python3 -c \"
 import os
 f = os.open('data', os.O_WRONLY | os.O_TRUNC)
 assert 0 < os.write(f, b'x' * (1 << 26)) < 1 << 26
-os.close(f)\""),
-    ("fallocate", "python3 -c \"
+os.close(f)\"",
+    ),
+    (
+        "fallocate",
+        "python3 -c \"
 import os
 f = os.open('data', os.O_WRONLY | os.O_TRUNC)
 os.write(f, b'begun')
-os.posix_fallocate(f, 0, 1 << 26)\""),
+os.posix_fallocate(f, 0, 1 << 26)\"",
+    ),
 ];
 
 #[test]

@@ -36,7 +36,11 @@ except MemoryError:
     os.abort()",
         libc::SIGABRT,
     ),
-    ("too much processor time", "resource.setrlimit(resource.RLIMIT_CPU, (1, 1))\nwhile True: pass", 0),
+    (
+        "too much processor time",
+        "resource.setrlimit(resource.RLIMIT_CPU, (1, 1))\nwhile True: pass",
+        0,
+    ),
     (
         "a signal for one of several threads",
         "
@@ -88,7 +92,8 @@ fn a_signal_in_the_middle_of_a_save_leaves_the_old_version() {
                 if let Some(old) = old {
                     fs::write(guard.path("data"), old).expect("written");
                 }
-                let status = end(start(&guard.view, program), program.starts_with("signal"), number);
+                let status =
+                    end(start(&guard.view, program), program.starts_with("signal"), number);
                 let by = status.signal().unwrap_or_else(|| panic!("{name}: {status}"));
                 assert!(number == 0 || by == number, "{name}: {status}");
                 count += 1;
@@ -145,7 +150,9 @@ fn an_exit_in_the_middle_of_a_save_closes_the_file() {
     scratch.init(&["--alone"]);
     let guard = Guard::start(&scratch, "view", &[]);
     let real = scratch.folder().join("data");
-    for program in ["os._exit(1)", "sys.exit(1)", "raise ValueError", "os.execv('/bin/false', ['x'])"] {
+    for program in
+        ["os._exit(1)", "sys.exit(1)", "raise ValueError", "os.execv('/bin/false', ['x'])"]
+    {
         fs::write(guard.path("data"), "old").expect("written");
         let status = end(start(&guard.view, program), false, 0);
         assert_eq!(status.code(), Some(1), "{program}: {status}");

@@ -28,31 +28,110 @@ struct Program(&'static str, &'static [&'static str], Same, &'static [&'static s
 
 /// Editors, archivers and compressors.
 const EDITORS: &[Program] = &[
-    Program("vim", &["vim -Nu NONE -es -c 'set writebackup backupcopy=no' -c '%s/line/LINE/' -c wq data",
-        "vim -Nu NONE -es -c 'set backup backupcopy=no' -c '$d' -c wq data"], All, &[".data.sw*"]),
-    // Without a new file, vim truncates the open file and writes it in place.
-    Program("vim in place", &["vim -Nu NONE -es -c 'set backupcopy=yes writebackup' -c '%s/line/Line/' -c wq data",
-        "vim -Nu NONE -es -c 'set nowritebackup' -c '$d' -c wq data"], All, &[".data.sw*", "data"]),
-    Program("ex", &["printf '%s\\n' '1,$s/line/ex/' wq | ex -s data"], All, &[".data.sw*", "data"]),
+    Program(
+        "vim",
+        &[
+            "vim -Nu NONE -es -c 'set writebackup backupcopy=no' -c '%s/line/LINE/' -c wq data",
+            "vim -Nu NONE -es -c 'set backup backupcopy=no' -c '$d' -c wq data",
+        ],
+        All,
+        &[".data.sw*"],
+    ),
+    // Without a new file, vim truncates the open file before it writes.
+    Program(
+        "vim without a new file",
+        &[
+            "vim -Nu NONE -es -c 'set backupcopy=yes writebackup' -c '%s/line/Line/' -c wq data",
+            "vim -Nu NONE -es -c 'set nowritebackup' -c '$d' -c wq data",
+        ],
+        All,
+        &[".data.sw*"],
+    ),
+    Program("ex", &["printf '%s\\n' '1,$s/line/ex/' wq | ex -s data"], All, &[".data.sw*"]),
     Program("nano", &["python3 $IN/nano.py"], All, &[]),
-    Program("emacs", &["emacs -Q --batch data --eval '(progn (goto-char 1) (insert \"first\") \
-        (save-buffer))'", "emacs -Q --batch data --eval '(progn (setq backup-by-copying t \
-        make-backup-files t version-control t) (insert \"more\") (save-buffer))'"], All, &[".#data"]),
+    Program(
+        "emacs",
+        &[
+            "emacs -Q --batch data --eval '(progn (goto-char 1) (insert \"first\") \
+        (save-buffer))'",
+            "emacs -Q --batch data --eval '(progn (setq backup-by-copying t \
+        make-backup-files t version-control t) (insert \"more\") (save-buffer))'",
+        ],
+        All,
+        &[".#data"],
+    ),
     Program("ed", &["printf '%s\\n' ',s/line/ed/' w q | ed -s data"], All, &[]),
     Program("sed -i", &["sed -i s/line/sed/ data", "sed -i.bak s/sed/gnu/ data"], All, &[]),
-    Program("perl -i", &["perl -pi -e s/line/perl/ data", "perl -pi.bak -e s/perl/Perl/ data"], All, &[]),
-    Program("awk", &["awk '{ print $2 > \"out\" }' data", "gawk -i inplace '{ print $1 }' data"], All, &[]),
-    Program("cp", &["cp data copy", "cp -p $IN/new copy", "cp --remove-destination $IN/new copy", "cp -a \
-        $IN/tree tree", "cp -b data copy", "cp --reflink=auto --sparse=always data sparse"], All, &[]),
-    Program("mv", &["mv data moved", "mv $IN/moving moved", "mkdir dir && mv moved dir/"], All, &[]),
-    Program("ln", &["ln data hard", "ln -s data soft", "ln -f $PWD/hard data || true", "ln -sf hard soft"], All, &[]),
+    Program(
+        "perl -i",
+        &["perl -pi -e s/line/perl/ data", "perl -pi.bak -e s/perl/Perl/ data"],
+        All,
+        &[],
+    ),
+    Program(
+        "awk",
+        &["awk '{ print $2 > \"out\" }' data", "gawk -i inplace '{ print $1 }' data"],
+        All,
+        &[],
+    ),
+    Program(
+        "cp",
+        &[
+            "cp data copy",
+            "cp -p $IN/new copy",
+            "cp --remove-destination $IN/new copy",
+            "cp -a \
+        $IN/tree tree",
+            "cp -b data copy",
+            "cp --reflink=auto --sparse=always data sparse",
+        ],
+        All,
+        &[],
+    ),
+    Program(
+        "mv",
+        &["mv data moved", "mv $IN/moving moved", "mkdir dir && mv moved dir/"],
+        All,
+        &[],
+    ),
+    Program(
+        "ln",
+        &["ln data hard", "ln -s data soft", "ln -f $PWD/hard data || true", "ln -sf hard soft"],
+        All,
+        &[],
+    ),
     Program("append", &["echo more >> data", "echo begun >> fresh"], All, &["data", "fresh"]),
-    Program("rsync", &["rsync -a $IN/tree/ tree", "rsync -a $IN/new data", "rsync -a --delete tree/ other"], All, &[]),
+    Program(
+        "rsync",
+        &["rsync -a $IN/tree/ tree", "rsync -a $IN/new data", "rsync -a --delete tree/ other"],
+        All,
+        &[],
+    ),
     Program("rsync --inplace", &["rsync -a --inplace $IN/new data"], All, &["data"]),
-    Program("tar", &["tar -cf all.tar -C $IN tree", "tar -xf all.tar", "tar -rf all.tar data", "tar -czf all.tgz \
-        --mtime=@0 tree"], All, &["all.tar"]),
-    Program("cpio", &["(cd $IN && find tree | cpio -o --quiet) > all.cpio", "cpio -id --quiet < all.cpio"], All, &[]),
-    Program("zip", &["zip -qX all.zip data", "(cd $IN && zip -qrX - tree) > tree.zip", "unzip -qo tree.zip"], All, &["zi??????"]),
+    Program(
+        "tar",
+        &[
+            "tar -cf all.tar -C $IN tree",
+            "tar -xf all.tar",
+            "tar -rf all.tar data",
+            "tar -czf all.tgz \
+        --mtime=@0 tree",
+        ],
+        All,
+        &["all.tar"],
+    ),
+    Program(
+        "cpio",
+        &["(cd $IN && find tree | cpio -o --quiet) > all.cpio", "cpio -id --quiet < all.cpio"],
+        All,
+        &[],
+    ),
+    Program(
+        "zip",
+        &["zip -qX all.zip data", "(cd $IN && zip -qrX - tree) > tree.zip", "unzip -qo tree.zip"],
+        All,
+        &["zi??????", "all.zip"],
+    ),
     Program("ar", &["ar rcD lib.a data", "ar rD lib.a $IN/new"], All, &["st??????", "lib.a"]),
     Program("gzip", &["gzip -nk data", "gunzip -f data.gz"], All, &[]),
     Program("xz", &["xz -0 data", "unxz data.xz"], All, &[]),
@@ -105,9 +184,32 @@ f = open('data', 'r+b'); m = mmap.mmap(f.fileno(), 0); m[0:5] = b'LINES'; m.flus
 
 /// Programs that take too long, or need too large packages, for each test run.
 const LARGE: &[Program] = &[
-    Program("ffmpeg", &["ffmpeg -v error -f lavfi -i testsrc=d=2 -y out.mp4", "ffmpeg -v error -i out.mp4 -y out.mkv"], Names, &["out.mp4", "out.mkv"]),
-    Program("libreoffice", &["soffice -env:UserInstallation=file://$OUT/office-$MODE --headless --convert-to odt --outdir . $IN/new.txt >/dev/null"], Names, &[".~lock*", "lu*"]),
-    Program("keepassxc-cli", &["printf 'x\\nx\\n' | keepassxc-cli db-create -q -p base.kdbx", "printf 'x\\n' | keepassxc-cli add -q base.kdbx one"], Names, &[]),
+    Program(
+        "ffmpeg",
+        &[
+            "ffmpeg -v error -f lavfi -i testsrc=d=2 -y out.mp4",
+            "ffmpeg -v error -i out.mp4 -y out.mkv",
+        ],
+        Names,
+        &["out.mp4", "out.mkv"],
+    ),
+    Program(
+        "libreoffice",
+        &[
+            "soffice -env:UserInstallation=file://$OUT/office-$MODE --headless --convert-to odt --outdir . $IN/new.txt >/dev/null",
+        ],
+        Names,
+        &[".~lock*", "lu*"],
+    ),
+    Program(
+        "keepassxc-cli",
+        &[
+            "printf 'x\\nx\\n' | keepassxc-cli db-create -q -p base.kdbx",
+            "printf 'x\\n' | keepassxc-cli add -q base.kdbx one",
+        ],
+        Names,
+        &[],
+    ),
 ];
 
 /// Types into nano: each key is sent when the screen shows that nano waits for it.
@@ -149,7 +251,10 @@ fn save(dir: &Path, scratch: &Scratch, mode: &str, url: &str, script: &str) {
     let mut command = Command::new("sh");
     command.args(["-ec", &format!("umask 022\n{script}")]).current_dir(dir).env("MODE", mode);
     command.env("IN", scratch.0.join("in")).env("OUT", scratch.0.join("out")).env("URL", url);
-    command.env("HOME", scratch.0.join("out")).env("LC_ALL", "C.UTF-8").env("GIT_CONFIG_NOSYSTEM", "1");
+    command
+        .env("HOME", scratch.0.join("out"))
+        .env("LC_ALL", "C.UTF-8")
+        .env("GIT_CONFIG_NOSYSTEM", "1");
     if let Some(home) = std::env::var_os("HOME") {
         let of = |name| std::env::var_os(name);
         let rust = |name: &str| Path::new(&home).join(name).into_os_string();
@@ -168,16 +273,21 @@ fn describe(dir: &Path, same: Same) -> String {
         Names => "%P %y %m %l\\n",
     };
     let by_type = "\\( -type d -printf '%P %y %m %U:%G\\n' -o -printf";
-    let list = format!("find . -mindepth 1 -not -path './.latchfs*' {by_type} '{format}' \\) | sort");
+    let list =
+        format!("find . -mindepth 1 -not -path './.latchfs*' {by_type} '{format}' \\) | sort");
     let mut text = shell(dir, &list).ok();
     if same == All {
         let sums = "find . -type f -not -path './.latchfs*' | sort | xargs -r -d '\\n' sha256sum";
         text += &shell(dir, sums).ok();
     } else {
         // Random names of objects and of temporary files.
-        text = text.lines().map(|line| line.to_owned() + "\n").filter(|line| {
-            !["objects/", "/target/", "incremental"].iter().any(|part| line.contains(part))
-        }).collect();
+        text = text
+            .lines()
+            .map(|line| line.to_owned() + "\n")
+            .filter(|line| {
+                !["objects/", "/target/", "incremental"].iter().any(|part| line.contains(part))
+            })
+            .collect();
     }
     text
 }
@@ -193,10 +303,10 @@ fn is_in_place(path: &Path, patterns: &[&str]) -> bool {
 /// Returns the files that were seen in a version which no command of the program left.
 fn parts(seen: &Versions, known: &BTreeSet<Version>, in_place: &[&str]) -> Vec<String> {
     let unknown = |versions: &BTreeSet<Version>| versions.difference(known).count();
-    let torn = seen.iter().filter(|(path, found)| {
-        !is_in_place(path, in_place) && unknown(found) > 0
-    });
-    torn.map(|(path, found)| format!("{}: {} of {}", path.display(), unknown(found), found.len())).collect()
+    let torn =
+        seen.iter().filter(|(path, found)| !is_in_place(path, in_place) && unknown(found) > 0);
+    torn.map(|(path, found)| format!("{}: {} of {}", path.display(), unknown(found), found.len()))
+        .collect()
 }
 
 /// A web server on loopback that serves the input of the programs.
@@ -241,11 +351,13 @@ fn compare(programs: &[Program]) {
         for dir in [&plain, &guard.view] {
             shell(dir, "find . -mindepth 1 -maxdepth 1 -exec rm -rf {} +; cp ../in/data data").ok();
         }
-        let mut known: BTreeSet<Version> = versions_in(&scratch.folder()).into_values().flatten().collect();
+        let mut known: BTreeSet<Version> =
+            versions_in(&scratch.folder()).into_values().flatten().collect();
         known.extend(versions_in(&input).into_values().flatten());
         let recorder = Recorder::start(&scratch.folder());
         for command in *commands {
-            let rotated = format!("{}/data {{\n size 1\n rotate 2\n create\n su root root\n}}\n", "DIR");
+            let rotated =
+                format!("{}/data {{\n size 1\n rotate 2\n create\n su root root\n}}\n", "DIR");
             for (dir, mode) in [(&plain, "plain"), (&guard.view, "view")] {
                 let rotated = rotated.replace("DIR", dir.to_str().expect("text"));
                 fs::write(input.join("rotate.conf"), rotated).expect("written");
@@ -262,7 +374,9 @@ fn compare(programs: &[Program]) {
         }
         let in_folder = describe(&scratch.folder(), *same);
         if in_folder != on_view {
-            wrong.push(format!("{name}: the folder is another\n--- folder\n{in_folder}--- view\n{on_view}"));
+            wrong.push(format!(
+                "{name}: the folder is another\n--- folder\n{in_folder}--- view\n{on_view}"
+            ));
         }
         for part in parts(&seen, &known, in_place) {
             wrong.push(format!("{name}: a reader of the folder saw parts of {part}"));

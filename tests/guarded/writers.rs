@@ -19,20 +19,48 @@ const SCRIPTS: [(&str, &[&str]); 10] = [
     ("commands only", &["SHELL", "-ec", "{ /bin/echo one; cat GATE; } >out"]),
     ("the shell itself", &["SHELL", "-ec", "exec >out; echo one; read x <GATE; echo two"]),
     ("a pipeline", &["SHELL", "-ec", "{ echo one; cat GATE; } | tee out >/dev/null"]),
-    ("a loop", &["SHELL", "-ec", "for i in one $(:) GATE; do case $i in one) echo one;; *) cat $i;; \
-                  esac; done >out"]),
+    (
+        "a loop",
+        &[
+            "SHELL",
+            "-ec",
+            "for i in one $(:) GATE; do case $i in one) echo one;; *) cat $i;; \
+                  esac; done >out",
+        ],
+    ),
     ("make", &["SHELL", "-ec", "make -s -f ../makefile >out"]),
-    ("a child of python", &["python3", "-c", "
+    (
+        "a child of python",
+        &[
+            "python3",
+            "-c",
+            "
 import subprocess
 with open('out', 'w') as f:
     subprocess.check_call(['/bin/echo', 'one'], stdout=f)
-    subprocess.check_call(['cat', 'GATE'], stdout=f)"]),
-    ("a child that outlives python's copy", &["python3", "-c", "
+    subprocess.check_call(['cat', 'GATE'], stdout=f)",
+        ],
+    ),
+    (
+        "a child that outlives python's copy",
+        &[
+            "python3",
+            "-c",
+            "
 import subprocess
 with open('out', 'w') as f:
     child = subprocess.Popen(['SHELL', '-ec', 'echo one; cat GATE'], stdout=f)
-child.wait()"]),
-    ("xargs", &["SHELL", "-ec", "printf '%s\\n' 'echo one' 'cat GATE' | xargs -d '\\n' -n 1 SHELL -c >out"]),
+child.wait()",
+        ],
+    ),
+    (
+        "xargs",
+        &[
+            "SHELL",
+            "-ec",
+            "printf '%s\\n' 'echo one' 'cat GATE' | xargs -d '\\n' -n 1 SHELL -c >out",
+        ],
+    ),
 ];
 
 /// Makes a FIFO.
