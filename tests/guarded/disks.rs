@@ -14,7 +14,8 @@ struct Disk {
 }
 
 impl Disk {
-    /// Makes an ext4 file system of some megabytes, whose image lies in a tmpfs of `room` megabytes.
+    /// Makes an ext4 file system of some megabytes, whose image lies in a tmpfs of `room`
+    /// megabytes.
     fn new(name: &str, megabytes: u32, room: u32) -> Self {
         let dir = std::env::temp_dir().join(format!("latchfs-{name}-{}", std::process::id()));
         let (store, disk) = (dir.join("store"), dir.join("disk"));
@@ -122,7 +123,8 @@ fn a_failing_disk_publishes_nothing_that_it_did_not_accept() {
     fs::write(guard.path("data"), old()).expect("written");
     shell(&guard.view, "sync data; sync .").ok();
     let resize = |megabytes: u32| {
-        let script = "sync -f disk || true; truncate -s MM store/image; losetup -c $(findmnt -no SOURCE disk)";
+        let script = "sync -f disk || true; \
+                      truncate -s MM store/image; losetup -c $(findmnt -no SOURCE disk)";
         shell(&disk.dir, &script.replace("MM", &format!("{megabytes}M"))).ok();
     };
     resize(12);

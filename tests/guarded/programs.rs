@@ -1,5 +1,5 @@
-//! Unmodified programs save files and read them again, on a view and on the folder's own file system:
-//! the results are the same, and a reader of the folder sees whole versions only.
+//! Unmodified programs save files and read them again, on a view and on the folder's own file
+//! system: the results are the same, and a reader of the folder sees whole versions only.
 
 use crate::harness::{Guard, Scratch, shell};
 use crate::recorder::{Recorder, Version, Versions, versions_in};
@@ -10,7 +10,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-/// What the results of a program have in common on two file systems.
+/// The properties in which the results of a program agree on two file systems.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Same {
     /// Names, types, permissions, links, sizes and contents.
@@ -141,45 +141,201 @@ const EDITORS: &[Program] = &[
 
 /// Compilers, languages, and other tools.
 const TOOLS: &[Program] = &[
-    Program("git", &["git init -q . && git add data && git -c user.name=a -c user.email=b commit -qm first",
-        "git checkout -qb other && echo x > data && git -c user.name=a -c user.email=b commit -qam second",
-        "git checkout -q master && git gc -q && git fsck --strict && git status --porcelain"], Names, &["logs", "config", "index", "gc.pid", "*.lock"]),
-    Program("python", &["python3 -c \"import json; json.dump(list(range(9999)), open('out.json','w'))\"",
-        "python3 -c \"import os; f = open('tmp', 'w'); f.write('x' * 99999); f.flush(); os.fsync(f.fileno()); \
-         f.close(); os.replace('tmp', 'data')\"", "python3 -c \"import shutil; shutil.copy2('data', 'copy'); \
-         shutil.make_archive('made', 'zip', '.', 'data')\"", "python3 -m py_compile $IN/module.py && cp -r $IN/__pycache__ ."], Names, &[]),
-    Program("python mmap", &["python3 -c \"
+    Program(
+        "git",
+        &[
+            "git init -q . && git add data && git -c user.name=a -c user.email=b \
+            commit -qm first",
+            "git checkout -qb other && echo x > data && git -c user.name=a -c user.email=b commit \
+            -qam second",
+            "git checkout -q master && git gc -q && git fsck --strict && git status \
+            --porcelain",
+        ],
+        Names,
+        &["logs", "config", "index", "gc.pid", "*.lock"],
+    ),
+    Program(
+        "python",
+        &[
+            "python3 -c \"import json; json.dump(list(range(9999)), \
+            open('out.json','w'))\"",
+            "python3 -c \"import os; f = open('tmp', 'w'); f.write('x' * 99999); f.flush(); \
+            os.fsync(f.fileno()); \
+         f.close(); os.replace('tmp', 'data')\"",
+            "python3 -c \"import shutil; shutil.copy2('data', 'copy'); \
+         shutil.make_archive('made', 'zip', '.', 'data')\"",
+            "python3 -m py_compile \
+            $IN/module.py && cp -r $IN/__pycache__ .",
+        ],
+        Names,
+        &[],
+    ),
+    Program(
+        "python mmap",
+        &["python3 -c \"
 import mmap
-f = open('data', 'r+b'); m = mmap.mmap(f.fileno(), 0); m[0:5] = b'LINES'; m.flush(); m.close(); f.close()\""], All, &["data"]),
-    Program("node", &["node -e 'const fs=require(\"fs\"); fs.writeFileSync(\"out\", \"x\".repeat(99999)); \
-        fs.renameSync(\"out\", \"data\"); fs.copyFileSync(\"data\", \"copy\"); fs.appendFileSync(\"copy\", \"y\")'"], All, &["copy"]),
-    Program("patch", &["patch -s data $IN/data.patch", "patch -s -R -b data $IN/data.patch"], All, &[]),
+f = open('data', 'r+b'); m = mmap.mmap(f.fileno(), 0); m[0:5] = b'LINES'; m.flush(); m.close(); \
+            f.close()\""],
+        All,
+        &["data"],
+    ),
+    Program(
+        "node",
+        &["node -e 'const fs=require(\"fs\"); fs.writeFileSync(\"out\", \
+            \"x\".repeat(99999)); \
+        fs.renameSync(\"out\", \"data\"); fs.copyFileSync(\"data\", \"copy\"); \
+            fs.appendFileSync(\"copy\", \"y\")'"],
+        All,
+        &["copy"],
+    ),
+    Program(
+        "patch",
+        &[
+            "patch -s data $IN/data.patch",
+            "patch -s -R -b data \
+            $IN/data.patch",
+        ],
+        All,
+        &[],
+    ),
     Program("make", &["make -s -f $IN/makefile"], All, &[]),
-    Program("gcc", &["gcc -o hello $IN/hello.c && test \"$(./hello)\" = hello", "gcc -c $IN/hello.c && ld -r -o both.o hello.o"], All, &["hello", "both.o", "hello.o"]),
-    Program("cargo", &["cargo -q new --vcs none hello", "cd hello && cargo -q build --offline"], Names, &["target"]),
+    Program(
+        "gcc",
+        &[
+            "gcc -o hello $IN/hello.c && test \"$(./hello)\" = hello",
+            "gcc -c \
+            $IN/hello.c && ld -r -o both.o hello.o",
+        ],
+        All,
+        &["hello", "both.o", "hello.o"],
+    ),
+    Program(
+        "cargo",
+        &[
+            "cargo -q new --vcs none hello",
+            "cd hello && cargo -q build \
+            --offline",
+        ],
+        Names,
+        &["target"],
+    ),
     Program("mktemp", &["t=$(mktemp ./t.XXXXXX) && cat data > $t && mv $t final"], All, &["t.*"]),
-    Program("dd", &["dd if=$IN/new of=data conv=fsync status=none", "dd if=data of=part bs=512 count=3 status=none"], All, &["data"]),
-    Program("dd in place", &["dd if=$IN/new of=data bs=100 seek=2 count=1 conv=notrunc status=none"], All, &["data"]),
+    Program(
+        "dd",
+        &[
+            "dd if=$IN/new of=data conv=fsync status=none",
+            "dd if=data of=part bs=512 \
+            count=3 status=none",
+        ],
+        All,
+        &[],
+    ),
+    Program(
+        "dd in place",
+        &["dd if=$IN/new of=data bs=100 seek=2 count=1 conv=notrunc \
+            status=none"],
+        All,
+        &["data"],
+    ),
     Program("install", &["install -m 640 $IN/new data", "install -D -m 600 data a/b/c"], All, &[]),
     Program("logrotate", &["logrotate -s $OUT/state-$MODE $IN/rotate.conf -f"], All, &[]),
-    Program("tee", &["cat $IN/new | tee data copy > /dev/null", "cat $IN/new | tee -a data > /dev/null"], All, &["data"]),
-    Program("split", &["split -b 10000 data part.", "cat part.* > whole && cmp whole data"], All, &[]),
+    Program(
+        "tee",
+        &[
+            "cat $IN/new | tee data copy > /dev/null",
+            "cat $IN/new | tee -a data > \
+            /dev/null",
+        ],
+        All,
+        &["data"],
+    ),
+    Program(
+        "split",
+        &[
+            "split -b 10000 data part.",
+            "cat part.* > whole && cmp whole \
+            data",
+        ],
+        All,
+        &[],
+    ),
     Program("sort", &["sort -r -o data data"], All, &[]),
-    Program("truncate", &["truncate -s 100 data", "truncate -s 5000 fresh"], All, &["data", "fresh"]),
+    Program(
+        "truncate",
+        &[
+            "truncate -s 100 data",
+            "truncate -s 5000 \
+            fresh",
+        ],
+        All,
+        &["data", "fresh"],
+    ),
     Program("touch", &["touch -d '2001-02-03 04:05:06.7' data", "touch fresh"], All, &[]),
-    Program("curl", &["curl -s -o data file://$IN/new", "curl -s -O file://$IN/new"], All, &["data", "new"]),
-    Program("wget", &["wget -q -O data $URL/new", "wget -q $URL/new"], All, &["data", "new"]),
-    Program("openssl", &["openssl genrsa -out key.pem 1024 2>/dev/null", "openssl enc -aes-128-cbc -pass pass:x -pbkdf2 -nosalt -in data -out sealed 2>/dev/null"], Names, &[]),
-    Program("gpg", &["gpg --batch -q --passphrase x --pinentry-mode loopback --homedir $OUT -o sealed -c data"], Names, &[]),
-    Program("ssh-keygen", &["ssh-keygen -q -t ed25519 -N '' -f key", "ssh-keygen -q -p -N other -f key"], Names, &[]),
+    Program(
+        "curl",
+        &[
+            "curl -s -o data file://$IN/new",
+            "curl -s -O \
+            file://$IN/new",
+        ],
+        All,
+        &[],
+    ),
+    Program("wget", &["wget -q -O data $URL/new", "wget -q $URL/new"], All, &[]),
+    Program(
+        "openssl",
+        &[
+            "openssl genrsa -out key.pem 1024 2>/dev/null",
+            "openssl enc \
+            -aes-128-cbc -pass pass:x -pbkdf2 -nosalt -in data -out sealed \
+            2>/dev/null",
+        ],
+        Names,
+        &[],
+    ),
+    Program(
+        "gpg",
+        &["gpg --batch -q --passphrase x --pinentry-mode loopback --homedir $OUT -o \
+            sealed -c data"],
+        Names,
+        &[],
+    ),
+    Program(
+        "ssh-keygen",
+        &[
+            "ssh-keygen -q -t ed25519 -N '' -f key",
+            "ssh-keygen -q -p -N other \
+            -f key",
+        ],
+        Names,
+        &[],
+    ),
     Program("sponge", &["sort -r data | sponge data"], All, &[]),
     Program("jq", &["jq -n '[range(9999)]' > out.json", "jq length out.json > count"], All, &[]),
     Program("m4", &["echo 'define(x, y) x' | m4 - data > out"], All, &[]),
-    Program("sqlite3", &["for mode in delete truncate persist wal; do sqlite3 $mode.db \"pragma journal_mode=$mode; create \
-        table t(x); insert into t values(1); begin; insert into t select randomblob(5000) from pragma_function_list; \
-        commit; pragma integrity_check\"; done"], Names, &["*.db*"]),
+    Program(
+        "sqlite3",
+        &["for mode in delete truncate persist wal; do sqlite3 $mode.db \"pragma \
+            journal_mode=$mode; create \
+        table t(x); insert into t values(1); begin; insert into t select randomblob(5000) \
+        from pragma_function_list; \
+        commit; pragma integrity_check\"; done"],
+        Names,
+        &["*.db*"],
+    ),
     Program("find", &["cp -r $IN/tree t; find t -not -type d -delete; find t -delete"], All, &[]),
-    Program("chmod", &["chmod 600 data", "chmod u+s data", "chown 1:2 data", "setfattr -n user.a -v b data"], All, &[]),
+    Program(
+        "chmod",
+        &[
+            "chmod 600 data",
+            "chmod u+s data",
+            "chown 1:2 data",
+            "setfattr -n \
+            user.a -v b data",
+        ],
+        All,
+        &[],
+    ),
 ];
 
 /// Programs that take too long, or need too large packages, for each test run.
@@ -195,9 +351,8 @@ const LARGE: &[Program] = &[
     ),
     Program(
         "libreoffice",
-        &[
-            "soffice -env:UserInstallation=file://$OUT/office-$MODE --headless --convert-to odt --outdir . $IN/new.txt >/dev/null",
-        ],
+        &["soffice -env:UserInstallation=file://$OUT/office-$MODE --headless --convert-to odt \
+            --outdir . $IN/new.txt >/dev/null"],
         Names,
         &[".~lock*", "lu*"],
     ),
@@ -239,7 +394,8 @@ fn make_input(dir: &Path) {
         seq -f 'line %g' 5000 > data && sed 's/^line 2500$/changed/' data > changed
         diff -u data changed > data.patch || true
         printf '#include <stdio.h>\\nint main(void) { puts(\"hello\"); return 0; }\\n' > hello.c
-        printf 'all: one two\\none:\\n\\tseq 3000 > one\\ntwo: one\\n\\tsort one > two\\n' > makefile
+        printf 'all: one two\\none:\\n\\tseq 3000 > one\\n' > makefile
+        printf 'two: one\\n\\tsort one > two\\n' >> makefile
         echo 'x = 1' > module.py
     ";
     shell(dir, script).ok();
@@ -347,9 +503,13 @@ fn compare(programs: &[Program]) {
     let guard = Guard::start(&scratch, "view", &[]);
     let mut wrong = Vec::new();
     for Program(name, commands, same, in_place) in programs {
-        let began = std::time::Instant::now();
         for dir in [&plain, &guard.view] {
-            shell(dir, "find . -mindepth 1 -maxdepth 1 -exec rm -rf {} +; cp ../in/data data").ok();
+            shell(
+                dir,
+                "find . -mindepth 1 -maxdepth 1 -exec rm -rf {} +; cp ../in/data \
+            data",
+            )
+            .ok();
         }
         let mut known: BTreeSet<Version> =
             versions_in(&scratch.folder()).into_values().flatten().collect();
@@ -381,7 +541,6 @@ fn compare(programs: &[Program]) {
         for part in parts(&seen, &known, in_place) {
             wrong.push(format!("{name}: a reader of the folder saw parts of {part}"));
         }
-        println!("{name}: {:?}", began.elapsed());
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
     let lost = guard.ask("lost", &[]).ok();

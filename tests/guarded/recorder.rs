@@ -1,4 +1,5 @@
-//! A reader of a folder that runs beside a test, and records each version of each file that it sees.
+//! A reader of a folder that runs beside a test, and records each version of each file that it
+//! sees.
 
 use sha2::{Digest as _, Sha256};
 use std::collections::{BTreeMap, BTreeSet};

@@ -197,9 +197,9 @@ impl FolderView {
         Ok((Saving::new(staged, who.pid), id_in(&found)))
     }
 
-    /// Begins a new version of a file that a program opened for writing only, and truncates before it
-    /// writes: that is how vim and sort save. Returns false if the file is changed in place instead:
-    /// because another program has it open, or because it was written by this open file before.
+    /// Begins a new version of a file that a program opened for writing only, and truncates before
+    /// it writes: that is how vim and sort save. Returns false if the file is changed in place
+    /// instead: if another program has it open, or if it was written by this open file before.
     /// (Databases open their files for reading and writing, and truncate them in the middle.)
     pub(super) fn replace_truncated(
         &self,
