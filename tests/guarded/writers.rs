@@ -159,7 +159,7 @@ for number in range({count}):
     );
     let mut command = Command::new("/usr/bin/python3");
     command.args(["-c", &program]).current_dir(&guard.view);
-    run_within(Duration::from_secs(if count > 300 { 280 } else { 30 }), &mut command).ok();
+    run_within(Duration::from_secs(if count > 300 { 1_800 } else { 30 }), &mut command).ok();
     is_over.store(true, Ordering::Release);
     let seen = watching.join().expect("no panic");
     assert!(seen > 0);

@@ -65,12 +65,11 @@ impl FolderView {
         let pass = self.pass_open(who, open, tenure, is_writeback)?;
         let unpublished =
             open.saving().filter(|saving| saving.staged.save_state() == SaveState::Unpublished);
-        match unpublished {
-            Some(saving) => saving.wrote(if is_writeback { 0 } else { who.pid }),
-            None => {
-                open.has_changed.store(true, Ordering::Release);
-                self.check_in_place(&pass, who, open)?;
-            }
+        if let Some(saving) = unpublished {
+            saving.wrote(if is_writeback { 0 } else { who.pid });
+        } else {
+            open.has_changed.store(true, Ordering::Release);
+            self.check_in_place(&pass, who, open)?;
         }
         let changed = change(file).map_err(|error| {
             if let Some(saving) = unpublished.filter(|_| !is_refusal(&error)) {
