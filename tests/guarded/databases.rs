@@ -1,4 +1,4 @@
-//! SQLite on a view, in each journal mode, while its program and the guard are killed.
+//! `SQLite` on a view, in each journal mode, while its program and the guard are killed.
 
 use crate::harness::{Guard, Scratch, eventually};
 use crate::support::{rounds, run};

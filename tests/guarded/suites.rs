@@ -1,5 +1,5 @@
 //! Suites that nobody here wrote, on a view and on the folder's own file system: pjdfstest, fsx,
-//! stress-ng, git's own tests, and in the full form SQLite's. A failure on the
+//! stress-ng, git's own tests, and in the full form `SQLite`'s. A failure on the
 //! view only is a bug, but for a list with reasons.
 
 use crate::harness::{Guard, Scratch};
@@ -273,8 +273,8 @@ fn the_own_tests_of_git_pass_as_on_ext4() {
     assert!(passed > rounds(200, 10_000), "only {passed} tests of git passed");
 }
 
-/// Scripts of SQLite's own suite. They need a program that takes minutes to build, so they run in
-/// the full form only; `databases.rs` runs SQLite in each test run.
+/// Scripts of `SQLite`'s own suite. They need a program that takes minutes to build, so they run in
+/// the full form only; `databases.rs` runs `SQLite` in each test run.
 const SQLITE_SCRIPTS: [&str; 16] = [
     "pager1",
     "pager2",
