@@ -118,6 +118,8 @@ pub(crate) trait Disk: Send + Sync + 'static {
     fn set_modified(&self, file: &Self::File, time: i128) -> io::Result<()>;
     /// Writes bytes to an open file.
     fn write(&self, file: &Self::File, offset: u64, bytes: &[u8]) -> io::Result<()>;
+    /// Removes up to `bytes` bytes from the end of an open file.
+    fn shorten(&self, file: &Self::File, bytes: u64) -> io::Result<()>;
     /// Copies the content, the permissions, the owner and the times of `from` to `to`, which is
     /// empty.
     fn copy(&self, from: &Self::File, to: &Self::File) -> io::Result<()>;

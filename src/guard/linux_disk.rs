@@ -251,6 +251,10 @@ impl Disk for LinuxDisk {
         file.write_all_at(bytes, offset)
     }
 
+    fn shorten(&self, file: &File, bytes: u64) -> io::Result<()> {
+        file.set_len(stat(file.as_fd())?.stx_size.saturating_sub(bytes))
+    }
+
     fn copy(&self, from: &File, to: &File) -> io::Result<()> {
         let whole = stat(from.as_fd())?;
         if rustix::fs::ioctl_ficlone(to, from).is_err() {

@@ -4,11 +4,18 @@
 #[path = "../support/mod.rs"]
 mod support;
 
-mod harness;
+mod databases;
+mod disks;
 mod foreign;
+mod harness;
+mod killed;
 mod local;
 mod losing;
-mod space;
 mod permissions;
+mod programs;
+mod recorder;
 mod saving;
+mod space;
+mod suites;
 mod using;
+mod writers;

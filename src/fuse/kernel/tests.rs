@@ -13,9 +13,9 @@ use crate::fuse::kernel::poll_waker::PollWaker;
 use crate::fuse::kernel::session::{self, MountRequest, Mounted, check};
 use crate::fuse::kernel::session_kind::SessionKind;
 use crate::fuse::kernel::values::{
-    DirEntry, DirPage, Errno, FileAttr, FileSystemStats, INodeNo, LockFound, LockRequest, NodeAttr,
-    NodeEntry, NodeType, Opened, OpenedFlags, PollEvents, ReadBytes, ReadRequest, RenameFlags,
-    Requester, SetAttrs, WriteRequest,
+    DirEntry, DirPage, Errno, FileAttr, FileSystemStats, INodeNo, LockFound, LockRequest, NewMode,
+    NodeAttr, NodeEntry, NodeType, Opened, OpenedFlags, PollEvents, ReadBytes, ReadRequest,
+    RenameFlags, Requester, SetAttrs, WriteRequest,
 };
 use crate::time::{Span, boot_now};
 use parking_lot::Mutex;

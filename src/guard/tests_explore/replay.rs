@@ -232,6 +232,9 @@ impl Disk for ReplayDisk {
     fn set_modified(&self, _file: &Inode, _time: i128) -> io::Result<()> {
         unreachable!("no sync tool carries the folder of the model")
     }
+    fn shorten(&self, _file: &Inode, _bytes: u64) -> io::Result<()> {
+        unreachable!("the disk of the model is never full")
+    }
     fn write(&self, file: &Inode, offset: u64, bytes: &[u8]) -> io::Result<()> {
         self.done(Step::Write(*file, offset, without_time(bytes)))
     }

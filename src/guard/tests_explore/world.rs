@@ -134,8 +134,7 @@ impl Model {
         };
         let is_it = |at: &At| at.dir == FOLDER && at.name == name;
         let is_about_to_replace = |guard| match self.next_step(world, guard).as_deref() {
-            Some(Step::Rename { to, .. }) => is_it(to),
-            Some(Step::Exchange(_, to)) => is_it(to),
+            Some(Step::Rename { to, .. } | Step::Exchange(_, to)) => is_it(to),
             _ => false,
         };
         let is_free = world.planted.is_none() && world.service.granted > 0;

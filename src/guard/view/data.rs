@@ -14,6 +14,15 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// Whether a system call failed because it can't do what the program requests: nothing is lost, and
+/// many programs then try another call.
+fn is_refusal(error: &io::Error) -> bool {
+    let refusals =
+        [libc::EINVAL, libc::EOPNOTSUPP, libc::ENOSYS, libc::EXDEV, libc::EFBIG, libc::EPERM];
+    error.raw_os_error().is_some_and(|code| refusals.contains(&code))
+}
 
 impl FolderView {
     pub(super) fn open_of(&self, fh: u64) -> Done<Arc<OpenFile>> {
@@ -46,8 +55,8 @@ impl FolderView {
     }
 
     /// Changes the content of an open file, if the gate lets the change pass. A failed change
-    /// spoils a file that is not published yet. The change leaves the file no longer than it is, or
-    /// than `end`.
+    /// spoils a file that is not published yet, unless the call was only refused. The change leaves
+    /// the file no longer than it is, or than `end`.
     pub(super) fn change<T>(
         &self,
         who: Requester,
@@ -63,15 +72,15 @@ impl FolderView {
         let pass = self.pass_open(who, open, tenure, is_writeback)?;
         let unpublished =
             open.saving().filter(|saving| saving.staged.save_state() == SaveState::Unpublished);
-        match unpublished {
-            Some(saving) => {
-                saving.wrote(if is_writeback { 0 } else { who.pid });
-                self.reserve(who, saving, end)?;
-            }
-            None => self.check_in_place(&pass, who, open)?,
+        if let Some(saving) = unpublished {
+            saving.wrote(if is_writeback { 0 } else { who.pid });
+            self.reserve(who, saving, end)?;
+        } else {
+            open.has_changed.store(true, Ordering::Release);
+            self.check_in_place(&pass, who, open)?;
         }
         let changed = change(file).map_err(|error| {
-            if let Some(saving) = unpublished {
+            if let Some(saving) = unpublished.filter(|_| !is_refusal(&error)) {
                 saving.staged.spoil(error.raw_os_error().unwrap_or(libc::EIO));
             }
             errno(&error)

@@ -13,14 +13,24 @@ use rustix::fs::Statx;
 use std::ffi::OsStr;
 use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
+use std::time::Duration;
 use unicode_normalization::UnicodeNormalization as _;
+
+/// Returns how long the kernel may keep the attributes of a file. Those of a file that is not
+/// published yet change when it gets its name, at a close that the kernel takes for no change.
+const fn attributes_cached_for(found: &Statx) -> Duration {
+    if found.stx_nlink == 0 { Duration::ZERO } else { CACHED_FOR }
+}
 
 impl FolderView {
     /// Returns the entry of a node, for the kernel.
     pub(super) fn entry(ino: u64, found: &Statx) -> NodeEntry {
+        let mut attr = attributes(ino, found);
+        // A file that is not published yet has no name in the folder, and one in the view.
+        attr.nlink = attr.nlink.max(1);
         NodeEntry {
-            attr: attributes(ino, found),
-            attr_ttl: CACHED_FOR,
+            attr,
+            attr_ttl: attributes_cached_for(found),
             entry_ttl: CACHED_FOR,
             until_replied: None,
         }
@@ -28,7 +38,8 @@ impl FolderView {
 
     /// Returns the attributes of a node, for the kernel.
     pub(super) fn attr(ino: u64, found: &Statx) -> NodeAttr {
-        NodeAttr { attr: attributes(ino, found), ttl: CACHED_FOR, until_replied: None }
+        let ttl = attributes_cached_for(found);
+        NodeAttr { attr: attributes(ino, found), ttl, until_replied: None }
     }
 
     pub(super) fn look_up(&self, at: NameIn<'_>) -> Done<NodeEntry> {
@@ -51,7 +62,11 @@ impl FolderView {
             return attr;
         }
         let located = self.locate(ino)?;
-        Ok(Self::attr(ino, &located.found))
+        let mut attr = Self::attr(ino, &located.found);
+        if !located.path.as_os_str().is_empty() {
+            attr.attr.nlink = attr.attr.nlink.max(1);
+        }
+        Ok(attr)
     }
 
     pub(super) fn link_target(&self, ino: u64) -> Done<ReadBytes> {

@@ -220,13 +220,21 @@ impl Nodes {
     }
 
     /// Replaces the file of a node by one that is not published yet, when a program rewrites the
-    /// file as a whole. Fails if another program has the old version open: its reads must not mix
-    /// the two, so the new version needs a node of its own.
-    pub(super) fn replace_by_saving(&self, ino: u64, file: FileId, saving: &Arc<Saving>) -> bool {
+    /// file as a whole. Fails if another open file than `own` has the old version: its reads must
+    /// not mix the two, so the new version needs a node of its own.
+    pub(super) fn replace_by_saving(
+        &self,
+        ino: u64,
+        file: FileId,
+        saving: &Arc<Saving>,
+        own: Option<&Arc<OpenFile>>,
+    ) -> bool {
         let mut table = self.0.lock();
         let Some(node) = table.nodes.get_mut(&ino) else { return false };
         node.open.retain(|open| open.strong_count() > 0);
-        if !node.open.is_empty() || node.saving.is_some() {
+        let is_own =
+            |open: &Weak<OpenFile>| own.is_some_and(|own| open.as_ptr() == Arc::as_ptr(own));
+        if !node.open.iter().all(is_own) || node.saving.is_some() {
             return false;
         }
         let Some(place) = node.place.clone() else { return false };

@@ -1,5 +1,6 @@
 //! Opens files, and makes new ones.
 
+use super::super::disk::FileId;
 use super::super::gate::Pass;
 use super::super::linux_disk::{id_in, open_below, stat, stat_at};
 use super::close_rule::Saving;
@@ -18,6 +19,7 @@ use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Whether the flags of an open ask for write access.
 pub(super) const fn writes(flags: i32) -> bool {
@@ -44,10 +46,7 @@ impl FolderView {
             return self.open_saving(&pass, ino, saving, (flags, share));
         }
         let truncates = flags & libc::O_TRUNC != 0;
-        let is_whole = super::attributes::type_in(&located.found) == NodeType::RegularFile
-            && located.found.stx_nlink == 1
-            && !self.policy.in_place.matches(&located.path);
-        if truncates && is_whole {
+        if truncates && self.is_whole(&located) {
             return self.replace(&pass, (who, share), ino, &located);
         }
         self.open_in_place(&pass, ino, &located, (flags, share))
@@ -59,7 +58,13 @@ impl FolderView {
             Located::Saving(saving) => Content::Saving(Arc::clone(saving)),
             Located::Path(_) | Located::Open(_) => Content::InPlace(self.reopen(&located, flags)?),
         };
-        let open = OpenFile { ino, content, tenure: None, _share: share };
+        let open = OpenFile {
+            ino,
+            content,
+            tenure: None,
+            has_changed: AtomicBool::new(false),
+            _share: share,
+        };
         Ok(self.opened(open, OpenedFlags::FOPEN_KEEP_CACHE | OpenedFlags::FOPEN_NOFLUSH))
     }
 
@@ -104,6 +109,7 @@ impl FolderView {
             ino,
             content,
             tenure: Some(pass.tenure()),
+            has_changed: AtomicBool::new(false),
             _share: share,
         }))
     }
@@ -125,6 +131,7 @@ impl FolderView {
             ino,
             content,
             tenure: Some(pass.tenure()),
+            has_changed: AtomicBool::new(false),
             _share: share,
         }))
     }
@@ -139,16 +146,8 @@ impl FolderView {
         ino: u64,
         located: &LocatedFile,
     ) -> Done<Opened> {
-        let (dir, _) = self.parent_of(&located.path)?;
-        let mode = u32::from(located.found.stx_mode) & 0o7777;
-        let wanted = (who.uid, located.path.as_os_str(), false);
-        let staged = self.guard.stage_file(pass, &dir, mode, wanted);
-        let staged = staged.map_err(|error| errno(&error))?;
-        copy_attributes(located.as_fd(), &located.found, staged.file.as_fd())
-            .map_err(|error| errno(&error))?;
-        let found = stat(staged.file.as_fd()).map_err(|error| errno(&error))?;
-        let saving = Saving::new(staged, who.pid);
-        if !self.nodes.replace_by_saving(ino, id_in(&found), &saving) {
+        let (saving, file) = self.new_version(pass, who, located)?;
+        if !self.nodes.replace_by_saving(ino, file, &saving, None) {
             self.nodes.split(ino);
             return Err(Errno::ESTALE);
         }
@@ -157,8 +156,69 @@ impl FolderView {
             ino,
             content,
             tenure: Some(pass.tenure()),
+            has_changed: AtomicBool::new(false),
             _share: share,
         }))
+    }
+
+    /// Begins an empty version of a file, with the attributes of the file.
+    fn new_version(
+        &self,
+        pass: &Pass<'_>,
+        who: Requester,
+        located: &LocatedFile,
+    ) -> Done<(Arc<Saving>, FileId)> {
+        let (dir, _) = self.parent_of(&located.path)?;
+        let mode = u32::from(located.found.stx_mode) & 0o7777;
+        let wanted = (who.uid, located.path.as_os_str(), false);
+        let staged = self.guard.stage_file(pass, &dir, mode, wanted);
+        let staged = staged.map_err(|error| errno(&error))?;
+        copy_attributes(located.as_fd(), &located.found, staged.file.as_fd())
+            .map_err(|error| errno(&error))?;
+        let found = stat(staged.file.as_fd()).map_err(|error| errno(&error))?;
+        Ok((Saving::new(staged, who.pid), id_in(&found)))
+    }
+
+    /// Begins a new version of a file that a program opened for writing only, and truncates before
+    /// it writes: that is how vim and sort save. Returns false if the file is changed in place
+    /// instead: if another program has it open, or if it was written by this open file before.
+    /// (Databases open their files for reading and writing, and truncate them in the middle.)
+    pub(super) fn replace_truncated(
+        &self,
+        pass: &Pass<'_>,
+        who: Requester,
+        fh: u64,
+        open: &Arc<OpenFile>,
+    ) -> Done<bool> {
+        let Content::InPlace(file) = &open.content else { return Ok(false) };
+        let access = rustix::fs::fcntl_getfl(file).map_or(OFlags::RDWR, |flags| flags);
+        if access & OFlags::RWMODE != OFlags::WRONLY || open.has_changed.load(Ordering::Acquire) {
+            return Ok(false);
+        }
+        let located = self.locate(open.ino)?;
+        if !matches!(located.located, Located::Path(_)) || !self.is_whole(&located) {
+            return Ok(false);
+        }
+        let Ok(share) = self.share(Pool::FolderFiles, who, &located.path) else { return Ok(false) };
+        let (saving, file) = self.new_version(pass, who, &located)?;
+        if !self.nodes.replace_by_saving(open.ino, file, &saving, Some(open)) {
+            return Ok(false);
+        }
+        let (ino, tenure) = (open.ino, open.tenure);
+        let content = Content::Saving(saving);
+        let has_changed = AtomicBool::new(false);
+        self.files.insert(fh, OpenFile { ino, content, tenure, has_changed, _share: share });
+        if let Some(open) = self.files.get(fh) {
+            self.nodes.opened(ino, &open);
+        }
+        Ok(true)
+    }
+
+    /// Whether a file gets a new version when a program rewrites it from the start.
+    fn is_whole(&self, located: &LocatedFile) -> bool {
+        super::attributes::type_in(&located.found) == NodeType::RegularFile
+            && located.found.stx_nlink == 1
+            && !self.policy.in_place.matches(&located.path)
     }
 
     /// Opens the directory of a path, and returns the last name of the path.
@@ -215,6 +275,7 @@ impl FolderView {
             ino,
             content,
             tenure: Some(pass.tenure()),
+            has_changed: AtomicBool::new(false),
             _share: share,
         });
         Ok((Self::entry(ino, &found), opened))
@@ -237,6 +298,7 @@ impl FolderView {
             ino,
             content,
             tenure: Some(pass.tenure()),
+            has_changed: AtomicBool::new(false),
             _share: share,
         });
         Ok((Self::entry(ino, &found), opened))

@@ -6,6 +6,7 @@ use super::control_files::ControlHandle;
 use crate::fuse::kernel::user_shares::Share;
 use std::fs::File;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 /// The content behind an open file.
 pub(super) enum Content {
@@ -28,6 +29,8 @@ pub(super) struct OpenFile {
     /// The tenure in which the file was opened for writing; `None` for a file that is open for
     /// reading only.
     pub(super) tenure: Option<TenureId>,
+    /// Whether a program has changed the content by this open file in place.
+    pub(super) has_changed: AtomicBool,
     /// The part of this file in the open files of its user.
     pub(super) _share: Share,
 }

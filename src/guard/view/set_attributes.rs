@@ -71,6 +71,12 @@ impl FolderView {
     /// Changes the size of a file by its open file, or by its path.
     async fn set_size(&self, who: Requester, ino: u64, fh: Option<u64>, size: u64) -> Done<()> {
         if let Some(open) = fh.and_then(|fh| self.files.get(fh)).filter(|o| o.tenure.is_some()) {
+            if let (0, Some(fh), Some(tenure)) = (size, fh, open.tenure) {
+                let pass = self.pass_open(who, &open, tenure, false)?;
+                if self.replace_truncated(&pass, who, fh, &open)? {
+                    return Ok(());
+                }
+            }
             let changed = self.change(who, &open, (false, size), |file| file.set_len(size));
             Self::settle(&open);
             return changed;
