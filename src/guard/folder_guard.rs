@@ -193,10 +193,11 @@ impl<D: Disk> FolderGuard<D> {
             SaveState::Spoiled(errno) => Err(SaveError::Disk(io::Error::from_raw_os_error(errno))),
             SaveState::Unpublished => self.publish_now(staged, (save, path), (to, if_there), sync),
         })?;
-        drop(pass);
         if published && self.gate.is_past_deadline() {
             self.is_late.store(true, Ordering::Release);
         }
+        // The end of the tenure waits for the pass, and then tells that the file came late.
+        drop(pass);
         Ok(())
     }
 

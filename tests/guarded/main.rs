@@ -4,7 +4,11 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod hanging;
 mod harness;
 mod losing;
+mod ordinary_user;
 mod saving;
+mod telling;
 mod using;
+mod watchdog;

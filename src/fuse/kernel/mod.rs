@@ -16,6 +16,7 @@ pub(crate) mod poll_waker;
 pub mod own_user;
 pub mod mount_users;
 pub mod device_names;
+pub(crate) mod child_call;
 pub mod mountinfo;
 pub mod session_kind;
 pub mod mount_seal;
