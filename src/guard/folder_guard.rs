@@ -184,6 +184,13 @@ impl<D: Disk> FolderGuard<D> {
         to: Place<'_, D::Dir>,
         sync: bool,
     ) -> Result<(), SaveError> {
+        // Before the gate, since a sync may take longer than the lease lasts.
+        if sync && staged.save_state() == SaveState::Unpublished {
+            self.disk.sync_file(&staged.file).map_err(|error| {
+                staged.spoil(error.raw_os_error().unwrap_or(libc::EIO));
+                SaveError::Disk(error)
+            })?;
+        }
         let passed = self.gate.enter(Some(staged.tenure), is_of);
         let pass = passed.map_err(SaveError::Closed)?;
         let if_there = if staged.is_exclusive() { IfThere::Fail } else { IfThere::Replace };
@@ -191,13 +198,16 @@ impl<D: Disk> FolderGuard<D> {
             SaveState::Published => Ok(false),
             SaveState::PutAside(_) => Err(SaveError::Closed(Closed::TenureOver)),
             SaveState::Spoiled(errno) => Err(SaveError::Disk(io::Error::from_raw_os_error(errno))),
-            SaveState::Unpublished => self.publish_now(staged, (save, path), (to, if_there), sync),
+            SaveState::Unpublished => self.publish_now(staged, (save, path), (to, if_there)),
         })?;
         if published && self.gate.is_past_deadline() {
             self.is_late.store(true, Ordering::Release);
         }
         // The end of the tenure waits for the pass, and then tells that the file came late.
         drop(pass);
+        if published && sync {
+            self.disk.sync_dir(to.dir).map_err(SaveError::Disk)?;
+        }
         Ok(())
     }
 
@@ -207,21 +217,13 @@ impl<D: Disk> FolderGuard<D> {
         staged: &StagedFile<D>,
         (save, path): (&mut SaveState, &OsStr),
         (to, if_there): (Place<'_, D::Dir>, IfThere),
-        sync: bool,
     ) -> Result<bool, SaveError> {
         let Some(stage) = self.stage.read().clone() else {
             return Err(SaveError::Closed(Closed::TenureOver));
         };
-        if sync && let Err(error) = self.disk.sync_file(&staged.file) {
-            *save = SaveState::Spoiled(error.raw_os_error().unwrap_or(libc::EIO));
-            return Err(SaveError::Disk(error));
-        }
         match stage.publish(&*self.disk, &staged.file, to, path, if_there) {
             Ok(()) => {
                 *save = SaveState::Published;
-                if sync {
-                    self.disk.sync_dir(to.dir).map_err(SaveError::Disk)?;
-                }
                 Ok(true)
             }
             Err(PublishError::Fenced { is_kept }) => {

@@ -4,7 +4,8 @@
 //! This is no test: it prints each number next to its target, and fails only if a program does not
 //! work. Ratios within one run are more reliable than numbers of two runs.
 //!
-//! `cargo bench -- engine journal local files flock ls http sessions durable cluster` runs parts;
+//! `cargo bench -- engine journal local files flock ls http sessions durable cluster guard` runs
+//! parts;
 //! `--quick` runs fewer rounds; `--pin` keeps all processes on one processor, which removes most of
 //! the noise.
 
@@ -14,6 +15,8 @@ mod cluster;
 mod engine;
 mod files;
 mod groups;
+mod guard;
+mod guard_works;
 mod http;
 mod journal;
 mod local;
@@ -50,7 +53,7 @@ impl Effort {
 /// A part of the benchmark: its name on the command line, and its function.
 type Part = (&'static str, fn(Effort) -> Result<(), String>);
 
-const PARTS: [Part; 10] = [
+const PARTS: [Part; 11] = [
     ("engine", engine::run),
     ("journal", journal::run),
     ("local", local::run),
@@ -61,6 +64,7 @@ const PARTS: [Part; 10] = [
     ("sessions", sessions::run),
     ("durable", cluster::run_one),
     ("cluster", cluster::run),
+    ("guard", guard::run),
 ];
 
 fn main() -> ExitCode {

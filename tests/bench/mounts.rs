@@ -68,6 +68,67 @@ impl Mount {
         Ok(Self { dir, daemon: None, _scratch: scratch })
     }
 
+    /// Shows a new guarded folder, with the lock held by this machine.
+    pub(crate) fn guard(init: &[&str], options: &[&str]) -> Result<Self, String> {
+        let scratch = Scratch::new()?;
+        let (dir, folder) = (mount_point(&scratch)?, folder(&scratch)?);
+        let latchfs = || Command::new(env!("CARGO_BIN_EXE_latchfs"));
+        let made = latchfs().args(["guard", "init"]).arg(&folder).args(init).output();
+        let made = made.map_err(|error| format!("can't start latchfs: {error}"))?;
+        if !made.status.success() {
+            return Err(String::from_utf8_lossy(&made.stderr).into_owned());
+        }
+        let mut command = latchfs();
+        command.arg("guard").arg(folder).arg(&dir).arg("--stage").arg(scratch.path().join("stage"));
+        Self::start(scratch, dir, command.args(options))
+    }
+
+    /// Mounts a directory by bindfs, the FUSE file system that passes everything on; `None` if
+    /// bindfs is not installed.
+    pub(crate) fn bindfs() -> Result<Option<Self>, String> {
+        if Command::new("bindfs").arg("--version").stdout(Stdio::null()).status().is_err() {
+            return Ok(None);
+        }
+        let scratch = Scratch::new()?;
+        let (dir, folder) = (mount_point(&scratch)?, folder(&scratch)?);
+        let mut command = Command::new("bindfs");
+        Self::start(scratch, dir.clone(), command.arg("-f").arg(folder).arg(dir)).map(Some)
+    }
+
+    /// Mounts an overlay, whose changes go to a directory of the same disk.
+    #[allow(unsafe_code)]
+    pub(crate) fn overlay() -> Result<Self, String> {
+        let scratch = Scratch::new()?;
+        let (dir, lower) = (mount_point(&scratch)?, folder(&scratch)?);
+        let (upper, work) = (scratch.path().join("upper"), scratch.path().join("work"));
+        for dir in [&upper, &work] {
+            fs::create_dir(dir).map_err(|error| format!("{}: {error}", dir.display()))?;
+        }
+        let (lower, upper, work) = (lower.display(), upper.display(), work.display());
+        let options = format!("lowerdir={lower},upperdir={upper},workdir={work}");
+        let (options, target) = (c_path(Path::new(&options)), c_path(&dir));
+        let overlay = c"overlay".as_ptr();
+        // SAFETY: all strings end with a zero byte, and live until the call returns.
+        let result =
+            unsafe { libc::mount(overlay, target.as_ptr(), overlay, 0, options.as_ptr().cast()) };
+        if result != 0 {
+            return Err(format!("can't mount an overlay: {}", io::Error::last_os_error()));
+        }
+        Ok(Self { dir, daemon: None, _scratch: scratch })
+    }
+
+    /// Returns a directory of the disk itself.
+    pub(crate) fn native() -> Result<Self, String> {
+        let scratch = Scratch::new()?;
+        let dir = folder(&scratch)?;
+        Ok(Self { dir, daemon: None, _scratch: scratch })
+    }
+
+    /// Returns the process id of the daemon that serves the mount.
+    pub(crate) fn daemon_id(&self) -> Option<u32> {
+        self.daemon.as_ref().map(Child::id)
+    }
+
     fn start(scratch: Scratch, dir: PathBuf, command: &mut Command) -> Result<Self, String> {
         let daemon = command.stdin(Stdio::null()).stdout(Stdio::null()).spawn();
         let daemon = daemon.map_err(|error| format!("can't start {command:?}: {error}"))?;
@@ -95,6 +156,12 @@ fn mount_point(scratch: &Scratch) -> Result<PathBuf, String> {
     let dir = scratch.path().join("mnt");
     fs::create_dir(&dir).map_err(|error| format!("{}: {error}", dir.display()))?;
     dir.canonicalize().map_err(|error| format!("{}: {error}", dir.display()))
+}
+
+fn folder(scratch: &Scratch) -> Result<PathBuf, String> {
+    let dir = scratch.path().join("folder");
+    fs::create_dir(&dir).map_err(|error| format!("{}: {error}", dir.display()))?;
+    Ok(dir)
 }
 
 fn c_path(path: &Path) -> CString {

@@ -8,6 +8,7 @@ mod descriptor_limit;
 pub(crate) mod user_shares;
 pub(crate) mod task;
 pub(crate) mod pending;
+pub(crate) mod slow_calls;
 pub(crate) mod handles;
 mod freezer;
 pub(crate) mod pending_signals;

@@ -18,6 +18,7 @@ use crate::fuse::kernel::file_system::Done;
 use crate::fuse::kernel::handles::{HandleNumbers, Handles};
 use crate::fuse::kernel::interrupts::InterruptWatcher;
 use crate::fuse::kernel::invalidation::Invalidator;
+use crate::fuse::kernel::slow_calls::SlowCalls;
 use crate::fuse::kernel::user_shares::{Full, Pool, Share, Shares};
 use crate::fuse::kernel::values::{DirEntry, Errno, Requester};
 use crate::holder_id::session_of;
@@ -28,7 +29,7 @@ use std::fmt::Display;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, Weak};
 
 /// How long an operation waits that keeps its directory locked in the kernel: other programs can't
 /// use the directory meanwhile.
@@ -48,6 +49,9 @@ pub(crate) struct FolderView {
     pub(super) shares: Shares,
     pub(super) interrupts: InterruptWatcher,
     pub(super) invalidator: OnceLock<Invalidator>,
+    pub(super) slow_calls: SlowCalls,
+    /// This view, for calls that are made on another thread.
+    pub(super) own: Weak<FolderView>,
     /// The path of the folder, for messages.
     pub(super) folder: PathBuf,
 }
@@ -125,6 +129,15 @@ fn cannot_open(path: &Path, full: &Full) -> String {
 }
 
 impl FolderView {
+    /// Makes a call that may take long, while other requests are answered.
+    pub(super) async fn slowly<T: Send + 'static>(
+        &self,
+        call: impl FnOnce(&Self) -> Done<T> + Send + 'static,
+    ) -> Done<T> {
+        let Some(own) = self.own.upgrade() else { return Err(Errno::ESTALE) };
+        self.slow_calls.make(move || call(&own)).await.unwrap_or(Err(Errno::EIO))
+    }
+
     /// Returns the descriptor of the folder.
     pub(super) fn root(&self) -> BorrowedFd<'_> {
         self.guard.folder().as_fd()

@@ -18,6 +18,7 @@ use crate::fuse::kernel::mountinfo::{self, Life};
 use crate::fuse::kernel::own_user::own_uid;
 use crate::fuse::kernel::session::{self, MountRequest, Mounted};
 use crate::fuse::kernel::session_kind::SessionKind;
+use crate::fuse::kernel::slow_calls::SlowCalls;
 use crate::fuse::kernel::user_shares::Shares;
 use crate::fuse::kernel::values::Requester;
 use crate::time::{Span, Wall};
@@ -80,7 +81,7 @@ pub(crate) fn mount(parts: ViewParts, dir: &Path, users: Users) -> Result<Mounte
     let (guard, policy) = (Arc::clone(&parts.guard), Arc::clone(&parts.policy));
     let tenures = Tenures::start(guard, parts.lock, policy, on_news).map_err(failed)?;
     let shares = Shares::new(own_uid());
-    let view = Arc::new(FolderView {
+    let view = Arc::new_cyclic(|own| FolderView {
         guard: parts.guard,
         tenures,
         policy: parts.policy,
@@ -93,6 +94,8 @@ pub(crate) fn mount(parts: ViewParts, dir: &Path, users: Users) -> Result<Mounte
         interrupts: InterruptWatcher::new(shares.clone()),
         shares,
         invalidator: OnceLock::new(),
+        slow_calls: SlowCalls::default(),
+        own: Weak::clone(own),
         folder: parts.folder,
     });
     let _ = slot.set(Arc::downgrade(&view));

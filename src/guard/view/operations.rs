@@ -113,6 +113,9 @@ impl FileSystem for FolderView {
     }
 
     async fn flush(&self, who: Requester, ino: u64, fh: u64, _owner: u64) -> Done<()> {
+        if self.policy.sync_saves {
+            return self.slowly(move |view| view.flush_file(who, ino, fh)).await;
+        }
         self.flush_file(who, ino, fh)
     }
 
@@ -121,11 +124,11 @@ impl FileSystem for FolderView {
     }
 
     async fn fsync(&self, who: Requester, ino: u64, fh: u64, data_only: bool) -> Done<()> {
-        self.sync_file(who, ino, fh, data_only)
+        self.slowly(move |view| view.sync_file(who, ino, fh, data_only)).await
     }
 
     async fn fsyncdir(&self, _who: Requester, ino: u64, _fh: u64) -> Done<()> {
-        self.sync_dir(ino)
+        self.slowly(move |view| view.sync_dir(ino)).await
     }
 
     fn opendir(&self, who: Requester, ino: u64) -> Done<Opened> {
@@ -184,7 +187,7 @@ impl FileSystem for FolderView {
         length: u64,
         mode: i32,
     ) -> Done<()> {
-        self.allocate(who, fh, (offset, length), mode)
+        self.slowly(move |view| view.allocate(who, fh, (offset, length), mode)).await
     }
 
     async fn lseek(&self, _who: Requester, fh: u64, offset: i64, whence: i32) -> Done<i64> {
@@ -198,7 +201,7 @@ impl FileSystem for FolderView {
         to: (u64, u64),
         length: u64,
     ) -> Done<u32> {
-        self.copy_range(who, from, to, length)
+        self.slowly(move |view| view.copy_range(who, from, to, length)).await
     }
 
     async fn ioctl(&self, _who: Requester, _ino: u64, _fh: u64, _command: u32) -> Done<Vec<u8>> {
