@@ -131,7 +131,10 @@ impl Writers {
                 assert!(rest.any(|there| *there == line), "{line} is lost");
             }
             let refused = self.lines(&format!("refused-{name}"));
-            println!("{name}: {} acknowledged, refused {refused:?}", acknowledged.len());
+            let count = |why: &str| refused.iter().filter(|line| *line == why).count();
+            let counts = ["take", "30", "116"].map(count);
+            let acknowledged = acknowledged.len();
+            println!("{name}: {acknowledged} acknowledged; no lock, EROFS, ESTALE: {counts:?}");
         }
         let count = list.len();
         let mut distinct = list;
@@ -188,7 +191,11 @@ fn status(view: &Path) -> Value {
 }
 
 fn take(view: &Path) -> u64 {
-    run(Command::new(LATCHFS).args(["guard", "take"]).arg(view)).ok();
+    // A machine that was isolated may need a moment to reach the server again.
+    eventually("the lock", || {
+        let taken = run(Command::new(LATCHFS).args(["guard", "take"]).arg(view));
+        (taken.code == 0).then_some(())
+    });
     status(view)["tenure"]["token"].as_u64().expect("a token")
 }
 

@@ -26,7 +26,7 @@ fn a_stopped_guard_is_told_from_outside() {
     scratch.init(&["--alone"]);
     let guard = Guard::start(&scratch, "view", &[]);
     fs::write(guard.path("a"), "1").expect("the lock is free");
-    for _ in 0..crate::support::rounds(2, 10) {
+    for _ in 0..crate::support::rounds(2, 50) {
         guard.signal(libc::SIGSTOP);
         std::thread::scope(|scope| {
             for _ in 0..25 {
@@ -70,7 +70,7 @@ fn a_guard_that_is_stopped_while_it_works_is_told_from_outside() {
     let guard = Guard::start(&scratch, "view", &[]);
     fs::write(guard.path("a"), "1").expect("the lock is free");
     let load = Load::start(&guard);
-    for _ in 0..crate::support::rounds(3, 25) {
+    for _ in 0..crate::support::rounds(6, 50) {
         // Half of the commands start before the guard is stopped.
         std::thread::scope(|scope| {
             (0..3).for_each(|_| drop(scope.spawn(|| guard.ask("status", &[]))));
