@@ -12,11 +12,10 @@ use serde_json::{Value, json};
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 /// How long a guard may take to answer a question about its state, and how long a request waits
 /// before this process looks whether the guard was stopped.
-const ANSWER_PATIENCE: Duration = Duration::from_millis(1_500);
+const ANSWER_PATIENCE: Span = Span::from_millis(1_500);
 /// How long `guard take` and `guard wait` wait at most.
 const WAIT_MAX: Span = Span::from_secs(24 * 3_600);
 
@@ -145,7 +144,7 @@ fn in_child(
         let state = DaemonState::of(view);
         if waits == Waits::Never || state.is_stopped() {
             return Err(CliError::unavailable(format!(
-                "the guard of {dir} has not answered for {ANSWER_PATIENCE:?}: {state}; then \
+                "the guard of {dir} has not answered for {ANSWER_PATIENCE}: {state}; then \
                  'latchfs umount {dir}' removes the view"
             )));
         }

@@ -16,7 +16,7 @@ const TTL: &str = "2s";
 /// gives the lock up, until a file `stop` appears. It records the acknowledged lines, and counts
 /// the refusals. Any other error than ESTALE and EROFS ends it.
 const WRITER: &str = r#"
-import errno, json, os, sys
+import errno, json, os, sys, time
 view, folder, name = sys.argv[1:]
 def ask(request):
     ctl = os.open(view + '/.latchfs/ctl', os.O_RDWR)
@@ -31,6 +31,7 @@ refused = open(f'{folder}/../refused-{name}', 'w')
 while not os.path.exists(folder + '/../stop'):
     if ask({'do': 'take', 'wait_ms': 2000}).get('state') != 'holding':
         print('take', file=refused, flush=True)
+        time.sleep(0.05)
         continue
     try:
         for _ in range(3):
@@ -47,6 +48,7 @@ while not os.path.exists(folder + '/../stop'):
         if error.errno not in (errno.ESTALE, errno.EROFS):
             raise
         print(error.errno, file=refused, flush=True)
+        time.sleep(0.05)
 "#;
 
 /// A folder that several machines guard, and a writer on each of them.
@@ -151,11 +153,20 @@ impl Writers {
 
 impl Drop for Writers {
     fn drop(&mut self) {
+        if std::thread::panicking() {
+            for name in ["w1", "w2"] {
+                let refused = self.lines(&format!("refused-{name}"));
+                println!("{name}: {} {refused:?}", self.acknowledged(name));
+            }
+        }
         for program in &mut self.programs {
             let _ = program.kill();
             let _ = program.wait();
         }
         for (daemon, view) in &mut self.guards {
+            if std::thread::panicking() {
+                println!("{}: {}\n{}", view.display(), status(view), daemon.log());
+            }
             daemon.signal(libc::SIGKILL);
             let _ = Command::new("umount").arg("-l").arg(&*view).status();
             let _ = Command::new("chattr").arg("-i").arg(&*view).status();

@@ -5,11 +5,11 @@
 //! thread can't end, and keeps its standard output open. A child process for the operation keeps
 //! this from the process that needs the answer.
 
+use crate::time::{Span, Time, boot_now};
 use std::fs::File;
 use std::io::{self, ErrorKind, Read, Write};
 use std::os::fd::{AsRawFd, RawFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::time::{Duration, Instant};
 
 /// The maximum size of an answer.
 pub(crate) const ANSWER_BYTES_MAX: usize = 16 << 20;
@@ -42,8 +42,8 @@ impl ChildCall {
     }
 
     /// Returns the answer, and waits for it for at most `patience`; `None` if there is none yet.
-    pub(crate) fn answer(&mut self, patience: Duration) -> io::Result<Option<Vec<u8>>> {
-        let until = Instant::now() + patience;
+    pub(crate) fn answer(&mut self, patience: Span) -> io::Result<Option<Vec<u8>>> {
+        let until = boot_now() + patience;
         while is_readable(self.answers.as_raw_fd(), until)? {
             let mut part = [0; 4_096];
             match self.answers.read(&mut part) {
@@ -88,9 +88,9 @@ fn pipe() -> io::Result<(File, File)> {
 
 /// Waits until a descriptor can be read, or has ended; `false` if the time is over.
 #[allow(unsafe_code)]
-fn is_readable(fd: RawFd, until: Instant) -> io::Result<bool> {
+fn is_readable(fd: RawFd, until: Time) -> io::Result<bool> {
     loop {
-        let left = until.saturating_duration_since(Instant::now());
+        let left = until.since(boot_now());
         let left = libc::c_int::try_from(left.as_millis()).unwrap_or(libc::c_int::MAX);
         let mut wanted = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
         // SAFETY: `wanted` is one valid pollfd.
@@ -134,7 +134,7 @@ mod tests {
     #[test]
     fn a_long_answer_is_complete() {
         let mut call = ChildCall::start(|| vec![7; 1_000_000]).expect("started");
-        let answer = call.answer(Duration::from_secs(20)).expect("readable").expect("in time");
+        let answer = call.answer(Span::from_secs(20)).expect("readable").expect("in time");
         assert!(answer == vec![7; 1_000_000]);
     }
 
@@ -142,7 +142,7 @@ mod tests {
     fn an_answer_has_a_bound() {
         let bytes = |length| {
             let mut call = ChildCall::start(|| vec![7; length]).expect("started");
-            call.answer(Duration::from_secs(20))
+            call.answer(Span::from_secs(20))
         };
         let whole = bytes(ANSWER_BYTES_MAX).expect("readable").expect("in time");
         assert_eq!(whole.len(), ANSWER_BYTES_MAX);
@@ -156,6 +156,6 @@ mod tests {
             std::thread::park();
         };
         let mut call = ChildCall::start(pause).expect("started");
-        assert!(call.answer(Duration::from_millis(20)).expect("readable").is_none());
+        assert!(call.answer(Span::from_millis(20)).expect("readable").is_none());
     }
 }

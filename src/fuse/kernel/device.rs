@@ -307,8 +307,8 @@ pub fn detach(dir: &Path) -> io::Result<()> {
 }
 
 /// Detaches a mount whose daemon hangs, and ends its connection with the kernel: requests that wait
-/// for the daemon fail, as do all later ones. A daemon with a thread that sleeps in the kernel can't
-/// end, and programs would wait for it even after it was killed.
+/// for the daemon fail, as do all later ones. A daemon can't end while one of its threads sleeps in
+/// the kernel, and programs would wait for it even after it was killed.
 pub fn abort(mount: &MountPoint) -> io::Result<()> {
     match umount2(&mount.dir, libc::MNT_FORCE | libc::MNT_DETACH) {
         Err(error) if error.raw_os_error() == Some(libc::EPERM) => {

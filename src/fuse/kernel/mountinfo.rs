@@ -2,11 +2,11 @@
 //! mount responds.
 
 use crate::fuse::kernel::child_call::ChildCall;
+use crate::time::Span;
 use std::ffi::OsString;
 use std::io;
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 /// The file system type of latchfs mounts: directories of locks.
 pub const TYPE: &str = "fuse.latchfs";
@@ -18,7 +18,7 @@ pub const VIEW_TYPE: &str = "fuse.latchfs-view";
 const LINKS_MAX: usize = 40;
 /// How long [`probe`] waits for an answer. A running daemon answers in microseconds, a stopped one
 /// never does.
-const PROBE_PATIENCE: Duration = Duration::from_secs(2);
+const PROBE_PATIENCE: Span = Span::from_secs(2);
 
 /// A mount of this machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
