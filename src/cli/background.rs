@@ -129,9 +129,10 @@ pub(super) fn start_watchdog(answers: impl Fn() -> bool + Send + 'static) -> Cli
     let report = move || {
         let mut is_silent = false;
         while ended.recv_timeout(every) == Err(std::sync::mpsc::RecvTimeoutError::Timeout) {
-            let reported = match answers() {
-                true => send_to_manager(socket.as_bytes(), b"WATCHDOG=1").map_err(|e| said(&e)),
-                false => Err("a thread does not answer".to_owned()),
+            let reported = if answers() {
+                send_to_manager(socket.as_bytes(), b"WATCHDOG=1").map_err(|error| said(&error))
+            } else {
+                Err("a thread does not answer".to_owned())
             };
             match reported {
                 Ok(()) => is_silent = false,

@@ -15,7 +15,7 @@ const TTL: &str = "2s";
 /// A program that takes the lock of a folder, adds lines to a file by saving it as a whole, and
 /// gives the lock up, until a file `stop` appears. It records the acknowledged lines, and counts
 /// the refusals. Any other error than ESTALE and EROFS ends it.
-const WRITER: &str = r#"
+const WRITER: &str = r"
 import errno, json, os, sys, time
 view, folder, name = sys.argv[1:]
 def ask(request):
@@ -49,7 +49,7 @@ while not os.path.exists(folder + '/../stop'):
             raise
         print(error.errno, file=refused, flush=True)
         time.sleep(0.05)
-"#;
+";
 
 /// A folder that several machines guard, and a writer on each of them.
 struct Writers {
@@ -191,6 +191,7 @@ fn guards_write_on_while_leaders_are_killed() {
     cluster.nodes.iter_mut().for_each(|node| node.daemon.kill());
     writers.are_refused();
     cluster.nodes.iter_mut().for_each(|node| node.daemon.again());
+    cluster.voters(3);
     writers.go_on();
     writers.end();
 }
