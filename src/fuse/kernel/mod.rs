@@ -15,6 +15,7 @@ pub(crate) mod pending_signals;
 pub(crate) mod interrupts;
 pub(crate) mod poll_waker;
 pub mod own_user;
+pub(crate) mod caller_identity;
 pub mod mount_users;
 pub mod device_names;
 pub(crate) mod child_call;

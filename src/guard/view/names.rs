@@ -3,7 +3,7 @@
 use super::super::linux_disk::{id_in, path_of, stat, stat_at};
 use super::super::lost_files::LostReason;
 use super::folder_view::{FolderView, Located, MayWait, errno};
-use super::open::give_to_caller;
+use crate::fuse::kernel::caller_identity::as_caller;
 use crate::fuse::kernel::file_system::{Done, NameIn};
 use crate::fuse::kernel::values::{Errno, NodeEntry, RenameFlags, Requester};
 use rustix::fs::{AtFlags, CWD, FileType, Mode, RenameFlags as DiskFlags};
@@ -15,7 +15,7 @@ fn os(error: rustix::io::Errno) -> Errno {
 }
 
 impl FolderView {
-    /// Makes a name in a directory by `make`, under the gate, and gives it to the caller.
+    /// Makes a name in a directory by `make`, under the gate, as the caller.
     async fn make(
         &self,
         who: Requester,
@@ -29,7 +29,7 @@ impl FolderView {
             return Err(Errno::EEXIST);
         }
         let (dir, _) = self.directory(at.parent)?;
-        make(&dir, at.name).map_err(os)?;
+        as_caller(who, || Ok(make(&dir, at.name)?)).map_err(|error| errno(&error))?;
         let opened = rustix::fs::openat(
             &dir,
             at.name,
@@ -37,7 +37,6 @@ impl FolderView {
             Mode::empty(),
         );
         let opened = opened.map_err(os)?;
-        give_to_caller(&opened, OsStr::new(""), who, &dir).map_err(|error| errno(&error))?;
         let found = stat(opened.as_fd()).map_err(|error| errno(&error))?;
         let ino = self.nodes.found(at.parent, at.name, id_in(&found));
         Ok(Self::entry(ino, &found))
