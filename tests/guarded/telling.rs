@@ -175,11 +175,14 @@ fn a_server_that_is_away_past_the_lease_is_told() {
     told.events.next("held");
     told.server.signal(libc::SIGSTOP);
     let lost = told.events.next("lost");
-    assert_eq!(lost["why"], "the lock service did not answer before the lease ended");
+    // The deadline and the end of the session at the client come at nearly the same time.
+    let ends = ["did not answer before the lease ended", "ended the lease"];
+    let end = lost["why"].as_str().expect("a reason");
+    assert!(ends.iter().any(|known| end == format!("the lock service {known}")), "{end}");
     assert_eq!(told.loss(1), lost);
     refused((&open).write_all(b"x"), libc::ESTALE);
     let why = told.guard.why();
-    assert!(why.contains("the lock service did not answer before the lease ended"), "{why}");
+    assert!(why.contains(end), "{why}");
     refused(fs::write(told.guard.path("b"), "1"), libc::EROFS);
     let why = told.guard.why();
     assert!(why.contains("b was not changed") && why.contains("does not answer"), "{why}");
