@@ -372,11 +372,13 @@ complete -c latchfs -n "__fish_latchfs_using_subcommand run" -l try -d 'Do not w
 complete -c latchfs -n "__fish_latchfs_using_subcommand run" -l shared -d 'Hold it together with others that ask for the same'
 complete -c latchfs -n "__fish_latchfs_using_subcommand run" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c latchfs -n "__fish_latchfs_using_subcommand guard; and not __fish_seen_subcommand_from init take give wait status lost" -l server -d 'The server that decides about the lock [default: as \'guard init\' recorded]' -r
-complete -c latchfs -n "__fish_latchfs_using_subcommand guard; and not __fish_seen_subcommand_from init take give wait status lost" -l client -d 'How this machine is named to the server [default: the host\'s name]' -r
+complete -c latchfs -n "__fish_latchfs_using_subcommand guard; and not __fish_seen_subcommand_from init take give wait status lost" -l dir -d 'A mount on a server, which decides about the lock' -r -F
+complete -c latchfs -n "__fish_latchfs_using_subcommand guard; and not __fish_seen_subcommand_from init take give wait status lost" -l state -d 'Where the locks of a folder of \'guard init --alone\' are kept [default: beside the stages]' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand guard; and not __fish_seen_subcommand_from init take give wait status lost" -l token-file -d 'A file with the bearer token of the client' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand guard; and not __fish_seen_subcommand_from init take give wait status lost" -l ca -d 'CA certificate (PEM) that verifies an https server' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand guard; and not __fish_seen_subcommand_from init take give wait status lost" -l cert -d 'Client certificate (PEM) of this command' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand guard; and not __fish_seen_subcommand_from init take give wait status lost" -l key -d 'The key of that certificate (PEM)' -r -F
+complete -c latchfs -n "__fish_latchfs_using_subcommand guard; and not __fish_seen_subcommand_from init take give wait status lost" -l client -d 'How this machine is named to the server [default: the host\'s name]' -r
 complete -c latchfs -n "__fish_latchfs_using_subcommand guard; and not __fish_seen_subcommand_from init take give wait status lost" -l stage -d 'Where to keep stages and lost files, on the folder\'s file system [default: latchfs in the state directory]' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand guard; and not __fish_seen_subcommand_from init take give wait status lost" -l on-write -d 'A change without the lock: take it if it is free, wait for it (wait=30s), or refuse' -r
 complete -c latchfs -n "__fish_latchfs_using_subcommand guard; and not __fish_seen_subcommand_from init take give wait status lost" -l give-after -d 'Give the lock up once nothing has changed for so long: a duration, or never' -r
@@ -405,6 +407,7 @@ complete -c latchfs -n "__fish_latchfs_using_subcommand guard; and not __fish_se
 complete -c latchfs -n "__fish_latchfs_using_subcommand guard; and not __fish_seen_subcommand_from init take give wait status lost" -a "status" -d 'Show the state of a guard'
 complete -c latchfs -n "__fish_latchfs_using_subcommand guard; and not __fish_seen_subcommand_from init take give wait status lost" -a "lost" -d 'List, restore or drop what was kept out of the folder'
 complete -c latchfs -n "__fish_latchfs_using_subcommand guard; and __fish_seen_subcommand_from init" -l server -d 'The server that decides who may change the folder, or the nodes of a cluster (URL,URL)' -r
+complete -c latchfs -n "__fish_latchfs_using_subcommand guard; and __fish_seen_subcommand_from init" -l dir -d 'A mount on the server that decides who may change the folder' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand guard; and __fish_seen_subcommand_from init" -l token-file -d 'A file with the bearer token of the client' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand guard; and __fish_seen_subcommand_from init" -l ca -d 'CA certificate (PEM) that verifies an https server' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand guard; and __fish_seen_subcommand_from init" -l cert -d 'Client certificate (PEM) of this command' -r -F

@@ -3,14 +3,16 @@
 use super::argument_types::DurationArg;
 use super::background;
 use super::environment::{absolute, default_state_dir, host};
-use super::exit::{CliError, CliResult, Exit};
+use super::exit::{CliError, CliResult};
+use super::guard_decider::{self, DeciderArgs};
 use super::guard_requests;
+use super::mount::refused;
 use super::output;
-use super::server_options::{self, ServerKeyArgs};
+use super::server_options::ServerKeyArgs;
 use super::signals::{self, Hangup};
-use crate::client::{Remote, Terms};
+use crate::client::Terms;
 use crate::engine::lease_terms::{GRACE_OF_FOLDER, TTL_DEFAULT};
-use crate::engine::{ClientId, LockName, Rules, Ttl};
+use crate::engine::{ClientId, LockName, Ttl};
 use crate::fuse::kernel::mount_users::Users;
 use crate::fuse::kernel::own_user::is_root;
 use crate::fuse::kernel::{mountinfo, session};
@@ -22,8 +24,6 @@ use crate::guard::space::SpaceLimits;
 use crate::guard::state_place::StatePlace;
 use crate::guard::view::mount_view::{self, ViewParts};
 use crate::guard::write_policy::{OnWrite, OwnerKind, PathPatterns, WritePolicy};
-use crate::service::local::Local;
-use crate::service::{BackendStatus, LockService, Locks};
 use crate::time::Span;
 use clap::{Subcommand, ValueEnum};
 use std::path::{Path, PathBuf};
@@ -68,15 +68,19 @@ enum GuardCommand {
 
 /// The arguments of `latchfs guard init`.
 #[derive(Debug, clap::Args)]
+#[command(group = clap::ArgGroup::new("decider").required(true))]
 struct InitArgs {
     /// The folder to guard
     #[arg(value_name = "FOLDER")]
     folder: PathBuf,
     /// The server that decides who may change the folder, or the nodes of a cluster (URL,URL)
-    #[arg(long, value_name = "URL", conflicts_with = "alone", required_unless_present = "alone")]
+    #[arg(long, value_name = "URL", group = "decider")]
     server: Option<String>,
+    /// A mount on the server that decides who may change the folder
+    #[arg(long, value_name = "MOUNT", group = "decider")]
+    dir: Option<PathBuf>,
     /// Only guards of this machine change the folder
-    #[arg(long)]
+    #[arg(long, group = "decider")]
     alone: bool,
     /// The folder is a copy: give it an id of its own
     #[arg(long)]
@@ -98,14 +102,11 @@ pub(super) struct ViewArgs {
     /// Where to show it; made if it is not there
     #[arg(value_name = "VIEW")]
     view: Option<PathBuf>,
-    /// The server that decides about the lock [default: as 'guard init' recorded]
-    #[arg(long, value_name = "URL")]
-    server: Option<String>,
+    #[command(flatten)]
+    decider: DeciderArgs,
     /// How this machine is named to the server [default: the host's name]
     #[arg(long, value_name = "CLIENT", value_parser = ClientId::parse)]
     client: Option<ClientId>,
-    #[command(flatten)]
-    key: ServerKeyArgs,
     /// Where to keep stages and lost files, on the folder's file system [default: latchfs in the
     /// state directory]
     #[arg(long, value_name = "DIR")]
@@ -234,16 +235,15 @@ fn unavailable(error: &impl ToString) -> CliError {
 
 fn init(args: &InitArgs) -> CliResult {
     let folder = resolved_folder(&args.folder)?;
-    let engine = match &args.server {
-        None => 0,
-        Some(url) => {
-            let remote = server_options::connect(&args.key.access(url)?, None)?;
-            let engine = remote.engine_id();
-            remote.close();
-            engine
-        }
+    let server = match &args.dir {
+        Some(mount) => Some(guard_decider::server_of_mount(mount)?),
+        None => args.server.clone(),
     };
-    let record = FolderRecord::new(args.server.clone(), engine, args.shared_storage);
+    let engine = match &server {
+        None => 0,
+        Some(url) => guard_decider::engine_of(&args.key.access(url)?)?,
+    };
+    let record = FolderRecord::new(server, engine, args.shared_storage);
     record.write(&folder, args.new_id).map_err(|error| unavailable(&error))?;
     let shown = folder.display();
     output::line(&format!(
@@ -274,34 +274,6 @@ fn resolved_folder(folder: &Path) -> CliResult<PathBuf> {
         )));
     }
     Ok(real)
-}
-
-/// The lock service that decides about a folder's lock.
-enum Decider {
-    /// An engine in this process.
-    Alone(Arc<Local>),
-    /// A server.
-    Server(Arc<Remote>),
-}
-
-impl Decider {
-    fn locks(&self) -> Locks {
-        let service: Arc<dyn LockService> = match self {
-            Self::Alone(local) => Arc::clone(local) as _,
-            Self::Server(remote) => Arc::clone(remote) as _,
-        };
-        Locks::new(service)
-    }
-
-    fn close(&self) -> CliResult {
-        match self {
-            Self::Alone(local) => local.close().map_err(|error| unavailable(&error)),
-            Self::Server(remote) => {
-                remote.close();
-                Ok(())
-            }
-        }
-    }
 }
 
 fn view(args: &ViewArgs) -> CliResult {
@@ -356,15 +328,16 @@ fn serve(
     let ending = send.clone();
     signals::on_end(Hangup::Ends, move || ending.send(()).unwrap_or_default())
         .map_err(|error| CliError::system("signals can't be waited for", &error))?;
-    session::check(view, false).map_err(|error| unavailable(&error))?;
+    session::check(view, false).map_err(|error| refused(&error))?;
     let client = args.client.clone().map_or_else(host, Ok)?;
     let place = StatePlace::open(folder, record, state, client.as_str());
     let place = place.map_err(|error| unavailable(&error))?;
     // Programs apply their own umask; what the guard makes for itself has explicit permissions.
     rustix::process::umask(rustix::fs::Mode::empty());
-    let decider = decider(args, record, &place.host, &client)?;
+    let terms = Terms { client: client.clone(), ttl: args.ttl.0, grace: GRACE_OF_FOLDER };
+    let decider = args.decider.open(record, &place.host, terms)?;
     let locks = decider.locks();
-    let served = check_engine(record, &locks).and_then(|()| {
+    let served = guard_decider::check_engine(record, &locks).and_then(|()| {
         let is_carried = record.server.is_some();
         let name = LockName::parse(&record.lock()).map_err(|error| unavailable(&error))?;
         let record = place.host.join("session");
@@ -388,13 +361,8 @@ fn serve(
             on_lost: args.on_lost.clone(),
             is_carried,
         };
-        let users = match () {
-            () if args.allow_other => Users::All,
-            () if args.no_allow_other => Users::Mounter,
-            () if is_root() => Users::All,
-            () => Users::Mounter,
-        };
-        let mounted = mount_view::mount(parts, view, users).map_err(|error| unavailable(&error))?;
+        let mounted =
+            mount_view::mount(parts, view, users(args)).map_err(|error| refused(&error))?;
         mounted.mounted.on_end(move || send.send(()).unwrap_or_default());
         output::line(&format!(
             "latchfs: {} shows {} (client {client})",
@@ -404,8 +372,10 @@ fn serve(
         if args.detached {
             background::ready()?;
         }
+        let watchdog = background::start_watchdog(mounted.liveness())?;
         background::notify_manager();
         let _ = news.recv();
+        drop(watchdog);
         mounted
             .end()
             .map(drop)
@@ -414,40 +384,14 @@ fn serve(
     served.and(decider.close())
 }
 
-/// Opens the lock service that the options, or else the folder's record, name.
-fn decider(
-    args: &ViewArgs,
-    record: &FolderRecord,
-    host_dir: &Path,
-    client: &ClientId,
-) -> CliResult<Decider> {
-    match args.server.as_ref().or(record.server.as_ref()) {
-        None => {
-            let local = Local::open(&host_dir.join("engine"), Rules::default());
-            local.map(|local| Decider::Alone(Arc::new(local))).map_err(|error| unavailable(&error))
-        }
-        Some(url) => {
-            let access = args.key.access(url)?;
-            let terms = Terms { client: client.clone(), ttl: args.ttl.0, grace: GRACE_OF_FOLDER };
-            server_options::connect(&access, Some(terms)).map(Decider::Server)
-        }
+/// Returns the users that the view serves.
+fn users(args: &ViewArgs) -> Users {
+    match () {
+        () if args.allow_other => Users::All,
+        () if args.no_allow_other => Users::Mounter,
+        () if is_root() => Users::All,
+        () => Users::Mounter,
     }
-}
-
-/// Refuses a folder whose lock another engine decides.
-fn check_engine(record: &FolderRecord, locks: &Locks) -> CliResult {
-    let (recorded, found) = (record.engine_id(), locks.engine_id());
-    if recorded == found {
-        return Ok(());
-    }
-    Err(CliError::Said(
-        Exit::Unavailable,
-        format!(
-            "the folder's lock is decided by the engine {recorded:016x}, and this is \
-             {found:016x}: the server was replaced, or its URL leads to another one; use the right \
-             server"
-        ),
-    ))
 }
 
 fn limits(args: &ViewArgs) -> SpaceLimits {

@@ -255,12 +255,13 @@ impl<D: Disk> FolderGuard<D> {
             SaveState::Spoiled(errno) => Err(SaveError::Disk(io::Error::from_raw_os_error(errno))),
             SaveState::Unpublished => self.publish_now(staged, (save, path), (to, if_there)),
         })?;
+        if published && self.gate.is_past_deadline() {
+            self.is_late.store(true, Ordering::Release);
+        }
+        // The end of the tenure waits for the pass, and then tells that the file came late.
         drop(pass);
         if published && sync {
             self.disk.sync_dir(to.dir).map_err(SaveError::Disk)?;
-        }
-        if published && self.gate.is_past_deadline() {
-            self.is_late.store(true, Ordering::Release);
         }
         Ok(())
     }

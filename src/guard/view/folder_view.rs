@@ -299,11 +299,17 @@ impl FolderView {
         if patience > Span::ZERO {
             self.interrupts.watch(self.numbers.next(), who.pid, wait.clone());
         }
+        let waiting = wait.clone();
+        let is_wanted = Box::new(move || waiting.is_open());
         let then = Box::new(move |answer: Result<(), super::super::tenures::Denied>| {
             wait.keep(answer.map_err(|denied| denied.sentence));
         });
-        self.tenures.hold(owner, patience, then);
-        held.await
+        self.tenures.hold(owner, patience, is_wanted, then);
+        let answer = held.await;
+        if answer.is_none() {
+            self.tenures.look();
+        }
+        answer
     }
 
     /// Records why a change is refused by the gate. Returns the errno.

@@ -15,6 +15,7 @@ use crate::fuse::kernel::handles::{HandleNumbers, Handles};
 use crate::fuse::kernel::interrupts::InterruptWatcher;
 use crate::fuse::kernel::mount_error::MountError;
 use crate::fuse::kernel::mount_users::Users;
+use crate::fuse::kernel::mountinfo::{self, Life};
 use crate::fuse::kernel::own_user::own_uid;
 use crate::fuse::kernel::session::{self, MountRequest, Mounted};
 use crate::fuse::kernel::session_kind::SessionKind;
@@ -53,7 +54,17 @@ pub(crate) struct MountedView {
     pub(crate) mounted: Mounted,
 }
 
+/// How long the threads of a view may take to show that they work.
+const LIVENESS_PATIENCE: Span = Span::from_secs(2);
+
 impl MountedView {
+    /// Returns a function that tells whether the threads of the view answer: the one that reads the
+    /// kernel's requests, and the one of the tenures.
+    pub(crate) fn liveness(&self) -> impl Fn() -> bool + Send + use<> {
+        let (view, dir) = (Arc::clone(&self.view), self.mounted.dir().to_owned());
+        move || mountinfo::probe(&dir) == Life::Live && view.tenures.answers(LIVENESS_PATIENCE)
+    }
+
     /// Gives the lock up, and unmounts the view.
     pub(crate) fn end(&self) -> io::Result<session::Unmounted> {
         self.view.tenures.stop();
