@@ -70,6 +70,7 @@ documents! {
     contributing: "contrib/doc/contributing.md",
     files: "contrib/doc/files.md",
     guarantees: "contrib/doc/guarantees.md",
+    guard: "contrib/doc/guard.md",
     http: "contrib/doc/http.md",
     introduction: "contrib/doc/introduction.md",
     library: "contrib/doc/library.md",
