@@ -385,7 +385,12 @@ fn decider(
     match args.server.as_ref().or(record.server.as_ref()) {
         None => {
             let local = Local::open(&host_dir.join("engine"), Rules::default());
-            local.map(|local| Decider::Alone(Arc::new(local))).map_err(|error| unavailable(&error))
+            local.map(|local| Decider::Alone(Arc::new(local))).map_err(|error| {
+                unavailable(&format!(
+                    "{error}; if the folder is a copy of a guarded one, give it an id of its own \
+                     by 'latchfs guard init --new-id'"
+                ))
+            })
         }
         Some(url) => {
             let access = args.key.access(url)?;

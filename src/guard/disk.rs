@@ -78,7 +78,8 @@ pub(crate) trait Disk: Send + Sync + 'static {
     fn entries(&self, dir: &Self::Dir) -> io::Result<Vec<DiskEntry>>;
     /// Returns the identity of the file that has a name now.
     fn id_of(&self, at: Place<'_, Self::Dir>) -> io::Result<FileId>;
-    /// Opens an existing regular file for reading and writing.
+    /// Opens an existing regular file for reading and writing. Fails with ENXIO if another kind of
+    /// file has the name.
     fn open_file(&self, at: Place<'_, Self::Dir>) -> io::Result<Self::File>;
     /// Makes an empty file without a name. It inherits from the directory `near` as a file does
     /// that is made in it: the default ACL, the group of a set-gid directory, security labels.
@@ -93,8 +94,8 @@ pub(crate) trait Disk: Send + Sync + 'static {
     fn id(&self, file: &Self::File) -> io::Result<FileId>;
     /// Writes bytes to an open file.
     fn write(&self, file: &Self::File, offset: u64, bytes: &[u8]) -> io::Result<()>;
-    /// Copies the content, the permissions, the owner and the times of `from` to `to`, which is
-    /// empty.
+    /// Copies the content, the permissions, the owner, the extended attributes and the times of
+    /// `from` to `to`, which is empty.
     fn copy(&self, from: &Self::File, to: &Self::File) -> io::Result<()>;
     /// Gives a name to an open file. Fails with ENOENT if the directory was removed.
     fn link(&self, file: &Self::File, to: Place<'_, Self::Dir>) -> io::Result<()>;

@@ -52,6 +52,22 @@ fn unless_gone(done: io::Result<()>) -> io::Result<()> {
     }
 }
 
+/// Whether an error says that a path of the folder leads to no regular file of the folder any more:
+/// anybody who may write there may have exchanged its directories and files for others.
+fn leads_to_no_file(error: &io::Error) -> bool {
+    let codes = [
+        libc::ENOENT,
+        libc::ENOTDIR,
+        libc::ELOOP,
+        libc::EISDIR,
+        libc::ENXIO,
+        libc::EXDEV,
+        libc::ENAMETOOLONG,
+    ];
+    error.raw_os_error().is_some_and(|code| codes.contains(&code))
+        || matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
+}
+
 impl<D: Disk> Fence<'_, D> {
     /// Removes all stages that are there. Returns the number of files that were put aside.
     pub(crate) fn erect(&self) -> Result<usize, FenceError> {
@@ -156,12 +172,9 @@ impl<D: Disk> Fence<'_, D> {
             .and_then(|(dir, name)| self.disk.rename(from, Place::new(&dir, &name), IfThere::Fail));
         match back {
             Ok(()) => Ok(None),
-            Err(error) => match error.kind() {
-                io::ErrorKind::AlreadyExists
-                | io::ErrorKind::NotFound
-                | io::ErrorKind::NotADirectory => Ok(Some(path)),
-                _ => Err(error),
-            },
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(Some(path)),
+            Err(error) if leads_to_no_file(&error) => Ok(Some(path)),
+            Err(error) => Err(error),
         }
     }
 
@@ -200,16 +213,13 @@ impl<D: Disk> Fence<'_, D> {
     /// this fence replaces no file any more, however late its system call goes on: it fails with
     /// ENOENT.
     fn renew_inode(&self, in_place: &D::Dir, path: &OsStr) -> io::Result<()> {
-        let gone = |error: &io::Error| {
-            matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
-        };
         let (dir, name) = match self.disk.open_parent(self.folder, path) {
-            Err(error) if gone(&error) => return Ok(()),
+            Err(error) if leads_to_no_file(&error) => return Ok(()),
             parent => parent?,
         };
         let at = Place::new(&dir, &name);
         let old = match self.disk.open_file(at) {
-            Err(error) if gone(&error) => return Ok(()),
+            Err(error) if leads_to_no_file(&error) => return Ok(()),
             old => old?,
         };
         let new = self.disk.unnamed_file(&dir, 0o600)?;
@@ -219,7 +229,10 @@ impl<D: Disk> Fence<'_, D> {
         let named = format!("{RENEWED}{}", id.inode);
         let copy = Place::new(in_place, &named);
         self.disk.link(&new, copy)?;
-        self.disk.rename(copy, at, IfThere::Replace)?;
-        self.disk.sync_dir(&dir)
+        match self.disk.rename(copy, at, IfThere::Replace) {
+            // A directory has got the name; the next round removes the copy.
+            Err(error) if error.raw_os_error() == Some(libc::EISDIR) => Ok(()),
+            renamed => renamed.and_then(|()| self.disk.sync_dir(&dir)),
+        }
     }
 }

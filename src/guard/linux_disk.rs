@@ -3,7 +3,7 @@
 use super::disk::{Disk, DiskEntry, FileId, IfThere, Place};
 use rustix::fs::{
     AtFlags, CWD, Dir as DirStream, FileType, Mode, OFlags, RenameFlags, ResolveFlags, Statx,
-    StatxFlags, Timespec, Timestamps,
+    StatxFlags, Timespec, Timestamps, XattrFlags,
 };
 use rustix::io::Errno;
 use std::ffi::{OsStr, OsString};
@@ -91,6 +91,66 @@ pub(crate) fn list(dir: BorrowedFd<'_>) -> io::Result<Vec<(OsString, u64, FileTy
     Ok(found)
 }
 
+/// Reads a value whose length may change between the question for it and the read.
+fn read_whole(
+    length: impl Fn() -> rustix::io::Result<usize>,
+    read: impl Fn(&mut [u8]) -> rustix::io::Result<usize>,
+) -> io::Result<Vec<u8>> {
+    loop {
+        // A read into an empty buffer would succeed, whatever the length is.
+        let mut value = vec![0; length()?.max(1)];
+        match read(&mut value) {
+            Err(Errno::RANGE) => {}
+            read => {
+                value.truncate(read?);
+                return Ok(value);
+            }
+        }
+    }
+}
+
+/// Returns an extended attribute of a file.
+pub(crate) fn attribute(path: &str, name: &OsStr) -> io::Result<Vec<u8>> {
+    read_whole(
+        || rustix::fs::getxattr_query(path, name),
+        |value| rustix::fs::getxattr(path, name, value),
+    )
+}
+
+/// Returns the names of the extended attributes of a file, each with a zero byte at its end.
+pub(crate) fn attribute_names(path: &str) -> io::Result<Vec<u8>> {
+    read_whole(|| rustix::fs::listxattr_query(path), |names| rustix::fs::listxattr(path, names))
+}
+
+/// The extended attribute with the access control list of a file.
+const ACCESS_LIST: &[u8] = b"system.posix_acl_access";
+
+/// Gives the extended attributes of a file to a new version of it, which has those that a file in
+/// its directory inherits: the access control list is an extended attribute too.
+pub(crate) fn copy_extended_attributes(from: BorrowedFd<'_>, to: BorrowedFd<'_>) -> io::Result<()> {
+    let (from, to) = (path_of(from), path_of(to));
+    let names = match attribute_names(&from) {
+        Err(error) if error.raw_os_error() == Some(libc::ENOTSUP) => return Ok(()),
+        names => names?,
+    };
+    let names = || names.split(|byte| *byte == 0).filter(|name| !name.is_empty());
+    if !names().any(|name| name == ACCESS_LIST) {
+        match rustix::fs::removexattr(&to, ACCESS_LIST) {
+            Ok(()) | Err(Errno::NODATA | Errno::NOTSUP) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    for name in names() {
+        let value = attribute(&from, OsStr::from_bytes(name))?;
+        match rustix::fs::setxattr(&to, name, &value, XattrFlags::empty()) {
+            // Only root sets some labels. Without a capability the file can do less than before.
+            Err(Errno::PERM | Errno::NOTSUP) if name.starts_with(b"security.") => {}
+            set => set?,
+        }
+    }
+    Ok(())
+}
+
 const fn rename_flags(if_there: IfThere) -> RenameFlags {
     match if_there {
         IfThere::Replace => RenameFlags::empty(),
@@ -130,8 +190,12 @@ impl Disk for LinuxDisk {
     }
 
     fn open_file(&self, at: Place<'_, OwnedFd>) -> io::Result<File> {
-        let flags = OFlags::RDWR | OFlags::NONBLOCK;
-        open_below(at.dir.as_fd(), Path::new(at.name), flags).map(File::from)
+        let found = open_below(at.dir.as_fd(), Path::new(at.name), OFlags::PATH)?;
+        let mode = u32::from(stat(found.as_fd())?.stx_mode);
+        match FileType::from_raw_mode(mode) {
+            FileType::RegularFile => reopen(found.as_fd(), OFlags::RDWR | OFlags::NONBLOCK),
+            _ => Err(Errno::NXIO.into()),
+        }
     }
 
     fn unnamed_file(&self, near: &OwnedFd, mode: u32) -> io::Result<File> {
@@ -186,6 +250,7 @@ impl Disk for LinuxDisk {
             group.map(rustix::fs::Gid::from_raw),
         )?;
         rustix::fs::fchmod(to, Mode::from_raw_mode(u32::from(whole.stx_mode) & 0o7777))?;
+        copy_extended_attributes(from.as_fd(), to.as_fd())?;
         let time = |at: rustix::fs::StatxTimestamp| Timespec {
             tv_sec: at.tv_sec,
             tv_nsec: i64::from(at.tv_nsec),

@@ -4,7 +4,9 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod abuse;
 mod harness;
+mod hostile;
 mod losing;
 mod saving;
 mod using;

@@ -1,6 +1,6 @@
 //! Lookups of names and attributes.
 
-use super::super::linux_disk::{id_in, path_of, stat, stat_at};
+use super::super::linux_disk::{attribute, attribute_names, id_in, path_of, stat, stat_at};
 use super::attributes::{CACHED_FOR, ROOT, attributes};
 use super::control_files::{CONTROL_DIR, is_control};
 use super::folder_view::{FolderView, errno};
@@ -88,42 +88,21 @@ impl FolderView {
             return Err(Errno::ENODATA);
         }
         let located = self.locate(ino)?;
-        let path = path_of(located.as_fd());
-        let os = |error: rustix::io::Errno| Errno::from_i32(error.raw_os_error());
-        loop {
-            let length = rustix::fs::getxattr(&path, name, &mut [0_u8; 0]).map_err(os)?;
-            let mut value = vec![0; length];
-            match rustix::fs::getxattr(&path, name, &mut value[..]) {
-                // The value has grown between the two calls.
-                Err(rustix::io::Errno::RANGE) => {}
-                Err(error) => return Err(os(error)),
-                Ok(length) => {
-                    value.truncate(length);
-                    return Ok(value);
-                }
-            }
-        }
+        attribute(&path_of(located.as_fd()), name).map_err(|error| errno(&error))
     }
 
-    pub(super) fn attribute_names(&self, ino: u64) -> Done<Vec<u8>> {
+    pub(super) fn attribute_names(&self, who: Requester, ino: u64) -> Done<Vec<u8>> {
         if is_control(ino) {
             return Ok(Vec::new());
         }
         let located = self.locate(ino)?;
-        let path = path_of(located.as_fd());
-        let os = |error: rustix::io::Errno| Errno::from_i32(error.raw_os_error());
-        loop {
-            let length = rustix::fs::listxattr(&path, &mut [0_u8; 0]).map_err(os)?;
-            let mut names = vec![0; length];
-            match rustix::fs::listxattr(&path, &mut names[..]) {
-                Err(rustix::io::Errno::RANGE) => {}
-                Err(error) => return Err(os(error)),
-                Ok(length) => {
-                    names.truncate(length);
-                    return Ok(names);
-                }
-            }
+        let names = attribute_names(&path_of(located.as_fd())).map_err(|error| errno(&error))?;
+        if who.uid == 0 {
+            return Ok(names);
         }
+        // The folder's file system shows these to root alone, as which the guard may run.
+        let names = names.split_inclusive(|byte| *byte == 0);
+        Ok(names.filter(|name| !name.starts_with(b"trusted.")).flatten().copied().collect())
     }
 
     /// Fails if a name must not be changed through the view: the guard's own directory.

@@ -14,6 +14,24 @@ fn os(error: rustix::io::Errno) -> Errno {
     Errno::from_i32(error.raw_os_error())
 }
 
+/// Removes a name as the caller. The sticky bit of the directory then decides about the file that
+/// has the name now, and not about the one that the kernel knows.
+fn remove(who: Requester, (dir, name): (&OwnedFd, &OsStr), flags: AtFlags) -> Done<()> {
+    let removed = as_caller(who, || Ok(rustix::fs::unlinkat(dir, name, flags)?));
+    removed.map_err(|error| errno(&error))
+}
+
+/// Renames a file as the caller, for the same reason.
+fn rename(
+    who: Requester,
+    (old, from): (&OwnedFd, &OsStr),
+    (new, to): (&OwnedFd, &OsStr),
+    flags: DiskFlags,
+) -> Done<()> {
+    let renamed = as_caller(who, || Ok(rustix::fs::renameat_with(old, from, new, to, flags)?));
+    renamed.map_err(|error| errno(&error))
+}
+
 impl FolderView {
     /// Makes a name in a directory by `make`, under the gate, as the caller.
     async fn make(
@@ -83,15 +101,15 @@ impl FolderView {
         let (dir, _) = self.directory(at.parent)?;
         if let Some((ino, _)) = self.nodes.saving_at(at.parent, at.name) {
             // An older version may be in the folder under the same name.
-            match rustix::fs::unlinkat(&dir, at.name, AtFlags::empty()) {
-                Ok(()) | Err(rustix::io::Errno::NOENT) => {}
-                Err(error) => return Err(os(error)),
+            match remove(who, (&dir, at.name), AtFlags::empty()) {
+                Ok(()) | Err(Errno::ENOENT) => {}
+                Err(error) => return Err(error),
             }
             self.nodes.removed(ino, (at.parent, at.name));
             return Ok(());
         }
         let found = stat_at(dir.as_fd(), at.name).map_err(|error| errno(&error))?;
-        rustix::fs::unlinkat(&dir, at.name, AtFlags::empty()).map_err(os)?;
+        remove(who, (&dir, at.name), AtFlags::empty())?;
         if let Some(ino) = self.nodes.of_file(id_in(&found)) {
             self.nodes.removed(ino, (at.parent, at.name));
         }
@@ -108,7 +126,7 @@ impl FolderView {
         if ino.is_some_and(|ino| !self.nodes.savings_in(ino).is_empty()) {
             return Err(Errno::ENOTEMPTY);
         }
-        rustix::fs::unlinkat(&dir, at.name, AtFlags::REMOVEDIR).map_err(os)?;
+        remove(who, (&dir, at.name), AtFlags::REMOVEDIR)?;
         if let Some(ino) = ino {
             self.nodes.removed(ino, (at.parent, at.name));
         }
@@ -156,10 +174,10 @@ impl FolderView {
             };
             let new_path = self.path_in(to.parent, to.name)?;
             let (source, target) = ((source, path.as_os_str()), (target, new_path.as_os_str()));
-            let renamed = self.guard.rename(&pass, source, target, if_there);
+            let renamed = as_caller(who, || self.guard.rename(&pass, source, target, if_there));
             renamed.map_err(|error| errno(&error))?;
         } else {
-            rustix::fs::renameat_with(&old, from.name, &new, to.name, flags).map_err(os)?;
+            rename(who, (&old, from.name), (&new, to.name), flags)?;
         }
         self.note_rename((from, to), &moved, replaced.as_ref(), flags);
         Ok(())
@@ -201,7 +219,7 @@ impl FolderView {
         if flags.contains(DiskFlags::EXCHANGE) {
             self.publish(who, ino, &saving, false)?;
             let old = self.directory(from.parent)?.0;
-            rustix::fs::renameat_with(&old, from.name, &dir, to.name, flags).map_err(os)?;
+            rename(who, (&old, from.name), (&dir, to.name), flags)?;
             let moved = stat(saving.staged.file.as_fd()).map_err(|error| errno(&error))?;
             self.note_rename((from, to), &moved, there.as_ref(), flags);
             return Ok(());
@@ -221,9 +239,9 @@ impl FolderView {
         let path = self.path_in(to.parent, to.name)?;
         saving.staged.rename(path.as_os_str());
         self.publish(who, ino, &saving, false)?;
-        match rustix::fs::unlinkat(&old, from.name, AtFlags::empty()) {
-            Ok(()) | Err(rustix::io::Errno::NOENT) => Ok(()),
-            Err(error) => Err(os(error)),
+        match remove(who, (&old, from.name), AtFlags::empty()) {
+            Err(Errno::ENOENT) => Ok(()),
+            removed => removed,
         }
     }
 

@@ -20,7 +20,7 @@ const FIRST: u64 = 1 << 40;
 const DEPTH_MAX: usize = 2_048;
 
 /// A name in a directory of the view.
-type NodeName = (u64, OsString);
+pub(super) type NodeName = (u64, OsString);
 
 struct Node {
     file: FileId,
@@ -117,6 +117,11 @@ impl Nodes {
     /// Returns the path of a directory or file in the folder.
     pub(super) fn path(&self, ino: u64) -> Result<PathBuf, Errno> {
         self.0.lock().path(ino).ok_or(Errno::ESTALE)
+    }
+
+    /// Returns the directory of a node, and its name there.
+    pub(super) fn place(&self, ino: u64) -> Option<NodeName> {
+        self.0.lock().nodes.get(&ino)?.place.clone()
     }
 
     /// Returns what is known of a node.

@@ -1,7 +1,7 @@
 //! Opens files, and makes new ones.
 
 use super::super::gate::Pass;
-use super::super::linux_disk::{id_in, open_below, stat, stat_at};
+use super::super::linux_disk::{copy_extended_attributes, id_in, open_below, stat, stat_at};
 use super::close_rule::Saving;
 use super::folder_view::{FolderView, Located, LocatedFile, MayWait, errno, stale};
 use super::open_file::{Content, OpenFile};
@@ -9,11 +9,10 @@ use crate::fuse::kernel::file_system::{Done, NameIn};
 use crate::fuse::kernel::user_shares::{Pool, Share};
 use crate::fuse::kernel::values::{Errno, NodeEntry, NodeType, Opened, OpenedFlags, Requester};
 use rustix::fs::{AtFlags, Gid, Mode, OFlags, Uid};
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::path::Path;
 use std::sync::Arc;
 
 /// Whether the flags of an open ask for write access.
@@ -158,7 +157,7 @@ impl FolderView {
         ino: u64,
         located: &LocatedFile,
     ) -> Done<Opened> {
-        let (dir, _) = self.parent_of(&located.path)?;
+        let (dir, _) = self.directory_of(ino)?;
         let mode = u32::from(located.found.stx_mode) & 0o7777;
         let wanted = (who.uid, located.path.as_os_str(), false);
         let staged = self.guard.stage_file(pass, &dir, mode, wanted);
@@ -179,16 +178,15 @@ impl FolderView {
         }))
     }
 
-    /// Opens the directory of a path, and returns the last name of the path.
-    pub(super) fn parent_of<'a>(&self, path: &'a Path) -> Done<(OwnedFd, &'a OsStr)> {
-        let name = path.file_name().ok_or(Errno::EISDIR)?;
-        let parent = path.parent().unwrap_or(Path::new(""));
-        let dir = open_below(self.root(), parent, OFlags::PATH | OFlags::DIRECTORY);
-        Ok((dir.map_err(|error| stale(&error))?, name))
+    /// Opens the directory of a node, and returns the name of the node there. The path of the
+    /// directory may lead to another one by now.
+    pub(super) fn directory_of(&self, ino: u64) -> Done<(OwnedFd, OsString)> {
+        let (parent, name) = self.nodes.place(ino).ok_or(Errno::ESTALE)?;
+        Ok((self.directory(parent)?.0, name))
     }
 
-    /// Gives the owner and the extended attributes of the old version to the new one, as `O_TRUNC`
-    /// keeps them.
+    /// Gives the owner, the permissions and the extended attributes of the old version to the new
+    /// one, as `O_TRUNC` keeps them.
     fn copy_attributes(located: &LocatedFile, new: &File) -> io::Result<()> {
         let found = &located.found;
         if crate::fuse::kernel::own_user::is_root() {
@@ -196,20 +194,7 @@ impl FolderView {
             rustix::fs::fchown(new, Some(user), Some(group))?;
         }
         rustix::fs::fchmod(new, Mode::from_raw_mode(u32::from(found.stx_mode) & 0o7777))?;
-        let path = super::super::linux_disk::path_of(located.as_fd());
-        let length = rustix::fs::listxattr(&path, &mut [0_u8; 0]).unwrap_or(0);
-        if length == 0 {
-            return Ok(());
-        }
-        let mut names = vec![0; length];
-        let length = rustix::fs::listxattr(&path, &mut names[..])?;
-        for name in names[..length].split(|byte| *byte == 0).filter(|name| !name.is_empty()) {
-            let size = rustix::fs::getxattr(&path, name, &mut [0_u8; 0])?;
-            let mut value = vec![0; size];
-            let size = rustix::fs::getxattr(&path, name, &mut value[..])?;
-            rustix::fs::fsetxattr(new, name, &value[..size], rustix::fs::XattrFlags::empty())?;
-        }
-        Ok(())
+        copy_extended_attributes(located.as_fd(), new.as_fd())
     }
 
     pub(super) async fn create_file(
