@@ -20,10 +20,10 @@ fn refused(scratch: &Scratch, folder: &Path, options: &[&str]) -> String {
 }
 
 /// A mount of a test, which is removed at its end.
-struct TestMount(PathBuf);
+pub(crate) struct TestMount(PathBuf);
 
 impl TestMount {
-    fn new(command: &mut Command, at: &Path) -> Self {
+    pub(crate) fn new(command: &mut Command, at: &Path) -> Self {
         fs::create_dir_all(at).expect("made");
         run(command.arg(at)).ok();
         Self(at.to_owned())

@@ -5,6 +5,8 @@
 mod support;
 
 mod abuse;
+mod counters;
+mod file_systems;
 mod harness;
 mod hostile;
 mod losing;
