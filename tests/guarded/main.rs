@@ -11,4 +11,5 @@ mod harness;
 mod hostile;
 mod losing;
 mod saving;
+mod stale;
 mod using;
