@@ -12,8 +12,8 @@ use latchfs::engine::{
     Engine, Event, EventKind, Firm, Grace, IdempotencyKey, IfExists, LeaseKey, LeaseTerms, Leave,
     LeaveReason, Lifetime, LockName, LockView, Mode, Move, Op, OpenId, OpenSession, Outcome,
     Ownership, Patch, Phase, QueuePolicy, Release, Renew, RequestId, RequestOrder, Reset,
-    ResetScope, Rules, SessionEnd, SessionId, Steal, StealReason, Tenure, TenureEnd, TextPatch,
-    Ticket, Token, Ttl,
+    ResetPart, ResetScope, Rules, SessionEnd, SessionId, Steal, StealReason, Tenure, TenureEnd,
+    TextPatch, Ticket, Token, Ttl,
 };
 use latchfs::time::{Span, Time};
 use std::collections::BTreeMap;
@@ -213,19 +213,7 @@ impl Stage {
                 let term = words.term()?.unwrap_or(LeaseTerms::Own(TTL_DEFAULT, GRACE_DEFAULT));
                 Op::Steal(Steal { name, client, reason, term, patch: words.patch() })
             }
-            "reset" => {
-                let reason = words.value("reason").ok_or("for which reason?")?;
-                let reason = StealReason::parse(&reason).ok_or("no reason")?;
-                let whose = match (words.value("of"), words.value("keep")) {
-                    (Some(one), _) => ResetScope::Of(parse_client(&one)?),
-                    (None, Some(kept)) => {
-                        let kept: Result<_, _> = kept.split(',').map(parse_client).collect();
-                        ResetScope::AllBut(kept?)
-                    }
-                    (None, None) => ResetScope::AllBut(vec![]),
-                };
-                Op::Reset(Reset { whose, by: client, reason })
-            }
+            "reset" => Op::Reset(reset(client, words)?),
             "open" => {
                 let ttl = words.ttl()?.unwrap_or(TTL_DEFAULT);
                 let ttl = (!words.flag("unending")).then_some(ttl);
@@ -274,6 +262,28 @@ fn acquire(client: ClientId, words: &mut Words) -> Result<Acquire, String> {
 fn key(client: ClientId, words: &mut Words) -> Result<LeaseKey, String> {
     let name = words.name()?;
     Ok(LeaseKey { name, client, token: words.number("token")?.map(Token::named) })
+}
+
+/// Parses a reset, or a part of one.
+fn reset(client: ClientId, words: &mut Words) -> Result<Reset, String> {
+    let reason = words.value("reason").ok_or("for which reason?")?;
+    let reason = StealReason::parse(&reason).ok_or("no reason")?;
+    let whose = match (words.value("of"), words.value("keep")) {
+        (Some(one), _) => ResetScope::Of(parse_client(&one)?),
+        (None, Some(kept)) => {
+            let kept: Result<_, _> = kept.split(',').map(parse_client).collect();
+            ResetScope::AllBut(kept?)
+        }
+        (None, None) => ResetScope::AllBut(vec![]),
+    };
+    let part = match (words.value("from"), words.value("to")) {
+        (Some(first), Some(last)) => ResetPart::Names(parse_name(&first)?, parse_name(&last)?),
+        _ => ResetPart::Rest {
+            holds: words.number("holds")?.unwrap_or_default() as usize,
+            waits: words.number("waits")?.unwrap_or_default() as usize,
+        },
+    };
+    Ok(Reset { part, whose, by: client, reason })
 }
 
 fn parse_client(text: &str) -> Result<ClientId, String> {
@@ -444,6 +454,9 @@ fn say_answer(answer: &Answer) -> String {
         Ok(Outcome::KeptAlive(until)) => format!("kept until {}", moment(*until)),
         Ok(Outcome::SessionEnded) => "session ended".to_owned(),
         Ok(Outcome::Reset { holds, waits }) => format!("reset {holds} holds, {waits} places"),
+        Ok(Outcome::ResetPart { holds, waits }) => {
+            format!("reset {holds} holds, {waits} places in this part")
+        }
         Ok(Outcome::Replayed(replay)) => {
             let first = say_answer(&Ok(replay.first.clone()));
             format!("replayed from {}: {first}", moment(replay.at))

@@ -781,7 +781,7 @@ _latchfs() {
             return 0
             ;;
         latchfs__subcmd__guard)
-            opts="-h --server --client --token-file --plain-token --ca --cert --key --stage --on-write --give-after --owner --in-place --sync-saves --on-lost --ttl --shared-storage --allow-other --no-allow-other --background --detached --help init take give wait status lost"
+            opts="-h --server --dir --state --token-file --plain-token --ca --cert --key --client --stage --on-write --give-after --owner --in-place --never-ask --local --max-stage --max-lost --sync-saves --on-lost --ttl --shared-storage --allow-other --no-allow-other --background --detached --help init take give wait status lost"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -791,7 +791,11 @@ _latchfs() {
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
-                --client)
+                --dir)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --state)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
@@ -808,6 +812,10 @@ _latchfs() {
                     return 0
                     ;;
                 --key)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --client)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
@@ -828,6 +836,22 @@ _latchfs() {
                     return 0
                     ;;
                 --in-place)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --never-ask)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --local)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --max-stage)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --max-lost)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
@@ -877,13 +901,17 @@ _latchfs() {
             return 0
             ;;
         latchfs__subcmd__guard__subcmd__init)
-            opts="-h --server --alone --new-id --shared-storage --token-file --plain-token --ca --cert --key --help"
+            opts="-h --server --dir --alone --new-id --shared-storage --token-file --plain-token --ca --cert --key --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
             fi
             case "${prev}" in
                 --server)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --dir)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;

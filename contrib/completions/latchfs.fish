@@ -372,11 +372,13 @@ complete -c latchfs -n "__fish_latchfs_using_subcommand run" -l try -d 'Do not w
 complete -c latchfs -n "__fish_latchfs_using_subcommand run" -l shared -d 'Hold it together with others that ask for the same'
 complete -c latchfs -n "__fish_latchfs_using_subcommand run" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c latchfs -n "__fish_latchfs_using_subcommand guard; and not __fish_seen_subcommand_from init take give wait status lost" -l server -d 'The server that decides about the lock [default: as \'guard init\' recorded]' -r
-complete -c latchfs -n "__fish_latchfs_using_subcommand guard; and not __fish_seen_subcommand_from init take give wait status lost" -l client -d 'How this machine is named to the server [default: the host\'s name]' -r
+complete -c latchfs -n "__fish_latchfs_using_subcommand guard; and not __fish_seen_subcommand_from init take give wait status lost" -l dir -d 'A mount on a server, which decides about the lock' -r -F
+complete -c latchfs -n "__fish_latchfs_using_subcommand guard; and not __fish_seen_subcommand_from init take give wait status lost" -l state -d 'Where the locks of a folder of \'guard init --alone\' are kept [default: beside the stages]' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand guard; and not __fish_seen_subcommand_from init take give wait status lost" -l token-file -d 'A file with the bearer token of the client' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand guard; and not __fish_seen_subcommand_from init take give wait status lost" -l ca -d 'CA certificate (PEM) that verifies an https server' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand guard; and not __fish_seen_subcommand_from init take give wait status lost" -l cert -d 'Client certificate (PEM) of this command' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand guard; and not __fish_seen_subcommand_from init take give wait status lost" -l key -d 'The key of that certificate (PEM)' -r -F
+complete -c latchfs -n "__fish_latchfs_using_subcommand guard; and not __fish_seen_subcommand_from init take give wait status lost" -l client -d 'How this machine is named to the server [default: the host\'s name]' -r
 complete -c latchfs -n "__fish_latchfs_using_subcommand guard; and not __fish_seen_subcommand_from init take give wait status lost" -l stage -d 'Where to keep stages and lost files, on the folder\'s file system [default: latchfs in the state directory]' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand guard; and not __fish_seen_subcommand_from init take give wait status lost" -l on-write -d 'A change without the lock: take it if it is free, wait for it (wait=30s), or refuse' -r
 complete -c latchfs -n "__fish_latchfs_using_subcommand guard; and not __fish_seen_subcommand_from init take give wait status lost" -l give-after -d 'Give the lock up once nothing has changed for so long: a duration, or never' -r
@@ -384,6 +386,10 @@ complete -c latchfs -n "__fish_latchfs_using_subcommand guard; and not __fish_se
 user\t'For the programs of one user'
 session\t'For the programs of one login session'"
 complete -c latchfs -n "__fish_latchfs_using_subcommand guard; and not __fish_seen_subcommand_from init take give wait status lost" -l in-place -d 'Files that are changed in place even if they are rewritten [default: *.log, nohup.out]' -r
+complete -c latchfs -n "__fish_latchfs_using_subcommand guard; and not __fish_seen_subcommand_from init take give wait status lost" -l never-ask -d 'Files whose changes take a free lock but never wait for it [default: .git/index.lock]' -r
+complete -c latchfs -n "__fish_latchfs_using_subcommand guard; and not __fish_seen_subcommand_from init take give wait status lost" -l local -d 'Files that belong to this machine and never reach the folder [default: *-shm beside *-wal, .*.swp, .~lock.*#, .DS_Store, Thumbs.db, desktop.ini, .Trash-*]' -r
+complete -c latchfs -n "__fish_latchfs_using_subcommand guard; and not __fish_seen_subcommand_from init take give wait status lost" -l max-stage -d 'How much content that is not closed yet the guard keeps: bytes, or with K, M, G or T' -r
+complete -c latchfs -n "__fish_latchfs_using_subcommand guard; and not __fish_seen_subcommand_from init take give wait status lost" -l max-lost -d 'How much the lost files may hold; beyond it changes fail with ENOSPC' -r
 complete -c latchfs -n "__fish_latchfs_using_subcommand guard; and not __fish_seen_subcommand_from init take give wait status lost" -l on-lost -d 'Run this when the lock was lost; the event is in `LATCHFS_EVENT`' -r
 complete -c latchfs -n "__fish_latchfs_using_subcommand guard; and not __fish_seen_subcommand_from init take give wait status lost" -l ttl -d 'How long the lock lasts when this machine does not answer' -r
 complete -c latchfs -n "__fish_latchfs_using_subcommand guard; and not __fish_seen_subcommand_from init take give wait status lost" -l plain-token -d 'Send the token without encryption, also to a server on another machine'
@@ -401,6 +407,7 @@ complete -c latchfs -n "__fish_latchfs_using_subcommand guard; and not __fish_se
 complete -c latchfs -n "__fish_latchfs_using_subcommand guard; and not __fish_seen_subcommand_from init take give wait status lost" -a "status" -d 'Show the state of a guard'
 complete -c latchfs -n "__fish_latchfs_using_subcommand guard; and not __fish_seen_subcommand_from init take give wait status lost" -a "lost" -d 'List, restore or drop what was kept out of the folder'
 complete -c latchfs -n "__fish_latchfs_using_subcommand guard; and __fish_seen_subcommand_from init" -l server -d 'The server that decides who may change the folder, or the nodes of a cluster (URL,URL)' -r
+complete -c latchfs -n "__fish_latchfs_using_subcommand guard; and __fish_seen_subcommand_from init" -l dir -d 'A mount on the server that decides who may change the folder' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand guard; and __fish_seen_subcommand_from init" -l token-file -d 'A file with the bearer token of the client' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand guard; and __fish_seen_subcommand_from init" -l ca -d 'CA certificate (PEM) that verifies an https server' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand guard; and __fish_seen_subcommand_from init" -l cert -d 'Client certificate (PEM) of this command' -r -F

@@ -100,13 +100,55 @@ pub(super) fn take_name() {
 /// In the daemon: tells a service manager (systemd with `Type=notify`) that all mounts are usable.
 pub(super) fn notify_manager() {
     if let Some(socket) = std::env::var_os("NOTIFY_SOCKET")
-        && let Err(error) = send_ready(socket.as_bytes())
+        && let Err(error) = send_to_manager(socket.as_bytes(), b"READY=1")
     {
         log::warn!("the service manager can't be told that all is mounted: {}", said(&error));
     }
 }
 
-fn send_ready(socket: &[u8]) -> io::Result<()> {
+/// The watchdog of a daemon, which ends when this value is dropped.
+#[cfg(target_os = "linux")]
+pub(super) struct Watchdog {
+    _end: Option<std::sync::mpsc::Sender<()>>,
+}
+
+/// In the daemon: reports regularly to a service manager that wants it (systemd with
+/// `WatchdogSec=`) that the daemon works, as long as `answers` returns true. The service manager
+/// ends a daemon that does not report.
+#[cfg(target_os = "linux")]
+pub(super) fn start_watchdog(answers: impl Fn() -> bool + Send + 'static) -> CliResult<Watchdog> {
+    let number = |name: &str| std::env::var(name).ok()?.parse::<u64>().ok();
+    let is_ours = number("WATCHDOG_PID").is_none_or(|pid| pid == u64::from(std::process::id()));
+    let limit = number("WATCHDOG_USEC").filter(|limit| is_ours && *limit > 0);
+    let (Some(limit), Some(socket)) = (limit, std::env::var_os("NOTIFY_SOCKET")) else {
+        return Ok(Watchdog { _end: None });
+    };
+    // Three reports in the time in which one is due, so that a slow one does no harm.
+    let every = std::time::Duration::from_micros(limit / 3);
+    let (end, ended) = std::sync::mpsc::channel();
+    let report = move || {
+        let mut is_silent = false;
+        while ended.recv_timeout(every) == Err(std::sync::mpsc::RecvTimeoutError::Timeout) {
+            let reported = if answers() {
+                send_to_manager(socket.as_bytes(), b"WATCHDOG=1").map_err(|error| said(&error))
+            } else {
+                Err("a thread does not answer".to_owned())
+            };
+            match reported {
+                Ok(()) => is_silent = false,
+                Err(why) if !std::mem::replace(&mut is_silent, true) => {
+                    log::error!("the watchdog gets no reports: {why}");
+                }
+                Err(_) => {}
+            }
+        }
+    };
+    let spawned = std::thread::Builder::new().name("watchdog".to_owned()).spawn(report);
+    spawned.map_err(|error| CliError::system("a thread can't be started", &error))?;
+    Ok(Watchdog { _end: Some(end) })
+}
+
+fn send_to_manager(socket: &[u8], text: &[u8]) -> io::Result<()> {
     let address = match socket.strip_prefix(b"@") {
         #[cfg(target_os = "linux")]
         Some(name) => SocketAddr::from_abstract_name(name)?,
@@ -114,7 +156,7 @@ fn send_ready(socket: &[u8]) -> io::Result<()> {
         Some(_) => return Err(io::ErrorKind::Unsupported.into()),
         None => SocketAddr::from_pathname(OsStr::from_bytes(socket))?,
     };
-    UnixDatagram::unbound()?.send_to_addr(b"READY=1", &address).map(|_| ())
+    UnixDatagram::unbound()?.send_to_addr(text, &address).map(|_| ())
 }
 
 /// In the daemon: ends the report to the waiting parent with [`READY`], and detaches from the
@@ -142,10 +184,10 @@ mod tests {
         let name = format!("latchfs-test-notify-{}", std::process::id());
         let address = SocketAddr::from_abstract_name(&name).expect("a short name");
         let manager = UnixDatagram::bind_addr(&address).expect("a fresh name");
-        send_ready(format!("@{name}").as_bytes()).expect("it listens");
+        send_to_manager(format!("@{name}").as_bytes(), b"READY=1").expect("it listens");
         let mut said = [0; 32];
         let length = manager.recv(&mut said).expect("something was sent");
         assert_eq!(&said[..length], b"READY=1");
-        assert!(send_ready(b"/no/such/socket").is_err());
+        assert!(send_to_manager(b"/no/such/socket", b"READY=1").is_err());
     }
 }

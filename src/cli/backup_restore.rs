@@ -82,7 +82,7 @@ pub(super) fn reset(args: &ResetArgs, servers: &[String], key: &ServerKeyArgs) -
     };
     let remote = server_options::connect(&key.access(&servers.join(","))?, None)?;
     let (send, answer) = channel();
-    let op = Op::Reset(Reset { whose, by, reason });
+    let op = Op::Reset(Reset::new(whose, by, reason));
     // The send can't fail: this function waits on the receiver `answer` until the reply has come.
     remote.submit(op.into(), Retry::Never, Box::new(move |answer| drop(send.send(answer))));
     let failed =

@@ -116,7 +116,8 @@ Examples:
     after_long_help = format!("{EXAMPLES}\n\n{}", Exit::table()),
     // clap's help template without the usual blank lines between its parts, so that the help fits a
     // screen.
-    help_template = "{about-with-newline}{usage-heading} {usage}\n{all-args}{after-help}",
+    help_template = "{about-with-newline}{usage-heading} {usage}\nCommands:\n{subcommands}\n\
+                     Options:\n{options}{after-help}",
     max_term_width = 100,
     disable_help_subcommand = true
 )]

@@ -3,14 +3,16 @@
 use super::argument_types::DurationArg;
 use super::background;
 use super::environment::{absolute, default_state_dir, host};
-use super::exit::{CliError, CliResult, Exit};
+use super::exit::{CliError, CliResult};
+use super::guard_decider::{self, DeciderArgs};
 use super::guard_requests;
+use super::mount::refused;
 use super::output;
-use super::server_options::{self, ServerKeyArgs};
+use super::server_options::ServerKeyArgs;
 use super::signals::{self, Hangup};
-use crate::client::{Remote, Terms};
+use crate::client::Terms;
 use crate::engine::lease_terms::{GRACE_OF_FOLDER, TTL_DEFAULT};
-use crate::engine::{ClientId, LockName, Rules, Ttl};
+use crate::engine::{ClientId, LockName, Ttl};
 use crate::fuse::kernel::mount_users::Users;
 use crate::fuse::kernel::own_user::is_root;
 use crate::fuse::kernel::{mountinfo, session};
@@ -18,11 +20,10 @@ use crate::guard::folder_guard::FolderGuard;
 use crate::guard::folder_lock::FolderLock;
 use crate::guard::folder_record::FolderRecord;
 use crate::guard::linux_disk::LinuxDisk;
+use crate::guard::space::SpaceLimits;
 use crate::guard::state_place::StatePlace;
 use crate::guard::view::mount_view::{self, ViewParts};
 use crate::guard::write_policy::{OnWrite, OwnerKind, PathPatterns, WritePolicy};
-use crate::service::local::Local;
-use crate::service::{BackendStatus, LockService, Locks};
 use crate::time::Span;
 use clap::{Subcommand, ValueEnum};
 use std::path::{Path, PathBuf};
@@ -31,6 +32,11 @@ use std::sync::mpsc;
 
 /// The default of `--in-place`: files to which programs append.
 const IN_PLACE_DEFAULT: [&str; 2] = ["*.log", "nohup.out"];
+/// The default of `--local`: what editors, databases and desktops keep for themselves.
+const LOCAL_DEFAULT: [&str; 7] =
+    ["*-shm", ".*.swp", ".~lock.*#", ".DS_Store", "Thumbs.db", "desktop.ini", ".Trash-*"];
+/// The default of `--never-ask`: `git status` refreshes its index when it can.
+const NEVER_ASK_DEFAULT: [&str; 1] = [".git/index.lock"];
 /// The default of `--on-write wait`.
 const WAIT_DEFAULT: Span = Span::from_secs(30);
 
@@ -62,15 +68,19 @@ enum GuardCommand {
 
 /// The arguments of `latchfs guard init`.
 #[derive(Debug, clap::Args)]
+#[command(group = clap::ArgGroup::new("decider").required(true))]
 struct InitArgs {
     /// The folder to guard
     #[arg(value_name = "FOLDER")]
     folder: PathBuf,
     /// The server that decides who may change the folder, or the nodes of a cluster (URL,URL)
-    #[arg(long, value_name = "URL", conflicts_with = "alone", required_unless_present = "alone")]
+    #[arg(long, value_name = "URL", group = "decider")]
     server: Option<String>,
+    /// A mount on the server that decides who may change the folder
+    #[arg(long, value_name = "MOUNT", group = "decider")]
+    dir: Option<PathBuf>,
     /// Only guards of this machine change the folder
-    #[arg(long)]
+    #[arg(long, group = "decider")]
     alone: bool,
     /// The folder is a copy: give it an id of its own
     #[arg(long)]
@@ -92,14 +102,11 @@ pub(super) struct ViewArgs {
     /// Where to show it; made if it is not there
     #[arg(value_name = "VIEW")]
     view: Option<PathBuf>,
-    /// The server that decides about the lock [default: as 'guard init' recorded]
-    #[arg(long, value_name = "URL")]
-    server: Option<String>,
+    #[command(flatten)]
+    decider: DeciderArgs,
     /// How this machine is named to the server [default: the host's name]
     #[arg(long, value_name = "CLIENT", value_parser = ClientId::parse)]
     client: Option<ClientId>,
-    #[command(flatten)]
-    key: ServerKeyArgs,
     /// Where to keep stages and lost files, on the folder's file system [default: latchfs in the
     /// state directory]
     #[arg(long, value_name = "DIR")]
@@ -117,6 +124,20 @@ pub(super) struct ViewArgs {
     /// Files that are changed in place even if they are rewritten [default: *.log, nohup.out]
     #[arg(long, value_name = "GLOB")]
     in_place: Vec<String>,
+    /// Files whose changes take a free lock but never wait for it [default: .git/index.lock]
+    #[arg(long, value_name = "GLOB")]
+    never_ask: Vec<String>,
+    /// Files that belong to this machine and never reach the folder [default: *-shm beside *-wal,
+    /// .*.swp, .~lock.*#, .DS_Store, Thumbs.db, desktop.ini, .Trash-*]
+    #[arg(long, value_name = "GLOB")]
+    #[allow(clippy::doc_markdown)] // the help would show backquotes
+    local: Vec<String>,
+    /// How much content that is not closed yet the guard keeps: bytes, or with K, M, G or T
+    #[arg(long, value_name = "SIZE", default_value = "10G", value_parser = size)]
+    max_stage: u64,
+    /// How much the lost files may hold; beyond it changes fail with ENOSPC
+    #[arg(long, value_name = "SIZE", default_value = "10G", value_parser = size)]
+    max_lost: u64,
     /// Write each file to the disk before it appears in the folder
     #[arg(long)]
     sync_saves: bool,
@@ -172,6 +193,21 @@ fn on_write(text: &str) -> Result<OnWrite, String> {
     }
 }
 
+/// Parses a number of bytes such as `4096` or `10G`.
+fn size(text: &str) -> Result<u64, String> {
+    let digits = text.trim_end_matches(['K', 'M', 'G', 'T']);
+    let unit = match &text[digits.len()..] {
+        "" => 1,
+        "K" => 1 << 10,
+        "M" => 1 << 20,
+        "G" => 1 << 30,
+        "T" => 1_u64 << 40,
+        _ => 0,
+    };
+    let bytes = digits.parse::<u64>().ok().and_then(|number| number.checked_mul(unit));
+    bytes.filter(|_| unit > 0).ok_or_else(|| "write a number of bytes, 500M or 10G".to_owned())
+}
+
 fn give_after(text: &str) -> Result<GiveAfter, String> {
     match text {
         "never" => Ok(GiveAfter(None)),
@@ -199,16 +235,15 @@ fn unavailable(error: &impl ToString) -> CliError {
 
 fn init(args: &InitArgs) -> CliResult {
     let folder = resolved_folder(&args.folder)?;
-    let engine = match &args.server {
-        None => 0,
-        Some(url) => {
-            let remote = server_options::connect(&args.key.access(url)?, None)?;
-            let engine = remote.engine_id();
-            remote.close();
-            engine
-        }
+    let server = match &args.dir {
+        Some(mount) => Some(guard_decider::server_of_mount(mount)?),
+        None => args.server.clone(),
     };
-    let record = FolderRecord::new(args.server.clone(), engine, args.shared_storage);
+    let engine = match &server {
+        None => 0,
+        Some(url) => guard_decider::engine_of(&args.key.access(url)?)?,
+    };
+    let record = FolderRecord::new(server, engine, args.shared_storage);
     record.write(&folder, args.new_id).map_err(|error| unavailable(&error))?;
     let shown = folder.display();
     output::line(&format!(
@@ -239,34 +274,6 @@ fn resolved_folder(folder: &Path) -> CliResult<PathBuf> {
         )));
     }
     Ok(real)
-}
-
-/// The lock service that decides about a folder's lock.
-enum Decider {
-    /// An engine in this process.
-    Alone(Arc<Local>),
-    /// A server.
-    Server(Arc<Remote>),
-}
-
-impl Decider {
-    fn locks(&self) -> Locks {
-        let service: Arc<dyn LockService> = match self {
-            Self::Alone(local) => Arc::clone(local) as _,
-            Self::Server(remote) => Arc::clone(remote) as _,
-        };
-        Locks::new(service)
-    }
-
-    fn close(&self) -> CliResult {
-        match self {
-            Self::Alone(local) => local.close().map_err(|error| unavailable(&error)),
-            Self::Server(remote) => {
-                remote.close();
-                Ok(())
-            }
-        }
-    }
 }
 
 fn view(args: &ViewArgs) -> CliResult {
@@ -321,15 +328,17 @@ fn serve(
     let ending = send.clone();
     signals::on_end(Hangup::Ends, move || ending.send(()).unwrap_or_default())
         .map_err(|error| CliError::system("signals can't be waited for", &error))?;
-    session::check(view, false).map_err(|error| unavailable(&error))?;
+    session::check(view, false).map_err(|error| refused(&error))?;
     let client = args.client.clone().map_or_else(host, Ok)?;
     let place = StatePlace::open(folder, record, state, client.as_str());
     let place = place.map_err(|error| unavailable(&error))?;
     // Programs apply their own umask; what the guard makes for itself has explicit permissions.
     rustix::process::umask(rustix::fs::Mode::empty());
-    let decider = decider(args, record, &place.host, &client)?;
+    let terms = Terms { client: client.clone(), ttl: args.ttl.0, grace: GRACE_OF_FOLDER };
+    let decider = args.decider.open(record, &place.host, terms)?;
     let locks = decider.locks();
-    let served = check_engine(record, &locks).and_then(|()| {
+    let served = guard_decider::check_engine(record, &locks).and_then(|()| {
+        let is_carried = record.server.is_some();
         let name = LockName::parse(&record.lock()).map_err(|error| unavailable(&error))?;
         let record = place.host.join("session");
         let lock = FolderLock::new(locks, name, client.clone(), record);
@@ -341,21 +350,19 @@ fn serve(
             Arc::clone(&lock) as _,
             args.shared_storage,
         )
+        .and_then(|guard| guard.carried(is_carried).limit(limits(args)))
         .map_err(|error| unavailable(&error))?;
         let parts = ViewParts {
             guard: Arc::new(guard),
             lock,
+            local: place.local().map_err(|error| unavailable(&error))?,
             policy: Arc::new(policy(args)?),
             folder: folder.to_owned(),
             on_lost: args.on_lost.clone(),
+            is_carried,
         };
-        let users = match () {
-            () if args.allow_other => Users::All,
-            () if args.no_allow_other => Users::Mounter,
-            () if is_root() => Users::All,
-            () => Users::Mounter,
-        };
-        let mounted = mount_view::mount(parts, view, users).map_err(|error| unavailable(&error))?;
+        let mounted =
+            mount_view::mount(parts, view, users(args)).map_err(|error| refused(&error))?;
         mounted.mounted.on_end(move || send.send(()).unwrap_or_default());
         output::line(&format!(
             "latchfs: {} shows {} (client {client})",
@@ -365,8 +372,10 @@ fn serve(
         if args.detached {
             background::ready()?;
         }
+        let watchdog = background::start_watchdog(mounted.liveness())?;
         background::notify_manager();
         let _ = news.recv();
+        drop(watchdog);
         mounted
             .end()
             .map(drop)
@@ -375,53 +384,25 @@ fn serve(
     served.and(decider.close())
 }
 
-/// Opens the lock service that the options, or else the folder's record, name.
-fn decider(
-    args: &ViewArgs,
-    record: &FolderRecord,
-    host_dir: &Path,
-    client: &ClientId,
-) -> CliResult<Decider> {
-    match args.server.as_ref().or(record.server.as_ref()) {
-        None => {
-            let local = Local::open(&host_dir.join("engine"), Rules::default());
-            local.map(|local| Decider::Alone(Arc::new(local))).map_err(|error| {
-                unavailable(&format!(
-                    "{error}; if the folder is a copy of a guarded one, give it an id of its own \
-                     by 'latchfs guard init --new-id'"
-                ))
-            })
-        }
-        Some(url) => {
-            let access = args.key.access(url)?;
-            let terms = Terms { client: client.clone(), ttl: args.ttl.0, grace: GRACE_OF_FOLDER };
-            server_options::connect(&access, Some(terms)).map(Decider::Server)
-        }
+/// Returns the users that the view serves.
+fn users(args: &ViewArgs) -> Users {
+    match () {
+        () if args.allow_other => Users::All,
+        () if args.no_allow_other => Users::Mounter,
+        () if is_root() => Users::All,
+        () => Users::Mounter,
     }
 }
 
-/// Refuses a folder whose lock another engine decides.
-fn check_engine(record: &FolderRecord, locks: &Locks) -> CliResult {
-    let (recorded, found) = (record.engine_id(), locks.engine_id());
-    if recorded == found {
-        return Ok(());
-    }
-    Err(CliError::Said(
-        Exit::Unavailable,
-        format!(
-            "the folder's lock is decided by the engine {recorded:016x}, and this is \
-             {found:016x}: the server was replaced, or its URL leads to another one; use the right \
-             server"
-        ),
-    ))
+fn limits(args: &ViewArgs) -> SpaceLimits {
+    SpaceLimits { staged: args.max_stage, lost: args.max_lost }
 }
 
 fn policy(args: &ViewArgs) -> CliResult<WritePolicy> {
-    let patterns = |texts: &[String]| PathPatterns::parse(texts).map_err(CliError::usage);
-    let in_place = if args.in_place.is_empty() {
-        IN_PLACE_DEFAULT.map(str::to_owned).to_vec()
-    } else {
-        args.in_place.clone()
+    let patterns = |texts: &[String], default: &[&str]| {
+        let default: Vec<_> = default.iter().map(|text| (*text).to_owned()).collect();
+        let texts = if texts.is_empty() { &default[..] } else { texts };
+        PathPatterns::parse(texts).map_err(CliError::usage)
     };
     Ok(WritePolicy {
         on_write: args.on_write,
@@ -431,7 +412,9 @@ fn policy(args: &ViewArgs) -> CliResult<WritePolicy> {
             OwnerArg::User => OwnerKind::User,
             OwnerArg::Session => OwnerKind::Session,
         },
-        in_place: patterns(&in_place)?,
+        in_place: patterns(&args.in_place, &IN_PLACE_DEFAULT)?,
+        never_ask: patterns(&args.never_ask, &NEVER_ASK_DEFAULT)?,
+        local: patterns(&args.local, &LOCAL_DEFAULT)?,
         sync_saves: args.sync_saves,
     })
 }

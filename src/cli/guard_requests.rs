@@ -1,18 +1,21 @@
 //! Requests to a guard that runs: `guard take`, `give`, `wait`, `status` and `lost`.
 
+use super::environment::absolute;
 use super::exit::{CliError, CliResult, Exit};
 use super::output;
-use crate::fuse::kernel::mountinfo::{self, Life, MountPoint};
+use super::view_daemon::DaemonState;
+use crate::fuse::kernel::child_call::{ANSWER_BYTES_MAX, ChildCall};
+use crate::fuse::kernel::mountinfo::{self, MountPoint};
+use crate::fuse::kernel::own_user::own_uid;
 use crate::time::Span;
 use serde_json::{Value, json};
-use std::fs::OpenOptions;
+use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
-use std::sync::mpsc;
-use std::time::Duration;
 
-/// How long a guard may take to answer a question about its state.
-const STATUS_PATIENCE: Duration = Duration::from_secs(2);
+/// How long a guard may take to answer a question about its state, and how long a request waits
+/// before this process looks whether the guard was stopped.
+const ANSWER_PATIENCE: Span = Span::from_millis(1_500);
 /// How long `guard take` and `guard wait` wait at most.
 const WAIT_MAX: Span = Span::from_secs(24 * 3_600);
 
@@ -61,28 +64,36 @@ pub(super) struct LostArgs {
 }
 
 impl ViewArg {
-    /// Returns the mount point of the view.
-    fn dir(&self) -> CliResult<PathBuf> {
+    /// Returns the mount of the view.
+    fn mount(&self) -> CliResult<MountPoint> {
         let views = mountinfo::read()
             .map_err(|error| CliError::system("the mounts can't be read", &error))?;
-        let views: Vec<_> = views.into_iter().filter(MountPoint::is_view).collect();
-        if let Some(view) = &self.view {
-            let real = mountinfo::resolve(view).unwrap_or_else(|_| view.clone());
-            let found = views.iter().rev().find(|mount| real.starts_with(&mount.dir));
-            return found.map(|mount| mount.dir.clone()).ok_or_else(|| {
-                CliError::unavailable(format!(
-                    "{} is no view of a guarded folder; show one with 'latchfs guard FOLDER VIEW'",
-                    view.display()
-                ))
-            });
+        let mut views: Vec<_> = views.into_iter().filter(MountPoint::is_view).collect();
+        let around = |dir: &Path| views.iter().rposition(|mount| dir.starts_with(&mount.dir));
+        let found = match &self.view {
+            Some(view) => {
+                let path = absolute(view)?;
+                // A path that lies in a view as it stands is not resolved, because a guard that
+                // hangs would not answer.
+                let resolved = || around(&mountinfo::resolve(view).ok()?);
+                Some(around(&path).or_else(resolved).ok_or_else(|| {
+                    CliError::unavailable(format!(
+                        "{} is no view of a guarded folder; show one with 'latchfs guard FOLDER \
+                         VIEW'",
+                        view.display()
+                    ))
+                })?)
+            }
+            None => around(&std::env::current_dir().unwrap_or_default()),
+        };
+        if let Some(at) = found {
+            return Ok(views.swap_remove(at));
         }
-        let here = std::env::current_dir().unwrap_or_default();
-        if let Some(mount) = views.iter().find(|mount| here.starts_with(&mount.dir)) {
-            return Ok(mount.dir.clone());
-        }
-        match &views[..] {
-            [one] => Ok(one.dir.clone()),
-            [] => Err(CliError::unavailable(
+        // Any user can show a view; a command that names none means one of root or of its own user.
+        views.retain(|view| view.mounter == 0 || view.mounter == own_uid());
+        match views.len() {
+            1 => Ok(views.swap_remove(0)),
+            0 => Err(CliError::unavailable(
                 "no guarded folder is shown on this machine; show one with 'latchfs guard FOLDER \
                  VIEW'",
             )),
@@ -90,78 +101,103 @@ impl ViewArg {
         }
     }
 
-    /// Sends a request to the guard, and returns its answer. With a `patience` the guard must
-    /// answer in that time.
-    fn ask(&self, request: &Value, patience: Option<Duration>) -> CliResult<Value> {
-        let dir = self.dir()?;
-        let Some(patience) = patience else { return answer_of(&dir, exchange(&dir, request)) };
-        let (send, answered) = mpsc::channel();
-        let (asked, request) = (dir.clone(), request.clone());
-        let ask = move || drop(send.send(exchange(&asked, &request)));
-        std::thread::Builder::new()
-            .name("ask".to_owned())
-            .spawn(ask)
-            .map_err(|error| CliError::system("a thread can't be started", &error))?;
-        match answered.recv_timeout(patience) {
-            Ok(answer) => answer_of(&dir, answer),
-            Err(_) => Err(CliError::unavailable(format!(
-                "the guard of {} has not answered for {patience:?}: it is stopped, or its disk \
-                 hangs; look for its process with 'ps', and go on with 'kill -CONT'",
-                dir.display()
-            ))),
+    /// Sends a request to the guard, and returns its answer.
+    fn ask(&self, request: &Value, waits: Waits) -> CliResult<Value> {
+        let mount = self.mount()?;
+        let answer = in_child(&mount, waits, || exchange(&mount.dir, request))?;
+        let answer: Value = serde_json::from_slice(&answer)
+            .map_err(|error| CliError::unavailable(format!("the guard's answer: {error}")))?;
+        match answer["error"].as_str() {
+            Some(why) => Err(CliError::Said(Exit::Conflict, why.to_owned())),
+            None => Ok(answer),
         }
+    }
+}
+
+/// How long a request waits for the guard.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Waits {
+    /// The guard must answer at once.
+    Never,
+    /// The guard may take its time, as long as its process was not stopped.
+    UntilStopped,
+}
+
+/// Runs an operation on a view in a child process, and returns what it has read.
+fn in_child(
+    view: &MountPoint,
+    waits: Waits,
+    work: impl FnOnce() -> io::Result<Vec<u8>>,
+) -> CliResult<Vec<u8>> {
+    let dir = view.dir.display();
+    let failed = |error| CliError::system(&format!("the guard of {dir} can't be asked"), &error);
+    // The first byte tells an answer from an error number.
+    let call = ChildCall::start(|| match work() {
+        Ok(read) => [&[0], &read[..]].concat(),
+        Err(error) => [&[1], &error.raw_os_error().unwrap_or(0).to_le_bytes()[..]].concat(),
+    });
+    let mut call = call.map_err(failed)?;
+    let answer = loop {
+        if let Some(answer) = call.answer(ANSWER_PATIENCE).map_err(failed)? {
+            break answer;
+        }
+        let state = DaemonState::of(view);
+        if waits == Waits::Never || state.is_stopped() {
+            return Err(CliError::unavailable(format!(
+                "the guard of {dir} has not answered for {ANSWER_PATIENCE}: {state}; then \
+                 'latchfs umount {dir}' removes the view"
+            )));
+        }
+    };
+    let code = match answer.split_first() {
+        Some((0, read)) => return Ok(read.to_vec()),
+        Some((_, code)) => <[u8; 4]>::try_from(code).map_or(0, i32::from_le_bytes),
+        None => 0,
+    };
+    match io::Error::from_raw_os_error(code) {
+        error if mountinfo::is_dead(&error) => Err(CliError::unavailable(format!(
+            "the guard of {dir} is dead: what was not saved is gone, the folder is as it was; run \
+             'latchfs guard' again, or 'latchfs umount {dir}'"
+        ))),
+        error => Err(failed(error)),
     }
 }
 
 /// Writes a request to the guard's control file, and reads the answer.
-fn exchange(dir: &Path, request: &Value) -> io::Result<Value> {
+fn exchange(dir: &Path, request: &Value) -> io::Result<Vec<u8>> {
     let path = dir.join(".latchfs/ctl");
     let mut ctl = OpenOptions::new().read(true).write(true).open(path)?;
     ctl.write_all(format!("{request}\n").as_bytes())?;
     ctl.seek(SeekFrom::Start(0))?;
-    let mut text = Vec::new();
-    ctl.read_to_end(&mut text)?;
-    Ok(serde_json::from_slice(&text)?)
+    read(ctl)
 }
 
-fn answer_of(dir: &Path, answer: io::Result<Value>) -> CliResult<Value> {
-    match answer {
-        Ok(answer) => match answer["error"].as_str() {
-            Some(why) => Err(CliError::Said(Exit::Conflict, why.to_owned())),
-            None => Ok(answer),
-        },
-        Err(_) if mountinfo::probe(dir) == Life::Dead => Err(CliError::unavailable(format!(
-            "the guard of {0} is dead: what was not saved is gone, the folder is as it was; run \
-             'latchfs guard' again, or 'latchfs umount {0}'",
-            dir.display()
-        ))),
-        Err(error) => {
-            Err(CliError::system(&format!("the guard of {} can't be asked", dir.display()), &error))
-        }
-    }
+/// Reads a file of a view. The daemon may be another user's, so its answer is bounded.
+fn read(file: File) -> io::Result<Vec<u8>> {
+    let mut text = Vec::new();
+    file.take(ANSWER_BYTES_MAX as u64 + 1).read_to_end(&mut text)?;
+    Ok(text)
 }
 
 pub(super) fn take(args: &TakeArgs) -> CliResult {
     let wait = if args.try_once { 0 } else { WAIT_MAX.as_millis() };
-    let status = args.view.ask(&json!({"do": "take", "wait_ms": wait}), None)?;
+    let status = args.view.ask(&json!({"do": "take", "wait_ms": wait}), Waits::UntilStopped)?;
     output::line(&format!("latchfs: holding (token {})", status["tenure"]["token"]))
 }
 
 pub(super) fn give(args: &ViewArg) -> CliResult {
-    args.ask(&json!({"do": "give"}), None)?;
+    args.ask(&json!({"do": "give"}), Waits::UntilStopped)?;
     output::line("latchfs: given up")
 }
 
 pub(super) fn wait(args: &ViewArg) -> CliResult {
-    let path = args.dir()?.join(".latchfs/ready");
-    let shown = path.display();
-    std::fs::read(&path)
-        .map(drop)
-        .map_err(|error| CliError::system(&format!("{shown} can't be read"), &error))
+    let mount = args.mount()?;
+    let path = mount.dir.join(".latchfs/ready");
+    in_child(&mount, Waits::UntilStopped, || read(File::open(path)?)).map(drop)
 }
 
 pub(super) fn status(args: &StatusArgs) -> CliResult {
-    let status = args.view.ask(&json!({"do": "status"}), Some(STATUS_PATIENCE))?;
+    let status = args.view.ask(&json!({"do": "status"}), Waits::Never)?;
     if args.json {
         return output::json(&status);
     }
@@ -185,7 +221,7 @@ pub(super) fn lost(args: &LostArgs) -> CliResult {
         (None, Some(number)) => json!({"do": "drop", "number": number}),
         (None, None) => json!({"do": "lost"}),
     };
-    let answer = args.view.ask(&request, None)?;
+    let answer = args.view.ask(&request, Waits::UntilStopped)?;
     if args.json {
         return output::json(&answer);
     }

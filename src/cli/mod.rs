@@ -40,7 +40,11 @@ mod backup_restore;
 mod cluster;
 mod doctor;
 #[cfg(target_os = "linux")]
+mod view_daemon;
+#[cfg(target_os = "linux")]
 mod guard_requests;
+#[cfg(target_os = "linux")]
+mod guard_decider;
 #[cfg(target_os = "linux")]
 mod guard;
 mod sim;

@@ -451,7 +451,7 @@ fn clients(args: &MountArgs) -> CliResult<Vec<ClientId>> {
     }
 }
 
-fn refused(error: &MountError) -> CliError {
+pub(super) fn refused(error: &MountError) -> CliError {
     let exit = match error {
         MountError::DeviceDenied | MountError::AllowOther => Exit::Denied,
         _ => Exit::Unavailable,

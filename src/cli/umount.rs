@@ -8,7 +8,7 @@ use crate::fuse::kernel::device::{self, Gone};
 #[cfg(target_os = "linux")]
 use crate::fuse::kernel::device_names::DEVICE;
 use crate::fuse::kernel::mount_seal;
-use crate::fuse::kernel::mountinfo::{self, Life};
+use crate::fuse::kernel::mountinfo::{self, Life, MountPoint};
 #[cfg(target_os = "linux")]
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::path::{Path, PathBuf};
@@ -50,7 +50,7 @@ fn unmount(dir: &Path, unseals: bool) -> CliResult {
     if !unseals {
         return take_away(dir);
     }
-    if matches!(mountinfo::at(&real), Ok(Some(mount)) if mount.is_latchfs()) {
+    if matches!(mountinfo::at(&real), Ok(Some(mount)) if mount.is_ours()) {
         take_away(dir)?;
     }
     let shown = real.display();
@@ -67,28 +67,29 @@ fn take_away(dir: &Path) -> CliResult {
     let cannot = |error| CliError::system(&format!("{} can't be unmounted", dir.display()), &error);
     let real = mountinfo::resolve(dir).map_err(cannot)?;
     let shown = real.display();
-    match mountinfo::at(&real).map_err(cannot)? {
-        Some(mount) if mount.is_latchfs() => {}
-        _ => {
-            return Err(CliError::usage(format!(
-                "no latchfs is mounted at {shown}; see where by 'latchfs doctor'"
-            )));
-        }
-    }
+    let there = mountinfo::at(&real).map_err(cannot)?;
+    let Some(mount) = there.filter(MountPoint::is_ours) else {
+        return Err(CliError::usage(format!(
+            "no latchfs is mounted at {shown}; see where by 'latchfs doctor'"
+        )));
+    };
     match mountinfo::probe(&real) {
         Life::Dead => {
             device::detach(&real).map_err(cannot)?;
             return output::line(&format!("latchfs: unmounted {shown}, whose daemon was gone"));
         }
         Life::Silent => {
-            device::detach(&real).map_err(cannot)?;
+            // Programs that wait for a lock mount wait on, since its daemon may go on; no change
+            // through a view has succeeded before its answer.
+            let gone = if mount.is_view() { device::abort(&mount) } else { device::detach(&real) };
+            gone.map_err(cannot)?;
             return output::line(&format!(
                 "latchfs: unmounted {shown}, whose daemon did not answer"
             ));
         }
         Life::Live => {}
     }
-    let daemon = MountDaemon::that_ends_with(&real);
+    let daemon = MountDaemon::that_ends_with(&mount);
     match device::unmount(&real).map_err(cannot)? {
         Gone::Clean => {
             if let Some(daemon) = daemon {
@@ -110,7 +111,7 @@ enum MountDaemon {}
 
 #[cfg(not(target_os = "linux"))]
 impl MountDaemon {
-    fn that_ends_with(_dir: &Path) -> Option<Self> {
+    fn that_ends_with(_mount: &MountPoint) -> Option<Self> {
         None
     }
 
@@ -126,9 +127,12 @@ struct MountDaemon(OwnedFd);
 
 #[cfg(target_os = "linux")]
 impl MountDaemon {
-    /// Returns the daemon of the mount at `dir`, if this mount is the daemon's only one.
-    fn that_ends_with(dir: &Path) -> Option<Self> {
-        let pid = ControlFile::of(dir.into()).about().ok()?["pid"].as_i64()?;
+    /// Returns the daemon of `mount`, if this mount is the daemon's only one.
+    fn that_ends_with(mount: &MountPoint) -> Option<Self> {
+        let pid = match device::daemon_of(&mount.source) {
+            Some(daemon) => i64::from(daemon.pid),
+            None => ControlFile::of(mount.dir.clone()).about().ok()?["pid"].as_i64()?,
+        };
         // A daemon has one open FUSE device per mount. If the daemon runs in another pid namespace,
         // `/proc` shows another process under its pid, or none, and that process has no FUSE device
         // open.

@@ -1,10 +1,10 @@
 //! The client: a lock service that sends requests to a server over HTTP, or to any node of a
 //! cluster.
 //!
-//! No call waits longer than [`REPLY_DEADLINE`], unless it asks to be repeated until it is
-//! answered. A request is retried within that time, and has one effect however often it is sent:
-//! the server recognizes a batch by its number, and if the server is killed in between, the engine
-//! recognizes a request that must not be repeated by its id.
+//! No call waits longer than [`REPLY_DEADLINE`], or a reset than 10 s, unless it asks to be
+//! repeated until it is answered. A request is retried within that time, and has one effect however
+//! often it is sent: the server recognizes a batch by its number, and if the server is killed in
+//! between, the engine recognizes a request that must not be repeated by its id.
 //!
 //! The modules in reading order:
 //!

@@ -3,7 +3,7 @@
 use super::event_stream;
 use super::http_transport::{ServerAccess, Unusable};
 use super::request_pipeline;
-use super::request_queue::{ItemResult, QueuedRequest, REPLY_DEADLINE};
+use super::request_queue::{ItemResult, QueuedRequest, REPLY_DEADLINE, RESET_DEADLINE};
 use super::session_state::{SessionKeepAlive, SessionState, Terms};
 use super::shared_state::ClientState;
 use super::transport::{Transport, TransportError};
@@ -18,7 +18,7 @@ use crate::service::{
     About, BackendStatus, CacheableView, Children, Contact, List, ListPage, LockService,
     RemoteStatus, Retry, SessionOwner, Then, Unavailable,
 };
-use crate::time::{Time, Wall, boot_now};
+use crate::time::{Span, Time, Wall, boot_now};
 use parking_lot::Mutex;
 use std::io;
 use std::sync::Arc;
@@ -116,7 +116,7 @@ impl Remote {
     }
 
     fn ask(&self, ask: BatchItem, retry: Retry, then: impl FnOnce(ItemResult) + Send + 'static) {
-        let until = boot_now() + REPLY_DEADLINE;
+        let until = boot_now() + reply_deadline(&ask);
         let insists = retry == Retry::UntilAnswered;
         self.hub.ask(QueuedRequest { ask, until, then: Some(Box::new(then)), insists });
     }
@@ -143,6 +143,15 @@ impl Remote {
             Op::Move(_) | Op::Steal(_) | Op::Reset(_) | Op::Annotate(_) => true,
             _ => false,
         }
+    }
+}
+
+/// Returns how long a call waits for its answer. A cluster carries out a reset of many locks in
+/// parts, which takes longer than other requests.
+const fn reply_deadline(ask: &BatchItem) -> Span {
+    match ask {
+        BatchItem::Submit(Submission { op: Op::Reset(_), .. }) => RESET_DEADLINE,
+        _ => REPLY_DEADLINE,
     }
 }
 

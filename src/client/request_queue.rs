@@ -18,6 +18,8 @@ use std::sync::Arc;
 
 /// How long a call waits for its answer: after a longer time a user thinks that the program hangs.
 pub const REPLY_DEADLINE: Span = Span::from_secs(2);
+/// How long a reset waits for its answer: enough for a million holds.
+pub(super) const RESET_DEADLINE: Span = Span::from_secs(10);
 
 /// The maximum number of requests kept for a server that gives no answer: more than the open files
 /// of a machine. Beyond it the oldest requests are dropped.

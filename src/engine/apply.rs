@@ -20,15 +20,18 @@ impl Engine {
             return Err(self.books.refuse(Reason::TooLong { max }));
         }
         let Some(request) = &command.request else {
-            self.books.enter_order(command.order)?;
+            self.books.enter_order(command)?;
             return self.carry_out(command, events);
         };
         if let Some(answer) = self.replay(request, &command.op) {
             return answer;
         }
         self.books.has_room_for_reply(request, command)?;
-        self.books.enter_order(command.order)?;
+        self.books.enter_order(command)?;
         let outcome = self.carry_out(command, events)?;
+        if command.op.is_part() {
+            return Ok(outcome);
+        }
         if let (Some(keys), Some(_)) = (&command.acknowledged, command.order) {
             self.books.forget_acknowledged(&request.id.caller, keys);
         }

@@ -8,7 +8,7 @@ use super::baseline::Baseline;
 use super::command::{
     AcknowledgedKeys, Acquire, Annotate, Command, EndSession, Firm, IdempotencyKey, IfExists,
     LeaseKey, Leave, Move, Op, OpenSession, Outcome, QueuePolicy, Release, Renew, RequestId,
-    RequestOrder, Reset, ResetScope, Rulebook, Steal, Tenure,
+    RequestOrder, Reset, ResetPart, ResetScope, Rulebook, Steal, Tenure,
 };
 use super::details::{Details, FileAttrs, FileType, Patch, Process, ReadMode, TextPatch};
 pub(crate) use super::encoding::{
@@ -205,7 +205,6 @@ wire_struct! {
     Steal { name, client, reason, term, patch }
     OpenSession { client, ttl, grace }
     EndSession { session, end }
-    Reset { whose, by, reason }
     Tenure { token, life, acquired_at } [since WITH_ACQUISITIONS: acquisition]
     OpenId { session, number }
     Lease { holder, token, hold, life, acquired_at, renewed_at, details }
@@ -274,6 +273,8 @@ const WITH_ORDERS: u8 = 5;
 pub(super) const WITH_OPEN_RELEASES: u8 = 6;
 /// The first format in which an acquire may name the token of a lease to take over.
 pub(super) const WITH_TAKEOVERS: u8 = 6;
+/// The first format in which a reset may have parts.
+pub(super) const WITH_RESET_PARTS: u8 = 6;
 /// The first format in which a command may acknowledge earlier answers.
 pub(crate) const WITH_ACKNOWLEDGEMENTS: u8 = 6;
 /// The first format in which a command may follow [`Rulebook::Fourth`].
@@ -315,6 +316,50 @@ impl Codec for Acquire {
         let (mode, hold, term) = (Codec::take(from)?, Codec::take(from)?, Codec::take(from)?);
         let (line, patch) = (Codec::take(from)?, Codec::take(from)?);
         Ok(Self { name, client, mode, hold, term, line, patch, takes_over })
+    }
+}
+
+/// The byte before the scope of an encoded reset, which differs from the byte of each scope: the
+/// first and the last name of the part follow, and then the scope.
+const PART_BY_NAMES: u8 = 2;
+/// The same, if the numbers of leases and queue places follow that earlier parts have ended.
+const REST_OF_PARTS: u8 = 3;
+
+impl Codec for Reset {
+    fn put(&self, out: &mut Vec<u8>) {
+        match &self.part {
+            ResetPart::Rest { holds: 0, waits: 0 } => {}
+            ResetPart::Names(first, last) => {
+                out.push(PART_BY_NAMES);
+                first.put(out);
+                last.put(out);
+            }
+            ResetPart::Rest { holds, waits } => {
+                out.push(REST_OF_PARTS);
+                holds.put(out);
+                waits.put(out);
+            }
+        }
+        self.whose.put(out);
+        self.by.put(out);
+        self.reason.put(out);
+    }
+
+    fn take(from: &mut Decoder<'_>) -> Result<Self, Malformed> {
+        let tag = from.peek().filter(|tag| [PART_BY_NAMES, REST_OF_PARTS].contains(tag));
+        let part = if let Some(tag) = tag {
+            require(from.format() >= WITH_RESET_PARTS)?;
+            let _tag = u8::take(from)?;
+            match tag {
+                PART_BY_NAMES => ResetPart::Names(Codec::take(from)?, Codec::take(from)?),
+                _ => ResetPart::Rest { holds: Codec::take(from)?, waits: Codec::take(from)? },
+            }
+        } else {
+            ResetPart::ALL
+        };
+        require(tag.is_none() || part != ResetPart::ALL)?;
+        let (whose, by, reason) = (Codec::take(from)?, Codec::take(from)?, Codec::take(from)?);
+        Ok(Self { part, whose, by, reason })
     }
 }
 
@@ -438,5 +483,6 @@ wire_enum! {
         0 Settled, 1 Granted(tenure), 2 Renewed(tenure), 3 Waiting { ticket, ahead }, 4 Released,
         5 Left, 6 Annotated, 7 Moved(tenure), 8 Stolen(tenure), 9 SessionOpened(id),
         10 KeptAlive(until), 11 SessionEnded, 12 Reset { holds, waits }, 13 Replayed(replay),
+        14 ResetPart { holds, waits },
     }
 }

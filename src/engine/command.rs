@@ -302,12 +302,31 @@ pub struct EndSession {
 /// Ends all leases of a set of clients, and removes these clients from all queues.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Reset {
+    /// The part of the reset that this command carries out.
+    pub part: ResetPart,
     /// The clients that lose their leases and their places in queues.
     pub whose: ResetScope,
     /// The client on whose behalf the reset is made.
     pub by: ClientId,
     /// The reason, for the previous holders and the audit log.
     pub reason: StealReason,
+}
+
+/// The part of a reset that one command carries out. A backend may split a reset of many locks into
+/// several commands, so that other requests are carried out between them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ResetPart {
+    /// The locks with names from the first name to the second. The command answers no request: the
+    /// answer is not remembered.
+    Names(LockName, LockName),
+    /// All locks. The earlier parts have ended this many leases and queue places, which the answer
+    /// includes.
+    Rest {
+        /// The number of leases that the earlier parts have ended.
+        holds: usize,
+        /// The number of waiters that the earlier parts have removed.
+        waits: usize,
+    },
 }
 
 /// The clients to which a [`Reset`] applies. A client such as `laptop1` stands also for its users,
@@ -359,6 +378,13 @@ pub enum Outcome {
     SessionEnded,
     /// The reset removed this many leases and queue places.
     Reset {
+        /// The number of leases that were ended.
+        holds: usize,
+        /// The number of waiters that were removed from queues.
+        waits: usize,
+    },
+    /// One part of a reset, [`ResetPart::Names`], removed this many leases and queue places.
+    ResetPart {
         /// The number of leases that were ended.
         holds: usize,
         /// The number of waiters that were removed from queues.

@@ -2,15 +2,16 @@
 //! knows.
 
 use super::codec::{
-    FORMAT_BASE, WITH_ACKNOWLEDGEMENTS, WITH_FOURTH_RULES, WITH_OPEN_RELEASES, WITH_TAKEOVERS,
+    FORMAT_BASE, WITH_ACKNOWLEDGEMENTS, WITH_FOURTH_RULES, WITH_OPEN_RELEASES, WITH_RESET_PARTS,
+    WITH_TAKEOVERS,
 };
-use super::command::{Acquire, Command, Op, QueuePolicy, Release, Rulebook};
+use super::command::{Acquire, Command, Op, QueuePolicy, Release, Reset, ResetPart, Rulebook};
 
 impl Op {
     /// Returns the operation as a latchfs of this `format` knows it. An open file that releases its
     /// lease is left out before format 6; the release then names the lease by its token. So is the
     /// lease that an acquire takes over; the acquire then does not wait, since it would wait for
-    /// that lease.
+    /// that lease. A part of a reset becomes the whole reset.
     #[must_use]
     pub fn for_format(self, format: u8) -> Self {
         match self {
@@ -19,6 +20,9 @@ impl Op {
             }
             Self::Acquire(ask) if ask.takes_over.is_some() && format < WITH_TAKEOVERS => {
                 Self::Acquire(Acquire { takes_over: None, line: QueuePolicy::Skip, ..ask })
+            }
+            Self::Reset(reset) if format < WITH_RESET_PARTS => {
+                Self::Reset(Reset { part: ResetPart::ALL, ..reset })
             }
             op => op,
         }
@@ -29,6 +33,8 @@ impl Op {
         match self {
             Self::Release(Release { open: Some(_), .. }) => WITH_OPEN_RELEASES,
             Self::Acquire(Acquire { takes_over: Some(_), .. }) => WITH_TAKEOVERS,
+            Self::Reset(Reset { part: ResetPart::Rest { holds: 0, waits: 0 }, .. }) => FORMAT_BASE,
+            Self::Reset(_) => WITH_RESET_PARTS,
             _ => FORMAT_BASE,
         }
     }

@@ -86,7 +86,7 @@ pub use baseline::Baseline;
 pub use command::{
     AcknowledgedKeys, Acquire, Annotate, Answer, Command, Digest, EndSession, Firm, IdempotencyKey,
     IfExists, LeaseKey, Leave, Move, Op, OpenSession, Outcome, QueuePolicy, Release, Renew, Replay,
-    RequestId, RequestOrder, Reset, ResetScope, Rulebook, Steal, Tenure,
+    RequestId, RequestOrder, Reset, ResetPart, ResetScope, Rulebook, Steal, Tenure,
 };
 pub use details::{Details, FileAttrs, FileType, Patch, Process, ReadMode, TextPatch};
 pub use event::{Event, EventKind, LeaveReason, SessionEnd, TenureEnd};

@@ -93,16 +93,19 @@ impl EngineState {
 
     /// Refuses a request whose number is not above that of the last request of its session: it is a
     /// late copy. Refusals are not remembered, so only this check prevents a copy of a refused
-    /// request from changing a lock that the client has acquired meanwhile.
-    pub(super) fn enter_order(&mut self, order: Option<RequestOrder>) -> Result<(), Refusal> {
-        let Some(RequestOrder { session: id, number }) = order else { return Ok(()) };
+    /// request from changing a lock that the client has acquired meanwhile. The parts of a reset
+    /// have the number of their request, and only the last one makes it that of the session.
+    pub(super) fn enter_order(&mut self, command: &Command) -> Result<(), Refusal> {
+        let Some(RequestOrder { session: id, number }) = command.order else { return Ok(()) };
         let Some(session) = self.sessions.get_mut(&id) else {
             return Err(self.refuse(Reason::NoSession(id)));
         };
         if number <= session.last_request {
             return Err(self.refuse(Reason::LateCopy(id)));
         }
-        session.last_request = number;
+        if !command.op.is_part() {
+            session.last_request = number;
+        }
         Ok(())
     }
 

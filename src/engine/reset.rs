@@ -1,18 +1,21 @@
-//! Ends all leases and waits of a set of clients, for all locks in one step.
+//! Ends all leases and waits of a set of clients, for all locks in one step, or in one step for
+//! each of several ranges of lock names.
 //!
 //! An administrator uses a reset when clients have left for good. Like a steal (rule 9), a reset
 //! keeps each affected lock unusable for a time (the steal grace), so that the previous holders can
 //! stop.
 
-use super::command::{Answer, Outcome, Reset, ResetScope};
+use super::command::{Answer, Op, Outcome, Reset, ResetPart, ResetScope};
 use super::event::{Event, EventKind, LeaveReason, TenureEnd};
-use super::lease::{Lease, Lifetime, Mode, Ownership, Ticket, Token};
+use super::lease::{Lease, Lifetime, Mode, Ownership, StealReason, Ticket, Token};
 use super::lease_terms::{Grace, TTL_DEFAULT};
 use super::lock::Lock;
 use super::name::{ClientId, LockName};
 use super::refusal::{Limit, Reason};
 use super::state::{Engine, EngineState};
 use crate::time::Time;
+use std::iter::repeat_n;
+use std::ops::Bound;
 use std::sync::Arc;
 
 impl ResetScope {
@@ -23,6 +26,25 @@ impl ResetScope {
             Self::AllBut(kept) => !kept.iter().any(|kept| client.belongs_to(kept)),
             Self::Of(one) => client.belongs_to(one),
         }
+    }
+}
+
+impl Reset {
+    /// Returns a reset of all locks in one step.
+    pub const fn new(whose: ResetScope, by: ClientId, reason: StealReason) -> Self {
+        Self { part: ResetPart::ALL, whose, by, reason }
+    }
+}
+
+impl ResetPart {
+    /// All locks, with no part carried out before.
+    pub const ALL: Self = Self::Rest { holds: 0, waits: 0 };
+}
+
+impl Op {
+    /// Whether the operation is one part of a reset, and not the one that answers the request.
+    pub const fn is_part(&self) -> bool {
+        matches!(self, Self::Reset(Reset { part: ResetPart::Names(..), .. }))
     }
 }
 
@@ -37,7 +59,7 @@ impl Engine {
     /// Removes the clients to which the reset applies from all queues and ends their leases; then
     /// grants locks to the next waiters.
     pub(super) fn reset(&mut self, ask: &Reset, events: &mut Vec<Event>) -> Answer {
-        let swept = self.swept(&ask.whose);
+        let swept = self.swept(ask);
         let robbed = swept.iter().filter(|lock| !lock.leases.is_empty()).count() as u64;
         // A reset needs one token for each lock that it keeps unusable, and one for each waiter
         // that it may serve.
@@ -57,24 +79,52 @@ impl Engine {
         for lock in &swept {
             self.serve(&lock.name, events);
         }
-        let holds = swept.iter().map(|lock| lock.leases.len()).sum();
-        let waits = swept.iter().map(|lock| lock.places.len()).sum();
-        Ok(Outcome::Reset { holds, waits })
+        let holds: usize = swept.iter().map(|lock| lock.leases.len()).sum();
+        let waits: usize = swept.iter().map(|lock| lock.places.len()).sum();
+        Ok(match ask.part {
+            ResetPart::Names(..) => Outcome::ResetPart { holds, waits },
+            ResetPart::Rest { holds: before, waits: left } => Outcome::Reset {
+                holds: before.saturating_add(holds),
+                waits: left.saturating_add(waits),
+            },
+        })
+    }
+
+    /// Splits a reset into parts that each end about `max` leases and queue places, or those of one
+    /// lock. Returns no part if the whole reset ends at most `max`.
+    pub fn reset_parts(&self, whose: &ResetScope, max: usize) -> Vec<ResetPart> {
+        let ends =
+            |lock: &Lock| self.held_by(lock, whose).count() + waiting_of(lock, whose).count();
+        // One name for each lease and queue place. A lock in two parts does no harm.
+        let of_locks = self.locks.iter().map(|(name, lock)| repeat_n(name, ends(lock)));
+        let names: Vec<&LockName> = of_locks.flatten().collect();
+        let parts = names.chunks(max).filter_map(|part| part.first().zip(part.last()));
+        let parts = parts.map(|(first, last)| ResetPart::Names((*first).clone(), (*last).clone()));
+        if names.len() > max { parts.collect() } else { Vec::new() }
     }
 
     /// Returns, by name, the locks that have leases or waiters of clients to which the reset
-    /// applies.
-    fn swept(&self, whose: &ResetScope) -> Vec<Swept> {
+    /// applies, among those that belong to its part.
+    fn swept(&self, ask: &Reset) -> Vec<Swept> {
         let of_lock = |name: &LockName, lock: &Lock| {
-            let held = lock.leases().iter().filter(|lease| !self.books.is_kept_from_all(lease));
-            let held = held.filter(|lease| whose.means(&lease.holder));
-            let leases: Vec<_> = held.map(|lease| lease.token).collect();
-            let waits = lock.line.iter().filter(|(_, waiter)| whose.means(&waiter.client));
-            let places: Vec<_> = waits.map(|(ticket, _)| *ticket).collect();
+            let leases: Vec<_> = self.held_by(lock, &ask.whose).collect();
+            let places: Vec<_> = waiting_of(lock, &ask.whose).collect();
             let is_meant = !leases.is_empty() || !places.is_empty();
             is_meant.then(|| Swept { name: name.clone(), leases, places })
         };
-        self.locks.iter().filter_map(|(name, lock)| of_lock(name, lock)).collect()
+        let (from, to) = match &ask.part {
+            ResetPart::Names(from, to) => (Bound::Included(from), Some(to)),
+            ResetPart::Rest { .. } => (Bound::Unbounded, None),
+        };
+        let locks = self.locks.range::<LockName, _>((from, Bound::Unbounded));
+        let locks = locks.take_while(|(name, _)| to.is_none_or(|to| *name <= to));
+        locks.filter_map(|(name, lock)| of_lock(name, lock)).collect()
+    }
+
+    /// Returns the tokens of the leases of one lock that a reset ends.
+    fn held_by(&self, lock: &Lock, whose: &ResetScope) -> impl Iterator<Item = Token> {
+        let held = lock.leases().iter().filter(|lease| !self.books.is_kept_from_all(lease));
+        held.filter(|lease| whose.means(&lease.holder)).map(|lease| lease.token)
     }
 
     /// Ends the leases that a reset takes from one lock, and keeps the lock unusable for the steal
@@ -95,6 +145,12 @@ impl Engine {
         let mode = if lock.leases().is_empty() { Mode::Exclusive } else { lock.mode() };
         self.books.keep_from_all(lock, (name, mode), &ask.by, begins, events);
     }
+}
+
+/// Returns the tickets of the waiters of one lock that a reset removes.
+fn waiting_of(lock: &Lock, whose: &ResetScope) -> impl Iterator<Item = Ticket> {
+    let waits = lock.line.iter().filter(|(_, waiter)| whose.means(&waiter.client));
+    waits.map(|(ticket, _)| *ticket)
 }
 
 impl EngineState {

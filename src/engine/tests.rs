@@ -728,6 +728,49 @@ fn release_by_open_file_has_a_format_of_its_own() {
     lab.does(release).expect_err("it was released");
 }
 
+/// A reset may have parts: ranges of names, and then the rest, whose answer includes what the parts
+/// have ended and is the one that is remembered. Only format 6 and later have parts. In an older
+/// format each of them is the whole reset, in the same bytes as before.
+#[test]
+fn part_of_a_reset_has_a_format_of_its_own() {
+    let mut lab = Lab::new();
+    for lock in ["a", "b", "c", "d", "e"] {
+        lab.granted(ask(lock, "gone"));
+    }
+    lab.granted(ask("bb", "stays"));
+    lab.does(Op::Acquire(waiting_for("bb", "gone"))).expect("it waits");
+    let whose = ResetScope::Of(client("gone"));
+    let parts = lab.engine.reset_parts(&whose, 2);
+    let names = |first, last| ResetPart::Names(name(first), name(last));
+    assert_eq!(parts, [names("a", "b"), names("bb", "c"), names("d", "e")]);
+    assert_eq!(lab.engine.reset_parts(&whose, 6), [], "one command is enough");
+    let reason = StealReason::parse("it left").expect("a reason");
+    let all = Reset::new(whose, client("root"), reason);
+    let part = |part| keyed("http:root", 7, Op::Reset(Reset { part, ..all.clone() }));
+    let rest = |holds, waits| part(ResetPart::Rest { holds, waits });
+    for command in [part(names("a", "b")), rest(4, 1)] {
+        assert_eq!((command.format(), rest(0, 0).format()), (6, 5));
+        assert_eq!(command.clone().for_format(5), rest(0, 0));
+        assert_eq!(command.clone().for_format(6), command);
+        let mut bytes = Vec::new();
+        codec::encode_command(lab.now, &command, &mut bytes);
+        assert!(codec::decode_command(5, &bytes).is_err());
+        assert_eq!(codec::decode_command(6, &bytes), Ok((lab.now, command)));
+    }
+    let ended = |holds, waits| Ok(Outcome::ResetPart { holds, waits });
+    assert_eq!(lab.does_command(&part(names("e", "a"))), ended(0, 0), "no name is between them");
+    assert_eq!(lab.does_command(&part(names("a", "b"))), ended(2, 0));
+    assert_eq!(lab.does_command(&part(names("a", "b"))), ended(0, 0), "they are unusable now");
+    assert_eq!(lab.does_command(&part(names("bb", "c"))), ended(1, 1));
+    assert_eq!(lab.engine.view(&name("d"), lab.now).holders[0].lease.holder, client("gone"));
+    assert_eq!(lab.does_command(&rest(3, 1)), Ok(Outcome::Reset { holds: 5, waits: 1 }));
+    for late in [part(names("a", "e")), rest(0, 0)] {
+        let Ok(Outcome::Replayed(first)) = lab.does_command(&late) else { panic!("it was done") };
+        assert_eq!(first.first, Outcome::Reset { holds: 5, waits: 1 });
+    }
+    assert_eq!(lab.engine.view(&name("bb"), lab.now).holders[0].lease.holder, client("stays"));
+}
+
 /// A reset of many locks, and the end of their steal grace, are each one step of the engine: they
 /// take milliseconds of CPU time for 10,000 locks, also in a debug build.
 #[test]
@@ -742,7 +785,7 @@ fn a_reset_of_many_locks_is_fast() {
     let reason = StealReason::parse("it left").expect("a reason");
     let began = crate::time::thread_work();
     let reset =
-        engine.apply(Time::ZERO, &Op::Reset(Reset { whose, by, reason }).into(), &mut events);
+        engine.apply(Time::ZERO, &Op::Reset(Reset::new(whose, by, reason)).into(), &mut events);
     let reset_took = crate::time::thread_work().saturating_sub(began);
     assert_eq!(reset, Ok(Outcome::Reset { holds: many, waits: 0 }));
     let began = crate::time::thread_work();

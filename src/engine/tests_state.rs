@@ -49,7 +49,7 @@ fn the_tokens_that_a_command_may_use_are_known() {
 
 fn reset_all() -> Op {
     let reason = StealReason::parse("they have left").expect("a reason");
-    Op::Reset(Reset { whose: ResetScope::AllBut(vec![]), by: client("root"), reason })
+    Op::Reset(Reset::new(ResetScope::AllBut(vec![]), client("root"), reason))
 }
 
 #[test]

@@ -153,7 +153,7 @@ fn commands_have_bounds() {
     let reset = |spared| {
         let reason = StealReason::parse("they have left").expect("a reason");
         let whose = ResetScope::AllBut(vec![client("a"); spared]);
-        Op::Reset(Reset { whose, by: client("root"), reason })
+        Op::Reset(Reset::new(whose, client("root"), reason))
     };
     let noted = |bytes: usize| {
         let patch = Patch { note: Some("n".repeat(bytes).into()), ..Patch::default() };

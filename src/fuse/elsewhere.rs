@@ -35,6 +35,11 @@ pub mod device {
     }
 
     /// Fails, since no file system can be mounted on this system.
+    pub fn abort(_mount: &MountPoint) -> io::Result<()> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
+    /// Fails, since no file system can be mounted on this system.
     pub fn detach(_dir: &Path) -> io::Result<()> {
         Err(io::ErrorKind::Unsupported.into())
     }
@@ -86,6 +91,11 @@ pub mod mountinfo {
 
         /// Whether this is the view of a guarded folder.
         pub fn is_view(&self) -> bool {
+            false
+        }
+
+        /// Whether latchfs made this mount.
+        pub(crate) fn is_ours(&self) -> bool {
             false
         }
     }

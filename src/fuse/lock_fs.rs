@@ -11,7 +11,7 @@ use crate::fuse::kernel::file_system::{Done, FileSystem, NameIn, Unsupported};
 use crate::fuse::kernel::invalidation::Invalidator;
 use crate::fuse::kernel::poll_waker::PollWaker;
 use crate::fuse::kernel::values::{
-    DirPage, Errno, FileSystemStats, LockFound, LockRequest, NodeAttr, NodeEntry, Opened,
+    DirPage, Errno, FileSystemStats, LockFound, LockRequest, NewMode, NodeAttr, NodeEntry, Opened,
     PollEvents, ReadBytes, ReadRequest, RenameFlags, Requester, SetAttrs, WriteRequest,
 };
 use crate::fuse::kernel_cache::KernelCache;
@@ -146,9 +146,9 @@ impl FileSystem for LockFs {
         self.ops.lookups.readlink(&caller, ino).await
     }
 
-    async fn mkdir(&self, who: Requester, at: NameIn<'_>, mode: u32) -> Done<NodeEntry> {
+    async fn mkdir(&self, who: Requester, at: NameIn<'_>, mode: NewMode) -> Done<NodeEntry> {
         let caller = self.caller(who, Act::Mkdir);
-        self.ops.creation.mkdir(&caller, at, mode).await
+        self.ops.creation.mkdir(&caller, at, mode.masked()).await
     }
 
     async fn unlink(&self, who: Requester, at: NameIn<'_>) -> Done<()> {
@@ -186,11 +186,11 @@ impl FileSystem for LockFs {
         &self,
         who: Requester,
         at: NameIn<'_>,
-        mode: u32,
+        mode: NewMode,
         flags: i32,
     ) -> Done<(NodeEntry, Opened)> {
         let caller = self.caller(who, create_open::act_of(flags));
-        self.ops.create_open.create(&caller, at, (mode, flags)).await
+        self.ops.create_open.create(&caller, at, (mode.masked(), flags)).await
     }
 
     async fn open(&self, who: Requester, ino: u64, flags: i32) -> Done<Opened> {

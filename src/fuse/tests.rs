@@ -8,8 +8,8 @@ use crate::fuse::kernel::invalidation::{Invalidator, Stale};
 use crate::fuse::kernel::poll_waker::PollWaker;
 use crate::fuse::kernel::task::{block_on, spawn};
 use crate::fuse::kernel::values::{
-    Errno, LockFound, LockRequest, NodeAttr, NodeEntry, NodeType, Opened, OpenedFlags, PollEvents,
-    ReadRequest, RenameFlags, Requester, SetAttrs, TimeOrNow, WriteRequest,
+    Errno, LockFound, LockRequest, NewMode, NodeAttr, NodeEntry, NodeType, Opened, OpenedFlags,
+    PollEvents, ReadRequest, RenameFlags, Requester, SetAttrs, TimeOrNow, WriteRequest,
 };
 use crate::fuse::lock_fs::LockFs;
 use crate::fuse::mount_config::{Content, HoldBy, MountConfig, Owner, Users};
@@ -34,6 +34,8 @@ use std::time::{Duration, UNIX_EPOCH};
 const ALICE: Requester = Requester { uid: 4_000_001, gid: 4_000_001, pid: 0 };
 const BOB: Requester = Requester { uid: 4_000_002, gid: 4_000_002, pid: 0 };
 const ROOT: Requester = Requester { uid: 0, gid: 0, pid: 0 };
+/// The mode of new files.
+const MODE: NewMode = NewMode { mode: 0o777, umask: 0o022 };
 
 /// The timeout of tests: no answer takes so long, however loaded the machine is.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -86,7 +88,7 @@ impl Rig {
     }
 
     fn mkdir(&self, who: Requester, name: &str) -> Done<NodeEntry> {
-        block_on(self.0.mkdir(who, at(name), 0o755))
+        block_on(self.0.mkdir(who, at(name), MODE))
     }
 
     fn rmdir(&self, who: Requester, name: &str) -> Done<()> {
@@ -109,7 +111,12 @@ impl Rig {
     }
 
     fn create(&self, who: Requester, name: &str, flags: i32) -> Done<(NodeEntry, Opened)> {
-        block_on(self.0.create(who, at(name), 0o644, flags | libc::O_CREAT))
+        block_on(self.0.create(
+            who,
+            at(name),
+            NewMode { mode: 0o666, ..MODE },
+            flags | libc::O_CREAT,
+        ))
     }
 
     /// Creates and opens the file of a free lock. Returns its inode number and file handle.
@@ -268,7 +275,7 @@ fn nothing_can_be_made_in_the_control_directory() {
     let rig = Rig::new();
     assert_eq!(errno(rig.mkdir(ALICE, ".latchfs")), libc::EPERM);
     let top = rig.walk(ALICE, ".latchfs");
-    assert_eq!(errno(block_on(rig.0.mkdir(ALICE, in_dir(top, "x"), 0o755))), libc::EPERM);
+    assert_eq!(errno(block_on(rig.0.mkdir(ALICE, in_dir(top, "x"), MODE))), libc::EPERM);
 }
 
 #[test]
@@ -293,7 +300,7 @@ fn root_may_release_the_lock_of_a_local_user() {
 fn rmdir_with_locks_below_says_that_it_is_not_empty() {
     let rig = Rig::new();
     let team = rig.mkdir(ALICE, "team").expect("it is free").attr.ino.0;
-    block_on(rig.0.mkdir(ALICE, in_dir(team, "x"), 0o755)).expect("it is free");
+    block_on(rig.0.mkdir(ALICE, in_dir(team, "x"), MODE)).expect("it is free");
     assert_eq!(errno(rig.rmdir(ALICE, "team")), libc::ENOTEMPTY);
 }
 
@@ -539,7 +546,7 @@ fn rename_onto_anothers_lock_fails() {
 fn rename_of_a_directory_with_locks_below_fails() {
     let rig = Rig::new();
     let team = rig.mkdir(ALICE, "team").expect("it is free").attr.ino.0;
-    block_on(rig.0.mkdir(ALICE, in_dir(team, "x"), 0o755)).expect("it is free");
+    block_on(rig.0.mkdir(ALICE, in_dir(team, "x"), MODE)).expect("it is free");
     assert_eq!(errno(rig.rename(ALICE, "team", "t", RenameFlags::empty())), libc::ENOTEMPTY);
 }
 
@@ -615,7 +622,7 @@ fn a_directory_lists_all_locks_in_order_and_not_the_control_files() {
 fn directory_mode_restricts_creating_locks_below() {
     let rig = Rig::new();
     let team = rig.mkdir(ALICE, "team").expect("it is free").attr.ino.0;
-    let make = |who, name| block_on(rig.0.mkdir(who, in_dir(team, name), 0o755));
+    let make = |who, name| block_on(rig.0.mkdir(who, in_dir(team, name), MODE));
     assert_eq!(errno(make(BOB, "b")), libc::EACCES);
     assert!(make(ALICE, "a").is_ok() && make(ROOT, "r").is_ok());
     let wanted = SetAttrs { mode: Some(0o777), ..SetAttrs::default() };

@@ -16,6 +16,27 @@ pub(crate) struct FileId {
     pub(crate) born: i128,
 }
 
+/// A look at a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Look {
+    /// The identity of the file.
+    pub(crate) id: FileId,
+    /// Whether the file is a regular one.
+    pub(crate) is_file: bool,
+    /// Whether the file is a directory.
+    pub(crate) is_dir: bool,
+    /// The number of names of the file.
+    pub(crate) links: u32,
+    /// The user to whom the file belongs.
+    pub(crate) uid: u32,
+    /// The size in bytes.
+    pub(crate) size: u64,
+    /// When the content was last changed, in nanoseconds since 1970; programs can set this.
+    pub(crate) modified: i128,
+    /// When the file was last changed in any way, in nanoseconds since 1970.
+    pub(crate) changed: i128,
+}
+
 /// An entry of a directory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct DiskEntry {
@@ -78,6 +99,10 @@ pub(crate) trait Disk: Send + Sync + 'static {
     fn entries(&self, dir: &Self::Dir) -> io::Result<Vec<DiskEntry>>;
     /// Returns the identity of the file that has a name now.
     fn id_of(&self, at: Place<'_, Self::Dir>) -> io::Result<FileId>;
+    /// Looks at the file that has a name now.
+    fn look(&self, at: Place<'_, Self::Dir>) -> io::Result<Look>;
+    /// Looks at an open file.
+    fn look_file(&self, file: &Self::File) -> io::Result<Look>;
     /// Opens an existing regular file for reading and writing. Fails with ENXIO if another kind of
     /// file has the name.
     fn open_file(&self, at: Place<'_, Self::Dir>) -> io::Result<Self::File>;
@@ -90,12 +115,14 @@ pub(crate) trait Disk: Send + Sync + 'static {
     fn read_symlink(&self, at: Place<'_, Self::Dir>) -> io::Result<OsString>;
     /// Returns the directory and the last name of a path below `root`. No symlink is followed.
     fn open_parent(&self, root: &Self::Dir, path: &OsStr) -> io::Result<(Self::Dir, OsString)>;
-    /// Returns the identity of an open file.
-    fn id(&self, file: &Self::File) -> io::Result<FileId>;
+    /// Sets when the content of an open file was last changed, in nanoseconds since 1970.
+    fn set_modified(&self, file: &Self::File, time: i128) -> io::Result<()>;
     /// Writes bytes to an open file.
     fn write(&self, file: &Self::File, offset: u64, bytes: &[u8]) -> io::Result<()>;
-    /// Copies the content, the permissions, the owner, the extended attributes and the times of
-    /// `from` to `to`, which is empty.
+    /// Removes up to `bytes` bytes from the end of an open file.
+    fn shorten(&self, file: &Self::File, bytes: u64) -> io::Result<()>;
+    /// Copies the content, the permissions, the owner and the times of `from` to `to`, which is
+    /// empty.
     fn copy(&self, from: &Self::File, to: &Self::File) -> io::Result<()>;
     /// Gives a name to an open file. Fails with ENOENT if the directory was removed.
     fn link(&self, file: &Self::File, to: Place<'_, Self::Dir>) -> io::Result<()>;
@@ -106,6 +133,8 @@ pub(crate) trait Disk: Send + Sync + 'static {
         to: Place<'_, Self::Dir>,
         if_there: IfThere,
     ) -> io::Result<()>;
+    /// Exchanges two files, which stay whole under each other's name.
+    fn exchange(&self, one: Place<'_, Self::Dir>, other: Place<'_, Self::Dir>) -> io::Result<()>;
     /// Removes the name of a file.
     fn remove_file(&self, at: Place<'_, Self::Dir>) -> io::Result<()>;
     /// Writes the content of a file to the storage (fsync).

@@ -2,7 +2,7 @@
 //! none of them can publish any more, and gives a new inode to each file that they change in
 //! place.
 
-use super::disk::{Disk, IfThere, Place};
+use super::disk::{Disk, IfThere, Look, Place};
 use super::lost_files::{LostDescription, LostFiles, LostReason};
 use super::stage::{FILES, IN_PLACE, MOVED, path_of_staged};
 use super::tenure::TenureId;
@@ -27,6 +27,15 @@ impl From<io::Error> for FenceError {
     fn from(error: io::Error) -> Self {
         Self::Disk(error)
     }
+}
+
+/// The effect of a fence.
+#[derive(Debug, Default)]
+pub(crate) struct Fenced {
+    /// The number of files that were put aside.
+    pub(crate) kept: usize,
+    /// The files that got a new inode.
+    pub(crate) renewed: Vec<Look>,
 }
 
 /// The directories that a fence changes, and the tenure that erects it.
@@ -69,13 +78,13 @@ fn leads_to_no_file(error: &io::Error) -> bool {
 }
 
 impl<D: Disk> Fence<'_, D> {
-    /// Removes all stages that are there. Returns the number of files that were put aside.
-    pub(crate) fn erect(&self) -> Result<usize, FenceError> {
-        let mut kept = 0;
+    /// Removes all stages that are there.
+    pub(crate) fn erect(&self) -> Result<Fenced, FenceError> {
+        let mut fenced = Fenced::default();
         loop {
             let entries = self.disk.entries(self.stages)?;
             if entries.is_empty() {
-                return Ok(kept);
+                return Ok(fenced);
             }
             for entry in entries {
                 let at = Place::new(self.stages, &entry.name);
@@ -86,7 +95,7 @@ impl<D: Disk> Fence<'_, D> {
                     continue;
                 }
                 match self.disk.open_dir(at) {
-                    Ok(stage) => kept += self.remove_stage(at, &stage)?,
+                    Ok(stage) => self.remove_stage(at, &stage, &mut fenced)?,
                     Err(error) if error.kind() == io::ErrorKind::NotFound => {}
                     Err(error) => return Err(error.into()),
                 }
@@ -100,11 +109,16 @@ impl<D: Disk> Fence<'_, D> {
 
     /// Removes one stage. First `files`, so that its tenure publishes no file any more that a copy
     /// of an older version would replace; then the names of the files that are changed in place.
-    fn remove_stage(&self, at: Place<'_, D::Dir>, stage: &D::Dir) -> Result<usize, FenceError> {
+    fn remove_stage(
+        &self,
+        at: Place<'_, D::Dir>,
+        stage: &D::Dir,
+        fenced: &mut Fenced,
+    ) -> Result<(), FenceError> {
         let tenure = at.name.to_str().and_then(TenureId::parse);
         let files = Place::new(stage, FILES);
         let in_place = Place::new(stage, IN_PLACE);
-        let kept = self.empty(files, |from| {
+        fenced.kept += self.empty(files, |from| {
             let mut path = path_of_staged(from.name);
             if from.name.as_bytes().starts_with(MOVED.as_bytes()) {
                 match self.put_back(in_place, from)? {
@@ -130,7 +144,7 @@ impl<D: Disk> Fence<'_, D> {
                 match self.renew_inode(from.dir, &path) {
                     // Another fence has removed the copy, or the directory: the next round looks.
                     Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
-                    renewed => renewed?,
+                    renewed => fenced.renewed.extend(renewed?),
                 }
             }
             unless_gone(self.disk.remove_file(from)).map(|()| false)
@@ -145,8 +159,8 @@ impl<D: Disk> Fence<'_, D> {
         }
         self.check()?;
         match self.disk.remove_dir(at) {
-            Err(error) if error.kind() == io::ErrorKind::DirectoryNotEmpty => Ok(kept),
-            gone => unless_gone(gone).map(|()| kept).map_err(FenceError::Disk),
+            Err(error) if error.kind() == io::ErrorKind::DirectoryNotEmpty => Ok(()),
+            gone => unless_gone(gone).map_err(FenceError::Disk),
         }
     }
 
@@ -184,7 +198,7 @@ impl<D: Disk> Fence<'_, D> {
     fn empty(
         &self,
         at: Place<'_, D::Dir>,
-        remove: impl Fn(Place<'_, D::Dir>) -> io::Result<bool>,
+        mut remove: impl FnMut(Place<'_, D::Dir>) -> io::Result<bool>,
     ) -> Result<usize, FenceError> {
         let mut kept = 0;
         loop {
@@ -212,27 +226,29 @@ impl<D: Disk> Fence<'_, D> {
     /// directory `in_place` of the stage that is being removed. A later fence removes it, and then
     /// this fence replaces no file any more, however late its system call goes on: it fails with
     /// ENOENT.
-    fn renew_inode(&self, in_place: &D::Dir, path: &OsStr) -> io::Result<()> {
+    fn renew_inode(&self, in_place: &D::Dir, path: &OsStr) -> io::Result<Option<Look>> {
         let (dir, name) = match self.disk.open_parent(self.folder, path) {
-            Err(error) if leads_to_no_file(&error) => return Ok(()),
+            Err(error) if leads_to_no_file(&error) => return Ok(None),
             parent => parent?,
         };
         let at = Place::new(&dir, &name);
         let old = match self.disk.open_file(at) {
-            Err(error) if leads_to_no_file(&error) => return Ok(()),
+            Err(error) if leads_to_no_file(&error) => return Ok(None),
             old => old?,
         };
         let new = self.disk.unnamed_file(&dir, 0o600)?;
         self.disk.copy(&old, &new)?;
         self.disk.sync_file(&new)?;
-        let id = self.disk.id(&new)?;
-        let named = format!("{RENEWED}{}", id.inode);
+        let look = self.disk.look_file(&new)?;
+        let named = format!("{RENEWED}{}", look.id.inode);
         let copy = Place::new(in_place, &named);
         self.disk.link(&new, copy)?;
         match self.disk.rename(copy, at, IfThere::Replace) {
             // A directory has got the name; the next round removes the copy.
-            Err(error) if error.raw_os_error() == Some(libc::EISDIR) => Ok(()),
-            renamed => renamed.and_then(|()| self.disk.sync_dir(&dir)),
+            Err(error) if error.raw_os_error() == Some(libc::EISDIR) => return Ok(None),
+            renamed => renamed?,
         }
+        self.disk.sync_dir(&dir)?;
+        Ok(Some(look))
     }
 }

@@ -5,6 +5,7 @@ use super::disk::{Disk, IfThere, Place};
 use super::fence::{Fence, FenceError};
 use super::gate::{Closed, Gate, OpenTenure, Pass};
 use super::lost_files::{LostDescription, LostFiles, LostReason};
+use super::space::{NoSpace, Space, SpaceLimits};
 use super::stage::{PublishError, Stage};
 use super::staged_file::{SaveState, StagedFile};
 use super::tenure::{Owner, TenureClock, TenureId};
@@ -47,21 +48,26 @@ pub(crate) struct PutAside {
 
 /// The guard of one folder.
 pub(crate) struct FolderGuard<D: Disk> {
-    disk: Arc<D>,
+    pub(super) disk: Arc<D>,
     dirs: FolderDirs<D>,
-    lost: LostFiles<D>,
+    pub(super) lost: LostFiles<D>,
+    pub(super) space: Arc<Space>,
     gate: Gate,
     clock: Arc<dyn TenureClock>,
-    stage: RwLock<Option<Arc<Stage<D>>>>,
+    pub(super) stage: RwLock<Option<Arc<Stage<D>>>>,
     /// The files that are not published yet, in the order in which they were opened.
     unpublished: Mutex<BTreeMap<u64, Weak<StagedFile<D>>>>,
     next: AtomicU64,
+    /// The foreign versions that were put aside and are not told yet.
+    pub(super) foreign: Mutex<Vec<(u64, String)>>,
     /// Whether the stage of the current tenure was found removed: a later fence has passed.
-    is_fenced: AtomicBool,
+    pub(super) is_fenced: AtomicBool,
     /// Whether a file appeared in the folder after the deadline of its tenure.
     is_late: AtomicBool,
     /// Whether other machines guard the same storage.
-    is_shared_storage: bool,
+    pub(super) is_shared_storage: bool,
+    /// Whether a sync tool may carry the folder.
+    is_carried: bool,
 }
 
 impl<D: Disk> FolderGuard<D> {
@@ -76,17 +82,59 @@ impl<D: Disk> FolderGuard<D> {
         let lost = LostFiles::open(&*disk, lost_dir)?;
         Ok(Self {
             lost,
+            space: Arc::new(Space::new(SpaceLimits::NONE)),
             gate: Gate::new(Arc::clone(&clock)),
             clock,
             stage: RwLock::new(None),
             unpublished: Mutex::default(),
             next: AtomicU64::new(1),
+            foreign: Mutex::default(),
             is_fenced: AtomicBool::new(false),
             is_late: AtomicBool::new(false),
             disk,
             dirs,
             is_shared_storage,
+            is_carried: false,
         })
+    }
+
+    /// Limits the space of unpublished content and lost files.
+    pub(crate) fn limit(mut self, limits: SpaceLimits) -> io::Result<Self> {
+        self.space = Arc::new(Space::new(limits));
+        self.count_lost()?;
+        Ok(self)
+    }
+
+    /// Says that a sync tool may carry the folder: other machines have copies of it.
+    pub(crate) fn carried(mut self, is_carried: bool) -> Self {
+        self.is_carried = is_carried;
+        self
+    }
+
+    /// Counts the bytes of the lost files anew, for example after one was dropped.
+    pub(crate) fn count_lost(&self) -> io::Result<()> {
+        if !self.space.is_limited() {
+            return Ok(());
+        }
+        let bytes = self.lost.bytes(&*self.disk)?;
+        self.space.set_lost(bytes);
+        Ok(())
+    }
+
+    /// Fails if there is no space for a new change.
+    pub(crate) fn check_space(&self) -> Result<(), NoSpace> {
+        self.space.check().or_else(|_| {
+            // A person may have removed lost files, or another machine of the same storage.
+            if let Err(error) = self.count_lost() {
+                log::warn!("the lost files can't be counted: {error}");
+            }
+            self.space.check()
+        })
+    }
+
+    /// Returns the bytes of unpublished content and of lost files.
+    pub(crate) fn space_used(&self) -> (u64, u64) {
+        self.space.used()
     }
 
     /// Returns the gate.
@@ -116,12 +164,18 @@ impl<D: Disk> FolderGuard<D> {
         let FolderDirs { folder, stages, .. } = &self.dirs;
         let fence =
             Fence { disk: &*self.disk, folder, stages, lost: &self.lost, is_held: &is_held };
-        let kept = fence.erect()?;
-        let stage = Stage::begin(&*self.disk, stages, tenure)?;
+        let fenced = fence.erect()?;
+        let stage = Stage::begin(&*self.disk, stages, tenure, self.is_carried)?;
+        for renewed in &fenced.renewed {
+            stage.own.record(renewed, false);
+        }
+        if fenced.kept > 0 {
+            self.count_lost()?;
+        }
         *self.stage.write() = Some(Arc::new(stage));
         self.is_fenced.store(false, Ordering::Release);
         self.gate.open(OpenTenure { id: tenure, owner });
-        Ok(kept)
+        Ok(fenced.kept)
     }
 
     /// Closes the gate after the lock was lost, and puts the unpublished files aside. The stage is
@@ -164,7 +218,8 @@ impl<D: Disk> FolderGuard<D> {
         (uid, path, is_exclusive): (u32, &OsStr, bool),
     ) -> io::Result<Arc<StagedFile<D>>> {
         let file = self.disk.unnamed_file(near, mode)?;
-        let staged = StagedFile::new(file, pass.tenure(), uid, path, is_exclusive);
+        let staged =
+            StagedFile::new(file, pass.tenure(), uid, path, is_exclusive, Arc::clone(&self.space));
         let staged = Arc::new(staged);
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         let mut unpublished = self.unpublished.lock();
@@ -200,12 +255,13 @@ impl<D: Disk> FolderGuard<D> {
             SaveState::Spoiled(errno) => Err(SaveError::Disk(io::Error::from_raw_os_error(errno))),
             SaveState::Unpublished => self.publish_now(staged, (save, path), (to, if_there)),
         })?;
+        if published && self.gate.is_past_deadline() {
+            self.is_late.store(true, Ordering::Release);
+        }
+        // The end of the tenure waits for the pass, and then tells that the file came late.
         drop(pass);
         if published && sync {
             self.disk.sync_dir(to.dir).map_err(SaveError::Disk)?;
-        }
-        if published && self.gate.is_past_deadline() {
-            self.is_late.store(true, Ordering::Release);
         }
         Ok(())
     }
@@ -221,8 +277,12 @@ impl<D: Disk> FolderGuard<D> {
             return Err(SaveError::Closed(Closed::TenureOver));
         };
         match stage.publish(&*self.disk, &staged.file, to, path, if_there) {
-            Ok(()) => {
+            Ok(displaced) => {
                 *save = SaveState::Published;
+                staged.give_space();
+                if let Some(name) = displaced {
+                    self.keep_foreign(&stage, &name, path);
+                }
                 Ok(true)
             }
             Err(PublishError::Fenced { is_kept }) => {
@@ -234,13 +294,19 @@ impl<D: Disk> FolderGuard<D> {
                 };
                 Err(SaveError::Closed(Closed::TenureOver))
             }
-            Err(PublishError::NoDirectory) => {
-                *save = self.keep(staged, path, LostReason::NoDirectory);
-                Err(SaveError::Disk(io::Error::from_raw_os_error(libc::ENOENT)))
-            }
-            Err(PublishError::Disk(error)) if error.kind() == io::ErrorKind::AlreadyExists => {
-                *save = self.keep(staged, path, LostReason::Foreign);
-                Err(SaveError::Exists)
+            Err(PublishError::Stays { name, error }) => {
+                let reason = match error.kind() {
+                    io::ErrorKind::NotFound => LostReason::NoDirectory,
+                    io::ErrorKind::AlreadyExists => LostReason::Foreign,
+                    _ => LostReason::WriteFailed,
+                };
+                let about = LostDescription::now(path, staged.uid, Some(staged.tenure), reason);
+                let kept = self.lost.keep_name(&*self.disk, stage.displaced(&name), &about);
+                *save = self.kept(staged, path, kept);
+                match error.kind() {
+                    io::ErrorKind::AlreadyExists => Err(SaveError::Exists),
+                    _ => Err(SaveError::Disk(error)),
+                }
             }
             Err(PublishError::Disk(error)) => {
                 *save = self.keep(staged, path, LostReason::WriteFailed);
@@ -258,12 +324,25 @@ impl<D: Disk> FolderGuard<D> {
         path: &OsStr,
         if_there: IfThere,
     ) -> Result<(), PublishError> {
-        let stage = self.stage.read().clone().filter(|stage| stage.tenure == pass.tenure());
-        let Some(stage) = stage else { return Err(PublishError::Fenced { is_kept: false }) };
+        let Some(stage) = self.stage_of(pass) else {
+            return Err(PublishError::Fenced { is_kept: false });
+        };
         let copy = self.disk.unnamed_file(to.dir, 0o600).map_err(PublishError::Disk)?;
         self.disk.copy(file, &copy).map_err(PublishError::Disk)?;
         self.disk.sync_file(&copy).map_err(PublishError::Disk)?;
-        stage.publish(&*self.disk, &copy, to, path, if_there)
+        let published = stage.publish(&*self.disk, &copy, to, path, if_there);
+        let displaced = published.map_err(|error| match error {
+            PublishError::Stays { name, error } => {
+                // The copy has no second name, so a failed removal leaves it to the next fence.
+                let _ = self.disk.remove_file(stage.displaced(&name));
+                PublishError::Disk(error)
+            }
+            error => error,
+        })?;
+        if let Some(name) = displaced {
+            self.keep_foreign(&stage, &name, path);
+        }
+        Ok(())
     }
 
     /// Puts a file aside that will not be published, unless it was published or put aside already.
@@ -282,8 +361,16 @@ impl<D: Disk> FolderGuard<D> {
 
     fn keep(&self, staged: &StagedFile<D>, path: &OsStr, reason: LostReason) -> SaveState {
         let about = LostDescription::now(path, staged.uid, Some(staged.tenure), reason);
-        match self.lost.keep_file(&*self.disk, &staged.file, &about) {
-            Ok(number) => SaveState::PutAside(Some(number)),
+        let kept = self.lost.keep_file(&*self.disk, &staged.file, &about);
+        self.kept(staged, path, kept)
+    }
+
+    fn kept(&self, staged: &StagedFile<D>, path: &OsStr, kept: io::Result<u64>) -> SaveState {
+        match kept {
+            Ok(number) => {
+                self.space.add_lost(staged.give_space());
+                SaveState::PutAside(Some(number))
+            }
             Err(error) => {
                 log::error!("the unpublished content of {} is lost: {error}", path.display());
                 SaveState::PutAside(None)
@@ -313,45 +400,14 @@ impl<D: Disk> FolderGuard<D> {
         if !self.is_shared_storage {
             return Ok(());
         }
-        let stage = self.stage.read().clone().filter(|stage| stage.tenure == pass.tenure());
-        let Some(stage) = stage else { return Err(SaveError::Closed(Closed::TenureOver)) };
+        let Some(stage) = self.stage_of(pass) else {
+            return Err(SaveError::Closed(Closed::TenureOver));
+        };
         stage.name_in_place(&*self.disk, path).map_err(|error| match error {
-            PublishError::Disk(error) => SaveError::Disk(error),
-            PublishError::Fenced { .. } | PublishError::NoDirectory => {
-                self.is_fenced.store(true, Ordering::Release);
-                SaveError::Closed(Closed::TenureOver)
-            }
-        })
-    }
-
-    /// Moves a file or directory of the folder. Each place has its path in the folder. On shared
-    /// storage the file goes through the stage, so that a late rename of an older tenure fails,
-    /// with ESTALE.
-    pub(crate) fn rename(
-        &self,
-        pass: &Pass<'_>,
-        (from, path): (Place<'_, D::Dir>, &OsStr),
-        (to, new_path): (Place<'_, D::Dir>, &OsStr),
-        if_there: IfThere,
-    ) -> io::Result<()> {
-        if !self.is_shared_storage {
-            return self.disk.rename(from, to, if_there);
-        }
-        // A rename between two names of one file does nothing; by way of the stage it would remove
-        // one of them.
-        let moved = self.disk.id_of(from)?;
-        if if_there == IfThere::Replace && self.disk.id_of(to).is_ok_and(|there| there == moved) {
-            return Ok(());
-        }
-        let stage = self.stage.read().clone().filter(|stage| stage.tenure == pass.tenure());
-        let Some(stage) = stage else { return Err(io::Error::from_raw_os_error(libc::ESTALE)) };
-        let renamed = stage.rename(&*self.disk, (from, path), (to, new_path), if_there);
-        renamed.map_err(|error| match error {
-            PublishError::Disk(error) => error,
-            PublishError::NoDirectory => io::Error::from_raw_os_error(libc::ENOENT),
+            PublishError::Disk(error) | PublishError::Stays { error, .. } => SaveError::Disk(error),
             PublishError::Fenced { .. } => {
                 self.is_fenced.store(true, Ordering::Release);
-                io::Error::from_raw_os_error(libc::ESTALE)
+                SaveError::Closed(Closed::TenureOver)
             }
         })
     }

@@ -234,8 +234,11 @@ impl FolderLock {
             LockMessage::WaitEnded(open, WaitEnd::Granted(grant)) => {
                 self.granted(open, grant.token)
             }
-            LockMessage::WaitEnded(_, WaitEnd::Left(_) | WaitEnd::Unknown) => {
+            LockMessage::WaitEnded(open, end @ (WaitEnd::Left(_) | WaitEnd::Unknown)) => {
                 self.leave();
+                if matches!(end, WaitEnd::Unknown) {
+                    self.give_back_unknown(open);
+                }
                 TakeAnswer::Failed("the wait for the lock has ended".to_owned())
             }
             LockMessage::Answered(open, answer) => match *answer {
@@ -248,9 +251,20 @@ impl FolderLock {
                     },
                     _ => TakeAnswer::Failed(refusal.to_string()),
                 },
-                Err(why) => TakeAnswer::Failed(why.to_string()),
+                Err(why) => {
+                    self.give_back_unknown(open);
+                    TakeAnswer::Failed(why.to_string())
+                }
             },
         }
+    }
+
+    /// Releases a lock that may have been granted although no answer arrived. Otherwise this guard
+    /// would keep everybody from the lock, itself included, as long as its session lasts.
+    fn give_back_unknown(&self, open: OpenId) {
+        let (name, client) = (self.name.clone(), self.client.clone());
+        let key = LeaseKey { name, client, token: None };
+        self.locks.give_back(Op::Release(Release::of_open_file(open, key)));
     }
 
     /// Keeps the place in the queue. The end of the wait may have been reported before the place.
@@ -286,6 +300,11 @@ impl FolderLock {
         }
         self.session.store(open.session.as_u64(), Ordering::Release);
         TakeAnswer::Granted(TenureId { engine: self.locks.engine_id(), token })
+    }
+
+    /// Whether this guard waits in the queue.
+    pub(crate) fn is_in_line(&self) -> bool {
+        self.state.lock().place.is_some()
     }
 
     /// Leaves the queue, if this guard waits in it.

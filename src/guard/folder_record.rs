@@ -114,8 +114,9 @@ fn open_folder(folder: &Path) -> io::Result<OwnedFd> {
     Ok(rustix::fs::open(folder, flags, Mode::empty())?)
 }
 
-/// Whether a path was not opened because a symlink, or a file, stands where a directory should. A program that may write in the
-/// folder can put one there, and the guard, which may be root, must not follow it.
+/// Whether a path was not opened because a symlink, or a file, stands where a directory should. A
+/// program that may write in the folder can put one there, and the guard, which may be root, must
+/// not follow it.
 fn is_symlink(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::ELOOP | libc::ENOTDIR))
 }

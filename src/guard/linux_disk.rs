@@ -1,6 +1,6 @@
 //! The real disk: the file operations of a guard as Linux system calls.
 
-use super::disk::{Disk, DiskEntry, FileId, IfThere, Place};
+use super::disk::{Disk, DiskEntry, FileId, IfThere, Look, Place};
 use rustix::fs::{
     AtFlags, CWD, Dir as DirStream, FileType, Mode, OFlags, RenameFlags, ResolveFlags, Statx,
     StatxFlags, Timespec, Timestamps, XattrFlags,
@@ -77,6 +77,24 @@ pub(crate) fn id_in(found: &Statx) -> FileId {
     }
 }
 
+/// Returns the look in the attributes of a file.
+pub(crate) fn look_in(found: &Statx) -> Look {
+    let time = |at: rustix::fs::StatxTimestamp| {
+        i128::from(at.tv_sec) * 1_000_000_000 + i128::from(at.tv_nsec)
+    };
+    let kind = FileType::from_raw_mode(u32::from(found.stx_mode));
+    Look {
+        id: id_in(found),
+        is_file: kind == FileType::RegularFile,
+        is_dir: kind == FileType::Directory,
+        links: found.stx_nlink,
+        uid: found.stx_uid,
+        size: found.stx_size,
+        modified: time(found.stx_mtime),
+        changed: time(found.stx_ctime),
+    }
+}
+
 /// Returns the entries of a directory with their types, without `.` and `..`.
 pub(crate) fn list(dir: BorrowedFd<'_>) -> io::Result<Vec<(OsString, u64, FileType)>> {
     let opened = reopen(dir, OFlags::RDONLY | OFlags::DIRECTORY)?;
@@ -91,64 +109,59 @@ pub(crate) fn list(dir: BorrowedFd<'_>) -> io::Result<Vec<(OsString, u64, FileTy
     Ok(found)
 }
 
-/// Reads a value whose length may change between the question for it and the read.
-fn read_whole(
-    length: impl Fn() -> rustix::io::Result<usize>,
-    read: impl Fn(&mut [u8]) -> rustix::io::Result<usize>,
-) -> io::Result<Vec<u8>> {
-    loop {
-        // A read into an empty buffer would succeed, whatever the length is.
-        let mut value = vec![0; length()?.max(1)];
-        match read(&mut value) {
-            Err(Errno::RANGE) => {}
-            read => {
-                value.truncate(read?);
-                return Ok(value);
-            }
-        }
+/// Gives the mode, the ACL and the other extended attributes of one file to another, which was made
+/// in a directory whose default ACL it has.
+pub(crate) fn copy_permissions(
+    from: BorrowedFd<'_>,
+    found: &Statx,
+    to: BorrowedFd<'_>,
+) -> io::Result<()> {
+    let (path, copy) = (path_of(from), path_of(to));
+    match rustix::fs::removexattr(&copy, "system.posix_acl_access") {
+        Ok(()) | Err(Errno::NODATA | Errno::OPNOTSUPP) => {}
+        Err(error) => return Err(error.into()),
     }
-}
-
-/// Returns an extended attribute of a file.
-pub(crate) fn attribute(path: &str, name: &OsStr) -> io::Result<Vec<u8>> {
-    read_whole(
-        || rustix::fs::getxattr_query(path, name),
-        |value| rustix::fs::getxattr(path, name, value),
-    )
-}
-
-/// Returns the names of the extended attributes of a file, each with a zero byte at its end.
-pub(crate) fn attribute_names(path: &str) -> io::Result<Vec<u8>> {
-    read_whole(|| rustix::fs::listxattr_query(path), |names| rustix::fs::listxattr(path, names))
-}
-
-/// The extended attribute with the access control list of a file.
-const ACCESS_LIST: &[u8] = b"system.posix_acl_access";
-
-/// Gives the extended attributes of a file to a new version of it, which has those that a file in
-/// its directory inherits: the access control list is an extended attribute too.
-pub(crate) fn copy_extended_attributes(from: BorrowedFd<'_>, to: BorrowedFd<'_>) -> io::Result<()> {
-    let (from, to) = (path_of(from), path_of(to));
-    let names = match attribute_names(&from) {
-        Err(error) if error.raw_os_error() == Some(libc::ENOTSUP) => return Ok(()),
+    rustix::fs::chmod(&copy, Mode::from_raw_mode(u32::from(found.stx_mode) & 0o7777))?;
+    let names = match attribute_names(&path) {
+        Err(Errno::OPNOTSUPP) => return Ok(()),
         names => names?,
     };
-    let names = || names.split(|byte| *byte == 0).filter(|name| !name.is_empty());
-    if !names().any(|name| name == ACCESS_LIST) {
-        match rustix::fs::removexattr(&to, ACCESS_LIST) {
-            Ok(()) | Err(Errno::NODATA | Errno::NOTSUP) => {}
-            Err(error) => return Err(error.into()),
-        }
-    }
-    for name in names() {
-        let value = attribute(&from, OsStr::from_bytes(name))?;
-        match rustix::fs::setxattr(&to, name, &value, XattrFlags::empty()) {
+    for name in names.split(|byte| *byte == 0).filter(|name| !name.is_empty()) {
+        let value = attribute(&path, OsStr::from_bytes(name))?;
+        match rustix::fs::setxattr(&copy, name, &value, XattrFlags::empty()) {
             // Only root sets some labels. Without a capability the file can do less than before.
             Err(Errno::PERM | Errno::NOTSUP) if name.starts_with(b"security.") => {}
             set => set?,
         }
     }
     Ok(())
+}
+
+/// The sizes of the buffers for extended attributes; the second is the kernel's maximum.
+const ATTRIBUTE_SIZES: [usize; 2] = [1 << 10, 1 << 16];
+
+fn filled(read: impl Fn(&mut [u8]) -> rustix::io::Result<usize>) -> rustix::io::Result<Vec<u8>> {
+    for size in ATTRIBUTE_SIZES {
+        let mut bytes = vec![0; size];
+        match read(&mut bytes) {
+            Err(Errno::RANGE) => {}
+            length => {
+                bytes.truncate(length?);
+                return Ok(bytes);
+            }
+        }
+    }
+    Err(Errno::RANGE)
+}
+
+/// Returns the value of an extended attribute.
+pub(crate) fn attribute(path: &str, name: &OsStr) -> rustix::io::Result<Vec<u8>> {
+    filled(|bytes| rustix::fs::getxattr(path, name, bytes))
+}
+
+/// Returns the names of all extended attributes, each with a zero byte at its end.
+pub(crate) fn attribute_names(path: &str) -> rustix::io::Result<Vec<u8>> {
+    filled(|bytes| rustix::fs::listxattr(path, bytes))
 }
 
 const fn rename_flags(if_there: IfThere) -> RenameFlags {
@@ -189,6 +202,14 @@ impl Disk for LinuxDisk {
         Ok(id_in(&stat_at(at.dir.as_fd(), at.name)?))
     }
 
+    fn look(&self, at: Place<'_, OwnedFd>) -> io::Result<Look> {
+        Ok(look_in(&stat_at(at.dir.as_fd(), at.name)?))
+    }
+
+    fn look_file(&self, file: &File) -> io::Result<Look> {
+        Ok(look_in(&stat(file.as_fd())?))
+    }
+
     fn open_file(&self, at: Place<'_, OwnedFd>) -> io::Result<File> {
         let found = open_below(at.dir.as_fd(), Path::new(at.name), OFlags::PATH)?;
         let mode = u32::from(stat(found.as_fd())?.stx_mode);
@@ -221,12 +242,25 @@ impl Disk for LinuxDisk {
         Ok((dir, name.to_owned()))
     }
 
-    fn id(&self, file: &File) -> io::Result<FileId> {
-        Ok(id_in(&stat(file.as_fd())?))
+    fn set_modified(&self, file: &File, time: i128) -> io::Result<()> {
+        let second = 1_000_000_000;
+        let out_of_range = |_| io::Error::from_raw_os_error(libc::EINVAL);
+        let times = Timestamps {
+            last_access: Timespec { tv_sec: 0, tv_nsec: rustix::fs::UTIME_OMIT },
+            last_modification: Timespec {
+                tv_sec: i64::try_from(time.div_euclid(second)).map_err(out_of_range)?,
+                tv_nsec: i64::try_from(time.rem_euclid(second)).map_err(out_of_range)?,
+            },
+        };
+        Ok(rustix::fs::futimens(file, &times)?)
     }
 
     fn write(&self, file: &File, offset: u64, bytes: &[u8]) -> io::Result<()> {
         file.write_all_at(bytes, offset)
+    }
+
+    fn shorten(&self, file: &File, bytes: u64) -> io::Result<()> {
+        file.set_len(stat(file.as_fd())?.stx_size.saturating_sub(bytes))
     }
 
     fn copy(&self, from: &File, to: &File) -> io::Result<()> {
@@ -249,8 +283,7 @@ impl Disk for LinuxDisk {
             user.map(rustix::fs::Uid::from_raw),
             group.map(rustix::fs::Gid::from_raw),
         )?;
-        rustix::fs::fchmod(to, Mode::from_raw_mode(u32::from(whole.stx_mode) & 0o7777))?;
-        copy_extended_attributes(from.as_fd(), to.as_fd())?;
+        copy_permissions(from.as_fd(), &whole, to.as_fd())?;
         let time = |at: rustix::fs::StatxTimestamp| Timespec {
             tv_sec: at.tv_sec,
             tv_nsec: i64::from(at.tv_nsec),
@@ -275,6 +308,11 @@ impl Disk for LinuxDisk {
     ) -> io::Result<()> {
         let flags = rename_flags(if_there);
         Ok(rustix::fs::renameat_with(from.dir, from.name, to.dir, to.name, flags)?)
+    }
+
+    fn exchange(&self, one: Place<'_, OwnedFd>, other: Place<'_, OwnedFd>) -> io::Result<()> {
+        let flags = RenameFlags::EXCHANGE;
+        Ok(rustix::fs::renameat_with(one.dir, one.name, other.dir, other.name, flags)?)
     }
 
     fn remove_file(&self, at: Place<'_, OwnedFd>) -> io::Result<()> {

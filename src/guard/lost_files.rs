@@ -11,6 +11,10 @@ use std::ffi::OsStr;
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+/// How many bytes are removed from the end of a lost file, one after the other, until there is room
+/// for its description. The disks of some machines have pages of 64 KiB.
+const CUT_OFF: [u64; 3] = [16 << 10, 128 << 10, 2 << 20];
+
 /// Why a file was kept out of the folder.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -97,15 +101,36 @@ impl<D: Disk> LostFiles<D> {
         Ok(Self { dir, next: AtomicU64::new(last + 1) })
     }
 
-    /// Puts an open file aside that has no name. Returns its number among the lost files.
+    /// Puts an open file aside that has no name. Returns its number among the lost files. If the
+    /// disk is full, the end of the file makes room for its description.
     pub(crate) fn keep_file(
         &self,
         disk: &D,
         file: &D::File,
         about: &LostDescription,
     ) -> io::Result<u64> {
+        let mut kept = self.describe_and_link(disk, file, about);
+        for bytes in CUT_OFF {
+            match kept {
+                Err(error) if error.kind() == io::ErrorKind::StorageFull => {}
+                kept => return kept,
+            }
+            disk.shorten(file, bytes)?;
+            kept = self.describe_and_link(disk, file, about);
+        }
+        kept
+    }
+
+    fn describe_and_link(
+        &self,
+        disk: &D,
+        file: &D::File,
+        about: &LostDescription,
+    ) -> io::Result<u64> {
         let number = self.describe(disk, about)?;
-        disk.link(file, Place::new(&self.dir, &number.to_string()))?;
+        disk.link(file, Place::new(&self.dir, &number.to_string())).inspect_err(|_| {
+            let _ = disk.remove_file(Place::new(&self.dir, &format!("{number}.json")));
+        })?;
         Ok(number)
     }
 
@@ -135,6 +160,19 @@ impl<D: Disk> LostFiles<D> {
                 linked => return linked.map(|()| number),
             }
         }
+    }
+
+    /// Returns the bytes of all lost files.
+    pub(crate) fn bytes(&self, disk: &D) -> io::Result<u64> {
+        let mut bytes: u64 = 0;
+        for entry in disk.entries(&self.dir)? {
+            if entry.name.to_str().is_some_and(|name| name.parse::<u64>().is_ok()) {
+                // Another guard may have removed the file since.
+                let found = disk.look(Place::new(&self.dir, &entry.name));
+                bytes = bytes.saturating_add(found.map_or(0, |found| found.size));
+            }
+        }
+        Ok(bytes)
     }
 
     /// Returns the directory of the lost files.

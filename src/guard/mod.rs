@@ -7,21 +7,26 @@
 //! - `tenure` is the time in which a guard holds the lock of its folder.
 //! - `disk` is the trait of all file operations, `linux_disk` the real disk.
 //! - `gate` lets a change of the folder pass, or refuses it.
+//! - `space` bounds unpublished and lost content.
+//! - `foreign` tells own versions of files from foreign ones.
 //! - `stage` publishes a file in one step.
 //! - `lost_files` keeps what must not reach the folder.
 //! - `fence` removes the stages of other tenures.
 //! - `staged_file` is a file that is being saved.
-//! - `folder_guard` joins these parts for one folder.
+//! - `folder_guard` joins these parts for one folder, `folder_names` renames and removes files.
 
 pub(crate) mod tenure;
 pub(crate) mod disk;
 pub(crate) mod linux_disk;
 pub(crate) mod gate;
+pub(crate) mod space;
+pub(crate) mod foreign;
 pub(crate) mod stage;
 pub(crate) mod lost_files;
 pub(crate) mod fence;
 pub(crate) mod staged_file;
 pub(crate) mod folder_guard;
+pub(crate) mod folder_names;
 pub(crate) mod folder_record;
 pub(crate) mod state_place;
 pub(crate) mod folder_lock;

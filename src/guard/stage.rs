@@ -7,9 +7,11 @@
 //! be published or renamed, and `in-place/`, with a symlink for each file that the tenure changes
 //! in place, and one for each file that it renames.
 
-use super::disk::{Disk, IfThere, Place};
+use super::disk::{Disk, IfThere, Look, Place};
+use super::foreign::OwnVersions;
 use super::tenure::TenureId;
 use parking_lot::Mutex;
+use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
 use std::io;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -27,10 +29,34 @@ pub(super) const MOVED: &str = "moved-";
 /// slash of the path takes three in the name.
 const PATH_KEPT_MAX: usize = 200;
 
+/// The maximum number of removed files that are remembered.
+const REMOVED_MAX: usize = 65_536;
+
+/// The time and the size of each file that was removed.
+struct RemovedFiles {
+    known: Mutex<HashMap<OsString, (i128, u64)>>,
+    max: usize,
+}
+
+impl RemovedFiles {
+    fn add(&self, path: &OsStr, version: (i128, u64)) {
+        let mut known = self.known.lock();
+        if known.len() >= self.max {
+            known.clear();
+        }
+        known.insert(path.to_owned(), version);
+    }
+}
+
 /// The stage of a tenure that has begun.
 pub(crate) struct Stage<D: Disk> {
     /// The tenure to which the stage belongs.
     pub(crate) tenure: TenureId,
+    /// The versions of files that the tenure has left in the folder.
+    pub(super) own: OwnVersions,
+    /// Whether a sync tool carries the folder, and tells a new version by its size and time.
+    is_carried: bool,
+    removed: RemovedFiles,
     files: D::Dir,
     in_place: D::Dir,
     /// The number of the next file in the stage.
@@ -48,8 +74,14 @@ pub(crate) enum PublishError {
         /// to the lost files.
         is_kept: bool,
     },
-    /// The directory in which the file was to appear is gone.
-    NoDirectory,
+    /// The file has its name in the stage, and can't leave it: its directory is gone, or another
+    /// file has its place.
+    Stays {
+        /// The name in the stage.
+        name: OsString,
+        /// The error of the system call.
+        error: io::Error,
+    },
     /// A system call failed. The folder has not changed.
     Disk(io::Error),
 }
@@ -101,15 +133,25 @@ pub(super) fn path_of_staged(name: &OsStr) -> OsString {
 
 impl<D: Disk> Stage<D> {
     /// Makes the stage of a tenure. Fails with EEXIST if the tenure has one already.
-    pub(crate) fn begin(disk: &D, stages: &D::Dir, tenure: TenureId) -> io::Result<Self> {
-        let dir = disk.make_dir(Place::new(stages, &tenure.to_string()))?;
+    pub(crate) fn begin(
+        disk: &D,
+        stages: &D::Dir,
+        tenure: TenureId,
+        is_carried: bool,
+    ) -> io::Result<Self> {
+        let name = tenure.to_string();
+        let dir = disk.make_dir(Place::new(stages, &name))?;
         let files = disk.make_dir(Place::new(&dir, FILES))?;
         let in_place = disk.make_dir(Place::new(&dir, IN_PLACE))?;
-        Ok(Self { tenure, files, in_place, next: AtomicU64::new(1), changed: Mutex::default() })
+        let own = OwnVersions::new(disk.look(Place::new(stages, &name))?.changed);
+        let (next, changed) = (AtomicU64::new(1), Mutex::default());
+        let removed = RemovedFiles { known: Mutex::default(), max: REMOVED_MAX };
+        Ok(Self { tenure, own, is_carried, removed, files, in_place, next, changed })
     }
 
     /// Publishes a file that has no name yet: gives it a name in the stage, and from there its
-    /// place in the folder. `path` is its path in the folder.
+    /// place in the folder. `path` is its path in the folder. Returns the name in the stage of a
+    /// foreign version that was there.
     pub(crate) fn publish(
         &self,
         disk: &D,
@@ -117,24 +159,116 @@ impl<D: Disk> Stage<D> {
         to: Place<'_, D::Dir>,
         path: &OsStr,
         if_there: IfThere,
-    ) -> Result<(), PublishError> {
+    ) -> Result<Option<OsString>, PublishError> {
         let name = staged_name(self.next.fetch_add(1, Ordering::Relaxed), path);
         let staged = Place::new(&self.files, &name);
+        let mut own = disk.look_file(file).map_err(PublishError::Disk)?;
+        if self.is_carried {
+            self.tell_apart(disk, (file, &mut own), to, path).map_err(PublishError::Disk)?;
+        }
         disk.link(file, staged).map_err(|error| match error.kind() {
             io::ErrorKind::NotFound => PublishError::Fenced { is_kept: false },
             _ => PublishError::Disk(error),
         })?;
-        disk.rename(staged, to, if_there).map_err(|error| {
-            if error.kind() != io::ErrorKind::NotFound {
-                // The file has no second name, so a failed removal leaves it to the next fence.
-                let _ = disk.remove_file(staged);
-                return PublishError::Disk(error);
+        let there = disk.look(to).ok().filter(|_| if_there == IfThere::Replace);
+        let mut is_displaced = false;
+        if there.as_ref().is_some_and(|there| self.own.is_foreign(there)) {
+            // A rename would make ext4 write the content first; an exchange does not.
+            let exchanged = disk.sync_file(file).and_then(|()| Self::exchange(disk, staged, to));
+            match exchanged {
+                Ok(done) => is_displaced = done,
+                Err(error) => return Err(PublishError::Stays { name, error }),
             }
-            match disk.remove_file(staged) {
-                Ok(()) => PublishError::NoDirectory,
-                Err(_) => PublishError::Fenced { is_kept: true },
+        }
+        if is_displaced {
+            self.own.record(&own, true);
+            return Ok(Some(name));
+        }
+        if let Err(error) = disk.rename(staged, to, if_there) {
+            // A file without its last name can't get another one: it stays until it is kept.
+            let is_fenced = error.kind() == io::ErrorKind::NotFound && disk.look(staged).is_err();
+            return Err(if is_fenced {
+                PublishError::Fenced { is_kept: true }
+            } else {
+                PublishError::Stays { name, error }
+            });
+        }
+        if let Some(there) = there {
+            self.own.forget(&there);
+        }
+        self.own.record(&own, true);
+        Ok(None)
+    }
+
+    /// Adds a nanosecond to the time of a file that has the size and the time of the version before
+    /// it: a sync tool would not carry it.
+    fn tell_apart(
+        &self,
+        disk: &D,
+        (file, own): (&D::File, &mut Look),
+        to: Place<'_, D::Dir>,
+        path: &OsStr,
+    ) -> io::Result<()> {
+        let removed = self.removed.known.lock().remove(path);
+        let before = disk.look(to).ok().map(|there| (there.modified, there.size)).or(removed);
+        if before == Some((own.modified, own.size)) {
+            own.modified += 1;
+            disk.set_modified(file, own.modified)?;
+        }
+        Ok(())
+    }
+
+    /// Remembers a file that is about to be removed, in case that a program makes it anew.
+    pub(super) fn note_removed(&self, path: &OsStr, found: &Look) {
+        if self.is_carried {
+            self.removed.add(path, (found.modified, found.size));
+        }
+    }
+
+    /// Exchanges a file in the stage with one in the folder. Returns false if one of them is gone.
+    fn exchange(disk: &D, staged: Place<'_, D::Dir>, to: Place<'_, D::Dir>) -> io::Result<bool> {
+        match disk.exchange(staged, to) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
+            exchanged => exchanged?,
+        }
+        // An exchange takes a directory without complaint.
+        if disk.look(staged).is_ok_and(|found| found.is_dir) {
+            disk.exchange(staged, to)?;
+            return Err(io::Error::from_raw_os_error(libc::EISDIR));
+        }
+        Ok(true)
+    }
+
+    /// Returns the place in the stage of a displaced version.
+    pub(super) fn displaced<'a>(&'a self, name: &'a OsStr) -> Place<'a, D::Dir> {
+        Place::new(&self.files, name)
+    }
+
+    /// Moves a file of the folder into the stage. Returns its name there.
+    pub(super) fn displace(
+        &self,
+        disk: &D,
+        at: Place<'_, D::Dir>,
+        path: &OsStr,
+    ) -> Result<OsString, PublishError> {
+        let name = staged_name(self.next.fetch_add(1, Ordering::Relaxed), path);
+        let staged = Place::new(&self.files, &name);
+        disk.rename(at, staged, IfThere::Fail).map_err(|error| {
+            let is_gone = error.kind() == io::ErrorKind::NotFound;
+            if is_gone && disk.look(at).is_ok() {
+                PublishError::Fenced { is_kept: true }
+            } else {
+                PublishError::Disk(error)
             }
-        })
+        })?;
+        if disk.look(staged).is_ok_and(|found| found.is_dir) {
+            let back = disk.rename(staged, at, IfThere::Fail);
+            return Err(PublishError::Disk(match back {
+                Ok(()) => io::Error::from_raw_os_error(libc::EISDIR),
+                Err(error) => error,
+            }));
+        }
+        Ok(name)
     }
 
     /// Records that this tenure is about to change a file in place for the first time. The next
@@ -168,14 +302,15 @@ impl<D: Disk> Stage<D> {
 
     /// Moves a file or directory of the folder by way of the stage, so that a late rename fails.
     /// Each place has its path in the folder: if the guard dies between the two steps, the next
-    /// fence puts the file back to its old path.
+    /// fence puts the file back to its old path. With `keeps_there`, a foreign
+    /// version that is there is exchanged; its name in the stage is returned.
     pub(crate) fn rename(
         &self,
         disk: &D,
         (from, path): (Place<'_, D::Dir>, &OsStr),
         (to, new_path): (Place<'_, D::Dir>, &OsStr),
-        if_there: IfThere,
-    ) -> Result<(), PublishError> {
+        (if_there, keeps_there): (IfThere, bool),
+    ) -> Result<Option<OsString>, PublishError> {
         self.name_moved(disk, path, new_path)?;
         let name = format!("{MOVED}{}", self.next.fetch_add(1, Ordering::Relaxed));
         let (staged, record) = (Place::new(&self.files, &name), Place::new(&self.in_place, &name));
@@ -186,9 +321,8 @@ impl<D: Disk> Stage<D> {
             _ => PublishError::Disk(error),
         })?;
         let moved = match disk.rename(from, staged, IfThere::Fail) {
-            Ok(()) => disk.rename(staged, to, if_there).map_err(|error| {
+            Ok(()) => self.leave(disk, staged, to, (if_there, keeps_there)).map_err(|error| {
                 match disk.rename(staged, from, IfThere::Fail) {
-                    Ok(()) if is_gone(&error) => PublishError::NoDirectory,
                     Ok(()) => PublishError::Disk(error),
                     // The fence has put the file back.
                     Err(back) if is_gone(&back) => PublishError::Fenced { is_kept: true },
@@ -207,7 +341,25 @@ impl<D: Disk> Stage<D> {
         if disk.id_of(staged).is_err() {
             let _ = disk.remove_file(record);
         }
-        moved
+        moved.map(|is_displaced| is_displaced.then(|| name.into()))
+    }
+
+    /// Moves a file from the stage to its place, or exchanges it with the one there. Returns
+    /// whether it was exchanged: a foreign version with `keeps_there`.
+    fn leave(
+        &self,
+        disk: &D,
+        staged: Place<'_, D::Dir>,
+        to: Place<'_, D::Dir>,
+        (if_there, keeps_there): (IfThere, bool),
+    ) -> io::Result<bool> {
+        let keeps = keeps_there
+            && if_there == IfThere::Replace
+            && disk.look(to).is_ok_and(|there| self.own.is_foreign(&there));
+        if keeps && Self::exchange(disk, staged, to)? {
+            return Ok(true);
+        }
+        disk.rename(staged, to, if_there).map(|()| false)
     }
 
     /// Removes the stage after the tenure has been given up in good order, when no change is under
@@ -226,6 +378,17 @@ impl<D: Disk> Stage<D> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn removed_files_are_remembered_up_to_a_bound() {
+        let removed = RemovedFiles { known: Mutex::default(), max: 3 };
+        for name in ["a", "b", "c"] {
+            removed.add(OsStr::new(name), (1, 2));
+        }
+        assert_eq!(removed.known.lock().len(), 3);
+        removed.add(OsStr::new("d"), (1, 2));
+        assert_eq!(removed.known.lock().len(), 1);
+    }
 
     #[test]
     fn the_name_of_a_staged_file_tells_its_path() {

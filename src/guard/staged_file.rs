@@ -1,9 +1,11 @@
 //! A file that a program of the view writes as a whole: it has no name before it is published.
 
 use super::disk::Disk;
+use super::space::{NoSpace, Space};
 use super::tenure::TenureId;
 use parking_lot::Mutex;
 use std::ffi::{OsStr, OsString};
+use std::sync::Arc;
 
 /// The state of a file that is saved as a whole.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -27,6 +29,9 @@ pub(crate) struct StagedFile<D: Disk> {
     /// The user that opened the file.
     pub(crate) uid: u32,
     state: Mutex<StagedState>,
+    space: Arc<Space>,
+    /// The bytes of space that the content takes.
+    counted: Mutex<u64>,
 }
 
 struct StagedState {
@@ -45,10 +50,30 @@ impl<D: Disk> StagedFile<D> {
         uid: u32,
         path: &OsStr,
         is_exclusive: bool,
+        space: Arc<Space>,
     ) -> Self {
         let path = path.to_owned();
         let state = StagedState { save: SaveState::Unpublished, path, is_exclusive };
-        Self { file, tenure, uid, state: Mutex::new(state) }
+        Self { file, tenure, uid, state: Mutex::new(state), space, counted: Mutex::new(0) }
+    }
+
+    /// Takes the space for content up to the offset `end`.
+    pub(crate) fn reserve(&self, end: u64) -> Result<(), NoSpace> {
+        let mut counted = self.counted.lock();
+        if end > *counted {
+            self.space.take(end - *counted)?;
+            *counted = end;
+        }
+        Ok(())
+    }
+
+    /// Sets the counted bytes to the size of the file, which is not more than was reserved.
+    pub(crate) fn settle(&self, size: u64) {
+        let mut counted = self.counted.lock();
+        if size < *counted {
+            self.space.give(*counted - size);
+            *counted = size;
+        }
     }
 
     /// Returns the state of the file.
@@ -86,10 +111,23 @@ impl<D: Disk> StagedFile<D> {
         }
     }
 
+    /// Gives the space back after the content was published or put aside. Returns the bytes.
+    pub(super) fn give_space(&self) -> u64 {
+        let counted = std::mem::take(&mut *self.counted.lock());
+        self.space.give(counted);
+        counted
+    }
+
     /// Replaces the state by the result of `change`, which no other thread sees half done.
     pub(super) fn change<T>(&self, change: impl FnOnce(&mut SaveState, &OsStr) -> T) -> T {
         let mut state = self.state.lock();
         let StagedState { save, path, .. } = &mut *state;
         change(save, path)
+    }
+}
+
+impl<D: Disk> Drop for StagedFile<D> {
+    fn drop(&mut self) {
+        self.give_space();
     }
 }

@@ -189,7 +189,7 @@ impl StatePlace {
         }
         check_storage(&path, record)?;
         let host = path.join(host);
-        for dir in [path.join("stage"), path.join("lost"), host.clone()] {
+        for dir in [path.join("stage"), path.join("lost"), host.clone(), host.join("local")] {
             make_private_dir(&dir)?;
         }
         let locked = open_dir(&host)?;
@@ -198,6 +198,11 @@ impl StatePlace {
         }
         probe(&opened_state, folder)?;
         Ok(Self { folder: opened, _locked: locked, path, host })
+    }
+
+    /// Returns the directory of the local files.
+    pub(crate) fn local(&self) -> Result<OwnedFd, PlaceError> {
+        open_dir(&self.host.join("local"))
     }
 
     /// Returns the directories that the guard uses.

@@ -67,6 +67,9 @@ pub(crate) struct Denied {
 /// A callback for the answer to a wish for a tenure.
 pub(crate) type OnHeld = Box<dyn FnOnce(Result<(), Denied>) + Send>;
 
+/// Tells whether a program still waits for a tenure: a signal may have ended its wait.
+pub(crate) type IsWanted = Box<dyn Fn() -> bool + Send>;
+
 /// How long a program waits for the answer of the lock service, even if it does not want to wait
 /// for the lock.
 const ANSWER_PATIENCE: Span = Span::from_secs(1);
@@ -78,6 +81,8 @@ struct Wish {
     waits_until: Time,
     /// When the program is refused if there was no answer.
     until: Time,
+    /// Whether the program still waits.
+    is_wanted: IsWanted,
     then: OnHeld,
 }
 
@@ -87,6 +92,8 @@ enum Message {
     Wish(Wish),
     Give(Box<dyn FnOnce() + Send>),
     Look,
+    /// Asks for a sign that the thread works.
+    Ping(Sender<()>),
     Stop,
 }
 
@@ -200,11 +207,12 @@ impl<D: Disk> Tenures<D> {
     }
 
     /// Requests a tenure for `owner`, waits for it for at most `patience`, and then calls `then`.
-    pub(crate) fn hold(&self, owner: Owner, patience: Span, then: OnHeld) {
+    /// The thread asks `is_wanted` whenever it looks at its state.
+    pub(crate) fn hold(&self, owner: Owner, patience: Span, is_wanted: IsWanted, then: OnHeld) {
         self.waiting.fetch_add(1, Ordering::Relaxed);
         let now = boot_now();
         let (waits_until, until) = (now + patience, now + patience.max(ANSWER_PATIENCE));
-        self.send(Message::Wish(Wish { owner, waits_until, until, then }));
+        self.send(Message::Wish(Wish { owner, waits_until, until, is_wanted, then }));
     }
 
     /// Gives the lock up, and calls `then` when that is done.
@@ -212,7 +220,15 @@ impl<D: Disk> Tenures<D> {
         self.send(Message::Give(Box::new(then)));
     }
 
-    /// Makes the thread look at its state again, for example because a publish was fenced.
+    /// Whether the thread answers within `patience`.
+    pub(crate) fn answers(&self, patience: Span) -> bool {
+        let (send, answer) = channel();
+        self.send(Message::Ping(send));
+        answer.recv_timeout(patience.as_duration()).is_ok()
+    }
+
+    /// Makes the thread look at its state again, for example because a publish was fenced, or
+    /// because a program no longer waits.
     pub(crate) fn look(&self) {
         self.send(Message::Look);
     }
@@ -280,6 +296,8 @@ impl<D: Disk> Tenures<D> {
             },
             Message::Wish(wish) => self.wish(wish, wishes),
             Message::Give(then) => self.give_now(then),
+            // The send fails if nobody waits for the sign any more.
+            Message::Ping(answer) => answer.send(()).unwrap_or_default(),
             Message::Look | Message::Stop => {}
         }
     }
@@ -294,19 +312,29 @@ impl<D: Disk> Tenures<D> {
             } else if self.policy.give_after.is_some_and(|after| self.is_idle_for(after)) {
                 self.give_now(Box::new(|| {}));
             }
-            if self.guard.take_late() {
-                (self.on_news)(&TenureNews::Late(tenure));
-            }
+        }
+        if self.guard.take_late()
+            && let Some(tenure) = self.current_or_last()
+        {
+            (self.on_news)(&TenureNews::Late(tenure));
         }
         let now = boot_now();
         let sentence = self.why_not();
-        while let Some(at) = wishes.iter().position(|wish| wish.until <= now) {
+        while let Some(at) = wishes.iter().position(|wish| wish.until <= now || !(wish.is_wanted)())
+        {
             let Some(wish) = wishes.remove(at) else { break };
             self.answer(wish, Err(Denied { sentence: sentence.clone() }));
         }
         if wishes.is_empty() && self.state() == GuardState::Asking {
             self.lock.leave();
             self.state.lock().state = GuardState::Reading;
+        }
+    }
+
+    fn current_or_last(&self) -> Option<TenureId> {
+        match self.state() {
+            GuardState::Holding(tenure, ..) => Some(tenure),
+            _ => self.last_end().map(|(tenure, _)| tenure),
         }
     }
 
@@ -341,6 +369,9 @@ impl<D: Disk> Tenures<D> {
             return self.answer(wish, answer);
         }
         wishes.push_back(wish);
+        if state == GuardState::Asking && self.lock.is_in_line() {
+            self.deny_impatient(wishes, &self.why_not());
+        }
         if state != GuardState::Asking {
             self.ask(wishes);
         }
@@ -362,7 +393,7 @@ impl<D: Disk> Tenures<D> {
     fn answered(&self, answer: TakeAnswer, wishes: &mut VecDeque<Wish>) {
         match answer {
             TakeAnswer::Granted(tenure) => self.begin(tenure, wishes),
-            TakeAnswer::Waits => {}
+            TakeAnswer::Waits => self.deny_impatient(wishes, &self.why_not()),
             TakeAnswer::Held { holder, token } => {
                 let sentence =
                     format!("{holder} holds the lock of this folder (token {})", token.as_u64());
@@ -370,12 +401,7 @@ impl<D: Disk> Tenures<D> {
                 state.other_holder = Some(holder);
                 state.state = GuardState::Reading;
                 drop(state);
-                let now = boot_now();
-                let (patient, others): (VecDeque<_>, _) =
-                    wishes.drain(..).partition(|wish| wish.waits_until > now);
-                *wishes = others;
-                self.deny_all(wishes, &sentence);
-                *wishes = patient;
+                self.deny_impatient(wishes, &sentence);
                 if !wishes.is_empty() {
                     self.ask(wishes);
                 }
@@ -385,6 +411,15 @@ impl<D: Disk> Tenures<D> {
                 self.deny_all(wishes, &sentence);
             }
         }
+    }
+
+    /// Refuses the wishes of programs that do not wait for a lock that is held.
+    fn deny_impatient(&self, wishes: &mut VecDeque<Wish>, sentence: &str) {
+        let now = boot_now();
+        let all = wishes.drain(..);
+        let (patient, mut others): (VecDeque<_>, _) = all.partition(|w| w.waits_until > now);
+        self.deny_all(&mut others, sentence);
+        *wishes = patient;
     }
 
     fn deny_all(&self, wishes: &mut VecDeque<Wish>, sentence: &str) {

@@ -83,6 +83,10 @@ pub(crate) struct WritePolicy {
     pub(crate) owner: OwnerKind,
     /// The files that are changed in place although a program rewrites them as a whole.
     pub(crate) in_place: PathPatterns,
+    /// The files whose changes take a free lock, and never ask another machine for it.
+    pub(crate) never_ask: PathPatterns,
+    /// The files that belong to this machine, and never reach the folder.
+    pub(crate) local: PathPatterns,
     /// Whether the content of a file is on the disk before the file appears in the folder.
     pub(crate) sync_saves: bool,
 }

@@ -3,7 +3,7 @@
 //! or in the log, whichever is more.
 
 use super::types::{Entry, Payload, Proposal};
-use crate::engine::{ClientId, Command, LeaseKey, Op, Patch, ResetScope, TextPatch};
+use crate::engine::{ClientId, Command, LeaseKey, Op, Patch, ResetPart, ResetScope, TextPatch};
 use openraft::EntryPayload;
 
 /// The highest weight of the commands in one entry, unless the first command alone exceeds it. For
@@ -46,7 +46,11 @@ pub(super) fn weight_of(command: &Command) -> usize {
                 }
                 ResetScope::Of(client) => client.as_str().len(),
             };
-            spared + ask.by.as_str().len() + ask.reason.as_str().len()
+            let part = match &ask.part {
+                ResetPart::Names(first, last) => first.as_str().len() + last.as_str().len(),
+                ResetPart::Rest { .. } => 0,
+            };
+            part + spared + ask.by.as_str().len() + ask.reason.as_str().len()
         }
         Op::Settle | Op::KeepAlive(_) | Op::EndSession(_) => 0,
     };
@@ -146,7 +150,7 @@ mod tests {
             Op::Release(Release::of(key())),
             Op::Move(Move { from: key(), to: name("t"), over: IfExists::Refuse }),
             Op::Steal(steal),
-            Op::Reset(Reset { whose, by: client(), reason: reason() }),
+            Op::Reset(Reset::new(whose, client(), reason())),
         ]
         .map(Command::from)
         .into()

@@ -10,6 +10,7 @@ use super::data_dir_error::{DataError, PeerError, Stop};
 use super::node::{self, NodeHandle, RunningNode};
 use super::node_address::NodeAddress;
 use super::peer_config::Peering;
+use super::reset_in_parts::RESET_PART_MAX;
 use super::rpc::mutual_tls::PeerTls;
 use crate::engine::codec::FORMAT_VERSION;
 use crate::engine::{
@@ -171,14 +172,14 @@ fn retry_until_answered(
         }
         answer => then(answer),
     };
-    shared.node.requests.queue.ask(command, Box::new(answered));
+    shared.node.requests.submit(command, RESET_PART_MAX, Box::new(answered));
 }
 
 impl LockService for RaftNode {
     fn submit(&self, command: Command, retry: Retry, then: Then<Result<Answer, Unavailable>>) {
         let then = if is_audited(&command.op) { self.shared.when_audited(then) } else { then };
         match retry {
-            Retry::Never => self.shared.node.requests.queue.ask(command, then),
+            Retry::Never => self.shared.node.requests.submit(command, RESET_PART_MAX, then),
             Retry::UntilAnswered => retry_until_answered(&self.shared, command, then),
         }
     }

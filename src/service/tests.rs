@@ -237,7 +237,7 @@ fn a_reset_has_a_record_for_each_lock_before_it_is_answered() {
         granted(&locks, long(&format!("n{number}"), "gone"));
     }
     let reason = StealReason::parse("it left").expect("a reason");
-    let reset = Reset { whose: ResetScope::Of(client("gone")), by: client("root"), reason };
+    let reset = Reset::new(ResetScope::Of(client("gone")), client("root"), reason);
     does(&locks, Op::Reset(reset)).expect("available").expect("reset");
     let log = std::fs::read_to_string(scratch.state().join("audit.log")).expect("written");
     assert_eq!(log.lines().count(), 1_000);

@@ -161,7 +161,7 @@ impl SimClient {
         let ids = kept.iter().map(|who| ClientId::parse(who).expect("a valid name"));
         let whose = ResetScope::AllBut(ids.collect());
         let by = ClientId::parse(ADMIN).expect("a valid name");
-        let came = self.ask(Op::Reset(Sweep { whose, by, reason: reason() })).await;
+        let came = self.ask(Op::Reset(Sweep::new(whose, by, reason()))).await;
         // The administrator counts as a client whose leases the reset keeps, because it is the
         // holder of the locks during the steal grace.
         kept.push(ADMIN.into());

@@ -38,6 +38,8 @@ pub enum CoveragePoint {
     Steal,
     /// An administrator reset the locks.
     Reset,
+    /// A part of a reset was carried out in an entry of its own.
+    ResetPart,
 }
 
 impl CoveragePoint {
@@ -61,11 +63,12 @@ impl CoveragePoint {
             Self::Move => "moves",
             Self::Steal => "steals",
             Self::Reset => "resets",
+            Self::ResetPart => "reset_parts",
         }
     }
 
     /// All variants, in the order of their declaration.
-    pub const ALL: [Self; 17] = [
+    pub const ALL: [Self; 18] = [
         Self::Leader,
         Self::Crash,
         Self::FailedNodeEnd,
@@ -83,5 +86,6 @@ impl CoveragePoint {
         Self::Move,
         Self::Steal,
         Self::Reset,
+        Self::ResetPart,
     ];
 }

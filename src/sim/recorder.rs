@@ -6,7 +6,7 @@ use super::coverage::CoveragePoint;
 use super::sim_types::{Leader, now};
 use super::violation::{Promise, Violation};
 use super::virtual_disk::DiskCrash;
-use crate::engine::{Acquire, Answer, Mode, Op, Outcome, Patch, Reason, RequestId};
+use crate::engine::{Acquire, Answer, Command, Mode, Op, Outcome, Patch, Reason, RequestId};
 use crate::raft::types::{Commands, LogId, NodeId, Vote};
 use crate::time::{Span, Time};
 use parking_lot::Mutex;
@@ -41,6 +41,8 @@ struct RecorderState {
     applied: BTreeMap<u64, Applied>,
     /// The first outcome of each request that carries a request id.
     outcomes: BTreeMap<RequestId, Outcome>,
+    /// The ids of requests whose answers a later request has acknowledged.
+    acknowledged: BTreeSet<RequestId>,
     /// The request ids of acquires that took effect, by the caller and the holder id of the
     /// acquire.
     marks: BTreeMap<(Arc<str>, Arc<str>), RequestId>,
@@ -90,6 +92,7 @@ impl Record {
             violations: Vec::new(),
             applied: BTreeMap::new(),
             outcomes: BTreeMap::new(),
+            acknowledged: BTreeSet::new(),
             marks: BTreeMap::new(),
             votes: BTreeMap::new(),
             promised: BTreeMap::new(),
@@ -306,9 +309,16 @@ fn parts_of(op: &Op, outcome: &Outcome) -> Vec<CoveragePoint> {
         (Op::Acquire(_), Outcome::Waiting { .. }) => vec![CoveragePoint::Wait],
         (Op::Move(_), _) => vec![CoveragePoint::Move],
         (Op::Steal(_), _) => vec![CoveragePoint::Steal],
+        (Op::Reset(_), Outcome::ResetPart { .. }) => vec![CoveragePoint::ResetPart],
         (Op::Reset(_), _) => vec![CoveragePoint::Reset],
         _ => vec![],
     }
+}
+
+/// Whether the order of a request shows that it is a late copy, or its session is over.
+fn is_late_copy(answer: &Answer) -> bool {
+    let Err(refusal) = answer else { return false };
+    matches!(*refusal.reason, Reason::LateCopy(_) | Reason::NoSession(_))
 }
 
 /// Returns how a wait in a queue has ended, if `answer` to a repetition of the waiting request
@@ -400,12 +410,26 @@ impl RecorderState {
         }
     }
 
+    /// Notes the answers that a command which is carried out acknowledges.
+    fn acknowledge(&mut self, command: &Command, answer: &Answer) {
+        let (Some(keys), Some(request), Ok(_)) = (&command.acknowledged, &command.request, answer)
+        else {
+            return;
+        };
+        let (from, below) = (&keys.from, &keys.below);
+        let is_meant =
+            |id: &&RequestId| id.caller == request.id.caller && id.key >= *from && id.key < *below;
+        let meant = self.outcomes.keys().filter(is_meant).cloned();
+        self.acknowledged.extend(meant);
+    }
+
     /// Records an entry that no node has applied before. A repeated request must have the same
     /// outcome as the first time.
     fn first_time(&mut self, id: LogId, body: &Commands, answers: &[Answer]) {
         self.time_passes(id, body.now);
         for (command, answer) in body.commands.iter().zip(answers) {
             self.commands += 1;
+            self.acknowledge(command, answer);
             let Some(request) = &command.request else { continue };
             let RequestId { caller, key } = &request.id;
             let answer = answer.clone().map(Outcome::first);
@@ -415,11 +439,19 @@ impl RecorderState {
                     for part in parts_of(&command.op, &outcome) {
                         self.count(part);
                     }
-                    self.outcomes.insert(request.id.clone(), outcome);
+                    // A part of a reset is not the outcome of the request, and none follows it.
+                    if !command.op.is_part() {
+                        self.outcomes.insert(request.id.clone(), outcome);
+                    }
                 }
                 (Some(first), answer) if answer.as_ref() != Ok(first) => {
                     if let Some(end) = end_of_wait(first, &command.op, &answer) {
                         self.outcomes.insert(request.id.clone(), end);
+                        continue;
+                    }
+                    // The caller has acknowledged the answer, so it is forgotten, and this is a
+                    // late copy of the request.
+                    if is_late_copy(&answer) && self.acknowledged.contains(&request.id) {
                         continue;
                     }
                     let again = format!("{first:?}, and then {answer:?}");

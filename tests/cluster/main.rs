@@ -22,6 +22,7 @@ mod audit;
 mod chaos;
 mod clocks;
 mod faults;
+mod guards;
 mod histories;
 mod load;
 mod members;

@@ -7,8 +7,8 @@ use latchfs::engine::lease_terms::GRACE_DEFAULT;
 use latchfs::engine::{
     AcknowledgedKeys, Acquire, ClientId, Command, Digest, Engine, Firm, Grace, IdempotencyKey,
     IfExists, LeaseKey, LeaseTerms, LockName, Mode, Move, Op, OpenId, OpenSession, Ownership,
-    QueuePolicy, Release, Renew, RequestId, RequestOrder, Reset, ResetScope, Rulebook, Rules,
-    SessionId, Steal, StealReason, Token, Ttl,
+    QueuePolicy, Release, Renew, RequestId, RequestOrder, Reset, ResetPart, ResetScope, Rulebook,
+    Rules, SessionId, Steal, StealReason, Token, Ttl,
 };
 use latchfs::service::batch_messages::{
     BatchItem, BatchResponse, Frame, ItemReply, RequestBatch, Stamp, Submission,
@@ -102,11 +102,11 @@ pub(crate) fn op() -> impl Strategy<Value = Op> {
         1 => opened,
         1 => (1..9_u64).prop_map(|id| Op::KeepAlive(SessionId::named(id))),
         1 => ended,
-        1 => (proptest::collection::vec(client(), 0..3), client(), any::<bool>()).prop_map(
-            |(kept, by, all)| {
+        1 => (spared(), client(), any::<bool>(), reset_part()).prop_map(
+            |(kept, by, all, part)| {
                 let reason = StealReason::parse("because").expect("a reason");
                 let whose = if all { ResetScope::AllBut(kept) } else { ResetScope::Of(by.clone()) };
-                Op::Reset(Reset { whose, by, reason })
+                Op::Reset(Reset { part, whose, by, reason })
             }
         ),
         1 => Just(Op::Settle),
@@ -208,4 +208,16 @@ pub(crate) fn told(commands: &[(u64, Command)]) -> (BatchResponse, Frame) {
     let wall = Wall { secs: -5, nanos: 7 };
     let stamp = Stamp { engine: 3, start: 7, now: at, wall, next_event: events.len() as u64 };
     (BatchResponse { stamp, replies }, Frame::Events(3, (9..).zip(events).collect()))
+}
+
+fn spared() -> impl Strategy<Value = Vec<ClientId>> {
+    proptest::collection::vec(client(), 0..3)
+}
+
+fn reset_part() -> impl Strategy<Value = ResetPart> {
+    prop_oneof![
+        2 => Just(ResetPart::ALL),
+        1 => (name(), name()).prop_map(|(first, last)| ResetPart::Names(first, last)),
+        1 => (0..9_usize, 1..9_usize).prop_map(|(holds, waits)| ResetPart::Rest { holds, waits }),
+    ]
 }

@@ -1,7 +1,7 @@
 //! Counters that several machines on one storage increment, while their guards are stopped for
 //! longer than their leases last: no acknowledged increment is lost.
 
-use crate::harness::{Guard, Scratch, Server};
+use crate::harness::{Guard, Scratch, Server, pause};
 use crate::support::rounds;
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -9,7 +9,7 @@ use std::io::{self, Read as _, Seek as _, Write as _};
 use std::path::Path;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 const CLIENTS: usize = 5;
 
@@ -108,7 +108,6 @@ fn no_acknowledged_increment_is_lost() {
         })
         .collect();
     let (told, tenures) = (Acknowledged::default(), AtomicU64::new(0));
-    let end = Instant::now() + Duration::from_secs(rounds(20, 1_800) as u64);
     let is_over = AtomicBool::new(false);
     std::thread::scope(|scope| {
         for guard in &guards {
@@ -132,17 +131,16 @@ fn no_acknowledged_increment_is_lost() {
                 }
             });
         }
-        let mut stopped = 0;
-        while Instant::now() < end {
+        let pauses = rounds(4, 360);
+        for stopped in 0..pauses {
             // Each pause is longer than the lease, and hits each client in turn.
             let guard = &guards[stopped % CLIENTS];
             guard.signal(libc::SIGSTOP);
-            std::thread::sleep(Duration::from_secs(5));
+            pause(Duration::from_secs(5));
             guard.signal(libc::SIGCONT);
-            stopped += 1;
         }
         is_over.store(true, Ordering::Relaxed);
-        println!("{stopped} pauses");
+        println!("{pauses} pauses");
     });
     let (all, lost) = told.count(&scratch.folder());
     let tenures = tenures.into_inner();

@@ -5,6 +5,7 @@ use std::fs;
 use std::io::{BufRead, BufReader, Read as _, Seek as _, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc::Receiver;
 
@@ -21,6 +22,12 @@ pub(crate) fn latchfs() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_latchfs"));
     command.env_remove("LATCHFS_SERVER").env_remove("LATCHFS_DIR");
     command
+}
+
+/// Lets time pass in which a guard is stopped or at work: the length of it is what a test is about.
+pub(crate) fn pause(length: std::time::Duration) {
+    let (_send, never) = std::sync::mpsc::channel::<()>();
+    let _ = never.recv_timeout(length);
 }
 
 /// A directory of one test, which is removed at its end.
@@ -91,7 +98,7 @@ impl Drop for Server {
 pub(crate) struct Guard {
     child: Child,
     pub(crate) view: PathBuf,
-    log: Receiver<String>,
+    log: Mutex<Receiver<String>>,
 }
 
 impl Guard {
@@ -108,7 +115,13 @@ impl Guard {
         Self::start_as(command, scratch, name, &[])
     }
 
-    fn start_as(mut command: Command, scratch: &Scratch, name: &str, options: &[&str]) -> Self {
+    /// Starts a guard by `command`, which runs latchfs.
+    pub(crate) fn start_as(
+        mut command: Command,
+        scratch: &Scratch,
+        name: &str,
+        options: &[&str],
+    ) -> Self {
         let view = scratch.0.join(name);
         command.arg("guard").arg(scratch.folder()).arg(&view);
         command.arg("--stage").arg(scratch.0.join("state")).args(options);
@@ -122,7 +135,7 @@ impl Guard {
             let _ = child.wait();
             panic!("no view: {line}{}", log.recv().unwrap_or_default());
         }
-        Self { child, view, log }
+        Self { child, view, log: Mutex::new(log) }
     }
 
     pub(crate) fn path(&self, name: &str) -> PathBuf {
@@ -131,6 +144,16 @@ impl Guard {
 
     pub(crate) fn signal(&self, number: i32) {
         signal(self.child.id() as i32, number);
+    }
+
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Returns the state of the guard.
+    pub(crate) fn status(&self) -> serde_json::Value {
+        let status = fs::read_to_string(self.path(".latchfs/status")).expect("readable");
+        serde_json::from_str(&status).expect("JSON")
     }
 
     /// Runs a request such as `take` or `status` on this guard.
@@ -167,7 +190,8 @@ impl Guard {
     pub(crate) fn end(mut self) {
         self.signal(libc::SIGTERM);
         let status = self.child.wait().expect("it ends");
-        assert!(status.success(), "{status}: {}", self.log.recv().unwrap_or_default());
+        let log = self.log.lock().map(|log| log.recv().unwrap_or_default());
+        assert!(status.success(), "{status}: {log:?}");
     }
 }
 

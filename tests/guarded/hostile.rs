@@ -1,5 +1,5 @@
-//! Folders, records and state directories that a guard refuses, each by a sentence that says what to
-//! do, and the limits of a guard.
+//! Folders, records and state directories that a guard refuses, each by a sentence that says what
+//! to do, and the limits of a guard.
 
 use crate::harness::{Guard, Scratch, Server, eventually, latchfs, shell};
 use crate::support::{rounds, run};

@@ -98,16 +98,3 @@ fn a_killed_guard_leaves_whole_versions() {
     fs::write(guard.path("kept"), "after").expect("a new tenure");
     guard.end();
 }
-
-#[test]
-fn a_stopped_guard_is_told_from_outside() {
-    let scratch = Scratch::new();
-    scratch.init(&["--alone"]);
-    let guard = Guard::start(&scratch, "view", &[]);
-    fs::write(guard.path("a"), "1").expect("the lock is free");
-    guard.signal(libc::SIGSTOP);
-    let why = guard.ask("status", &[]).exits(69);
-    assert!(why.contains("has not answered") && why.contains("stopped"), "{why}");
-    guard.signal(libc::SIGCONT);
-    guard.ask("status", &[]).ok();
-}

@@ -149,6 +149,65 @@ for m in ('delete','wal'):
     shell(&scratch.folder(), check).ok();
 }
 
+/// Programs try calls that a file system may refuse, and go on with others.
+#[test]
+fn a_refused_call_spoils_no_save() {
+    let (scratch, guard) = alone(&[]);
+    let program = "
+import ctypes, errno, os
+libc = ctypes.CDLL(None, use_errno=True)
+fd = os.open('data', os.O_RDWR | os.O_CREAT)
+os.write(fd, b'one ')
+for mode, offset, length, wanted in (
+    (0x40, 1, 3, (errno.EINVAL, errno.EOPNOTSUPP)), (0, 0, 1 << 60, (errno.EFBIG,)),
+):
+    code = libc.fallocate(fd, mode, ctypes.c_long(offset), ctypes.c_long(length))
+    assert code == -1 and ctypes.get_errno() in wanted, (code, ctypes.get_errno())
+os.write(fd, b'two')
+os.close(fd)
+";
+    python(0, &guard.view, program).ok();
+    assert_eq!(fs::read(scratch.folder().join("data")).expect("there"), b"one two");
+}
+
+/// Editors truncate a file that they have opened, and write it from its beginning.
+#[test]
+fn a_file_that_is_truncated_before_it_is_written_appears_whole() {
+    let (scratch, guard) = alone(&[]);
+    let program = "
+import os
+def folder(): return open('../folder/data').read()
+open('data', 'w').write('old version')
+fd = os.open('data', os.O_WRONLY)
+os.ftruncate(fd, 0)
+copy = os.dup(fd)
+os.close(fd)
+os.write(copy, b'new ')
+assert folder() == 'old version', folder()
+assert open('data').read() == 'new '
+os.write(copy, b'version')
+os.close(copy)
+assert folder() == 'new version', folder()
+# With another reader, or after a write, the file is changed in place.
+reader, fd = open('data'), os.open('data', os.O_WRONLY)
+os.ftruncate(fd, 0)
+assert folder() == '' and reader.read() == ''
+reader.close()
+os.write(fd, b'12345')
+os.ftruncate(fd, 0)
+assert folder() == '', folder()
+os.close(fd)
+# A database truncates its journal to commit.
+open('data', 'w').write('journal')
+fd = os.open('data', os.O_RDWR)
+os.ftruncate(fd, 0)
+assert folder() == '', folder()
+";
+    python(0, &guard.view, program).ok();
+    assert!(!guard.ask("lost", &[]).ok().contains("data"));
+    assert_eq!(fs::read(scratch.folder().join("data")).expect("there"), b"");
+}
+
 #[test]
 fn permissions_are_those_of_the_folder() {
     let (scratch, guard) = alone(&[]);

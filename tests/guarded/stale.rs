@@ -1,7 +1,7 @@
 //! Tenures that are over: whatever their programs and their guard still do, and whenever the guard
 //! was stopped, the folder stays as the next tenure has it.
 
-use crate::harness::{Guard, Scratch, Server, eventually, python};
+use crate::harness::{Guard, Scratch, Server, eventually, pause, python};
 use crate::hostile::TestMount;
 use crate::support::rounds;
 use std::fs::{self, File};
@@ -48,8 +48,7 @@ impl Mapped {
         let access = libc::PROT_READ | libc::PROT_WRITE;
         let fd = file.as_raw_fd();
         // SAFETY: a new mapping changes no memory that is in use.
-        let at =
-            unsafe { libc::mmap(std::ptr::null_mut(), PAGE, access, libc::MAP_SHARED, fd, 0) };
+        let at = unsafe { libc::mmap(std::ptr::null_mut(), PAGE, access, libc::MAP_SHARED, fd, 0) };
         assert_ne!(at, libc::MAP_FAILED, "{}", io::Error::last_os_error());
         Self(at)
     }
@@ -147,7 +146,7 @@ fn a_guard_stopped_at_any_moment_changes_nothing_later() {
             }
             io::Result::Ok(())
         });
-        std::thread::sleep(Duration::from_micros(20_000 + u64::from(byte[0]) * 37));
+        pause(Duration::from_micros(20_000 + u64::from(byte[0]) * 37));
         first.signal(libc::SIGSTOP);
         second.take_here();
         fs::write(second.path("whole"), format!("m2 {round}")).expect("held");
@@ -161,7 +160,8 @@ fn a_guard_stopped_at_any_moment_changes_nothing_later() {
     }
 }
 
-/// A server that was replaced counts from 1 again: its tenures remove the stages of greater numbers.
+/// A server that was replaced counts from 1 again: its tenures remove the stages of greater
+/// numbers.
 #[test]
 fn the_fence_removes_the_stage_of_any_other_tenure() {
     let scratch = Scratch::new();

@@ -206,3 +206,57 @@ fn events_are_followed_and_a_signal_ends_the_wait() {
         assert!(child.wait().expect("it ends").signal() == Some(libc::SIGTERM));
     }
 }
+
+#[test]
+fn a_mount_on_a_server_decides_about_the_lock() {
+    let scratch = Scratch::new();
+    let server = Server::start(&scratch);
+    let mount = |name: &str, options: &[&str]| {
+        let dir = scratch.0.join(name);
+        run(latchfs().arg("mount").arg(&dir).args(options).arg("--background")).ok();
+        dir
+    };
+    let locks = mount("locks", &["--server", &server.url]);
+    let own = mount("own", &["--state", "none", "--grant-at-once"]);
+    let init = |mount: &std::path::Path| {
+        run(latchfs().args(["guard", "init", "--dir"]).arg(mount).arg(scratch.folder()))
+    };
+    let why = init(&own).exits(64);
+    assert!(why.contains("has its own engine") && why.contains("--server URL"), "{why}");
+    let why = init(&scratch.0).exits(69);
+    assert!(why.contains("no latchfs is mounted at"), "{why}");
+    init(&locks).ok();
+    let record = fs::read_to_string(scratch.folder().join(".latchfs/folder")).expect("there");
+    assert!(record.contains(&server.url), "{record}");
+    let locks = locks.display().to_string();
+    let guard = Guard::start(&scratch, "view", &["--dir", &locks]);
+    fs::write(guard.path("a"), "1").expect("the lock is free");
+    let lock = guard.status()["lock"].as_str().expect("a name").to_owned();
+    let held = run(latchfs().args(["status", &lock, "--dir", &locks, "--json"])).ok();
+    assert!(held.contains("\"held\""), "{held}");
+    guard.end();
+    let mut state = latchfs();
+    state.arg("guard").arg(scratch.folder()).arg(scratch.0.join("other"));
+    state.arg("--stage").arg(scratch.0.join("state"));
+    let why = run(state.arg("--state").arg(scratch.0.join("engine"))).exits(64);
+    assert!(why.contains("leave --state out"), "{why}");
+    run(latchfs().args(["umount", &locks]).arg(&own)).ok();
+}
+
+#[test]
+fn the_engine_of_a_folder_alone_is_kept_where_the_user_says() {
+    let scratch = Scratch::new();
+    scratch.init(&["--alone"]);
+    let engine = scratch.0.join("engine");
+    let options = ["--state", &engine.display().to_string()];
+    let token = |guard: &Guard| {
+        fs::write(guard.path("a"), "1").expect("the lock is free");
+        guard.status()["tenure"]["token"].as_u64().expect("a token")
+    };
+    let guard = Guard::start(&scratch, "view", &options);
+    let first = token(&guard);
+    guard.end();
+    assert!(engine.is_dir());
+    let guard = Guard::start(&scratch, "view", &options);
+    assert!(token(&guard) > first);
+}

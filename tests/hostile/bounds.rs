@@ -41,7 +41,7 @@ fn with_part(part: &str, count: usize) -> Submission {
         "spared" => {
             let (whose, reason) = (vec![client(); count], StealReason::parse("why"));
             let (whose, reason) = (ResetScope::AllBut(whose), reason.expect("a reason"));
-            Op::Reset(Reset { whose, by: client(), reason })
+            Op::Reset(Reset::new(whose, client(), reason))
         }
         "key" => acquire("eve", "short"),
         other => panic!("no such part: {other}"),

@@ -4,7 +4,7 @@
 use super::super::command::{
     AcknowledgedKeys, Acquire, Annotate, Answer, Command, Digest, EndSession, Firm, IdempotencyKey,
     IfExists, LeaseKey, Leave, Move, Op, OpenSession, Outcome, QueuePolicy, Release, Renew,
-    RequestId, RequestOrder, Reset, ResetScope, Rulebook, Steal,
+    RequestId, RequestOrder, Reset, ResetPart, ResetScope, Rulebook, Steal,
 };
 use super::super::details::{FileAttrs, FileType, Process};
 use super::super::details::{Patch, TextPatch};
@@ -226,7 +226,12 @@ impl Draw {
             1 | 2 => ResetScope::AllBut(vec![self.client(), self.client()]),
             _ => ResetScope::Of(self.client()),
         };
-        Reset { whose, by: self.client(), reason }
+        let part = match self.dice.below(4) {
+            0 => ResetPart::Names(self.name(), self.name()),
+            1 => ResetPart::Rest { holds: 1, waits: 2 },
+            _ => ResetPart::ALL,
+        };
+        Reset { part, whose, by: self.client(), reason }
     }
 
     fn acquire(&mut self) -> Acquire {

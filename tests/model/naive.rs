@@ -6,7 +6,7 @@ use super::super::command::Firm;
 use super::super::command::{
     Acquire, Annotate, Answer, Command, EndSession, IdempotencyKey, IfExists, LeaseKey, Leave,
     Move, Op, OpenSession, Outcome, QueuePolicy, Release, Renew, Replay, RequestId, Reset,
-    ResetScope, Rulebook, Steal, Tenure,
+    ResetPart, ResetScope, Rulebook, Steal, Tenure,
 };
 use super::super::details::Details;
 use super::super::details::{Patch, TextPatch};
@@ -154,6 +154,9 @@ impl Naive {
         }
         self.enter_order(command)?;
         let outcome = self.carry_out(command)?;
+        if matches!(outcome, Outcome::ResetPart { .. }) {
+            return Ok(outcome);
+        }
         if let (Some(keys), Some(_)) = (&command.acknowledged, command.order) {
             self.replies.retain(|(known, ..)| {
                 known.id.caller != request.id.caller
@@ -212,7 +215,11 @@ impl Naive {
             let reason = Box::new(Reason::LateCopy(order.session));
             return Err(Refusal { at: now, reason });
         }
-        session.last_request = order.number;
+        let is_part =
+            matches!(&command.op, Op::Reset(reset) if matches!(reset.part, ResetPart::Names(..)));
+        if !is_part {
+            session.last_request = order.number;
+        }
         Ok(())
     }
 
@@ -944,7 +951,12 @@ impl Naive {
                 ResetScope::Of(one) => names(one),
             }
         };
+        let is_in_part = |name: &LockName| match &ask.part {
+            ResetPart::Names(first, last) => first <= name && name <= last,
+            ResetPart::Rest { .. } => true,
+        };
         let waits = self.line.iter().filter(|waiting| is_meant(&waiting.ask.client));
+        let waits = waits.filter(|waiting| is_in_part(&waiting.name));
         let mut waits: Vec<_> = waits.map(|w| (w.name.clone(), w.ticket)).collect();
         waits.sort();
         let given_back = |held: &Held| {
@@ -952,7 +964,7 @@ impl Naive {
             begins > self.now && self.ends(held.lease.life).grace_until == begins
         };
         let holds = self.held.iter().filter(|held| is_meant(&held.lease.holder));
-        let holds = holds.filter(|held| !given_back(held));
+        let holds = holds.filter(|held| !given_back(held) && is_in_part(&held.name));
         let mut holds: Vec<_> = holds.map(|held| (held.name.clone(), held.lease.token)).collect();
         holds.sort();
         let mut names: Vec<_> = holds.iter().map(|(name, _)| name.clone()).collect();
@@ -980,7 +992,12 @@ impl Naive {
             };
             self.hold(name, if shares { mode } else { Mode::Exclusive }, lease, None);
         }
-        let outcome = Outcome::Reset { holds: holds.len(), waits: waits.len() };
+        let outcome = match ask.part {
+            ResetPart::Names(..) => Outcome::ResetPart { holds: holds.len(), waits: waits.len() },
+            ResetPart::Rest { holds: before, waits: left } => {
+                Outcome::Reset { holds: before + holds.len(), waits: left + waits.len() }
+            }
+        };
         names.extend(waits.into_iter().map(|(name, _)| name));
         names.sort();
         names.dedup();

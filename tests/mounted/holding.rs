@@ -263,7 +263,9 @@ fn removing_a_lock_that_an_open_file_holds() {
 fn a_link_to_the_lock_of_an_open_file_ends_with_it() {
     for behind in [Behind::Itself, Behind::Server] {
         let m = Setup::new().with("--ttl 1s --grace 0s").behind(behind).start();
-        m.sh("flock build sh -c 'ln build other && test other -ef build && sleep 2 && \
+        // A lock that is made after the link and has the ttl of the mount ends before the link.
+        m.sh("flock build sh -c 'ln build other && test other -ef build && touch brief && \
+              timeout 10 sh -c \"while test -e brief; do sleep 0.01; done\" && \
               mv other moved && ! test -e other && grep -q held .latchfs/status/moved'")
             .ok();
         m.sh("test ! -e build && test ! -e moved").ok();

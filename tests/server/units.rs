@@ -7,16 +7,24 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-const UNITS: [&str; 3] = ["latchfs.service", "latchfs-server.service", "latchfs-remote.service"];
+const UNITS: [&str; 4] = [
+    "latchfs.service",
+    "latchfs-server.service",
+    "latchfs-remote.service",
+    "latchfs-guard.service",
+];
 
 /// The highest exposure of each unit that `systemd-analyze security` may find, times ten.
-const EXPOSURES: [&str; 3] = ["39", "15", "44"];
+const EXPOSURES: [&str; 4] = ["39", "15", "44", "49"];
 
 /// Time limit in seconds for a container, whatever the test does in it.
 const LIFE_SECS: &str = "300";
 
 /// A systemd drop-in that sets the server's URL for the unit of a remote mount.
 const SERVER: &str = "[Service]\nEnvironment=SERVER=https://127.0.0.1:8443\n";
+
+/// A systemd drop-in that shortens the watchdog of a guard.
+const WATCHDOG: &str = "[Service]\nWatchdogSec=3s\n";
 
 /// A container in which systemd runs.
 struct Systemd {
@@ -56,6 +64,9 @@ impl Systemd {
         let server = dir("units/latchfs-remote.service.d");
         fs::create_dir_all(&server).expect("ours");
         fs::write(server.join("server.conf"), SERVER).expect("ours");
+        let guard = dir("units/latchfs-guard.service.d");
+        fs::create_dir_all(&guard).expect("ours");
+        fs::write(guard.join("watchdog.conf"), WATCHDOG).expect("ours");
         for unit in UNITS {
             fs::copy(units.join(unit), dir("units").join(unit)).expect("it is there");
         }
@@ -121,7 +132,13 @@ impl Systemd {
     /// Kills the daemon of a unit, and waits until systemd has restarted it.
     #[track_caller]
     fn killed(&self, unit: &str) {
-        self.run(&format!("systemctl kill --kill-whom=main -s KILL {unit}")).ok();
+        self.signalled(unit, "KILL");
+    }
+
+    /// Sends a signal to the daemon of a unit, and waits until systemd has restarted it.
+    #[track_caller]
+    fn signalled(&self, unit: &str, signal: &str) {
+        self.run(&format!("systemctl kill --kill-whom=main -s {signal} {unit}")).ok();
         eventually(&format!("{unit} is there again"), || {
             let shown =
                 self.run(&format!("systemctl show -p NRestarts -p ActiveState {unit}")).ok();
@@ -218,4 +235,16 @@ fn units_start_serve_restart_and_stop() {
     assert_eq!(held().ok(), holder, "what was held is held");
     systemd.stops_cleanly("latchfs");
     assert!(!systemd.is_mounted());
+
+    systemd.run("mkdir -p /srv/notes && latchfs guard init /srv/notes --alone").ok();
+    systemd.start("latchfs-guard");
+    systemd.run("echo 1 >/notes/a && chown 5:5 /notes/a && chmod 4755 /notes/a").ok();
+    assert_eq!(systemd.run("stat -c '%u %a' /srv/notes/a").ok(), "5 4755\n");
+    systemd.signalled("latchfs-guard", "STOP");
+    systemd.run("echo 2 >>/notes/a && cat /srv/notes/a").ok();
+    let journal = systemd.journal("latchfs-guard");
+    assert!(journal.contains("Watchdog timeout"), "{journal}");
+    systemd.stops_cleanly("latchfs-guard");
+    let left = systemd.run("grep ' /notes ' /proc/mounts");
+    assert_eq!(left.code, Some(1), "{}", left.said);
 }

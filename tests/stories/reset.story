@@ -84,3 +84,37 @@ t=7s - settle
   -> settled
   * x: token 10 of root released after 0ms
   = all free
+# A reset of many locks in parts: the names from one to another, then the rest. Others go on between.
+t=10s ann acquire x ttl=60s
+  -> granted token 11 until t=70s
+  * x: granted to ann, token 11, exclusive
+  = x: held, exclusive; ann token 11 until t=70s
+t=10s ann acquire y ttl=60s
+  -> granted token 12 until t=70s
+  * y: granted to ann, token 12, exclusive
+  = x: held, exclusive; ann token 11 until t=70s
+  = y: held, exclusive; ann token 12 until t=70s
+t=10s bob acquire y wait
+  -> waiting with ticket 3, 0 ahead
+  * y: bob waits, ticket 3
+  = x: held, exclusive; ann token 11 until t=70s
+  = y: held, exclusive; ann token 12 until t=70s; waiting: bob (exclusive)
+t=10s root reset of=ann from=a to=x reason=the-first-part
+  -> reset 1 holds, 0 places in this part
+  * x: token 11 of ann stolen by root (the-first-part) after 0ms
+  * x: granted to root, token 13, exclusive
+  = x: held, exclusive; root token 13 until t=11s, firm
+  = y: held, exclusive; ann token 12 until t=70s; waiting: bob (exclusive)
+t=10s cy acquire w ttl=60s
+  -> granted token 14 until t=70s
+  * w: granted to cy, token 14, exclusive
+  = w: held, exclusive; cy token 14 until t=70s
+  = x: held, exclusive; root token 13 until t=11s, firm
+  = y: held, exclusive; ann token 12 until t=70s; waiting: bob (exclusive)
+t=10s root reset of=ann holds=1 reason=the-first-part
+  -> reset 2 holds, 0 places
+  * y: token 12 of ann stolen by root (the-first-part) after 0ms
+  * y: granted to root, token 15, exclusive
+  = w: held, exclusive; cy token 14 until t=70s
+  = x: held, exclusive; root token 13 until t=11s, firm
+  = y: held, exclusive; root token 15 until t=11s, firm; waiting: bob (exclusive)

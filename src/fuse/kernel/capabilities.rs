@@ -35,14 +35,16 @@ pub(super) fn negotiate(config: &mut KernelConfig, kind: &SessionKind) -> bool {
     // FUSE_ATOMIC_O_TRUNC, the truncation by `O_TRUNC` is a request of its own, which does not name
     // the open file. Without FUSE_POSIX_LOCKS and FUSE_FLOCK_LOCKS, the kernel itself grants flock
     // and POSIX locks, and clients on other machines do not see them. Without FUSE_POSIX_ACL, the
-    // kernel checks permissions by modes alone. FUSE_WRITEBACK_CACHE is never requested: with it,
-    // the kernel would ignore every change of a file's size that it has not made itself.
+    // kernel checks permissions by modes alone. Without FUSE_DONT_MASK, the kernel applies the
+    // umask of a program also where the default ACL of a directory takes its place.
+    // FUSE_WRITEBACK_CACHE is never requested: with it, the kernel would ignore every change of a
+    // file's size that it has not made itself.
     let mut all = InitFlags::FUSE_ATOMIC_O_TRUNC | InitFlags::FUSE_PARALLEL_DIROPS;
     if kind.locks == LocksBy::FileSystem {
         all |= InitFlags::FUSE_POSIX_LOCKS | InitFlags::FUSE_FLOCK_LOCKS;
     }
     if kind.permissions == PermissionsBy::Kernel {
-        all |= InitFlags::FUSE_POSIX_ACL;
+        all |= InitFlags::FUSE_POSIX_ACL | InitFlags::FUSE_DONT_MASK;
     }
     if kind.caches_content {
         all |= InitFlags::FUSE_AUTO_INVAL_DATA;

@@ -7,8 +7,10 @@
 use crate::fuse::kernel::device_names::{DEVICE, HELPER};
 use crate::fuse::kernel::mount_error::MountError;
 use crate::fuse::kernel::mount_users::Users;
+use crate::fuse::kernel::mountinfo::MountPoint;
 use crate::fuse::kernel::own_user::is_root;
 use crate::fuse::kernel::session_kind::{PermissionsBy, SessionKind};
+use crate::holder_id::ProcessStart;
 use crate::os_error::said;
 use std::ffi::{CString, OsStr};
 use std::fs::{File, OpenOptions};
@@ -21,7 +23,8 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-/// The source of a latchfs mount, as `mount` and `df` show it.
+/// The source of a latchfs mount, as `mount` and `df` show it. That of a view names its daemon as
+/// well.
 const SOURCE: &str = "latchfs";
 /// The environment variable that tells fusermount3 the number of the socket to which it sends the
 /// open device.
@@ -106,6 +109,19 @@ pub(crate) fn expire_entry(device: RawFd, parent: u64, name: &OsStr) -> io::Resu
     }
 }
 
+/// Returns the source of a mount of this process: for a view `latchfs:PID:START`, so that a command
+/// can tell why a daemon does not answer.
+fn source(kind: &SessionKind) -> String {
+    let own = ProcessStart::running(std::process::id()).filter(|_| kind.names_daemon);
+    own.map_or(SOURCE.to_owned(), |own| format!("{SOURCE}:{}:{}", own.pid, own.at))
+}
+
+/// Returns the daemon that the source of a view names.
+pub(crate) fn daemon_of(source: &str) -> Option<ProcessStart> {
+    let (pid, at) = source.strip_prefix(SOURCE)?.strip_prefix(':')?.split_once(':')?;
+    Some(ProcessStart { pid: pid.parse().ok()?, at: at.parse().ok()? })
+}
+
 /// Mounts by mount(2), which needs `CAP_SYS_ADMIN`.
 #[allow(unsafe_code)]
 fn mount_directly(
@@ -117,7 +133,8 @@ fn mount_directly(
     let (uid, gid) = unsafe { (libc::getuid(), libc::getgid()) };
     let mut data = format!("fd={},rootmode=40000,user_id={uid},group_id={gid}", device.as_raw_fd());
     data.push_str(&access_options(users, kind));
-    let (source, type_name) = (c_string(SOURCE.as_bytes())?, c_string(kind.type_name.as_bytes())?);
+    let source = c_string(source(kind).as_bytes())?;
+    let type_name = c_string(kind.type_name.as_bytes())?;
     let (target, data) = (c_string(dir.as_os_str().as_bytes())?, c_string(data.as_bytes())?);
     // Kernels before Linux 5.10 ignore `MS_NOSYMFOLLOW`.
     let symlinks = if kind.follows_symlinks { 0 } else { MS_NOSYMFOLLOW };
@@ -146,7 +163,7 @@ fn mount_by_helper(
     let (ours, theirs) = UnixStream::pair().map_err(MountError::Device)?;
     // The helper puts `fuse.` in front of the subtype.
     let subtype = kind.type_name.trim_start_matches("fuse.");
-    let mut options = format!("nosuid,nodev,fsname={SOURCE},subtype={subtype}{more}");
+    let mut options = format!("nosuid,nodev,fsname={},subtype={subtype}{more}", source(kind));
     options.push_str(&access_options(users, kind));
     let mut command = Command::new(HELPER);
     command.args(["-o", &options, "--"]).arg(dir);
@@ -284,6 +301,24 @@ pub fn detach(dir: &Path) -> io::Result<()> {
     match umount2(dir, libc::MNT_DETACH) {
         Err(error) if error.raw_os_error() == Some(libc::EPERM) => {
             helper_unmount(dir, &["-u", "-z"])
+        }
+        result => result,
+    }
+}
+
+/// Detaches a mount whose daemon hangs, and ends its connection with the kernel: requests that wait
+/// for the daemon fail, as do all later ones. A daemon can't end while one of its threads sleeps in
+/// the kernel, and programs would wait for it even after it was killed.
+pub fn abort(mount: &MountPoint) -> io::Result<()> {
+    match umount2(&mount.dir, libc::MNT_FORCE | libc::MNT_DETACH) {
+        Err(error) if error.raw_os_error() == Some(libc::EPERM) => {
+            // A user who has mounted may end the connection. The file is not there where the file
+            // system for it is not mounted.
+            let control = format!("/sys/fs/fuse/connections/{}/abort", mount.device.minor);
+            if let Err(error) = std::fs::write(&control, "1") {
+                log::warn!("{control} can't be written: {}", said(&error));
+            }
+            helper_unmount(&mount.dir, &["-u", "-z"])
         }
         result => result,
     }

@@ -11,7 +11,9 @@ use crate::fuse::kernel::replies::{
 };
 use crate::fuse::kernel::session_kind::SessionKind;
 use crate::fuse::kernel::task::spawn;
-use crate::fuse::kernel::values::{LockRequest, ReadRequest, Requester, SetAttrs, WriteRequest};
+use crate::fuse::kernel::values::{
+    LockRequest, NewMode, ReadRequest, Requester, SetAttrs, WriteRequest,
+};
 use fuser::{
     AccessFlags, BsdFileFlags, CopyFileRangeFlags, FileHandle, Filesystem, INodeNo, IoctlFlags,
     KernelConfig, LockOwner, OpenFlags, PollEvents, PollFlags, PollNotifier, RenameFlags,
@@ -118,7 +120,9 @@ impl<F: FileSystem> Filesystem for Dispatcher<F> {
         reply: ReplyEntry,
     ) {
         let (fs, who, at) = self.asked_in(req, parent, name);
-        spawn(async move { entry(reply, fs.mkdir(who, at.name_in(), mode & !umask).await) });
+        spawn(
+            async move { entry(reply, fs.mkdir(who, at.name_in(), NewMode { mode, umask }).await) },
+        );
     }
 
     fn unlink(&self, req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
@@ -185,7 +189,7 @@ impl<F: FileSystem> Filesystem for Dispatcher<F> {
     ) {
         let (fs, who, at) = self.asked_in(req, parent, name);
         spawn(async move {
-            created(reply, fs.create(who, at.name_in(), mode & !umask, flags).await);
+            created(reply, fs.create(who, at.name_in(), NewMode { mode, umask }, flags).await);
         });
     }
 
@@ -355,7 +359,7 @@ impl<F: FileSystem> Filesystem for Dispatcher<F> {
     ) {
         let (fs, who, at) = self.asked_in(req, parent, name);
         spawn(async move {
-            entry(reply, fs.mknod(who, at.name_in(), mode & !umask, device).await);
+            entry(reply, fs.mknod(who, at.name_in(), NewMode { mode, umask }, device).await);
         });
     }
 

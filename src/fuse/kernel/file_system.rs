@@ -4,7 +4,7 @@
 use crate::fuse::kernel::invalidation::Invalidator;
 use crate::fuse::kernel::poll_waker::PollWaker;
 use crate::fuse::kernel::values::{
-    DirPage, Errno, FileSystemStats, LockFound, LockRequest, NodeAttr, NodeEntry, Opened,
+    DirPage, Errno, FileSystemStats, LockFound, LockRequest, NewMode, NodeAttr, NodeEntry, Opened,
     PollEvents, ReadBytes, ReadRequest, RenameFlags, Requester, SetAttrs, WriteRequest,
 };
 use std::ffi::{OsStr, OsString};
@@ -92,12 +92,12 @@ pub(crate) trait FileSystem: Send + Sync + 'static {
     /// Returns the target of a symlink.
     fn readlink(&self, who: Requester, ino: u64) -> impl Future<Output = Done<ReadBytes>> + Send;
 
-    /// Creates a directory. The umask is already applied to `mode`.
+    /// Creates a directory.
     fn mkdir(
         &self,
         who: Requester,
         at: NameIn<'_>,
-        mode: u32,
+        mode: NewMode,
     ) -> impl Future<Output = Done<NodeEntry>> + Send;
 
     /// Removes a file.
@@ -115,12 +115,12 @@ pub(crate) trait FileSystem: Send + Sync + 'static {
     ) -> impl Future<Output = Done<NodeEntry>> + Send;
 
     /// Creates a regular file, a device file, a FIFO or a socket without opening it. `mode`
-    /// contains the file type, and the umask is already applied to it.
+    /// contains the file type.
     fn mknod(
         &self,
         _who: Requester,
         _at: NameIn<'_>,
-        _mode: u32,
+        _mode: NewMode,
         _device: u32,
     ) -> impl Future<Output = Done<NodeEntry>> + Send {
         self.fails(Unsupported::Mknod)
@@ -143,13 +143,12 @@ pub(crate) trait FileSystem: Send + Sync + 'static {
         to: NameIn<'_>,
     ) -> impl Future<Output = Done<NodeEntry>> + Send;
 
-    /// Opens with `O_CREAT` a name that the kernel has not cached. The umask is already applied to
-    /// `mode`.
+    /// Opens with `O_CREAT` a name that the kernel has not cached.
     fn create(
         &self,
         who: Requester,
         at: NameIn<'_>,
-        mode: u32,
+        mode: NewMode,
         flags: i32,
     ) -> impl Future<Output = Done<(NodeEntry, Opened)>> + Send;
 

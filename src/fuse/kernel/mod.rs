@@ -18,6 +18,7 @@ pub mod own_user;
 pub(crate) mod caller_identity;
 pub mod mount_users;
 pub mod device_names;
+pub(crate) mod child_call;
 pub mod mountinfo;
 pub mod session_kind;
 pub mod mount_seal;

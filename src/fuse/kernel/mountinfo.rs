@@ -1,13 +1,12 @@
 //! Lists the mounts of this machine from `/proc/self/mountinfo`, and probes whether the daemon of a
 //! mount responds.
 
+use crate::fuse::kernel::child_call::ChildCall;
+use crate::time::Span;
 use std::ffi::OsString;
 use std::io;
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
-use std::sync::mpsc;
-use std::thread;
-use std::time::Duration;
 
 /// The file system type of latchfs mounts: directories of locks.
 pub const TYPE: &str = "fuse.latchfs";
@@ -19,7 +18,7 @@ pub const VIEW_TYPE: &str = "fuse.latchfs-view";
 const LINKS_MAX: usize = 40;
 /// How long [`probe`] waits for an answer. A running daemon answers in microseconds, a stopped one
 /// never does.
-const PROBE_PATIENCE: Duration = Duration::from_secs(2);
+const PROBE_PATIENCE: Span = Span::from_secs(2);
 
 /// A mount of this machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -30,6 +29,8 @@ pub struct MountPoint {
     pub device: Device,
     /// The file system type, such as [`TYPE`] and [`VIEW_TYPE`].
     pub kind: String,
+    /// The source of the mount: a device, or a text of the daemon.
+    pub source: String,
     /// Whether the root of the file system is mounted at `dir`, rather than a subdirectory of it,
     /// as `mount --bind` can do.
     pub whole: bool,
@@ -126,12 +127,13 @@ fn parse_line(line: &[u8]) -> Option<MountPoint> {
     let follows_symlinks = options.all(|option| option != b"nosymfollow");
     fields.find(|field| *field == b"-")?;
     let kind = String::from_utf8(unescape(fields.next()?)).ok()?;
-    let options = fields.nth(1).unwrap_or_default();
+    let source = String::from_utf8(unescape(fields.next()?)).unwrap_or_default();
+    let options = fields.next().unwrap_or_default();
     let mut options = options.split(|&byte| byte == b',');
     let mounter = options.find_map(|option| option.strip_prefix(b"user_id="));
     let mounter = mounter.and_then(|uid| std::str::from_utf8(uid).ok()?.parse().ok());
     let (whole, mounter) = (root == b"/", mounter.unwrap_or(0));
-    Some(MountPoint { dir, device, kind, whole, follows_symlinks, mounter })
+    Some(MountPoint { dir, device, kind, source, whole, follows_symlinks, mounter })
 }
 
 fn parse_device(field: &[u8]) -> Option<Device> {
@@ -192,20 +194,16 @@ const PROBE_NAME: &str = ".latchfs-probe";
 
 /// Returns whether a daemon serves the mount at `dir`. Waits for at most two seconds.
 pub fn probe(dir: &Path) -> Life {
-    let (send, answer) = mpsc::channel();
     let name = dir.join(PROBE_NAME);
-    // The lookup runs on a thread of its own, because a daemon that is stopped would block it for
-    // ever.
-    let asked = thread::Builder::new().name("probe".into()).spawn(move || {
-        let _ = send.send(std::fs::symlink_metadata(&name).map(|_| ()));
-    });
-    if asked.is_err() {
-        return Life::Silent;
-    }
-    match answer.recv_timeout(PROBE_PATIENCE) {
-        Err(_) => Life::Silent,
-        Ok(Err(error)) if is_dead(&error) => Life::Dead,
-        Ok(_) => Life::Live,
+    let look = move || match std::fs::symlink_metadata(&name) {
+        Err(error) if is_dead(&error) => b"dead".to_vec(),
+        _ => b"live".to_vec(),
+    };
+    let answer = ChildCall::start(look).and_then(|mut call| call.answer(PROBE_PATIENCE));
+    match answer.ok().flatten().as_deref() {
+        Some(b"dead") => Life::Dead,
+        Some(b"live") => Life::Live,
+        _ => Life::Silent,
     }
 }
 
@@ -224,7 +222,7 @@ mod tests {
 42 27 0:51 / /locks rw,nosymfollow - fuse.latchfs latchfs rw
 43 27 0:52 / /locks rw - tmpfs tmpfs rw
 44 27 0:51 /team /bind rw - fuse.latchfs latchfs rw
-45 27 0:54 / /notes rw - fuse.latchfs-view latchfs rw,user_id=0
+45 27 0:54 / /notes rw - fuse.latchfs-view latchfs:7:9 rw,user_id=0
 not a line
 ";
 
@@ -237,6 +235,7 @@ not a line
         assert!(mounts[1].is_latchfs() && !mounts[0].is_latchfs());
         assert!(mounts[5].is_view() && mounts[5].is_ours() && !mounts[5].is_latchfs());
         assert!(mounts[2].is_ours() && !mounts[2].is_view() && !mounts[3].is_ours());
+        assert_eq!(mounts[5].source, "latchfs:7:9");
         assert!(mounts[2].whole && !mounts[4].whole);
         assert!(mounts[1].follows_symlinks && !mounts[2].follows_symlinks);
     }

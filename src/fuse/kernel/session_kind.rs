@@ -8,6 +8,8 @@ use crate::fuse::kernel::mountinfo;
 pub struct SessionKind {
     /// The file system type that `/proc/self/mountinfo` shows: `fuse.`, and a name.
     pub type_name: &'static str,
+    /// Whether the source of the mount names the daemon.
+    pub names_daemon: bool,
     /// The number of threads that read the kernel's requests. With more than one, requests are not
     /// processed in their order.
     pub threads: usize,
@@ -44,6 +46,7 @@ impl SessionKind {
     /// A directory of locks.
     pub const LOCKS: Self = Self {
         type_name: mountinfo::TYPE,
+        names_daemon: false,
         // One thread preserves the order of requests: with more threads, a close could be processed
         // after a later lock request.
         threads: 1,
@@ -55,6 +58,7 @@ impl SessionKind {
     /// The view of a guarded folder.
     pub const VIEW: Self = Self {
         type_name: mountinfo::VIEW_TYPE,
+        names_daemon: true,
         // One thread preserves the order of requests: the close of a file, and what follows.
         threads: 1,
         locks: LocksBy::Kernel,

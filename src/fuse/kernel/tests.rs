@@ -13,9 +13,9 @@ use crate::fuse::kernel::poll_waker::PollWaker;
 use crate::fuse::kernel::session::{self, MountRequest, Mounted, check};
 use crate::fuse::kernel::session_kind::SessionKind;
 use crate::fuse::kernel::values::{
-    DirEntry, DirPage, Errno, FileAttr, FileSystemStats, INodeNo, LockFound, LockRequest, NodeAttr,
-    NodeEntry, NodeType, Opened, OpenedFlags, PollEvents, ReadBytes, ReadRequest, RenameFlags,
-    Requester, SetAttrs, WriteRequest,
+    DirEntry, DirPage, Errno, FileAttr, FileSystemStats, INodeNo, LockFound, LockRequest, NewMode,
+    NodeAttr, NodeEntry, NodeType, Opened, OpenedFlags, PollEvents, ReadBytes, ReadRequest,
+    RenameFlags, Requester, SetAttrs, WriteRequest,
 };
 use crate::time::{Span, boot_now};
 use parking_lot::Mutex;
@@ -145,12 +145,18 @@ impl FileSystem for Recorder {
         Err(Errno::EINVAL)
     }
 
-    async fn mknod(&self, _: Requester, _: NameIn<'_>, mode: u32, device: u32) -> Done<NodeEntry> {
-        self.reaches(format!("mknod {mode:o} {device}"));
+    async fn mknod(
+        &self,
+        _: Requester,
+        _: NameIn<'_>,
+        mode: NewMode,
+        device: u32,
+    ) -> Done<NodeEntry> {
+        self.reaches(format!("mknod {:o} {device}", mode.masked()));
         Ok(NodeEntry::uncached(attr_of(MADE)))
     }
 
-    async fn mkdir(&self, _who: Requester, _at: NameIn<'_>, _mode: u32) -> Done<NodeEntry> {
+    async fn mkdir(&self, _who: Requester, _at: NameIn<'_>, _mode: NewMode) -> Done<NodeEntry> {
         Err(Errno::EPERM)
     }
 
@@ -184,7 +190,7 @@ impl FileSystem for Recorder {
         &self,
         _who: Requester,
         _at: NameIn<'_>,
-        _mode: u32,
+        _mode: NewMode,
         _flags: i32,
     ) -> Done<(NodeEntry, Opened)> {
         Err(Errno::EPERM)

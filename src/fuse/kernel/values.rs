@@ -21,6 +21,22 @@ pub(crate) struct Requester {
     pub(crate) pid: u32,
 }
 
+/// The mode of a new file as its program asks for it, and the umask of the program.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct NewMode {
+    /// The permissions, and for a special file its type.
+    pub(crate) mode: u32,
+    /// The permissions that new files of the program do not get, unless a default ACL decides.
+    pub(crate) umask: u32,
+}
+
+impl NewMode {
+    /// Returns the mode without the permissions of the umask.
+    pub(crate) const fn masked(self) -> u32 {
+        self.mode & !self.umask
+    }
+}
+
 /// A value that the dispatcher drops once the reply has been sent to the kernel.
 pub(crate) struct UntilReplied(#[allow(dead_code)] Box<dyn Any + Send>);
 

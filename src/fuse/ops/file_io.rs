@@ -58,7 +58,7 @@ impl FileIo {
         }
         let view = self.nodes.locks.view(caller, Act::Open, &name).await?;
         let has_vanished = self.nodes.attrs.state_of(&view).shown().is_none();
-        if has_vanished && self.opens.repeated.repeats(caller.pid) {
+        if has_vanished && self.opens.repeated.repeats(caller.uid, caller.pid) {
             return Err(Errno::ESTALE);
         }
         if !has_vanished {

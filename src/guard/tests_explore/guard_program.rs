@@ -107,9 +107,9 @@ impl GuardRun<'_> {
 
     fn work(&mut self, tenure: u8) -> Result<(), Lost> {
         match self.setup.scenario {
-            Scenario::Whole => self.save_whole("A", tenure),
+            Scenario::Whole | Scenario::Foreign => self.save_whole("A", tenure),
             Scenario::Unclosed => self.write_whole("A", "A", tenure).map(|_| ()),
-            Scenario::Renamed => self.save_by_rename(tenure),
+            Scenario::Renamed | Scenario::ForeignRenamed => self.save_by_rename(tenure),
             Scenario::InPlace => self.change_in_place(tenure),
             Scenario::InPlaceMoved => self.change_and_move(tenure),
             Scenario::All => {

@@ -39,7 +39,11 @@ enum Scenario {
     InPlace,
     /// File C is changed in place, renamed to D or back, and changed again.
     InPlaceMoved,
-    /// All but the last.
+    /// File A is saved as a whole, and once a version of it comes past the guards.
+    Foreign,
+    /// File B is saved by a rename, and once a version of it comes past the guards.
+    ForeignRenamed,
+    /// All ways, without versions that come past the guards, and with C at its place.
     All,
 }
 
@@ -58,6 +62,8 @@ enum Mutant {
     NotShared,
     /// The gate knows no deadline.
     NoDeadline,
+    /// A foreign version is replaced, not exchanged.
+    ForeignReplaced,
     /// The copy of a file that gets a new inode lies beside the stages, where no fence finds it.
     CopyBesideStages,
 }
@@ -163,6 +169,24 @@ fn files_saved_in_all_ways_keep_the_guarantees() {
 }
 
 #[test]
+fn a_foreign_version_is_kept_when_a_save_replaces_it() {
+    let setup = Setup { scenario: Scenario::Foreign, ..SETUP };
+    explore_well(Setup { tenures: 2, ..setup });
+    if is_full() {
+        explore_well(setup);
+    }
+}
+
+#[test]
+fn a_foreign_version_is_kept_when_a_rename_replaces_it() {
+    let setup = Setup { scenario: Scenario::ForeignRenamed, tenures: 2, ..SETUP };
+    explore_well(Setup { stops: 0, ..setup });
+    if is_full() {
+        explore_well(setup);
+    }
+}
+
+#[test]
 fn a_replaced_server_keeps_the_guarantees() {
     explore_well(Setup { is_engine_replaced: true, ..SETUP });
 }
@@ -212,6 +236,13 @@ fn a_rename_in_one_step_on_shared_storage_is_found() {
 #[test]
 fn a_change_in_place_without_a_name_in_the_stage_is_found() {
     find(Mutant::NotShared, Setup { scenario: Scenario::InPlace, ..TWO_TENURES });
+}
+
+#[test]
+fn a_replaced_foreign_version_is_found() {
+    for scenario in [Scenario::Foreign, Scenario::ForeignRenamed] {
+        find(Mutant::ForeignReplaced, Setup { scenario, stops: 0, ..TWO_TENURES });
+    }
 }
 
 #[test]

@@ -2,7 +2,7 @@
 //! first steps get the answers of a recorded history, and at the first step without an answer the
 //! run unwinds and hands over the operation that it is about to do.
 
-use super::super::disk::{Disk, DiskEntry, FileId, IfThere, Place};
+use super::super::disk::{Disk, DiskEntry, FileId, IfThere, Look, Place};
 use super::super::tenure::TenureClock;
 use super::Setup;
 use super::guard_program::run_guard;
@@ -30,6 +30,9 @@ pub(super) enum Step {
     RemoveDir(At),
     Entries(Inode),
     IdOf(At),
+    Look(At),
+    LookFile(Inode),
+    Exchange(At, At),
     OpenFile(At),
     UnnamedFile,
     Symlink(At, String),
@@ -76,6 +79,8 @@ pub(super) enum Answer {
     Done,
     Inode(Inode),
     Entries(Vec<(String, bool)>),
+    /// The inode, whether it is a directory, its content, and the tenure in which it was changed.
+    Looked(Inode, bool, Vec<u8>, u8),
     Text(String),
     Time(u64),
     /// The number of the tenure, counted over all engines, and the time of the grant.
@@ -98,6 +103,10 @@ fn text(name: &OsStr) -> String {
 
 fn at(place: Place<'_, Inode>) -> At {
     At { dir: *place.dir, name: text(place.name) }
+}
+
+fn id(file: Inode) -> FileId {
+    FileId { device: 1, inode: u64::from(file), born: 0 }
 }
 
 impl ReplayDisk {
@@ -133,6 +142,24 @@ impl ReplayDisk {
             Answer::Inode(inode) => Ok(inode),
             other => panic!("an inode, not {other:?}"),
         }
+    }
+
+    fn looked(&self, step: Step) -> io::Result<Look> {
+        let Answer::Looked(inode, is_dir, content, changed) = self.ask(step)? else {
+            unreachable!()
+        };
+        // Different contents have different times.
+        let time = content.iter().fold(0, |time, byte| time * 256 + i128::from(*byte));
+        Ok(Look {
+            id: id(inode),
+            is_file: !is_dir,
+            is_dir,
+            links: 1,
+            uid: 0,
+            size: content.len() as u64,
+            modified: time,
+            changed: i128::from(changed),
+        })
     }
 
     fn done(&self, step: Step) -> io::Result<()> {
@@ -174,7 +201,16 @@ impl Disk for ReplayDisk {
     }
     fn id_of(&self, place: Place<'_, Inode>) -> io::Result<FileId> {
         let inode = self.inode(Step::IdOf(at(place)))?;
-        self.id(&inode)
+        Ok(id(inode))
+    }
+    fn look(&self, place: Place<'_, Inode>) -> io::Result<Look> {
+        self.looked(Step::Look(at(place)))
+    }
+    fn look_file(&self, file: &Inode) -> io::Result<Look> {
+        self.looked(Step::LookFile(*file))
+    }
+    fn exchange(&self, one: Place<'_, Inode>, other: Place<'_, Inode>) -> io::Result<()> {
+        self.done(Step::Exchange(at(one), at(other)))
     }
     fn open_file(&self, place: Place<'_, Inode>) -> io::Result<Inode> {
         self.inode(Step::OpenFile(at(place)))
@@ -193,8 +229,11 @@ impl Disk for ReplayDisk {
         // All files of the model lie in the folder itself, which nobody removes.
         Ok((*root, path.to_owned()))
     }
-    fn id(&self, file: &Inode) -> io::Result<FileId> {
-        Ok(FileId { device: 1, inode: u64::from(*file), born: 0 })
+    fn set_modified(&self, _file: &Inode, _time: i128) -> io::Result<()> {
+        unreachable!("no sync tool carries the folder of the model")
+    }
+    fn shorten(&self, _file: &Inode, _bytes: u64) -> io::Result<()> {
+        unreachable!("the disk of the model is never full")
     }
     fn write(&self, file: &Inode, offset: u64, bytes: &[u8]) -> io::Result<()> {
         self.done(Step::Write(*file, offset, without_time(bytes)))

@@ -51,6 +51,10 @@ pub(super) struct Storage {
     made: [Inode; 2],
     /// The files that each guard has open.
     open: BTreeSet<(usize, Inode)>,
+    /// The number of tenures granted when each file or directory was last changed.
+    changed: BTreeMap<Inode, u8>,
+    /// The number of tenures granted.
+    pub(super) granted: u8,
 }
 
 /// A change of a file or of a name, as a storage that loses its power may keep it or not.
@@ -77,7 +81,8 @@ impl Storage {
         nodes.insert(FOLDER, Node::Dir(names));
         nodes.insert(STAGES, Node::Dir(BTreeMap::new()));
         nodes.insert(LOST, Node::Dir(BTreeMap::new()));
-        Self { nodes, made: [0; 2], open: BTreeSet::new() }
+        let (changed, granted) = (BTreeMap::new(), 0);
+        Self { nodes, made: [0; 2], open: BTreeSet::new(), changed, granted }
     }
 
     /// Does a file operation of a guard.
@@ -94,6 +99,9 @@ impl Storage {
                 _ => Err(libc::ENOTDIR),
             }),
             Step::IdOf(at) => self.find(at).map(Answer::Inode),
+            Step::Look(at) => self.find(at).map(|inode| self.look(inode)),
+            Step::LookFile(file) => Ok(self.look(*file)),
+            Step::Exchange(one, other) => self.exchange(one, other),
             Step::OpenFile(at) => self.find(at).and_then(|inode| match self.nodes[&inode] {
                 Node::File(_) => {
                     self.open.insert((guard, inode));
@@ -117,16 +125,19 @@ impl Storage {
                 let start = usize::try_from(*offset).expect("a small file");
                 content.resize(content.len().max(start + bytes.len()), 0);
                 content[start..start + bytes.len()].copy_from_slice(bytes);
+                self.change(*file);
                 Ok(Answer::Done)
             }
             Step::Copy(from, to) => {
                 let content = self.content_mut(*from).clone();
                 *self.content_mut(*to) = content;
+                self.change(*to);
                 Ok(Answer::Done)
             }
             Step::Link(_, to) if self.find(to).is_ok() => Err(libc::EEXIST),
             Step::Link(file, to) => {
                 self.names_mut(to.dir)?.insert(to.name.clone(), *file);
+                self.change(*file);
                 Ok(Answer::Done)
             }
             Step::Rename { from, to, must_be_new } => self.rename(from, to, *must_be_new),
@@ -142,6 +153,50 @@ impl Storage {
             Step::SyncFile(_) | Step::SyncDir(_) => Ok(Answer::Done),
             other => panic!("{other:?} is no file operation"),
         }
+    }
+
+    /// Records when a file in the folder, or about to be there, was changed. The guards look at no
+    /// other files.
+    fn change(&mut self, inode: Inode) {
+        self.changed.insert(inode, self.granted);
+    }
+
+    fn look(&self, inode: Inode) -> Answer {
+        let (is_dir, content) = match &self.nodes[&inode] {
+            Node::Dir(_) => (true, Vec::new()),
+            Node::File(content) => (false, content.clone()),
+            Node::Symlink(_) => (false, Vec::new()),
+        };
+        let changed = self.changed.get(&inode).copied().unwrap_or_default();
+        Answer::Looked(inode, is_dir, content, changed)
+    }
+
+    fn exchange(&mut self, one: &At, other: &At) -> Effect {
+        let (first, second) = (self.find(one)?, self.find(other)?);
+        self.names_mut(one.dir)?.insert(one.name.clone(), second);
+        self.names_mut(other.dir)?.insert(other.name.clone(), first);
+        self.change(first);
+        self.change(second);
+        Ok(Answer::Done)
+    }
+
+    /// Replaces a file of the folder by one that came past the guards.
+    pub(super) fn plant(&mut self, name: &str, inode: Inode, content: &[u8]) {
+        self.nodes.insert(inode, Node::File(content.to_vec()));
+        self.change(inode);
+        let names = self.names_mut(FOLDER).expect("the folder is there");
+        if let Some(replaced) = names.insert(name.to_owned(), inode) {
+            self.drop_unused(replaced);
+        }
+    }
+
+    /// Whether a file with this content has a name.
+    pub(super) fn has_content(&self, wanted: &[u8]) -> bool {
+        let is_it = |inode: &Inode| matches!(&self.nodes[inode], Node::File(it) if it == wanted);
+        self.nodes.values().any(|node| match node {
+            Node::Dir(names) => names.values().any(is_it),
+            _ => false,
+        })
     }
 
     fn rename(&mut self, from: &At, to: &At, must_be_new: bool) -> Effect {
@@ -161,6 +216,7 @@ impl Storage {
         }
         let replaced = self.names_mut(to.dir)?.insert(to.name.clone(), inode);
         self.names_mut(from.dir)?.remove(&from.name);
+        self.change(inode);
         if let Some(replaced) = replaced {
             self.drop_unused(replaced);
         }
@@ -211,6 +267,7 @@ impl Storage {
         match change {
             Change::Content(file, content) => {
                 self.nodes.insert(*file, Node::File(content.clone()));
+                self.change(*file);
             }
             Change::Names(names) => {
                 let mut added = names.iter().filter(|(_, named)| named.is_some());
@@ -313,6 +370,7 @@ impl Storage {
         let first = MADE_BY_GUARD * (1 + Inode::try_from(guard).expect("two guards"));
         let inode = first + self.made[guard];
         self.nodes.insert(inode, node);
+        self.change(inode);
         inode
     }
 
@@ -346,6 +404,7 @@ impl Storage {
     fn drop_unused(&mut self, inode: Inode) {
         let is_open = self.open.iter().any(|(_, open)| *open == inode);
         if !is_open && !self.is_named(inode) {
+            self.changed.remove(&inode);
             self.nodes.remove(&inode);
         }
     }

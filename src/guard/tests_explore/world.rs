@@ -10,6 +10,10 @@ use std::sync::Arc;
 /// More steps than any guard of the model needs. A guard that does more never ends.
 const STEPS_OF_A_GUARD: usize = 600;
 
+/// The content and the inode of the foreign version.
+const FOREIGN: &[u8] = b"X00";
+const PLANTED: u32 = 99;
+
 /// The lock service: one lock with leases that end at a tick of the clock.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
 pub(super) struct LockService {
@@ -44,6 +48,8 @@ pub(super) struct World {
     pub(super) late_stages: BTreeSet<String>,
     /// Whether the guards rename C to D and back.
     pub(super) is_moved: bool,
+    /// The number of tenures granted when a foreign version came; `None` before that.
+    pub(super) planted: Option<u8>,
     pub(super) kills: u8,
     /// How many leases of living guards have ended.
     pub(super) stops: u8,
@@ -55,6 +61,8 @@ pub(super) enum Move {
     Step(usize),
     Tick,
     Kill(usize),
+    /// A foreign version of a file comes.
+    Plant(&'static str),
 }
 
 /// The rules by which worlds change.
@@ -81,6 +89,7 @@ impl Model {
             saved: BTreeMap::new(),
             late_stages: BTreeSet::new(),
             is_moved: self.setup.scenario == Scenario::InPlaceMoved,
+            planted: None,
             kills: 0,
             stops: 0,
         };
@@ -106,10 +115,30 @@ impl Model {
                 moves.push(Move::Kill(guard));
             }
         }
+        if let Some(name) = self.planted_name(world) {
+            moves.push(Move::Plant(name));
+        }
         if is_held(world) && (world.stops < self.setup.stops || !is_holder_alive(world)) {
             moves.push(Move::Tick);
         }
         moves
+    }
+
+    /// Returns the file of which a foreign version may come now. None comes between a guard's look
+    /// at the file and the change that follows: no guard can notice that.
+    fn planted_name(&self, world: &World) -> Option<&'static str> {
+        let name = match self.setup.scenario {
+            Scenario::Foreign => "A",
+            Scenario::ForeignRenamed => "B",
+            _ => return None,
+        };
+        let is_it = |at: &At| at.dir == FOLDER && at.name == name;
+        let is_about_to_replace = |guard| match self.next_step(world, guard).as_deref() {
+            Some(Step::Rename { to, .. } | Step::Exchange(_, to)) => is_it(to),
+            _ => false,
+        };
+        let is_free = world.planted.is_none() && world.service.granted > 0;
+        (is_free && !is_about_to_replace(0) && !is_about_to_replace(1)).then_some(name)
     }
 
     /// Whether both guards have come to their end.
@@ -146,6 +175,13 @@ impl Model {
                 world.guards[guard] = Process { history: RESTART, tenure: 0, until: 0 };
                 self.run_private(world, guard, made)
             }
+            Move::Plant(name) => {
+                made.push(format!("a foreign version of {name} comes"));
+                world.planted = Some(world.service.granted);
+                world.saved.clear();
+                world.storage.plant(name, PLANTED, FOREIGN);
+                Ok(())
+            }
             Move::Step(guard) => {
                 self.step(world, guard, made)?;
                 for guard in [0, 1] {
@@ -177,7 +213,9 @@ impl Model {
                 | Step::Tell(_)
                 | Step::EndSession
                 | Step::Entries(LOST) => true,
-                Step::Write(file, ..) => world.storage.is_private(guard, *file),
+                Step::Write(file, ..) | Step::LookFile(file) => {
+                    world.storage.is_private(guard, *file)
+                }
                 // A guard whose lease has ended reads the same from the clock ever after.
                 Step::Now => world.now >= process.until,
                 _ => false,
@@ -232,7 +270,14 @@ impl Model {
             Step::Tell(told) => check_told(world, guard, told).map(|()| Answer::Done),
             step => {
                 let before = folder(&world.storage);
+                let had_foreign = world.storage.has_content(FOREIGN);
                 let answer = self.file_step(&mut world.storage, guard, step);
+                if had_foreign
+                    && !world.storage.has_content(FOREIGN)
+                    && world.planted.is_some_and(|planted| process.tenure <= planted)
+                {
+                    return Err("the foreign version is gone".to_owned());
+                }
                 let after = folder(&world.storage);
                 if before != after {
                     check_change(world, process.tenure, &before, &after)?;
@@ -266,6 +311,10 @@ impl Model {
                 let (from, to, must_be_new) = (beside_stages(from), to.clone(), *must_be_new);
                 storage.apply(guard, &Step::Rename { from, to, must_be_new })
             }
+            (Some(Mutant::ForeignReplaced), Step::Exchange(from, to)) => {
+                let (from, to, must_be_new) = (from.clone(), to.clone(), false);
+                storage.apply(guard, &Step::Rename { from, to, must_be_new })
+            }
             (Some(Mutant::PublishIgnoresEnoent), Step::Rename { to, .. }) if to.dir == FOLDER => {
                 match storage.apply(guard, step) {
                     Answer::Errno(libc::ENOENT) => Answer::Done,
@@ -292,6 +341,7 @@ fn grant(setup: Setup, world: &mut World, guard: usize) -> Answer {
         return Answer::NoTenureLeft;
     }
     world.service.granted += 1;
+    world.storage.granted = world.service.granted;
     let until = world.now + 1;
     world.service.holder = Some((guard, until));
     world.guards[guard].tenure = world.service.granted;

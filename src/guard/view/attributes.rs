@@ -52,8 +52,7 @@ pub(super) fn attributes(ino: u64, found: &Statx) -> FileAttr {
         crtime: time_of(found.stx_btime),
         kind: type_in(found),
         perm: found.stx_mode & 0o7777,
-        // A file that is not published yet has no name in the folder, and one in the view.
-        nlink: found.stx_nlink.max(1),
+        nlink: found.stx_nlink,
         uid: found.stx_uid,
         gid: found.stx_gid,
         rdev: device as u32,

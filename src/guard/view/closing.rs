@@ -49,7 +49,9 @@ impl FolderView {
             let sync = sync || self.policy.sync_saves;
             let to = Place::new(dir, name);
             let publish = || Ok(self.guard.publish(&saving.staged, is_of, to, sync));
-            as_owner(&saving.staged.file, publish).unwrap_or_else(|e| Err(SaveError::Disk(e)))
+            let published = as_owner(&saving.staged.file, publish);
+            self.tell_foreign(who);
+            published.unwrap_or_else(|error| Err(SaveError::Disk(error)))
         } else {
             self.guard.put_aside(&saving.staged, LostReason::NoDirectory);
             Err(SaveError::Disk(io::Error::from_raw_os_error(libc::ENOENT)))
@@ -106,6 +108,7 @@ impl FolderView {
         if !self.nodes.is_changed(open.ino, tenure) {
             return Ok(());
         }
+        self.note_written(open);
         self.pass_open(who, open, tenure, true).map(drop)
     }
 
@@ -114,6 +117,7 @@ impl FolderView {
         let Some(open) = self.files.remove(fh) else { return };
         if open.tenure.is_some() {
             self.tenures.count_writer(false);
+            self.note_written(&open);
         }
         let saving = open.saving().filter(|_| open.tenure.is_some()).cloned();
         drop(open);

@@ -34,7 +34,8 @@ impl FolderView {
         };
         let fh = self.numbers.next();
         let content = Content::Control(self.control.handle(file, who));
-        self.files.insert(fh, OpenFile { ino, content, tenure: None, _share: share });
+        let has_changed = std::sync::atomic::AtomicBool::new(false);
+        self.files.insert(fh, OpenFile { ino, content, tenure: None, has_changed, _share: share });
         let flags = OpenedFlags::FOPEN_DIRECT_IO | OpenedFlags::FOPEN_NOFLUSH;
         Some(Ok(Opened { fh, flags }))
     }

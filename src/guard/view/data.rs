@@ -3,6 +3,7 @@
 use super::super::folder_guard::SaveError;
 use super::super::gate::{Closed, Pass};
 use super::super::staged_file::SaveState;
+use super::close_rule::Saving;
 use super::folder_view::{FolderView, errno};
 use super::open_file::{Content, OpenFile};
 use crate::fuse::kernel::file_system::Done;
@@ -13,6 +14,15 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// Whether a system call failed because it can't do what the program requests: nothing is lost, and
+/// many programs then try another call.
+fn is_refusal(error: &io::Error) -> bool {
+    let refusals =
+        [libc::EINVAL, libc::EOPNOTSUPP, libc::ENOSYS, libc::EXDEV, libc::EFBIG, libc::EPERM];
+    error.raw_os_error().is_some_and(|code| refusals.contains(&code))
+}
 
 impl FolderView {
     pub(super) fn open_of(&self, fh: u64) -> Done<Arc<OpenFile>> {
@@ -38,30 +48,39 @@ impl FolderView {
     pub(super) fn write_file(&self, who: Requester, asked: WriteRequest, data: &[u8]) -> Done<u32> {
         let open = self.open_of(asked.fh)?;
         let is_writeback = asked.from_cache;
-        self.change(who, &open, is_writeback, |file| file.write_all_at(data, asked.offset))?;
+        let end = asked.offset.saturating_add(data.len() as u64);
+        let change = |file: &File| file.write_all_at(data, asked.offset);
+        self.change(who, &open, (is_writeback, end), change)?;
         Ok(data.len() as u32)
     }
 
     /// Changes the content of an open file, if the gate lets the change pass. A failed change
-    /// spoils a file that is not published yet.
+    /// spoils a file that is not published yet, unless the call was only refused. The change leaves
+    /// the file no longer than it is, or than `end`.
     pub(super) fn change<T>(
         &self,
         who: Requester,
         open: &OpenFile,
-        is_writeback: bool,
+        (is_writeback, end): (bool, u64),
         change: impl FnOnce(&File) -> io::Result<T>,
     ) -> Done<T> {
+        if let Content::Local(file) = &open.content {
+            return change(file).map_err(|error| errno(&error));
+        }
         let Some(tenure) = open.tenure else { return Err(Errno::EBADF) };
         let Some(file) = open.file() else { return Err(Errno::EBADF) };
         let pass = self.pass_open(who, open, tenure, is_writeback)?;
         let unpublished =
             open.saving().filter(|saving| saving.staged.save_state() == SaveState::Unpublished);
-        match unpublished {
-            Some(saving) => saving.wrote(if is_writeback { 0 } else { who.pid }),
-            None => self.check_in_place(&pass, who, open)?,
+        if let Some(saving) = unpublished {
+            saving.wrote(if is_writeback { 0 } else { who.pid });
+            self.reserve(who, saving, end)?;
+        } else {
+            open.has_changed.store(true, Ordering::Release);
+            self.check_in_place(&pass, who, open)?;
         }
         let changed = change(file).map_err(|error| {
-            if let Some(saving) = unpublished {
+            if let Some(saving) = unpublished.filter(|_| !is_refusal(&error)) {
                 saving.staged.spoil(error.raw_os_error().unwrap_or(libc::EIO));
             }
             errno(&error)
@@ -73,6 +92,21 @@ impl FolderView {
             return Err(self.refuse(who, &path, Errno::ESTALE, Closed::Deadline));
         }
         Ok(changed)
+    }
+
+    /// Takes the space for the content of a file that is not published yet. Without space the file
+    /// is spoiled, as by a full disk.
+    pub(super) fn reserve(&self, who: Requester, saving: &Saving, end: u64) -> Done<()> {
+        saving.staged.reserve(end).map_err(|full| {
+            saving.staged.spoil(libc::ENOSPC);
+            self.say(who, Path::new(&saving.staged.path()), Errno::ENOSPC, &full)
+        })
+    }
+
+    /// Fails if there is no space for new content in the folder.
+    pub(super) fn check_space(&self, who: Requester, path: &Path) -> Done<()> {
+        let checked = self.guard.check_space();
+        checked.map_err(|full| self.say(who, path, Errno::ENOSPC, &full))
     }
 
     /// Prepares a change in place: refuses it if the file was put aside, and names the file on
@@ -119,9 +153,12 @@ impl FolderView {
     ) -> Done<()> {
         let open = self.open_of(fh)?;
         let mode = FallocateFlags::from_bits_retain(mode as u32);
-        self.change(who, &open, false, |file| {
+        let end = offset.saturating_add(length);
+        let allocated = self.change(who, &open, (false, end), |file| {
             Ok(rustix::fs::fallocate(file, mode, offset, length)?)
-        })
+        });
+        Self::settle(&open);
+        allocated
     }
 
     pub(super) fn seek(&self, fh: u64, offset: i64, whence: i32) -> Done<i64> {
@@ -152,10 +189,22 @@ impl FolderView {
         let (mut read, mut written) = (from.1, to.1);
         // A reply counts in 32 bits.
         let length = length.min(1 << 30) as usize;
-        let copied = self.change(who, &target, false, |file| {
+        let there = source.metadata().map_err(|error| errno(&error))?.len();
+        let end = to.1.saturating_add(there.saturating_sub(from.1).min(length as u64));
+        let copied = self.change(who, &target, (false, end), |file| {
             let (read, written) = (Some(&mut read), Some(&mut written));
             Ok(rustix::fs::copy_file_range(source, read, file, written, length)?)
-        })?;
-        Ok(copied as u32)
+        });
+        Self::settle(&target);
+        Ok(copied? as u32)
+    }
+
+    /// Counts the bytes of a file that is not published yet by its size.
+    pub(super) fn settle(open: &OpenFile) {
+        if let Some(saving) = open.saving()
+            && let Ok(found) = saving.staged.file.metadata()
+        {
+            saving.staged.settle(found.len());
+        }
     }
 }

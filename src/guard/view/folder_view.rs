@@ -10,8 +10,9 @@ use super::super::tenures::Tenures;
 use super::super::write_policy::{OnWrite, WritePolicy};
 use super::close_rule::Saving;
 use super::control_files::ControlFiles;
-use super::directories::DirReading;
+use super::dir_reading::DirReading;
 use super::kernel_wait::KernelWait;
+use super::local_dir::LocalFiles;
 use super::nodes::Nodes;
 use super::open_file::OpenFile;
 use super::refused_changes::RefusedChanges;
@@ -42,6 +43,7 @@ pub(crate) struct FolderView {
     pub(super) tenures: Arc<Tenures<LinuxDisk>>,
     pub(super) policy: Arc<WritePolicy>,
     pub(super) nodes: Nodes,
+    pub(super) local: LocalFiles,
     pub(super) numbers: HandleNumbers,
     pub(super) files: Handles<OpenFile>,
     pub(super) dirs: Handles<OpenDir>,
@@ -55,6 +57,8 @@ pub(crate) struct FolderView {
     pub(super) own: Weak<FolderView>,
     /// The path of the folder, for messages.
     pub(super) folder: PathBuf,
+    /// Whether a sync tool may carry the folder.
+    pub(super) is_carried: bool,
 }
 
 /// An open directory.
@@ -75,7 +79,7 @@ pub(super) enum MayWait {
 
 /// The file behind a node, opened so that it stays the same file.
 pub(super) enum Located {
-    /// A file of the folder, which was opened by its path with `O_PATH`.
+    /// A file with a name, which was opened by its path with `O_PATH`.
     Path(OwnedFd),
     /// A file that is not published yet.
     Saving(Arc<Saving>),
@@ -88,6 +92,8 @@ pub(super) struct LocatedFile {
     pub(super) located: Located,
     pub(super) found: Statx,
     pub(super) path: PathBuf,
+    /// Whether the file is local, and not in the folder.
+    pub(super) is_local: bool,
 }
 
 impl LocatedFile {
@@ -145,22 +151,29 @@ impl FolderView {
         self.guard.folder().as_fd()
     }
 
+    /// Returns the directory below which the paths of the local files, or of the folder, lie.
+    pub(super) fn base(&self, is_local: bool) -> BorrowedFd<'_> {
+        if is_local { self.local.root.as_fd() } else { self.root() }
+    }
+
     /// Opens the file behind a node, and checks that it is that file: its path may lead to another
     /// one by now.
     pub(super) fn locate(&self, ino: u64) -> Done<LocatedFile> {
         let known = self.nodes.known(ino)?;
+        let is_local = known.is_local;
         if let Some(saving) = known.saving {
             let found = stat(saving.staged.file.as_fd()).map_err(|error| errno(&error))?;
             let path = known.path.unwrap_or_default();
-            return Ok(LocatedFile { located: Located::Saving(saving), found, path });
+            return Ok(LocatedFile { located: Located::Saving(saving), found, path, is_local });
         }
         let by_path = known.path.ok_or(Errno::ESTALE).and_then(|path| {
-            let fd = open_below(self.root(), &path, OFlags::PATH).map_err(|e| stale(&e))?;
+            let fd = open_below(self.base(is_local), &path, OFlags::PATH);
+            let fd = fd.map_err(|error| stale(&error))?;
             let found = stat(fd.as_fd()).map_err(|error| errno(&error))?;
             if id_in(&found) != known.file {
                 return Err(Errno::ESTALE);
             }
-            Ok(LocatedFile { located: Located::Path(fd), found, path })
+            Ok(LocatedFile { located: Located::Path(fd), found, path, is_local })
         });
         if by_path.is_ok() {
             return by_path;
@@ -170,7 +183,7 @@ impl FolderView {
         let Some(file) = open.file() else { return by_path };
         let found = stat(file.as_fd()).map_err(|error| errno(&error))?;
         let path = PathBuf::new();
-        Ok(LocatedFile { located: Located::Open(open), found, path })
+        Ok(LocatedFile { located: Located::Open(open), found, path, is_local })
     }
 
     /// Opens a directory by its node.
@@ -248,6 +261,7 @@ impl FolderView {
                 )));
                 }
                 (OnWrite::Take, _) => Span::ZERO,
+                (OnWrite::Wait(_), _) if self.policy.never_ask.matches(path) => Span::ZERO,
                 (OnWrite::Wait(patience), MayWait::Long) => patience,
                 (OnWrite::Wait(patience), MayWait::Briefly) => patience.min(DIRECTORY_PATIENCE),
             };
@@ -287,11 +301,17 @@ impl FolderView {
         if patience > Span::ZERO {
             self.interrupts.watch(self.numbers.next(), who.pid, wait.clone());
         }
+        let waiting = wait.clone();
+        let is_wanted = Box::new(move || waiting.is_open());
         let then = Box::new(move |answer: Result<(), super::super::tenures::Denied>| {
             wait.keep(answer.map_err(|denied| denied.sentence));
         });
-        self.tenures.hold(owner, patience, then);
-        held.await
+        self.tenures.hold(owner, patience, is_wanted, then);
+        let answer = held.await;
+        if answer.is_none() {
+            self.tenures.look();
+        }
+        answer
     }
 
     /// Records why a change is refused by the gate. Returns the errno.

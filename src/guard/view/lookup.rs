@@ -1,9 +1,10 @@
 //! Lookups of names and attributes.
 
-use super::super::linux_disk::{attribute, attribute_names, id_in, path_of, stat, stat_at};
+use super::super::linux_disk::{attribute, attribute_names, id_in, list, path_of, stat, stat_at};
 use super::attributes::{CACHED_FOR, ROOT, attributes};
 use super::control_files::{CONTROL_DIR, is_control};
 use super::folder_view::{FolderView, errno};
+use super::local_files::Spot;
 use crate::fuse::kernel::file_system::{Done, NameIn};
 use crate::fuse::kernel::values::{
     Errno, FileSystemStats, NodeAttr, NodeEntry, ReadBytes, Requester,
@@ -12,13 +13,24 @@ use rustix::fs::Statx;
 use std::ffi::OsStr;
 use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
+use std::time::Duration;
+use unicode_normalization::UnicodeNormalization as _;
+
+/// Returns how long the kernel may keep the attributes of a file. Those of a file that is not
+/// published yet change when it gets its name, at a close that the kernel takes for no change.
+const fn attributes_cached_for(found: &Statx) -> Duration {
+    if found.stx_nlink == 0 { Duration::ZERO } else { CACHED_FOR }
+}
 
 impl FolderView {
     /// Returns the entry of a node, for the kernel.
     pub(super) fn entry(ino: u64, found: &Statx) -> NodeEntry {
+        let mut attr = attributes(ino, found);
+        // A file that is not published yet has no name in the folder, and one in the view.
+        attr.nlink = attr.nlink.max(1);
         NodeEntry {
-            attr: attributes(ino, found),
-            attr_ttl: CACHED_FOR,
+            attr,
+            attr_ttl: attributes_cached_for(found),
             entry_ttl: CACHED_FOR,
             until_replied: None,
         }
@@ -26,7 +38,8 @@ impl FolderView {
 
     /// Returns the attributes of a node, for the kernel.
     pub(super) fn attr(ino: u64, found: &Statx) -> NodeAttr {
-        NodeAttr { attr: attributes(ino, found), ttl: CACHED_FOR, until_replied: None }
+        let ttl = attributes_cached_for(found);
+        NodeAttr { attr: attributes(ino, found), ttl, until_replied: None }
     }
 
     pub(super) fn look_up(&self, at: NameIn<'_>) -> Done<NodeEntry> {
@@ -38,9 +51,9 @@ impl FolderView {
             self.nodes.count_lookup(ino);
             return Ok(Self::entry(ino, &found));
         }
-        let (dir, _) = self.directory(at.parent)?;
-        let found = stat_at(dir.as_fd(), at.name).map_err(|error| errno(&error))?;
-        let ino = self.nodes.found(at.parent, at.name, id_in(&found));
+        let spot = self.spot(at, false)?;
+        let found = stat_at(spot.dir.as_fd(), at.name).map_err(|error| errno(&error))?;
+        let ino = self.nodes.found(at.parent, at.name, id_in(&found), spot.is_local);
         Ok(Self::entry(ino, &found))
     }
 
@@ -49,7 +62,11 @@ impl FolderView {
             return attr;
         }
         let located = self.locate(ino)?;
-        Ok(Self::attr(ino, &located.found))
+        let mut attr = Self::attr(ino, &located.found);
+        if !located.path.as_os_str().is_empty() {
+            attr.attr.nlink = attr.attr.nlink.max(1);
+        }
+        Ok(attr)
     }
 
     pub(super) fn link_target(&self, ino: u64) -> Done<ReadBytes> {
@@ -88,7 +105,8 @@ impl FolderView {
             return Err(Errno::ENODATA);
         }
         let located = self.locate(ino)?;
-        attribute(&path_of(located.as_fd()), name).map_err(|error| errno(&error))
+        let value = attribute(&path_of(located.as_fd()), name);
+        value.map_err(|error| Errno::from_i32(error.raw_os_error()))
     }
 
     pub(super) fn attribute_names(&self, who: Requester, ino: u64) -> Done<Vec<u8>> {
@@ -96,13 +114,42 @@ impl FolderView {
             return Ok(Vec::new());
         }
         let located = self.locate(ino)?;
-        let names = attribute_names(&path_of(located.as_fd())).map_err(|error| errno(&error))?;
+        let names = attribute_names(&path_of(located.as_fd()));
+        let names = names.map_err(|error| Errno::from_i32(error.raw_os_error()))?;
         if who.uid == 0 {
             return Ok(names);
         }
         // The folder's file system shows these to root alone, as which the guard may run.
         let names = names.split_inclusive(|byte| *byte == 0);
         Ok(names.filter(|name| !name.starts_with(b"trusted.")).flatten().copied().collect())
+    }
+
+    /// Fails if a new name would differ from one that is there by its Unicode normalization alone:
+    /// a sync tool would rename one of the two. `renamed` is the name that a rename removes.
+    pub(super) fn check_twin(
+        &self,
+        who: Requester,
+        at: NameIn<'_>,
+        spot: &Spot,
+        renamed: Option<NameIn<'_>>,
+    ) -> Done<()> {
+        let Some(text) = at.name.to_str().filter(|text| !text.is_ascii()) else { return Ok(()) };
+        if !self.is_carried || spot.is_local || stat_at(spot.dir.as_fd(), at.name).is_ok() {
+            return Ok(());
+        }
+        let listed = list(spot.dir.as_fd()).map_err(|error| errno(&error))?;
+        let renamed = renamed.filter(|from| from.parent == at.parent).map(|from| from.name);
+        let is_twin = |other: &OsStr| {
+            renamed != Some(other) && other.to_str().is_some_and(|it| it.nfc().eq(text.nfc()))
+        };
+        let staged = self.nodes.savings_in(at.parent);
+        let mut names = listed.iter().map(|(name, ..)| name).chain(staged.iter().map(|(n, _)| n));
+        if names.any(|name| is_twin(name)) {
+            let why = "a file is there whose name looks the same and differs in its Unicode \
+                       normalization; use that name, or rename the file first";
+            return Err(self.say(who, &spot.path, Errno::EEXIST, why));
+        }
+        Ok(())
     }
 
     /// Fails if a name must not be changed through the view: the guard's own directory.

@@ -141,6 +141,9 @@ impl FolderView {
                 log::debug!("lost file {name} can't be removed: {error}");
             }
         }
+        if let Err(error) = self.guard.count_lost() {
+            log::warn!("the lost files can't be counted: {error}");
+        }
     }
 }
 

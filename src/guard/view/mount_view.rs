@@ -8,12 +8,14 @@ use super::super::tenures::{GuardState, TenureNews, Tenures};
 use super::super::write_policy::WritePolicy;
 use super::control_files::ControlFiles;
 use super::folder_view::FolderView;
+use super::local_dir::LocalFiles;
 use super::nodes::Nodes;
 use super::refused_changes::RefusedChanges;
 use crate::fuse::kernel::handles::{HandleNumbers, Handles};
 use crate::fuse::kernel::interrupts::InterruptWatcher;
 use crate::fuse::kernel::mount_error::MountError;
 use crate::fuse::kernel::mount_users::Users;
+use crate::fuse::kernel::mountinfo::{self, Life};
 use crate::fuse::kernel::own_user::own_uid;
 use crate::fuse::kernel::session::{self, MountRequest, Mounted};
 use crate::fuse::kernel::session_kind::SessionKind;
@@ -23,7 +25,7 @@ use crate::fuse::kernel::values::Requester;
 use crate::time::{Span, Wall};
 use serde_json::{Value, json};
 use std::io;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock, Weak};
 
@@ -33,10 +35,14 @@ pub(crate) struct ViewParts {
     pub(crate) guard: Arc<FolderGuard<LinuxDisk>>,
     /// The lock of the folder.
     pub(crate) lock: Arc<FolderLock>,
+    /// The directory of the local files.
+    pub(crate) local: OwnedFd,
     /// The options of the guard.
     pub(crate) policy: Arc<WritePolicy>,
     /// The path of the folder, for messages.
     pub(crate) folder: PathBuf,
+    /// Whether a sync tool may carry the folder.
+    pub(crate) is_carried: bool,
     /// The command to run when a tenure is lost, as `--on-lost` names it.
     pub(crate) on_lost: Option<String>,
 }
@@ -48,7 +54,17 @@ pub(crate) struct MountedView {
     pub(crate) mounted: Mounted,
 }
 
+/// How long the threads of a view may take to show that they work.
+const LIVENESS_PATIENCE: Span = Span::from_secs(2);
+
 impl MountedView {
+    /// Returns a function that tells whether the threads of the view answer: the one that reads the
+    /// kernel's requests, and the one of the tenures.
+    pub(crate) fn liveness(&self) -> impl Fn() -> bool + Send + use<> {
+        let (view, dir) = (Arc::clone(&self.view), self.mounted.dir().to_owned());
+        move || mountinfo::probe(&dir) == Life::Live && view.tenures.answers(LIVENESS_PATIENCE)
+    }
+
     /// Gives the lock up, and unmounts the view.
     pub(crate) fn end(&self) -> io::Result<session::Unmounted> {
         self.view.tenures.stop();
@@ -73,6 +89,7 @@ pub(crate) fn mount(parts: ViewParts, dir: &Path, users: Users) -> Result<Mounte
     let view = Arc::new_cyclic(|own| FolderView {
         guard: parts.guard,
         tenures,
+        local: LocalFiles { root: parts.local, patterns: parts.policy.local.clone() },
         policy: parts.policy,
         nodes: Nodes::new(FolderView::id(&root)),
         numbers: HandleNumbers::default(),
@@ -86,6 +103,7 @@ pub(crate) fn mount(parts: ViewParts, dir: &Path, users: Users) -> Result<Mounte
         slow_calls: SlowCalls::default(),
         own: Weak::clone(own),
         folder: parts.folder,
+        is_carried: parts.is_carried,
     });
     let _ = slot.set(Arc::downgrade(&view));
     let wanted = MountRequest { dir, users, nonempty: false, kind: SessionKind::VIEW };
@@ -176,6 +194,8 @@ impl FolderView {
             "last_tenure": last,
             "waiting": self.tenures.waiting(),
             "nodes": self.nodes.count(),
+            "staged_bytes": self.guard.space_used().0,
+            "lost_bytes": self.guard.space_used().1,
             "pid": std::process::id(),
             "next": next,
         })

@@ -1,12 +1,16 @@
 //! Changes of names: directories, links, renames and removals.
 
-use super::super::linux_disk::{id_in, path_of, stat, stat_at};
+use super::super::disk::{IfThere, Place};
+use super::super::gate::Pass;
+use super::super::linux_disk::{id_in, look_in, path_of, stat, stat_at};
 use super::super::lost_files::LostReason;
 use super::folder_view::{FolderView, Located, MayWait, errno};
+use super::local_files::Spot;
+use super::new_files::mode_in;
 use crate::fuse::kernel::caller_identity::as_caller;
 use crate::fuse::kernel::file_system::{Done, NameIn};
-use crate::fuse::kernel::values::{Errno, NodeEntry, RenameFlags, Requester};
-use rustix::fs::{AtFlags, CWD, FileType, Mode, RenameFlags as DiskFlags};
+use crate::fuse::kernel::values::{Errno, NewMode, NodeEntry, RenameFlags, Requester};
+use rustix::fs::{AtFlags, CWD, FileType, Mode, RenameFlags as DiskFlags, Statx};
 use std::ffi::OsStr;
 use std::os::fd::{AsFd, OwnedFd};
 
@@ -16,9 +20,8 @@ fn os(error: rustix::io::Errno) -> Errno {
 
 /// Removes a name as the caller. The sticky bit of the directory then decides about the file that
 /// has the name now, and not about the one that the kernel knows.
-fn remove(who: Requester, (dir, name): (&OwnedFd, &OsStr), flags: AtFlags) -> Done<()> {
-    let removed = as_caller(who, || Ok(rustix::fs::unlinkat(dir, name, flags)?));
-    removed.map_err(|error| errno(&error))
+fn remove(who: Requester, (dir, name): (&OwnedFd, &OsStr), flags: AtFlags) -> std::io::Result<()> {
+    as_caller(who, || Ok(rustix::fs::unlinkat(dir, name, flags)?))
 }
 
 /// Renames a file as the caller, for the same reason.
@@ -32,22 +35,31 @@ fn rename(
     renamed.map_err(|error| errno(&error))
 }
 
+/// Whether attributes are those of a directory.
+fn is_dir(found: &Statx) -> bool {
+    FileType::from_raw_mode(u32::from(found.stx_mode)) == FileType::Directory
+}
+
 impl FolderView {
     /// Makes a name in a directory by `make`, under the gate, as the caller.
     async fn make(
         &self,
         who: Requester,
         at: NameIn<'_>,
-        make: impl FnOnce(&OwnedFd, &OsStr) -> rustix::io::Result<()>,
+        mode: NewMode,
+        make: impl FnOnce(&OwnedFd, &OsStr, Mode) -> rustix::io::Result<()>,
     ) -> Done<NodeEntry> {
         self.check_name(who, at)?;
-        let path = self.path_in(at.parent, at.name)?;
-        let _pass = self.pass(who, &path, MayWait::Briefly).await?;
+        let spot = self.spot(at, true)?;
+        self.check_twin(who, at, &spot, None)?;
+        let _pass = self.pass_to(who, &spot).await?;
         if self.nodes.saving_at(at.parent, at.name).is_some() {
             return Err(Errno::EEXIST);
         }
-        let (dir, _) = self.directory(at.parent)?;
-        as_caller(who, || Ok(make(&dir, at.name)?)).map_err(|error| errno(&error))?;
+        let dir = spot.dir;
+        let permissions = Mode::from_raw_mode(mode_in(&dir, mode) & 0o7777);
+        let make = || Ok(make(&dir, at.name, permissions)?);
+        as_caller(who, make).map_err(|error| errno(&error))?;
         let opened = rustix::fs::openat(
             &dir,
             at.name,
@@ -56,7 +68,10 @@ impl FolderView {
         );
         let opened = opened.map_err(os)?;
         let found = stat(opened.as_fd()).map_err(|error| errno(&error))?;
-        let ino = self.nodes.found(at.parent, at.name, id_in(&found));
+        if !spot.is_local {
+            self.guard.record_own(&look_in(&found));
+        }
+        let ino = self.nodes.found(at.parent, at.name, id_in(&found), spot.is_local);
         Ok(Self::entry(ino, &found))
     }
 
@@ -64,10 +79,10 @@ impl FolderView {
         &self,
         who: Requester,
         at: NameIn<'_>,
-        mode: u32,
+        mode: NewMode,
     ) -> Done<NodeEntry> {
-        let mode = Mode::from_raw_mode(mode & 0o7777);
-        self.make(who, at, |dir, name| rustix::fs::mkdirat(dir, name, mode)).await
+        let make = |dir: &OwnedFd, name: &OsStr, mode| rustix::fs::mkdirat(dir, name, mode);
+        self.make(who, at, mode, make).await
     }
 
     pub(super) async fn make_symlink(
@@ -76,41 +91,57 @@ impl FolderView {
         at: NameIn<'_>,
         target: &OsStr,
     ) -> Done<NodeEntry> {
-        self.make(who, at, |dir, name| rustix::fs::symlinkat(target, dir, name)).await
+        let mode = NewMode { mode: 0o777, umask: 0 };
+        let make = |dir: &OwnedFd, name: &OsStr, _| rustix::fs::symlinkat(target, dir, name);
+        self.make(who, at, mode, make).await
     }
 
     pub(super) async fn make_node(
         &self,
         who: Requester,
         at: NameIn<'_>,
-        mode: u32,
+        mode: NewMode,
         device: u32,
     ) -> Done<NodeEntry> {
-        let kind = FileType::from_raw_mode(mode);
-        let permissions = Mode::from_raw_mode(mode & 0o7777);
+        let kind = FileType::from_raw_mode(mode.mode);
         let device = u64::from(device);
-        let make =
-            |dir: &OwnedFd, name: &OsStr| rustix::fs::mknodat(dir, name, kind, permissions, device);
-        self.make(who, at, make).await
+        let make = |dir: &OwnedFd, name: &OsStr, permissions| {
+            rustix::fs::mknodat(dir, name, kind, permissions, device)
+        };
+        self.make(who, at, mode, make).await
     }
 
     pub(super) async fn remove_file(&self, who: Requester, at: NameIn<'_>) -> Done<()> {
         self.check_name(who, at)?;
-        let path = self.path_in(at.parent, at.name)?;
-        let _pass = self.pass(who, &path, MayWait::Briefly).await?;
-        let (dir, _) = self.directory(at.parent)?;
-        if let Some((ino, _)) = self.nodes.saving_at(at.parent, at.name) {
-            // An older version may be in the folder under the same name.
-            match remove(who, (&dir, at.name), AtFlags::empty()) {
-                Ok(()) | Err(Errno::ENOENT) => {}
-                Err(error) => return Err(error),
+        let spot = self.spot(at, false)?;
+        let pass = self.pass_to(who, &spot).await?;
+        let saving = self.nodes.saving_at(at.parent, at.name);
+        let found = stat_at(spot.dir.as_fd(), at.name);
+        let removed = match (&found, &pass) {
+            (Err(error), _) => {
+                Err(std::io::Error::from_raw_os_error(error.raw_os_error().unwrap_or(libc::EIO)))
             }
-            self.nodes.removed(ino, (at.parent, at.name));
-            return Ok(());
+            (Ok(_), None) => remove(who, (&spot.dir, at.name), AtFlags::empty()),
+            (Ok(found), Some(pass)) => {
+                self.note_open(found);
+                let at = Place::new(&spot.dir, at.name);
+                let remove = || self.guard.remove_file(pass, (at, spot.path.as_os_str()));
+                let removed = as_caller(who, remove);
+                self.tell_foreign(who);
+                removed
+            }
+        };
+        match removed {
+            // An older version may be in the folder under the name of one that is being saved.
+            Err(error) if saving.is_some() && error.kind() == std::io::ErrorKind::NotFound => {}
+            removed => removed.map_err(|error| errno(&error))?,
         }
-        let found = stat_at(dir.as_fd(), at.name).map_err(|error| errno(&error))?;
-        remove(who, (&dir, at.name), AtFlags::empty())?;
-        if let Some(ino) = self.nodes.of_file(id_in(&found)) {
+        let removed = match (saving, found) {
+            (Some((ino, _)), _) => Some(ino),
+            (None, Ok(found)) => self.nodes.of_file(id_in(&found)),
+            (None, Err(_)) => None,
+        };
+        if let Some(ino) = removed {
             self.nodes.removed(ino, (at.parent, at.name));
         }
         Ok(())
@@ -118,15 +149,23 @@ impl FolderView {
 
     pub(super) async fn remove_dir(&self, who: Requester, at: NameIn<'_>) -> Done<()> {
         self.check_name(who, at)?;
-        let path = self.path_in(at.parent, at.name)?;
-        let _pass = self.pass(who, &path, MayWait::Briefly).await?;
-        let (dir, _) = self.directory(at.parent)?;
+        let spot = self.spot(at, false)?;
+        let _pass = self.pass_to(who, &spot).await?;
+        let dir = &spot.dir;
         let found = stat_at(dir.as_fd(), at.name).map_err(|error| errno(&error))?;
         let ino = self.nodes.of_file(id_in(&found));
-        if ino.is_some_and(|ino| !self.nodes.savings_in(ino).is_empty()) {
-            return Err(Errno::ENOTEMPTY);
+        if let Some(ino) = ino {
+            if !self.nodes.savings_in(ino).is_empty() {
+                return Err(Errno::ENOTEMPTY);
+            }
+            if !spot.is_local {
+                self.check_no_local_dir(ino, &self.directory(ino)?.0, &spot.path)?;
+            }
         }
-        remove(who, (&dir, at.name), AtFlags::REMOVEDIR)?;
+        remove(who, (dir, at.name), AtFlags::REMOVEDIR).map_err(|error| errno(&error))?;
+        if !spot.is_local {
+            self.remove_local_of(&spot.path);
+        }
         if let Some(ino) = ino {
             self.nodes.removed(ino, (at.parent, at.name));
         }
@@ -142,13 +181,16 @@ impl FolderView {
     ) -> Done<()> {
         self.check_name(who, from)?;
         self.check_name(who, to)?;
-        let path = self.path_in(from.parent, from.name)?;
-        let pass = self.pass(who, &path, MayWait::Briefly).await?;
+        let (old, new) = (self.spot(from, false)?, self.spot(to, true)?);
+        self.check_twin(who, to, &new, Some(from))?;
         let flags = DiskFlags::from_bits_retain(flags.bits());
-        if let Some((ino, _)) = self.nodes.saving_at(from.parent, from.name) {
-            return self.rename_saving(who, ino, (from, to), flags);
+        if old.is_local || new.is_local {
+            return self.rename_local(who, (from, &old), (to, &new), flags);
         }
-        let (old, new) = (self.directory(from.parent)?.0, self.directory(to.parent)?.0);
+        let pass = self.pass(who, &old.path, MayWait::Briefly).await?;
+        if let Some((ino, _)) = self.nodes.saving_at(from.parent, from.name) {
+            return self.rename_saving(who, (&pass, ino), (from, to), flags);
+        }
         if let Some((ino, saving)) = self.nodes.saving_at(to.parent, to.name) {
             if flags.contains(DiskFlags::NOREPLACE) {
                 return Err(Errno::EEXIST);
@@ -160,25 +202,45 @@ impl FolderView {
                 return Err(Errno::EBUSY);
             }
         }
-        let moved = stat_at(old.as_fd(), from.name).map_err(|error| errno(&error))?;
-        let replaced = stat_at(new.as_fd(), to.name).ok();
-        let (source, target) = (
-            super::super::disk::Place::new(&old, from.name),
-            super::super::disk::Place::new(&new, to.name),
-        );
+        let moved = stat_at(old.dir.as_fd(), from.name).map_err(|error| errno(&error))?;
+        let replaced = stat_at(new.dir.as_fd(), to.name).ok();
+        let (source, target) = (Place::new(&old.dir, from.name), Place::new(&new.dir, to.name));
         if flags.is_empty() || flags == DiskFlags::NOREPLACE {
-            let if_there = if flags.is_empty() {
-                super::super::disk::IfThere::Replace
-            } else {
-                super::super::disk::IfThere::Fail
-            };
-            let new_path = self.path_in(to.parent, to.name)?;
-            let (source, target) = ((source, path.as_os_str()), (target, new_path.as_os_str()));
+            let if_there = if flags.is_empty() { IfThere::Replace } else { IfThere::Fail };
+            let (source, target) = ((source, old.path.as_os_str()), (target, new.path.as_os_str()));
+            for found in [Some(&moved), replaced.as_ref()].into_iter().flatten() {
+                self.note_open(found);
+            }
             let renamed = as_caller(who, || self.guard.rename(&pass, source, target, if_there));
+            self.tell_foreign(who);
             renamed.map_err(|error| errno(&error))?;
         } else {
-            rename(who, (&old, from.name), (&new, to.name), flags)?;
+            let is_own = [Some(&moved), replaced.as_ref()]
+                .map(|found| found.map(look_in).filter(|look| !self.guard.is_foreign(look)));
+            rename(who, (&old.dir, from.name), (&new.dir, to.name), flags)?;
+            is_own.iter().flatten().for_each(|look| self.guard.record_own(look));
         }
+        if is_dir(&moved) || replaced.as_ref().is_some_and(is_dir) {
+            self.rename_local_of(&old.path, &new.path, flags);
+        }
+        self.note_rename((from, to), &moved, replaced.as_ref(), flags);
+        Ok(())
+    }
+
+    /// Renames a local file. One that is to be in the folder is copied by its program.
+    fn rename_local(
+        &self,
+        who: Requester,
+        (from, old): (NameIn<'_>, &Spot),
+        (to, new): (NameIn<'_>, &Spot),
+        flags: DiskFlags,
+    ) -> Done<()> {
+        if old.is_local != new.is_local {
+            return Err(Errno::EXDEV);
+        }
+        let moved = stat_at(old.dir.as_fd(), from.name).map_err(|error| errno(&error))?;
+        let replaced = stat_at(new.dir.as_fd(), to.name).ok();
+        rename(who, (&old.dir, from.name), (&new.dir, to.name), flags)?;
         self.note_rename((from, to), &moved, replaced.as_ref(), flags);
         Ok(())
     }
@@ -186,8 +248,8 @@ impl FolderView {
     fn note_rename(
         &self,
         (from, to): (NameIn<'_>, NameIn<'_>),
-        moved: &rustix::fs::Statx,
-        replaced: Option<&rustix::fs::Statx>,
+        moved: &Statx,
+        replaced: Option<&Statx>,
         flags: DiskFlags,
     ) {
         let (old, new) = ((from.parent, from.name), (to.parent, to.name));
@@ -208,7 +270,7 @@ impl FolderView {
     fn rename_saving(
         &self,
         who: Requester,
-        ino: u64,
+        (pass, ino): (&Pass<'_>, u64),
         (from, to): (NameIn<'_>, NameIn<'_>),
         flags: DiskFlags,
     ) -> Done<()> {
@@ -227,21 +289,22 @@ impl FolderView {
         if there.is_some() && flags.contains(DiskFlags::NOREPLACE) {
             return Err(Errno::EEXIST);
         }
-        let is_dir = there.as_ref().is_some_and(|found| {
-            FileType::from_raw_mode(u32::from(found.stx_mode)) == FileType::Directory
-        });
-        if is_dir {
+        if there.as_ref().is_some_and(is_dir) {
             return Err(Errno::EISDIR);
         }
         // The old name may have an older version in the folder, which the rename removes.
-        let old = self.directory(from.parent)?.0;
+        let (old, old_path) =
+            (self.directory(from.parent)?.0, self.path_in(from.parent, from.name)?);
         self.nodes.renamed(ino, (from.parent, from.name), (to.parent, to.name));
         let path = self.path_in(to.parent, to.name)?;
         saving.staged.rename(path.as_os_str());
         self.publish(who, ino, &saving, false)?;
-        match remove(who, (&old, from.name), AtFlags::empty()) {
-            Err(Errno::ENOENT) => Ok(()),
-            removed => removed,
+        let older = (Place::new(&old, from.name), old_path.as_os_str());
+        let removed = as_caller(who, || self.guard.remove_file(pass, older));
+        self.tell_foreign(who);
+        match removed {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(errno(&error)),
+            _ => Ok(()),
         }
     }
 
@@ -252,8 +315,12 @@ impl FolderView {
         to: NameIn<'_>,
     ) -> Done<NodeEntry> {
         self.check_name(who, to)?;
-        let path = self.path_in(to.parent, to.name)?;
-        let _pass = self.pass(who, &path, MayWait::Briefly).await?;
+        let spot = self.spot(to, true)?;
+        self.check_twin(who, to, &spot, None)?;
+        if spot.is_local != self.nodes.is_local(ino) {
+            return Err(Errno::EXDEV);
+        }
+        let _pass = self.pass_to(who, &spot).await?;
         let located = self.locate(ino)?;
         if let Located::Saving(saving) = &located.located {
             self.publish(who, ino, saving, false)?;
@@ -261,11 +328,12 @@ impl FolderView {
         if self.nodes.saving_at(to.parent, to.name).is_some() {
             return Err(Errno::EEXIST);
         }
-        let (dir, _) = self.directory(to.parent)?;
+        let dir = &spot.dir;
         let from = path_of(located.as_fd());
-        rustix::fs::linkat(CWD, from, &dir, to.name, AtFlags::SYMLINK_FOLLOW).map_err(os)?;
+        rustix::fs::linkat(CWD, from, dir, to.name, AtFlags::SYMLINK_FOLLOW).map_err(os)?;
+        self.note_change(&located.found, located.as_fd());
         let found = stat_at(dir.as_fd(), to.name).map_err(|error| errno(&error))?;
-        let ino = self.nodes.found(to.parent, to.name, id_in(&found));
+        let ino = self.nodes.found(to.parent, to.name, id_in(&found), spot.is_local);
         Ok(Self::entry(ino, &found))
     }
 }

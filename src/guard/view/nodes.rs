@@ -35,6 +35,8 @@ struct Node {
     open: Vec<Weak<OpenFile>>,
     /// The last tenure in which the file was changed in place.
     changed_in: Option<TenureId>,
+    /// Whether the file is local, and not in the folder.
+    is_local: bool,
 }
 
 #[derive(Default)]
@@ -53,6 +55,8 @@ pub(super) struct Nodes(Mutex<NodeTable>);
 pub(super) struct KnownNode {
     /// The file of the folder.
     pub(super) file: FileId,
+    /// Whether the file is local, and not in the folder.
+    pub(super) is_local: bool,
     /// The path in the folder; `None` if the file was removed.
     pub(super) path: Option<PathBuf>,
     /// The save of a file that is not published yet.
@@ -108,6 +112,7 @@ impl Nodes {
             saving: None,
             open: Vec::new(),
             changed_in: None,
+            is_local: false,
         };
         table.nodes.insert(ROOT, node);
         table.by_file.insert(root, ROOT);
@@ -117,6 +122,11 @@ impl Nodes {
     /// Returns the path of a directory or file in the folder.
     pub(super) fn path(&self, ino: u64) -> Result<PathBuf, Errno> {
         self.0.lock().path(ino).ok_or(Errno::ESTALE)
+    }
+
+    /// Whether the file of a node is local.
+    pub(super) fn is_local(&self, ino: u64) -> bool {
+        self.0.lock().nodes.get(&ino).is_some_and(|node| node.is_local)
     }
 
     /// Returns the directory of a node, and its name there.
@@ -130,6 +140,7 @@ impl Nodes {
         let node = table.nodes.get(&ino).ok_or(Errno::ESTALE)?;
         Ok(KnownNode {
             file: node.file,
+            is_local: node.is_local,
             path: table.path(ino),
             saving: node.saving.clone(),
             open: node.open.iter().find_map(Weak::upgrade),
@@ -137,7 +148,7 @@ impl Nodes {
     }
 
     /// Returns the node of a file that was found under a name, and counts one lookup of it.
-    pub(super) fn found(&self, parent: u64, name: &OsStr, file: FileId) -> u64 {
+    pub(super) fn found(&self, parent: u64, name: &OsStr, file: FileId, is_local: bool) -> u64 {
         let mut table = self.0.lock();
         let place = Some((parent, name.to_owned()));
         if let Some(ino) = table.by_file.get(&file).copied()
@@ -156,6 +167,7 @@ impl Nodes {
             saving: None,
             open: Vec::new(),
             changed_in: None,
+            is_local,
         })
     }
 
@@ -176,6 +188,7 @@ impl Nodes {
             saving: Some(saving),
             open: Vec::new(),
             changed_in: None,
+            is_local: false,
         };
         let ino = table.add(node);
         table.staged.insert(place, ino);
@@ -212,13 +225,21 @@ impl Nodes {
     }
 
     /// Replaces the file of a node by one that is not published yet, when a program rewrites the
-    /// file as a whole. Fails if another program has the old version open: its reads must not mix
-    /// the two, so the new version needs a node of its own.
-    pub(super) fn replace_by_saving(&self, ino: u64, file: FileId, saving: &Arc<Saving>) -> bool {
+    /// file as a whole. Fails if another open file than `own` has the old version: its reads must
+    /// not mix the two, so the new version needs a node of its own.
+    pub(super) fn replace_by_saving(
+        &self,
+        ino: u64,
+        file: FileId,
+        saving: &Arc<Saving>,
+        own: Option<&Arc<OpenFile>>,
+    ) -> bool {
         let mut table = self.0.lock();
         let Some(node) = table.nodes.get_mut(&ino) else { return false };
         node.open.retain(|open| open.strong_count() > 0);
-        if !node.open.is_empty() || node.saving.is_some() {
+        let is_own =
+            |open: &Weak<OpenFile>| own.is_some_and(|own| open.as_ptr() == Arc::as_ptr(own));
+        if !node.open.iter().all(is_own) || node.saving.is_some() {
             return false;
         }
         let Some(place) = node.place.clone() else { return false };

@@ -1,51 +1,28 @@
 //! Opens files, and makes new ones.
 
+use super::super::disk::FileId;
 use super::super::gate::Pass;
-use super::super::linux_disk::{copy_extended_attributes, id_in, open_below, stat, stat_at};
+use super::super::linux_disk::{id_in, open_below, stat, stat_at};
 use super::close_rule::Saving;
 use super::folder_view::{FolderView, Located, LocatedFile, MayWait, errno, stale};
+use super::local_files::Spot;
+use super::new_files::{access_of, copy_attributes, create_in, give_to_caller, mode_in};
 use super::open_file::{Content, OpenFile};
 use crate::fuse::kernel::file_system::{Done, NameIn};
 use crate::fuse::kernel::user_shares::{Pool, Share};
-use crate::fuse::kernel::values::{Errno, NodeEntry, NodeType, Opened, OpenedFlags, Requester};
-use rustix::fs::{AtFlags, Gid, Mode, OFlags, Uid};
+use crate::fuse::kernel::values::{
+    Errno, NewMode, NodeEntry, NodeType, Opened, OpenedFlags, Requester,
+};
+use rustix::fs::{Mode, OFlags};
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
-use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Whether the flags of an open ask for write access.
 pub(super) const fn writes(flags: i32) -> bool {
     flags & libc::O_ACCMODE != libc::O_RDONLY
-}
-
-/// Returns the flags with which a file of the folder is opened for a program: never `O_TRUNC`,
-/// since the file is checked first, and never an open that blocks.
-fn access_of(flags: i32) -> OFlags {
-    let access = match flags & libc::O_ACCMODE {
-        libc::O_WRONLY => OFlags::WRONLY,
-        libc::O_RDWR => OFlags::RDWR,
-        _ => OFlags::RDONLY,
-    };
-    access | OFlags::NONBLOCK | OFlags::NOCTTY
-}
-
-/// Makes a file that a caller has made the caller's own. A set-gid directory decides about the
-/// group.
-pub(super) fn give_to_caller(
-    file: &impl AsFd,
-    name: &OsStr,
-    who: Requester,
-    dir: &OwnedFd,
-) -> io::Result<()> {
-    if !crate::fuse::kernel::own_user::is_root() {
-        return Ok(());
-    }
-    let inherits = u32::from(stat(dir.as_fd())?.stx_mode) & libc::S_ISGID != 0;
-    let group = (!inherits).then(|| Gid::from_raw(who.gid));
-    let flags = AtFlags::EMPTY_PATH | AtFlags::SYMLINK_NOFOLLOW;
-    Ok(rustix::fs::chownat(file, name, Some(Uid::from_raw(who.uid)), group, flags)?)
 }
 
 impl FolderView {
@@ -58,16 +35,17 @@ impl FolderView {
         if !writes(flags) {
             return self.open_for_reading(ino, flags, share);
         }
+        if self.nodes.is_local(ino) {
+            return self.open_local(ino, flags, share);
+        }
         let pass = self.pass(who, &path, MayWait::Long).await?;
+        self.check_space(who, &path)?;
         let located = self.locate(ino)?;
         if let Located::Saving(saving) = &located.located {
             return self.open_saving(&pass, ino, saving, (flags, share));
         }
         let truncates = flags & libc::O_TRUNC != 0;
-        let is_whole = super::attributes::type_in(&located.found) == NodeType::RegularFile
-            && located.found.stx_nlink == 1
-            && !self.policy.in_place.matches(&located.path);
-        if truncates && is_whole {
+        if truncates && self.is_whole(&located) {
             return self.replace(&pass, (who, share), ino, &located);
         }
         self.open_in_place(&pass, ino, &located, (flags, share))
@@ -79,16 +57,23 @@ impl FolderView {
             Located::Saving(saving) => Content::Saving(Arc::clone(saving)),
             Located::Path(_) | Located::Open(_) => Content::InPlace(self.reopen(&located, flags)?),
         };
-        let open = OpenFile { ino, content, tenure: None, _share: share };
+        let open = OpenFile {
+            ino,
+            content,
+            tenure: None,
+            has_changed: AtomicBool::new(false),
+            _share: share,
+        };
         Ok(self.opened(open, OpenedFlags::FOPEN_KEEP_CACHE | OpenedFlags::FOPEN_NOFLUSH))
     }
 
     /// Opens the data of a located file, and checks that it is the same file.
-    fn reopen(&self, located: &LocatedFile, flags: i32) -> Done<File> {
+    pub(super) fn reopen(&self, located: &LocatedFile, flags: i32) -> Done<File> {
         let access = access_of(flags);
         let opened = match &located.located {
             Located::Path(_) => {
-                open_below(self.root(), &located.path, access).map_err(|e| stale(&e))
+                let base = self.base(located.is_local);
+                open_below(base, &located.path, access).map_err(|error| stale(&error))
             }
             Located::Saving(_) | Located::Open(_) => {
                 let path = super::super::linux_disk::path_of(located.as_fd());
@@ -116,12 +101,14 @@ impl FolderView {
         }
         if flags & libc::O_TRUNC != 0 {
             saving.staged.file.set_len(0).map_err(|error| errno(&error))?;
+            saving.staged.settle(0);
         }
         let content = Content::Saving(Arc::clone(saving));
         Ok(self.opened_for_writing(OpenFile {
             ino,
             content,
             tenure: Some(pass.tenure()),
+            has_changed: AtomicBool::new(false),
             _share: share,
         }))
     }
@@ -143,6 +130,7 @@ impl FolderView {
             ino,
             content,
             tenure: Some(pass.tenure()),
+            has_changed: AtomicBool::new(false),
             _share: share,
         }))
     }
@@ -157,15 +145,8 @@ impl FolderView {
         ino: u64,
         located: &LocatedFile,
     ) -> Done<Opened> {
-        let (dir, _) = self.directory_of(ino)?;
-        let mode = u32::from(located.found.stx_mode) & 0o7777;
-        let wanted = (who.uid, located.path.as_os_str(), false);
-        let staged = self.guard.stage_file(pass, &dir, mode, wanted);
-        let staged = staged.map_err(|error| errno(&error))?;
-        Self::copy_attributes(located, &staged.file).map_err(|error| errno(&error))?;
-        let found = stat(staged.file.as_fd()).map_err(|error| errno(&error))?;
-        let saving = Saving::new(staged, who.pid);
-        if !self.nodes.replace_by_saving(ino, id_in(&found), &saving) {
+        let (saving, file) = self.new_version(pass, who, (ino, located))?;
+        if !self.nodes.replace_by_saving(ino, file, &saving, None) {
             self.nodes.split(ino);
             return Err(Errno::ESTALE);
         }
@@ -174,8 +155,69 @@ impl FolderView {
             ino,
             content,
             tenure: Some(pass.tenure()),
+            has_changed: AtomicBool::new(false),
             _share: share,
         }))
+    }
+
+    /// Begins an empty version of a file, with the attributes of the file.
+    fn new_version(
+        &self,
+        pass: &Pass<'_>,
+        who: Requester,
+        (ino, located): (u64, &LocatedFile),
+    ) -> Done<(Arc<Saving>, FileId)> {
+        let (dir, _) = self.directory_of(ino)?;
+        let mode = u32::from(located.found.stx_mode) & 0o7777;
+        let wanted = (who.uid, located.path.as_os_str(), false);
+        let staged = self.guard.stage_file(pass, &dir, mode, wanted);
+        let staged = staged.map_err(|error| errno(&error))?;
+        copy_attributes(located.as_fd(), &located.found, staged.file.as_fd())
+            .map_err(|error| errno(&error))?;
+        let found = stat(staged.file.as_fd()).map_err(|error| errno(&error))?;
+        Ok((Saving::new(staged, who.pid), id_in(&found)))
+    }
+
+    /// Begins a new version of a file that a program opened for writing only, and truncates before
+    /// it writes: that is how vim and sort save. Returns false if the file is changed in place
+    /// instead: if another program has it open, or if it was written by this open file before.
+    /// (Databases open their files for reading and writing, and truncate them in the middle.)
+    pub(super) fn replace_truncated(
+        &self,
+        pass: &Pass<'_>,
+        who: Requester,
+        fh: u64,
+        open: &Arc<OpenFile>,
+    ) -> Done<bool> {
+        let Content::InPlace(file) = &open.content else { return Ok(false) };
+        let access = rustix::fs::fcntl_getfl(file).map_or(OFlags::RDWR, |flags| flags);
+        if access & OFlags::RWMODE != OFlags::WRONLY || open.has_changed.load(Ordering::Acquire) {
+            return Ok(false);
+        }
+        let located = self.locate(open.ino)?;
+        if !matches!(located.located, Located::Path(_)) || !self.is_whole(&located) {
+            return Ok(false);
+        }
+        let Ok(share) = self.share(Pool::FolderFiles, who, &located.path) else { return Ok(false) };
+        let (saving, file) = self.new_version(pass, who, (open.ino, &located))?;
+        if !self.nodes.replace_by_saving(open.ino, file, &saving, Some(open)) {
+            return Ok(false);
+        }
+        let (ino, tenure) = (open.ino, open.tenure);
+        let content = Content::Saving(saving);
+        let has_changed = AtomicBool::new(false);
+        self.files.insert(fh, OpenFile { ino, content, tenure, has_changed, _share: share });
+        if let Some(open) = self.files.get(fh) {
+            self.nodes.opened(ino, &open);
+        }
+        Ok(true)
+    }
+
+    /// Whether a file gets a new version when a program rewrites it from the start.
+    fn is_whole(&self, located: &LocatedFile) -> bool {
+        super::attributes::type_in(&located.found) == NodeType::RegularFile
+            && located.found.stx_nlink == 1
+            && !self.policy.in_place.matches(&located.path)
     }
 
     /// Opens the directory of a node, and returns the name of the node there. The path of the
@@ -185,30 +227,20 @@ impl FolderView {
         Ok((self.directory(parent)?.0, name))
     }
 
-    /// Gives the owner, the permissions and the extended attributes of the old version to the new
-    /// one, as `O_TRUNC` keeps them.
-    fn copy_attributes(located: &LocatedFile, new: &File) -> io::Result<()> {
-        let found = &located.found;
-        if crate::fuse::kernel::own_user::is_root() {
-            let (user, group) = (Uid::from_raw(found.stx_uid), Gid::from_raw(found.stx_gid));
-            rustix::fs::fchown(new, Some(user), Some(group))?;
-        }
-        rustix::fs::fchmod(new, Mode::from_raw_mode(u32::from(found.stx_mode) & 0o7777))?;
-        copy_extended_attributes(located.as_fd(), new.as_fd())
-    }
-
     pub(super) async fn create_file(
         &self,
         who: Requester,
         at: NameIn<'_>,
-        mode: u32,
+        mode: NewMode,
         flags: i32,
     ) -> Done<(NodeEntry, Opened)> {
         self.check_name(who, at)?;
-        let path = self.path_in(at.parent, at.name)?;
-        let share = self.share(Pool::FolderFiles, who, &path)?;
-        let pass = self.pass(who, &path, MayWait::Briefly).await?;
-        let (dir, _) = self.directory(at.parent)?;
+        let spot = self.spot(at, true)?;
+        self.check_twin(who, at, &spot, None)?;
+        let share = self.share(Pool::FolderFiles, who, &spot.path)?;
+        let pass = self.pass_to(who, &spot).await?;
+        let Spot { dir, path, .. } = &spot;
+        let mode = mode_in(dir, mode);
         let is_exclusive = flags & libc::O_EXCL != 0;
         let exists = self.nodes.saving_at(at.parent, at.name).is_some()
             || stat_at(dir.as_fd(), at.name).is_ok();
@@ -222,13 +254,17 @@ impl FolderView {
             let opened = self.open_file(who, entry.attr.ino.0, flags).await?;
             return Ok((entry, opened));
         }
-        if self.policy.in_place.matches(&path) {
-            return self.create_in_place(&pass, (who, share), (at, &dir), (mode, flags));
+        let Some(pass) = pass else {
+            return self.create_local((who, share), at, &spot, (mode, flags));
+        };
+        self.check_space(who, path)?;
+        if self.policy.in_place.matches(path) {
+            return self.create_in_place(&pass, (who, share), (at, dir), (mode, flags));
         }
         let wanted = (who.uid, path.as_os_str(), is_exclusive);
-        let staged = self.guard.stage_file(&pass, &dir, mode, wanted);
+        let staged = self.guard.stage_file(&pass, dir, mode, wanted);
         let staged = staged.map_err(|error| errno(&error))?;
-        give_to_caller(&staged.file, OsStr::new(""), who, &dir).map_err(|error| errno(&error))?;
+        give_to_caller(&staged.file, OsStr::new(""), who, dir).map_err(|error| errno(&error))?;
         let found = stat(staged.file.as_fd()).map_err(|error| errno(&error))?;
         let saving = Saving::new(staged, who.pid);
         let ino = self.nodes.add_saving(at.parent, at.name, id_in(&found), Arc::clone(&saving));
@@ -237,6 +273,7 @@ impl FolderView {
             ino,
             content,
             tenure: Some(pass.tenure()),
+            has_changed: AtomicBool::new(false),
             _share: share,
         });
         Ok((Self::entry(ino, &found), opened))
@@ -250,22 +287,16 @@ impl FolderView {
         (at, dir): (NameIn<'_>, &OwnedFd),
         (mode, flags): (u32, i32),
     ) -> Done<(NodeEntry, Opened)> {
-        let access = access_of(flags) | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW;
-        let file = rustix::fs::openat(
-            dir,
-            at.name,
-            access | OFlags::CLOEXEC,
-            Mode::from_raw_mode(mode & 0o7777),
-        );
-        let file = File::from(file.map_err(|error| Errno::from_i32(error.raw_os_error()))?);
+        let file = create_in(dir, at.name, mode, flags)?;
         give_to_caller(&file, OsStr::new(""), who, dir).map_err(|error| errno(&error))?;
         let found = stat(file.as_fd()).map_err(|error| errno(&error))?;
-        let ino = self.nodes.found(at.parent, at.name, id_in(&found));
+        let ino = self.nodes.found(at.parent, at.name, id_in(&found), false);
         let content = Content::InPlace(file);
         let opened = self.opened_for_writing(OpenFile {
             ino,
             content,
             tenure: Some(pass.tenure()),
+            has_changed: AtomicBool::new(false),
             _share: share,
         });
         Ok((Self::entry(ino, &found), opened))
@@ -276,7 +307,7 @@ impl FolderView {
         self.opened(open, OpenedFlags::FOPEN_KEEP_CACHE)
     }
 
-    fn opened(&self, open: OpenFile, flags: OpenedFlags) -> Opened {
+    pub(super) fn opened(&self, open: OpenFile, flags: OpenedFlags) -> Opened {
         let (fh, ino) = (self.numbers.next(), open.ino);
         self.files.insert(fh, open);
         if let Some(open) = self.files.get(fh) {

@@ -6,6 +6,7 @@ use super::control_files::ControlHandle;
 use crate::fuse::kernel::user_shares::Share;
 use std::fs::File;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 /// The content behind an open file.
 pub(super) enum Content {
@@ -13,6 +14,8 @@ pub(super) enum Content {
     InPlace(File),
     /// A file that is, or was, saved as a whole.
     Saving(Arc<Saving>),
+    /// A local file.
+    Local(File),
     /// A file in `.latchfs`.
     Control(ControlHandle),
 }
@@ -26,6 +29,8 @@ pub(super) struct OpenFile {
     /// The tenure in which the file was opened for writing; `None` for a file that is open for
     /// reading only.
     pub(super) tenure: Option<TenureId>,
+    /// Whether a program has changed the content by this open file in place.
+    pub(super) has_changed: AtomicBool,
     /// The part of this file in the open files of its user.
     pub(super) _share: Share,
 }
@@ -34,7 +39,7 @@ impl OpenFile {
     /// Returns the file of the operating system, unless this is a control file.
     pub(super) fn file(&self) -> Option<&File> {
         match &self.content {
-            Content::InPlace(file) => Some(file),
+            Content::InPlace(file) | Content::Local(file) => Some(file),
             Content::Saving(saving) => Some(&saving.staged.file),
             Content::Control(_) => None,
         }
@@ -44,7 +49,7 @@ impl OpenFile {
     pub(super) fn saving(&self) -> Option<&Arc<Saving>> {
         match &self.content {
             Content::Saving(saving) => Some(saving),
-            Content::InPlace(_) | Content::Control(_) => None,
+            Content::InPlace(_) | Content::Local(_) | Content::Control(_) => None,
         }
     }
 }

@@ -7,7 +7,7 @@ use crate::fuse::kernel::file_system::{Done, FileSystem, NameIn, Unsupported};
 use crate::fuse::kernel::invalidation::Invalidator;
 use crate::fuse::kernel::poll_waker::PollWaker;
 use crate::fuse::kernel::values::{
-    DirPage, Errno, FileSystemStats, LockFound, LockRequest, NodeAttr, NodeEntry, Opened,
+    DirPage, Errno, FileSystemStats, LockFound, LockRequest, NewMode, NodeAttr, NodeEntry, Opened,
     PollEvents, ReadBytes, ReadRequest, RenameFlags, Requester, SetAttrs, WriteRequest,
 };
 use rustix::fs::XattrFlags;
@@ -42,7 +42,7 @@ impl FileSystem for FolderView {
         self.link_target(ino)
     }
 
-    async fn mkdir(&self, who: Requester, at: NameIn<'_>, mode: u32) -> Done<NodeEntry> {
+    async fn mkdir(&self, who: Requester, at: NameIn<'_>, mode: NewMode) -> Done<NodeEntry> {
         self.make_dir(who, at, mode).await
     }
 
@@ -50,7 +50,7 @@ impl FileSystem for FolderView {
         &self,
         who: Requester,
         at: NameIn<'_>,
-        mode: u32,
+        mode: NewMode,
         device: u32,
     ) -> Done<NodeEntry> {
         self.make_node(who, at, mode, device).await
@@ -86,7 +86,7 @@ impl FileSystem for FolderView {
         &self,
         who: Requester,
         at: NameIn<'_>,
-        mode: u32,
+        mode: NewMode,
         flags: i32,
     ) -> Done<(NodeEntry, Opened)> {
         self.create_file(who, at, mode, flags).await
@@ -100,7 +100,9 @@ impl FileSystem for FolderView {
         let open = self.open_of(asked.fh)?;
         match &open.content {
             Content::Control(handle) => self.read_control(handle, asked, who).await,
-            Content::InPlace(_) | Content::Saving(_) => Self::read_file(&open, asked),
+            Content::InPlace(_) | Content::Saving(_) | Content::Local(_) => {
+                Self::read_file(&open, asked)
+            }
         }
     }
 
@@ -108,7 +110,9 @@ impl FileSystem for FolderView {
         let open = self.open_of(asked.fh)?;
         match &open.content {
             Content::Control(handle) => self.write_control(handle, data).await,
-            Content::InPlace(_) | Content::Saving(_) => self.write_file(who, asked, data),
+            Content::InPlace(_) | Content::Saving(_) | Content::Local(_) => {
+                self.write_file(who, asked, data)
+            }
         }
     }
 

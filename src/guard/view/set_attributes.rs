@@ -57,11 +57,13 @@ impl FolderView {
             let open = wanted.fh.and_then(|fh| self.files.get(fh));
             let tenure = open.as_ref().and_then(|open| Some((open.clone(), open.tenure?)));
             let _pass = match &tenure {
-                Some((open, tenure)) => self.pass_open(who, open, *tenure, false)?,
-                None => self.pass(who, &path, MayWait::Briefly).await?,
+                Some((open, tenure)) => Some(self.pass_open(who, open, *tenure, false)?),
+                None if self.nodes.is_local(ino) => None,
+                None => Some(self.pass(who, &path, MayWait::Briefly).await?),
             };
             let located = self.locate(ino)?;
             change_attributes(&located, wanted)?;
+            self.note_change(&located.found, located.as_fd());
         }
         self.attributes_of(ino)
     }
@@ -69,7 +71,20 @@ impl FolderView {
     /// Changes the size of a file by its open file, or by its path.
     async fn set_size(&self, who: Requester, ino: u64, fh: Option<u64>, size: u64) -> Done<()> {
         if let Some(open) = fh.and_then(|fh| self.files.get(fh)).filter(|o| o.tenure.is_some()) {
-            return self.change(who, &open, false, |file| file.set_len(size));
+            if let (0, Some(fh), Some(tenure)) = (size, fh, open.tenure) {
+                let pass = self.pass_open(who, &open, tenure, false)?;
+                if self.replace_truncated(&pass, who, fh, &open)? {
+                    return Ok(());
+                }
+            }
+            let changed = self.change(who, &open, (false, size), |file| file.set_len(size));
+            Self::settle(&open);
+            return changed;
+        }
+        if self.nodes.is_local(ino) {
+            let located = self.locate(ino)?;
+            let file = reopen(located.as_fd(), OFlags::WRONLY | OFlags::NONBLOCK);
+            return file.and_then(|file| file.set_len(size)).map_err(|error| errno(&error));
         }
         let path = self.nodes.path(ino).unwrap_or_default();
         let pass = self.pass(who, &path, MayWait::Long).await?;
@@ -78,13 +93,20 @@ impl FolderView {
             Located::Saving(saving) => {
                 if saving.staged.save_state() == SaveState::Unpublished {
                     saving.wrote(who.pid);
+                    self.reserve(who, saving, size)?;
                 }
-                saving.staged.file.set_len(size).map_err(|error| errno(&error))
+                let changed = saving.staged.file.set_len(size);
+                if changed.is_ok() {
+                    saving.staged.settle(size);
+                }
+                changed.map_err(|error| errno(&error))
             }
             Located::Path(_) | Located::Open(_) => {
                 self.name_in_place(&pass, ino, &located.path)?;
                 let file = reopen(located.as_fd(), OFlags::WRONLY | OFlags::NONBLOCK);
-                file.and_then(|file| file.set_len(size)).map_err(|error| errno(&error))
+                let changed = file.and_then(|file| file.set_len(size));
+                self.note_change(&located.found, located.as_fd());
+                changed.map_err(|error| errno(&error))
             }
         }
     }
@@ -101,9 +123,15 @@ impl FolderView {
             return Err(Errno::EPERM);
         }
         let path = self.nodes.path(ino).unwrap_or_default();
-        let _pass = self.pass(who, &path, MayWait::Briefly).await?;
+        let _pass = if self.nodes.is_local(ino) {
+            None
+        } else {
+            Some(self.pass(who, &path, MayWait::Briefly).await?)
+        };
         let located = self.locate(ino)?;
-        change(&path_of(located.as_fd())).map_err(os)
+        change(&path_of(located.as_fd())).map_err(os)?;
+        self.note_change(&located.found, located.as_fd());
+        Ok(())
     }
 }
 

@@ -56,7 +56,7 @@ async fn reset(mut call: RequestContext) -> HandlerResult {
     let Some(reason) = options.reason else {
         return Err(Problem::invalid("a reset needs a reason, which the holders will read"));
     };
-    let outcome = call.decide(Op::Reset(Reset { whose, by, reason }), request).await?;
+    let outcome = call.decide(Op::Reset(Reset::new(whose, by, reason)), request).await?;
     let is_replay = matches!(outcome, Outcome::Replayed(_));
     match outcome.first() {
         Outcome::Reset { holds, waits } => {

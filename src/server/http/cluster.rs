@@ -217,7 +217,7 @@ async fn release_of(
     let by = ClientId::parse(&council.own().name).unwrap_or_else(|_| client.clone());
     let reason = StealReason::parse(&format!("node {id}, {client}, has left the cluster"))
         .expect("a client id and a few words fit");
-    let reset = Op::Reset(Reset { whose: ResetScope::Of(client.clone()), by, reason });
+    let reset = Op::Reset(Reset::new(ResetScope::Of(client.clone()), by, reason));
     let (then, answer) = oneshot::channel();
     call.app.locks.submit(reset, |answer| drop(then.send(answer)));
     match told(answer.await)? {

@@ -167,7 +167,7 @@ fn ask_of(sites: &Sites, ask: &str, site: Site, case: &Case) -> BatchItem {
         "end-session" => Op::EndSession(EndSession { session: session(), end: SessionEnd::Closed }),
         "reset" => {
             let whose = ResetScope::Of(ClientId::parse("nobody").expect("a client"));
-            Op::Reset(Reset { whose, by: client(), reason: reason() })
+            Op::Reset(Reset::new(whose, client(), reason()))
         }
         _ => panic!("say here how the part '{ask}' of a batch is asked"),
     };

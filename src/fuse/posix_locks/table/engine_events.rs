@@ -252,7 +252,7 @@ impl<R> Table<R> {
     pub(crate) fn ended(&mut self, token: Token, todo: &mut Vec<Effect<R>>) {
         self.remember_over(token);
         self.released.retain(|(_, other)| *other != token);
-        self.links.retain(|link| link.key.token != Some(token));
+        self.links.ended(token);
         let Some(ino) = self.tenures.remove(&token) else { return };
         let file = self.files.entry(ino).or_default();
         file.holds.retain(|held| held.token != token);

@@ -79,11 +79,11 @@ impl<R> Table<R> {
         }
         if let (Some(spare), Some(bundle)) = (&spare, &file.bundle) {
             let (before, number) = (spare.number, bundle.held.number);
-            self.links.iter_mut().filter(|link| link.of == before).for_each(|l| l.of = number);
+            self.links.change_lock(ino, before, number);
         }
         self.withdraw_covered(ino, todo);
         if let Some(spare) = spare {
-            self.give_back(&spare, todo);
+            self.give_back(ino, &spare, todo);
         }
     }
 
@@ -147,7 +147,7 @@ impl<R> Table<R> {
         if let Some(bundle) = file.bundle.as_mut().filter(|_| settled) {
             if bundle.ranges.is_empty() {
                 if let Some(bundle) = file.bundle.take() {
-                    self.give_back(&bundle.held, todo);
+                    self.give_back(ino, &bundle.held, todo);
                 }
             } else if bundle.ranges.mode() == Mode::Shared && bundle.held.mode == Mode::Exclusive {
                 bundle.held.mode = Mode::Shared;

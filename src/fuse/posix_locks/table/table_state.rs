@@ -7,7 +7,7 @@ use crate::engine::{
 };
 use crate::fuse::kernel::hash_maps::{Numbered, Numbers};
 use crate::fuse::posix_locks::byte_ranges::{Ranges, Span};
-use crate::fuse::posix_locks::table::linked_leases::LinkedLease;
+use crate::fuse::posix_locks::table::linked_leases::LinkedLeases;
 use crate::fuse::posix_locks::table::locked_file::{
     Asking, Bundle, File, Held, Placed, Turn, Wants, answer,
 };
@@ -54,7 +54,7 @@ pub(crate) struct Table<R> {
     /// not bring back a lease that is over.
     pub(super) over: BTreeSet<Token>,
     /// The leases that `ln` of a locked file has made.
-    pub(super) links: Vec<LinkedLease>,
+    pub(super) links: LinkedLeases,
     pub(super) next_extra: u64,
     pub(super) next_cookie: u64,
 }
@@ -250,7 +250,7 @@ impl<R> Table<R> {
             // Another lease already covers the byte ranges of this file, so the granted one is
             // released.
             Some(_) if asking.wants == Wants::Bundle => {
-                self.give_back(&held, todo);
+                self.give_back(ino, &held, todo);
                 return Placed::Again(asking);
             }
             None if asking.wants == Wants::Bundle => {
@@ -311,7 +311,7 @@ impl<R> Table<R> {
                 // Changing the mode of an flock is not atomic, as flock(2) documents: the old lock
                 // is released before the lock is requested in the new mode.
                 let held = file.holds.remove(place);
-                self.give_back(&held, todo);
+                self.give_back(ino, &held, todo);
                 asking.number = self.extra_number(ino);
                 self.submit(asking, todo);
             }

@@ -3,6 +3,7 @@
 use crate::engine::{LeaseKey, Leave, LeaveReason, LockName, Op, OpenId, Release, Ticket};
 use crate::fuse::kernel::interrupts::WaitStatus;
 use crate::fuse::posix_locks::byte_ranges::Span;
+use crate::fuse::posix_locks::table::linked_leases::LinkedLeases;
 use crate::fuse::posix_locks::table::locked_file::{Asking, File, Held};
 use crate::fuse::posix_locks::table::messages::{Effect, No, Waits};
 use crate::fuse::posix_locks::table::table_state::Table;
@@ -14,7 +15,7 @@ impl<R> Table<R> {
             self.bundle_up(ino, id, todo);
         }
         if span == Span::WHOLE {
-            self.release_orphaned_links(|owner| owner.id == id, todo);
+            self.release_orphaned_links(ino, |owner| owner.id == id, todo);
         }
         let Some(file) = self.files.get_mut(&ino) else { return };
         if let Some(bundle) = &mut file.bundle {
@@ -66,7 +67,7 @@ impl<R> Table<R> {
         }
         self.abandon(ino, |asking| asking.ask.owner.fh == fh, todo);
         self.drop_holds(ino, |held| held.owner.fh == fh, todo);
-        self.release_orphaned_links(|owner| owner.fh == fh, todo);
+        self.release_orphaned_links(ino, |owner| owner.fh == fh, todo);
         self.spent.remove(&fh);
     }
 
@@ -122,7 +123,7 @@ impl<R> Table<R> {
         self.leaving.clear();
         self.spent.clear();
         self.released.clear();
-        self.links.clear();
+        self.links = LinkedLeases::default();
         let all = |file: File<R>| file.asks.into_iter().chain(file.queue).chain(file.behind);
         let waiting = self.files.drain().flat_map(|(_, file)| all(file));
         waiting.filter_map(|asking| asking.reply).collect()
@@ -179,16 +180,16 @@ impl<R> Table<R> {
         let Some(file) = self.files.get_mut(&ino) else { return };
         let dropped: Vec<Held> = file.holds.extract_if(.., |held| gone(held)).collect();
         for held in &dropped {
-            self.give_back(held, todo);
+            self.give_back(ino, held, todo);
         }
         self.fit_bundle(ino, todo);
     }
 
     /// Releases a lease that no owner of this mount uses any more.
-    pub(crate) fn give_back(&mut self, held: &Held, todo: &mut Vec<Effect<R>>) {
+    pub(crate) fn give_back(&mut self, ino: u64, held: &Held, todo: &mut Vec<Effect<R>>) {
         self.tenures.remove(&held.token);
         self.give_back_unknown(held.number, held.key(), todo);
-        self.release_links(|link| link.of == held.number, todo);
+        self.release_links(ino, held, todo);
     }
 
     /// Releases the former lease with the number of the lease that was just granted. The former
@@ -203,7 +204,7 @@ impl<R> Table<R> {
             // new one.
             (held.name, held.token) = (granted.name.clone(), granted.token);
         }
-        self.give_back(&former, todo);
+        self.give_back(ino, &former, todo);
     }
 
     /// Releases a lease of this session that no owner of this mount holds: nothing else would ever

@@ -1,0 +1,153 @@
+//! The lock service that decides about the lock of a guarded folder: an engine in the process of
+//! the guard, a server, or the server of a mount.
+
+use super::environment::absolute;
+use super::exit::{CliError, CliResult, Exit};
+use super::mount_client::{ControlFile, LockClient};
+use super::server_options::{self, ServerKeyArgs};
+use crate::client::http_transport::ServerAccess;
+use crate::client::{Remote, Terms};
+use crate::engine::{LockName, Rules};
+use crate::fuse::kernel::mountinfo::{self, MountPoint};
+use crate::guard::folder_record::FolderRecord;
+use crate::service::local::Local;
+use crate::service::{LockService, Locks};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, mpsc};
+
+/// The options that say where the lock of a folder lives.
+#[derive(Debug, clap::Args)]
+pub(super) struct DeciderArgs {
+    /// The server that decides about the lock [default: as 'guard init' recorded]
+    #[arg(long, value_name = "URL", conflicts_with_all = ["dir", "state"])]
+    server: Option<String>,
+    /// A mount on a server, which decides about the lock
+    #[arg(long, value_name = "MOUNT", conflicts_with = "state")]
+    dir: Option<PathBuf>,
+    /// Where the locks of a folder of 'guard init --alone' are kept [default: beside the stages]
+    #[arg(long, value_name = "DIR")]
+    state: Option<PathBuf>,
+    #[command(flatten)]
+    key: ServerKeyArgs,
+}
+
+/// The lock service that decides about a folder's lock.
+pub(super) enum Decider {
+    /// An engine in this process.
+    Alone(Arc<Local>),
+    /// A server.
+    Server(Arc<Remote>),
+}
+
+fn unavailable(error: &impl ToString) -> CliError {
+    CliError::unavailable(error.to_string())
+}
+
+impl DeciderArgs {
+    /// Opens the lock service that the options, or else the folder's record, name.
+    pub(super) fn open(
+        &self,
+        record: &FolderRecord,
+        host_dir: &Path,
+        terms: Terms,
+    ) -> CliResult<Decider> {
+        let server = self.dir.as_deref().map(server_of_mount).transpose()?;
+        let server = server.or_else(|| self.server.clone()).or_else(|| record.server.clone());
+        match (server, &self.state) {
+            (Some(url), None) => {
+                let access = self.key.access(&url)?;
+                server_options::connect(&access, Some(terms)).map(Decider::Server)
+            }
+            (None, state) => {
+                let own = || Ok(host_dir.join("engine"));
+                let state = state.as_deref().map_or_else(own, absolute)?;
+                let local = Local::open(&state, Rules::default());
+                local.map(|local| Decider::Alone(Arc::new(local))).map_err(|error| {
+                    unavailable(&format!(
+                        "{error}; if the folder is a copy of a guarded one, give it an id of \
+                             its own by 'latchfs guard init --new-id'"
+                    ))
+                })
+            }
+            (Some(url), Some(_)) => Err(CliError::usage(format!(
+                "the lock of this folder is kept by {url}, as its record says; leave --state out, \
+                 and name a place for stages by --stage DIR"
+            ))),
+        }
+    }
+}
+
+impl Decider {
+    /// Returns the locks.
+    pub(super) fn locks(&self) -> Locks {
+        let service: Arc<dyn LockService> = match self {
+            Self::Alone(local) => Arc::clone(local) as _,
+            Self::Server(remote) => Arc::clone(remote) as _,
+        };
+        Locks::new(service)
+    }
+
+    /// Closes the engine, or the connection.
+    pub(super) fn close(&self) -> CliResult {
+        match self {
+            Self::Alone(local) => local.close().map_err(|error| unavailable(&error)),
+            Self::Server(remote) => {
+                remote.close();
+                Ok(())
+            }
+        }
+    }
+}
+
+/// Returns the URL of the server whose locks a mount shows.
+pub(super) fn server_of_mount(dir: &Path) -> CliResult<String> {
+    let shown = dir.display();
+    let real = mountinfo::resolve(dir)
+        .map_err(|error| CliError::system(&format!("{shown} can't be looked up"), &error))?;
+    if !matches!(mountinfo::at(&real), Ok(Some(mount)) if MountPoint::is_latchfs(&mount)) {
+        return Err(CliError::unavailable(format!(
+            "no latchfs is mounted at {shown}; mount one by 'latchfs mount {shown} --server URL'"
+        )));
+    }
+    let about = ControlFile::of(real).about()?;
+    about["server"]["url"].as_str().map(str::to_owned).ok_or_else(|| {
+        CliError::usage(format!(
+            "the mount {shown} has its own engine, and a guard can use a mount on a server only; \
+             run 'latchfs serve', mount by --server URL, and name that server here too, or guard \
+             the folder by 'guard init --alone'"
+        ))
+    })
+}
+
+/// Returns the id of the engine of a server or cluster.
+pub(super) fn engine_of(access: &ServerAccess) -> CliResult<u64> {
+    let remote = server_options::connect(access, None)?;
+    let locks = Locks::new(Arc::clone(&remote) as _);
+    let name = LockName::parse("folder").map_err(|error| unavailable(&error))?;
+    let (send, answer) = mpsc::channel();
+    // With several servers, the first request chooses the engine.
+    locks.view(&name, move |view| drop(send.send(view.map(drop))));
+    let engine = match answer.recv() {
+        Ok(Ok(())) => Ok(locks.engine_id()),
+        Ok(Err(why)) => Err(unavailable(&why)),
+        Err(closed) => Err(unavailable(&closed)),
+    };
+    remote.close();
+    engine
+}
+
+/// Refuses a folder whose lock another engine decides.
+pub(super) fn check_engine(record: &FolderRecord, locks: &Locks) -> CliResult {
+    let (recorded, found) = (record.engine_id(), locks.engine_id());
+    if recorded == found {
+        return Ok(());
+    }
+    Err(CliError::Said(
+        Exit::Unavailable,
+        format!(
+            "the folder's lock is decided by the engine {recorded:016x}, and this is \
+             {found:016x}: the server was replaced, or its URL leads to another one; use the right \
+             server"
+        ),
+    ))
+}

@@ -1,0 +1,125 @@
+//! Changes of names in the folder: renames and removals. A foreign version that would lose its last
+//! name by one of them, or by a publish, is moved to the lost files.
+
+use super::disk::{Disk, IfThere, Look, Place};
+use super::folder_guard::FolderGuard;
+use super::gate::Pass;
+use super::lost_files::{LostDescription, LostReason};
+use super::stage::{PublishError, Stage};
+use std::ffi::OsStr;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+fn stale() -> io::Error {
+    io::Error::from_raw_os_error(libc::ESTALE)
+}
+
+impl<D: Disk> FolderGuard<D> {
+    pub(super) fn stage_of(&self, pass: &Pass<'_>) -> Option<Arc<Stage<D>>> {
+        self.stage.read().clone().filter(|stage| stage.tenure == pass.tenure())
+    }
+
+    /// Whether a file of the folder was changed past the view in this tenure.
+    pub(crate) fn is_foreign(&self, found: &Look) -> bool {
+        self.stage.read().as_ref().is_some_and(|stage| stage.own.is_foreign(found))
+    }
+
+    /// Records the version of a file that a program of the view has left.
+    pub(crate) fn record_own(&self, found: &Look) {
+        if let Some(stage) = &*self.stage.read() {
+            stage.own.record(found, false);
+        }
+    }
+
+    /// Moves a foreign version that was displaced into the stage to the lost files.
+    pub(super) fn keep_foreign(&self, stage: &Stage<D>, name: &OsStr, path: &OsStr) {
+        let at = stage.displaced(name);
+        let Ok(found) = self.disk.look(at) else {
+            // A later fence has kept it.
+            return;
+        };
+        let tenure = Some(stage.tenure);
+        let about = LostDescription::now(path, found.uid, tenure, LostReason::Foreign);
+        match self.lost.keep_name(&*self.disk, at, &about) {
+            Ok(number) => {
+                self.space.add_lost(found.size);
+                self.foreign.lock().push((number, path.to_string_lossy().into_owned()));
+            }
+            // It stays in the stage, from which the next fence moves it.
+            Err(error) => log::error!("a foreign {} stays in the stage: {error}", path.display()),
+        }
+    }
+
+    /// Returns the numbers and the paths of the foreign versions that were put aside since the
+    /// last call.
+    pub(crate) fn take_foreign(&self) -> Vec<(u64, String)> {
+        std::mem::take(&mut *self.foreign.lock())
+    }
+
+    /// Moves a file or directory of the folder. Each place has its path in the folder. On shared
+    /// storage the file goes through the stage, so that a late rename of an older tenure fails,
+    /// with ESTALE. It does so as well if it would replace a foreign version.
+    pub(crate) fn rename(
+        &self,
+        pass: &Pass<'_>,
+        (from, path): (Place<'_, D::Dir>, &OsStr),
+        (to, new_path): (Place<'_, D::Dir>, &OsStr),
+        if_there: IfThere,
+    ) -> io::Result<()> {
+        let Some(stage) = self.stage_of(pass) else { return Err(stale()) };
+        let moved = self.disk.look(from)?;
+        let there = self.disk.look(to).ok().filter(|_| if_there == IfThere::Replace);
+        if there.as_ref().is_some_and(|there| there.id == moved.id) {
+            // A rename between two names of one file does nothing; by way of the stage it would
+            // remove one of them.
+            return Ok(());
+        }
+        let is_own = moved.is_file && !stage.own.is_foreign(&moved);
+        let is_foreign =
+            !moved.is_dir && there.as_ref().is_some_and(|there| stage.own.is_foreign(there));
+        if self.is_shared_storage || is_foreign {
+            let renamed =
+                stage.rename(&*self.disk, (from, path), (to, new_path), (if_there, !moved.is_dir));
+            if let Some(name) = renamed.map_err(|error| self.rename_error(error))? {
+                self.keep_foreign(&stage, &name, new_path);
+            }
+        } else {
+            self.disk.rename(from, to, if_there)?;
+        }
+        if is_own {
+            stage.own.record(&moved, false);
+        }
+        Ok(())
+    }
+
+    fn rename_error(&self, error: PublishError) -> io::Error {
+        match error {
+            PublishError::Disk(error) | PublishError::Stays { error, .. } => error,
+            PublishError::Fenced { .. } => {
+                self.is_fenced.store(true, Ordering::Release);
+                stale()
+            }
+        }
+    }
+
+    /// Removes the name of a file. A foreign version goes to the lost files.
+    pub(crate) fn remove_file(
+        &self,
+        pass: &Pass<'_>,
+        (at, path): (Place<'_, D::Dir>, &OsStr),
+    ) -> io::Result<()> {
+        let Some(stage) = self.stage_of(pass) else { return Err(stale()) };
+        let found = self.disk.look(at)?;
+        stage.note_removed(path, &found);
+        if stage.own.is_foreign(&found) {
+            let displaced = stage.displace(&*self.disk, at, path);
+            let name = displaced.map_err(|error| self.rename_error(error))?;
+            self.keep_foreign(&stage, &name, path);
+        } else {
+            self.disk.remove_file(at)?;
+        }
+        stage.own.forget(&found);
+        Ok(())
+    }
+}

@@ -1,0 +1,160 @@
+//! Files that belong to this machine, for example the swap files of an editor. They are kept in the
+//! state directory under the same paths, and shown in the view as if they lay in the folder. No
+//! lock is needed to change them, and they never reach the folder.
+//!
+//! A file of the folder that had such a name before stays a file of the folder.
+
+use super::super::gate::Pass;
+use super::super::linux_disk::{id_in, list, stat, stat_at};
+use super::folder_view::{FolderView, MayWait, errno};
+use super::new_files::{create_in, give_to_caller};
+use super::open_file::{Content, OpenFile};
+use crate::fuse::kernel::file_system::{Done, NameIn};
+use crate::fuse::kernel::user_shares::Share;
+use crate::fuse::kernel::values::{Errno, NodeEntry, Opened, OpenedFlags, Requester};
+use rustix::fs::{FileType, RenameFlags};
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicBool;
+
+/// The directory in which a name of the view lies, or is about to be made.
+pub(super) struct Spot {
+    /// The directory, in the folder or among the local files.
+    pub(super) dir: OwnedFd,
+    /// The path of the name in the view.
+    pub(super) path: PathBuf,
+    /// Whether the file is local.
+    pub(super) is_local: bool,
+}
+
+impl FolderView {
+    /// Whether a new file of this name in a directory of the folder is local. The shared memory of
+    /// an `SQLite` database is local only beside the database's log.
+    fn is_for_local(&self, (parent, dir): (u64, &OwnedFd), path: &Path, name: &OsStr) -> bool {
+        if !self.local.patterns.matches(path) {
+            return false;
+        }
+        let Some(stem) = name.as_bytes().strip_suffix(b"-shm") else { return true };
+        let log = OsString::from_vec([stem, b"-wal"].concat());
+        self.nodes.saving_at(parent, &log).is_some() || stat_at(dir.as_fd(), &log).is_ok()
+    }
+
+    /// Returns where a name of the view lies. With `may_make` the name may be a new one.
+    pub(super) fn spot(&self, at: NameIn<'_>, may_make: bool) -> Done<Spot> {
+        let (dir, parent) = self.directory(at.parent)?;
+        let path = parent.join(at.name);
+        if self.nodes.is_local(at.parent) {
+            return Ok(Spot { dir, path, is_local: true });
+        }
+        if !self.is_for_local((at.parent, &dir), &path, at.name) {
+            return Ok(Spot { dir, path, is_local: false });
+        }
+        let beside = self.local.beside(&parent).map_err(|error| errno(&error))?;
+        if let Some(dir) = &beside
+            && stat_at(dir.as_fd(), at.name).is_ok()
+        {
+            let dir = dir.try_clone().map_err(|error| errno(&error))?;
+            return Ok(Spot { dir, path, is_local: true });
+        }
+        if self.nodes.saving_at(at.parent, at.name).is_some()
+            || stat_at(dir.as_fd(), at.name).is_ok()
+        {
+            return Ok(Spot { dir, path, is_local: false });
+        }
+        if !may_make {
+            return Err(Errno::ENOENT);
+        }
+        let made = match beside {
+            Some(beside) => Ok(beside),
+            None => self.local.make_beside(&self.root(), &parent),
+        };
+        Ok(Spot { dir: made.map_err(|error| errno(&error))?, path, is_local: true })
+    }
+
+    /// Lets a change of a name pass the gate. A local file needs no pass.
+    pub(super) async fn pass_to(&self, who: Requester, spot: &Spot) -> Done<Option<Pass<'_>>> {
+        if spot.is_local {
+            return Ok(None);
+        }
+        self.pass(who, &spot.path, MayWait::Briefly).await.map(Some)
+    }
+
+    /// Returns the names and types of the local files in a directory of the folder.
+    pub(super) fn local_entries(
+        &self,
+        (ino, dir): (u64, &OwnedFd),
+        path: &Path,
+    ) -> Done<Vec<(OsString, FileType)>> {
+        if self.nodes.is_local(ino) {
+            return Ok(Vec::new());
+        }
+        let beside = self.local.beside(path).map_err(|error| errno(&error))?;
+        let Some(beside) = beside else { return Ok(Vec::new()) };
+        let listed = list(beside.as_fd()).map_err(|error| errno(&error))?;
+        let is_shown =
+            |name: &OsString| self.is_for_local((ino, dir), &path.join(name), name.as_os_str());
+        Ok(listed
+            .into_iter()
+            .filter(|(name, ..)| is_shown(name))
+            .map(|(name, _, kind)| (name, kind))
+            .collect())
+    }
+
+    /// Refuses to remove a directory of the folder in which a local directory lies.
+    pub(super) fn check_no_local_dir(&self, ino: u64, dir: &OwnedFd, path: &Path) -> Done<()> {
+        let entries = self.local_entries((ino, dir), path)?;
+        if entries.iter().any(|(_, kind)| *kind == FileType::Directory) {
+            return Err(Errno::ENOTEMPTY);
+        }
+        Ok(())
+    }
+
+    /// Removes the local files of a directory of the folder that was removed.
+    pub(super) fn remove_local_of(&self, path: &Path) {
+        if let Err(error) = self.local.removed(path) {
+            log::warn!("the local files of {} stay: {error}", path.display());
+        }
+    }
+
+    /// Moves the local files of a directory of the folder that was renamed.
+    pub(super) fn rename_local_of(&self, from: &Path, to: &Path, flags: RenameFlags) {
+        if let Err(error) = self.local.renamed(&self.root(), from, to, flags) {
+            log::warn!("the local files of {} are not shown: {error}", to.display());
+        }
+    }
+
+    /// Opens a local file for writing.
+    pub(super) fn open_local(&self, ino: u64, flags: i32, share: Share) -> Done<Opened> {
+        let located = self.locate(ino)?;
+        let file = self.reopen(&located, flags)?;
+        if flags & libc::O_TRUNC != 0 {
+            file.set_len(0).map_err(|error| errno(&error))?;
+        }
+        Ok(self.opened_local(ino, file, share))
+    }
+
+    fn opened_local(&self, ino: u64, file: File, share: Share) -> Opened {
+        let has_changed = AtomicBool::new(false);
+        let content = Content::Local(file);
+        let open = OpenFile { ino, content, tenure: None, has_changed, _share: share };
+        self.opened(open, OpenedFlags::FOPEN_KEEP_CACHE | OpenedFlags::FOPEN_NOFLUSH)
+    }
+
+    /// Makes a local file.
+    pub(super) fn create_local(
+        &self,
+        (who, share): (Requester, Share),
+        at: NameIn<'_>,
+        spot: &Spot,
+        (mode, flags): (u32, i32),
+    ) -> Done<(NodeEntry, Opened)> {
+        let file = create_in(&spot.dir, at.name, mode, flags)?;
+        give_to_caller(&file, OsStr::new(""), who, &spot.dir).map_err(|error| errno(&error))?;
+        let found = stat(file.as_fd()).map_err(|error| errno(&error))?;
+        let ino = self.nodes.found(at.parent, at.name, id_in(&found), true);
+        Ok((Self::entry(ino, &found), self.opened_local(ino, file, share)))
+    }
+}

@@ -1,0 +1,58 @@
+//! Tells the guard which versions of files the programs of the view have left, and tells the
+//! programs which foreign versions were put aside.
+
+use super::super::linux_disk::{look_in, stat};
+use super::folder_view::FolderView;
+use super::open_file::{Content, OpenFile};
+use crate::fuse::kernel::values::Requester;
+use crate::time::Wall;
+use rustix::fs::Statx;
+use std::os::fd::{AsFd, BorrowedFd};
+
+impl FolderView {
+    /// Records the version of a file whose attributes or names a program has changed, unless the
+    /// file was foreign before that.
+    pub(super) fn note_change(&self, before: &Statx, file: BorrowedFd<'_>) {
+        if !self.guard.is_foreign(&look_in(before))
+            && let Ok(found) = stat(file)
+        {
+            self.guard.record_own(&look_in(&found));
+        }
+    }
+
+    /// Records the version of a file that a program has changed in place.
+    pub(super) fn note_written(&self, open: &OpenFile) {
+        let is_current = self.guard.gate().tenure().is_some_and(|now| open.tenure == Some(now.id));
+        let is_file = matches!(open.content, Content::InPlace(_) | Content::Saving(_));
+        if is_current
+            && is_file
+            && let Some(file) = open.file()
+            && let Ok(found) = stat(file.as_fd())
+        {
+            self.guard.record_own(&look_in(&found));
+        }
+    }
+
+    /// Records the version of a file that is about to lose its name, if a program still changes it
+    /// in place.
+    pub(super) fn note_open(&self, found: &Statx) {
+        if let Some(ino) = self.nodes.of_file(Self::id(found)) {
+            self.nodes.open_files(ino).iter().for_each(|open| self.note_written(open));
+        }
+    }
+
+    /// Tells of the foreign versions that a change has put aside.
+    pub(super) fn tell_foreign(&self, who: Requester) {
+        for (number, path) in self.guard.take_foreign() {
+            let sentence = format!(
+                "{path} had a version that came past the view; it is kept, and 'latchfs guard lost \
+                 --restore {number}' puts it beside the other"
+            );
+            self.refused.record(who.uid, sentence);
+            let at = Wall::now().to_string();
+            self.control.publish_event(&serde_json::json!({
+                "at": at, "event": "foreign", "path": path, "number": number,
+            }));
+        }
+    }
+}

@@ -1,0 +1,153 @@
+//! Modes, owners, ACLs and names of files that programs make in a view, compared with the same
+//! programs in a plain directory.
+
+use crate::harness::{Guard, Scratch, Server, latchfs, python, shell};
+use crate::support::run;
+use std::fs;
+use std::os::unix::fs::MetadataExt as _;
+
+/// Makes files in all ways, and prints their modes, owners and ACLs.
+const PROGRAM: &str = r"
+import os, socket, stat, struct
+def acl(entries):
+    return struct.pack('<I', 2) + b''.join(struct.pack('<HHI', *entry) for entry in entries)
+ANY = 0xffffffff
+FULL = acl([(1, 7, ANY), (2, 7, 4343), (4, 5, ANY), (16, 7, ANY), (32, 5, ANY)])
+NARROW = acl([(1, 6, ANY), (2, 6, 4343), (4, 4, ANY), (16, 4, ANY), (32, 0, ANY)])
+def show(path):
+    found = os.lstat(path)
+    acls = []
+    for name in ['system.posix_acl_access', 'system.posix_acl_default']:
+        try:
+            acls.append(os.getxattr(path, name, follow_symlinks=False).hex())
+        except OSError:
+            acls.append('-')
+    print(path, oct(found.st_mode), found.st_uid, found.st_gid, *acls)
+def make(where, mode, mask):
+    os.umask(mask)
+    name = lambda kind: f'{where}/{kind}-{mode:o}-{mask:o}'
+    os.close(os.open(name('file'), os.O_CREAT | os.O_WRONLY | os.O_EXCL, mode)); show(name('file'))
+    with open(os.open(name('text'), os.O_CREAT | os.O_WRONLY, mode), 'w') as text:
+        text.write('text')
+    show(name('text'))
+    os.close(os.open(name('a') + '.log', os.O_CREAT | os.O_RDWR, mode)); show(name('a') + '.log')
+    os.mkdir(name('dir'), mode); show(name('dir'))
+    os.mkfifo(name('fifo'), mode & 0o777); show(name('fifo'))
+    os.mknod(name('node'), stat.S_IFREG | (mode & 0o777)); show(name('node'))
+    os.symlink('x', name('link'))
+    found = os.lstat(name('link'))
+    print(name('link'), oct(found.st_mode), found.st_uid, found.st_gid)
+    sock = socket.socket(socket.AF_UNIX); sock.bind(name('sock')); show(name('sock'))
+    for changed in [0o640, 0o777, 0o600]:
+        os.chmod(name('text'), changed); show(name('text'))
+    with open(name('text'), 'w') as text:
+        text.write('again')
+    show(name('text'))
+for where in ['plain', 'setgid', 'full', 'narrow', 'both']:
+    for mode in [0o666, 0o600, 0o777, 0o4755, 0o2755]:
+        for mask in [0, 0o22, 0o77]:
+            make(where, mode, mask)
+";
+
+/// Makes the directories in which the program works.
+fn prepare(dir: &std::path::Path) {
+    let program = PROGRAM.split("def show").next().expect("the ACLs").to_owned()
+        + "
+os.umask(0)
+for name in ['plain', 'setgid', 'full', 'narrow', 'both']:
+    os.mkdir(name); os.chmod(name, 0o777)
+for name, value in [('full', FULL), ('narrow', NARROW), ('both', FULL)]:
+    os.setxattr(name, 'system.posix_acl_default', value)
+for name in ['setgid', 'both']:
+    os.chown(name, 0, 4444); os.chmod(name, 0o2777)
+with open('full/old', 'w'): pass
+os.removexattr('full/old', 'system.posix_acl_access'); os.chmod('full/old', 0o640)
+";
+    python(0, dir, &program).ok();
+}
+
+fn compare(uid: u32) {
+    let scratch = Scratch::new();
+    scratch.init(&["--alone"]);
+    let plain = scratch.0.join("plain");
+    fs::create_dir(&plain).expect("made");
+    prepare(&plain);
+    prepare(&scratch.folder());
+    let guard = Guard::start(&scratch, "view", &[]);
+    let (expected, found) =
+        (python(uid, &plain, PROGRAM).ok(), python(uid, &guard.view, PROGRAM).ok());
+    let lines = expected.lines().zip(found.lines());
+    let other: Vec<_> = lines.filter(|(one, other)| one != other).collect();
+    assert!(other.is_empty(), "{} differ: {:#?}", other.len(), &other[..other.len().min(9)]);
+    assert_eq!((expected.lines().count(), found.lines().count()), (900, 900));
+    // The folder itself has what the view shows.
+    let list = "find . -path ./.latchfs -prune -o -printf '%P %M %U %G %y\\n' | sort";
+    let real = shell(&scratch.folder(), list).ok();
+    assert_eq!(real, shell(&guard.view, list).ok());
+    // A file from before the default ACL has none after it is rewritten.
+    if uid == 0 {
+        shell(&guard.view, "echo new > full/old; chmod 644 full/old").ok();
+        assert_eq!(fs::metadata(guard.path("full/old")).expect("there").mode() & 0o777, 0o644);
+        let program = "import os; assert 'system.posix_acl_access' not in os.listxattr('full/old')";
+        python(0, &scratch.folder(), program).ok();
+    }
+}
+
+#[test]
+fn new_files_of_root_are_as_in_a_plain_directory() {
+    compare(0);
+}
+
+#[test]
+fn new_files_of_a_user_are_as_in_a_plain_directory() {
+    compare(4242);
+}
+
+#[test]
+fn a_copy_with_size_and_time_of_the_version_before_gets_a_time_of_its_own() {
+    let scratch = Scratch::new();
+    let server = Server::start(&scratch);
+    run(latchfs().args(["guard", "init", "--server", &server.url]).arg(scratch.folder())).ok();
+    let guard = Guard::start(&scratch, "view", &["--client", "m1"]);
+    let script = "
+        echo old > a; touch -d @1000.5 a; mkdir t; echo new > t/a; touch -d @1000.5 t/a
+        cp -p t/a a; stat -c %.9Y ../folder/a; cat a
+        echo old > a; touch -d @1000 a t/a; tar cf t.tar -C t a; tar xf t.tar
+        stat -c %.9Y ../folder/a
+        cp -p t/a b; stat -c %.9Y ../folder/b";
+    let told = shell(&guard.view, script).ok();
+    let times: Vec<_> = told.lines().collect();
+    assert_eq!(times[..2], ["1000.500000001", "new"], "{told}");
+    assert!(times[2] == "1000.000000001", "{told}");
+    assert_eq!(times[3], "1000.000000000", "nothing had the name: {told}");
+}
+
+#[test]
+fn names_that_differ_by_normalization_alone_are_refused() {
+    let scratch = Scratch::new();
+    let server = Server::start(&scratch);
+    run(latchfs().args(["guard", "init", "--server", &server.url]).arg(scratch.folder())).ok();
+    let guard = Guard::start(&scratch, "view", &["--client", "m1"]);
+    let (composed, decomposed) = ("caf\u{e9}", "cafe\u{301}");
+    fs::write(guard.path(composed), "1").expect("the only one");
+    fs::write(guard.path("b"), "2").expect("another");
+    let refused = [
+        fs::write(guard.path(decomposed), "2"),
+        fs::create_dir(guard.path(decomposed)),
+        fs::rename(guard.path("b"), guard.path(decomposed)),
+        fs::hard_link(guard.path("b"), guard.path(decomposed)),
+        std::os::unix::fs::symlink("x", guard.path(decomposed)),
+    ];
+    for refused in refused {
+        assert_eq!(refused.expect_err("a twin").raw_os_error(), Some(libc::EEXIST));
+        assert!(guard.why().contains("normalization"), "{}", guard.why());
+    }
+    fs::write(guard.path(composed), "3").expect("the same name");
+    fs::rename(guard.path(composed), guard.path(decomposed)).expect("one is left");
+    drop(guard);
+    let alone = Scratch::new();
+    alone.init(&["--alone"]);
+    let guard = Guard::start(&alone, "view", &[]);
+    fs::write(guard.path(composed), "1").expect("free");
+    fs::write(guard.path(decomposed), "2").expect("nothing carries the folder");
+}

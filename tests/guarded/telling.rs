@@ -1,0 +1,206 @@
+//! The reports of a guard about its tenures: events, the command of `--on-lost`, and the reasons of
+//! refusals, each after a real loss.
+
+use crate::harness::{Guard, Scratch, Server, eventually, latchfs};
+use crate::support::run;
+use serde_json::Value;
+use std::fs::{self, File};
+use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
+use std::net::TcpStream;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+use std::time::Duration;
+
+/// How long an event may take.
+const EVENT_LIMIT: Duration = Duration::from_secs(20);
+
+/// The events of a guard, read by `cat`.
+pub(crate) struct Events(Child, Receiver<Value>);
+
+impl Events {
+    pub(crate) fn of(guard: &Guard) -> Self {
+        let mut cat = Command::new("cat");
+        let cat = cat.arg(guard.path(".latchfs/events")).stdout(Stdio::piped());
+        // The end of the guard is an error of the read.
+        let cat = cat.stderr(Stdio::null()).spawn();
+        let mut cat = cat.expect("it starts");
+        let out = BufReader::new(cat.stdout.take().expect("piped"));
+        let (send, events) = channel();
+        std::thread::spawn(move || {
+            for line in out.lines().map_while(Result::ok) {
+                let event = serde_json::from_str(&line).expect("JSON");
+                send.send(event).unwrap_or_default();
+            }
+        });
+        // The reader gets the events from its open on.
+        let open = PathBuf::from(format!("/proc/{}/fd/3", cat.id()));
+        eventually("the reader has the events open", || fs::read_link(&open).ok());
+        Self(cat, events)
+    }
+
+    #[track_caller]
+    pub(crate) fn next(&self, name: &str) -> Value {
+        let event = self.1.recv_timeout(EVENT_LIMIT).expect("an event");
+        assert_eq!(event["event"], name, "{event}");
+        assert!(event["at"].is_string(), "{event}");
+        event
+    }
+}
+
+impl Drop for Events {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// A guard with a server whose losses are written to a file.
+struct Told {
+    scratch: Scratch,
+    server: Server,
+    guard: Guard,
+    events: Events,
+    lock: String,
+}
+
+impl Told {
+    fn start(options: &[&str]) -> Self {
+        let scratch = Scratch::new();
+        let server = Server::start(&scratch);
+        scratch.init(&["--server", &server.url]);
+        let losses = scratch.0.join("losses");
+        let on_lost = format!("printf '%s\\n' \"$LATCHFS_EVENT\" >>'{}'", losses.display());
+        let options = [&["--client", "m1", "--on-lost", &on_lost], options].concat();
+        let guard = Guard::start(&scratch, "view", &options);
+        let events = Events::of(&guard);
+        let lock = guard.status()["lock"].as_str().expect("a name").to_owned();
+        Self { scratch, server, guard, events, lock }
+    }
+
+    /// Waits until the command of `--on-lost` has run `count` times. Returns its last event.
+    fn loss(&self, count: usize) -> Value {
+        let losses = self.scratch.0.join("losses");
+        let line = eventually("the command has run", || {
+            let text = fs::read_to_string(&losses).ok()?;
+            let complete = text.ends_with('\n') && text.lines().count() == count;
+            complete.then(|| text.lines().last().map(str::to_owned)).flatten()
+        });
+        serde_json::from_str(&line).expect("JSON")
+    }
+
+    fn latchfs(&self, args: &[&str]) {
+        run(latchfs().args(args).args(["--server", &self.server.url])).ok();
+    }
+}
+
+#[track_caller]
+fn refused<T>(result: io::Result<T>, errno: i32) {
+    let error = result.err().expect("it is refused");
+    assert_eq!(error.raw_os_error(), Some(errno), "{error}");
+}
+
+#[test]
+fn a_lock_that_is_given_is_no_loss() {
+    let told = Told::start(&[]);
+    fs::write(told.guard.path("a"), "1").expect("the lock is free");
+    let held = told.events.next("held");
+    told.guard.ask("give", &[]).ok();
+    let given = told.events.next("given");
+    assert_eq!(held["token"], given["token"]);
+    assert_eq!(given["why"], "the lock was given up");
+    assert!(!told.scratch.0.join("losses").exists());
+}
+
+#[test]
+fn a_steal_is_told() {
+    let told = Told::start(&[]);
+    let mut open = File::create(told.guard.path("a")).expect("the lock is free");
+    open.write_all(b"unpublished").expect("held");
+    let held = told.events.next("held");
+    told.latchfs(&["steal", &told.lock, "--client", "m2", "--reason", "maintenance"]);
+    let lost = told.events.next("lost");
+    assert_eq!((&lost["token"], &lost["put_aside"][0]["path"]), (&held["token"], &"a".into()));
+    assert_eq!(lost["why"], "the lock service ended the lease");
+    assert_eq!(told.loss(1), lost);
+    refused(open.write_all(b"more"), libc::ESTALE);
+    let why = told.guard.why();
+    assert!(why.contains("a tenure that is over (the lock service ended the lease"), "{why}");
+    refused(fs::write(told.guard.path("b"), "1"), libc::EROFS);
+    let why = told.guard.why();
+    assert!(
+        why.contains("b was not changed") && why.contains("m2 holds the lock of this folder"),
+        "{why}"
+    );
+    told.latchfs(&["release", &told.lock, "--client", "m2"]);
+    eventually("the lock is free", || fs::write(told.guard.path("b"), "1").ok());
+    told.events.next("held");
+}
+
+#[test]
+fn an_end_by_an_administrator_is_told() {
+    let told = Told::start(&[]);
+    let open = File::create(told.guard.path("a.log")).expect("the lock is free");
+    told.events.next("held");
+    told.latchfs(&["release", "--all", "--client", "m1"]);
+    let lost = told.events.next("lost");
+    assert_eq!(lost["why"], "the lock service ended the lease");
+    told.loss(1);
+    refused((&open).write_all(b"x"), libc::ESTALE);
+
+    eventually("the lock is free", || fs::write(told.guard.path("b"), "1").ok());
+    told.events.next("held");
+    let record = format!("state/{}/m1/session", told.lock.trim_start_matches("folder-"));
+    let record = fs::read_to_string(told.scratch.0.join(record)).expect("it is there");
+    let session = record.split(' ').next().expect("a session");
+    let address = told.server.url.trim_start_matches("http://");
+    let mut server = TcpStream::connect(address).expect("it listens");
+    write!(server, "DELETE /sessions/{session} HTTP/1.1\r\nHost: {address}\r\n")
+        .and_then(|()| write!(server, "Connection: close\r\n\r\n"))
+        .expect("sent");
+    let mut answer = String::new();
+    server.read_to_string(&mut answer).expect("an answer");
+    assert!(answer.starts_with("HTTP/1.1 20"), "{answer}");
+    let lost = told.events.next("lost");
+    assert_eq!(lost["why"], "the lock service ended the lease");
+    assert_eq!(told.loss(2), lost);
+    // The guard opens another session by itself.
+    eventually("a new session", || fs::write(told.guard.path("b"), "2").ok());
+}
+
+#[test]
+fn a_server_that_is_away_past_the_lease_is_told() {
+    let told = Told::start(&["--ttl", "2s"]);
+    let open = File::create(told.guard.path("a.log")).expect("the lock is free");
+    told.events.next("held");
+    told.server.signal(libc::SIGSTOP);
+    let lost = told.events.next("lost");
+    // The deadline and the end of the session at the client come at nearly the same time.
+    let ends = ["did not answer before the lease ended", "ended the lease"];
+    let end = lost["why"].as_str().expect("a reason");
+    assert!(ends.iter().any(|known| end == format!("the lock service {known}")), "{end}");
+    assert_eq!(told.loss(1), lost);
+    refused((&open).write_all(b"x"), libc::ESTALE);
+    let why = told.guard.why();
+    assert!(why.contains(end), "{why}");
+    refused(fs::write(told.guard.path("b"), "1"), libc::EROFS);
+    let why = told.guard.why();
+    assert!(why.contains("b was not changed") && why.contains("does not answer"), "{why}");
+    told.server.signal(libc::SIGCONT);
+    eventually("a new tenure", || fs::write(told.guard.path("b"), "1").ok());
+}
+
+#[test]
+fn a_client_that_waits_is_told() {
+    let told = Told::start(&[]);
+    fs::write(told.guard.path("a"), "1").expect("the lock is free");
+    told.events.next("held");
+    let mut wait = latchfs();
+    wait.args(["wait", &told.lock, "--client", "m2", "--server", &told.server.url]);
+    let mut wait = wait.stdout(Stdio::null()).spawn().expect("it starts");
+    assert_eq!(told.events.next("wanted")["client"], "m2");
+    assert_eq!(told.guard.status()["wanted_by"], "m2");
+    told.guard.ask("give", &[]).ok();
+    told.events.next("given");
+    assert!(wait.wait().expect("it ends").success());
+}
