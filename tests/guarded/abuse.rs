@@ -308,7 +308,7 @@ fn a_directory_exchanged_for_a_symlink_leads_nowhere() {
     symlink(&outside, own.join("link")).expect("made");
     let before = marks(&outside);
     attack(&guard.path("own/dir"), (&own.join("dir"), &own.join("link")), || {
-        mend_own(&own.join("dir"))
+        mend_own(&own.join("dir"));
     });
     assert_eq!(marks(&outside), before);
 }
@@ -423,7 +423,8 @@ fn the_sticky_bit_protects_a_file_that_has_just_got_the_name() {
     fs::create_dir(&shared).expect("made");
     fs::set_permissions(&shared, fs::Permissions::from_mode(0o1777)).expect("changed");
     let real = guard.view.with_file_name("folder").join("shared");
-    let attacks: [(&str, fn(&Path) -> io::Result<()>); 6] = [
+    type Attack = fn(&Path) -> io::Result<()>;
+    let attacks: [(&str, Attack); 6] = [
         ("unlink", |dir| fs::remove_file(dir.join("f"))),
         ("rename", |dir| fs::rename(dir.join("f"), dir.join("g"))),
         ("rename over", |dir| fs::rename(dir.join("h"), dir.join("f"))),

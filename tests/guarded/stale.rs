@@ -3,11 +3,11 @@
 
 use crate::harness::{Guard, Scratch, Server, eventually, pause, python};
 use crate::hostile::TestMount;
-use crate::support::rounds;
+use crate::support::{rounds, run};
 use std::fs::{self, File};
 use std::io::{self, Read as _, Write as _};
 use std::os::fd::{AsRawFd as _, IntoRawFd as _};
-use std::os::unix::fs::{FileExt as _, PermissionsExt as _};
+use std::os::unix::fs::{FileExt as _, MetadataExt as _, PermissionsExt as _, symlink};
 use std::process::Command;
 use std::time::Duration;
 
@@ -183,6 +183,43 @@ fn the_fence_removes_the_stage_of_any_other_tenure() {
     assert_eq!(guard.ask("lost", &[]).ok().matches("kept").count(), 3);
 }
 
+/// Anybody who may write in the folder can put something else in the place of a file that a guard
+/// changed in place before it died. The next tenure begins all the same, and follows no symlink.
+#[test]
+fn no_file_in_the_folder_keeps_the_next_tenure_from_beginning() {
+    let (scratch, _server, [first, second]) = two_guards();
+    let real = scratch.folder();
+    fs::create_dir(first.path("dir")).expect("the lock is free");
+    let names = ["link.log", "fifo.log", "dir.log", "gone.log", "dir/in.log"];
+    let open: Vec<_> = names
+        .map(|name| {
+            fs::write(first.path(name), "in place").expect("held");
+            let file = File::options().append(true).open(first.path(name)).expect("held");
+            (&file).write_all(b"!").expect("held");
+            file
+        })
+        .into();
+    first.kill();
+    drop(open);
+    for name in &names[..4] {
+        fs::remove_file(real.join(name)).expect("there");
+    }
+    let outside = scratch.0.join("outside");
+    fs::create_dir(&outside).expect("made");
+    fs::write(outside.join("in.log"), "outside").expect("written");
+    let inode = fs::metadata(outside.join("in.log")).expect("there").ino();
+    symlink(outside.join("in.log"), real.join("link.log")).expect("made");
+    run(Command::new("mkfifo").arg(real.join("fifo.log"))).ok();
+    fs::create_dir(real.join("dir.log")).expect("made");
+    fs::rename(real.join("dir"), real.join("away")).expect("renamed");
+    symlink(&outside, real.join("dir")).expect("made");
+    second.take_here();
+    assert_eq!(fs::metadata(outside.join("in.log")).expect("there").ino(), inode);
+    assert!(fs::symlink_metadata(real.join("link.log")).expect("there").is_symlink());
+    let kind = fs::symlink_metadata(real.join("fifo.log")).expect("there").file_type();
+    assert!(!kind.is_file(), "the FIFO stays");
+}
+
 #[test]
 fn a_close_publishes_while_a_copy_of_the_descriptor_is_open() {
     let scratch = Scratch::new();
@@ -208,7 +245,7 @@ fn a_save_that_does_not_fit_leaves_the_old_file() {
     let guard = Guard::start(&small, "view", &[]);
     fs::write(guard.path("a"), "old").expect("it fits");
     let mut file = File::create(guard.path("a")).expect("held");
-    let full = file.write_all(&[b'x'; 2 << 20]).expect_err("it does not fit");
+    let full = file.write_all(&vec![b'x'; 2 << 20]).expect_err("it does not fit");
     assert_eq!(full.raw_os_error(), Some(libc::ENOSPC));
     assert_eq!(close(file).expect_err("spoiled").raw_os_error(), Some(libc::ENOSPC));
     assert_eq!(fs::read(small.folder().join("a")).expect("there"), b"old");
