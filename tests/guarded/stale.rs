@@ -189,8 +189,8 @@ fn the_fence_removes_the_stage_of_any_other_tenure() {
 fn no_file_in_the_folder_keeps_the_next_tenure_from_beginning() {
     let (scratch, _server, [first, second]) = two_guards();
     let real = scratch.folder();
-    fs::create_dir(first.path("dir")).expect("the lock is free");
-    let names = ["link.log", "fifo.log", "dir.log", "gone.log", "dir/in.log"];
+    fs::create_dir_all(first.path("dir/sub")).expect("the lock is free");
+    let names = ["link.log", "fifo.log", "dir.log", "gone.log", "dir/sub/in.log"];
     let open: Vec<_> = names
         .map(|name| {
             fs::write(first.path(name), "in place").expect("held");
@@ -205,16 +205,17 @@ fn no_file_in_the_folder_keeps_the_next_tenure_from_beginning() {
         fs::remove_file(real.join(name)).expect("there");
     }
     let outside = scratch.0.join("outside");
-    fs::create_dir(&outside).expect("made");
-    fs::write(outside.join("in.log"), "outside").expect("written");
-    let inode = fs::metadata(outside.join("in.log")).expect("there").ino();
-    symlink(outside.join("in.log"), real.join("link.log")).expect("made");
+    let target = outside.join("sub/in.log");
+    fs::create_dir_all(outside.join("sub")).expect("made");
+    fs::write(&target, "outside").expect("written");
+    let inode = fs::metadata(&target).expect("there").ino();
+    symlink(&target, real.join("link.log")).expect("made");
     run(Command::new("mkfifo").arg(real.join("fifo.log"))).ok();
     fs::create_dir(real.join("dir.log")).expect("made");
     fs::rename(real.join("dir"), real.join("away")).expect("renamed");
     symlink(&outside, real.join("dir")).expect("made");
     second.take_here();
-    assert_eq!(fs::metadata(outside.join("in.log")).expect("there").ino(), inode);
+    assert_eq!(fs::metadata(&target).expect("there").ino(), inode);
     assert!(fs::symlink_metadata(real.join("link.log")).expect("there").is_symlink());
     let kind = fs::symlink_metadata(real.join("fifo.log")).expect("there").file_type();
     assert!(!kind.is_file(), "the FIFO stays");
