@@ -57,12 +57,14 @@ impl<D: Disk> StagedFile<D> {
         Self { file, tenure, uid, state: Mutex::new(state), space, counted: Mutex::new(0) }
     }
 
-    /// Takes the space for content up to the offset `end`.
-    pub(crate) fn reserve(&self, end: u64) -> Result<(), NoSpace> {
+    /// Takes the space for `bytes` of content that end at the offset `end`. Holes of the file take
+    /// none.
+    pub(crate) fn reserve(&self, end: u64, bytes: u64) -> Result<(), NoSpace> {
         let mut counted = self.counted.lock();
-        if end > *counted {
-            self.space.take(end - *counted)?;
-            *counted = end;
+        let more = end.saturating_sub(*counted).min(bytes);
+        if more > 0 {
+            self.space.take(more)?;
+            *counted += more;
         }
         Ok(())
     }

@@ -1,7 +1,7 @@
 //! Counters that several machines on one storage increment, while their guards are stopped for
 //! longer than their leases last: no acknowledged increment is lost.
 
-use crate::harness::{Guard, Scratch, Server, pause};
+use crate::harness::{Guard, Scratch, Server, no_other_stops, pause};
 use crate::support::rounds;
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -95,6 +95,7 @@ fn request(view: &Path, text: &str) -> io::Result<String> {
 
 #[test]
 fn no_acknowledged_increment_is_lost() {
+    let _alone = no_other_stops();
     let scratch = Scratch::new();
     let server = Server::start(&scratch);
     scratch.init(&["--server", &server.url, "--shared-storage"]);

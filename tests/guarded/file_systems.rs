@@ -1,6 +1,6 @@
 //! The stories of a guard on each file system that it supports, in images that the test makes.
 
-use crate::harness::{Guard, Scratch, Server};
+use crate::harness::{Guard, Scratch, Server, no_other_stops};
 use crate::hostile::TestMount;
 use crate::support::run;
 use std::fs::{self, File};
@@ -68,6 +68,7 @@ fn is_in_kernel(name: &str) -> bool {
 
 #[test]
 fn a_guard_works_on_each_file_system() {
+    let _alone = no_other_stops();
     let images = Scratch::new();
     let made = [
         ("ext4", "mkfs.ext4 -q -F", "64M"),

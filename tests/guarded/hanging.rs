@@ -1,6 +1,6 @@
 //! Guards that hang or are dead: a command about a view always ends, and says what hangs.
 
-use crate::harness::{Guard, Scratch, Server, eventually, latchfs};
+use crate::harness::{Guard, Scratch, Server, eventually, latchfs, no_other_stops};
 use crate::support::{Output, run, signal};
 use latchfs::time::{Span, Time, boot_now};
 use std::fs;
@@ -22,6 +22,7 @@ fn says_stopped(guard: &Guard, asked: Time, answer: Output) {
 
 #[test]
 fn a_stopped_guard_is_told_from_outside() {
+    let _stops = no_other_stops();
     let scratch = Scratch::new();
     scratch.init(&["--alone"]);
     let guard = Guard::start(&scratch, "view", &[]);
@@ -35,6 +36,22 @@ fn a_stopped_guard_is_told_from_outside() {
         });
         guard.signal(libc::SIGCONT);
         guard.ask("status", &[]).ok();
+    }
+}
+
+/// A guard that is stopped until this value is dropped.
+struct Stopped<'a>(&'a Guard);
+
+impl<'a> Stopped<'a> {
+    fn new(guard: &'a Guard) -> Self {
+        guard.signal(libc::SIGSTOP);
+        Self(guard)
+    }
+}
+
+impl Drop for Stopped<'_> {
+    fn drop(&mut self) {
+        self.0.signal(libc::SIGCONT);
     }
 }
 
@@ -65,21 +82,23 @@ impl Drop for Load {
 
 #[test]
 fn a_guard_that_is_stopped_while_it_works_is_told_from_outside() {
+    let _stops = no_other_stops();
     let scratch = Scratch::new();
     scratch.init(&["--alone"]);
     let guard = Guard::start(&scratch, "view", &[]);
     fs::write(guard.path("a"), "1").expect("the lock is free");
     let load = Load::start(&guard);
     for _ in 0..crate::support::rounds(6, 50) {
+        let mut stopped = None;
         // Half of the commands start before the guard is stopped.
         std::thread::scope(|scope| {
             (0..3).for_each(|_| drop(scope.spawn(|| guard.ask("status", &[]))));
-            guard.signal(libc::SIGSTOP);
+            stopped = Some(Stopped::new(&guard));
             for _ in 0..3 {
                 scope.spawn(|| says_stopped(&guard, boot_now(), guard.ask("status", &[])));
             }
         });
-        guard.signal(libc::SIGCONT);
+        drop(stopped);
     }
     drop(load);
     guard.ask("status", &[]).ok();
@@ -119,6 +138,7 @@ fn ends_by_interrupt(mut command: Child) {
 
 #[test]
 fn requests_that_wait_end_by_interrupt_stop_and_death() {
+    let _stops = no_other_stops();
     let scratch = Scratch::new();
     let server = Server::start(&scratch);
     scratch.init(&["--server", &server.url]);

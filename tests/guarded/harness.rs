@@ -5,9 +5,9 @@ use std::fs;
 use std::io::{BufRead, BufReader, Read as _, Seek as _, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc::Receiver;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// The number of polls until a state that a test waits for must be there.
 const LOOKS_MAX: usize = 500;
@@ -28,6 +28,13 @@ pub(crate) fn latchfs() -> Command {
 pub(crate) fn pause(length: std::time::Duration) {
     let (_send, never) = std::sync::mpsc::channel::<()>();
     let _ = never.recv_timeout(length);
+}
+
+/// Keeps tests apart that stop a guard: one that has files of a stopped guard open delays all
+/// programs that another one starts, since each closes its copies of these files when it executes.
+pub(crate) fn no_other_stops() -> MutexGuard<'static, ()> {
+    static STOPS: Mutex<()> = Mutex::new(());
+    STOPS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// A directory of one test, which is removed at its end.

@@ -1,6 +1,6 @@
 //! Lost tenures: a guard that is stopped past its lease, or killed, changes nothing any more.
 
-use crate::harness::{Guard, Scratch, Server, eventually};
+use crate::harness::{Guard, Scratch, Server, eventually, no_other_stops};
 use std::fs::{self, File};
 use std::io::{self, Write as _};
 use std::os::fd::AsRawFd as _;
@@ -25,6 +25,7 @@ fn is_stale<T: std::fmt::Debug>(result: io::Result<T>) {
 
 #[test]
 fn a_guard_that_was_stopped_past_its_lease_harms_nothing() {
+    let _stops = no_other_stops();
     let scratch = Scratch::new();
     let server = Server::start(&scratch);
     scratch.init(&["--server", &server.url, "--shared-storage"]);

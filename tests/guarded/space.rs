@@ -51,7 +51,7 @@ fn unpublished_content_has_a_bound() {
     drop(file);
     assert_eq!(used(&guard), (0, 2 << 10), "a file that is not whole is put aside");
     assert!(!scratch.folder().join("a").exists());
-    let script = "fallocate -l 4096 d; cp d e; truncate -s 8K f; rm d e f; echo 1 > g; echo 2 > g";
+    let script = "fallocate -l 4096 d; cp d e; truncate -s 8G f; rm d e f; echo 1 > g; echo 2 > g";
     shell(&guard.view, script).ok();
     assert_eq!(used(&guard).0, 0);
     let removed = File::create(guard.path("h")).expect("free");

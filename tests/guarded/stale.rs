@@ -1,7 +1,7 @@
 //! Tenures that are over: whatever their programs and their guard still do, and whenever the guard
 //! was stopped, the folder stays as the next tenure has it.
 
-use crate::harness::{Guard, Scratch, Server, eventually, pause, python};
+use crate::harness::{Guard, Scratch, Server, eventually, no_other_stops, pause, python};
 use crate::hostile::TestMount;
 use crate::support::{rounds, run};
 use std::fs::{self, File};
@@ -77,6 +77,7 @@ impl Drop for Mapped {
 
 #[test]
 fn no_change_of_a_tenure_that_is_over_reaches_the_folder() {
+    let _alone = no_other_stops();
     let (scratch, _server, [first, second]) = two_guards();
     let real = |name: &str| fs::read(scratch.folder().join(name)).expect("there");
     for round in 0..rounds(1, 200) {
@@ -130,6 +131,7 @@ fn no_change_of_a_tenure_that_is_over_reaches_the_folder() {
 /// and the system call that changes the folder.
 #[test]
 fn a_guard_stopped_at_any_moment_changes_nothing_later() {
+    let _alone = no_other_stops();
     let (scratch, _server, [first, second]) = two_guards();
     let mut random = File::open("/dev/urandom").expect("there");
     for round in 0..rounds(3, 100) {

@@ -1,7 +1,7 @@
 //! Guards whose disk hangs: the watchdog gets no reports, commands say what hangs, and an unmount
 //! ends the waits of programs.
 
-use crate::harness::{Guard, Scratch, Server, eventually, latchfs};
+use crate::harness::{Guard, Scratch, Server, eventually, latchfs, no_other_stops};
 use crate::support::run;
 use crate::telling::Events;
 use std::fs;
@@ -108,6 +108,7 @@ impl Manager {
 
 #[test]
 fn the_watchdog_gets_reports_while_all_threads_work() {
+    let _stops = no_other_stops();
     let disk = Disk::new();
     disk.scratch.init(&["--alone"]);
     let (manager, guard) = Manager::start(&disk);
@@ -143,6 +144,7 @@ fn the_watchdog_gets_reports_while_all_threads_work() {
 /// A rename that the disk delays past the deadline of its tenure is told as late.
 #[test]
 fn a_late_publish_is_told() {
+    let _stops = no_other_stops();
     let disk = Disk::new();
     let server = Server::start(&disk.scratch);
     disk.scratch.init(&["--server", &server.url]);
@@ -167,6 +169,7 @@ fn a_late_publish_is_told() {
 
 #[test]
 fn an_unmount_ends_the_waits_for_a_guard_that_hangs() {
+    let _stops = no_other_stops();
     let disk = Disk::new();
     disk.scratch.init(&["--alone"]);
     let (_manager, guard) = Manager::start(&disk);

@@ -24,6 +24,20 @@ fn is_refusal(error: &io::Error) -> bool {
     error.raw_os_error().is_some_and(|code| refusals.contains(&code))
 }
 
+/// The content that a change adds to a file at most.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Grown {
+    /// The offset behind the new content.
+    end: u64,
+    /// The size of the new content.
+    bytes: u64,
+}
+
+impl Grown {
+    /// A change that adds no content.
+    pub(super) const NOTHING: Self = Self { end: 0, bytes: 0 };
+}
+
 impl FolderView {
     pub(super) fn open_of(&self, fh: u64) -> Done<Arc<OpenFile>> {
         self.files.get(fh).ok_or(Errno::EBADF)
@@ -48,20 +62,29 @@ impl FolderView {
     pub(super) fn write_file(&self, who: Requester, asked: WriteRequest, data: &[u8]) -> Done<u32> {
         let open = self.open_of(asked.fh)?;
         let is_writeback = asked.from_cache;
-        let end = asked.offset.saturating_add(data.len() as u64);
+        let bytes = data.len() as u64;
+        let grown = Grown { end: asked.offset.saturating_add(bytes), bytes };
         let change = |file: &File| file.write_all_at(data, asked.offset);
-        self.change(who, &open, (is_writeback, end), change)?;
+        let changed = self.change(who, &open, (is_writeback, grown), change);
+        Self::spoil_if_full(&open, changed)?;
         Ok(data.len() as u32)
     }
 
+    /// Spoils a file that is not published yet if there was no space for its content.
+    fn spoil_if_full<T>(open: &OpenFile, changed: Done<T>) -> Done<T> {
+        if let (Err(Errno::ENOSPC), Some(saving)) = (&changed, open.saving()) {
+            saving.staged.spoil(libc::ENOSPC);
+        }
+        changed
+    }
+
     /// Changes the content of an open file, if the gate lets the change pass. A failed change
-    /// spoils a file that is not published yet, unless the call was only refused. The change leaves
-    /// the file no longer than it is, or than `end`.
+    /// spoils a file that is not published yet, unless the call was only refused.
     pub(super) fn change<T>(
         &self,
         who: Requester,
         open: &OpenFile,
-        (is_writeback, end): (bool, u64),
+        (is_writeback, grown): (bool, Grown),
         change: impl FnOnce(&File) -> io::Result<T>,
     ) -> Done<T> {
         if let Content::Local(file) = &open.content {
@@ -74,7 +97,7 @@ impl FolderView {
             open.saving().filter(|saving| saving.staged.save_state() == SaveState::Unpublished);
         if let Some(saving) = unpublished {
             saving.wrote(if is_writeback { 0 } else { who.pid });
-            self.reserve(who, saving, end)?;
+            self.reserve(who, saving, grown)?;
         } else {
             open.has_changed.store(true, Ordering::Release);
             self.check_in_place(&pass, who, open)?;
@@ -94,13 +117,12 @@ impl FolderView {
         Ok(changed)
     }
 
-    /// Takes the space for the content of a file that is not published yet. Without space the file
-    /// is spoiled, as by a full disk.
-    pub(super) fn reserve(&self, who: Requester, saving: &Saving, end: u64) -> Done<()> {
-        saving.staged.reserve(end).map_err(|full| {
-            saving.staged.spoil(libc::ENOSPC);
-            self.say(who, Path::new(&saving.staged.path()), Errno::ENOSPC, &full)
-        })
+    /// Takes the space for the content of a file that is not published yet.
+    fn reserve(&self, who: Requester, saving: &Saving, grown: Grown) -> Done<()> {
+        saving
+            .staged
+            .reserve(grown.end, grown.bytes)
+            .map_err(|full| self.say(who, Path::new(&saving.staged.path()), Errno::ENOSPC, &full))
     }
 
     /// Fails if there is no space for new content in the folder.
@@ -153,8 +175,8 @@ impl FolderView {
     ) -> Done<()> {
         let open = self.open_of(fh)?;
         let mode = FallocateFlags::from_bits_retain(mode as u32);
-        let end = offset.saturating_add(length);
-        let allocated = self.change(who, &open, (false, end), |file| {
+        let grown = Grown { end: offset.saturating_add(length), bytes: length };
+        let allocated = self.change(who, &open, (false, grown), |file| {
             Ok(rustix::fs::fallocate(file, mode, offset, length)?)
         });
         Self::settle(&open);
@@ -190,13 +212,14 @@ impl FolderView {
         // A reply counts in 32 bits.
         let length = length.min(1 << 30) as usize;
         let there = source.metadata().map_err(|error| errno(&error))?.len();
-        let end = to.1.saturating_add(there.saturating_sub(from.1).min(length as u64));
-        let copied = self.change(who, &target, (false, end), |file| {
+        let bytes = there.saturating_sub(from.1).min(length as u64);
+        let grown = Grown { end: to.1.saturating_add(bytes), bytes };
+        let copied = self.change(who, &target, (false, grown), |file| {
             let (read, written) = (Some(&mut read), Some(&mut written));
             Ok(rustix::fs::copy_file_range(source, read, file, written, length)?)
         });
         Self::settle(&target);
-        Ok(copied? as u32)
+        Ok(Self::spoil_if_full(&target, copied)? as u32)
     }
 
     /// Counts the bytes of a file that is not published yet by its size.

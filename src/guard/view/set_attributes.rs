@@ -2,6 +2,7 @@
 
 use super::super::linux_disk::{path_of, reopen};
 use super::super::staged_file::SaveState;
+use super::data::Grown;
 use super::folder_view::{FolderView, Located, LocatedFile, MayWait, errno};
 use crate::fuse::kernel::file_system::Done;
 use crate::fuse::kernel::values::{Errno, NodeAttr, Requester, SetAttrs, TimeOrNow};
@@ -77,7 +78,8 @@ impl FolderView {
                     return Ok(());
                 }
             }
-            let changed = self.change(who, &open, (false, size), |file| file.set_len(size));
+            let changed =
+                self.change(who, &open, (false, Grown::NOTHING), |file| file.set_len(size));
             Self::settle(&open);
             return changed;
         }
@@ -93,7 +95,6 @@ impl FolderView {
             Located::Saving(saving) => {
                 if saving.staged.save_state() == SaveState::Unpublished {
                     saving.wrote(who.pid);
-                    self.reserve(who, saving, size)?;
                 }
                 let changed = saving.staged.file.set_len(size);
                 if changed.is_ok() {
