@@ -413,6 +413,9 @@ fn a_save_does_not_reach_the_directory_that_has_the_path_now() {
     assert_eq!(fs::read(dir.join("made")).expect("restored"), b"attack");
 }
 
+/// One way to change a directory.
+type Attack = fn(&Path) -> io::Result<()>;
+
 /// In a directory with the sticky bit, such as /tmp, nobody removes or replaces the file of
 /// another user. The kernel decides by the file that it knows, and another one may have the name by
 /// now.
@@ -423,7 +426,6 @@ fn the_sticky_bit_protects_a_file_that_has_just_got_the_name() {
     fs::create_dir(&shared).expect("made");
     fs::set_permissions(&shared, fs::Permissions::from_mode(0o1777)).expect("changed");
     let real = guard.view.with_file_name("folder").join("shared");
-    type Attack = fn(&Path) -> io::Result<()>;
     let attacks: [(&str, Attack); 6] = [
         ("unlink", |dir| fs::remove_file(dir.join("f"))),
         ("rename", |dir| fs::rename(dir.join("f"), dir.join("g"))),
