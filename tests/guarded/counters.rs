@@ -63,15 +63,15 @@ impl Acknowledged {
 
     /// Returns the number of acknowledged increments, and how many of them were lost.
     fn count(&self, dir: &Path) -> (u32, u32) {
-        let known = self.0.lock().expect("no panic");
-        let all: u32 = known.values().sum();
-        let mut lost = all - known.len() as u32;
+        let values = self.0.lock().expect("no panic");
+        let total: u32 = values.values().sum();
+        let mut lost = total - values.len() as u32;
         for (counter, _) in WAYS {
-            let last = known.keys().filter(|(name, _)| *name == counter).map(|(_, n)| *n).max();
+            let newest = values.keys().filter(|(name, _)| *name == counter).map(|(_, n)| *n).max();
             let found = number_in(&dir.join(counter)).expect("whole");
-            lost += u32::from(found < last.unwrap_or(0));
+            lost += u32::from(found < newest.unwrap_or(0));
         }
-        (all, lost)
+        (total, lost)
     }
 }
 
