@@ -1,11 +1,11 @@
-//! Checks that each named bug of `tests/mutants/domain_bugs.txt` fits the source, so that
-//! `contrib/mutants domain` can plant it.
+//! Checks that each named bug of `tests/mutants` fits the source, so that `contrib/mutants` can
+//! plant it.
 
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
-/// One named bug of `tests/mutants/domain_bugs.txt`.
+/// One named bug of a file of `tests/mutants`.
 #[derive(Default)]
 struct Bug {
     name: String,
@@ -22,8 +22,8 @@ struct Change {
     replaces: bool,
 }
 
-fn bugs() -> Vec<Bug> {
-    let text = fs::read_to_string(in_tree("tests/mutants/domain_bugs.txt")).expect("UTF-8");
+fn bugs(file: &str) -> Vec<Bug> {
+    let text = fs::read_to_string(in_tree(file)).expect("UTF-8");
     let mut bugs: Vec<Bug> = vec![];
     for line in text.lines() {
         let (mark, rest) = line.split_once(' ').unwrap_or((line, ""));
@@ -39,7 +39,7 @@ fn bugs() -> Vec<Bug> {
                 change.found += rest;
                 change.replaces |= mark == "-";
             }
-            "+" | "" => {}
+            "+" | "" | "test" => {}
             _ => bug.sentence += line,
         }
     }
@@ -56,8 +56,18 @@ fn without_whitespace(text: &str) -> String {
 
 #[test]
 fn each_domain_bug_has_its_place_in_the_source() {
-    let bugs = bugs();
-    assert!(bugs.len() >= 44, "{} bugs: a bug may be reworded, and none is dropped", bugs.len());
+    have_their_place("tests/mutants/domain_bugs.txt", 44);
+}
+
+#[test]
+fn each_bug_of_the_guard_has_its_place_in_the_source() {
+    have_their_place("tests/mutants/guard_bugs.txt", 10);
+}
+
+fn have_their_place(file: &str, bugs_min: usize) {
+    let bugs = bugs(file);
+    let count = bugs.len();
+    assert!(count >= bugs_min, "{count} bugs: a bug may be reworded, and none is dropped");
     let mut names = BTreeSet::new();
     for Bug { name, sentence, changes } in &bugs {
         assert!(names.insert(name), "two bugs are called {name}");

@@ -62,9 +62,12 @@ impl DeciderArgs {
                 let own = || Ok(host_dir.join("engine"));
                 let state = state.as_deref().map_or_else(own, absolute)?;
                 let local = Local::open(&state, Rules::default());
-                local
-                    .map(|local| Decider::Alone(Arc::new(local)))
-                    .map_err(|error| unavailable(&error))
+                local.map(|local| Decider::Alone(Arc::new(local))).map_err(|error| {
+                    unavailable(&format!(
+                        "{error}; if the folder is a copy of a guarded one, give it an id of \
+                             its own by 'latchfs guard init --new-id'"
+                    ))
+                })
             }
             (Some(url), Some(_)) => Err(CliError::usage(format!(
                 "the lock of this folder is kept by {url}, as its record says; leave --state out, \

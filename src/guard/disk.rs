@@ -103,7 +103,8 @@ pub(crate) trait Disk: Send + Sync + 'static {
     fn look(&self, at: Place<'_, Self::Dir>) -> io::Result<Look>;
     /// Looks at an open file.
     fn look_file(&self, file: &Self::File) -> io::Result<Look>;
-    /// Opens an existing regular file for reading and writing.
+    /// Opens an existing regular file for reading and writing. Fails with ENXIO if another kind of
+    /// file has the name.
     fn open_file(&self, at: Place<'_, Self::Dir>) -> io::Result<Self::File>;
     /// Makes an empty file without a name. It inherits from the directory `near` as a file does
     /// that is made in it: the default ACL, the group of a set-gid directory, security labels.

@@ -61,6 +61,22 @@ fn unless_gone(done: io::Result<()>) -> io::Result<()> {
     }
 }
 
+/// Whether an error says that a path of the folder leads to no regular file of the folder any more:
+/// anybody who may write there may have exchanged its directories and files for others.
+fn leads_to_no_file(error: &io::Error) -> bool {
+    let codes = [
+        libc::ENOENT,
+        libc::ENOTDIR,
+        libc::ELOOP,
+        libc::EISDIR,
+        libc::ENXIO,
+        libc::EXDEV,
+        libc::ENAMETOOLONG,
+    ];
+    error.raw_os_error().is_some_and(|code| codes.contains(&code))
+        || matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
+}
+
 impl<D: Disk> Fence<'_, D> {
     /// Removes all stages that are there.
     pub(crate) fn erect(&self) -> Result<Fenced, FenceError> {
@@ -170,12 +186,9 @@ impl<D: Disk> Fence<'_, D> {
             .and_then(|(dir, name)| self.disk.rename(from, Place::new(&dir, &name), IfThere::Fail));
         match back {
             Ok(()) => Ok(None),
-            Err(error) => match error.kind() {
-                io::ErrorKind::AlreadyExists
-                | io::ErrorKind::NotFound
-                | io::ErrorKind::NotADirectory => Ok(Some(path)),
-                _ => Err(error),
-            },
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(Some(path)),
+            Err(error) if leads_to_no_file(&error) => Ok(Some(path)),
+            Err(error) => Err(error),
         }
     }
 
@@ -214,16 +227,13 @@ impl<D: Disk> Fence<'_, D> {
     /// this fence replaces no file any more, however late its system call goes on: it fails with
     /// ENOENT.
     fn renew_inode(&self, in_place: &D::Dir, path: &OsStr) -> io::Result<Option<Look>> {
-        let gone = |error: &io::Error| {
-            matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
-        };
         let (dir, name) = match self.disk.open_parent(self.folder, path) {
-            Err(error) if gone(&error) => return Ok(None),
+            Err(error) if leads_to_no_file(&error) => return Ok(None),
             parent => parent?,
         };
         let at = Place::new(&dir, &name);
         let old = match self.disk.open_file(at) {
-            Err(error) if gone(&error) => return Ok(None),
+            Err(error) if leads_to_no_file(&error) => return Ok(None),
             old => old?,
         };
         let new = self.disk.unnamed_file(&dir, 0o600)?;
@@ -233,7 +243,11 @@ impl<D: Disk> Fence<'_, D> {
         let named = format!("{RENEWED}{}", look.id.inode);
         let copy = Place::new(in_place, &named);
         self.disk.link(&new, copy)?;
-        self.disk.rename(copy, at, IfThere::Replace)?;
+        match self.disk.rename(copy, at, IfThere::Replace) {
+            // A directory has got the name; the next round removes the copy.
+            Err(error) if error.raw_os_error() == Some(libc::EISDIR) => return Ok(None),
+            renamed => renamed?,
+        }
         self.disk.sync_dir(&dir)?;
         Ok(Some(look))
     }

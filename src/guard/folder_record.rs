@@ -1,12 +1,15 @@
 //! The record that makes a folder a guarded one: `.latchfs/folder`, with the id of the folder, and
 //! the lock service that decides who may change it.
 
+use super::linux_disk::open_below;
 use crate::random::random;
-use crate::storage::atomic_file::{self, Durable};
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 use std::fmt;
-use std::fs;
-use std::io;
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 /// The version of the record that this version of latchfs writes.
@@ -50,6 +53,8 @@ pub(crate) enum RecordError {
     Exists(PathBuf, String),
     /// The record is not one of this version.
     Damaged(PathBuf, String),
+    /// A symlink or a file stands in the way to the record.
+    Symlink(PathBuf),
     /// The record can't be read or written.
     Io(PathBuf, io::Error),
 }
@@ -80,6 +85,12 @@ impl fmt::Display for RecordError {
                  backup",
                 path.display()
             ),
+            Self::Symlink(path) => write!(
+                f,
+                "a symlink or a file stands in the way to {}, and a guard follows no symlink; \
+                 remove it, and restore the directory '.latchfs' from another machine or a backup",
+                path.display()
+            ),
             Self::Io(path, error) => {
                 write!(f, "{} can't be used: {}", path.display(), crate::os_error::said(error))
             }
@@ -95,6 +106,29 @@ pub(crate) fn random_id() -> String {
 /// Whether a text is an id of `length` hexadecimal digits, so that it can be part of a path.
 fn is_id(text: &str, length: usize) -> bool {
     text.len() == length && text.bytes().all(|byte| byte.is_ascii_hexdigit())
+}
+
+/// Opens the folder itself.
+fn open_folder(folder: &Path) -> io::Result<OwnedFd> {
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    Ok(rustix::fs::open(folder, flags, Mode::empty())?)
+}
+
+/// Whether a path was not opened because a symlink, or a file, stands where a directory should. A
+/// program that may write in the folder can put one there, and the guard, which may be root, must
+/// not follow it.
+fn is_symlink(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::ELOOP | libc::ENOTDIR))
+}
+
+/// Writes a file that does not exist yet. Anybody who may read the directory may read it: a sync
+/// tool runs as another user than root.
+fn write_new(dir: &OwnedFd, name: &str, text: &[u8]) -> io::Result<()> {
+    let flags = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::CLOEXEC;
+    let file = rustix::fs::openat(dir, name, flags, Mode::from_raw_mode(0o644))?;
+    let mut file = File::from(file);
+    file.write_all(text)?;
+    file.sync_all()
 }
 
 impl FolderRecord {
@@ -123,18 +157,22 @@ impl FolderRecord {
     pub(crate) fn read(folder: &Path) -> Result<Self, RecordError> {
         let path = folder.join(DIR).join("folder");
         let failed = |error| RecordError::Io(path.clone(), error);
-        match fs::symlink_metadata(&path) {
+        let root = open_folder(folder).map_err(failed)?;
+        let below = Path::new(DIR).join("folder");
+        let opened = match open_below(root.as_fd(), &below, OFlags::RDONLY | OFlags::NONBLOCK) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 return Err(RecordError::None(folder.to_owned()));
             }
-            Err(error) => return Err(failed(error)),
-            Ok(found) if !found.is_file() || found.len() > RECORD_BYTES_MAX => {
-                let why = "it is not a small regular file".to_owned();
-                return Err(RecordError::Damaged(path, why));
-            }
-            Ok(_) => {}
+            Err(error) if is_symlink(&error) => return Err(RecordError::Symlink(path)),
+            opened => File::from(opened.map_err(failed)?),
+        };
+        let found = opened.metadata().map_err(failed)?;
+        if !found.is_file() || found.len() > RECORD_BYTES_MAX {
+            let why = "it is not a small regular file".to_owned();
+            return Err(RecordError::Damaged(path, why));
         }
-        let text = fs::read(&path).map_err(failed)?;
+        let mut text = Vec::new();
+        opened.take(RECORD_BYTES_MAX).read_to_end(&mut text).map_err(failed)?;
         let record: Self = serde_json::from_slice(&text)
             .map_err(|error| RecordError::Damaged(path.clone(), error.to_string()))?;
         if record.v != VERSION {
@@ -162,16 +200,28 @@ impl FolderRecord {
         if !replace && let Ok(there) = Self::read(folder) {
             return Err(RecordError::Exists(folder.to_owned(), there.id));
         }
-        match fs::create_dir(&dir) {
-            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
-                return Err(RecordError::Io(dir, error));
-            }
-            _ => {}
+        let root = open_folder(folder).map_err(failed)?;
+        match rustix::fs::mkdirat(&root, DIR, Mode::from_raw_mode(0o755)) {
+            Ok(()) | Err(Errno::EXIST) => {}
+            Err(error) => return Err(RecordError::Io(dir, error.into())),
         }
+        let opened = open_below(root.as_fd(), Path::new(DIR), OFlags::RDONLY | OFlags::DIRECTORY);
+        let opened = match opened {
+            Err(error) if is_symlink(&error) => return Err(RecordError::Symlink(dir)),
+            opened => opened.map_err(failed)?,
+        };
         let mut text = serde_json::to_vec_pretty(self).map_err(|error| failed(error.into()))?;
         text.push(b'\n');
-        fs::write(dir.join("README"), README).map_err(failed)?;
-        atomic_file::replace(&path, &[&text], Durable::Yes).map_err(failed)?;
+        match write_new(&opened, "README", README.as_bytes()) {
+            // Somebody else's text stays.
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+            written => written.map_err(failed)?,
+        }
+        let temporary = format!("folder.{}.tmp", random_id());
+        write_new(&opened, &temporary, &text).map_err(failed)?;
+        let renamed = rustix::fs::renameat(&opened, &temporary, &opened, "folder");
+        renamed.map_err(|error| failed(error.into()))?;
+        File::from(opened).sync_all().map_err(failed)?;
         Ok(())
     }
 }
@@ -179,6 +229,7 @@ impl FolderRecord {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::fs;
 
     #[test]
     fn a_folder_gets_one_record() {

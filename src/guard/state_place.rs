@@ -10,7 +10,7 @@ use std::fmt;
 use std::fs::{self, DirBuilder};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
 /// The names by which a sync tool marks the folder that it carries.
@@ -29,6 +29,10 @@ pub(crate) enum PlaceError {
     OtherFileSystem { state: PathBuf, folder: PathBuf },
     /// The state directory belongs to this other user.
     OtherUser(PathBuf, u32),
+    /// Other users may write to the state directory.
+    Open(PathBuf),
+    /// The state directory lies in the folder.
+    Inside(PathBuf, PathBuf),
     /// A sync tool carries the state directory, as this file shows.
     Synced(PathBuf, PathBuf),
     /// The state directory is that of another storage than the folder's record names.
@@ -59,6 +63,19 @@ impl fmt::Display for PlaceError {
                 "the state directory {} belongs to user {uid}, who could exchange what is \
                  published; name another one by --stage DIR",
                 state.display()
+            ),
+            Self::Open(state) => write!(
+                f,
+                "other users may write to the state directory {}, and could exchange what is \
+                 published; run 'chmod go-w' on it, or name another one by --stage DIR",
+                state.display()
+            ),
+            Self::Inside(state, folder) => write!(
+                f,
+                "the state directory {} lies in {} itself; name a directory beside the folder by \
+                 --stage DIR",
+                state.display(),
+                folder.display()
             ),
             Self::Synced(state, mark) => write!(
                 f,
@@ -110,6 +127,24 @@ fn make_private_dir(path: &Path) -> Result<(), PlaceError> {
     }
 }
 
+/// Returns the device number of the file system of an open directory.
+fn device(fd: &OwnedFd, path: &Path) -> Result<u64, PlaceError> {
+    let found = stat(fd.as_fd()).map_err(|error| PlaceError::Io(path.to_owned(), error))?;
+    Ok(rustix::fs::makedev(found.stx_dev_major, found.stx_dev_minor))
+}
+
+/// Checks that only this user can change an open state directory.
+fn check_private(dir: &OwnedFd, path: &Path) -> Result<(), PlaceError> {
+    let found = stat(dir.as_fd()).map_err(|error| PlaceError::Io(path.to_owned(), error))?;
+    if found.stx_uid != rustix::process::geteuid().as_raw() {
+        return Err(PlaceError::OtherUser(path.to_owned(), found.stx_uid));
+    }
+    if u32::from(found.stx_mode) & 0o022 != 0 {
+        return Err(PlaceError::Open(path.to_owned()));
+    }
+    Ok(())
+}
+
 /// Returns the file that shows that a sync tool carries `path`.
 fn sync_mark(path: &Path) -> Option<PathBuf> {
     let inside_icloud = path.to_string_lossy().contains("/Mobile Documents/");
@@ -140,21 +175,16 @@ impl StatePlace {
         let path = state.join(&record.id);
         let made = DirBuilder::new().recursive(true).mode(0o700).create(&path);
         made.map_err(|error| PlaceError::Io(path.clone(), error))?;
-        let found = fs::symlink_metadata(&path).map_err(|e| PlaceError::Io(path.clone(), e))?;
-        let own = rustix::process::geteuid().as_raw();
-        if found.uid() != own {
-            return Err(PlaceError::OtherUser(path, found.uid()));
-        }
-        let device = |fd: &OwnedFd| {
-            let found =
-                stat(fd.as_fd()).map_err(|error| PlaceError::Io(folder.to_owned(), error))?;
-            Ok(rustix::fs::makedev(found.stx_dev_major, found.stx_dev_minor))
-        };
         let opened_state = open_dir(&path)?;
-        if device(&opened_state)? != device(&opened)? {
+        check_private(&opened_state, &path)?;
+        let real = fs::canonicalize(&path).map_err(|e| PlaceError::Io(path.clone(), e))?;
+        if real.starts_with(folder) {
+            return Err(PlaceError::Inside(path, folder.to_owned()));
+        }
+        if device(&opened_state, &path)? != device(&opened, folder)? {
             return Err(PlaceError::OtherFileSystem { state: path, folder: folder.to_owned() });
         }
-        if let Some(mark) = sync_mark(&path) {
+        if let Some(mark) = sync_mark(&real) {
             return Err(PlaceError::Synced(path, mark));
         }
         check_storage(&path, record)?;

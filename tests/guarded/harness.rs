@@ -24,6 +24,12 @@ pub(crate) fn latchfs() -> Command {
     command
 }
 
+/// Lets time pass in which a guard is stopped or at work: the length of it is what a test is about.
+pub(crate) fn pause(length: std::time::Duration) {
+    let (_send, never) = std::sync::mpsc::channel::<()>();
+    let _ = never.recv_timeout(length);
+}
+
 /// Keeps tests apart that stop a guard: one that has files of a stopped guard open delays all
 /// programs that another one starts, since each closes its copies of these files when it executes.
 pub(crate) fn no_other_stops() -> MutexGuard<'static, ()> {

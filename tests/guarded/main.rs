@@ -4,11 +4,15 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod abuse;
+mod counters;
 mod databases;
 mod disks;
+mod file_systems;
 mod foreign;
 mod hanging;
 mod harness;
+mod hostile;
 mod killed;
 mod local;
 mod losing;
@@ -18,6 +22,7 @@ mod programs;
 mod recorder;
 mod saving;
 mod space;
+mod stale;
 mod suites;
 mod telling;
 mod using;

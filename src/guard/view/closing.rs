@@ -3,17 +3,29 @@
 
 use super::super::disk::Place;
 use super::super::folder_guard::SaveError;
+use super::super::linux_disk::stat;
 use super::super::lost_files::LostReason;
 use super::super::staged_file::SaveState;
 use super::close_rule::{OnClose, Saving};
 use super::folder_view::{FolderView, errno};
 use super::open_file::OpenFile;
+use crate::fuse::kernel::caller_identity::as_caller;
 use crate::fuse::kernel::file_system::Done;
 use crate::fuse::kernel::values::{Errno, Requester};
+use std::fs::File;
+use std::io;
+use std::os::fd::AsFd;
 use std::sync::Arc;
 
 /// The caller of a request of the kernel itself.
 const KERNEL: Requester = Requester { uid: 0, gid: 0, pid: 0 };
+
+/// Makes a call as the owner of a file that is being saved. The sticky bit of its directory then
+/// keeps the file from replacing one of another user that has just got the name.
+fn as_owner<T>(file: &File, call: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
+    let found = stat(file.as_fd())?;
+    as_caller(Requester { uid: found.stx_uid, gid: found.stx_gid, pid: 0 }, call)
+}
 
 impl FolderView {
     /// Publishes a file under its name in the view, unless it is published already.
@@ -32,17 +44,17 @@ impl FolderView {
             return Ok(());
         };
         saving.staged.set_path(path.as_os_str());
-        let to = self.parent_of(&path);
-        let published = if let Ok((dir, name)) = &to {
+        let published = if let Ok((dir, name)) = &self.directory_of(ino) {
             let is_of = |owner| who.pid == 0 || Self::is_of(owner, who);
             let sync = sync || self.policy.sync_saves;
             let to = Place::new(dir, name);
-            let published = self.guard.publish(&saving.staged, is_of, to, sync);
+            let publish = || Ok(self.guard.publish(&saving.staged, is_of, to, sync));
+            let published = as_owner(&saving.staged.file, publish);
             self.tell_foreign(who);
-            published
+            published.unwrap_or_else(|error| Err(SaveError::Disk(error)))
         } else {
             self.guard.put_aside(&saving.staged, LostReason::NoDirectory);
-            Err(SaveError::Disk(std::io::Error::from_raw_os_error(libc::ENOENT)))
+            Err(SaveError::Disk(io::Error::from_raw_os_error(libc::ENOENT)))
         };
         match published {
             Ok(()) => {

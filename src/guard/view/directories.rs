@@ -1,81 +1,60 @@
-//! Reads of directories.
+//! Opens and reads directories.
 
-use super::super::linux_disk::list;
+use super::super::linux_disk::reopen;
 use super::attributes::{ROOT, node_type};
-use super::control_files::{CONTROL_DIR, ControlFiles, is_control};
+use super::control_files::{ControlFiles, is_control};
+use super::dir_reading::{Added, DirReading};
 use super::folder_view::{FolderView, OpenDir, errno};
 use crate::fuse::kernel::file_system::Done;
 use crate::fuse::kernel::user_shares::Pool;
-use crate::fuse::kernel::values::{
-    DirEntry, DirPage, Errno, NodeType, Opened, OpenedFlags, Requester,
-};
+use crate::fuse::kernel::values::{DirPage, Errno, NodeType, Opened, OpenedFlags, Requester};
 use parking_lot::Mutex;
-use std::collections::HashSet;
+use rustix::fs::OFlags;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 
-/// The number of entries in one page of an open directory: more than a reply to the kernel holds.
-const PAGE_ENTRIES: usize = 1_024;
-
 impl FolderView {
     pub(super) fn open_dir(&self, who: Requester, ino: u64) -> Done<Opened> {
-        if !is_control(ino) {
-            self.directory(ino)?;
-        }
         let path = self.nodes.path(ino).unwrap_or_default();
-        let share = self.share(Pool::Directories, who, &path)?;
+        let (pool, reading) = if is_control(ino) {
+            (Pool::Directories, None)
+        } else {
+            let (dir, _) = self.directory(ino)?;
+            let opened = reopen(dir.as_fd(), OFlags::RDONLY | OFlags::DIRECTORY);
+            let reading = opened.and_then(|dir| DirReading::new(dir, ino == ROOT));
+            (Pool::FolderFiles, Some(Mutex::new(reading.map_err(|error| errno(&error))?)))
+        };
+        let share = self.share(pool, who, &path)?;
         let fh = self.numbers.next();
-        self.dirs.insert(fh, OpenDir { pages: Mutex::default(), _share: share });
+        self.dirs.insert(fh, OpenDir { reading, _share: share });
         Ok(Opened { fh, flags: OpenedFlags::empty() })
     }
 
-    /// Returns the entries of a directory from the entry `first` on. They are read again when the
-    /// program begins at the start, since it may have made or removed files since it opened the
+    fn added_entries(&self, ino: u64) -> Done<Vec<Added>> {
+        let (dir, path) = self.directory(ino)?;
+        let local = self.local_entries((ino, &dir), &path)?;
+        let local = local.into_iter().map(|(name, kind)| (name, node_type(kind), None));
+        let staged = self.nodes.savings_in(ino).into_iter();
+        let staged = staged.map(|(name, ino)| (name, NodeType::RegularFile, Some(ino)));
+        Ok(local.chain(staged).collect())
+    }
+
+    /// Returns entries of a directory, among them the entry `first`. The names are read again when
+    /// the program begins at the start, since it may have made or removed files since it opened the
     /// directory.
     pub(super) fn read_dir(&self, ino: u64, fh: u64, first: u64, anew: bool) -> Done<DirPage> {
         let open = self.dirs.get(fh).ok_or(Errno::EBADF)?;
-        let mut pages = open.pages.lock();
+        let Some(reading) = &open.reading else {
+            let entries = Arc::new(ControlFiles::entries(ino).unwrap_or_default());
+            return Ok(DirPage { entries, first: 0 });
+        };
+        let mut reading = reading.lock();
         if anew {
-            let mut entries = self.entries(ino)?.into_iter();
-            pages.clear();
-            loop {
-                let page: Vec<_> = entries.by_ref().take(PAGE_ENTRIES).collect();
-                if page.is_empty() {
-                    break;
-                }
-                pages.push(Arc::new(page));
-            }
+            let added = self.added_entries(ino)?;
+            reading.begin(added).map_err(|error| errno(&error))?;
         }
-        let number = usize::try_from(first).unwrap_or(usize::MAX) / PAGE_ENTRIES;
-        let entries = pages.get(number).cloned().unwrap_or_default();
-        let first = if entries.is_empty() { first } else { (number * PAGE_ENTRIES) as u64 };
-        Ok(DirPage { entries, first })
-    }
-
-    fn entries(&self, ino: u64) -> Done<Vec<DirEntry>> {
-        if let Some(entries) = ControlFiles::entries(ino) {
-            return Ok(entries);
-        }
-        let (dir, path) = self.directory(ino)?;
-        let staged = self.nodes.savings_in(ino);
-        let local = self.local_entries((ino, &dir), &path)?;
-        let mut is_hidden: HashSet<_> = staged.iter().map(|(name, _)| name.clone()).collect();
-        is_hidden.extend(local.iter().map(|(name, _)| name.clone()));
-        let listed = list(dir.as_fd()).map_err(|error| errno(&error))?;
-        let mut entries = Vec::with_capacity(listed.len() + staged.len() + local.len());
-        for (name, _, kind) in listed {
-            let is_own = ino == ROOT && name == CONTROL_DIR;
-            if !is_own && !is_hidden.contains(&name) {
-                entries.push(DirEntry { ino: None, kind: node_type(kind), name: name.into() });
-            }
-        }
-        for (name, kind) in local {
-            entries.push(DirEntry { ino: None, kind: node_type(kind), name: name.into() });
-        }
-        for (name, ino) in staged {
-            let kind = NodeType::RegularFile;
-            entries.push(DirEntry { ino: Some(ino), kind, name: name.into() });
-        }
-        Ok(entries)
+        let index = usize::try_from(first).unwrap_or(usize::MAX);
+        let (first, entries) = reading.page_of(index).map_err(|error| errno(&error))?;
+        Ok(DirPage { entries, first: first as u64 })
     }
 }

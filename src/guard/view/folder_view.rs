@@ -10,6 +10,7 @@ use super::super::tenures::Tenures;
 use super::super::write_policy::{OnWrite, WritePolicy};
 use super::close_rule::Saving;
 use super::control_files::ControlFiles;
+use super::dir_reading::DirReading;
 use super::kernel_wait::KernelWait;
 use super::local_dir::LocalFiles;
 use super::nodes::Nodes;
@@ -21,7 +22,7 @@ use crate::fuse::kernel::interrupts::InterruptWatcher;
 use crate::fuse::kernel::invalidation::Invalidator;
 use crate::fuse::kernel::slow_calls::SlowCalls;
 use crate::fuse::kernel::user_shares::{Full, Pool, Share, Shares};
-use crate::fuse::kernel::values::{DirEntry, Errno, Requester};
+use crate::fuse::kernel::values::{Errno, Requester};
 use crate::holder_id::session_of;
 use crate::time::Span;
 use parking_lot::Mutex;
@@ -60,9 +61,10 @@ pub(crate) struct FolderView {
     pub(super) is_carried: bool,
 }
 
-/// An open directory: pages of its entries as they were when it was read from its beginning.
+/// An open directory.
 pub(super) struct OpenDir {
-    pub(super) pages: Mutex<Vec<Arc<Vec<DirEntry>>>>,
+    /// The place in the folder's directory; `None` for `.latchfs`.
+    pub(super) reading: Option<Mutex<DirReading>>,
     pub(super) _share: Share,
 }
 

@@ -5,13 +5,14 @@ use super::super::linux_disk::{list, open_below};
 use super::super::lost_files::LostDescription;
 use super::super::stage::PublishError;
 use super::folder_view::{FolderView, MayWait};
+use crate::fuse::kernel::caller_identity::writable_dir;
 use crate::fuse::kernel::values::Requester;
 use rustix::fs::{AtFlags, OFlags};
 use serde_json::{Value, json};
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::Read;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 /// The maximum number of lost files that one answer lists.
@@ -81,11 +82,22 @@ impl FolderView {
             Ok(file) => file,
             Err(error) => return refused(format!("lost file {number} can't be opened: {error}")),
         };
-        let Ok((dir, _)) = self.parent_of(&path) else {
-            return refused(format!(
-                "the directory of {} is gone; make it again, and restore then",
-                path.display()
-            ));
+        let dir = match self.place_of_lost(who, &path) {
+            Ok(dir) => dir,
+            Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => {
+                let shown = path.display();
+                return refused(format!(
+                    "user {} may not make files in the directory of {shown}; ask its owner, or \
+                     restore the file as root",
+                    who.uid
+                ));
+            }
+            Err(_) => {
+                return refused(format!(
+                    "the directory of {} is gone; make it again, and restore then",
+                    path.display()
+                ));
+            }
         };
         for to in [path.clone(), beside(&path, number)] {
             let Some(name) = to.file_name() else { break };
@@ -101,6 +113,14 @@ impl FolderView {
             }
         }
         refused(format!("{} and the name beside it are taken", path.display()))
+    }
+
+    /// Opens the directory of a path, if the user may make files there: it may be another directory
+    /// than the one in which the user wrote.
+    fn place_of_lost(&self, who: Requester, path: &Path) -> std::io::Result<OwnedFd> {
+        let parent = path.parent().unwrap_or(Path::new(""));
+        let flags = OFlags::PATH | OFlags::DIRECTORY;
+        writable_dir(who, || open_below(self.root(), parent, flags))
     }
 
     /// Removes a lost file for good.

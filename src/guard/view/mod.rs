@@ -10,6 +10,7 @@ mod open_file;
 mod new_files;
 mod local_dir;
 mod nodes;
+mod dir_reading;
 mod folder_view;
 mod local_files;
 mod own_versions;

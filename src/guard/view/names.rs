@@ -18,6 +18,23 @@ fn os(error: rustix::io::Errno) -> Errno {
     Errno::from_i32(error.raw_os_error())
 }
 
+/// Removes a name as the caller. The sticky bit of the directory then decides about the file that
+/// has the name now, and not about the one that the kernel knows.
+fn remove(who: Requester, (dir, name): (&OwnedFd, &OsStr), flags: AtFlags) -> std::io::Result<()> {
+    as_caller(who, || Ok(rustix::fs::unlinkat(dir, name, flags)?))
+}
+
+/// Renames a file as the caller, for the same reason.
+fn rename(
+    who: Requester,
+    (old, from): (&OwnedFd, &OsStr),
+    (new, to): (&OwnedFd, &OsStr),
+    flags: DiskFlags,
+) -> Done<()> {
+    let renamed = as_caller(who, || Ok(rustix::fs::renameat_with(old, from, new, to, flags)?));
+    renamed.map_err(|error| errno(&error))
+}
+
 /// Whether attributes are those of a directory.
 fn is_dir(found: &Statx) -> bool {
     FileType::from_raw_mode(u32::from(found.stx_mode)) == FileType::Directory
@@ -104,14 +121,12 @@ impl FolderView {
             (Err(error), _) => {
                 Err(std::io::Error::from_raw_os_error(error.raw_os_error().unwrap_or(libc::EIO)))
             }
-            (Ok(_), None) => {
-                let removed = rustix::fs::unlinkat(&spot.dir, at.name, AtFlags::empty());
-                removed.map_err(Into::into)
-            }
+            (Ok(_), None) => remove(who, (&spot.dir, at.name), AtFlags::empty()),
             (Ok(found), Some(pass)) => {
                 self.note_open(found);
                 let at = Place::new(&spot.dir, at.name);
-                let removed = self.guard.remove_file(pass, (at, spot.path.as_os_str()));
+                let remove = || self.guard.remove_file(pass, (at, spot.path.as_os_str()));
+                let removed = as_caller(who, remove);
                 self.tell_foreign(who);
                 removed
             }
@@ -147,7 +162,7 @@ impl FolderView {
                 self.check_no_local_dir(ino, &self.directory(ino)?.0, &spot.path)?;
             }
         }
-        rustix::fs::unlinkat(dir, at.name, AtFlags::REMOVEDIR).map_err(os)?;
+        remove(who, (dir, at.name), AtFlags::REMOVEDIR).map_err(|error| errno(&error))?;
         if !spot.is_local {
             self.remove_local_of(&spot.path);
         }
@@ -170,7 +185,7 @@ impl FolderView {
         self.check_twin(who, to, &new, Some(from))?;
         let flags = DiskFlags::from_bits_retain(flags.bits());
         if old.is_local || new.is_local {
-            return self.rename_local((from, &old), (to, &new), flags);
+            return self.rename_local(who, (from, &old), (to, &new), flags);
         }
         let pass = self.pass(who, &old.path, MayWait::Briefly).await?;
         if let Some((ino, _)) = self.nodes.saving_at(from.parent, from.name) {
@@ -196,13 +211,13 @@ impl FolderView {
             for found in [Some(&moved), replaced.as_ref()].into_iter().flatten() {
                 self.note_open(found);
             }
-            let renamed = self.guard.rename(&pass, source, target, if_there);
+            let renamed = as_caller(who, || self.guard.rename(&pass, source, target, if_there));
             self.tell_foreign(who);
             renamed.map_err(|error| errno(&error))?;
         } else {
             let is_own = [Some(&moved), replaced.as_ref()]
                 .map(|found| found.map(look_in).filter(|look| !self.guard.is_foreign(look)));
-            rustix::fs::renameat_with(&old.dir, from.name, &new.dir, to.name, flags).map_err(os)?;
+            rename(who, (&old.dir, from.name), (&new.dir, to.name), flags)?;
             is_own.iter().flatten().for_each(|look| self.guard.record_own(look));
         }
         if is_dir(&moved) || replaced.as_ref().is_some_and(is_dir) {
@@ -215,6 +230,7 @@ impl FolderView {
     /// Renames a local file. One that is to be in the folder is copied by its program.
     fn rename_local(
         &self,
+        who: Requester,
         (from, old): (NameIn<'_>, &Spot),
         (to, new): (NameIn<'_>, &Spot),
         flags: DiskFlags,
@@ -224,7 +240,7 @@ impl FolderView {
         }
         let moved = stat_at(old.dir.as_fd(), from.name).map_err(|error| errno(&error))?;
         let replaced = stat_at(new.dir.as_fd(), to.name).ok();
-        rustix::fs::renameat_with(&old.dir, from.name, &new.dir, to.name, flags).map_err(os)?;
+        rename(who, (&old.dir, from.name), (&new.dir, to.name), flags)?;
         self.note_rename((from, to), &moved, replaced.as_ref(), flags);
         Ok(())
     }
@@ -265,7 +281,7 @@ impl FolderView {
         if flags.contains(DiskFlags::EXCHANGE) {
             self.publish(who, ino, &saving, false)?;
             let old = self.directory(from.parent)?.0;
-            rustix::fs::renameat_with(&old, from.name, &dir, to.name, flags).map_err(os)?;
+            rename(who, (&old, from.name), (&dir, to.name), flags)?;
             let moved = stat(saving.staged.file.as_fd()).map_err(|error| errno(&error))?;
             self.note_rename((from, to), &moved, there.as_ref(), flags);
             return Ok(());
@@ -283,8 +299,8 @@ impl FolderView {
         let path = self.path_in(to.parent, to.name)?;
         saving.staged.rename(path.as_os_str());
         self.publish(who, ino, &saving, false)?;
-        let removed =
-            self.guard.remove_file(pass, (Place::new(&old, from.name), old_path.as_os_str()));
+        let older = (Place::new(&old, from.name), old_path.as_os_str());
+        let removed = as_caller(who, || self.guard.remove_file(pass, older));
         self.tell_foreign(who);
         match removed {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(errno(&error)),

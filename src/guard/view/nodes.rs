@@ -20,7 +20,7 @@ const FIRST: u64 = 1 << 40;
 const DEPTH_MAX: usize = 2_048;
 
 /// A name in a directory of the view.
-type NodeName = (u64, OsString);
+pub(super) type NodeName = (u64, OsString);
 
 struct Node {
     file: FileId,
@@ -127,6 +127,11 @@ impl Nodes {
     /// Whether the file of a node is local.
     pub(super) fn is_local(&self, ino: u64) -> bool {
         self.0.lock().nodes.get(&ino).is_some_and(|node| node.is_local)
+    }
+
+    /// Returns the directory of a node, and its name there.
+    pub(super) fn place(&self, ino: u64) -> Option<NodeName> {
+        self.0.lock().nodes.get(&ino)?.place.clone()
     }
 
     /// Returns what is known of a node.

@@ -14,10 +14,9 @@ use crate::fuse::kernel::values::{
     Errno, NewMode, NodeEntry, NodeType, Opened, OpenedFlags, Requester,
 };
 use rustix::fs::{Mode, OFlags};
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
-use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -146,7 +145,7 @@ impl FolderView {
         ino: u64,
         located: &LocatedFile,
     ) -> Done<Opened> {
-        let (saving, file) = self.new_version(pass, who, located)?;
+        let (saving, file) = self.new_version(pass, who, (ino, located))?;
         if !self.nodes.replace_by_saving(ino, file, &saving, None) {
             self.nodes.split(ino);
             return Err(Errno::ESTALE);
@@ -166,9 +165,9 @@ impl FolderView {
         &self,
         pass: &Pass<'_>,
         who: Requester,
-        located: &LocatedFile,
+        (ino, located): (u64, &LocatedFile),
     ) -> Done<(Arc<Saving>, FileId)> {
-        let (dir, _) = self.parent_of(&located.path)?;
+        let (dir, _) = self.directory_of(ino)?;
         let mode = u32::from(located.found.stx_mode) & 0o7777;
         let wanted = (who.uid, located.path.as_os_str(), false);
         let staged = self.guard.stage_file(pass, &dir, mode, wanted);
@@ -200,7 +199,7 @@ impl FolderView {
             return Ok(false);
         }
         let Ok(share) = self.share(Pool::FolderFiles, who, &located.path) else { return Ok(false) };
-        let (saving, file) = self.new_version(pass, who, &located)?;
+        let (saving, file) = self.new_version(pass, who, (open.ino, &located))?;
         if !self.nodes.replace_by_saving(open.ino, file, &saving, Some(open)) {
             return Ok(false);
         }
@@ -221,12 +220,11 @@ impl FolderView {
             && !self.policy.in_place.matches(&located.path)
     }
 
-    /// Opens the directory of a path, and returns the last name of the path.
-    pub(super) fn parent_of<'a>(&self, path: &'a Path) -> Done<(OwnedFd, &'a OsStr)> {
-        let name = path.file_name().ok_or(Errno::EISDIR)?;
-        let parent = path.parent().unwrap_or(Path::new(""));
-        let dir = open_below(self.root(), parent, OFlags::PATH | OFlags::DIRECTORY);
-        Ok((dir.map_err(|error| stale(&error))?, name))
+    /// Opens the directory of a node, and returns the name of the node there. The path of the
+    /// directory may lead to another one by now.
+    pub(super) fn directory_of(&self, ino: u64) -> Done<(OwnedFd, OsString)> {
+        let (parent, name) = self.nodes.place(ino).ok_or(Errno::ESTALE)?;
+        Ok((self.directory(parent)?.0, name))
     }
 
     pub(super) async fn create_file(

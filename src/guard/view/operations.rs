@@ -175,8 +175,8 @@ impl FileSystem for FolderView {
         self.attribute(ino, name)
     }
 
-    async fn listxattr(&self, _who: Requester, ino: u64) -> Done<Vec<u8>> {
-        self.attribute_names(ino)
+    async fn listxattr(&self, who: Requester, ino: u64) -> Done<Vec<u8>> {
+        self.attribute_names(who, ino)
     }
 
     async fn removexattr(&self, who: Requester, ino: u64, name: &OsStr) -> Done<()> {
