@@ -6,7 +6,7 @@ use crate::recorder::{Recorder, Version, Versions, versions_in};
 use crate::support::rounds;
 use std::collections::BTreeSet;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
@@ -128,7 +128,11 @@ const EDITORS: &[Program] = &[
     ),
     Program(
         "zip",
-        &["zip -qX all.zip data", "(cd $IN && zip -qrX - tree) > tree.zip", "unzip -qo tree.zip"],
+        &[
+            "touch -d 2020-01-01 data && zip -qX all.zip data",
+            "(cd $IN && zip -qrX - tree) > tree.zip",
+            "unzip -qo tree.zip",
+        ],
         All,
         &["zi??????", "all.zip"],
     ),
@@ -456,11 +460,18 @@ fn is_in_place(path: &Path, patterns: &[&str]) -> bool {
     path.iter().any(|part| patterns.iter().any(|pattern| matches(pattern, &part.to_string_lossy())))
 }
 
-/// Returns the files that were seen in a version which no command of the program left.
-fn parts(seen: &Versions, known: &BTreeSet<Version>, in_place: &[&str]) -> Vec<String> {
+/// Returns the files that were seen in a version which no command of the program left. Temporary
+/// files, which are gone when their command has ended, are not among `left`.
+fn parts(
+    seen: &Versions,
+    (known, left): (&BTreeSet<Version>, &BTreeSet<PathBuf>),
+    in_place: &[&str],
+) -> Vec<String> {
     let unknown = |versions: &BTreeSet<Version>| versions.difference(known).count();
-    let torn =
-        seen.iter().filter(|(path, found)| !is_in_place(path, in_place) && unknown(found) > 0);
+    let torn = seen
+        .iter()
+        .filter(|(path, _)| left.contains(*path))
+        .filter(|(path, found)| !is_in_place(path, in_place) && unknown(found) > 0);
     torn.map(|(path, found)| format!("{}: {} of {}", path.display(), unknown(found), found.len()))
         .collect()
 }
@@ -514,6 +525,7 @@ fn compare(programs: &[Program]) {
         let mut known: BTreeSet<Version> =
             versions_in(&scratch.folder()).into_values().flatten().collect();
         known.extend(versions_in(&input).into_values().flatten());
+        let mut left: BTreeSet<_> = versions_in(&scratch.folder()).into_keys().collect();
         let recorder = Recorder::start(&scratch.folder());
         for command in *commands {
             let rotated =
@@ -524,7 +536,10 @@ fn compare(programs: &[Program]) {
                 fs::write(input.join("moving"), "moving\n".repeat(999)).expect("written");
                 save(dir, &scratch, mode, &web.1, command);
             }
-            known.extend(versions_in(&scratch.folder()).into_values().flatten());
+            for (path, versions) in versions_in(&scratch.folder()) {
+                known.extend(versions);
+                left.insert(path);
+            }
         }
         recorder.next_round();
         let (seen, _) = recorder.end();
@@ -538,7 +553,7 @@ fn compare(programs: &[Program]) {
                 "{name}: the folder is another\n--- folder\n{in_folder}--- view\n{on_view}"
             ));
         }
-        for part in parts(&seen, &known, in_place) {
+        for part in parts(&seen, (&known, &left), in_place) {
             wrong.push(format!("{name}: a reader of the folder saw parts of {part}"));
         }
     }
