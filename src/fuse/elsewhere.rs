@@ -17,6 +17,7 @@ pub mod kernel {
 
 /// The substitute for creating and removing mounts.
 pub mod device {
+    use super::mountinfo::MountPoint;
     use std::io;
     use std::path::Path;
 
