@@ -28,7 +28,7 @@ fn a_stopped_guard_is_told_from_outside() {
     let guard = Guard::start(&scratch, "view", &[]);
     fs::write(guard.path("a"), "1").expect("the lock is free");
     for _ in 0..crate::support::rounds(2, 50) {
-        guard.signal(libc::SIGSTOP);
+        guard.stop();
         std::thread::scope(|scope| {
             for _ in 0..25 {
                 scope.spawn(|| says_stopped(&guard, boot_now(), guard.ask("status", &[])));
@@ -44,7 +44,7 @@ struct Stopped<'a>(&'a Guard);
 
 impl<'a> Stopped<'a> {
     fn new(guard: &'a Guard) -> Self {
-        guard.signal(libc::SIGSTOP);
+        guard.stop();
         Self(guard)
     }
 }
@@ -151,11 +151,11 @@ fn requests_that_wait_end_by_interrupt_stop_and_death() {
             (guard.status()["waiting"] == 0).then_some(())
         });
         let stopped = start_waiting(&guard, request);
-        guard.signal(libc::SIGSTOP);
+        guard.stop();
         ends_by_interrupt(stopped);
         guard.signal(libc::SIGCONT);
         let waiting = start_waiting(&guard, request);
-        guard.signal(libc::SIGSTOP);
+        guard.stop();
         let output = waiting.wait_with_output().expect("it ends");
         let why = String::from_utf8_lossy(&output.stderr);
         assert!(why.contains("was stopped by a signal"), "{why}");

@@ -163,6 +163,19 @@ impl Guard {
         serde_json::from_str(&status).expect("JSON")
     }
 
+    /// Stops all threads of the guard.
+    pub(crate) fn stop(&self) {
+        self.signal(libc::SIGSTOP);
+        eventually("the stop of all threads", || {
+            let threads = fs::read_dir(format!("/proc/{}/task", self.child.id())).ok()?;
+            let is_stopped = |dir: PathBuf| {
+                let status = fs::read_to_string(dir.join("status")).unwrap_or_default();
+                status.is_empty() || status.contains("State:\tT")
+            };
+            threads.flatten().all(|thread| is_stopped(thread.path())).then_some(())
+        });
+    }
+
     /// Runs a request such as `take` or `status` on this guard.
     pub(crate) fn ask(&self, request: &str, options: &[&str]) -> Output {
         run(latchfs().args(["guard", request]).arg(&self.view).args(options))
