@@ -4,7 +4,7 @@ use super::transport::{FrameStream, ServerConnection, Transport, TransportError}
 use super::*;
 use crate::engine::lease_terms::{GRACE_DEFAULT, TTL_DEFAULT};
 use crate::engine::{
-    Acquire, Answer, ClientId, Engine, EventKind, Grace, LeaseKey, LeaseTerms, LockName, Mode, Op,
+    Acquire, Answer, ClientId, Engine, EventKind, Grace, LeaseKey, LeaseTerms, LockName, Op,
     OpenId, Outcome, Ownership, Patch, QueuePolicy as InLine, Reason, Release, Renew, Rules,
     SessionId, Token, Ttl,
 };
@@ -207,17 +207,7 @@ impl ClientFixture {
 }
 
 pub(super) fn acquire(of: &str, who: &str, hold: Ownership, term: LeaseTerms, line: InLine) -> Op {
-    let (name, client, mode) = (name(of), client(who), Mode::Exclusive);
-    Op::Acquire(Acquire {
-        name,
-        client,
-        mode,
-        hold,
-        term,
-        line,
-        patch: Patch::default(),
-        takes_over: None,
-    })
+    Op::Acquire(Acquire { hold, line, ..Acquire::new(name(of), client(who), term) })
 }
 
 /// Returns the request that `mkdir` on the mount makes.

@@ -145,6 +145,14 @@ pub struct Acquire {
     pub takes_over: Option<Token>,
 }
 
+impl Acquire {
+    /// Returns an acquire of an exclusive lock for the client as a whole, which does not wait.
+    pub fn new(name: LockName, client: ClientId, term: LeaseTerms) -> Self {
+        let (mode, hold, line) = (Mode::Exclusive, Ownership::Client, QueuePolicy::Skip);
+        Self { name, client, mode, hold, term, line, patch: Patch::default(), takes_over: None }
+    }
+}
+
 /// Whether a request waits if the lock is not available now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum QueuePolicy {

@@ -1,7 +1,7 @@
 //! Tests of file operations with an engine in memory, without a mount: each test checks the results
 //! that a program sees.
 
-use crate::engine::{Answer, Child, ClientId, Command, LockName, LockView, Op, Rules};
+use crate::engine::{Answer, ClientId, Command, LockName, Op, Rules};
 use crate::fuse::inodes::TOP;
 use crate::fuse::kernel::file_system::{Done, FileSystem, NameIn, Unsupported};
 use crate::fuse::kernel::invalidation::{Invalidator, Stale};
@@ -14,14 +14,9 @@ use crate::fuse::kernel::values::{
 use crate::fuse::lock_fs::LockFs;
 use crate::fuse::mount_config::{Content, HoldBy, MountConfig, Owner, Users};
 use crate::fuse::posix_locks::ioctls;
-use crate::service::event_log::EventWatch;
 use crate::service::local::Local;
-use crate::service::stale_read::StaleReads;
-use crate::service::{
-    About, BackendStatus, CacheableView, Children, List, ListPage, LockService, Locks, Retry, Then,
-    Unavailable,
-};
-use crate::time::{Time, Wall};
+use crate::service::test_backends::{forward_status_to_engine, forward_to_engine};
+use crate::service::{CacheableView, LockService, Locks, Retry, Then, Unavailable};
 use serde_json::Value;
 use std::ffi::OsStr;
 use std::sync::Arc;
@@ -965,42 +960,10 @@ impl LockService for SilentAfterGrant {
         self.engine.view(name, retry, then);
     }
 
-    fn list(&self, query: List, then: Then<Result<ListPage<LockView>, Unavailable>>) {
-        self.engine.list(query, then);
-    }
-
-    fn children(&self, query: Children, then: Then<Result<ListPage<Child>, Unavailable>>) {
-        self.engine.children(query, then);
-    }
-
-    fn subscribe(&self, since: Option<u64>) -> EventWatch {
-        self.engine.subscribe(since)
-    }
-
-    fn next_event(&self) -> u64 {
-        self.engine.next_event()
-    }
-
-    fn now(&self) -> Time {
-        self.engine.now()
-    }
-
-    fn wall(&self, at: Time) -> Wall {
-        self.engine.wall(at)
-    }
+    forward_to_engine!();
 }
 
-impl StaleReads for SilentAfterGrant {}
-
-impl BackendStatus for SilentAfterGrant {
-    fn about(&self) -> About {
-        self.engine.about()
-    }
-
-    fn counts(&self) -> Vec<(&'static str, u64)> {
-        self.engine.counts()
-    }
-}
+forward_status_to_engine!(SilentAfterGrant);
 
 /// In an earlier version the lock stayed held, although the program was told that it was not.
 #[test]

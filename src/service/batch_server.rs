@@ -639,17 +639,7 @@ mod tests {
         let acquire = |client: &str, mode, hold, term| {
             let (name, client) = (LockName::parse("x"), ClientId::parse(client));
             let (name, client) = (name.expect("valid"), client.expect("valid"));
-            let (line, patch) = (QueuePolicy::Skip, Patch::default());
-            let op = Op::Acquire(Acquire {
-                name,
-                client,
-                mode,
-                hold,
-                term,
-                line,
-                patch,
-                takes_over: None,
-            });
+            let op = Op::Acquire(Acquire { mode, hold, ..Acquire::new(name, client, term) });
             BatchItem::Submit(Submission { key: Some("one".into()), op })
         };
         let own = LeaseTerms::Own(TTL_DEFAULT, Grace::NONE);

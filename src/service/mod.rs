@@ -62,4 +62,6 @@ pub use refusal_summary::RefusedRequest;
 pub use remote_status::{RemoteStatus, RttSample};
 
 #[cfg(test)]
+pub(crate) mod test_backends;
+#[cfg(test)]
 mod tests;

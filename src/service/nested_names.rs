@@ -257,18 +257,14 @@ struct Seen {
 
 #[cfg(test)]
 mod tests {
-    use super::super::backend_status::{About, BackendStatus};
-    use super::super::event_log::EventWatch;
     use super::super::local::Local;
     use super::super::lock_service::{CacheableView, LockService, Retry};
-    use super::super::paging::{Children, ListPage};
-    use super::super::stale_read::StaleReads;
+    use super::super::test_backends::{forward_status_to_engine, forward_to_engine};
     use super::*;
     use crate::engine::lease_terms::{GRACE_DEFAULT, TTL_DEFAULT};
     use crate::engine::{
-        Acquire, Child, LeaseTerms, Mode, Ownership, Patch, QueuePolicy, Refusal, Rules, Tenure,
+        Acquire, LeaseTerms, Mode, Ownership, Patch, QueuePolicy, Refusal, Rules, Tenure,
     };
-    use crate::time::{Time, Wall};
     use std::sync::atomic::{AtomicBool, Ordering};
     use std::sync::mpsc::channel;
 
@@ -373,42 +369,10 @@ mod tests {
             self.engine.view(name, retry, then);
         }
 
-        fn list(&self, query: List, then: Then<Result<ListPage<LockView>, Unavailable>>) {
-            self.engine.list(query, then);
-        }
-
-        fn children(&self, query: Children, then: Then<Result<ListPage<Child>, Unavailable>>) {
-            self.engine.children(query, then);
-        }
-
-        fn subscribe(&self, since: Option<u64>) -> EventWatch {
-            self.engine.subscribe(since)
-        }
-
-        fn next_event(&self) -> u64 {
-            self.engine.next_event()
-        }
-
-        fn now(&self) -> Time {
-            self.engine.now()
-        }
-
-        fn wall(&self, at: Time) -> Wall {
-            self.engine.wall(at)
-        }
+        forward_to_engine!();
     }
 
-    impl StaleReads for Elsewhere {}
-
-    impl BackendStatus for Elsewhere {
-        fn about(&self) -> About {
-            self.engine.about()
-        }
-
-        fn counts(&self) -> Vec<(&'static str, u64)> {
-            self.engine.counts()
-        }
-    }
+    forward_status_to_engine!(Elsewhere);
 
     #[test]
     fn nearest_held_lock_above_decides() {

@@ -5,8 +5,7 @@ use crate::control::lease_options::LeaseOptions;
 use crate::engine::limits::TEXT_BYTES_MAX;
 use crate::engine::{
     Acquire, Annotate, FileAttrs, Firm, Grace, Lease, LeaseKey, LeaseTerms, Lifetime, LockName,
-    LockView, Mode, Op, Outcome, Ownership, Patch, QueuePolicy, ReadMode, Renew, SessionId, Tenure,
-    TextPatch, Token, Ttl,
+    LockView, Mode, Op, Outcome, Patch, ReadMode, Renew, SessionId, Tenure, TextPatch, Token, Ttl,
 };
 use crate::fuse::credentials::Caller;
 use crate::fuse::errno::Act;
@@ -276,18 +275,8 @@ impl LeaseChange {
             && wanted != mode
         {
             let (mode, term) = (wanted, term.unwrap_or(term_of(lease)));
-            let (name, client) = (key.name, key.client);
-            let (hold, line) = (Ownership::Client, QueuePolicy::Skip);
-            return Some(Op::Acquire(Acquire {
-                name,
-                client,
-                mode,
-                hold,
-                term,
-                line,
-                patch,
-                takes_over: None,
-            }));
+            let ask = Acquire::new(key.name, key.client, term);
+            return Some(Op::Acquire(Acquire { mode, patch, ..ask }));
         }
         Some(Op::Renew(Renew { key, term, firm, patch, acquires: false }))
     }

@@ -1,0 +1,63 @@
+//! A part of the lock services that tests make around an engine.
+
+use super::{ListPage, Then, Unavailable};
+
+/// The receiver of one page of a list.
+pub(crate) type Pages<T> = Then<Result<ListPage<T>, Unavailable>>;
+
+/// Implements all of [`LockService`](super::LockService) but `submit` and `view` for a value whose
+/// field `engine` is a local backend. It stands within the `impl` block.
+macro_rules! forward_to_engine {
+    () => {
+        fn list(
+            &self,
+            query: $crate::service::List,
+            then: $crate::service::test_backends::Pages<$crate::engine::LockView>,
+        ) {
+            self.engine.list(query, then);
+        }
+
+        fn children(
+            &self,
+            query: $crate::service::Children,
+            then: $crate::service::test_backends::Pages<$crate::engine::Child>,
+        ) {
+            self.engine.children(query, then);
+        }
+
+        fn subscribe(&self, since: Option<u64>) -> $crate::service::event_log::EventWatch {
+            self.engine.subscribe(since)
+        }
+
+        fn next_event(&self) -> u64 {
+            self.engine.next_event()
+        }
+
+        fn now(&self) -> $crate::time::Time {
+            self.engine.now()
+        }
+
+        fn wall(&self, at: $crate::time::Time) -> $crate::time::Wall {
+            self.engine.wall(at)
+        }
+    };
+}
+
+/// Implements the status and the stale reads of a lock service of a test.
+macro_rules! forward_status_to_engine {
+    ($service:ty) => {
+        impl $crate::service::stale_read::StaleReads for $service {}
+
+        impl $crate::service::BackendStatus for $service {
+            fn about(&self) -> $crate::service::About {
+                self.engine.about()
+            }
+
+            fn counts(&self) -> Vec<(&'static str, u64)> {
+                self.engine.counts()
+            }
+        }
+    };
+}
+
+pub(crate) use {forward_status_to_engine, forward_to_engine};
