@@ -13,6 +13,7 @@ use super::signals::{self, Hangup};
 use crate::client::Terms;
 use crate::engine::lease_terms::{GRACE_OF_FOLDER, TTL_DEFAULT};
 use crate::engine::{ClientId, LockName, Ttl};
+use crate::fuse::kernel::mount_error::MountError;
 use crate::fuse::kernel::mount_users::Users;
 use crate::fuse::kernel::own_user::is_root;
 use crate::fuse::kernel::{mountinfo, session};
@@ -24,6 +25,7 @@ use crate::guard::space::SpaceLimits;
 use crate::guard::state_place::StatePlace;
 use crate::guard::view::mount_view::{self, ViewParts};
 use crate::guard::write_policy::{OnWrite, OwnerKind, PathPatterns, WritePolicy};
+use crate::os_error::said;
 use crate::time::Span;
 use clap::{Subcommand, ValueEnum};
 use std::path::{Path, PathBuf};
@@ -257,8 +259,12 @@ fn init(args: &InitArgs) -> CliResult {
 /// Returns the real path of a folder that can be guarded.
 fn resolved_folder(folder: &Path) -> CliResult<PathBuf> {
     let shown = folder.display();
-    let real = std::fs::canonicalize(folder)
-        .map_err(|error| CliError::system(&format!("{shown} can't be guarded"), &error))?;
+    let real = std::fs::canonicalize(folder).map_err(|error| {
+        CliError::unavailable(format!(
+            "{shown} can't be guarded: {}; make the folder first, or name another one",
+            said(&error)
+        ))
+    })?;
     if !real.is_dir() {
         return Err(CliError::usage(format!("{shown} is no directory; name the folder to guard")));
     }
@@ -328,7 +334,7 @@ fn serve(
     let ending = send.clone();
     signals::on_end(Hangup::Ends, move || ending.send(()).unwrap_or_default())
         .map_err(|error| CliError::system("signals can't be waited for", &error))?;
-    session::check(view, false).map_err(|error| refused(&error))?;
+    session::check(view, false).map_err(|error| not_a_view(&error))?;
     let client = args.client.clone().map_or_else(host, Ok)?;
     let place = StatePlace::open(folder, record, state, client.as_str());
     let place = place.map_err(|error| unavailable(&error))?;
@@ -382,6 +388,18 @@ fn serve(
             .map_err(|error| CliError::system("the view can't be unmounted", &error))
     });
     served.and(decider.close())
+}
+
+/// Returns the error for a directory at which a folder can't be shown.
+fn not_a_view(error: &MountError) -> CliError {
+    match error {
+        MountError::Entries { dir, .. } => CliError::unavailable(format!(
+            "{} is not empty, and a view would hide what is there; name an empty directory, or a \
+             path where one can be made",
+            dir.display()
+        )),
+        error => refused(error),
+    }
 }
 
 /// Returns the users that the view serves.

@@ -44,7 +44,13 @@ pub(crate) enum PlaceError {
 impl fmt::Display for PlaceError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Io(path, error) => write!(f, "{} can't be used: {}", path.display(), said(error)),
+            Self::Io(path, error) => write!(
+                f,
+                "{} can't be used: {}; see its permissions, or name a state directory of your own \
+                 by --stage DIR",
+                path.display(),
+                said(error)
+            ),
             Self::Folder(folder, why) => write!(f, "{} can't be guarded: {why}", folder.display()),
             Self::Guarded(folder) => write!(
                 f,

@@ -346,7 +346,9 @@ impl<D: Disk> Tenures<D> {
     fn why_not(&self) -> String {
         match self.other_holder() {
             Some(holder) => format!("{holder} holds the lock of this folder"),
-            None => "the lock service has not granted the lock of this folder yet".to_owned(),
+            None => self.lock.trouble().unwrap_or_else(|| {
+                "the lock service has not granted the lock of this folder yet".to_owned()
+            }),
         }
     }
 

@@ -181,15 +181,21 @@ impl Guard {
         run(latchfs().args(["guard", request]).arg(&self.view).args(options))
     }
 
-    /// Takes the lock without starting a program: a program that is started while files of a
+    /// Sends a request without starting a program: a program that is started while files of a
     /// stopped guard are open waits for that guard when it closes its copies of them.
-    pub(crate) fn take_here(&self) {
+    pub(crate) fn request_here(&self, request: &str) -> String {
         let mut ctl = fs::OpenOptions::new();
         let mut ctl = ctl.read(true).write(true).open(self.path(".latchfs/ctl")).expect("there");
-        ctl.write_all(b"{\"do\": \"take\", \"wait_ms\": 60000}\n").expect("taken");
+        ctl.write_all(format!("{request}\n").as_bytes()).expect("taken");
         ctl.rewind().expect("from the start");
         let mut answer = String::new();
         ctl.read_to_string(&mut answer).expect("an answer");
+        answer
+    }
+
+    /// Takes the lock without starting a program.
+    pub(crate) fn take_here(&self) {
+        let answer = self.request_here("{\"do\": \"take\", \"wait_ms\": 60000}");
         assert!(answer.contains("holding"), "{answer}");
     }
 

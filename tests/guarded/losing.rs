@@ -1,6 +1,6 @@
 //! Lost tenures: a guard that is stopped past its lease, or killed, changes nothing any more.
 
-use crate::harness::{Guard, Scratch, Server, eventually, no_other_stops};
+use crate::harness::{Guard, Scratch, Server, eventually, no_other_stops, python};
 use std::fs::{self, File};
 use std::io::{self, Write as _};
 use std::os::fd::AsRawFd as _;
@@ -98,4 +98,40 @@ fn a_killed_guard_leaves_whole_versions() {
     let guard = Guard::start(&scratch, "view", &[]);
     fs::write(guard.path("kept"), "after").expect("a new tenure");
     guard.end();
+}
+
+/// A file that was being saved when its tenure ended is no longer in the view: programs of the next
+/// tenure see and change the version in the folder, and not the lost content.
+#[test]
+fn a_later_tenure_does_not_see_the_unsaved_files_of_an_earlier_one() {
+    let scratch = Scratch::new();
+    scratch.init(&["--alone"]);
+    let guard = Guard::start(&scratch, "view", &[]);
+    fs::write(guard.path("old"), "saved").expect("the lock is free");
+    let mut old = File::create(guard.path("old")).expect("held");
+    old.write_all(b"half").expect("held");
+    let mut new = File::create_new(guard.path("new")).expect("held");
+    new.write_all(b"half").expect("held");
+    guard.request_here("{\"do\": \"give\"}");
+    // The kernel forgets the names on a thread of the guard.
+    eventually("the old version", || {
+        fs::read(guard.path("old")).ok().filter(|text| text == b"saved")
+    });
+    eventually("no new file", || (!guard.path("new").exists()).then_some(()));
+    fs::write(guard.path("old"), "next").expect("a new tenure");
+    fs::write(guard.path("new"), "next").expect("a new tenure");
+    for name in ["old", "new"] {
+        python(0, &guard.view, &format!("import os; os.truncate('{name}', 2)")).ok();
+        assert_eq!(fs::read_to_string(scratch.folder().join(name)).expect("there"), "ne");
+    }
+    is_stale(old.write_all(b"late"));
+    is_stale(close(new));
+    drop(old);
+    for number in [1, 2] {
+        guard.ask("lost", &["--restore", &number.to_string()]).ok();
+    }
+    let restored = fs::read_dir(scratch.folder()).expect("readable").flatten();
+    let restored =
+        restored.filter(|entry| fs::read(entry.path()).is_ok_and(|text| text == b"half"));
+    assert_eq!(restored.count(), 2);
 }

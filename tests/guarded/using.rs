@@ -3,8 +3,8 @@
 use crate::harness::{Guard, Scratch, Server, latchfs, python, shell};
 use crate::support::{run, signal};
 use serde_json::Value;
-use std::fs;
-use std::io::{BufRead, BufReader, Read, Seek, Write};
+use std::fs::{self, File};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, Command, Stdio};
@@ -24,6 +24,10 @@ fn a_folder_without_a_record_is_not_shown() {
     scratch.init(&["--alone"]);
     let twice = run(latchfs().args(["guard", "init", "--alone"]).arg(scratch.folder())).exits(69);
     assert!(twice.contains("is guarded already"), "{twice}");
+    let full = run(latchfs().arg("guard").arg(scratch.folder()).arg(scratch.folder())).exits(69);
+    assert!(full.contains("name an empty directory"), "{full}");
+    let none = run(latchfs().args(["guard", "init", "nowhere", "--alone"])).exits(69);
+    assert!(none.contains("make the folder first"), "{none}");
     let far = guard(&["--stage", "/dev/shm/latchfs-guarded"]).exits(69);
     assert!(far.contains("another file system"), "{far}");
     let _ = fs::remove_dir_all("/dev/shm/latchfs-guarded");
@@ -162,13 +166,69 @@ fn requests_to_a_guard_have_a_bound() {
     ctl.write_all(&[b'x'; 4_096]).expect("it fits");
     let long = ctl.write_all(b"x").expect_err("one byte more");
     assert_eq!(long.raw_os_error(), Some(libc::EFBIG));
-    let mut ctl = fs::OpenOptions::new();
-    let mut ctl = ctl.read(true).write(true).open(guard.path(".latchfs/ctl")).expect("there");
-    ctl.write_all(b"x\n").expect("it fits");
-    ctl.rewind().expect("from the start");
-    let mut answer = String::new();
-    ctl.read_to_string(&mut answer).expect("an answer");
+    let answer = guard.request_here("x");
     assert!(answer.contains("no JSON"), "{answer}");
+    // A wait of more than a day is one of a day.
+    let answer = guard.request_here(&format!("{{\"do\": \"take\", \"wait_ms\": {}}}", u64::MAX));
+    assert!(answer.contains("holding"), "{answer}");
+}
+
+/// Programs that end the tenure of all programs of the machine, or take the lock from other
+/// machines, run as root or as the user who started the guard. Other users read what happens, but
+/// no paths of files that are not theirs.
+#[test]
+fn other_users_neither_give_nor_read_the_paths_of_others() {
+    let scratch = Scratch::new();
+    scratch.init(&["--alone"]);
+    fs::set_permissions(&scratch.0, fs::Permissions::from_mode(0o755)).expect("its owner");
+    let guard = Guard::start(&scratch, "view", &[]);
+    fs::create_dir(guard.path("private")).expect("the lock is free");
+    fs::set_permissions(guard.path("private"), fs::Permissions::from_mode(0o700)).expect("ours");
+    let files: Vec<_> = (0..12)
+        .map(|number| {
+            let mut file =
+                File::create(guard.path(&format!("private/secret{number}"))).expect("held");
+            file.write_all(b"half").expect("held");
+            file
+        })
+        .collect();
+    let ask = "
+import json
+def ask(what):
+    ctl = open('.latchfs/ctl', 'r+')
+    ctl.write(json.dumps({'do': what}) + '\\n')
+    ctl.flush()
+    ctl.seek(0)
+    return ctl.read()
+for what in ('give', 'take'): assert 'only root' in ask(what), ask(what)
+";
+    python(4_001, &guard.view, ask).ok();
+    let reader = "
+import json, os, sys
+fd = os.open('.latchfs/events', os.O_RDONLY)
+print('open', flush=True)
+line = b''
+# As a shell does, which reads a line by single bytes.
+while not line.endswith(b'\\n'): line += os.read(fd, 1)
+event = json.loads(line)
+sys.exit('secret' in line.decode() or event['event'] != 'given' or event['put_aside'] != 12)
+";
+    let mut command = Command::new("setpriv");
+    command.args(["--clear-groups", "--reuid=4001", "/usr/bin/python3", "-c", reader]);
+    let mut other =
+        command.current_dir(&guard.view).stdout(Stdio::piped()).spawn().expect("it starts");
+    let mut open = [0; 5];
+    other.stdout.take().expect("piped").read_exact(&mut open).expect("it has the events open");
+    let mut own = File::open(guard.path(".latchfs/events")).expect("there");
+    guard.request_here("{\"do\": \"give\"}");
+    assert!(other.wait().expect("it ends").success());
+    let mut line = vec![0; 1 << 16];
+    let length = own.read(&mut line).expect("there is an event");
+    let event: Value = serde_json::from_slice(&line[..length]).expect("JSON");
+    assert_eq!(event["put_aside"].as_array().map(Vec::len), Some(10), "{event}");
+    assert_eq!(event["more"], 2, "{event}");
+    assert!(event["put_aside"][0]["path"].as_str().is_some_and(|p| p.contains("secret")));
+    drop(files);
 }
 
 /// Programs that wait in `.latchfs` are told of events, and a signal ends their wait.
@@ -259,4 +319,17 @@ fn the_engine_of_a_folder_alone_is_kept_where_the_user_says() {
     assert!(engine.is_dir());
     let guard = Guard::start(&scratch, "view", &options);
     assert!(token(&guard) > first);
+}
+
+#[test]
+fn a_dead_server_is_named_in_the_refusal() {
+    let scratch = Scratch::new();
+    let server = Server::start(&scratch);
+    scratch.init(&["--server", &server.url]);
+    let guard = Guard::start(&scratch, "view", &[]);
+    server.signal(libc::SIGKILL);
+    let refused = fs::write(guard.path("a"), "1").expect_err("the lock can't be had");
+    assert_eq!(refused.raw_os_error(), Some(libc::EROFS));
+    let wanted = format!("the server {} does not answer", server.url);
+    assert!(guard.why().contains(&wanted), "{}", guard.why());
 }

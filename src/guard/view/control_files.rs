@@ -10,6 +10,7 @@ use crate::fuse::kernel::values::{
 };
 use crate::time::Wall;
 use parking_lot::Mutex;
+use serde_json::{Value, json};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -82,14 +83,30 @@ pub(super) struct ControlHandle {
     pub(super) text: Mutex<Option<Arc<[u8]>>>,
     /// The request as far as it was written.
     pub(super) request: Mutex<Vec<u8>>,
-    /// The number of the next event for a reader of the events.
-    next_event: Mutex<u64>,
+    /// The position of a reader of the events.
+    position: Mutex<EventPosition>,
+}
+
+/// The position of a reader of the events.
+struct EventPosition {
+    /// The number of the next event.
+    next: u64,
+    /// The rest of an event that did not fit the last read.
+    rest: Vec<u8>,
+}
+
+/// An event as a line of JSON.
+struct EventLine {
+    /// The line for root and for the user who started the guard.
+    full: Vec<u8>,
+    /// The line for other users: it names no files, since they may not know them.
+    public: Vec<u8>,
 }
 
 /// The events of a view, and the programs that wait for them.
 #[derive(Default)]
 struct Events {
-    lines: VecDeque<Arc<[u8]>>,
+    lines: VecDeque<EventLine>,
     /// The number of the first event in `lines`.
     first: u64,
     waiting: Vec<KernelWait<()>>,
@@ -102,8 +119,25 @@ pub(super) struct ControlFiles {
 }
 
 /// Returns the line for a reader that was too slow for `count` events.
-fn missed(count: u64) -> serde_json::Value {
-    serde_json::json!({ "event": "missed", "count": count })
+fn missed(count: u64) -> Value {
+    json!({ "event": "missed", "count": count })
+}
+
+/// Returns an event without the paths in it.
+fn without_paths(event: &Value) -> Value {
+    let mut public = event.clone();
+    if let Some(fields) = public.as_object_mut() {
+        fields.remove("path");
+        let mut count = fields.remove("more").and_then(|more| more.as_u64()).unwrap_or(0);
+        for field in ["put_aside", "not_kept"] {
+            if let Some(files) = fields.get(field).and_then(Value::as_array) {
+                count += files.len() as u64;
+                fields.remove(field);
+                fields.insert("put_aside".to_owned(), count.into());
+            }
+        }
+    }
+    public
 }
 
 /// Returns the wall clock as the attributes of a file take it.
@@ -173,20 +207,22 @@ impl ControlFiles {
         let events = self.events.lock();
         let next_event = events.first + events.lines.len() as u64;
         drop(events);
+        let position = EventPosition { next: next_event, rest: Vec::new() };
         ControlHandle {
             file,
             who,
             text: Mutex::default(),
             request: Mutex::default(),
-            next_event: Mutex::new(next_event),
+            position: Mutex::new(position),
         }
     }
 
     /// Adds an event, and wakes the programs that wait for one.
-    pub(super) fn publish_event(&self, event: &serde_json::Value) {
-        let line = format!("{event}\n").into_bytes();
+    pub(super) fn publish_event(&self, event: &Value) {
+        let line = |event: &Value| format!("{event}\n").into_bytes();
+        let line = EventLine { full: line(event), public: line(&without_paths(event)) };
         let mut events = self.events.lock();
-        events.lines.push_back(line.into());
+        events.lines.push_back(line);
         if events.lines.len() > EVENTS_MAX {
             events.lines.pop_front();
             events.first += 1;
@@ -198,19 +234,30 @@ impl ControlFiles {
         }
     }
 
-    /// Returns the next event of a reader, if there is one. If events were dropped before the
-    /// reader took them, it gets their number first.
-    pub(super) fn next_event(&self, handle: &ControlHandle) -> Option<Vec<u8>> {
-        let events = self.events.lock();
-        let mut next = handle.next_event.lock();
-        if *next < events.first {
-            let dropped = events.first - std::mem::replace(&mut *next, events.first);
-            return Some(format!("{}\n", missed(dropped)).into_bytes());
+    /// Returns at most `size` bytes of the next event of a reader, if there is one. If events were
+    /// dropped before the reader took them, it gets their number first. Readers that are not
+    /// trusted get no paths.
+    pub(super) fn next_event(
+        &self,
+        handle: &ControlHandle,
+        (is_trusted, size): (bool, usize),
+    ) -> Option<Vec<u8>> {
+        let mut position = handle.position.lock();
+        if position.rest.is_empty() {
+            let events = self.events.lock();
+            if position.next < events.first {
+                let dropped = events.first - std::mem::replace(&mut position.next, events.first);
+                position.rest = format!("{}\n", missed(dropped)).into_bytes();
+            } else {
+                let at = usize::try_from(position.next - events.first).ok()?;
+                let line = events.lines.get(at)?;
+                position.rest = if is_trusted { line.full.clone() } else { line.public.clone() };
+                position.next += 1;
+            }
         }
-        let at = usize::try_from(*next - events.first).ok()?;
-        let line = events.lines.get(at)?;
-        *next += 1;
-        Some(line.to_vec())
+        let length = size.min(position.rest.len());
+        let rest = position.rest.split_off(length);
+        Some(std::mem::replace(&mut position.rest, rest))
     }
 
     /// Adds a program that waits for the next event.
@@ -229,7 +276,6 @@ impl ControlFiles {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::json;
 
     #[test]
     fn a_slow_reader_of_events_is_told_the_number_of_missed_ones() {
@@ -237,13 +283,39 @@ mod tests {
         let who = Requester { uid: 0, gid: 0, pid: 0 };
         files.publish_event(&json!("before the open"));
         let slow = files.handle(ControlFile::Events, who);
-        assert_eq!(files.next_event(&slow), None);
+        assert_eq!(files.next_event(&slow, (true, 4_096)), None);
         (0..=EVENTS_MAX + 1).for_each(|number| files.publish_event(&json!(number)));
-        let next = || files.next_event(&slow).map(|line| String::from_utf8(line).expect("text"));
+        let next = || {
+            files
+                .next_event(&slow, (true, 4_096))
+                .map(|line| String::from_utf8(line).expect("text"))
+        };
         assert_eq!(next(), Some("{\"event\":\"missed\",\"count\":2}\n".to_owned()));
         for number in 2..=EVENTS_MAX + 1 {
             assert_eq!(next(), Some(format!("{number}\n")));
         }
         assert_eq!(next(), None);
+    }
+
+    #[test]
+    fn an_event_is_read_in_parts_and_names_no_files_to_other_users() {
+        let files = ControlFiles::default();
+        let who = Requester { uid: 5, gid: 5, pid: 0 };
+        let handle = files.handle(ControlFile::Events, who);
+        let event = json!({"event": "lost", "more": 1, "put_aside": [{"path": "p"}],
+            "not_kept": ["q"]});
+        files.publish_event(&event);
+        files.publish_event(&json!({"event": "foreign", "path": "p"}));
+        let read = |trust| {
+            let mut line = Vec::new();
+            while !line.ends_with(b"\n") {
+                line.extend(files.next_event(&handle, (trust, 3)).expect("an event"));
+            }
+            String::from_utf8(line).expect("text")
+        };
+        assert_eq!(read(false), "{\"event\":\"lost\",\"put_aside\":3}\n");
+        assert_eq!(read(false), "{\"event\":\"foreign\"}\n");
+        files.publish_event(&event);
+        assert_eq!(read(true), format!("{event}\n"));
     }
 }

@@ -34,8 +34,7 @@ impl FolderView {
         };
         let fh = self.numbers.next();
         let content = Content::Control(self.control.handle(file, who));
-        let has_changed = std::sync::atomic::AtomicBool::new(false);
-        self.files.insert(fh, OpenFile { ino, content, tenure: None, has_changed, _share: share });
+        self.files.insert(fh, OpenFile::new(ino, content, None, share));
         let flags = OpenedFlags::FOPEN_DIRECT_IO | OpenedFlags::FOPEN_NOFLUSH;
         Some(Ok(Opened { fh, flags }))
     }
@@ -47,7 +46,7 @@ impl FolderView {
         who: Requester,
     ) -> Done<ReadBytes> {
         if handle.file == ControlFile::Events {
-            return self.next_event(handle, who).await;
+            return self.next_event(handle, who, asked.size).await;
         }
         let known = handle.text.lock().clone();
         let text = if let Some(text) = known {
@@ -83,8 +82,14 @@ impl FolderView {
     }
 
     /// Returns the next event of a reader, and waits for it.
-    async fn next_event(&self, handle: &ControlHandle, who: Requester) -> Done<ReadBytes> {
-        let line = self.after_events(who, || self.control.next_event(handle)).await?;
+    async fn next_event(
+        &self,
+        handle: &ControlHandle,
+        who: Requester,
+        size: u32,
+    ) -> Done<ReadBytes> {
+        let wanted = (Self::is_trusted(handle.who.uid), size as usize);
+        let line = self.after_events(who, || self.control.next_event(handle, wanted)).await?;
         Ok(ReadBytes::from(line))
     }
 

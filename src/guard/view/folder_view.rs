@@ -20,6 +20,7 @@ use crate::fuse::kernel::file_system::Done;
 use crate::fuse::kernel::handles::{HandleNumbers, Handles};
 use crate::fuse::kernel::interrupts::InterruptWatcher;
 use crate::fuse::kernel::invalidation::Invalidator;
+use crate::fuse::kernel::own_user::own_uid;
 use crate::fuse::kernel::slow_calls::SlowCalls;
 use crate::fuse::kernel::user_shares::{Full, Pool, Share, Shares};
 use crate::fuse::kernel::values::{Errno, Requester};
@@ -144,6 +145,12 @@ impl FolderView {
     ) -> Done<T> {
         let Some(own) = self.own.upgrade() else { return Err(Errno::ESTALE) };
         self.slow_calls.make(move || call(&own)).await.unwrap_or(Err(Errno::EIO))
+    }
+
+    /// Whether a user may know and end what programs of other users do: root, and the user who
+    /// started the guard.
+    pub(super) fn is_trusted(uid: u32) -> bool {
+        uid == 0 || uid == own_uid()
     }
 
     /// Returns the descriptor of the folder.

@@ -18,7 +18,6 @@ use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::AtomicBool;
 
 /// The directory in which a name of the view lies, or is about to be made.
 pub(super) struct Spot {
@@ -137,9 +136,7 @@ impl FolderView {
     }
 
     fn opened_local(&self, ino: u64, file: File, share: Share) -> Opened {
-        let has_changed = AtomicBool::new(false);
-        let content = Content::Local(file);
-        let open = OpenFile { ino, content, tenure: None, has_changed, _share: share };
+        let open = OpenFile::new(ino, Content::Local(file), None, share);
         self.opened(open, OpenedFlags::FOPEN_KEEP_CACHE | OpenedFlags::FOPEN_NOFLUSH)
     }
 

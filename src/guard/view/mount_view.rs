@@ -13,6 +13,7 @@ use super::nodes::Nodes;
 use super::refused_changes::RefusedChanges;
 use crate::fuse::kernel::handles::{HandleNumbers, Handles};
 use crate::fuse::kernel::interrupts::InterruptWatcher;
+use crate::fuse::kernel::invalidation::StaleName;
 use crate::fuse::kernel::mount_error::MountError;
 use crate::fuse::kernel::mount_users::Users;
 use crate::fuse::kernel::mountinfo::{self, Life};
@@ -111,6 +112,14 @@ pub(crate) fn mount(parts: ViewParts, dir: &Path, users: Users) -> Result<Mounte
     Ok(MountedView { view, mounted })
 }
 
+/// The maximum number of files that one event names. The rest is counted.
+const EVENT_FILES_MAX: usize = 10;
+/// The maximum length of a path in an event, in characters: the kernel passes at most 128 KiB to
+/// the command of `--on-lost`.
+const EVENT_PATH_CHARS_MAX: usize = 512;
+/// The longest wait of a `take`, in milliseconds: a day.
+const TAKE_WAIT_MS_MAX: u64 = 24 * 3_600 * 1_000;
+
 fn owner_json(owner: Owner) -> Value {
     match owner {
         Owner::Host => json!("host"),
@@ -130,10 +139,15 @@ impl FolderView {
             TenureNews::Ended(tenure, end, aside) => {
                 let event =
                     if *end == super::super::tenures::TenureEnd::Given { "given" } else { "lost" };
+                let kept = aside.kept.iter().take(EVENT_FILES_MAX);
                 let kept: Vec<_> =
-                    aside.kept.iter().map(|(n, path)| json!({"number": n, "path": path})).collect();
+                    kept.map(|(n, path)| json!({"number": n, "path": shown(path)})).collect();
+                let failed = aside.failed.iter().take(EVENT_FILES_MAX);
+                let failed: Vec<_> = failed.map(|path| shown(path)).collect();
+                let all = aside.kept.len() + aside.failed.len();
                 json!({"at": at, "event": event, "token": tenure.token.as_u64(),
-                    "why": end.clause(), "put_aside": kept, "not_kept": aside.failed})
+                    "why": end.clause(), "more": all - kept.len() - failed.len(),
+                    "put_aside": kept, "not_kept": failed})
             }
             TenureNews::Wanted(client) => {
                 json!({"at": at, "event": "wanted", "client": client})
@@ -144,7 +158,7 @@ impl FolderView {
         };
         if let TenureNews::Ended(tenure, end, _) = news {
             log::info!("tenure {} has ended: {}", tenure.token.as_u64(), end.clause());
-            self.drop_caches();
+            self.forget_ended();
             if *end != super::super::tenures::TenureEnd::Given {
                 run_on_lost(on_lost, &event);
             }
@@ -152,10 +166,14 @@ impl FolderView {
         self.control.publish_event(&event);
     }
 
-    /// Makes the kernel drop what it has cached of open files: pages that a program has changed
-    /// through a shared mapping and that can't be written any more.
-    fn drop_caches(&self) {
+    /// Makes the view forget the unpublished files of an ended tenure, and the kernel what it has
+    /// cached of open files: pages that a program has changed through a shared mapping and that
+    /// can't be written any more.
+    fn forget_ended(&self) {
+        let aside = self.nodes.drop_put_aside();
         let Some(invalidator) = self.invalidator.get() else { return };
+        let stale = |(parent, name)| StaleName { parent, name, ino: None };
+        invalidator.forget(aside.into_iter().map(stale).collect());
         for ino in self.nodes.open_nodes() {
             invalidator.forget_node(ino);
         }
@@ -215,8 +233,10 @@ impl FolderView {
             Some("drop") => return self.lost_drop(who, number),
             _ => {}
         }
-        let is_holder = self.guard.gate().tenure().is_some_and(|t| Self::is_of(t.owner, who));
-        if who.uid != 0 && who.uid != own_uid() && !is_holder {
+        // Of a tenure for all programs of the machine nobody is the owner.
+        let is_owner = |owner| owner != Owner::Host && Self::is_of(owner, who);
+        let is_holder = self.guard.gate().tenure().is_some_and(|open| is_owner(open.owner));
+        if !Self::is_trusted(who.uid) && !is_holder {
             return refused(
                 "only root, the user who started the guard and the owner of the tenure may ask \
                  this"
@@ -225,7 +245,8 @@ impl FolderView {
         }
         match asked["do"].as_str() {
             Some("take") => {
-                let patience = Span::from_millis(asked["wait_ms"].as_u64().unwrap_or(0));
+                let patience = asked["wait_ms"].as_u64().unwrap_or(0).min(TAKE_WAIT_MS_MAX);
+                let patience = Span::from_millis(patience);
                 let session = || crate::holder_id::session_of(who.pid);
                 let owner = self.policy.owner.of(who.uid, session);
                 match self.wait_for_tenure(who, owner, patience).await {
@@ -245,7 +266,12 @@ impl FolderView {
     }
 }
 
-/// Runs the command of `--on-lost`, with the event on its standard input.
+/// Returns a path as an event shows it.
+fn shown(path: &str) -> String {
+    path.chars().take(EVENT_PATH_CHARS_MAX).collect()
+}
+
+/// Runs the command of `--on-lost`, with the event in its environment.
 fn run_on_lost(command: Option<&str>, event: &Value) {
     let Some(command) = command else { return };
     let mut shell = std::process::Command::new("/bin/sh");

@@ -2,6 +2,7 @@
 //! where the file was last seen.
 
 use super::super::disk::FileId;
+use super::super::staged_file::SaveState;
 use super::super::tenure::TenureId;
 use super::attributes::ROOT;
 use super::close_rule::Saving;
@@ -274,6 +275,26 @@ impl Nodes {
             }
         }
         table.drop_if_unused(ino);
+    }
+
+    /// Records that the files of an ended tenure that were put aside are not in the view any more.
+    /// Returns the names that they had.
+    pub(super) fn drop_put_aside(&self) -> Vec<NodeName> {
+        let mut table = self.0.lock();
+        let NodeTable { nodes, staged, .. } = &mut *table;
+        let is_aside = |ino: &u64| {
+            let saving = nodes.get(ino).and_then(|node| node.saving.as_ref());
+            saving
+                .is_some_and(|saving| matches!(saving.staged.save_state(), SaveState::PutAside(_)))
+        };
+        let aside: Vec<_> = staged.extract_if(|_, ino| is_aside(ino)).collect();
+        for (_, ino) in &aside {
+            if let Some(node) = table.nodes.get_mut(ino) {
+                node.saving = None;
+            }
+            table.drop_if_unused(*ino);
+        }
+        aside.into_iter().map(|(name, _)| name).collect()
     }
 
     /// Records that a node has the name `to` instead of `from`. A node that had the name `to` has

@@ -18,7 +18,7 @@ use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 
 /// Whether the flags of an open ask for write access.
 pub(super) const fn writes(flags: i32) -> bool {
@@ -57,13 +57,7 @@ impl FolderView {
             Located::Saving(saving) => Content::Saving(Arc::clone(saving)),
             Located::Path(_) | Located::Open(_) => Content::InPlace(self.reopen(&located, flags)?),
         };
-        let open = OpenFile {
-            ino,
-            content,
-            tenure: None,
-            has_changed: AtomicBool::new(false),
-            _share: share,
-        };
+        let open = OpenFile::new(ino, content, None, share);
         Ok(self.opened(open, OpenedFlags::FOPEN_KEEP_CACHE | OpenedFlags::FOPEN_NOFLUSH))
     }
 
@@ -104,13 +98,7 @@ impl FolderView {
             saving.staged.settle(0);
         }
         let content = Content::Saving(Arc::clone(saving));
-        Ok(self.opened_for_writing(OpenFile {
-            ino,
-            content,
-            tenure: Some(pass.tenure()),
-            has_changed: AtomicBool::new(false),
-            _share: share,
-        }))
+        Ok(self.opened_for_writing(pass, ino, content, share))
     }
 
     fn open_in_place(
@@ -126,13 +114,7 @@ impl FolderView {
             file.set_len(0).map_err(|error| errno(&error))?;
         }
         let content = Content::InPlace(file);
-        Ok(self.opened_for_writing(OpenFile {
-            ino,
-            content,
-            tenure: Some(pass.tenure()),
-            has_changed: AtomicBool::new(false),
-            _share: share,
-        }))
+        Ok(self.opened_for_writing(pass, ino, content, share))
     }
 
     /// Begins a new version of a file that a program rewrites as a whole. If another program has
@@ -151,13 +133,7 @@ impl FolderView {
             return Err(Errno::ESTALE);
         }
         let content = Content::Saving(saving);
-        Ok(self.opened_for_writing(OpenFile {
-            ino,
-            content,
-            tenure: Some(pass.tenure()),
-            has_changed: AtomicBool::new(false),
-            _share: share,
-        }))
+        Ok(self.opened_for_writing(pass, ino, content, share))
     }
 
     /// Begins an empty version of a file, with the attributes of the file.
@@ -205,8 +181,7 @@ impl FolderView {
         }
         let (ino, tenure) = (open.ino, open.tenure);
         let content = Content::Saving(saving);
-        let has_changed = AtomicBool::new(false);
-        self.files.insert(fh, OpenFile { ino, content, tenure, has_changed, _share: share });
+        self.files.insert(fh, OpenFile::new(ino, content, tenure, share));
         if let Some(open) = self.files.get(fh) {
             self.nodes.opened(ino, &open);
         }
@@ -269,13 +244,7 @@ impl FolderView {
         let saving = Saving::new(staged, who.pid);
         let ino = self.nodes.add_saving(at.parent, at.name, id_in(&found), Arc::clone(&saving));
         let content = Content::Saving(saving);
-        let opened = self.opened_for_writing(OpenFile {
-            ino,
-            content,
-            tenure: Some(pass.tenure()),
-            has_changed: AtomicBool::new(false),
-            _share: share,
-        });
+        let opened = self.opened_for_writing(&pass, ino, content, share);
         Ok((Self::entry(ino, &found), opened))
     }
 
@@ -292,18 +261,19 @@ impl FolderView {
         let found = stat(file.as_fd()).map_err(|error| errno(&error))?;
         let ino = self.nodes.found(at.parent, at.name, id_in(&found), false);
         let content = Content::InPlace(file);
-        let opened = self.opened_for_writing(OpenFile {
-            ino,
-            content,
-            tenure: Some(pass.tenure()),
-            has_changed: AtomicBool::new(false),
-            _share: share,
-        });
+        let opened = self.opened_for_writing(pass, ino, content, share);
         Ok((Self::entry(ino, &found), opened))
     }
 
-    fn opened_for_writing(&self, open: OpenFile) -> Opened {
+    fn opened_for_writing(
+        &self,
+        pass: &Pass<'_>,
+        ino: u64,
+        content: Content,
+        share: Share,
+    ) -> Opened {
         self.tenures.count_writer(true);
+        let open = OpenFile::new(ino, content, Some(pass.tenure()), share);
         self.opened(open, OpenedFlags::FOPEN_KEEP_CACHE)
     }
 

@@ -36,6 +36,11 @@ pub(super) struct OpenFile {
 }
 
 impl OpenFile {
+    /// Returns an open file whose content no program has changed by it yet.
+    pub(super) fn new(ino: u64, content: Content, tenure: Option<TenureId>, share: Share) -> Self {
+        Self { ino, content, tenure, has_changed: AtomicBool::new(false), _share: share }
+    }
+
     /// Returns the file of the operating system, unless this is a control file.
     pub(super) fn file(&self) -> Option<&File> {
         match &self.content {

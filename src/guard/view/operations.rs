@@ -168,7 +168,7 @@ impl FileSystem for FolderView {
     ) -> Done<()> {
         let flags = XattrFlags::from_bits_retain(flags as u32);
         let set = |path: &str| rustix::fs::setxattr(path, name, value, flags);
-        self.set_attribute(who, ino, name, set).await
+        self.set_attribute(who, ino, set).await
     }
 
     async fn getxattr(&self, _who: Requester, ino: u64, name: &OsStr) -> Done<Vec<u8>> {
@@ -180,7 +180,7 @@ impl FileSystem for FolderView {
     }
 
     async fn removexattr(&self, who: Requester, ino: u64, name: &OsStr) -> Done<()> {
-        self.set_attribute(who, ino, name, |path| rustix::fs::removexattr(path, name)).await
+        self.set_attribute(who, ino, |path| rustix::fs::removexattr(path, name)).await
     }
 
     async fn fallocate(

@@ -7,7 +7,6 @@ use super::folder_view::{FolderView, Located, LocatedFile, MayWait, errno};
 use crate::fuse::kernel::file_system::Done;
 use crate::fuse::kernel::values::{Errno, NodeAttr, Requester, SetAttrs, TimeOrNow};
 use rustix::fs::{AtFlags, Gid, Mode, OFlags, Timespec, Timestamps, UTIME_NOW, UTIME_OMIT, Uid};
-use std::ffi::OsStr;
 use std::time::{Duration, SystemTime};
 
 fn os(error: rustix::io::Errno) -> Errno {
@@ -93,6 +92,9 @@ impl FolderView {
         let located = self.locate(ino)?;
         match &located.located {
             Located::Saving(saving) => {
+                if saving.staged.tenure != pass.tenure() {
+                    return Err(Errno::ESTALE);
+                }
                 if saving.staged.save_state() == SaveState::Unpublished {
                     saving.wrote(who.pid);
                 }
@@ -116,10 +118,8 @@ impl FolderView {
         &self,
         who: Requester,
         ino: u64,
-        name: &OsStr,
         change: impl FnOnce(&str) -> rustix::io::Result<()>,
     ) -> Done<()> {
-        let _ = name;
         if super::control_files::is_control(ino) {
             return Err(Errno::EPERM);
         }
