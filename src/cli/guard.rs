@@ -346,8 +346,9 @@ fn serve(
     let served = guard_decider::check_engine(record, &locks).and_then(|()| {
         let is_carried = record.server.is_some();
         let name = LockName::parse(&record.lock()).map_err(|error| unavailable(&error))?;
-        let record = place.host.join("session");
-        let lock = FolderLock::new(locks, name, client.clone(), record);
+        let engine = record.server.is_some().then(|| record.engine_id());
+        let session = place.host.join("session");
+        let lock = FolderLock::new(locks, engine, name, client.clone(), session);
         lock.end_previous();
         let dirs = place.dirs().map_err(|error| unavailable(&error))?;
         let guard = FolderGuard::new(

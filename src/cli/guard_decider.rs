@@ -9,6 +9,7 @@ use crate::client::http_transport::ServerAccess;
 use crate::client::{Remote, Terms};
 use crate::engine::{LockName, Rules};
 use crate::fuse::kernel::mountinfo::{self, MountPoint};
+use crate::guard::folder_lock::another_engine;
 use crate::guard::folder_record::FolderRecord;
 use crate::service::local::Local;
 use crate::service::{LockService, Locks};
@@ -113,8 +114,8 @@ pub(super) fn server_of_mount(dir: &Path) -> CliResult<String> {
     about["server"]["url"].as_str().map(str::to_owned).ok_or_else(|| {
         CliError::usage(format!(
             "the mount {shown} has its own engine, and a guard can use a mount on a server only; \
-             run 'latchfs serve', mount by --server URL, and name that server here too, or guard \
-             the folder by 'guard init --alone'"
+             run 'latchfs serve --data DIR', mount by --server URL, and name that server here too, \
+             or guard the folder by 'guard init --alone'"
         ))
     })
 }
@@ -128,7 +129,10 @@ pub(super) fn engine_of(access: &ServerAccess) -> CliResult<u64> {
     // With several servers, the first request chooses the engine.
     locks.view(&name, move |view| drop(send.send(view.map(drop))));
     let engine = match answer.recv() {
-        Ok(Ok(())) => Ok(locks.engine_id()),
+        Ok(Ok(())) => match locks.engine_id() {
+            0 => Err(CliError::unavailable(without_an_id())),
+            engine => Ok(engine),
+        },
         Ok(Err(why)) => Err(unavailable(&why)),
         Err(closed) => Err(unavailable(&closed)),
     };
@@ -136,18 +140,26 @@ pub(super) fn engine_of(access: &ServerAccess) -> CliResult<u64> {
     engine
 }
 
-/// Refuses a folder whose lock another engine decides.
+/// Refuses a server that is not the one that decides about the folder's lock.
 pub(super) fn check_engine(record: &FolderRecord, locks: &Locks) -> CliResult {
+    if record.server.is_none() {
+        return Ok(());
+    }
     let (recorded, found) = (record.engine_id(), locks.engine_id());
+    if found == 0 {
+        return Err(CliError::Said(Exit::Unavailable, without_an_id()));
+    }
     if recorded == found {
         return Ok(());
     }
-    Err(CliError::Said(
-        Exit::Unavailable,
-        format!(
-            "the folder's lock is decided by the engine {recorded:016x}, and this is \
-             {found:016x}: the server was replaced, or its URL leads to another one; use the right \
-             server"
-        ),
-    ))
+    Err(CliError::Said(Exit::Unavailable, another_engine(recorded, found)))
+}
+
+/// Returns the sentence for a server whose engine has no id. Two such servers would be taken for
+/// one another, and each would grant the folder's lock.
+fn without_an_id() -> String {
+    "this server can't be told from another one, since only a server with a data directory has an \
+     engine with an id, and each of two servers could grant the folder's lock; start it by \
+     'latchfs serve --data DIR'"
+        .to_owned()
 }

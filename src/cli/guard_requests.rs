@@ -212,6 +212,9 @@ pub(super) fn status(args: &StatusArgs) -> CliResult {
     if status["wanted_by"].is_string() {
         output::line(&format!("wanted   by {}", text(&status["wanted_by"])))?;
     }
+    if let Some(trouble) = status["trouble"].as_str() {
+        output::line(&format!("trouble  {trouble}"))?;
+    }
     output::line(&format!("next     {}", text(&status["next"])))
 }
 

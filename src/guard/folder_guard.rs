@@ -33,6 +33,9 @@ pub(crate) enum SaveError {
     Closed(Closed),
     /// Another file has got the name since the program asked for a new one.
     Exists,
+    /// The file has several names, and machines share the storage: the fence of a later tenure
+    /// gives a file a new inode under one name, so that a late write would stay under the others.
+    Linked,
     /// A system call failed, of this save or of an earlier write to the file.
     Disk(io::Error),
 }
@@ -109,6 +112,11 @@ impl<D: Disk> FolderGuard<D> {
     pub(crate) fn carried(mut self, is_carried: bool) -> Self {
         self.is_carried = is_carried;
         self
+    }
+
+    /// Whether several machines guard the same storage.
+    pub(crate) const fn is_shared_storage(&self) -> bool {
+        self.is_shared_storage
     }
 
     /// Counts the bytes of the lost files anew, for example after one was dropped.
@@ -403,6 +411,12 @@ impl<D: Disk> FolderGuard<D> {
         let Some(stage) = self.stage_of(pass) else {
             return Err(SaveError::Closed(Closed::TenureOver));
         };
+        let parent = self.disk.open_parent(&self.dirs.folder, path);
+        let found = parent.and_then(|(dir, name)| self.disk.look(Place::new(&dir, &name)));
+        // A file without a name is not in the folder any more: nobody reads a late write to it.
+        if found.is_ok_and(|found| found.is_file && found.links > 1) {
+            return Err(SaveError::Linked);
+        }
         stage.name_in_place(&*self.disk, path).map_err(|error| match error {
             PublishError::Disk(error) | PublishError::Stays { error, .. } => SaveError::Disk(error),
             PublishError::Fenced { .. } => {

@@ -4,8 +4,8 @@
 use super::tenure::{TenureClock, TenureId};
 use crate::engine::{
     Acquire, ClientId, Command, EndSession, EventKind, Grace, LeaseKey, LeaseTerms, LockName, Mode,
-    Op, OpenId, OpenSession, Outcome, Ownership, Patch, QueuePolicy, Reason, Refusal, Release,
-    SessionEnd, SessionId, Token,
+    Op, OpenId, OpenSession, Outcome, Ownership, Patch, QueuePolicy, Reason, Refusal, RefusalKind,
+    Release, SessionEnd, SessionId, Token,
 };
 use crate::service::event_log::EventWatch;
 use crate::service::queue_waits::{Entered, PlaceGuard, QueueWaits, WaitEnd};
@@ -37,8 +37,10 @@ pub(crate) enum TakeAnswer {
     },
     /// The request waits in the queue; a second answer follows.
     Waits,
-    /// The lock can't be had now, for this reason.
+    /// The lock can't be had, for this reason.
     Failed(String),
+    /// The lock service can't be reached or can't decide now, for this reason.
+    Unreachable(String),
 }
 
 /// A change of the lock that this guard has not requested.
@@ -59,9 +61,29 @@ pub(crate) enum LockMessage {
     WaitEnded(OpenId, WaitEnd),
 }
 
+/// Returns the answer to a request for the lock that the lock service did not decide.
+pub(crate) fn unanswered(why: &Unavailable) -> TakeAnswer {
+    match why.kind() {
+        RefusalKind::Denied => TakeAnswer::Failed(why.to_string()),
+        _ => TakeAnswer::Unreachable(why.to_string()),
+    }
+}
+
+/// Returns the sentence for a folder whose lock the engine `recorded` decides, when a server has
+/// the engine `found`.
+pub(crate) fn another_engine(recorded: u64, found: u64) -> String {
+    format!(
+        "the folder's lock is decided by the engine {recorded:016x}, and this is {found:016x}: the \
+         server was replaced, or its URL leads to another one; use the right server"
+    )
+}
+
 /// The lock of a folder.
 pub(crate) struct FolderLock {
     locks: Locks,
+    /// The engine that decides about the lock, as the folder's record says; `None` if it is an
+    /// engine of this process.
+    engine: Option<u64>,
     name: LockName,
     client: ClientId,
     waits: Arc<QueueWaits>,
@@ -97,6 +119,7 @@ impl FolderLock {
     /// keeps it alive.
     pub(crate) fn new(
         locks: Locks,
+        engine: Option<u64>,
         name: LockName,
         client: ClientId,
         record: PathBuf,
@@ -104,6 +127,7 @@ impl FolderLock {
         Arc::new(Self {
             waits: QueueWaits::new(locks.clone()),
             locks,
+            engine,
             name,
             client,
             record,
@@ -263,7 +287,7 @@ impl FolderLock {
                 },
                 Err(why) => {
                     self.give_back_unknown(open);
-                    TakeAnswer::Failed(why.to_string())
+                    unanswered(&why)
                 }
             },
         }
@@ -308,8 +332,13 @@ impl FolderLock {
         if let Some(place) = place {
             place.claim();
         }
+        let found = self.locks.engine_id();
+        if let Some(recorded) = self.engine.filter(|recorded| *recorded != found) {
+            self.release(|| {});
+            return TakeAnswer::Failed(another_engine(recorded, found));
+        }
         self.session.store(open.session.as_u64(), Ordering::Release);
-        TakeAnswer::Granted(TenureId { engine: self.locks.engine_id(), token })
+        TakeAnswer::Granted(TenureId { engine: found, token })
     }
 
     /// Whether this guard waits in the queue.

@@ -31,6 +31,7 @@ pub(crate) mod folder_record;
 pub(crate) mod state_place;
 pub(crate) mod folder_lock;
 pub(crate) mod write_policy;
+pub(crate) mod tenure_news;
 pub(crate) mod tenures;
 pub(crate) mod view;
 

@@ -5,8 +5,9 @@
 use super::disk::Disk;
 use super::fence::FenceError;
 use super::folder_guard::{FolderGuard, PutAside};
-use super::folder_lock::{FolderLock, LockMessage, LockNews, TakeAnswer};
+use super::folder_lock::{FolderLock, LockMessage, LockNews, TakeAnswer, unanswered};
 use super::tenure::{Owner, TenureClock, TenureId};
+use super::tenure_news::{OnNews, TenureEnd, TenureNews};
 use super::write_policy::WritePolicy;
 use crate::time::{Span, Time, Wall, boot_now};
 use parking_lot::Mutex;
@@ -15,47 +16,6 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
-
-/// How a tenure ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum TenureEnd {
-    /// The guard gave the lock up.
-    Given,
-    /// The lock service could not be reached until the deadline of the tenure.
-    Deadline,
-    /// The session was over, or the lock was stolen.
-    Taken,
-    /// A later tenure had removed the stage.
-    Fenced,
-}
-
-impl TenureEnd {
-    /// Returns the end as a clause of a sentence.
-    pub(crate) const fn clause(self) -> &'static str {
-        match self {
-            Self::Given => "the lock was given up",
-            Self::Deadline => "the lock service did not answer before the lease ended",
-            Self::Taken => "the lock service ended the lease",
-            Self::Fenced => "another machine has taken the folder over",
-        }
-    }
-}
-
-/// A change of the lock of the folder.
-#[derive(Debug)]
-pub(crate) enum TenureNews {
-    /// A tenure began. The number counts the files of other tenures that were put aside.
-    Began(TenureId, usize),
-    /// A tenure ended.
-    Ended(TenureId, TenureEnd, PutAside),
-    /// Another client waits for the lock.
-    Wanted(String),
-    /// A file appeared in the folder after the deadline of its tenure.
-    Late(TenureId),
-}
-
-/// A callback for news of the tenures.
-pub(crate) type OnNews = Box<dyn Fn(&TenureNews) + Send + Sync>;
 
 /// Why a program does not get a tenure now.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -73,6 +33,10 @@ pub(crate) type IsWanted = Box<dyn Fn() -> bool + Send>;
 /// How long a program waits for the answer of the lock service, even if it does not want to wait
 /// for the lock.
 const ANSWER_PATIENCE: Span = Span::from_secs(1);
+
+/// The delay before a lock service that could not be reached is asked again for programs that
+/// wait.
+const ASK_AGAIN: Span = Span::from_secs(1);
 
 /// A program's wish for a tenure.
 struct Wish {
@@ -116,6 +80,8 @@ struct TenureState {
     wanted_by: Option<String>,
     /// The end of the last tenure.
     last_end: Option<(TenureId, TenureEnd)>,
+    /// When the guard asks again a lock service that could not be reached.
+    ask_again: Time,
 }
 
 /// The tenures of one guard.
@@ -145,6 +111,7 @@ impl<D: Disk> Tenures<D> {
             other_holder: None,
             wanted_by: None,
             last_end: None,
+            ask_again: Time::ZERO,
         };
         let tenures = Arc::new(Self {
             guard,
@@ -265,6 +232,9 @@ impl<D: Disk> Tenures<D> {
     fn next_look(&self, wishes: &VecDeque<Wish>) -> Option<Span> {
         let now = boot_now();
         let mut next = wishes.iter().map(|wish| wish.until).min().unwrap_or(Time::NEVER);
+        if !wishes.is_empty() && self.state() == GuardState::Reading {
+            next = next.min(self.ask_again());
+        }
         if let GuardState::Holding(..) = self.state() {
             next = next.min(self.lock.surely_until());
             if let Some(after) = self.policy.give_after {
@@ -329,6 +299,13 @@ impl<D: Disk> Tenures<D> {
             self.lock.leave();
             self.state.lock().state = GuardState::Reading;
         }
+        if !wishes.is_empty() && self.state() == GuardState::Reading && self.ask_again() <= now {
+            self.ask(wishes);
+        }
+    }
+
+    fn ask_again(&self) -> Time {
+        self.state.lock().ask_again
     }
 
     fn current_or_last(&self) -> Option<TenureId> {
@@ -388,7 +365,7 @@ impl<D: Disk> Tenures<D> {
         let asked =
             self.lock.take(patience, move |message| drop(send.send(Message::Lock(message))));
         if let Err(why) = asked {
-            self.answered(TakeAnswer::Failed(why.to_string()), wishes);
+            self.answered(unanswered(&why), wishes);
         }
     }
 
@@ -411,6 +388,12 @@ impl<D: Disk> Tenures<D> {
             TakeAnswer::Failed(sentence) => {
                 self.state.lock().state = GuardState::Reading;
                 self.deny_all(wishes, &sentence);
+            }
+            TakeAnswer::Unreachable(sentence) => {
+                let mut state = self.state.lock();
+                (state.state, state.ask_again) = (GuardState::Reading, boot_now() + ASK_AGAIN);
+                drop(state);
+                self.deny_impatient(wishes, &sentence);
             }
         }
     }

@@ -128,13 +128,13 @@ fn ask(view: &Path, request: &str) -> Result<(), String> {
 
 /// Measures the first change, which takes the free lock, against a further one.
 fn first_change(effort: Effort) -> Result<(), String> {
-    let server = servers::latchfs("latchfs", State::Kept)?;
+    let server = servers::latchfs("latchfs", State::Synced)?;
     let mut table = Table::new("The first change takes the free lock", &["", "more", "wanted", ""]);
     let url = format!("http://{}", server.address);
     let own = Mount::guard(&["--alone"], &[])?;
     let remote = Mount::guard(&["--server", &url], &[])?;
     for (what, mount, wanted) in
-        [("a lock service in the guard", own, 0.3), ("a server on loopback", remote, 5.0)]
+        [("a lock service in the guard", own, 0.3), ("a durable server on loopback", remote, 5.0)]
     {
         let (mut first, mut further) = (Vec::new(), Vec::new());
         let path = mount.dir().join("file");

@@ -2,7 +2,7 @@
 //! isolated, writes succeed or are refused, and no acknowledged write is lost or made twice.
 
 use crate::net::{Daemon, LATCHFS, Machine, Net, eventually};
-use crate::nodes::Cluster;
+use crate::nodes::{Cluster, serve_alone};
 use crate::support::{rounds, run};
 use serde_json::Value;
 use std::fs;
@@ -215,7 +215,7 @@ fn take(view: &Path) -> u64 {
 fn an_isolated_guard_writes_until_its_lease_ends_and_not_after_anothers_tenure() {
     let mut net = Net::new();
     let machine = net.machine();
-    let _server = machine.serve("");
+    let _server = serve_alone(&machine, "data");
     let place = machine.path("guarded");
     let folder = place.join("folder");
     fs::create_dir_all(&folder).expect("ours");

@@ -306,12 +306,22 @@ pub(crate) fn begin(machine: &Machine, data: &str) {
 
 #[track_caller]
 fn begin_as(version: Version, machine: &Machine, data: &str) {
+    drop(serve_alone_as(version, machine, data));
+}
+
+/// Starts a node without a peer port, which initializes a new cluster.
+#[track_caller]
+pub(crate) fn serve_alone(machine: &Machine, data: &str) -> Daemon {
+    serve_alone_as(Version::Current, machine, data)
+}
+
+#[track_caller]
+fn serve_alone_as(version: Version, machine: &Machine, data: &str) -> Daemon {
     let mut args = options(machine, data, &[]);
-    // The first five arguments, up to the data directory, are kept; the peer options are removed,
-    // because a node without them initializes a new cluster.
+    // The first five arguments, up to the data directory, are kept; the peer options are removed.
     args.truncate(5);
     args.push("--insecure".to_owned());
-    drop(Daemon::start_version(machine, version, args, "listening", Vec::new()));
+    Daemon::start_version(machine, version, args, "listening", Vec::new())
 }
 
 /// Returns the error message of a node that must refuse to start.

@@ -75,8 +75,13 @@ pub(crate) struct Server {
 
 impl Server {
     pub(crate) fn start(scratch: &Scratch) -> Self {
+        Self::start_at("127.0.0.1:0", &["--data", &scratch.0.join("server").display().to_string()])
+    }
+
+    /// Starts a server that listens at `address` and has these options.
+    pub(crate) fn start_at(address: &str, options: &[&str]) -> Self {
         let mut command = latchfs();
-        command.args(["serve", "--listen", "127.0.0.1:0", "--state"]).arg(scratch.0.join("server"));
+        command.args(["serve", "--listen", address]).args(options);
         let mut child =
             command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it starts");
         let mut lines = BufReader::new(child.stdout.take().expect("piped")).lines();

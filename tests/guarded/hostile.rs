@@ -128,14 +128,59 @@ fn a_folder_whose_lock_another_engine_decides_is_refused() {
     scratch.init(&["--server", &server.url]);
     let record = scratch.folder().join(".latchfs/folder");
     let text = fs::read_to_string(&record).expect("there");
-    fs::write(&record, text.replace("\"0000000000000000\"", "\"00000000000000ab\""))
-        .expect("written");
+    let mut json: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+    json["engine"] = "00000000000000ab".into();
+    fs::write(&record, json.to_string()).expect("written");
     let why = refused(&scratch, &scratch.folder(), &[]);
     assert!(why.contains("the server was replaced") && why.contains("use the right"), "{why}");
     let mut again = latchfs();
     let again = again.args(["guard", "init", "--server", &server.url]).arg(scratch.folder());
     let twice = run(again).exits(69);
     assert!(twice.contains("is guarded already") && twice.contains("--new-id"), "{twice}");
+}
+
+#[test]
+fn a_server_that_takes_the_place_of_another_grants_nothing_to_a_guard() {
+    let scratch = Scratch::new();
+    let dir = |name: &str| scratch.0.join(name).display().to_string();
+    let server = Server::start(&scratch);
+    let address = server.url.trim_start_matches("http://").to_owned();
+    scratch.init(&["--server", &server.url]);
+    let guard = Guard::start(&scratch, "view", &["--ttl", "2s"]);
+    fs::write(guard.path("a"), "first").expect("the lock is free");
+    drop(server);
+    let _other = Server::start_at(&address, &["--data", &dir("other")]);
+    // The tenure goes on until its lease ends.
+    eventually("the refusal", || {
+        fs::write(guard.path("a"), "second").err()?;
+        guard.why().contains("the server was replaced").then_some(())
+    });
+    assert!(fs::write(guard.path("b"), "third").is_err() && !scratch.folder().join("b").exists());
+    // The other server keeps no lock for a guard that it must not serve.
+    let lock = guard.status()["lock"].as_str().expect("a name").to_owned();
+    let url = format!("http://{address}");
+    eventually("the lock is given back", || {
+        let status = run(latchfs().args(["status", &lock, "--json", "--server", &url]));
+        (!status.out.contains("\"held\"")).then_some(())
+    });
+}
+
+#[test]
+fn a_server_that_cannot_be_told_from_another_is_refused() {
+    let scratch = Scratch::new();
+    let dir = scratch.0.join("server").display().to_string();
+    for options in [["--state", dir.as_str()], ["--state", "none"]] {
+        let server = Server::start_at("127.0.0.1:0", &options);
+        let mut init = latchfs();
+        init.args(["guard", "init", "--server", &server.url]).arg(scratch.folder());
+        let why = run(&mut init).exits(69);
+        assert!(why.contains("engine with an id") && why.contains("--data DIR"), "{why}");
+    }
+    let server = Server::start_at("127.0.0.1:0", &["--state", "none"]);
+    let data = Server::start(&Scratch(scratch.0.join("data")));
+    scratch.init(&["--server", &data.url]);
+    let why = refused(&scratch, &scratch.folder(), &["--server", &server.url]);
+    assert!(why.contains("engine with an id") && why.contains("--data DIR"), "{why}");
 }
 
 #[test]

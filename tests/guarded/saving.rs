@@ -210,6 +210,28 @@ assert folder() == '', folder()
 }
 
 #[test]
+fn an_open_for_reading_truncates_as_on_any_file_system() {
+    let (scratch, guard) = alone(&[]);
+    for name in ["notes", "program"] {
+        fs::write(guard.path(name), "text").expect("the lock is free");
+    }
+    let truncate = |name: &str| {
+        let text = format!("import os; os.close(os.open('{name}', os.O_RDONLY | os.O_TRUNC))");
+        python(0, &guard.view, &text)
+    };
+    truncate("notes").ok();
+    eventually("the empty file", || {
+        fs::read(scratch.folder().join("notes")).is_ok_and(|text| text.is_empty()).then_some(())
+    });
+    // The kernel opens the file, and looks only then whether the program runs.
+    fs::set_permissions(guard.path("program"), fs::Permissions::from_mode(0o755)).expect("ours");
+    let refused = truncate("program");
+    assert!(refused.err.contains("ETXTBSY") || refused.err.contains("file busy"), "{refused:?}");
+    assert!(guard.why().contains("open it for writing"), "{}", guard.why());
+    assert_eq!(fs::read(scratch.folder().join("program")).expect("there"), b"text");
+}
+
+#[test]
 fn permissions_are_those_of_the_folder() {
     let (scratch, guard) = alone(&[]);
     fs::write(guard.path("mine"), "x").expect("written");

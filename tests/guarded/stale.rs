@@ -1,7 +1,7 @@
 //! Tenures that are over: whatever their programs and their guard still do, and whenever the guard
 //! was stopped, the folder stays as the next tenure has it.
 
-use crate::harness::{Guard, Scratch, Server, eventually, no_other_stops, pause, python};
+use crate::harness::{Guard, Scratch, Server, eventually, no_other_stops, pause, python, shell};
 use crate::hostile::TestMount;
 use crate::support::{rounds, run};
 use std::fs::{self, File};
@@ -316,4 +316,28 @@ for pid in children: assert os.waitpid(pid, 0)[1] == 0
             assert_eq!(text, first.repeat(50), "{}", path.display());
         }
     }
+}
+
+/// The fence of the next tenure gives a file that is changed in place a new inode under one name.
+#[test]
+fn a_file_with_several_names_is_not_changed_in_place_on_shared_storage() {
+    let scratch = Scratch::new();
+    let server = Server::start(&scratch);
+    scratch.init(&["--server", &server.url, "--shared-storage"]);
+    let guard = Guard::start(&scratch, "view", &["--shared-storage"]);
+    let refused = |script: &str| {
+        let output = shell(&guard.view, script);
+        assert!(output.err.contains("Read-only file system"), "{script}: {output:?}");
+        assert!(guard.why().contains("several names"), "{}", guard.why());
+    };
+    shell(&guard.view, "echo 1 > a; ln a b").ok();
+    refused("echo 2 >> a");
+    refused("truncate -s 0 b");
+    shell(&guard.view, "rm b; echo 2 >> a").ok();
+    refused("ln a b");
+    // A save by rename gives the name a new file.
+    shell(&guard.view, "echo 3 > c; ln c d; echo 4 > t; mv t c").ok();
+    assert_eq!(fs::read(scratch.folder().join("d")).expect("there"), b"3\n");
+    refused("exec 3> e; echo 1 >&3; sync e; ln e f; echo 2 | cat >&3");
+    guard.end();
 }

@@ -1,6 +1,6 @@
 //! The commands, policies and refusals of a guard.
 
-use crate::harness::{Guard, Scratch, Server, latchfs, python, shell};
+use crate::harness::{Guard, Scratch, Server, eventually, latchfs, python, shell};
 use crate::support::{run, signal};
 use serde_json::Value;
 use std::fs::{self, File};
@@ -109,7 +109,7 @@ fn the_lock_of_another_machine_keeps_changes_out() {
         let view = second.view.clone();
         move || run(latchfs().args(["guard", "take"]).arg(view)).ok()
     });
-    crate::harness::eventually("the wish of m2", || {
+    eventually("the wish of m2", || {
         status(&first)["wanted_by"].as_str().filter(|client| *client == "m2").map(drop)
     });
     first.ask("give", &[]).ok();
@@ -145,7 +145,7 @@ subprocess.run(['sh', '-c', 'touch ../is-full; while [ -e ../is-full ]; do sleep
     let view = guard.view.clone();
     let hog = std::thread::spawn(move || python(4_001, &view, hog).ok());
     let is_full = scratch.0.join("is-full");
-    crate::harness::eventually("the hog", || is_full.exists().then_some(()));
+    eventually("the hog", || is_full.exists().then_some(()));
     let other = python(4_002, &guard.view, "print(open('a').read())").ok();
     assert_eq!(other.trim(), "1");
     fs::remove_file(is_full).expect("it is there");
@@ -249,7 +249,7 @@ fn events_are_followed_and_a_signal_ends_the_wait() {
         io.starts_with(number).then_some(())
     };
     let (mut events, mut ready) = (follow("events"), follow("ready"));
-    crate::harness::eventually("the readers", || has_read(&events).and(has_read(&ready)));
+    eventually("the readers", || has_read(&events).and(has_read(&ready)));
     guard.ask("take", &[]).ok();
     assert!(ready.wait().expect("it ends").success());
     let mut lines = BufReader::new(events.stdout.take().expect("piped")).lines();
@@ -260,7 +260,7 @@ fn events_are_followed_and_a_signal_ends_the_wait() {
     guard.ask("give", &[]).ok();
     assert!(lines.next().expect("a line").expect("readable").contains("\"given\""));
     let mut waits = follow("ready");
-    crate::harness::eventually("the reader", || has_read(&waits).and(has_read(&events)));
+    eventually("the reader", || has_read(&waits).and(has_read(&events)));
     for child in [&mut events, &mut waits] {
         signal(child.id() as i32, libc::SIGTERM);
         assert!(child.wait().expect("it ends").signal() == Some(libc::SIGTERM));
@@ -332,4 +332,27 @@ fn a_dead_server_is_named_in_the_refusal() {
     assert_eq!(refused.raw_os_error(), Some(libc::EROFS));
     let wanted = format!("the server {} does not answer", server.url);
     assert!(guard.why().contains(&wanted), "{}", guard.why());
+}
+
+#[test]
+fn who_waits_for_the_lock_gets_it_when_the_server_is_back() {
+    let scratch = Scratch::new();
+    let server = Server::start(&scratch);
+    scratch.init(&["--server", &server.url]);
+    let guard = Guard::start(&scratch, "view", &["--on-write", "wait=5m"]);
+    let address = server.url.trim_start_matches("http://").to_owned();
+    drop(server);
+    let mut take = latchfs();
+    let mut take = take.args(["guard", "take"]).arg(&guard.view).spawn().expect("it starts");
+    let path = guard.path("a");
+    let writer = std::thread::spawn(move || fs::write(path, "1"));
+    // Both have asked in vain by now, and wait.
+    eventually("the refused request", || {
+        (guard.status()["trouble"].is_string() && guard.status()["waiting"] == 2).then_some(())
+    });
+    let data = scratch.0.join("server").display().to_string();
+    let _server = Server::start_at(&address, &["--data", &data]);
+    assert!(take.wait().expect("it ends").success());
+    writer.join().expect("no panic").expect("written");
+    guard.end();
 }

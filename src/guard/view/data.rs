@@ -145,11 +145,16 @@ impl FolderView {
                 SaveState::Unpublished | SaveState::Published => {}
             }
         }
-        self.name_in_place(pass, open.ino, &path)
+        self.name_in_place(pass, who, (open.ino, &path))
     }
 
     /// Records that this tenure changes a file in place, so that the next one knows it.
-    pub(super) fn name_in_place(&self, pass: &Pass<'_>, ino: u64, path: &Path) -> Done<()> {
+    pub(super) fn name_in_place(
+        &self,
+        pass: &Pass<'_>,
+        who: Requester,
+        (ino, path): (u64, &Path),
+    ) -> Done<()> {
         if self.nodes.is_changed(ino, pass.tenure()) {
             return Ok(());
         }
@@ -158,6 +163,7 @@ impl FolderView {
                 self.nodes.set_changed(ino, pass.tenure());
                 Ok(())
             }
+            Err(error @ SaveError::Linked) => Err(self.unsaved(who, path, &error)),
             Err(SaveError::Disk(error)) => Err(errno(&error)),
             Err(SaveError::Closed(_) | SaveError::Exists) => {
                 self.tenures.look();

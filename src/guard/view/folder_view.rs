@@ -386,6 +386,13 @@ impl FolderView {
                 "another program has made a file of this name meanwhile; what was written is kept \
                  ('latchfs guard lost')",
             ),
+            SaveError::Linked => self.say(
+                who,
+                path,
+                Errno::EROFS,
+                "on storage that machines share, a file with several names is not changed in \
+                 place; replace it by a new file, or remove its other names",
+            ),
             SaveError::Disk(error) => {
                 let why = format!("{error}; what was written is kept ('latchfs guard lost')");
                 self.say(who, path, errno(error), &why)

@@ -7,6 +7,7 @@ use super::super::stage::PublishError;
 use super::folder_view::{FolderView, MayWait};
 use crate::fuse::kernel::caller_identity::writable_dir;
 use crate::fuse::kernel::values::Requester;
+use crate::os_error::said;
 use rustix::fs::{AtFlags, OFlags};
 use serde_json::{Value, json};
 use std::ffi::OsString;
@@ -109,7 +110,7 @@ impl FolderView {
                 }
                 Err(PublishError::Disk(error))
                     if error.kind() == std::io::ErrorKind::AlreadyExists => {}
-                Err(error) => return refused(format!("it can't be restored: {error:?}")),
+                Err(error) => return refused(not_restored(number, &error)),
             }
         }
         refused(format!("{} and the name beside it are taken", path.display()))
@@ -147,6 +148,15 @@ impl FolderView {
     }
 }
 
+/// Returns the sentence for a lost file that could not be restored.
+fn not_restored(number: u64, error: &PublishError) -> String {
+    let why = match error {
+        PublishError::Disk(error) | PublishError::Stays { error, .. } => said(error),
+        PublishError::Fenced { .. } => "another machine has taken the folder over".to_owned(),
+    };
+    format!("lost file {number} was not restored, and is still there: {why}; try again then")
+}
+
 /// Returns the path of a restored file beside the one that has its name: `a (restored 7).md`.
 fn beside(path: &Path, number: u64) -> PathBuf {
     let mut name = path.file_stem().unwrap_or_default().to_owned();
@@ -166,5 +176,14 @@ mod tests {
     fn a_restored_file_keeps_its_extension() {
         assert_eq!(beside(Path::new("a/notes.md"), 7), Path::new("a/notes (restored 7).md"));
         assert_eq!(beside(Path::new("Makefile"), 1), Path::new("Makefile (restored 1)"));
+    }
+
+    #[test]
+    fn a_failed_restore_is_told_as_a_sentence() {
+        let full = PublishError::Disk(std::io::Error::from_raw_os_error(libc::ENOSPC));
+        let sentence = not_restored(7, &full);
+        assert!(sentence.contains("lost file 7") && sentence.contains("no space"), "{sentence}");
+        let fenced = not_restored(7, &PublishError::Fenced { is_kept: false });
+        assert!(fenced.contains("another machine"), "{fenced}");
     }
 }

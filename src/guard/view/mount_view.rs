@@ -4,7 +4,8 @@ use super::super::folder_guard::FolderGuard;
 use super::super::folder_lock::FolderLock;
 use super::super::linux_disk::LinuxDisk;
 use super::super::tenure::Owner;
-use super::super::tenures::{GuardState, TenureNews, Tenures};
+use super::super::tenure_news::{TenureEnd, TenureNews};
+use super::super::tenures::{GuardState, Tenures};
 use super::super::write_policy::WritePolicy;
 use super::control_files::ControlFiles;
 use super::folder_view::FolderView;
@@ -137,8 +138,7 @@ impl FolderView {
                     "put_aside": kept})
             }
             TenureNews::Ended(tenure, end, aside) => {
-                let event =
-                    if *end == super::super::tenures::TenureEnd::Given { "given" } else { "lost" };
+                let event = if *end == TenureEnd::Given { "given" } else { "lost" };
                 let kept = aside.kept.iter().take(EVENT_FILES_MAX);
                 let kept: Vec<_> =
                     kept.map(|(n, path)| json!({"number": n, "path": shown(path)})).collect();
@@ -159,7 +159,7 @@ impl FolderView {
         if let TenureNews::Ended(tenure, end, _) = news {
             log::info!("tenure {} has ended: {}", tenure.token.as_u64(), end.clause());
             self.forget_ended();
-            if *end != super::super::tenures::TenureEnd::Given {
+            if *end != TenureEnd::Given {
                 run_on_lost(on_lost, &event);
             }
         }
@@ -211,6 +211,7 @@ impl FolderView {
             "wanted_by": self.tenures.wanted_by(),
             "last_tenure": last,
             "waiting": self.tenures.waiting(),
+            "trouble": self.tenures.lock().trouble(),
             "nodes": self.nodes.count(),
             "staged_bytes": self.guard.space_used().0,
             "lost_bytes": self.guard.space_used().1,

@@ -1,6 +1,7 @@
 //! Changes of names: directories, links, renames and removals.
 
 use super::super::disk::{IfThere, Place};
+use super::super::folder_guard::SaveError;
 use super::super::gate::Pass;
 use super::super::linux_disk::{id_in, look_in, path_of, stat, stat_at};
 use super::super::lost_files::LostReason;
@@ -320,10 +321,15 @@ impl FolderView {
         if spot.is_local != self.nodes.is_local(ino) {
             return Err(Errno::EXDEV);
         }
-        let _pass = self.pass_to(who, &spot).await?;
+        let pass = self.pass_to(who, &spot).await?;
         let located = self.locate(ino)?;
         if let Located::Saving(saving) = &located.located {
             self.publish(who, ino, saving, false)?;
+        }
+        let is_changed =
+            pass.as_ref().is_some_and(|pass| self.nodes.is_changed(ino, pass.tenure()));
+        if is_changed && self.guard.is_shared_storage() {
+            return Err(self.unsaved(who, &located.path, &SaveError::Linked));
         }
         if self.nodes.saving_at(to.parent, to.name).is_some() {
             return Err(Errno::EEXIST);

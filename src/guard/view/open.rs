@@ -1,6 +1,7 @@
 //! Opens files, and makes new ones.
 
 use super::super::disk::FileId;
+use super::super::folder_guard::SaveError;
 use super::super::gate::Pass;
 use super::super::linux_disk::{id_in, open_below, stat, stat_at};
 use super::close_rule::Saving;
@@ -20,9 +21,10 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// Whether the flags of an open ask for write access.
+/// Whether an open with these flags changes the file or lets the program change it. Linux truncates
+/// also a file that is opened for reading.
 pub(super) const fn writes(flags: i32) -> bool {
-    flags & libc::O_ACCMODE != libc::O_RDONLY
+    flags & libc::O_ACCMODE != libc::O_RDONLY || flags & libc::O_TRUNC != 0
 }
 
 impl FolderView {
@@ -45,10 +47,15 @@ impl FolderView {
             return self.open_saving(&pass, ino, saving, (flags, share));
         }
         let truncates = flags & libc::O_TRUNC != 0;
+        if flags & libc::O_ACCMODE == libc::O_RDONLY && located.found.stx_mode & 0o111 != 0 {
+            let why = "the kernel looks only afterwards whether the program runs; open it for \
+                       writing";
+            return Err(self.say(who, &path, Errno::ETXTBSY, why));
+        }
         if truncates && self.is_whole(&located) {
             return self.replace(&pass, (who, share), ino, &located);
         }
-        self.open_in_place(&pass, ino, &located, (flags, share))
+        self.open_in_place(&pass, (who, share), (ino, &located), flags)
     }
 
     fn open_for_reading(&self, ino: u64, flags: i32, share: Share) -> Done<Opened> {
@@ -104,13 +111,17 @@ impl FolderView {
     fn open_in_place(
         &self,
         pass: &Pass<'_>,
-        ino: u64,
-        located: &LocatedFile,
-        (flags, share): (i32, Share),
+        (who, share): (Requester, Share),
+        (ino, located): (u64, &LocatedFile),
+        flags: i32,
     ) -> Done<Opened> {
+        let is_file = super::attributes::type_in(&located.found) == NodeType::RegularFile;
+        if is_file && located.found.stx_nlink > 1 && self.guard.is_shared_storage() {
+            return Err(self.unsaved(who, &located.path, &SaveError::Linked));
+        }
         let file = self.reopen(located, flags)?;
         if flags & libc::O_TRUNC != 0 {
-            self.name_in_place(pass, ino, &located.path)?;
+            self.name_in_place(pass, who, (ino, &located.path))?;
             file.set_len(0).map_err(|error| errno(&error))?;
         }
         let content = Content::InPlace(file);

@@ -105,7 +105,7 @@ impl FolderView {
                 changed.map_err(|error| errno(&error))
             }
             Located::Path(_) | Located::Open(_) => {
-                self.name_in_place(&pass, ino, &located.path)?;
+                self.name_in_place(&pass, who, (ino, &located.path))?;
                 let file = reopen(located.as_fd(), OFlags::WRONLY | OFlags::NONBLOCK);
                 let changed = file.and_then(|file| file.set_len(size));
                 self.note_change(&located.found, located.as_fd());

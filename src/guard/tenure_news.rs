@@ -1,0 +1,45 @@
+//! What a guard tells about its tenures: how they began and ended.
+
+use super::folder_guard::PutAside;
+use super::tenure::TenureId;
+
+/// How a tenure ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum TenureEnd {
+    /// The guard gave the lock up.
+    Given,
+    /// The lock service could not be reached until the deadline of the tenure.
+    Deadline,
+    /// The session was over, or the lock was stolen.
+    Taken,
+    /// A later tenure had removed the stage.
+    Fenced,
+}
+
+impl TenureEnd {
+    /// Returns the end as a clause of a sentence.
+    pub(crate) const fn clause(self) -> &'static str {
+        match self {
+            Self::Given => "the lock was given up",
+            Self::Deadline => "the lock service did not answer before the lease ended",
+            Self::Taken => "the lock service ended the lease",
+            Self::Fenced => "another machine has taken the folder over",
+        }
+    }
+}
+
+/// A change of the lock of the folder.
+#[derive(Debug)]
+pub(crate) enum TenureNews {
+    /// A tenure began. The number counts the files of other tenures that were put aside.
+    Began(TenureId, usize),
+    /// A tenure ended.
+    Ended(TenureId, TenureEnd, PutAside),
+    /// Another client waits for the lock.
+    Wanted(String),
+    /// A file appeared in the folder after the deadline of its tenure.
+    Late(TenureId),
+}
+
+/// A callback for news of the tenures.
+pub(crate) type OnNews = Box<dyn Fn(&TenureNews) + Send + Sync>;
