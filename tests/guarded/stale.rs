@@ -305,7 +305,7 @@ for number in range(8):
     children.append(pid)
 for pid in children: assert os.waitpid(pid, 0)[1] == 0
 ";
-    let program = program.replace("EDITS", &rounds(50, 2_000).to_string());
+    let program = program.replace("EDITS", &rounds(50, 500).to_string());
     fs::set_permissions(scratch.folder(), fs::Permissions::from_mode(0o777)).expect("ours");
     println!("{}", python(4_001, &guard.view, &program).ok());
     for entry in fs::read_dir(scratch.folder()).expect("there") {
