@@ -222,7 +222,7 @@ impl Disk for LinuxDisk {
     fn unnamed_file(&self, near: &OwnedFd, mode: u32) -> io::Result<File> {
         let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
         let mode = Mode::from_raw_mode(mode & 0o7777);
-        Ok(File::from(rustix::fs::open(path_of(near.as_fd()), flags, mode)?))
+        Ok(File::from(rustix::fs::openat(near, ".", flags, mode)?))
     }
 
     fn make_symlink(&self, at: Place<'_, OwnedFd>, target: &OsStr) -> io::Result<()> {
