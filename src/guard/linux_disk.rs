@@ -222,7 +222,7 @@ impl Disk for LinuxDisk {
     fn unnamed_file(&self, near: &OwnedFd, mode: u32) -> io::Result<File> {
         let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
         let mode = Mode::from_raw_mode(mode & 0o7777);
-        Ok(File::from(rustix::fs::open(path_of(near.as_fd()), flags, mode)?))
+        Ok(File::from(rustix::fs::openat(near, ".", flags, mode)?))
     }
 
     fn make_symlink(&self, at: Place<'_, OwnedFd>, target: &OsStr) -> io::Result<()> {
@@ -296,8 +296,15 @@ impl Disk for LinuxDisk {
     }
 
     fn link(&self, file: &File, to: Place<'_, OwnedFd>) -> io::Result<()> {
-        let path = path_of(file.as_fd());
-        Ok(rustix::fs::linkat(CWD, path, to.dir, to.name, AtFlags::SYMLINK_FOLLOW)?)
+        match rustix::fs::linkat(file, "", to.dir, to.name, AtFlags::EMPTY_PATH) {
+            // The directory was removed, or this process lacks CAP_DAC_READ_SEARCH, without which
+            // the kernel takes the longer way only.
+            Err(Errno::NOENT) => {
+                let path = path_of(file.as_fd());
+                Ok(rustix::fs::linkat(CWD, path, to.dir, to.name, AtFlags::SYMLINK_FOLLOW)?)
+            }
+            linked => Ok(linked?),
+        }
     }
 
     fn rename(

@@ -20,8 +20,13 @@ print('ready', flush=True)
 ";
 
 /// A way in which a program ends, and the signal by which it does.
-const DEATHS: [(&str, &str, i32); 8] = [
+const DEATHS: [(&str, &str, i32); 9] = [
     ("killed", "signal.pause()", libc::SIGKILL),
+    (
+        "killed, with a name that is no text",
+        "ctypes.CDLL(None).prctl(15, b'\\xff) Z', 0, 0, 0)\nos.kill(os.getpid(), 9)",
+        libc::SIGKILL,
+    ),
     ("terminated", "signal.pause()", libc::SIGTERM),
     ("stopped by its user", "signal.pause()", libc::SIGQUIT),
     ("hung up", "signal.pause()", libc::SIGHUP),

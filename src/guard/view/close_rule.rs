@@ -2,13 +2,14 @@
 //! that would go on writing.
 //!
 //! A close may be answered while its program executes another (exec), and the kernel then blocks
-//! reads of most files in `/proc/PID`. `status` and `fdinfo` are safe to read; `stat` only if the
-//! program is ending.
+//! reads of most files in `/proc/PID`. `statm`, `status` and `fdinfo` are safe to read; `stat` only
+//! if the program is ending.
 
 use super::super::linux_disk::LinuxDisk;
 use super::super::staged_file::StagedFile;
 use parking_lot::Mutex;
 use std::fs;
+use std::io::Read;
 use std::sync::Arc;
 
 /// The maximum number of processes that are remembered as writers of one file. With more, the file
@@ -63,8 +64,27 @@ struct ThreadStatus {
     is_ending: bool,
 }
 
+/// Returns what the first read of a file in `/proc` yields, which is all that is wanted of it. The
+/// name of a program, which some of these files show, may hold any bytes.
+fn first_read(path: String) -> Option<String> {
+    let mut bytes = [0; 4_096];
+    let count = fs::File::open(path).and_then(|mut file| file.read(&mut bytes)).ok()?;
+    Some(String::from_utf8_lossy(&bytes[..count]).into_owned())
+}
+
+/// Whether a thread has closed all its descriptors because it is ending.
+fn is_ending(tid: u32) -> bool {
+    !has_memory(tid) && status_of(tid).is_some_and(|status| status.is_ending)
+}
+
+/// Whether a thread certainly runs: an ending thread gives its memory up before it closes its
+/// descriptors. The kernel answers this in less than half the time that `status` takes.
+fn has_memory(tid: u32) -> bool {
+    first_read(format!("/proc/{tid}/statm")).is_some_and(|sizes| !sizes.starts_with("0 "))
+}
+
 fn status_of(tid: u32) -> Option<ThreadStatus> {
-    let text = fs::read_to_string(format!("/proc/{tid}/status")).ok()?;
+    let text = first_read(format!("/proc/{tid}/status"))?;
     let field = |name: &str| {
         let line = text.lines().find(|line| line.starts_with(name))?;
         line[name.len()..].trim().parse::<u32>().ok()
@@ -72,9 +92,14 @@ fn status_of(tid: u32) -> Option<ThreadStatus> {
     Some(ThreadStatus { process: field("Tgid:")?, is_ending: field("FDSize:") == Some(0) })
 }
 
+/// Returns the process of a thread; the thread itself if it is gone.
+fn process_of(tid: u32) -> u32 {
+    status_of(tid).map_or(tid, |status| status.process)
+}
+
 /// Whether a signal is ending the thread. It must be ending.
 fn is_killed(tid: u32) -> bool {
-    let text = fs::read_to_string(format!("/proc/{tid}/stat")).unwrap_or_default();
+    let text = first_read(format!("/proc/{tid}/stat")).unwrap_or_default();
     // The fields after the program's name, which ends with the last parenthesis, begin with the
     // third; the exit code is the 52nd.
     let fields = text.rsplit_once(')').map(|(_, fields)| fields).unwrap_or_default();
@@ -124,7 +149,7 @@ impl Saving {
             return;
         }
         memory.last_writer = tid;
-        let process = status_of(tid).map_or(tid, |status| status.process);
+        let process = process_of(tid);
         if memory.writers.contains(&process) {
             return;
         }
@@ -147,8 +172,7 @@ impl Saving {
         if tid == 0 {
             return if memory.has_content { OnClose::Publish } else { OnClose::Later };
         }
-        let status = status_of(tid);
-        if status.as_ref().is_some_and(|status| status.is_ending) && is_killed(tid) {
+        if is_ending(tid) && is_killed(tid) {
             memory.was_killed = true;
             return OnClose::Killed;
         }
@@ -162,8 +186,7 @@ impl Saving {
         if memory.has_more_writers {
             return OnClose::Later;
         }
-        let closing = status.map_or(tid, |status| status.process);
-        let opener = status_of(memory.opener).map_or(memory.opener, |status| status.process);
+        let (closing, opener) = (process_of(tid), process_of(memory.opener));
         let mut all = memory.writers.clone();
         all.extend([closing, opener]);
         all.sort_unstable();
@@ -199,6 +222,18 @@ mod tests {
     fn a_running_thread_is_not_ending() {
         let status = status_of(std::process::id()).expect("it runs");
         assert_eq!((status.process, status.is_ending), (std::process::id(), false));
-        assert!(status_of(u32::MAX - 1).is_none());
+        assert!(has_memory(std::process::id()));
+        assert!(status_of(u32::MAX - 1).is_none() && !has_memory(u32::MAX - 1));
+    }
+
+    #[test]
+    fn the_status_of_a_program_with_any_name_is_read() {
+        let named = std::thread::spawn(|| {
+            let name = std::ffi::CStr::from_bytes_with_nul(b"\xff (9) Z\0").expect("a string");
+            rustix::thread::set_name(name).expect("renamed");
+            status_of(rustix::thread::gettid().as_raw_nonzero().get() as u32)
+        });
+        let status = named.join().expect("ended").expect("it is read");
+        assert_eq!((status.process, status.is_ending), (std::process::id(), false));
     }
 }
