@@ -20,6 +20,7 @@ mod ordinary_user;
 mod permissions;
 mod programs;
 mod recorder;
+mod removed;
 mod saving;
 mod space;
 mod stale;
