@@ -28,4 +28,5 @@ mod suites;
 mod telling;
 mod using;
 mod watchdog;
+mod ways_to_save;
 mod writers;
