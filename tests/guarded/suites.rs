@@ -10,8 +10,10 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-/// No suite takes as long, unless it hangs.
-const SUITE_LIMIT: Duration = Duration::from_secs(280);
+/// Returns the limit of a suite: none takes as long, unless it hangs.
+fn suite_limit() -> Duration {
+    Duration::from_secs(rounds(280, 1_400) as u64)
+}
 
 /// Returns the directory into which contrib/guard-suites installs the suites.
 fn tools() -> PathBuf {
@@ -73,7 +75,7 @@ fn pjdfstest(pair: &Pair, dir: &Path) -> (BTreeSet<String>, usize) {
     fs::write(&config, text).expect("written");
     let mut command = Command::new(tool("bin/pjdfstest"));
     command.arg("-c").arg(config).args(["-s", "/dev/shm", "-p"]).arg(dir);
-    let output = run_within(SUITE_LIMIT, &mut command);
+    let output = run_within(suite_limit(), &mut command);
     let ended = |end: &str| {
         let lines = output.out.lines().filter(|line| line.trim_end().ends_with(end));
         lines.filter_map(|line| Some(line.split_whitespace().next()?.to_owned())).collect()
@@ -113,7 +115,7 @@ fn fsx_reads_what_it_wrote() {
             command.arg("-f").arg(&file).args(["-S", &seed, "-N"]);
             command.arg(rounds(1_500, 20_000).to_string()).arg("-P").arg(&scratch.0);
             command.arg(guard.path(&format!("fsx-{round}")));
-            let output = run_within(SUITE_LIMIT, &mut command);
+            let output = run_within(suite_limit(), &mut command);
             assert_eq!(output.code, 0, "seed {seed}\n{}\n{}", output.out, output.err);
         }
         guard.ask("give", &[]).ok();
@@ -170,7 +172,7 @@ fn stress(stressor: &str, dir: &Path, seed: u64) -> Output {
     command.args(["--copy-file-bytes", "128m", "--sync-file-bytes", "8m"]);
     command.args(["--dirdeep-inodes", "500"]);
     command.args(["--dentries", "256"]).current_dir(dir);
-    run_within(SUITE_LIMIT, &mut command)
+    run_within(suite_limit(), &mut command)
 }
 
 #[test]
@@ -216,7 +218,7 @@ fn git_suite(dir: &Path, script: &str) -> (BTreeSet<String>, usize) {
     command.arg(format!("./{script}.sh")).arg(format!("--root={}", dir.display()));
     command.current_dir(tests).env("GIT_TEST_INSTALLED", "/usr/bin").env("GIT_TEST_OPTS", "");
     command.env("TEST_OUTPUT_DIRECTORY", dir.parent().expect("a directory"));
-    let output = run_within(SUITE_LIMIT, &mut command);
+    let output = run_within(suite_limit(), &mut command);
     let failed = output
         .out
         .lines()
@@ -348,7 +350,7 @@ fn sqlite_suite(dir: &Path, script: &str) -> (BTreeSet<String>, usize) {
     fs::create_dir(&own).expect("made");
     let mut command = Command::new(tool("sqlite3/build/testfixture"));
     command.arg(tool("sqlite3/test").join(format!("{script}.test"))).current_dir(own);
-    let output = run_within(rounds(1, 5) as u32 * SUITE_LIMIT, &mut command);
+    let output = run_within(suite_limit(), &mut command);
     let failed = output.out.lines().filter_map(|line| line.strip_prefix("! "));
     let failed = failed.filter_map(|line| line.split_whitespace().next());
     let failed = failed.map(|test| format!("{script}: {test}")).collect();
