@@ -1,5 +1,4 @@
-//! What programs may do with an open file or directory whose name is gone, on a view and on the
-//! folder's own file system.
+//! Open files and directories whose name is gone, on a view and on the folder's own file system.
 
 use crate::harness::{Guard, Scratch, python};
 use std::fs;

@@ -32,7 +32,7 @@ const CALLS: &str = "creat,open,openat,write,writev,pwrite64,pwritev,ftruncate,t
 
 /// A way to give a file its content.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Way {
+enum WayToSave {
     /// `O_TRUNC`, and writes.
     Truncate,
     /// `O_TRUNC`, writes, and fsync.
@@ -69,7 +69,7 @@ enum Way {
 
 /// How a program has opened a file for writing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Open {
+enum WriteOpen {
     Truncated,
     Exclusive,
     Append,
@@ -81,7 +81,7 @@ enum Open {
 struct Calls {
     was_unlinked: bool,
     was_renamed: bool,
-    open: Option<Open>,
+    open: Option<WriteOpen>,
     was_emptied: bool,
     was_resized: bool,
     was_written: bool,
@@ -96,22 +96,22 @@ impl Calls {
     }
 
     /// Returns the way of a file that keeps the name under which it was written.
-    fn way(&self) -> Option<Way> {
+    fn way(&self) -> Option<WayToSave> {
         let open = self.open?;
         if !self.has_content() {
-            return (self.was_resized && open == Open::Other).then_some(Way::Resize);
+            return (self.was_resized && open == WriteOpen::Other).then_some(WayToSave::Resize);
         }
         Some(match open {
-            _ if self.was_mapped => Way::SharedMapping,
-            Open::Append => Way::Append,
-            _ if self.was_unlinked => Way::UnlinkAndCreate,
-            _ if self.was_renamed => Way::RenameAwayAndCreate,
-            _ if self.was_copied => Way::CopyInKernel,
-            Open::Exclusive => Way::CreateNew,
-            Open::Truncated if self.was_synced => Way::TruncateAndSync,
-            Open::Truncated => Way::Truncate,
-            Open::Other if self.was_emptied => Way::EmptyOpenFile,
-            Open::Other => Way::WriteInPlace,
+            _ if self.was_mapped => WayToSave::SharedMapping,
+            WriteOpen::Append => WayToSave::Append,
+            _ if self.was_unlinked => WayToSave::UnlinkAndCreate,
+            _ if self.was_renamed => WayToSave::RenameAwayAndCreate,
+            _ if self.was_copied => WayToSave::CopyInKernel,
+            WriteOpen::Exclusive => WayToSave::CreateNew,
+            WriteOpen::Truncated if self.was_synced => WayToSave::TruncateAndSync,
+            WriteOpen::Truncated => WayToSave::Truncate,
+            WriteOpen::Other if self.was_emptied => WayToSave::EmptyOpenFile,
+            WriteOpen::Other => WayToSave::WriteInPlace,
         })
     }
 }
@@ -160,7 +160,7 @@ fn path_in(dir: &Path, name: &str) -> PathBuf {
 struct Classifier<'a> {
     dir: &'a Path,
     calls: BTreeMap<PathBuf, Calls>,
-    ways: BTreeSet<Way>,
+    ways: BTreeSet<WayToSave>,
 }
 
 impl Classifier<'_> {
@@ -180,10 +180,10 @@ impl Classifier<'_> {
         let has = |flag| flags.split('|').any(|part| part == flag);
         let calls = self.of(&path);
         calls.open = Some(match () {
-            () if has("O_EXCL") => Open::Exclusive,
-            () if has("O_TRUNC") => Open::Truncated,
-            () if has("O_APPEND") => Open::Append,
-            () => Open::Other,
+            () if has("O_EXCL") => WriteOpen::Exclusive,
+            () if has("O_TRUNC") => WriteOpen::Truncated,
+            () if has("O_APPEND") => WriteOpen::Append,
+            () => WriteOpen::Other,
         });
     }
 
@@ -202,11 +202,11 @@ impl Classifier<'_> {
     fn named(&mut self, from: &Path, to: &Path, is_link: bool) {
         let calls = self.calls.get(from).cloned().unwrap_or_default();
         let way = match (calls.has_content(), is_link) {
-            (false, false) => Way::RenameExisting,
-            (false, true) => Way::LinkExisting,
-            (true, true) => Way::LinkTemporary,
-            (true, false) if calls.was_synced => Way::SyncAndRenameOver,
-            (true, false) => Way::RenameOver,
+            (false, false) => WayToSave::RenameExisting,
+            (false, true) => WayToSave::LinkExisting,
+            (true, true) => WayToSave::LinkTemporary,
+            (true, false) if calls.was_synced => WayToSave::SyncAndRenameOver,
+            (true, false) => WayToSave::RenameOver,
         };
         if to.starts_with(self.dir) {
             self.ways.insert(way);
@@ -263,7 +263,7 @@ impl Classifier<'_> {
 }
 
 /// Returns the ways in which files below `dir` were saved, by a trace of `strace -f -y`.
-fn ways(dir: &Path, trace: &str) -> BTreeSet<Way> {
+fn ways(dir: &Path, trace: &str) -> BTreeSet<WayToSave> {
     let mut classifier = Classifier { dir, calls: BTreeMap::new(), ways: BTreeSet::new() };
     for line in whole_lines(trace) {
         classifier.line(&line);
@@ -276,7 +276,7 @@ fn ways(dir: &Path, trace: &str) -> BTreeSet<Way> {
 }
 
 /// Runs the commands of a program under strace in a view. Returns the ways in which it saves.
-fn trace(program: &Program, view: &Path, scratch: &Scratch) -> BTreeSet<Way> {
+fn trace(program: &Program, view: &Path, scratch: &Scratch) -> BTreeSet<WayToSave> {
     shell(view, "find . -mindepth 1 -delete; cp ../in/data data").ok();
     let (script, log) = (scratch.0.join("out/script"), scratch.0.join("out/trace"));
     let mut seen = BTreeSet::new();
@@ -322,31 +322,37 @@ fn a_trace_shows_how_a_file_got_its_content() {
     };
     let write = "1 write(3</v/a>, \"\"..., 9) = 9\n";
     let cases = [
-        (format!("{}{write}", open("O_WRONLY|O_CREAT|O_TRUNC", "a")), vec![Way::Truncate]),
-        (format!("{}{write}", open("O_WRONLY|O_APPEND", "a")), vec![Way::Append]),
-        (format!("{}{write}", open("O_RDWR", "a")), vec![Way::WriteInPlace]),
+        (format!("{}{write}", open("O_WRONLY|O_CREAT|O_TRUNC", "a")), vec![WayToSave::Truncate]),
+        (format!("{}{write}", open("O_WRONLY|O_APPEND", "a")), vec![WayToSave::Append]),
+        (format!("{}{write}", open("O_RDWR", "a")), vec![WayToSave::WriteInPlace]),
         (open("O_RDWR", "a"), vec![]),
         (open("O_RDONLY", "a") + write, vec![]),
-        (open("O_RDWR", "a") + "1 ftruncate(3</v/a>, 0) = 0\n" + write, vec![Way::EmptyOpenFile]),
-        (open("O_RDWR", "a") + write + "1 ftruncate(3</v/a>, 0) = 0\n", vec![Way::WriteInPlace]),
+        (
+            open("O_RDWR", "a") + "1 ftruncate(3</v/a>, 0) = 0\n" + write,
+            vec![WayToSave::EmptyOpenFile],
+        ),
+        (
+            open("O_RDWR", "a") + write + "1 ftruncate(3</v/a>, 0) = 0\n",
+            vec![WayToSave::WriteInPlace],
+        ),
         (
             open("O_RDWR|O_CREAT|O_EXCL", "a")
                 + write
                 + "1 fsync(3</v/a> <unfinished ...>\n2 rename(\"x\", \"/w/x\") = 0\n\
                    1 <... fsync resumed>) = 0\n1 rename(\"a\", \"./b\") = 0\n",
-            vec![Way::SyncAndRenameOver],
+            vec![WayToSave::SyncAndRenameOver],
         ),
         (
             format!(
                 "1 unlink(\"a\") = 0\n{}1 copy_file_range(4</x>, NULL, 3</v/a>, NULL, 9, 0) = 9\n",
                 open("O_WRONLY|O_CREAT|O_EXCL", "a")
             ),
-            vec![Way::UnlinkAndCreate],
+            vec![WayToSave::UnlinkAndCreate],
         ),
         (
             open("O_RDWR", "a")
                 + "1 mmap(NULL, 9, PROT_READ|PROT_WRITE, MAP_SHARED, 3</v/a>, 0) = 0x7f\n",
-            vec![Way::SharedMapping],
+            vec![WayToSave::SharedMapping],
         ),
         ("1 rename(\"a\", \"b\") = -1 ENOENT (No such file)\n".to_owned(), vec![]),
     ];
