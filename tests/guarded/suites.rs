@@ -1,6 +1,6 @@
 //! Suites that nobody here wrote, on a view and on the folder's own file system: pjdfstest, fsx,
-//! stress-ng, git's own tests, and in the full form `SQLite`'s. A failure on the
-//! view only is a bug, but for a list with reasons.
+//! stress-ng, and the own tests of git and `SQLite`. A failure on the view only is a bug, but for a
+//! list with reasons.
 
 use crate::harness::{Guard, Scratch};
 use crate::support::{Output, rounds, run_within};
@@ -10,8 +10,10 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-/// No suite takes as long, unless it hangs.
-const SUITE_LIMIT: Duration = Duration::from_secs(280);
+/// Returns the limit of a suite: none takes as long, unless it hangs.
+fn suite_limit() -> Duration {
+    Duration::from_secs(rounds(280, 1_400) as u64)
+}
 
 /// Returns the directory into which contrib/guard-suites installs the suites.
 fn tools() -> PathBuf {
@@ -73,7 +75,7 @@ fn pjdfstest(pair: &Pair, dir: &Path) -> (BTreeSet<String>, usize) {
     fs::write(&config, text).expect("written");
     let mut command = Command::new(tool("bin/pjdfstest"));
     command.arg("-c").arg(config).args(["-s", "/dev/shm", "-p"]).arg(dir);
-    let output = run_within(SUITE_LIMIT, &mut command);
+    let output = run_within(suite_limit(), &mut command);
     let ended = |end: &str| {
         let lines = output.out.lines().filter(|line| line.trim_end().ends_with(end));
         lines.filter_map(|line| Some(line.split_whitespace().next()?.to_owned())).collect()
@@ -113,7 +115,7 @@ fn fsx_reads_what_it_wrote() {
             command.arg("-f").arg(&file).args(["-S", &seed, "-N"]);
             command.arg(rounds(1_500, 20_000).to_string()).arg("-P").arg(&scratch.0);
             command.arg(guard.path(&format!("fsx-{round}")));
-            let output = run_within(SUITE_LIMIT, &mut command);
+            let output = run_within(suite_limit(), &mut command);
             assert_eq!(output.code, 0, "seed {seed}\n{}\n{}", output.out, output.err);
         }
         guard.ask("give", &[]).ok();
@@ -170,7 +172,7 @@ fn stress(stressor: &str, dir: &Path, seed: u64) -> Output {
     command.args(["--copy-file-bytes", "128m", "--sync-file-bytes", "8m"]);
     command.args(["--dirdeep-inodes", "500"]);
     command.args(["--dentries", "256"]).current_dir(dir);
-    run_within(SUITE_LIMIT, &mut command)
+    run_within(suite_limit(), &mut command)
 }
 
 #[test]
@@ -216,7 +218,7 @@ fn git_suite(dir: &Path, script: &str) -> (BTreeSet<String>, usize) {
     command.arg(format!("./{script}.sh")).arg(format!("--root={}", dir.display()));
     command.current_dir(tests).env("GIT_TEST_INSTALLED", "/usr/bin").env("GIT_TEST_OPTS", "");
     command.env("TEST_OUTPUT_DIRECTORY", dir.parent().expect("a directory"));
-    let output = run_within(SUITE_LIMIT, &mut command);
+    let output = run_within(suite_limit(), &mut command);
     let failed = output
         .out
         .lines()
@@ -267,50 +269,125 @@ fn the_own_tests_of_git_pass_as_on_ext4() {
     assert!(passed > rounds(200, 10_000), "only {passed} tests of git passed");
 }
 
-/// Scripts of `SQLite`'s own suite. They need a program that takes minutes to build, so they run in
-/// the full form only; `databases.rs` runs `SQLite` in each test run.
-const SQLITE_SCRIPTS: [&str; 16] = [
-    "pager1",
-    "pager2",
+/// Scripts of `SQLite`'s own suite: of each test run, and of the full form.
+const SQLITE_SCRIPTS: [&str; 24] = [
+    "exclusive",
+    "exclusive2",
+    "io",
+    "journal1",
+    "journal2",
+    "journal3",
+    "jrnlmode",
+    "jrnlmode2",
+    "jrnlmode3",
+    "lock",
+    "lock2",
+    "lock4",
+    "lock7",
+    "mmap3",
+    "pager3",
+    "savepoint",
+    "superlock",
+    "symlink",
+    "tempdb",
+    "unixexcl",
     "wal",
     "wal2",
-    "wal3",
-    "walcrash",
     "walmode",
-    "crash",
-    "crash3",
-    "journal1",
-    "jrnlmode",
-    "lock",
-    "lock4",
-    "savepoint",
-    "io",
-    "tempdb",
+    "zerodamage",
 ];
+const MORE_SQLITE_SCRIPTS: [&str; 31] = [
+    "attach2",
+    "backup2",
+    "chunksize",
+    "crash",
+    "crash2",
+    "crash3",
+    "crash4",
+    "crash6",
+    "crash8",
+    "delete_db",
+    "filectrl",
+    "lock3",
+    "lock5",
+    "mmap1",
+    "mmap2",
+    "multiplex",
+    "nolock",
+    "pager1",
+    "pager2",
+    "pager4",
+    "shared",
+    "syscall",
+    "tempdb2",
+    "temptable",
+    "vacuum",
+    "wal3",
+    "wal4",
+    "wal5",
+    "walbak",
+    "walcrash",
+    "walro2",
+];
+
+/// Tests of `SQLite` that may fail on a view. They exchange two databases by a rewrite with
+/// `O_TRUNC`, and expect that a connection which has one of them open sees the other content: on a
+/// view a rewritten file is a new version, and an open file stays the version that was opened. With
+/// `--in-place '*.db*'` they pass.
+const ACCEPTED_OF_SQLITE: [&str; 6] = [
+    "superlock: superlock-6.4",
+    "superlock: superlock-6.5",
+    "superlock: superlock-6.9",
+    "superlock: superlock-6.10",
+    "superlock: superlock-6.14",
+    "superlock: superlock-6.15",
+];
+
+/// Runs a script of `SQLite`'s suite in a directory of its own in `dir`. Returns the tests that
+/// failed, and how many ran.
+fn sqlite_suite(dir: &Path, script: &str) -> (BTreeSet<String>, usize) {
+    let own = dir.join(script);
+    fs::create_dir(&own).expect("made");
+    let mut command = Command::new(tool("sqlite3/build/testfixture"));
+    command.arg(tool("sqlite3/test").join(format!("{script}.test"))).current_dir(own);
+    let output = run_within(suite_limit(), &mut command);
+    let failed = output.out.lines().filter_map(|line| line.strip_prefix("! "));
+    let failed = failed.filter_map(|line| line.split_whitespace().next());
+    let failed = failed.map(|test| format!("{script}: {test}")).collect();
+    // The summary: `0 errors out of 65 tests on ...`.
+    let summary = output.out.lines().find_map(|line| line.split_once(" errors out of "));
+    let ran = summary.and_then(|(_, rest)| rest.split_whitespace().next()?.parse().ok());
+    (failed, ran.unwrap_or_else(|| panic!("{script} did not end: {}{}", output.out, output.err)))
+}
 
 #[test]
 fn the_own_tests_of_sqlite_pass_as_on_ext4() {
-    if rounds(0, 1) == 0 {
-        return;
-    }
     let pair = Pair::new();
-    let mut wrong = Vec::new();
-    for script in SQLITE_SCRIPTS {
-        let [on_ext4, on_view] = pair.dirs().map(|dir| {
-            let mut command = Command::new(tool("sqlite3/build/testfixture"));
-            command.arg(tool("sqlite3/test").join(format!("{script}.test"))).current_dir(dir);
-            let output = run_within(SUITE_LIMIT, &mut command);
-            let failed = output.out.lines().filter(|line| line.starts_with("! "));
-            let failed: BTreeSet<_> = failed
-                .filter_map(|line| line.split_whitespace().nth(1))
-                .map(str::to_owned)
-                .collect();
-            let summary = output.out.lines().find(|line| line.contains(" errors out of "));
-            println!("{script}: {summary:?}");
-            assert!(summary.is_some(), "{script}: {}{}", output.out, output.err);
-            failed
-        });
-        wrong.extend(on_view.difference(&on_ext4).cloned());
+    let mut scripts = SQLITE_SCRIPTS.to_vec();
+    if rounds(0, 1) > 0 {
+        scripts.extend(MORE_SQLITE_SCRIPTS);
     }
-    assert!(wrong.is_empty(), "these fail on the view only: {wrong:?}");
+    let queue = parking_lot::Mutex::new(scripts.iter());
+    let done = parking_lot::Mutex::new((BTreeSet::new(), 0));
+    std::thread::scope(|scope| {
+        for _ in 0..3 {
+            scope.spawn(|| {
+                while let Some(script) = { queue.lock().next() } {
+                    let (mut failed, ran) = sqlite_suite(&pair.guard.view, script);
+                    failed.retain(|test| !ACCEPTED_OF_SQLITE.contains(&test.as_str()));
+                    if !failed.is_empty() {
+                        let on_ext4 = sqlite_suite(&pair.plain, script).0;
+                        failed = failed.difference(&on_ext4).cloned().collect();
+                    }
+                    let mut done = done.lock();
+                    done.0.extend(failed);
+                    done.1 += ran;
+                }
+            });
+        }
+    });
+    let (failed, ran) = done.into_inner();
+    println!("{ran} tests of SQLite ran in {} scripts", scripts.len());
+    assert!(failed.is_empty(), "these fail on the view only: {failed:#?}");
+    assert!(ran > rounds(1_500, 15_000), "only {ran} tests of SQLite ran");
 }

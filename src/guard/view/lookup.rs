@@ -61,7 +61,13 @@ impl FolderView {
         if let Some(attr) = self.control.attributes_of(ino) {
             return attr;
         }
-        let located = self.locate(ino)?;
+        let located = match self.locate(ino) {
+            Ok(located) => located,
+            Err(error) => {
+                let removed = self.nodes.last_of_removed_dir(ino).ok_or(error)?;
+                return Ok(Self::attr(ino, &removed));
+            }
+        };
         let mut attr = Self::attr(ino, &located.found);
         if !located.path.as_os_str().is_empty() {
             attr.attr.nlink = attr.attr.nlink.max(1);

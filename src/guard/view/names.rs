@@ -168,7 +168,7 @@ impl FolderView {
             self.remove_local_of(&spot.path);
         }
         if let Some(ino) = ino {
-            self.nodes.removed(ino, (at.parent, at.name));
+            self.nodes.removed_dir(ino, (at.parent, at.name), &found);
         }
         Ok(())
     }
@@ -254,15 +254,16 @@ impl FolderView {
         flags: DiskFlags,
     ) {
         let (old, new) = ((from.parent, from.name), (to.parent, to.name));
-        let other = replaced.and_then(|found| self.nodes.of_file(id_in(found)));
+        let other = replaced.and_then(|found| Some((self.nodes.of_file(id_in(found))?, found)));
         if let Some(ino) = self.nodes.of_file(id_in(moved)) {
             self.nodes.renamed(ino, old, new);
-            if let Some(other) = other.filter(|other| *other != ino) {
-                if flags.contains(DiskFlags::EXCHANGE) {
+            match other.filter(|(other, _)| *other != ino) {
+                Some((other, _)) if flags.contains(DiskFlags::EXCHANGE) => {
                     self.nodes.renamed(other, new, old);
-                } else {
-                    self.nodes.removed(other, new);
                 }
+                Some((other, found)) if is_dir(found) => self.nodes.removed_dir(other, new, found),
+                Some((other, _)) => self.nodes.removed(other, new),
+                None => {}
             }
         }
     }

@@ -9,6 +9,7 @@ use super::close_rule::Saving;
 use super::open_file::OpenFile;
 use crate::fuse::kernel::values::Errno;
 use parking_lot::Mutex;
+use rustix::fs::Statx;
 use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
@@ -38,6 +39,9 @@ struct Node {
     changed_in: Option<TenureId>,
     /// Whether the file is local, and not in the folder.
     is_local: bool,
+    /// The last attributes of a directory that was removed: programs may still have it open, or
+    /// work in it.
+    removed_dir: Option<Box<Statx>>,
 }
 
 #[derive(Default)]
@@ -114,6 +118,7 @@ impl Nodes {
             open: Vec::new(),
             changed_in: None,
             is_local: false,
+            removed_dir: None,
         };
         table.nodes.insert(ROOT, node);
         table.by_file.insert(root, ROOT);
@@ -169,6 +174,7 @@ impl Nodes {
             open: Vec::new(),
             changed_in: None,
             is_local,
+            removed_dir: None,
         })
     }
 
@@ -190,6 +196,7 @@ impl Nodes {
             open: Vec::new(),
             changed_in: None,
             is_local: false,
+            removed_dir: None,
         };
         let ino = table.add(node);
         table.staged.insert(place, ino);
@@ -328,6 +335,23 @@ impl Nodes {
         {
             node.place = None;
         }
+    }
+
+    /// Records that a directory with the attributes `found` was removed. A new directory may get its
+    /// inode number within the same tick of the clock, so the next lookup makes a new node.
+    pub(super) fn removed_dir(&self, ino: u64, from: (u64, &OsStr), found: &Statx) {
+        self.removed(ino, from);
+        self.split(ino);
+        if let Some(node) = self.0.lock().nodes.get_mut(&ino) {
+            let mut last = *found;
+            last.stx_nlink = 0;
+            node.removed_dir = Some(Box::new(last));
+        }
+    }
+
+    /// Returns the last attributes of a directory that was removed.
+    pub(super) fn last_of_removed_dir(&self, ino: u64) -> Option<Statx> {
+        self.0.lock().nodes.get(&ino)?.removed_dir.as_deref().copied()
     }
 
     /// Whether the file of a node was changed in place in this tenure.
