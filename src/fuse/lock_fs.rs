@@ -7,6 +7,7 @@ use crate::fuse::credentials::{Caller, Callers};
 use crate::fuse::errno::Act;
 use crate::fuse::file_waits::FileWaits;
 use crate::fuse::inodes::NodePlace;
+use crate::fuse::kernel::backing::BackingOpener;
 use crate::fuse::kernel::file_system::{Done, FileSystem, NameIn, Unsupported};
 use crate::fuse::kernel::invalidation::Invalidator;
 use crate::fuse::kernel::poll_waker::PollWaker;
@@ -193,7 +194,13 @@ impl FileSystem for LockFs {
         self.ops.create_open.create(&caller, at, (mode.masked(), flags)).await
     }
 
-    async fn open(&self, who: Requester, ino: u64, flags: i32) -> Done<Opened> {
+    async fn open(
+        &self,
+        who: Requester,
+        ino: u64,
+        flags: i32,
+        _backing: BackingOpener<'_>,
+    ) -> Done<Opened> {
         let caller = self.caller(who, Act::Open);
         match self.nodes.place(ino) {
             Some(NodePlace::Lock(node)) => {

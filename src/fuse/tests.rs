@@ -3,6 +3,7 @@
 
 use crate::engine::{Answer, ClientId, Command, LockName, Op, Rules};
 use crate::fuse::inodes::TOP;
+use crate::fuse::kernel::backing::BackingOpener;
 use crate::fuse::kernel::file_system::{Done, FileSystem, NameIn, Unsupported};
 use crate::fuse::kernel::invalidation::{Invalidator, Stale};
 use crate::fuse::kernel::poll_waker::PollWaker;
@@ -121,7 +122,7 @@ impl Rig {
     }
 
     fn open(&self, who: Requester, ino: u64, flags: i32) -> Done<Opened> {
-        block_on(self.0.open(who, ino, flags))
+        block_on(self.0.open(who, ino, flags, BackingOpener::NONE))
     }
 
     fn read_at(&self, who: Requester, fh: u64, offset: u64, flags: i32) -> Done<String> {

@@ -17,6 +17,7 @@ mod killed;
 mod local;
 mod losing;
 mod ordinary_user;
+mod passthrough;
 mod permissions;
 mod programs;
 mod recorder;

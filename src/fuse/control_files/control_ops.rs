@@ -115,7 +115,7 @@ impl ControlFiles {
         // program that exits while the daemon is stopped would wait in the close, and not even
         // SIGKILL could end that.
         let flags = OpenedFlags::FOPEN_DIRECT_IO | OpenedFlags::FOPEN_NOFLUSH | how;
-        Ok(Opened { fh, flags })
+        Ok(Opened::by_requests(fh, flags))
     }
 
     /// Reads a control file. A read at offset 0 generates the content and keeps it as a snapshot;

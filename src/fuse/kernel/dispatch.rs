@@ -2,6 +2,7 @@
 //! replies with their results. Outside this module and `replies`, no code uses fuser's request and
 //! reply types.
 
+use crate::fuse::kernel::backing::BackingOpener;
 use crate::fuse::kernel::capabilities::{CanExpire, negotiate};
 use crate::fuse::kernel::file_system::{FileSystem, OwnedName};
 use crate::fuse::kernel::poll_waker::PollWaker;
@@ -196,7 +197,8 @@ impl<F: FileSystem> Filesystem for Dispatcher<F> {
     fn open(&self, req: &Request, ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
         let (fs, who) = self.asked(req);
         spawn(async move {
-            opened(reply, fs.open(who, ino.0, flags.0).await);
+            let result = fs.open(who, ino.0, flags.0, BackingOpener::of(&reply)).await;
+            opened(reply, result);
         });
     }
 

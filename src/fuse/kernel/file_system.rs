@@ -1,6 +1,7 @@
 //! The interface between the FUSE dispatcher and a file system: operations on plain values.
 //! Operations that may take long return futures, and the dispatcher replies when they are ready.
 
+use crate::fuse::kernel::backing::BackingOpener;
 use crate::fuse::kernel::invalidation::Invalidator;
 use crate::fuse::kernel::poll_waker::PollWaker;
 use crate::fuse::kernel::values::{
@@ -152,12 +153,13 @@ pub(crate) trait FileSystem: Send + Sync + 'static {
         flags: i32,
     ) -> impl Future<Output = Done<(NodeEntry, Opened)>> + Send;
 
-    /// Opens an inode.
+    /// Opens an inode. With `backing` the file system can name a backing file in the reply.
     fn open(
         &self,
         who: Requester,
         ino: u64,
         flags: i32,
+        backing: BackingOpener<'_>,
     ) -> impl Future<Output = Done<Opened>> + Send;
 
     /// Reads from an open file.

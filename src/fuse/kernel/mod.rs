@@ -3,6 +3,7 @@
 //! replies.
 
 pub(crate) mod hash_maps;
+pub(crate) mod backing;
 pub(crate) mod values;
 mod descriptor_limit;
 pub(crate) mod user_shares;

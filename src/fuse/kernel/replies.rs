@@ -2,11 +2,13 @@
 
 use crate::fuse::kernel::file_system::Done;
 use crate::fuse::kernel::values::{
-    DirPage, Errno, FileSystemStats, NodeAttr, NodeEntry, NodeType, Opened, ReadBytes, Requester,
+    ContentSource, DirPage, Errno, FileSystemStats, NodeAttr, NodeEntry, NodeType, Opened,
+    ReadBytes, Requester,
 };
 use fuser::{
-    FileAttr, FileHandle, Generation, INodeNo, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory,
-    ReplyEmpty, ReplyEntry, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request,
+    FileAttr, FileHandle, FopenFlags, Generation, INodeNo, ReplyAttr, ReplyCreate, ReplyData,
+    ReplyDirectory, ReplyEmpty, ReplyEntry, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite,
+    ReplyXattr, Request,
 };
 use std::ffi::OsStr;
 
@@ -39,7 +41,9 @@ pub(super) fn entry(reply: ReplyEntry, result: Done<NodeEntry>) {
 /// Sends a directory entry and an open file, or an errno, as the reply to a request.
 pub(super) fn created(reply: ReplyCreate, result: Done<(NodeEntry, Opened)>) {
     match result {
-        Ok((entry, Opened { fh, flags })) => {
+        Ok((entry, Opened { fh, source })) => {
+            // `BackingOpener` makes no backing file for the reply to a create.
+            let ContentSource::Requests(flags) = source else { return reply.error(Errno::EIO) };
             let NodeEntry { attr, entry_ttl, until_replied, .. } = entry;
             reply.created(&entry_ttl, &attr, GENERATION, FileHandle(fh), flags);
             drop(until_replied);
@@ -72,7 +76,12 @@ pub(super) fn executable(reply: ReplyEmpty, result: &Done<NodeAttr>) {
 /// Sends an open file or directory, or an errno, as the reply to a request.
 pub(super) fn opened(reply: ReplyOpen, result: Done<Opened>) {
     match result {
-        Ok(Opened { fh, flags }) => reply.opened(FileHandle(fh), flags),
+        Ok(Opened { fh, source: ContentSource::Requests(flags) }) => {
+            reply.opened(FileHandle(fh), flags);
+        }
+        Ok(Opened { fh, source: ContentSource::Backing(backing) }) => {
+            reply.opened_passthrough(FileHandle(fh), FopenFlags::FOPEN_NOFLUSH, &backing.id);
+        }
         Err(errno) => reply.error(errno),
     }
 }

@@ -20,6 +20,8 @@ pub struct SessionKind {
     /// Whether the kernel caches content of files, and drops it when a file's size or modification
     /// time has changed.
     pub caches_content: bool,
+    /// Whether the file system may name backing files, from which the kernel reads by itself.
+    pub has_backing_files: bool,
     /// Whether programs follow the symlinks in the mount.
     pub follows_symlinks: bool,
 }
@@ -53,6 +55,7 @@ impl SessionKind {
         locks: LocksBy::FileSystem,
         permissions: PermissionsBy::FileSystem,
         caches_content: false,
+        has_backing_files: false,
         follows_symlinks: false,
     };
     /// The view of a guarded folder.
@@ -64,6 +67,7 @@ impl SessionKind {
         locks: LocksBy::Kernel,
         permissions: PermissionsBy::Kernel,
         caches_content: true,
+        has_backing_files: true,
         follows_symlinks: true,
     };
 }

@@ -1,6 +1,7 @@
 //! Tests with a small file system in memory, mounted as a view: they show which operations reach
 //! the file system, and which the kernel does itself. They need root and a FUSE device.
 
+use crate::fuse::kernel::backing::BackingOpener;
 use crate::fuse::kernel::device;
 use crate::fuse::kernel::device_names::DEVICE;
 use crate::fuse::kernel::file_system::{Done, FileSystem, NameIn, Unsupported};
@@ -196,11 +197,18 @@ impl FileSystem for Recorder {
         Err(Errno::EPERM)
     }
 
-    async fn open(&self, who: Requester, ino: u64, flags: i32) -> Done<Opened> {
+    async fn open(
+        &self,
+        who: Requester,
+        ino: u64,
+        flags: i32,
+        _backing: BackingOpener<'_>,
+    ) -> Done<Opened> {
         if flags & libc::O_ACCMODE != libc::O_RDONLY {
             self.reaches(format!("open by {}", who.uid));
         }
-        Ok(Opened { fh: ino, flags: OpenedFlags::FOPEN_KEEP_CACHE | OpenedFlags::FOPEN_NOFLUSH })
+        let flags = OpenedFlags::FOPEN_KEEP_CACHE | OpenedFlags::FOPEN_NOFLUSH;
+        Ok(Opened::by_requests(ino, flags))
     }
 
     async fn read(&self, _who: Requester, asked: ReadRequest) -> Done<ReadBytes> {
@@ -267,7 +275,7 @@ impl FileSystem for Recorder {
     fn release(&self, _ino: u64, _fh: u64) {}
 
     fn opendir(&self, _who: Requester, _ino: u64) -> Done<Opened> {
-        Ok(Opened { fh: 99, flags: OpenedFlags::empty() })
+        Ok(Opened::by_requests(99, OpenedFlags::empty()))
     }
 
     async fn readdir(

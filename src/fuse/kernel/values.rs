@@ -1,6 +1,7 @@
 //! The plain values that file operations take and return. Only the dispatcher converts kernel
 //! requests to them, and results to replies.
 
+use crate::fuse::kernel::backing::BackingFile;
 pub(crate) use fuser::{
     Errno, FileAttr, FileType as NodeType, FopenFlags as OpenedFlags, INodeNo, PollEvents,
     RenameFlags, TimeOrNow,
@@ -94,12 +95,35 @@ impl NodeAttr {
 }
 
 /// The reply to an open of a file or directory.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug)]
 pub(crate) struct Opened {
     /// The file handle by which the kernel names the open file in later requests.
     pub(crate) fh: u64,
-    /// How the kernel treats the open file, such as direct I/O.
-    pub(crate) flags: OpenedFlags,
+    /// The source of the content that programs read.
+    pub(super) source: ContentSource,
+}
+
+/// Where the kernel gets the content of an open file from. An inode with several open files must
+/// have the same source for all of them, or the kernel fails the open with EIO.
+#[derive(Debug)]
+pub(super) enum ContentSource {
+    /// Read requests, which the flags rule: the kernel may cache their answers.
+    Requests(OpenedFlags),
+    /// A backing file, without requests.
+    Backing(Arc<BackingFile>),
+}
+
+impl Opened {
+    /// An open file that is read by requests. `flags` say how the kernel makes them.
+    pub(crate) const fn by_requests(fh: u64, flags: OpenedFlags) -> Self {
+        Self { fh, source: ContentSource::Requests(flags) }
+    }
+
+    /// An open file that the kernel reads from a backing file, and of whose closes it sends only
+    /// the last one.
+    pub(crate) const fn by_backing(fh: u64, backing: Arc<BackingFile>) -> Self {
+        Self { fh, source: ContentSource::Backing(backing) }
+    }
 }
 
 /// The attributes that a setattr request changes; `None` leaves an attribute as it is.

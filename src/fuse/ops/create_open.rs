@@ -158,6 +158,6 @@ impl CreateOpen {
 
     fn opened(&self, fh: u64, open: OpenFile) -> Opened {
         self.opens.insert_as(fh, open);
-        Opened { fh, flags: OpenedFlags::FOPEN_DIRECT_IO }
+        Opened::by_requests(fh, OpenedFlags::FOPEN_DIRECT_IO)
     }
 }

@@ -69,7 +69,7 @@ impl FileIo {
         open.bind_to_held(self.nodes.locks.service(), &view, origin);
         open.saw(&view);
         truncate_at_open(&self.nodes, &self.changes, caller, view, flags).await;
-        Ok(Opened { fh: self.opens.insert(open), flags: OpenedFlags::FOPEN_DIRECT_IO })
+        Ok(Opened::by_requests(self.opens.insert(open), OpenedFlags::FOPEN_DIRECT_IO))
     }
 
     /// Reads the file of a lock. The first read and each read at offset 0 take a snapshot of the

@@ -27,7 +27,7 @@ impl Directories {
     /// Opens a directory (opendir).
     pub(crate) fn open(&self, caller: &Caller) -> Result<Opened, Errno> {
         match self.opens.insert_dir(caller.uid) {
-            Ok(fh) => Ok(Opened { fh, flags: OpenedFlags::empty() }),
+            Ok(fh) => Ok(Opened::by_requests(fh, OpenedFlags::empty())),
             Err(full) => Err(self.nodes.locks.refusals().full(caller, Act::List, None, &full)),
         }
     }

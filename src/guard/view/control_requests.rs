@@ -36,7 +36,7 @@ impl FolderView {
         let content = Content::Control(self.control.handle(file, who));
         self.files.insert(fh, OpenFile::new(ino, content, None, share));
         let flags = OpenedFlags::FOPEN_DIRECT_IO | OpenedFlags::FOPEN_NOFLUSH;
-        Some(Ok(Opened { fh, flags }))
+        Some(Ok(Opened::by_requests(fh, flags)))
     }
 
     pub(super) async fn read_control(

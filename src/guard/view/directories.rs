@@ -27,7 +27,7 @@ impl FolderView {
         let share = self.share(pool, who, &path)?;
         let fh = self.numbers.next();
         self.dirs.insert(fh, OpenDir { reading, _share: share });
-        Ok(Opened { fh, flags: OpenedFlags::empty() })
+        Ok(Opened::by_requests(fh, OpenedFlags::empty()))
     }
 
     fn added_entries(&self, ino: u64) -> Done<Vec<Added>> {

@@ -15,6 +15,7 @@ use super::kernel_wait::KernelWait;
 use super::local_dir::LocalFiles;
 use super::nodes::Nodes;
 use super::open_file::OpenFile;
+use super::passthrough::Passthrough;
 use super::refused_changes::RefusedChanges;
 use crate::fuse::kernel::file_system::Done;
 use crate::fuse::kernel::handles::{HandleNumbers, Handles};
@@ -47,6 +48,7 @@ pub(crate) struct FolderView {
     pub(super) local: LocalFiles,
     pub(super) numbers: HandleNumbers,
     pub(super) files: Handles<OpenFile>,
+    pub(super) passthrough: Passthrough,
     pub(super) dirs: Handles<OpenDir>,
     pub(super) refused: RefusedChanges,
     pub(super) control: ControlFiles,

@@ -11,10 +11,9 @@ use super::new_files::{create_in, give_to_caller};
 use super::open_file::{Content, OpenFile};
 use crate::fuse::kernel::file_system::{Done, NameIn};
 use crate::fuse::kernel::user_shares::Share;
-use crate::fuse::kernel::values::{Errno, NodeEntry, Opened, OpenedFlags, Requester};
+use crate::fuse::kernel::values::{Errno, NodeEntry, Opened, Requester};
 use rustix::fs::{FileType, RenameFlags};
 use std::ffi::{OsStr, OsString};
-use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
@@ -132,12 +131,7 @@ impl FolderView {
         if flags & libc::O_TRUNC != 0 {
             file.set_len(0).map_err(|error| errno(&error))?;
         }
-        Ok(self.opened_local(ino, file, share))
-    }
-
-    fn opened_local(&self, ino: u64, file: File, share: Share) -> Opened {
-        let open = OpenFile::new(ino, Content::Local(file), None, share);
-        self.opened(open, OpenedFlags::FOPEN_KEEP_CACHE | OpenedFlags::FOPEN_NOFLUSH)
+        self.opened(OpenFile::new(ino, Content::Local(file), None, share))
     }
 
     /// Makes a local file.
@@ -152,6 +146,7 @@ impl FolderView {
         give_to_caller(&file, OsStr::new(""), who, &spot.dir).map_err(|error| errno(&error))?;
         let found = stat(file.as_fd()).map_err(|error| errno(&error))?;
         let ino = self.nodes.found(at.parent, at.name, id_in(&found), true);
-        Ok((Self::entry(ino, &found), self.opened_local(ino, file, share)))
+        let opened = self.opened(OpenFile::new(ino, Content::Local(file), None, share))?;
+        Ok((Self::entry(ino, &found), opened))
     }
 }

@@ -11,6 +11,7 @@ use super::control_files::ControlFiles;
 use super::folder_view::FolderView;
 use super::local_dir::LocalFiles;
 use super::nodes::Nodes;
+use super::passthrough::Passthrough;
 use super::refused_changes::RefusedChanges;
 use crate::fuse::kernel::handles::{HandleNumbers, Handles};
 use crate::fuse::kernel::interrupts::InterruptWatcher;
@@ -96,6 +97,7 @@ pub(crate) fn mount(parts: ViewParts, dir: &Path, users: Users) -> Result<Mounte
         nodes: Nodes::new(FolderView::id(&root)),
         numbers: HandleNumbers::default(),
         files: Handles::default(),
+        passthrough: Passthrough::default(),
         dirs: Handles::default(),
         refused: RefusedChanges::default(),
         control: ControlFiles::default(),

@@ -6,14 +6,16 @@ use super::super::staged_file::SaveState;
 use super::super::tenure::TenureId;
 use super::attributes::ROOT;
 use super::close_rule::Saving;
+use super::node_files::NodeFiles;
 use super::open_file::OpenFile;
 use crate::fuse::kernel::values::Errno;
+use crate::time::Time;
 use parking_lot::Mutex;
 use rustix::fs::Statx;
 use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 
 /// The inode number of the first node besides the root. The rule for a close looks for descriptors
 /// by their inode numbers, so these differ from those of other file systems.
@@ -24,37 +26,52 @@ const DEPTH_MAX: usize = 2_048;
 /// A name in a directory of the view.
 pub(super) type NodeName = (u64, OsString);
 
-struct Node {
-    file: FileId,
+pub(super) struct Node {
+    pub(super) file: FileId,
     /// The directory and the name under which the file was last seen; `None` after the file was
     /// removed.
-    place: Option<NodeName>,
+    pub(super) place: Option<NodeName>,
     /// The number of lookups that the kernel has not taken back.
-    lookups: u64,
+    pub(super) lookups: u64,
     /// The save of a file that is not published yet.
-    saving: Option<Arc<Saving>>,
+    pub(super) saving: Option<Arc<Saving>>,
     /// The open files of the node.
-    open: Vec<Weak<OpenFile>>,
+    pub(super) open: NodeFiles,
     /// The last tenure in which the file was changed in place.
-    changed_in: Option<TenureId>,
+    pub(super) changed_in: Option<TenureId>,
     /// Whether the file is local, and not in the folder.
-    is_local: bool,
+    pub(super) is_local: bool,
     /// The last attributes of a directory that was removed: programs may still have it open, or
     /// work in it.
-    removed_dir: Option<Box<Statx>>,
+    pub(super) removed_dir: Option<Box<Statx>>,
+    /// Where the content of its open files comes from.
+    pub(super) reads: NodeReads,
+}
+
+/// Where the content of a node's open files may come from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum NodeReads {
+    /// Read requests, or a backing file.
+    ByAny,
+    /// Read requests: programs still read an older node of the file by a backing file.
+    ByRequestsOnly,
+    /// The backing file that programs read: the file has this newer node for all other opens.
+    ByBackingOnly(u64),
 }
 
 #[derive(Default)]
-struct NodeTable {
-    nodes: HashMap<u64, Node>,
-    by_file: HashMap<FileId, u64>,
+pub(super) struct NodeTable {
+    pub(super) nodes: HashMap<u64, Node>,
+    pub(super) by_file: HashMap<FileId, u64>,
     /// The names of files that are not published yet.
-    staged: HashMap<NodeName, u64>,
-    next: u64,
+    pub(super) staged: HashMap<NodeName, u64>,
+    /// Saves that the programs which have begun them do not have open yet.
+    pub(super) awaited: Vec<(u64, Time)>,
+    pub(super) next: u64,
 }
 
 /// The nodes of a view.
-pub(super) struct Nodes(Mutex<NodeTable>);
+pub(super) struct Nodes(pub(super) Mutex<NodeTable>);
 
 /// The known facts about a node.
 pub(super) struct KnownNode {
@@ -84,7 +101,7 @@ impl NodeTable {
         Some(names.into_iter().rev().collect())
     }
 
-    fn add(&mut self, node: Node) -> u64 {
+    pub(super) fn add(&mut self, node: Node) -> u64 {
         let ino = self.next;
         self.next += 1;
         self.by_file.insert(node.file, ino);
@@ -92,16 +109,19 @@ impl NodeTable {
         ino
     }
 
-    fn drop_if_unused(&mut self, ino: u64) {
-        let Some(node) = self.nodes.get_mut(&ino) else { return };
-        node.open.retain(|open| open.strong_count() > 0);
+    pub(super) fn drop_if_unused(&mut self, ino: u64) {
+        let Some(node) = self.nodes.get(&ino) else { return };
         if ino == ROOT || node.lookups > 0 || node.saving.is_some() || !node.open.is_empty() {
             return;
         }
-        let file = node.file;
+        let (file, reads) = (node.file, node.reads);
         self.nodes.remove(&ino);
         if self.by_file.get(&file) == Some(&ino) {
             self.by_file.remove(&file);
+        }
+        if let NodeReads::ByBackingOnly(newer) = reads {
+            // The program for which it was made may have been killed before it looked it up.
+            self.drop_if_unused(newer);
         }
     }
 }
@@ -115,10 +135,11 @@ impl Nodes {
             place: None,
             lookups: 1,
             saving: None,
-            open: Vec::new(),
+            open: NodeFiles::default(),
             changed_in: None,
             is_local: false,
             removed_dir: None,
+            reads: NodeReads::ByAny,
         };
         table.nodes.insert(ROOT, node);
         table.by_file.insert(root, ROOT);
@@ -149,7 +170,7 @@ impl Nodes {
             is_local: node.is_local,
             path: table.path(ino),
             saving: node.saving.clone(),
-            open: node.open.iter().find_map(Weak::upgrade),
+            open: node.open.iter().next(),
         })
     }
 
@@ -171,10 +192,11 @@ impl Nodes {
             place,
             lookups: 1,
             saving: None,
-            open: Vec::new(),
+            open: NodeFiles::default(),
             changed_in: None,
             is_local,
             removed_dir: None,
+            reads: NodeReads::ByAny,
         })
     }
 
@@ -193,10 +215,11 @@ impl Nodes {
             place: Some(place.clone()),
             lookups: 1,
             saving: Some(saving),
-            open: Vec::new(),
+            open: NodeFiles::default(),
             changed_in: None,
             is_local: false,
             removed_dir: None,
+            reads: NodeReads::ByAny,
         };
         let ino = table.add(node);
         table.staged.insert(place, ino);
@@ -212,17 +235,19 @@ impl Nodes {
 
     /// Returns the node of a file with this name that is not published yet.
     pub(super) fn saving_at(&self, parent: u64, name: &OsStr) -> Option<(u64, Arc<Saving>)> {
-        let table = self.0.lock();
+        let mut table = self.0.lock();
         if table.staged.is_empty() {
             return None;
         }
+        table.drop_unopened();
         let ino = *table.staged.get(&(parent, name.to_owned()))?;
         Some((ino, table.nodes.get(&ino)?.saving.clone()?))
     }
 
     /// Returns the names in a directory of files that are not published yet.
     pub(super) fn savings_in(&self, parent: u64) -> Vec<(OsString, u64)> {
-        let table = self.0.lock();
+        let mut table = self.0.lock();
+        table.drop_unopened();
         let names = table.staged.iter().filter(|((dir, _), _)| *dir == parent);
         names.map(|((_, name), ino)| (name.clone(), *ino)).collect()
     }
@@ -234,7 +259,8 @@ impl Nodes {
 
     /// Replaces the file of a node by one that is not published yet, when a program rewrites the
     /// file as a whole. Fails if another open file than `own` has the old version: its reads must
-    /// not mix the two, so the new version needs a node of its own.
+    /// not mix the two, so the new version needs a node of its own. Fails also if the file has a newer
+    /// node.
     pub(super) fn replace_by_saving(
         &self,
         ino: u64,
@@ -244,10 +270,9 @@ impl Nodes {
     ) -> bool {
         let mut table = self.0.lock();
         let Some(node) = table.nodes.get_mut(&ino) else { return false };
-        node.open.retain(|open| open.strong_count() > 0);
-        let is_own =
-            |open: &Weak<OpenFile>| own.is_some_and(|own| open.as_ptr() == Arc::as_ptr(own));
-        if !node.open.iter().all(is_own) || node.saving.is_some() {
+        let is_own = |open| own.is_some_and(|own| Arc::ptr_eq(&open, own));
+        let has_newer = matches!(node.reads, NodeReads::ByBackingOnly(_));
+        if has_newer || !node.open.iter().all(is_own) || node.saving.is_some() {
             return false;
         }
         let Some(place) = node.place.clone() else { return false };
@@ -257,17 +282,6 @@ impl Nodes {
         table.by_file.insert(file, ino);
         table.staged.insert(place, ino);
         true
-    }
-
-    /// Makes the next lookup of a node's file find a new node, since this one stays with the
-    /// programs that have it open.
-    pub(super) fn split(&self, ino: u64) {
-        let mut table = self.0.lock();
-        if let Some(file) = table.nodes.get(&ino).map(|node| node.file)
-            && table.by_file.get(&file) == Some(&ino)
-        {
-            table.by_file.remove(&file);
-        }
     }
 
     /// Records that the file of a node is in the folder now, under its name, or was put aside.
@@ -337,15 +351,18 @@ impl Nodes {
         }
     }
 
-    /// Records that a directory with the attributes `found` was removed. A new directory may get its
-    /// inode number within the same tick of the clock, so the next lookup makes a new node.
+    /// Records that a directory with the attributes `found` was removed. A new directory may get
+    /// its inode number within the same tick of the clock, so the next lookup makes a new node.
     pub(super) fn removed_dir(&self, ino: u64, from: (u64, &OsStr), found: &Statx) {
         self.removed(ino, from);
-        self.split(ino);
-        if let Some(node) = self.0.lock().nodes.get_mut(&ino) {
-            let mut last = *found;
-            last.stx_nlink = 0;
-            node.removed_dir = Some(Box::new(last));
+        let mut table = self.0.lock();
+        let NodeTable { nodes, by_file, .. } = &mut *table;
+        let Some(node) = nodes.get_mut(&ino) else { return };
+        let mut last = *found;
+        last.stx_nlink = 0;
+        node.removed_dir = Some(Box::new(last));
+        if by_file.get(&node.file) == Some(&ino) {
+            by_file.remove(&node.file);
         }
     }
 
@@ -366,26 +383,17 @@ impl Nodes {
         }
     }
 
-    /// Adds an open file to its node.
-    pub(super) fn opened(&self, ino: u64, open: &Arc<OpenFile>) {
-        if let Some(node) = self.0.lock().nodes.get_mut(&ino) {
-            node.open.retain(|open| open.strong_count() > 0);
-            node.open.push(Arc::downgrade(open));
-        }
-    }
-
     /// Returns the open files of a node.
     pub(super) fn open_files(&self, ino: u64) -> Vec<Arc<OpenFile>> {
         let table = self.0.lock();
         let node = table.nodes.get(&ino);
-        node.map(|node| node.open.iter().filter_map(Weak::upgrade).collect()).unwrap_or_default()
+        node.map(|node| node.open.iter().collect()).unwrap_or_default()
     }
 
     /// Returns the nodes that are open.
     pub(super) fn open_nodes(&self) -> Vec<u64> {
         let table = self.0.lock();
-        let is_open = |node: &Node| node.open.iter().any(|open| open.strong_count() > 0);
-        table.nodes.iter().filter(|(_, node)| is_open(node)).map(|(ino, _)| *ino).collect()
+        table.nodes.iter().filter(|(_, node)| !node.open.is_empty()).map(|(ino, _)| *ino).collect()
     }
 
     /// Drops a node that nothing uses any more.

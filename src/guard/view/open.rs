@@ -9,11 +9,10 @@ use super::folder_view::{FolderView, Located, LocatedFile, MayWait, errno, stale
 use super::local_files::Spot;
 use super::new_files::{access_of, copy_attributes, create_in, give_to_caller, mode_in};
 use super::open_file::{Content, OpenFile};
+use crate::fuse::kernel::backing::BackingOpener;
 use crate::fuse::kernel::file_system::{Done, NameIn};
 use crate::fuse::kernel::user_shares::{Pool, Share};
-use crate::fuse::kernel::values::{
-    Errno, NewMode, NodeEntry, NodeType, Opened, OpenedFlags, Requester,
-};
+use crate::fuse::kernel::values::{Errno, NewMode, NodeEntry, NodeType, Opened, Requester};
 use rustix::fs::{Mode, OFlags};
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -28,14 +27,20 @@ pub(super) const fn writes(flags: i32) -> bool {
 }
 
 impl FolderView {
-    pub(super) async fn open_file(&self, who: Requester, ino: u64, flags: i32) -> Done<Opened> {
+    pub(super) async fn open_file(
+        &self,
+        who: Requester,
+        ino: u64,
+        flags: i32,
+        opener: BackingOpener<'_>,
+    ) -> Done<Opened> {
         if let Some(opened) = self.open_control(who, ino, flags) {
             return opened;
         }
         let path = self.nodes.path(ino).unwrap_or_default();
         let share = self.share(Pool::FolderFiles, who, &path)?;
         if !writes(flags) {
-            return self.open_for_reading(ino, flags, share);
+            return self.open_for_reading(ino, (flags, share), opener);
         }
         if self.nodes.is_local(ino) {
             return self.open_local(ino, flags, share);
@@ -56,16 +61,6 @@ impl FolderView {
             return self.replace(&pass, (who, share), ino, &located);
         }
         self.open_in_place(&pass, (who, share), (ino, &located), flags)
-    }
-
-    fn open_for_reading(&self, ino: u64, flags: i32, share: Share) -> Done<Opened> {
-        let located = self.locate(ino)?;
-        let content = match &located.located {
-            Located::Saving(saving) => Content::Saving(Arc::clone(saving)),
-            Located::Path(_) | Located::Open(_) => Content::InPlace(self.reopen(&located, flags)?),
-        };
-        let open = OpenFile::new(ino, content, None, share);
-        Ok(self.opened(open, OpenedFlags::FOPEN_KEEP_CACHE | OpenedFlags::FOPEN_NOFLUSH))
     }
 
     /// Opens the data of a located file, and checks that it is the same file.
@@ -105,7 +100,7 @@ impl FolderView {
             saving.staged.settle(0);
         }
         let content = Content::Saving(Arc::clone(saving));
-        Ok(self.opened_for_writing(pass, ino, content, share))
+        self.opened_for_writing(pass, ino, content, share)
     }
 
     fn open_in_place(
@@ -125,12 +120,12 @@ impl FolderView {
             file.set_len(0).map_err(|error| errno(&error))?;
         }
         let content = Content::InPlace(file);
-        Ok(self.opened_for_writing(pass, ino, content, share))
+        self.opened_for_writing(pass, ino, content, share)
     }
 
     /// Begins a new version of a file that a program rewrites as a whole. If another program has
-    /// the old version open, the file gets a second node, which the kernel looks up after ESTALE:
-    /// the reads of the other program must not mix the two versions.
+    /// the old version open, the new one gets a node of its own, which the kernel looks up after
+    /// ESTALE: the reads of the other program must not mix the two versions.
     fn replace(
         &self,
         pass: &Pass<'_>,
@@ -140,11 +135,11 @@ impl FolderView {
     ) -> Done<Opened> {
         let (saving, file) = self.new_version(pass, who, (ino, located))?;
         if !self.nodes.replace_by_saving(ino, file, &saving, None) {
-            self.nodes.split(ino);
+            self.nodes.add_saving_beside(ino, file, saving);
             return Err(Errno::ESTALE);
         }
         let content = Content::Saving(saving);
-        Ok(self.opened_for_writing(pass, ino, content, share))
+        self.opened_for_writing(pass, ino, content, share)
     }
 
     /// Begins an empty version of a file, with the attributes of the file.
@@ -200,7 +195,7 @@ impl FolderView {
     }
 
     /// Whether a file gets a new version when a program rewrites it from the start.
-    fn is_whole(&self, located: &LocatedFile) -> bool {
+    pub(super) fn is_whole(&self, located: &LocatedFile) -> bool {
         super::attributes::type_in(&located.found) == NodeType::RegularFile
             && located.found.stx_nlink == 1
             && !self.policy.in_place.matches(&located.path)
@@ -237,7 +232,8 @@ impl FolderView {
                 return Err(Errno::EEXIST);
             }
             let entry = self.look_up(at)?;
-            let opened = self.open_file(who, entry.attr.ino.0, flags).await?;
+            let ino = entry.attr.ino.0;
+            let opened = self.open_file(who, ino, flags, BackingOpener::NONE).await?;
             return Ok((entry, opened));
         }
         let Some(pass) = pass else {
@@ -255,7 +251,7 @@ impl FolderView {
         let saving = Saving::new(staged, who.pid);
         let ino = self.nodes.add_saving(at.parent, at.name, id_in(&found), Arc::clone(&saving));
         let content = Content::Saving(saving);
-        let opened = self.opened_for_writing(&pass, ino, content, share);
+        let opened = self.opened_for_writing(&pass, ino, content, share)?;
         Ok((Self::entry(ino, &found), opened))
     }
 
@@ -272,7 +268,7 @@ impl FolderView {
         let found = stat(file.as_fd()).map_err(|error| errno(&error))?;
         let ino = self.nodes.found(at.parent, at.name, id_in(&found), false);
         let content = Content::InPlace(file);
-        let opened = self.opened_for_writing(pass, ino, content, share);
+        let opened = self.opened_for_writing(pass, ino, content, share)?;
         Ok((Self::entry(ino, &found), opened))
     }
 
@@ -282,18 +278,9 @@ impl FolderView {
         ino: u64,
         content: Content,
         share: Share,
-    ) -> Opened {
+    ) -> Done<Opened> {
+        let opened = self.opened(OpenFile::new(ino, content, Some(pass.tenure()), share))?;
         self.tenures.count_writer(true);
-        let open = OpenFile::new(ino, content, Some(pass.tenure()), share);
-        self.opened(open, OpenedFlags::FOPEN_KEEP_CACHE)
-    }
-
-    pub(super) fn opened(&self, open: OpenFile, flags: OpenedFlags) -> Opened {
-        let (fh, ino) = (self.numbers.next(), open.ino);
-        self.files.insert(fh, open);
-        if let Some(open) = self.files.get(fh) {
-            self.nodes.opened(ino, &open);
-        }
-        Opened { fh, flags }
+        Ok(opened)
     }
 }

@@ -3,7 +3,9 @@
 use super::super::tenure::TenureId;
 use super::close_rule::Saving;
 use super::control_files::ControlHandle;
+use crate::fuse::kernel::backing::BackingFile;
 use crate::fuse::kernel::user_shares::Share;
+use crate::fuse::kernel::values::OpenedFlags;
 use std::fs::File;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -12,6 +14,8 @@ use std::sync::atomic::AtomicBool;
 pub(super) enum Content {
     /// A file of the folder, opened for reading or for changes in place.
     InPlace(File),
+    /// A file of the folder from which the kernel reads by itself.
+    Backed(Arc<BackingFile>),
     /// A file that is, or was, saved as a whole.
     Saving(Arc<Saving>),
     /// A local file.
@@ -45,16 +49,37 @@ impl OpenFile {
     pub(super) fn file(&self) -> Option<&File> {
         match &self.content {
             Content::InPlace(file) | Content::Local(file) => Some(file),
+            Content::Backed(backing) => Some(backing.file()),
             Content::Saving(saving) => Some(&saving.staged.file),
             Content::Control(_) => None,
         }
+    }
+
+    /// Returns the file of the folder from which the kernel reads by itself.
+    pub(super) const fn backing(&self) -> Option<&Arc<BackingFile>> {
+        match &self.content {
+            Content::Backed(backing) => Some(backing),
+            Content::InPlace(_) | Content::Saving(_) | Content::Local(_) | Content::Control(_) => {
+                None
+            }
+        }
+    }
+
+    /// Returns how the kernel makes requests: it keeps cached pages between opens, and tells of a
+    /// close if something may have to be published then.
+    pub(super) fn flags(&self) -> OpenedFlags {
+        let needs_flush = self.tenure.is_some();
+        OpenedFlags::FOPEN_KEEP_CACHE
+            | if needs_flush { OpenedFlags::empty() } else { OpenedFlags::FOPEN_NOFLUSH }
     }
 
     /// Returns the save of the file, if it was opened to be saved as a whole.
     pub(super) fn saving(&self) -> Option<&Arc<Saving>> {
         match &self.content {
             Content::Saving(saving) => Some(saving),
-            Content::InPlace(_) | Content::Local(_) | Content::Control(_) => None,
+            Content::InPlace(_) | Content::Backed(_) | Content::Local(_) | Content::Control(_) => {
+                None
+            }
         }
     }
 }

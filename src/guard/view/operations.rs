@@ -3,6 +3,7 @@
 use super::attributes::CACHED_FOR;
 use super::folder_view::FolderView;
 use super::open_file::Content;
+use crate::fuse::kernel::backing::BackingOpener;
 use crate::fuse::kernel::file_system::{Done, FileSystem, NameIn, Unsupported};
 use crate::fuse::kernel::invalidation::Invalidator;
 use crate::fuse::kernel::poll_waker::PollWaker;
@@ -92,15 +93,21 @@ impl FileSystem for FolderView {
         self.create_file(who, at, mode, flags).await
     }
 
-    async fn open(&self, who: Requester, ino: u64, flags: i32) -> Done<Opened> {
-        self.open_file(who, ino, flags).await
+    async fn open(
+        &self,
+        who: Requester,
+        ino: u64,
+        flags: i32,
+        backing: BackingOpener<'_>,
+    ) -> Done<Opened> {
+        self.open_file(who, ino, flags, backing).await
     }
 
     async fn read(&self, who: Requester, asked: ReadRequest) -> Done<ReadBytes> {
         let open = self.open_of(asked.fh)?;
         match &open.content {
             Content::Control(handle) => self.read_control(handle, asked, who).await,
-            Content::InPlace(_) | Content::Saving(_) | Content::Local(_) => {
+            Content::InPlace(_) | Content::Backed(_) | Content::Saving(_) | Content::Local(_) => {
                 Self::read_file(&open, asked)
             }
         }
@@ -110,7 +117,7 @@ impl FileSystem for FolderView {
         let open = self.open_of(asked.fh)?;
         match &open.content {
             Content::Control(handle) => self.write_control(handle, data).await,
-            Content::InPlace(_) | Content::Saving(_) | Content::Local(_) => {
+            Content::InPlace(_) | Content::Backed(_) | Content::Saving(_) | Content::Local(_) => {
                 self.write_file(who, asked, data)
             }
         }

@@ -1,0 +1,69 @@
+//! The open files of one node.
+
+use super::open_file::OpenFile;
+use crate::fuse::kernel::backing::BackingFile;
+use std::sync::{Arc, Weak};
+
+/// The open files of a node. The kernel gets the content of all of them from one source, and fails
+/// an open with EIO whose source differs.
+pub(super) enum NodeFiles {
+    /// Read requests, through the kernel's page cache. Also the state of a node that is not open.
+    Cached(Vec<Weak<OpenFile>>),
+    /// A file of the folder. Each open file keeps it.
+    Backed(Weak<BackingFile>, Vec<Weak<OpenFile>>),
+}
+
+/// Where the content of the next open file of a node may come from.
+pub(super) enum NextSource {
+    /// Read requests only.
+    Requests,
+    /// This file of the folder only: other programs read it.
+    Backing(Arc<BackingFile>),
+    /// Either: the node is not open.
+    Any,
+}
+
+impl Default for NodeFiles {
+    fn default() -> Self {
+        Self::Cached(Vec::new())
+    }
+}
+
+impl NodeFiles {
+    /// Returns the files that are still open.
+    pub(super) fn iter(&self) -> impl Iterator<Item = Arc<OpenFile>> {
+        let (Self::Cached(files) | Self::Backed(_, files)) = self;
+        files.iter().filter_map(Weak::upgrade)
+    }
+
+    /// Whether no file is open.
+    pub(super) fn is_empty(&self) -> bool {
+        self.iter().next().is_none()
+    }
+
+    /// Returns the file of the folder from which the kernel reads.
+    pub(super) fn backing(&self) -> Option<Arc<BackingFile>> {
+        match self {
+            Self::Cached(_) => None,
+            Self::Backed(backing, _) => backing.upgrade(),
+        }
+    }
+
+    /// Adds an open file. Returns false if its content has another source than that of the others.
+    pub(super) fn add(&mut self, open: &Arc<OpenFile>) -> bool {
+        if self.is_empty() {
+            *self = match open.backing() {
+                None => Self::Cached(Vec::new()),
+                Some(backing) => Self::Backed(Arc::downgrade(backing), Vec::new()),
+            };
+        }
+        let files = match (self, open.backing()) {
+            (Self::Cached(files), None) => files,
+            (Self::Backed(own, files), Some(new)) if own.as_ptr() == Arc::as_ptr(new) => files,
+            (Self::Cached(_) | Self::Backed(..), _) => return false,
+        };
+        files.retain(|open| open.strong_count() > 0);
+        files.push(Arc::downgrade(open));
+        true
+    }
+}

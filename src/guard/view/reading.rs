@@ -1,0 +1,71 @@
+//! Opens files for reading. The kernel reads large files of the folder by itself, without the
+//! guard and without a second copy of their pages (`FUSE_PASSTHROUGH`).
+//!
+//! While a node is read in this way the kernel accepts no other open of it: not for writing, since
+//! each change must pass the gate. A program that opens the file for writing gets ESTALE for an
+//! answer, upon which the kernel looks the name up once more and finds another node of the same
+//! file. Readers keep the first node. The two nodes have nothing in common in the kernel: neither
+//! locks, nor inode numbers, nor watches. Therefore files that programs change in place while
+//! others read them are not read in this way, as far as that can be foreseen.
+
+use super::folder_view::{FolderView, Located, LocatedFile};
+use super::node_files::NextSource;
+use super::open_file::{Content, OpenFile};
+use crate::fuse::kernel::backing::BackingOpener;
+use crate::fuse::kernel::file_system::Done;
+use crate::fuse::kernel::user_shares::Share;
+use crate::fuse::kernel::values::{Errno, Opened};
+use std::fs::File;
+use std::sync::Arc;
+
+impl FolderView {
+    /// Opens a file for a program that only reads it.
+    pub(super) fn open_for_reading(
+        &self,
+        ino: u64,
+        (flags, share): (i32, Share),
+        opener: BackingOpener<'_>,
+    ) -> Done<Opened> {
+        let located = self.locate(ino)?;
+        let is_able = opener.is_possible() && flags & (libc::O_DIRECT | libc::O_TRUNC) == 0;
+        let content = match (&located.located, self.nodes.next_source(ino)) {
+            (_, NextSource::Backing(backing)) if is_able => Content::Backed(backing),
+            (Located::Saving(saving), _) => Content::Saving(Arc::clone(saving)),
+            (Located::Path(_) | Located::Open(_), next) => {
+                let file = self.reopen(&located, flags)?;
+                let is_free = is_able && matches!(next, NextSource::Any);
+                if is_free && self.may_be_backed(&located, &file) {
+                    self.passthrough.back(file, opener)
+                } else {
+                    Content::InPlace(file)
+                }
+            }
+        };
+        self.opened(OpenFile::new(ino, content, None, share))
+    }
+
+    /// Whether the kernel may read a file by itself: one that programs replace as a whole.
+    fn may_be_backed(&self, located: &LocatedFile, file: &File) -> bool {
+        !located.is_local
+            && self.is_whole(located)
+            && self.passthrough.suits(file, located.found.stx_size)
+    }
+
+    /// Records an open file, unless the other open files of its node have another source of their
+    /// content. Then the file gets another node, which the kernel finds after ESTALE.
+    pub(super) fn opened(&self, open: OpenFile) -> Done<Opened> {
+        let (fh, ino, flags) = (self.numbers.next(), open.ino, open.flags());
+        let backing = open.backing().cloned();
+        self.files.insert(fh, open);
+        if let Some(open) = self.files.get(fh)
+            && !self.nodes.opened(ino, &open)
+        {
+            self.files.remove(fh);
+            return Err(Errno::ESTALE);
+        }
+        Ok(match backing {
+            Some(backing) => Opened::by_backing(fh, backing),
+            None => Opened::by_requests(fh, flags),
+        })
+    }
+}

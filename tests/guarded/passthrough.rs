@@ -1,0 +1,342 @@
+//! Reads that the kernel makes by itself (`FUSE_PASSTHROUGH`): readers keep what they opened, and
+//! no program sees an error, in whatever order others read and write.
+
+use crate::harness::{Guard, Scratch, eventually, python};
+use crate::support::{Output, rounds, run_within};
+use std::fs::{self, File};
+use std::os::unix::fs::{FileExt as _, PermissionsExt as _, chown};
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+/// The size of a file that the kernel reads by itself.
+const LARGE: usize = 128 * 1024;
+
+/// Runs a Python program in a directory.
+fn program(dir: &Path, text: &str, args: &[&str]) -> Output {
+    let mut command = Command::new("/usr/bin/python3");
+    let limit = Duration::from_secs(if rounds(1, 2) == 1 { 120 } else { 3_600 });
+    run_within(limit, command.args(["-c", text]).args(args).current_dir(dir))
+}
+
+fn alone(options: &[&str]) -> (Scratch, Guard) {
+    let scratch = Scratch::new();
+    scratch.init(&["--alone"]);
+    let guard = Guard::start(&scratch, "view", options);
+    (scratch, guard)
+}
+
+/// Opens a file, stops the guard, whose process is the argument, and reads and maps the file. The
+/// alarm ends a program that waits for the guard.
+const READS_WITHOUT_THE_GUARD: &str = "
+import mmap, os, signal, sys
+guard, name, SIZE = int(sys.argv[1]), sys.argv[2], int(sys.argv[3])
+signal.alarm(5)
+def stop():
+    os.kill(guard, signal.SIGSTOP)
+    for task in os.listdir(f'/proc/{guard}/task'):
+        while 'State:\\tT' not in open(f'/proc/{guard}/task/{task}/status').read(): pass
+fd, other = os.open(name, os.O_RDONLY), os.open(name, os.O_RDONLY)
+maps = mmap.mmap(fd, SIZE, mmap.MAP_SHARED, mmap.PROT_READ)
+stop()
+try:
+    assert os.pread(fd, SIZE * 2, 0) == b'x' * SIZE
+    assert os.pread(other, 10, SIZE - 5) == b'x' * 5
+    assert maps[:] == b'x' * SIZE
+finally: os.kill(guard, signal.SIGCONT)
+print('read')
+";
+
+#[test]
+fn a_large_file_is_read_while_the_guard_is_stopped() {
+    let _alone = crate::harness::no_other_stops();
+    let (scratch, guard) = alone(&[]);
+    for (name, size, code) in [("large", LARGE, 0), ("small", 60_000, 128 + libc::SIGALRM)] {
+        fs::write(scratch.folder().join(name), vec![b'x'; size]).expect("written past the view");
+        let args = [&guard.pid().to_string(), name, &size.to_string()];
+        let read = program(&guard.view, READS_WITHOUT_THE_GUARD, &args);
+        guard.signal(libc::SIGCONT);
+        assert_eq!(read.code, code, "{name}: {read:?}");
+    }
+}
+
+/// Readers and writers of all kinds in all orders. Each version of a file is a list of one text: a
+/// save as a whole makes another version, and a change in place changes the one that has the name.
+const ORDERS: &str = "
+import mmap, os, sys
+PAGE, SIZE = 4096, 128 * 1024
+def fill(byte): return bytes([byte]) * SIZE
+def save(name, version, byte):
+    fd = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    os.write(fd, fill(byte)); os.close(fd)
+    return [fill(byte)]
+def rename(name, version, byte):
+    save(name + '.new', None, byte)
+    os.rename(name + '.new', name)
+    return [fill(byte)]
+def in_place(name, version, byte):
+    fd = os.open(name, os.O_RDWR)
+    assert os.pread(fd, SIZE * 9, 0) == version[0], 'a writer reads what it opened'
+    os.pwrite(fd, bytes([byte]) * PAGE, PAGE); os.close(fd)
+    version[0] = version[0][:PAGE] + bytes([byte]) * PAGE + version[0][2 * PAGE:]
+    return version
+def append(name, version, byte):
+    fd = os.open(name, os.O_WRONLY | os.O_APPEND)
+    os.write(fd, bytes([byte]) * PAGE); os.close(fd)
+    version[0] += bytes([byte]) * PAGE
+    return version
+def mapped(name, version, byte):
+    fd = os.open(name, os.O_RDWR)
+    with mmap.mmap(fd, SIZE) as pages: pages[0:PAGE] = bytes([byte]) * PAGE
+    os.close(fd)
+    version[0] = bytes([byte]) * PAGE + version[0][PAGE:]
+    return version
+def truncated(name, version, byte):
+    os.truncate(name, SIZE // 2)
+    os.truncate(name, SIZE)
+    version[0] = version[0][:SIZE // 2] + bytes(SIZE // 2)
+    return version
+WRITERS = [save, rename, in_place, append, mapped, truncated]
+def look(name, readers, what):
+    for number, (fd, maps, version) in enumerate(readers):
+        got = os.pread(fd, SIZE * 9, 0)
+        assert got == version[0], (what, 'reader', number, got[::PAGE], version[0][::PAGE])
+        assert maps[:SIZE] == version[0][:SIZE], (what, 'mapping', number)
+def read(name, version, readers):
+    fd = os.open(name, os.O_RDONLY)
+    readers.append((fd, mmap.mmap(fd, SIZE, mmap.MAP_SHARED, mmap.PROT_READ), version))
+count = 0
+for first in WRITERS:
+    for second in WRITERS:
+        for third in WRITERS:
+            for when in range(8):
+                name = 'file%d' % (count % 7)
+                what = (first.__name__, second.__name__, third.__name__, when)
+                readers, version = [], save(name, None, 1)
+                for step, writer in enumerate([first, second, third]):
+                    if when & 1 << step: read(name, version, readers)
+                    try: version = writer(name, version, step + 2)
+                    except OSError as error: raise AssertionError((what, step, error))
+                    look(name, readers, what)
+                    assert open('../folder/' + name, 'rb').read() == version[0], (what, 'folder')
+                read(name, version, readers)
+                look(name, readers, what)
+                for fd, maps, _ in readers: maps.close(); os.close(fd)
+                count += 1
+print(count, 'orders')
+";
+
+#[test]
+fn readers_and_writers_meet_in_all_orders() {
+    let (_scratch, guard) = alone(&[]);
+    let seen = program(&guard.view, ORDERS, &[]).ok();
+    assert_eq!(seen, "1728 orders\n");
+}
+
+/// Programs that read and write some files at random. The arguments are a seed, the number of
+/// programs, and the number of actions of each.
+const RANDOM: &str = "
+import fcntl, mmap, os, random, sys
+seed, workers, rounds = map(int, sys.argv[1:4])
+PAGE, PAGES = 4096, 32
+SIZE = PAGE * PAGES
+# One program at a time writes these files, and none opens them meanwhile for reading: a name that
+# is replaced again and again has no file for the kernel that stays until it is open. Readers of
+# older versions read on.
+CHECKED, MIXED = ['checked0', 'checked1'], ['mixed0', 'mixed1']
+# These are opened, read and changed at any time.
+FREE = ['free%d' % number for number in range(20)]
+def check(name, data, what):
+    if name in CHECKED:
+        assert len(set(data)) <= 1 and len(data) in (0, SIZE), (what, name, set(data), len(data))
+def save(name, byte):
+    fd = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    os.write(fd, bytes([byte]) * SIZE); os.close(fd)
+def rename(name, byte):
+    own = '%s.%d' % (name, os.getpid())
+    save(own, byte); os.rename(own, name)
+def in_place(name, byte):
+    fd = os.open(name, os.O_RDWR)
+    os.pwrite(fd, bytes([byte]) * PAGE, PAGE * (byte % PAGES)); os.close(fd)
+def append(name, byte):
+    fd = os.open(name, os.O_WRONLY | os.O_APPEND)
+    if os.fstat(fd).st_size < 2 * SIZE: os.write(fd, bytes([byte]) * PAGE)
+    os.close(fd)
+def mapped(name, byte):
+    fd = os.open(name, os.O_RDWR)
+    with mmap.mmap(fd, PAGE) as first: first[:] = bytes([byte]) * PAGE
+    os.close(fd)
+NAMES = CHECKED + MIXED + FREE
+def locked(name, how):
+    lock = open('../lock.' + name, 'w')
+    if name not in FREE: fcntl.flock(lock, how)
+    return lock
+def work(number):
+    rand, readers = random.Random(seed * 1000 + number), []
+    for turn in range(rounds):
+        name, byte = rand.choice(NAMES), rand.randrange(1, 256)
+        action = rand.randrange(5)
+        what = (seed, number, turn, name, action)
+        try:
+            if action == 0:
+                with locked(name, fcntl.LOCK_SH): fd = os.open(name, os.O_RDONLY)
+                data = os.pread(fd, 4 * SIZE, 0)
+                check(name, data, what)
+                readers.append((name, fd, data))
+            elif action == 1 and readers:
+                held, fd, data = readers.pop(rand.randrange(len(readers)))
+                again = os.pread(fd, 4 * SIZE, 0)
+                check(held, again, what)
+                # What was empty was being written.
+                assert held not in CHECKED or not data or again == data, (what, held, 'changed')
+                os.close(fd)
+            elif name in FREE: rand.choice([in_place, append, mapped])(name, byte)
+            else:
+                with locked(name, fcntl.LOCK_EX):
+                    kinds = [save, rename] if name in CHECKED else [save, rename, in_place, append]
+                    rand.choice(kinds)(name, byte)
+                    if name in CHECKED: assert open(name, 'rb').read() == bytes([byte]) * SIZE, what
+        except OSError as error:
+            raise AssertionError((what, error))
+for name in NAMES: save(name, 1)
+children = []
+for number in range(workers):
+    pid = os.fork()
+    if pid == 0:
+        try: work(number)
+        except BaseException as error:
+            print(repr(error), flush=True)
+            os._exit(1)
+        os._exit(0)
+    children.append(pid)
+assert not sum(os.waitpid(pid, 0)[1] for pid in children), 'a program failed'
+";
+
+#[test]
+fn programs_that_read_and_write_at_random_see_no_error() {
+    let seed = std::env::var("LATCHFS_SEED").ok().and_then(|text| text.parse().ok());
+    let seed = seed.unwrap_or_else(|| crate::suites::seed() >> 24).to_string();
+    println!("LATCHFS_SEED={seed}");
+    let (_scratch, guard) = alone(&[]);
+    let actions = rounds(1_000, 100_000).to_string();
+    let seen = program(&guard.view, RANDOM, &[&seed, "4", &actions]);
+    assert_eq!(seen.code, 0, "seed {seed}: {}", seen.out);
+}
+
+/// Locks of programs that only read a file keep those out that change it in place.
+const LOCKS: &str = r#"
+import fcntl, os, sqlite3, subprocess, sys
+base = sqlite3.connect('base.db', isolation_level=None)
+base.execute('create table t(b)')
+for _ in range(100): base.execute('insert into t values(?)', (bytes(1000),))
+base.close()
+assert os.stat('base.db').st_size > 65536
+reader = sqlite3.connect('file:base.db?mode=ro', uri=True, isolation_level=None)
+reader.execute('begin'); reader.execute('select count(*) from t').fetchall()
+writer = """import sqlite3
+sqlite3.connect('base.db', timeout=0, isolation_level=None).execute('delete from t')"""
+tried = subprocess.run([sys.executable, '-c', writer], stderr=subprocess.PIPE, text=True)
+assert 'database is locked' in tried.stderr, tried
+reader.execute('commit')
+subprocess.run([sys.executable, '-c', writer], check=True)
+assert reader.execute('select count(*) from t').fetchall() == [(0,)]
+# The same for the locks of any file that was changed in place before.
+with open('data', 'wb') as data: data.write(b'x' * 131072)
+with open('data', 'r+b') as data: data.write(b'y')
+with open('data', 'rb') as reader:
+    fcntl.flock(reader, fcntl.LOCK_SH)
+    with open('data', 'r+b') as writer:
+        try:
+            fcntl.flock(writer, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            raise AssertionError('both have the lock')
+        except BlockingIOError: pass
+print('locked')
+"#;
+
+#[test]
+fn the_lock_of_a_reader_keeps_a_writer_out() {
+    let (_scratch, guard) = alone(&[]);
+    assert_eq!(program(&guard.view, LOCKS, &[]).ok(), "locked\n");
+}
+
+/// A program that appends to a file past the view, as a sync tool may: readers get all of it.
+#[test]
+fn a_reader_sees_what_is_appended_past_the_view() {
+    let (scratch, guard) = alone(&[]);
+    let real = scratch.folder().join("large");
+    fs::write(&real, [b'x'; LARGE]).expect("written past the view");
+    let file = File::open(guard.path("large")).expect("opened");
+    assert_eq!(file.metadata().expect("there").len(), LARGE as u64);
+    let past = fs::OpenOptions::new().append(true).open(&real).expect("there");
+    std::io::Write::write_all(&mut &past, b"more").expect("written past the view");
+    let mut more = [0; 8];
+    assert_eq!(file.read_at(&mut more, LARGE as u64).expect("read"), 4, "without a stat");
+    eventually("the new size", || {
+        (file.metadata().expect("there").len() == LARGE as u64 + 4).then_some(())
+    });
+    past.set_len(10).expect("written past the view");
+    assert_eq!(file.read_at(&mut more, 9).expect("read"), 1);
+}
+
+#[test]
+fn a_reader_goes_on_after_the_guard_was_killed() {
+    let (_scratch, guard) = alone(&[]);
+    fs::write(guard.path("large"), [b'x'; LARGE]).expect("the lock is free");
+    guard.ask("give", &[]).ok();
+    let (file, path) = (File::open(guard.path("large")).expect("opened"), guard.path("large"));
+    guard.signal(libc::SIGKILL);
+    // A request that the guard has read before its end fails with ECONNABORTED.
+    let is_dead = |error: &std::io::Error| error.raw_os_error() == Some(libc::ENOTCONN);
+    eventually("the end of the guard", || File::open(&path).err().filter(is_dead));
+    let mut all = vec![0; LARGE];
+    file.read_exact_at(&mut all, 0).expect("read without a guard");
+    assert!(all.iter().all(|byte| *byte == b'x'));
+}
+
+/// A user exchanges an own file with one of root in a directory of the user, and opens the name
+/// meanwhile.
+const EXCHANGES: &str = "
+import ctypes, os, sys
+libc = ctypes.CDLL(None, use_errno=True)
+os.chdir('../folder/dir')
+pid = os.fork()
+if pid == 0:
+    while True: libc.renameat2(-100, b'own', -100, b'secret', 2)
+read, refused = 0, 0
+for _ in range(int(sys.argv[1])):
+    try: fd = os.open('../../view/dir/own', os.O_RDONLY)
+    except OSError: refused += 1; continue
+    data = os.pread(fd, 200000, 0)
+    assert b's' not in data, 'the content of a file of root'
+    os.close(fd); read += 1
+os.kill(pid, 9)
+print(read, 'read', refused, 'refused')
+assert read and refused
+";
+
+#[test]
+fn no_user_gets_the_content_of_a_file_that_only_root_may_read() {
+    let (scratch, guard) = alone(&[]);
+    let dir = scratch.folder().join("dir");
+    fs::create_dir(&dir).expect("made");
+    for path in [&scratch.0, &scratch.folder(), &dir] {
+        fs::set_permissions(path, fs::Permissions::from_mode(0o755)).expect("ours");
+    }
+    fs::write(dir.join("own"), [b'o'; LARGE]).expect("written");
+    fs::write(dir.join("secret"), [b's'; LARGE]).expect("written");
+    fs::set_permissions(dir.join("secret"), fs::Permissions::from_mode(0o600)).expect("ours");
+    for path in [&dir, &dir.join("own")] {
+        chown(path, Some(4_001), Some(4_001)).expect("given");
+    }
+    // Root reads it, so that the kernel has a backing file of it already.
+    let by_root = File::open(guard.path("dir/secret")).expect("opened");
+    assert_eq!(by_root.read_at(&mut [0; 9], 0).expect("read"), 9);
+    let open = "
+try: open('dir/secret')
+except PermissionError: print('denied')
+";
+    assert_eq!(python(4_001, &guard.view, open).ok(), "denied\n");
+    let count = rounds(3_000, 100_000);
+    let text = EXCHANGES.replace("int(sys.argv[1])", &count.to_string());
+    println!("{}", python(4_001, &guard.view, &text).ok());
+}
