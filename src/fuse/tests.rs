@@ -367,7 +367,7 @@ fn create_takes_a_free_lock_and_opens_it() {
     let (entry, opened) = rig.create(ALICE, "job", libc::O_RDWR).expect("it is free");
     let attr = entry.attr;
     assert_eq!((attr.kind, attr.perm, attr.uid), (NodeType::RegularFile, 0o644, ALICE.uid));
-    assert_eq!(opened.flags, OpenedFlags::FOPEN_DIRECT_IO);
+    assert_eq!(opened.flags(), OpenedFlags::FOPEN_DIRECT_IO);
     assert!(rig.xattr(attr.ino.0, "user.latchfs.token").is_ok(), "it is held");
 }
 
@@ -842,7 +842,7 @@ fn events_are_read_as_they_happen() {
     let rig = Rig::new();
     let ino = rig.walk(BOB, ".latchfs/events");
     let opened = rig.open(BOB, ino, libc::O_RDONLY).expect("it opens");
-    assert!(opened.flags.contains(OpenedFlags::FOPEN_NONSEEKABLE));
+    assert!(opened.flags().contains(OpenedFlags::FOPEN_NONSEEKABLE));
     assert_eq!(errno(rig.read_at(BOB, opened.fh, 0, libc::O_NONBLOCK)), libc::EAGAIN);
     let read = rig.begin_read(BOB, opened.fh);
     assert!(read.try_recv().is_err(), "nothing has happened");

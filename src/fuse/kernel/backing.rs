@@ -34,14 +34,14 @@ impl<'a> BackingOpener<'a> {
     }
 
     /// Whether the reply can name a backing file.
-    pub(crate) const fn is_possible(&self) -> bool {
+    pub(crate) const fn is_possible(self) -> bool {
         self.0.is_some()
     }
 
     /// Makes a file the backing file of a file of the mount. Returns the file with the error if the
     /// kernel refuses it: with EPERM if a user other than root has mounted, and with ELOOP if the
     /// file lies on a file system that is stacked on another one.
-    pub(crate) fn open(&self, file: File) -> Result<BackingFile, (File, io::Error)> {
+    pub(crate) fn open(self, file: File) -> Result<BackingFile, (File, io::Error)> {
         let opened = self.0.map_or_else(
             || Err(io::Error::from_raw_os_error(libc::EOPNOTSUPP)),
             |reply| reply.open_backing(&file),

@@ -47,10 +47,7 @@ pub(super) fn negotiate(config: &mut KernelConfig, kind: &SessionKind) -> bool {
         all |= InitFlags::FUSE_POSIX_ACL | InitFlags::FUSE_DONT_MASK;
     }
     if kind.caches_content {
-        all |= InitFlags::FUSE_AUTO_INVAL_DATA;
-    }
-    if kind.has_backing_files {
-        all |= InitFlags::FUSE_PASSTHROUGH;
+        all |= InitFlags::FUSE_AUTO_INVAL_DATA | InitFlags::FUSE_PASSTHROUGH;
         // The depth 1 admits backing files on file systems that are not stacked themselves, and
         // still allows an overlay on top of the mount. It is below the maximum, so this can't fail.
         let _ = config.set_max_stack_depth(1);

@@ -18,10 +18,8 @@ pub struct SessionKind {
     /// The side that checks permissions.
     pub permissions: PermissionsBy,
     /// Whether the kernel caches content of files, and drops it when a file's size or modification
-    /// time has changed.
+    /// time has changed. It also reads by itself from backing files that the file system names.
     pub caches_content: bool,
-    /// Whether the file system may name backing files, from which the kernel reads by itself.
-    pub has_backing_files: bool,
     /// Whether programs follow the symlinks in the mount.
     pub follows_symlinks: bool,
 }
@@ -55,7 +53,6 @@ impl SessionKind {
         locks: LocksBy::FileSystem,
         permissions: PermissionsBy::FileSystem,
         caches_content: false,
-        has_backing_files: false,
         follows_symlinks: false,
     };
     /// The view of a guarded folder.
@@ -67,7 +64,6 @@ impl SessionKind {
         locks: LocksBy::Kernel,
         permissions: PermissionsBy::Kernel,
         caches_content: true,
-        has_backing_files: true,
         follows_symlinks: true,
     };
 }

@@ -119,6 +119,15 @@ impl Opened {
         Self { fh, source: ContentSource::Requests(flags) }
     }
 
+    /// Returns the flags of an open file that is read by requests.
+    #[cfg(test)]
+    pub(crate) fn flags(&self) -> OpenedFlags {
+        match self.source {
+            ContentSource::Requests(flags) => flags,
+            ContentSource::Backing(_) => panic!("it is read from a backing file"),
+        }
+    }
+
     /// An open file that the kernel reads from a backing file, and of whose closes it sends only
     /// the last one.
     pub(crate) const fn by_backing(fh: u64, backing: Arc<BackingFile>) -> Self {

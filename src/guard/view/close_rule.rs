@@ -229,7 +229,7 @@ mod tests {
     #[test]
     fn the_status_of_a_program_with_any_name_is_read() {
         let named = std::thread::spawn(|| {
-            let name = std::ffi::CStr::from_bytes_with_nul(b"\xff (9) Z\0").expect("a string");
+            let name = c"\xff (9) Z";
             rustix::thread::set_name(name).expect("renamed");
             status_of(rustix::thread::gettid().as_raw_nonzero().get() as u32)
         });

@@ -36,11 +36,11 @@ pub(super) fn give_to_caller(
     let inherits = u32::from(stat(dir.as_fd())?.stx_mode) & libc::S_ISGID != 0;
     let group = (!inherits).then(|| Gid::from_raw(who.gid));
     let flags = AtFlags::EMPTY_PATH | AtFlags::SYMLINK_NOFOLLOW;
-    let made = stat(file.as_fd())?;
-    if made.stx_uid == who.uid && (inherits || made.stx_gid == who.gid) {
+    let found = stat(file.as_fd())?;
+    if found.stx_uid == who.uid && (inherits || found.stx_gid == who.gid) {
         return Ok(());
     }
-    let mode = u32::from(made.stx_mode);
+    let mode = u32::from(found.stx_mode);
     rustix::fs::chownat(file, name, Some(Uid::from_raw(who.uid)), group, flags)?;
     // A change of the owner removes these two from files that can be executed.
     let special = libc::S_ISUID | libc::S_ISGID;

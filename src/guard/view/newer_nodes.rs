@@ -31,10 +31,10 @@ impl NodeTable {
             changed_in: node.changed_in,
             is_local: node.is_local,
             removed_dir: None,
-            reads: NodeReads::ByRequestsOnly,
+            reads: NodeReads::RequestsOnly,
         });
         if let Some(node) = self.nodes.get_mut(&ino) {
-            node.reads = NodeReads::ByBackingOnly(newer);
+            node.reads = NodeReads::BackingOnly(newer);
         }
     }
 
@@ -75,7 +75,7 @@ impl Nodes {
             changed_in: None,
             is_local: false,
             removed_dir: None,
-            reads: NodeReads::ByAny,
+            reads: NodeReads::Any,
         });
         table.staged.insert(place, beside);
         table.awaited.push((beside, boot_now()));
@@ -89,7 +89,7 @@ impl Nodes {
             table.awaited.retain(|(awaited, _)| *awaited != ino);
         }
         let Some(node) = table.nodes.get_mut(&ino) else { return true };
-        let is_left = node.open.is_empty() && matches!(node.reads, NodeReads::ByBackingOnly(_));
+        let is_left = node.open.is_empty() && matches!(node.reads, NodeReads::BackingOnly(_));
         let is_saved = open.backing().is_some() && node.saving.is_some();
         if !is_left && !is_saved && node.open.add(open) {
             return true;
@@ -110,7 +110,7 @@ impl Nodes {
         let is_free = node.open.is_empty()
             && node.saving.is_none()
             && node.changed_in.is_none()
-            && node.reads == NodeReads::ByAny;
+            && node.reads == NodeReads::Any;
         if is_free { NextSource::Any } else { NextSource::Requests }
     }
 }

@@ -52,11 +52,11 @@ pub(super) struct Node {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum NodeReads {
     /// Read requests, or a backing file.
-    ByAny,
+    Any,
     /// Read requests: programs still read an older node of the file by a backing file.
-    ByRequestsOnly,
+    RequestsOnly,
     /// The backing file that programs read: the file has this newer node for all other opens.
-    ByBackingOnly(u64),
+    BackingOnly(u64),
 }
 
 #[derive(Default)]
@@ -119,7 +119,7 @@ impl NodeTable {
         if self.by_file.get(&file) == Some(&ino) {
             self.by_file.remove(&file);
         }
-        if let NodeReads::ByBackingOnly(newer) = reads {
+        if let NodeReads::BackingOnly(newer) = reads {
             // The program for which it was made may have been killed before it looked it up.
             self.drop_if_unused(newer);
         }
@@ -139,7 +139,7 @@ impl Nodes {
             changed_in: None,
             is_local: false,
             removed_dir: None,
-            reads: NodeReads::ByAny,
+            reads: NodeReads::Any,
         };
         table.nodes.insert(ROOT, node);
         table.by_file.insert(root, ROOT);
@@ -196,7 +196,7 @@ impl Nodes {
             changed_in: None,
             is_local,
             removed_dir: None,
-            reads: NodeReads::ByAny,
+            reads: NodeReads::Any,
         })
     }
 
@@ -219,7 +219,7 @@ impl Nodes {
             changed_in: None,
             is_local: false,
             removed_dir: None,
-            reads: NodeReads::ByAny,
+            reads: NodeReads::Any,
         };
         let ino = table.add(node);
         table.staged.insert(place, ino);
@@ -259,8 +259,8 @@ impl Nodes {
 
     /// Replaces the file of a node by one that is not published yet, when a program rewrites the
     /// file as a whole. Fails if another open file than `own` has the old version: its reads must
-    /// not mix the two, so the new version needs a node of its own. Fails also if the file has a newer
-    /// node.
+    /// not mix the two, so the new version needs a node of its own. Fails also if the file has a
+    /// newer node.
     pub(super) fn replace_by_saving(
         &self,
         ino: u64,
@@ -271,7 +271,7 @@ impl Nodes {
         let mut table = self.0.lock();
         let Some(node) = table.nodes.get_mut(&ino) else { return false };
         let is_own = |open| own.is_some_and(|own| Arc::ptr_eq(&open, own));
-        let has_newer = matches!(node.reads, NodeReads::ByBackingOnly(_));
+        let has_newer = matches!(node.reads, NodeReads::BackingOnly(_));
         if has_newer || !node.open.iter().all(is_own) || node.saving.is_some() {
             return false;
         }
