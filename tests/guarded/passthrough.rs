@@ -219,8 +219,8 @@ fn programs_that_read_and_write_at_random_see_no_error() {
     println!("LATCHFS_SEED={seed}");
     let (_scratch, guard) = alone(&[]);
     let actions = rounds(1_000, 100_000).to_string();
-    let seen = program(&guard.view, RANDOM, &[&seed, "4", &actions]);
-    assert_eq!(seen.code, 0, "seed {seed}: {}", seen.out);
+    let told = program(&guard.view, RANDOM, &[&seed, "4", &actions]);
+    assert_eq!(told.code, 0, "seed {seed}: {}", told.out);
 }
 
 /// Locks of programs that only read a file keep those out that change it in place.
@@ -264,7 +264,7 @@ fn the_lock_of_a_reader_keeps_a_writer_out() {
 fn a_reader_sees_what_is_appended_past_the_view() {
     let (scratch, guard) = alone(&[]);
     let real = scratch.folder().join("large");
-    fs::write(&real, [b'x'; LARGE]).expect("written past the view");
+    fs::write(&real, vec![b'x'; LARGE]).expect("written past the view");
     let file = File::open(guard.path("large")).expect("opened");
     assert_eq!(file.metadata().expect("there").len(), LARGE as u64);
     let past = fs::OpenOptions::new().append(true).open(&real).expect("there");
@@ -281,7 +281,7 @@ fn a_reader_sees_what_is_appended_past_the_view() {
 #[test]
 fn a_reader_goes_on_after_the_guard_was_killed() {
     let (_scratch, guard) = alone(&[]);
-    fs::write(guard.path("large"), [b'x'; LARGE]).expect("the lock is free");
+    fs::write(guard.path("large"), vec![b'x'; LARGE]).expect("the lock is free");
     guard.ask("give", &[]).ok();
     let (file, path) = (File::open(guard.path("large")).expect("opened"), guard.path("large"));
     guard.signal(libc::SIGKILL);
@@ -322,8 +322,8 @@ fn no_user_gets_the_content_of_a_file_that_only_root_may_read() {
     for path in [&scratch.0, &scratch.folder(), &dir] {
         fs::set_permissions(path, fs::Permissions::from_mode(0o755)).expect("ours");
     }
-    fs::write(dir.join("own"), [b'o'; LARGE]).expect("written");
-    fs::write(dir.join("secret"), [b's'; LARGE]).expect("written");
+    fs::write(dir.join("own"), vec![b'o'; LARGE]).expect("written");
+    fs::write(dir.join("secret"), vec![b's'; LARGE]).expect("written");
     fs::set_permissions(dir.join("secret"), fs::Permissions::from_mode(0o600)).expect("ours");
     for path in [&dir, &dir.join("own")] {
         chown(path, Some(4_001), Some(4_001)).expect("given");

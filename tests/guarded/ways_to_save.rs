@@ -78,6 +78,7 @@ enum WriteOpen {
 
 /// The calls about one path until now.
 #[derive(Debug, Default, Clone)]
+#[allow(clippy::struct_excessive_bools)] // each is a fact of its own
 struct Calls {
     was_unlinked: bool,
     was_renamed: bool,
@@ -172,13 +173,13 @@ impl Classifier<'_> {
         self.calls.get(path).is_some_and(|calls| calls.open.is_some())
     }
 
-    fn opened(&mut self, path: PathBuf, flags: &str) {
+    fn opened(&mut self, path: &Path, flags: &str) {
         if !flags.contains("O_WRONLY") && !flags.contains("O_RDWR") {
             return;
         }
-        self.end(&path);
+        self.end(path);
         let has = |flag| flags.split('|').any(|part| part == flag);
-        let calls = self.of(&path);
+        let calls = self.of(path);
         calls.open = Some(match () {
             () if has("O_EXCL") => WriteOpen::Exclusive,
             () if has("O_TRUNC") => WriteOpen::Truncated,
@@ -229,9 +230,9 @@ impl Classifier<'_> {
         let at = |index: usize| path_in(&path_of(argument(index)), argument(index + 1));
         let here = |index: usize| path_in(self.dir, argument(index));
         match name {
-            "creat" => self.opened(here(0), "O_WRONLY|O_TRUNC"),
-            "open" => self.opened(here(0), argument(1)),
-            "openat" => self.opened(at(0), argument(2)),
+            "creat" => self.opened(&here(0), "O_WRONLY|O_TRUNC"),
+            "open" => self.opened(&here(0), argument(1)),
+            "openat" => self.opened(&at(0), argument(2)),
             "write" | "writev" | "pwrite64" | "pwritev" => {
                 self.of(&path_of(argument(0))).was_written = true;
             }
