@@ -3,6 +3,7 @@
 
 use crate::auth::{ClientPattern, Grant};
 use crate::engine::ClientId;
+use crate::fuse::kernel::caller_status::status_text;
 use crate::fuse::kernel::hash_maps::Numbered;
 use crate::fuse::kernel::values::Requester;
 use crate::fuse::mount_config::{MountConfig, Owner};
@@ -288,7 +289,7 @@ pub(crate) struct Ids {
 
 /// Returns the user ids and the namespace depth of the thread `tid`; `None` if it has ended.
 pub(crate) fn ids_of(tid: u32) -> Option<Ids> {
-    let status = std::fs::read_to_string(format!("/proc/{tid}/status")).ok()?;
+    let status = status_text(tid)?;
     let fields = |name: &str| status.lines().find_map(|line| line.strip_prefix(name));
     // In `/proc/TID/status`, the line `Uid:` holds the real, effective, saved and file-system user
     // id.
@@ -299,22 +300,15 @@ pub(crate) fn ids_of(tid: u32) -> Option<Ids> {
     Some(Ids { users, spaces })
 }
 
-/// Returns the supplementary groups of the thread `tid`; none if it has ended.
-pub(crate) fn groups_of(tid: u32) -> Vec<u32> {
-    let status = std::fs::read_to_string(format!("/proc/{tid}/status")).unwrap_or_default();
-    let line = status.lines().find_map(|line| line.strip_prefix("Groups:")).unwrap_or_default();
-    line.split_whitespace().filter_map(|group| group.parse().ok()).collect()
-}
-
 pub(crate) fn parent_of(pid: u32) -> Option<u32> {
-    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let status = status_text(pid)?;
     let line = status.lines().find_map(|line| line.strip_prefix("PPid:"))?;
     line.trim().parse().ok()
 }
 
 /// Returns the pid of the process to which a thread belongs.
 fn leader_of(tid: u32) -> Option<u32> {
-    let status = std::fs::read_to_string(format!("/proc/{tid}/status")).ok()?;
+    let status = status_text(tid)?;
     let line = status.lines().find_map(|line| line.strip_prefix("Tgid:"))?;
     line.trim().parse().ok()
 }

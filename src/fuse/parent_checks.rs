@@ -4,8 +4,9 @@
 
 use crate::auth::{LocalUser, depends_on_groups};
 use crate::engine::{Acquire, ClientId, Lease, LockName, Op, Ownership};
-use crate::fuse::credentials::{Caller, groups_of};
+use crate::fuse::credentials::Caller;
 use crate::fuse::errno::Act;
+use crate::fuse::kernel::caller_status::groups_of;
 use crate::fuse::kernel::pending::pending;
 use crate::fuse::kernel::values::{Errno, LockRequest};
 use crate::fuse::lock_access::LockAccess;

@@ -4,7 +4,7 @@
 use crate::harness::{Guard, Scratch, Server, latchfs, python, shell};
 use crate::support::run;
 use std::fs;
-use std::os::unix::fs::MetadataExt as _;
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 
 /// Makes files in all ways, and prints their modes, owners and ACLs.
 const PROGRAM: &str = r"
@@ -150,4 +150,30 @@ fn names_that_differ_by_normalization_alone_are_refused() {
     let guard = Guard::start(&alone, "view", &[]);
     fs::write(guard.path(composed), "1").expect("free");
     fs::write(guard.path(decomposed), "2").expect("nothing carries the folder");
+}
+
+#[test]
+fn an_acl_set_by_a_program_outside_the_group_ends_set_group_id() {
+    let scratch = Scratch::new();
+    scratch.init(&["--alone"]);
+    let guard = Guard::start(&scratch, "view", &[]);
+    let plain = scratch.0.join("plain");
+    fs::create_dir(&plain).expect("made");
+    fs::set_permissions(&plain, fs::Permissions::from_mode(0o755)).expect("ours");
+    fs::set_permissions(scratch.folder(), fs::Permissions::from_mode(0o755)).expect("ours");
+    let set = "import os, struct
+entries = b''.join(struct.pack('<HHI', tag, 7, 0xffffffff) for tag in (1, 4, 32))
+os.setxattr('a', 'system.posix_acl_access', struct.pack('<I', 2) + entries)
+print(oct(os.stat('a').st_mode & 0o7777))";
+    let mut told = Vec::new();
+    for dir in [&plain, &guard.view] {
+        for group in [4_003, 0] {
+            fs::write(dir.join("a"), "x").expect("the lock is free");
+            std::os::unix::fs::chown(dir.join("a"), Some(4_001), Some(group)).expect("root may");
+            fs::set_permissions(dir.join("a"), fs::Permissions::from_mode(0o2755)).expect("root");
+            told.push(python(4_001, dir, set).ok().trim().to_owned());
+            fs::remove_file(dir.join("a")).expect("ours");
+        }
+    }
+    assert_eq!(told, ["0o777", "0o2777", "0o777", "0o2777"]);
 }

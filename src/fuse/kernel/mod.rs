@@ -17,6 +17,7 @@ pub(crate) mod interrupts;
 pub(crate) mod poll_waker;
 pub mod own_user;
 pub(crate) mod caller_identity;
+pub(crate) mod caller_status;
 pub mod mount_users;
 pub mod device_names;
 pub(crate) mod child_call;

@@ -3,10 +3,11 @@
 use crate::engine::Firm;
 use crate::engine::LockName;
 use crate::engine::limits::TEXT_BYTES_MAX;
-use crate::fuse::credentials::{Caller, groups_of};
+use crate::fuse::credentials::Caller;
 use crate::fuse::errno::Act;
 use crate::fuse::file_attrs::wall_of;
 use crate::fuse::inodes::LockNode;
+use crate::fuse::kernel::caller_status::groups_of;
 use crate::fuse::kernel::values::{Errno, NodeAttr, SetAttrs, TimeOrNow};
 use crate::fuse::last_refusal::only_a_way;
 use crate::fuse::lock_nodes::LockNodes;

@@ -174,8 +174,7 @@ impl FileSystem for FolderView {
         flags: i32,
     ) -> Done<()> {
         let flags = XattrFlags::from_bits_retain(flags as u32);
-        let set = |path: &str| rustix::fs::setxattr(path, name, value, flags);
-        self.set_attribute(who, ino, set).await
+        self.set_xattr(who, ino, name, (value, flags)).await
     }
 
     async fn getxattr(&self, _who: Requester, ino: u64, name: &OsStr) -> Done<Vec<u8>> {

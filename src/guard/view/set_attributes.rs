@@ -4,10 +4,17 @@ use super::super::linux_disk::{path_of, reopen};
 use super::super::staged_file::SaveState;
 use super::data::Grown;
 use super::folder_view::{FolderView, Located, LocatedFile, MayWait, errno};
+use crate::fuse::kernel::caller_status::may_keep_set_gid;
 use crate::fuse::kernel::file_system::Done;
 use crate::fuse::kernel::values::{Errno, NodeAttr, Requester, SetAttrs, TimeOrNow};
-use rustix::fs::{AtFlags, Gid, Mode, OFlags, Timespec, Timestamps, UTIME_NOW, UTIME_OMIT, Uid};
+use rustix::fs::{
+    AtFlags, Gid, Mode, OFlags, Timespec, Timestamps, UTIME_NOW, UTIME_OMIT, Uid, XattrFlags,
+};
+use std::ffi::OsStr;
 use std::time::{Duration, SystemTime};
+
+/// The extended attribute that holds the ACL of a file.
+const ACCESS_ACL: &str = "system.posix_acl_access";
 
 fn os(error: rustix::io::Errno) -> Errno {
     Errno::from_i32(error.raw_os_error())
@@ -112,6 +119,28 @@ impl FolderView {
                 changed.map_err(|error| errno(&error))
             }
         }
+    }
+
+    /// Sets an extended attribute. A program that does not belong to the group of a file can't leave
+    /// it set-group-id when it sets its ACL: the kernel leaves this check to the guard, whose own
+    /// call passes it.
+    pub(super) async fn set_xattr(
+        &self,
+        who: Requester,
+        ino: u64,
+        name: &OsStr,
+        (value, flags): (&[u8], XattrFlags),
+    ) -> Done<()> {
+        let set = |path: &str| {
+            rustix::fs::setxattr(path, name, value, flags)?;
+            let found = rustix::fs::stat(path)?;
+            let is_set = found.st_mode & libc::S_ISGID != 0;
+            if name == ACCESS_ACL && is_set && !may_keep_set_gid(who, found.st_gid) {
+                rustix::fs::chmod(path, Mode::from_raw_mode(found.st_mode & 0o5777))?;
+            }
+            Ok(())
+        };
+        self.set_attribute(who, ino, set).await
     }
 
     pub(super) async fn set_attribute(
