@@ -345,6 +345,24 @@ mod tests {
     }
 
     #[test]
+    fn one_credential_takes_half_of_the_remembered_names() {
+        let mut engine = Engine::new(Rules::default());
+        let remember = |number: usize| {
+            let ask = acquire("team/x", "laptop1");
+            let name = LockName::parse(&format!("team/{number}")).expect("valid");
+            Op::Acquire(Acquire { name, remember: true, ..ask })
+        };
+        let (count, limit) = fill(&mut engine, &grant(&["laptop1"], "team/"), remember);
+        let share = REMEMBERED_MAX / 2;
+        assert_eq!((count, limit), (share, Limit::Share(ShareOf::Remembered, share)));
+        let shares = EngineShares::default();
+        let (own, other) = (grant(&["laptop1"], "team/"), grant(&["laptop2"], "team/"));
+        assert_eq!(shares.check(&own, &remember(7), &engine), Ok(()), "it is remembered already");
+        let ask = Acquire { remember: true, ..acquire("team/y", "laptop2") };
+        assert_eq!(shares.check(&other, &Op::Acquire(ask), &engine), Ok(()));
+    }
+
+    #[test]
     fn one_credential_leaves_half_of_each_table_to_others() {
         let rules = Rules {
             locks_max: 20,

@@ -111,6 +111,8 @@ mod tests;
 #[cfg(test)]
 mod tests_codec;
 #[cfg(test)]
+mod tests_handover;
+#[cfg(test)]
 mod tests_queries;
 #[cfg(test)]
 mod tests_state;
