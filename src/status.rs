@@ -1,12 +1,13 @@
 //! The status of one lock as JSON, for `cat`, the control file and `latchfs status`. The fields of
 //! the single-lock HTTP API come first.
 
-use crate::engine::{Ends, Holder, Lease, LockView, Ownership, Phase};
+use crate::engine::{Ends, Holder, Lease, LockView, Ownership, Phase, Previous};
 use crate::time::{Span, Time, Wall};
 use serde_json::{Map, Value, json};
 
 /// Returns the status of a lock. `wall` converts an engine time to wall-clock time, for display.
 pub fn status_of(view: &LockView, wall: impl Fn(Time) -> Wall) -> Value {
+    let wall = &wall;
     let shown = |at: Time| Value::from(wall(at).to_string());
     // A lease without a deadline, such as that of an open file, has the expiry `Time::NEVER`, which
     // is shown as null.
@@ -20,6 +21,9 @@ pub fn status_of(view: &LockView, wall: impl Fn(Time) -> Wall) -> Value {
         put("phase", Phase::Free.as_str().into());
         if !view.waiters.is_empty() {
             put("waiters", waiters_of(view, shown));
+        }
+        if let Some(previous) = &view.previous {
+            put("previous", previous_of(previous, wall));
         }
         return Value::Object(status);
     };
@@ -46,7 +50,28 @@ pub fn status_of(view: &LockView, wall: impl Fn(Time) -> Wall) -> Value {
     if view.holders.len() > 1 {
         put("holders", holders_of(view));
     }
+    if let Some(previous) = &view.previous {
+        put("previous", previous_of(previous, wall));
+    }
     Value::Object(status)
+}
+
+/// Returns what is remembered of the name of a lock: the number of its grants, and the last
+/// handover with the tenure that set it, once there is one. `wall` converts an engine time to
+/// wall-clock time, for display.
+pub fn previous_of(previous: &Previous, wall: impl Fn(Time) -> Wall) -> Value {
+    let Some(last) = &previous.last else {
+        return json!({ "seq": previous.seq });
+    };
+    json!({
+        "seq": previous.seq,
+        "token": last.token.as_u64(),
+        "client": last.client.as_str(),
+        "at": last.at.map(|at| wall(at).to_string()),
+        "end": last.end.as_str(),
+        "handover": &*last.handover.text,
+        "counter": last.handover.counter,
+    })
 }
 
 /// Returns how long a hold lasts that no deadline ends, in words; `None` for a hold that expires.
@@ -132,6 +157,7 @@ mod tests {
             holders: Vec::new(),
             waiters: Vec::new(),
             has_below: false,
+            previous: None,
         }
     }
 

@@ -2,18 +2,18 @@
 //! timeline of one test.
 //!
 //! A line `t=TIME CLIENT VERB WORDS...` is a command, and the indented lines below it are its
-//! expected results: `->` the answer, `*` each event, `=` the state of each lock afterwards. `#`
-//! begins a comment. `rules WORDS...` on the first line sets limits. An unknown word is an error.
+//! expected results: `->` the answer, `*` each event, `+` what is remembered of each name, `=` the
+//! state of each lock afterwards. `#` begins a comment. `rules WORDS...` on the first line sets limits. An unknown word is an error.
 //! `UPDATE=1 cargo test --test stories` writes the actual results into the files.
 
 use latchfs::engine::lease_terms::{GRACE_DEFAULT, TTL_DEFAULT, parse_span};
 use latchfs::engine::{
     AcknowledgedKeys, Acquire, Annotate, Answer, ClientId, Command, Digest, EndSession, Ends,
-    Engine, Event, EventKind, Firm, Grace, IdempotencyKey, IfExists, LeaseKey, LeaseTerms, Leave,
-    LeaveReason, Lifetime, LockName, LockView, Mode, Move, Op, OpenId, OpenSession, Outcome,
-    Ownership, Patch, Phase, QueuePolicy, Release, Renew, RequestId, RequestOrder, Reset,
-    ResetPart, ResetScope, Rules, SessionEnd, SessionId, Steal, StealReason, Tenure, TenureEnd,
-    TextPatch, Ticket, Token, Ttl,
+    Engine, Event, EventKind, Firm, Forget, Grace, Handover, IdempotencyKey, IfExists,
+    LastHandover, LeaseKey, LeaseTerms, Leave, LeaveReason, Lifetime, LockName, LockView, Mode,
+    Move, Op, OpenId, OpenSession, Outcome, Ownership, Patch, Phase, Previous, QueuePolicy,
+    Release, Renew, RequestId, RequestOrder, Reset, ResetPart, ResetScope, Rules, SessionEnd,
+    SessionId, Steal, StealReason, Tenure, TenureEnd, TextPatch, Ticket, Token, Ttl,
 };
 use latchfs::time::{Span, Time};
 use std::collections::BTreeMap;
@@ -163,6 +163,10 @@ impl Stage {
         }
         let now = self.engine.clock();
         let views: Vec<_> = self.engine.list("", None, usize::MAX, now).collect();
+        for known in self.engine.remembered_names() {
+            let previous = self.engine.view(&known.name, now).previous.expect("it is remembered");
+            writeln!(text, "  + {}: {}", known.name, say_previous(&previous)).expect("a string");
+        }
         for view in &views {
             writeln!(text, "  = {}", say_view(view)).expect("a string takes all");
         }
@@ -184,12 +188,14 @@ impl Stage {
             }
             "annotate" => {
                 let key = key(client, words)?;
-                Op::Annotate(Annotate { key, patch: words.patch() })
+                let (patch, handover) = (words.patch(), words.handover()?);
+                Op::Annotate(Annotate { key, patch, handover })
             }
             "release" => {
                 let key = key(client, words)?;
                 let acquisition = words.parsed("acquisition", |text| text.parse().ok())?;
-                Op::Release(Release { key, acquisition, open: words.open_file()? })
+                let (open, handover) = (words.open_file()?, words.handover()?);
+                Op::Release(Release { key, acquisition, open, handover })
             }
             "leave" => {
                 let name = words.name()?;
@@ -214,6 +220,7 @@ impl Stage {
                 Op::Steal(Steal { name, client, reason, term, patch: words.patch() })
             }
             "reset" => Op::Reset(reset(client, words)?),
+            "forget" => Op::Forget(Forget { name: words.name()?, by: client }),
             "open" => {
                 let ttl = words.ttl()?.unwrap_or(TTL_DEFAULT);
                 let ttl = (!words.flag("unending")).then_some(ttl);
@@ -256,7 +263,8 @@ fn acquire(client: ClientId, words: &mut Words) -> Result<Acquire, String> {
     };
     let term = words.term()?.or(of_file).unwrap_or(LeaseTerms::Own(TTL_DEFAULT, GRACE_DEFAULT));
     let takes_over = words.number("over")?.map(Token::named);
-    Ok(Acquire { name, client, mode, hold, term, line, patch, takes_over })
+    let remember = words.flag("remember");
+    Ok(Acquire { name, client, mode, hold, term, line, patch, takes_over, remember })
 }
 
 fn key(client: ClientId, words: &mut Words) -> Result<LeaseKey, String> {
@@ -417,6 +425,14 @@ impl Words {
         self.parsed("file", open_id)
     }
 
+    /// Parses a handover, `handover=COUNTER:TEXT`.
+    fn handover(&mut self) -> Result<Option<Handover>, String> {
+        self.parsed("handover", |text| {
+            let (counter, text) = text.split_once(':')?;
+            Some(Handover { text: text.into(), counter: counter.parse().ok()? })
+        })
+    }
+
     fn patch(&mut self) -> Patch {
         let text = self.value("text").map(|text| TextPatch::Set(text.into_bytes().into()));
         Patch { note: self.value("note").map(Into::into), text, ..Patch::default() }
@@ -457,6 +473,7 @@ fn say_answer(answer: &Answer) -> String {
         Ok(Outcome::ResetPart { holds, waits }) => {
             format!("reset {holds} holds, {waits} places in this part")
         }
+        Ok(Outcome::Forgotten) => "forgotten".to_owned(),
         Ok(Outcome::Replayed(replay)) => {
             let first = say_answer(&Ok(replay.first.clone()));
             format!("replayed from {}: {first}", moment(replay.at))
@@ -466,10 +483,25 @@ fn say_answer(answer: &Answer) -> String {
 
 fn say_tenure(tenure: &Tenure) -> String {
     let token = tenure.token;
-    match tenure.life {
+    let text = match tenure.life {
         Lifetime::Own { expires_at, .. } => format!("token {token} until {}", moment(expires_at)),
         Lifetime::Session(id) => format!("token {token} with session {id}"),
+    };
+    match &tenure.previous {
+        Some(previous) => format!("{text}, {}", say_previous(previous)),
+        None => text,
     }
+}
+
+fn say_previous(previous: &Previous) -> String {
+    let Previous { seq, last } = previous;
+    let Some(LastHandover { token, client, at, end, handover }) = last else {
+        return format!("grant {seq} without a handover");
+    };
+    let Handover { text, counter } = handover;
+    let at = at.map_or_else(|| "some time".to_owned(), moment);
+    let of = format!("of {client}, token {token}, {at}, {}", end.as_str());
+    format!("grant {seq} after handover {counter}:{text} {of}")
 }
 
 fn say_event(event: &Event) -> String {

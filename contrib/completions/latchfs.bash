@@ -157,7 +157,7 @@ _latchfs() {
             return 0
             ;;
         latchfs__subcmd__acquire)
-            opts="-h --dir --server --client --token-file --plain-token --ca --cert --key --json --ttl --grace --note --shared --reentrant --help"
+            opts="-h --dir --server --client --token-file --plain-token --ca --cert --key --json --ttl --grace --note --shared --reentrant --remember --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -1237,7 +1237,7 @@ _latchfs() {
             return 0
             ;;
         latchfs__subcmd__release)
-            opts="-h --dir --server --client --token-file --plain-token --ca --cert --key --json --token --all --any --help"
+            opts="-h --dir --server --client --token-file --plain-token --ca --cert --key --json --token --all --any --handover --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -1272,6 +1272,10 @@ _latchfs() {
                     return 0
                     ;;
                 --token)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --handover)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
@@ -1673,7 +1677,7 @@ _latchfs() {
             return 0
             ;;
         latchfs__subcmd__wait)
-            opts="-h --dir --server --client --token-file --plain-token --ca --cert --key --json --ttl --grace --note --shared --reentrant --timeout --wait --help"
+            opts="-h --dir --server --client --token-file --plain-token --ca --cert --key --json --ttl --grace --note --shared --reentrant --remember --timeout --wait --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0

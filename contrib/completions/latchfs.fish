@@ -287,6 +287,7 @@ complete -c latchfs -n "__fish_latchfs_using_subcommand acquire" -l plain-token 
 complete -c latchfs -n "__fish_latchfs_using_subcommand acquire" -l json -d 'Print the lock\'s status as JSON'
 complete -c latchfs -n "__fish_latchfs_using_subcommand acquire" -l shared -d 'Hold it together with others that ask for the same'
 complete -c latchfs -n "__fish_latchfs_using_subcommand acquire" -l reentrant -d 'Renew it if your user holds it already, instead of being refused'
+complete -c latchfs -n "__fish_latchfs_using_subcommand acquire" -l remember -d 'Remember the name beyond this tenure, so that \'release --handover\' works'
 complete -c latchfs -n "__fish_latchfs_using_subcommand acquire" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c latchfs -n "__fish_latchfs_using_subcommand wait" -l dir -d 'The mount to use [env: `LATCHFS_DIR`] [default: the only one there is]' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand wait" -l server -d 'The server to ask instead of a mount, or the nodes of a cluster (URL,URL) [env: `LATCHFS_SERVER`, unless a mount is named or the current directory lies in one]' -r
@@ -303,6 +304,7 @@ complete -c latchfs -n "__fish_latchfs_using_subcommand wait" -l plain-token -d 
 complete -c latchfs -n "__fish_latchfs_using_subcommand wait" -l json -d 'Print the lock\'s status as JSON'
 complete -c latchfs -n "__fish_latchfs_using_subcommand wait" -l shared -d 'Hold it together with others that ask for the same'
 complete -c latchfs -n "__fish_latchfs_using_subcommand wait" -l reentrant -d 'Renew it if your user holds it already, instead of waiting'
+complete -c latchfs -n "__fish_latchfs_using_subcommand wait" -l remember -d 'Remember the name beyond this tenure, so that \'release --handover\' works'
 complete -c latchfs -n "__fish_latchfs_using_subcommand wait" -s h -l help -d 'Print help'
 complete -c latchfs -n "__fish_latchfs_using_subcommand renew" -l dir -d 'The mount to use [env: `LATCHFS_DIR`] [default: the only one there is]' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand renew" -l server -d 'The server to ask instead of a mount, or the nodes of a cluster (URL,URL) [env: `LATCHFS_SERVER`, unless a mount is named or the current directory lies in one]' -r
@@ -326,6 +328,7 @@ complete -c latchfs -n "__fish_latchfs_using_subcommand release" -l ca -d 'CA ce
 complete -c latchfs -n "__fish_latchfs_using_subcommand release" -l cert -d 'Client certificate (PEM) of this command' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand release" -l key -d 'The key of that certificate (PEM)' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand release" -l token -d 'Only if this is still the lock\'s token: then no newer tenure can be hit' -r
+complete -c latchfs -n "__fish_latchfs_using_subcommand release" -l handover -d 'A text for the tenures after yours, which \'status\' shows; acquire the lock with --remember' -r
 complete -c latchfs -n "__fish_latchfs_using_subcommand release" -l plain-token -d 'Send the token without encryption, also to a server on another machine'
 complete -c latchfs -n "__fish_latchfs_using_subcommand release" -l json -d 'Print the lock\'s status as JSON'
 complete -c latchfs -n "__fish_latchfs_using_subcommand release" -l all -d 'All locks that your client holds; at a server, all queues in which it waits as well'

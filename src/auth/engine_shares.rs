@@ -6,7 +6,8 @@
 //! for every client has no share of its own: it could end what all others have.
 
 use super::grant::{ClientPattern, Grant};
-use crate::engine::{Engine, Limit, LockName, Mode, Op, QueuePolicy, ShareOf, Usage};
+use crate::engine::limits::REMEMBERED_MAX;
+use crate::engine::{Acquire, Engine, Limit, LockName, Mode, Op, QueuePolicy, ShareOf, Usage};
 use crate::shares::{LimitName, LoweredLimits, SharePercent};
 use crate::time::{Span, Time, boot_now};
 use parking_lot::Mutex;
@@ -93,6 +94,11 @@ impl EngineShares {
             self.check_share(grant, &table, engine)
         };
         match op {
+            Op::Acquire(ask) if ask.remember && engine.previous(&ask.name).is_none() => {
+                check(ShareOf::Remembered, None)?;
+                let plain = Acquire { remember: false, ..ask.clone() };
+                self.check(grant, &Op::Acquire(plain), engine)
+            }
             Op::Acquire(ask) if engine.is_repeated(ask) => Ok(()),
             Op::Acquire(ask) => {
                 let locks = LimitedTable(ShareOf::Locks, None);
@@ -166,8 +172,11 @@ impl EngineShares {
 /// Returns the tables to which a command adds, apart from those of a single lock.
 fn tables_of(op: &Op) -> Vec<ShareOf> {
     match op {
-        Op::Acquire(ask) if ask.line == QueuePolicy::Skip => vec![ShareOf::Locks],
-        Op::Acquire(_) => vec![ShareOf::Locks, ShareOf::Waiters],
+        Op::Acquire(ask) => {
+            let waits = (ask.line != QueuePolicy::Skip).then_some(ShareOf::Waiters);
+            let remembers = ask.remember.then_some(ShareOf::Remembered);
+            [Some(ShareOf::Locks), waits, remembers].into_iter().flatten().collect()
+        }
         Op::Steal(_) => vec![ShareOf::Locks],
         Op::OpenSession(_) => vec![ShareOf::Sessions],
         _ => Vec::new(),
@@ -197,7 +206,7 @@ impl ShareOf {
             Self::Waiters => Some(LimitName::Waiters),
             Self::Queue => Some(LimitName::Queue),
             Self::Sessions => Some(LimitName::Sessions),
-            Self::Holders => None,
+            Self::Holders | Self::Remembered => None,
         }
     }
 
@@ -209,6 +218,7 @@ impl ShareOf {
             Self::Queue => Limit::Waiters(max),
             Self::Sessions => Limit::Sessions(max),
             Self::Holders => Limit::Holders(max),
+            Self::Remembered => Limit::Remembered(max),
         }
     }
 }
@@ -226,6 +236,7 @@ impl LimitedTable {
             ShareOf::Locks => (usage.leases.max(engine.locks()), rules.locks_max),
             ShareOf::Waiters => (usage.waiters, WAITERS_MAX),
             ShareOf::Sessions => (usage.sessions, rules.sessions_max),
+            ShareOf::Remembered => (usage.remembered, REMEMBERED_MAX),
             ShareOf::Holders => (of_lock().0, rules.holders_max),
             ShareOf::Queue => (of_lock().1, rules.waiters_max),
         }
@@ -238,6 +249,7 @@ impl LimitedTable {
             ShareOf::Locks => |usage| usage.leases,
             ShareOf::Waiters => |usage| usage.waiters,
             ShareOf::Sessions => |usage| usage.sessions,
+            ShareOf::Remembered => |usage| usage.remembered,
             ShareOf::Holders | ShareOf::Queue => |_| 0,
         };
         let is_for_all = grant.clients.iter().any(ClientPattern::is_for_all);
@@ -309,6 +321,7 @@ mod tests {
             line: QueuePolicy::Skip,
             patch: Patch::default(),
             takes_over: None,
+            remember: false,
         }
     }
 
@@ -329,6 +342,24 @@ mod tests {
             assert!(done.is_ok(), "{number}: {done:?}");
         }
         unreachable!("the engine has limits")
+    }
+
+    #[test]
+    fn one_credential_takes_half_of_the_remembered_names() {
+        let mut engine = Engine::new(Rules::default());
+        let remember = |number: usize| {
+            let ask = acquire("team/x", "laptop1");
+            let name = LockName::parse(&format!("team/{number}")).expect("valid");
+            Op::Acquire(Acquire { name, remember: true, ..ask })
+        };
+        let (count, limit) = fill(&mut engine, &grant(&["laptop1"], "team/"), remember);
+        let share = REMEMBERED_MAX / 2;
+        assert_eq!((count, limit), (share, Limit::Share(ShareOf::Remembered, share)));
+        let shares = EngineShares::default();
+        let (own, other) = (grant(&["laptop1"], "team/"), grant(&["laptop2"], "team/"));
+        assert_eq!(shares.check(&own, &remember(7), &engine), Ok(()), "it is remembered already");
+        let ask = Acquire { remember: true, ..acquire("team/y", "laptop2") };
+        assert_eq!(shares.check(&other, &Op::Acquire(ask), &engine), Ok(()));
     }
 
     #[test]

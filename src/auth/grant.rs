@@ -358,7 +358,12 @@ pub fn unnamed_owners(op: &Op) -> Vec<UnnamedOwner> {
         Op::Release(ask) => {
             ask.open.map(|open| UnnamedOwner::Session(open.session)).into_iter().collect()
         }
-        Op::Settle | Op::Annotate(_) | Op::Move(_) | Op::OpenSession(_) | Op::Reset(_) => vec![],
+        Op::Settle
+        | Op::Annotate(_)
+        | Op::Move(_)
+        | Op::OpenSession(_)
+        | Op::Reset(_)
+        | Op::Forget(_) => vec![],
     }
 }
 
@@ -455,6 +460,7 @@ mod tests {
             line: QueuePolicy::Skip,
             patch: Patch::default(),
             takes_over: None,
+            remember: false,
         })
     }
 

@@ -104,6 +104,7 @@ operations! {
     ReleaseAll      "end all of a client"         Named  Visible       Known;
     MoveLock        "move a hold to another lock" Named  Named         Known;
     Steal           "steal a lock"                Named  Named         Steal;
+    ForgetName      "forget a remembered name"    Named  Named         Steal;
     OpenSession     "open a session"              Named  Any           Known;
     ShowSession     "show a session"              Owner  Any           Known;
     KeepAlive       "keep a session alive"        Owner  Any           Known;
@@ -176,6 +177,7 @@ impl<'a> AccessRequest<'a> {
             }
             Op::KeepAlive(_) => Self::of_nothing(Operation::KeepAlive),
             Op::EndSession(_) => Self::of_nothing(Operation::EndSession),
+            Op::Forget(ask) => both(Operation::ForgetName, &ask.by, &ask.name),
             Op::Reset(ask) => Self { client: Some(&ask.by), ..Self::of_nothing(Operation::Reset) },
         }
     }

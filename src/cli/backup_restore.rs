@@ -182,10 +182,10 @@ pub(super) fn restore(args: &RestoreArgs) -> CliResult {
         None => TTL_MAX,
     };
     let secs = u64::try_from(Wall::now().secs).unwrap_or(0);
-    let heritage = engine.heritage(secs, hold_off).ok_or_else(|| {
+    let heritage = raft::Heritage::of(&engine, secs, hold_off).ok_or_else(|| {
         CliError::unavailable("all tokens below 2^53 would be used up; is the clock right?")
     })?;
-    let tokens_from = heritage.tokens_from;
+    let tokens_from = heritage.baseline.tokens_from;
     raft::restore(&args.data, heritage)
         .map_err(|error| CliError::unavailable(error.to_string()))?;
     output::line(&format!(

@@ -59,6 +59,9 @@ pub(super) struct AcquireArgs {
     /// Renew it if your user holds it already, instead of being refused
     #[arg(long)]
     reentrant: bool,
+    /// Remember the name beyond this tenure, so that 'release --handover' works
+    #[arg(long)]
+    remember: bool,
 }
 
 /// The arguments of `latchfs wait`.
@@ -74,6 +77,9 @@ pub(super) struct WaitArgs {
     /// Renew it if your user holds it already, instead of waiting
     #[arg(long)]
     reentrant: bool,
+    /// Remember the name beyond this tenure, so that 'release --handover' works
+    #[arg(long)]
+    remember: bool,
     /// Give up after so long: 10m, 1h30m [default: never]
     #[arg(long, visible_alias = "timeout", value_name = "DURATION", value_parser = parse_span)]
     wait: Option<Span>,
@@ -109,6 +115,9 @@ pub(super) struct ReleaseArgs {
     /// Also if another program of your user has acquired it
     #[arg(long, conflicts_with = "token")]
     any: bool,
+    /// A text for the tenures after yours, which 'status' shows; acquire the lock with --remember
+    #[arg(long, value_name = "TEXT", conflicts_with = "all")]
+    handover: Option<String>,
 }
 
 /// The arguments of `latchfs steal`.
@@ -147,7 +156,7 @@ struct TokenArg {
 
 pub(super) fn acquire(args: &AcquireArgs) -> CliResult {
     let mode = if args.shared { "shared" } else { "exclusive" };
-    let how = json!({"mode": mode, "reentrant": args.reentrant, "parent": true});
+    let how = json!({"mode": mode, "reentrant": args.reentrant, "remember": args.remember, "parent": true});
     let status = change(&args.lock, "acquire", &[&args.term.json(), &how])?;
     let is_new = status["acquired_at"] == status["renewed_at"];
     tell(&args.lock, &status, if is_new { "acquired" } else { "renewed" })
@@ -156,7 +165,7 @@ pub(super) fn acquire(args: &AcquireArgs) -> CliResult {
 pub(super) fn wait(args: &WaitArgs) -> CliResult {
     let mode = if args.shared { "shared" } else { "exclusive" };
     let wait = args.wait.map_or(Value::Bool(true), |span| exact(span.as_millis()).into());
-    let how = json!({"mode": mode, "wait": wait, "reentrant": args.reentrant, "parent": true});
+    let how = json!({"mode": mode, "wait": wait, "reentrant": args.reentrant, "remember": args.remember, "parent": true});
     let CommandTarget { ask, name, .. } = args.lock.target.asking(&args.lock.name.name)?;
     let request = request("acquire", name.as_str(), &[&args.term.json(), &how]);
     let answer = ask.wait(&request)?;
@@ -177,7 +186,8 @@ pub(super) fn release(args: &ReleaseArgs) -> CliResult {
         None if !args.any => Some(token_of_shell(&*ask, &name)?),
         token => token,
     };
-    let status = ask.status(&request("release", name.as_str(), &[&json!({"token": token})]))?;
+    let how = json!({"token": token, "handover": args.handover});
+    let status = ask.status(&request("release", name.as_str(), &[&how]))?;
     if args.json {
         return output::json(&status);
     }

@@ -233,6 +233,7 @@ impl ControlHost for RemoteHost<'_> {
                 life: term.begin(grant.at),
                 acquired_at: grant.at,
                 acquisition: 0,
+                previous: None,
             }),
             WaitEnd::Left(LeaveReason::TimedOut) => ControlWaitEnd::Left,
             WaitEnd::Left(_) | WaitEnd::Unknown => {

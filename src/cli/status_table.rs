@@ -90,6 +90,17 @@ impl Status<'_> {
         terms.join(", ")
     }
 
+    /// Formats the last handover of the lock's name: `clean, of laptop1, token 7, released, set
+    /// 2024-01-15T10:30:00.000Z`. Returns an empty text if there is none.
+    fn previous(self) -> String {
+        let previous = Status(&self.0["previous"]);
+        let Some(token) = previous.number("token") else { return String::new() };
+        let of = format!("of {}, token {token}, {}", previous.text("client"), previous.text("end"));
+        let at = Some(previous.text("at")).filter(|at| !at.is_empty());
+        let at = at.map_or_else(String::new, |at| format!(", set {at}"));
+        format!("{}, {of}{at}", previous.text("handover"))
+    }
+
     fn is_shared(self) -> bool {
         self.text("mode") == "shared"
     }
@@ -171,6 +182,7 @@ pub(super) fn page(status: Status<'_>, look: TerminalStyle) -> String {
     for (number, waiter) in (1..).zip(status.waiters()) {
         facts.push(("waiting", waiter.waiting(number, status.number("place"))));
     }
+    facts.push(("previous", status.previous()));
     facts.retain(|(_, fact)| !fact.is_empty());
     facts.iter().fold(String::new(), |mut text, (name, fact)| {
         let _ = writeln!(text, "{name:<8}  {fact}");
@@ -239,7 +251,14 @@ waiting   2. c, for 900ms, since 2024-01-15T10:30:06.000Z, you
         assert!(text.contains("lasts     while the file is open\n"), "{text}");
         assert!(!text.contains("grace"), "{text}");
         assert_eq!(Status(&open).terms(), "token 7, held while the file is open");
-        let free = json!({"name": "x", "holder": "", "is_expired": true, "phase": "free"});
+        let free = json!({"name": "x", "holder": "", "is_expired": true, "phase": "free",
+            "previous": {"seq": 3, "token": 7, "client": "a", "at": "2024-01-15T10:30:00.000Z",
+                "end": "released", "handover": "clean 4", "counter": 2}});
+        let text = page(Status(&free), TerminalStyle::Plain);
+        let line = "previous  clean 4, of a, token 7, released, set 2024-01-15T10:30:00.000Z\n";
+        assert_eq!(text, format!("lock      x\nphase     free\n{line}"));
+        let free = json!({"name": "x", "holder": "", "is_expired": true, "phase": "free",
+            "previous": {"seq": 3}});
         assert_eq!(page(Status(&free), TerminalStyle::Plain), "lock      x\nphase     free\n");
     }
 

@@ -6,8 +6,8 @@
 use super::transport::{FrameStream, ServerConnection, Transport, TransportError};
 use crate::net::http_connection::{HttpSender, dial, encrypt, start_http, with_causes};
 use crate::service::batch_messages::{
-    ANSWER_BYTES_MAX, BatchResponse, PROTOCOL_BASE, PROTOCOL_HEADER, RequestBatch, decode_told,
-    encode_batch,
+    ANSWER_BYTES_MAX, BatchResponse, PROTOCOL, PROTOCOL_BASE, PROTOCOL_HEADER, RequestBatch,
+    decode_told, encode_batch,
 };
 use crate::time::Span;
 use http_body_util::{BodyExt, Full, Limited};
@@ -273,6 +273,7 @@ impl HttpTarget {
         let mut request = Request::builder().method(method).uri(path);
         if let Some(headers) = request.headers_mut() {
             headers.insert(HOST, self.authority.clone());
+            headers.insert(PROTOCOL_HEADER, HeaderValue::from(u16::from(PROTOCOL)));
             if let Some(token) = &self.keys.read().token {
                 headers.insert(AUTHORIZATION, token.clone());
             }
@@ -321,7 +322,7 @@ impl ServerConnection for Connection {
             self.sender = None;
         }
         self.runtime = Some(runtime);
-        decode_told(&answer?).map_err(|error| TransportError::Foreign(error.to_string()))
+        answer
     }
 }
 
@@ -335,20 +336,23 @@ impl Drop for Connection {
 }
 
 impl Connection {
-    /// Sends a batch, encoded in the newest protocol version that the server supports. If an older
-    /// server has replaced the server at this URL, its response says so, and the batch is sent once
-    /// more in the older version.
+    /// Sends a batch, encoded in the newest protocol version that the server supports, or in the
+    /// one that the batch needs. If the server knows only an older one, its response says so, and
+    /// the batch is sent once more in that version, without the parts that need a newer one.
     async fn exchange_in_its_version(
         &mut self,
         batch: &RequestBatch,
-    ) -> Result<Vec<u8>, TransportError> {
-        let known = self.target.protocol.load(Ordering::Relaxed);
+    ) -> Result<BatchResponse, TransportError> {
+        let known = self.target.protocol.load(Ordering::Relaxed).max(batch.needs());
         let answer = self.exchange(encode_batch(known, batch).into()).await;
         let now = self.target.protocol.load(Ordering::Relaxed);
-        if matches!(answer, Err(TransportError::Foreign(_))) && now < known {
-            return self.exchange(encode_batch(now, batch).into()).await;
+        if !matches!(answer, Err(TransportError::Foreign(_))) || now >= known {
+            return told_in(&answer?);
         }
-        answer
+        let (batch, refused) = batch.known_parts(now);
+        let mut told = told_in(&self.exchange(encode_batch(now, &batch).into()).await?)?;
+        told.refuse(&refused);
+        Ok(told)
     }
 
     async fn exchange(&mut self, batch: Bytes) -> Result<Vec<u8>, TransportError> {
@@ -385,6 +389,11 @@ impl Connection {
         self.sender = Some(sender);
         Ok(Ok(whole.to_bytes().into()))
     }
+}
+
+/// Decodes the answer to a batch.
+fn told_in(bytes: &[u8]) -> Result<BatchResponse, TransportError> {
+    decode_told(bytes).map_err(|error| TransportError::Foreign(error.to_string()))
 }
 
 /// Returns the body of a successful response, or the error that the status stands for.

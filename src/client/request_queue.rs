@@ -192,11 +192,8 @@ impl QueuedRequest {
         match outcome {
             Outcome::Granted(tenure) | Outcome::Stolen(tenure) => {
                 let key = LeaseKey { name, client, token: Some(tenure.token) };
-                Some(Op::Release(Release {
-                    key,
-                    acquisition: Some(tenure.acquisition),
-                    open: None,
-                }))
+                let acquisition = Some(tenure.acquisition);
+                Some(Op::Release(Release { acquisition, ..Release::of(key) }))
             }
             Outcome::Waiting { ticket, .. } => {
                 Some(Op::Leave(Leave { name, ticket: *ticket, why: LeaveReason::Gone }))
@@ -440,7 +437,7 @@ mod tests {
         let name = LockName::parse("build").expect("valid");
         let client = ClientId::parse("a").expect("valid");
         let key = LeaseKey { name, client, token: token.map(Token::named) };
-        BatchItem::Submit(Op::Release(Release { key, acquisition, open: None }).into())
+        BatchItem::Submit(Op::Release(Release { acquisition, ..Release::of(key) }).into())
     }
 
     #[test]
@@ -465,6 +462,7 @@ mod tests {
             line: QueuePolicy::Skip,
             patch: Patch::default(),
             takes_over: None,
+            remember: false,
         };
         asked(BatchItem::Submit(Op::Acquire(ask).into()))
     }
@@ -472,7 +470,7 @@ mod tests {
     fn tenure(token: u64) -> Tenure {
         let token = Token::named(token);
         let life = Lifetime::Session(SessionId::named(1));
-        Tenure { token, life, acquired_at: Time::ZERO, acquisition: 0 }
+        Tenure { token, life, acquired_at: Time::ZERO, acquisition: 0, previous: None }
     }
 
     fn answer_all(queue: &mut RequestQueue, mut reply: impl FnMut(&BatchItem) -> ItemReply) {
@@ -506,7 +504,7 @@ mod tests {
     }
 
     fn acquired(tenure: &Tenure) -> impl Fn(&BatchItem) -> ItemReply + use<> {
-        let outcome = Outcome::Renewed(*tenure);
+        let outcome = Outcome::Renewed(tenure.clone());
         move |_| ItemReply::Answered(Ok(outcome.clone()))
     }
 

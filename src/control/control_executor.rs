@@ -1,10 +1,12 @@
 //! Executes control requests and builds their answers.
 
 use super::control_host::{ControlHost, ControlWaitEnd};
-use super::control_request::{AcquireRequest, ControlRequest, RenewRequest, StealRequest, refusal};
+use super::control_request::{
+    AcquireRequest, ControlRequest, ReleaseRequest, RenewRequest, StealRequest, refusal,
+};
 use super::lock_page;
 use crate::engine::{
-    Acquire, Firm, LeaseKey, LockName, Mode, Op, Outcome, Ownership, Patch, QueuePolicy,
+    Acquire, Firm, Handover, LeaseKey, LockName, Mode, Op, Outcome, Ownership, Patch, QueuePolicy,
     RefusalKind, Release, Renew, Steal, Token,
 };
 use crate::service::{RequestError, Unavailable};
@@ -36,10 +38,7 @@ pub(crate) async fn execute<H: ControlHost>(host: &H, request: ControlRequest) -
         ControlRequest::Status(name) => Ok(status(host, &name, json!({ "ok": true })).await),
         ControlRequest::Acquire(ask) => return acquire(host, ask).await,
         ControlRequest::Renew(ask) => renew(host, ask).await,
-        ControlRequest::Release(name, token) => {
-            let op = Op::Release(Release::of(key(host, &name, token)));
-            Ok(decide(host, name, op, None).await)
-        }
+        ControlRequest::Release(ask) => Ok(release(host, ask).await),
         ControlRequest::Steal(ask) => Ok(steal(host, ask).await),
     };
     // `refused` is the answer to a caller who has named a process to which that caller may not bind
@@ -48,7 +47,7 @@ pub(crate) async fn execute<H: ControlHost>(host: &H, request: ControlRequest) -
 }
 
 async fn acquire<H: ControlHost>(host: &H, ask: AcquireRequest) -> Option<Value> {
-    let AcquireRequest { name, mut options, reentrant, for_parent, queue } = ask;
+    let AcquireRequest { name, mut options, reentrant, for_parent, queue, remember } = ask;
     let named = match options.pid.map(|pid| host.process(&name, pid)).transpose() {
         Ok(process) => process,
         Err(refused) => return Some(refused),
@@ -73,7 +72,7 @@ async fn acquire<H: ControlHost>(host: &H, ask: AcquireRequest) -> Option<Value>
     let (mode, is_own) = (options.mode.unwrap_or(Mode::Exclusive), own.is_some());
     let term = host.terms(&options, process.as_ref());
     patch.process = process.as_ref().and_then(|process| host.detail_of(process)).map(Some);
-    if is_own && process.is_some() && view.mode == mode {
+    if is_own && process.is_some() && view.mode == mode && !remember {
         let (key, firm) = (key(host, &name, None), Firm::Make);
         let op = Op::Renew(Renew { key, term: Some(term), firm, patch, acquires: true });
         return Some(decide(host, name, op, process).await);
@@ -82,7 +81,7 @@ async fn acquire<H: ControlHost>(host: &H, ask: AcquireRequest) -> Option<Value>
     // programs or open files owns that lease.
     let hold = if by_name && !is_own { Ownership::Exclusive(None) } else { Ownership::Client };
     let (client, line) = (host.client().clone(), QueuePolicy::Skip);
-    let ask = Acquire { name, client, mode, hold, term, line, patch, takes_over: None };
+    let ask = Acquire { name, client, mode, hold, term, line, patch, takes_over: None, remember };
     match queue {
         QueuePolicy::Join(patience) if !is_own => wait(host, ask, patience, process).await,
         _ => Some(decide(host, ask.name.clone(), Op::Acquire(ask), process).await),
@@ -140,6 +139,27 @@ async fn renew<H: ControlHost>(host: &H, ask: RenewRequest) -> Result<Value, Val
         acquires: false,
     });
     Ok(decide(host, name, op, process).await)
+}
+
+/// Releases a lock. A handover is the next one of the tenure, and names its token.
+async fn release<H: ControlHost>(host: &H, ask: ReleaseRequest) -> Value {
+    let ReleaseRequest { name, mut token, handover } = ask;
+    let handover = match handover {
+        None => None,
+        Some(text) => {
+            let view = match host.view(&name).await {
+                Ok(view) => view,
+                Err(why) => return unavailable(&why),
+            };
+            token = token.or_else(|| view.held_by(host.client()).map(|own| own.lease.token));
+            let last = view.previous.as_ref().and_then(|known| known.last.as_ref());
+            let last = last.filter(|last| Some(last.token) == token);
+            let counter = last.map_or(1, |last| last.handover.counter.saturating_add(1));
+            Some(Handover { text, counter })
+        }
+    };
+    let key = key(host, &name, token);
+    decide(host, name, Op::Release(Release { handover, ..Release::of(key) }), None).await
 }
 
 async fn steal<H: ControlHost>(host: &H, ask: StealRequest) -> Value {

@@ -1,12 +1,13 @@
 //! Parsed control requests: JSON objects whose field `do` names the request.
 
 use super::control_kind::ControlKind;
-use super::lease_options::{LeaseOptions, options_of, short};
+use super::lease_options::{LeaseOptions, checked_handover, options_of, short};
 use super::lock_page;
 use crate::engine::lease_terms::parse_span;
 use crate::engine::{LockName, QueuePolicy, RefusalKind, StealReason, Token};
 use crate::service::List;
 use serde_json::{Map, Value, json};
+use std::sync::Arc;
 
 /// Maximum size in bytes of a control request: a few names, and a note of 1 KiB.
 #[cfg_attr(not(target_os = "linux"), allow(dead_code))]
@@ -25,9 +26,8 @@ pub(crate) enum ControlRequest {
     Acquire(AcquireRequest),
     /// Renew a lock.
     Renew(RenewRequest),
-    /// Release a lock. With a fencing token, release it only if the caller still holds it under
-    /// that token.
-    Release(LockName, Option<Token>),
+    /// Release a lock.
+    Release(ReleaseRequest),
     /// Take a live lock from its holder.
     Steal(StealRequest),
 }
@@ -46,6 +46,8 @@ pub(crate) struct AcquireRequest {
     pub(crate) for_parent: bool,
     /// Whether, and how long, to wait in the lock's queue.
     pub(crate) queue: QueuePolicy,
+    /// Whether the name is remembered from now on.
+    pub(crate) remember: bool,
 }
 
 /// A request to renew a lease.
@@ -59,6 +61,18 @@ pub(crate) struct RenewRequest {
     /// `latchfs run --slot` requests this when its command has succeeded: the lock then stays held
     /// for its ttl, so that no other host runs the command again.
     pub(crate) unbinds: bool,
+}
+
+/// A request to release a lock.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct ReleaseRequest {
+    /// The name of the lock.
+    pub(crate) name: LockName,
+    /// The fencing token of the lease: it is released only if the caller still holds it under this
+    /// token.
+    pub(crate) token: Option<Token>,
+    /// The text of the handover to set.
+    pub(crate) handover: Option<Arc<str>>,
 }
 
 /// A request to steal a lock.
@@ -83,7 +97,7 @@ impl ControlRequest {
             Self::Status(_) => ControlKind::Status,
             Self::Acquire(_) => ControlKind::Acquire,
             Self::Renew(_) => ControlKind::Renew,
-            Self::Release(..) => ControlKind::Release,
+            Self::Release(_) => ControlKind::Release,
             Self::Steal(_) => ControlKind::Steal,
         }
     }
@@ -114,13 +128,18 @@ impl ControlRequest {
                 reentrant: flag(fields, "reentrant")?,
                 for_parent: flag(fields, "parent")?,
                 queue: queue(fields)?,
+                remember: flag(fields, "remember")?,
             }),
             ControlKind::Renew => Self::Renew(RenewRequest {
                 name: name(fields)?,
                 options: options_of(fields)?,
                 unbinds: flag(fields, "unbind")?,
             }),
-            ControlKind::Release => Self::Release(name(fields)?, options_of(fields)?.token),
+            ControlKind::Release => Self::Release(ReleaseRequest {
+                name: name(fields)?,
+                token: options_of(fields)?.token,
+                handover: text(fields, "handover")?.map(checked_handover).transpose()?,
+            }),
             ControlKind::Steal => Self::Steal(StealRequest {
                 name: name(fields)?,
                 options: options_of(fields)?,
@@ -212,6 +231,9 @@ mod tests {
             r#"{"do":"acquire","name":"a","ttl":"500ms"}"#,
             r#"{"do":"steal","name":"a"}"#,
             r#"{"do":"renew","name":"a","unbind":"yes"}"#,
+            r#"{"do":"acquire","name":"a","remember":1}"#,
+            r#"{"do":"release","name":"a","handover":1}"#,
+            &format!("{{\"do\":\"release\",\"name\":\"a\",\"handover\":\"{}\"}}", "x".repeat(257)),
         ] {
             assert!(parse(wrong.as_bytes()).is_err(), "{wrong}");
         }

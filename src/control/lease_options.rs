@@ -1,7 +1,7 @@
 //! The options of a lease, which control requests and writes to lock files share.
 
 use crate::engine::lease::TOKEN_MAX;
-use crate::engine::limits::NOTE_BYTES_MAX;
+use crate::engine::limits::{HANDOVER_BYTES_MAX, NOTE_BYTES_MAX};
 use crate::engine::{Grace, Mode, Token, Ttl};
 use serde_json::{Map, Value};
 use std::sync::Arc;
@@ -84,6 +84,17 @@ pub(crate) fn options_of(object: &Map<String, Value>) -> Result<LeaseOptions, St
 pub(crate) fn checked_note(text: &str) -> Result<Arc<str>, String> {
     if text.len() > NOTE_BYTES_MAX {
         return Err(format!("a note has at most {NOTE_BYTES_MAX} bytes, this one {}", text.len()));
+    }
+    Ok(text.into())
+}
+
+/// Returns the handover `text` if it is not too long.
+pub(crate) fn checked_handover(text: &str) -> Result<Arc<str>, String> {
+    if text.len() > HANDOVER_BYTES_MAX {
+        let length = text.len();
+        return Err(format!(
+            "a handover has at most {HANDOVER_BYTES_MAX} bytes, this one {length}"
+        ));
     }
     Ok(text.into())
 }

@@ -37,8 +37,10 @@ fn cut(views: &[LockView], max: usize) -> &[LockView] {
             note + details.holder_id().map_or(0, |id| id.len())
         };
         let clients = view.waiters.len() + view.holders.len();
+        let last = view.previous.as_ref().and_then(|known| known.last.as_ref());
+        let previous = last.map_or(0, |last| CLIENT_BYTES + last.handover.text.len());
         let texts = view.name.as_str().len() + view.holders.iter().map(said).sum::<usize>();
-        STATUS_BYTES + texts + clients * CLIENT_BYTES
+        STATUS_BYTES + previous + texts + clients * CLIENT_BYTES
     };
     let mut left = max;
     let fits = views.iter().take_while(|view| {

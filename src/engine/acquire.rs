@@ -40,12 +40,14 @@ impl Engine {
         }
         self.books.may_lean_on(ask.hold, ask.term)?;
         self.books.tokens_left()?;
+        self.books.may_remember(ask)?;
         let (held, max) = (self.locks.len(), self.books.rules.locks_max);
         let lock = match self.locks.slot(&ask.name) {
             Slot::Taken(lock) => lock,
             Slot::Free(free) => {
                 self.books.limit(held, max, Limit::Locks)?;
                 self.books.fits(&ask.name, ask, &NOTHING_SAID)?;
+                self.books.remember_name(ask);
                 let mut lock = Box::default();
                 let entrant = Entrant::at_once(ask);
                 let tenure = self.books.let_in(&mut lock, &ask.name, entrant, events);
@@ -62,6 +64,7 @@ impl Engine {
                 let (sharing, max) = (lock.leases().len(), self.books.rules.holders_max);
                 self.books.limit(sharing, max, Limit::Holders)?;
                 self.books.fits(&ask.name, ask, &NOTHING_SAID)?;
+                self.books.remember_name(ask);
                 Ok(Outcome::Granted(self.grant(ask, events)))
             }
             ConflictCheck::Conflict(lease, way) => {
@@ -104,6 +107,7 @@ impl Engine {
         let upgrades = mode_changes && ask.mode == Mode::Exclusive && rules != Rulebook::First;
         let lease = lock.lease_mut(token).expect("the stance names a lease that is there");
         self.books.fits(&ask.name, ask, &lease.details)?;
+        self.books.remember_name(ask);
         let now = self.books.clock;
         self.books.unbook(&ask.name, lease);
         match (lease.hold, ask.hold) {
@@ -130,7 +134,7 @@ impl Engine {
             self.books.begin_anew(&ask.name, lease, events);
         }
         self.books.book(&ask.name, lease);
-        let (tenure, token) = (Tenure::of(lease), lease.token);
+        let (tenure, token) = (self.books.tenure(&ask.name, lease), lease.token);
         if mode_changes {
             lock.change_mode(token, ask.mode);
         }
@@ -163,10 +167,12 @@ impl Engine {
         let place = lock.line.iter().find(|(_, waiter)| !own_place && same(waiter));
         if let Some((ticket, _)) = place {
             let ticket = *ticket;
+            self.books.remember_name(ask);
             return Ok(self.ask_again(ask, ticket, until, events));
         }
         let (ahead, max) = (lock.line.len(), self.books.rules.waiters_max);
         self.books.limit(ahead, max, Limit::Waiters)?;
+        self.books.remember_name(ask);
         let ticket = Ticket(self.books.next_ticket);
         self.books.next_ticket += 1;
         let waiter = QueuedWaiter::new(ask, self.books.clock, until);
@@ -199,7 +205,8 @@ impl Engine {
         }
         let served = |lease: &&Lease| lease.holder == ask.client && lease.hold == ask.hold;
         let lease = lock.leases().iter().rev().find(served);
-        Outcome::Granted(Tenure::of(lease.expect("a waiter that has left was served")))
+        let lease = lease.expect("a waiter that has left was served");
+        Outcome::Granted(self.books.tenure(&ask.name, lease))
     }
 
     /// Sets the deadline of a waiter; `None` means that it waits without one.
@@ -376,9 +383,10 @@ impl EngineState {
         self.book(name, &lease);
         let waited = who.waited.map(|(ticket, since)| (ticket, now.since(since)));
         let (holder, token, hold) = (who.client.clone(), lease.token, who.hold);
-        let name = name.clone();
-        self.tell(events, EventKind::Granted { name, holder, token, mode: who.mode, hold, waited });
-        let tenure = Tenure::of(&lease);
+        let granted =
+            EventKind::Granted { name: name.clone(), holder, token, mode: who.mode, hold, waited };
+        self.tell(events, granted);
+        let tenure = self.tenure(name, &lease);
         lock.admit(who.mode, lease);
         tenure
     }
@@ -427,9 +435,17 @@ impl EngineState {
     }
 }
 
+impl EngineState {
+    /// Returns the tenure of a lease that was granted or acquired again, with what is remembered of
+    /// the name of its lock.
+    pub(super) fn tenure(&self, name: &LockName, lease: &Lease) -> Tenure {
+        Tenure { previous: self.previous(name), ..Tenure::of(lease) }
+    }
+}
+
 impl Tenure {
     pub(super) const fn of(lease: &Lease) -> Self {
         let Lease { token, life, acquired_at, acquisition, .. } = *lease;
-        Self { token, life, acquired_at, acquisition }
+        Self { token, life, acquired_at, acquisition, previous: None }
     }
 }

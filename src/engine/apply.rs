@@ -53,6 +53,7 @@ impl Engine {
             Op::KeepAlive(id) => self.keep_alive(*id, events),
             Op::EndSession(ask) => self.end_session(ask, events),
             Op::Reset(ask) => self.reset(ask, events),
+            Op::Forget(ask) => self.forget(ask, events),
         }
     }
 }

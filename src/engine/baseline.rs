@@ -112,6 +112,7 @@ impl Engine {
     ) -> Answer {
         self.books.may_lean_on(ask.hold, ask.term)?;
         self.books.tokens_left()?;
+        self.books.may_remember(ask)?;
         self.books.fits_new(ask)?;
         if self.locks.get(&ask.name).is_none() {
             let (held, max) = (self.locks.len(), self.books.rules.locks_max);
@@ -151,6 +152,7 @@ impl EngineState {
             ends,
             way: Way::Restored { until },
             waiting: 0,
+            previous: self.previous(name),
         })))
     }
 }
@@ -166,7 +168,8 @@ mod tests {
         let client = ClientId::parse("a").expect("valid");
         let (term, mode) = (LeaseTerms::Own(TTL_DEFAULT, GRACE_DEFAULT), Mode::Exclusive);
         let (hold, patch) = (Ownership::Client, Patch::default());
-        Op::Acquire(Acquire { name, client, mode, hold, term, line, patch, takes_over: None })
+        let (takes_over, remember) = (None, false);
+        Op::Acquire(Acquire { name, client, mode, hold, term, line, patch, takes_over, remember })
             .into()
     }
 

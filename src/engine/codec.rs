@@ -6,9 +6,9 @@
 
 use super::baseline::Baseline;
 use super::command::{
-    AcknowledgedKeys, Acquire, Annotate, Command, EndSession, Firm, IdempotencyKey, IfExists,
-    LeaseKey, Leave, Move, Op, OpenSession, Outcome, QueuePolicy, Release, Renew, RequestId,
-    RequestOrder, Reset, ResetPart, ResetScope, Rulebook, Steal, Tenure,
+    AcknowledgedKeys, Acquire, Annotate, Command, EndSession, Firm, Forget, IdempotencyKey,
+    IfExists, LeaseKey, Leave, Move, Op, OpenSession, Outcome, QueuePolicy, Release, Renew,
+    RequestId, RequestOrder, Reset, ResetPart, ResetScope, Rulebook, Steal, Tenure,
 };
 use super::details::{Details, FileAttrs, FileType, Patch, Process, ReadMode, TextPatch};
 pub(crate) use super::encoding::{
@@ -18,6 +18,7 @@ pub use super::encoding::{FORMAT_BASE, FORMAT_OLDEST, FORMAT_VERSION, Malformed}
 
 use super::encoding::{put_text, take_bytes, wire_number, wire_text};
 use super::event::{LeaveReason, SessionEnd};
+use super::handover::{Handover, HandoverEnd, LastHandover, Previous, RememberedName};
 use super::idempotency::IdempotencyRecord;
 use super::interner::Interner;
 use super::lease::{
@@ -35,9 +36,28 @@ use crate::time::{Span, Time, Wall};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-/// The format in which the state of an engine is encoded: the lowest one that can hold a state.
-/// Formats after [`FORMAT_BASE`] have changed the encoding of commands only.
-pub const STATE_FORMAT: u8 = FORMAT_BASE;
+/// Returns the format in which the state of an engine is encoded: the lowest one that can hold it.
+pub fn state_format(engine: &Engine) -> u8 {
+    let names = if engine.remembered() > 0 { WITH_HANDOVERS } else { FORMAT_BASE };
+    let replies = engine.books.replies.iter().map(|(_, reply)| reply.replay.first.format());
+    replies.max().unwrap_or(FORMAT_BASE).max(names)
+}
+
+/// The encoded state of an engine, and its format.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct EncodedState {
+    /// The lowest format that can hold the state.
+    pub format: u8,
+    /// The state, as [`encode_engine`] encodes it.
+    pub bytes: Vec<u8>,
+}
+
+impl EncodedState {
+    /// Encodes the state of an engine.
+    pub fn of(engine: &Engine) -> Self {
+        Self { format: state_format(engine), bytes: encode_engine(engine) }
+    }
+}
 
 /// Appends `command`, to be applied at `at`, to `out`.
 pub fn encode_command(at: Time, command: &Command, out: &mut Vec<u8>) {
@@ -92,8 +112,12 @@ pub fn encode_engine(engine: &Engine) -> Vec<u8> {
     // The end of the hold-off (the time after a start in which the engine grants no lock) is
     // written only if the engine has one, so that the state of any other engine has the same bytes
     // as before hold-offs existed.
-    if books.shut_until > Time::ZERO {
+    if books.shut_until > Time::ZERO || !books.remembered.is_empty() {
         books.shut_until.put(&mut out);
+    }
+    // So are the remembered names.
+    if !books.remembered.is_empty() {
+        books.remembered.put(&mut out);
     }
     out
 }
@@ -148,7 +172,12 @@ pub fn decode_engine(format: u8, bytes: &[u8]) -> Result<Engine, Malformed> {
     }
     if !from.is_empty() {
         engine.books.shut_until = Time::take(from)?;
-        require(engine.books.shut_until > Time::ZERO)?;
+        require(engine.books.shut_until > Time::ZERO || !from.is_empty())?;
+    }
+    if !from.is_empty() {
+        require(format >= WITH_HANDOVERS)?;
+        engine.books.take_names(from)?;
+        require(engine.remembered() > 0)?;
     }
     require(from.is_empty())?;
     Ok(engine)
@@ -199,13 +228,11 @@ wire_struct! {
     Ends { expires_at, grace_until, ttl, grace }
     Renew { key, term, firm, patch } [since WITH_ACQUISITIONS: acquires]
     LeaseKey { name, client, token }
-    Annotate { key, patch }
     Leave { name, ticket, why }
     Move { from, to, over }
     Steal { name, client, reason, term, patch }
     OpenSession { client, ttl, grace }
     EndSession { session, end }
-    Tenure { token, life, acquired_at } [since WITH_ACQUISITIONS: acquisition]
     OpenId { session, number }
     Lease { holder, token, hold, life, acquired_at, renewed_at, details }
         [since WITH_ACQUISITIONS: acquisition]
@@ -217,6 +244,10 @@ wire_struct! {
     Session { client, ttl, grace, renewed_at; leases, opens, waiters }
         [since WITH_ORDERS: last_request]
     RequestOrder { session, number }
+    Handover { text, counter }
+    Previous { seq, last }
+    LastHandover { token, client, at, end, handover }
+    RememberedName { name, owner, previous }
     AcknowledgedKeys { from, below }
     Rules {
         locks_max, waiters_max, holders_max, sessions_max, requests_max, requests_kept, steal_grace
@@ -280,6 +311,10 @@ pub(crate) const WITH_ACKNOWLEDGEMENTS: u8 = 6;
 /// The first format in which a command may follow [`Rulebook::Fourth`].
 pub(super) const WITH_FOURTH_RULES: u8 = 6;
 
+/// The first format in which an acquire may ask for a name to be remembered, an annotation or a
+/// release may set a handover, and an answer may tell what is remembered of a name.
+pub(crate) const WITH_HANDOVERS: u8 = 7;
+
 /// Flag in the first byte of an encoded command: a [`RequestOrder`] follows.
 const ORDERED: u8 = 8;
 /// Flag in the first byte of a command: a range of acknowledged keys follows.
@@ -288,6 +323,9 @@ const ACKNOWLEDGING: u8 = 16;
 /// The byte before the mode of an encoded acquire, which differs from the byte of each mode: the
 /// token of the lease to take over follows, and then the mode.
 const TAKING_OVER: u8 = 2;
+/// The byte before the mode of an encoded acquire, after the token of a lease to take over: the
+/// acquire asks for the name to be remembered.
+const REMEMBERING: u8 = 3;
 
 impl Codec for Acquire {
     fn put(&self, out: &mut Vec<u8>) {
@@ -296,6 +334,9 @@ impl Codec for Acquire {
         if let Some(token) = &self.takes_over {
             out.push(TAKING_OVER);
             token.put(out);
+        }
+        if self.remember {
+            out.push(REMEMBERING);
         }
         self.mode.put(out);
         self.hold.put(out);
@@ -313,9 +354,80 @@ impl Codec for Acquire {
         } else {
             None
         };
+        let remember = take_flag(from, REMEMBERING)?;
         let (mode, hold, term) = (Codec::take(from)?, Codec::take(from)?, Codec::take(from)?);
         let (line, patch) = (Codec::take(from)?, Codec::take(from)?);
-        Ok(Self { name, client, mode, hold, term, line, patch, takes_over })
+        Ok(Self { name, client, mode, hold, term, line, patch, takes_over, remember })
+    }
+}
+
+/// Decodes a byte that is there only if a part of a value follows which [`WITH_HANDOVERS`] has
+/// added. Returns whether it is there.
+pub(super) fn take_flag(from: &mut Decoder<'_>, flag: u8) -> Result<bool, Malformed> {
+    if from.peek() != Some(flag) {
+        return Ok(false);
+    }
+    require(from.format() >= WITH_HANDOVERS)?;
+    u8::take(from).map(|_| true)
+}
+
+/// The byte before the patch of an encoded annotation, which differs from the first byte of each
+/// patch: a handover follows, and then the patch.
+const WITH_HANDOVER: u8 = 2;
+
+impl Codec for Annotate {
+    fn put(&self, out: &mut Vec<u8>) {
+        self.key.put(out);
+        if let Some(handover) = &self.handover {
+            out.push(WITH_HANDOVER);
+            handover.put(out);
+        }
+        self.patch.put(out);
+    }
+
+    fn take(from: &mut Decoder<'_>) -> Result<Self, Malformed> {
+        let key = Codec::take(from)?;
+        let has_handover = take_flag(from, WITH_HANDOVER)?;
+        let handover = if has_handover { Some(Codec::take(from)?) } else { None };
+        Ok(Self { key, patch: Codec::take(from)?, handover })
+    }
+}
+
+/// The byte before the lifetime of an encoded tenure, which differs from the first byte of each
+/// lifetime: what is remembered of the name follows, and then the lifetime.
+const AFTER_PREVIOUS: u8 = 2;
+
+impl Codec for Tenure {
+    fn put(&self, out: &mut Vec<u8>) {
+        self.token.put(out);
+        if let Some(previous) = &self.previous {
+            out.push(AFTER_PREVIOUS);
+            previous.put(out);
+        }
+        self.life.put(out);
+        self.acquired_at.put(out);
+        self.acquisition.put(out);
+    }
+
+    fn take(from: &mut Decoder<'_>) -> Result<Self, Malformed> {
+        let token = Codec::take(from)?;
+        let has_previous = take_flag(from, AFTER_PREVIOUS)?;
+        let previous = if has_previous { Some(Codec::take(from)?) } else { None };
+        let (life, acquired_at) = (Codec::take(from)?, Codec::take(from)?);
+        let acquisition = from.take_since(WITH_ACQUISITIONS)?;
+        Ok(Self { token, life, acquired_at, acquisition, previous })
+    }
+}
+
+impl Codec for Forget {
+    fn put(&self, out: &mut Vec<u8>) {
+        self.name.put(out);
+        self.by.put(out);
+    }
+
+    fn take(from: &mut Decoder<'_>) -> Result<Self, Malformed> {
+        require(from.format() >= WITH_HANDOVERS)?;
+        Ok(Self { name: Codec::take(from)?, by: Codec::take(from)? })
     }
 }
 
@@ -369,18 +481,24 @@ const OF_ACQUISITION: u8 = 1;
 /// Flag in the byte after the key of an encoded release: the id of the open file whose lease ends
 /// follows.
 const OF_OPEN_FILE: u8 = 2;
+/// Flag in the byte after the key of an encoded release: the handover to set follows.
+const HANDING_OVER: u8 = 4;
 
 impl Codec for Release {
     fn put(&self, out: &mut Vec<u8>) {
         self.key.put(out);
         let of_acquisition = if self.acquisition.is_some() { OF_ACQUISITION } else { 0 };
         let of_open_file = if self.open.is_some() { OF_OPEN_FILE } else { 0 };
-        out.push(of_acquisition | of_open_file);
+        let handing_over = if self.handover.is_some() { HANDING_OVER } else { 0 };
+        out.push(of_acquisition | of_open_file | handing_over);
         if let Some(acquisition) = &self.acquisition {
             acquisition.put(out);
         }
         if let Some(open) = &self.open {
             open.put(out);
+        }
+        if let Some(handover) = &self.handover {
+            handover.put(out);
         }
     }
 
@@ -390,11 +508,13 @@ impl Codec for Release {
             return Ok(Self::of(key));
         }
         let flags = u8::take(from)?;
-        require(flags <= OF_ACQUISITION | OF_OPEN_FILE)?;
+        require(flags <= OF_ACQUISITION | OF_OPEN_FILE | HANDING_OVER)?;
+        require(flags < HANDING_OVER || from.format() >= WITH_HANDOVERS)?;
         require(flags < OF_OPEN_FILE || from.format() >= WITH_OPEN_RELEASES)?;
         let acquisition = if flags & OF_ACQUISITION == 0 { None } else { Some(Codec::take(from)?) };
         let open = if flags & OF_OPEN_FILE == 0 { None } else { Some(Codec::take(from)?) };
-        Ok(Self { key, acquisition, open })
+        let handover = if flags & HANDING_OVER == 0 { None } else { Some(Codec::take(from)?) };
+        Ok(Self { key, acquisition, open, handover })
     }
 }
 
@@ -463,13 +583,14 @@ wire_enum! {
     Op {
         0 Settle, 1 Acquire(ask), 2 Renew(ask), 3 Annotate(ask), 4 Release(ask), 5 Leave(ask),
         6 Move(ask), 7 Steal(ask), 8 OpenSession(ask), 9 KeepAlive(id), 10 EndSession(ask),
-        11 Reset(ask),
+        11 Reset(ask), 12 Forget(ask),
     }
     QueuePolicy { 0 Skip, 1 Join(patience) }
     Firm { 0 Keep, 1 Make }
     TextPatch { 0 Set(text), 1 Append(text) }
     IfExists { 0 Replace, 1 Refuse }
     SessionEnd { 0 Closed, 1 Expired }
+    HandoverEnd { 0 Open, 1 Released, 2 Expired, 3 Stolen, 4 Session, 5 Unknown }
     LeaveReason { 0 Asked, 1 Gone, 2 TimedOut, 3 SessionOver, 4 Reset }
     ResetScope { 0 AllBut(kept), 1 Of(client) }
     Mode { 0 Exclusive, 1 Shared }
@@ -483,6 +604,6 @@ wire_enum! {
         0 Settled, 1 Granted(tenure), 2 Renewed(tenure), 3 Waiting { ticket, ahead }, 4 Released,
         5 Left, 6 Annotated, 7 Moved(tenure), 8 Stolen(tenure), 9 SessionOpened(id),
         10 KeptAlive(until), 11 SessionEnded, 12 Reset { holds, waits }, 13 Replayed(replay),
-        14 ResetPart { holds, waits },
+        14 ResetPart { holds, waits }, 15 Forgotten,
     }
 }

@@ -2,15 +2,17 @@
 
 use super::details::Patch;
 use super::event::{LeaveReason, SessionEnd};
+use super::handover::{Handover, Previous};
 use super::lease::{
     Ends, LeaseTerms, Lifetime, Mode, OpenId, Ownership, SessionId, StealReason, Ticket, Token,
 };
 use super::lease_terms::{Grace, Ttl};
-use super::limits::{LimitedField, SPARED_MAX};
+use super::limits::{HANDOVER_BYTES_MAX, LimitedField, SPARED_MAX};
 use super::name::{ClientId, LockName};
 use super::refusal::Refusal;
 pub use super::request_id::{AcknowledgedKeys, Digest, IdempotencyKey, RequestId, RequestOrder};
 use crate::time::{Span, Time};
+use std::sync::Arc;
 
 /// One request: an operation, the version of its rules, and the id that identifies a repeat of it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -81,6 +83,8 @@ pub enum Op {
     EndSession(EndSession),
     /// Take all locks and queue places from a set of clients: an administrative operation.
     Reset(Reset),
+    /// Forget a name that is remembered beyond a tenure: an administrative operation.
+    Forget(Forget),
 }
 
 impl Op {
@@ -114,6 +118,19 @@ impl Op {
         }
     }
 
+    /// Returns the handover that the operation sets, if it sets one.
+    pub const fn handover(&self) -> Option<&Handover> {
+        match self {
+            Self::Annotate(ask) => ask.handover.as_ref(),
+            Self::Release(ask) => ask.handover.as_ref(),
+            _ => None,
+        }
+    }
+
+    fn hands_over_too_much(&self) -> bool {
+        self.handover().is_some_and(|handover| handover.text.len() > HANDOVER_BYTES_MAX)
+    }
+
     fn spares_too_many(&self) -> bool {
         matches!(self, Self::Reset(ask)
             if matches!(&ask.whose, ResetScope::AllBut(kept) if kept.len() > SPARED_MAX))
@@ -143,13 +160,16 @@ pub struct Acquire {
     /// file. If no lease has this token, or another open file owns it, the acquire is like any
     /// other.
     pub takes_over: Option<Token>,
+    /// Whether the name is remembered from now on: its tenures may then set handovers.
+    pub remember: bool,
 }
 
 impl Acquire {
     /// Returns an acquire of an exclusive lock for the client as a whole, which does not wait.
     pub fn new(name: LockName, client: ClientId, term: LeaseTerms) -> Self {
         let (mode, hold, line) = (Mode::Exclusive, Ownership::Client, QueuePolicy::Skip);
-        Self { name, client, mode, hold, term, line, patch: Patch::default(), takes_over: None }
+        let (patch, takes_over, remember) = (Patch::default(), None, false);
+        Self { name, client, mode, hold, term, line, patch, takes_over, remember }
     }
 }
 
@@ -202,13 +222,15 @@ pub struct LeaseKey {
     pub token: Option<Token>,
 }
 
-/// Changes the details of a lease, and nothing else.
+/// Changes the details of a lease, or the handover of its name, and nothing else.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Annotate {
     /// The lease to annotate.
     pub key: LeaseKey,
     /// The changes to the details of the lease.
     pub patch: Patch,
+    /// The handover to set. The key must then name the token of the lease.
+    pub handover: Option<Handover>,
 }
 
 /// Releases a lock (rule 3).
@@ -223,19 +245,21 @@ pub struct Release {
     /// and the token in `key` then matter only to a latchfs before
     /// [`FORMAT_VERSION`](super::codec::FORMAT_VERSION) 6, which does not know this field.
     pub open: Option<OpenId>,
+    /// The handover to set in the same step. The key must then name the token of the lease.
+    pub handover: Option<Handover>,
 }
 
 impl Release {
     /// Returns a release that ends the lease of `key`, whichever acquire last began or renewed that
     /// lease.
     pub const fn of(key: LeaseKey) -> Self {
-        Self { key, acquisition: None, open: None }
+        Self { key, acquisition: None, open: None, handover: None }
     }
 
     /// Returns a release that ends the lease of the open file `open`. `key` is the name and token
     /// under which the holder last knew the lease.
     pub const fn of_open_file(open: OpenId, key: LeaseKey) -> Self {
-        Self { key, acquisition: None, open: Some(open) }
+        Self { key, acquisition: None, open: Some(open), handover: None }
     }
 }
 
@@ -347,6 +371,15 @@ pub enum ResetScope {
     Of(ClientId),
 }
 
+/// Makes the engine forget a name that it remembers beyond a tenure.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Forget {
+    /// The name of the lock.
+    pub name: LockName,
+    /// The client on whose behalf the name is forgotten.
+    pub by: ClientId,
+}
+
 /// The engine's answer to a command.
 pub type Answer = Result<Outcome, Refusal>;
 
@@ -398,6 +431,8 @@ pub enum Outcome {
         /// The number of waiters that were removed from queues.
         waits: usize,
     },
+    /// The name is not remembered, or is remembered no more.
+    Forgotten,
     /// The request had no effect, because it had been applied before.
     Replayed(Box<Replay>),
 }
@@ -439,7 +474,7 @@ impl Outcome {
 
 /// A tenure as answers show it. A tenure is one uninterrupted possession of a lock by a client,
 /// under one fencing token.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Tenure {
     /// The fencing token under which the client holds the lock.
     pub token: Token,
@@ -450,6 +485,9 @@ pub struct Tenure {
     /// How often an acquire was answered with this lease: see
     /// [`Lease::acquisition`](super::lease::Lease::acquisition).
     pub acquisition: u32,
+    /// What was remembered of the name when the lock was granted or acquired again. `None` if the
+    /// name is not remembered, and for a renewal.
+    pub previous: Option<Arc<Previous>>,
 }
 
 impl Command {
@@ -483,6 +521,7 @@ impl Command {
             .or_else(|| caller.map(|_| LimitedField::Caller))
             .or_else(|| self.op.patch().and_then(Patch::oversized))
             .or_else(|| self.op.spares_too_many().then_some(LimitedField::Spared))
+            .or_else(|| self.op.hands_over_too_much().then_some(LimitedField::Handover))
     }
 }
 

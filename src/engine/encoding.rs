@@ -11,7 +11,7 @@ use std::sync::Arc;
 ///
 /// A writer claims the lowest version that can hold a value, between [`FORMAT_BASE`] and this one:
 /// so an older latchfs reads everything that does not use a feature which it lacks.
-pub const FORMAT_VERSION: u8 = 6;
+pub const FORMAT_VERSION: u8 = 7;
 
 /// The version of every value that uses no feature of a later version. The previous release of
 /// latchfs can read this version.

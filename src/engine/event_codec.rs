@@ -2,6 +2,7 @@
 //! stored, so their encoding is versioned by the protocol that carries them, not by the format of
 //! the stored state.
 
+use super::codec::take_flag;
 use super::encoding::{Codec, Decoder, Malformed, wire_enum, wire_struct};
 use super::event::{Event, EventKind, TenureEnd};
 use super::limits::LimitedField;
@@ -9,13 +10,68 @@ use super::refusal::{Conflict, Limit, Reason, Refusal, ShareOf, Way};
 use super::view::{Child, Holder, LockView, WaiterView};
 
 wire_struct! {
-    LockView { name, at, mode, holders, waiters, has_below }
     Holder { lease, ends }
     WaiterView { client, ticket, mode, since }
     Child { name, lock }
     Event { at, what }
     Refusal { at, reason }
-    Conflict { name, holder, token, mode, ends, way, waiting }
+}
+
+/// The byte before the mode of an encoded view, which differs from the byte of each mode: what is
+/// remembered of the name follows, and then the mode.
+const AFTER_PREVIOUS: u8 = 2;
+
+impl Codec for LockView {
+    fn put(&self, out: &mut Vec<u8>) {
+        self.name.put(out);
+        self.at.put(out);
+        if let Some(previous) = &self.previous {
+            out.push(AFTER_PREVIOUS);
+            previous.put(out);
+        }
+        self.mode.put(out);
+        self.holders.put(out);
+        self.waiters.put(out);
+        self.has_below.put(out);
+    }
+
+    fn take(from: &mut Decoder<'_>) -> Result<Self, Malformed> {
+        let (name, at) = (Codec::take(from)?, Codec::take(from)?);
+        let has_previous = take_flag(from, AFTER_PREVIOUS)?;
+        let previous = if has_previous { Some(Codec::take(from)?) } else { None };
+        let (mode, holders) = (Codec::take(from)?, Codec::take(from)?);
+        let (waiters, has_below) = (Codec::take(from)?, Codec::take(from)?);
+        Ok(Self { name, at, mode, holders, waiters, has_below, previous })
+    }
+}
+
+/// The byte before the [`Way`] of an encoded conflict, which differs from the first byte of each
+/// way: what is remembered of the name follows, and then the way.
+const WAY_AFTER_PREVIOUS: u8 = 255;
+
+impl Codec for Conflict {
+    fn put(&self, out: &mut Vec<u8>) {
+        self.name.put(out);
+        self.holder.put(out);
+        self.token.put(out);
+        self.mode.put(out);
+        self.ends.put(out);
+        if let Some(previous) = &self.previous {
+            out.push(WAY_AFTER_PREVIOUS);
+            previous.put(out);
+        }
+        self.way.put(out);
+        self.waiting.put(out);
+    }
+
+    fn take(from: &mut Decoder<'_>) -> Result<Self, Malformed> {
+        let (name, holder, token) = (Codec::take(from)?, Codec::take(from)?, Codec::take(from)?);
+        let (mode, ends) = (Codec::take(from)?, Codec::take(from)?);
+        let has_previous = take_flag(from, WAY_AFTER_PREVIOUS)?;
+        let previous = if has_previous { Some(Codec::take(from)?) } else { None };
+        let (way, waiting) = (Codec::take(from)?, Codec::take(from)?);
+        Ok(Self { name, holder, token, mode, ends, way, waiting, previous })
+    }
 }
 
 impl Codec for bool {
@@ -61,8 +117,12 @@ wire_enum! {
         11 AcquiredAgain { name, token, current },
         12 TooLong { max },
         13 LateCopy(id),
+        14 NotRemembered(name),
+        15 HandoverNeedsToken(name),
+        16 OldHandover { name, named, current },
+        17 NoHandoversYet,
     }
-    LimitedField { 0 Note, 1 HolderId, 2 Key, 3 Caller, 4 Spared }
+    LimitedField { 0 Note, 1 HolderId, 2 Key, 3 Caller, 4 Spared, 5 Handover }
     Way { 0 Held, 1 Grace, 2 Own, 3 Behind, 4 StealGrace { until }, 5 Restored { until } }
 }
 
@@ -79,6 +139,7 @@ impl Codec for Limit {
             Self::Sessions(max) | Self::Share(ShareOf::Sessions, max) => (3, max),
             Self::Requests(max) | Self::QueuedRequests(max) => (4, max),
             Self::Tokens => return out.push(5),
+            Self::Remembered(max) | Self::Share(ShareOf::Remembered, max) => (6, max),
         };
         out.push(tag);
         max.put(out);
@@ -92,6 +153,7 @@ impl Codec for Limit {
             3 => Self::Sessions(usize::take(from)?),
             4 => Self::Requests(usize::take(from)?),
             5 => Self::Tokens,
+            6 => Self::Remembered(usize::take(from)?),
             _ => return Err(Malformed),
         })
     }

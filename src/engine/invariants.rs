@@ -1,8 +1,10 @@
 //! The invariants of the engine: conditions that hold between any two commands.
 
 use super::command::Outcome;
+use super::handover::HandoverEnd;
 use super::idempotency::IdempotencyTable;
 use super::lease::{Lifetime, Ownership, Ticket};
+use super::limits::REMEMBERED_MAX;
 use super::lock::{Lock, Tenancy};
 use super::name::LockName;
 use super::state::{Engine, EngineState};
@@ -41,6 +43,18 @@ impl Engine {
         self.check_sessions();
         self.check_waiting_replies();
         self.check_limits();
+        self.check_names();
+    }
+
+    fn check_names(&self) {
+        let names = self.books.remembered.iter();
+        for (name, _, previous) in names {
+            let Some(last) = &previous.last else { continue };
+            assert!(last.token.as_u64() < self.books.mint.upcoming(), "tokens are minted");
+            let leases = self.locks.get(name).map_or(&[][..], |lock| lock.leases());
+            let runs = leases.iter().any(|lease| lease.token == last.token);
+            assert_eq!(last.end == HandoverEnd::Open, runs, "an end is recorded as it happens");
+        }
     }
 
     fn check_ends(&self, name: &LockName, lock: &Lock) {
@@ -121,6 +135,7 @@ impl Engine {
         assert!(self.locks.len() <= rules.locks_max, "locks are limited");
         let sharing = self.locks.values().map(|lock| lock.leases().len());
         assert!(sharing.max().unwrap_or(0) <= rules.holders_max.max(1), "sharers are limited");
+        assert!(self.remembered() <= REMEMBERED_MAX, "remembered names are limited");
         assert!(sessions.len() <= rules.sessions_max, "sessions are limited");
         assert!(replies.len() <= rules.requests_max, "request ids are limited");
         let mut again = IdempotencyTable::default();

@@ -21,6 +21,12 @@ pub const CALLER_BYTES_MAX: usize = CLIENT_BYTES_MAX + 32;
 /// more than fit into a request body of the HTTP API.
 pub const SPARED_MAX: usize = 16_384;
 
+/// The maximum length of a handover in bytes: room for a state, a number and a digest.
+pub const HANDOVER_BYTES_MAX: usize = 256;
+/// The maximum number of names that are remembered beyond a tenure. At some 300 bytes each they
+/// take about 20 MB; with the longest names, clients and texts 120 MB.
+pub const REMEMBERED_MAX: usize = 65_536;
+
 /// A part of a command that has its own limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LimitedField {
@@ -35,6 +41,8 @@ pub enum LimitedField {
     Caller,
     /// The number of clients that are named as exceptions to a reset.
     Spared,
+    /// The text of a handover, in bytes.
+    Handover,
 }
 
 impl LimitedField {
@@ -46,6 +54,7 @@ impl LimitedField {
             Self::Key => REQUEST_KEY_BYTES_MAX,
             Self::Caller => CALLER_BYTES_MAX,
             Self::Spared => SPARED_MAX,
+            Self::Handover => HANDOVER_BYTES_MAX,
         }
     }
 
@@ -55,6 +64,7 @@ impl LimitedField {
         match self {
             Self::Note => format!("a note has at most {max} bytes; shorten it"),
             Self::HolderId => format!("a holder id has at most {max} bytes; shorten it"),
+            Self::Handover => format!("a handover has at most {max} bytes; shorten it"),
             Self::Key => format!("a request key has 1 to {max} bytes; choose another one"),
             Self::Caller => {
                 format!("the name of these credentials has more than {max} bytes; shorten it")

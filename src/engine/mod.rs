@@ -38,7 +38,7 @@
 //!   `lock_table`, `session`, `idempotency` (answers kept for repeats), `interner`; `conflict`
 //!   decides whether a lease conflicts with a request; `state` puts them together.
 //! - Operations on it: `renew` (rules 2 and 3), `acquire` (rules 1, 5, 6), `expiry` (rule 4),
-//!   `session_lifecycle` (rule 8), `transfer` (moves and rule 9), `reset`, `baseline` (a start
+//!   `session_lifecycle` (rule 8), `handover` (what is remembered of a name), `transfer` (moves and rule 9), `reset`, `baseline` (a start
 //!   after the loss of all replicas), `request_replay` (rule 10); `apply` applies a command.
 //! - Readers: `query`, `usage` (how much each client has), and `invariants`, which tests check
 //!   after each command.
@@ -48,6 +48,7 @@
 pub mod name;
 pub mod lease_terms;
 pub mod limits;
+mod handover;
 pub mod details;
 pub mod lease;
 pub mod event;
@@ -84,12 +85,15 @@ mod event_codec;
 
 pub use baseline::Baseline;
 pub use command::{
-    AcknowledgedKeys, Acquire, Annotate, Answer, Command, Digest, EndSession, Firm, IdempotencyKey,
-    IfExists, LeaseKey, Leave, Move, Op, OpenSession, Outcome, QueuePolicy, Release, Renew, Replay,
-    RequestId, RequestOrder, Reset, ResetPart, ResetScope, Rulebook, Steal, Tenure,
+    AcknowledgedKeys, Acquire, Annotate, Answer, Command, Digest, EndSession, Firm, Forget,
+    IdempotencyKey, IfExists, LeaseKey, Leave, Move, Op, OpenSession, Outcome, QueuePolicy,
+    Release, Renew, Replay, RequestId, RequestOrder, Reset, ResetPart, ResetScope, Rulebook, Steal,
+    Tenure,
 };
+pub use command_formats::{answer_for, answer_format, view_for};
 pub use details::{Details, FileAttrs, FileType, Patch, Process, ReadMode, TextPatch};
 pub use event::{Event, EventKind, LeaveReason, SessionEnd, TenureEnd};
+pub use handover::{Handover, HandoverEnd, LastHandover, Previous, RememberedName};
 pub use interner::Interner;
 pub use lease::{
     Ends, Lease, LeaseTerms, Lifetime, Mode, OpenId, Ownership, Phase, SessionId, StealReason,
@@ -106,6 +110,8 @@ pub use view::{Child, Holder, LockView, SessionView, WaiterView};
 mod tests;
 #[cfg(test)]
 mod tests_codec;
+#[cfg(test)]
+mod tests_handover;
 #[cfg(test)]
 mod tests_queries;
 #[cfg(test)]

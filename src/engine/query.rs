@@ -143,10 +143,12 @@ impl Engine {
     }
 
     fn show(&self, name: &LockName, lock: Option<&Lock>, now: Time, has_below: bool) -> LockView {
-        let (name, at) = (name.clone(), now.max(self.books.clock));
+        let (previous, at) = (self.books.previous(name), now.max(self.books.clock));
+        let name = name.clone();
         let Some(lock) = lock else {
             let (holders, waiters) = (Vec::new(), Vec::new());
-            return LockView { name, at, mode: Mode::Exclusive, holders, waiters, has_below };
+            let mode = Mode::Exclusive;
+            return LockView { name, at, mode, holders, waiters, has_below, previous };
         };
         let waiters = lock.line.iter().map(|(ticket, waiter)| WaiterView {
             client: waiter.client.clone(),
@@ -161,6 +163,7 @@ impl Engine {
             holders: lock.leases().iter().map(|lease| self.show_lease(lease)).collect(),
             waiters: waiters.collect(),
             has_below,
+            previous,
         }
     }
 

@@ -1,6 +1,7 @@
 //! The reasons for which the engine refuses a command. A refusal is deterministic and changes
 //! nothing.
 
+use super::handover::Previous;
 use super::lease::{Ends, Mode, SessionId, Token};
 use super::limits::{LimitedField, TEXT_BYTES_MAX};
 use super::name::{ClientId, LockName};
@@ -78,6 +79,22 @@ pub enum Reason {
     },
     /// A field of the command, such as the note, is too long.
     Oversized(LimitedField),
+    /// The request sets a handover, and the name of the lock is not remembered.
+    NotRemembered(LockName),
+    /// The request sets a handover without the token of the tenure that sets it.
+    HandoverNeedsToken(LockName),
+    /// The tenure has set a handover with this counter, or a higher one, already.
+    OldHandover {
+        /// The name of the lock.
+        name: LockName,
+        /// The counter that the caller named.
+        named: u64,
+        /// The counter of the last handover of the tenure.
+        current: u64,
+    },
+    /// The request needs handovers, and a node of the cluster or the server has a version of
+    /// latchfs that does not know them.
+    NoHandoversYet,
     /// The caller used this idempotency key for a different request.
     KeyReused(Arc<str>),
 }
@@ -99,6 +116,8 @@ pub struct Conflict {
     pub way: Way,
     /// The number of waiters in the queue of the lock.
     pub waiting: usize,
+    /// What is remembered of the name beyond the tenure; `None` if the name is not remembered.
+    pub previous: Option<Arc<Previous>>,
 }
 
 /// How a lease conflicts with a request.
@@ -146,6 +165,8 @@ pub enum Limit {
     /// The same, if queued requests take up the caller's share of it, or all of it. A client behind
     /// a server is told [`Limit::Requests`].
     QueuedRequests(usize),
+    /// The maximum number of names that are remembered beyond a tenure.
+    Remembered(usize),
     /// The engine has used up all tokens that can ever be issued.
     Tokens,
     /// The caller's share of a table, which a front end enforces. A client behind a server is told
@@ -166,6 +187,8 @@ pub enum ShareOf {
     Holders,
     /// The open sessions.
     Sessions,
+    /// The names that are remembered beyond a tenure.
+    Remembered,
 }
 
 /// The kinds of refusals. Each front end maps them to its own codes, such as HTTP statuses and
@@ -231,13 +254,16 @@ impl Refusal {
             Reason::Expired { .. } | Reason::NoSession(_) | Reason::NotInLine(_) => {
                 RefusalKind::LockExpired
             }
-            Reason::StaleToken { .. } | Reason::AcquiredAgain { .. } => {
-                RefusalKind::FencingMismatch
-            }
+            Reason::StaleToken { .. }
+            | Reason::AcquiredAgain { .. }
+            | Reason::OldHandover { .. } => RefusalKind::FencingMismatch,
             Reason::SameName(_)
             | Reason::TextTooLong(_)
             | Reason::Oversized(_)
             | Reason::TooLong { .. }
+            | Reason::NotRemembered(_)
+            | Reason::HandoverNeedsToken(_)
+            | Reason::NoHandoversYet
             | Reason::KeyReused(_) => RefusalKind::Invalid,
             Reason::Limit(_) => RefusalKind::Limit,
             Reason::LateCopy(_) => RefusalKind::ConsistencyUnavailable,
@@ -301,6 +327,22 @@ impl fmt::Display for Refusal {
                 write!(f, "no state; ask for less, or start it with a longer --max-ttl")
             }
             Reason::Oversized(part) => f.write_str(&part.excess()),
+            Reason::NotRemembered(name) => {
+                write!(f, "lock '{name}' has no handover, since its name is not remembered; ")?;
+                write!(f, "acquire it with 'remember'")
+            }
+            Reason::HandoverNeedsToken(name) => {
+                write!(f, "a handover of lock '{name}' names the token of its tenure; ")?;
+                write!(f, "add the token that the grant told")
+            }
+            Reason::OldHandover { name, named, current } => {
+                write!(f, "handover {named} of lock '{name}' comes after handover {current} of ")?;
+                write!(f, "the same tenure, and is not set; number them upwards")
+            }
+            Reason::NoHandoversYet => {
+                write!(f, "handovers need a newer latchfs on every server of this service, and ")?;
+                write!(f, "one of them is older; upgrade it, then ask again")
+            }
             Reason::KeyReused(key) => {
                 write!(f, "request key '{key}' was used before for another request; ")?;
                 write!(f, "choose a new key for each request, and repeat only the same request")
@@ -395,6 +437,10 @@ impl fmt::Display for Limit {
                 )?;
                 write!(f, "leave a queue, or try again later")
             }
+            Self::Remembered(max) => {
+                write!(f, "{max} names are remembered, which is the limit; ")?;
+                write!(f, "have some forgotten with DELETE /locks/NAME/previous")
+            }
             Self::Tokens => write!(f, "all tokens below 2^53 are used up; start a new state"),
             Self::Share(of, max) => {
                 let (items, next) = match of {
@@ -403,6 +449,7 @@ impl fmt::Display for Limit {
                     ShareOf::Queue => ("places in the queue of this lock", "leave some"),
                     ShareOf::Holders => ("holds of this shared lock", "release some"),
                     ShareOf::Sessions => ("open sessions", "end some"),
+                    ShareOf::Remembered => ("remembered names", "have some forgotten"),
                 };
                 write!(f, "you have {max} {items}, which is your share; {next}, ")?;
                 write!(f, "or have --share raised where latchfs runs")

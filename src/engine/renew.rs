@@ -53,10 +53,14 @@ impl Engine {
         let lease = self.meant(&ask.key)?;
         let token = lease.token;
         self.books.patch_fits(&ask.key, &ask.patch, lease)?;
+        if let Some(lock) = self.locks.get(&ask.key.name) {
+            self.books.may_hand_over(ask.handover.as_ref(), &ask.key, (lock, lease))?;
+        }
         let name = &ask.key.name;
         let lock = self.locks.get_mut(name).expect("the lease meant has its lock");
         let lease = lock.lease_mut(token).expect("the lease meant is there");
         ask.patch.apply(&mut lease.details);
+        self.books.hand_over(ask.handover.as_ref(), name, lease);
         self.books.tell(events, EventKind::Annotated { name: name.clone(), token });
         Ok(Outcome::Annotated)
     }
@@ -72,6 +76,14 @@ impl Engine {
         let token = self.books.meant_by_release(key, ask.acquisition, leases)?;
         let mut place = place.expect("the lease meant has its lock");
         let lock = place.lock_mut();
+        if let Some(handover) = &ask.handover {
+            let lease = lock.leases().iter().find(|lease| lease.token == token);
+            let lease = lease.expect("the lease meant is there");
+            // The token is that of the request, also if the request names the lease by its file.
+            let named = LeaseKey { name: name.clone(), ..ask.key.clone() };
+            self.books.may_hand_over(Some(handover), &named, (lock, lease))?;
+            self.books.hand_over(Some(handover), name, lease);
+        }
         let lease = lock.lease_mut(token).expect("the lease meant is there");
         let ttl = self.books.ends(lease.life).ttl;
         self.books.unbook(name, lease);

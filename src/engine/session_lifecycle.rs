@@ -63,6 +63,7 @@ impl Engine {
         self.unqueue_all(session.waiters.iter(), events);
         let ttl = session.ends().ttl;
         for (name, token) in &session.leases {
+            self.books.end_by_session(name, *token);
             self.give_back(name, *token, ttl, events);
         }
         let end = SessionEnd::Closed;

@@ -3,6 +3,7 @@
 use super::command::{Op, RequestId};
 use super::deadlines::{Deadlines, Due};
 use super::event::{Event, EventKind};
+use super::handover::RememberedNames;
 use super::idempotency::IdempotencyTable;
 use super::lease::{Ends, Lease, Lifetime, Ownership, SessionId, Token};
 use super::lock_table::LockTable;
@@ -81,6 +82,7 @@ pub(super) struct EngineState {
     pub(super) usage: UsageTable,
     pub(super) agenda: Deadlines,
     pub(super) replies: IdempotencyTable,
+    pub(super) remembered: RememberedNames,
 }
 
 impl Default for Engine {
@@ -104,6 +106,7 @@ impl Engine {
             usage: UsageTable::default(),
             agenda: Deadlines::default(),
             replies: IdempotencyTable::default(),
+            remembered: RememberedNames::default(),
         };
         Self { locks: LockTable::default(), books }
     }
@@ -190,9 +193,9 @@ impl Engine {
         self.books.replies.of_grant(token)
     }
 
-    /// Returns the number of stored items: locks, waiters, sessions and remembered answers.
+    /// Returns the number of stored items: locks, waiters, sessions, remembered answers and names.
     pub fn size(&self) -> usize {
-        self.locks() + self.waiters() + self.sessions() + self.request_ids()
+        self.locks() + self.waiters() + self.sessions() + self.request_ids() + self.remembered()
     }
 
     /// Drops all remembered answers: a bug that tests inject.
@@ -242,6 +245,9 @@ impl EngineState {
 
     pub(super) fn tell(&mut self, events: &mut Vec<Event>, what: EventKind) {
         self.usage.learn(&what);
+        if !self.remembered.is_empty() {
+            self.remembered.learn(&what);
+        }
         events.push(Event { at: self.clock, what });
     }
 

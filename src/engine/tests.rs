@@ -34,6 +34,7 @@ pub(super) fn ask(lock: &str, who: &str) -> Acquire {
         line: QueuePolicy::Skip,
         patch: Patch::default(),
         takes_over: None,
+        remember: false,
     }
 }
 
@@ -527,7 +528,8 @@ fn parts_of_a_command_have_limits() {
     let by = |bytes| Patch { holder_id: long(bytes), ..Patch::default() };
     for (fits, patch) in [(true, noted(1_024)), (false, noted(1_025)), (false, by(513))] {
         let key = key("x", "a", None);
-        let annotate = Op::Annotate(Annotate { key: key.clone(), patch: patch.clone() });
+        let annotate =
+            Op::Annotate(Annotate { key: key.clone(), patch: patch.clone(), handover: None });
         assert_eq!(lab.does(annotate).is_ok(), fits);
         let renew =
             Renew { key, term: None, firm: Firm::Keep, patch: patch.clone(), acquires: false };
@@ -822,7 +824,7 @@ fn a_grant_is_found_by_its_request() {
     let second = lab.engine.view(&name("x"), lab.now).holders[0].lease.token;
     assert_eq!(key_of(&lab, second).as_deref(), Some("two"));
     let bytes = codec::encode_engine(&lab.engine);
-    let copy = codec::decode_engine(codec::STATE_FORMAT, &bytes).expect("as written");
+    let copy = codec::decode_engine(codec::state_format(&lab.engine), &bytes).expect("as written");
     assert_eq!(copy, lab.engine, "the ids of grants follow from the remembered answers");
     lab.engine.forget_replies();
     assert_eq!(key_of(&lab, second), None);

@@ -157,11 +157,11 @@ fn commands_have_bounds() {
     };
     let noted = |bytes: usize| {
         let patch = Patch { note: Some("n".repeat(bytes).into()), ..Patch::default() };
-        Op::Annotate(Annotate { key: key("x", "a", None), patch })
+        Op::Annotate(Annotate { key: key("x", "a", None), patch, handover: None })
     };
     let named = |bytes: usize| {
         let patch = Patch { holder_id: Some("i".repeat(bytes).into()), ..Patch::default() };
-        Op::Annotate(Annotate { key: key("x", "a", None), patch })
+        Op::Annotate(Annotate { key: key("x", "a", None), patch, handover: None })
     };
     let acknowledging = |bytes: usize| {
         let keys = AcknowledgedKeys { from: "a".into(), below: "k".repeat(bytes).into() };

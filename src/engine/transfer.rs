@@ -103,7 +103,7 @@ impl Engine {
             waited: None,
         };
         self.books.tell(events, granted);
-        let tenure = Tenure::of(&lease);
+        let tenure = self.books.tenure(name, &lease);
         self.locks.get_or_new(name).admit(mode, lease);
         tenure
     }
@@ -147,7 +147,7 @@ impl Engine {
         let (token, mode, hold) = (lease.token, Mode::Exclusive, lease.hold);
         let granted = EventKind::Granted { name, holder, token, mode, hold, waited: None };
         self.books.tell(events, granted);
-        let tenure = Tenure::of(&lease);
+        let tenure = self.books.tenure(&ask.name, &lease);
         self.locks.get_or_new(&ask.name).admit(mode, lease);
         Ok(Outcome::Stolen(tenure))
     }
@@ -170,6 +170,7 @@ impl EngineState {
             ends: self.ends(lease.life),
             way,
             waiting: lock.line.len(),
+            previous: self.previous(name),
         }
     }
 }

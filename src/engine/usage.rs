@@ -20,6 +20,8 @@ pub struct Usage {
     pub waiters: usize,
     /// The number of open sessions.
     pub sessions: usize,
+    /// The number of names that are remembered at the request of the clients.
+    pub remembered: usize,
 }
 
 /// The usage of each client that has any, and of all clients.
@@ -35,12 +37,14 @@ type Field = fn(&mut Usage) -> &mut usize;
 const LEASES: Field = |usage| &mut usage.leases;
 const WAITERS: Field = |usage| &mut usage.waiters;
 const SESSIONS: Field = |usage| &mut usage.sessions;
+const REMEMBERED: Field = |usage| &mut usage.remembered;
 
 impl AddAssign for Usage {
     fn add_assign(&mut self, other: Self) {
         self.leases += other.leases;
         self.waiters += other.waiters;
         self.sessions += other.sessions;
+        self.remembered += other.remembered;
     }
 }
 
@@ -96,6 +100,16 @@ impl UsageTable {
         lock.line.values().for_each(|waiter| self.add(&waiter.client, WAITERS));
     }
 
+    /// Counts a name that is remembered at the request of `client` from now on.
+    pub(super) fn learn_name(&mut self, client: &ClientId) {
+        self.add(client, REMEMBERED);
+    }
+
+    /// Counts a name that was remembered at the request of `client` and is not any more.
+    pub(super) fn forget_name(&mut self, client: &ClientId) {
+        self.sub(client, REMEMBERED);
+    }
+
     /// Counts a session that was decoded.
     pub(super) fn learn_session(&mut self, client: &ClientId) {
         self.add(client, SESSIONS);
@@ -105,8 +119,9 @@ impl UsageTable {
 impl Engine {
     /// Returns the usage of all clients together.
     pub fn usage(&self) -> Usage {
-        let EngineState { usage, waiting, sessions, .. } = &self.books;
-        Usage { leases: usage.leases, waiters: *waiting, sessions: sessions.len() }
+        let EngineState { usage, waiting, sessions, remembered, .. } = &self.books;
+        let (sessions, remembered) = (sessions.len(), remembered.len());
+        Usage { leases: usage.leases, waiters: *waiting, sessions, remembered }
     }
 
     /// Returns the usage of one client.
@@ -156,6 +171,7 @@ impl Engine {
         let mut usage = UsageTable::default();
         self.locks.values().for_each(|lock| usage.learn_lock(lock));
         self.books.sessions.values().for_each(|session| usage.learn_session(&session.client));
+        self.books.remembered.iter().for_each(|(_, owner, _)| usage.learn_name(owner));
         usage
     }
 }

@@ -1,9 +1,11 @@
 //! Views of locks and sessions at one moment. They own their data, so no mutex is held while they
 //! are rendered.
 
+use super::handover::Previous;
 use super::lease::{Ends, Lease, Mode, Phase, Ticket, Token};
 use super::name::{ClientId, LockName};
 use crate::time::Time;
+use std::sync::Arc;
 
 /// The state of one lock at one moment.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -20,6 +22,8 @@ pub struct LockView {
     pub waiters: Vec<WaiterView>,
     /// Whether a lock below this name is held or waited for.
     pub has_below: bool,
+    /// What is remembered of the name beyond the tenure; `None` if the name is not remembered.
+    pub previous: Option<Arc<Previous>>,
 }
 
 /// One holder of a lock: its lease, and when that ends.

@@ -151,9 +151,9 @@ impl FileWaits {
     /// Completes a wait whose lock was granted at once, or releases the lock if the file was
     /// closed.
     fn decided(&self, number: u64, ask: Acquire, outcome: &Outcome) {
-        let (Outcome::Granted(tenure) | Outcome::Renewed(tenure)) = *outcome else { return };
+        let (Outcome::Granted(tenure) | Outcome::Renewed(tenure)) = outcome else { return };
         if let Some(wait) = self.take(number) {
-            wait.promise.keep(FileWaitEnd::Granted(tenure));
+            wait.promise.keep(FileWaitEnd::Granted(tenure.clone()));
         } else {
             let key = LeaseKey { name: ask.name, client: ask.client, token: Some(tenure.token) };
             self.service.give_back(Op::Release(Release::of(key)));
@@ -198,6 +198,7 @@ impl FileWaits {
                 life: ask.term.begin(grant.at),
                 acquired_at: grant.at,
                 acquisition: 0,
+                previous: None,
             }),
             WaitEnd::Left(LeaveReason::SessionOver) => match ask.hold.open() {
                 Some(open) => {

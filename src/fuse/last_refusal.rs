@@ -233,6 +233,7 @@ fn conflict(client: &ClientId, view: &LockView) -> Option<Refusal> {
         ends: holder.ends,
         way,
         waiting: view.waiters.len(),
+        previous: view.previous.clone(),
     };
     Some(Refusal { at: view.at, reason: Box::new(Reason::Conflict(conflict)) })
 }

@@ -95,7 +95,8 @@ mod tests {
         let view = |text, has_below| {
             let (at, mode) = (crate::time::Time::ZERO, crate::engine::Mode::Exclusive);
             let (holders, waiters) = (Vec::new(), Vec::new());
-            LockView { name: name(text), at, mode, holders, waiters, has_below }
+            let name = name(text);
+            LockView { name, at, mode, holders, waiters, has_below, previous: None }
         };
         for text in ["build", "team/build", "100%", "%2F", "a%/b"] {
             for has_below in [false, true] {

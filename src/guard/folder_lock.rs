@@ -251,6 +251,7 @@ impl FolderLock {
             line,
             patch: Patch::default(),
             takes_over: None,
+            remember: false,
         };
         let at_end = send.clone();
         self.waits.enter(

@@ -3,7 +3,9 @@
 //! or in the log, whichever is more.
 
 use super::types::{Entry, Payload, Proposal};
-use crate::engine::{ClientId, Command, LeaseKey, Op, Patch, ResetPart, ResetScope, TextPatch};
+use crate::engine::{
+    ClientId, Command, Handover, LeaseKey, Op, Patch, ResetPart, ResetScope, TextPatch,
+};
 use openraft::EntryPayload;
 
 /// The highest weight of the commands in one entry, unless the first command alone exceeds it. For
@@ -29,8 +31,10 @@ pub(super) fn weight_of(command: &Command) -> usize {
             ask.name.as_str().len() + ask.client.as_str().len() + patch_weight(&ask.patch)
         }
         Op::Renew(ask) => key(&ask.key) + patch_weight(&ask.patch),
-        Op::Annotate(ask) => key(&ask.key) + patch_weight(&ask.patch),
-        Op::Release(ask) => key(&ask.key),
+        Op::Annotate(ask) => {
+            key(&ask.key) + patch_weight(&ask.patch) + handover_weight(ask.handover.as_ref())
+        }
+        Op::Release(ask) => key(&ask.key) + handover_weight(ask.handover.as_ref()),
         Op::Leave(ask) => ask.name.as_str().len(),
         Op::Move(ask) => key(&ask.from) + ask.to.as_str().len(),
         Op::Steal(ask) => {
@@ -52,6 +56,7 @@ pub(super) fn weight_of(command: &Command) -> usize {
             };
             part + spared + ask.by.as_str().len() + ask.reason.as_str().len()
         }
+        Op::Forget(ask) => ask.name.as_str().len() + ask.by.as_str().len(),
         Op::Settle | Op::KeepAlive(_) | Op::EndSession(_) => 0,
     };
     size_of::<Command>() + id + acknowledged + said
@@ -65,6 +70,10 @@ pub(super) fn weight_of_all(commands: &[Command]) -> usize {
 /// Returns the total weight of entries in bytes.
 pub(super) fn weight_of_entries(entries: &[Entry]) -> usize {
     entries.iter().map(|entry| payload_weight(&entry.payload)).sum()
+}
+
+fn handover_weight(handover: Option<&Handover>) -> usize {
+    handover.map_or(0, |handover| handover.text.len())
 }
 
 fn patch_weight(patch: &Patch) -> usize {
@@ -105,8 +114,8 @@ mod tests {
     use crate::engine::codec::Codec;
     use crate::engine::lease_terms::{GRACE_DEFAULT, TTL_DEFAULT};
     use crate::engine::{
-        Acquire, Annotate, ClientId, IfExists, LeaseTerms, LockName, Mode, Move, Ownership,
-        QueuePolicy, Release, Reset, Steal, StealReason,
+        Acquire, Annotate, ClientId, Forget, Handover, IfExists, LeaseTerms, LockName, Mode, Move,
+        Ownership, QueuePolicy, Release, Reset, Steal, StealReason,
     };
     use crate::raft::types::{Commands, LogId};
     use crate::time::Time;
@@ -134,6 +143,7 @@ mod tests {
             line: QueuePolicy::Skip,
             patch: patch.clone(),
             takes_over: None,
+            remember: false,
         };
         let steal = Steal {
             name: name("s"),
@@ -143,11 +153,13 @@ mod tests {
             patch: patch.clone(),
         };
         let whose = ResetScope::AllBut(vec![client(); 1_000]);
+        let handover = || Some(Handover { text: "t".repeat(256).into(), counter: u64::MAX });
         [
             Op::Settle,
             Op::Acquire(acquire),
-            Op::Annotate(Annotate { key: key(), patch }),
-            Op::Release(Release::of(key())),
+            Op::Annotate(Annotate { key: key(), patch, handover: handover() }),
+            Op::Release(Release { handover: handover(), ..Release::of(key()) }),
+            Op::Forget(Forget { name: name("f"), by: client() }),
             Op::Move(Move { from: key(), to: name("t"), over: IfExists::Refuse }),
             Op::Steal(steal),
             Op::Reset(Reset::new(whose, client(), reason())),

@@ -21,7 +21,7 @@ use std::io;
 use std::ops::{Bound, RangeBounds};
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::time::Duration;
 use tokio::sync::oneshot;
 
@@ -50,10 +50,14 @@ pub(super) struct LogStore {
     trouble: FatalError,
     /// The fsync latency of the log.
     pub(super) syncs: Arc<FsyncLatency>,
-    /// The end of the last entry in the log files whose format is newer than [`FORMAT_BASE`], as an
-    /// offset over all files; 0 if there is none. The previous release of latchfs can't read such
-    /// an entry.
+    /// The end of the last entry in the log files whose format is newer than `kept`, as an offset
+    /// over all files; 0 if there is none.
     pub(super) newest: Arc<AtomicU64>,
+    /// The newest format of the entries in the log files.
+    pub(super) newest_format: Arc<AtomicU8>,
+    /// The format that the log is to have at most: that of `--format-max`, or [`FORMAT_BASE`],
+    /// which the previous release of latchfs can read.
+    kept: u8,
 }
 
 /// raft-log's type configuration.
@@ -129,7 +133,10 @@ impl LogStore {
         config.log_cache_capacity = Some(CACHED_BYTES_MAX);
         let files = RaftLog::open(Arc::new(config)).map_err(unusable)?;
         let (files, trouble) = (Arc::new(Mutex::new(files)), trouble.clone());
-        let log = Self { files, trouble, syncs: Arc::default(), newest: Arc::default() };
+        let kept = if is_going_back { format_max.max(FORMAT_BASE) } else { FORMAT_BASE };
+        let (syncs, newest) = (Arc::default(), Arc::default());
+        let newest_format = Arc::new(AtomicU8::new(FORMAT_BASE));
+        let log = Self { files, trouble, syncs, newest, newest_format, kept };
         log.refuse_holes().and_then(|()| log.find_newest()).map_err(unusable)?;
         Ok(log)
     }
@@ -157,15 +164,16 @@ impl LogStore {
         (next(files.log_state().purged()), next(files.log_state().last()))
     }
 
-    /// Notes an entry that was read or written if its format is newer than [`FORMAT_BASE`].
+    /// Notes the format of an entry that was read or written.
     fn note_format(&self, format: u8, record: Segment) {
-        if format > FORMAT_BASE {
+        self.newest_format.fetch_max(format, Ordering::Relaxed);
+        if format > self.kept {
             self.newest.store(record.offset + record.size, Ordering::Relaxed);
         }
     }
 
-    /// Searches the log files for the last entry whose format is newer than [`FORMAT_BASE`], and
-    /// notes where it ends. The files may still hold entries that are purged; these count too.
+    /// Searches the log files for the last entry whose format is newer than `kept`, and notes where
+    /// it ends. The files may still hold entries that are purged; these count too.
     fn find_newest(&self) -> io::Result<()> {
         self.files.lock().dump().write_with(|_, _, record| {
             let (place, record) = record?;
@@ -176,8 +184,8 @@ impl LogStore {
         })
     }
 
-    /// Forgets where the last entry ends whose format is newer than [`FORMAT_BASE`], once the file
-    /// of that entry is gone. A purge deletes a file only when all of its entries are purged and it
+    /// Forgets where the last entry ends whose format is newer than `kept`, once the file of that
+    /// entry is gone. A purge deletes a file only when all of its entries are purged and it
     /// is not written any more.
     pub(super) fn forget_newest(&self) {
         let stat = self.files.lock().stat();
@@ -185,6 +193,7 @@ impl LogStore {
         let begin = closed.unwrap_or(stat.open_chunk.global_start);
         if self.newest.load(Ordering::Relaxed) <= begin {
             self.newest.store(0, Ordering::Relaxed);
+            self.newest_format.store(self.kept, Ordering::Relaxed);
         }
     }
 

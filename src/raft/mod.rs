@@ -78,3 +78,4 @@ pub use peer_config::{ElectionPace, Peering};
 pub use raft_node::RaftNode;
 pub use restore::restore;
 pub use rpc::mutual_tls::PeerFiles;
+pub use types::Heritage;

@@ -25,9 +25,9 @@ use super::rpc::rpc_client::RpcIdentity;
 use super::state_machine::Raft;
 use super::state_machine::StateMachine;
 use super::status_report::{Gauges, Reporter};
-use super::types::{ClusterId, Commands, NodeId, Proposal, TypeConfig};
+use super::types::{ClusterId, Commands, Heritage, NodeId, Proposal, TypeConfig};
 use crate::engine::codec::FORMAT_VERSION;
-use crate::engine::{Baseline, EndSession, Op, Rules, SessionEnd};
+use crate::engine::{EndSession, Op, Rules, SessionEnd};
 use crate::service::Unavailable;
 use crate::service::audit::Audit;
 use crate::time::{Span, Wall, boot_now};
@@ -83,7 +83,7 @@ struct NodeParts {
     data: Data,
     /// The state that this node takes over if it begins a new cluster in place of a lost one:
     /// limits, the first token and queue ticket, and for how long no lock is granted.
-    heritage: Option<Baseline>,
+    heritage: Option<Heritage>,
     log: LogStore,
     machine: StateMachine,
     trouble: FatalError,
@@ -104,7 +104,7 @@ struct NodeTasks {
 pub(super) fn start(
     path: &Path,
     peering: Option<Peering>,
-    heritage: Option<Baseline>,
+    heritage: Option<Heritage>,
     format_max: u8,
 ) -> Result<NodeHandle, DataError> {
     let peers = peering.map(Peering::begin).transpose()?;
@@ -125,7 +125,7 @@ pub(super) fn start(
 fn open(
     path: &Path,
     peers: Option<ListeningPeers>,
-    heritage: Option<Baseline>,
+    heritage: Option<Heritage>,
     formats: PeerFormats,
 ) -> Result<NodeParts, DataError> {
     let data = Data::open(path, || begin_or_join(path, peers.as_ref()))?;
@@ -392,7 +392,7 @@ async fn begin_alone(
     raft: &Raft,
     replica: &Arc<Replica>,
     data: &Mutex<Data>,
-    (peers, heritage): (Option<&ListeningPeers>, Option<Baseline>),
+    (peers, heritage): (Option<&ListeningPeers>, Option<Heritage>),
     stopped: &impl Fn(String) -> DataError,
 ) -> Result<LeadershipRole, DataError> {
     lead(raft).await.map_err(stopped)?;
@@ -405,11 +405,14 @@ async fn begin_alone(
     match cluster {
         None => {
             let cluster = identity.cluster;
-            write(match heritage {
-                None => Proposal::Begin(cluster, Rules::default()),
-                Some(heritage) => Proposal::Inherit(cluster, heritage),
-            })
-            .await?;
+            match heritage {
+                None => write(Proposal::Begin(cluster, Rules::default())).await?,
+                Some(heritage) => {
+                    for proposal in heritage.proposals(cluster) {
+                        write(proposal).await?;
+                    }
+                }
+            }
         }
         Some(cluster) if cluster != identity.cluster => {
             let why = format!("it names cluster {}, the log {cluster}", identity.cluster);

@@ -302,6 +302,7 @@ fn concerns(op: &Op, name: &LockName) -> bool {
         Op::Leave(ask) => ask.name == *name,
         Op::Move(ask) => ask.from.name == *name || ask.to == *name,
         Op::Steal(ask) => ask.name == *name,
+        Op::Forget(ask) => ask.name == *name,
         // `EndSession` may end any lease of the session, and `Reset` any lease at all.
         Op::EndSession(_) | Op::Reset(_) => true,
     }

@@ -13,13 +13,13 @@ use super::leader_clock::LeaderClock;
 use super::leadership::{Leadership, LeadershipRole, metrics};
 use super::linearizable_read::{LinearizableReader, WriteError, pause, propose};
 use super::node_environment::NodeEnvironment;
-use super::peer_formats::PeerFormats;
+use super::peer_formats::{PeerFormats, refuse};
 use super::proposal_queue::{BatchWaiters, NextBatch, ProposalBatch, ProposalQueue};
 use super::replica::Replica;
 use super::timeout::timeout;
 use super::types::{Answers, Commands};
 use crate::engine::Op;
-use crate::engine::codec::FORMAT_BASE;
+use crate::engine::codec::{FORMAT_BASE, WITH_HANDOVERS};
 use crate::service::Unavailable;
 use crate::time::{Span, Time};
 use openraft::async_runtime::watch::WatchReceiver;
@@ -261,7 +261,7 @@ impl<C: ClusterTypes> Proposer<C> {
         waiting: &mut Option<BatchWaiters>,
     ) -> Result<ProposalOutcome, Arc<str>> {
         let began = self.environment.steady_now();
-        let commands = self.in_known_format(commands);
+        let (commands, refused) = self.in_known_format(commands);
         let mut entry = pin!(propose::<C>(&self.raft, leadership, commands));
         let written = loop {
             tokio::select! {
@@ -279,23 +279,26 @@ impl<C: ClusterTypes> Proposer<C> {
             }
         };
         match written {
-            Ok(done) => Ok(ProposalOutcome::Done(
-                done.log_id.index,
-                done.data,
-                leadership.stamp(&*self.environment),
-            )),
+            Ok(mut done) => {
+                let now = leadership.stamp(&*self.environment);
+                refuse(&mut done.data, &refused, now);
+                Ok(ProposalOutcome::Done(done.log_id.index, done.data, now))
+            }
             Err(error) => self.failed(&error),
         }
     }
 
-    /// Returns commands in a format that all members of the cluster know.
-    fn in_known_format(&self, commands: Arc<Commands>) -> Arc<Commands> {
+    /// Returns commands in a format that all members of the cluster know, and the places of those
+    /// to be refused because some member does not know them.
+    fn in_known_format(&self, commands: Arc<Commands>) -> (Arc<Commands>, Vec<usize>) {
         if commands.format() == FORMAT_BASE {
-            return commands;
+            return (commands, Vec::new());
         }
         let metrics = metrics::<C>(&self.raft);
         let members = metrics.membership_config.nodes().map(|(id, _)| *id);
-        self.formats.for_members(commands, metrics.id, members)
+        let has_names = self.replica.look().engine.remembered() > 0;
+        let in_use = if has_names { WITH_HANDOVERS } else { FORMAT_BASE };
+        self.formats.for_members(commands, metrics.id, members, in_use)
     }
 
     fn failed(&self, error: &WriteError<C>) -> Result<ProposalOutcome, Arc<str>> {

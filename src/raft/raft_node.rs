@@ -12,10 +12,10 @@ use super::node_address::NodeAddress;
 use super::peer_config::Peering;
 use super::reset_in_parts::RESET_PART_MAX;
 use super::rpc::mutual_tls::PeerTls;
-use crate::engine::codec::FORMAT_VERSION;
+use super::types::Heritage;
+use crate::engine::codec::{EncodedState, FORMAT_VERSION};
 use crate::engine::{
-    Answer, Baseline, Child, Command, Engine, LockName, LockView, SessionId, SessionView, Token,
-    codec,
+    Answer, Child, Command, Engine, LockName, LockView, SessionId, SessionView, Token,
 };
 use crate::service::audit::is_audited;
 use crate::service::cluster_status::{ClusterAdmin, Standing};
@@ -72,9 +72,8 @@ impl RaftNode {
     }
 
     /// Creates the data directory of the first node of a new cluster that replaces a lost one.
-    /// `heritage` has the limits of the lost cluster, the first token and queue ticket of the new
-    /// one, and for how long no lock is granted.
-    pub(super) fn begin_with(path: &Path, heritage: Baseline) -> Result<(), DataError> {
+    /// `heritage` is what the new cluster takes over from the lost one.
+    pub(super) fn begin_with(path: &Path, heritage: Heritage) -> Result<(), DataError> {
         let NodeHandle { shared, thread, .. } =
             node::start(path, None, Some(heritage), FORMAT_VERSION)?;
         let restored = AdminAction {
@@ -307,8 +306,8 @@ impl BackendStatus for RaftNode {
         cluster.map_or(0, |id| ((id.0 >> 64) as u64 ^ id.0 as u64).max(1))
     }
 
-    fn state(&self, then: Then<Result<Option<Vec<u8>>, Unavailable>>) {
-        self.shared.node.requests.look(None, |engine, _| Some(codec::encode_engine(engine)), then);
+    fn state(&self, then: Then<Result<Option<EncodedState>, Unavailable>>) {
+        self.shared.node.requests.look(None, |engine, _| Some(EncodedState::of(engine)), then);
     }
 
     fn counts(&self) -> Vec<(&'static str, u64)> {

@@ -172,6 +172,10 @@ impl Replica {
                 }
                 return vec![];
             }
+            EntryPayload::Normal(Proposal::Remember(names)) => {
+                names.into_iter().for_each(|name| core.engine.take_over(name));
+                return vec![];
+            }
             EntryPayload::Normal(Proposal::Commands(body)) => {
                 core.hear(entry.log_id.leader_id, body.now, self.environment.steady_now());
                 self.carry_out(&mut core, entry.log_id.index, &body)

@@ -2,17 +2,16 @@
 
 use super::data_dir_error::DataError;
 use super::raft_node::RaftNode;
-use crate::engine::Baseline;
+use super::types::Heritage;
 use crate::storage::atomic_file::sync_names;
 use crate::storage::locked_dir::Role;
 use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Creates the data directory of the first node of a new cluster that replaces a lost one.
-/// `heritage` has the limits of the lost cluster, the first token and queue ticket of the new one,
-/// and for how long no lock is granted. The directory must be empty or missing. It is created
+/// The directory must be empty or missing. It is created
 /// atomically: after an error it is as before.
-pub fn restore(path: &Path, heritage: Baseline) -> Result<(), DataError> {
+pub fn restore(path: &Path, heritage: Heritage) -> Result<(), DataError> {
     let at = |error| DataError::io(path, error);
     let path = std::path::absolute(path).map_err(at)?;
     if let Some(found) = first_entry(&path)? {

@@ -30,7 +30,7 @@ pub(crate) struct SnapshotContents {
 
 /// Encodes the state, as it is stored in the file and sent to other nodes.
 pub(crate) fn to_bytes(cluster: Option<ClusterId>, engine: &Engine) -> Arc<[u8]> {
-    let mut out = vec![codec::STATE_FORMAT];
+    let mut out = vec![codec::state_format(engine)];
     cluster.put(&mut out);
     out.extend_from_slice(&codec::encode_engine(engine));
     out.into()

@@ -12,14 +12,14 @@ use super::rpc::messages::{RpcRequest, RpcResponse};
 use super::rpc::rpc_client::RpcIdentity;
 use super::state_machine::Raft;
 use super::types::{ClusterId, LogId, NodeId, TypeConfig};
-use crate::engine::codec::{self, FORMAT_BASE, FORMAT_VERSION};
+use crate::engine::codec::{self, FORMAT_BASE, WITH_HANDOVERS};
 use crate::service::cluster_status::{
     Behind, ClusterReport, Member, MemberStatus, Outlook, Standing,
 };
 use crate::time::Span;
 use openraft::ServerState;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU8, Ordering};
 
 /// How long a node may take to answer before the report shows it as unreachable.
 const STATUS_PATIENCE: Span = Span::from_secs(1);
@@ -31,16 +31,16 @@ pub(super) struct Gauges {
     pub(super) syncs: Arc<FsyncLatency>,
     /// The elections that the node has seen.
     pub(super) elections: Arc<ElectionCounter>,
-    /// The end of the last log entry that the previous release of latchfs can't read, as an offset
-    /// over all log files; 0 if there is none.
-    pub(super) newest: Arc<AtomicU64>,
+    /// The newest format of the entries in the log files.
+    pub(super) newest_format: Arc<AtomicU8>,
 }
 
 impl Gauges {
     /// Returns the measurements of the node that uses this log.
     pub(super) fn of(log: &LogStore) -> Self {
         let elections = Arc::new(ElectionCounter::since(log.vote().as_ref()));
-        Self { syncs: Arc::clone(&log.syncs), elections, newest: Arc::clone(&log.newest) }
+        let newest_format = Arc::clone(&log.newest_format);
+        Self { syncs: Arc::clone(&log.syncs), elections, newest_format }
     }
 }
 
@@ -134,8 +134,10 @@ impl Reporter {
         };
         let elections = self.gauges.elections.seen();
         let learners = nodes.len().saturating_sub(voters);
-        let is_new = self.gauges.newest.load(Ordering::Relaxed) > 0;
-        let log_format = if is_new { FORMAT_VERSION } else { FORMAT_BASE };
+        // Remembered names are in every snapshot.
+        let has_names = self.replica.look().engine.remembered() > 0;
+        let of_state = if has_names { WITH_HANDOVERS } else { FORMAT_BASE };
+        let log_format = self.gauges.newest_format.load(Ordering::Relaxed).max(of_state);
         Outlook { voters, learners, elections, behind, log_format }
     }
 

@@ -106,7 +106,18 @@ fn acquire_for(lock: &str, who: &str, secs: u64) -> Command {
     let (hold, line, patch) = (Ownership::Client, QueuePolicy::Skip, Patch::default());
     let term = LeaseTerms::Own(ttl, Grace::NONE);
     let (name, client, mode) = (name(lock), client(who), Mode::Exclusive);
-    Op::Acquire(Acquire { name, client, mode, hold, term, line, patch, takes_over: None }).into()
+    Op::Acquire(Acquire {
+        name,
+        client,
+        mode,
+        hold,
+        term,
+        line,
+        patch,
+        takes_over: None,
+        remember: false,
+    })
+    .into()
 }
 
 fn acquire(lock: &str, who: &str) -> Command {

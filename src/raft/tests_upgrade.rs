@@ -4,7 +4,7 @@
 
 use super::restore;
 use super::snapshot;
-use super::{DataError, RaftNode};
+use super::{DataError, Heritage, RaftNode};
 use crate::engine::lease_terms::{GRACE_DEFAULT, TTL_DEFAULT};
 use crate::engine::{
     Acquire, Answer, ClientId, Engine, LeaseTerms, LockName, Mode, Op, Outcome, Ownership, Patch,
@@ -53,7 +53,17 @@ fn acquire(node: &RaftNode, of: &str) -> Answer {
     let client = ClientId::parse("new").expect("valid");
     let (term, mode) = (LeaseTerms::Own(TTL_DEFAULT, GRACE_DEFAULT), Mode::Exclusive);
     let (hold, line, patch) = (Ownership::Exclusive(None), QueuePolicy::Skip, Patch::default());
-    let ask = Acquire { name: lock(of), client, mode, hold, term, line, patch, takes_over: None };
+    let ask = Acquire {
+        name: lock(of),
+        client,
+        mode,
+        hold,
+        term,
+        line,
+        patch,
+        takes_over: None,
+        remember: false,
+    };
     node.submit(Op::Acquire(ask).into(), Retry::Never, Box::new(move |got| drop(send.send(got))));
     answer.recv().expect("answered").expect("decided")
 }
@@ -120,7 +130,8 @@ fn a_restored_node_grants_nothing_before_its_time_and_no_token_twice() {
     let node = RaftNode::open(&old).expect("it is new");
     let last = token(acquire(&node, "build"));
     let heritage = |node: &RaftNode, hold_off| {
-        node.inspect(|engine| engine.heritage(1_790_000_000, hold_off)).expect("there are tokens")
+        node.inspect(|engine| Heritage::of(engine, 1_790_000_000, hold_off))
+            .expect("there are tokens")
     };
     let (slow, at_once) = (heritage(&node, Span::from_secs(60)), heritage(&node, Span::ZERO));
     let id = node.engine_id();
@@ -147,7 +158,7 @@ fn nothing_is_restored_over_something() {
     let scratch = UpgradeScratch::new();
     let data = scratch.0.join("data");
     RaftNode::open(&data).expect("it is new").close();
-    let heritage = Engine::default().heritage(0, Span::ZERO).expect("there are tokens");
+    let heritage = Heritage::of(&Engine::default(), 0, Span::ZERO).expect("there are tokens");
     let refused = restore(&data, heritage.clone()).expect_err("there is a node");
     assert!(matches!(refused, DataError::Foreign(_)), "{refused}");
     RaftNode::open(&data).expect("it is as it was");
@@ -167,7 +178,7 @@ fn an_older_member_and_a_full_table_of_ids() {
     let data = scratch.0.join("data");
     fs::create_dir(&data).expect("it is new");
     let full = Rules { requests_max: 1, ..Rules::default() };
-    let baseline = Engine::new(full).heritage(0, Span::ZERO).expect("there are tokens");
+    let baseline = Heritage::of(&Engine::new(full), 0, Span::ZERO).expect("there are tokens");
     restore(&data, baseline).expect("an empty directory will do");
     let known = |format_max, keys: [&'static str; 3]| {
         let node = Arc::new(RaftNode::open_with(&data, None, format_max).expect("it has begun"));

@@ -1,8 +1,8 @@
 //! The types of the log: openraft's type configuration, and the contents of an entry.
 
-use crate::engine::codec::{Codec, Decoder, FORMAT_BASE, Malformed};
-use crate::engine::{Answer, Baseline, Command, Rules};
-use crate::time::Time;
+use crate::engine::codec::{Codec, Decoder, FORMAT_BASE, Malformed, WITH_HANDOVERS, require};
+use crate::engine::{Answer, Baseline, Command, Engine, RememberedName, Rules};
+use crate::time::{Span, Time};
 use openraft::EntryPayload;
 use openraft::type_config::alias::{
     EntryOf, LogIdOf, PayloadOf, SnapshotMetaOf, SnapshotOf, StoredMembershipOf, VoteOf,
@@ -56,6 +56,9 @@ pub(crate) enum Proposal {
     /// Begins a cluster that replaces a lost one: its id, and what it takes over (limits, the first
     /// token and queue ticket, and for how long no lock is granted).
     Inherit(ClusterId, Baseline),
+    /// Some of the names that the lost cluster remembered beyond a tenure. Such proposals follow the
+    /// one that begins a cluster after another.
+    Remember(Vec<RememberedName>),
     /// Commands in order, and the engine time at which all of them are applied.
     Commands(Arc<Commands>),
 }
@@ -81,7 +84,39 @@ impl Commands {
 pub(crate) fn format_of(payload: &Payload) -> u8 {
     match payload {
         EntryPayload::Normal(Proposal::Commands(body)) => body.format(),
+        EntryPayload::Normal(Proposal::Remember(_)) => WITH_HANDOVERS,
         _ => FORMAT_BASE,
+    }
+}
+
+/// What a cluster takes over from a lost one that it replaces.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Heritage {
+    /// The limits of the lost cluster, the first token and queue ticket of the new one, and for how
+    /// long no lock is granted.
+    pub baseline: Baseline,
+    /// The names that the lost cluster remembered beyond a tenure.
+    pub names: Vec<RememberedName>,
+}
+
+/// The highest number of names in one [`Proposal::Remember`]: with the longest names, clients and
+/// handovers they take 2 MB, less than the highest length of a call with log entries.
+const NAMES_MAX: usize = 1_000;
+
+impl Heritage {
+    /// Returns what the cluster takes over that replaces the one of `engine`, as read from a
+    /// backup. `wall_secs` is the start of the new cluster in seconds since 1970. `None` if no
+    /// tokens would be left.
+    pub fn of(engine: &Engine, wall_secs: u64, hold_off: Span) -> Option<Self> {
+        let baseline = engine.heritage(wall_secs, hold_off)?;
+        Some(Self { baseline, names: engine.remembered_names() })
+    }
+
+    /// Returns the first proposals of the cluster with this id, in order.
+    pub(super) fn proposals(self, cluster: ClusterId) -> impl Iterator<Item = Proposal> {
+        let names: Vec<_> = self.names.chunks(NAMES_MAX).map(<[_]>::to_vec).collect();
+        let begin = std::iter::once(Proposal::Inherit(cluster, self.baseline));
+        begin.chain(names.into_iter().map(Proposal::Remember))
     }
 }
 
@@ -93,6 +128,7 @@ impl fmt::Display for Proposal {
         match self {
             Self::Begin(cluster, _) => write!(f, "the beginning of {cluster}"),
             Self::Inherit(cluster, _) => write!(f, "the beginning of {cluster}, after another"),
+            Self::Remember(names) => write!(f, "{} names of another", names.len()),
             Self::Commands(body) => write!(f, "{} commands at {}", body.commands.len(), body.now),
         }
     }
@@ -123,6 +159,10 @@ impl Codec for Proposal {
                 cluster.put(out);
                 heritage.put(out);
             }
+            Self::Remember(names) => {
+                out.push(3);
+                names.put(out);
+            }
             Self::Commands(body) => {
                 out.push(1);
                 body.now.put(out);
@@ -139,6 +179,10 @@ impl Codec for Proposal {
                 Ok(Self::Commands(Arc::new(Commands { now, commands })))
             }
             2 => Ok(Self::Inherit(Codec::take(from)?, Codec::take(from)?)),
+            3 => {
+                require(from.format() >= WITH_HANDOVERS)?;
+                Codec::take(from).map(Self::Remember)
+            }
             _ => Err(Malformed),
         }
     }

@@ -48,6 +48,7 @@ impl AuditedCaller<'_> {
     pub(crate) fn commands(self, locks: &Locks, op: &Op) {
         let (operation, target) = match op {
             Op::Steal(ask) => (Operation::Steal, Some(ActionTarget::Lock(&ask.name))),
+            Op::Forget(ask) => (Operation::ForgetName, Some(ActionTarget::Lock(&ask.name))),
             Op::Reset(ask) => (
                 Operation::Reset,
                 match &ask.whose {

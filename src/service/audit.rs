@@ -170,7 +170,7 @@ impl AuditWhat {
 
 /// Whether an operation is answered only when its audit records are on disk.
 pub(crate) const fn is_audited(op: &Op) -> bool {
-    matches!(op, Op::Steal(_) | Op::Reset(_))
+    matches!(op, Op::Steal(_) | Op::Reset(_) | Op::Forget(_))
 }
 
 impl Audit {

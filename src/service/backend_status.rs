@@ -7,6 +7,7 @@ use super::cluster_status::ClusterAdmin;
 use super::counters::Histogram;
 use super::failure::Unavailable;
 use super::remote_status::RemoteStatus;
+use crate::engine::codec::EncodedState;
 use crate::engine::{Engine, SessionId};
 use std::sync::Arc;
 
@@ -48,7 +49,7 @@ pub trait BackendStatus {
     }
     /// Passes the encoded state of the engine to `then`, as of one moment after all requests before
     /// this one; `None` if the engine is not in this process.
-    fn state(&self, then: Then<Result<Option<Vec<u8>>, Unavailable>>) {
+    fn state(&self, then: Then<Result<Option<EncodedState>, Unavailable>>) {
         then(Ok(None));
     }
     /// Calls `look` with the engine as this process knows it, unless the engine is not in this

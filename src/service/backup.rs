@@ -12,7 +12,7 @@
 //! ```
 
 use crate::engine::Engine;
-use crate::engine::codec::{self, FORMAT_VERSION, Malformed, STATE_FORMAT};
+use crate::engine::codec::{self, EncodedState, FORMAT_VERSION, Malformed};
 use crate::time::Wall;
 use sha2::{Digest, Sha256};
 use std::fmt;
@@ -73,14 +73,15 @@ impl fmt::Display for BackupError {
 impl std::error::Error for BackupError {}
 
 /// Returns the bytes of a backup of the encoded engine state `state`, with the current time.
-pub fn write(engine_id: u64, state: &[u8]) -> Vec<u8> {
+pub fn write(engine_id: u64, state: &EncodedState) -> Vec<u8> {
+    let EncodedState { format, bytes: state } = state;
     let (taken, bytes) = (Wall::now(), state.len());
     let head = format!(
-        "{MAGIC}{VERSION}\nstate-format {STATE_FORMAT}\ntaken {taken}\nengine {engine_id:016x}\n\
+        "{MAGIC}{VERSION}\nstate-format {format}\ntaken {taken}\nengine {engine_id:016x}\n\
          bytes {bytes}\n"
     );
     let head = format!("{head}sum {}\n\n", sum(head.as_bytes(), state));
-    [head.as_bytes(), state].concat()
+    [head.as_bytes(), state.as_slice()].concat()
 }
 
 fn sum(head: &[u8], state: &[u8]) -> String {
@@ -147,7 +148,7 @@ mod tests {
 
     #[test]
     fn a_backup_is_read_back_and_a_damaged_one_is_rejected() {
-        let bytes = write(7, &codec::encode_engine(&engine()));
+        let bytes = write(7, &EncodedState::of(&engine()));
         let backup = read(&bytes).expect("as it was written");
         assert_eq!((backup.engine_id, backup.engine), (7, engine()));
         for at in 0..bytes.len() {
@@ -163,12 +164,12 @@ mod tests {
 
     #[test]
     fn a_newer_backup_is_reported_as_newer() {
-        let text = String::from_utf8_lossy(&write(7, &[])).into_owned();
+        let empty = EncodedState { format: 5, bytes: vec![] };
+        let text = String::from_utf8_lossy(&write(7, &empty)).into_owned();
         let newer = text.replace("latchfs backup 1", "latchfs backup 2");
         let said = read(newer.as_bytes()).map(drop).expect_err("newer").to_string();
         assert!(said.contains("newer latchfs") && said.contains("format 2"), "{said}");
-        let format = format!("state-format {STATE_FORMAT}");
-        let newer = text.replace(&format, "state-format 99");
+        let newer = text.replace("state-format 5", "state-format 99");
         let said = read(newer.as_bytes()).map(drop).expect_err("newer").to_string();
         assert!(said.contains("format 99"), "{said}");
         assert_eq!(read(b"PK").map(drop), Err(BackupError::Foreign));

@@ -15,7 +15,8 @@ use crate::engine::codec::{
 };
 use crate::engine::{
     AcknowledgedKeys, Answer, Child, Command, Digest, Event, IdempotencyKey, LockName, LockView,
-    Op, RequestId, RequestOrder, SessionId, Token,
+    Op, Reason, Refusal, RequestId, RequestOrder, SessionId, Token, answer_for, answer_format,
+    view_for,
 };
 use crate::time::{Time, Wall};
 use sha2::{Digest as _, Sha256};
@@ -28,8 +29,9 @@ pub const PROTOCOL_BASE: u8 = FORMAT_BASE;
 /// The newest version of the protocol that this latchfs knows. The version of a message is the
 /// format in which the commands in it are encoded.
 pub const PROTOCOL: u8 = FORMAT_VERSION;
-/// The response header in which a server gives the newest version of the protocol that it knows. A
-/// server that sends no such header knows [`PROTOCOL_BASE`] only.
+/// The header in which a server and a client give the newest version of the protocol that they
+/// know. One that sends no such header knows [`PROTOCOL_BASE`] only, or as a client perhaps the next
+/// one, which has the same answers.
 pub const PROTOCOL_HEADER: &str = "latchfs-protocol";
 /// The maximum number of parts in a batch: as many as queue up during one round trip on a busy
 /// mount.
@@ -125,6 +127,23 @@ impl RequestBatch {
         formats.chain(own).max().unwrap_or(PROTOCOL_BASE)
     }
 
+    /// Returns the lowest version of the protocol in which every part means what it says.
+    pub fn needs(&self) -> u8 {
+        let needs = self.asks.iter().map(BatchItem::needs);
+        needs.max().unwrap_or(PROTOCOL_BASE)
+    }
+
+    /// Returns the batch without the parts that a server does not know which speaks only this
+    /// `version` of the protocol, and the places of these parts: they are refused.
+    pub fn known_parts(&self, version: u8) -> (Self, Vec<usize>) {
+        let parts = self.asks.iter().enumerate();
+        let unknown = parts.filter(|(_, ask)| ask.needs() > version).map(|(place, _)| place);
+        let unknown: Vec<_> = unknown.collect();
+        let mut batch = self.clone();
+        unknown.iter().for_each(|place| batch.asks[*place] = BatchItem::Now);
+        (batch, unknown)
+    }
+
     /// Returns the batch as a server knows it that speaks only this `version` of the protocol.
     fn for_version(&self, version: u8) -> Self {
         let ask = |ask: &BatchItem| match ask {
@@ -168,6 +187,15 @@ pub struct RequestPosition {
     pub order: Option<RequestOrder>,
     /// The keys of earlier requests that are acknowledged with this part.
     pub acknowledged: Option<AcknowledgedKeys>,
+}
+
+impl BatchItem {
+    const fn needs(&self) -> u8 {
+        match self {
+            Self::Submit(command) => command.op.needs(),
+            _ => PROTOCOL_BASE,
+        }
+    }
 }
 
 impl From<Op> for Submission {
@@ -244,6 +272,54 @@ pub enum ItemReply {
     Leases(ListPage<(LockName, Token)>),
     /// The URLs of all nodes of the cluster; none if the server is not in one.
     Urls(Vec<String>),
+}
+
+impl BatchResponse {
+    /// Refuses the parts of a batch that [`RequestBatch::known_parts`] has left out.
+    pub fn refuse(&mut self, places: &[usize]) {
+        let at = self.stamp.now;
+        for place in places {
+            if let Some(reply) = self.replies.get_mut(*place) {
+                let reason = Box::new(Reason::NoHandoversYet);
+                *reply = ItemReply::Answered(Err(Refusal { at, reason }));
+            }
+        }
+    }
+
+    /// Returns the lowest version of the protocol that can hold the answer.
+    fn version(&self) -> u8 {
+        self.replies.iter().map(ItemReply::version).max().unwrap_or(PROTOCOL_BASE)
+    }
+}
+
+impl ItemReply {
+    /// Returns the lowest version of the protocol that can hold the reply.
+    pub(super) fn version(&self) -> u8 {
+        match self {
+            Self::Answered(answer) => answer_format(answer),
+            Self::Viewed(view) => view.format(),
+            Self::Listed(page) => {
+                page.items.iter().map(LockView::format).max().unwrap_or(PROTOCOL_BASE)
+            }
+            _ => PROTOCOL_BASE,
+        }
+    }
+
+    /// Returns the reply as a client knows it that speaks only this `version` of the protocol.
+    pub(super) fn for_version(self, version: u8) -> Self {
+        if self.version() <= version {
+            return self;
+        }
+        match self {
+            Self::Answered(answer) => Self::Answered(answer_for(version, answer)),
+            Self::Viewed(view) => Self::Viewed(view_for(version, view)),
+            Self::Listed(ListPage { items, next }) => {
+                let items = items.into_iter().map(|view| view_for(version, view)).collect();
+                Self::Listed(ListPage { items, next })
+            }
+            other => other,
+        }
+    }
 }
 
 /// One frame of the stream of events that a server sends to a remote client.
@@ -353,7 +429,7 @@ pub fn decode_batch(bytes: &[u8]) -> Result<RequestBatch, Malformed> {
 
 /// Encodes the answer to a batch.
 pub fn encode_told(told: &BatchResponse) -> Vec<u8> {
-    encode_message(PROTOCOL_BASE, told)
+    encode_message(told.version(), told)
 }
 
 /// Encodes the reply to one call in a batch. A reply is kept in encoded form until the replies to
@@ -365,9 +441,9 @@ pub(super) fn encode_reply(reply: &ItemReply) -> Vec<u8> {
 }
 
 /// Encodes the answer to a batch, as [`encode_told`] does, from replies that [`encode_reply`]
-/// encoded.
-pub(super) fn encode_replies(stamp: &Stamp, replies: &[Vec<u8>]) -> Vec<u8> {
-    let mut out = vec![PROTOCOL_BASE];
+/// encoded, and the highest version that any of them needs.
+pub(super) fn encode_replies(version: u8, stamp: &Stamp, replies: &[Vec<u8>]) -> Vec<u8> {
+    let mut out = vec![version];
     stamp.put(&mut out);
     replies.len().put(&mut out);
     for reply in replies {
@@ -410,7 +486,7 @@ fn format_of(version: u8) -> Option<u8> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::{ClientId, LeaseKey, OpenId, Release};
+    use crate::engine::{ClientId, Handover, LeaseKey, Mode, OpenId, Previous, Release};
 
     fn batch_of(op: Op) -> RequestBatch {
         let asks = vec![BatchItem::Now, BatchItem::Submit(op.into())];
@@ -428,7 +504,7 @@ mod tests {
         let acknowledged = Some(AcknowledgedKeys { from: "a-".into(), below: "a-7".into() });
         let new = RequestBatch { acknowledged: acknowledged.clone(), ..old.clone() };
         let bytes = encode_batch(PROTOCOL, &new);
-        assert_eq!((bytes[0], decode_batch(&bytes).as_ref()), (PROTOCOL, Ok(&new)));
+        assert_eq!((bytes[0], decode_batch(&bytes).as_ref()), (6, Ok(&new)));
         assert_eq!(encode_batch(PROTOCOL_BASE, &new), encode_batch(PROTOCOL_BASE, &old));
         assert_eq!(encode_batch(PROTOCOL, &old)[0], PROTOCOL_BASE);
         let carried: Vec<_> = new.positions().into_iter().map(|at| at.acknowledged).collect();
@@ -446,7 +522,7 @@ mod tests {
         assert_eq!(encode_batch(PROTOCOL, &old)[0], PROTOCOL_BASE);
         assert_eq!(decode_batch(&encode_batch(PROTOCOL, &old)), Ok(old.clone()));
         let bytes = encode_batch(PROTOCOL, &new);
-        assert_eq!(bytes[0], PROTOCOL);
+        assert_eq!(bytes[0], 6);
         assert_eq!(decode_batch(&bytes), Ok(new.clone()));
         // A server that knows only the previous version gets the release without the open file. It
         // has the same digest as the release with the open file, so either is recognized as a
@@ -461,5 +537,42 @@ mod tests {
         // claims, or if the claimed version is unknown.
         assert!(decode_batch(&[&[PROTOCOL_BASE], &bytes[1..]].concat()).is_err());
         assert!(decode_batch(&[&[PROTOCOL + 1], &bytes[1..]].concat()).is_err());
+    }
+
+    /// A server that does not know handovers is sent the rest of the batch, and a client that does
+    /// not know them is sent answers without what is remembered.
+    #[test]
+    fn handovers_are_refused_by_an_older_server_and_left_out_for_an_older_client() {
+        let (name, client) = (LockName::parse("x"), ClientId::parse("a"));
+        let (name, client) = (name.expect("valid"), client.expect("valid"));
+        let key = LeaseKey { name: name.clone(), client, token: Some(Token::named(7)) };
+        let handover = Some(Handover { text: "clean".into(), counter: 1 });
+        let batch = batch_of(Op::Release(Release { handover, ..Release::of(key) }));
+        assert_eq!((batch.needs(), encode_batch(PROTOCOL, &batch)[0]), (7, 7));
+        assert_eq!(batch.known_parts(PROTOCOL), (batch.clone(), vec![]));
+        let (older, refused) = batch.known_parts(6);
+        assert_eq!(
+            (&older.asks[..], &refused[..]),
+            (&[BatchItem::Now, BatchItem::Now][..], &[1][..])
+        );
+        let (at, wall) = (Time::from_secs(5), Wall { secs: 0, nanos: 0 });
+        let stamp = Stamp { engine: 1, start: 2, now: at, wall, next_event: 3 };
+        let mut told = BatchResponse { stamp, replies: vec![ItemReply::Now, ItemReply::Now] };
+        told.refuse(&refused);
+        let [ItemReply::Now, ItemReply::Answered(Err(refusal))] = &told.replies[..] else {
+            panic!("{told:?}");
+        };
+        assert_eq!(*refusal.reason, Reason::NoHandoversYet);
+        let previous = Some(Arc::new(Previous { seq: 3, last: None }));
+        let (mode, holders, waiters) = (Mode::Exclusive, vec![], vec![]);
+        let view = LockView { name, at, mode, holders, waiters, has_below: false, previous };
+        let reply = ItemReply::Viewed(view.clone());
+        let told = BatchResponse { stamp, replies: vec![reply.clone()] };
+        let bytes = encode_told(&told);
+        assert_eq!((bytes[0], decode_told(&bytes)), (7, Ok(told)));
+        assert!(decode_told(&[&[6], &bytes[1..]].concat()).is_err());
+        assert_eq!(reply.clone().for_version(7), reply);
+        let bare = LockView { previous: None, ..view };
+        assert_eq!(reply.for_version(6), ItemReply::Viewed(bare));
     }
 }

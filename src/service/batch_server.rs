@@ -8,7 +8,8 @@ use super::backend_status::About;
 use super::batch_idempotency::{BatchReplyCache, DuplicateBatch};
 use super::batch_messages::{
     ANSWER_BYTES_MAX, ANY_START, ASKS_MAX, BatchItem, FRAME_EVENTS_MAX, Frame, ItemReply, PAGE_MAX,
-    RequestBatch, RequestPosition, Stamp, decode_batch, encode_frame, encode_replies, encode_reply,
+    PROTOCOL, PROTOCOL_BASE, RequestBatch, RequestPosition, Stamp, decode_batch, encode_frame,
+    encode_replies, encode_reply,
 };
 use super::event_log::EventWatch;
 use super::failure::Unavailable;
@@ -73,7 +74,11 @@ pub enum BatchError {
 
 /// Serves remote clients: carries out the batches of requests that they send.
 #[derive(Clone)]
-pub struct BatchServer(Arc<BatchServerState>);
+pub struct BatchServer {
+    state: Arc<BatchServerState>,
+    /// The newest version of the protocol that the clients know.
+    known: u8,
+}
 
 struct BatchServerState {
     locks: Locks,
@@ -85,7 +90,14 @@ impl BatchServer {
     /// Returns a server for the locks of `locks`.
     pub fn new(locks: Locks) -> Self {
         let start = random();
-        Self(Arc::new(BatchServerState { locks, start, answers: Mutex::default() }))
+        let state = Arc::new(BatchServerState { locks, start, answers: Mutex::default() });
+        Self { state, known: PROTOCOL }
+    }
+
+    /// Returns the server for clients that know the protocol up to the version `known`.
+    #[must_use]
+    pub fn for_clients_of(&self, known: u8) -> Self {
+        Self { known, ..self.clone() }
     }
 
     /// Decodes a batch.
@@ -103,10 +115,10 @@ impl BatchServer {
         begins: impl FnOnce(&RequestBatch, &Limits),
         then: impl FnOnce(Result<Arc<[u8]>, BatchError>) + Send + 'static,
     ) {
-        if batch.engine != 0 && batch.engine != self.0.locks.engine_id() {
+        if batch.engine != 0 && batch.engine != self.state.locks.engine_id() {
             return then(Err(BatchError::Elsewhere));
         }
-        match self.0.enter(caller, &batch) {
+        match self.state.enter(caller, &batch) {
             Ok(()) => {
                 begins(&batch, &limits);
                 self.carry_out(caller, batch, limits, Box::new(then));
@@ -123,9 +135,9 @@ impl BatchServer {
         let positions = batch.positions();
         let RequestBatch { from, number, asks, .. } = batch;
         let (porter, sender) = (self.clone(), Arc::clone(caller));
-        let done = move |replies: Vec<Vec<u8>>| {
-            let told: Arc<[u8]> = encode_replies(&stamp, &replies).into();
-            porter.0.answers.lock().end(&sender, from, number, &told);
+        let done = move |version, replies: Vec<Vec<u8>>| {
+            let told: Arc<[u8]> = encode_replies(version, &stamp, &replies).into();
+            porter.state.answers.lock().end(&sender, from, number, &told);
             then(Ok(told));
         };
         let gathering = Gathering::new(asks.len(), done);
@@ -133,16 +145,17 @@ impl BatchServer {
         for ((place, ask), position) in asks.into_iter().enumerate().zip(positions) {
             let ask = with_limit(ask, page);
             let gathering = Arc::clone(&gathering);
-            let put = move |reply| gathering.put(place, &reply);
+            let known = self.known;
+            let put = move |reply: ItemReply| gathering.put(place, &reply.for_version(known));
             match limits.remove(&place) {
-                None => self.0.ask(caller, ask, position, put),
+                None => self.state.ask(caller, ask, position, put),
                 Some(ItemAccess::Checked(check)) => {
-                    self.0.ask_checked(caller, ask, position, check, put);
+                    self.state.ask_checked(caller, ask, position, check, put);
                 }
                 Some(ItemAccess::Nothing(why)) => put(ItemReply::Unavailable(why)),
                 Some(ItemAccess::Refused(why)) => put(ItemReply::Answered(Err(why))),
                 Some(ItemAccess::Within(prefixes)) => {
-                    self.0.ask_within(caller, ask, position, prefixes, put);
+                    self.state.ask_within(caller, ask, position, prefixes, put);
                 }
             }
         }
@@ -151,12 +164,12 @@ impl BatchServer {
     /// Returns the ids of the engine and of this start of the server, the time, and the number of
     /// the next event.
     pub fn stamp(&self) -> Stamp {
-        let locks = &self.0.locks;
+        let locks = &self.state.locks;
         let now = locks.now();
         let next_event = locks.next_event();
         Stamp {
             engine: locks.engine_id(),
-            start: self.0.start,
+            start: self.state.start,
             now,
             wall: locks.wall(now),
             next_event,
@@ -167,8 +180,8 @@ impl BatchServer {
     /// `start` is the id of this start of the server or [`ANY_START`], and otherwise at the next
     /// event.
     pub fn follow(&self, start: u64, since: u64) -> Following {
-        let from = (start == self.0.start || start == ANY_START).then_some(since);
-        let watch = self.0.locks.subscribe(from);
+        let from = (start == self.state.start || start == ANY_START).then_some(since);
+        let watch = self.state.locks.subscribe(from);
         let next = watch.next();
         Following { porter: self.clone(), watch, begun: Some(next), wanted: Box::new(|_| true) }
     }
@@ -370,26 +383,28 @@ fn or_not<T>(result: Result<T, Unavailable>, reply: impl FnOnce(T) -> ItemReply)
     result.map_or_else(ItemReply::Unavailable, reply)
 }
 
-/// The callback for the encoded replies of a batch, once it is complete.
-type Gather = Box<dyn FnOnce(Vec<Vec<u8>>) + Send>;
+/// The callback for the encoded replies of a batch, once it is complete, and the version of the
+/// protocol that they need.
+type Gather = Box<dyn FnOnce(u8, Vec<Vec<u8>>) + Send>;
 
 /// Collects the encoded replies of a batch until it is complete.
 struct Gathering(Mutex<Gathered>);
 
 struct Gathered {
     replies: Vec<Vec<u8>>,
+    version: u8,
     bytes: usize,
     missing: usize,
     then: Option<Gather>,
 }
 
 impl Gathering {
-    fn new(count: usize, then: impl FnOnce(Vec<Vec<u8>>) + Send + 'static) -> Arc<Self> {
+    fn new(count: usize, then: impl FnOnce(u8, Vec<Vec<u8>>) + Send + 'static) -> Arc<Self> {
         assert!(count <= ASKS_MAX, "the batch was checked when it was read");
-        let mut gathered =
-            Gathered { replies: vec![Vec::new(); count], bytes: 0, missing: count, then: None };
+        let (replies, version) = (vec![Vec::new(); count], PROTOCOL_BASE);
+        let mut gathered = Gathered { replies, version, bytes: 0, missing: count, then: None };
         if count == 0 {
-            then(Vec::new());
+            then(version, Vec::new());
         } else {
             gathered.then = Some(Box::new(then));
         }
@@ -407,16 +422,17 @@ impl Gathering {
             });
         }
         gathered.bytes += bytes.len();
+        gathered.version = gathered.version.max(reply.version());
         gathered.replies[place] = bytes;
         gathered.missing -= 1;
         if gathered.missing > 0 {
             return;
         }
         let replies = std::mem::take(&mut gathered.replies);
-        let then = gathered.then.take();
+        let (version, then) = (gathered.version, gathered.then.take());
         drop(gathered);
         if let Some(then) = then {
-            then(replies);
+            then(version, replies);
         }
     }
 }
@@ -513,19 +529,19 @@ mod tests {
         let again = ask(&porter, &batch(1, vec![open()]), &anything()).expect("known");
         assert_eq!(first, again);
         assert!(matches!(&first[..], [ItemReply::Answered(Ok(Outcome::SessionOpened(_)))]));
-        assert_eq!(porter.0.locks.about().sessions, 1);
+        assert_eq!(porter.state.locks.about().sessions, 1);
         let next = ask(&porter, &batch(2, vec![open()]), &anything()).expect("carried out");
         assert_ne!(first, next);
         let late = ask(&porter, &batch(1, vec![open()]), &anything());
         assert_eq!(late, Err(BatchError::Late));
-        assert_eq!(porter.0.locks.about().sessions, 2);
+        assert_eq!(porter.state.locks.about().sessions, 2);
         let other = RequestBatch { from: 8, ..batch(1, vec![open()]) };
         ask(&porter, &other, &anything()).expect("another's");
         let unnumbered = batch(0, vec![open()]);
         for _ in 0..2 {
             ask(&porter, &unnumbered, &anything()).expect("as often as it is asked");
         }
-        assert_eq!(porter.0.locks.about().sessions, 5);
+        assert_eq!(porter.state.locks.about().sessions, 5);
     }
 
     /// A page of locks is bounded in bytes, too: with many waiters it ends earlier, and the next
@@ -545,12 +561,13 @@ mod tests {
                 line,
                 patch: Patch::default(),
                 takes_over: None,
+                remember: false,
             })
         };
         for name in 0..locks {
             for number in 0..=waiters {
                 let line = QueuePolicy::Join(None);
-                porter.0.locks.submit(acquire(name, number, line), |answer| {
+                porter.state.locks.submit(acquire(name, number, line), |answer| {
                     answer.expect("in this process").expect("granted or queued");
                 });
             }
@@ -581,7 +598,7 @@ mod tests {
         let replies = ask(&porter, &batch(1, asks), &no_sessions).expect("carried out");
         let denied = ItemReply::Unavailable(no);
         assert_eq!((&replies[0], &replies[1], replies.len()), (&ItemReply::Now, &denied, 4));
-        assert_eq!(porter.0.locks.about().sessions, 0);
+        assert_eq!(porter.state.locks.about().sessions, 0);
         let empty = ask(&porter, &batch(2, vec![]), &anything());
         assert_eq!(empty, Ok(vec![]));
     }
@@ -598,7 +615,7 @@ mod tests {
             panic!("{replies:?}");
         };
         assert!(why.contains("needs a ttl"), "{why}");
-        assert_eq!(porter.0.locks.about().sessions, 1);
+        assert_eq!(porter.state.locks.about().sessions, 1);
     }
 
     #[test]
@@ -700,7 +717,7 @@ mod tests {
         let porter = porter();
         let other = RequestBatch { engine: 9, ..batch(1, vec![open()]) };
         assert_eq!(ask(&porter, &other, &anything()), Err(BatchError::Elsewhere));
-        assert_eq!(porter.0.locks.about().sessions, 0);
+        assert_eq!(porter.state.locks.about().sessions, 0);
         ask(&porter, &batch(1, vec![open()]), &anything()).expect("it is not known yet");
     }
 

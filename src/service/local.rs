@@ -21,9 +21,10 @@ use super::paging::{Children, List, ListPage, SESSION_LEASES_SHOWN_MAX, page_of_
 use super::replay;
 use super::stale_read::StaleReads;
 use super::timer::Alarm;
+use crate::engine::codec::EncodedState;
 use crate::engine::{
     Answer, Child, Command, Engine, Event, LockName, LockView, Op, Rules, SessionId, SessionView,
-    Token, codec,
+    Token,
 };
 use crate::os_error::said;
 use crate::storage::{StateDir, StateError};
@@ -218,8 +219,8 @@ impl BackendStatus for Local {
         true
     }
 
-    fn state(&self, then: Then<Result<Option<Vec<u8>>, Unavailable>>) {
-        then(Ok(Some(self.inspect(codec::encode_engine))));
+    fn state(&self, then: Then<Result<Option<EncodedState>, Unavailable>>) {
+        then(Ok(Some(self.inspect(EncodedState::of))));
     }
 
     fn counts(&self) -> Vec<(&'static str, u64)> {

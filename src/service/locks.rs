@@ -9,6 +9,7 @@ use super::failure::Unavailable;
 use super::lock_service::{CacheableView, LockService, Retry};
 use super::paging::{Children, List, ListPage};
 use super::remote_status::RemoteStatus;
+use crate::engine::codec::EncodedState;
 use crate::engine::{
     Answer, Child, Command, Engine, Limit, LockName, LockView, Op, Reason, Refusal, RequestId,
     SessionId, SessionView, Token,
@@ -235,7 +236,10 @@ impl Locks {
 
     /// Passes the encoded state of the engine to `then`, or `None` if the engine is not in this
     /// process.
-    pub fn state(&self, then: impl FnOnce(Result<Option<Vec<u8>>, Unavailable>) + Send + 'static) {
+    pub fn state(
+        &self,
+        then: impl FnOnce(Result<Option<EncodedState>, Unavailable>) + Send + 'static,
+    ) {
         self.0.state(Box::new(then));
     }
 

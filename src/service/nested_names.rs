@@ -286,6 +286,7 @@ mod tests {
             line: QueuePolicy::Skip,
             patch: Patch::default(),
             takes_over: None,
+            remember: false,
         })
     }
 

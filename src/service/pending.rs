@@ -55,6 +55,7 @@ impl PendingRequest {
             Op::OpenSession(ask) => ("open-session", None, Some(&ask.client)),
             Op::KeepAlive(_) => ("keep-alive", None, None),
             Op::EndSession(_) => ("end-session", None, None),
+            Op::Forget(ask) => ("forget", Some(&ask.name), Some(&ask.by)),
             Op::Reset(ask) => ("reset", None, Some(&ask.by)),
         };
         Self { stage, command, lock: lock.cloned(), client: client.cloned(), age }

@@ -430,6 +430,7 @@ mod tests {
             line,
             patch: Patch::default(),
             takes_over: None,
+            remember: false,
         }
     }
 

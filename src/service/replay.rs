@@ -2,7 +2,7 @@
 //! deterministic, so replaying the commands of the journal yields the same state.
 
 use super::clock_mapping::ClockMapping;
-use crate::engine::codec::{self, FORMAT_OLDEST, FORMAT_VERSION, Malformed, STATE_FORMAT};
+use crate::engine::codec::{self, FORMAT_OLDEST, FORMAT_VERSION, Malformed};
 use crate::engine::{Command, EndSession, Engine, Interner, Op, Rules, SessionEnd};
 use crate::storage::{Records, Recovered, Sealed, StateError};
 use crate::time::{Time, boot_now};
@@ -81,7 +81,7 @@ pub(super) fn rebuild(
 
 /// Encodes a snapshot of the engine and of the mapping between the boot clock and engine time.
 pub(super) fn snapshot(engine: &Engine, timeline: ClockMapping) -> Vec<u8> {
-    let mut body = vec![STATE_FORMAT];
+    let mut body = vec![codec::state_format(engine)];
     put_anchor(timeline, &mut body);
     body.extend_from_slice(&codec::encode_engine(engine));
     body

@@ -186,6 +186,7 @@ mod tests {
                 line: QueuePolicy::Skip,
                 patch: Patch::default(),
                 takes_over: None,
+                remember: false,
             });
             locks.submit(acquire, |answer| assert!(matches!(answer, Ok(Ok(_)))));
         }

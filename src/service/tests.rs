@@ -62,6 +62,7 @@ fn ask(lock: &str, who: &str, ttl: Span, grace: Span) -> Acquire {
         line,
         patch,
         takes_over: None,
+        remember: false,
     }
 }
 

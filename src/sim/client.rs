@@ -272,7 +272,7 @@ impl SimClient {
             ),
         };
         let (name, client, patch) = (name(lock), self.id(), self.marked());
-        Acquire { name, client, mode, hold, term, line, patch, takes_over: None }
+        Acquire { name, client, mode, hold, term, line, patch, takes_over: None, remember: false }
     }
 
     /// Returns an acquire in the name of the client rather than of an open file. If the client
@@ -283,7 +283,7 @@ impl SimClient {
         let (hold, mode, term) =
             (Ownership::Client, Mode::Exclusive, LeaseTerms::Own(ttl, Grace::NONE));
         let (name, client, patch) = (name(lock), self.id(), self.marked());
-        Acquire { name, client, mode, hold, term, line, patch, takes_over: None }
+        Acquire { name, client, mode, hold, term, line, patch, takes_over: None, remember: false }
     }
 
     /// Returns the details of the lease for the next request: the field `holder_id` is the number
@@ -459,7 +459,7 @@ impl SimClient {
         let ClientLease { lock, token, hold, mut acquisition, .. } = held;
         let (from, key) = (now(), self.key(lock, token));
         let release =
-            |acquisition| Release { key: key.clone(), acquisition: Some(acquisition), open: None };
+            |acquisition| Release { acquisition: Some(acquisition), ..Release::of(key.clone()) };
         if hold == Ownership::Client && self.world.dice.percent(60) {
             self.world.record.history(|history| history.free(token, from));
             return self.change_its_mind(lock, release(acquisition)).await;

@@ -48,7 +48,18 @@ pub(crate) fn acquire(number: usize, term: LeaseTerms, note: Option<&str>) -> Co
     };
     let (name, client) = (name(number), client(number));
     let (mode, hold, line) = (Mode::Exclusive, Ownership::Exclusive(None), QueuePolicy::Skip);
-    Op::Acquire(Acquire { name, client, mode, hold, term, line, patch, takes_over: None }).into()
+    Op::Acquire(Acquire {
+        name,
+        client,
+        mode,
+        hold,
+        term,
+        line,
+        patch,
+        takes_over: None,
+        remember: false,
+    })
+    .into()
 }
 
 pub(crate) fn release(number: usize) -> Command {

@@ -4,7 +4,7 @@
 use crate::harness::{Source, Target};
 use crate::values::{batch, command, lived, told};
 use latchfs::auth::{ClientPattern, grant_of};
-use latchfs::engine::codec::{self, FORMAT_BASE, FORMAT_VERSION};
+use latchfs::engine::codec::{self, EncodedState, FORMAT_BASE, FORMAT_VERSION};
 use latchfs::engine::{ClientId, Command, Engine, Rules};
 use latchfs::fuse::fuzz as mount;
 use latchfs::raft::fuzz as node;
@@ -256,7 +256,8 @@ fn backups() {
     // As above: an encoded engine in a backup with the right checksum, or a whole backup.
     let check = |bytes: &[u8]| {
         let Some((kind, bytes)) = bytes.split_first() else { return (false, 0) };
-        let bytes = if *kind == 0 { backup::write(7, bytes) } else { bytes.to_vec() };
+        let state = || EncodedState { format: FORMAT_VERSION, bytes: bytes.to_vec() };
+        let bytes = if *kind == 0 { backup::write(7, &state()) } else { bytes.to_vec() };
         let read = backup::read(&bytes);
         if let Ok(read) = &read {
             let state = codec::encode_engine(&read.engine);
@@ -277,10 +278,10 @@ fn backups() {
     let history = history(20);
     Target { name: "backups", words: &words, check: &check }.run(|source| {
         let engine = lived(&source.draw(&history));
-        let state = codec::encode_engine(&engine);
+        let state = EncodedState::of(&engine);
         let whole = backup::write(source.random.next(), &state);
         assert_eq!(backup::read(&whole).expect("as written").engine, engine);
-        vec![[&[0], &state[..]].concat(), [&[1], &whole[..]].concat()]
+        vec![[&[0], &state.bytes[..]].concat(), [&[1], &whole[..]].concat()]
     });
 }
 
@@ -399,7 +400,7 @@ fn state_directories() {
         state.reserve_tokens(source.random.next() >> 12).expect("there is room");
         if source.random.below(2) == 0 {
             // Without the clock mapping: the snapshot is refused, or damaged by chance.
-            let anchor = [&[codec::STATE_FORMAT][..], &[0; 16]].concat();
+            let anchor = [&[FORMAT_VERSION][..], &[0; 16]].concat();
             let engine = codec::encode_engine(&lived(&source.draw(&history)));
             state.close(&[anchor, engine].concat()).expect("there is room");
         } else {

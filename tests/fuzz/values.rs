@@ -5,10 +5,10 @@ use latchfs::engine::details::{Patch, TextPatch};
 use latchfs::engine::event::SessionEnd;
 use latchfs::engine::lease_terms::GRACE_DEFAULT;
 use latchfs::engine::{
-    AcknowledgedKeys, Acquire, ClientId, Command, Digest, Engine, Firm, Grace, IdempotencyKey,
-    IfExists, LeaseKey, LeaseTerms, LockName, Mode, Move, Op, OpenId, OpenSession, Ownership,
-    QueuePolicy, Release, Renew, RequestId, RequestOrder, Reset, ResetPart, ResetScope, Rulebook,
-    Rules, SessionId, Steal, StealReason, Token, Ttl,
+    AcknowledgedKeys, Acquire, ClientId, Command, Digest, Engine, Firm, Forget, Grace, Handover,
+    IdempotencyKey, IfExists, LeaseKey, LeaseTerms, LockName, Mode, Move, Op, OpenId, OpenSession,
+    Ownership, QueuePolicy, Release, Renew, RequestId, RequestOrder, Reset, ResetPart, ResetScope,
+    Rulebook, Rules, SessionId, Steal, StealReason, Token, Ttl,
 };
 use latchfs::service::batch_messages::{
     BatchItem, BatchResponse, Frame, ItemReply, RequestBatch, Stamp, Submission,
@@ -53,6 +53,13 @@ pub(crate) fn key() -> impl Strategy<Value = LeaseKey> {
     (name(), client(), token).prop_map(|(name, client, token)| LeaseKey { name, client, token })
 }
 
+fn handover() -> impl Strategy<Value = Option<Handover>> {
+    proptest::option::of(
+        ("[a-z]{0,9}", 0..9_u64)
+            .prop_map(|(text, counter)| Handover { text: text.into(), counter }),
+    )
+}
+
 pub(crate) fn op() -> impl Strategy<Value = Op> {
     let mode = prop_oneof![Just(Mode::Exclusive), Just(Mode::Shared)];
     let open = || {
@@ -68,9 +75,20 @@ pub(crate) fn op() -> impl Strategy<Value = Op> {
     let wait = proptest::option::of((0..99_u64).prop_map(Span::from_secs));
     let line = prop_oneof![Just(QueuePolicy::Skip), wait.prop_map(QueuePolicy::Join)];
     let over = proptest::option::of((1..9_u64).prop_map(Token::named));
+    let over = (over, any::<bool>());
     let acquire = (name(), client(), mode, hold, term(), line, patch(), over).prop_map(
-        |(name, client, mode, hold, term, line, patch, takes_over)| {
-            Op::Acquire(Acquire { name, client, mode, hold, term, line, patch, takes_over })
+        |(name, client, mode, hold, term, line, patch, (takes_over, remember))| {
+            Op::Acquire(Acquire {
+                name,
+                client,
+                mode,
+                hold,
+                term,
+                line,
+                patch,
+                takes_over,
+                remember,
+            })
         },
     );
     let firm = prop_oneof![Just(Firm::Keep), Just(Firm::Make)];
@@ -94,9 +112,14 @@ pub(crate) fn op() -> impl Strategy<Value = Op> {
     prop_oneof![
         4 => acquire,
         2 => renew,
-        2 => key().prop_map(|key| Op::Release(Release::of(key))),
+        2 => (key(), handover()).prop_map(|(key, handover)| {
+            Op::Release(Release { handover, ..Release::of(key) })
+        }),
         1 => (key(), open()).prop_map(|(key, open)| Op::Release(Release::of_open_file(open, key))),
-        1 => (key(), patch()).prop_map(|(key, patch)| Op::Annotate(Annotate { key, patch })),
+        2 => (key(), patch(), handover()).prop_map(|(key, patch, handover)| {
+            Op::Annotate(Annotate { key, patch, handover })
+        }),
+        1 => (name(), client()).prop_map(|(name, by)| Op::Forget(Forget { name, by })),
         1 => moved,
         1 => steal,
         1 => opened,

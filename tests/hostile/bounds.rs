@@ -7,11 +7,12 @@ use crate::floods::{
 use crate::server_harness::{Scratch, latchfs};
 use latchfs::engine::lease_terms::{GRACE_DEFAULT, TTL_DEFAULT};
 use latchfs::engine::limits::{
-    HOLDER_ID_BYTES_MAX, NOTE_BYTES_MAX, REQUEST_KEY_BYTES_MAX, SPARED_MAX, TEXT_BYTES_MAX,
+    HANDOVER_BYTES_MAX, HOLDER_ID_BYTES_MAX, NOTE_BYTES_MAX, REQUEST_KEY_BYTES_MAX, SPARED_MAX,
+    TEXT_BYTES_MAX,
 };
 use latchfs::engine::{
-    Acquire, ClientId, LeaseTerms, LockName, Op, Patch, Reset, ResetScope, Steal, StealReason,
-    TextPatch,
+    Acquire, Annotate, ClientId, Handover, LeaseKey, LeaseTerms, LockName, Op, Patch, Reset,
+    ResetScope, Steal, StealReason, TextPatch,
 };
 use latchfs::service::List;
 use latchfs::service::batch_messages::{
@@ -43,6 +44,12 @@ fn with_part(part: &str, count: usize) -> Submission {
             let (whose, reason) = (ResetScope::AllBut(whose), reason.expect("a reason"));
             Op::Reset(Reset::new(whose, client(), reason))
         }
+        "handover" => {
+            let (name, token) = (LockName::parse("eve").expect("a name"), None);
+            let key = LeaseKey { name, client: client(), token };
+            let handover = Some(Handover { text: text().into(), counter: 1 });
+            Op::Annotate(Annotate { key, patch: Patch::default(), handover })
+        }
         "key" => acquire("eve", "short"),
         other => panic!("no such part: {other}"),
     };
@@ -61,6 +68,7 @@ fn every_length_in_a_batch_has_a_bound() {
         ("text", TEXT_BYTES_MAX),
         ("key", REQUEST_KEY_BYTES_MAX),
         ("spared", SPARED_MAX),
+        ("handover", HANDOVER_BYTES_MAX),
     ]) {
         for (over, count) in [(1, max + 1), (0, max)] {
             let parts = vec![BatchItem::Submit(with_part(part, count))];
@@ -68,6 +76,13 @@ fn every_length_in_a_batch_has_a_bound() {
             let [ItemReply::Answered(answer)] = &told[..] else { panic!("{part}: {told:?}") };
             match answer {
                 Ok(_) => assert_eq!(over, 0, "{part} of {count}"),
+                // The name is not remembered, which is found out only after its length.
+                Err(refusal) if over == 0 => {
+                    assert_eq!(
+                        (part, refusal.to_string().contains("remembered")),
+                        ("handover", true)
+                    );
+                }
                 Err(refusal) => {
                     assert_eq!((over, refusal.kind().as_str()), (1, "E_INVALID"), "{part}");
                     let free = server.curl(&["/locks/eve"]).is(200);

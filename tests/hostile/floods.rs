@@ -99,6 +99,7 @@ pub(crate) fn acquire(lock: &str, note: &str) -> Op {
         line: QueuePolicy::Skip,
         patch: Patch { note: Some(note.into()), ..Patch::default() },
         takes_over: None,
+        remember: false,
     })
 }
 

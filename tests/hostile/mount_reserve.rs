@@ -180,6 +180,7 @@ fn make_locks(socket: &Path, count: usize) {
             line: QueuePolicy::Skip,
             patch: Patch::default(),
             takes_over: None,
+            remember: false,
         };
         BatchItem::Submit(Submission::from(Op::Acquire(acquire)))
     };

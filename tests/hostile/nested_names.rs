@@ -93,6 +93,7 @@ fn batch(name: &str, line: QueuePolicy) -> Vec<u8> {
         line,
         patch: Patch::default(),
         takes_over: None,
+        remember: false,
     };
     let asks = vec![BatchItem::Submit(Op::Acquire(ask).into())];
     encode_batch(PROTOCOL, &RequestBatch::repeatable(0, asks))
@@ -323,6 +324,7 @@ fn is_older(ask: impl FnOnce(&Locks, Op, Option<ParentCheck>, Sender<u64>)) -> b
             line: QueuePolicy::Skip,
             patch: Patch::default(),
             takes_over: None,
+            remember: false,
         })
     };
     let (hers, his) = (acquire("backup/x", "alice"), acquire("backup", "bob"));

@@ -125,6 +125,7 @@ fn acquire(lock: &str, who: &str) -> Op {
         line: QueuePolicy::Skip,
         patch: Patch::default(),
         takes_over: None,
+        remember: false,
     })
 }
 

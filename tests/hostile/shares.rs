@@ -174,6 +174,7 @@ fn acquire(lock: &str, client: &str, line: QueuePolicy, mode: Mode) -> Op {
         line,
         patch: Patch::default(),
         takes_over: None,
+        remember: false,
     })
 }
 

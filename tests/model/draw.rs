@@ -2,13 +2,14 @@
 //! times close to deadlines, so that commands often affect each other.
 
 use super::super::command::{
-    AcknowledgedKeys, Acquire, Annotate, Answer, Command, Digest, EndSession, Firm, IdempotencyKey,
-    IfExists, LeaseKey, Leave, Move, Op, OpenSession, Outcome, QueuePolicy, Release, Renew,
-    RequestId, RequestOrder, Reset, ResetPart, ResetScope, Rulebook, Steal,
+    AcknowledgedKeys, Acquire, Annotate, Answer, Command, Digest, EndSession, Firm, Forget,
+    IdempotencyKey, IfExists, LeaseKey, Leave, Move, Op, OpenSession, Outcome, QueuePolicy,
+    Release, Renew, RequestId, RequestOrder, Reset, ResetPart, ResetScope, Rulebook, Steal,
 };
 use super::super::details::{FileAttrs, FileType, Process};
 use super::super::details::{Patch, TextPatch};
 use super::super::event::{LeaveReason, SessionEnd};
+use super::super::handover::Handover;
 use super::super::lease::{
     LeaseTerms, Mode, OpenId, Ownership, SessionId, StealReason, Ticket, Token,
 };
@@ -60,6 +61,7 @@ pub(super) struct Draw {
     takeovers: Dice,
     orders: Dice,
     acknowledgements: Dice,
+    handovers: Dice,
     /// The highest request number drawn so far, for any session.
     numbered: u64,
     names: Vec<LockName>,
@@ -83,6 +85,7 @@ impl Draw {
             takeovers: Dice::new(seed.rotate_left(24)),
             orders: Dice::new(seed.rotate_left(16)),
             acknowledgements: Dice::new(seed.rotate_left(48)),
+            handovers: Dice::new(seed.rotate_left(40)),
             numbered: 0,
             names: NAMES.iter().map(name).collect(),
             clients: CLIENTS.iter().map(client).collect(),
@@ -184,11 +187,15 @@ impl Draw {
                 let acquires = self.old_rules.one_in(3);
                 Op::Renew(Renew { key: self.key(), term, firm, patch: self.patch(), acquires })
             }
-            21 => Op::Annotate(Annotate { key: self.key(), patch: self.patch() }),
+            21 => self.annotate(),
             22..=25 => {
                 let key = self.key();
                 let (acquisition, open) = (self.acquisition(), self.open_to_release());
-                Op::Release(Release { key, acquisition, open })
+                let handover = self.handover(6);
+                {
+                    let key = self.with_token(key, handover.as_ref());
+                    Op::Release(Release { key, acquisition, open, handover })
+                }
             }
             26..=28 => Op::Leave(self.leave()),
             29 | 30 => {
@@ -212,7 +219,39 @@ impl Draw {
                 Op::EndSession(EndSession { session: self.session(), end })
             }
             39 => Op::Reset(self.reset()),
+            _ if self.handovers.one_in(2) => {
+                Op::Forget(Forget { name: self.name(), by: self.client() })
+            }
             _ => Op::Settle,
+        }
+    }
+
+    fn annotate(&mut self) -> Op {
+        let (key, patch) = (self.key(), self.patch());
+        let handover = if self.handovers.one_in(4) { None } else { self.handover(1) };
+        Op::Annotate(Annotate { key: self.with_token(key, handover.as_ref()), patch, handover })
+    }
+
+    /// Returns a handover in one of `n` cases: with a low counter, so that the counters of a tenure
+    /// often repeat, and sometimes with a text that is too long.
+    fn handover(&mut self, n: usize) -> Option<Handover> {
+        if !self.handovers.one_in(n) {
+            return None;
+        }
+        let text = self.handovers.pick(&["dirty", "clean", ""]);
+        let length = if self.handovers.one_in(20) { 257 } else { text.len() };
+        let text = format!("{text:x>length$}").into();
+        Some(Handover { text, counter: self.handovers.next() % 4 })
+    }
+
+    /// A handover names the token of its tenure in most cases, as it must.
+    fn with_token(&mut self, key: LeaseKey, handover: Option<&Handover>) -> LeaseKey {
+        let newest = self.tokens.iter().rev().find(|(name, ..)| *name == key.name).cloned();
+        match newest {
+            Some((name, client, token)) if handover.is_some() && self.handovers.one_in(2) => {
+                LeaseKey { name, client, token: Some(token) }
+            }
+            _ => key,
         }
     }
 
@@ -244,9 +283,19 @@ impl Draw {
             2 | 3 => QueuePolicy::Join(None),
             _ => QueuePolicy::Join(Some(patience(&mut self.dice))),
         };
-        let ask =
-            Acquire { name, client, mode, hold, term, line, patch: self.patch(), takes_over: None };
-        self.taking_over(ask)
+        let ask = Acquire {
+            name,
+            client,
+            mode,
+            hold,
+            term,
+            line,
+            patch: self.patch(),
+            takes_over: None,
+            remember: false,
+        };
+        let remember = self.handovers.one_in(3);
+        self.taking_over(Acquire { remember, ..ask })
     }
 
     /// An acquire by an open file may name the token of a lease of its client to take over. In half

@@ -4,19 +4,20 @@
 
 use super::super::command::Firm;
 use super::super::command::{
-    Acquire, Annotate, Answer, Command, EndSession, IdempotencyKey, IfExists, LeaseKey, Leave,
-    Move, Op, OpenSession, Outcome, QueuePolicy, Release, Renew, Replay, RequestId, Reset,
+    Acquire, Annotate, Answer, Command, EndSession, Forget, IdempotencyKey, IfExists, LeaseKey,
+    Leave, Move, Op, OpenSession, Outcome, QueuePolicy, Release, Renew, Replay, RequestId, Reset,
     ResetPart, ResetScope, Rulebook, Steal, Tenure,
 };
 use super::super::details::Details;
 use super::super::details::{Patch, TextPatch};
 use super::super::event::{Event, EventKind, LeaveReason, SessionEnd, TenureEnd};
+use super::super::handover::{Handover, HandoverEnd, LastHandover, Previous};
 use super::super::lease::{
     Ends, Lease, LeaseTerms, Lifetime, Mode, OpenId, Ownership, Phase, SessionId, Ticket, Token,
 };
 use super::super::lease_terms::{Grace, TTL_DEFAULT, Ttl};
 use super::super::limits::LimitedField;
-use super::super::limits::{NOTE_BYTES_MAX, TEXT_BYTES_MAX};
+use super::super::limits::{HANDOVER_BYTES_MAX, NOTE_BYTES_MAX, TEXT_BYTES_MAX};
 use super::super::refusal::{Conflict, Limit, Reason, Refusal, Way};
 use super::super::view::{Holder, LockView, WaiterView};
 use super::super::{ClientId, LockName, Rules};
@@ -94,6 +95,8 @@ pub(super) struct Naive {
     line: Vec<Waiting>,
     sessions: Vec<Bond>,
     replies: Vec<(IdempotencyKey, Time, Replay)>,
+    /// The names that are remembered beyond a tenure.
+    remembered: Vec<(LockName, Previous)>,
     events: Vec<Event>,
 }
 
@@ -101,7 +104,19 @@ impl Naive {
     pub(super) fn new(rules: Rules) -> Self {
         let (held, line, sessions, replies) = (vec![], vec![], vec![], vec![]);
         let (now, events) = (Time::ZERO, vec![]);
-        Self { rules, now, next_number: 1, next_ticket: 1, held, line, sessions, replies, events }
+        let (next_number, next_ticket, remembered) = (1, 1, vec![]);
+        Self {
+            rules,
+            now,
+            next_number,
+            next_ticket,
+            held,
+            line,
+            sessions,
+            replies,
+            remembered,
+            events,
+        }
     }
 
     pub(super) fn apply(&mut self, at: Time, command: &Command) -> (Answer, Vec<Event>) {
@@ -120,6 +135,12 @@ impl Naive {
             && patch.note.as_ref().is_some_and(|note| note.len() > NOTE_BYTES_MAX)
         {
             return self.no(Reason::Oversized(LimitedField::Note));
+        }
+        if let Op::Annotate(Annotate { handover: Some(handover), .. })
+        | Op::Release(Release { handover: Some(handover), .. }) = &command.op
+            && handover.text.len() > HANDOVER_BYTES_MAX
+        {
+            return self.no(Reason::Oversized(LimitedField::Handover));
         }
         let Some(request) = &command.request else {
             self.enter_order(command)?;
@@ -267,6 +288,7 @@ impl Naive {
             Op::KeepAlive(id) => self.keep_alive(*id),
             Op::EndSession(ask) => self.end_session(ask),
             Op::Reset(ask) => Ok(self.reset(ask)),
+            Op::Forget(ask) => self.forget(ask),
         }
     }
 
@@ -326,6 +348,7 @@ impl Naive {
             ends: self.ends(lease.life),
             way,
             waiting: self.waiting_for(name).count(),
+            previous: self.previous(name),
         }
     }
 
@@ -353,6 +376,7 @@ impl Naive {
             holders: self.on(name).map(shown).collect(),
             waiters: self.waiting_for(name).map(waiter).collect(),
             has_below,
+            previous: self.previous(name),
         }
     }
 
@@ -511,6 +535,14 @@ impl Naive {
         let place = self.held.iter().position(|held| held.lease.token == token);
         let Held { name, lease, .. } = self.held.remove(place.expect("it is held"));
         let held = self.now.since(lease.acquired_at);
+        let how = match &end {
+            TenureEnd::Released | TenureEnd::Moved { .. } | TenureEnd::Replaced => {
+                HandoverEnd::Released
+            }
+            TenureEnd::Lapsed => HandoverEnd::Expired,
+            TenureEnd::Stolen { .. } => HandoverEnd::Stolen,
+        };
+        self.note_end(&name, token, how);
         self.tell(EventKind::Ended { name, holder: lease.holder, token, held, end });
     }
 
@@ -548,6 +580,7 @@ impl Naive {
         if self.on(name).next().is_none() {
             self.has_room_for_a_lock()?;
             self.fits(name, &ask.patch, &Details::default())?;
+            self.remember(ask);
             return Ok(Outcome::Granted(self.grant(ask, None)));
         }
         let foremost = self.foremost(name);
@@ -576,6 +609,7 @@ impl Naive {
                     return self.no(Reason::Limit(Limit::Holders(self.rules.holders_max)));
                 }
                 self.fits(name, &ask.patch, &Details::default())?;
+                self.remember(ask);
                 return Ok(Outcome::Granted(self.grant(ask, None)));
             }
             (foremost, Way::Behind)
@@ -643,7 +677,10 @@ impl Naive {
     ) -> Tenure {
         let (holder, token, hold) = (lease.holder.clone(), lease.token, lease.hold);
         self.tell(EventKind::Granted { name: name.clone(), holder, token, mode, hold, waited });
-        let tenure = tenure(&lease);
+        if let Some(previous) = self.memory(name) {
+            previous.seq += 1;
+        }
+        let tenure = self.telling(name, tenure(&lease));
         self.held.push(Held { name: name.clone(), mode, lease, expired: false });
         tenure
     }
@@ -653,6 +690,7 @@ impl Naive {
     /// a new token.
     fn go_on(&mut self, ask: &Acquire, own: &Held, rules: Rulebook) -> Answer {
         self.fits(&ask.name, &ask.patch, &own.lease.details)?;
+        self.remember(ask);
         let mut held = own.clone();
         held.lease.acquisition += 1;
         held.lease.life = match (ask.hold, own.lease.life, ask.term) {
@@ -671,7 +709,10 @@ impl Naive {
         if own.mode == Mode::Shared && ask.mode == Mode::Exclusive && rules != Rulebook::First {
             return Ok(Outcome::Renewed(self.upgraded(held, &patch)));
         }
-        let outcome = self.renewed(held, &patch);
+        let outcome = match self.renewed(held, &patch) {
+            Outcome::Renewed(tenure) => Outcome::Renewed(self.telling(&ask.name, tenure)),
+            other => other,
+        };
         if own.mode != ask.mode {
             self.serve(&ask.name);
         }
@@ -718,6 +759,7 @@ impl Naive {
             |w: &&Waiting| !has_own_place && w.ask.client == ask.client && w.ask.hold == ask.hold;
         let known = self.waiting_for(name).find(same).map(|waiting| waiting.ticket);
         if let Some(known) = known {
+            self.remember(ask);
             let waiting = self.line.iter_mut().find(|waiting| waiting.ticket == known);
             let waiting = waiting.expect("just seen");
             (waiting.ask, waiting.until) = (ask.clone(), until);
@@ -728,12 +770,14 @@ impl Naive {
             }
             let by_ask = |h: &&Held| h.lease.holder == ask.client && h.lease.hold == ask.hold;
             let served = self.on(name).filter(by_ask).last();
-            return Ok(Outcome::Granted(tenure(&served.expect("served").lease)));
+            let granted = tenure(&served.expect("served").lease);
+            return Ok(Outcome::Granted(self.telling(name, granted)));
         }
         let ahead = self.waiting_for(name).count();
         if ahead >= self.rules.waiters_max {
             return self.no(Reason::Limit(Limit::Waiters(self.rules.waiters_max)));
         }
+        self.remember(ask);
         let ticket = Ticket(self.next_ticket);
         self.next_ticket += 1;
         let (since, ask) = (self.now, ask.clone());
@@ -838,6 +882,7 @@ impl Naive {
     fn annotate(&mut self, ask: &Annotate) -> Answer {
         let meant = self.meant(&ask.key)?;
         self.fits(&meant.name, &ask.patch, &meant.lease.details)?;
+        self.hand_over(&ask.key, &meant, ask.handover.as_ref())?;
         let token = meant.lease.token;
         let held = self.held.iter_mut().find(|held| held.lease.token == token);
         held.expect("just seen").lease.details =
@@ -857,6 +902,8 @@ impl Naive {
             let Lease { token, acquisition: current, .. } = held.lease;
             return self.no(Reason::AcquiredAgain { name: held.name, token, current });
         }
+        let named = LeaseKey { name: held.name.clone(), ..ask.key.clone() };
+        self.hand_over(&named, &held, ask.handover.as_ref())?;
         self.give_back(held.lease.token, self.ends(held.lease.life).ttl);
         self.serve(&held.name);
         Ok(Outcome::Released)
@@ -1046,7 +1093,8 @@ impl Naive {
         let hanging = self.hanging_on(id);
         let name_of = |token| self.held.iter().find(|h| h.lease.token == token).map(|h| &h.name);
         let names: Vec<_> = hanging.iter().filter_map(|token| name_of(*token)).cloned().collect();
-        for token in &hanging {
+        for (token, name) in hanging.iter().zip(&names) {
+            self.note_end(name, *token, HandoverEnd::Session);
             self.give_back(*token, session.ends().ttl);
         }
         self.tell(EventKind::SessionOver { session: id, client: session.client, end: ask.end });
@@ -1054,6 +1102,92 @@ impl Naive {
             self.serve(name);
         }
         Ok(Outcome::SessionEnded)
+    }
+}
+
+// The following methods remember names beyond a tenure: rule 12 of `contrib/doc/rules.md`.
+
+impl Naive {
+    fn memory(&mut self, name: &LockName) -> Option<&mut Previous> {
+        let mut all = self.remembered.iter_mut();
+        all.find(|(known, _)| known == name).map(|(_, previous)| previous)
+    }
+
+    fn previous(&self, name: &LockName) -> Option<Arc<Previous>> {
+        let mut all = self.remembered.iter();
+        all.find(|(known, _)| known == name).map(|(_, previous)| Arc::new(previous.clone()))
+    }
+
+    fn telling(&self, name: &LockName, tenure: Tenure) -> Tenure {
+        Tenure { previous: self.previous(name), ..tenure }
+    }
+
+    fn remember(&mut self, ask: &Acquire) {
+        if ask.remember && self.previous(&ask.name).is_none() {
+            self.remembered.push((ask.name.clone(), Previous { seq: 0, last: None }));
+        }
+    }
+
+    /// Records how a tenure has ended, if it is the one that has set the last handover. The first
+    /// end counts: a session that is ended releases its leases.
+    fn note_end(&mut self, name: &LockName, token: Token, end: HandoverEnd) {
+        if let Some(Previous { last: Some(last), .. }) = self.memory(name)
+            && last.token == token
+            && last.end == HandoverEnd::Open
+        {
+            last.end = end;
+        }
+    }
+
+    /// Sets the handover of a tenure, or refuses it.
+    fn hand_over(
+        &mut self,
+        key: &LeaseKey,
+        held: &Held,
+        handover: Option<&Handover>,
+    ) -> Result<(), Refusal> {
+        let Some(handover) = handover else { return Ok(()) };
+        self.is_usable(held)?;
+        let (name, current, at) = (key.name.clone(), held.lease.token, self.now);
+        let Some(previous) = self.previous(&name) else {
+            return self.no(Reason::NotRemembered(name));
+        };
+        let Some(named) = key.token else { return self.no(Reason::HandoverNeedsToken(name)) };
+        if named != current {
+            return self.no(Reason::StaleToken { name, named, current });
+        }
+        if let Some(last) = &previous.last
+            && last.token == current
+            && last.handover.counter >= handover.counter
+        {
+            let (named, current) = (handover.counter, last.handover.counter);
+            return self.no(Reason::OldHandover { name, named, current });
+        }
+        let previous = self.memory(&name).expect("just seen");
+        previous.last = Some(LastHandover {
+            token: current,
+            client: held.lease.holder.clone(),
+            at: Some(at),
+            end: HandoverEnd::Open,
+            handover: handover.clone(),
+        });
+        Ok(())
+    }
+
+    fn forget(&mut self, ask: &Forget) -> Answer {
+        if self.on(&ask.name).next().is_some() {
+            let foremost = self.foremost(&ask.name);
+            let until = foremost.acquired_at;
+            let begun = until <= self.now;
+            let way = if begun { self.held_or_grace(&foremost) } else { Way::StealGrace { until } };
+            return self.no(Reason::Conflict(self.conflict(&ask.name, &foremost, way)));
+        }
+        if let Some(previous) = self.previous(&ask.name) {
+            let token = previous.last.as_ref().map_or(Token::named(0), |last| last.token);
+            self.tell(EventKind::Annotated { name: ask.name.clone(), token });
+            self.remembered.retain(|(name, _)| *name != ask.name);
+        }
+        Ok(Outcome::Forgotten)
     }
 }
 
@@ -1104,7 +1238,7 @@ fn again(life: Lifetime, now: Time) -> Lifetime {
 
 fn tenure(lease: &Lease) -> Tenure {
     let Lease { token, life, acquired_at, acquisition, .. } = *lease;
-    Tenure { token, life, acquired_at, acquisition }
+    Tenure { token, life, acquired_at, acquisition, previous: None }
 }
 
 /// Returns the details of a lease (note, content, process and file attributes) after the change

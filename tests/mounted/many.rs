@@ -49,6 +49,7 @@ fn acquire(name: LockName) -> Op {
         line: QueuePolicy::Skip,
         patch: Patch::default(),
         takes_over: None,
+        remember: false,
     })
 }
 

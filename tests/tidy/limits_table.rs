@@ -37,6 +37,7 @@ const NOT_IN_THE_TABLE: &[(&str, &[&str])] = &[
     ("src/guard/view/nodes.rs", &["DEPTH_MAX"]),
     ("src/raft/log.rs", &["CACHED_BYTES_MAX", "CACHED_MAX", "CHUNK_BYTES_MAX"]),
     ("src/raft/proposal_queue.rs", &["REQUESTS_MAX"]),
+    ("src/raft/types.rs", &["NAMES_MAX"]),
     ("src/server/http/cluster.rs", &["PENDING_MAX"]),
     ("src/server/http/listener.rs", &["GROUPS_MAX"]),
     ("src/server/http/release_all.rs", &["SEARCHES_MAX"]),

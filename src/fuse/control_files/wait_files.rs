@@ -244,6 +244,7 @@ impl WaitFiles {
             line: QueuePolicy::Join(None),
             patch,
             takes_over: None,
+            remember: false,
         }
     }
 

@@ -104,6 +104,7 @@ impl Creation {
                 ..Patch::default()
             },
             takes_over: None,
+            remember: false,
         });
         (op, process)
     }

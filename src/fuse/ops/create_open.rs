@@ -100,13 +100,14 @@ impl CreateOpen {
         let check = self.parents.check_of(caller, &op);
         match self.nodes.locks.decide_checked(op, check).await {
             Ok(Outcome::Granted(tenure)) => {
+                let token = tenure.token;
                 let entry = self.creation.granted(caller, &new, tenure, process.as_ref());
                 let ino = entry.attr.ino.0;
                 let mut open = OpenFile::of_lock(caller, ino, name, flags);
                 open.made_new = is_new;
                 {
                     let mut state = open.state();
-                    state.tenure = Some(tenure.token);
+                    state.tenure = Some(token);
                     state.own_lease = state.tenure.filter(|_| is_new);
                 }
                 Ok((entry, self.opened(fh, open)))

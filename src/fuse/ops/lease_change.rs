@@ -155,7 +155,7 @@ impl LeaseChanges {
             locks.refusals().failed(caller, act, Some(&one.name), failure)
         })?;
         looking(&mut view, caller, attrs);
-        if let Outcome::Renewed(tenure) = outcome {
+        if let Outcome::Renewed(tenure) = &outcome {
             renewed(&mut view, tenure);
         }
         let token = self.reached(change, caller, one, &outcome);
@@ -205,7 +205,7 @@ impl LeaseChanges {
         one: &ChangedLease,
         outcome: &Outcome,
     ) -> Option<Token> {
-        let Outcome::Renewed(tenure) = *outcome else { return one.token };
+        let Outcome::Renewed(tenure) = outcome else { return one.token };
         if change.mode.is_some() {
             self.nodes.inodes().continued(&one.name, tenure.token);
         }
@@ -236,7 +236,7 @@ fn looking(view: &mut LockView, caller: &Caller, looks: Option<FileAttrs>) {
     }
 }
 
-fn renewed(view: &mut LockView, tenure: Tenure) {
+fn renewed(view: &mut LockView, tenure: &Tenure) {
     let at = match tenure.life {
         Lifetime::Own { ttl, expires_at, .. } => expires_at - ttl.span(),
         Lifetime::Session(_) => view.at,
@@ -268,7 +268,7 @@ impl LeaseChange {
             // error.
             let may_be_idle = lease.is_some() || matches!(self.text, Some(TextChange::Cut(_)));
             let idle = may_be_idle && patch == Patch::default();
-            return (!idle).then_some(Op::Annotate(Annotate { key, patch }));
+            return (!idle).then_some(Op::Annotate(Annotate { key, patch, handover: None }));
         };
         let term = self.term(lease);
         if let (Some(wanted), Some(lease)) = (self.mode, lease)

@@ -107,6 +107,7 @@ impl Links {
                 ..patch_like(details, looks)
             },
             takes_over: None,
+            remember: false,
         });
         let check = self.parents.check_of(caller, &op);
         let service = &self.nodes.locks;
@@ -175,7 +176,8 @@ impl Links {
         let patch = Patch { looks: Some(looks), ..Patch::default() };
         // A failure to set the attributes of the new name is ignored: the name exists, and if its
         // lease has ended in the meantime, its attributes no longer matter.
-        let _described = self.nodes.locks.decide(Op::Annotate(Annotate { key, patch })).await;
+        let annotate = Annotate { key, patch, handover: None };
+        let _described = self.nodes.locks.decide(Op::Annotate(annotate)).await;
         let Some(node) = self.nodes.lock_node(ino) else { return Err(Errno::EIO) };
         Ok(NodeEntry::uncached(self.nodes.attr_now(caller, ino, &node).await?))
     }

@@ -1,14 +1,15 @@
 //! The messages between nodes, and their encoding. Decoding is strict: it never panics, and trusts
 //! no length beyond the bytes that are there.
 
-use crate::engine::Command;
 use crate::engine::codec::{
     Codec, Decoder, FORMAT_BASE, FORMAT_VERSION, Malformed, decode_message, encode_message,
     require, wire_enum, wire_struct,
 };
+use crate::engine::{Command, answer_format};
 use crate::raft::entry_codec::{put_meta, put_payload, take_meta, take_payload};
 use crate::raft::entry_weight::{ENTRY_WEIGHT_MAX, weight_of_all, weight_of_entries};
 use crate::raft::node_address::NodeAddress;
+use crate::raft::peer_formats::for_format;
 use crate::raft::types::{
     Answers, ClusterId, Entry, LogId, NodeId, Payload, Snapshot, TypeConfig, Vote, format_of,
 };
@@ -238,16 +239,24 @@ impl RpcRequest {
         }
     }
 
-    /// Returns the call for a node that knows only this `format`. Entries stay as they are: those
+    /// Returns the call for a node that knows only this `format`, and the places of the commands
+    /// that are to be refused because the node does not know them. Entries stay as they are: those
     /// of a newer format are in the log only if all members knew it.
-    pub(in crate::raft) fn for_format(self, format: u8) -> Self {
+    pub(in crate::raft) fn for_format(self, format: u8) -> (Self, Vec<usize>) {
         match self {
             Self::Forward(commands) => {
-                let each = |command: Command| command.for_format(format);
-                Self::Forward(commands.into_iter().map(each).collect())
+                let (commands, refused) = for_format(commands, format);
+                (Self::Forward(commands), refused)
             }
-            call => call,
+            call => (call, Vec::new()),
         }
+    }
+
+    /// Whether the call has commands that a node which knows only [`FORMAT_BASE`] would have to
+    /// refuse.
+    pub(in crate::raft) fn needs_more(&self) -> bool {
+        let Self::Forward(commands) = self else { return false };
+        commands.iter().any(|command| command.op.needs() > FORMAT_BASE)
     }
 
     /// Returns about how many bytes the entries, commands or snapshot in the call take in memory.
@@ -276,7 +285,13 @@ pub(in crate::raft) fn decode_letter(name: &str, bytes: &[u8]) -> Result<Envelop
 
 /// Encodes the answer to a call.
 pub(in crate::raft) fn encode_answer(answer: &Result<RpcResponse, RpcError>) -> Vec<u8> {
-    encode_message(VERSION_BASE, answer)
+    let format = match answer {
+        Ok(RpcResponse::Forwarded(_, answers)) => {
+            answers.iter().map(answer_format).max().unwrap_or(FORMAT_BASE)
+        }
+        _ => FORMAT_BASE,
+    };
+    encode_message(version_of(format), answer)
 }
 
 /// Decodes an answer that [`encode_answer`] encoded.

@@ -7,7 +7,7 @@ use super::mutual_tls::PeerTls;
 use crate::engine::codec::FORMAT_BASE;
 use crate::net::http_connection::{HttpSender, dial, encrypt, start_http, with_causes};
 use crate::raft::node_address::host_and_port;
-use crate::raft::peer_formats::PeerFormats;
+use crate::raft::peer_formats::{PeerFormats, refuse};
 use crate::raft::types::{ClusterId, NodeId};
 use crate::service::batch_messages::PROTOCOL_HEADER;
 use crate::time::Span;
@@ -89,7 +89,12 @@ impl RpcConnection {
     ) -> Result<RpcResponse, RpcFailure> {
         let path = format!("/raft/v1/{}", call.name());
         let RpcIdentity { cluster, node, .. } = *self.caller;
-        let call = call.for_format(self.caller.formats.shared_with(self.to));
+        let formats = &self.caller.formats;
+        // A node that has said nothing yet may know everything. If it does not, it answers that it
+        // can't read the call, and which format it knows.
+        let is_tried = call.needs_more() && !formats.has_heard(self.to);
+        let known = if is_tried { formats.own() } else { formats.shared_with(self.to) };
+        let (call, refused) = call.for_format(known);
         let letter = Envelope { cluster, from: node, to: self.to, call };
         let body = Bytes::from(encode_letter(&letter));
         drop(letter);
@@ -98,6 +103,10 @@ impl RpcConnection {
         let answer = asked.unwrap_or_else(|_| Err("no answer in time".to_owned()));
         match (answer, sent) {
             (Ok(bytes), _) => match decode_answer(&bytes) {
+                Ok(Ok(RpcResponse::Forwarded(place, mut answers))) => {
+                    refuse(&mut answers, &refused, place.now);
+                    Ok(RpcResponse::Forwarded(place, answers))
+                }
                 Ok(Ok(told)) => Ok(told),
                 Ok(Err(turned)) => Err(RpcFailure::Turned(turned)),
                 Err(_) => Err(RpcFailure::Unheard("it sent a malformed response".to_owned())),

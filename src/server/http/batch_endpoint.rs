@@ -12,7 +12,9 @@ use super::schema::Schema;
 use crate::auth::permissions::{AccessRequest, LockRule, Operation};
 use crate::auth::{self, Denial, Grant, PendingCommand};
 use crate::engine::{NameError, Op, Reason, Refusal, RequestId};
-use crate::service::batch_messages::{BATCH_BYTES_MAX, BatchItem, RequestBatch, Submission};
+use crate::service::batch_messages::{
+    BATCH_BYTES_MAX, BatchItem, PROTOCOL_BASE, PROTOCOL_HEADER, RequestBatch, Submission,
+};
 use crate::service::batch_server::{BEAT, BatchError, BatchServer, Following, ItemAccess, Limits};
 use crate::service::{RequestError, Unavailable};
 use crate::shares::TableShare;
@@ -71,7 +73,10 @@ async fn ask(mut call: RequestContext) -> HandlerResult<Response> {
         drop(pending);
         drop(send.send(answer));
     };
-    call.app.porter.ask(&caller, batch, limits, begins, answered);
+    let known = call.head.headers.get(PROTOCOL_HEADER).and_then(|known| known.to_str().ok());
+    let known = known.and_then(|known| known.parse().ok()).unwrap_or(PROTOCOL_BASE);
+    let porter = call.app.porter.for_clients_of(known);
+    porter.ask(&caller, batch, limits, begins, answered);
     match told.await {
         Ok(Ok(bytes)) => {
             Ok(text(StatusCode::OK, HeaderValue::from_static(KIND), Bytes::from_owner(bytes)))
@@ -191,7 +196,7 @@ async fn limits(call: &RequestContext, batch: &RequestBatch) -> (Limits, Vec<Pen
 
 /// Returns the names of all kinds of batch items, each with the operation whose permissions it
 /// needs.
-pub(crate) fn batch_requests() -> [(&'static str, Operation); 19] {
+pub(crate) fn batch_requests() -> [(&'static str, Operation); 20] {
     [
         ("settle", Operation::ShowTime),
         ("acquire", Operation::Acquire),
@@ -205,6 +210,7 @@ pub(crate) fn batch_requests() -> [(&'static str, Operation); 19] {
         ("keep-alive", Operation::KeepAlive),
         ("end-session", Operation::EndSession),
         ("reset", Operation::Reset),
+        ("forget", Operation::ForgetName),
         ("view", Operation::LookUpLock),
         ("list", Operation::ListLocks),
         ("children", Operation::ListLocks),

@@ -10,10 +10,11 @@ use super::caller::Caller;
 use super::endpoint::Endpoint;
 use super::lock_resource;
 use super::long_answer;
+use super::previous;
 use super::problem::Problem;
 use super::request_context::{HandlerFuture, RequestContext};
 use super::response::Response;
-use super::routes::{ROUTES, Route, STEAL};
+use super::routes::{PREVIOUS, ROUTES, Route, STEAL};
 use crate::auth::browser_checks::BrowserHeaders;
 use crate::auth::connection_limits::{ConnectionOrigin, PeerIdentity};
 use crate::auth::permissions::{Operation, Right};
@@ -79,6 +80,11 @@ impl PathEndpoints {
         let (endpoints, first) = match self {
             Self::Of(route, first) if is_steal(request) => {
                 (STEAL, Some(first + route.endpoints.len()))
+            }
+            Self::Of(route, first)
+                if previous::is_meant(request.method(), request.uri().path()) =>
+            {
+                (PREVIOUS, Some(first + route.endpoints.len() + STEAL.len()))
             }
             Self::Of(route, first) => (route.endpoints, Some(first)),
             Self::Door(endpoint) => (std::slice::from_ref(endpoint), None),

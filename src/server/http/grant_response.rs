@@ -5,10 +5,12 @@
 use super::response::{Response, text};
 use crate::engine::{ClientId, Ends, Lifetime, LockName, LockView, Tenure, Token};
 use crate::service::Locks;
+use crate::status::previous_of;
 use crate::time::Time;
 use axum::http::header::ETAG;
 use axum::http::{HeaderValue, StatusCode};
 use serde::Serialize;
+use serde_json::Value;
 
 /// The response body for a tenure that was granted or renewed; the fields that the single-lock API
 /// has too come first.
@@ -29,6 +31,9 @@ pub(super) struct GrantResponse<'a> {
     ttl_ms: u64,
     grace_ms: u64,
     renewed: bool,
+    /// What was remembered of the name at the grant; missing if the name is not remembered.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    previous: Option<Value>,
     #[serde(skip)]
     tag: Token,
 }
@@ -58,7 +63,11 @@ impl<'a> GrantResponse<'a> {
     ) -> Option<Self> {
         let holder = view.holders.iter().find(|holder| holder.lease.token == tenure.token)?;
         let of = (&view.name, &holder.lease.holder);
-        Some(Self::ending(locks, of, tenure, &holder.ends, renewed, locks.now()))
+        let shown = Self::ending(locks, of, tenure, &holder.ends, renewed, locks.now());
+        // A waiter learns only its token from the event of its grant.
+        let seen = view.previous.as_ref().filter(|_| tenure.previous.is_none());
+        let seen = seen.map(|known| previous_of(known, |at| locks.wall(at)));
+        Some(Self { previous: shown.previous.or(seen), ..shown })
     }
 
     /// Builds the response from the tenure and from its expiry `ends`, with remaining times counted
@@ -87,6 +96,7 @@ impl<'a> GrantResponse<'a> {
             ttl_ms: ends.ttl.span().as_millis(),
             grace_ms: ends.grace.span().as_millis(),
             renewed,
+            previous: tenure.previous.as_ref().map(|known| previous_of(known, |at| locks.wall(at))),
             tag: tenure.token,
         }
     }

@@ -65,6 +65,10 @@ pub(super) async fn acquire(mut call: RequestContext) -> HandlerResult {
     let options = RequestOptions::read(&mut call).await?;
     let client = options.client(&call)?;
     let request = request_id(&call, &options, &client)?;
+    if options.token.is_some() && options.remember {
+        let detail = "'remember' is for an acquire, and a token renews; leave one of them out";
+        return Err(Problem::invalid(detail));
+    }
     if options.token.is_some() {
         return Box::pin(keep(&call, (name, client), &options, request, true)).await;
     }
@@ -73,7 +77,8 @@ pub(super) async fn acquire(mut call: RequestContext) -> HandlerResult {
     let hold = if options.reentrant { Ownership::Client } else { Ownership::Exclusive(None) };
     let mode = options.mode.unwrap_or(Mode::Exclusive);
     let line = QueuePolicy::Skip;
-    let ask = Acquire { name, client, mode, hold, term, line, patch, takes_over: None };
+    let (takes_over, remember) = (None, options.remember);
+    let ask = Acquire { name, client, mode, hold, term, line, patch, takes_over, remember };
     let answer = call.decide(Op::Acquire(ask.clone()), request.clone()).await;
     // The futures of rare cases are boxed, so that the future of the common case stays small.
     match answer {
@@ -110,7 +115,13 @@ async fn acquire_held(
             LeaseKey { name: ask.name.clone(), client: ask.client.clone(), token: Some(token) };
         let patch = ask.patch.clone();
         let renewal = Renew { key, term: None, firm: Firm::Keep, patch, acquires: true };
-        let outcome = call.decide(Op::Renew(renewal), request).await?;
+        // Only an acquire has a name remembered.
+        let again = if ask.remember {
+            Op::Acquire(Acquire { hold: Ownership::Client, ..ask.clone() })
+        } else {
+            Op::Renew(renewal)
+        };
+        let outcome = call.decide(again, request).await?;
         return granted(call, (&ask.name, &ask.client), &outcome).await;
     }
     match (options.wait, request) {
@@ -207,7 +218,8 @@ pub(super) async fn release(mut call: RequestContext) -> HandlerResult {
     let client = options.client(&call)?;
     let request = request_id(&call, &options, &client)?;
     let key = LeaseKey { name: name.clone(), client: client.clone(), token: options.token };
-    let release = Release { key, acquisition: options.acquisition, open: None };
+    let (acquisition, handover) = (options.acquisition, options.handover()?);
+    let release = Release { key, acquisition, open: None, handover };
     let outcome = match call.decide(Op::Release(release), request).await {
         Err(problem) if problem.is(RefusalKind::LockNotHeld) && options.token.is_none() => {
             return match Box::pin(leave_queue(&call, &name, &client)).await? {

@@ -31,6 +31,7 @@ mod lock_grant;
 mod wait_for_lock;
 mod list;
 mod release_all;
+mod previous;
 mod lock_resource;
 mod single_lock_api;
 mod sessions;

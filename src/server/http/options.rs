@@ -6,8 +6,7 @@ use super::problem::{HandlerResult, Problem};
 use super::request_context::{BODY_BYTES_MAX, FRONT_END, RequestContext};
 use crate::engine::lease::TOKEN_MAX;
 use crate::engine::lease_terms::{TTL_MAX, parse_span};
-use crate::engine::limits::NOTE_BYTES_MAX;
-use crate::engine::limits::REQUEST_KEY_BYTES_MAX;
+use crate::engine::limits::{HANDOVER_BYTES_MAX, NOTE_BYTES_MAX, REQUEST_KEY_BYTES_MAX};
 use crate::engine::{
     ClientId, Digest, Grace, IdempotencyKey, LockName, Mode, NameError, RequestId, ResetScope,
     SessionId, StealReason, Token, Ttl,
@@ -56,6 +55,9 @@ pub(super) struct RequestOptions {
     pub(super) force: bool,
     pub(super) state: bool,
     pub(super) whose: Option<ResetScope>,
+    pub(super) remember: bool,
+    pub(super) handover_text: Option<Arc<str>>,
+    pub(super) counter: Option<u64>,
     /// The name and value of each option as the client sent it, except the option `client`.
     /// Recorded only if the request has an Idempotency-Key.
     said: Vec<(String, String)>,
@@ -200,6 +202,9 @@ impl RequestOptions {
             "since" => self.since = Some(said.text()?.to_owned()),
             "to" => self.to = Some(said.id()?),
             "force" => self.force = said.flag()?,
+            "remember" => self.remember = said.flag()?,
+            "handover" => self.handover_text = Some(handover(said.text()?)?),
+            "counter" => self.counter = Some(said.counter()?),
             "state" => self.state = said.flag()?,
             "keep" => self.whose(ResetScope::AllBut(clients(said.text()?)?))?,
             "of" => self.whose(ResetScope::Of(client(said.text()?)?))?,
@@ -259,6 +264,12 @@ impl<'a> OptionValue<'a> {
             number if number > TOKEN_MAX => Err(format!("this is {TOKEN_MAX} at most")),
             number => Ok(number),
         }
+    }
+
+    fn counter(self) -> Result<u64, String> {
+        let number = self.number()?;
+        let is_exact = number <= TOKEN_MAX;
+        is_exact.then_some(number).ok_or_else(|| format!("this is {TOKEN_MAX} at most"))
     }
 
     fn acquisition(self) -> Result<u32, String> {
@@ -341,6 +352,13 @@ fn consistency(text: &str) -> Result<Consistency, String> {
 fn note(text: &str) -> Result<Arc<str>, String> {
     if text.len() > NOTE_BYTES_MAX {
         return Err(format!("a note has at most {NOTE_BYTES_MAX} bytes"));
+    }
+    Ok(text.into())
+}
+
+fn handover(text: &str) -> Result<Arc<str>, String> {
+    if text.len() > HANDOVER_BYTES_MAX {
+        return Err(format!("a handover has at most {HANDOVER_BYTES_MAX} bytes"));
     }
     Ok(text.into())
 }

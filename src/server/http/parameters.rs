@@ -1,7 +1,7 @@
 //! The parameters of requests: their names, formats and descriptions.
 
 use crate::engine::lease::TOKEN_MAX;
-use crate::engine::limits::NOTE_BYTES_MAX;
+use crate::engine::limits::{HANDOVER_BYTES_MAX, NOTE_BYTES_MAX};
 use crate::engine::name::{CLIENT_BYTES_MAX, NAME_BYTES_MAX};
 use serde_json::{Value, json};
 
@@ -50,6 +50,9 @@ pub(super) enum ParamShape {
     /// Pairs of a lock's name and a fencing token, which only a JSON body can hold.
     Pairs,
     Consistency,
+    Handover,
+    /// The number of a handover within its tenure.
+    Counter,
 }
 
 /// The format of durations such as `1m30s`, as a regular expression.
@@ -75,6 +78,8 @@ impl ParamShape {
             Self::Token | Self::Session => {
                 json!({ "type": "integer", "minimum": 1, "maximum": TOKEN_MAX })
             }
+            Self::Handover => json!({ "type": "string", "maxLength": HANDOVER_BYTES_MAX }),
+            Self::Counter => json!({ "type": "integer", "minimum": 0, "maximum": TOKEN_MAX }),
             Self::Acquisition => json!({ "type": "integer", "minimum": 0, "maximum": u32::MAX }),
             Self::Flag => json!({ "type": "boolean" }),
             Self::Count => json!({ "type": "integer", "minimum": 1 }),
@@ -148,6 +153,21 @@ pub(super) const SESSION: Param = option(
     "session",
     ParamShape::Session,
     "The session that the lease hangs on, instead of a ttl.",
+);
+pub(super) const REMEMBER: Param = option(
+    "remember",
+    ParamShape::Flag,
+    "Remember the name beyond this tenure, so that its tenures may set handovers.",
+);
+pub(super) const HANDOVER: Param = option(
+    "handover",
+    ParamShape::Handover,
+    "A text for the tenures after this one; with `counter` and the token of the tenure.",
+);
+pub(super) const COUNTER: Param = option(
+    "counter",
+    ParamShape::Counter,
+    "The number of the handover in its tenure: refused unless it is above the last one.",
 );
 pub(super) const REASON: Param =
     option("reason", ParamShape::Reason, "Why, for the holder and the audit log; must be there.");

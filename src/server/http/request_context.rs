@@ -8,13 +8,14 @@ use super::problem::{HandlerResult, Problem};
 use crate::auth::permissions::{AccessRequest, Operation};
 use crate::auth::{EngineShares, Grant, PendingCommand, UnnamedOwner, unnamed_owners};
 use crate::engine::{
-    ClientId, Command, IdempotencyKey, Lease, LockName, LockView, Op, Outcome, Reason, Refusal,
-    RefusalKind, RequestId, SessionId, SessionView, Token,
+    ClientId, Command, IdempotencyKey, Lease, LockName, LockView, Op, Outcome, Previous, Reason,
+    Refusal, RefusalKind, RequestId, SessionId, SessionView, Token,
 };
 use crate::server::audit_trail::AuditedCaller;
 use crate::service::stale_read::StaleRead;
 use crate::service::{ParentCheck, RequestError, Unavailable};
 use crate::shares::{Identity, SharedTable, TableShare};
+use crate::status::previous_of;
 use axum::body::Body;
 use axum::http::StatusCode;
 use axum::http::request::Parts;
@@ -169,15 +170,24 @@ impl RequestContext {
     }
 
     /// Converts a refusal to a problem. A conflict names the request of the winner, if it had an
-    /// Idempotency-Key.
+    /// Idempotency-Key, and tells what is remembered of the name of the lock.
     fn problem_of(&self, refusal: Refusal) -> Problem {
-        let winner = match &*refusal.reason {
-            Reason::Conflict(conflict) => Some(conflict.token),
+        let conflict = match &*refusal.reason {
+            Reason::Conflict(conflict) => Some((conflict.token, conflict.previous.clone())),
             _ => None,
         };
         let problem = Problem::from(RequestError::Refused(refusal));
-        match winner {
-            Some(token) => self.with_request_of(token, problem),
+        let Some((winner, previous)) = conflict else { return problem };
+        let problem = self.with_previous(previous.as_deref(), problem);
+        self.with_request_of(winner, problem)
+    }
+
+    /// Adds what is remembered of the name of a lock.
+    pub(super) fn with_previous(&self, known: Option<&Previous>, problem: Problem) -> Problem {
+        match known {
+            Some(known) => {
+                problem.with("previous", previous_of(known, |at| self.app.locks.wall(at)))
+            }
             None => problem,
         }
     }

@@ -12,10 +12,11 @@ use super::metrics;
 use super::openapi;
 use super::page;
 use super::parameters::{
-    ACQUISITION, AFTER, CHECKED_NAME, CHECKED_TOKEN, CHECKS, CLIENT, CONSISTENCY, GRACE,
-    IDEMPOTENCY_KEY, IF_MATCH, LAST_EVENT_ID, LIMIT, MODE, NAME, NOTE, PREFIX, Param, REASON,
-    REENTRANT, SESSION, SESSION_ID, SINCE, TOKEN, TTL, WAIT,
+    ACQUISITION, AFTER, CHECKED_NAME, CHECKED_TOKEN, CHECKS, CLIENT, CONSISTENCY, COUNTER, GRACE,
+    HANDOVER, IDEMPOTENCY_KEY, IF_MATCH, LAST_EVENT_ID, LIMIT, MODE, NAME, NOTE, PREFIX, Param,
+    REASON, REENTRANT, REMEMBER, SESSION, SESSION_ID, SINCE, TOKEN, TTL, WAIT,
 };
+use super::previous;
 use super::release_all;
 use super::schema::Schema;
 use super::sessions;
@@ -66,6 +67,7 @@ const ACQUIRES: &[Param] = &[
     WAIT,
     REENTRANT,
     SESSION,
+    REMEMBER,
     REASON,
     IF_MATCH,
     IDEMPOTENCY_KEY,
@@ -146,6 +148,8 @@ pub(super) static ROUTES: &[Route] = &[
     // The pattern `/locks/{*name}` of the preceding route matches this path too. `dispatch`
     // distinguishes a steal from other requests.
     Route { path: "/locks/{name}/steal", pattern: None, endpoints: STEAL },
+    // So does it for this path.
+    Route { path: "/locks/{name}/previous", pattern: None, endpoints: PREVIOUS },
     Route {
         path: "/check",
         pattern: Some("/check"),
@@ -357,9 +361,9 @@ const LOCK: &[Endpoint] = &[
         doc(
             "release",
             "Release; with a token that tenure and nothing newer. A waiter leaves the queue.",
-            &[NAME, CLIENT, TOKEN, ACQUISITION, IF_MATCH, IDEMPOTENCY_KEY],
+            &[NAME, CLIENT, TOKEN, ACQUISITION, HANDOVER, COUNTER, IF_MATCH, IDEMPOTENCY_KEY],
             (200, Schema::Released),
-            &[400, 403, 410, 412, 415, 503],
+            &[400, 403, 409, 410, 412, 415, 503],
         ),
     ),
 ];
@@ -376,6 +380,45 @@ pub(super) const STEAL: &[Endpoint] = &[endpoint(
         &[400, 403, 410, 415, 429, 503],
     ),
 )];
+
+pub(super) const PREVIOUS: &[Endpoint] = &[
+    endpoint(
+        Method::GET,
+        Operation::ShowLock,
+        |call| Box::pin(previous::show(call)),
+        doc(
+            "previous",
+            "What is remembered of a lock's name: how many grants it had, and the last handover.",
+            &[NAME],
+            (200, Schema::Previous),
+            &[400],
+        ),
+    ),
+    endpoint(
+        Method::PATCH,
+        Operation::Annotate,
+        |call| Box::pin(previous::set(call)),
+        doc(
+            "handOver",
+            "Set the handover of the tenure that holds the lock. Its name must be remembered.",
+            &[NAME, CLIENT, HANDOVER, COUNTER, TOKEN, IF_MATCH, IDEMPOTENCY_KEY],
+            (200, Schema::HandedOver),
+            &[400, 403, 409, 410, 412, 415, 503],
+        ),
+    ),
+    endpoint(
+        Method::DELETE,
+        Operation::ForgetName,
+        |call| Box::pin(previous::forget(call)),
+        doc(
+            "forgetPrevious",
+            "Have the name of a free lock forgotten.",
+            &[NAME, CLIENT, IDEMPOTENCY_KEY],
+            (200, Schema::Forgotten),
+            &[400, 403, 409, 415, 503],
+        ),
+    ),
+];
 
 const SESSIONS: &[Endpoint] = &[
     endpoint(

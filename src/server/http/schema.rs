@@ -12,6 +12,9 @@ pub(super) enum Schema {
     Status,
     Granted,
     Released,
+    Previous,
+    HandedOver,
+    Forgotten,
     ReleasedAll,
     Page,
     Checked,
@@ -32,7 +35,7 @@ pub(super) enum Schema {
 }
 
 /// All schemas that have a name in the `OpenAPI` document.
-pub(super) const NAMED: [Schema; 22] = [
+pub(super) const NAMED: [Schema; 25] = [
     Schema::Health,
     Schema::Acquired,
     Schema::SeedStatus,
@@ -40,6 +43,9 @@ pub(super) const NAMED: [Schema; 22] = [
     Schema::Status,
     Schema::Granted,
     Schema::Released,
+    Schema::Previous,
+    Schema::HandedOver,
+    Schema::Forgotten,
     Schema::ReleasedAll,
     Schema::Page,
     Schema::Checked,
@@ -99,6 +105,21 @@ fn pair() -> Value {
     object(&[("name", text()), ("token", number())])
 }
 
+/// Returns the schema of what is remembered of a lock's name. All but the number of grants is
+/// missing until a tenure sets a handover.
+fn previous() -> Value {
+    let ends = ["open", "released", "expired", "stolen", "session", "unknown"];
+    object(&[
+        ("seq", number()),
+        ("token?", number()),
+        ("client?", text()),
+        ("at?", time()),
+        ("end?", json!({ "type": "string", "enum": ends })),
+        ("handover?", text()),
+        ("counter?", number()),
+    ])
+}
+
 /// Returns the schema of a held lock's status.
 fn status() -> Value {
     object(&[
@@ -121,6 +142,7 @@ fn status() -> Value {
         ("note?", text()),
         ("waiters?", list(&json!({ "type": "object" }))),
         ("holders?", list(&json!({ "type": "object" }))),
+        ("previous?", previous()),
     ])
 }
 
@@ -138,6 +160,7 @@ fn granted() -> Value {
         ("ttl_ms", number()),
         ("grace_ms", number()),
         ("renewed", flag()),
+        ("previous?", previous()),
         ("current?", Schema::Status.reference()),
     ])
 }
@@ -221,6 +244,7 @@ fn problem() -> Value {
         ("expires_in_ms?", number()),
         ("expires_at?", time()),
         ("retry_after_ms?", number()),
+        ("previous?", previous()),
     ])
 }
 
@@ -235,6 +259,9 @@ impl Schema {
             Self::Status => "Status",
             Self::Granted => "Granted",
             Self::Released => "Released",
+            Self::Previous => "Previous",
+            Self::HandedOver => "HandedOver",
+            Self::Forgotten => "Forgotten",
             Self::ReleasedAll => "ReleasedAll",
             Self::Page => "Page",
             Self::Checked => "Checked",
@@ -284,6 +311,18 @@ impl Schema {
                 ("name", text()),
                 ("released", flag()),
                 ("left?", number()),
+                ("current?", Self::Status.reference()),
+            ]),
+            Self::Previous => object(&[("name", text()), ("previous?", previous())]),
+            Self::HandedOver => object(&[
+                ("name", text()),
+                ("handover", text()),
+                ("counter", number()),
+                ("current?", Self::Status.reference()),
+            ]),
+            Self::Forgotten => object(&[
+                ("name", text()),
+                ("remembered", flag()),
                 ("current?", Self::Status.reference()),
             ]),
             Self::ReleasedAll => {

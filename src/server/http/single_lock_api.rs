@@ -55,6 +55,7 @@ pub(super) async fn acquire(mut call: RequestContext) -> HandlerResult {
         line: QueuePolicy::Skip,
         patch: Patch::default(),
         takes_over: None,
+        remember: false,
     };
     let outcome = call.decide(Op::Acquire(ask), None).await;
     let outcome = outcome.map_err(|problem| in_seeds_words(&call, problem))?;

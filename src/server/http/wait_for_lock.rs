@@ -270,7 +270,8 @@ async fn served(call: &RequestContext, ask: &Acquire, outcome: &Outcome) -> Hand
 /// Returns the response for a waiter that was granted the lock.
 async fn show(call: &RequestContext, ask: &Acquire, grant: WaitGrant) -> HandlerResult {
     let WaitGrant { token, at } = grant;
-    let tenure = Tenure { token, life: ask.term.begin(at), acquired_at: at, acquisition: 0 };
+    let life = ask.term.begin(at);
+    let tenure = Tenure { token, life, acquired_at: at, acquisition: 0, previous: None };
     show_tenure(call, &ask.name, &tenure, false).await
 }
 
@@ -297,6 +298,7 @@ async fn refused_now(call: &RequestContext, ask: &Acquire, (reason, why): (&str,
     };
     let problem = Problem::of(RefusalKind::LockConflict, format!("lock '{}': {why}", ask.name));
     let problem = problem.with("reason", reason).with("name", ask.name.as_str());
+    let problem = call.with_previous(now.previous.as_deref(), problem);
     match now.holder() {
         Some(Holder { lease, .. }) => {
             let problem = problem

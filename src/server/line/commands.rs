@@ -128,7 +128,17 @@ impl LineService {
                 // In the line protocol, LOCK fails for a held lock, even if the same client holds
                 // it.
                 let (hold, line) = (Ownership::Exclusive(None), QueuePolicy::Skip);
-                let ask = Acquire { name, client, mode, hold, term, line, patch, takes_over: None };
+                let ask = Acquire {
+                    name,
+                    client,
+                    mode,
+                    hold,
+                    term,
+                    line,
+                    patch,
+                    takes_over: None,
+                    remember: false,
+                };
                 self.decide(caller, Op::Acquire(ask), shows_token).await
             }
             LineRequest::Renew(name, client, ttl, token) => {

@@ -5,7 +5,7 @@ use super::site::{SHOWN, Site, Sites};
 use super::{ALL, Case, Outcome, Who};
 use latchfs::engine::lease_terms::{GRACE_DEFAULT, TTL_DEFAULT};
 use latchfs::engine::{
-    Acquire, Annotate, ClientId, EndSession, Firm, IfExists, LeaseKey, LeaseTerms, Leave,
+    Acquire, Annotate, ClientId, EndSession, Firm, Forget, IfExists, LeaseKey, LeaseTerms, Leave,
     LeaveReason, LockName, Mode, Move, Op, OpenSession, Outcome as Decided, Ownership, Patch,
     QueuePolicy, Release, Renew, Reset, ResetScope, SessionEnd, SessionId, Steal, StealReason,
     Ticket,
@@ -146,7 +146,7 @@ fn ask_of(sites: &Sites, ask: &str, site: Site, case: &Case) -> BatchItem {
         "renew" => {
             Op::Renew(Renew { key: key(), term: None, firm: Firm::Keep, patch, acquires: false })
         }
-        "annotate" => Op::Annotate(Annotate { key: key(), patch }),
+        "annotate" => Op::Annotate(Annotate { key: key(), patch, handover: None }),
         "release" => Op::Release(Release::of(key())),
         "leave" => {
             let ticket = queue(sites, site, case);
@@ -165,6 +165,7 @@ fn ask_of(sites: &Sites, ask: &str, site: Site, case: &Case) -> BatchItem {
         }
         "keep-alive" => Op::KeepAlive(session()),
         "end-session" => Op::EndSession(EndSession { session: session(), end: SessionEnd::Closed }),
+        "forget" => Op::Forget(Forget { name: name(), by: client() }),
         "reset" => {
             let whose = ResetScope::Of(ClientId::parse("nobody").expect("a client"));
             Op::Reset(Reset::new(whose, client(), reason()))
@@ -184,6 +185,7 @@ fn acquire(name: LockName, client: ClientId, line: QueuePolicy) -> Acquire {
         line,
         patch: Patch::default(),
         takes_over: None,
+        remember: false,
     }
 }
 

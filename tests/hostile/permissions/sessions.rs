@@ -50,12 +50,23 @@ fn is_denied(sites: &Sites, who: &Who, request: &str, client: &str, lock: &str, 
                 line,
                 patch,
                 takes_over: None,
+                remember: false,
             })
         }
         "open-file" => {
             let hold = Ownership::OpenFile(OpenId { session, number: 1 });
             let term = LeaseTerms::Own(Ttl::parse("10s").expect("a ttl"), GRACE_DEFAULT);
-            Op::Acquire(Acquire { name, client, mode, hold, term, line, patch, takes_over: None })
+            Op::Acquire(Acquire {
+                name,
+                client,
+                mode,
+                hold,
+                term,
+                line,
+                patch,
+                takes_over: None,
+                remember: false,
+            })
         }
         "renew" => {
             let (term, firm) = (Some(on_session), Firm::Keep);

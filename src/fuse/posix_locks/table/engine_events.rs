@@ -28,7 +28,7 @@ impl<R> Table<R> {
         let number = asking.number;
         let early = asking.early.as_ref().map(|early| early.key.clone());
         let mut renewed = None;
-        if let Ok(Outcome::Renewed(tenure)) = answered {
+        if let Ok(Outcome::Renewed(tenure)) = &answered {
             // An upgrade to exclusive mode gives the lease a new token, and `mv` may have renamed
             // the lock and renamed it back.
             self.renamed(number, tenure.token, &asking.ask.name);
@@ -66,13 +66,13 @@ impl<R> Table<R> {
         answered: &Answer,
         todo: &mut Vec<Effect<R>>,
     ) {
-        match *answered {
+        match answered {
             Ok(Outcome::Granted(tenure)) => {
                 let key = LeaseKey { name, client, token: Some(tenure.token) };
-                let release = Release { key, acquisition: None, open: hold.open() };
+                let release = Release { open: hold.open(), ..Release::of(key) };
                 todo.push(Effect::Tell(Box::new(Op::Release(release)), None));
             }
-            Ok(Outcome::Waiting { ticket, .. }) => todo.push(leave(name, ticket)),
+            Ok(Outcome::Waiting { ticket, .. }) => todo.push(leave(name, *ticket)),
             Ok(_) | Err(_) => {}
         }
     }

@@ -175,6 +175,7 @@ impl<R> Table<R> {
             line,
             patch,
             takes_over: ask.takes_over,
+            remember: false,
         };
         self.next_cookie += 1;
         let (cookie, ino) = (self.next_cookie, ask.ino);

@@ -310,7 +310,17 @@ impl Rig {
         let (hold, term) = (Ownership::Exclusive(None), LeaseTerms::Session(self.table.session()));
         let (line, mode, patch) = (QueuePolicy::Skip, Exclusive, Patch::default());
         let mut key = LeaseKey { name: name.clone(), client: client.clone(), token: None };
-        let new = Acquire { name, client, mode, hold, term, line, patch, takes_over: None };
+        let new = Acquire {
+            name,
+            client,
+            mode,
+            hold,
+            term,
+            line,
+            patch,
+            takes_over: None,
+            remember: false,
+        };
         let answer = self.apply(Op::Acquire(new), &mut Vec::new());
         let Ok(Outcome::Granted(tenure)) = answer else { panic!("not granted: {answer:?}") };
         key.token = Some(tenure.token);
@@ -366,6 +376,7 @@ fn shared_lease_that_is_taken_over_waits_for_the_other_holders() {
             line: QueuePolicy::Skip,
             patch: Patch::default(),
             takes_over: None,
+            remember: false,
         };
         let other = ClientId::parse("host:you").expect("valid");
         rig.apply(Op::Acquire(share(written.client.clone())), &mut Vec::new()).expect("its own");

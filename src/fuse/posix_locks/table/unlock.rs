@@ -232,7 +232,7 @@ impl<R> Table<R> {
         // token tells the two apart, so the release names the token.
         let is_second = self.key_of(number).is_some();
         let open = Some(open).filter(|_| !is_second);
-        Effect::Tell(Box::new(Op::Release(Release { key, acquisition: None, open })), None)
+        Effect::Tell(Box::new(Op::Release(Release { open, ..Release::of(key) })), None)
     }
 
     pub(crate) fn asking(&mut self, number: u64) -> Option<&mut Asking<R>> {

@@ -1,0 +1,145 @@
+//! Tests of handovers: what the engine remembers of a name beyond the tenure.
+
+use super::codec::{self, FORMAT_BASE, WITH_HANDOVERS};
+use super::command::{Acquire, Annotate, Answer, Forget, Op, Outcome, Release};
+use super::details::Patch;
+use super::handover::{Handover, HandoverEnd, LastHandover, Previous};
+use super::lease::{LeaseTerms, SessionId, Token};
+use super::limits::{HANDOVER_BYTES_MAX, REMEMBERED_MAX};
+use super::refusal::{Limit, Reason, RefusalKind};
+use super::state::{Engine, Rules};
+use super::tests::{Lab, ask, client, key, name};
+use crate::time::{Span, Time};
+
+fn remembering(lock: &str, who: &str) -> Acquire {
+    Acquire { remember: true, ..ask(lock, who) }
+}
+
+fn handover(text: &str, counter: u64) -> Option<Handover> {
+    Some(Handover { text: text.into(), counter })
+}
+
+fn annotate(lab: &mut Lab, who: &str, token: Token, text: &str, counter: u64) -> Answer {
+    let (key, handover) = (key("x", who, Some(token)), handover(text, counter));
+    lab.does(Op::Annotate(Annotate { key, patch: Patch::default(), handover }))
+}
+
+fn last(lab: &Lab) -> LastHandover {
+    let previous = lab.engine.previous(&name("x")).expect("it is remembered");
+    previous.last.clone().expect("there is a handover")
+}
+
+#[test]
+fn a_restored_engine_knows_handovers_and_not_how_their_tenures_ended() {
+    let mut lab = Lab::new();
+    let token = lab.at(1).granted(remembering("x", "a"));
+    annotate(&mut lab, "a", token, "clean", 1).expect("it may");
+    lab.does(Op::Release(Release::of(key("x", "a", None)))).expect("it is held");
+    lab.granted(remembering("y", "b"));
+    assert_eq!(last(&lab).end, HandoverEnd::Released);
+    let heritage = lab.engine.heritage(1_790_000_000, Span::ZERO).expect("there are tokens");
+    let mut restored = Engine::inheriting(&heritage);
+    for known in lab.engine.remembered_names() {
+        restored.take_over(known);
+    }
+    let mut lab = Lab { engine: restored, ..Lab::new() };
+    let unknown = LastHandover {
+        token,
+        client: client("a"),
+        at: None,
+        end: HandoverEnd::Unknown,
+        handover: handover("clean", 1).expect("one"),
+    };
+    assert_eq!(lab.engine.remembered(), 2);
+    let Ok(Outcome::Granted(tenure)) = lab.does(Op::Acquire(ask("x", "c"))) else {
+        panic!("it is free");
+    };
+    let previous = Previous { seq: 2, last: Some(unknown.clone()) };
+    assert_eq!(tenure.previous.as_deref(), Some(&previous));
+    // A tenure that sets none leaves the handover as it was.
+    lab.does(Op::Release(Release::of(key("x", "c", None)))).expect("it is held");
+    assert_eq!(last(&lab), unknown);
+    let token = lab.granted(ask("x", "c"));
+    annotate(&mut lab, "c", token, "dirty", 0).expect("another tenure counts anew");
+    assert_eq!(last(&lab).end, HandoverEnd::Open);
+    assert_eq!(lab.engine.usage_of("a").remembered, 1, "the owner is taken over too");
+}
+
+/// An older latchfs reads a state without remembered names, and says of any other that it is newer.
+#[test]
+fn a_state_claims_the_format_of_handovers_only_if_it_has_any() {
+    let mut lab = Lab::new();
+    lab.granted(ask("x", "a"));
+    assert_eq!(codec::state_format(&lab.engine), FORMAT_BASE);
+    lab.granted(remembering("x", "a"));
+    assert_eq!(codec::state_format(&lab.engine), WITH_HANDOVERS);
+    let bytes = codec::encode_engine(&lab.engine);
+    assert!(codec::decode_engine(WITH_HANDOVERS, &bytes).is_ok());
+    assert!(codec::decode_engine(WITH_HANDOVERS - 1, &bytes).is_err());
+    lab.does(Op::Release(Release::of(key("x", "a", None)))).expect("it is held");
+    lab.does(Op::Forget(Forget { name: name("x"), by: client("root") })).expect("it is free");
+    assert_eq!(codec::state_format(&lab.engine), FORMAT_BASE);
+}
+
+#[test]
+fn commands_with_handovers_are_not_known_in_older_formats() {
+    let forget = Forget { name: name("x"), by: client("root") };
+    let of = || key("x", "a", Some(Token::named(7)));
+    let (patch, text) = (Patch::default(), handover("clean", 3));
+    for op in [
+        Op::Acquire(remembering("x", "a")),
+        Op::Annotate(Annotate { key: of(), patch, handover: text.clone() }),
+        Op::Release(Release { handover: text, ..Release::of(of()) }),
+        Op::Forget(forget),
+    ] {
+        assert_eq!((op.needs(), op.format()), (WITH_HANDOVERS, WITH_HANDOVERS), "{op:?}");
+        let mut bytes = Vec::new();
+        codec::encode_command(Time::ZERO, &op.clone().into(), &mut bytes);
+        let read = codec::decode_command(WITH_HANDOVERS, &bytes);
+        assert_eq!(read, Ok((Time::ZERO, op.clone().into())));
+        assert!(codec::decode_command(WITH_HANDOVERS - 1, &bytes).is_err(), "{op:?}");
+    }
+}
+
+/// The end of a session counts as the end of its tenures, and not the releases that it causes.
+#[test]
+fn a_tenure_that_ends_with_its_session_says_so() {
+    let mut lab = Lab::new();
+    let session: SessionId = lab.session("a");
+    let acquire = remembering("x", "a");
+    let token = lab.granted(Acquire { term: LeaseTerms::Session(session), ..acquire });
+    annotate(&mut lab, "a", token, "dirty", 1).expect("it may");
+    let end = super::command::EndSession { session, end: super::event::SessionEnd::Closed };
+    lab.does(Op::EndSession(end)).expect("it is open");
+    assert_eq!(last(&lab).end, HandoverEnd::Session);
+}
+
+#[test]
+fn remembered_names_are_limited() {
+    let mut engine = Engine::new(Rules::default());
+    let mut apply = |op: Op| engine.apply(Time::ZERO, &op.into(), &mut Vec::new());
+    for number in 0..REMEMBERED_MAX {
+        let lock = number.to_string();
+        apply(Op::Acquire(remembering(&lock, "a"))).expect("there is room");
+        apply(Op::Release(Release::of(key(&lock, "a", None)))).expect("it is held");
+    }
+    let refusal = apply(Op::Acquire(remembering("x", "a"))).expect_err("there is no room");
+    assert_eq!(*refusal.reason, Reason::Limit(Limit::Remembered(REMEMBERED_MAX)));
+    assert_eq!(refusal.kind(), RefusalKind::Limit);
+    apply(Op::Acquire(remembering("7", "a"))).expect("it is remembered already");
+    apply(Op::Acquire(ask("x", "a"))).expect("it is free, and is not remembered");
+    apply(Op::Forget(Forget { name: name("8"), by: client("root") })).expect("it is free");
+    apply(Op::Acquire(remembering("x", "a"))).expect("there is room again");
+    assert_eq!(REMEMBERED_MAX, 65_536);
+    engine.check();
+}
+
+#[test]
+fn a_handover_has_a_longest_length() {
+    let mut lab = Lab::new();
+    let token = lab.granted(remembering("x", "a"));
+    let long = "h".repeat(HANDOVER_BYTES_MAX + 1);
+    let refusal = annotate(&mut lab, "a", token, &long, 1).expect_err("it is too long");
+    assert_eq!(refusal.to_string(), "a handover has at most 256 bytes; shorten it");
+    annotate(&mut lab, "a", token, &long[1..], 1).expect("it fits");
+}
