@@ -103,7 +103,7 @@ pub(crate) fn walk(
 }
 
 /// Returns the markers from `top` back to the first one, as far as they are here.
-fn ancestors(
+pub(super) fn ancestors(
     markers: &MarkerFiles,
     top: MarkerLink,
 ) -> impl Iterator<Item = (MarkerLink, &Marker)> {
@@ -140,16 +140,6 @@ pub(crate) fn last_of(
         }
     }
     Ok(Some(newest))
-}
-
-/// Returns the markers that nobody needs any more after the checkpoint `newest` was handed over:
-/// those before the checkpoint before it. A machine that is as far behind as that starts from the
-/// checkpoint.
-pub(crate) fn removable(markers: &MarkerFiles, newest: MarkerLink) -> Vec<MarkerLink> {
-    let is_checkpoint = |link: &MarkerLink| link.name.kind == MarkerKind::Checkpoint;
-    let mut before = ancestors(markers, newest).map(|(link, _)| link).skip(1);
-    let Some(_previous) = before.by_ref().find(is_checkpoint) else { return Vec::new() };
-    before.collect()
 }
 
 /// Returns the digest of the ignore rules that the marker `top` names; `None` if the marker is not
@@ -258,23 +248,5 @@ mod tests {
             top = markers.files.insert_unread(MarkerLink { name: marker.name, digest }, marker);
         }
         assert_eq!(walk(&markers.files, top, None), Err(ChainError::TooLong));
-    }
-
-    #[test]
-    fn markers_before_the_previous_checkpoint_can_be_removed() {
-        let mut markers = TestMarkers::default();
-        let zero = markers.checkpoint(1, None, &[]);
-        let one = markers.marker(2, Some(zero), &[]);
-        let two = markers.checkpoint(3, Some(one), &[]);
-        let three = markers.marker(4, Some(two), &[]);
-        let four = markers.checkpoint(5, Some(three), &[]);
-        assert_eq!(removable(&markers.files, four), [one, zero]);
-        assert_eq!(removable(&markers.files, two), []);
-        for link in removable(&markers.files, four) {
-            markers.remove(link);
-        }
-        assert!(walk(&markers.files, four, None).is_ok());
-        assert!(walk(&markers.files, three, None).is_ok());
-        assert_eq!(removable(&markers.files, four), []);
     }
 }

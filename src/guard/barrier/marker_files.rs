@@ -39,17 +39,6 @@ impl fmt::Display for NotAdded {
     }
 }
 
-/// A version of a file that a marker names.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct NamedVersion {
-    /// The client that wrote the marker.
-    pub(crate) holder: String,
-    /// The tenure of the marker.
-    pub(crate) tenure: TenureId,
-    /// The version.
-    pub(crate) state: PathState,
-}
-
 /// The markers of one folder that are here.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct MarkerFiles {
@@ -98,17 +87,23 @@ impl MarkerFiles {
         self.markers.iter().filter(is_last).map(|(link, _)| *link).collect()
     }
 
-    /// Returns the versions of a path with this size that markers name.
+    /// Returns the client that wrote the markers of a tenure, if one of them is here.
+    pub(crate) fn holder_of(&self, tenure: TenureId) -> Option<String> {
+        let of_tenure = self.markers.iter().find(|(link, _)| link.name.tenure == tenure);
+        of_tenure.map(|(_, marker)| marker.holder.clone())
+    }
+
+    /// Returns the versions of a path with this size that markers name, and their tenures.
     pub(crate) fn versions<'a>(
         &'a self,
         path: &'a FolderPath,
         size: u64,
-    ) -> impl Iterator<Item = (ContentDigest, NamedVersion)> + 'a {
-        self.markers.iter().filter_map(move |(link, marker)| {
-            let state = marker.state_of(path)?;
-            let PathState::File { size: named, digest, .. } = state else { return None };
-            let (holder, tenure) = (marker.holder.clone(), link.name.tenure);
-            (named == size).then(|| (digest, NamedVersion { holder, tenure, state }))
+    ) -> impl Iterator<Item = (ContentDigest, TenureId)> + 'a {
+        self.markers.iter().filter_map(move |(link, marker)| match marker.state_of(path)? {
+            PathState::File { size: named, digest, .. } if named == size => {
+                Some((digest, link.name.tenure))
+            }
+            _ => None,
         })
     }
 }
@@ -169,6 +164,8 @@ mod tests {
         let at = path("a");
         let found: Vec<_> = markers.files.versions(&at, 3).collect();
         assert_eq!(found.len(), 1);
-        assert_eq!((found[0].0, &*found[0].1.holder), (ContentDigest::of(b"one"), "laptop1"));
+        assert_eq!(found[0].0, ContentDigest::of(b"one"));
+        let holder = markers.files.holder_of(found[0].1);
+        assert_eq!(holder.as_deref(), Some("laptop1"));
     }
 }

@@ -12,6 +12,12 @@ pub(crate) mod change_log;
 pub(crate) mod ledger;
 pub(crate) mod strays;
 pub(crate) mod ignored;
+mod comparison;
+pub(crate) mod ready;
+pub(crate) mod accept;
+pub(crate) mod checkpoint;
+pub(crate) mod marking;
+pub(crate) mod late;
 #[cfg(test)]
 mod test_markers;
 #[cfg(test)]
