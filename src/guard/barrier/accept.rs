@@ -66,9 +66,7 @@ impl Barrier<'_> {
         let stamp = |path: &FolderPath| compared.found.get(path).map(|found| found.stamp);
         let paths = paths.iter().map(|path| (path.clone(), stamp(path))).collect();
         Ok(match Self::decision(&target, compared) {
-            Decision::Ready(arrived) => {
-                Ok(Accepted { arrived: Some(arrived), paths, acceptance })
-            }
+            Decision::Ready(arrived) => Ok(Accepted { arrived: Some(arrived), paths, acceptance }),
             decision => Err(decision),
         })
     }

@@ -1,12 +1,12 @@
 //! The order of markers. It comes from the chain of their `previous` links alone, and never from
 //! tokens, numbers or times.
 
+use super::super::tenure::TenureId;
 use super::content_digest::ContentDigest;
 use super::folder_path::FolderPath;
 use super::marker::{Marker, PathState};
 use super::marker_files::MarkerFiles;
 use super::marker_name::{MarkerKind, MarkerLink};
-use super::super::tenure::TenureId;
 use std::collections::{BTreeMap, HashSet};
 use std::fmt;
 
@@ -217,7 +217,9 @@ mod tests {
         let second = markers.marker(5, Some(first), &[]);
         assert!(walk(&markers.files, second, None).expect("here").wanted.is_empty());
         assert!(!contains(&markers.files, second, stranger));
-        assert!(contains(&markers.files, stranger, first) && contains(&markers.files, first, first));
+        assert!(
+            contains(&markers.files, stranger, first) && contains(&markers.files, first, first)
+        );
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! Compares the files that stand in the folder with what should be there.
 
+use super::super::tenure::TenureId;
 use super::chain::{ChainBase, WantedPath};
 use super::change_log::LoggedChange;
 use super::content_digest::ContentDigest;
@@ -8,7 +9,6 @@ use super::ledger::{LedgerEntry, LedgerUpdate};
 use super::marker::PathState;
 use super::ready::{Barrier, MissingBecause, MissingPath, NotArrived, Target, VersionName};
 use super::strays::original_of;
-use super::super::tenure::TenureId;
 use super::tree::{DigestCache, FolderTree, Standing};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -283,9 +283,8 @@ impl<'a> Comparing<'a, '_> {
         let target = self.target;
         let copies = self.copies.get_or_insert_with(|| {
             let mut copies: BTreeMap<_, Vec<_>> = BTreeMap::new();
-            let is_there = |at: &FolderPath| {
-                found.contains_key(at) || target.chain.wanted.contains_key(at)
-            };
+            let is_there =
+                |at: &FolderPath| found.contains_key(at) || target.chain.wanted.contains_key(at);
             for copy in found.keys() {
                 if let Some(original) = original_of(copy, is_there) {
                     copies.entry(original).or_default().push(copy.clone());

@@ -151,9 +151,9 @@ impl IgnoreRules {
             }
             let mut is_negated = false;
             loop {
-                let rest = ["!", "(?d)", "(?i)"].iter().find_map(|mark| {
-                    line.strip_prefix(mark).map(|rest| (*mark == "!", rest))
-                });
+                let rest = ["!", "(?d)", "(?i)"]
+                    .iter()
+                    .find_map(|mark| line.strip_prefix(mark).map(|rest| (*mark == "!", rest)));
                 let Some((is_not, rest)) = rest else { break };
                 (is_negated, line) = (is_negated != is_not, rest);
             }
@@ -228,7 +228,8 @@ mod tests {
 
     #[test]
     fn patterns_are_those_of_gitignore() {
-        let text = "# comment\n*.log\n!keep.log\n/build/\ndocs/*.txt\ntarget/\nspace\\ \n\\#x\n\na/**/z\n";
+        let text =
+            "# comment\n*.log\n!keep.log\n/build/\ndocs/*.txt\ntarget/\nspace\\ \n\\#x\n\na/**/z\n";
         let rules = rules(text);
         for (at, line) in [
             ("a.log", Some(2)),

@@ -1,13 +1,13 @@
 //! Late markers: what a guard that comes back may still say about a tenure that ended without a
 //! marker.
 
-use super::handover::{HandoverId, HandoverKind, PreviousTenure, Remembered, TenureEnd};
-use super::ledger::Ledger;
-use super::marker_name::MarkerLink;
-use super::marking::Listing;
 use super::super::tenure::TenureId;
 use super::folder_path::FolderPath;
+use super::handover::{Handover, HandoverId, HandoverKind, PreviousTenure, Remembered, TenureEnd};
+use super::ledger::Ledger;
 use super::marker::{Change, PathState};
+use super::marker_name::MarkerLink;
+use super::marking::Listing;
 
 /// What to do with changes that no marker names.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -44,10 +44,7 @@ pub(crate) fn late_step(previous: &PreviousTenure, engine: u64, ledger: &Ledger)
         return if has_changes { LateStep::Wait } else { LateStep::Nothing };
     };
     let is_own = ledger.is_own(handover.id);
-    if is_own && (handover.kind == HandoverKind::Clean || ledger.closed == Some(handover.id)) {
-        return LateStep::Nothing;
-    }
-    if !is_own && !has_changes {
+    if is_own && !ledger.is_unfinished(&handover) || !is_own && !has_changes {
         return LateStep::Nothing;
     }
     match previous.end {
@@ -70,6 +67,13 @@ pub(crate) fn copied_before(listing: &Listing) -> impl Iterator<Item = &FolderPa
 }
 
 impl Ledger {
+    /// Whether a handover is this machine's own, and no marker says yet what came after it.
+    pub(crate) fn is_unfinished(&self, handover: &Handover) -> bool {
+        self.is_own(handover.id)
+            && handover.kind != HandoverKind::Clean
+            && self.closed != Some(handover.id)
+    }
+
     /// Records that a late marker is on the disk.
     pub(crate) fn ended_late(&mut self, listing: Listing, link: MarkerLink, late: &LateMarker) {
         self.marked(listing, link);

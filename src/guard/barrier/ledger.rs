@@ -165,9 +165,12 @@ mod tests {
         ledger.log.end(&path("d/new"), Some(entry(3).stamp));
         ledger.log.end(&path("d/gone"), None);
         ledger.log_renamed_dir(&path("d"), &path("e/f"));
-        let logged: Vec<_> = ledger.log.changed.iter().map(|(path, change)| {
-            (path.as_str(), change.after.map(|stamp| stamp.inode))
-        }).collect();
+        let logged: Vec<_> = ledger
+            .log
+            .changed
+            .iter()
+            .map(|(path, change)| (path.as_str(), change.after.map(|stamp| stamp.inode)))
+            .collect();
         assert_eq!(
             logged,
             [

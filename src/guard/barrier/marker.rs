@@ -1,12 +1,12 @@
 //! Markers: immutable files in `.latchfs` in which a tenure says what it left in the folder. Any
 //! machine, and any program, can put a file there, so that they are read as untrusted input.
 
+use super::super::tenure::TenureId;
 use super::content_digest::ContentDigest;
 use super::folder_path::FolderPath;
 use super::handover::HandoverId;
 use super::marker_name::MarkerLink;
 use super::marker_name::{MarkerKind, MarkerName};
-use super::super::tenure::TenureId;
 use crate::engine::Token;
 use serde::de::{Error as _, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
@@ -248,9 +248,14 @@ fn change_json(change: &Change) -> ChangeJson<'_> {
     let path = Cow::Borrowed(change.path.as_str());
     let foreign = change.is_foreign;
     match change.state {
-        PathState::Gone => {
-            ChangeJson { path, r#type: TypeJson::Gone, size: None, sha256: None, mode: None, foreign }
-        }
+        PathState::Gone => ChangeJson {
+            path,
+            r#type: TypeJson::Gone,
+            size: None,
+            sha256: None,
+            mode: None,
+            foreign,
+        },
         PathState::File { size, digest, mode } => ChangeJson {
             path,
             r#type: TypeJson::File,
@@ -356,7 +361,8 @@ impl Marker {
         let accepted = json.accepted.as_ref().map(|accepted| {
             let id = u128::from_str_radix(&accepted.handover, 16).map(HandoverId);
             let id = id.ok().filter(|id| id.to_string() == accepted.handover);
-            let handover = id.ok_or_else(|| damaged("its handover is not 32 hexadecimal digits"))?;
+            let handover =
+                id.ok_or_else(|| damaged("its handover is not 32 hexadecimal digits"))?;
             Ok(Acceptance { handover, reason: read_text(&accepted.reason)? })
         });
         Ok(Self {
@@ -388,7 +394,11 @@ impl StoredMarker {
     pub(crate) fn read(file_name: &str, bytes: &[u8]) -> Result<Self, MarkerError> {
         let marker = Marker::read(bytes)?;
         let link = MarkerLink { name: marker.name, digest: ContentDigest::of(bytes) };
-        if link.file_name() == file_name { Ok(Self { marker, link }) } else { Err(MarkerError::Name) }
+        if link.file_name() == file_name {
+            Ok(Self { marker, link })
+        } else {
+            Err(MarkerError::Name)
+        }
     }
 }
 

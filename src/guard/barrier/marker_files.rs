@@ -1,10 +1,10 @@
 //! The markers and checkpoints that are in this machine's copy of the folder.
 
+use super::super::tenure::TenureId;
 use super::content_digest::ContentDigest;
 use super::folder_path::FolderPath;
 use super::marker::{Marker, MarkerError, PathState, StoredMarker};
 use super::marker_name::MarkerLink;
-use super::super::tenure::TenureId;
 use std::collections::BTreeMap;
 use std::fmt;
 

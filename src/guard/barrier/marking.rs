@@ -1,5 +1,6 @@
 //! What a tenure announces before it changes the folder, and what its markers name.
 
+use super::super::tenure::TenureId;
 use super::change_log::LoggedChange;
 use super::content_digest::ContentDigest;
 use super::folder_path::FolderPath;
@@ -9,7 +10,6 @@ use super::ledger::{Ledger, LedgerEntry};
 use super::marker::{Change, Marker, PathState};
 use super::marker_name::{MarkerKind, MarkerLink, MarkerName};
 use super::strays::original_of;
-use super::super::tenure::TenureId;
 use super::tree::{FileStamp, FolderTree, Standing};
 use crate::time::{Span, Time};
 use std::collections::BTreeMap;
@@ -199,19 +199,28 @@ pub(crate) struct TenureMarking {
     next: u64,
     /// Whether the lock service has a handover of this tenure that announces changes.
     is_announced: bool,
-    /// Whether the handover at the lock service is not clean.
+    /// Whether the handover at the lock service is certainly not clean.
     is_dirty: bool,
+    /// Whether a clean handover was sent, and not answered yet.
+    is_unanswered: bool,
     last_change: Option<Time>,
     /// When the last marker was written, and how long it took.
     last_marker: Option<(Time, Span)>,
 }
 
 impl TenureMarking {
-    /// Returns the state of a tenure that has just become ready. `is_dirty`: the handover on which
-    /// it goes on is this machine's own, and no marker ends it.
+    /// Returns the state of a tenure that has just become ready. `is_dirty`: it goes on after an
+    /// unfinished handover of this machine.
     pub(crate) fn new(tenure: TenureId, is_dirty: bool) -> Self {
-        let (last_change, last_marker) = (None, None);
-        Self { tenure, next: 1, is_announced: false, is_dirty, last_change, last_marker }
+        Self {
+            tenure,
+            next: 1,
+            is_announced: false,
+            is_dirty,
+            is_unanswered: false,
+            last_change: None,
+            last_marker: None,
+        }
     }
 
     /// Returns the state of a tenure whose acceptance the lock service has.
@@ -238,7 +247,13 @@ impl TenureMarking {
 
     /// Records that the lock service has the announcement.
     pub(crate) fn announced(&mut self) {
-        (self.is_announced, self.is_dirty) = (true, true);
+        (self.is_announced, self.is_dirty, self.is_unanswered) = (true, true, false);
+    }
+
+    /// Whether the tenure may write a marker. As long as the handover may be clean, a marker that
+    /// nothing announces would be followed by nobody.
+    pub(crate) fn may_mark(&self) -> bool {
+        self.is_dirty
     }
 
     /// Records that a change passes the gate.
@@ -252,7 +267,8 @@ impl TenureMarking {
             let nanos = took.as_nanos().saturating_mul(MARKER_PAUSE_FACTOR);
             now.since(at) >= Span::from_nanos(nanos).max(MARKER_PAUSE)
         };
-        (!ledger.log.is_empty() || self.is_dirty)
+        self.is_dirty
+            && !ledger.log.is_empty()
             && self.last_change.is_none_or(|change| now.since(change) >= settle)
             && self.last_marker.is_none_or(pause)
     }
@@ -268,19 +284,18 @@ impl TenureMarking {
     /// meanwhile. From this call on, a change must be announced, whether the handover is answered
     /// or not.
     pub(crate) fn clean(&mut self, ledger: &mut Ledger, id: HandoverId) -> Option<Handover> {
-        if !ledger.log.is_empty() || !self.is_dirty {
+        if !ledger.log.is_empty() || !(self.is_dirty || self.is_unanswered) {
             return None;
         }
         let marker = Some(ledger.verified?);
         ledger.record_own(id);
-        self.is_announced = false;
+        (self.is_announced, self.is_dirty, self.is_unanswered) = (false, false, true);
         let (next, counts) = (self.next, ledger.counts);
         Some(Handover { id, kind: HandoverKind::Clean, next, marker, counts })
     }
 
     /// Records that the lock service has the clean handover.
     pub(crate) fn cleaned(&mut self) {
-        // A change may have been announced before the answer came.
-        self.is_dirty = self.is_announced;
+        self.is_unanswered = false;
     }
 }

@@ -22,3 +22,5 @@ pub(crate) mod late;
 mod test_markers;
 #[cfg(test)]
 mod test_tree;
+#[cfg(test)]
+mod tests_explore;

@@ -1,6 +1,7 @@
 //! The decision whether the folder is ready: everything that the markers name is here, byte for
 //! byte, or somebody must wait or accept.
 
+use super::super::tenure::TenureId;
 use super::chain::{self, Chain, ChainBase, ChainError};
 use super::comparison::{Comparison, compare};
 use super::folder_path::FolderPath;
@@ -10,7 +11,6 @@ use super::ignored::IgnoreRules;
 use super::ledger::{Ledger, LedgerUpdate};
 use super::marker_files::MarkerFiles;
 use super::marker_name::{MarkerKind, MarkerLink};
-use super::super::tenure::TenureId;
 use super::tree::{DigestCache, FolderTree};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;

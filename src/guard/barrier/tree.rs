@@ -38,11 +38,7 @@ pub(crate) trait FolderTree {
     fn look(&mut self, path: &FolderPath) -> io::Result<Option<Standing>>;
     /// Returns the digest of a file's content; `None` if it is no longer the file `found`, or was
     /// changed meanwhile.
-    fn digest(
-        &mut self,
-        path: &FolderPath,
-        found: &Standing,
-    ) -> io::Result<Option<ContentDigest>>;
+    fn digest(&mut self, path: &FolderPath, found: &Standing) -> io::Result<Option<ContentDigest>>;
     /// Returns the digest of `.latchfs/ignore`, if there is such a file.
     fn ignore_digest(&mut self) -> io::Result<Option<ContentDigest>>;
 }
