@@ -15,6 +15,7 @@
 //! - `fence` removes the stages of other tenures.
 //! - `staged_file` is a file that is being saved.
 //! - `folder_guard` joins these parts for one folder, `folder_names` renames and removes files.
+//! - `fuzz` gives `tests/fuzz` access to the readers of `barrier`.
 
 pub(crate) mod tenure;
 #[cfg_attr(not(test), expect(dead_code, reason = "the guard is connected to it by a later commit"))]
@@ -37,6 +38,7 @@ pub(crate) mod write_policy;
 pub(crate) mod tenure_news;
 pub(crate) mod tenures;
 pub(crate) mod view;
+pub mod fuzz;
 
 #[cfg(test)]
 mod tests_explore;

@@ -77,8 +77,13 @@ impl Ledger {
     pub(crate) fn begin_acceptance(&mut self, accepted: &Accepted, next: u64) -> Handover {
         let id: HandoverId = accepted.acceptance.handover;
         self.record_own(id);
-        let (marker, counts) = (self.verified, self.counts);
-        Handover { id, kind: HandoverKind::Accepted, next, marker, counts }
+        let kind = HandoverKind::Accepted;
+        let arrived = accepted.arrived.as_ref();
+        let (marker, counts) = match arrived.and_then(|arrived| Some((arrived.top?, arrived))) {
+            Some((top, arrived)) => (Some(top), arrived.counts),
+            None => (self.verified, self.counts),
+        };
+        Handover { id, kind, next, marker, counts }
     }
 
     /// Records an acceptance that the lock service has: the folder is ready.
@@ -91,5 +96,142 @@ impl Ledger {
             self.log.accept(&path, found);
         }
         self.accepted = Some(accepted.acceptance);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::content_digest::ContentDigest;
+    use super::super::handover::{MarkerCounts, PreviousTenure, Remembered, TenureEnd};
+    use super::super::ignored::IgnoreRules;
+    use super::super::marker::PathState;
+    use super::super::marker_name::{MarkerKind, MarkerLink};
+    use super::super::test_markers::{ENGINE, TestMarkers, gone, is};
+    use super::super::test_tree::{TestTree, path};
+    use super::*;
+    use crate::engine::Token;
+
+    struct Waiting {
+        ledger: Ledger,
+        markers: TestMarkers,
+        rules: IgnoreRules,
+        previous: PreviousTenure,
+        tree: TestTree,
+    }
+
+    fn clean(marker: MarkerLink) -> PreviousTenure {
+        let counts = MarkerCounts { markers: 3, paths: 9 };
+        let (id, kind) = (HandoverId(77), HandoverKind::Clean);
+        let handover = Handover { id, kind, next: 2, marker: Some(marker), counts };
+        PreviousTenure {
+            seq: 1,
+            token: Token::named(2),
+            client: "laptop2".to_owned(),
+            at: 0,
+            end: TenureEnd::Released,
+            handover: Remembered::Handover(handover),
+        }
+    }
+
+    impl Waiting {
+        /// A machine that has neither `a` nor `b` of another one's tenure.
+        fn new() -> Self {
+            let mut markers = TestMarkers::default();
+            let first = markers.checkpoint(1, None, &[is("a", b"a1"), is("old", b"x")]);
+            let changes = [is("a", b"a2"), is("b", b"b2"), gone("old")];
+            let second = markers.marker(2, Some(first), &changes);
+            let (ledger, rules, tree) =
+                (Ledger::default(), IgnoreRules::default(), TestTree::default());
+            Self { ledger, markers, rules, previous: clean(second), tree }
+        }
+
+        fn barrier(&self) -> Barrier<'_> {
+            let (previous, ledger, rules) = (&self.previous, &self.ledger, &self.rules);
+            let markers = &self.markers.files;
+            Barrier { previous, engine: ENGINE, ledger, markers, rules, now: 0 }
+        }
+
+        fn accept(&mut self, paths: &[&str]) -> Result<Handover, Decision> {
+            let acceptance = Acceptance { handover: HandoverId(5), reason: "lost".to_owned() };
+            let mut tree = self.tree.clone();
+            let accepted = if paths.is_empty() {
+                self.barrier().accept_all(&mut tree, acceptance).expect("no disk")
+            } else {
+                let paths = paths.iter().map(|at| path(at)).collect();
+                let mut cache = DigestCache::default();
+                let barrier = self.barrier();
+                barrier.accept_paths(&paths, &mut tree, &mut cache, acceptance).expect("no disk")?
+            };
+            let handover = self.ledger.begin_acceptance(&accepted, 1);
+            self.ledger.accept(accepted);
+            Ok(handover)
+        }
+
+        fn listed(&self, kind: MarkerKind) -> (MarkerKind, Vec<(String, bool)>) {
+            let head = super::super::marking::MarkerHead {
+                folder: "f",
+                lock: "l",
+                holder: "h",
+                at: 0,
+                tenure: self.markers.made(3, 1, None, &[]).name.tenure,
+                number: 1,
+                is_last: false,
+            };
+            let listing = self.ledger.list_changes(kind, &self.rules, &mut self.tree.clone());
+            let listing = listing.expect("no disk").expect("no change meanwhile");
+            let marker = listing.marker(&self.ledger, &head);
+            assert_eq!(marker.accepted.as_ref().map(|it| &*it.reason), Some("lost"));
+            assert!(marker.changes.iter().all(|change| !change.is_foreign));
+            let is_there = |change: &super::super::marker::Change| change.state != PathState::Gone;
+            let of =
+                |change: &super::super::marker::Change| (change.path.to_string(), is_there(change));
+            (marker.name.kind, marker.changes.iter().map(of).collect())
+        }
+    }
+
+    #[test]
+    fn the_whole_folder_is_accepted_as_it_stands() {
+        let mut waiting = Waiting::new();
+        waiting.tree.put("a", b"own");
+        let copy = "b (conflicted copy)";
+        waiting.tree.put(copy, b"b1");
+        let handover = waiting.accept(&[]).expect("everything can be accepted");
+        assert_eq!((handover.kind, handover.marker), (HandoverKind::Accepted, None));
+        assert!(waiting.ledger.is_own(HandoverId(5)));
+        // The next marker is a checkpoint, whatever was asked for: 'b' and 'old' are gone.
+        let (kind, named) = waiting.listed(MarkerKind::Marker);
+        assert_eq!((kind, named), (MarkerKind::Checkpoint, vec![("a".to_owned(), true)]));
+        let logged: Vec<_> = waiting.ledger.log().paths().map(FolderPath::as_str).collect();
+        assert_eq!(logged, ["a", "b", "old"]);
+    }
+
+    #[test]
+    fn one_path_is_accepted_once_the_others_are_here() {
+        let mut waiting = Waiting::new();
+        waiting.tree.put("b", b"b1");
+        let Err(Decision::NotArrived(missing)) = waiting.accept(&["b"]) else {
+            panic!("a is missing");
+        };
+        assert_eq!((missing.count, missing.paths[0].path.as_str()), (1, "a"));
+        assert!(!waiting.ledger.is_own(HandoverId(5)) && waiting.ledger.log().is_empty());
+        waiting.tree.put("a", b"a2");
+        let handover = waiting.accept(&["b"]).expect("a is here");
+        assert_eq!(handover.marker, waiting.ledger.verified());
+        assert_eq!(handover.counts, MarkerCounts { markers: 3, paths: 9 });
+        let entry = waiting.ledger.entry(&path("a")).expect("adopted");
+        assert_eq!(entry.digest, ContentDigest::of(b"a2"));
+        let (kind, named) = waiting.listed(MarkerKind::Marker);
+        assert_eq!((kind, named), (MarkerKind::Marker, vec![("b".to_owned(), true)]));
+    }
+
+    #[test]
+    fn a_missing_path_is_accepted_as_gone() {
+        let mut waiting = Waiting::new();
+        waiting.tree.put("a", b"a2");
+        waiting.accept(&["b"]).expect("a is here");
+        assert_eq!(waiting.listed(MarkerKind::Marker).1, [("b".to_owned(), false)]);
+        waiting.previous.handover = Remembered::Nothing;
+        let Err(Decision::Unsure(_)) = waiting.accept(&["b"]) else { panic!("no handover") };
+        waiting.accept(&[]).expect("everything can be accepted");
     }
 }

@@ -80,6 +80,15 @@ pub(crate) fn walk(
     top: MarkerLink,
     verified: Option<MarkerLink>,
 ) -> Result<Chain, ChainError> {
+    walk_within(markers, top, verified, WANTED_MAX)
+}
+
+fn walk_within(
+    markers: &MarkerFiles,
+    top: MarkerLink,
+    verified: Option<MarkerLink>,
+    most: usize,
+) -> Result<Chain, ChainError> {
     let mut wanted: BTreeMap<FolderPath, WantedPath> = BTreeMap::new();
     let mut by = top;
     for _ in 0..LINKS_MAX {
@@ -91,7 +100,7 @@ pub(crate) fn walk(
             let state = change.state;
             wanted.entry(change.path.clone()).or_insert(WantedPath { state, by });
         }
-        if wanted.len() > WANTED_MAX {
+        if wanted.len() > most {
             return Err(ChainError::TooLong);
         }
         if by.name.kind == MarkerKind::Checkpoint {
@@ -239,16 +248,11 @@ mod tests {
     #[test]
     fn the_paths_of_a_chain_have_a_bound() {
         let mut markers = TestMarkers::default();
-        let half = |mark: &str| -> Vec<_> {
-            (0..=WANTED_MAX / 2).map(|number| gone(&format!("{mark}{number}"))).collect()
-        };
-        let mut top = markers.checkpoint(1, None, &[]);
-        for mark in ["a", "b"] {
-            let mut marker = markers.made(2, 1, Some(top), &[]);
-            marker.changes = half(mark);
-            let digest = ContentDigest::of(mark.as_bytes());
-            top = markers.files.insert_unread(MarkerLink { name: marker.name, digest }, marker);
-        }
-        assert_eq!(walk(&markers.files, top, None), Err(ChainError::TooLong));
+        let first = markers.checkpoint(1, None, &[is("a", b"1"), is("b", b"1")]);
+        let second = markers.marker(2, Some(first), &[is("b", b"2"), is("c", b"2")]);
+        assert!(walk_within(&markers.files, second, None, 3).is_ok());
+        assert_eq!(walk_within(&markers.files, second, None, 2), Err(ChainError::TooLong));
+        let said = ChainError::TooLong.to_string();
+        assert!(said.contains("2097152 paths"), "{said}");
     }
 }

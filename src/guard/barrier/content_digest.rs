@@ -5,7 +5,7 @@ use std::fmt;
 
 /// The SHA-256 digest of a content: 64 hexadecimal digits as text.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(crate) struct ContentDigest(pub(super) [u8; 32]);
+pub(crate) struct ContentDigest(pub(in crate::guard) [u8; 32]);
 
 impl ContentDigest {
     /// Returns the digest of `content`.

@@ -86,3 +86,110 @@ impl Ledger {
         self.accepted = None;
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::handover::MarkerCounts;
+    use super::super::ignored::IgnoreRules;
+    use super::super::marker_name::MarkerKind;
+    use super::super::marking::MarkerHead;
+    use super::super::test_markers::{ENGINE, TestMarkers};
+    use super::super::test_tree::{TestTree, path};
+    use super::*;
+    use crate::engine::Token;
+
+    fn previous(id: u128, kind: HandoverKind, end: TenureEnd) -> PreviousTenure {
+        let (marker, counts) = (None, MarkerCounts::default());
+        let handover = Handover { id: HandoverId(id), kind, next: 4, marker, counts };
+        let handover = Remembered::Handover(handover);
+        let (token, client) = (Token::named(9), "laptop9".to_owned());
+        PreviousTenure { seq: 1, token, client, at: 0, end, handover }
+    }
+
+    /// A machine that set the handover 7, with or without changes that no marker names.
+    fn ledger(has_changes: bool) -> Ledger {
+        let mut ledger = Ledger::default();
+        ledger.record_own(HandoverId(7));
+        if has_changes {
+            ledger.log_mut().end(&path("a"), None);
+        }
+        ledger
+    }
+
+    #[test]
+    fn a_late_marker_is_written_as_long_as_nobody_went_on() {
+        let write = LateStep::Write(LateMarker {
+            tenure: TenureId { engine: ENGINE, token: Token::named(9) },
+            number: 4,
+            handover: HandoverId(7),
+        });
+        let aside = LateStep::PutAside(vec![path("a")]);
+        use HandoverKind::{Accepted, Clean, Dirty};
+        use TenureEnd::{Expired, Open, Released, Session, Stolen, Unknown};
+        for (id, kind, end, has_changes, step) in [
+            (7, Dirty, Expired, true, &write),
+            (7, Dirty, Stolen, true, &write),
+            (7, Dirty, Session, false, &write),
+            (7, Accepted, Released, true, &write),
+            (7, Dirty, Open, true, &LateStep::Nothing),
+            (7, Dirty, Unknown, true, &LateStep::Wait),
+            (7, Clean, Released, false, &LateStep::Nothing),
+            (8, Dirty, Open, true, &aside),
+            (8, Accepted, Expired, true, &aside),
+            (8, Clean, Released, true, &aside),
+            (8, Clean, Unknown, true, &LateStep::Wait),
+            (8, Clean, Released, false, &LateStep::Nothing),
+        ] {
+            let found = late_step(&previous(id, kind, end), ENGINE, &ledger(has_changes));
+            assert_eq!(found, *step, "{id} {kind:?} {end:?} {has_changes}");
+        }
+        let mut unknown = previous(7, Dirty, Expired);
+        unknown.handover = Remembered::Nothing;
+        assert_eq!(late_step(&unknown, ENGINE, &ledger(true)), LateStep::Wait);
+        assert_eq!(late_step(&unknown, ENGINE, &ledger(false)), LateStep::Nothing);
+    }
+
+    #[test]
+    fn a_late_marker_names_everything_and_is_written_once() {
+        let (mut ledger, mut tree) = (ledger(false), TestTree::default());
+        tree.put("own", b"1");
+        let stamp = tree.files[&path("own")].0.stamp;
+        ledger.log_mut().end(&path("own"), Some(stamp));
+        ledger.log_mut().end(&path("over"), Some(stamp));
+        ledger.log_mut().end(&path("gone"), None);
+        tree.put("over", b"phone");
+        tree.put("new", b"phone");
+        let previous = previous(7, HandoverKind::Dirty, TenureEnd::Expired);
+        let LateStep::Write(late) = late_step(&previous, ENGINE, &ledger) else {
+            panic!("nobody went on");
+        };
+        let rules = IgnoreRules::default();
+        let listing = ledger.list_changes(MarkerKind::Marker, &rules, &mut tree);
+        let listing = listing.expect("no disk").expect("no change meanwhile");
+        let named: Vec<_> = listing
+            .changes()
+            .iter()
+            .map(|change| (change.path.as_str().to_owned(), change.is_foreign))
+            .collect();
+        let all = [("gone", false), ("new", true), ("over", true), ("own", false)];
+        assert_eq!(named, all.map(|(name, is_foreign)| (name.to_owned(), is_foreign)));
+        let copied: Vec<_> = copied_before(&listing).map(FolderPath::as_str).collect();
+        assert_eq!(copied, ["new", "over", "own"]);
+        let (tenure, number) = (late.tenure, late.number);
+        let (folder, lock, holder) = ("f", "l", "h");
+        let head = MarkerHead { folder, lock, holder, at: 0, tenure, number, is_last: true };
+        let link = TestMarkers::default().put(&listing.marker(&ledger, &head));
+        ledger.ended_late(listing, link, &late);
+        assert_eq!(late_step(&previous, ENGINE, &ledger), LateStep::Nothing);
+        assert_eq!((ledger.verified(), ledger.log().is_empty()), (Some(link), true));
+    }
+
+    #[test]
+    fn changes_that_were_put_aside_are_forgotten() {
+        let mut ledger = ledger(true);
+        let previous = previous(8, HandoverKind::Accepted, TenureEnd::Open);
+        assert!(matches!(late_step(&previous, ENGINE, &ledger), LateStep::PutAside(_)));
+        ledger.put_aside();
+        assert_eq!(late_step(&previous, ENGINE, &ledger), LateStep::Nothing);
+    }
+}

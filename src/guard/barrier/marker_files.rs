@@ -114,12 +114,6 @@ impl MarkerFiles {
     pub(super) fn remove(&mut self, link: &MarkerLink) -> Option<Marker> {
         self.markers.remove(link)
     }
-
-    /// Adds a marker that no file holds.
-    pub(super) fn insert_unread(&mut self, link: MarkerLink, marker: Marker) -> MarkerLink {
-        self.markers.insert(link, marker);
-        link
-    }
 }
 
 #[cfg(test)]

@@ -299,3 +299,232 @@ impl TenureMarking {
         self.is_unanswered = false;
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::test_markers::{ENGINE, TestMarkers};
+    use super::super::test_tree::{TestTree, path};
+    use super::*;
+    use crate::engine::Token;
+
+    const TENURE: TenureId = TenureId { engine: ENGINE, token: Token::named(3) };
+
+    fn head(number: u64) -> MarkerHead<'static> {
+        let (tenure, at, is_last) = (TENURE, 0, false);
+        MarkerHead { folder: "f", lock: "l", holder: "h", at, tenure, number, is_last }
+    }
+
+    /// A machine that holds the lock.
+    struct Holder {
+        ledger: Ledger,
+        markers: TestMarkers,
+        rules: IgnoreRules,
+        tree: TestTree,
+        next: u64,
+    }
+
+    impl Holder {
+        /// A holder whose ledger knows these files.
+        fn new(files: &[&str]) -> Self {
+            let (ledger, markers, rules) =
+                (Ledger::default(), TestMarkers::default(), IgnoreRules::default());
+            let tree = TestTree::default();
+            let mut holder = Self { ledger, markers, rules, tree, next: 1 };
+            files.iter().for_each(|name| holder.save(name, name.as_bytes()));
+            holder.mark(MarkerKind::Checkpoint);
+            holder
+        }
+
+        fn stamp(&self, name: &str) -> Option<FileStamp> {
+            self.tree.files.get(&path(name)).map(|(found, _)| found.stamp)
+        }
+
+        /// A program saves a file through the view.
+        fn save(&mut self, name: &str, content: &[u8]) {
+            let before = self.stamp(name);
+            self.tree.put(name, content);
+            let after = self.stamp(name);
+            self.ledger.log_mut().begin(&path(name), before, after);
+            self.ledger.log_mut().end(&path(name), after);
+        }
+
+        fn list(&mut self, kind: MarkerKind) -> Option<Listing> {
+            self.ledger.list_changes(kind, &self.rules, &mut self.tree).expect("no disk")
+        }
+
+        fn mark(&mut self, kind: MarkerKind) -> MarkerLink {
+            let listing = self.list(kind).expect("no change meanwhile");
+            let marker = listing.marker(&self.ledger, &head(self.next));
+            let link = self.markers.put(&marker);
+            self.ledger.marked(listing, link);
+            self.next += 1;
+            link
+        }
+
+        /// Returns what the next marker names: each path, whether a file stands there, and whether
+        /// it is foreign.
+        fn named(&mut self, kind: MarkerKind) -> Vec<(String, bool, bool)> {
+            let listing = self.list(kind).expect("no change meanwhile");
+            let of = |change: &Change| {
+                let is_there = change.state != PathState::Gone;
+                (change.path.to_string(), is_there, change.is_foreign)
+            };
+            listing.changes().iter().map(of).collect()
+        }
+    }
+
+    fn named(name: &str, is_there: bool, is_foreign: bool) -> (String, bool, bool) {
+        (name.to_owned(), is_there, is_foreign)
+    }
+
+    #[test]
+    fn a_marker_names_each_changed_path_as_it_stands() {
+        let mut holder = Holder::new(&["same", "saved", "removed", "over", "edited", "touched"]);
+        holder.save("saved", b"2");
+        holder.save("over", b"2");
+        holder.save("made", b"1");
+        holder.tree.remove("removed");
+        holder.ledger.log_mut().end(&path("removed"), None);
+        // Past the view:
+        holder.tree.put("over", b"phone");
+        holder.tree.put("edited", b"phone");
+        holder.tree.put("touched", b"touched");
+        holder.tree.put("new", b"phone");
+        holder.tree.put("new (conflicted copy)", b"phone");
+        holder.rules = IgnoreRules::parse("*.o").expect("valid");
+        holder.tree.put("x.o", b"ignored");
+        let all = [
+            named("edited", true, true),
+            named("made", true, false),
+            named("new", true, true),
+            named("over", true, true),
+            named("removed", false, false),
+            named("saved", true, false),
+        ];
+        assert_eq!(holder.named(MarkerKind::Marker), all);
+        let link = holder.mark(MarkerKind::Marker);
+        assert_eq!(holder.named(MarkerKind::Marker), []);
+        assert!(holder.ledger.log().is_empty());
+        let marker = holder.markers.files.get(&link).expect("written");
+        let of = |name: &str| marker.state_of(&path(name));
+        let digest = ContentDigest::of(b"phone");
+        assert_eq!(of("over"), Some(PathState::File { size: 5, digest, mode: 0o644 }));
+        let touched = holder.ledger.entry(&path("touched")).expect("known");
+        assert_eq!(Some(touched.stamp), holder.stamp("touched"));
+    }
+
+    #[test]
+    fn a_checkpoint_names_every_file() {
+        let mut holder = Holder::new(&["a", "b"]);
+        holder.tree.remove("a");
+        holder.save("c", b"1");
+        let all = [named("b", true, false), named("c", true, false)];
+        assert_eq!(holder.named(MarkerKind::Checkpoint), all);
+        assert_eq!(holder.named(MarkerKind::Marker)[0], named("a", false, true));
+        let link = holder.mark(MarkerKind::Checkpoint);
+        assert_eq!(holder.ledger.since_checkpoint(), (Some(link), MarkerCounts::default()));
+        holder.save("c", b"2");
+        let next = holder.mark(MarkerKind::Marker);
+        let counts = MarkerCounts { markers: 1, paths: 1 };
+        assert_eq!(holder.ledger.since_checkpoint(), (Some(link), counts));
+        let marker = holder.markers.files.get(&next).expect("written");
+        assert_eq!((marker.previous, marker.checkpoint), (Some(link), Some(link)));
+    }
+
+    #[test]
+    fn each_name_of_a_renamed_directory_and_of_a_linked_file_is_named() {
+        let mut holder = Holder::new(&["d/one", "d/two"]);
+        for name in ["one", "two"] {
+            let moved = holder.tree.files.remove(&path(&format!("d/{name}"))).expect("there");
+            holder.tree.files.insert(path(&format!("e/{name}")), moved);
+        }
+        holder.ledger.log_renamed_dir(&path("d"), &path("e"));
+        // A hard link, and a change of the file through it.
+        holder.tree.put("link", b"changed");
+        let linked = holder.tree.files[&path("link")].clone();
+        holder.tree.files.insert(path("e/one"), linked);
+        let stamp = holder.stamp("link");
+        ["link", "e/one"].iter().for_each(|at| holder.ledger.log_mut().end(&path(at), stamp));
+        let all = [
+            named("d/one", false, false),
+            named("d/two", false, false),
+            named("e/one", true, false),
+            named("e/two", true, false),
+            named("link", true, false),
+        ];
+        assert_eq!(holder.named(MarkerKind::Marker), all);
+    }
+
+    #[test]
+    fn a_change_within_the_resolution_of_the_time_is_named() {
+        let mut holder = Holder::new(&["a"]);
+        let stamp = holder.stamp("a");
+        holder.tree.files.get_mut(&path("a")).expect("there").1 = b"b".to_vec();
+        holder.ledger.log_mut().end(&path("a"), stamp);
+        let link = holder.mark(MarkerKind::Marker);
+        let state = holder.markers.files.get(&link).and_then(|it| it.state_of(&path("a")));
+        let digest = ContentDigest::of(b"b");
+        assert_eq!(state, Some(PathState::File { size: 1, digest, mode: 0o644 }));
+    }
+
+    #[test]
+    fn a_list_is_made_again_if_a_file_changes_meanwhile() {
+        let mut holder = Holder::new(&["a"]);
+        holder.save("a", b"2");
+        holder.tree.busy = Some(path("a"));
+        assert_eq!(holder.list(MarkerKind::Marker), None);
+    }
+
+    #[test]
+    fn a_clean_handover_needs_a_marker_of_every_change() {
+        let mut holder = Holder::new(&["a"]);
+        let mut marking = TenureMarking::new(TENURE, false);
+        assert!(marking.must_announce() && !marking.may_mark());
+        assert_eq!(marking.clean(&mut holder.ledger, HandoverId(9)), None, "nothing was announced");
+        let dirty = marking.announce(&mut holder.ledger, HandoverId(1));
+        assert_eq!((dirty.kind, dirty.next), (HandoverKind::Dirty, 1));
+        marking.announced();
+        assert!(!marking.must_announce() && marking.may_mark());
+        holder.save("a", b"2");
+        assert_eq!(marking.clean(&mut holder.ledger, HandoverId(2)), None, "no marker");
+        let listing = holder.list(MarkerKind::Marker).expect("no change meanwhile");
+        let late = holder.stamp("a");
+        holder.ledger.log_mut().end(&path("a"), late);
+        let link = holder.markers.put(&listing.marker(&holder.ledger, &head(1)));
+        holder.ledger.marked(listing, link);
+        marking.marked(Time::ZERO, Time::ZERO);
+        assert_eq!(marking.clean(&mut holder.ledger, HandoverId(2)), None, "a change came after");
+        let link = holder.mark(MarkerKind::Marker);
+        marking.marked(Time::ZERO, Time::ZERO);
+        let clean = marking.clean(&mut holder.ledger, HandoverId(2)).expect("all is named");
+        assert_eq!((clean.kind, clean.marker, clean.next), (HandoverKind::Clean, Some(link), 3));
+        assert!(holder.ledger.is_own(HandoverId(1)) && holder.ledger.is_own(HandoverId(2)));
+        assert!(marking.must_announce() && !marking.may_mark(), "answered or not");
+        // The answer does not come: the handover is sent again.
+        assert!(marking.clean(&mut holder.ledger, HandoverId(3)).is_some());
+        marking.cleaned();
+        assert_eq!(marking.clean(&mut holder.ledger, HandoverId(4)), None);
+        let dirty = marking.announce(&mut holder.ledger, HandoverId(5));
+        assert_eq!((dirty.next, dirty.marker), (3, Some(link)));
+    }
+
+    #[test]
+    fn markers_are_written_after_a_pause() {
+        let mut holder = Holder::new(&["a"]);
+        let mut marking = TenureMarking::new(TENURE, false);
+        let settle = Span::from_secs(2);
+        marking.announced();
+        let at = Time::from_secs;
+        assert!(!marking.is_marker_due(&holder.ledger, at(100), settle), "nothing changed");
+        holder.save("a", b"2");
+        marking.changed(at(100));
+        let due = |marking: &TenureMarking, holder: &Holder, secs| {
+            marking.is_marker_due(&holder.ledger, at(secs), settle)
+        };
+        assert!(!due(&marking, &holder, 101) && due(&marking, &holder, 102));
+        marking.marked(at(102), at(103));
+        assert!(!due(&marking, &holder, 162) && due(&marking, &holder, 163), "once a minute");
+        marking.marked(at(200), at(210));
+        assert!(!due(&marking, &holder, 409) && due(&marking, &holder, 410), "20 times 10 s");
+    }
+}

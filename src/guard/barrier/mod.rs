@@ -10,6 +10,7 @@ pub(crate) mod chain;
 pub(crate) mod tree;
 pub(crate) mod change_log;
 pub(crate) mod ledger;
+pub(crate) mod ledger_file;
 pub(crate) mod strays;
 pub(crate) mod ignored;
 mod comparison;
