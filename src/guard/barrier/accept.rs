@@ -5,8 +5,9 @@ use super::folder_path::FolderPath;
 use super::handover::{Handover, HandoverId, HandoverKind};
 use super::ledger::Ledger;
 use super::marker::Acceptance;
-use super::ready::{Arrived, Barrier, Decision};
+use super::ready::{Arrived, Decision};
 use super::strays::original_of;
+use super::target::Barrier;
 use super::tree::{DigestCache, FileStamp, FolderTree};
 use std::collections::BTreeSet;
 use std::io;
@@ -60,7 +61,7 @@ impl Barrier<'_> {
     ) -> io::Result<Result<Accepted, Decision>> {
         let target = match self.target() {
             Ok(target) => target,
-            Err(decision) => return Ok(Err(*decision)),
+            Err(none) => return Ok(Err(none.into())),
         };
         let compared = compare(self, &target, paths, tree, cache)?;
         let stamp = |path: &FolderPath| compared.found.get(path).map(|found| found.stamp);

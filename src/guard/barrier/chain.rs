@@ -2,7 +2,6 @@
 //! tokens, numbers or times.
 
 use super::super::tenure::TenureId;
-use super::content_digest::ContentDigest;
 use super::folder_path::FolderPath;
 use super::marker::{Marker, PathState};
 use super::marker_files::MarkerFiles;
@@ -44,7 +43,7 @@ pub(crate) struct Chain {
 }
 
 /// Why the order of the markers can't be followed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum ChainError {
     /// A marker is not here.
     Missing(MarkerLink),
@@ -53,7 +52,7 @@ pub(crate) enum ChainError {
     /// The markers name too many paths, or are too many themselves.
     TooLong,
     /// A tenure has two last markers, and neither builds on the other.
-    TwoLast(MarkerLink, MarkerLink),
+    TwoLast(Box<[MarkerLink; 2]>),
 }
 
 impl fmt::Display for ChainError {
@@ -67,7 +66,8 @@ impl fmt::Display for ChainError {
                 f,
                 "more than {LINKS_MAX} markers or {WANTED_MAX} paths lead to the last checkpoint"
             ),
-            Self::TwoLast(one, other) => {
+            Self::TwoLast(both) => {
+                let [one, other] = **both;
                 write!(f, "the markers {one} and {other} both claim to be the last of one tenure")
             }
         }
@@ -145,16 +145,10 @@ pub(crate) fn last_of(
         if contains(markers, *other, newest) {
             newest = *other;
         } else if !contains(markers, newest, *other) {
-            return Err(ChainError::TwoLast(newest, *other));
+            return Err(ChainError::TwoLast(Box::new([newest, *other])));
         }
     }
     Ok(Some(newest))
-}
-
-/// Returns the digest of the ignore rules that the marker `top` names; `None` if the marker is not
-/// here.
-pub(crate) fn ignore_of(markers: &MarkerFiles, top: MarkerLink) -> Option<Option<ContentDigest>> {
-    markers.get(&top).map(|marker| marker.ignore)
 }
 
 #[cfg(test)]

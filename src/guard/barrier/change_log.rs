@@ -4,13 +4,25 @@ use super::folder_path::FolderPath;
 use super::tree::FileStamp;
 use std::collections::BTreeMap;
 
+/// How far a change has come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) enum ChangeProgress {
+    /// The change has been made.
+    Done,
+    /// The change is about to be made, or was interrupted.
+    UnderWay {
+        /// The file before the change.
+        before: Option<FileStamp>,
+    },
+}
+
 /// What is known of a changed path.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct LoggedChange {
     /// The file after the change; `None` if the path is gone.
     pub(crate) after: Option<FileStamp>,
-    /// The file before the change, as long as the change may still be under way.
-    pub(crate) before: Option<Option<FileStamp>>,
+    /// Whether the change may still be under way.
+    pub(crate) progress: ChangeProgress,
     /// Whether a person accepted the path as it stands, and no program changed it.
     pub(crate) is_accepted: bool,
     /// The number of the change, in the order of the log.
@@ -20,7 +32,7 @@ pub(crate) struct LoggedChange {
 impl LoggedChange {
     /// Whether the file that has the path now is one that this change left.
     pub(crate) fn fits(&self, found: Option<FileStamp>) -> bool {
-        self.after == found || self.before == Some(found)
+        self.after == found || self.progress == ChangeProgress::UnderWay { before: found }
     }
 }
 
@@ -69,14 +81,15 @@ impl ChangeLog {
         before: Option<FileStamp>,
         after: Option<FileStamp>,
     ) {
-        let before = Some(before);
-        let change = LoggedChange { after, before, is_accepted: false, number: 0 };
+        let progress = ChangeProgress::UnderWay { before };
+        let change = LoggedChange { after, progress, is_accepted: false, number: 0 };
         self.insert(path.clone(), change);
     }
 
     /// Records how a change left a path.
     pub(crate) fn end(&mut self, path: &FolderPath, after: Option<FileStamp>) {
-        let change = LoggedChange { after, before: None, is_accepted: false, number: 0 };
+        let progress = ChangeProgress::Done;
+        let change = LoggedChange { after, progress, is_accepted: false, number: 0 };
         self.insert(path.clone(), change);
     }
 
@@ -86,7 +99,8 @@ impl ChangeLog {
         if self.changed.get(path).is_some_and(|change| change.fits(found) && !change.is_accepted) {
             return;
         }
-        let change = LoggedChange { after: found, before: None, is_accepted: true, number: 0 };
+        let progress = ChangeProgress::Done;
+        let change = LoggedChange { after: found, progress, is_accepted: true, number: 0 };
         self.insert(path.clone(), change);
     }
 

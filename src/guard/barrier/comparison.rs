@@ -7,8 +7,9 @@ use super::content_digest::ContentDigest;
 use super::folder_path::FolderPath;
 use super::ledger::{LedgerEntry, LedgerUpdate};
 use super::marker::PathState;
-use super::ready::{Barrier, MissingBecause, MissingPath, NotArrived, Target, VersionName};
+use super::missing::{MissingBecause, MissingPath, NotArrived, VersionName};
 use super::strays::original_of;
+use super::target::{Barrier, Target};
 use super::tree::{DigestCache, FolderTree, Standing};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -85,9 +86,8 @@ pub(super) fn compare(
     tree: &mut dyn FolderTree,
     cache: &mut DigestCache,
 ) -> io::Result<Comparison> {
-    let ignore = target.top.and_then(|top| super::chain::ignore_of(barrier.markers, top));
-    let is_other_ignore = match ignore {
-        Some(wanted) => tree.ignore_digest()? != wanted,
+    let is_other_ignore = match target.top.and_then(|top| barrier.markers.get(&top)) {
+        Some(marker) => tree.ignore_digest()? != marker.ignore,
         None => false,
     };
     let mut twice = Vec::new();
@@ -345,9 +345,10 @@ impl<'a> Comparing<'a, '_> {
         digest: ContentDigest,
     ) -> io::Result<()> {
         self.missing.of += 1;
-        let copy = match self.missing.paths.len() < MISSING_SHOWN_MAX {
-            true => self.copy_of(path, size, digest)?,
-            false => None,
+        let copy = if self.missing.paths.len() < MISSING_SHOWN_MAX {
+            self.copy_of(path, size, digest)?
+        } else {
+            None
         };
         let because = match copy {
             Some(copy) => MissingBecause::Overwritten { copy },

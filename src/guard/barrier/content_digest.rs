@@ -33,7 +33,8 @@ impl ContentDigest {
 
     /// Returns the first eight digits, which are a part of the names of markers.
     pub(crate) fn first_digits(&self) -> String {
-        self.0[..4].iter().map(|byte| format!("{byte:02x}")).collect()
+        let [one, two, three, four] = [0, 1, 2, 3].map(|at: usize| self.0[at]);
+        format!("{one:02x}{two:02x}{three:02x}{four:02x}")
     }
 }
 

@@ -130,7 +130,9 @@ impl Ledger {
     pub(crate) fn log_removed_dir(&mut self, dir: &FolderPath) {
         let known = self.files.keys().chain(self.log.changed.keys());
         let below: Vec<_> = known.filter(|path| path.is_below(dir)).cloned().collect();
-        below.iter().for_each(|path| self.log.end(path, None));
+        for path in &below {
+            self.log.end(path, None);
+        }
     }
 }
 

@@ -1,7 +1,7 @@
 //! The file of the ledger: all that it knows, followed by a digest of these bytes.
 
 use super::super::tenure::TenureId;
-use super::change_log::{ChangeLog, LoggedChange};
+use super::change_log::{ChangeLog, ChangeProgress, LoggedChange};
 use super::content_digest::ContentDigest;
 use super::folder_path::FolderPath;
 use super::handover::{HandoverId, MarkerCounts};
@@ -178,7 +178,13 @@ impl Ledger {
         for (path, change) in &self.log.changed {
             to.text(path.as_str());
             to.option(change.after, Encoder::stamp);
-            to.option(change.before, |to, before| to.option(before, Encoder::stamp));
+            match change.progress {
+                ChangeProgress::Done => to.byte(0),
+                ChangeProgress::UnderWay { before } => {
+                    to.byte(1);
+                    to.option(before, Encoder::stamp);
+                }
+            }
             to.byte(u8::from(change.is_accepted));
             to.number(change.number);
         }
@@ -236,17 +242,21 @@ impl Ledger {
 
 fn load_log(from: &mut Decoder<'_>) -> Result<ChangeLog, LedgerError> {
     let (is_whole, number) = (from.flag()?, from.number()?);
-    let mut log = ChangeLog { is_whole, number, ..ChangeLog::default() };
+    let mut log = ChangeLog { number, is_whole, ..ChangeLog::default() };
     for _ in 0..from.number()? {
         let path = from.path()?;
         let after = from.option(Decoder::stamp)?;
-        let before = from.option(|from| from.option(Decoder::stamp))?;
+        let progress = if from.flag()? {
+            ChangeProgress::UnderWay { before: from.option(Decoder::stamp)? }
+        } else {
+            ChangeProgress::Done
+        };
         let (is_accepted, number) = (from.flag()?, from.number()?);
         let is_next = log.changed.last_key_value().is_none_or(|(last, _)| *last < path);
         if !is_next || number > log.number {
             return Err(LedgerError::Damaged);
         }
-        log.changed.insert(path, LoggedChange { after, before, is_accepted, number });
+        log.changed.insert(path, LoggedChange { after, progress, is_accepted, number });
     }
     Ok(log)
 }

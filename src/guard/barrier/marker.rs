@@ -41,19 +41,6 @@ pub(crate) enum PathState {
     },
 }
 
-impl PathState {
-    /// Whether a file has the same content, or none has the path in either state.
-    pub(crate) fn is_same(&self, other: &Self) -> bool {
-        match (self, other) {
-            (Self::Gone, Self::Gone) => true,
-            (Self::File { size, digest, .. }, Self::File { size: others, digest: other, .. }) => {
-                (size, digest) == (others, other)
-            }
-            _ => false,
-        }
-    }
-}
-
 /// A path that a marker names.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Change {

@@ -1,4 +1,23 @@
-//! The decisions of the sync barrier.
+//! The sync barrier: decides whether everything that other machines have published is here, and what
+//! this machine tells them. Where each machine has a copy of the folder and a sync tool carries the
+//! files, the lock alone protects nothing: its next holder may have yesterday's files, or half of
+//! today's. Files, clock and lock service are parameters, so that the shipped decisions are those
+//! that `tests_explore` explores.
+//!
+//! The modules in reading order:
+//!
+//! - `content_digest`, `folder_path`, `marker_name` are the words of markers and handovers.
+//! - `handover` is the text that the lock service remembers for the folder.
+//! - `marker` reads and writes the files in which a tenure says what it left in the folder.
+//! - `marker_files` is the set of those that are here, `chain` their order.
+//! - `tree` is the trait of the files that stand in the folder.
+//! - `change_log` and `ledger` are what this machine knows, `ledger_file` its file.
+//! - `strays` and `ignored` know names that keep nobody from being ready.
+//! - `target` is what should be here, `missing` what is not; `comparison` compares the folder with
+//!   it, and `ready` decides.
+//! - `accept` goes on without what has not arrived.
+//! - `marking` announces changes and lists them in a marker, `checkpoint` in one that names all
+//!   paths, and `late` after the tenure has ended.
 
 pub(crate) mod content_digest;
 pub(crate) mod folder_path;
@@ -13,6 +32,8 @@ pub(crate) mod ledger;
 pub(crate) mod ledger_file;
 pub(crate) mod strays;
 pub(crate) mod ignored;
+pub(crate) mod missing;
+pub(crate) mod target;
 mod comparison;
 pub(crate) mod ready;
 pub(crate) mod accept;

@@ -9,11 +9,14 @@
 //! The modules in reading order:
 //!
 //! - `folder` is a machine's copy of the folder.
-//! - `world` is the model, `moves` its actions.
+//! - `world` is the model, `moves` its actions, `arriving_moves` those of a tenure that is not ready
+//!   yet, and `marker_moves` those that write markers.
 //! - `explorer` visits all states up to a number of moves.
 
+mod arriving_moves;
 mod explorer;
 mod folder;
+mod marker_moves;
 mod moves;
 mod world;
 

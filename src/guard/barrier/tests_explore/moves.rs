@@ -1,23 +1,15 @@
 //! The moves of the model: what machines, programs, sync tool and lock service do next.
 
-use super::super::chain::ChainBase;
 use super::super::handover::{Handover, HandoverKind, Remembered, TenureEnd};
-use super::super::late::{LateMarker, LateStep, late_step};
-use super::super::ledger::{Ledger, LedgerEntry};
-use super::super::marker::{Acceptance, Change, PathState};
-use super::super::marker_name::MarkerKind;
-use super::super::marking::{MarkerHead, TenureMarking};
-use super::super::ready::{Arrived, Barrier, Decision};
-use super::super::tree::DigestCache;
+use super::super::ledger::Ledger;
+use super::super::marking::TenureMarking;
 use super::Mutant;
-use super::folder::{Contents, ModelFolder, PATHS, digest, known, number, path, stamp};
-use super::world::{Machine, NAMES, Outcome, Phase, State, World, Written, tenure};
+use super::folder::{Contents, PATHS, known, stamp};
+use super::world::{Machine, Phase, State, World};
 use crate::engine::Token;
-use crate::time::Time;
-use std::collections::BTreeSet;
 use std::rc::Rc;
 
-const STALE: &str = "a machine is ready without the last version";
+pub(super) const STALE: &str = "a machine is ready without the last version";
 const UNSEEN: &str = "a last version is overwritten unseen";
 
 /// One move.
@@ -30,9 +22,9 @@ pub(super) struct Made {
 }
 
 /// The moves from one state.
-struct Moves<'a> {
-    world: &'a mut World,
-    from: State,
+pub(super) struct Moves<'a> {
+    pub(super) world: &'a mut World,
+    pub(super) from: State,
     made: Vec<Made>,
 }
 
@@ -60,11 +52,11 @@ impl World {
 }
 
 impl Moves<'_> {
-    fn add(&mut self, what: &'static str, machine: usize, state: State) {
+    pub(super) fn add(&mut self, what: &'static str, machine: usize, state: State) {
         self.made.push(Made { what, machine: machine as u8, state, violation: None });
     }
 
-    fn add_checked(
+    pub(super) fn add_checked(
         &mut self,
         what: &'static str,
         machine: usize,
@@ -74,40 +66,40 @@ impl Moves<'_> {
         self.made.push(Made { what, machine: machine as u8, state, violation });
     }
 
-    fn is(&self, mutant: Mutant) -> bool {
+    pub(super) fn is(&self, mutant: Mutant) -> bool {
         self.world.setup.mutant == Some(mutant)
     }
 
-    fn ledger(&self, at: usize) -> Rc<Ledger> {
+    pub(super) fn ledger(&self, at: usize) -> Rc<Ledger> {
         self.world.ledgers.get(self.from.machines[at].ledger)
     }
 
-    fn contents(&self, at: usize) -> Contents {
+    pub(super) fn contents(&self, at: usize) -> Contents {
         self.from.contents(self.from.machines[at].files)
     }
 
-    fn handover(&self) -> Handover {
+    pub(super) fn handover(&self) -> Handover {
         match self.world.previous.get(self.from.previous).handover {
             Remembered::Handover(handover) => handover,
             other => panic!("the lock service remembers {other:?}"),
         }
     }
 
-    fn set_tenure(&mut self, state: &mut State, at: usize, marking: TenureMarking) {
+    pub(super) fn set_tenure(&mut self, state: &mut State, at: usize, marking: TenureMarking) {
         let marking = self.world.markings.put(marking);
         let token = state.machines[at].tenure.expect("it holds the lock").0;
         state.machines[at].tenure = Some((token, Phase::Ready(marking)));
     }
 
     /// Returns the state in which a machine has given its lock back.
-    fn without_lock(&self, at: usize) -> State {
+    pub(super) fn without_lock(&self, at: usize) -> State {
         let mut state = self.from;
         state.machines[at].tenure = None;
         state.lock = None;
         state
     }
 
-    fn without_tenure(&mut self, at: usize) {
+    pub(super) fn without_tenure(&mut self, at: usize) {
         if self.from.lock.is_none() {
             let mut state = self.from;
             state.token += 1;
@@ -118,283 +110,11 @@ impl Moves<'_> {
         self.late(at);
     }
 
-    fn late(&mut self, at: usize) {
-        let previous = self.world.previous.get(self.from.previous);
-        let ledger = self.ledger(at);
-        let mut step = late_step(&previous, super::world::ENGINE, &ledger);
-        if self.is(Mutant::LateAfterOthers) && matches!(step, LateStep::PutAside(_)) {
-            let (handover, token) = (self.handover(), previous.token);
-            let (number, id) = (handover.next, handover.id);
-            if handover.kind != HandoverKind::Clean {
-                let tenure = tenure(token.as_u64() as u8);
-                step = LateStep::Write(LateMarker { tenure, number, handover: id });
-            }
-        }
-        match step {
-            LateStep::Nothing | LateStep::Wait => {}
-            LateStep::PutAside(_) => {
-                let mut ledger = Ledger::clone(&ledger);
-                ledger.put_aside();
-                let mut state = self.from;
-                state.machines[at].ledger = self.world.ledgers.put(ledger);
-                self.add("puts its changes aside", at, state);
-            }
-            LateStep::Write(late) => {
-                let token = late.tenure.token.as_u64() as u8;
-                let kind = MarkerKind::Marker;
-                let written = self.write(at, (token, late.number, true, kind), Some(&late));
-                let state = self.with_written(at, written);
-                self.add("writes a late marker", at, state);
-            }
-        }
-    }
-
-    /// Writes a marker, and returns it with the ledger that knows it.
-    fn write(
-        &mut self,
-        at: usize,
-        (token, number, is_last, kind): (u8, u64, bool, MarkerKind),
-        late: Option<&LateMarker>,
-    ) -> Written {
-        let contents = self.contents(at);
-        let key = (self.from.machines[at].ledger, contents, token, number, is_last, kind);
-        if let Some(written) = self.world.written.get(&key) {
-            return *written;
-        }
-        let mut ledger = Ledger::clone(&self.ledger(at));
-        let mut tree = ModelFolder { contents, assumed: None };
-        let listing = ledger.list_changes(kind, &self.world.rules, &mut tree);
-        let listing = listing.expect("no disk").expect("no file changes meanwhile");
-        let tenure = tenure(token);
-        let (folder, lock, holder) = ("f", "l", NAMES[at]);
-        let head = MarkerHead { folder, lock, holder, at: 0, tenure, number, is_last };
-        let mut marker = listing.marker(&ledger, &head);
-        let named = marker.changes.iter().map(|change| 1 << self::number(&change.path));
-        let mut names = named.fold(0, |all, bit: u8| all | bit);
-        if marker.name.kind == MarkerKind::Checkpoint {
-            names = u8::MAX;
-        }
-        if self.is(Mutant::NamedAsWritten) {
-            marker.changes = as_written(&ledger);
-        }
-        if self.is(Mutant::LateLeavesOut) && is_last {
-            let written = as_written(&ledger);
-            marker.changes.retain(|change| written.contains(change));
-        }
-        let (marker, link) = self.world.put_marker(&marker);
-        match late {
-            Some(late) => ledger.ended_late(listing, link, late),
-            None => ledger.marked(listing, link),
-        }
-        let ledger = self.world.ledgers.put(ledger);
-        let written = Written { marker, ledger, names };
-        self.world.written.insert(key, written);
-        written
-    }
-
-    /// Returns the state in which a marker of a machine is on its disk.
-    fn with_written(&mut self, at: usize, written: Written) -> State {
-        let mut state = self.from;
-        let machine = &mut state.machines[at];
-        machine.ledger = written.ledger;
-        machine.markers = self.world.with_marker(machine.markers, written.marker);
-        for path in (0..PATHS).filter(|path| written.names & 1 << path != 0) {
-            state.latest[path] = machine.files[path];
-        }
-        state
-    }
-
-    fn is_latest(&self, at: usize, path: usize) -> bool {
+    pub(super) fn is_latest(&self, at: usize, path: usize) -> bool {
         self.contents(at)[path] == self.from.contents(self.from.latest)[path]
     }
 
-    fn arriving(&mut self, at: usize) {
-        let is_dirty = self.ledger(at).is_unfinished(&self.handover());
-        let outcome = self.decide(at);
-        if let Outcome::Ready(ledger) = outcome {
-            let mut state = self.from;
-            state.machines[at].ledger = ledger;
-            let token = state.machines[at].tenure.expect("it holds the lock").0;
-            let marking = TenureMarking::new(tenure(token), is_dirty);
-            self.set_tenure(&mut state, at, marking);
-            let is_stale = (0..PATHS).any(|path| !self.is_latest(at, path));
-            self.add_checked("becomes ready", at, state, is_stale.then_some(STALE));
-        } else if self.from.left.accepts > 0 {
-            self.accept_all(at);
-            if outcome == Outcome::NotArrived {
-                (0..PATHS).for_each(|path| self.accept_one(at, path));
-            }
-        }
-        let mut state = self.without_lock(at);
-        if self.is(Mutant::ArrivingSetsHandover)
-            && let Some(marker) = self.ledger(at).verified()
-        {
-            let mut ledger = Ledger::clone(&self.ledger(at));
-            let id = state.take_id();
-            ledger.record_own(id);
-            state.machines[at].ledger = self.world.ledgers.put(ledger);
-            let (kind, counts) = (HandoverKind::Clean, self.handover().counts);
-            let handover = Handover { id, kind, next: 1, marker: Some(marker), counts };
-            let tenure = self.from.machines[at].tenure;
-            state.machines[at].tenure = tenure;
-            self.world.set_handover(&mut state, at, &handover);
-            state.machines[at].tenure = None;
-            self.end_handover(&mut state, tenure.map_or(0, |tenure| tenure.0), TenureEnd::Released);
-        }
-        self.add("gives up before it is ready", at, state);
-    }
-
-    /// Decides whether the folder of a machine is ready, by the shipped code.
-    fn decide(&mut self, at: usize) -> Outcome {
-        let machine = self.from.machines[at];
-        let contents = self.contents(at);
-        let key = (machine.ledger, self.from.previous, machine.markers, contents, at as u8);
-        if let Some(outcome) = self.world.decided.get(&key) {
-            return *outcome;
-        }
-        let outcome = match self.decision(at, machine, contents) {
-            Decision::Ready(arrived) => {
-                let mut ledger = Ledger::clone(&self.ledger(at));
-                ledger.adopt(arrived);
-                Outcome::Ready(self.world.ledgers.put(ledger))
-            }
-            Decision::NotArrived(_) => Outcome::NotArrived,
-            Decision::Unsure(_) => Outcome::Unsure,
-        };
-        self.world.decided.insert(key, outcome);
-        outcome
-    }
-
-    fn decision(&mut self, at: usize, machine: Machine, contents: Contents) -> Decision {
-        let previous = self.world.previous.get(self.from.previous);
-        let markers = self.world.files(machine.markers);
-        let mut ledger = Ledger::clone(&self.ledger(at));
-        let handover = self.handover();
-        if self.is(Mutant::OwnByClient) && previous.client == NAMES[at] {
-            ledger.record_own(handover.id);
-        }
-        let barrier = Barrier {
-            previous: &previous,
-            engine: super::world::ENGINE,
-            ledger: &ledger,
-            markers: &markers,
-            rules: &self.world.rules,
-            now: 0,
-        };
-        let mut tree = ModelFolder { contents, assumed: None };
-        match self.world.setup.mutant {
-            Some(Mutant::OwnUnchecked) if ledger.is_own(handover.id) => {
-                tree.contents = [0, 1].map(|path| known(&ledger, path));
-            }
-            Some(Mutant::MarkerAlone) if !ledger.is_own(handover.id) => {
-                if let Some(marker) = handover.marker
-                    && markers.get(&marker).is_some()
-                {
-                    return Decision::Ready(as_it_stands(marker, contents));
-                }
-            }
-            Some(Mutant::RestUnchecked) => {
-                if let Ok(target) = barrier.target()
-                    && target.top.is_some()
-                    && target.chain.base == ChainBase::Ledger
-                {
-                    for at in (0..PATHS).filter(|at| !target.chain.wanted.contains_key(&path(*at)))
-                    {
-                        tree.contents[at] = known(&ledger, at);
-                    }
-                }
-            }
-            Some(Mutant::SizeOnly) => {
-                if let Ok(target) = barrier.target() {
-                    tree.assumed = Some([0, 1].map(|at| {
-                        let wanted = target.chain.wanted.get(&path(at)).map(|it| it.state);
-                        match wanted {
-                            Some(PathState::File { digest, .. }) => digest,
-                            _ => ledger.entry(&path(at)).map_or(digest(0), |entry| entry.digest),
-                        }
-                    }));
-                }
-            }
-            _ => {}
-        }
-        barrier.decide(&mut tree, &mut DigestCache::default()).expect("no disk")
-    }
-
-    fn accept_all(&mut self, at: usize) {
-        let mut state = self.from;
-        let acceptance = Acceptance { handover: state.take_id(), reason: String::new() };
-        let previous = self.world.previous.get(state.previous);
-        let markers = self.world.files(state.machines[at].markers);
-        let mut ledger = Ledger::clone(&self.ledger(at));
-        let (engine, now) = (super::world::ENGINE, 0);
-        let (ledger_now, rules) = (&ledger, &self.world.rules);
-        let barrier = Barrier {
-            previous: &previous,
-            engine,
-            ledger: ledger_now,
-            markers: &markers,
-            rules,
-            now,
-        };
-        let mut tree = ModelFolder { contents: self.contents(at), assumed: None };
-        let accepted = barrier.accept_all(&mut tree, acceptance).expect("no disk");
-        state.latest = state.machines[at].files;
-        let handover = ledger.begin_acceptance(&accepted, 1);
-        ledger.accept(accepted);
-        self.accepted("accepts everything", at, state, (ledger, handover), None);
-    }
-
-    fn accept_one(&mut self, at: usize, one: usize) {
-        let mut state = self.from;
-        let acceptance = Acceptance { handover: state.take_id(), reason: String::new() };
-        let previous = self.world.previous.get(state.previous);
-        let markers = self.world.files(state.machines[at].markers);
-        let mut ledger = Ledger::clone(&self.ledger(at));
-        let barrier = Barrier {
-            previous: &previous,
-            engine: super::world::ENGINE,
-            ledger: &ledger,
-            markers: &markers,
-            rules: &self.world.rules,
-            now: 0,
-        };
-        let mut tree = ModelFolder { contents: self.contents(at), assumed: None };
-        let (paths, mut cache) = (BTreeSet::from([path(one)]), DigestCache::default());
-        let accepted = barrier.accept_paths(&paths, &mut tree, &mut cache, acceptance);
-        let Ok(accepted) = accepted.expect("no disk") else { return };
-        state.latest[one] = state.machines[at].files[one];
-        let handover = ledger.begin_acceptance(&accepted, 1);
-        ledger.accept(accepted);
-        let is_stale = (0..PATHS).any(|path| path != one && !self.is_latest(at, path));
-        let violation = is_stale.then_some(STALE);
-        self.accepted("accepts one path", at, state, (ledger, handover), violation);
-    }
-
-    fn accepted(
-        &mut self,
-        what: &'static str,
-        at: usize,
-        mut state: State,
-        (ledger, handover): (Ledger, Handover),
-        violation: Option<&'static str>,
-    ) {
-        state.left.accepts -= 1;
-        let token = state.machines[at].tenure.expect("it holds the lock").0;
-        let marking = if self.is(Mutant::AcceptSetsNoHandover) {
-            let mut forgotten = Ledger::clone(&ledger);
-            forgotten.own.pop_back();
-            state.machines[at].ledger = self.world.ledgers.put(forgotten);
-            TenureMarking::new(tenure(token), false)
-        } else {
-            state.machines[at].ledger = self.world.ledgers.put(ledger);
-            self.world.set_handover(&mut state, at, &handover);
-            TenureMarking::accepted(tenure(token))
-        };
-        self.set_tenure(&mut state, at, marking);
-        self.add_checked(what, at, state, violation);
-    }
-
-    fn ready(&mut self, at: usize, marking: u32) {
+    pub(super) fn ready(&mut self, at: usize, marking: u32) {
         let marking = self.world.markings.get(marking);
         if marking.must_announce() {
             if self.from.left.writes > 0 {
@@ -424,7 +144,7 @@ impl Moves<'_> {
     }
 
     /// A program saves or removes a file.
-    fn change(&mut self, at: usize, path: usize, is_removed: bool) {
+    pub(super) fn change(&mut self, at: usize, path: usize, is_removed: bool) {
         let mut state = self.from;
         state.left.writes -= 1;
         let before = state.machines[at].files[path];
@@ -448,26 +168,7 @@ impl Moves<'_> {
         self.add_checked(what, at, state, violation);
     }
 
-    fn mark(&mut self, at: usize, marking: &TenureMarking) {
-        let ledger = self.ledger(at);
-        let is_over = (0..PATHS).any(|path| known(&ledger, path) != self.contents(at)[path]);
-        if !marking.may_mark() || ledger.log().is_empty() && !is_over {
-            return;
-        }
-        let token = self.from.machines[at].tenure.expect("it holds the lock").0;
-        let both = [MarkerKind::Marker, MarkerKind::Checkpoint];
-        let kinds = if self.world.setup.checkpoints { &both[..] } else { &both[..1] };
-        for kind in kinds {
-            let written = self.write(at, (token, marking.next(), false, *kind), None);
-            let mut state = self.with_written(at, written);
-            let mut marking = marking.clone();
-            marking.marked(Time::ZERO, Time::ZERO);
-            self.set_tenure(&mut state, at, marking);
-            self.add("writes a marker", at, state);
-        }
-    }
-
-    fn clean(&mut self, at: usize, marking: &TenureMarking) {
+    pub(super) fn clean(&mut self, at: usize, marking: &TenureMarking) {
         let (mut state, mut marking) = (self.from, marking.clone());
         let mut ledger = Ledger::clone(&self.ledger(at));
         let log = ledger.log().clone();
@@ -491,7 +192,7 @@ impl Moves<'_> {
     }
 
     /// Records that a tenure has ended, if the handover is that of this tenure.
-    fn end_handover(&mut self, state: &mut State, token: u8, end: TenureEnd) {
+    pub(super) fn end_handover(&mut self, state: &mut State, token: u8, end: TenureEnd) {
         let mut previous = (*self.world.previous.get(state.previous)).clone();
         if previous.token == Token::named(u64::from(token)) && previous.end == TenureEnd::Open {
             previous.end = end;
@@ -499,7 +200,7 @@ impl Moves<'_> {
         }
     }
 
-    fn expire(&mut self, at: usize) {
+    pub(super) fn expire(&mut self, at: usize) {
         let Some((token, _)) = self.from.machines[at].tenure else { return };
         if self.from.left.crashes > 0 {
             let mut state = self.without_lock(at);
@@ -509,7 +210,7 @@ impl Moves<'_> {
         }
     }
 
-    fn foreign(&mut self, at: usize) {
+    pub(super) fn foreign(&mut self, at: usize) {
         if self.from.left.foreign == 0 {
             return;
         }
@@ -524,7 +225,7 @@ impl Moves<'_> {
 
     /// A machine is replaced by an image of itself. What happens to one that held a tenure is not
     /// promised.
-    fn image(&mut self, at: usize) {
+    pub(super) fn image(&mut self, at: usize) {
         let machine = self.from.machines[at];
         if self.from.left.images == 0 || machine.tenure.is_some() {
             return;
@@ -547,7 +248,7 @@ impl Moves<'_> {
     }
 
     /// The sync tool carries a path or a marker from one machine to another.
-    fn sync(&mut self, from: usize, to: usize) {
+    pub(super) fn sync(&mut self, from: usize, to: usize) {
         let (source, target) = (self.from.machines[from], self.from.machines[to]);
         for path in 0..PATHS {
             let (new, old) = (source.files[path], target.files[path]);
@@ -569,7 +270,7 @@ impl Moves<'_> {
         }
     }
 
-    fn restore(&mut self) {
+    pub(super) fn restore(&mut self) {
         if self.from.left.restores == 0 {
             return;
         }
@@ -591,33 +292,5 @@ impl Moves<'_> {
         state.machines.iter_mut().for_each(|machine| machine.tenure = None);
         state.left.restores -= 1;
         self.add("the lock service is restored", usize::from(u8::MAX), state);
-    }
-}
-
-/// Returns the changes of a log as they were made, whatever stands in the folder.
-fn as_written(ledger: &Ledger) -> Vec<Change> {
-    let of = |at: usize| {
-        let after = ledger.log().get(&path(at))?.after;
-        let state = after.map_or(PathState::Gone, |stamp| {
-            let digest = digest(stamp.inode as u8);
-            PathState::File { size: 1, digest, mode: 0o644 }
-        });
-        Some(Change { path: path(at), state, is_foreign: false })
-    };
-    (0..PATHS).filter_map(of).collect()
-}
-
-/// Returns what is known of a folder that is taken to be ready as it stands.
-fn as_it_stands(marker: super::super::marker_name::MarkerLink, contents: Contents) -> Arrived {
-    let entry = |at: usize| {
-        let stamp = stamp(contents[at])?;
-        Some(LedgerEntry { stamp, digest: digest(contents[at]), from: marker.name })
-    };
-    Arrived {
-        top: Some(marker),
-        checkpoint: None,
-        counts: super::super::handover::MarkerCounts::default(),
-        updates: (0..PATHS).map(|at| (path(at), entry(at))).collect(),
-        strays: Vec::new(),
     }
 }
