@@ -35,7 +35,8 @@ const WORDS: [&[u8]; 20] = [
 ];
 
 fn digest(source: &mut Source) -> String {
-    (0..4).map(|_| format!("{:016x}", source.random.next())).collect()
+    let [one, two, three, four] = [(); 4].map(|()| source.random.next());
+    format!("{one:016x}{two:016x}{three:016x}{four:016x}")
 }
 
 fn name(source: &mut Source) -> String {

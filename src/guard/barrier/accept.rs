@@ -152,7 +152,7 @@ mod tests {
             Barrier { previous, engine: ENGINE, ledger, markers, rules, now: 0 }
         }
 
-        fn accept(&mut self, paths: &[&str]) -> Result<Handover, Decision> {
+        fn accept(&mut self, paths: &[&str]) -> Result<Handover, Box<Decision>> {
             let acceptance = Acceptance { handover: HandoverId(5), reason: "lost".to_owned() };
             let mut tree = self.tree.clone();
             let accepted = if paths.is_empty() {
@@ -161,7 +161,8 @@ mod tests {
                 let paths = paths.iter().map(|at| path(at)).collect();
                 let mut cache = DigestCache::default();
                 let barrier = self.barrier();
-                barrier.accept_paths(&paths, &mut tree, &mut cache, acceptance).expect("no disk")?
+                let accepted = barrier.accept_paths(&paths, &mut tree, &mut cache, acceptance);
+                accepted.expect("no disk").map_err(Box::new)?
             };
             let handover = self.ledger.begin_acceptance(&accepted, 1);
             self.ledger.accept(accepted);
@@ -210,7 +211,8 @@ mod tests {
     fn one_path_is_accepted_once_the_others_are_here() {
         let mut waiting = Waiting::new();
         waiting.tree.put("b", b"b1");
-        let Err(Decision::NotArrived(missing)) = waiting.accept(&["b"]) else {
+        let refused = waiting.accept(&["b"]).map_err(|decision| *decision);
+        let Err(Decision::NotArrived(missing)) = refused else {
             panic!("a is missing");
         };
         assert_eq!((missing.count, missing.paths[0].path.as_str()), (1, "a"));
@@ -232,7 +234,8 @@ mod tests {
         waiting.accept(&["b"]).expect("a is here");
         assert_eq!(waiting.listed(MarkerKind::Marker).1, [("b".to_owned(), false)]);
         waiting.previous.handover = Remembered::Nothing;
-        let Err(Decision::Unsure(_)) = waiting.accept(&["b"]) else { panic!("no handover") };
+        let refused = waiting.accept(&["b"]).map_err(|decision| *decision);
+        assert!(matches!(refused, Err(Decision::Unsure(_))), "no handover");
         waiting.accept(&[]).expect("everything can be accepted");
     }
 }

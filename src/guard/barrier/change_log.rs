@@ -129,27 +129,29 @@ mod tests {
     use super::super::test_tree::path;
     use super::*;
 
-    fn stamp(inode: u64) -> Option<FileStamp> {
-        Some(FileStamp { size: 1, mtime: 1, inode })
+    fn stamp(inode: u64) -> FileStamp {
+        FileStamp { size: 1, mtime: 1, inode }
     }
 
     #[test]
     fn a_change_under_way_fits_both_versions() {
         let mut log = ChangeLog::default();
-        log.begin(&path("a"), stamp(1), stamp(2));
+        log.begin(&path("a"), Some(stamp(1)), Some(stamp(2)));
         let fits = |log: &ChangeLog, inode| log.get(&path("a")).is_some_and(|at| at.fits(inode));
-        assert!(fits(&log, stamp(1)) && fits(&log, stamp(2)) && !fits(&log, stamp(3)));
-        log.end(&path("a"), stamp(2));
-        assert!(!fits(&log, stamp(1)) && fits(&log, stamp(2)) && !fits(&log, None));
+        assert!(
+            fits(&log, Some(stamp(1))) && fits(&log, Some(stamp(2))) && !fits(&log, Some(stamp(3)))
+        );
+        log.end(&path("a"), Some(stamp(2)));
+        assert!(!fits(&log, Some(stamp(1))) && fits(&log, Some(stamp(2))) && !fits(&log, None));
     }
 
     #[test]
     fn a_change_after_the_list_was_closed_stays() {
         let mut log = ChangeLog::default();
-        log.end(&path("a"), stamp(1));
+        log.end(&path("a"), Some(stamp(1)));
         log.end(&path("b"), None);
         let listed = log.number();
-        log.end(&path("b"), stamp(2));
+        log.end(&path("b"), Some(stamp(2)));
         log.accept_whole();
         log.forget_to(listed);
         assert_eq!(log.paths().collect::<Vec<_>>(), [&path("b")]);
@@ -160,10 +162,10 @@ mod tests {
     #[test]
     fn an_acceptance_does_not_hide_a_change_of_a_program() {
         let mut log = ChangeLog::default();
-        log.end(&path("a"), stamp(1));
-        log.accept(&path("a"), stamp(1));
+        log.end(&path("a"), Some(stamp(1)));
+        log.accept(&path("a"), Some(stamp(1)));
         assert!(log.get(&path("a")).is_some_and(|change| !change.is_accepted));
-        log.accept(&path("a"), stamp(2));
+        log.accept(&path("a"), Some(stamp(2)));
         log.accept(&path("b"), None);
         assert!(["a", "b"].iter().all(|at| log.get(&path(at)).is_some_and(|it| it.is_accepted)));
     }

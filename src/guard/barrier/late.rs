@@ -97,6 +97,8 @@ mod tests {
     use super::super::test_tree::{TestTree, path};
     use super::*;
     use crate::engine::Token;
+    use HandoverKind::{Accepted, Clean, Dirty};
+    use TenureEnd::{Expired, Open, Released, Session, Stolen, Unknown};
 
     fn previous(id: u128, kind: HandoverKind, end: TenureEnd) -> PreviousTenure {
         let (marker, counts) = (None, MarkerCounts::default());
@@ -124,8 +126,6 @@ mod tests {
             handover: HandoverId(7),
         });
         let aside = LateStep::PutAside(vec![path("a")]);
-        use HandoverKind::{Accepted, Clean, Dirty};
-        use TenureEnd::{Expired, Open, Released, Session, Stolen, Unknown};
         for (id, kind, end, has_changes, step) in [
             (7, Dirty, Expired, true, &write),
             (7, Dirty, Stolen, true, &write),

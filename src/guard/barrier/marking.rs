@@ -330,7 +330,9 @@ mod tests {
                 (Ledger::default(), TestMarkers::default(), IgnoreRules::default());
             let tree = TestTree::default();
             let mut holder = Self { ledger, markers, rules, tree, next: 1 };
-            files.iter().for_each(|name| holder.save(name, name.as_bytes()));
+            for name in files {
+                holder.save(name, name.as_bytes());
+            }
             holder.mark(MarkerKind::Checkpoint);
             holder
         }
@@ -444,7 +446,9 @@ mod tests {
         let linked = holder.tree.files[&path("link")].clone();
         holder.tree.files.insert(path("e/one"), linked);
         let stamp = holder.stamp("link");
-        ["link", "e/one"].iter().for_each(|at| holder.ledger.log_mut().end(&path(at), stamp));
+        for name in ["link", "e/one"] {
+            holder.ledger.log_mut().end(&path(name), stamp);
+        }
         let all = [
             named("d/one", false, false),
             named("d/two", false, false),

@@ -45,6 +45,7 @@ impl Moves<'_> {
             let handover = Handover { id, kind, next: 1, marker: Some(marker), counts };
             let tenure = self.from.machines[at].tenure;
             state.machines[at].tenure = tenure;
+            state.token = self.from.token;
             self.world.set_handover(&mut state, at, &handover);
             state.machines[at].tenure = None;
             self.end_handover(&mut state, tenure.map_or(0, |tenure| tenure.0), TenureEnd::Released);

@@ -55,6 +55,8 @@ enum Mutant {
 #[derive(Debug, Clone, Copy)]
 struct Setup {
     machines: usize,
+    /// Whether all machines begin with all files, and not the first one alone.
+    have_arrived: bool,
     moves: u32,
     writes: u8,
     /// How many tenures end by expiry.
@@ -77,6 +79,7 @@ struct Setup {
 
 const SETUP: Setup = Setup {
     machines: 2,
+    have_arrived: false,
     moves: 0,
     writes: 3,
     crashes: 1,
@@ -111,29 +114,46 @@ fn two_machines_see_the_last_version() {
 }
 
 #[test]
+fn two_machines_take_turns() {
+    let setup = Setup { have_arrived: true, writes: 2, crashes: 0, accepts: 0, ..SETUP };
+    explore_well(Setup { moves: 28, writes: 3, ..setup }, 4);
+    explore_well(Setup { moves: 17, crashes: 1, accepts: 1, ..setup }, 3);
+}
+
+#[test]
 fn three_machines_see_the_last_version() {
-    explore_well(Setup { machines: 3, moves: 9, writes: 2, ..SETUP }, 3);
+    explore_well(Setup { machines: 3, moves: 12, writes: 2, have_arrived: true, ..SETUP }, 3);
 }
 
 #[test]
 fn a_restored_server_leaves_no_stale_machine_ready() {
-    explore_well(Setup { moves: 11, restores: 1, writes: 2, ..SETUP }, 3);
+    explore_well(Setup { moves: 13, restores: 1, writes: 2, have_arrived: true, ..SETUP }, 3);
 }
 
 #[test]
 fn foreign_versions_are_never_overwritten_unseen() {
-    explore_well(Setup { moves: 10, foreign: 1, writes: 2, ..SETUP }, 3);
+    explore_well(Setup { moves: 12, foreign: 1, writes: 2, have_arrived: true, ..SETUP }, 3);
 }
 
 #[test]
 fn removed_files_and_checkpoints_arrive() {
-    let setup = Setup { moves: 11, writes: 2, removes: true, checkpoints: true, ..SETUP };
+    let setup = Setup {
+        moves: 14,
+        writes: 2,
+        removes: true,
+        checkpoints: true,
+        have_arrived: true,
+        ..SETUP
+    };
     explore_well(setup, 3);
 }
 
 #[test]
 fn a_lost_clean_handover_and_an_old_image_leave_no_stale_machine_ready() {
-    explore_well(Setup { moves: 11, writes: 2, losses: 1, images: 1, ..SETUP }, 3);
+    explore_well(
+        Setup { moves: 13, writes: 2, losses: 1, images: 1, have_arrived: true, ..SETUP },
+        3,
+    );
 }
 
 /// Checks that the exploration finds a fault, and that it finds nothing without the fault.

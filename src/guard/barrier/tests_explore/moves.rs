@@ -91,11 +91,23 @@ impl Moves<'_> {
         state.machines[at].tenure = Some((token, Phase::Ready(marking)));
     }
 
-    /// Returns the state in which a machine has given its lock back.
+    /// Returns the state in which a machine has given its lock back. A token that left no trace is
+    /// given out again: only whether tokens are the same matters to the barrier, and there are fewer
+    /// states.
     pub(super) fn without_lock(&self, at: usize) -> State {
         let mut state = self.from;
-        state.machines[at].tenure = None;
+        let Some((token, phase)) = state.machines[at].tenure.take() else { return state };
         state.lock = None;
+        let has_marked = match phase {
+            Phase::Arriving => false,
+            Phase::Ready(marking) => self.world.markings.get(marking).next() > 1,
+        };
+        let previous = self.world.previous.get(state.previous);
+        let has_announced = previous.token == Token::named(u64::from(token));
+        let is_saved = state.saved.is_some() || self.world.setup.restores > 0;
+        if !has_marked && !has_announced && !is_saved && state.token == token {
+            state.token -= 1;
+        }
         state
     }
 

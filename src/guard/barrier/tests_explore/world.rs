@@ -14,7 +14,7 @@ use super::super::marking::TenureMarking;
 use super::Setup;
 use super::folder::{Contents, PATHS, digest, path, stamp};
 use crate::engine::Token;
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::hash::Hash;
 use std::rc::Rc;
 
@@ -279,16 +279,25 @@ impl World {
             handover: Remembered::Handover(handover),
         });
         let (none, first) = (self.sets.put(vec![]), self.sets.put(vec![marker]));
-        let (empty, ledger) = (self.ledgers.put(Ledger::default()), self.ledgers.put(ledger));
+        let mut others = Ledger::default();
+        if self.setup.have_arrived {
+            others = Ledger { own: VecDeque::new(), ..ledger.clone() };
+        }
+        let (others, ledger) = (self.ledgers.put(others), self.ledgers.put(ledger));
         let of =
             |files, markers, ledger| Machine { files, markers, ledger, tenure: None, image: None };
+        let other = if self.setup.have_arrived {
+            of([1, 2], first, others)
+        } else {
+            of([0, 0], none, others)
+        };
         let setup = &self.setup;
         State {
             lock: None,
             token: 1,
             previous,
             next_id: 1,
-            machines: [of([1, 2], first, ledger), of([0, 0], none, empty), of([0, 0], none, empty)],
+            machines: [of([1, 2], first, ledger), other, other],
             parents: [0; VERSIONS_MOST],
             versions: 3,
             absent: 1,
