@@ -15,7 +15,7 @@ pub(crate) const LINKS_MAX: usize = 1_024;
 /// The maximum number of paths that these markers name.
 pub(crate) const WANTED_MAX: usize = 2_097_152;
 
-/// What is known of the paths that no marker on the way names.
+/// The state of the paths that no marker on the way names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ChainBase {
     /// They stand as the ledger says.
@@ -33,12 +33,12 @@ pub(crate) struct WantedPath {
     pub(crate) by: MarkerLink,
 }
 
-/// What the markers on the way say together.
+/// The sum of the markers on the way.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Chain {
     /// The newest naming of each path.
     pub(crate) wanted: BTreeMap<FolderPath, WantedPath>,
-    /// What is known of the other paths.
+    /// The state of the other paths.
     pub(crate) base: ChainBase,
 }
 
@@ -212,7 +212,7 @@ mod tests {
     fn a_marker_of_an_unknown_engine_has_no_effect() {
         let mut markers = TestMarkers::default();
         let first = markers.checkpoint(1, None, &[]);
-        let mut other = markers.made(5, 9, Some(first), &[is("a", b"x")]);
+        let mut other = TestMarkers::made(5, 9, Some(first), &[is("a", b"x")]);
         other.is_last = true;
         other.name.tenure.engine = 0xbad;
         let stranger = markers.put(&other);

@@ -16,7 +16,7 @@ pub(crate) enum ChangeProgress {
     },
 }
 
-/// What is known of a changed path.
+/// A changed path.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct LoggedChange {
     /// The file after the change; `None` if the path is gone.

@@ -1,6 +1,7 @@
 //! Compares the files that stand in the folder with what should be there.
 
 use super::super::tenure::TenureId;
+use super::arrival_target::{Barrier, Target};
 use super::chain::{ChainBase, WantedPath};
 use super::change_log::LoggedChange;
 use super::content_digest::ContentDigest;
@@ -9,8 +10,7 @@ use super::ledger::{LedgerEntry, LedgerUpdate};
 use super::marker::PathState;
 use super::missing::{MissingBecause, MissingPath, NotArrived, VersionName};
 use super::strays::original_of;
-use super::target::{Barrier, Target};
-use super::tree::{DigestCache, FolderTree, Standing};
+use super::tree::{DigestCache, FolderTree, FoundFile};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 
@@ -23,14 +23,14 @@ const QUIET: i128 = 10_000_000_000;
 /// The result of a comparison.
 #[derive(Debug, Default)]
 pub(super) struct Comparison {
-    /// What has not arrived.
+    /// The paths that have not arrived.
     pub(super) missing: NotArrived,
-    /// What the ledger does not know yet.
+    /// The versions that the ledger does not know yet.
     pub(super) updates: Vec<LedgerUpdate>,
     /// Conflict copies that nothing names.
     pub(super) strays: Vec<FolderPath>,
     /// The files that stand in the folder.
-    pub(super) found: BTreeMap<FolderPath, Standing>,
+    pub(super) found: BTreeMap<FolderPath, FoundFile>,
 }
 
 /// How a path should stand.
@@ -51,7 +51,7 @@ pub(super) fn standing(
     barrier: &Barrier<'_>,
     tree: &mut dyn FolderTree,
     twice: &mut Vec<FolderPath>,
-) -> io::Result<BTreeMap<FolderPath, Standing>> {
+) -> io::Result<BTreeMap<FolderPath, FoundFile>> {
     let mut found = BTreeMap::new();
     tree.walk(&mut |path, standing| {
         if barrier.rules.ignored(&path).is_some() {
@@ -70,7 +70,7 @@ struct Comparing<'a, 'b> {
     target: &'a Target,
     tree: &'a mut dyn FolderTree,
     cache: &'a mut DigestCache,
-    found: &'a BTreeMap<FolderPath, Standing>,
+    found: &'a BTreeMap<FolderPath, FoundFile>,
     missing: NotArrived,
     updates: Vec<LedgerUpdate>,
     strays: Vec<FolderPath>,
@@ -139,7 +139,11 @@ impl<'a> Comparing<'a, '_> {
 
     /// Returns the digest of a file; `None` if the file is changing. A file that the ledger knows
     /// is not hashed again.
-    fn digest(&mut self, path: &FolderPath, found: &Standing) -> io::Result<Option<ContentDigest>> {
+    fn digest(
+        &mut self,
+        path: &FolderPath,
+        found: &FoundFile,
+    ) -> io::Result<Option<ContentDigest>> {
         match self.barrier.ledger.entry(path) {
             Some(entry) if entry.stamp == found.stamp => Ok(Some(entry.digest)),
             _ => self.cache.digest(self.tree, path, found),
@@ -155,7 +159,7 @@ impl<'a> Comparing<'a, '_> {
     }
 
     /// Checks a file that stands in the folder.
-    fn check(&mut self, path: &FolderPath, found: &Standing) -> io::Result<()> {
+    fn check(&mut self, path: &FolderPath, found: &FoundFile) -> io::Result<()> {
         let (size, wanted, from) = match self.expected(path) {
             Expected::Gone(is_named) => return self.check_further(path, found, is_named),
             Expected::Logged(change) => {
@@ -194,7 +198,7 @@ impl<'a> Comparing<'a, '_> {
     fn check_further(
         &mut self,
         path: &FolderPath,
-        found: &Standing,
+        found: &FoundFile,
         is_named: bool,
     ) -> io::Result<()> {
         let is_there = |at: &FolderPath| self.found.contains_key(at);
@@ -210,7 +214,7 @@ impl<'a> Comparing<'a, '_> {
         Ok(())
     }
 
-    fn unknown_content(&self, found: &Standing) -> MissingBecause {
+    fn unknown_content(&self, found: &FoundFile) -> MissingBecause {
         if self.barrier.now.saturating_sub(found.changed) < QUIET {
             MissingBecause::Changing
         } else {
@@ -222,7 +226,7 @@ impl<'a> Comparing<'a, '_> {
     fn because(
         &mut self,
         path: &FolderPath,
-        found: &Standing,
+        found: &FoundFile,
         wanted: Option<(u64, ContentDigest, TenureId)>,
     ) -> io::Result<MissingBecause> {
         if self.missing.paths.len() >= MISSING_SHOWN_MAX {
@@ -252,7 +256,7 @@ impl<'a> Comparing<'a, '_> {
     fn known_version(
         &mut self,
         path: &FolderPath,
-        found: &Standing,
+        found: &FoundFile,
     ) -> io::Result<Option<VersionName>> {
         let mut known = Vec::new();
         if let Some(entry) = self.barrier.ledger.entry(path) {

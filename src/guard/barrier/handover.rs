@@ -52,7 +52,7 @@ pub(crate) struct MarkerCounts {
     pub(crate) paths: u64,
 }
 
-/// What a guard hands over to the next tenure.
+/// The message of a guard to the next tenure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct Handover {
     /// The random id of this handover.
@@ -145,7 +145,7 @@ impl fmt::Display for Handover {
 
 /// How the tenure ended that set the handover.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) enum TenureEnd {
+pub(crate) enum HandoverEnd {
     /// The tenure has not ended.
     Open,
     /// The guard released the lock.
@@ -182,7 +182,7 @@ impl Remembered {
     }
 }
 
-/// What the lock service says about the last tenure that set a handover.
+/// The lock service's answer about the last tenure that set a handover.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct PreviousTenure {
     /// The number of the grant of the name, counted by the service.
@@ -194,8 +194,8 @@ pub(crate) struct PreviousTenure {
     /// When the handover was set, in milliseconds since 1970, for messages only.
     pub(crate) at: u64,
     /// How the tenure ended.
-    pub(crate) end: TenureEnd,
-    /// What it handed over.
+    pub(crate) end: HandoverEnd,
+    /// The handover that it set.
     pub(crate) handover: Remembered,
 }
 

@@ -32,7 +32,7 @@ struct Patterns {
     lines: Vec<(usize, bool)>,
 }
 
-/// What is wrong with the patterns of a file.
+/// The reason why the patterns of a file can't be used.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum IgnoreError {
     /// The file is too large.

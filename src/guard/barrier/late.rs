@@ -3,13 +3,15 @@
 
 use super::super::tenure::TenureId;
 use super::folder_path::FolderPath;
-use super::handover::{Handover, HandoverId, HandoverKind, PreviousTenure, Remembered, TenureEnd};
+use super::handover::{
+    Handover, HandoverEnd, HandoverId, HandoverKind, PreviousTenure, Remembered,
+};
 use super::ledger::Ledger;
 use super::marker::{Change, PathState};
 use super::marker_name::MarkerLink;
 use super::marking::Listing;
 
-/// What to do with changes that no marker names.
+/// The next step for changes that no marker names.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum LateStep {
     /// There is nothing to do.
@@ -48,8 +50,8 @@ pub(crate) fn late_step(previous: &PreviousTenure, engine: u64, ledger: &Ledger)
         return LateStep::Nothing;
     }
     match previous.end {
-        TenureEnd::Open if is_own => LateStep::Nothing,
-        TenureEnd::Unknown => LateStep::Wait,
+        HandoverEnd::Open if is_own => LateStep::Nothing,
+        HandoverEnd::Unknown => LateStep::Wait,
         _ if is_own => LateStep::Write(LateMarker {
             tenure: TenureId { engine, token: previous.token },
             number: handover.next,
@@ -97,10 +99,10 @@ mod tests {
     use super::super::test_tree::{TestTree, path};
     use super::*;
     use crate::engine::Token;
+    use HandoverEnd::{Expired, Open, Released, Session, Stolen, Unknown};
     use HandoverKind::{Accepted, Clean, Dirty};
-    use TenureEnd::{Expired, Open, Released, Session, Stolen, Unknown};
 
-    fn previous(id: u128, kind: HandoverKind, end: TenureEnd) -> PreviousTenure {
+    fn previous(id: u128, kind: HandoverKind, end: HandoverEnd) -> PreviousTenure {
         let (marker, counts) = (None, MarkerCounts::default());
         let handover = Handover { id: HandoverId(id), kind, next: 4, marker, counts };
         let handover = Remembered::Handover(handover);
@@ -159,7 +161,7 @@ mod tests {
         ledger.log_mut().end(&path("gone"), None);
         tree.put("over", b"phone");
         tree.put("new", b"phone");
-        let previous = previous(7, HandoverKind::Dirty, TenureEnd::Expired);
+        let previous = previous(7, Dirty, Expired);
         let LateStep::Write(late) = late_step(&previous, ENGINE, &ledger) else {
             panic!("nobody went on");
         };
@@ -187,7 +189,7 @@ mod tests {
     #[test]
     fn changes_that_were_put_aside_are_forgotten() {
         let mut ledger = ledger(true);
-        let previous = previous(8, HandoverKind::Accepted, TenureEnd::Open);
+        let previous = previous(8, Accepted, Open);
         assert!(matches!(late_step(&previous, ENGINE, &ledger), LateStep::PutAside(_)));
         ledger.put_aside();
         assert_eq!(late_step(&previous, ENGINE, &ledger), LateStep::Nothing);

@@ -42,9 +42,9 @@ impl fmt::Display for LedgerError {
 }
 
 /// Writes values one after the other.
-struct Encoder(Vec<u8>);
+struct LedgerWriter(Vec<u8>);
 
-impl Encoder {
+impl LedgerWriter {
     fn byte(&mut self, value: u8) {
         self.0.push(value);
     }
@@ -89,9 +89,9 @@ impl Encoder {
 }
 
 /// Reads values one after the other. Nothing takes more memory than the bytes that are left.
-struct Decoder<'a>(&'a [u8]);
+struct LedgerReader<'a>(&'a [u8]);
 
-impl Decoder<'_> {
+impl LedgerReader<'_> {
     fn bytes<const N: usize>(&mut self) -> Result<[u8; N], LedgerError> {
         let (bytes, rest) = self.0.split_first_chunk().ok_or(LedgerError::Damaged)?;
         self.0 = rest;
@@ -153,12 +153,12 @@ impl Decoder<'_> {
 impl Ledger {
     /// Returns the bytes of the ledger's file.
     pub(crate) fn save(&self) -> Vec<u8> {
-        let mut to = Encoder(MAGIC.to_vec());
-        to.option(self.verified, Encoder::link);
-        to.option(self.checkpoint, Encoder::link);
+        let mut to = LedgerWriter(MAGIC.to_vec());
+        to.option(self.verified, LedgerWriter::link);
+        to.option(self.checkpoint, LedgerWriter::link);
         to.number(self.counts.markers);
         to.number(self.counts.paths);
-        to.option(self.closed, Encoder::id);
+        to.option(self.closed, LedgerWriter::id);
         to.option(self.accepted.as_ref(), |to, accepted| {
             to.id(accepted.handover);
             to.text(&accepted.reason);
@@ -177,12 +177,12 @@ impl Ledger {
         to.number(self.log.changed.len() as u64);
         for (path, change) in &self.log.changed {
             to.text(path.as_str());
-            to.option(change.after, Encoder::stamp);
+            to.option(change.after, LedgerWriter::stamp);
             match change.progress {
                 ChangeProgress::Done => to.byte(0),
                 ChangeProgress::UnderWay { before } => {
                     to.byte(1);
-                    to.option(before, Encoder::stamp);
+                    to.option(before, LedgerWriter::stamp);
                 }
             }
             to.byte(u8::from(change.is_accepted));
@@ -205,12 +205,12 @@ impl Ledger {
         if ContentDigest::of(content) != ContentDigest(*digest) {
             return Err(LedgerError::Damaged);
         }
-        let mut from = Decoder(content.strip_prefix(MAGIC).ok_or(LedgerError::Damaged)?);
+        let mut from = LedgerReader(content.strip_prefix(MAGIC).ok_or(LedgerError::Damaged)?);
         let mut ledger = Self {
-            verified: from.option(Decoder::link)?,
-            checkpoint: from.option(Decoder::link)?,
+            verified: from.option(LedgerReader::link)?,
+            checkpoint: from.option(LedgerReader::link)?,
             counts: MarkerCounts { markers: from.number()?, paths: from.number()? },
-            closed: from.option(Decoder::id)?,
+            closed: from.option(LedgerReader::id)?,
             accepted: from.option(|from| {
                 let (handover, reason) = (from.id()?, from.text()?.to_owned());
                 let is_short = reason.len() <= MARKER_TEXT_BYTES_MAX;
@@ -240,14 +240,14 @@ impl Ledger {
     }
 }
 
-fn load_log(from: &mut Decoder<'_>) -> Result<ChangeLog, LedgerError> {
+fn load_log(from: &mut LedgerReader<'_>) -> Result<ChangeLog, LedgerError> {
     let (is_whole, number) = (from.flag()?, from.number()?);
     let mut log = ChangeLog { number, is_whole, ..ChangeLog::default() };
     for _ in 0..from.number()? {
         let path = from.path()?;
-        let after = from.option(Decoder::stamp)?;
+        let after = from.option(LedgerReader::stamp)?;
         let progress = if from.flag()? {
-            ChangeProgress::UnderWay { before: from.option(Decoder::stamp)? }
+            ChangeProgress::UnderWay { before: from.option(LedgerReader::stamp)? }
         } else {
             ChangeProgress::Done
         };

@@ -128,7 +128,7 @@ mod tests {
         for number in 0..MARKERS_MAX as u64 {
             markers.marker(number, None, &[]);
         }
-        let more = markers.made(0, 2, None, &[]);
+        let more = TestMarkers::made(0, 2, None, &[]);
         let bytes = more.write().expect("memory suffices");
         let name = more.name.file_name(&ContentDigest::of(&bytes));
         let error = markers.files.add(&name, &bytes).expect_err("full");
@@ -141,7 +141,7 @@ mod tests {
     #[test]
     fn markers_of_another_folder_and_damaged_ones_are_refused() {
         let markers = TestMarkers::default();
-        let mut other = markers.made(1, 1, None, &[]);
+        let mut other = TestMarkers::made(1, 1, None, &[]);
         other.folder = "another".to_owned();
         let bytes = other.write().expect("memory suffices");
         let name = other.name.file_name(&ContentDigest::of(&bytes));

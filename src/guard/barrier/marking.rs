@@ -1,4 +1,4 @@
-//! What a tenure announces before it changes the folder, and what its markers name.
+//! The announcement of a tenure before it changes the folder, and the lists of its markers.
 
 use super::super::tenure::TenureId;
 use super::change_log::LoggedChange;
@@ -10,7 +10,7 @@ use super::ledger::{Ledger, LedgerEntry};
 use super::marker::{Change, Marker, PathState};
 use super::marker_name::{MarkerKind, MarkerLink, MarkerName};
 use super::strays::original_of;
-use super::tree::{FileStamp, FolderTree, Standing};
+use super::tree::{FileStamp, FolderTree, FoundFile};
 use crate::time::{Span, Time};
 use std::collections::BTreeMap;
 use std::io;
@@ -31,7 +31,7 @@ pub(crate) struct Listing {
     updates: Vec<(FolderPath, Option<(FileStamp, ContentDigest)>)>,
 }
 
-/// Who writes a marker, and when.
+/// The writer and the time of a marker.
 #[derive(Debug, Clone)]
 pub(crate) struct MarkerHead<'a> {
     /// The id of the folder.
@@ -87,7 +87,7 @@ impl Lister<'_> {
     }
 
     /// Adds a file that stands in the folder. Returns whether it stayed the same meanwhile.
-    fn add_standing(&mut self, path: &FolderPath, found: &Standing) -> io::Result<bool> {
+    fn add_standing(&mut self, path: &FolderPath, found: &FoundFile) -> io::Result<bool> {
         let logged = self.ledger.log.get(path);
         let entry = self.ledger.entry(path);
         let is_whole = self.listing.kind == MarkerKind::Checkpoint;
@@ -139,7 +139,7 @@ impl Ledger {
     ) -> io::Result<Option<Listing>> {
         let kind = if self.log.is_whole { MarkerKind::Checkpoint } else { kind };
         let (number, ignore) = (self.log.number(), tree.ignore_digest()?);
-        let mut found: BTreeMap<FolderPath, Standing> = BTreeMap::new();
+        let mut found: BTreeMap<FolderPath, FoundFile> = BTreeMap::new();
         tree.walk(&mut |path, standing| {
             if rules.ignored(&path).is_none() {
                 found.insert(path, standing);

@@ -1,4 +1,4 @@
-//! What has not arrived, and why.
+//! The paths that have not arrived, and the reasons.
 
 use super::super::tenure::TenureId;
 use super::folder_path::FolderPath;
@@ -87,7 +87,7 @@ pub(crate) struct MissingPath {
     pub(crate) bytes: u64,
 }
 
-/// What has not arrived.
+/// The list of what has not arrived.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct NotArrived {
     /// A marker that is not here. Nothing is known of the paths that it names.

@@ -13,9 +13,9 @@
 //! - `tree` is the trait of the files that stand in the folder.
 //! - `change_log` and `ledger` are what this machine knows, `ledger_file` its file.
 //! - `strays` and `ignored` know names that keep nobody from being ready.
-//! - `target` is what should be here, `missing` what is not; `comparison` compares the folder with
+//! - `arrival_target` is what should be here, `missing` what is not; `comparison` compares the folder with
 //!   it, and `ready` decides.
-//! - `accept` goes on without what has not arrived.
+//! - `acceptance` goes on without what has not arrived.
 //! - `marking` announces changes and lists them in a marker, `checkpoint` in one that names all
 //!   paths, and `late` after the tenure has ended.
 
@@ -33,10 +33,10 @@ pub(crate) mod ledger_file;
 pub(crate) mod strays;
 pub(crate) mod ignored;
 pub(crate) mod missing;
-pub(crate) mod target;
+pub(crate) mod arrival_target;
 mod comparison;
 pub(crate) mod ready;
-pub(crate) mod accept;
+pub(crate) mod acceptance;
 pub(crate) mod checkpoint;
 pub(crate) mod marking;
 pub(crate) mod late;

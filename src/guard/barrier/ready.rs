@@ -1,18 +1,18 @@
 //! The decision whether the folder is ready: everything that the markers name is here, byte for
 //! byte, or somebody must wait or accept.
 
+use super::arrival_target::{Barrier, NoTarget, Target, Unsure};
 use super::comparison::{Comparison, compare};
 use super::folder_path::FolderPath;
 use super::handover::MarkerCounts;
 use super::ledger::{Ledger, LedgerUpdate};
 use super::marker_name::MarkerLink;
 use super::missing::NotArrived;
-use super::target::{Barrier, NoTarget, Target, Unsure};
 use super::tree::{DigestCache, FolderTree};
 use std::collections::BTreeSet;
 use std::io;
 
-/// What becomes known when the folder is ready.
+/// The facts that a ready folder adds to the ledger.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Arrived {
     /// The marker up to which everything is here; `None` if the handover is this machine's own.
@@ -92,7 +92,7 @@ mod tests {
     use super::super::super::tenure::TenureId;
     use super::super::content_digest::ContentDigest;
     use super::super::handover::{Handover, HandoverId, HandoverKind};
-    use super::super::handover::{PreviousTenure, Remembered, TenureEnd};
+    use super::super::handover::{HandoverEnd, PreviousTenure, Remembered};
     use super::super::ignored::IgnoreRules;
     use super::super::ledger::LedgerEntry;
     use super::super::marker::Change;
@@ -120,7 +120,7 @@ mod tests {
             token: Token::named(token),
             client: format!("laptop{token}"),
             at: 0,
-            end: TenureEnd::Released,
+            end: HandoverEnd::Released,
             handover: Remembered::Handover(handover),
         }
     }
@@ -341,7 +341,7 @@ mod tests {
         let mut arrival = Arrival::new();
         let first = arrival.first();
         let rules = "*.o\n";
-        let mut marker = arrival.markers.made(2, 1, Some(first), &[is("x.o", b"elsewhere")]);
+        let mut marker = TestMarkers::made(2, 1, Some(first), &[is("x.o", b"elsewhere")]);
         marker.ignore = Some(ContentDigest::of(rules.as_bytes()));
         let link = arrival.markers.put(&marker);
         arrival.clean(2, link);
@@ -430,7 +430,7 @@ mod tests {
     #[test]
     fn nobody_is_sure_without_a_handover() {
         let mut arrival = Arrival::new();
-        arrival.previous.end = TenureEnd::Unknown;
+        arrival.previous.end = HandoverEnd::Unknown;
         assert!(arrival.unsure().contains("was restored"));
         arrival.previous.handover = Remembered::Nothing;
         assert!(arrival.unsure().contains("does not know the folder"));

@@ -42,7 +42,6 @@ pub(super) fn gone(name: &str) -> Change {
 
 impl TestMarkers {
     pub(super) fn made(
-        &self,
         token: u64,
         number: u64,
         previous: Option<MarkerLink>,
@@ -76,7 +75,7 @@ impl TestMarkers {
         previous: Option<MarkerLink>,
         changes: &[Change],
     ) -> MarkerLink {
-        let marker = self.made(token, 1, previous, changes);
+        let marker = TestMarkers::made(token, 1, previous, changes);
         self.put(&marker)
     }
 
@@ -87,7 +86,8 @@ impl TestMarkers {
         previous: Option<MarkerLink>,
         changes: &[Change],
     ) -> MarkerLink {
-        let marker = Marker { is_last: true, ..self.made(token, number, previous, changes) };
+        let marker =
+            Marker { is_last: true, ..TestMarkers::made(token, number, previous, changes) };
         self.put(&marker)
     }
 
@@ -97,7 +97,7 @@ impl TestMarkers {
         previous: Option<MarkerLink>,
         changes: &[Change],
     ) -> MarkerLink {
-        let mut marker = self.made(token, 1, previous, changes);
+        let mut marker = TestMarkers::made(token, 1, previous, changes);
         marker.name.kind = MarkerKind::Checkpoint;
         self.put(&marker)
     }

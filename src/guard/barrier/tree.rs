@@ -5,7 +5,7 @@ use super::folder_path::FolderPath;
 use std::collections::HashMap;
 use std::io;
 
-/// What tells two versions of a file apart without reading them.
+/// Tells two versions of a file apart without reading them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct FileStamp {
     /// The size in bytes.
@@ -18,7 +18,7 @@ pub(crate) struct FileStamp {
 
 /// A regular file of the folder.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Standing {
+pub(crate) struct FoundFile {
     /// Tells the version of the file.
     pub(crate) stamp: FileStamp,
     /// When the file was last changed in any way, in nanoseconds since 1970.
@@ -33,12 +33,13 @@ pub(crate) struct Standing {
 /// followed, and other kinds of files do not count.
 pub(crate) trait FolderTree {
     /// Calls `visit` for each regular file.
-    fn walk(&mut self, visit: &mut dyn FnMut(FolderPath, Standing)) -> io::Result<()>;
+    fn walk(&mut self, visit: &mut dyn FnMut(FolderPath, FoundFile)) -> io::Result<()>;
     /// Returns the regular file that has a path.
-    fn look(&mut self, path: &FolderPath) -> io::Result<Option<Standing>>;
+    fn look(&mut self, path: &FolderPath) -> io::Result<Option<FoundFile>>;
     /// Returns the digest of a file's content; `None` if it is no longer the file `found`, or was
     /// changed meanwhile.
-    fn digest(&mut self, path: &FolderPath, found: &Standing) -> io::Result<Option<ContentDigest>>;
+    fn digest(&mut self, path: &FolderPath, found: &FoundFile)
+    -> io::Result<Option<ContentDigest>>;
     /// Returns the digest of `.latchfs/ignore`, if there is such a file.
     fn ignore_digest(&mut self) -> io::Result<Option<ContentDigest>>;
 }
@@ -59,7 +60,7 @@ impl DigestCache {
         &mut self,
         tree: &mut dyn FolderTree,
         path: &FolderPath,
-        found: &Standing,
+        found: &FoundFile,
     ) -> io::Result<Option<ContentDigest>> {
         if let Some((stamp, digest)) = self.known.get(path)
             && *stamp == found.stamp

@@ -1,25 +1,25 @@
 //! The moves of a tenure that is not ready yet: the shipped code decides whether it is.
 
+use super::super::arrival_target::Barrier;
 use super::super::chain::ChainBase;
-use super::super::handover::{Handover, HandoverKind, MarkerCounts, TenureEnd};
+use super::super::handover::{Handover, HandoverEnd, HandoverKind, MarkerCounts};
 use super::super::ledger::{Ledger, LedgerEntry};
 use super::super::marker::{Acceptance, PathState};
 use super::super::marker_name::MarkerLink;
 use super::super::marking::TenureMarking;
 use super::super::ready::{Arrived, Decision};
-use super::super::target::Barrier;
 use super::super::tree::DigestCache;
 use super::Mutant;
 use super::folder::{Contents, ModelFolder, PATHS, digest, known, path, stamp};
 use super::moves::{Moves, STALE};
-use super::world::{ENGINE, Machine, NAMES, Outcome, State, tenure};
+use super::world::{Decided, ENGINE, Machine, ModelState, NAMES, tenure};
 use std::collections::BTreeSet;
 
 impl Moves<'_> {
     pub(super) fn arriving(&mut self, at: usize) {
         let is_dirty = self.ledger(at).is_unfinished(&self.handover());
         let outcome = self.decide(at);
-        if let Outcome::Ready(ledger) = outcome {
+        if let Decided::Ready(ledger) = outcome {
             let mut state = self.from;
             state.machines[at].ledger = ledger;
             let token = state.machines[at].tenure.expect("it holds the lock").0;
@@ -29,7 +29,7 @@ impl Moves<'_> {
             self.add_checked("becomes ready", at, state, is_stale.then_some(STALE));
         } else if self.from.left.accepts > 0 {
             self.accept_all(at);
-            if outcome == Outcome::NotArrived {
+            if outcome == Decided::NotArrived {
                 (0..PATHS).for_each(|path| self.accept_one(at, path));
             }
         }
@@ -48,13 +48,17 @@ impl Moves<'_> {
             state.token = self.from.token;
             self.world.set_handover(&mut state, at, &handover);
             state.machines[at].tenure = None;
-            self.end_handover(&mut state, tenure.map_or(0, |tenure| tenure.0), TenureEnd::Released);
+            self.end_handover(
+                &mut state,
+                tenure.map_or(0, |tenure| tenure.0),
+                HandoverEnd::Released,
+            );
         }
         self.add("gives up before it is ready", at, state);
     }
 
     /// Decides whether the folder of a machine is ready, by the shipped code.
-    pub(super) fn decide(&mut self, at: usize) -> Outcome {
+    pub(super) fn decide(&mut self, at: usize) -> Decided {
         let machine = self.from.machines[at];
         let contents = self.contents(at);
         let key = (machine.ledger, self.from.previous, machine.markers, contents, at as u8);
@@ -65,10 +69,10 @@ impl Moves<'_> {
             Decision::Ready(arrived) => {
                 let mut ledger = Ledger::clone(&self.ledger(at));
                 ledger.adopt(arrived);
-                Outcome::Ready(self.world.ledgers.put(ledger))
+                Decided::Ready(self.world.ledgers.put(ledger))
             }
-            Decision::NotArrived(_) => Outcome::NotArrived,
-            Decision::Unsure(_) => Outcome::Unsure,
+            Decision::NotArrived(_) => Decided::NotArrived,
+            Decision::Unsure(_) => Decided::Unsure,
         };
         self.world.decided.insert(key, outcome);
         outcome
@@ -183,7 +187,7 @@ impl Moves<'_> {
         &mut self,
         what: &'static str,
         at: usize,
-        mut state: State,
+        mut state: ModelState,
         (ledger, handover): (Ledger, Handover),
         violation: Option<&'static str>,
     ) {

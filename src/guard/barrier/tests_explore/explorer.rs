@@ -1,7 +1,7 @@
 //! Visits all states that are reached by at most so many moves, the nearest first.
 
 use super::Setup;
-use super::world::{State, World};
+use super::world::{ModelState, World};
 use std::collections::HashSet;
 use std::hash::{BuildHasher, RandomState};
 
@@ -21,7 +21,7 @@ pub(super) struct Explored {
 pub(super) fn explore(setup: Setup) -> Explored {
     let mut world = World::new(setup);
     let hashers = [RandomState::new(), RandomState::new()];
-    let key = |state: &State| {
+    let key = |state: &ModelState| {
         let [low, high] = [0, 1].map(|at: usize| u128::from(hashers[at].hash_one(state)));
         high << 64 | low
     };

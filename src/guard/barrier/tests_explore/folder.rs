@@ -3,7 +3,7 @@
 use super::super::content_digest::ContentDigest;
 use super::super::folder_path::FolderPath;
 use super::super::ledger::Ledger;
-use super::super::tree::{FileStamp, FolderTree, Standing};
+use super::super::tree::{FileStamp, FolderTree, FoundFile};
 use std::io;
 
 /// The number of paths.
@@ -48,7 +48,7 @@ pub(super) struct ModelFolder {
 }
 
 impl FolderTree for ModelFolder {
-    fn walk(&mut self, visit: &mut dyn FnMut(FolderPath, Standing)) -> io::Result<()> {
+    fn walk(&mut self, visit: &mut dyn FnMut(FolderPath, FoundFile)) -> io::Result<()> {
         for at in 0..PATHS {
             if let Some(found) = self.look(&path(at))? {
                 visit(path(at), found);
@@ -57,13 +57,13 @@ impl FolderTree for ModelFolder {
         Ok(())
     }
 
-    fn look(&mut self, path: &FolderPath) -> io::Result<Option<Standing>> {
+    fn look(&mut self, path: &FolderPath) -> io::Result<Option<FoundFile>> {
         let stamp = stamp(self.contents[number(path)]);
-        let of = |stamp| Standing { stamp, changed: 0, mode: 0o644, is_downloaded: true };
+        let of = |stamp| FoundFile { stamp, changed: 0, mode: 0o644, is_downloaded: true };
         Ok(stamp.map(of))
     }
 
-    fn digest(&mut self, path: &FolderPath, _: &Standing) -> io::Result<Option<ContentDigest>> {
+    fn digest(&mut self, path: &FolderPath, _: &FoundFile) -> io::Result<Option<ContentDigest>> {
         let at = number(path);
         let of = || digest(self.contents[at]);
         Ok(Some(self.assumed.map_or_else(of, |assumed| assumed[at])))

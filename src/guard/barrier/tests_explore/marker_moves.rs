@@ -9,7 +9,7 @@ use super::super::marking::{MarkerHead, TenureMarking};
 use super::Mutant;
 use super::folder::{ModelFolder, PATHS, digest, known, number, path};
 use super::moves::Moves;
-use super::world::{ENGINE, NAMES, State, Written, tenure};
+use super::world::{ENGINE, ModelState, NAMES, Written, tenure};
 use crate::time::Time;
 
 impl Moves<'_> {
@@ -88,7 +88,7 @@ impl Moves<'_> {
     }
 
     /// Returns the state in which a marker of a machine is on its disk.
-    pub(super) fn with_written(&mut self, at: usize, written: Written) -> State {
+    pub(super) fn with_written(&mut self, at: usize, written: Written) -> ModelState {
         let mut state = self.from;
         let machine = &mut state.machines[at];
         machine.ledger = written.ledger;

@@ -51,7 +51,7 @@ enum Mutant {
     OwnByClient,
 }
 
-/// What is explored: how many moves, and how often each event happens.
+/// The scope of an exploration: how many moves, and how often each event happens.
 #[derive(Debug, Clone, Copy)]
 struct Setup {
     machines: usize,

@@ -1,11 +1,11 @@
 //! The moves of the model: what machines, programs, sync tool and lock service do next.
 
-use super::super::handover::{Handover, HandoverKind, Remembered, TenureEnd};
+use super::super::handover::{Handover, HandoverEnd, HandoverKind, Remembered};
 use super::super::ledger::Ledger;
 use super::super::marking::TenureMarking;
 use super::Mutant;
 use super::folder::{Contents, PATHS, known, stamp};
-use super::world::{Machine, Phase, State, World};
+use super::world::{Machine, ModelState, TenurePhase, World};
 use crate::engine::Token;
 use std::rc::Rc;
 
@@ -17,27 +17,27 @@ pub(super) struct Made {
     pub(super) what: &'static str,
     /// The machine that moves, or to which the sync tool carries something.
     pub(super) machine: u8,
-    pub(super) state: State,
+    pub(super) state: ModelState,
     pub(super) violation: Option<&'static str>,
 }
 
 /// The moves from one state.
 pub(super) struct Moves<'a> {
     pub(super) world: &'a mut World,
-    pub(super) from: State,
+    pub(super) from: ModelState,
     made: Vec<Made>,
 }
 
 impl World {
     /// Returns the moves from a state.
-    pub(super) fn moves(&mut self, state: &State) -> Vec<Made> {
+    pub(super) fn moves(&mut self, state: &ModelState) -> Vec<Made> {
         let machines = self.setup.machines;
         let mut moves = Moves { world: self, from: *state, made: Vec::new() };
         for at in 0..machines {
             match state.machines[at].tenure {
                 None => moves.without_tenure(at),
-                Some((_, Phase::Arriving)) => moves.arriving(at),
-                Some((_, Phase::Ready(marking))) => moves.ready(at, marking),
+                Some((_, TenurePhase::Arriving)) => moves.arriving(at),
+                Some((_, TenurePhase::Ready(marking))) => moves.ready(at, marking),
             }
             moves.expire(at);
             moves.foreign(at);
@@ -52,7 +52,7 @@ impl World {
 }
 
 impl Moves<'_> {
-    pub(super) fn add(&mut self, what: &'static str, machine: usize, state: State) {
+    pub(super) fn add(&mut self, what: &'static str, machine: usize, state: ModelState) {
         self.made.push(Made { what, machine: machine as u8, state, violation: None });
     }
 
@@ -60,7 +60,7 @@ impl Moves<'_> {
         &mut self,
         what: &'static str,
         machine: usize,
-        state: State,
+        state: ModelState,
         violation: Option<&'static str>,
     ) {
         self.made.push(Made { what, machine: machine as u8, state, violation });
@@ -85,22 +85,22 @@ impl Moves<'_> {
         }
     }
 
-    pub(super) fn set_tenure(&mut self, state: &mut State, at: usize, marking: TenureMarking) {
+    pub(super) fn set_tenure(&mut self, state: &mut ModelState, at: usize, marking: TenureMarking) {
         let marking = self.world.markings.put(marking);
         let token = state.machines[at].tenure.expect("it holds the lock").0;
-        state.machines[at].tenure = Some((token, Phase::Ready(marking)));
+        state.machines[at].tenure = Some((token, TenurePhase::Ready(marking)));
     }
 
     /// Returns the state in which a machine has given its lock back. A token that left no trace is
     /// given out again: only whether tokens are the same matters to the barrier, and there are fewer
     /// states.
-    pub(super) fn without_lock(&self, at: usize) -> State {
+    pub(super) fn without_lock(&self, at: usize) -> ModelState {
         let mut state = self.from;
         let Some((token, phase)) = state.machines[at].tenure.take() else { return state };
         state.lock = None;
         let has_marked = match phase {
-            Phase::Arriving => false,
-            Phase::Ready(marking) => self.world.markings.get(marking).next() > 1,
+            TenurePhase::Arriving => false,
+            TenurePhase::Ready(marking) => self.world.markings.get(marking).next() > 1,
         };
         let previous = self.world.previous.get(state.previous);
         let has_announced = previous.token == Token::named(u64::from(token));
@@ -116,7 +116,7 @@ impl Moves<'_> {
             let mut state = self.from;
             state.token += 1;
             state.lock = Some(at as u8);
-            state.machines[at].tenure = Some((state.token, Phase::Arriving));
+            state.machines[at].tenure = Some((state.token, TenurePhase::Arriving));
             self.add("acquires", at, state);
         }
         self.late(at);
@@ -141,7 +141,7 @@ impl Moves<'_> {
             }
             let mut state = self.without_lock(at);
             let token = self.from.machines[at].tenure.map_or(0, |tenure| tenure.0);
-            self.end_handover(&mut state, token, TenureEnd::Released);
+            self.end_handover(&mut state, token, HandoverEnd::Released);
             self.add("releases", at, state);
         } else if self.from.left.writes > 0 {
             for path in 0..PATHS {
@@ -204,9 +204,9 @@ impl Moves<'_> {
     }
 
     /// Records that a tenure has ended, if the handover is that of this tenure.
-    pub(super) fn end_handover(&mut self, state: &mut State, token: u8, end: TenureEnd) {
+    pub(super) fn end_handover(&mut self, state: &mut ModelState, token: u8, end: HandoverEnd) {
         let mut previous = (*self.world.previous.get(state.previous)).clone();
-        if previous.token == Token::named(u64::from(token)) && previous.end == TenureEnd::Open {
+        if previous.token == Token::named(u64::from(token)) && previous.end == HandoverEnd::Open {
             previous.end = end;
             state.previous = self.world.previous.put(previous);
         }
@@ -217,7 +217,7 @@ impl Moves<'_> {
         if self.from.left.crashes > 0 {
             let mut state = self.without_lock(at);
             state.left.crashes -= 1;
-            self.end_handover(&mut state, token, TenureEnd::Expired);
+            self.end_handover(&mut state, token, HandoverEnd::Expired);
             self.add("loses its lock by expiry", at, state);
         }
     }
@@ -235,8 +235,8 @@ impl Moves<'_> {
         }
     }
 
-    /// A machine is replaced by an image of itself. What happens to one that held a tenure is not
-    /// promised.
+    /// A machine is replaced by an image of itself. Nothing is promised about one
+    /// that held a tenure.
     pub(super) fn image(&mut self, at: usize) {
         let machine = self.from.machines[at];
         if self.from.left.images == 0 || machine.tenure.is_some() {
@@ -294,9 +294,9 @@ impl Moves<'_> {
         };
         let mut previous = (*self.world.previous.get(saved)).clone();
         previous.end = if self.is(Mutant::RestoredTakenForReleased) {
-            TenureEnd::Released
+            HandoverEnd::Released
         } else {
-            TenureEnd::Unknown
+            HandoverEnd::Unknown
         };
         state.previous = self.world.previous.put(previous);
         state.token += 10;

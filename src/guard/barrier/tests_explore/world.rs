@@ -3,7 +3,7 @@
 use super::super::super::tenure::TenureId;
 use super::super::content_digest::ContentDigest;
 use super::super::handover::{
-    Handover, HandoverId, HandoverKind, MarkerCounts, PreviousTenure, Remembered, TenureEnd,
+    Handover, HandoverEnd, HandoverId, HandoverKind, MarkerCounts, PreviousTenure, Remembered,
 };
 use super::super::ignored::IgnoreRules;
 use super::super::ledger::{Ledger, LedgerEntry};
@@ -51,7 +51,7 @@ impl<T: Eq + Hash> Interned<T> {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(super) enum Phase {
+pub(super) enum TenurePhase {
     Arriving,
     /// The number of its `TenureMarking`.
     Ready(u32),
@@ -64,7 +64,7 @@ pub(super) struct Machine {
     /// The number of the set of markers that are here.
     pub(super) markers: u32,
     pub(super) ledger: u32,
-    pub(super) tenure: Option<(u8, Phase)>,
+    pub(super) tenure: Option<(u8, TenurePhase)>,
     /// An older state of files and ledger.
     pub(super) image: Option<([u8; PATHS], u32)>,
 }
@@ -82,7 +82,7 @@ pub(super) struct Left {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(super) struct State {
+pub(super) struct ModelState {
     pub(super) lock: Option<u8>,
     pub(super) token: u8,
     /// The number of what the lock service says about the last tenure.
@@ -101,7 +101,7 @@ pub(super) struct State {
     pub(super) saved: Option<u32>,
 }
 
-impl State {
+impl ModelState {
     /// Returns the contents of versions.
     pub(super) fn contents(&self, files: [u8; PATHS]) -> Contents {
         files.map(|version| if self.absent & 1 << version == 0 { version } else { 0 })
@@ -133,7 +133,7 @@ impl State {
 
 /// The result of a decision.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Outcome {
+pub(super) enum Decided {
     /// The folder is ready. The number of the ledger.
     Ready(u32),
     NotArrived,
@@ -150,9 +150,9 @@ pub(super) struct Written {
     pub(super) names: u8,
 }
 
-/// What a decision depends on: the numbers of the ledger, of the last tenure and of the markers.
+/// The inputs of a decision: the numbers of the ledger, of the last tenure and of the markers.
 pub(super) type DecisionKey = (u32, u32, u32, Contents, u8);
-/// What a marker depends on: the ledger, the files, token, number, whether it is the last one, and
+/// The inputs of a marker: the ledger, the files, token, number, whether it is the last one, and
 /// its kind.
 pub(super) type MarkerKey = (u32, Contents, u8, u64, bool, MarkerKind);
 
@@ -167,7 +167,7 @@ pub(super) struct World {
     pub(super) sets: Interned<Vec<u32>>,
     /// The markers of each set, as they are read.
     pub(super) read: HashMap<u32, Rc<MarkerFiles>>,
-    pub(super) decided: HashMap<DecisionKey, Outcome>,
+    pub(super) decided: HashMap<DecisionKey, Decided>,
     pub(super) written: HashMap<MarkerKey, Written>,
     pub(super) rules: IgnoreRules,
 }
@@ -222,7 +222,12 @@ impl World {
     }
 
     /// Records a handover as the lock service does, from its text.
-    pub(super) fn set_handover(&mut self, state: &mut State, machine: usize, handover: &Handover) {
+    pub(super) fn set_handover(
+        &mut self,
+        state: &mut ModelState,
+        machine: usize,
+        handover: &Handover,
+    ) {
         let text = handover.to_string();
         let (token, _) = state.machines[machine].tenure.expect("only a tenure sets a handover");
         state.previous = self.previous.put(PreviousTenure {
@@ -230,13 +235,13 @@ impl World {
             token: Token::named(u64::from(token)),
             client: NAMES[machine].to_owned(),
             at: 0,
-            end: TenureEnd::Open,
+            end: HandoverEnd::Open,
             handover: Remembered::read(Some(&text)),
         });
     }
 
     /// Returns the state in which the first machine has made the folder a guarded one.
-    pub(super) fn start(&mut self) -> State {
+    pub(super) fn start(&mut self) -> ModelState {
         let name = MarkerName { kind: MarkerKind::Checkpoint, tenure: tenure(1), number: 1 };
         let of = |at: usize, version: u8| Change {
             path: path(at),
@@ -275,7 +280,7 @@ impl World {
             token: Token::named(1),
             client: NAMES[0].to_owned(),
             at: 0,
-            end: TenureEnd::Released,
+            end: HandoverEnd::Released,
             handover: Remembered::Handover(handover),
         });
         let (none, first) = (self.sets.put(vec![]), self.sets.put(vec![marker]));
@@ -292,7 +297,7 @@ impl World {
             of([0, 0], none, others)
         };
         let setup = &self.setup;
-        State {
+        ModelState {
             lock: None,
             token: 1,
             previous,

@@ -1,9 +1,9 @@
-//! What should be here, as far as the handover and the markers say it.
+//! The state in which the folder should be, as far as the handover and the markers say it.
 
 use super::super::tenure::TenureId;
 use super::chain::{self, Chain, ChainBase, ChainError};
 use super::handover::{Handover, HandoverError, HandoverKind, MarkerCounts, PreviousTenure};
-use super::handover::{Remembered, TenureEnd};
+use super::handover::{HandoverEnd, Remembered};
 use super::ignored::IgnoreRules;
 use super::ledger::Ledger;
 use super::marker_files::MarkerFiles;
@@ -14,11 +14,11 @@ use std::fmt;
 /// All that decides whether the folder is ready, but for the folder itself.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Barrier<'a> {
-    /// What the lock service says about the last tenure.
+    /// The lock service's answer about the last tenure.
     pub(crate) previous: &'a PreviousTenure,
     /// The engine that issued the tokens.
     pub(crate) engine: u64,
-    /// What this machine knows.
+    /// The ledger of this machine.
     pub(crate) ledger: &'a Ledger,
     /// The markers that are here.
     pub(crate) markers: &'a MarkerFiles,
@@ -77,12 +77,12 @@ pub(super) enum NoTarget {
     Unsure(Unsure),
 }
 
-/// What should be here.
+/// The state in which the folder should be.
 #[derive(Debug, Clone)]
 pub(super) struct Target {
     /// The newest marker; `None` if the handover is this machine's own.
     pub(super) top: Option<MarkerLink>,
-    /// What the markers say.
+    /// The sum of the markers.
     pub(super) chain: Chain,
     /// The last checkpoint at or before that marker.
     pub(super) checkpoint: Option<MarkerLink>,
@@ -98,7 +98,7 @@ impl Barrier<'_> {
             Remembered::Damaged(error) => return Err(NoTarget::Unsure(Unsure::Damaged(error))),
             Remembered::Handover(handover) => handover,
         };
-        if self.previous.end == TenureEnd::Unknown {
+        if self.previous.end == HandoverEnd::Unknown {
             return Err(NoTarget::Unsure(Unsure::Restored));
         }
         if self.ledger.is_own(handover.id) {

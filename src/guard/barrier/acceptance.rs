@@ -1,5 +1,6 @@
 //! Acceptance: a person goes on without what has not arrived.
 
+use super::arrival_target::Barrier;
 use super::comparison::{compare, standing};
 use super::folder_path::FolderPath;
 use super::handover::{Handover, HandoverId, HandoverKind};
@@ -7,19 +8,18 @@ use super::ledger::Ledger;
 use super::marker::Acceptance;
 use super::ready::{Arrived, Decision};
 use super::strays::original_of;
-use super::target::Barrier;
 use super::tree::{DigestCache, FileStamp, FolderTree};
 use std::collections::BTreeSet;
 use std::io;
 
-/// What a person accepts. It takes effect when the lock service has the handover.
+/// The paths that a person accepts. The acceptance takes effect when the lock service has the handover.
 #[derive(Debug, Clone)]
 pub(crate) struct Accepted {
-    /// What has arrived beside the accepted paths; `None` if the whole folder is accepted.
+    /// The paths that have arrived beside the accepted ones; `None` if the whole folder is accepted.
     arrived: Option<Arrived>,
     /// Each accepted path as it stands.
     paths: Vec<(FolderPath, Option<FileStamp>)>,
-    /// Who accepts it, for the next marker.
+    /// The reason, for the next marker.
     acceptance: Acceptance,
 }
 
@@ -103,7 +103,7 @@ impl Ledger {
 #[cfg(test)]
 mod tests {
     use super::super::content_digest::ContentDigest;
-    use super::super::handover::{MarkerCounts, PreviousTenure, Remembered, TenureEnd};
+    use super::super::handover::{HandoverEnd, MarkerCounts, PreviousTenure, Remembered};
     use super::super::ignored::IgnoreRules;
     use super::super::marker::PathState;
     use super::super::marker_name::{MarkerKind, MarkerLink};
@@ -129,7 +129,7 @@ mod tests {
             token: Token::named(2),
             client: "laptop2".to_owned(),
             at: 0,
-            end: TenureEnd::Released,
+            end: HandoverEnd::Released,
             handover: Remembered::Handover(handover),
         }
     }
@@ -175,7 +175,7 @@ mod tests {
                 lock: "l",
                 holder: "h",
                 at: 0,
-                tenure: self.markers.made(3, 1, None, &[]).name.tenure,
+                tenure: TestMarkers::made(3, 1, None, &[]).name.tenure,
                 number: 1,
                 is_last: false,
             };
