@@ -140,7 +140,6 @@ mod tests {
 
     #[test]
     fn markers_of_another_folder_and_damaged_ones_are_refused() {
-        let markers = TestMarkers::default();
         let mut other = TestMarkers::made(1, 1, None, &[]);
         other.folder = "another".to_owned();
         let bytes = other.write().expect("memory suffices");
