@@ -416,7 +416,9 @@ mod tests {
         let mut arrival = Arrival::new();
         let first = arrival.first();
         arrival.previous = previous(HandoverKind::Accepted, 5, None);
-        arrival.markers.marker(5, Some(first), &[is("a", b"a5")]);
+        // One that was written while the gate was open, and one before the last announcement.
+        let open = TestMarkers::made(5, 2, Some(first), &[is("a", b"a5")]);
+        arrival.markers.put(&open);
         arrival.markers.last(5, 1, Some(first), &[is("a", b"early")]);
         arrival.unsure();
         let last = arrival.markers.last(5, 2, Some(first), &[is("a", b"a6")]);
