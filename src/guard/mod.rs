@@ -5,7 +5,6 @@
 //! The modules in reading order:
 //!
 //! - `tenure` is the time in which a guard holds the lock of its folder.
-//! - `barrier` decides whether everything that other machines have published is here.
 //! - `disk` is the trait of all file operations, `linux_disk` the real disk.
 //! - `gate` lets a change of the folder pass, or refuses it.
 //! - `space` bounds unpublished and lost content.
@@ -15,11 +14,10 @@
 //! - `fence` removes the stages of other tenures.
 //! - `staged_file` is a file that is being saved.
 //! - `folder_guard` joins these parts for one folder, `folder_names` renames and removes files.
+//! - `barrier` decides whether everything that other machines have published is here.
 //! - `fuzz` gives `tests/fuzz` access to the readers of `barrier`.
 
 pub(crate) mod tenure;
-#[cfg_attr(not(test), expect(dead_code, reason = "the guard is connected to it by a later commit"))]
-pub(crate) mod barrier;
 pub(crate) mod disk;
 pub(crate) mod linux_disk;
 pub(crate) mod gate;
@@ -35,6 +33,8 @@ pub(crate) mod folder_record;
 pub(crate) mod state_place;
 pub(crate) mod folder_lock;
 pub(crate) mod write_policy;
+#[cfg_attr(not(test), expect(dead_code, reason = "the guard is connected to it by a later commit"))]
+pub(crate) mod barrier;
 pub(crate) mod tenure_news;
 pub(crate) mod tenures;
 pub(crate) mod view;

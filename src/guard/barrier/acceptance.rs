@@ -12,10 +12,12 @@ use super::tree::{DigestCache, FileStamp, FolderTree};
 use std::collections::BTreeSet;
 use std::io;
 
-/// The paths that a person accepts. The acceptance takes effect when the lock service has the handover.
+/// The paths that a person accepts. The acceptance takes effect when the lock service has the
+/// handover.
 #[derive(Debug, Clone)]
 pub(crate) struct Accepted {
-    /// The paths that have arrived beside the accepted ones; `None` if the whole folder is accepted.
+    /// The paths that have arrived beside the accepted ones; `None` if the whole folder is
+    /// accepted.
     arrived: Option<Arrived>,
     /// Each accepted path as it stands.
     paths: Vec<(FolderPath, Option<FileStamp>)>,

@@ -1,5 +1,5 @@
-//! Checkpoints: markers that name every path of the folder, so that a machine can start from one, and
-//! older markers can be removed.
+//! Checkpoints: markers that name every path of the folder, so that a machine can start from one,
+//! and older markers can be removed.
 
 use super::chain::ancestors;
 use super::handover::MarkerCounts;

@@ -92,8 +92,8 @@ impl FolderPath {
         }
     }
 
-    /// Returns the path that this path has after the directory `from`, in which it lies, was renamed
-    /// to `to`; `None` if it does not lie in `from`.
+    /// Returns the path that this path has after the directory `from`, in which it lies, was
+    /// renamed to `to`; `None` if it does not lie in `from`.
     pub(crate) fn moved(&self, from: &Self, to: &Self) -> Option<Result<Self, FolderPathError>> {
         let rest = self.0.strip_prefix(&*from.0)?;
         rest.starts_with('/').then(|| Self::parse(&format!("{}{rest}", to.0)))

@@ -154,6 +154,7 @@ mod tests {
     #[test]
     fn a_late_marker_names_everything_and_is_written_once() {
         let (mut ledger, mut tree) = (ledger(false), TestTree::default());
+        ledger.verified = Some(TestMarkers::default().checkpoint(1, None, &[]));
         tree.put("own", b"1");
         let stamp = tree.files[&path("own")].0.stamp;
         ledger.log_mut().end(&path("own"), Some(stamp));

@@ -28,8 +28,8 @@ pub(crate) struct LedgerEntry {
 /// A change of one path in the ledger; `None`: the path is gone.
 pub(crate) type LedgerUpdate = (FolderPath, Option<LedgerEntry>);
 
-/// The knowledge of this machine about the folder. It is on the disk before a handover that it contains is
-/// sent, and before a marker is named by one.
+/// The knowledge of this machine about the folder. It is on the disk before a handover that it
+/// contains is sent, and before a marker is named by one.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
 pub(crate) struct Ledger {
     /// The files as of the last verified marker, without the changes of the log.

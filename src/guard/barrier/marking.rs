@@ -129,7 +129,8 @@ impl Lister<'_> {
 
 impl Ledger {
     /// Returns the list of the next marker: each path of the log, and each that differs from the
-    /// ledger, as it stands. After the whole folder was accepted the list is that of a checkpoint.
+    /// ledger, as it stands. After the whole folder was accepted, and as long as no marker is known
+    /// on which this one can build, the list is that of a checkpoint.
     /// Returns `None` if a file was changed while it was read: then the list must be made again.
     pub(crate) fn list_changes(
         &self,
@@ -137,7 +138,8 @@ impl Ledger {
         rules: &IgnoreRules,
         tree: &mut dyn FolderTree,
     ) -> io::Result<Option<Listing>> {
-        let kind = if self.log.is_whole { MarkerKind::Checkpoint } else { kind };
+        let is_first = self.log.is_whole || self.verified.is_none();
+        let kind = if is_first { MarkerKind::Checkpoint } else { kind };
         let (number, ignore) = (self.log.number(), tree.ignore_digest()?);
         let mut found: BTreeMap<FolderPath, FoundFile> = BTreeMap::new();
         tree.walk(&mut |path, standing| {
@@ -413,6 +415,14 @@ mod tests {
         assert_eq!(of("over"), Some(PathState::File { size: 5, digest, mode: 0o644 }));
         let touched = holder.ledger.entry(&path("touched")).expect("known");
         assert_eq!(Some(touched.stamp), holder.stamp("touched"));
+    }
+
+    #[test]
+    fn the_first_marker_is_a_checkpoint() {
+        let mut holder = Holder::new(&["a"]);
+        holder.ledger.verified = None;
+        assert_eq!(holder.mark(MarkerKind::Marker).name.kind, MarkerKind::Checkpoint);
+        assert_eq!(holder.mark(MarkerKind::Marker).name.kind, MarkerKind::Marker);
     }
 
     #[test]

@@ -1,8 +1,8 @@
-//! The sync barrier: decides whether everything that other machines have published is here, and what
-//! this machine tells them. Where each machine has a copy of the folder and a sync tool carries the
-//! files, the lock alone protects nothing: its next holder may have yesterday's files, or half of
-//! today's. Files, clock and lock service are parameters, so that the shipped decisions are those
-//! that `tests_explore` explores.
+//! The sync barrier: decides whether everything that other machines have published is here, and
+//! what this machine tells them. Where each machine has a copy of the folder and a sync tool
+//! carries the files, the lock alone protects nothing: its next holder may have yesterday's files,
+//! or half of today's. Files, clock and lock service are parameters, so that the shipped decisions
+//! are those that `tests_explore` explores.
 //!
 //! The modules in reading order:
 //!
@@ -13,8 +13,8 @@
 //! - `tree` is the trait of the files that stand in the folder.
 //! - `change_log` and `ledger` are what this machine knows, `ledger_file` its file.
 //! - `strays` and `ignored` know names that keep nobody from being ready.
-//! - `arrival_target` is what should be here, `missing` what is not; `comparison` compares the folder with
-//!   it, and `ready` decides.
+//! - `arrival_target` is what should be here, `missing` what is not; `comparison` compares the
+//!   folder with it, and `ready` decides.
 //! - `acceptance` goes on without what has not arrived.
 //! - `marking` announces changes and lists them in a marker, `checkpoint` in one that names all
 //!   paths, and `late` after the tenure has ended.

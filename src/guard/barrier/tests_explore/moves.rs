@@ -92,8 +92,8 @@ impl Moves<'_> {
     }
 
     /// Returns the state in which a machine has given its lock back. A token that left no trace is
-    /// given out again: only whether tokens are the same matters to the barrier, and there are fewer
-    /// states.
+    /// given out again: only whether tokens are the same matters to the barrier, and there are
+    /// fewer states.
     pub(super) fn without_lock(&self, at: usize) -> ModelState {
         let mut state = self.from;
         let Some((token, phase)) = state.machines[at].tenure.take() else { return state };
