@@ -21,7 +21,7 @@
 //! - [`auth`] decides which caller may do what, for every front end.
 //! - `control` carries out the requests of `.latchfs/ctl` and of commands with `--server`.
 //! - [`fuse`] is the mount: files that are locks.
-//! - `guard` shows a real folder in which a write succeeds only under the folder's lock.
+//! - [`guard`] shows a real folder in which a write succeeds only under the folder's lock.
 //! - [`mutex`] is the library for Rust programs.
 //! - [`line_client`] is a small client of the line protocol, for Rust programs.
 //! - [`server`] speaks HTTP and the line protocol.
@@ -50,7 +50,7 @@ pub mod fuse;
 #[path = "fuse/elsewhere.rs"]
 pub mod fuse;
 #[cfg(target_os = "linux")]
-mod guard;
+pub mod guard;
 pub mod mutex;
 pub mod line_client;
 pub mod server;

@@ -14,6 +14,8 @@
 //! - `fence` removes the stages of other tenures.
 //! - `staged_file` is a file that is being saved.
 //! - `folder_guard` joins these parts for one folder, `folder_names` renames and removes files.
+//! - `barrier` decides whether everything that other machines have published is here.
+//! - `fuzz` gives `tests/fuzz` access to the readers of `barrier`.
 
 pub(crate) mod tenure;
 pub(crate) mod disk;
@@ -31,9 +33,12 @@ pub(crate) mod folder_record;
 pub(crate) mod state_place;
 pub(crate) mod folder_lock;
 pub(crate) mod write_policy;
+#[cfg_attr(not(test), expect(dead_code, reason = "the guard is connected to it by a later commit"))]
+pub(crate) mod barrier;
 pub(crate) mod tenure_news;
 pub(crate) mod tenures;
 pub(crate) mod view;
+pub mod fuzz;
 
 #[cfg(test)]
 mod tests_explore;

@@ -1,9 +1,12 @@
 //! Fuzzing of everything that parses bytes or text from outside: `targets` has one test for each
-//! decoder, `harness` runs it on valid inputs and on mutations of them. Names and durations, whose
-//! rules are short, are compared with a second implementation here.
+//! decoder, `guard_targets` those of guarded folders, `harness` runs it on valid inputs and on
+//! mutations of them. Names and durations, whose rules are short, are compared with a second
+//! implementation here.
 //!
 //! `LATCHFS_FUZZ_CASES` is the number of inputs for each decoder; `contrib/fuzz` tries a million.
 
+#[cfg(target_os = "linux")]
+mod guard_targets;
 mod harness;
 mod memory;
 mod mutations;

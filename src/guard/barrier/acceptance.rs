@@ -1,0 +1,243 @@
+//! Acceptance: a person goes on without what has not arrived.
+
+use super::arrival_target::Barrier;
+use super::comparison::{compare, standing};
+use super::folder_path::FolderPath;
+use super::handover::{Handover, HandoverId, HandoverKind};
+use super::ledger::Ledger;
+use super::marker::Acceptance;
+use super::ready::{Arrived, Decision};
+use super::strays::original_of;
+use super::tree::{DigestCache, FileStamp, FolderTree};
+use std::collections::BTreeSet;
+use std::io;
+
+/// The paths that a person accepts. The acceptance takes effect when the lock service has the
+/// handover.
+#[derive(Debug, Clone)]
+pub(crate) struct Accepted {
+    /// The paths that have arrived beside the accepted ones; `None` if the whole folder is
+    /// accepted.
+    arrived: Option<Arrived>,
+    /// Each accepted path as it stands.
+    paths: Vec<(FolderPath, Option<FileStamp>)>,
+    /// The reason, for the next marker.
+    acceptance: Acceptance,
+}
+
+impl Barrier<'_> {
+    /// Accepts the whole folder as it stands. The next marker is a checkpoint.
+    pub(crate) fn accept_all(
+        &self,
+        tree: &mut dyn FolderTree,
+        acceptance: Acceptance,
+    ) -> io::Result<Accepted> {
+        let found = standing(self, tree, &mut Vec::new())?;
+        let wanted = match self.target() {
+            Ok(target) => target.chain.wanted.into_keys().collect::<Vec<_>>(),
+            Err(_) => Vec::new(),
+        };
+        let known = self.ledger.paths().chain(self.ledger.log().paths()).chain(&wanted);
+        let mut gone: Vec<_> = known.filter(|path| !found.contains_key(path)).collect();
+        gone.sort();
+        gone.dedup();
+        let mut paths: Vec<_> = gone.into_iter().map(|path| (path.clone(), None)).collect();
+        for (path, found_here) in &found {
+            let is_known = self.ledger.entry(path).is_some()
+                || self.ledger.log().get(path).is_some()
+                || wanted.binary_search(path).is_ok();
+            if is_known || original_of(path, |at| found.contains_key(at)).is_none() {
+                paths.push((path.clone(), Some(found_here.stamp)));
+            }
+        }
+        Ok(Accepted { arrived: None, paths, acceptance })
+    }
+
+    /// Accepts some paths as they stand, or returns what has not arrived beside them.
+    pub(crate) fn accept_paths(
+        &self,
+        paths: &BTreeSet<FolderPath>,
+        tree: &mut dyn FolderTree,
+        cache: &mut DigestCache,
+        acceptance: Acceptance,
+    ) -> io::Result<Result<Accepted, Decision>> {
+        let target = match self.target() {
+            Ok(target) => target,
+            Err(none) => return Ok(Err(none.into())),
+        };
+        let compared = compare(self, &target, paths, tree, cache)?;
+        let stamp = |path: &FolderPath| compared.found.get(path).map(|found| found.stamp);
+        let paths = paths.iter().map(|path| (path.clone(), stamp(path))).collect();
+        Ok(match Self::decision(&target, compared) {
+            Decision::Ready(arrived) => Ok(Accepted { arrived: Some(arrived), paths, acceptance }),
+            decision => Err(decision),
+        })
+    }
+}
+
+impl Ledger {
+    /// Returns the handover of an acceptance, which is sent at once, and records its id.
+    pub(crate) fn begin_acceptance(&mut self, accepted: &Accepted, next: u64) -> Handover {
+        let id: HandoverId = accepted.acceptance.handover;
+        self.record_own(id);
+        let kind = HandoverKind::Accepted;
+        let arrived = accepted.arrived.as_ref();
+        let (marker, counts) = match arrived.and_then(|arrived| Some((arrived.top?, arrived))) {
+            Some((top, arrived)) => (Some(top), arrived.counts),
+            None => (self.verified, self.counts),
+        };
+        Handover { id, kind, next, marker, counts }
+    }
+
+    /// Records an acceptance that the lock service has: the folder is ready.
+    pub(crate) fn accept(&mut self, accepted: Accepted) {
+        match accepted.arrived {
+            Some(arrived) => self.adopt(arrived),
+            None => self.log.accept_whole(),
+        }
+        for (path, found) in accepted.paths {
+            self.log.accept(&path, found);
+        }
+        self.accepted = Some(accepted.acceptance);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::content_digest::ContentDigest;
+    use super::super::handover::{HandoverEnd, MarkerCounts, PreviousTenure, Remembered};
+    use super::super::ignored::IgnoreRules;
+    use super::super::marker::PathState;
+    use super::super::marker_name::{MarkerKind, MarkerLink};
+    use super::super::test_markers::{ENGINE, TestMarkers, gone, is};
+    use super::super::test_tree::{TestTree, path};
+    use super::*;
+    use crate::engine::Token;
+
+    struct Waiting {
+        ledger: Ledger,
+        markers: TestMarkers,
+        rules: IgnoreRules,
+        previous: PreviousTenure,
+        tree: TestTree,
+    }
+
+    fn clean(marker: MarkerLink) -> PreviousTenure {
+        let counts = MarkerCounts { markers: 3, paths: 9 };
+        let (id, kind) = (HandoverId(77), HandoverKind::Clean);
+        let handover = Handover { id, kind, next: 2, marker: Some(marker), counts };
+        PreviousTenure {
+            seq: 1,
+            token: Token::named(2),
+            client: "laptop2".to_owned(),
+            at: 0,
+            end: HandoverEnd::Released,
+            handover: Remembered::Handover(handover),
+        }
+    }
+
+    impl Waiting {
+        /// A machine that has neither `a` nor `b` of another one's tenure.
+        fn new() -> Self {
+            let mut markers = TestMarkers::default();
+            let first = markers.checkpoint(1, None, &[is("a", b"a1"), is("old", b"x")]);
+            let changes = [is("a", b"a2"), is("b", b"b2"), gone("old")];
+            let second = markers.marker(2, Some(first), &changes);
+            let (ledger, rules, tree) =
+                (Ledger::default(), IgnoreRules::default(), TestTree::default());
+            Self { ledger, markers, rules, previous: clean(second), tree }
+        }
+
+        fn barrier(&self) -> Barrier<'_> {
+            let (previous, ledger, rules) = (&self.previous, &self.ledger, &self.rules);
+            let markers = &self.markers.files;
+            Barrier { previous, engine: ENGINE, ledger, markers, rules, now: 0 }
+        }
+
+        fn accept(&mut self, paths: &[&str]) -> Result<Handover, Box<Decision>> {
+            let acceptance = Acceptance { handover: HandoverId(5), reason: "lost".to_owned() };
+            let mut tree = self.tree.clone();
+            let accepted = if paths.is_empty() {
+                self.barrier().accept_all(&mut tree, acceptance).expect("no disk")
+            } else {
+                let paths = paths.iter().map(|at| path(at)).collect();
+                let mut cache = DigestCache::default();
+                let barrier = self.barrier();
+                let accepted = barrier.accept_paths(&paths, &mut tree, &mut cache, acceptance);
+                accepted.expect("no disk").map_err(Box::new)?
+            };
+            let handover = self.ledger.begin_acceptance(&accepted, 1);
+            self.ledger.accept(accepted);
+            Ok(handover)
+        }
+
+        fn listed(&self, kind: MarkerKind) -> (MarkerKind, Vec<(String, bool)>) {
+            let head = super::super::marking::MarkerHead {
+                folder: "f",
+                lock: "l",
+                holder: "h",
+                at: 0,
+                tenure: TestMarkers::made(3, 1, None, &[]).name.tenure,
+                number: 1,
+                is_last: false,
+            };
+            let listing = self.ledger.list_changes(kind, &self.rules, &mut self.tree.clone());
+            let listing = listing.expect("no disk").expect("no change meanwhile");
+            let marker = listing.marker(&self.ledger, &head);
+            assert_eq!(marker.accepted.as_ref().map(|it| &*it.reason), Some("lost"));
+            assert!(marker.changes.iter().all(|change| !change.is_foreign));
+            let is_there = |change: &super::super::marker::Change| change.state != PathState::Gone;
+            let of =
+                |change: &super::super::marker::Change| (change.path.to_string(), is_there(change));
+            (marker.name.kind, marker.changes.iter().map(of).collect())
+        }
+    }
+
+    #[test]
+    fn the_whole_folder_is_accepted_as_it_stands() {
+        let mut waiting = Waiting::new();
+        waiting.tree.put("a", b"own");
+        let copy = "b (conflicted copy)";
+        waiting.tree.put(copy, b"b1");
+        let handover = waiting.accept(&[]).expect("everything can be accepted");
+        assert_eq!((handover.kind, handover.marker), (HandoverKind::Accepted, None));
+        assert!(waiting.ledger.is_own(HandoverId(5)));
+        // The next marker is a checkpoint, whatever was asked for: 'b' and 'old' are gone.
+        let (kind, named) = waiting.listed(MarkerKind::Marker);
+        assert_eq!((kind, named), (MarkerKind::Checkpoint, vec![("a".to_owned(), true)]));
+        let logged: Vec<_> = waiting.ledger.log().paths().map(FolderPath::as_str).collect();
+        assert_eq!(logged, ["a", "b", "old"]);
+    }
+
+    #[test]
+    fn one_path_is_accepted_once_the_others_are_here() {
+        let mut waiting = Waiting::new();
+        waiting.tree.put("b", b"b1");
+        let refused = waiting.accept(&["b"]).map_err(|decision| *decision);
+        let Err(Decision::NotArrived(missing)) = refused else {
+            panic!("a is missing");
+        };
+        assert_eq!((missing.count, missing.paths[0].path.as_str()), (1, "a"));
+        assert!(!waiting.ledger.is_own(HandoverId(5)) && waiting.ledger.log().is_empty());
+        waiting.tree.put("a", b"a2");
+        let handover = waiting.accept(&["b"]).expect("a is here");
+        assert_eq!(handover.marker, waiting.ledger.verified());
+        assert_eq!(handover.counts, MarkerCounts { markers: 3, paths: 9 });
+        let entry = waiting.ledger.entry(&path("a")).expect("adopted");
+        assert_eq!(entry.digest, ContentDigest::of(b"a2"));
+        let (kind, named) = waiting.listed(MarkerKind::Marker);
+        assert_eq!((kind, named), (MarkerKind::Marker, vec![("b".to_owned(), true)]));
+    }
+
+    #[test]
+    fn a_missing_path_is_accepted_as_gone() {
+        let mut waiting = Waiting::new();
+        waiting.tree.put("a", b"a2");
+        waiting.accept(&["b"]).expect("a is here");
+        assert_eq!(waiting.listed(MarkerKind::Marker).1, [("b".to_owned(), false)]);
+        waiting.previous.handover = Remembered::Nothing;
+        let refused = waiting.accept(&["b"]).map_err(|decision| *decision);
+        assert!(matches!(refused, Err(Decision::Unsure(_))), "no handover");
+        waiting.accept(&[]).expect("everything can be accepted");
+    }
+}

@@ -1,0 +1,154 @@
+//! The state in which the folder should be, as far as the handover and the markers say it.
+
+use super::super::tenure::TenureId;
+use super::chain::{self, Chain, ChainBase, ChainError};
+use super::handover::{Handover, HandoverError, HandoverKind, MarkerCounts, PreviousTenure};
+use super::handover::{HandoverEnd, Remembered};
+use super::ignored::IgnoreRules;
+use super::ledger::Ledger;
+use super::marker_files::MarkerFiles;
+use super::marker_name::{MarkerKind, MarkerLink};
+use std::collections::BTreeMap;
+use std::fmt;
+
+/// All that decides whether the folder is ready, but for the folder itself.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Barrier<'a> {
+    /// The lock service's answer about the last tenure.
+    pub(crate) previous: &'a PreviousTenure,
+    /// The engine that issued the tokens.
+    pub(crate) engine: u64,
+    /// The ledger of this machine.
+    pub(crate) ledger: &'a Ledger,
+    /// The markers that are here.
+    pub(crate) markers: &'a MarkerFiles,
+    /// Which paths are ignored.
+    pub(crate) rules: &'a IgnoreRules,
+    /// The wall clock in nanoseconds since 1970: tells content that is still changing.
+    pub(crate) now: i128,
+}
+
+/// Why nobody can say what should be here.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Unsure {
+    /// The lock service does not know the folder.
+    NoHandover,
+    /// The lock service remembers a text that is no handover.
+    Damaged(HandoverError),
+    /// The lock service was restored, and tenures that came later may be lost.
+    Restored,
+    /// The last tenure has not said what it changed.
+    Dirty {
+        /// The client that held the lock.
+        client: String,
+        /// The last tenure.
+        tenure: TenureId,
+        /// The least number of the marker that would say so.
+        number: u64,
+    },
+    /// The markers can't be followed.
+    Chain(ChainError),
+}
+
+impl fmt::Display for Unsure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NoHandover => f.write_str("the lock service does not know the folder"),
+            Self::Damaged(error) => write!(f, "the lock service remembers no handover: {error}"),
+            Self::Restored => f.write_str(
+                "the lock service was restored, and does not know the changes since its backup",
+            ),
+            Self::Dirty { client, tenure, .. } => write!(
+                f,
+                "{client} (token {}) changed the folder, and has not said what it changed",
+                tenure.token.as_u64()
+            ),
+            Self::Chain(error) => error.fmt(f),
+        }
+    }
+}
+
+/// Why it is not known what should be here.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum NoTarget {
+    /// A marker is not here yet.
+    MarkerMissing(MarkerLink),
+    /// Nobody can say it.
+    Unsure(Unsure),
+}
+
+/// The state in which the folder should be.
+#[derive(Debug, Clone)]
+pub(super) struct Target {
+    /// The newest marker; `None` if the handover is this machine's own.
+    pub(super) top: Option<MarkerLink>,
+    /// The sum of the markers.
+    pub(super) chain: Chain,
+    /// The last checkpoint at or before that marker.
+    pub(super) checkpoint: Option<MarkerLink>,
+    /// The markers since that checkpoint.
+    pub(super) counts: MarkerCounts,
+}
+
+impl Barrier<'_> {
+    /// Returns what should be here, as far as the handover and the markers say it.
+    pub(super) fn target(&self) -> Result<Target, NoTarget> {
+        let handover = match self.previous.handover {
+            Remembered::Nothing => return Err(NoTarget::Unsure(Unsure::NoHandover)),
+            Remembered::Damaged(error) => return Err(NoTarget::Unsure(Unsure::Damaged(error))),
+            Remembered::Handover(handover) => handover,
+        };
+        if self.previous.end == HandoverEnd::Unknown {
+            return Err(NoTarget::Unsure(Unsure::Restored));
+        }
+        if self.ledger.is_own(handover.id) {
+            let (checkpoint, counts) = self.ledger.since_checkpoint();
+            let chain = Chain { wanted: BTreeMap::new(), base: ChainBase::Ledger };
+            return Ok(Target { top: None, chain, checkpoint, counts });
+        }
+        let top = self.newest_marker(&handover)?;
+        let chain = chain::walk(self.markers, top, self.ledger.verified());
+        let chain = chain.map_err(|error| match error {
+            ChainError::Missing(link) => NoTarget::MarkerMissing(link),
+            error => NoTarget::Unsure(Unsure::Chain(error)),
+        })?;
+        let (checkpoint, counts) = self.checkpoint_of(top, &handover);
+        Ok(Target { top: Some(top), chain, checkpoint, counts })
+    }
+
+    /// Returns the marker that names what the last tenure left.
+    fn newest_marker(&self, handover: &Handover) -> Result<MarkerLink, NoTarget> {
+        if let (HandoverKind::Clean, Some(marker)) = (handover.kind, handover.marker) {
+            return Ok(marker);
+        }
+        let tenure = TenureId { engine: self.engine, token: self.previous.token };
+        match chain::last_of(self.markers, tenure, handover.next) {
+            Ok(Some(last)) => Ok(last),
+            Ok(None) => {
+                let (client, number) = (self.previous.client.clone(), handover.next);
+                Err(NoTarget::Unsure(Unsure::Dirty { client, tenure, number }))
+            }
+            Err(error) => Err(NoTarget::Unsure(Unsure::Chain(error))),
+        }
+    }
+
+    /// Returns the last checkpoint at or before a marker, and the markers since then.
+    fn checkpoint_of(
+        &self,
+        top: MarkerLink,
+        handover: &Handover,
+    ) -> (Option<MarkerLink>, MarkerCounts) {
+        if top.name.kind == MarkerKind::Checkpoint {
+            return (Some(top), MarkerCounts::default());
+        }
+        let Some(marker) = self.markers.get(&top) else {
+            return (self.ledger.since_checkpoint().0, handover.counts);
+        };
+        let mut counts = handover.counts;
+        if handover.kind != HandoverKind::Clean {
+            counts.markers = counts.markers.saturating_add(1);
+            counts.paths = counts.paths.saturating_add(marker.changes.len() as u64);
+        }
+        (marker.checkpoint, counts)
+    }
+}

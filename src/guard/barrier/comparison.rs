@@ -1,0 +1,364 @@
+//! Compares the files that stand in the folder with what should be there.
+
+use super::super::tenure::TenureId;
+use super::arrival_target::{Barrier, Target};
+use super::chain::{ChainBase, WantedPath};
+use super::change_log::LoggedChange;
+use super::content_digest::ContentDigest;
+use super::folder_path::FolderPath;
+use super::ledger::{LedgerEntry, LedgerUpdate};
+use super::marker::PathState;
+use super::missing::{MissingBecause, MissingPath, NotArrived, VersionName};
+use super::strays::original_of;
+use super::tree::{DigestCache, FolderTree, FoundFile};
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+
+/// The maximum number of paths that a decision names.
+pub(crate) const MISSING_SHOWN_MAX: usize = 1_000;
+/// How long content that nobody knows must be unchanged before it counts as foreign, in
+/// nanoseconds. A sync tool may still be writing it.
+const QUIET: i128 = 10_000_000_000;
+
+/// The result of a comparison.
+#[derive(Debug, Default)]
+pub(super) struct Comparison {
+    /// The paths that have not arrived.
+    pub(super) missing: NotArrived,
+    /// The versions that the ledger does not know yet.
+    pub(super) updates: Vec<LedgerUpdate>,
+    /// Conflict copies that nothing names.
+    pub(super) strays: Vec<FolderPath>,
+    /// The files that stand in the folder.
+    pub(super) found: BTreeMap<FolderPath, FoundFile>,
+}
+
+/// How a path should stand.
+enum Expected<'a> {
+    /// No file has the path. `false`: nothing knows the path at all.
+    Gone(bool),
+    /// The file is that of the ledger.
+    Entry(&'a LedgerEntry),
+    /// The file is as this machine's change left it.
+    Logged(&'a LoggedChange),
+    /// The file is as a marker names it.
+    Wanted(&'a WantedPath),
+}
+
+/// Returns the files of the folder that are not ignored. A path that occurs twice is added to
+/// `twice`.
+pub(super) fn standing(
+    barrier: &Barrier<'_>,
+    tree: &mut dyn FolderTree,
+    twice: &mut Vec<FolderPath>,
+) -> io::Result<BTreeMap<FolderPath, FoundFile>> {
+    let mut found = BTreeMap::new();
+    tree.walk(&mut |path, standing| {
+        if barrier.rules.ignored(&path).is_some() {
+            return;
+        }
+        if found.contains_key(&path) {
+            twice.push(path.clone());
+        }
+        found.insert(path, standing);
+    })?;
+    Ok(found)
+}
+
+struct Comparing<'a, 'b> {
+    barrier: &'a Barrier<'b>,
+    target: &'a Target,
+    tree: &'a mut dyn FolderTree,
+    cache: &'a mut DigestCache,
+    found: &'a BTreeMap<FolderPath, FoundFile>,
+    missing: NotArrived,
+    updates: Vec<LedgerUpdate>,
+    strays: Vec<FolderPath>,
+    /// The conflict copies of each path, once they are needed.
+    copies: Option<BTreeMap<FolderPath, Vec<FolderPath>>>,
+}
+
+/// Compares the folder with what should be there. `accepted` may stand in any way.
+pub(super) fn compare(
+    barrier: &Barrier<'_>,
+    target: &Target,
+    accepted: &BTreeSet<FolderPath>,
+    tree: &mut dyn FolderTree,
+    cache: &mut DigestCache,
+) -> io::Result<Comparison> {
+    let is_other_ignore = match target.top.and_then(|top| barrier.markers.get(&top)) {
+        Some(marker) => tree.ignore_digest()? != marker.ignore,
+        None => false,
+    };
+    let mut twice = Vec::new();
+    let found = standing(barrier, tree, &mut twice)?;
+    let missing = NotArrived { is_other_ignore, ..NotArrived::default() };
+    let mut comparing = Comparing {
+        barrier,
+        target,
+        tree,
+        cache,
+        found: &found,
+        missing,
+        updates: Vec::new(),
+        strays: Vec::new(),
+        copies: None,
+    };
+    for path in twice {
+        comparing.add_missing(&path, 0, MissingBecause::TwoNames);
+    }
+    for (path, standing) in &found {
+        if !accepted.contains(path) {
+            comparing.check(path, standing)?;
+        }
+    }
+    comparing.check_absent(accepted)?;
+    let Comparing { missing, updates, strays, .. } = comparing;
+    Ok(Comparison { missing, updates, strays, found })
+}
+
+impl<'a> Comparing<'a, '_> {
+    fn expected(&self, path: &FolderPath) -> Expected<'a> {
+        let ledger = self.barrier.ledger;
+        let is_own = self.target.top.is_none();
+        if is_own && let Some(change) = ledger.log().get(path) {
+            return Expected::Logged(change);
+        }
+        if let Some(wanted) = self.target.chain.wanted.get(path) {
+            return match wanted.state {
+                PathState::Gone => Expected::Gone(true),
+                PathState::File { .. } => Expected::Wanted(wanted),
+            };
+        }
+        match (ledger.entry(path), self.target.chain.base) {
+            (Some(entry), ChainBase::Ledger) => Expected::Entry(entry),
+            (Some(_), ChainBase::Checkpoint) => Expected::Gone(true),
+            (None, _) => Expected::Gone(ledger.log().get(path).is_some()),
+        }
+    }
+
+    /// Returns the digest of a file; `None` if the file is changing. A file that the ledger knows
+    /// is not hashed again.
+    fn digest(
+        &mut self,
+        path: &FolderPath,
+        found: &FoundFile,
+    ) -> io::Result<Option<ContentDigest>> {
+        match self.barrier.ledger.entry(path) {
+            Some(entry) if entry.stamp == found.stamp => Ok(Some(entry.digest)),
+            _ => self.cache.digest(self.tree, path, found),
+        }
+    }
+
+    fn add_missing(&mut self, path: &FolderPath, bytes: u64, because: MissingBecause) {
+        self.missing.count += 1;
+        self.missing.bytes = self.missing.bytes.saturating_add(bytes);
+        if self.missing.paths.len() < MISSING_SHOWN_MAX {
+            self.missing.paths.push(MissingPath { path: path.clone(), because, bytes });
+        }
+    }
+
+    /// Checks a file that stands in the folder.
+    fn check(&mut self, path: &FolderPath, found: &FoundFile) -> io::Result<()> {
+        let (size, wanted, from) = match self.expected(path) {
+            Expected::Gone(is_named) => return self.check_further(path, found, is_named),
+            Expected::Logged(change) => {
+                self.missing.of += 1;
+                if !change.fits(Some(found.stamp)) {
+                    let because = self.because(path, found, None)?;
+                    self.add_missing(path, 0, because);
+                }
+                return Ok(());
+            }
+            Expected::Entry(entry) => (entry.stamp.size, entry.digest, entry.from),
+            Expected::Wanted(wanted) => match wanted.state {
+                PathState::Gone => return Ok(()),
+                PathState::File { size, digest, .. } => (size, digest, wanted.by.name),
+            },
+        };
+        self.missing.of += 1;
+        if !found.is_downloaded {
+            self.add_missing(path, size, MissingBecause::NotDownloaded);
+            return Ok(());
+        }
+        let is_here = found.stamp.size == size && self.digest(path, found)? == Some(wanted);
+        if is_here {
+            let entry = LedgerEntry { stamp: found.stamp, digest: wanted, from };
+            if self.barrier.ledger.entry(path) != Some(&entry) {
+                self.updates.push((path.clone(), Some(entry)));
+            }
+            return Ok(());
+        }
+        let because = self.because(path, found, Some((size, wanted, from.tenure)))?;
+        self.add_missing(path, size, because);
+        Ok(())
+    }
+
+    /// Checks a file where none should be.
+    fn check_further(
+        &mut self,
+        path: &FolderPath,
+        found: &FoundFile,
+        is_named: bool,
+    ) -> io::Result<()> {
+        let is_there = |at: &FolderPath| self.found.contains_key(at);
+        if !is_named && original_of(path, is_there).is_some() {
+            self.strays.push(path.clone());
+            return Ok(());
+        }
+        let because = match self.known_version(path, found)? {
+            Some(_) => MissingBecause::NotYetDeleted,
+            None => self.unknown_content(found),
+        };
+        self.add_missing(path, 0, because);
+        Ok(())
+    }
+
+    fn unknown_content(&self, found: &FoundFile) -> MissingBecause {
+        if self.barrier.now.saturating_sub(found.changed) < QUIET {
+            MissingBecause::Changing
+        } else {
+            MissingBecause::Foreign
+        }
+    }
+
+    /// Returns why a file that stands in the folder is not the wanted one.
+    fn because(
+        &mut self,
+        path: &FolderPath,
+        found: &FoundFile,
+        wanted: Option<(u64, ContentDigest, TenureId)>,
+    ) -> io::Result<MissingBecause> {
+        if self.missing.paths.len() >= MISSING_SHOWN_MAX {
+            // Nobody reads the reason.
+            return Ok(MissingBecause::Changing);
+        }
+        if let Some((size, digest, _)) = wanted
+            && let Some(copy) = self.copy_of(path, size, digest)?
+        {
+            return Ok(MissingBecause::Overwritten { copy });
+        }
+        Ok(match self.known_version(path, found)? {
+            Some(stands) => {
+                let wanted = wanted.map(|(_, _, tenure)| self.version_name(tenure));
+                MissingBecause::Superseded { stands, wanted }
+            }
+            None => self.unknown_content(found),
+        })
+    }
+
+    fn version_name(&self, tenure: TenureId) -> VersionName {
+        VersionName { holder: self.barrier.markers.holder_of(tenure), tenure }
+    }
+
+    /// Returns which known version of a path a file is. It is hashed only if its size is that of a
+    /// known version.
+    fn known_version(
+        &mut self,
+        path: &FolderPath,
+        found: &FoundFile,
+    ) -> io::Result<Option<VersionName>> {
+        let mut known = Vec::new();
+        if let Some(entry) = self.barrier.ledger.entry(path) {
+            if entry.stamp == found.stamp {
+                return Ok(Some(self.version_name(entry.from.tenure)));
+            }
+            if entry.stamp.size == found.stamp.size {
+                known.push((entry.digest, entry.from.tenure));
+            }
+        }
+        known.extend(self.barrier.markers.versions(path, found.stamp.size));
+        if known.is_empty() || !found.is_downloaded {
+            return Ok(None);
+        }
+        let digest = self.digest(path, found)?;
+        let version = known.iter().find(|(known, _)| Some(*known) == digest);
+        Ok(version.map(|(_, tenure)| self.version_name(*tenure)))
+    }
+
+    /// Returns the conflict copy of a path that has the wanted content.
+    fn copy_of(
+        &mut self,
+        path: &FolderPath,
+        size: u64,
+        digest: ContentDigest,
+    ) -> io::Result<Option<FolderPath>> {
+        let found = self.found;
+        let target = self.target;
+        let copies = self.copies.get_or_insert_with(|| {
+            let mut copies: BTreeMap<_, Vec<_>> = BTreeMap::new();
+            let is_there =
+                |at: &FolderPath| found.contains_key(at) || target.chain.wanted.contains_key(at);
+            for copy in found.keys() {
+                if let Some(original) = original_of(copy, is_there) {
+                    copies.entry(original).or_default().push(copy.clone());
+                }
+            }
+            copies
+        });
+        for copy in copies.get(path).cloned().unwrap_or_default() {
+            let Some(standing) = found.get(&copy) else { continue };
+            let is_wanted = standing.stamp.size == size
+                && standing.is_downloaded
+                && self.digest(&copy, standing)? == Some(digest);
+            if is_wanted {
+                return Ok(Some(copy));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Checks that each file that should stand in the folder does, and records what is gone.
+    fn check_absent(&mut self, accepted: &BTreeSet<FolderPath>) -> io::Result<()> {
+        let (barrier, target, found) = (self.barrier, self.target, self.found);
+        let log = barrier.ledger.log().paths().filter(|_| target.top.is_none());
+        let named = barrier.ledger.paths().chain(target.chain.wanted.keys()).chain(log);
+        let mut absent: Vec<_> = named
+            .filter(|path| !found.contains_key(path) && barrier.rules.ignored(path).is_none())
+            .collect();
+        absent.sort();
+        absent.dedup();
+        for path in absent.into_iter().filter(|path| !accepted.contains(path)) {
+            match self.expected(path) {
+                Expected::Gone(_) => {
+                    if barrier.ledger.entry(path).is_some() {
+                        self.updates.push((path.clone(), None));
+                    }
+                }
+                Expected::Logged(change) => {
+                    if !change.fits(None) {
+                        self.missing.of += 1;
+                        self.add_missing(path, 0, MissingBecause::NotHere);
+                    }
+                }
+                Expected::Entry(entry) => self.add_absent(path, entry.stamp.size, entry.digest)?,
+                Expected::Wanted(wanted) => {
+                    if let PathState::File { size, digest, .. } = wanted.state {
+                        self.add_absent(path, size, digest)?;
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn add_absent(
+        &mut self,
+        path: &FolderPath,
+        size: u64,
+        digest: ContentDigest,
+    ) -> io::Result<()> {
+        self.missing.of += 1;
+        let copy = if self.missing.paths.len() < MISSING_SHOWN_MAX {
+            self.copy_of(path, size, digest)?
+        } else {
+            None
+        };
+        let because = match copy {
+            Some(copy) => MissingBecause::Overwritten { copy },
+            None => MissingBecause::NotHere,
+        };
+        self.add_missing(path, size, because);
+        Ok(())
+    }
+}

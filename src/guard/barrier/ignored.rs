@@ -1,0 +1,304 @@
+//! Ignored paths: they enter no marker and keep no folder from being ready.
+
+use super::super::write_policy::PathPatterns;
+use super::folder_path::FolderPath;
+use super::strays::{is_sync_temporary, is_sync_tool_file};
+use globset::{GlobBuilder, GlobSet, GlobSetBuilder};
+use std::path::Path;
+
+/// The maximum size of `.latchfs/ignore` in bytes. A sync tool may have put any file there.
+pub(crate) const IGNORE_BYTES_MAX: usize = 64 * 1_024;
+/// The maximum number of patterns in it.
+pub(crate) const IGNORE_PATTERNS_MAX: usize = 1_000;
+
+/// Why a path is ignored.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum IgnoredBecause {
+    /// The pattern in this line of `.latchfs/ignore` matches.
+    Pattern(usize),
+    /// The pattern in this line of `.stignore` matches, on this machine only.
+    SyncthingPattern(usize),
+    /// The file belongs to this machine.
+    Local,
+    /// The file is one of a sync tool.
+    SyncTool,
+}
+
+/// The patterns of one file.
+#[derive(Debug, Default)]
+struct Patterns {
+    set: GlobSet,
+    /// The line of each pattern, and whether a match means that the path is not ignored.
+    lines: Vec<(usize, bool)>,
+}
+
+/// The reason why the patterns of a file can't be used.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum IgnoreError {
+    /// The file is too large.
+    TooLarge,
+    /// The file has too many patterns.
+    TooMany,
+}
+
+impl std::fmt::Display for IgnoreError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::TooLarge => write!(f, "it has more than {IGNORE_BYTES_MAX} bytes"),
+            Self::TooMany => write!(f, "it has more than {IGNORE_PATTERNS_MAX} patterns"),
+        }
+    }
+}
+
+/// Returns a path and each directory above it, from the longest to the shortest.
+fn and_dirs_above(path: &str) -> impl Iterator<Item = &str> {
+    std::iter::successors(Some(path), |path| path.rsplit_once('/').map(|(dir, _)| dir))
+}
+
+impl Patterns {
+    /// Builds patterns with their lines. A pattern that is none matches nothing, as in git.
+    fn build<'a>(patterns: impl Iterator<Item = (usize, bool, &'a str)>) -> Self {
+        let (mut set, mut lines) = (GlobSetBuilder::new(), Vec::new());
+        for (line, is_negated, pattern) in patterns {
+            let mut glob = GlobBuilder::new(pattern);
+            let Ok(glob) = glob.literal_separator(true).backslash_escape(true).build() else {
+                continue;
+            };
+            set.add(glob);
+            lines.push((line, is_negated));
+        }
+        match set.build() {
+            Ok(set) => Self { set, lines },
+            Err(_) => Self::default(),
+        }
+    }
+}
+
+/// Returns the parts of a line of gitignore syntax: whether it is negated, whether it matches
+/// directories only, and the glob.
+fn gitignore_line(line: &str) -> Option<(bool, bool, String)> {
+    let line = line.strip_suffix('\r').unwrap_or(line);
+    let trimmed = line.trim_end_matches(' ');
+    // A backslash keeps the first of the spaces at the end.
+    let line = if trimmed.ends_with('\\') && trimmed.len() < line.len() {
+        &line[..=trimmed.len()]
+    } else {
+        trimmed
+    };
+    if line.is_empty() || line.starts_with('#') {
+        return None;
+    }
+    let (is_negated, line) = match line.strip_prefix('!') {
+        Some(rest) => (true, rest),
+        None => (false, line),
+    };
+    let (is_dir, line) = match line.strip_suffix('/') {
+        Some(rest) => (true, rest),
+        None => (false, line),
+    };
+    let glob = match line.strip_prefix('/') {
+        Some(rest) => rest.to_owned(),
+        None if line.contains('/') => line.to_owned(),
+        None => format!("**/{line}"),
+    };
+    (!line.is_empty()).then_some((is_negated, is_dir, glob))
+}
+
+/// The rules by which paths are ignored on this machine.
+#[derive(Debug, Default)]
+pub(crate) struct IgnoreRules {
+    /// `.latchfs/ignore`: patterns that match files and directories, and those that match
+    /// directories only. They share their lines, and the last match decides.
+    any: Patterns,
+    dirs: Patterns,
+    /// `.stignore`, in which the first match decides.
+    syncthing: Patterns,
+    local: PathPatterns,
+}
+
+impl IgnoreRules {
+    /// Reads the content of `.latchfs/ignore`, in the syntax of gitignore.
+    pub(crate) fn parse(text: &str) -> Result<Self, IgnoreError> {
+        if text.len() > IGNORE_BYTES_MAX {
+            return Err(IgnoreError::TooLarge);
+        }
+        let lines: Vec<_> = (1..)
+            .zip(text.lines())
+            .filter_map(|(number, line)| Some((number, gitignore_line(line)?)))
+            .collect();
+        if lines.len() > IGNORE_PATTERNS_MAX {
+            return Err(IgnoreError::TooMany);
+        }
+        let of = |is_dir: bool| {
+            Patterns::build(lines.iter().filter_map(move |(number, (is_negated, dir, glob))| {
+                (*dir == is_dir).then_some((*number, *is_negated, glob.as_str()))
+            }))
+        };
+        Ok(Self { any: of(false), dirs: of(true), ..Self::default() })
+    }
+
+    /// Adds the patterns of Syncthing's `.stignore`, which is not synced. Its `#include` is not
+    /// followed.
+    pub(crate) fn with_syncthing(mut self, text: &str) -> Result<Self, IgnoreError> {
+        if text.len() > IGNORE_BYTES_MAX {
+            return Err(IgnoreError::TooLarge);
+        }
+        let mut all = Vec::new();
+        for (number, line) in (1..).zip(text.lines()) {
+            let mut line = line.trim();
+            if line.is_empty() || line.starts_with("//") || line.starts_with('#') {
+                continue;
+            }
+            let mut is_negated = false;
+            loop {
+                let rest = ["!", "(?d)", "(?i)"]
+                    .iter()
+                    .find_map(|mark| line.strip_prefix(mark).map(|rest| (*mark == "!", rest)));
+                let Some((is_not, rest)) = rest else { break };
+                (is_negated, line) = (is_negated != is_not, rest);
+            }
+            let glob = line.strip_prefix('/').map_or_else(|| format!("**/{line}"), str::to_owned);
+            all.push((number, is_negated, glob));
+        }
+        if all.len() > IGNORE_PATTERNS_MAX {
+            return Err(IgnoreError::TooMany);
+        }
+        let all = all.iter().map(|(number, is_not, glob)| (*number, *is_not, glob.as_str()));
+        self.syncthing = Patterns::build(all);
+        Ok(self)
+    }
+
+    /// Adds the patterns of files that belong to this machine.
+    pub(crate) fn with_local(mut self, local: PathPatterns) -> Self {
+        self.local = local;
+        self
+    }
+
+    /// Returns why a path is ignored, if it is. Everything below an ignored directory is ignored.
+    pub(crate) fn ignored(&self, path: &FolderPath) -> Option<IgnoredBecause> {
+        let parts = path.as_str().split('/');
+        if parts.clone().any(|part| is_sync_tool_file(part) || is_sync_temporary(part)) {
+            return Some(IgnoredBecause::SyncTool);
+        }
+        if self.local.matches(Path::new(path.as_str())) {
+            return Some(IgnoredBecause::Local);
+        }
+        let pattern = self.pattern(path.as_str()).map(IgnoredBecause::Pattern);
+        pattern.or_else(|| {
+            let matched = and_dirs_above(path.as_str()).find_map(|at| {
+                let first = self.syncthing.set.matches(at).into_iter().min()?;
+                Some(self.syncthing.lines[first])
+            });
+            let (line, _) = matched.filter(|(_, is_negated)| !is_negated)?;
+            Some(IgnoredBecause::SyncthingPattern(line))
+        })
+    }
+
+    /// Returns the line of the pattern that ignores a path, or the highest directory above it.
+    fn pattern(&self, path: &str) -> Option<usize> {
+        if self.any.lines.is_empty() && self.dirs.lines.is_empty() {
+            return None;
+        }
+        let mut found = None;
+        for at in and_dirs_above(path) {
+            let last = |patterns: &Patterns| {
+                let matched = patterns.set.matches(at).into_iter().max();
+                matched.map(|index| patterns.lines[index])
+            };
+            let as_dir = last(&self.dirs).filter(|_| at.len() < path.len());
+            let decides = last(&self.any).max(as_dir);
+            if let Some((line, is_negated)) = decides
+                && !is_negated
+            {
+                found = Some(line);
+            }
+        }
+        found
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::test_tree::path;
+    use super::*;
+
+    fn rules(text: &str) -> IgnoreRules {
+        IgnoreRules::parse(text).expect("few patterns")
+    }
+
+    #[test]
+    fn patterns_are_those_of_gitignore() {
+        let text =
+            "# comment\n*.log\n!keep.log\n/build/\ndocs/*.txt\ntarget/\nspace\\ \n\\#x\n\na/**/z\n";
+        let rules = rules(text);
+        for (at, line) in [
+            ("a.log", Some(2)),
+            ("d/a.log", Some(2)),
+            ("keep.log", None),
+            ("build/x", Some(4)),
+            ("d/build/x", None),
+            ("build", None),
+            ("docs/a.txt", Some(5)),
+            ("docs/d/a.txt", None),
+            ("d/target/deep/er", Some(6)),
+            ("target", None),
+            ("space ", Some(7)),
+            ("#x", Some(8)),
+            ("a/z", Some(10)),
+            ("a/b/c/z", Some(10)),
+            ("b", None),
+        ] {
+            assert_eq!(rules.ignored(&path(at)), line.map(IgnoredBecause::Pattern), "{at}");
+        }
+    }
+
+    #[test]
+    fn no_pattern_brings_back_a_path_below_an_ignored_directory() {
+        let rules = rules("d\n!d/keep\n!*.md\n");
+        assert_eq!(rules.ignored(&path("d/keep")), Some(IgnoredBecause::Pattern(1)));
+        assert_eq!(rules.ignored(&path("d/a.md")), Some(IgnoredBecause::Pattern(1)));
+        assert_eq!(rules.ignored(&path("a.md")), None);
+    }
+
+    #[test]
+    fn damaged_patterns_match_nothing_and_the_rest_counts() {
+        let rules = rules("[\n*.o\n!\n/\n");
+        assert_eq!(rules.ignored(&path("a.o")), Some(IgnoredBecause::Pattern(2)));
+        assert_eq!(rules.ignored(&path("[")), None);
+    }
+
+    #[test]
+    fn syncthing_decides_by_the_first_match() {
+        let text = "// comment\n#include other\n!/keep/a\n(?d)(?i)*.bak\n/keep\n";
+        let rules = IgnoreRules::default().with_syncthing(text).expect("few patterns");
+        let ignored = |at| rules.ignored(&path(at));
+        assert_eq!(ignored("x/a.bak"), Some(IgnoredBecause::SyncthingPattern(4)));
+        assert_eq!(ignored("keep/b"), Some(IgnoredBecause::SyncthingPattern(5)));
+        assert_eq!((ignored("keep/a"), ignored("x/keep/b")), (None, None));
+    }
+
+    #[test]
+    fn local_files_and_files_of_sync_tools_are_ignored() {
+        let local = PathPatterns::parse(&[".*.swp".to_owned()]).expect("valid");
+        let rules = IgnoreRules::default().with_local(local);
+        for (at, because) in [
+            ("d/.a.swp", Some(IgnoredBecause::Local)),
+            (".stversions/a", Some(IgnoredBecause::SyncTool)),
+            ("d/.syncthing.a.tmp", Some(IgnoredBecause::SyncTool)),
+            ("d/a", None),
+        ] {
+            assert_eq!(rules.ignored(&path(at)), because, "{at}");
+        }
+    }
+
+    #[test]
+    fn ignore_rules_have_bounds() {
+        let longest = "#".repeat(IGNORE_BYTES_MAX);
+        assert!(IgnoreRules::parse(&longest).is_ok());
+        let error = IgnoreRules::parse(&format!("{longest}#")).expect_err("too large");
+        assert!(error.to_string().contains("65536 bytes"), "{error}");
+        let most = "*.a\n".repeat(IGNORE_PATTERNS_MAX);
+        assert!(IgnoreRules::parse(&most).is_ok());
+        assert_eq!(IgnoreRules::parse(&format!("{most}b")).err(), Some(IgnoreError::TooMany));
+    }
+}

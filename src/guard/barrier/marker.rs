@@ -1,0 +1,524 @@
+//! Markers: immutable files in `.latchfs` in which a tenure says what it left in the folder. Any
+//! machine, and any program, can put a file there, so that they are read as untrusted input.
+
+use super::super::tenure::TenureId;
+use super::content_digest::ContentDigest;
+use super::folder_path::FolderPath;
+use super::handover::HandoverId;
+use super::marker_name::MarkerLink;
+use super::marker_name::{MarkerKind, MarkerName};
+use crate::engine::Token;
+use serde::de::{Error as _, SeqAccess, Visitor};
+use serde::{Deserialize, Deserializer, Serialize};
+use std::borrow::Cow;
+use std::fmt;
+use std::io::{self, Read};
+use std::marker::PhantomData;
+
+/// The version of markers that this version of latchfs writes.
+const VERSION: u32 = 1;
+/// The maximum size of the file of a marker in bytes.
+pub(crate) const MARKER_BYTES_MAX: u64 = 256 * 1_024 * 1_024;
+/// The maximum number of paths that a marker names.
+pub(crate) const CHANGES_MAX: usize = 1_048_576;
+/// The maximum length of each text in a marker in bytes, paths excepted.
+pub(crate) const MARKER_TEXT_BYTES_MAX: usize = 1_024;
+
+/// How a path stands in the folder. Markers name regular files only: directories, symlinks and
+/// special files count as no file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) enum PathState {
+    /// No regular file has the path.
+    Gone,
+    /// A regular file has the path.
+    File {
+        /// The size in bytes.
+        size: u64,
+        /// The digest of the content.
+        digest: ContentDigest,
+        /// The mode bits. They keep no folder from being ready.
+        mode: u32,
+    },
+}
+
+/// A path that a marker names.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) struct Change {
+    /// The path.
+    pub(crate) path: FolderPath,
+    /// How the path stood when the list of the marker was closed.
+    pub(crate) state: PathState,
+    /// Whether the path was changed past the view meanwhile.
+    pub(crate) is_foreign: bool,
+}
+
+/// That a person went on without what had not arrived.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) struct Acceptance {
+    /// The handover that the acceptance set.
+    pub(crate) handover: HandoverId,
+    /// The reason that the person gave.
+    pub(crate) reason: String,
+}
+
+/// A marker or a checkpoint.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) struct Marker {
+    /// The name of the marker.
+    pub(crate) name: MarkerName,
+    /// The id of the folder.
+    pub(crate) folder: String,
+    /// The name of the folder's lock.
+    pub(crate) lock: String,
+    /// The client that wrote the marker, for messages only.
+    pub(crate) holder: String,
+    /// The marker or checkpoint on which this one builds; `None` for the first one of a folder.
+    pub(crate) previous: Option<MarkerLink>,
+    /// The last checkpoint before this marker.
+    pub(crate) checkpoint: Option<MarkerLink>,
+    /// When the marker was written, in milliseconds since 1970, for messages only.
+    pub(crate) at: u64,
+    /// Whether the tenure's gate had closed for good before the list was made.
+    pub(crate) is_last: bool,
+    /// The acceptance before this marker.
+    pub(crate) accepted: Option<Acceptance>,
+    /// The digest of `.latchfs/ignore`; `None` if the folder has no such file.
+    pub(crate) ignore: Option<ContentDigest>,
+    /// The paths that were changed, or all paths of a checkpoint, in their order.
+    pub(crate) changes: Vec<Change>,
+}
+
+/// A marker as it was read from its file.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) struct StoredMarker {
+    /// The marker.
+    pub(crate) marker: Marker,
+    /// The name of the marker, and the digest of its file.
+    pub(crate) link: MarkerLink,
+}
+
+/// Why a file is no marker.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum MarkerError {
+    /// The file is too large.
+    TooLarge,
+    /// The file is not as this version of latchfs writes markers.
+    Damaged(String),
+    /// The marker names another version.
+    Version(u32),
+    /// The name or the digest of the file is not that of its content.
+    Name,
+}
+
+impl fmt::Display for MarkerError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::TooLarge => write!(f, "the file has more than {MARKER_BYTES_MAX} bytes"),
+            Self::Damaged(why) => write!(f, "the file is no marker: {why}"),
+            Self::Version(found) => {
+                write!(f, "the marker has version {found}, and this latchfs knows {VERSION}")
+            }
+            Self::Name => f.write_str("the file's name or digest is not that of its content"),
+        }
+    }
+}
+
+/// A marker as JSON. The order of the fields is that of the file.
+#[derive(Serialize, Deserialize)]
+struct MarkerJson<'a> {
+    v: u32,
+    folder: Cow<'a, str>,
+    engine: Cow<'a, str>,
+    lock: Cow<'a, str>,
+    token: u64,
+    n: u64,
+    holder: Cow<'a, str>,
+    previous: Option<LinkJson>,
+    checkpoint: Option<LinkJson>,
+    at: u64,
+    last: bool,
+    accepted: Option<AcceptanceJson<'a>>,
+    ignore: Option<String>,
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    whole: bool,
+    #[serde(deserialize_with = "bounded_changes")]
+    changes: Vec<ChangeJson<'a>>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct LinkJson {
+    name: String,
+    sha256: String,
+}
+
+#[derive(Serialize, Deserialize)]
+struct AcceptanceJson<'a> {
+    handover: Cow<'a, str>,
+    reason: Cow<'a, str>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct ChangeJson<'a> {
+    path: Cow<'a, str>,
+    r#type: TypeJson,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    size: Option<u64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    sha256: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    mode: Option<u32>,
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    foreign: bool,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum TypeJson {
+    File,
+    Gone,
+}
+
+/// Reads a list of changes, and fails before it takes memory for too many.
+fn bounded_changes<'de, 'a, D>(from: D) -> Result<Vec<ChangeJson<'a>>, D::Error>
+where
+    D: Deserializer<'de>,
+{
+    struct Bounded<'a>(PhantomData<ChangeJson<'a>>);
+
+    impl<'de, 'a> Visitor<'de> for Bounded<'a> {
+        type Value = Vec<ChangeJson<'a>>;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            write!(f, "a list of at most {CHANGES_MAX} changes")
+        }
+
+        fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Self::Value, A::Error> {
+            let mut changes = Vec::new();
+            while let Some(change) = list.next_element()? {
+                if changes.len() == CHANGES_MAX {
+                    return Err(A::Error::custom(format!("more than {CHANGES_MAX} changes")));
+                }
+                changes.push(change);
+            }
+            Ok(changes)
+        }
+    }
+
+    from.deserialize_seq(Bounded(PhantomData))
+}
+
+fn damaged(why: impl fmt::Display) -> MarkerError {
+    MarkerError::Damaged(why.to_string())
+}
+
+fn link_json(link: &MarkerLink) -> LinkJson {
+    LinkJson { name: link.name.to_string(), sha256: link.digest.to_string() }
+}
+
+fn read_link(json: &LinkJson) -> Result<MarkerLink, MarkerError> {
+    let name = MarkerName::parse(&json.name).ok_or_else(|| damaged("a link has no valid name"))?;
+    Ok(MarkerLink { name, digest: read_digest(&json.sha256)? })
+}
+
+fn read_digest(text: &str) -> Result<ContentDigest, MarkerError> {
+    ContentDigest::parse(text).ok_or_else(|| damaged("a digest is not 64 hexadecimal digits"))
+}
+
+fn read_text(text: &str) -> Result<String, MarkerError> {
+    if text.len() > MARKER_TEXT_BYTES_MAX {
+        return Err(damaged(format!("a text has more than {MARKER_TEXT_BYTES_MAX} bytes")));
+    }
+    Ok(text.to_owned())
+}
+
+fn change_json(change: &Change) -> ChangeJson<'_> {
+    let path = Cow::Borrowed(change.path.as_str());
+    let foreign = change.is_foreign;
+    match change.state {
+        PathState::Gone => ChangeJson {
+            path,
+            r#type: TypeJson::Gone,
+            size: None,
+            sha256: None,
+            mode: None,
+            foreign,
+        },
+        PathState::File { size, digest, mode } => ChangeJson {
+            path,
+            r#type: TypeJson::File,
+            size: Some(size),
+            sha256: Some(digest.to_string()),
+            mode: Some(mode),
+            foreign,
+        },
+    }
+}
+
+fn read_change(json: &ChangeJson<'_>) -> Result<Change, MarkerError> {
+    let path = FolderPath::parse(&json.path).map_err(damaged)?;
+    let state = match (json.r#type, json.size, &json.sha256) {
+        (TypeJson::Gone, None, None) => PathState::Gone,
+        (TypeJson::File, Some(size), Some(digest)) => {
+            let mode = json.mode.unwrap_or(0);
+            PathState::File { size, digest: read_digest(digest)?, mode: mode & 0o7777 }
+        }
+        _ => return Err(damaged("a change has not the fields of its type")),
+    };
+    Ok(Change { path, state, is_foreign: json.foreign })
+}
+
+/// Reads the changes in the order of their paths. Each path may occur once.
+fn read_changes(json: &[ChangeJson<'_>], kind: MarkerKind) -> Result<Vec<Change>, MarkerError> {
+    let mut changes = Vec::with_capacity(json.len());
+    for change in json {
+        changes.push(read_change(change)?);
+    }
+    changes.sort_by(|one, other| one.path.cmp(&other.path));
+    if changes.windows(2).any(|pair| pair[0].path == pair[1].path) {
+        return Err(damaged("a path occurs twice"));
+    }
+    let is_gone = |change: &Change| change.state == PathState::Gone;
+    if kind == MarkerKind::Checkpoint && changes.iter().any(is_gone) {
+        return Err(damaged("a checkpoint names a path that is gone"));
+    }
+    Ok(changes)
+}
+
+/// Reads the file of a marker whose size is `size`, and fails before it takes memory for too much.
+pub(crate) fn read_file(file: impl Read, size: u64) -> io::Result<Vec<u8>> {
+    let too_large = || io::Error::other(MarkerError::TooLarge.to_string());
+    if size > MARKER_BYTES_MAX {
+        return Err(too_large());
+    }
+    let mut bytes = Vec::new();
+    file.take(size + 1).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > size {
+        // It grows: what was read is no whole marker.
+        return Err(too_large());
+    }
+    Ok(bytes)
+}
+
+impl Marker {
+    /// Returns the bytes of the marker's file: canonical JSON.
+    pub(crate) fn write(&self) -> io::Result<Vec<u8>> {
+        let accepted = self.accepted.as_ref().map(|accepted| AcceptanceJson {
+            handover: Cow::Owned(accepted.handover.to_string()),
+            reason: Cow::Borrowed(accepted.reason.as_str()),
+        });
+        let json = MarkerJson {
+            v: VERSION,
+            folder: Cow::Borrowed(&self.folder),
+            engine: Cow::Owned(format!("{:016x}", self.name.tenure.engine)),
+            lock: Cow::Borrowed(&self.lock),
+            token: self.name.tenure.token.as_u64(),
+            n: self.name.number,
+            holder: Cow::Borrowed(&self.holder),
+            previous: self.previous.as_ref().map(link_json),
+            checkpoint: self.checkpoint.as_ref().map(link_json),
+            at: self.at,
+            last: self.is_last,
+            accepted,
+            ignore: self.ignore.map(|digest| digest.to_string()),
+            whole: self.name.kind == MarkerKind::Checkpoint,
+            changes: self.changes.iter().map(change_json).collect(),
+        };
+        let bytes = serde_json::to_vec(&json)?;
+        if bytes.len() as u64 > MARKER_BYTES_MAX || self.changes.len() > CHANGES_MAX {
+            return Err(io::Error::other(MarkerError::TooLarge.to_string()));
+        }
+        Ok(bytes)
+    }
+
+    /// Reads the bytes of a marker's file. Unknown fields are ignored.
+    pub(crate) fn read(bytes: &[u8]) -> Result<Self, MarkerError> {
+        if bytes.len() as u64 > MARKER_BYTES_MAX {
+            return Err(MarkerError::TooLarge);
+        }
+        let json: MarkerJson<'_> = serde_json::from_slice(bytes).map_err(damaged)?;
+        if json.v != VERSION {
+            return Err(MarkerError::Version(json.v));
+        }
+        let engine = u64::from_str_radix(&json.engine, 16).unwrap_or(0);
+        if format!("{engine:016x}") != json.engine {
+            return Err(damaged("its engine is not 16 hexadecimal digits"));
+        }
+        let kind = if json.whole { MarkerKind::Checkpoint } else { MarkerKind::Marker };
+        let tenure = TenureId { engine, token: Token::named(json.token) };
+        let accepted = json.accepted.as_ref().map(|accepted| {
+            let id = u128::from_str_radix(&accepted.handover, 16).map(HandoverId);
+            let id = id.ok().filter(|id| id.to_string() == accepted.handover);
+            let handover =
+                id.ok_or_else(|| damaged("its handover is not 32 hexadecimal digits"))?;
+            Ok(Acceptance { handover, reason: read_text(&accepted.reason)? })
+        });
+        Ok(Self {
+            name: MarkerName { kind, tenure, number: json.n },
+            folder: read_text(&json.folder)?,
+            lock: read_text(&json.lock)?,
+            holder: read_text(&json.holder)?,
+            previous: json.previous.as_ref().map(read_link).transpose()?,
+            checkpoint: json.checkpoint.as_ref().map(read_link).transpose()?,
+            at: json.at,
+            is_last: json.last,
+            accepted: accepted.transpose()?,
+            ignore: json.ignore.as_deref().map(read_digest).transpose()?,
+            changes: read_changes(&json.changes, kind)?,
+        })
+    }
+
+    /// Returns the state that the marker names for a path. A checkpoint names every path.
+    pub(crate) fn state_of(&self, path: &FolderPath) -> Option<PathState> {
+        match self.changes.binary_search_by(|change| change.path.cmp(path)) {
+            Ok(at) => Some(self.changes[at].state),
+            Err(_) => (self.name.kind == MarkerKind::Checkpoint).then_some(PathState::Gone),
+        }
+    }
+}
+
+impl StoredMarker {
+    /// Reads a marker from the file with this name in `.latchfs`.
+    pub(crate) fn read(file_name: &str, bytes: &[u8]) -> Result<Self, MarkerError> {
+        let marker = Marker::read(bytes)?;
+        let link = MarkerLink { name: marker.name, digest: ContentDigest::of(bytes) };
+        if link.file_name() == file_name {
+            Ok(Self { marker, link })
+        } else {
+            Err(MarkerError::Name)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BYTES: &str = concat!(
+        r#"{"v":1,"folder":"00000000000000000000000000000001","engine":"000000000000000e","#,
+        r#""lock":"folder-1","token":17,"n":3,"holder":"laptop1","previous":{"name":"#,
+        r#""000000000000000e-12-1","sha256":"e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca"#,
+        r#"495991b7852b855"},"checkpoint":null,"at":1700000000000,"last":true,"accepted":"#,
+        r#"{"handover":"0000000000000000000000000000000a","reason":"lost"},"ignore":null,"#,
+        r#""changes":[{"path":"a/b","type":"file","size":5,"sha256":"#,
+        r#""2cf24dba5fb0a30e26e83b2ac5b9e29e1b161e5c1fa7425e73043362938b9824","mode":420},"#,
+        r#"{"path":"old","type":"gone","foreign":true}]}"#
+    );
+
+    fn marker() -> Marker {
+        let tenure = |token| TenureId { engine: 0xe, token: Token::named(token) };
+        let kind = MarkerKind::Marker;
+        let hello = PathState::File { size: 5, digest: ContentDigest::of(b"hello"), mode: 0o644 };
+        let path = |text| FolderPath::parse(text).expect("valid");
+        Marker {
+            name: MarkerName { kind, tenure: tenure(17), number: 3 },
+            folder: "00000000000000000000000000000001".to_owned(),
+            lock: "folder-1".to_owned(),
+            holder: "laptop1".to_owned(),
+            previous: Some(MarkerLink {
+                name: MarkerName { kind, tenure: tenure(12), number: 1 },
+                digest: ContentDigest::of(b""),
+            }),
+            checkpoint: None,
+            at: 1_700_000_000_000,
+            is_last: true,
+            accepted: Some(Acceptance { handover: HandoverId(10), reason: "lost".to_owned() }),
+            ignore: None,
+            changes: vec![
+                Change { path: path("a/b"), state: hello, is_foreign: false },
+                Change { path: path("old"), state: PathState::Gone, is_foreign: true },
+            ],
+        }
+    }
+
+    #[test]
+    fn a_marker_is_canonical_json() {
+        let bytes = marker().write().expect("memory suffices");
+        assert_eq!(String::from_utf8_lossy(&bytes), BYTES);
+        assert_eq!(Marker::read(&bytes), Ok(marker()));
+        let more = BYTES.replace(r#""v":1,"#, r#""v":1,"later":[{"a":1}],"#);
+        assert_eq!(Marker::read(more.as_bytes()), Ok(marker()), "unknown fields are ignored");
+        let path = |text| FolderPath::parse(text).expect("valid");
+        assert_eq!(marker().state_of(&path("old")), Some(PathState::Gone));
+        assert_eq!(marker().state_of(&path("a")), None);
+    }
+
+    #[test]
+    fn a_damaged_marker_is_refused() {
+        for (from, to) in [
+            ("\"a/b\"", "\"/a/b\""),
+            ("\"a/b\"", "\"a/../../b\""),
+            ("\"a/b\"", "\"a//b\""),
+            ("\"a/b\"", "\"a\\u0000b\""),
+            ("\"a/b\"", "\".latchfs/folder\""),
+            ("\"a/b\"", "\"old\""),
+            ("\"file\"", "\"symlink\""),
+            ("\"file\"", "\"gone\""),
+            ("\"size\":5,", ""),
+            ("\"size\":5,", "\"size\":-5,"),
+            ("2cf24dba", "2CF24DBA"),
+            ("\"000000000000000e\"", "\"e\""),
+            ("000000000000000e-12-1", "../x"),
+            ("\"last\":true,", ""),
+            ("\"at\":", "\"at\":1,\"at\":"),
+            ("\"gone\"", "\"gone\",\"size\":1"),
+            ("\"v\":1", "\"v\":2"),
+            ("000a\"", "a\""),
+            ("]}", "]}x"),
+        ] {
+            let text = BYTES.replacen(from, to, 1);
+            assert_ne!(text, BYTES, "{from}");
+            let error = Marker::read(text.as_bytes()).expect_err(&text).to_string();
+            assert!(error.contains("marker"), "{error}");
+        }
+        let whole = BYTES.replace("\"changes\"", "\"whole\":true,\"changes\"");
+        assert!(Marker::read(whole.as_bytes()).is_err(), "a checkpoint names no path as gone");
+        let whole = whole.replace(",{\"path\":\"old\",\"type\":\"gone\",\"foreign\":true}", "");
+        let whole = Marker::read(whole.as_bytes()).expect("a checkpoint");
+        let path = FolderPath::parse("other").expect("valid");
+        assert_eq!(whole.state_of(&path), Some(PathState::Gone), "it names every path");
+    }
+
+    #[test]
+    fn paths_that_differ_by_normalization_occur_once() {
+        let composed = BYTES.replace("a/b", "caf\u{e9}");
+        let other = BYTES.replace("a/b", "cafe\u{301}");
+        assert_eq!(Marker::read(composed.as_bytes()), Marker::read(other.as_bytes()));
+        let both = composed.replace("\"old\"", "\"cafe\u{301}\"");
+        let error = Marker::read(both.as_bytes()).expect_err("twice");
+        assert!(error.to_string().contains("twice"), "{error}");
+    }
+
+    #[test]
+    fn markers_have_bounds() {
+        let sizes = [(MARKER_BYTES_MAX, true), (MARKER_BYTES_MAX + 1, false)];
+        for (size, is_ok) in sizes {
+            assert_eq!(read_file(io::empty(), size).is_ok(), is_ok, "{size}");
+        }
+        assert!(read_file(&b"grows"[..], 4).is_err());
+        assert_eq!(read_file(&b"grows"[..], 5).expect("whole"), b"grows");
+        let long = "x".repeat(MARKER_TEXT_BYTES_MAX);
+        let text = BYTES.replace("laptop1", &long);
+        assert!(Marker::read(text.as_bytes()).is_ok());
+        let text = BYTES.replace("laptop1", &format!("{long}x"));
+        assert!(Marker::read(text.as_bytes()).is_err());
+        let one = r#"{"path":"a","type":"gone"},"#;
+        let list = one.repeat(CHANGES_MAX + 1);
+        let (head, _) = BYTES.split_once('[').expect("a list");
+        let text = format!("{head}[{}]}}", list.trim_end_matches(','));
+        let error = Marker::read(text.as_bytes()).expect_err("too many").to_string();
+        assert!(error.contains("more than 1048576 changes"), "{error}");
+    }
+
+    #[test]
+    fn the_name_of_the_file_is_that_of_its_content() {
+        let bytes = marker().write().expect("memory suffices");
+        let digest = ContentDigest::of(&bytes);
+        let name = format!("markers/000000000000000e-17-3-{}.json", digest.first_digits());
+        let stored = StoredMarker::read(&name, &bytes).expect("its name");
+        assert_eq!(stored.link, MarkerLink { name: marker().name, digest });
+        let changed = BYTES.replace("laptop1", "laptop2");
+        assert_eq!(StoredMarker::read(&name, changed.as_bytes()), Err(MarkerError::Name));
+        let other = name.replace("17-3", "17-4");
+        assert_eq!(StoredMarker::read(&other, &bytes), Err(MarkerError::Name));
+    }
+}

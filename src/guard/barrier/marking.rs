@@ -1,0 +1,544 @@
+//! The announcement of a tenure before it changes the folder, and the lists of its markers.
+
+use super::super::tenure::TenureId;
+use super::change_log::LoggedChange;
+use super::content_digest::ContentDigest;
+use super::folder_path::FolderPath;
+use super::handover::{Handover, HandoverId, HandoverKind, MarkerCounts};
+use super::ignored::IgnoreRules;
+use super::ledger::{Ledger, LedgerEntry};
+use super::marker::{Change, Marker, PathState};
+use super::marker_name::{MarkerKind, MarkerLink, MarkerName};
+use super::strays::original_of;
+use super::tree::{FileStamp, FolderTree, FoundFile};
+use crate::time::{Span, Time};
+use std::collections::BTreeMap;
+use std::io;
+
+/// Markers that a tenure writes by itself are at least this far apart.
+const MARKER_PAUSE: Span = Span::from_secs(60);
+/// They are at least this many times as far apart as the last one took.
+const MARKER_PAUSE_FACTOR: u64 = 20;
+
+/// The list of a marker: how the paths stood when it was closed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Listing {
+    kind: MarkerKind,
+    /// The number of the newest change in the list.
+    number: u64,
+    ignore: Option<ContentDigest>,
+    changes: Vec<Change>,
+    updates: Vec<(FolderPath, Option<(FileStamp, ContentDigest)>)>,
+}
+
+/// The writer and the time of a marker.
+#[derive(Debug, Clone)]
+pub(crate) struct MarkerHead<'a> {
+    /// The id of the folder.
+    pub(crate) folder: &'a str,
+    /// The name of the folder's lock.
+    pub(crate) lock: &'a str,
+    /// The client, for messages only.
+    pub(crate) holder: &'a str,
+    /// The wall clock in milliseconds since 1970, for messages only.
+    pub(crate) at: u64,
+    /// The tenure whose changes the marker names.
+    pub(crate) tenure: TenureId,
+    /// The number of the marker in that tenure.
+    pub(crate) number: u64,
+    /// Whether the tenure's gate had closed for good before the list was made.
+    pub(crate) is_last: bool,
+}
+
+impl Listing {
+    /// Returns the paths that the marker names, as they stood.
+    pub(crate) fn changes(&self) -> &[Change] {
+        &self.changes
+    }
+
+    /// Returns the marker with this list.
+    pub(crate) fn marker(&self, ledger: &Ledger, head: &MarkerHead<'_>) -> Marker {
+        let (tenure, number) = (head.tenure, head.number);
+        Marker {
+            name: MarkerName { kind: self.kind, tenure, number },
+            folder: head.folder.to_owned(),
+            lock: head.lock.to_owned(),
+            holder: head.holder.to_owned(),
+            previous: ledger.verified,
+            checkpoint: ledger.checkpoint,
+            at: head.at,
+            is_last: head.is_last,
+            accepted: ledger.accepted.clone(),
+            ignore: self.ignore,
+            changes: self.changes.clone(),
+        }
+    }
+}
+
+struct Lister<'a> {
+    ledger: &'a Ledger,
+    tree: &'a mut dyn FolderTree,
+    listing: Listing,
+}
+
+impl Lister<'_> {
+    fn add(&mut self, path: &FolderPath, state: PathState, is_foreign: bool) {
+        self.listing.changes.push(Change { path: path.clone(), state, is_foreign });
+    }
+
+    /// Adds a file that stands in the folder. Returns whether it stayed the same meanwhile.
+    fn add_standing(&mut self, path: &FolderPath, found: &FoundFile) -> io::Result<bool> {
+        let logged = self.ledger.log.get(path);
+        let entry = self.ledger.entry(path);
+        let is_whole = self.listing.kind == MarkerKind::Checkpoint;
+        // A program may have changed the content within the resolution of its time.
+        let is_untouched = logged.is_none_or(|change| change.is_accepted);
+        let same = entry.filter(|entry| entry.stamp == found.stamp || !found.is_downloaded);
+        if let Some(entry) = same.filter(|_| is_untouched) {
+            if is_whole || logged.is_some() {
+                let (size, digest) = (entry.stamp.size, entry.digest);
+                self.add(path, PathState::File { size, digest, mode: found.mode }, false);
+                // The marker becomes the one that names this version.
+                self.listing.updates.push((path.clone(), Some((entry.stamp, digest))));
+            }
+            return Ok(true);
+        }
+        let Some(digest) = self.tree.digest(path, found)? else { return Ok(false) };
+        let size = found.stamp.size;
+        let is_same = logged.is_none() && entry.is_some_and(|entry| entry.digest == digest);
+        let is_foreign = match logged {
+            Some(change) => !change.fits(Some(found.stamp)),
+            None => !is_same,
+        };
+        if is_whole || !is_same {
+            self.add(path, PathState::File { size, digest, mode: found.mode }, is_foreign);
+        }
+        self.listing.updates.push((path.clone(), Some((found.stamp, digest))));
+        Ok(true)
+    }
+
+    /// Adds a path under which no file stands.
+    fn add_gone(&mut self, path: &FolderPath, logged: Option<&LoggedChange>) {
+        if self.listing.kind == MarkerKind::Marker {
+            let is_foreign = logged.is_none_or(|change| !change.fits(None));
+            self.add(path, PathState::Gone, is_foreign);
+        }
+        self.listing.updates.push((path.clone(), None));
+    }
+}
+
+impl Ledger {
+    /// Returns the list of the next marker: each path of the log, and each that differs from the
+    /// ledger, as it stands. After the whole folder was accepted, and as long as no marker is known
+    /// on which this one can build, the list is that of a checkpoint.
+    /// Returns `None` if a file was changed while it was read: then the list must be made again.
+    pub(crate) fn list_changes(
+        &self,
+        kind: MarkerKind,
+        rules: &IgnoreRules,
+        tree: &mut dyn FolderTree,
+    ) -> io::Result<Option<Listing>> {
+        let is_first = self.log.is_whole || self.verified.is_none();
+        let kind = if is_first { MarkerKind::Checkpoint } else { kind };
+        let (number, ignore) = (self.log.number(), tree.ignore_digest()?);
+        let mut found: BTreeMap<FolderPath, FoundFile> = BTreeMap::new();
+        tree.walk(&mut |path, standing| {
+            if rules.ignored(&path).is_none() {
+                found.insert(path, standing);
+            }
+        })?;
+        let listing = Listing { kind, number, ignore, changes: Vec::new(), updates: Vec::new() };
+        let mut lister = Lister { ledger: self, tree, listing };
+        for (path, standing) in &found {
+            let is_known = self.log.get(path).is_some() || self.entry(path).is_some();
+            if !is_known && original_of(path, |at| found.contains_key(at)).is_some() {
+                continue;
+            }
+            if !lister.add_standing(path, standing)? {
+                return Ok(None);
+            }
+        }
+        let mut gone: Vec<_> = self
+            .paths()
+            .chain(self.log.paths())
+            .filter(|path| !found.contains_key(path) && rules.ignored(path).is_none())
+            .collect();
+        gone.sort();
+        gone.dedup();
+        for path in gone {
+            lister.add_gone(path, self.log.get(path));
+        }
+        let mut listing = lister.listing;
+        listing.changes.sort_by(|one, other| one.path.cmp(&other.path));
+        Ok(Some(listing))
+    }
+
+    /// Records that the marker with a list is on the disk.
+    pub(crate) fn marked(&mut self, listing: Listing, link: MarkerLink) {
+        let from = link.name;
+        let paths = listing.changes.len() as u64;
+        for (path, found) in listing.updates {
+            let entry = found.map(|(stamp, digest)| LedgerEntry { stamp, digest, from });
+            self.update(vec![(path, entry)]);
+        }
+        self.log.forget_to(listing.number);
+        self.accepted = None;
+        self.verified = Some(link);
+        if listing.kind == MarkerKind::Checkpoint {
+            (self.checkpoint, self.counts) = (Some(link), MarkerCounts::default());
+        } else {
+            self.counts.markers = self.counts.markers.saturating_add(1);
+            self.counts.paths = self.counts.paths.saturating_add(paths);
+        }
+    }
+}
+
+/// The announcements and markers of one tenure.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) struct TenureMarking {
+    tenure: TenureId,
+    /// The number of the tenure's next marker.
+    next: u64,
+    /// Whether the lock service has a handover of this tenure that announces changes.
+    is_announced: bool,
+    /// Whether the handover at the lock service is certainly not clean.
+    is_dirty: bool,
+    /// Whether a clean handover was sent, and not answered yet.
+    is_unanswered: bool,
+    last_change: Option<Time>,
+    /// When the last marker was written, and how long it took.
+    last_marker: Option<(Time, Span)>,
+}
+
+impl TenureMarking {
+    /// Returns the state of a tenure that has just become ready. `is_dirty`: it goes on after an
+    /// unfinished handover of this machine.
+    pub(crate) fn new(tenure: TenureId, is_dirty: bool) -> Self {
+        Self {
+            tenure,
+            next: 1,
+            is_announced: false,
+            is_dirty,
+            is_unanswered: false,
+            last_change: None,
+            last_marker: None,
+        }
+    }
+
+    /// Returns the state of a tenure whose acceptance the lock service has.
+    pub(crate) fn accepted(tenure: TenureId) -> Self {
+        Self { is_announced: true, is_dirty: true, ..Self::new(tenure, true) }
+    }
+
+    /// Returns the number of the tenure's next marker.
+    pub(crate) fn next(&self) -> u64 {
+        self.next
+    }
+
+    /// Whether a change must wait until the lock service has a handover that announces it.
+    pub(crate) fn must_announce(&self) -> bool {
+        !self.is_announced
+    }
+
+    /// Returns the handover that announces changes, and records its id.
+    pub(crate) fn announce(&self, ledger: &mut Ledger, id: HandoverId) -> Handover {
+        ledger.record_own(id);
+        let (marker, counts) = (ledger.verified, ledger.counts);
+        Handover { id, kind: HandoverKind::Dirty, next: self.next, marker, counts }
+    }
+
+    /// Records that the lock service has the announcement.
+    pub(crate) fn announced(&mut self) {
+        (self.is_announced, self.is_dirty, self.is_unanswered) = (true, true, false);
+    }
+
+    /// Whether the tenure may write a marker. As long as the handover may be clean, a marker that
+    /// nothing announces would be followed by nobody.
+    pub(crate) fn may_mark(&self) -> bool {
+        self.is_dirty
+    }
+
+    /// Records that a change passes the gate.
+    pub(crate) fn changed(&mut self, now: Time) {
+        self.last_change = Some(now);
+    }
+
+    /// Whether the tenure should write a marker by itself: nothing has changed for `settle`.
+    pub(crate) fn is_marker_due(&self, ledger: &Ledger, now: Time, settle: Span) -> bool {
+        let pause = |(at, took): (Time, Span)| {
+            let nanos = took.as_nanos().saturating_mul(MARKER_PAUSE_FACTOR);
+            now.since(at) >= Span::from_nanos(nanos).max(MARKER_PAUSE)
+        };
+        self.is_dirty
+            && !ledger.log.is_empty()
+            && self.last_change.is_none_or(|change| now.since(change) >= settle)
+            && self.last_marker.is_none_or(pause)
+    }
+
+    /// Records that a marker of the tenure is on the disk. It took from `began` to `now`.
+    pub(crate) fn marked(&mut self, began: Time, now: Time) {
+        self.next += 1;
+        self.last_marker = Some((now, now.since(began)));
+    }
+
+    /// Returns the handover that says that a marker names everything, and records its id; `None` if
+    /// a change has passed the gate since the list of the marker was closed. The gate is closed
+    /// meanwhile. From this call on, a change must be announced, whether the handover is answered
+    /// or not.
+    pub(crate) fn clean(&mut self, ledger: &mut Ledger, id: HandoverId) -> Option<Handover> {
+        if !ledger.log.is_empty() || !(self.is_dirty || self.is_unanswered) {
+            return None;
+        }
+        let marker = Some(ledger.verified?);
+        ledger.record_own(id);
+        (self.is_announced, self.is_dirty, self.is_unanswered) = (false, false, true);
+        let (next, counts) = (self.next, ledger.counts);
+        Some(Handover { id, kind: HandoverKind::Clean, next, marker, counts })
+    }
+
+    /// Records that the lock service has the clean handover.
+    pub(crate) fn cleaned(&mut self) {
+        self.is_unanswered = false;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::test_markers::{ENGINE, TestMarkers};
+    use super::super::test_tree::{TestTree, path};
+    use super::*;
+    use crate::engine::Token;
+
+    const TENURE: TenureId = TenureId { engine: ENGINE, token: Token::named(3) };
+
+    fn head(number: u64) -> MarkerHead<'static> {
+        let (tenure, at, is_last) = (TENURE, 0, false);
+        MarkerHead { folder: "f", lock: "l", holder: "h", at, tenure, number, is_last }
+    }
+
+    /// A machine that holds the lock.
+    struct Holder {
+        ledger: Ledger,
+        markers: TestMarkers,
+        rules: IgnoreRules,
+        tree: TestTree,
+        next: u64,
+    }
+
+    impl Holder {
+        /// A holder whose ledger knows these files.
+        fn new(files: &[&str]) -> Self {
+            let (ledger, markers, rules) =
+                (Ledger::default(), TestMarkers::default(), IgnoreRules::default());
+            let tree = TestTree::default();
+            let mut holder = Self { ledger, markers, rules, tree, next: 1 };
+            for name in files {
+                holder.save(name, name.as_bytes());
+            }
+            holder.mark(MarkerKind::Checkpoint);
+            holder
+        }
+
+        fn stamp(&self, name: &str) -> Option<FileStamp> {
+            self.tree.files.get(&path(name)).map(|(found, _)| found.stamp)
+        }
+
+        /// A program saves a file through the view.
+        fn save(&mut self, name: &str, content: &[u8]) {
+            let before = self.stamp(name);
+            self.tree.put(name, content);
+            let after = self.stamp(name);
+            self.ledger.log_mut().begin(&path(name), before, after);
+            self.ledger.log_mut().end(&path(name), after);
+        }
+
+        fn list(&mut self, kind: MarkerKind) -> Option<Listing> {
+            self.ledger.list_changes(kind, &self.rules, &mut self.tree).expect("no disk")
+        }
+
+        fn mark(&mut self, kind: MarkerKind) -> MarkerLink {
+            let listing = self.list(kind).expect("no change meanwhile");
+            let marker = listing.marker(&self.ledger, &head(self.next));
+            let link = self.markers.put(&marker);
+            self.ledger.marked(listing, link);
+            self.next += 1;
+            link
+        }
+
+        /// Returns what the next marker names: each path, whether a file stands there, and whether
+        /// it is foreign.
+        fn named(&mut self, kind: MarkerKind) -> Vec<(String, bool, bool)> {
+            let listing = self.list(kind).expect("no change meanwhile");
+            let of = |change: &Change| {
+                let is_there = change.state != PathState::Gone;
+                (change.path.to_string(), is_there, change.is_foreign)
+            };
+            listing.changes().iter().map(of).collect()
+        }
+    }
+
+    fn named(name: &str, is_there: bool, is_foreign: bool) -> (String, bool, bool) {
+        (name.to_owned(), is_there, is_foreign)
+    }
+
+    #[test]
+    fn a_marker_names_each_changed_path_as_it_stands() {
+        let mut holder = Holder::new(&["same", "saved", "removed", "over", "edited", "touched"]);
+        holder.save("saved", b"2");
+        holder.save("over", b"2");
+        holder.save("made", b"1");
+        holder.tree.remove("removed");
+        holder.ledger.log_mut().end(&path("removed"), None);
+        // Past the view:
+        holder.tree.put("over", b"phone");
+        holder.tree.put("edited", b"phone");
+        holder.tree.put("touched", b"touched");
+        holder.tree.put("new", b"phone");
+        holder.tree.put("new (conflicted copy)", b"phone");
+        holder.rules = IgnoreRules::parse("*.o").expect("valid");
+        holder.tree.put("x.o", b"ignored");
+        let all = [
+            named("edited", true, true),
+            named("made", true, false),
+            named("new", true, true),
+            named("over", true, true),
+            named("removed", false, false),
+            named("saved", true, false),
+        ];
+        assert_eq!(holder.named(MarkerKind::Marker), all);
+        let link = holder.mark(MarkerKind::Marker);
+        assert_eq!(holder.named(MarkerKind::Marker), []);
+        assert!(holder.ledger.log().is_empty());
+        let marker = holder.markers.files.get(&link).expect("written");
+        let of = |name: &str| marker.state_of(&path(name));
+        let digest = ContentDigest::of(b"phone");
+        assert_eq!(of("over"), Some(PathState::File { size: 5, digest, mode: 0o644 }));
+        let touched = holder.ledger.entry(&path("touched")).expect("known");
+        assert_eq!(Some(touched.stamp), holder.stamp("touched"));
+    }
+
+    #[test]
+    fn the_first_marker_is_a_checkpoint() {
+        let mut holder = Holder::new(&["a"]);
+        holder.ledger.verified = None;
+        assert_eq!(holder.mark(MarkerKind::Marker).name.kind, MarkerKind::Checkpoint);
+        assert_eq!(holder.mark(MarkerKind::Marker).name.kind, MarkerKind::Marker);
+    }
+
+    #[test]
+    fn a_checkpoint_names_every_file() {
+        let mut holder = Holder::new(&["a", "b"]);
+        holder.tree.remove("a");
+        holder.save("c", b"1");
+        let all = [named("b", true, false), named("c", true, false)];
+        assert_eq!(holder.named(MarkerKind::Checkpoint), all);
+        assert_eq!(holder.named(MarkerKind::Marker)[0], named("a", false, true));
+        let link = holder.mark(MarkerKind::Checkpoint);
+        assert_eq!(holder.ledger.since_checkpoint(), (Some(link), MarkerCounts::default()));
+        holder.save("c", b"2");
+        let next = holder.mark(MarkerKind::Marker);
+        let counts = MarkerCounts { markers: 1, paths: 1 };
+        assert_eq!(holder.ledger.since_checkpoint(), (Some(link), counts));
+        let marker = holder.markers.files.get(&next).expect("written");
+        assert_eq!((marker.previous, marker.checkpoint), (Some(link), Some(link)));
+    }
+
+    #[test]
+    fn each_name_of_a_renamed_directory_and_of_a_linked_file_is_named() {
+        let mut holder = Holder::new(&["d/one", "d/two"]);
+        for name in ["one", "two"] {
+            let moved = holder.tree.files.remove(&path(&format!("d/{name}"))).expect("there");
+            holder.tree.files.insert(path(&format!("e/{name}")), moved);
+        }
+        holder.ledger.log_renamed_dir(&path("d"), &path("e"));
+        // A hard link, and a change of the file through it.
+        holder.tree.put("link", b"changed");
+        let linked = holder.tree.files[&path("link")].clone();
+        holder.tree.files.insert(path("e/one"), linked);
+        let stamp = holder.stamp("link");
+        for name in ["link", "e/one"] {
+            holder.ledger.log_mut().end(&path(name), stamp);
+        }
+        let all = [
+            named("d/one", false, false),
+            named("d/two", false, false),
+            named("e/one", true, false),
+            named("e/two", true, false),
+            named("link", true, false),
+        ];
+        assert_eq!(holder.named(MarkerKind::Marker), all);
+    }
+
+    #[test]
+    fn a_change_within_the_resolution_of_the_time_is_named() {
+        let mut holder = Holder::new(&["a"]);
+        let stamp = holder.stamp("a");
+        holder.tree.files.get_mut(&path("a")).expect("there").1 = b"b".to_vec();
+        holder.ledger.log_mut().end(&path("a"), stamp);
+        let link = holder.mark(MarkerKind::Marker);
+        let state = holder.markers.files.get(&link).and_then(|it| it.state_of(&path("a")));
+        let digest = ContentDigest::of(b"b");
+        assert_eq!(state, Some(PathState::File { size: 1, digest, mode: 0o644 }));
+    }
+
+    #[test]
+    fn a_list_is_made_again_if_a_file_changes_meanwhile() {
+        let mut holder = Holder::new(&["a"]);
+        holder.save("a", b"2");
+        holder.tree.busy = Some(path("a"));
+        assert_eq!(holder.list(MarkerKind::Marker), None);
+    }
+
+    #[test]
+    fn a_clean_handover_needs_a_marker_of_every_change() {
+        let mut holder = Holder::new(&["a"]);
+        let mut marking = TenureMarking::new(TENURE, false);
+        assert!(marking.must_announce() && !marking.may_mark());
+        assert_eq!(marking.clean(&mut holder.ledger, HandoverId(9)), None, "nothing was announced");
+        let dirty = marking.announce(&mut holder.ledger, HandoverId(1));
+        assert_eq!((dirty.kind, dirty.next), (HandoverKind::Dirty, 1));
+        marking.announced();
+        assert!(!marking.must_announce() && marking.may_mark());
+        holder.save("a", b"2");
+        assert_eq!(marking.clean(&mut holder.ledger, HandoverId(2)), None, "no marker");
+        let listing = holder.list(MarkerKind::Marker).expect("no change meanwhile");
+        let late = holder.stamp("a");
+        holder.ledger.log_mut().end(&path("a"), late);
+        let link = holder.markers.put(&listing.marker(&holder.ledger, &head(1)));
+        holder.ledger.marked(listing, link);
+        marking.marked(Time::ZERO, Time::ZERO);
+        assert_eq!(marking.clean(&mut holder.ledger, HandoverId(2)), None, "a change came after");
+        let link = holder.mark(MarkerKind::Marker);
+        marking.marked(Time::ZERO, Time::ZERO);
+        let clean = marking.clean(&mut holder.ledger, HandoverId(2)).expect("all is named");
+        assert_eq!((clean.kind, clean.marker, clean.next), (HandoverKind::Clean, Some(link), 3));
+        assert!(holder.ledger.is_own(HandoverId(1)) && holder.ledger.is_own(HandoverId(2)));
+        assert!(marking.must_announce() && !marking.may_mark(), "answered or not");
+        // The answer does not come: the handover is sent again.
+        assert!(marking.clean(&mut holder.ledger, HandoverId(3)).is_some());
+        marking.cleaned();
+        assert_eq!(marking.clean(&mut holder.ledger, HandoverId(4)), None);
+        let dirty = marking.announce(&mut holder.ledger, HandoverId(5));
+        assert_eq!((dirty.next, dirty.marker), (3, Some(link)));
+    }
+
+    #[test]
+    fn markers_are_written_after_a_pause() {
+        let mut holder = Holder::new(&["a"]);
+        let mut marking = TenureMarking::new(TENURE, false);
+        let settle = Span::from_secs(2);
+        marking.announced();
+        let at = Time::from_secs;
+        assert!(!marking.is_marker_due(&holder.ledger, at(100), settle), "nothing changed");
+        holder.save("a", b"2");
+        marking.changed(at(100));
+        let due = |marking: &TenureMarking, holder: &Holder, secs| {
+            marking.is_marker_due(&holder.ledger, at(secs), settle)
+        };
+        assert!(!due(&marking, &holder, 101) && due(&marking, &holder, 102));
+        marking.marked(at(102), at(103));
+        assert!(!due(&marking, &holder, 162) && due(&marking, &holder, 163), "once a minute");
+        marking.marked(at(200), at(210));
+        assert!(!due(&marking, &holder, 409) && due(&marking, &holder, 410), "20 times 10 s");
+    }
+}

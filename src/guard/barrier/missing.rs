@@ -1,0 +1,116 @@
+//! The paths that have not arrived, and the reasons.
+
+use super::super::tenure::TenureId;
+use super::folder_path::FolderPath;
+use super::marker_name::MarkerLink;
+use std::fmt;
+
+/// A version, as a message names it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct VersionName {
+    /// The client that published the version; `None` if its marker is no longer here.
+    pub(crate) holder: Option<String>,
+    /// The tenure in which it was published.
+    pub(crate) tenure: TenureId,
+}
+
+impl fmt::Display for VersionName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let token = self.tenure.token.as_u64();
+        match &self.holder {
+            Some(holder) => write!(f, "{holder}'s version ({token})"),
+            None => write!(f, "the version of tenure {token}"),
+        }
+    }
+}
+
+/// Why a path has not arrived.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum MissingBecause {
+    /// No file has the path.
+    NotHere,
+    /// The sync tool keeps a placeholder in place of the content.
+    NotDownloaded,
+    /// The content is not the wanted one, and was changed in the last seconds.
+    Changing,
+    /// The file is gone elsewhere, and a known version still stands here.
+    NotYetDeleted,
+    /// A known other version stands where this one should be.
+    Superseded {
+        /// The version that stands here.
+        stands: VersionName,
+        /// The version that should be here; `None` if this machine changed the path and no marker
+        /// names it yet.
+        wanted: Option<VersionName>,
+    },
+    /// The content is one that no guard knows.
+    Foreign,
+    /// The wanted content stands under the name of a conflict copy.
+    Overwritten {
+        /// The conflict copy.
+        copy: FolderPath,
+    },
+    /// Two files have names that differ by Unicode normalization alone.
+    TwoNames,
+}
+
+impl fmt::Display for MissingBecause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NotHere => f.write_str("is not here yet"),
+            Self::NotDownloaded => f.write_str("is not downloaded"),
+            Self::Changing => f.write_str("is still being changed"),
+            Self::NotYetDeleted => f.write_str("is not deleted yet, which may take a minute"),
+            Self::Superseded { stands, wanted: Some(wanted) } => {
+                write!(f, "{stands} stands where {wanted} should be")
+            }
+            Self::Superseded { stands, wanted: None } => {
+                write!(f, "{stands} stands where the version of this machine should be")
+            }
+            Self::Foreign => f.write_str("was changed by a program that is no guard"),
+            Self::Overwritten { copy } => {
+                write!(f, "was overwritten from elsewhere; '{copy}' has the wanted content")
+            }
+            Self::TwoNames => f.write_str("has two names that differ by normalization alone"),
+        }
+    }
+}
+
+/// A path that has not arrived.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct MissingPath {
+    /// The path.
+    pub(crate) path: FolderPath,
+    /// Why it has not arrived.
+    pub(crate) because: MissingBecause,
+    /// The size of the wanted content.
+    pub(crate) bytes: u64,
+}
+
+/// The list of what has not arrived.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(crate) struct NotArrived {
+    /// A marker that is not here. Nothing is known of the paths that it names.
+    pub(crate) marker: Option<MarkerLink>,
+    /// Whether `.latchfs/ignore` is not the one of the newest marker.
+    pub(crate) is_other_ignore: bool,
+    /// The first of the paths.
+    pub(crate) paths: Vec<MissingPath>,
+    /// The number of all paths that have not arrived.
+    pub(crate) count: u64,
+    /// The bytes of their wanted content.
+    pub(crate) bytes: u64,
+    /// The number of paths that had to arrive.
+    pub(crate) of: u64,
+}
+
+impl NotArrived {
+    pub(super) fn of_marker(marker: MarkerLink) -> Self {
+        Self { marker: Some(marker), ..Self::default() }
+    }
+
+    /// Whether everything has arrived.
+    pub(super) fn is_nothing(&self) -> bool {
+        self.marker.is_none() && !self.is_other_ignore && self.count == 0
+    }
+}

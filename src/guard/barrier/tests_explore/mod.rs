@@ -1,0 +1,230 @@
+//! The exhaustive exploration of the sync barrier: the shipped decisions of readiness, acceptance,
+//! markers and late markers run over a model of two or three machines, two files, a lock service
+//! and a sync tool that carries any path and any marker at any time, or never. A tenure that
+//! becomes ready without an acceptance must see the last published or accepted version of each
+//! path, and no version that its machine has not seen may be overwritten unnoticed.
+//!
+//! With `LATCHFS_GUARD_EXPLORE=full`, more steps are explored.
+//!
+//! The modules in reading order:
+//!
+//! - `folder` is a machine's copy of the folder.
+//! - `world` is the model, `moves` its actions, `arriving_moves` those of a tenure that is not
+//!   ready yet, and `marker_moves` those that write markers.
+//! - `explorer` visits all states up to a number of moves.
+
+mod arriving_moves;
+mod explorer;
+mod folder;
+mod marker_moves;
+mod moves;
+mod world;
+
+use explorer::explore;
+
+/// A fault that the exploration must find.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+enum Mutant {
+    /// A restored lock service claims that its last tenure has ended in order.
+    RestoredTakenForReleased,
+    /// A machine is ready at its own handover, however its files stand.
+    OwnUnchecked,
+    /// A machine is ready when it has the marker that the handover names.
+    MarkerAlone,
+    /// The paths that the markers do not name are not compared.
+    RestUnchecked,
+    /// A tenure that never became ready sets a handover when it ends.
+    ArrivingSetsHandover,
+    /// An acceptance sets no handover.
+    AcceptSetsNoHandover,
+    /// A marker names the versions that were written, and not those that stand in the folder.
+    NamedAsWritten,
+    /// A late marker is written although a later tenure has changed the folder.
+    LateAfterOthers,
+    /// A late marker leaves out what no longer is as it was written.
+    LateLeavesOut,
+    /// Files of the same size are taken for the same.
+    SizeOnly,
+    /// A clean handover is sent although changes came after the list of the marker.
+    CleanAfterChange,
+    /// A handover is taken for one's own if it has the name of the client.
+    OwnByClient,
+}
+
+/// The scope of an exploration: how many moves, and how often each event happens.
+#[derive(Debug, Clone, Copy)]
+struct Setup {
+    machines: usize,
+    /// Whether all machines begin with all files, and not the first one alone.
+    have_arrived: bool,
+    moves: u32,
+    writes: u8,
+    /// How many tenures end by expiry.
+    crashes: u8,
+    /// How often the lock service is restored from a backup.
+    restores: u8,
+    accepts: u8,
+    /// How many versions come past the guards.
+    foreign: u8,
+    /// How many clean handovers are lost on their way.
+    losses: u8,
+    /// How many machines are replaced by an older image of them.
+    images: u8,
+    /// Whether files are removed as well.
+    removes: bool,
+    /// Whether each marker can be a checkpoint.
+    checkpoints: bool,
+    mutant: Option<Mutant>,
+}
+
+const SETUP: Setup = Setup {
+    machines: 2,
+    have_arrived: false,
+    moves: 0,
+    writes: 3,
+    crashes: 1,
+    restores: 0,
+    accepts: 1,
+    foreign: 0,
+    losses: 0,
+    images: 0,
+    removes: false,
+    checkpoints: false,
+    mutant: None,
+};
+
+fn is_full() -> bool {
+    std::env::var_os("LATCHFS_GUARD_EXPLORE").is_some_and(|form| form == "full")
+}
+
+/// Explores a setup, with `more` moves in the full form, and fails if a guarantee is violated.
+fn explore_well(setup: Setup, more: u32) -> usize {
+    let moves = if is_full() { setup.moves + more } else { setup.moves };
+    let setup = Setup { moves, ..setup };
+    let explored = explore(setup);
+    println!("{} states, {} became ready: {setup:?}", explored.states, explored.ready);
+    assert!(explored.violation.is_none(), "{}", explored.violation.unwrap_or_default());
+    assert!(explored.ready > 100, "hardly a tenure becomes ready");
+    explored.states
+}
+
+#[test]
+fn two_machines_see_the_last_version() {
+    explore_well(Setup { moves: 12, ..SETUP }, 3);
+}
+
+#[test]
+fn two_machines_take_turns() {
+    let setup = Setup { have_arrived: true, writes: 2, crashes: 0, accepts: 0, ..SETUP };
+    explore_well(Setup { moves: 24, writes: 3, ..setup }, 8);
+    explore_well(Setup { moves: 17, crashes: 1, accepts: 1, ..setup }, 3);
+}
+
+#[test]
+fn three_machines_see_the_last_version() {
+    explore_well(Setup { machines: 3, moves: 12, writes: 2, have_arrived: true, ..SETUP }, 3);
+}
+
+#[test]
+fn a_restored_server_leaves_no_stale_machine_ready() {
+    explore_well(Setup { moves: 13, restores: 1, writes: 2, have_arrived: true, ..SETUP }, 3);
+}
+
+#[test]
+fn foreign_versions_are_never_overwritten_unseen() {
+    explore_well(Setup { moves: 12, foreign: 1, writes: 2, have_arrived: true, ..SETUP }, 3);
+}
+
+#[test]
+fn removed_files_and_checkpoints_arrive() {
+    let setup = Setup {
+        moves: 14,
+        writes: 2,
+        removes: true,
+        checkpoints: true,
+        have_arrived: true,
+        ..SETUP
+    };
+    explore_well(setup, 3);
+}
+
+#[test]
+fn a_lost_clean_handover_and_an_old_image_leave_no_stale_machine_ready() {
+    explore_well(
+        Setup { moves: 13, writes: 2, losses: 1, images: 1, have_arrived: true, ..SETUP },
+        3,
+    );
+}
+
+/// Checks that the exploration finds a fault, and that it finds nothing without the fault.
+fn find(mutant: Mutant, setup: Setup) {
+    let explored = explore(Setup { mutant: Some(mutant), ..setup });
+    let violation = explored.violation;
+    let violation = violation.unwrap_or_else(|| panic!("{mutant:?}: nothing found"));
+    println!("{mutant:?}, after {} states:\n{violation}", explored.states);
+    // The same states and more were visited without the fault.
+    let without = explore(Setup { moves: explored.moves, ..setup });
+    assert!(without.violation.is_none(), "{mutant:?}: {}", without.violation.unwrap_or_default());
+}
+
+const FINDING: Setup = Setup { moves: 20, writes: 2, accepts: 0, ..SETUP };
+
+#[test]
+fn a_restored_server_that_hides_it_is_found() {
+    find(Mutant::RestoredTakenForReleased, Setup { restores: 1, ..FINDING });
+}
+
+#[test]
+fn an_own_handover_without_a_look_at_the_files_is_found() {
+    find(Mutant::OwnUnchecked, Setup { foreign: 1, ..FINDING });
+}
+
+#[test]
+fn a_marker_without_its_files_is_found() {
+    find(Mutant::MarkerAlone, FINDING);
+}
+
+#[test]
+fn paths_that_no_marker_names_are_found() {
+    find(Mutant::RestUnchecked, Setup { foreign: 1, ..FINDING });
+}
+
+#[test]
+fn a_trace_of_an_arriving_tenure_is_found() {
+    find(Mutant::ArrivingSetsHandover, FINDING);
+}
+
+#[test]
+fn an_acceptance_without_a_handover_is_found() {
+    find(Mutant::AcceptSetsNoHandover, Setup { accepts: 1, ..FINDING });
+}
+
+#[test]
+fn a_marker_that_names_what_was_written_is_found() {
+    find(Mutant::NamedAsWritten, Setup { foreign: 1, ..FINDING });
+}
+
+#[test]
+fn a_late_marker_after_others_is_found() {
+    find(Mutant::LateAfterOthers, Setup { accepts: 1, crashes: 2, writes: 3, ..FINDING });
+}
+
+#[test]
+fn a_late_marker_that_leaves_something_out_is_found() {
+    find(Mutant::LateLeavesOut, Setup { foreign: 1, ..FINDING });
+}
+
+#[test]
+fn a_comparison_by_size_is_found() {
+    find(Mutant::SizeOnly, FINDING);
+}
+
+#[test]
+fn a_clean_handover_after_a_change_is_found() {
+    find(Mutant::CleanAfterChange, FINDING);
+}
+
+#[test]
+fn an_own_handover_by_the_name_of_the_client_is_found() {
+    find(Mutant::OwnByClient, Setup { images: 1, ..FINDING });
+}

@@ -1,0 +1,322 @@
+//! The model: machines with their copies, ledgers and tenures, and the lock service.
+
+use super::super::super::tenure::TenureId;
+use super::super::content_digest::ContentDigest;
+use super::super::handover::{
+    Handover, HandoverEnd, HandoverId, HandoverKind, MarkerCounts, PreviousTenure, Remembered,
+};
+use super::super::ignored::IgnoreRules;
+use super::super::ledger::{Ledger, LedgerEntry};
+use super::super::marker::{Change, Marker, PathState};
+use super::super::marker_files::MarkerFiles;
+use super::super::marker_name::{MarkerKind, MarkerLink, MarkerName};
+use super::super::marking::TenureMarking;
+use super::Setup;
+use super::folder::{Contents, PATHS, digest, path, stamp};
+use crate::engine::Token;
+use std::collections::{HashMap, VecDeque};
+use std::hash::Hash;
+use std::rc::Rc;
+
+const MACHINES_MOST: usize = 3;
+const VERSIONS_MOST: usize = 12;
+pub(super) const ENGINE: u64 = 1;
+pub(super) const NAMES: [&str; MACHINES_MOST] = ["laptop0", "laptop1", "laptop2"];
+
+/// Values that states name by number, so that states are small.
+#[derive(Debug)]
+pub(super) struct Interned<T> {
+    numbers: HashMap<Rc<T>, u32>,
+    values: Vec<Rc<T>>,
+}
+
+impl<T: Eq + Hash> Interned<T> {
+    fn new() -> Self {
+        Self { numbers: HashMap::new(), values: Vec::new() }
+    }
+
+    pub(super) fn put(&mut self, value: T) -> u32 {
+        if let Some(number) = self.numbers.get(&value) {
+            return *number;
+        }
+        let (value, number) = (Rc::new(value), self.values.len() as u32);
+        self.values.push(Rc::clone(&value));
+        self.numbers.insert(value, number);
+        number
+    }
+
+    pub(super) fn get(&self, number: u32) -> Rc<T> {
+        Rc::clone(&self.values[number as usize])
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) enum TenurePhase {
+    Arriving,
+    /// The number of its `TenureMarking`.
+    Ready(u32),
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) struct Machine {
+    /// The version of each path.
+    pub(super) files: [u8; PATHS],
+    /// The number of the set of markers that are here.
+    pub(super) markers: u32,
+    pub(super) ledger: u32,
+    pub(super) tenure: Option<(u8, TenurePhase)>,
+    /// An older state of files and ledger.
+    pub(super) image: Option<([u8; PATHS], u32)>,
+}
+
+/// How often each event may still happen.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) struct Left {
+    pub(super) writes: u8,
+    pub(super) crashes: u8,
+    pub(super) restores: u8,
+    pub(super) accepts: u8,
+    pub(super) foreign: u8,
+    pub(super) losses: u8,
+    pub(super) images: u8,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) struct ModelState {
+    pub(super) lock: Option<u8>,
+    pub(super) token: u8,
+    /// The number of what the lock service says about the last tenure.
+    pub(super) previous: u32,
+    pub(super) next_id: u8,
+    pub(super) machines: [Machine; MACHINES_MOST],
+    /// The version that each version replaced.
+    pub(super) parents: [u8; VERSIONS_MOST],
+    pub(super) versions: u8,
+    /// The versions in which the path is absent, as bits.
+    pub(super) absent: u16,
+    /// The last published or accepted version of each path.
+    pub(super) latest: [u8; PATHS],
+    pub(super) left: Left,
+    /// The backup of the lock service.
+    pub(super) saved: Option<u32>,
+}
+
+impl ModelState {
+    /// Returns the contents of versions.
+    pub(super) fn contents(&self, files: [u8; PATHS]) -> Contents {
+        files.map(|version| if self.absent & 1 << version == 0 { version } else { 0 })
+    }
+
+    /// Whether a version is another one, or was replaced by it.
+    pub(super) fn is_ancestor(&self, version: u8, of: u8) -> bool {
+        let mut at = of;
+        while at > version {
+            at = self.parents[usize::from(at)];
+        }
+        at == version
+    }
+
+    /// Adds a version that replaces another one.
+    pub(super) fn add_version(&mut self, parent: u8, is_absent: bool) -> u8 {
+        let version = self.versions;
+        self.parents[usize::from(version)] = parent;
+        self.absent |= u16::from(is_absent) << version;
+        self.versions += 1;
+        version
+    }
+
+    pub(super) fn take_id(&mut self) -> HandoverId {
+        self.next_id += 1;
+        HandoverId(u128::from(self.next_id - 1))
+    }
+}
+
+/// The result of a decision.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Decided {
+    /// The folder is ready. The number of the ledger.
+    Ready(u32),
+    NotArrived,
+    Unsure,
+}
+
+/// The result of writing a marker: the marker, and the numbers of the ledger and of the set of
+/// markers with it.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Written {
+    pub(super) marker: u32,
+    pub(super) ledger: u32,
+    /// The paths that the marker names or should name, as bits.
+    pub(super) names: u8,
+}
+
+/// The inputs of a decision: the numbers of the ledger, of the last tenure and of the markers.
+pub(super) type DecisionKey = (u32, u32, u32, Contents, u8);
+/// The inputs of a marker: the ledger, the files, token, number, whether it is the last one, and
+/// its kind.
+pub(super) type MarkerKey = (u32, Contents, u8, u64, bool, MarkerKind);
+
+/// The model, with the values that states name by number.
+pub(super) struct World {
+    pub(super) setup: Setup,
+    pub(super) ledgers: Interned<Ledger>,
+    pub(super) previous: Interned<PreviousTenure>,
+    pub(super) markings: Interned<TenureMarking>,
+    /// The file name and the bytes of each marker.
+    pub(super) markers: Interned<(String, Vec<u8>)>,
+    pub(super) sets: Interned<Vec<u32>>,
+    /// The markers of each set, as they are read.
+    pub(super) read: HashMap<u32, Rc<MarkerFiles>>,
+    pub(super) decided: HashMap<DecisionKey, Decided>,
+    pub(super) written: HashMap<MarkerKey, Written>,
+    pub(super) rules: IgnoreRules,
+}
+
+pub(super) fn tenure(token: u8) -> TenureId {
+    TenureId { engine: ENGINE, token: Token::named(u64::from(token)) }
+}
+
+impl World {
+    pub(super) fn new(setup: Setup) -> Self {
+        Self {
+            setup,
+            ledgers: Interned::new(),
+            previous: Interned::new(),
+            markings: Interned::new(),
+            markers: Interned::new(),
+            sets: Interned::new(),
+            read: HashMap::new(),
+            decided: HashMap::new(),
+            written: HashMap::new(),
+            rules: IgnoreRules::default(),
+        }
+    }
+
+    /// Returns the markers of a set, read from their bytes.
+    pub(super) fn files(&mut self, set: u32) -> Rc<MarkerFiles> {
+        let (sets, markers) = (&self.sets, &self.markers);
+        let read = self.read.entry(set).or_insert_with(|| {
+            let mut files = MarkerFiles::new("f");
+            for number in &*sets.get(set) {
+                let marker = markers.get(*number);
+                files.add(&marker.0, &marker.1).expect("a marker of this folder");
+            }
+            Rc::new(files)
+        });
+        Rc::clone(read)
+    }
+
+    /// Returns the set with one marker more.
+    pub(super) fn with_marker(&mut self, set: u32, marker: u32) -> u32 {
+        let mut with = Vec::clone(&self.sets.get(set));
+        if let Err(at) = with.binary_search(&marker) {
+            with.insert(at, marker);
+        }
+        self.sets.put(with)
+    }
+
+    pub(super) fn put_marker(&mut self, marker: &Marker) -> (u32, MarkerLink) {
+        let bytes = marker.write().expect("memory suffices");
+        let link = MarkerLink { name: marker.name, digest: ContentDigest::of(&bytes) };
+        (self.markers.put((link.file_name(), bytes)), link)
+    }
+
+    /// Records a handover as the lock service does, from its text.
+    pub(super) fn set_handover(
+        &mut self,
+        state: &mut ModelState,
+        machine: usize,
+        handover: &Handover,
+    ) {
+        let text = handover.to_string();
+        let (token, _) = state.machines[machine].tenure.expect("only a tenure sets a handover");
+        state.previous = self.previous.put(PreviousTenure {
+            seq: 0,
+            token: Token::named(u64::from(token)),
+            client: NAMES[machine].to_owned(),
+            at: 0,
+            end: HandoverEnd::Open,
+            handover: Remembered::read(Some(&text)),
+        });
+    }
+
+    /// Returns the state in which the first machine has made the folder a guarded one.
+    pub(super) fn start(&mut self) -> ModelState {
+        let name = MarkerName { kind: MarkerKind::Checkpoint, tenure: tenure(1), number: 1 };
+        let of = |at: usize, version: u8| Change {
+            path: path(at),
+            state: PathState::File { size: 1, digest: digest(version), mode: 0o644 },
+            is_foreign: false,
+        };
+        let checkpoint = Marker {
+            name,
+            folder: "f".to_owned(),
+            lock: "l".to_owned(),
+            holder: NAMES[0].to_owned(),
+            previous: None,
+            checkpoint: None,
+            at: 0,
+            is_last: false,
+            accepted: None,
+            ignore: None,
+            changes: vec![of(0, 1), of(1, 2)],
+        };
+        let (marker, link) = self.put_marker(&checkpoint);
+        let mut ledger = Ledger::default();
+        for (at, version) in [(0, 1), (1, 2)] {
+            let entry = LedgerEntry {
+                stamp: stamp(version).expect("not absent"),
+                digest: digest(version),
+                from: name,
+            };
+            ledger.update(vec![(path(at), Some(entry))]);
+        }
+        (ledger.verified, ledger.checkpoint) = (Some(link), Some(link));
+        ledger.record_own(HandoverId(0));
+        let (kind, counts) = (HandoverKind::Clean, MarkerCounts::default());
+        let handover = Handover { id: HandoverId(0), kind, next: 2, marker: Some(link), counts };
+        let previous = self.previous.put(PreviousTenure {
+            seq: 0,
+            token: Token::named(1),
+            client: NAMES[0].to_owned(),
+            at: 0,
+            end: HandoverEnd::Released,
+            handover: Remembered::Handover(handover),
+        });
+        let (none, first) = (self.sets.put(vec![]), self.sets.put(vec![marker]));
+        let mut others = Ledger::default();
+        if self.setup.have_arrived {
+            others = Ledger { own: VecDeque::new(), ..ledger.clone() };
+        }
+        let (others, ledger) = (self.ledgers.put(others), self.ledgers.put(ledger));
+        let of =
+            |files, markers, ledger| Machine { files, markers, ledger, tenure: None, image: None };
+        let other = if self.setup.have_arrived {
+            of([1, 2], first, others)
+        } else {
+            of([0, 0], none, others)
+        };
+        let setup = &self.setup;
+        ModelState {
+            lock: None,
+            token: 1,
+            previous,
+            next_id: 1,
+            machines: [of([1, 2], first, ledger), other, other],
+            parents: [0; VERSIONS_MOST],
+            versions: 3,
+            absent: 1,
+            latest: [1, 2],
+            left: Left {
+                writes: setup.writes,
+                crashes: setup.crashes,
+                restores: setup.restores,
+                accepts: setup.accepts,
+                foreign: setup.foreign,
+                losses: setup.losses,
+                images: setup.images,
+            },
+            saved: None,
+        }
+    }
+}

@@ -1,0 +1,42 @@
+//! The readers of what sync tools and lock services deliver, for the fuzzer in `tests/fuzz`. Not a
+//! part of the library's interface.
+
+use super::barrier::content_digest::ContentDigest;
+use super::barrier::folder_path::FolderPath;
+use super::barrier::handover::Handover;
+use super::barrier::ignored::IgnoreRules;
+use super::barrier::ledger::Ledger;
+use super::barrier::marker::Marker;
+
+/// Reads a marker. Returns the bytes to which it is written again, and the paths that it names; or
+/// the sentence that refuses it.
+pub fn marker(bytes: &[u8]) -> Result<(Vec<u8>, Vec<String>), String> {
+    let marker = Marker::read(bytes).map_err(|error| error.to_string())?;
+    let paths = marker.changes.iter().map(|change| change.path.to_string()).collect();
+    Ok((marker.write().map_err(|error| error.to_string())?, paths))
+}
+
+/// Reads a handover. Returns its text, or the sentence that refuses it.
+pub fn handover(bytes: &[u8]) -> Result<String, String> {
+    let text = std::str::from_utf8(bytes).map_err(|error| error.to_string())?;
+    Handover::parse(text).map(|read| read.to_string()).map_err(|error| error.to_string())
+}
+
+/// Reads a ledger whose content is followed by its digest. Returns the content to which it is
+/// written again, or the sentence that refuses it.
+pub fn ledger(content: &[u8]) -> Result<Vec<u8>, String> {
+    let bytes = [content, &ContentDigest::of(content).0].concat();
+    let ledger = Ledger::load(&bytes).map_err(|error| error.to_string())?;
+    let mut again = ledger.save();
+    again.truncate(again.len() - 32);
+    Ok(again)
+}
+
+/// Reads ignore rules, in either syntax. Returns whether they ignore a path, or the sentence that
+/// refuses them.
+pub fn ignores(rules: &str, path: &str) -> Result<bool, String> {
+    let read = IgnoreRules::parse(rules).and_then(|read| read.with_syncthing(rules));
+    let read = read.map_err(|error| error.to_string())?;
+    let path = FolderPath::parse(path).map_err(|error| error.to_string())?;
+    Ok(read.ignored(&path).is_some())
+}

@@ -1,0 +1,200 @@
+//! One test for each reader of what a sync tool or a lock service delivers to a guard of a folder:
+//! none panics, none takes memory out of proportion to its input, none names a path outside the
+//! folder, and what is read is written again as the same bytes.
+
+use crate::harness::{Source, Target};
+use latchfs::guard::fuzz as guard;
+use std::path::{Component, Path};
+
+/// Memory that a reader may take.
+fn room(bytes: usize) -> usize {
+    (16 << 10) + 64 * bytes
+}
+
+const WORDS: [&[u8]; 20] = [
+    b"\"path\":\"",
+    b"../",
+    b"/",
+    b"//",
+    b".latchfs/",
+    b"\\u0000",
+    b"cafe\xcc\x81",
+    b"\"type\":\"gone\"",
+    b"\"type\":\"file\"",
+    b"\"whole\":true,",
+    b"\"later\":[{}],",
+    b"null",
+    b"\"size\":",
+    b"18446744073709551615",
+    b"0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef",
+    b"checkpoint-",
+    b"clean",
+    b"dirty",
+    b"**",
+    b"!",
+];
+
+fn digest(source: &mut Source) -> String {
+    let [one, two, three, four] = [(); 4].map(|()| source.random.next());
+    format!("{one:016x}{two:016x}{three:016x}{four:016x}")
+}
+
+fn name(source: &mut Source) -> String {
+    let kind = ["", "checkpoint-"][source.random.below(2)];
+    let (engine, token) = (source.random.next(), source.random.number());
+    format!("{kind}{engine:016x}-{token}-{}", source.random.number())
+}
+
+fn path(source: &mut Source) -> String {
+    let parts = ["a", "b.txt", "caf\u{e9}", "cafe\u{301}", "...", "x y", "\u{344}"];
+    let count = 1 + source.random.below(3);
+    let all: Vec<_> = (0..count).map(|_| parts[source.random.below(parts.len())]).collect();
+    all.join("/")
+}
+
+fn link(source: &mut Source) -> String {
+    if source.random.below(2) == 0 {
+        return "null".to_owned();
+    }
+    format!(r#"{{"name":"{}","sha256":"{}"}}"#, name(source), digest(source))
+}
+
+/// Returns a marker whose paths differ by their first part.
+fn marker(source: &mut Source) -> Vec<u8> {
+    let is_whole = source.random.below(2) == 0;
+    let mut changes = Vec::new();
+    for number in 0..source.random.below(6) {
+        let path = format!("{number}/{}", path(source));
+        changes.push(if !is_whole && source.random.below(2) == 0 {
+            format!(r#"{{"path":"{path}","type":"gone"}}"#)
+        } else {
+            let (size, digest) = (source.random.number(), digest(source));
+            format!(
+                r#"{{"path":"{path}","type":"file","size":{size},"sha256":"{digest}","mode":420}}"#
+            )
+        });
+    }
+    let (previous, checkpoint) = (link(source), link(source));
+    let (engine, token) = (source.random.next(), source.random.number());
+    let whole = if is_whole { "\"whole\":true," } else { "" };
+    let text =
+        format!(
+            r#"{{"v":1,"folder":"f","engine":"{engine:016x}","lock":"l","token":{token},"n":3,"#,
+        ) + &format!(
+            r#""holder":"h","previous":{previous},"checkpoint":{checkpoint},"at":7,"last":false,"#
+        ) + &format!(r#""accepted":null,"ignore":null,{whole}"changes":[{}]}}"#, changes.join(","));
+    text.into_bytes()
+}
+
+/// Whether a path names something in the directory that it is joined to.
+fn is_inside(path: &str) -> bool {
+    let parts: Vec<_> = Path::new(path).components().collect();
+    let is_normal = |part: &Component<'_>| matches!(part, Component::Normal(_));
+    !parts.is_empty()
+        && parts.iter().all(is_normal)
+        && !path.contains('\0')
+        && !path.contains("//")
+        && !path.starts_with(".latchfs/")
+}
+
+#[test]
+fn markers_and_checkpoints() {
+    let check = |bytes: &[u8]| {
+        let read = guard::marker(bytes);
+        match &read {
+            Ok((again, paths)) => {
+                assert!(paths.iter().all(|path| is_inside(path)), "{paths:?}");
+                assert!(paths.is_sorted_by(|one, other| one < other), "{paths:?}");
+                let once_more = guard::marker(again).expect("what was written can be read");
+                assert_eq!(once_more.0, *again, "a marker has one form");
+            }
+            Err(why) => assert!(why.contains(' '), "{why}"),
+        }
+        (read.is_ok(), room(bytes.len()))
+    };
+    let target = Target { name: "markers_and_checkpoints", words: &WORDS, check: &check };
+    target.run(|source| {
+        let bytes = marker(source);
+        let (canonical, _) = guard::marker(&bytes).expect("valid");
+        vec![bytes, canonical]
+    });
+}
+
+#[test]
+fn handovers() {
+    let check = |bytes: &[u8]| {
+        let read = guard::handover(bytes);
+        match &read {
+            Ok(again) => assert_eq!(again.as_bytes(), bytes, "a handover has one text"),
+            Err(why) => assert!(why.contains(' '), "{why}"),
+        }
+        assert!(read.is_err() || bytes.len() <= 256);
+        (read.is_ok(), room(bytes.len()))
+    };
+    Target { name: "handovers", words: &WORDS, check: &check }.run(|source| {
+        let kind = ["clean", "dirty", "accepted"][source.random.below(3)];
+        let id = u128::from(source.random.next()) << 64 | u128::from(source.random.next());
+        let [next, markers, paths] = [(); 3].map(|()| source.random.number());
+        let marker = if kind == "clean" || source.random.below(2) == 0 {
+            format!("{} {}", name(source), digest(source))
+        } else {
+            "- -".to_owned()
+        };
+        vec![format!("1 {kind} {id:032x} {next} {markers} {paths} {marker}").into_bytes()]
+    });
+}
+
+#[test]
+fn ledgers() {
+    let check = |bytes: &[u8]| {
+        let read = guard::ledger(bytes);
+        match &read {
+            Ok(again) => assert_eq!(again, bytes, "a ledger has one encoding"),
+            Err(why) => assert!(why.contains(' '), "{why}"),
+        }
+        (read.is_ok(), room(bytes.len()))
+    };
+    Target { name: "ledgers", words: &WORDS, check: &check }.run(|source| {
+        let mut bytes = b"latchfs ledger 1\n\0\0".to_vec();
+        let number = |bytes: &mut Vec<u8>, number: u64| bytes.extend(number.to_le_bytes());
+        number(&mut bytes, source.random.number());
+        number(&mut bytes, source.random.number());
+        bytes.extend([0, 0]);
+        number(&mut bytes, 0);
+        let files = source.random.below(4);
+        number(&mut bytes, files as u64);
+        for file in 0..files {
+            number(&mut bytes, 1);
+            bytes.push(b'a' + file as u8);
+            (0..4).for_each(|_| number(&mut bytes, source.random.number()));
+            (0..4).for_each(|_| number(&mut bytes, source.random.number()));
+            bytes.push(0);
+            (0..3).for_each(|_| number(&mut bytes, source.random.number()));
+        }
+        bytes.push(0);
+        number(&mut bytes, 1);
+        number(&mut bytes, 1);
+        number(&mut bytes, 1);
+        bytes.push(b'z');
+        bytes.extend([0, 1, 0, 0]);
+        number(&mut bytes, 1);
+        vec![bytes]
+    });
+}
+
+#[test]
+fn ignore_rules() {
+    let check = |bytes: &[u8]| {
+        let text = String::from_utf8_lossy(bytes);
+        let read = guard::ignores(&text, "d/a.o");
+        // A pattern becomes an automaton, whose size depends on the pattern.
+        (read.is_ok() && bytes.is_ascii(), (4 << 20) + 4_096 * bytes.len())
+    };
+    Target { name: "ignore_rules", words: &WORDS, check: &check }.run(|source| {
+        let lines =
+            ["*.o", "!d/a.o", "/build/", "**/x", "# no", "(?d)y", "[a-c]?", "{a,b}", "a\\ "];
+        let count = 1 + source.random.below(8);
+        let all: Vec<_> = (0..count).map(|_| lines[source.random.below(lines.len())]).collect();
+        vec![all.join("\n").into_bytes()]
+    });
+}
