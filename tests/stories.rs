@@ -3,7 +3,8 @@
 //!
 //! A line `t=TIME CLIENT VERB WORDS...` is a command, and the indented lines below it are its
 //! expected results: `->` the answer, `*` each event, `+` what is remembered of each name, `=` the
-//! state of each lock afterwards. `#` begins a comment. `rules WORDS...` on the first line sets limits. An unknown word is an error.
+//! state of each lock afterwards. `#` begins a comment. `rules WORDS...` on the first line sets
+//! limits. An unknown word is an error.
 //! `UPDATE=1 cargo test --test stories` writes the actual results into the files.
 
 use latchfs::engine::lease_terms::{GRACE_DEFAULT, TTL_DEFAULT, parse_span};

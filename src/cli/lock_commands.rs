@@ -156,7 +156,9 @@ struct TokenArg {
 
 pub(super) fn acquire(args: &AcquireArgs) -> CliResult {
     let mode = if args.shared { "shared" } else { "exclusive" };
-    let how = json!({"mode": mode, "reentrant": args.reentrant, "remember": args.remember, "parent": true});
+    let how = json!({
+        "mode": mode, "reentrant": args.reentrant, "remember": args.remember, "parent": true
+    });
     let status = change(&args.lock, "acquire", &[&args.term.json(), &how])?;
     let is_new = status["acquired_at"] == status["renewed_at"];
     tell(&args.lock, &status, if is_new { "acquired" } else { "renewed" })
@@ -165,7 +167,10 @@ pub(super) fn acquire(args: &AcquireArgs) -> CliResult {
 pub(super) fn wait(args: &WaitArgs) -> CliResult {
     let mode = if args.shared { "shared" } else { "exclusive" };
     let wait = args.wait.map_or(Value::Bool(true), |span| exact(span.as_millis()).into());
-    let how = json!({"mode": mode, "wait": wait, "reentrant": args.reentrant, "remember": args.remember, "parent": true});
+    let how = json!({
+        "mode": mode, "wait": wait, "reentrant": args.reentrant, "remember": args.remember,
+        "parent": true
+    });
     let CommandTarget { ask, name, .. } = args.lock.target.asking(&args.lock.name.name)?;
     let request = request("acquire", name.as_str(), &[&args.term.json(), &how]);
     let answer = ask.wait(&request)?;

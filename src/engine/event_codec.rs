@@ -2,7 +2,7 @@
 //! stored, so their encoding is versioned by the protocol that carries them, not by the format of
 //! the stored state.
 
-use super::codec::take_flag;
+use super::command_codec::take_flag;
 use super::encoding::{Codec, Decoder, Malformed, wire_enum, wire_struct};
 use super::event::{Event, EventKind, TenureEnd};
 use super::limits::LimitedField;

@@ -32,30 +32,32 @@
 //!
 //! - Values: `name`, `lease_terms` (ttl and grace), `limits` (lengths of the parts of a command),
 //!   `details` (note, text, process and file attributes), `lease`, `request_id`.
-//! - The interface: `event`, `refusal`, `command`, `command_formats` (the forms that older versions
-//!   know), `view`.
+//! - The interface: `event`, `refusal`, `outcome`, `command`, `view`.
 //! - Parts of the state: `tokens` (rule 7), `deadlines`, `lock` (one lock and its queue),
 //!   `lock_table`, `session`, `idempotency` (answers kept for repeats), `interner`; `conflict`
-//!   decides whether a lease conflicts with a request; `state` puts them together.
+//!   decides whether a lease conflicts with a request; `remembered_names` are those that outlive a
+//!   tenure; `state` puts them together.
 //! - Operations on it: `renew` (rules 2 and 3), `acquire` (rules 1, 5, 6), `expiry` (rule 4),
-//!   `session_lifecycle` (rule 8), `handover` (what is remembered of a name), `transfer` (moves and rule 9), `reset`, `baseline` (a start
-//!   after the loss of all replicas), `request_replay` (rule 10); `apply` applies a command.
+//!   `session_lifecycle` (rule 8), `handover_rules` (what is remembered of a name), `transfer`
+//!   (moves and rule 9), `reset`, `baseline` (a start after the loss of all replicas),
+//!   `request_replay` (rule 10); `apply` applies a command.
 //! - Readers: `query`, `usage` (how much each client has), and `invariants`, which tests check
 //!   after each command.
-//! - Bytes: `encoding` (single values), `codec` and `request_codec` (everything that is stored),
-//!   `event_codec` (everything that is only sent to another process).
+//! - Bytes: `encoding` (single values), `codec`, `command_codec`, `handover_codec` and
+//!   `request_codec` (everything that is stored), `command_formats` (the forms that older versions
+//!   know), `event_codec` (everything that is only sent to another process).
 
 pub mod name;
 pub mod lease_terms;
 pub mod limits;
-mod handover;
 pub mod details;
 pub mod lease;
+mod handover;
 pub mod event;
 pub mod refusal;
 mod request_id;
+mod outcome;
 pub mod command;
-mod command_formats;
 mod tokens;
 mod usage;
 mod deadlines;
@@ -64,6 +66,7 @@ mod lock_table;
 mod session;
 mod idempotency;
 mod interner;
+mod remembered_names;
 pub mod view;
 mod conflict;
 mod state;
@@ -71,6 +74,7 @@ mod renew;
 mod acquire;
 mod expiry;
 mod session_lifecycle;
+mod handover_rules;
 mod transfer;
 mod reset;
 mod baseline;
@@ -81,6 +85,9 @@ mod query;
 mod invariants;
 mod encoding;
 pub mod codec;
+mod command_formats;
+mod command_codec;
+mod handover_codec;
 mod event_codec;
 
 pub use baseline::Baseline;

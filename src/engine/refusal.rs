@@ -327,6 +327,26 @@ impl fmt::Display for Refusal {
                 write!(f, "no state; ask for less, or start it with a longer --max-ttl")
             }
             Reason::Oversized(part) => f.write_str(&part.excess()),
+            Reason::NotRemembered(_)
+            | Reason::HandoverNeedsToken(_)
+            | Reason::OldHandover { .. }
+            | Reason::NoHandoversYet => self.reason.say_handover(f),
+            Reason::KeyReused(key) => {
+                write!(f, "request key '{key}' was used before for another request; ")?;
+                write!(f, "choose a new key for each request, and repeat only the same request")
+            }
+            Reason::TextTooLong(name) => {
+                write!(f, "the text of lock '{name}' would be longer than ")?;
+                write!(f, "{TEXT_BYTES_MAX} bytes; keep it short")
+            }
+        }
+    }
+}
+
+impl Reason {
+    /// Writes the sentence for a refused handover.
+    fn say_handover(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
             Reason::NotRemembered(name) => {
                 write!(f, "lock '{name}' has no handover, since its name is not remembered; ")?;
                 write!(f, "acquire it with 'remember'")
@@ -343,14 +363,7 @@ impl fmt::Display for Refusal {
                 write!(f, "handovers need a newer latchfs on every server of this service, and ")?;
                 write!(f, "one of them is older; upgrade it, then ask again")
             }
-            Reason::KeyReused(key) => {
-                write!(f, "request key '{key}' was used before for another request; ")?;
-                write!(f, "choose a new key for each request, and repeat only the same request")
-            }
-            Reason::TextTooLong(name) => {
-                write!(f, "the text of lock '{name}' would be longer than ")?;
-                write!(f, "{TEXT_BYTES_MAX} bytes; keep it short")
-            }
+            _ => Ok(()),
         }
     }
 }

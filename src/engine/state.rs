@@ -3,12 +3,12 @@
 use super::command::{Op, RequestId};
 use super::deadlines::{Deadlines, Due};
 use super::event::{Event, EventKind};
-use super::handover::RememberedNames;
 use super::idempotency::IdempotencyTable;
 use super::lease::{Ends, Lease, Lifetime, Ownership, SessionId, Token};
 use super::lock_table::LockTable;
 use super::name::LockName;
 use super::refusal::{Limit, Reason, Refusal};
+use super::remembered_names::RememberedNames;
 use super::session::Session;
 use super::tokens::TokenAllocator;
 use super::usage::UsageTable;

@@ -15,12 +15,12 @@ fn remembering(lock: &str, who: &str) -> Acquire {
     Acquire { remember: true, ..ask(lock, who) }
 }
 
-fn handover(text: &str, counter: u64) -> Option<Handover> {
-    Some(Handover { text: text.into(), counter })
+fn handover(text: &str, counter: u64) -> Handover {
+    Handover { text: text.into(), counter }
 }
 
 fn annotate(lab: &mut Lab, who: &str, token: Token, text: &str, counter: u64) -> Answer {
-    let (key, handover) = (key("x", who, Some(token)), handover(text, counter));
+    let (key, handover) = (key("x", who, Some(token)), Some(handover(text, counter)));
     lab.does(Op::Annotate(Annotate { key, patch: Patch::default(), handover }))
 }
 
@@ -48,7 +48,7 @@ fn a_restored_engine_knows_handovers_and_not_how_their_tenures_ended() {
         client: client("a"),
         at: None,
         end: HandoverEnd::Unknown,
-        handover: handover("clean", 1).expect("one"),
+        handover: handover("clean", 1),
     };
     assert_eq!(lab.engine.remembered(), 2);
     let Ok(Outcome::Granted(tenure)) = lab.does(Op::Acquire(ask("x", "c"))) else {
@@ -85,7 +85,7 @@ fn a_state_claims_the_format_of_handovers_only_if_it_has_any() {
 fn commands_with_handovers_are_not_known_in_older_formats() {
     let forget = Forget { name: name("x"), by: client("root") };
     let of = || key("x", "a", Some(Token::named(7)));
-    let (patch, text) = (Patch::default(), handover("clean", 3));
+    let (patch, text) = (Patch::default(), Some(handover("clean", 3)));
     for op in [
         Op::Acquire(remembering("x", "a")),
         Op::Annotate(Annotate { key: of(), patch, handover: text.clone() }),

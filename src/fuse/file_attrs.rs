@@ -250,7 +250,7 @@ impl Attributes {
         caller: &Caller,
         looks: FileAttrs,
         text: Option<&[u8]>,
-        tenure: Tenure,
+        tenure: &Tenure,
     ) -> FileAttr {
         let held = HeldNode {
             token: tenure.token,

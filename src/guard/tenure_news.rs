@@ -1,4 +1,4 @@
-//! What a guard tells about its tenures: how they began and ended.
+//! News of the tenures of a guard: how they began and ended.
 
 use super::folder_guard::PutAside;
 use super::tenure::TenureId;

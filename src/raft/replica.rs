@@ -173,7 +173,9 @@ impl Replica {
                 return vec![];
             }
             EntryPayload::Normal(Proposal::Remember(names)) => {
-                names.into_iter().for_each(|name| core.engine.take_over(name));
+                for name in names {
+                    core.engine.take_over(name);
+                }
                 return vec![];
             }
             EntryPayload::Normal(Proposal::Commands(body)) => {

@@ -56,8 +56,8 @@ pub(crate) enum Proposal {
     /// Begins a cluster that replaces a lost one: its id, and what it takes over (limits, the first
     /// token and queue ticket, and for how long no lock is granted).
     Inherit(ClusterId, Baseline),
-    /// Some of the names that the lost cluster remembered beyond a tenure. Such proposals follow the
-    /// one that begins a cluster after another.
+    /// Some of the names that the lost cluster remembered beyond a tenure. Such proposals follow
+    /// the one that begins a cluster after another.
     Remember(Vec<RememberedName>),
     /// Commands in order, and the engine time at which all of them are applied.
     Commands(Arc<Commands>),

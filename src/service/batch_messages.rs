@@ -30,8 +30,8 @@ pub const PROTOCOL_BASE: u8 = FORMAT_BASE;
 /// format in which the commands in it are encoded.
 pub const PROTOCOL: u8 = FORMAT_VERSION;
 /// The header in which a server and a client give the newest version of the protocol that they
-/// know. One that sends no such header knows [`PROTOCOL_BASE`] only, or as a client perhaps the next
-/// one, which has the same answers.
+/// know. One that sends no such header knows [`PROTOCOL_BASE`] only, or as a client perhaps the
+/// next one, which has the same answers.
 pub const PROTOCOL_HEADER: &str = "latchfs-protocol";
 /// The maximum number of parts in a batch: as many as queue up during one round trip on a busy
 /// mount.
@@ -140,7 +140,9 @@ impl RequestBatch {
         let unknown = parts.filter(|(_, ask)| ask.needs() > version).map(|(place, _)| place);
         let unknown: Vec<_> = unknown.collect();
         let mut batch = self.clone();
-        unknown.iter().for_each(|place| batch.asks[*place] = BatchItem::Now);
+        for place in &unknown {
+            batch.asks[*place] = BatchItem::Now;
+        }
         (batch, unknown)
     }
 

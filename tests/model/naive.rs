@@ -1118,8 +1118,9 @@ impl Naive {
         all.find(|(known, _)| known == name).map(|(_, previous)| Arc::new(previous.clone()))
     }
 
-    fn telling(&self, name: &LockName, tenure: Tenure) -> Tenure {
-        Tenure { previous: self.previous(name), ..tenure }
+    fn telling(&self, name: &LockName, mut tenure: Tenure) -> Tenure {
+        tenure.previous = self.previous(name);
+        tenure
     }
 
     fn remember(&mut self, ask: &Acquire) {

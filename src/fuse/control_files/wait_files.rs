@@ -202,7 +202,7 @@ impl WaitFiles {
         let check = self.parents.check_of_name(caller, name);
         match self.waits.join((file.fh, caller.uid), None, ask, check).await {
             Some(FileWaitEnd::Granted(tenure)) => {
-                let key = self.bound(caller, name, tenure, process.as_ref());
+                let key = self.bound(caller, name, &tenure, process.as_ref());
                 self.tell(caller, file, key).await;
             }
             Some(FileWaitEnd::Failed(failure)) => self.refuse(caller, file, failure),
@@ -252,7 +252,7 @@ impl WaitFiles {
         &self,
         caller: &Caller,
         name: &LockName,
-        tenure: Tenure,
+        tenure: &Tenure,
         process: Option<&ProcessHandle>,
     ) -> LeaseKey {
         let (name, client) = (name.clone(), caller.client.clone());

@@ -3,8 +3,8 @@
 
 use crate::fuse::kernel::values::Requester;
 
-/// Returns the text of `/proc/TID/status`; `None` if the thread has ended. A program chooses its own
-/// name, which may hold any bytes.
+/// Returns the text of `/proc/TID/status`; `None` if the thread has ended. A program chooses its
+/// own name, which may hold any bytes.
 pub(crate) fn status_text(tid: u32) -> Option<String> {
     let bytes = std::fs::read(format!("/proc/{tid}/status")).ok()?;
     Some(String::from_utf8_lossy(&bytes).into_owned())

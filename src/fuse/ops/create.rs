@@ -80,7 +80,7 @@ impl Creation {
         let (op, process) = self.acquire(caller, &new);
         let check = self.parents.check_of(caller, &op);
         match self.nodes.locks.submit_checked(caller, act, &new.name, op, check).await? {
-            Outcome::Granted(tenure) => Ok(self.granted(caller, &new, tenure, process.as_ref())),
+            Outcome::Granted(tenure) => Ok(self.granted(caller, &new, &tenure, process.as_ref())),
             _ => Err(Errno::EEXIST),
         }
     }
@@ -114,7 +114,7 @@ impl Creation {
         &self,
         caller: &Caller,
         new: &NewLock,
-        tenure: Tenure,
+        tenure: &Tenure,
         process: Option<&ProcessHandle>,
     ) -> NodeEntry {
         if let Some(process) = process {

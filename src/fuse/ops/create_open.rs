@@ -101,7 +101,7 @@ impl CreateOpen {
         match self.nodes.locks.decide_checked(op, check).await {
             Ok(Outcome::Granted(tenure)) => {
                 let token = tenure.token;
-                let entry = self.creation.granted(caller, &new, tenure, process.as_ref());
+                let entry = self.creation.granted(caller, &new, &tenure, process.as_ref());
                 let ino = entry.attr.ino.0;
                 let mut open = OpenFile::of_lock(caller, ino, name, flags);
                 open.made_new = is_new;

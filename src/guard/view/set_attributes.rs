@@ -121,9 +121,9 @@ impl FolderView {
         }
     }
 
-    /// Sets an extended attribute. A program that does not belong to the group of a file can't leave
-    /// it set-group-id when it sets its ACL: the kernel leaves this check to the guard, whose own
-    /// call passes it.
+    /// Sets an extended attribute. A program that does not belong to the group of a file can't
+    /// leave it set-group-id when it sets its ACL: the kernel leaves this check to the guard, whose
+    /// own call passes it.
     pub(super) async fn set_xattr(
         &self,
         who: Requester,
