@@ -25,6 +25,9 @@ pub(super) struct SimArgs {
     #[arg(long, value_name = "N", default_value_t = 20,
         value_parser = clap::value_parser!(u64).range(1..=SECONDS_MAX))]
     seconds: u64,
+    /// Let clients set handovers too, and restore another cluster from a backup at the end
+    #[arg(long)]
+    handovers: bool,
     /// Print the result as JSON
     #[arg(long)]
     json: bool,
@@ -38,7 +41,8 @@ pub(super) fn run(args: &SimArgs) -> CliResult {
     // The trace reports what happens in the simulation, so the log of each simulated node is turned
     // off.
     log::set_max_level(log::LevelFilter::Off);
-    let options = SimOptions { seed, nodes, time: Span::from_secs(seconds), trace: args.trace };
+    let (time, trace, handovers) = (Span::from_secs(seconds), args.trace, args.handovers);
+    let options = SimOptions { seed, nodes, time, trace, handovers };
     let report = simulate(&options);
     let SimReport { entries, commands, answers, unknown, digest, violations, .. } = &report;
     if args.json {
@@ -57,6 +61,7 @@ pub(super) fn run(args: &SimArgs) -> CliResult {
             "unknown": unknown,
             "trace_lines": report.lines,
             "trace_sha256": digest,
+            "handovers": report.handovers,
             "parts": parts,
             "violations": violations.iter().map(ToString::to_string).collect::<Vec<_>>(),
         }))?;

@@ -113,7 +113,7 @@ impl Heritage {
     }
 
     /// Returns the first proposals of the cluster with this id, in order.
-    pub(super) fn proposals(self, cluster: ClusterId) -> impl Iterator<Item = Proposal> {
+    pub(crate) fn proposals(self, cluster: ClusterId) -> impl Iterator<Item = Proposal> {
         let names: Vec<_> = self.names.chunks(NAMES_MAX).map(<[_]>::to_vec).collect();
         let begin = std::iter::once(Proposal::Inherit(cluster, self.baseline));
         begin.chain(names.into_iter().map(Proposal::Remember))

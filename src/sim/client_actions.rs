@@ -209,6 +209,15 @@ impl SimClient {
         self.who = format!("c{}.{}", self.end - 100, self.life).into();
     }
 
+    /// Ends the session of the client, and returns the answer; `None` if there is none.
+    pub(super) async fn end_session(&mut self) -> Option<RequestResult> {
+        let session = self.session.as_ref()?.id;
+        let end = EndSession { session, end: SessionEnd::Closed };
+        let came = self.ask(Op::EndSession(end)).await;
+        self.lose_session();
+        Some(came)
+    }
+
     /// Sends a release, and acquires the lock again without waiting for the answer: the release may
     /// arrive before the acquire, after it, or never.
     pub(super) async fn change_its_mind(&mut self, lock: Lock, release: Release) {

@@ -12,6 +12,7 @@
 //! - a retried request takes effect once and gets one answer;
 //! - no lease ends early and no acknowledged operation is lost: the history of all clients is
 //!   linearizable (`linearizability`);
+//! - a grant tells the last handover of its name, also after a restore from a backup;
 //! - nodes that have applied the same entries are in the same state, byte for byte;
 //! - the cluster works again once all faults are repaired.
 //!
@@ -19,14 +20,14 @@
 //!
 //! The modules in reading order:
 //!
-//! - The record: `violation`, `client_history`, `coverage`, `recorder` (the trace). `planted_bugs`
+//! - The record: `violation`, `client_history`, `handover_history`, `coverage`, `recorder` (the trace). `planted_bugs`
 //!   are bugs that the simulator must find.
 //! - The virtual machines: `seeded_random`, `sim_types` (openraft's type configuration),
 //!   `virtual_clock`, `virtual_environment`, `virtual_disk`, `virtual_log` and
 //!   `virtual_state_machine` (openraft's storage), `virtual_network`; `world` holds all of it,
 //!   `virtual_links` carry messages, and `virtual_node` answers the requests of `node_messages`.
 //! - The clients: `client_leases`, `client`, `client_requests`, `client_beliefs`, `client_actions`,
-//!   `queued_client`.
+//!   `queued_client`, `handover_client`.
 //! - `faults` injects faults, `linearizability` and `promises` check the history, and `simulation`
 //!   is one run.
 
@@ -35,6 +36,7 @@ mod planted_bugs;
 mod seeded_random;
 pub mod client_history;
 mod sim_types;
+mod handover_history;
 mod coverage;
 mod recorder;
 mod virtual_clock;
@@ -53,6 +55,7 @@ mod client_requests;
 mod client_beliefs;
 mod client_actions;
 mod queued_client;
+mod handover_client;
 mod faults;
 mod linearizability;
 pub mod promises;

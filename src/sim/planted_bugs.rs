@@ -5,7 +5,9 @@
 
 use crate::engine::Engine;
 #[cfg(test)]
-use crate::engine::{Command, Op, Rulebook};
+use crate::engine::{Annotate, Command, Handover, Op, Release, Rulebook};
+#[cfg(test)]
+use crate::time::Time;
 #[cfg(test)]
 pub(super) use switch::{planted, with_bug};
 
@@ -53,6 +55,14 @@ pub(super) enum PlantedBug {
     /// The state machine applies the oldest rules of the engine, by which a lease keeps its token
     /// when it changes from shared to exclusive.
     OldestRules,
+    /// The state machine drops handovers that a tenure sets while it runs.
+    HandoverForgotten,
+    /// The state machine sets a handover at each release that has none.
+    HandoverChanged,
+    /// The state machine numbers handovers in the order in which they arrive.
+    OldCounterTaken,
+    /// A restore takes each tenure of the lost cluster for one that was released.
+    EndTakenForKnown,
     /// A retry of a request gets a new request id.
     NewIdOnRetry,
     /// A client counts the ttl of its lease from the arrival of the answer instead of from the
@@ -74,15 +84,32 @@ pub(super) fn forgetful(engine: &Engine) -> Engine {
     engine
 }
 
-/// Returns a command as a state machine with a planted bug would apply it.
+/// Returns a command, to be applied at `at`, as a state machine with a planted bug would apply it.
 #[cfg(test)]
-pub(super) fn distorted(command: &Command) -> Command {
+pub(super) fn distorted(command: &Command, at: Time) -> Command {
     let mut command = command.clone();
     if planted(PlantedBug::RequestIdsDropped) {
         command.request = None;
     }
     if planted(PlantedBug::OldestRules) {
         command.rules = Rulebook::First;
+    }
+    match &mut command.op {
+        Op::Annotate(ask) if planted(PlantedBug::HandoverForgotten) => ask.handover = None,
+        Op::Annotate(Annotate { handover: Some(handover), .. })
+        | Op::Release(Release { handover: Some(handover), .. })
+            if planted(PlantedBug::OldCounterTaken) =>
+        {
+            handover.counter = at.as_nanos();
+        }
+        Op::Release(release)
+            if planted(PlantedBug::HandoverChanged)
+                && release.key.name.as_str().starts_with("folder") =>
+        {
+            let counter = u64::MAX;
+            release.handover.get_or_insert_with(|| Handover { text: "nothing".into(), counter });
+        }
+        _ => {}
     }
     if let Op::Release(release) = &mut command.op
         && planted(PlantedBug::AcquisitionDropped)

@@ -3,6 +3,7 @@
 
 use super::client_history::History;
 use super::coverage::CoveragePoint;
+use super::handover_history::HandoverHistory;
 use super::sim_types::{Leader, now};
 use super::violation::{Promise, Violation};
 use super::virtual_disk::DiskCrash;
@@ -61,6 +62,7 @@ struct RecorderState {
     commands: u64,
     parts: BTreeMap<CoveragePoint, u64>,
     history: History,
+    handovers: HandoverHistory,
 }
 
 /// The result of an entry on the node that applied it first: the answers to the commands of the
@@ -102,6 +104,7 @@ impl Record {
             commands: 0,
             parts: BTreeMap::new(),
             history: History::default(),
+            handovers: HandoverHistory::default(),
         }))
     }
 
@@ -138,6 +141,11 @@ impl Record {
     /// Runs `act` on the history of the clients.
     pub(super) fn history<T>(&self, act: impl FnOnce(&mut History) -> T) -> T {
         act(&mut self.0.lock().history)
+    }
+
+    /// Runs `act` on the history of handovers.
+    pub(super) fn handovers<T>(&self, act: impl FnOnce(&mut HandoverHistory) -> T) -> T {
+        act(&mut self.0.lock().handovers)
     }
 
     /// Records that a node has applied an entry. The result must be the same on every node.

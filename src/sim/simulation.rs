@@ -3,6 +3,9 @@
 use super::client::SimClient;
 use super::coverage::CoveragePoint;
 use super::faults;
+use super::handover_client::HandoverClient;
+use super::handover_history::{HandoverHistory, Restore};
+use super::planted_bugs::{PlantedBug, planted};
 use super::promises;
 use super::recorder::{Record, Trace};
 use super::seeded_random::SeededRandom;
@@ -11,13 +14,15 @@ use super::violation::{Promise, Violation};
 use super::virtual_disk::SNAPSHOT_TAKES_MAX;
 use super::virtual_node::INSTALL_PATIENCE_MS;
 use super::world::World;
-use crate::engine::Rules;
-use crate::raft::types::Proposal;
+use crate::engine::{Engine, HandoverEnd, Rules};
+use crate::raft::types::{Heritage, Proposal};
 use crate::time::{Span, Time};
 use openraft::type_config::{AsyncRuntime, TypeConfigExt};
 use openraft_rt_sim::SimRuntime;
+use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use tokio::sync::oneshot;
 
 /// Number of clients: enough that every lock is contended and has waiters.
 const CLIENTS: u64 = 6;
@@ -27,6 +32,13 @@ const CLIENTS: u64 = 6;
 /// another one for each of four followers in turn.
 const RECOVERY: Span =
     Span::from_millis(2 * (INSTALL_PATIENCE_MS + 4 * 2 * SNAPSHOT_TAKES_MAX.as_millis()));
+
+/// Number of clients that set handovers, and the number of the first one.
+const FOLDER_CLIENTS: u64 = 3;
+const FOLDERS_FROM: u64 = 20;
+
+/// How often a backup is tried.
+const BACKUP_TRIES: u32 = 50;
 
 /// How often to check whether the cluster works again.
 const LOOK_AGAIN: Span = Span::from_millis(200);
@@ -42,6 +54,9 @@ pub struct SimOptions {
     pub time: Span,
     /// Whether to keep the whole trace, and not only its end.
     pub trace: bool,
+    /// Whether clients set handovers. The cluster is then lost at the end, and another one is
+    /// restored from a backup.
+    pub handovers: bool,
 }
 
 /// The result of one simulation run.
@@ -65,58 +80,146 @@ pub struct SimReport {
     pub unknown: u64,
     /// How often each kind of event occurred.
     pub parts: BTreeMap<CoveragePoint, u64>,
+    /// Number of grants that told of the last handover.
+    pub handovers: u64,
 }
 
 /// Runs one simulation, checks it and returns its report. Equal options give equal reports.
 pub fn run(options: &SimOptions) -> SimReport {
     let mut runtime = SimRuntime::with_seed(options.seed);
-    let record = Record::new(options.trace);
-    let (world, answers, unknown) = runtime.block_on(async {
-        let world = simulate(options, record).await;
-        let (answers, unknown) = world.record.history(|seen| (seen.answered, seen.unknown));
-        let history = world.record.history(std::mem::take);
-        world.record.violations(promises::check(&history));
-        (world, answers, unknown)
+    let dice = SeededRandom::new(options.seed);
+    let report = runtime.block_on(async {
+        let world = World::new(&dice, options.nodes, Record::new(options.trace));
+        let first = vec![Proposal::Begin(world.cluster, Rules::default())];
+        if !options.handovers {
+            simulate(options, &world, first, &[]).await;
+            return report(&world);
+        }
+        let folders: Vec<_> = (FOLDERS_FROM..FOLDERS_FROM + FOLDER_CLIENTS).collect();
+        let backup = SimTypeConfig::spawn(take_backup(Arc::clone(&world), options.time));
+        simulate(options, &world, first, &folders).await;
+        let Ok(Some((backup_at, heritage))) = backup.await else { return report(&world) };
+        world.nodes().into_iter().for_each(|id| world.crash(id));
+        let known = world.record.handovers(std::mem::take);
+        let before = report(&world);
+        // Another cluster, whose clients go on from what those of the lost one know.
+        let world = World::new(&dice, options.nodes, Record::new(options.trace));
+        let tokens_from = heritage.baseline.tokens_from;
+        world.record.handovers(|history| {
+            let restore = Some(Restore { backup_at, tokens_from });
+            *history = HandoverHistory { restore, told: vec![], ..known };
+        });
+        let first = heritage.proposals(world.cluster).collect();
+        let time = Span::from_millis(options.time.as_millis() / 2);
+        let folders: Vec<_> = folders.iter().map(|number| number + FOLDER_CLIENTS).collect();
+        simulate(&SimOptions { time, ..*options }, &world, first, &folders).await;
+        before.and(report(&world))
     });
     drop(runtime);
-    let Trace { digest, lines, count, violations, entries, commands, parts } = world.record.close();
-    let (trace, lines) = (lines, count);
-    SimReport { violations, trace, lines, digest, entries, commands, answers, unknown, parts }
+    report
 }
 
-async fn simulate(options: &SimOptions, record: Record) -> Arc<World> {
-    let dice = SeededRandom::new(options.seed);
-    let world = World::new(&dice, options.nodes, record);
+/// Returns the report of one cluster.
+fn report(world: &World) -> SimReport {
+    let (answers, unknown) = world.record.history(|seen| (seen.answered, seen.unknown));
+    let history = world.record.history(std::mem::take);
+    world.record.violations(promises::check(&history));
+    let (found, told) =
+        world.record.handovers(|history| (history.check(), history.told.len() as u64));
+    world.record.violations(found);
+    let Trace { digest, lines, count, violations, entries, commands, parts } = world.record.close();
+    let (trace, lines, handovers) = (lines, count, told);
+    SimReport {
+        violations,
+        trace,
+        lines,
+        digest,
+        entries,
+        commands,
+        answers,
+        unknown,
+        parts,
+        handovers,
+    }
+}
+
+impl SimReport {
+    /// Returns the report of this cluster and of the one after it together.
+    fn and(mut self, later: Self) -> Self {
+        self.violations.extend(later.violations);
+        self.trace.extend(later.trace);
+        self.lines += later.lines;
+        self.digest = format!("{:x}", Sha256::digest(self.digest + &later.digest));
+        self.entries += later.entries;
+        self.commands += later.commands;
+        self.answers += later.answers;
+        self.unknown += later.unknown;
+        later.parts.into_iter().for_each(|(part, n)| *self.parts.entry(part).or_default() += n);
+        self.handovers += later.handovers;
+        self
+    }
+}
+
+/// Runs a cluster whose log begins with the proposals `first`, with clients that compete for locks,
+/// and with clients that set handovers, which have the numbers `folders`.
+async fn simulate(options: &SimOptions, world: &Arc<World>, first: Vec<Proposal>, folders: &[u64]) {
     for id in world.nodes() {
         world.start(id).await;
     }
-    begin(&world).await;
+    begin(world, first).await;
     let until = now() + options.time;
-    let clients: Vec<_> = (1..=CLIENTS)
-        .map(|number| SimTypeConfig::spawn(SimClient::new(&world, number).live(until)))
+    let mut clients: Vec<_> = (1..=CLIENTS)
+        .map(|number| SimTypeConfig::spawn(SimClient::new(world, number).live(until)))
         .collect();
-    faults::rage(&world, CLIENTS, until).await;
+    let folders = folders.iter().map(|number| HandoverClient::new(world, *number));
+    clients.extend(folders.map(|client| SimTypeConfig::spawn(client.live(until))));
+    faults::rage(world, CLIENTS, until).await;
     for client in clients {
         if let Err(error) = client.await {
             let what = format_args!("a client ended: {error}");
             world.record.violation(Promise::NoPanic, what);
         }
     }
-    recover(&world).await;
-    world
+    recover(world).await;
 }
 
-/// Initializes a cluster of all nodes, and writes its first entry.
-async fn begin(world: &Arc<World>) {
+/// Takes a backup at a random moment within `time`. Returns when it was requested, and what a
+/// cluster takes over from it; `None` if no node could take one.
+async fn take_backup(world: Arc<World>, time: Span) -> Option<(Time, Heritage)> {
+    sleep(world.dice.millis(time.as_millis() / 4, time.as_millis())).await;
+    for _ in 0..BACKUP_TRIES {
+        sleep(LOOK_AGAIN).await;
+        let Some(leader) = world.leader() else { continue };
+        let asked = now();
+        let (send, backup) = oneshot::channel();
+        let look = |engine: &Engine, _| Heritage::of(engine, 0, Span::ZERO);
+        leader.requests.look(None, look, Box::new(move |heritage| drop(send.send(heritage))));
+        if let Ok(Ok(Ok(Some(mut heritage)))) =
+            SimTypeConfig::timeout(LOOK_AGAIN.as_duration(), backup).await
+        {
+            world.record.note(format_args!("a backup as of {asked}"));
+            if planted(PlantedBug::EndTakenForKnown) {
+                let last = heritage.names.iter_mut().filter_map(|name| name.previous.last.as_mut());
+                last.for_each(|last| last.end = HandoverEnd::Released);
+            }
+            return Some((asked, heritage));
+        }
+    }
+    None
+}
+
+/// Initializes a cluster of all nodes, and writes its first entries.
+async fn begin(world: &Arc<World>, first: Vec<Proposal>) {
     if let Some(first) = world.host(1) {
         first.initialize(&world.nodes()).await;
     }
-    let begins = Proposal::Begin(world.cluster, Rules::default());
-    loop {
-        sleep(LOOK_AGAIN).await;
-        let Some(leader) = world.leader() else { continue };
-        if leader.requests.raft.client_write(begins.clone()).await.is_ok() {
-            return;
+    for proposal in first {
+        loop {
+            sleep(LOOK_AGAIN).await;
+            let Some(leader) = world.leader() else { continue };
+            if leader.requests.raft.client_write(proposal.clone()).await.is_ok() {
+                break;
+            }
         }
     }
 }

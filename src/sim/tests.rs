@@ -33,8 +33,8 @@ impl Sentence {
     }
 }
 
-fn options(seed: u64) -> SimOptions {
-    SimOptions { seed, nodes: 3, time: Span::from_secs(20), trace: false }
+fn options(seed: u64, handovers: bool) -> SimOptions {
+    SimOptions { seed, nodes: 3, time: Span::from_secs(20), trace: false, handovers }
 }
 
 /// Runs seeds with a bug until one gives the bug's message, then runs that seed without the bug.
@@ -45,11 +45,12 @@ fn shows(
     with: impl Fn(&dyn Fn() -> Option<Violation>) -> Option<Violation>,
 ) {
     let own = SENTENCES.iter().find(|sentence| sentence.bug == bug).expect("each bug has one");
+    let handovers = own.promise == Promise::HandoversAreKept;
     for seed in first..first + SEEDS_MAX {
         // A planted bug may also make a node panic at its start. A run with such a panic counts as
         // one that has not found the bug.
         let broken = || {
-            let ran = catch_unwind(|| run(&options(seed)).violations).ok()?;
+            let ran = catch_unwind(|| run(&options(seed, handovers)).violations).ok()?;
             ran.into_iter().find(|found| own.is(found))
         };
         let Some(found) = with(&broken) else { continue };
@@ -57,7 +58,7 @@ fn shows(
         let of = SENTENCES.iter().filter(|sentence| sentence.is(&found));
         let of: Vec<_> = of.map(|sentence| sentence.bug).collect();
         assert_eq!(of, [bug], "the sentence of one bug only: {found}");
-        let without = run(&options(seed)).violations;
+        let without = run(&options(seed, handovers)).violations;
         assert!(without.is_empty(), "seed {seed} without {bug}: {without:?}");
         return;
     }
@@ -127,4 +128,12 @@ bugs! {
     // one answer takes.
     a_lease_counted_from_its_answer_is_found: with_bug PlantedBug DeadlineFromReply
         by OneHolder ["longer than promised"], from seed 90;
+    a_forgotten_handover_is_found: with_bug PlantedBug HandoverForgotten
+        by HandoversAreKept ["has forgotten handover"];
+    a_handover_of_a_tenure_that_set_none_is_found: with_bug PlantedBug HandoverChanged
+        by HandoversAreKept ["that no client has set"];
+    an_older_handover_that_counts_is_found: with_bug PlantedBug OldCounterTaken
+        by HandoversAreKept ["older than the last one"];
+    a_known_end_after_a_restore_is_found: with_bug PlantedBug EndTakenForKnown
+        by HandoversAreKept ["it knows how a tenure of the lost cluster ended"];
 }

@@ -33,6 +33,8 @@ pub enum Promise {
     OneEffect,
     /// A reset ends every lease and every queue place in its scope.
     ResetTakesAll,
+    /// A grant tells the last handover that was set, and how the tenure that set it ended.
+    HandoversAreKept,
     /// Nodes that have applied the same entries are in the same state.
     SameState,
     /// A node remembers its vote.

@@ -105,7 +105,7 @@ impl VirtualStateMachine {
 #[cfg(test)]
 fn distorted_entry(mut entry: Entry) -> Entry {
     if let EntryPayload::Normal(Proposal::Commands(body)) = &mut entry.payload {
-        let commands = body.commands.iter().map(distorted).collect();
+        let commands = body.commands.iter().map(|command| distorted(command, body.now)).collect();
         *body = Arc::new(Commands { now: body.now, commands });
     }
     entry

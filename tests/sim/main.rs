@@ -24,6 +24,9 @@ const SECONDS: u64 = 20;
 const FRESH_SEEDS: u64 = 300;
 const FRESH_SECONDS: u64 = 8;
 
+/// The number of seeds with clients that set handovers.
+const HANDOVER_SEEDS: u64 = 60;
+
 /// Returns the number of nodes in the cluster that is simulated for a seed: five for every tenth
 /// seed, otherwise three.
 const fn nodes(seed: u64) -> u64 {
@@ -31,7 +34,8 @@ const fn nodes(seed: u64) -> u64 {
 }
 
 fn options(seed: u64, seconds: u64) -> SimOptions {
-    SimOptions { seed, nodes: nodes(seed), time: Span::from_secs(seconds), trace: false }
+    let time = Span::from_secs(seconds);
+    SimOptions { seed, nodes: nodes(seed), time, trace: false, handovers: false }
 }
 
 fn number(variable: &str) -> Option<u64> {
@@ -102,6 +106,30 @@ fn seeds_that_once_showed_a_bug_violate_nothing() {
         nothing_goes_wrong(seed, 1, SECONDS);
     }
     nothing_goes_wrong(3_165_977_018, 1, FRESH_SECONDS);
+}
+
+/// Clients also set handovers, and another cluster is restored from a backup at the end.
+#[test]
+fn handovers_are_kept_through_faults_and_restores() {
+    let (next, wrong, told) = (AtomicU64::new(1), Mutex::new(vec![]), AtomicU64::new(0));
+    let work = || {
+        loop {
+            let seed = next.fetch_add(1, Ordering::Relaxed);
+            if seed > HANDOVER_SEEDS {
+                return;
+            }
+            let report = run(&SimOptions { handovers: true, ..options(seed, FRESH_SECONDS) });
+            told.fetch_add(report.handovers, Ordering::Relaxed);
+            let found = report.violations.iter().map(|found| format!("seed {seed}: {found}"));
+            wrong.lock().expect("nobody panics").extend(found);
+        }
+    };
+    let threads = thread::available_parallelism().map_or(1, usize::from);
+    thread::scope(|scope| (0..threads).for_each(|_| drop(scope.spawn(work))));
+    assert_eq!(wrong.into_inner().expect("nobody panics"), Vec::<String>::new());
+    let told = told.into_inner();
+    println!("{HANDOVER_SEEDS} seeds: {told} grants told of the last handover");
+    assert!(told > 10 * HANDOVER_SEEDS, "{told}");
 }
 
 /// The commit determines which further seeds are run; without git, the version of latchfs does.
