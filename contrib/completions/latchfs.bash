@@ -1541,7 +1541,7 @@ _latchfs() {
             return 0
             ;;
         latchfs__subcmd__sim)
-            opts="-h --seed --nodes --seconds --json --trace --help"
+            opts="-h --seed --nodes --seconds --handovers --json --trace --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0

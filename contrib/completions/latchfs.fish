@@ -467,6 +467,7 @@ complete -c latchfs -n "__fish_latchfs_using_subcommand doctor" -s h -l help -d 
 complete -c latchfs -n "__fish_latchfs_using_subcommand sim" -l seed -d 'Seed of the random numbers: the same seed gives the same run' -r
 complete -c latchfs -n "__fish_latchfs_using_subcommand sim" -l nodes -d 'How many nodes vote' -r
 complete -c latchfs -n "__fish_latchfs_using_subcommand sim" -l seconds -d 'For how long things go wrong, in virtual time' -r
+complete -c latchfs -n "__fish_latchfs_using_subcommand sim" -l handovers -d 'Let clients set handovers too, and restore another cluster from a backup at the end'
 complete -c latchfs -n "__fish_latchfs_using_subcommand sim" -l json -d 'Print the result as JSON'
 complete -c latchfs -n "__fish_latchfs_using_subcommand sim" -l trace -d 'Print all that happened, too'
 complete -c latchfs -n "__fish_latchfs_using_subcommand sim" -s h -l help -d 'Print help (see more with \'--help\')'
