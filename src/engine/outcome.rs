@@ -12,8 +12,8 @@ pub type Answer = Result<Outcome, Refusal>;
 /// The effect of a command that was not refused.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Outcome {
-    /// The answer to [`Op::Settle`](super::command::Op::Settle): all expiries and timeouts that were
-    /// due have taken effect.
+    /// The answer to [`Op::Settle`](super::command::Op::Settle): all expiries and timeouts that
+    /// were due have taken effect.
     Settled,
     /// The lock was granted: a tenure (a possession of the lock under one fencing token) began.
     Granted(Tenure),

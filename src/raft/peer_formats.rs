@@ -51,8 +51,8 @@ impl PeerFormats {
 
     /// Returns `commands` in a format that all `members` know: later features are left out. A
     /// command that can't do without them is replaced by one that changes nothing, and its place is
-    /// returned too: it is refused. `in_use` is a format of which the state of the cluster has made use, so
-    /// that no member can be without it. `node` is the id of this node.
+    /// returned too: it is refused. `in_use` is a format of which the state of the cluster has made
+    /// use, so that no member can be without it. `node` is the id of this node.
     pub(crate) fn for_members(
         &self,
         commands: Arc<Commands>,

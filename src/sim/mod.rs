@@ -20,8 +20,8 @@
 //!
 //! The modules in reading order:
 //!
-//! - The record: `violation`, `client_history`, `handover_history`, `coverage`, `recorder` (the trace). `planted_bugs`
-//!   are bugs that the simulator must find.
+//! - The record: `violation`, `client_history`, `handover_history`, `coverage`, `recorder` (the
+//!   trace). `planted_bugs` are bugs that the simulator must find.
 //! - The virtual machines: `seeded_random`, `sim_types` (openraft's type configuration),
 //!   `virtual_clock`, `virtual_environment`, `virtual_disk`, `virtual_log` and
 //!   `virtual_state_machine` (openraft's storage), `virtual_network`; `world` holds all of it,
