@@ -21,7 +21,7 @@ pub(super) struct SentHandover {
     pub(super) told: Option<Time>,
 }
 
-/// What a grant told of the last handover.
+/// The last handover, as a grant told of it.
 #[derive(Debug)]
 pub(super) struct ToldPrevious {
     pub(super) name: usize,
@@ -62,7 +62,7 @@ impl HandoverHistory {
     /// Whether a handover that was set before a grant must be known to it.
     fn counts(&self, sent: &SentHandover, told: &ToldPrevious) -> bool {
         let is_known = sent.told.is_some_and(|at| at < told.asked);
-        // What the lost cluster has set after the backup is lost.
+        // Handovers that the lost cluster has set after the backup are lost.
         let is_restored = self.restore.is_none_or(|restore| {
             sent.token >= restore.tokens_from || sent.told.is_some_and(|at| at < restore.backup_at)
         });

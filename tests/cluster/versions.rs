@@ -105,3 +105,47 @@ fn previous_version_refuses_a_log_that_it_cannot_read() {
     let held = || cluster.curl(0, "GET", "/locks/held").1["phase"] == "held";
     eventually("nothing is lost", || held().then_some(()));
 }
+
+/// While a member of the cluster is of the previous version, no node remembers a name: the request
+/// is refused, and not carried out without what it asks for. Once all members are of the current
+/// version, a handover is set and told.
+#[test]
+fn handovers_are_refused_until_all_members_know_them() {
+    let mut cluster = Cluster::of_version(Version::Previous, 3);
+    for at in 0..2 {
+        restart(&mut cluster, at, Version::Current, &[]);
+    }
+    let remember = "/locks/folder?client=a&remember=true";
+    for at in 0..2 {
+        eventually("a refusal that says why", || {
+            let (code, said) = cluster.curl(at, "POST", remember);
+            assert_ne!(code, 200, "{said}");
+            let why = said["detail"].as_str()?;
+            (code == 400 && why.contains("newer latchfs")).then_some(())
+        });
+        assert_eq!(cluster.curl(at, "GET", "/locks/folder").1["phase"], "free");
+    }
+    restart(&mut cluster, 2, Version::Current, &[]);
+    let granted = eventually("a grant", || {
+        let (code, said) = cluster.curl(0, "POST", remember);
+        (code == 200).then_some(said)
+    });
+    assert_eq!(granted["previous"]["seq"], 1, "{granted}");
+    let set = format!(
+        "/locks/folder/previous?client=a&token={}&handover=clean&counter=1",
+        granted["token"]
+    );
+    for at in 0..3 {
+        let (code, said) = cluster.curl(at, "PATCH", &set);
+        assert_eq!(code, if at == 0 { 200 } else { 412 }, "{said}");
+        let (_, status) = cluster.curl(at, "GET", "/locks/folder");
+        assert_eq!(status["previous"]["handover"], "clean", "{status}");
+    }
+    // The state has a remembered name, so a leader takes handovers also while a node is down.
+    cluster.nodes[2].daemon.kill();
+    let set = set.replace("counter=1", "counter=2");
+    eventually("a handover without a node", || {
+        let (code, _) = cluster.curl(0, "PATCH", &set);
+        (code == 200 || code == 412).then_some(())
+    });
+}

@@ -17,6 +17,8 @@ mod support;
 mod ending;
 #[path = "../server/events.rs"]
 mod events;
+#[path = "../server/handovers.rs"]
+mod handovers;
 #[path = "../server/limits.rs"]
 mod limits;
 #[path = "../server/listing.rs"]

@@ -18,6 +18,7 @@ mod doctor;
 mod ending;
 mod events;
 mod examples;
+mod handovers;
 mod health;
 mod hold_off;
 mod http2;

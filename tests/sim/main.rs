@@ -129,7 +129,7 @@ fn handovers_are_kept_through_faults_and_restores() {
     assert_eq!(wrong.into_inner().expect("nobody panics"), Vec::<String>::new());
     let told = told.into_inner();
     println!("{HANDOVER_SEEDS} seeds: {told} grants told of the last handover");
-    assert!(told > 10 * HANDOVER_SEEDS, "{told}");
+    assert!(told > 5 * HANDOVER_SEEDS, "{told}");
 }
 
 /// The commit determines which further seeds are run; without git, the version of latchfs does.

@@ -31,7 +31,7 @@ pub(super) struct GrantResponse<'a> {
     ttl_ms: u64,
     grace_ms: u64,
     renewed: bool,
-    /// What was remembered of the name at the grant; missing if the name is not remembered.
+    /// The memory of the name at the grant; missing if the name is not remembered.
     #[serde(skip_serializing_if = "Option::is_none")]
     previous: Option<Value>,
     #[serde(skip)]

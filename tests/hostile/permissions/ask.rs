@@ -32,16 +32,31 @@ fn http(sites: &Sites, method: &str, path: &str, who: &Who, case: &Case) -> Outc
     let asked = match (method, path) {
         (
             "GET",
-            "/lock" | "/locks" | "/locks/{name}" | "/history" | "/backup" | "/metrics" | "/cluster"
-            | "/cluster/pending" | "/" | "/me" | "/healthz" | "/readyz" | "/openapi.json",
+            "/lock"
+            | "/locks"
+            | "/locks/{name}"
+            | "/locks/{name}/previous"
+            | "/history"
+            | "/backup"
+            | "/metrics"
+            | "/cluster"
+            | "/cluster/pending"
+            | "/"
+            | "/me"
+            | "/healthz"
+            | "/readyz"
+            | "/openapi.json",
         )
         | ("POST", "/cluster/transfer" | "/cluster/nodes/{node}/promote")
         | ("DELETE", "/cluster/nodes/{node}") => named(path),
         ("POST" | "DELETE", "/lock")
-        | ("DELETE", "/locks")
+        | ("DELETE", "/locks" | "/locks/{name}/previous")
         | ("POST" | "PUT" | "PATCH" | "DELETE", "/locks/{name}")
         | ("POST", "/sessions") => format!("{}?client={client}", named(path)),
         ("POST", "/locks/{name}/steal") => format!("{}?client={client}&reason=why", named(path)),
+        ("PATCH", "/locks/{name}/previous") => {
+            format!("{}?client={client}&token=1&handover=x&counter=1", named(path))
+        }
         ("POST", "/check") => format!("/check?name={lock}&token=1"),
         ("POST", "/reset") => format!("/reset?of=nobody&client={client}&reason=why"),
         ("GET" | "DELETE", "/sessions/{session}") | ("POST", "/sessions/{session}/keepalive") => {
