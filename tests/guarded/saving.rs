@@ -209,6 +209,28 @@ assert folder() == '', folder()
     assert_eq!(fs::read(scratch.folder().join("data")).expect("there"), b"");
 }
 
+/// git keeps the change time that it reads before the close, and takes a file with a later one for
+/// a changed file.
+#[test]
+fn a_close_leaves_the_change_time_that_the_program_has_read() {
+    let (_scratch, guard) = alone(&[]);
+    let program = "
+import os
+for name in ('new', 'new', 'other'):
+    with open(name, 'w') as file:
+        file.write('text')
+        file.flush()
+        before = os.fstat(file.fileno())
+    after, real = os.stat(name), os.stat('../folder/' + name)
+    assert (before.st_ctime_ns, before.st_mtime_ns) == (after.st_ctime_ns, after.st_mtime_ns), name
+    assert real.st_ctime_ns > before.st_ctime_ns, 'the publish changes no time'
+    os.chmod(name, 0o600)
+    after, real = os.stat(name), os.stat('../folder/' + name)
+    assert after.st_ctime_ns == real.st_ctime_ns > before.st_ctime_ns, name
+";
+    python(0, &guard.view, program).ok();
+}
+
 #[test]
 fn an_open_for_reading_truncates_as_on_any_file_system() {
     let (scratch, guard) = alone(&[]);

@@ -39,6 +39,34 @@ fn time_of(at: StatxTimestamp) -> SystemTime {
     secs.and_then(|secs| secs.checked_add(nanos)).unwrap_or(SystemTime::UNIX_EPOCH)
 }
 
+/// The time of the last change (ctime) of a file that was published. A publish changes it, after
+/// the program that saved the file may have read it: git keeps it in its index, and takes a file
+/// with a later one for a changed file.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct ChangeTime {
+    /// The time before the publish, which the view shows.
+    shown: StatxTimestamp,
+    /// The time that the publish has left. With another one the file was changed again.
+    left: StatxTimestamp,
+}
+
+impl ChangeTime {
+    /// Returns the change time of a file with these attributes before and after its publish.
+    pub(super) const fn of_publish(before: &Statx, after: &Statx) -> Self {
+        Self { shown: before.stx_ctime, left: after.stx_ctime }
+    }
+
+    /// Returns the attributes with the change time that the view shows.
+    pub(super) fn show(self, found: &Statx) -> Statx {
+        let mut found = *found;
+        let is_left = |at: StatxTimestamp| (at.tv_sec, at.tv_nsec);
+        if is_left(found.stx_ctime) == is_left(self.left) {
+            found.stx_ctime = self.shown;
+        }
+        found
+    }
+}
+
 /// Returns the attributes of the node `ino`, which is the file with the attributes `found`.
 pub(super) fn attributes(ino: u64, found: &Statx) -> FileAttr {
     let device = rustix::fs::makedev(found.stx_rdev_major, found.stx_rdev_minor);

@@ -6,6 +6,7 @@ use super::super::folder_guard::SaveError;
 use super::super::linux_disk::stat;
 use super::super::lost_files::LostReason;
 use super::super::staged_file::SaveState;
+use super::attributes::ChangeTime;
 use super::close_rule::{OnClose, Saving};
 use super::folder_view::{FolderView, errno};
 use super::open_file::OpenFile;
@@ -49,7 +50,11 @@ impl FolderView {
             let sync = sync || self.policy.sync_saves;
             let to = Place::new(dir, name);
             let publish = || Ok(self.guard.publish(&saving.staged, is_of, to, sync));
+            let before = stat(saving.staged.file.as_fd());
             let published = as_owner(&saving.staged.file, publish);
+            if let (Ok(before), Ok(after)) = (before, stat(saving.staged.file.as_fd())) {
+                self.nodes.published(ino, ChangeTime::of_publish(&before, &after));
+            }
             self.tell_foreign(who);
             published.unwrap_or_else(|error| Err(SaveError::Disk(error)))
         } else {

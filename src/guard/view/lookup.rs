@@ -24,8 +24,8 @@ const fn attributes_cached_for(found: &Statx) -> Duration {
 
 impl FolderView {
     /// Returns the entry of a node, for the kernel.
-    pub(super) fn entry(ino: u64, found: &Statx) -> NodeEntry {
-        let mut attr = attributes(ino, found);
+    pub(super) fn entry(&self, ino: u64, found: &Statx) -> NodeEntry {
+        let mut attr = attributes(ino, &self.nodes.shown(ino, found));
         // A file that is not published yet has no name in the folder, and one in the view.
         attr.nlink = attr.nlink.max(1);
         NodeEntry {
@@ -37,9 +37,9 @@ impl FolderView {
     }
 
     /// Returns the attributes of a node, for the kernel.
-    pub(super) fn attr(ino: u64, found: &Statx) -> NodeAttr {
+    pub(super) fn attr(&self, ino: u64, found: &Statx) -> NodeAttr {
         let ttl = attributes_cached_for(found);
-        NodeAttr { attr: attributes(ino, found), ttl, until_replied: None }
+        NodeAttr { attr: attributes(ino, &self.nodes.shown(ino, found)), ttl, until_replied: None }
     }
 
     pub(super) fn look_up(&self, at: NameIn<'_>) -> Done<NodeEntry> {
@@ -49,12 +49,12 @@ impl FolderView {
         if let Some((ino, saving)) = self.nodes.saving_at(at.parent, at.name) {
             let found = stat(saving.staged.file.as_fd()).map_err(|error| errno(&error))?;
             self.nodes.count_lookup(ino);
-            return Ok(Self::entry(ino, &found));
+            return Ok(self.entry(ino, &found));
         }
         let spot = self.spot(at, false)?;
         let found = stat_at(spot.dir.as_fd(), at.name).map_err(|error| errno(&error))?;
         let ino = self.nodes.found(at.parent, at.name, id_in(&found), spot.is_local);
-        Ok(Self::entry(ino, &found))
+        Ok(self.entry(ino, &found))
     }
 
     pub(super) fn attributes_of(&self, ino: u64) -> Done<NodeAttr> {
@@ -65,10 +65,10 @@ impl FolderView {
             Ok(located) => located,
             Err(error) => {
                 let removed = self.nodes.last_of_removed_dir(ino).ok_or(error)?;
-                return Ok(Self::attr(ino, &removed));
+                return Ok(self.attr(ino, &removed));
             }
         };
-        let mut attr = Self::attr(ino, &located.found);
+        let mut attr = self.attr(ino, &located.found);
         if !located.path.as_os_str().is_empty() {
             attr.attr.nlink = attr.attr.nlink.max(1);
         }

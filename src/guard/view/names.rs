@@ -73,7 +73,7 @@ impl FolderView {
             self.guard.record_own(&look_in(&found));
         }
         let ino = self.nodes.found(at.parent, at.name, id_in(&found), spot.is_local);
-        Ok(Self::entry(ino, &found))
+        Ok(self.entry(ino, &found))
     }
 
     pub(super) async fn make_dir(
@@ -341,6 +341,6 @@ impl FolderView {
         self.note_change(&located.found, located.as_fd());
         let found = stat_at(dir.as_fd(), to.name).map_err(|error| errno(&error))?;
         let ino = self.nodes.found(to.parent, to.name, id_in(&found), spot.is_local);
-        Ok(Self::entry(ino, &found))
+        Ok(self.entry(ino, &found))
     }
 }

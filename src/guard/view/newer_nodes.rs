@@ -32,6 +32,7 @@ impl NodeTable {
             is_local: node.is_local,
             removed_dir: None,
             reads: NodeReads::RequestsOnly,
+            published: node.published,
         });
         if let Some(node) = self.nodes.get_mut(&ino) {
             node.reads = NodeReads::BackingOnly(newer);
@@ -76,6 +77,7 @@ impl Nodes {
             is_local: false,
             removed_dir: None,
             reads: NodeReads::Any,
+            published: None,
         });
         table.staged.insert(place, beside);
         table.awaited.push((beside, boot_now()));

@@ -4,7 +4,7 @@
 use super::super::disk::FileId;
 use super::super::staged_file::SaveState;
 use super::super::tenure::TenureId;
-use super::attributes::ROOT;
+use super::attributes::{ChangeTime, ROOT};
 use super::close_rule::Saving;
 use super::node_files::NodeFiles;
 use super::open_file::OpenFile;
@@ -46,6 +46,8 @@ pub(super) struct Node {
     pub(super) removed_dir: Option<Box<Statx>>,
     /// Where the content of its open files comes from.
     pub(super) reads: NodeReads,
+    /// The change time of the file if the view has published it.
+    pub(super) published: Option<ChangeTime>,
 }
 
 /// Where the content of a node's open files may come from.
@@ -140,6 +142,7 @@ impl Nodes {
             is_local: false,
             removed_dir: None,
             reads: NodeReads::Any,
+            published: None,
         };
         table.nodes.insert(ROOT, node);
         table.by_file.insert(root, ROOT);
@@ -197,6 +200,7 @@ impl Nodes {
             is_local,
             removed_dir: None,
             reads: NodeReads::Any,
+            published: None,
         })
     }
 
@@ -220,6 +224,7 @@ impl Nodes {
             is_local: false,
             removed_dir: None,
             reads: NodeReads::Any,
+            published: None,
         };
         let ino = table.add(node);
         table.staged.insert(place, ino);
@@ -282,6 +287,19 @@ impl Nodes {
         table.by_file.insert(file, ino);
         table.staged.insert(place, ino);
         true
+    }
+
+    /// Records the change time of a node's file that was published.
+    pub(super) fn published(&self, ino: u64, change: ChangeTime) {
+        if let Some(node) = self.0.lock().nodes.get_mut(&ino) {
+            node.published = Some(change);
+        }
+    }
+
+    /// Returns the attributes of a node's file as the view shows them.
+    pub(super) fn shown(&self, ino: u64, found: &Statx) -> Statx {
+        let published = self.0.lock().nodes.get(&ino).and_then(|node| node.published);
+        published.map_or(*found, |change| change.show(found))
     }
 
     /// Records that the file of a node is in the folder now, under its name, or was put aside.
