@@ -74,7 +74,8 @@ pub(crate) fn unanswered(why: &Unavailable) -> TakeAnswer {
 pub(crate) fn another_engine(recorded: u64, found: u64) -> String {
     format!(
         "the folder's lock is decided by the engine {recorded:016x}, and this is {found:016x}: the \
-         server was replaced, or its URL leads to another one; use the right server"
+         server was replaced, or its URL leads to another one; use the right server, or, if it is \
+         gone for good, stop all guards of the folder and run 'latchfs guard init --new-id' on it"
     )
 }
 

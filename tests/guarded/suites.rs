@@ -241,29 +241,41 @@ fn git_scripts() -> Vec<String> {
     names
 }
 
-#[test]
-fn the_own_tests_of_git_pass_as_on_ext4() {
-    let pair = Pair::new();
-    let scripts = git_scripts();
+/// Runs scripts on the view, three at a time. Returns the tests that failed there and not on ext4,
+/// besides the accepted ones, and how many tests ran.
+fn failures_of_the_view<Script: AsRef<str> + Sync>(
+    pair: &Pair,
+    scripts: &[Script],
+    suite: impl Fn(&Path, &str) -> (BTreeSet<String>, usize) + Sync,
+    is_accepted: impl Fn(&str) -> bool + Sync,
+) -> (BTreeSet<String>, usize) {
     let queue = parking_lot::Mutex::new(scripts.iter());
     let done = parking_lot::Mutex::new((BTreeSet::new(), 0));
     std::thread::scope(|scope| {
         for _ in 0..3 {
             scope.spawn(|| {
                 while let Some(script) = { queue.lock().next() } {
-                    let (mut failed, passed) = git_suite(&pair.guard.view, script);
+                    let (mut failed, ran) = suite(&pair.guard.view, script.as_ref());
+                    failed.retain(|test| !is_accepted(test));
                     if !failed.is_empty() {
-                        let on_ext4 = git_suite(&pair.plain, script).0;
+                        let on_ext4 = suite(&pair.plain, script.as_ref()).0;
                         failed = failed.difference(&on_ext4).cloned().collect();
                     }
                     let mut done = done.lock();
                     done.0.extend(failed);
-                    done.1 += passed;
+                    done.1 += ran;
                 }
             });
         }
     });
-    let (failed, passed) = done.into_inner();
+    done.into_inner()
+}
+
+#[test]
+fn the_own_tests_of_git_pass_as_on_ext4() {
+    let pair = Pair::new();
+    let scripts = git_scripts();
+    let (failed, passed) = failures_of_the_view(&pair, &scripts, git_suite, |_| false);
     println!("{passed} tests of git passed in {} scripts", scripts.len());
     assert!(failed.is_empty(), "these fail on the view only: {failed:#?}");
     assert!(passed > rounds(200, 10_000), "only {passed} tests of git passed");
@@ -367,26 +379,8 @@ fn the_own_tests_of_sqlite_pass_as_on_ext4() {
     if rounds(0, 1) > 0 {
         scripts.extend(MORE_SQLITE_SCRIPTS);
     }
-    let queue = parking_lot::Mutex::new(scripts.iter());
-    let done = parking_lot::Mutex::new((BTreeSet::new(), 0));
-    std::thread::scope(|scope| {
-        for _ in 0..3 {
-            scope.spawn(|| {
-                while let Some(script) = { queue.lock().next() } {
-                    let (mut failed, ran) = sqlite_suite(&pair.guard.view, script);
-                    failed.retain(|test| !ACCEPTED_OF_SQLITE.contains(&test.as_str()));
-                    if !failed.is_empty() {
-                        let on_ext4 = sqlite_suite(&pair.plain, script).0;
-                        failed = failed.difference(&on_ext4).cloned().collect();
-                    }
-                    let mut done = done.lock();
-                    done.0.extend(failed);
-                    done.1 += ran;
-                }
-            });
-        }
-    });
-    let (failed, ran) = done.into_inner();
+    let is_accepted = |test: &str| ACCEPTED_OF_SQLITE.contains(&test);
+    let (failed, ran) = failures_of_the_view(&pair, &scripts, sqlite_suite, is_accepted);
     println!("{ran} tests of SQLite ran in {} scripts", scripts.len());
     assert!(failed.is_empty(), "these fail on the view only: {failed:#?}");
     assert!(ran > rounds(1_500, 15_000), "only {ran} tests of SQLite ran");
