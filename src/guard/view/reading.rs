@@ -8,30 +8,56 @@
 //! locks, nor inode numbers, nor watches. Therefore files that programs change in place while
 //! others read them are not read in this way, as far as that can be foreseen.
 
+use super::super::linux_disk::{id_in, stat};
 use super::folder_view::{FolderView, Located, LocatedFile};
 use super::node_files::NextSource;
 use super::open_file::{Content, OpenFile};
+use super::second_opens::FoundFile;
 use crate::fuse::kernel::backing::BackingOpener;
 use crate::fuse::kernel::file_system::Done;
 use crate::fuse::kernel::user_shares::Share;
 use crate::fuse::kernel::values::{Errno, Opened};
 use std::fs::File;
+use std::os::fd::AsFd;
 use std::sync::Arc;
 
 impl FolderView {
+    /// Locates a file that a program opens. If its name leads to another file by now, the kernel
+    /// has to look the name up: a program must not get an older version, whose content nobody would
+    /// find after it was changed. A file that was replaced after the second lookup is opened
+    /// nevertheless, as if the open had come before.
+    pub(super) fn locate_to_open(&self, ino: u64, found: Option<FoundFile>) -> Done<LocatedFile> {
+        match self.locate(ino) {
+            Ok(LocatedFile { located: Located::Open(_), .. }) if self.nodes.leave_place(ino) => {
+                Err(Errno::ESTALE)
+            }
+            Err(error) => {
+                let kept = found.filter(|found| found.ino == ino).ok_or(error)?.file;
+                let known = self.nodes.known(ino)?;
+                let found = stat(kept.as_fd()).map_err(|_| error)?;
+                if id_in(&found) != known.file {
+                    return Err(error);
+                }
+                let (located, path) = (Located::Kept(kept), known.path.unwrap_or_default());
+                Ok(LocatedFile { located, found, path, is_local: known.is_local })
+            }
+            located => located,
+        }
+    }
+
     /// Opens a file for a program that only reads it.
     pub(super) fn open_for_reading(
         &self,
         ino: u64,
         (flags, share): (i32, Share),
-        opener: BackingOpener<'_>,
+        (opener, found): (BackingOpener<'_>, Option<FoundFile>),
     ) -> Done<Opened> {
-        let located = self.locate(ino)?;
-        let is_able = opener.is_possible() && flags & (libc::O_DIRECT | libc::O_TRUNC) == 0;
+        let located = self.locate_to_open(ino, found)?;
+        let is_able = flags & (libc::O_DIRECT | libc::O_TRUNC) == 0;
         let content = match (&located.located, self.nodes.next_source(ino)) {
             (_, NextSource::Backing(backing)) if is_able => Content::Backed(backing),
             (Located::Saving(saving), _) => Content::Saving(Arc::clone(saving)),
-            (Located::Path(_) | Located::Open(_), next) => {
+            (Located::Path(_) | Located::Open(_) | Located::Kept(_), next) => {
                 let file = self.reopen(&located, flags)?;
                 let is_free = is_able && matches!(next, NextSource::Any);
                 if is_free && self.may_be_backed(&located, &file) {
@@ -61,6 +87,7 @@ impl FolderView {
             && !self.nodes.opened(ino, &open)
         {
             self.files.remove(fh);
+            self.forget_attributes(ino);
             return Err(Errno::ESTALE);
         }
         Ok(match backing {
