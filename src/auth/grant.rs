@@ -451,17 +451,7 @@ mod tests {
     }
 
     fn acquire(lock: &str, who: &str, term: LeaseTerms) -> Op {
-        Op::Acquire(Acquire {
-            name: name(lock),
-            client: client(who),
-            mode: Mode::Exclusive,
-            hold: Ownership::Client,
-            term,
-            line: QueuePolicy::Skip,
-            patch: Patch::default(),
-            takes_over: None,
-            remember: false,
-        })
+        Op::Acquire(Acquire::new(name(lock), client(who), term))
     }
 
     #[test]

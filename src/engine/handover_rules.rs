@@ -1,4 +1,4 @@
-//! What may be remembered, handed over and forgotten.
+//! Remembers and forgets names, and sets handovers.
 
 use super::command::{Acquire, Answer, Forget, LeaseKey, Outcome};
 use super::event::{Event, EventKind};

@@ -243,15 +243,9 @@ impl FolderLock {
             patience => QueuePolicy::Join(Some(patience)),
         };
         let ask = Acquire {
-            name: self.name.clone(),
-            client: self.client.clone(),
-            mode: Mode::Exclusive,
             hold: Ownership::OpenFile(open),
-            term: LeaseTerms::Session(session),
             line,
-            patch: Patch::default(),
-            takes_over: None,
-            remember: false,
+            ..Acquire::new(self.name.clone(), self.client.clone(), LeaseTerms::Session(session))
         };
         let at_end = send.clone();
         self.waits.enter(

@@ -134,17 +134,7 @@ mod tests {
         };
         let term = LeaseTerms::Own(TTL_DEFAULT, GRACE_DEFAULT);
         let reason = || StealReason::parse(&"r".repeat(1_000)).expect("a reason");
-        let acquire = Acquire {
-            name: name("a"),
-            client: client(),
-            mode: Mode::Exclusive,
-            hold: Ownership::Client,
-            term,
-            line: QueuePolicy::Skip,
-            patch: patch.clone(),
-            takes_over: None,
-            remember: false,
-        };
+        let acquire = Acquire { patch: patch.clone(), ..Acquire::new(name("a"), client(), term) };
         let steal = Steal {
             name: name("s"),
             client: client(),

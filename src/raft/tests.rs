@@ -103,21 +103,8 @@ fn client(text: &str) -> ClientId {
 
 fn acquire_for(lock: &str, who: &str, secs: u64) -> Command {
     let ttl = Ttl::new(Span::from_secs(secs)).expect("valid");
-    let (hold, line, patch) = (Ownership::Client, QueuePolicy::Skip, Patch::default());
     let term = LeaseTerms::Own(ttl, Grace::NONE);
-    let (name, client, mode) = (name(lock), client(who), Mode::Exclusive);
-    Op::Acquire(Acquire {
-        name,
-        client,
-        mode,
-        hold,
-        term,
-        line,
-        patch,
-        takes_over: None,
-        remember: false,
-    })
-    .into()
+    Op::Acquire(Acquire::new(name(lock), client(who), term)).into()
 }
 
 fn acquire(lock: &str, who: &str) -> Command {

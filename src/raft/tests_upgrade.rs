@@ -51,19 +51,9 @@ fn lock(text: &str) -> LockName {
 fn acquire(node: &RaftNode, of: &str) -> Answer {
     let (send, answer) = mpsc::channel();
     let client = ClientId::parse("new").expect("valid");
-    let (term, mode) = (LeaseTerms::Own(TTL_DEFAULT, GRACE_DEFAULT), Mode::Exclusive);
-    let (hold, line, patch) = (Ownership::Exclusive(None), QueuePolicy::Skip, Patch::default());
-    let ask = Acquire {
-        name: lock(of),
-        client,
-        mode,
-        hold,
-        term,
-        line,
-        patch,
-        takes_over: None,
-        remember: false,
-    };
+    let term = LeaseTerms::Own(TTL_DEFAULT, GRACE_DEFAULT);
+    let hold = Ownership::Exclusive(None);
+    let ask = Acquire { hold, ..Acquire::new(lock(of), client, term) };
     node.submit(Op::Acquire(ask).into(), Retry::Never, Box::new(move |got| drop(send.send(got))));
     answer.recv().expect("answered").expect("decided")
 }

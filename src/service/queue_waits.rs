@@ -422,15 +422,13 @@ mod tests {
 
     fn ask(who: &str, line: QueuePolicy) -> Acquire {
         Acquire {
-            name: LockName::parse("build").expect("valid"),
-            client: client(who),
-            mode: Mode::Exclusive,
             hold: Ownership::Exclusive(None),
-            term: LeaseTerms::Own(TTL_DEFAULT, GRACE_DEFAULT),
             line,
-            patch: Patch::default(),
-            takes_over: None,
-            remember: false,
+            ..Acquire::new(
+                LockName::parse("build").expect("valid"),
+                client(who),
+                LeaseTerms::Own(TTL_DEFAULT, GRACE_DEFAULT),
+            )
         }
     }
 

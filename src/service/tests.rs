@@ -53,17 +53,7 @@ fn client(text: &str) -> ClientId {
 fn ask(lock: &str, who: &str, ttl: Span, grace: Span) -> Acquire {
     let term = LeaseTerms::Own(Ttl::new(ttl).expect("valid"), Grace::new(grace).expect("valid"));
     let (hold, line, patch) = (Ownership::Client, QueuePolicy::Skip, Patch::default());
-    Acquire {
-        name: name(lock),
-        client: client(who),
-        mode: Mode::Exclusive,
-        hold,
-        term,
-        line,
-        patch,
-        takes_over: None,
-        remember: false,
-    }
+    Acquire { hold, line, patch, ..Acquire::new(name(lock), client(who), term) }
 }
 
 fn long(lock: &str, who: &str) -> Acquire {

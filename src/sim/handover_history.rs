@@ -165,7 +165,8 @@ impl HandoverHistory {
         };
         let requests =
             self.ends.iter().filter_map(|request| Some((request, request.end_of(tenure)?)));
-        // What the client itself has done to end the tenure, and knows to be carried out.
+        // The first request by which the client itself has ended the tenure and that it knows to be
+        // carried out.
         let own = requests.clone().filter(|(_, end)| *end != HandoverEnd::Stolen);
         let known =
             own.filter_map(|(request, end)| Some((request.done?, end))).min_by_key(|of| of.0);

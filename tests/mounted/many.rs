@@ -40,17 +40,7 @@ fn root() -> ClientId {
 fn acquire(name: LockName) -> Op {
     let ttl = Ttl::new(Span::from_secs(24 * 3_600)).expect("within bounds");
     let grace = Grace::new(Span::ZERO).expect("within bounds");
-    Op::Acquire(Acquire {
-        name,
-        client: root(),
-        mode: Mode::Exclusive,
-        hold: Ownership::Client,
-        term: LeaseTerms::Own(ttl, grace),
-        line: QueuePolicy::Skip,
-        patch: Patch::default(),
-        takes_over: None,
-        remember: false,
-    })
+    Op::Acquire(Acquire::new(name, root(), LeaseTerms::Own(ttl, grace)))
 }
 
 fn release(name: LockName) -> Op {

@@ -233,18 +233,13 @@ impl WaitFiles {
             ..Patch::default()
         };
         Acquire {
-            name: name.clone(),
-            client: caller.client.clone(),
-            mode: Mode::Exclusive,
             // The lease is exclusive within the client, and no open file owns it: another request
             // of the same client can't share the lease, so two readers of one client wait for each
             // other.
             hold: Ownership::Exclusive(None),
-            term: self.bindings.term(process),
             line: QueuePolicy::Join(None),
             patch,
-            takes_over: None,
-            remember: false,
+            ..Acquire::new(name.clone(), caller.client.clone(), self.bindings.term(process))
         }
     }
 

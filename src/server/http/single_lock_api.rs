@@ -46,17 +46,7 @@ pub(super) async fn acquire(mut call: RequestContext) -> HandlerResult {
     let options = RequestOptions::read(&mut call).await?;
     let client = options.client(&call)?;
     let term = LeaseTerms::Own(options.ttl.unwrap_or(call.app.ttl), call.app.grace);
-    let ask = Acquire {
-        name: default_lock(),
-        client: client.clone(),
-        mode: Mode::Exclusive,
-        hold: Ownership::Client,
-        term,
-        line: QueuePolicy::Skip,
-        patch: Patch::default(),
-        takes_over: None,
-        remember: false,
-    };
+    let ask = Acquire::new(default_lock(), client.clone(), term);
     let outcome = call.decide(Op::Acquire(ask), None).await;
     let outcome = outcome.map_err(|problem| in_seeds_words(&call, problem))?;
     let (Outcome::Granted(tenure) | Outcome::Renewed(tenure)) = outcome else {

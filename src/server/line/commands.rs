@@ -127,18 +127,8 @@ impl LineService {
                 let (mode, patch) = (Mode::Exclusive, Patch::default());
                 // In the line protocol, LOCK fails for a held lock, even if the same client holds
                 // it.
-                let (hold, line) = (Ownership::Exclusive(None), QueuePolicy::Skip);
-                let ask = Acquire {
-                    name,
-                    client,
-                    mode,
-                    hold,
-                    term,
-                    line,
-                    patch,
-                    takes_over: None,
-                    remember: false,
-                };
+                let hold = Ownership::Exclusive(None);
+                let ask = Acquire { mode, hold, patch, ..Acquire::new(name, client, term) };
                 self.decide(caller, Op::Acquire(ask), shows_token).await
             }
             LineRequest::Renew(name, client, ttl, token) => {
