@@ -426,8 +426,8 @@ mod tests {
     use super::*;
     use crate::engine::lease_terms::{GRACE_DEFAULT, TTL_DEFAULT};
     use crate::engine::{
-        Acquire, EndSession, IfExists, LeaseKey, Leave, LeaveReason, Mode, Move, OpenSession,
-        Patch, QueuePolicy, Release, SessionEnd, Steal, StealReason,
+        Acquire, EndSession, IfExists, LeaseKey, Leave, LeaveReason, Move, OpenSession, Patch,
+        Release, SessionEnd, Steal, StealReason,
     };
 
     fn name(text: &str) -> LockName {

@@ -421,8 +421,7 @@ impl RequestQueue {
 mod tests {
     use super::*;
     use crate::engine::{
-        Acquire, ClientId, LeaseTerms, Lifetime, Mode, OpenId, Patch, QueuePolicy, Refusal,
-        SessionId, Tenure,
+        Acquire, ClientId, LeaseTerms, Lifetime, OpenId, Refusal, SessionId, Tenure,
     };
 
     fn asked(ask: BatchItem) -> QueuedRequest {

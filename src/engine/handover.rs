@@ -63,8 +63,9 @@ pub enum HandoverEnd {
     Stolen,
     /// The session of the lease was ended.
     Session,
-    /// The engine was restored from a backup: the tenure may have set other handovers since that
-    /// backup, and later tenures may have set some.
+    /// The engine was restored from a backup, or from files whose last records a power failure may
+    /// have taken: the tenure may have set other handovers since, and later tenures may have set
+    /// some.
     Unknown,
 }
 

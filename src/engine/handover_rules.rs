@@ -65,6 +65,16 @@ impl Engine {
             .collect()
     }
 
+    /// Records that nobody knows how the tenures ended that have set the handovers: the records of
+    /// later handovers may be lost. A tenure that still runs may set another one, whose end is known.
+    pub fn forget_ends(&mut self) {
+        for memory in self.books.remembered.0.values_mut() {
+            if let Some(last) = &mut Arc::make_mut(&mut memory.previous).last {
+                last.end = HandoverEnd::Unknown;
+            }
+        }
+    }
+
     /// Remembers a name of the engine that this one replaces, unless this engine remembers it
     /// already, or remembers [`REMEMBERED_MAX`] names.
     pub fn take_over(&mut self, known: RememberedName) {

@@ -3,9 +3,9 @@
 
 use super::tenure::{TenureClock, TenureId};
 use crate::engine::{
-    Acquire, ClientId, Command, EndSession, EventKind, Grace, LeaseKey, LeaseTerms, LockName, Mode,
-    Op, OpenId, OpenSession, Outcome, Ownership, Patch, QueuePolicy, Reason, Refusal, RefusalKind,
-    Release, SessionEnd, SessionId, Token,
+    Acquire, ClientId, Command, EndSession, EventKind, Grace, LeaseKey, LeaseTerms, LockName, Op,
+    OpenId, OpenSession, Outcome, Ownership, QueuePolicy, Reason, Refusal, RefusalKind, Release,
+    SessionEnd, SessionId, Token,
 };
 use crate::service::event_log::EventWatch;
 use crate::service::queue_waits::{Entered, PlaceGuard, QueueWaits, WaitEnd};

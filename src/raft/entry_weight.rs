@@ -114,8 +114,8 @@ mod tests {
     use crate::engine::codec::Codec;
     use crate::engine::lease_terms::{GRACE_DEFAULT, TTL_DEFAULT};
     use crate::engine::{
-        Acquire, Annotate, ClientId, Forget, Handover, IfExists, LeaseTerms, LockName, Mode, Move,
-        Ownership, QueuePolicy, Release, Reset, Steal, StealReason,
+        Acquire, Annotate, ClientId, Forget, Handover, IfExists, LeaseTerms, LockName, Move,
+        Release, Reset, Steal, StealReason,
     };
     use crate::raft::types::{Commands, LogId};
     use crate::time::Time;

@@ -12,9 +12,8 @@ use super::{DataError, RaftNode};
 use crate::engine::codec::FORMAT_VERSION;
 use crate::engine::model::sound;
 use crate::engine::{
-    Acquire, Answer, ClientId, Command, Engine, Grace, LeaseKey, LeaseTerms, LockName, Mode, Op,
-    OpenSession, Outcome, Ownership, Patch, Phase, QueuePolicy, Release, Steal, StealReason, Ttl,
-    codec,
+    Acquire, Answer, ClientId, Command, Engine, Grace, LeaseKey, LeaseTerms, LockName, Op,
+    OpenSession, Outcome, Patch, Phase, Release, Steal, StealReason, Ttl, codec,
 };
 use crate::service::audit::Audit;
 use crate::service::{BackendStatus, LockService, Locks, Retry, Unavailable};

@@ -465,7 +465,7 @@ mod tests {
     use crate::engine::name::CLIENT_BYTES_MAX;
     use crate::engine::{
         AcknowledgedKeys, Acquire, ClientId, Engine, Grace, LeaseKey, LeaseTerms, LockName, Mode,
-        OpenId, Ownership, Patch, QueuePolicy, Release, Rules, SessionId, Ttl,
+        OpenId, Ownership, QueuePolicy, Release, Rules, SessionId, Ttl,
     };
     use std::sync::mpsc::channel;
 

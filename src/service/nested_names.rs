@@ -262,9 +262,7 @@ mod tests {
     use super::super::test_backends::{forward_status_to_engine, forward_to_engine};
     use super::*;
     use crate::engine::lease_terms::{GRACE_DEFAULT, TTL_DEFAULT};
-    use crate::engine::{
-        Acquire, LeaseTerms, Mode, Ownership, Patch, QueuePolicy, Refusal, Rules, Tenure,
-    };
+    use crate::engine::{Acquire, LeaseTerms, Refusal, Rules, Tenure};
     use std::sync::atomic::{AtomicBool, Ordering};
     use std::sync::mpsc::channel;
 

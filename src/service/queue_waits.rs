@@ -405,8 +405,8 @@ mod tests {
     use super::*;
     use crate::engine::lease_terms::{GRACE_DEFAULT, TTL_DEFAULT, Ttl};
     use crate::engine::{
-        ClientId, EndSession, Grace, LeaseTerms, Mode, OpenId, OpenSession, Patch, QueuePolicy,
-        Rules, SessionEnd,
+        ClientId, EndSession, Grace, LeaseTerms, OpenId, OpenSession, QueuePolicy, Rules,
+        SessionEnd,
     };
     use std::sync::mpsc::{Receiver, channel};
     use std::thread;

@@ -164,7 +164,7 @@ mod tests {
     use super::super::local::Local;
     use super::*;
     use crate::engine::lease_terms::{GRACE_DEFAULT, TTL_DEFAULT};
-    use crate::engine::{Acquire, ClientId, LeaseTerms, Op, Ownership, Patch, QueuePolicy, Rules};
+    use crate::engine::{Acquire, ClientId, LeaseTerms, Op, Rules};
     use proptest::prelude::*;
     use std::collections::BTreeSet;
     use std::sync::Arc;

@@ -2,8 +2,7 @@
 
 use crate::harness::*;
 use latchfs::engine::{
-    Acquire, ClientId, Grace, LeaseKey, LeaseTerms, LockName, Mode, Op, Ownership, Patch,
-    QueuePolicy, Release, Rules, Ttl,
+    Acquire, ClientId, Grace, LeaseKey, LeaseTerms, LockName, Op, Release, Rules, Ttl,
 };
 use latchfs::service::Locks;
 use latchfs::service::local::Local;

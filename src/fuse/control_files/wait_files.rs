@@ -8,8 +8,8 @@
 
 use crate::control::WAITERS_SHOWN_MAX;
 use crate::engine::{
-    Acquire, FileType, Firm, LeaseKey, LockName, Mode, Op, Ownership, Patch, QueuePolicy,
-    RefusalKind, Release, Renew, Tenure,
+    Acquire, FileType, Firm, LeaseKey, LockName, Op, Ownership, Patch, QueuePolicy, RefusalKind,
+    Release, Renew, Tenure,
 };
 use crate::fuse::credentials::{Caller, Callers};
 use crate::fuse::errno::Act;

@@ -1,8 +1,8 @@
 //! The file operations that take a lock by creating a directory or symlink: `mkdir` and `ln -s`.
 
 use crate::engine::{
-    Acquire, FileAttrs, FileType, LeaseKey, LockName, Mode, Op, Outcome, Ownership, Patch,
-    QueuePolicy, ReadMode, Tenure, TextPatch,
+    Acquire, FileAttrs, FileType, LeaseKey, LockName, Op, Outcome, Ownership, Patch, ReadMode,
+    Tenure, TextPatch,
 };
 use crate::fuse::credentials::{Caller, Callers};
 use crate::fuse::errno::Act;

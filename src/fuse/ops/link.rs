@@ -3,8 +3,7 @@
 
 use crate::engine::{
     Acquire, Annotate, Details, FileAttrs, FileType, Firm, LeaseKey, LeaseTerms, Lifetime,
-    LockName, LockView, Mode, Op, Outcome, Ownership, Patch, QueuePolicy, ReadMode, Release, Renew,
-    TextPatch, Token,
+    LockName, LockView, Op, Outcome, Ownership, Patch, ReadMode, Release, Renew, TextPatch, Token,
 };
 use crate::fuse::credentials::Caller;
 use crate::fuse::errno::Act;

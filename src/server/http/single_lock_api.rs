@@ -9,8 +9,7 @@ use super::problem::{HandlerResult, Problem};
 use super::request_context::RequestContext;
 use super::response::json;
 use crate::engine::{
-    Acquire, LeaseKey, LeaseTerms, Lifetime, LockName, Mode, Op, Outcome, Ownership, Patch, Phase,
-    QueuePolicy, Release,
+    Acquire, LeaseKey, LeaseTerms, Lifetime, LockName, Op, Outcome, Phase, Release,
 };
 use crate::status::status_of;
 use crate::time::Time;

@@ -9,7 +9,7 @@ use crate::auth::permissions::{AccessRequest, Operation};
 use crate::auth::{Authenticator, EngineShares, Grant};
 use crate::engine::{
     Acquire, Answer, Command, Engine, Firm, Grace, LeaseKey, LeaseTerms, LockName, Mode, Op,
-    Ownership, Patch, Phase, QueuePolicy, Reason, RefusalKind, Release, Renew, Ttl,
+    Ownership, Patch, Phase, Reason, RefusalKind, Release, Renew, Ttl,
 };
 use crate::metrics::MetricsPage;
 use crate::server::audit_trail::AuditedCaller;
