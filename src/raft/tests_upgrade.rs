@@ -184,9 +184,10 @@ fn a_state_is_readable_by_an_older_version_once_its_answers_are_forgotten() {
     let node = RaftNode::open(&data).expect("it has begun");
     let term = LeaseTerms::Own(TTL_DEFAULT, GRACE_DEFAULT);
     let acquire = Acquire::new(lock("folder"), client.clone(), term);
-    does(&node, Op::Acquire(Acquire { remember: true, ..acquire }), Some("one"));
+    does(&node, Op::Acquire(Acquire { remember: true, ..acquire.clone() }), Some("one"));
     let key = LeaseKey { name: lock("folder"), client: client.clone(), token: None };
-    does(&node, Op::Release(Release::of(key)), None);
+    let release = || Op::Release(Release::of(key.clone()));
+    does(&node, release(), None);
     does(&node, Op::Forget(Forget { name: lock("folder"), by: client }), None);
     node.close();
 
@@ -195,7 +196,10 @@ fn a_state_is_readable_by_an_older_version_once_its_answers_are_forgotten() {
     let begun = Instant::now();
     while format(&node) == 7 {
         assert!(begun.elapsed() < Duration::from_secs(30), "the node never becomes readable");
-        std::thread::sleep(Duration::from_millis(50));
+        // The file of the log that has the last command of the newer format ends.
+        does(&node, Op::Acquire(acquire.clone()), None);
+        does(&node, release(), None);
+        std::thread::sleep(Duration::from_millis(5));
     }
     node.close();
     let file = snapshot::read(&data.join("snapshot")).expect("sound").expect("it is there");
