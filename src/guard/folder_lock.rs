@@ -3,9 +3,9 @@
 
 use super::tenure::{TenureClock, TenureId};
 use crate::engine::{
-    Acquire, ClientId, Command, EndSession, EventKind, Grace, LeaseKey, LeaseTerms, LockName, Mode,
-    Op, OpenId, OpenSession, Outcome, Ownership, Patch, QueuePolicy, Reason, Refusal, RefusalKind,
-    Release, SessionEnd, SessionId, Token,
+    Acquire, ClientId, Command, EndSession, EventKind, Grace, LeaseKey, LeaseTerms, LockName, Op,
+    OpenId, OpenSession, Outcome, Ownership, QueuePolicy, Reason, Refusal, RefusalKind, Release,
+    SessionEnd, SessionId, Token,
 };
 use crate::service::event_log::EventWatch;
 use crate::service::queue_waits::{Entered, PlaceGuard, QueueWaits, WaitEnd};
@@ -244,15 +244,9 @@ impl FolderLock {
             patience => QueuePolicy::Join(Some(patience)),
         };
         let ask = Acquire {
-            name: self.name.clone(),
-            client: self.client.clone(),
-            mode: Mode::Exclusive,
             hold: Ownership::OpenFile(open),
-            term: LeaseTerms::Session(session),
             line,
-            patch: Patch::default(),
-            takes_over: None,
-            remember: false,
+            ..Acquire::new(self.name.clone(), self.client.clone(), LeaseTerms::Session(session))
         };
         let at_end = send.clone();
         self.waits.enter(

@@ -251,7 +251,8 @@ async fn begin(parts: NodeParts) -> Result<NodeTasks, DataError> {
     let (cluster, node) = (Some(identity.cluster), identity.node);
     let identified = |tls| RpcIdentity { cluster, node, tls, formats: Arc::clone(&formats) };
     let caller = tls.map(|tls| Arc::new(identified(tls)));
-    let (removed, gauges, files) = (Arc::<AtomicBool>::default(), Gauges::of(&log), log.clone());
+    let (removed, files) = (Arc::<AtomicBool>::default(), log.clone());
+    let gauges = Gauges::of(&log, &machine);
     let network = Network {
         caller: caller.clone(),
         replica: Arc::clone(&replica),
@@ -290,7 +291,9 @@ async fn begin(parts: NodeParts) -> Result<NodeTasks, DataError> {
     }
     replica.go_live();
     if formats.own() < FORMAT_VERSION {
-        tokio::spawn(downgrade::keep_readable(raft.clone(), files));
+        let snapshot = Arc::clone(&gauges.snapshot_format);
+        let state = Arc::clone(&replica);
+        tokio::spawn(downgrade::keep_readable(raft.clone(), files, state, snapshot));
     }
     Ok(NodeComponents {
         raft,
