@@ -95,7 +95,7 @@ impl FolderView {
             self.forget_attributes(older);
         }
         self.second_opens.keep(who, ino, file);
-        Ok(Self::entry(ino, &found))
+        Ok(self.entry(ino, &found))
     }
 
     pub(super) fn attributes_of(&self, ino: u64) -> Done<NodeAttr> {
