@@ -66,7 +66,8 @@ impl Engine {
     }
 
     /// Records that nobody knows how the tenures ended that have set the handovers: the records of
-    /// later handovers may be lost. A tenure that still runs may set another one, whose end is known.
+    /// later handovers may be lost. A tenure that still runs may set another one. The end of that
+    /// one is known.
     pub fn forget_ends(&mut self) {
         for memory in self.books.remembered.0.values_mut() {
             if let Some(last) = &mut Arc::make_mut(&mut memory.previous).last {

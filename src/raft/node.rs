@@ -285,15 +285,13 @@ async fn begin(parts: NodeParts) -> Result<NodeTasks, DataError> {
         raft.runtime_config().tick(true);
         if known.voter_ids().eq([identity.node]) {
             // The only voter calls an election at once, without waiting for the timeout.
-            let elected = raft.trigger().elect(false).await;
-            elected.map_err(|error| stopped(error.to_string()))?;
+            raft.trigger().elect(false).await.map_err(|error| stopped(error.to_string()))?;
         }
     }
     replica.go_live();
     if formats.own() < FORMAT_VERSION {
-        let snapshot = Arc::clone(&gauges.snapshot_format);
-        let state = Arc::clone(&replica);
-        tokio::spawn(downgrade::keep_readable(raft.clone(), files, state, snapshot));
+        let (replica, gauges) = (Arc::clone(&replica), gauges.clone());
+        tokio::spawn(downgrade::keep_readable(raft.clone(), files, replica, gauges));
     }
     Ok(NodeComponents {
         raft,

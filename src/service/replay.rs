@@ -14,8 +14,8 @@ const COMMAND: u8 = 2;
 /// The tag of a journal record that describes a start of the daemon. The start may have raised the
 /// next token, so a replay without the record would yield other tokens for the commands after it.
 const START: u8 = 1;
-/// The tag of a journal record that describes a start of the daemon after which nobody knows how the
-/// tenures ended that have set handovers.
+/// The tag of a journal record that describes a start of the daemon. After that start nobody knows
+/// how the tenures ended that have set handovers.
 const ENDS_UNKNOWN: u8 = 3;
 
 /// The state of a backend at its start, as restored from the files.
