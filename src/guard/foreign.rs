@@ -25,6 +25,12 @@ impl OwnVersions {
         Self(Mutex::new(Memory { since, left: HashMap::new(), max: VERSIONS_MAX }))
     }
 
+    /// Takes over the versions of this guard's last tenure, which ended shortly before this one
+    /// began: files that it changed may have a change time that is not earlier than `since`.
+    pub(super) fn inherit(&self, last: &Self) {
+        self.0.lock().left.clone_from(&last.0.lock().left);
+    }
+
     /// Whether a file with one name is a foreign version.
     pub(super) fn is_foreign(&self, found: &Look) -> bool {
         let memory = self.0.lock();
@@ -81,6 +87,17 @@ mod tests {
         assert!(own.is_foreign(&look(1, 99, 300)));
         own.record(&look(3, 50, 50), true);
         assert!(own.is_foreign(&look(4, 60, 60)), "the wall clock was set back");
+    }
+
+    #[test]
+    fn a_tenure_knows_the_versions_of_the_last_one() {
+        let last = OwnVersions::new(100);
+        last.record(&look(1, 99, 199), false);
+        let next = OwnVersions::new(200);
+        assert!(next.is_foreign(&look(1, 99, 200)));
+        next.inherit(&last);
+        assert!(!next.is_foreign(&look(1, 99, 200)));
+        assert!(next.is_foreign(&look(1, 98, 200)) && next.is_foreign(&look(2, 99, 200)));
     }
 
     #[test]
