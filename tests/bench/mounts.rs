@@ -73,7 +73,7 @@ impl Mount {
             let error = io::Error::last_os_error();
             return Err(format!("can't mount a tmpfs ({error}); run the benchmark as root"));
         }
-        Ok(Self { dir, daemon: None, scratch: scratch })
+        Ok(Self { dir, daemon: None, scratch })
     }
 
     /// Shows a new guarded folder, with the lock held by this machine.
@@ -122,14 +122,14 @@ impl Mount {
         if result != 0 {
             return Err(format!("can't mount an overlay: {}", io::Error::last_os_error()));
         }
-        Ok(Self { dir, daemon: None, scratch: scratch })
+        Ok(Self { dir, daemon: None, scratch })
     }
 
     /// Returns a directory of the disk itself.
     pub(crate) fn native() -> Result<Self, String> {
         let scratch = Scratch::new()?;
         let dir = folder(&scratch)?;
-        Ok(Self { dir, daemon: None, scratch: scratch })
+        Ok(Self { dir, daemon: None, scratch })
     }
 
     /// Returns the process id of the daemon that serves the mount.
@@ -140,7 +140,7 @@ impl Mount {
     fn start(scratch: Scratch, dir: PathBuf, command: &mut Command) -> Result<Self, String> {
         let daemon = command.stdin(Stdio::null()).stdout(Stdio::null()).spawn();
         let daemon = daemon.map_err(|error| format!("can't start {command:?}: {error}"))?;
-        let mut mount = Self { dir, daemon: Some(daemon), scratch: scratch };
+        let mut mount = Self { dir, daemon: Some(daemon), scratch };
         let mut ended = None;
         let settled = poll(MOUNT_PATIENCE, || {
             ended = mount.daemon.as_mut().and_then(|daemon| daemon.try_wait().ok().flatten());

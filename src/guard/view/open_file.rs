@@ -36,13 +36,13 @@ pub(super) struct OpenFile {
     /// Whether a program has changed the content by this open file in place.
     pub(super) has_changed: AtomicBool,
     /// The part of this file in the open files of its user.
-    pub(super) _share: Share,
+    pub(super) share: Share,
 }
 
 impl OpenFile {
     /// Returns an open file whose content no program has changed by it yet.
     pub(super) fn new(ino: u64, content: Content, tenure: Option<TenureId>, share: Share) -> Self {
-        Self { ino, content, tenure, has_changed: AtomicBool::new(false), _share: share }
+        Self { ino, content, tenure, has_changed: AtomicBool::new(false), share }
     }
 
     /// Returns the file of the operating system, unless this is a control file.

@@ -21,6 +21,9 @@ use std::fs::File;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 
+/// How often the source of a reader's content is chosen, before the kernel has to find another node.
+const READ_TRIES: usize = 4;
+
 impl FolderView {
     /// Locates a file that a program opens. If its name leads to another file by now, the kernel
     /// has to look the name up: a program must not get an older version, whose content nobody would
@@ -53,21 +56,39 @@ impl FolderView {
         (opener, found): (BackingOpener<'_>, Option<FoundFile>),
     ) -> Done<Opened> {
         let located = self.locate_to_open(ino, found)?;
+        let mut share = share;
+        // Another program may open or close the node meanwhile, so that it is read in another way.
+        for _ in 0..READ_TRIES {
+            let content = self.content_to_read(&located, (ino, flags), opener)?;
+            match self.add_open(OpenFile::new(ino, content, None, share)) {
+                Ok(reply) => return Ok(reply),
+                Err(Some(free)) => share = free,
+                Err(None) => break,
+            }
+        }
+        Err(Errno::ESTALE)
+    }
+
+    fn content_to_read(
+        &self,
+        located: &LocatedFile,
+        (ino, flags): (u64, i32),
+        opener: BackingOpener<'_>,
+    ) -> Done<Content> {
         let is_able = flags & (libc::O_DIRECT | libc::O_TRUNC) == 0;
-        let content = match (&located.located, self.nodes.next_source(ino)) {
+        Ok(match (&located.located, self.nodes.next_source(ino)) {
             (_, NextSource::Backing(backing)) if is_able => Content::Backed(backing),
             (Located::Saving(saving), _) => Content::Saving(Arc::clone(saving)),
             (Located::Path(_) | Located::Open(_) | Located::Kept(_), next) => {
-                let file = self.reopen(&located, flags)?;
+                let file = self.reopen(located, flags)?;
                 let is_free = is_able && matches!(next, NextSource::Any);
-                if is_free && self.may_be_backed(&located, &file) {
+                if is_free && self.may_be_backed(located, &file) {
                     self.passthrough.back(file, opener)
                 } else {
                     Content::InPlace(file)
                 }
             }
-        };
-        self.opened(OpenFile::new(ino, content, None, share))
+        })
     }
 
     /// Whether the kernel may read a file by itself: one that programs replace as a whole.
@@ -80,16 +101,20 @@ impl FolderView {
     /// Records an open file, unless the other open files of its node have another source of their
     /// content. Then the file gets another node, which the kernel finds after ESTALE.
     pub(super) fn opened(&self, open: OpenFile) -> Done<Opened> {
+        self.add_open(open).map_err(|_| Errno::ESTALE)
+    }
+
+    /// Records an open file. Returns its share if the other open files of its node have another
+    /// source of their content.
+    fn add_open(&self, open: OpenFile) -> Result<Opened, Option<Share>> {
         let (fh, ino, flags) = (self.numbers.next(), open.ino, open.flags());
         let backing = open.backing().cloned();
-        self.files.insert(fh, open);
-        if let Some(open) = self.files.get(fh)
-            && !self.nodes.opened(ino, &open)
-        {
-            self.files.remove(fh);
+        let open = Arc::new(open);
+        if !self.nodes.opened(ino, &open) {
             self.forget_attributes(ino);
-            return Err(Errno::ESTALE);
+            return Err(Arc::into_inner(open).map(|open| open.share));
         }
+        self.files.insert_shared(fh, open);
         Ok(match backing {
             Some(backing) => Opened::by_backing(fh, backing),
             None => Opened::by_requests(fh, flags),

@@ -10,8 +10,9 @@ use parking_lot::Mutex;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// How long a second open is expected. It follows at once, unless its program is killed.
-const EXPECTED_FOR: Span = Span::from_secs(1);
+/// How long a second open is expected. It follows at once, unless its program is killed, or many
+/// other programs run.
+const EXPECTED_FOR: Span = Span::from_secs(10);
 /// The maximum number of second opens that are expected. Beyond it the oldest is forgotten, whose
 /// program then may get ESTALE.
 const SECOND_OPENS_MAX: usize = 256;
