@@ -21,7 +21,8 @@ use std::fs::File;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 
-/// How often the source of a reader's content is chosen, before the kernel has to find another node.
+/// How often the source of a reader's content is chosen before the kernel has to find another
+/// node.
 const READ_TRIES: usize = 4;
 
 impl FolderView {
