@@ -144,8 +144,10 @@ impl Nodes {
         let is_left = open.backing().is_none()
             && node.open.is_empty()
             && matches!(node.reads, NodeReads::BackingOnly(_));
-        let is_saved = open.backing().is_some() && node.saving.is_some();
-        if !is_left && !is_saved && node.open.add(open) {
+        // A program saves it, or has looked it up for its second open, which is to be answered.
+        let needs_requests = node.saving.is_some() || node.reads == NodeReads::RequestsOnly;
+        let is_unfit = open.backing().is_some() && needs_requests;
+        if !is_left && !is_unfit && node.open.add(open) {
             return true;
         }
         let is_backed = node.open.backing().is_some();
