@@ -91,7 +91,7 @@ pub(super) enum Located {
     /// A file without a name that a program has open.
     Open(Arc<OpenFile>),
     /// A file that has lost its name since a lookup found it, opened with `O_PATH`.
-    Kept(OwnedFd),
+    Kept(Arc<OwnedFd>),
 }
 
 /// A located file, with its attributes and, unless the file has no name, its path.
@@ -107,7 +107,8 @@ impl LocatedFile {
     /// Returns a descriptor of the file.
     pub(super) fn as_fd(&self) -> BorrowedFd<'_> {
         match &self.located {
-            Located::Path(fd) | Located::Kept(fd) => fd.as_fd(),
+            Located::Path(fd) => fd.as_fd(),
+            Located::Kept(fd) => fd.as_fd(),
             Located::Saving(saving) => saving.staged.file.as_fd(),
             Located::Open(open) => match open.file() {
                 Some(file) => file.as_fd(),

@@ -5,7 +5,7 @@ use super::attributes::{CACHED_FOR, ROOT, attributes};
 use super::control_files::{CONTROL_DIR, is_control};
 use super::folder_view::{FolderView, errno};
 use super::local_files::Spot;
-use super::second_opens::Needs;
+use super::second_opens::{ExpectedOpens, Needs};
 use crate::fuse::kernel::file_system::{Done, NameIn};
 use crate::fuse::kernel::values::{
     Errno, FileSystemStats, NodeAttr, NodeEntry, ReadBytes, Requester,
@@ -65,14 +65,9 @@ impl FolderView {
         }
     }
 
-    /// Looks a name up for a program that opens it for the second time.
-    pub(super) fn look_up_again(
-        &self,
-        who: Requester,
-        at: NameIn<'_>,
-        needs: Needs,
-    ) -> Done<NodeEntry> {
-        if needs == Needs::NewVersion {
+    /// Looks a name up that programs open for the second time.
+    pub(super) fn look_up_again(&self, at: NameIn<'_>, opens: ExpectedOpens) -> Done<NodeEntry> {
+        if opens.own == Some(Needs::NewVersion) {
             self.nodes.show_saving(at.parent, at.name);
         }
         let staged = self.nodes.saving_at(at.parent, at.name);
@@ -80,7 +75,7 @@ impl FolderView {
             let entry = self.look_up(at)?;
             if let Some((ino, saving)) = staged {
                 let file = saving.staged.file.try_clone().map_err(|error| errno(&error))?;
-                self.second_opens.keep(who, ino, OwnedFd::from(file));
+                self.second_opens.keep(at, ino, OwnedFd::from(file));
             }
             return Ok(entry);
         }
@@ -90,11 +85,11 @@ impl FolderView {
         let file = file.map_err(|error| Errno::from_i32(error.raw_os_error()))?;
         let found = stat(file.as_fd()).map_err(|error| errno(&error))?;
         let ino = self.nodes.found(at.parent, at.name, id_in(&found), spot.is_local);
-        let (older, ino) = (ino, self.nodes.for_second_open(ino, needs));
+        let (older, ino) = (ino, self.nodes.for_second_open(ino, opens.greatest));
         if ino != older {
             self.forget_attributes(older);
         }
-        self.second_opens.keep(who, ino, file);
+        self.second_opens.keep(at, ino, file);
         Ok(self.entry(ino, &found))
     }
 

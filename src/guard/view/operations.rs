@@ -25,9 +25,9 @@ impl FileSystem for FolderView {
     }
 
     async fn lookup(&self, who: Requester, at: NameIn<'_>) -> Done<NodeEntry> {
-        match self.second_opens.needs(who, at) {
+        match self.second_opens.of(who, at) {
             None => self.look_up(at),
-            Some(needs) => self.look_up_again(who, at, needs),
+            Some(opens) => self.look_up_again(at, opens),
         }
     }
 
@@ -109,7 +109,8 @@ impl FileSystem for FolderView {
         let opened = if is_first && self.second_opens.is_reserved(ino, who) {
             Err(Errno::ESTALE)
         } else {
-            self.open_file(who, ino, flags, (backing, second.and_then(|one| one.found))).await
+            self.open_file(who, ino, flags, (backing, second.and_then(|one| one.into_found(ino))))
+                .await
         };
         if is_first
             && matches!(opened, Err(Errno::ESTALE))

@@ -31,7 +31,6 @@ impl FolderView {
     /// find after it was changed. A file that was replaced after the second lookup is opened
     /// nevertheless, as if the open had come before.
     pub(super) fn locate_to_open(&self, ino: u64, found: Option<FoundFile>) -> Done<LocatedFile> {
-        let found = found.filter(|found| found.ino == ino);
         match self.locate(ino) {
             Ok(LocatedFile { located: Located::Open(_), .. })
                 if found.is_none() && self.nodes.leave_place(ino) =>

@@ -8,17 +8,19 @@ use crate::fuse::kernel::values::Requester;
 use crate::time::{Span, Time, boot_now};
 use parking_lot::Mutex;
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// How long a second open is expected. It follows at once, unless its program is killed, or many
-/// other programs run.
-const EXPECTED_FOR: Span = Span::from_secs(10);
+/// How long a second open is expected. It follows at once, unless its program is killed.
+const EXPECTED_FOR: Span = Span::from_secs(1);
+/// The maximum number of files that are kept for one of them.
+const FOUND_MAX: usize = 4;
 /// The maximum number of second opens that are expected. Beyond it the oldest is forgotten, whose
 /// program then may get ESTALE.
 const SECOND_OPENS_MAX: usize = 256;
 
 /// The node that an open needs.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Needs {
     /// Any node of the file.
     Content,
@@ -48,14 +50,36 @@ pub(super) struct SecondOpen {
     needs: Needs,
     /// The name that the thread opens.
     place: NodeName,
-    /// The node that the last lookup of the thread found, and its file.
-    pub(super) found: Option<FoundFile>,
+    /// The nodes that the last lookups of the name found, and their files. When several threads
+    /// look one name up, the kernel takes the answer to one of them for all.
+    found: Vec<FoundFile>,
+}
+
+impl SecondOpen {
+    fn is_of(&self, at: NameIn<'_>) -> bool {
+        (self.place.0, &*self.place.1) == (at.parent, at.name)
+    }
+
+    /// Returns the file of a node that a lookup found.
+    pub(super) fn into_found(self, ino: u64) -> Option<FoundFile> {
+        self.found.into_iter().rfind(|found| found.ino == ino)
+    }
 }
 
 /// A file that a lookup found.
+#[derive(Clone)]
 pub(super) struct FoundFile {
     pub(super) ino: u64,
-    pub(super) file: OwnedFd,
+    pub(super) file: Arc<OwnedFd>,
+}
+
+/// The second opens of a name that is looked up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct ExpectedOpens {
+    /// The need of the open for which the thread looks the name up, if it is a second one.
+    pub(super) own: Option<Needs>,
+    /// The greatest need of all.
+    pub(super) greatest: Needs,
 }
 
 /// The threads of which the kernel is going to send a second open.
@@ -78,26 +102,29 @@ impl SecondOpens {
         if list.len() >= SECOND_OPENS_MAX {
             list.remove(0);
         }
-        list.push(SecondOpen { thread: who.pid, since: now, needs, place, found: None });
+        list.push(SecondOpen { thread: who.pid, since: now, needs, place, found: Vec::new() });
         self.count.store(list.len(), Ordering::Release);
     }
 
-    /// Returns the need of the open for which a thread looks a name up, if it is a second one.
-    pub(super) fn needs(&self, who: Requester, at: NameIn<'_>) -> Option<Needs> {
+    /// Returns the second opens of a name that a thread looks up; `None` if there are none.
+    pub(super) fn of(&self, who: Requester, at: NameIn<'_>) -> Option<ExpectedOpens> {
         if self.count.load(Ordering::Acquire) == 0 {
             return None;
         }
         let (now, list) = (boot_now(), self.list.lock());
-        let one = list.iter().find(|one| one.thread == who.pid)?;
-        let is_it = (one.place.0, &*one.place.1) == (at.parent, at.name);
-        (is_it && now.since(one.since) <= EXPECTED_FOR).then_some(one.needs)
+        let all = list.iter().filter(|one| one.is_of(at) && now.since(one.since) <= EXPECTED_FOR);
+        let own = all.clone().find(|one| one.thread == who.pid).map(|one| one.needs);
+        all.map(|one| one.needs).max().map(|greatest| ExpectedOpens { own, greatest })
     }
 
-    /// Keeps the file that a lookup of a thread found until the thread opens it.
-    pub(super) fn keep(&self, who: Requester, ino: u64, file: OwnedFd) {
-        let mut list = self.list.lock();
-        if let Some(one) = list.iter_mut().find(|one| one.thread == who.pid) {
-            one.found = Some(FoundFile { ino, file });
+    /// Keeps the file that a lookup found for the second opens of the name.
+    pub(super) fn keep(&self, at: NameIn<'_>, ino: u64, file: OwnedFd) {
+        let found = FoundFile { ino, file: Arc::new(file) };
+        for one in self.list.lock().iter_mut().filter(|one| one.is_of(at)) {
+            if one.found.len() >= FOUND_MAX {
+                one.found.remove(0);
+            }
+            one.found.push(found.clone());
         }
     }
 
@@ -111,7 +138,7 @@ impl SecondOpens {
         self.list.lock().iter().any(|one| {
             one.thread != who.pid
                 && one.needs == Needs::NewVersion
-                && one.found.as_ref().is_some_and(|found| found.ino == ino)
+                && one.found.iter().any(|found| found.ino == ino)
                 && now.since(one.since) <= EXPECTED_FOR
         })
     }
@@ -134,33 +161,53 @@ impl SecondOpens {
 mod tests {
     use super::*;
 
+    fn who(pid: u32) -> Requester {
+        Requester { uid: 0, gid: 0, pid }
+    }
+
+    const AT: fn(&str) -> NameIn<'_> = |name| NameIn { parent: 1, name: name.as_ref() };
+
+    fn file() -> OwnedFd {
+        OwnedFd::from(std::fs::File::open("/").expect("there"))
+    }
+
     #[test]
     fn a_second_open_is_expected_once_and_of_its_thread_only() {
         let opens = SecondOpens::default();
-        let who = |pid| Requester { uid: 0, gid: 0, pid };
-        let place = || (1, "a".into());
-        let needs = |pid| opens.needs(who(pid), NameIn { parent: 1, name: "a".as_ref() });
-        assert!(needs(7).is_none() && opens.take(who(7)).is_none());
-        opens.expect(who(7), place(), Needs::of(libc::O_WRONLY | libc::O_TRUNC));
-        opens.expect(who(8), place(), Needs::of(libc::O_RDWR));
-        assert_eq!(needs(7), Some(Needs::NewVersion));
-        let other = NameIn { parent: 1, name: "b".as_ref() };
-        assert_eq!(opens.needs(who(7), other), None);
-        assert_eq!(needs(8), Some(Needs::Requests));
-        let file = || OwnedFd::from(std::fs::File::open("/").expect("there"));
-        opens.keep(who(8), 9, file());
-        opens.keep(who(7), 6, file());
+        let of = |pid, name| opens.of(who(pid), AT(name));
+        let found = |pid, ino| opens.take(who(pid)).and_then(|one| one.into_found(ino));
+        assert!(of(7, "a").is_none() && opens.take(who(7)).is_none());
+        opens.expect(who(7), (1, "a".into()), Needs::of(libc::O_WRONLY | libc::O_TRUNC));
+        opens.expect(who(8), (1, "b".into()), Needs::of(libc::O_RDWR));
+        let only = |needs| Some(ExpectedOpens { own: Some(needs), greatest: needs });
+        assert_eq!(of(7, "a"), only(Needs::NewVersion));
+        assert_eq!(of(8, "b"), only(Needs::Requests));
+        assert_eq!(of(8, "a"), Some(ExpectedOpens { own: None, greatest: Needs::NewVersion }));
+        assert_eq!(of(7, "c"), None);
+        opens.keep(AT("b"), 9, file());
+        opens.keep(AT("a"), 6, file());
         assert!(opens.is_reserved(6, who(8)) && !opens.is_reserved(6, who(7)));
         assert!(!opens.is_reserved(9, who(7)), "its program shares the node");
-        assert!(opens.take(who(7)).and_then(|one| one.found).is_some_and(|it| it.ino == 6));
-        assert!(opens.take(who(8)).and_then(|one| one.found).is_some_and(|it| it.ino == 9));
-        assert!(opens.take(who(8)).is_none() && needs(8).is_none());
+        assert!(found(7, 6).is_some() && found(8, 9).is_some());
+        assert!(opens.take(who(8)).is_none() && of(8, "b").is_none());
+    }
+
+    /// The kernel takes the answer to one of several lookups of a name for all.
+    #[test]
+    fn the_lookups_of_other_threads_are_kept_too_up_to_a_bound() {
+        let opens = SecondOpens::default();
+        let found = |ino| {
+            opens.expect(who(7), (1, "a".into()), Needs::Content);
+            (0..=FOUND_MAX as u64).for_each(|ino| opens.keep(AT("a"), ino, file()));
+            assert_eq!(opens.list.lock()[0].found.len(), FOUND_MAX);
+            opens.take(who(7)).and_then(|one| one.into_found(ino)).map(|found| found.ino)
+        };
+        assert_eq!((found(0), found(1), found(4), found(5)), (None, Some(1), Some(4), None));
     }
 
     #[test]
     fn the_number_of_expected_opens_is_bounded() {
         let opens = SecondOpens::default();
-        let who = |pid| Requester { uid: 0, gid: 0, pid };
         for pid in 0..=SECOND_OPENS_MAX as u32 + 1 {
             opens.expect(who(pid), (1, "a".into()), Needs::Content);
         }
