@@ -18,7 +18,7 @@ use crate::fuse::kernel::mount_users::Users;
 use crate::fuse::kernel::own_user::is_root;
 use crate::fuse::kernel::{mountinfo, session};
 use crate::guard::folder_guard::FolderGuard;
-use crate::guard::folder_lock::FolderLock;
+use crate::guard::folder_lock::{FolderLock, LockIdentity};
 use crate::guard::folder_record::FolderRecord;
 use crate::guard::linux_disk::LinuxDisk;
 use crate::guard::space::SpaceLimits;
@@ -348,7 +348,10 @@ fn serve(
         let name = LockName::parse(&record.lock()).map_err(|error| unavailable(&error))?;
         let engine = record.server.is_some().then(|| record.engine_id());
         let session = place.host.join("session");
-        let lock = FolderLock::new(locks, engine, name, client.clone(), session);
+        // Where machines share one storage there is no sync barrier: no sync tool carries anything.
+        let remembers = is_carried && record.storage.is_none();
+        let identity = LockIdentity { engine, name, client: client.clone(), remembers };
+        let lock = FolderLock::new(locks, identity, session);
         lock.end_previous();
         let dirs = place.dirs().map_err(|error| unavailable(&error))?;
         let guard = FolderGuard::new(

@@ -73,6 +73,11 @@ impl MarkerFiles {
         Ok(link)
     }
 
+    /// Whether no marker is here.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.markers.is_empty()
+    }
+
     /// Returns a marker.
     pub(crate) fn get(&self, link: &MarkerLink) -> Option<&Marker> {
         self.markers.get(link)
