@@ -15,6 +15,7 @@
 //! - `staged_file` is a file that is being saved.
 //! - `folder_guard` joins these parts for one folder, `folder_names` renames and removes files.
 //! - `barrier` decides whether everything that other machines have published is here.
+//! - `barrier_store` reads and writes the files of `barrier`.
 //! - `fuzz` gives `tests/fuzz` access to the readers of `barrier`.
 
 pub(crate) mod tenure;
@@ -35,6 +36,8 @@ pub(crate) mod folder_lock;
 pub(crate) mod write_policy;
 #[cfg_attr(not(test), expect(dead_code, reason = "the guard is connected to it by a later commit"))]
 pub(crate) mod barrier;
+#[cfg_attr(not(test), expect(dead_code, reason = "the guard is connected to it by a later commit"))]
+pub(crate) mod barrier_store;
 pub(crate) mod tenure_news;
 pub(crate) mod tenures;
 pub(crate) mod view;
