@@ -13,7 +13,8 @@
 //! - `lost_files` keeps what must not reach the folder.
 //! - `fence` removes the stages of other tenures.
 //! - `staged_file` is a file that is being saved.
-//! - `barrier` decides whether everything that other machines have published is here.
+//! - `barrier` decides whether everything that other machines have published is here, and
+//!   `barrier_store` reads and writes its files.
 //! - `folder_changes` logs the changes of one folder for it, `folder_barrier` takes its steps, and
 //!   `late_changes` those after a tenure that ended without a word.
 //! - `folder_guard` joins these parts for one folder, `folder_names` renames and removes files.

@@ -1,0 +1,1 @@
+//! A disk for tests that fails or stops at a numbered step.
