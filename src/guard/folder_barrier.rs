@@ -29,7 +29,6 @@ use crate::time::{Span, Time, Wall, boot_now};
 use std::collections::BTreeSet;
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 /// How often a list is made anew because files were changed meanwhile.
 const LIST_TRIES: usize = 3;
@@ -123,7 +122,7 @@ impl<D: Disk> FolderBarrier<D> {
         let ledger = self.state.lock().ledger.clone();
         if previous.handover == Remembered::Nothing
             && markers.files().is_empty()
-            && self.is_unmarked.load(Ordering::Relaxed)
+            && self.first_marked.lock().is_some()
         {
             return Ok(Arrival::First);
         }
@@ -164,6 +163,8 @@ impl<D: Disk> FolderBarrier<D> {
             recorded.map_err(|error| failed("the change log can't be written", &error))?;
         }
         state.marking = Some(TenureMarking::new(tenure, is_dirty));
+        // Files are changed in place by other open files now.
+        state.in_place.clear();
         gate.set_must_announce(true);
         Ok(())
     }
@@ -267,7 +268,12 @@ impl<D: Disk> FolderBarrier<D> {
 
     /// Writes a marker of the current tenure. `is_last`: its gate has closed for good. Returns
     /// whether one was written: not if the tenure is over, or if files changed all the time.
-    pub(crate) fn mark(&self, gate: &Gate, tenure: TenureId, is_last: bool) -> Result<bool, String> {
+    pub(crate) fn mark(
+        &self,
+        gate: &Gate,
+        tenure: TenureId,
+        is_last: bool,
+    ) -> Result<bool, String> {
         let (began, rules) = (boot_now(), self.rules()?);
         for _ in 0..LIST_TRIES {
             let Some((ledger, number)) = self.begin_list(gate, tenure) else { return Ok(false) };
@@ -291,6 +297,9 @@ impl<D: Disk> FolderBarrier<D> {
             }
             marking.marked(began, boot_now());
             state.save()?;
+            drop(state);
+            let first_marked = self.first_marked.lock().take();
+            first_marked.into_iter().for_each(|call| call());
             return Ok(true);
         }
         Ok(false)
@@ -322,6 +331,12 @@ impl<D: Disk> FolderBarrier<D> {
     pub(super) fn write_marker(&self, marker: &Marker) -> Result<MarkerLink, String> {
         let writer = MarkerWriter::new(&*self.disk, &self.dirs.folder, &self.dirs.state);
         writer.write(marker).map_err(|error| failed("a marker can't be written", &error))
+    }
+
+    /// Whether a marker names everything that this machine has changed.
+    pub(crate) fn is_marked(&self) -> bool {
+        let ledger = &self.state.lock().ledger;
+        ledger.verified().is_some() && ledger.log().is_empty()
     }
 
     /// Removes the markers that nobody needs any more after a checkpoint was handed over.
@@ -390,6 +405,7 @@ impl<D: Disk> FolderBarrier<D> {
         state.ledger.accept(accepted);
         state.save()?;
         state.marking = Some(TenureMarking::accepted(tenure));
+        state.in_place.clear();
         state.announced = Some(handover.id);
         gate.set_must_announce(false);
         Ok(())

@@ -20,7 +20,7 @@ use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// The names that markers carry.
 #[derive(Debug, Clone)]
@@ -52,10 +52,13 @@ pub(crate) struct FolderBarrier<D: Disk> {
     pub(super) looking: Mutex<Looking>,
     /// The number of the list of the next marker: a change in place is logged once for each.
     epoch: AtomicU64,
-    /// Whether the folder was made by a version of latchfs that had no markers, so that its first
-    /// tenure may begin without them.
-    pub(super) is_unmarked: AtomicBool,
+    /// What to do once the first marker of a folder is written that never had one. As long as it is
+    /// there, the first tenure may begin without markers.
+    pub(super) first_marked: Mutex<Option<FirstMarked>>,
 }
+
+/// A call after the first marker of a folder.
+pub(crate) type FirstMarked = Box<dyn FnOnce() + Send>;
 
 /// What the barrier knows.
 pub(super) struct BarrierState<D: Disk> {
@@ -118,11 +121,12 @@ impl<D: Disk> BarrierState<D> {
 
 impl<D: Disk> FolderBarrier<D> {
     /// Returns the barrier of a folder, with what this machine knew of it when it last stopped.
+    /// `first_marked` is there if the folder may have no markers yet.
     pub(crate) fn open(
         disk: Arc<D>,
         dirs: BarrierDirs<D>,
         names: MarkerNames,
-        (local, is_unmarked): (PathPatterns, bool),
+        (local, first_marked): (PathPatterns, Option<FirstMarked>),
     ) -> io::Result<Self> {
         let state_dir = disk.reopen_dir(&dirs.state)?;
         let (store, loaded) = LedgerStore::open(Arc::clone(&disk), state_dir, this_boot())?;
@@ -144,7 +148,7 @@ impl<D: Disk> FolderBarrier<D> {
             local,
             state: Mutex::new(state),
             epoch: AtomicU64::new(1),
-            is_unmarked: AtomicBool::new(is_unmarked),
+            first_marked: Mutex::new(first_marked),
         })
     }
 

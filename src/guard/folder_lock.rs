@@ -346,12 +346,7 @@ impl FolderLock {
         }
     }
 
-    fn granted(
-        &self,
-        open: OpenId,
-        token: Token,
-        previous: Option<PreviousTenure>,
-    ) -> TakeAnswer {
+    fn granted(&self, open: OpenId, token: Token, previous: Option<PreviousTenure>) -> TakeAnswer {
         let mut state = self.state.lock();
         state.held = Some(HeldLock { open, token, counter: 0 });
         let place = state.place.take();

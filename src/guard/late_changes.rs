@@ -67,11 +67,8 @@ impl<D: Disk> FolderBarrier<D> {
         let rules = self.rules()?;
         self.find_unrecorded(late)?;
         let ledger = self.state.lock().ledger.clone();
-        let listed = self.list(
-            &ledger,
-            (MarkerKind::Marker, &rules),
-            (late.tenure, late.number, true),
-        )?;
+        let listed =
+            self.list(&ledger, (MarkerKind::Marker, &rules), (late.tenure, late.number, true))?;
         // A program changes the folder past the view: the list is made again later.
         let Some((listing, marker)) = listed else { return Ok(Late::Unknown) };
         for path in copied_before(&listing) {

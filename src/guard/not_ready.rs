@@ -29,7 +29,13 @@ fn say_missing(missing: &NotArrived, f: &mut fmt::Formatter<'_>) -> fmt::Result 
     if missing.count == 0 {
         return f.write_str("'.latchfs/ignore' is not the one of the last marker yet");
     }
-    write!(f, "{} of {} files have not arrived, {}", missing.count, missing.of, Bytes(missing.bytes))?;
+    write!(
+        f,
+        "{} of {} files have not arrived, {}",
+        missing.count,
+        missing.of,
+        Bytes(missing.bytes)
+    )?;
     for (number, path) in missing.paths.iter().take(NAMED_MOST).enumerate() {
         f.write_str(if number == 0 { ": " } else { ", " })?;
         write!(f, "'{}' {}", path.path, path.because)?;

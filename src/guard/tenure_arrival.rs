@@ -244,11 +244,7 @@ impl<D: Disk> Tenures<D> {
     }
 
     /// Opens the gate of a tenure whose acceptance the lock service has.
-    pub(super) fn accepted(
-        &self,
-        accepted: (Accepted, Handover),
-        wishes: &mut VecDeque<Wish>,
-    ) {
+    pub(super) fn accepted(&self, accepted: (Accepted, Handover), wishes: &mut VecDeque<Wish>) {
         let GuardState::Arriving(tenure, owner) = self.state() else { return };
         let Some(barrier) = self.guard.barrier() else { return };
         let kept = self.steps.lock().arrival.take().map_or(0, |arrival| arrival.kept);

@@ -153,9 +153,8 @@ impl<D: Disk> Tenures<D> {
         match state {
             GuardState::Arriving(..) if !steps.is_looking && steps.sent.is_none() => {
                 let arrival = steps.arrival.as_ref();
-                let is_asked = |it: &&ArrivingTenure| {
-                    it.previous.is_some() || it.next_look > Time::ZERO
-                };
+                let is_asked =
+                    |it: &&ArrivingTenure| it.previous.is_some() || it.next_look > Time::ZERO;
                 next = next.min(arrival.filter(is_asked).map_or(Time::NEVER, |it| it.next_look));
             }
             GuardState::Reading | GuardState::Asking if !steps.is_late_asked => {

@@ -318,7 +318,9 @@ impl<D: Disk> Tenures<D> {
                 self.lose(tenure, TenureEnd::Fenced);
             } else if self.guard.gate().is_past_deadline() {
                 self.lose(tenure, TenureEnd::Deadline);
-            } else if is_holding && self.policy.give_after.is_some_and(|after| self.is_idle_for(after)) {
+            } else if is_holding
+                && self.policy.give_after.is_some_and(|after| self.is_idle_for(after))
+            {
                 self.give_now(Box::new(|| {}));
             }
         }

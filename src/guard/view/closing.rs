@@ -125,11 +125,15 @@ impl FolderView {
             self.note_written(&open);
         }
         let saving = open.saving().filter(|_| open.tenure.is_some()).cloned();
-        drop(open);
-        if let Some(saving) = saving {
-            self.release_saving(ino, &saving);
-        }
-        self.nodes.closed(ino);
+        let Some(saving) = saving else {
+            drop(open);
+            return self.nodes.closed(ino);
+        };
+        self.announce_release(&open.clone(), move |view| {
+            drop(open);
+            view.release_saving(ino, &saving);
+            view.nodes.closed(ino);
+        });
     }
 
     fn release_saving(&self, ino: u64, saving: &Arc<Saving>) {

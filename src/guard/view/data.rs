@@ -145,7 +145,8 @@ impl FolderView {
                 SaveState::Unpublished | SaveState::Published => {}
             }
         }
-        self.name_in_place(pass, who, (open.ino, &path))
+        self.name_in_place(pass, who, (open.ino, &path))?;
+        self.log_in_place(who, open, &path)
     }
 
     /// Records that this tenure changes a file in place, so that the next one knows it.
@@ -165,7 +166,7 @@ impl FolderView {
             }
             Err(error @ SaveError::Linked) => Err(self.unsaved(who, path, &error)),
             Err(SaveError::Disk(error)) => Err(errno(&error)),
-            Err(SaveError::Closed(_) | SaveError::Exists) => {
+            Err(SaveError::Closed(_) | SaveError::Unannounced | SaveError::Exists) => {
                 self.tenures.look();
                 Err(Errno::ESTALE)
             }

@@ -6,6 +6,7 @@ use super::super::linux_disk::LinuxDisk;
 use super::super::tenure::Owner;
 use super::super::tenure_news::{TenureEnd, TenureNews};
 use super::super::tenures::{GuardState, Tenures};
+use super::super::wish::WishOf;
 use super::super::write_policy::WritePolicy;
 use super::control_files::ControlFiles;
 use super::folder_view::FolderView;
@@ -139,6 +140,9 @@ impl FolderView {
                 json!({"at": at, "event": "held", "token": tenure.token.as_u64(),
                     "put_aside": kept})
             }
+            TenureNews::NotReady(tenure, why) => {
+                json!({"at": at, "event": "arriving", "token": tenure.token.as_u64(), "why": why})
+            }
             TenureNews::Ended(tenure, end, aside) => {
                 let event = if *end == TenureEnd::Given { "given" } else { "lost" };
                 let kept = aside.kept.iter().take(EVENT_FILES_MAX);
@@ -186,6 +190,10 @@ impl FolderView {
         let (state, tenure) = match self.tenures.state() {
             GuardState::Reading => ("reading", Value::Null),
             GuardState::Asking => ("asking", Value::Null),
+            GuardState::Arriving(tenure, owner) => {
+                ("arriving", json!({"token": tenure.token.as_u64(), "owner": owner_json(owner)}))
+            }
+            GuardState::Yielding(tenure) => ("yielding", json!({"token": tenure.token.as_u64()})),
             GuardState::Holding(tenure, owner, since) => (
                 "holding",
                 json!({"token": tenure.token.as_u64(), "owner": owner_json(owner),
@@ -197,6 +205,12 @@ impl FolderView {
                 format!("{holder} holds the lock; wait with 'latchfs guard take'")
             }
             ("reading", None) => "a change takes the lock, or run 'latchfs guard take'".to_owned(),
+            ("arriving", _) => {
+                "wait with 'latchfs guard wait', or go on with the folder as it stands by 'latchfs \
+                 guard accept --reason WHY'"
+                    .to_owned()
+            }
+            ("yielding", _) => "the last marker is being written".to_owned(),
             ("holding", _) => "programs may write; 'latchfs guard give' gives the lock up".into(),
             _ => "the lock service has been asked".to_owned(),
         };
@@ -213,6 +227,7 @@ impl FolderView {
             "wanted_by": self.tenures.wanted_by(),
             "last_tenure": last,
             "waiting": self.tenures.waiting(),
+            "not_ready": self.tenures.not_ready(),
             "trouble": self.tenures.lock().trouble(),
             "nodes": self.nodes.count(),
             "staged_bytes": self.guard.space_used().0,
@@ -252,7 +267,7 @@ impl FolderView {
                 let patience = Span::from_millis(patience);
                 let session = || crate::holder_id::session_of(who.pid);
                 let owner = self.policy.owner.of(who.uid, session);
-                match self.wait_for_tenure(who, owner, patience).await {
+                match self.wait_for_tenure(who, (owner, WishOf::Person), patience).await {
                     Some(Ok(())) => self.status(),
                     Some(Err(why)) => refused(why),
                     None => refused("the wait was interrupted".to_owned()),
