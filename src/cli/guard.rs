@@ -52,9 +52,11 @@ enum GuardCommand {
     Init(guard_init::InitArgs),
     /// Take the folder's lock, and wait for it
     Take(guard_requests::TakeArgs),
+    /// Take the folder's lock, and go on without what has not arrived
+    Accept(guard_requests::AcceptArgs),
     /// Give the folder's lock up
     Give(guard_requests::ViewArg),
-    /// Wait until this machine holds the folder's lock
+    /// Wait until this machine holds the folder's lock and everything is here
     Wait(guard_requests::ViewArg),
     /// Show the state of a guard
     Status(guard_requests::StatusArgs),
@@ -194,6 +196,7 @@ pub(super) fn run(args: &GuardArgs) -> CliResult {
     match &args.command {
         Some(GuardCommand::Init(args)) => guard_init::init(args),
         Some(GuardCommand::Take(args)) => guard_requests::take(args),
+        Some(GuardCommand::Accept(args)) => guard_requests::accept(args),
         Some(GuardCommand::Give(args)) => guard_requests::give(args),
         Some(GuardCommand::Wait(args)) => guard_requests::wait(args),
         Some(GuardCommand::Status(args)) => guard_requests::status(args),

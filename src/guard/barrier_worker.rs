@@ -35,9 +35,10 @@ pub(super) enum Job {
 /// The result of a step.
 pub(super) enum JobDone {
     Late(Result<Late, String>),
-    Looked(TenureId, Result<Arrival, String>),
+    /// With the change time before which the folder was compared.
+    Looked(TenureId, i128, Result<Arrival, String>),
     Marked(TenureId, bool, Result<bool, String>),
-    Accepting(TenureId, Result<Result<(Accepted, Handover), Arrival>, String>),
+    Accepting(TenureId, i128, Result<Result<(Accepted, Handover), Arrival>, String>),
 }
 
 /// The thread, and the way to it.
@@ -63,6 +64,12 @@ impl BarrierWorker {
     }
 }
 
+/// Returns the change time before which no change is made from now on. Without one, all that came
+/// since the tenure began counts as foreign, and is kept.
+fn since<D: Disk>(guard: &FolderGuard<D>) -> i128 {
+    guard.change_time().unwrap_or(i128::MIN)
+}
+
 fn run<D: Disk>(
     guard: &FolderGuard<D>,
     barrier: &FolderBarrier<D>,
@@ -79,19 +86,20 @@ fn run<D: Disk>(
                 done(JobDone::Late(barrier.late(&previous, engine, &keep)));
             }
             Job::Look(previous, tenure) => {
-                let engine = tenure.engine;
+                let (engine, since) = (tenure.engine, since(guard));
                 // Before the folder is compared: afterwards the changes are no longer this tenure's.
                 let looked = barrier.late(&previous, engine, &keep);
                 let looked = looked.and_then(|_| barrier.look(&previous, engine));
-                done(JobDone::Looked(tenure, looked));
+                done(JobDone::Looked(tenure, since, looked));
             }
             Job::Mark(tenure, is_last) => {
                 let marked = barrier.mark(guard.gate(), tenure, is_last);
                 done(JobDone::Marked(tenure, is_last, marked));
             }
             Job::Accept(previous, tenure, paths, reason) => {
+                let since = since(guard);
                 let accepted = barrier.begin_acceptance(&previous, tenure.engine, (&paths, reason));
-                done(JobDone::Accepting(tenure, accepted));
+                done(JobDone::Accepting(tenure, since, accepted));
             }
             Job::CleanUp => barrier.remove_old_markers(),
         }

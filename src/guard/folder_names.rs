@@ -2,6 +2,7 @@
 //! name by one of them, or by a publish, is moved to the lost files.
 
 use super::disk::{Disk, IfThere, Look, Place};
+use super::fence::leads_to_no_file;
 use super::folder_changes::stamp_of_file;
 use super::folder_guard::FolderGuard;
 use super::gate::Pass;
@@ -24,6 +25,21 @@ impl<D: Disk> FolderGuard<D> {
     /// Whether a file of the folder was changed past the view in this tenure.
     pub(crate) fn is_foreign(&self, found: &Look) -> bool {
         self.stage.read().as_ref().is_some_and(|stage| stage.own.is_foreign(found))
+    }
+
+    /// Returns a time before which no change is made from now on, as the folder's file system counts
+    /// the times of changes.
+    pub(super) fn change_time(&self) -> io::Result<i128> {
+        let file = self.disk.unnamed_file(self.lost.dir(), 0o600)?;
+        Ok(self.disk.look_file(&file)?.changed)
+    }
+
+    /// Says that the folder was compared with what should be there: what was changed before `since`
+    /// is not foreign.
+    pub(super) fn compared(&self, since: i128) {
+        if let Some(stage) = &*self.stage.read() {
+            stage.own.compared(since);
+        }
     }
 
     /// Records the version of a file that a program of the view has left.
@@ -143,12 +159,10 @@ impl<D: Disk> FolderGuard<D> {
 
     /// Copies a file of the folder to the lost files.
     pub(super) fn keep_copy(&self, path: &OsStr, reason: LostReason) -> io::Result<()> {
-        let (dir, name) = match self.disk.open_parent(self.folder(), path) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-            parent => parent?,
-        };
-        let file = match self.disk.open_to_read(Place::new(&dir, &name)) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        let parent = self.disk.open_parent(self.folder(), path);
+        let opened = parent.and_then(|(dir, name)| self.disk.open_to_read(Place::new(&dir, &name)));
+        let file = match opened {
+            Err(error) if leads_to_no_file(&error) => return Ok(()),
             file => file?,
         };
         let found = self.disk.look_file(&file)?;

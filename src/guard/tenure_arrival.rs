@@ -5,6 +5,7 @@
 
 use super::barrier::acceptance::Accepted;
 use super::barrier::handover::{Handover, PreviousTenure};
+use super::barrier::missing::MissingPath;
 use super::barrier_worker::{Job, JobDone};
 use super::disk::Disk;
 use super::folder_barrier::Arrival;
@@ -29,6 +30,17 @@ impl Arrival {
         match self {
             Self::NotArrived(missing) => Some((missing.count, missing.bytes)),
             Self::Ready | Self::First | Self::Unsure(_) => None,
+        }
+    }
+
+    /// Returns the paths that are missing, each with its reason.
+    fn paths(&self) -> Vec<String> {
+        match self {
+            Self::NotArrived(missing) => {
+                let line = |it: &MissingPath| format!("'{}' {}", it.path, it.because);
+                missing.paths.iter().map(line).collect()
+            }
+            Self::Ready | Self::First | Self::Unsure(_) => Vec::new(),
         }
     }
 }
@@ -158,20 +170,21 @@ impl<D: Disk> Tenures<D> {
     pub(super) fn worked(&self, done: JobDone, wishes: &mut VecDeque<Wish>) {
         match done {
             JobDone::Late(result) => self.looked_after_late(&result),
-            JobDone::Looked(tenure, result) => {
-                self.steps.lock().is_looking = false;
+            JobDone::Looked(tenure, since, result) => {
+                self.looked(since);
                 match result {
                     Ok(Arrival::Ready) => self.become_ready(tenure, false, wishes),
                     Ok(Arrival::First) => self.become_ready(tenure, true, wishes),
                     Ok(arrival) => {
-                        let sentence = arrival.to_string();
-                        self.stay_closed(tenure, &sentence, arrival.missing(), wishes);
+                        let missing = arrival.paths();
+                        self.state.lock().missing = missing;
+                        self.stay_closed(tenure, &arrival.to_string(), arrival.missing(), wishes);
                     }
                     Err(why) => self.stay_closed(tenure, &why, None, wishes),
                 }
             }
-            JobDone::Accepting(tenure, result) => {
-                self.steps.lock().is_looking = false;
+            JobDone::Accepting(tenure, since, result) => {
+                self.looked(since);
                 let accepted = match result {
                     Ok(Ok(accepted)) => accepted,
                     Ok(Err(arrival)) => {
@@ -186,6 +199,11 @@ impl<D: Disk> Tenures<D> {
             }
             JobDone::Marked(tenure, is_last, result) => self.marked(tenure, is_last, result),
         }
+    }
+
+    fn looked(&self, since: i128) {
+        let mut steps = self.steps.lock();
+        (steps.is_looking, steps.compared) = (false, since);
     }
 
     fn arriving(&self) -> Option<TenureId> {

@@ -5,8 +5,7 @@
 use super::barrier::handover::{HandoverId, PreviousTenure};
 use super::barrier_worker::{BarrierWorker, JobDone};
 use super::disk::Disk;
-use super::fence::FenceError;
-use super::folder_guard::{FolderGuard, PutAside};
+use super::folder_guard::FolderGuard;
 use super::folder_lock::{FolderLock, LockMessage, LockNews, TakeAnswer, unanswered};
 use super::tenure::{Owner, TenureClock, TenureId};
 use super::tenure_news::{OnNews, TenureEnd, TenureNews};
@@ -80,6 +79,8 @@ pub(super) struct TenureState {
     pub(super) ask_again: Time,
     /// Why the folder is not ready, as a sentence without a full stop.
     pub(super) not_ready: Option<String>,
+    /// The paths that are missing, each with its reason.
+    pub(super) missing: Vec<String>,
 }
 
 /// The tenures of one guard.
@@ -115,6 +116,7 @@ impl<D: Disk> Tenures<D> {
             last_end: None,
             ask_again: Time::ZERO,
             not_ready: None,
+            missing: Vec::new(),
         };
         let worked = send.clone();
         let done = move |done| worked.send(Message::Worked(done)).unwrap_or_default();
@@ -162,6 +164,12 @@ impl<D: Disk> Tenures<D> {
     /// Returns why the folder is not ready, while the guard holds the lock.
     pub(crate) fn not_ready(&self) -> Option<String> {
         self.state.lock().not_ready.clone()
+    }
+
+    /// Returns the paths that are missing while the folder is not ready, each with its reason.
+    pub(crate) fn missing(&self) -> Vec<String> {
+        let state = self.state.lock();
+        if state.not_ready.is_some() { state.missing.clone() } else { Vec::new() }
     }
 
     /// Returns the lock.
@@ -350,7 +358,7 @@ impl<D: Disk> Tenures<D> {
         self.state.lock().ask_again
     }
 
-    fn current_or_last(&self) -> Option<TenureId> {
+    pub(super) fn current_or_last(&self) -> Option<TenureId> {
         match self.state() {
             GuardState::Holding(tenure, ..)
             | GuardState::Arriving(tenure, _)
@@ -382,7 +390,7 @@ impl<D: Disk> Tenures<D> {
         (wish.then)(answer);
     }
 
-    fn wish(&self, wish: Wish, wishes: &mut VecDeque<Wish>) {
+    pub(super) fn wish(&self, wish: Wish, wishes: &mut VecDeque<Wish>) {
         let state = self.state();
         if let GuardState::Holding(_, owner, _) = state {
             let answer = if owner == wish.owner {
@@ -464,94 +472,5 @@ impl<D: Disk> Tenures<D> {
         for wish in wishes.drain(..) {
             self.answer(wish, Err(Denied { sentence: sentence.to_owned() }));
         }
-    }
-
-    /// Begins a tenure after its grant, for the owner that has waited longest. Where there is a sync
-    /// barrier, the gate stays closed until everything is here.
-    fn begin(
-        &self,
-        tenure: TenureId,
-        previous: Option<PreviousTenure>,
-        wishes: &mut VecDeque<Wish>,
-    ) {
-        if self.current_or_last() == Some(tenure) && self.state() != GuardState::Asking {
-            return;
-        }
-        let Some(owner) = wishes.front().map(|wish| wish.owner) else {
-            self.state.lock().state = GuardState::Reading;
-            return self.lock.release(|| {});
-        };
-        match self.guard.begin(tenure) {
-            Ok(kept) if self.worker.is_some() => self.arrive((tenure, owner), previous, kept),
-            Ok(kept) => self.open((tenure, owner), kept, wishes),
-            Err(error) => {
-                let why = match error {
-                    FenceError::Late => "the lease ended before the stages of other tenures were \
-                                         removed"
-                        .to_owned(),
-                    FenceError::Disk(error) => {
-                        format!("the stages of other tenures can't be removed: {error}")
-                    }
-                };
-                self.lock.release(|| {});
-                self.state.lock().state = GuardState::Reading;
-                self.deny_all(wishes, &why);
-            }
-        }
-    }
-
-    /// Opens the gate for a tenure that is ready.
-    pub(super) fn open(
-        &self,
-        (tenure, owner): (TenureId, Owner),
-        kept: usize,
-        wishes: &mut VecDeque<Wish>,
-    ) {
-        self.guard.open(tenure, owner);
-        let mut state = self.state.lock();
-        state.state = GuardState::Holding(tenure, owner, Wall::now());
-        (state.other_holder, state.wanted_by, state.not_ready) = (None, None, None);
-        drop(state);
-        (self.on_news)(&TenureNews::Began(tenure, kept));
-        for wish in std::mem::take(wishes) {
-            self.wish(wish, wishes);
-        }
-    }
-
-    pub(super) fn lose(&self, tenure: TenureId, end: TenureEnd) {
-        let aside = self.guard.lose();
-        if end == TenureEnd::Taken {
-            self.lock.forget();
-        } else {
-            // The lock service may still count this guard as the holder.
-            self.lock.release(|| {});
-        }
-        self.forget_steps();
-        self.ended(tenure, end, aside);
-    }
-
-    pub(super) fn give_now(&self, then: Then) {
-        let (tenure, is_ready) = match self.state() {
-            GuardState::Holding(tenure, ..) => (tenure, true),
-            GuardState::Arriving(tenure, _) => (tenure, false),
-            GuardState::Yielding(_) => return self.wait_for_yield(then),
-            GuardState::Reading | GuardState::Asking => return then(),
-        };
-        let aside = self.guard.give_up();
-        if is_ready && self.worker.is_some() {
-            return self.yield_marked(tenure, aside, then);
-        }
-        self.lock.release(then);
-        self.forget_steps();
-        self.ended(tenure, TenureEnd::Given, aside);
-    }
-
-    pub(super) fn ended(&self, tenure: TenureId, end: TenureEnd, aside: PutAside) {
-        let mut state = self.state.lock();
-        state.state = GuardState::Reading;
-        state.last_end = Some((tenure, end));
-        (state.wanted_by, state.not_ready) = (None, None);
-        drop(state);
-        (self.on_news)(&TenureNews::Ended(tenure, end, aside));
     }
 }

@@ -1,5 +1,7 @@
 //! Mounts the view of a folder, and answers the requests of `latchfs guard`.
 
+use super::super::barrier::folder_path::FolderPath;
+use super::super::barrier::marker::MARKER_TEXT_BYTES_MAX;
 use super::super::folder_guard::FolderGuard;
 use super::super::folder_lock::FolderLock;
 use super::super::linux_disk::LinuxDisk;
@@ -121,6 +123,8 @@ const EVENT_FILES_MAX: usize = 10;
 /// The maximum length of a path in an event, in characters: the kernel passes at most 128 KiB to
 /// the command of `--on-lost`.
 const EVENT_PATH_CHARS_MAX: usize = 512;
+/// How long `guard accept` waits for the lock, and until the folder was compared.
+const ACCEPT_PATIENCE: Span = Span::from_secs(60);
 /// The longest wait of a `take`, in milliseconds: a day.
 const TAKE_WAIT_MS_MAX: u64 = 24 * 3_600 * 1_000;
 
@@ -237,6 +241,12 @@ impl FolderView {
         })
     }
 
+    /// Whether a request may wait for the lock.
+    pub(super) fn may_wait(request: &[u8]) -> bool {
+        let asked = serde_json::from_slice::<Value>(request).unwrap_or_default();
+        matches!(asked["do"].as_str(), Some("take" | "accept"))
+    }
+
     /// Carries out a request of `latchfs guard`. Returns the answer as JSON.
     pub(super) async fn control_request(&self, who: Requester, request: &[u8]) -> Value {
         let refused = |why: String| json!({"error": why});
@@ -273,15 +283,41 @@ impl FolderView {
                     None => refused("the wait was interrupted".to_owned()),
                 }
             }
+            Some("accept") => match acceptance(&asked) {
+                Ok(acceptance) => {
+                    let session = || crate::holder_id::session_of(who.pid);
+                    let owner = self.policy.owner.of(who.uid, session);
+                    match self.wait_for_tenure(who, (owner, acceptance), ACCEPT_PATIENCE).await {
+                        Some(Ok(())) => self.status(),
+                        Some(Err(why)) => refused(why),
+                        None => refused("the wait was interrupted".to_owned()),
+                    }
+                }
+                Err(why) => refused(why),
+            },
             Some("give") => {
                 let (promise, given) = crate::fuse::kernel::pending::pending();
                 self.tenures.give(move || promise.keep(()));
                 given.await;
                 self.status()
             }
-            _ => refused("the guard knows take, give, status, lost, restore and drop".to_owned()),
+            _ => refused(
+                "the guard knows take, give, accept, status, lost, restore and drop".to_owned(),
+            ),
         }
     }
+}
+
+/// Returns the wish of a request to go on without what has not arrived.
+fn acceptance(asked: &Value) -> Result<WishOf, String> {
+    let reason = asked["reason"].as_str().unwrap_or_default().to_owned();
+    if reason.is_empty() || reason.len() > MARKER_TEXT_BYTES_MAX {
+        return Err(format!("name a reason of at most {MARKER_TEXT_BYTES_MAX} bytes"));
+    }
+    let paths = asked["paths"].as_array().into_iter().flatten();
+    let path = |path: &Value| FolderPath::parse(path.as_str().unwrap_or_default());
+    let paths = paths.map(path).collect::<Result<_, _>>().map_err(|error| error.to_string())?;
+    Ok(WishOf::Acceptance { paths, reason })
 }
 
 /// Returns a path as an event shows it.
