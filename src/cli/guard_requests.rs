@@ -240,6 +240,9 @@ pub(super) fn status(args: &StatusArgs) -> CliResult {
     if let Some(why) = status["not_ready"].as_str() {
         output::line(&format!("missing  {}", output::harmless(why)))?;
     }
+    for note in status["notes"].as_array().into_iter().flatten() {
+        output::line(&format!("note     {}", text(note)))?;
+    }
     if status["wanted_by"].is_string() {
         output::line(&format!("wanted   by {}", text(&status["wanted_by"])))?;
     }

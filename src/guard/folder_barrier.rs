@@ -16,8 +16,9 @@ use super::barrier::missing::NotArrived;
 use super::barrier::ready::Decision;
 use super::barrier::tree::FolderTree as _;
 use super::barrier_store::change_record::ChangeRecord;
-use super::barrier_store::disk_tree::DiskTree;
+use super::barrier_store::disk_tree::{DiskTree, SkippedBecause, SkippedNames};
 use super::barrier_store::ignore_files::read_ignore_rules;
+use super::barrier_store::marker_dir::{MarkerDir, UnreadMarker};
 use super::barrier_store::marker_writer::MarkerWriter;
 use super::disk::Disk;
 use super::folder_changes::{BarrierState, FolderBarrier, Looking};
@@ -74,6 +75,26 @@ fn failed(what: &str, error: &io::Error) -> String {
     format!("{what}: {}", said(error))
 }
 
+/// Returns a sentence for each file of the guards that is not read.
+fn notes_of_markers(markers: &MarkerDir) -> Vec<String> {
+    let unread = markers.unread();
+    let note = |it: &UnreadMarker| format!("'.latchfs/{}' is not read: {}", it.file_name, it.why);
+    unread.iter().map(note).collect()
+}
+
+/// Returns a sentence for the first of the names that no marker names.
+fn notes_of_names(skipped: &SkippedNames) -> Vec<String> {
+    let note = |(path, why): &(String, SkippedBecause)| {
+        format!("'{path}' is not carried to other machines: {why}")
+    };
+    let mut notes: Vec<_> = skipped.shown().iter().map(note).collect();
+    let more = skipped.count().saturating_sub(notes.len() as u64);
+    if more > 0 {
+        notes.push(format!("{more} more names are not carried to other machines"));
+    }
+    notes
+}
+
 impl<D: Disk> BarrierState<D> {
     pub(super) fn save(&mut self) -> Result<(), String> {
         let saved = self.store.save(&self.ledger);
@@ -126,9 +147,13 @@ impl<D: Disk> FolderBarrier<D> {
         {
             return Ok(Arrival::First);
         }
+        let mut notes = notes_of_markers(markers);
         let (markers, ledger, rules) = (markers.files(), &ledger, &*rules);
         let barrier = Barrier { previous, engine, ledger, markers, rules, now: wall_nanos() };
-        let decided = barrier.decide(&mut self.tree(), cache);
+        let mut tree = self.tree();
+        let decided = barrier.decide(&mut tree, cache);
+        notes.extend(notes_of_names(tree.skipped()));
+        self.state.lock().notes = notes;
         match decided.map_err(|error| failed("the folder can't be compared", &error))? {
             Decision::Ready(arrived) => {
                 let mut state = self.state.lock();

@@ -70,6 +70,8 @@ pub(super) struct BarrierState<D: Disk> {
     pub(super) announced: Option<HandoverId>,
     /// The files that are changed in place, and whose versions the log does not know yet.
     pub(super) in_place: BTreeMap<FolderPath, u64>,
+    /// What was wrong with files of the folder when it was last compared, for `guard status`.
+    pub(super) notes: Vec<String>,
     /// The rules by which paths were ignored when they were last read.
     pub(super) rules: Option<Arc<IgnoreRules>>,
 }
@@ -89,6 +91,9 @@ pub(super) fn stamp_of_file(found: &Look) -> Option<FileStamp> {
 fn tell_problems(loaded: &LoadedLedger) {
     if let Some(problem) = loaded.problem {
         log::warn!("{problem}");
+    }
+    if loaded.is_other_boot {
+        log::info!("the machine was started since; the folder is compared with the ledger");
     }
     if loaded.dropped_bytes > 0 {
         log::warn!("the change log ends with {} bytes that are no line", loaded.dropped_bytes);
@@ -137,6 +142,7 @@ impl<D: Disk> FolderBarrier<D> {
             marking: None,
             announced: None,
             in_place: BTreeMap::new(),
+            notes: Vec::new(),
             rules: None,
         };
         let markers = MarkerDir::new(&names.folder);
@@ -150,6 +156,11 @@ impl<D: Disk> FolderBarrier<D> {
             epoch: AtomicU64::new(1),
             first_marked: Mutex::new(first_marked),
         })
+    }
+
+    /// Returns what was wrong with files of the folder when it was last compared.
+    pub(crate) fn notes(&self) -> Vec<String> {
+        self.state.lock().notes.clone()
     }
 
     /// Returns the number of the list of the next marker. A change in place that was logged under

@@ -232,6 +232,7 @@ impl FolderView {
             "last_tenure": last,
             "waiting": self.tenures.waiting(),
             "not_ready": self.tenures.not_ready(),
+            "notes": self.guard.barrier().map(|barrier| barrier.notes()).unwrap_or_default(),
             "trouble": self.tenures.lock().trouble(),
             "nodes": self.nodes.count(),
             "staged_bytes": self.guard.space_used().0,
