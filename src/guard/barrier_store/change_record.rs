@@ -204,3 +204,70 @@ impl ChangeRecord {
         }
     }
 }
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+
+    fn path(text: &str) -> FolderPath {
+        FolderPath::parse(text).expect("valid")
+    }
+
+    /// Returns records of all kinds.
+    pub(in super::super) fn records() -> Vec<ChangeRecord> {
+        let small = FileStamp { size: 0, mtime: 0, inode: 1 };
+        let large = FileStamp { size: u64::MAX, mtime: i128::MIN, inode: u64::MAX };
+        let late = FileStamp { size: 5, mtime: i128::MAX, inode: 2 };
+        let odd = path("a \"b\"\n\\\u{1}/caf\u{e9}\u{1f512}");
+        vec![
+            ChangeRecord::Begin { path: path("a"), before: None, after: Some(small) },
+            ChangeRecord::Begin { path: odd.clone(), before: Some(large), after: None },
+            ChangeRecord::End { path: odd, after: Some(late) },
+            ChangeRecord::End { path: path("d/a"), after: None },
+            ChangeRecord::Accept { path: path("b"), found: Some(small) },
+            ChangeRecord::Accept { path: path("b"), found: None },
+            ChangeRecord::AcceptWhole,
+            ChangeRecord::RenamedDir { from: path("d"), to: path("e/f") },
+            ChangeRecord::RemovedDir { path: path("e") },
+            ChangeRecord::Own(HandoverId(0)),
+            ChangeRecord::Own(HandoverId(u128::MAX)),
+        ]
+    }
+
+    #[test]
+    fn a_line_is_read_as_it_was_written_and_each_damaged_byte_is_found() {
+        let ledger = LogLine::NextLedger(ContentDigest::of(b"1"));
+        let all = records().into_iter().map(LogLine::Change).chain([ledger]);
+        for line in all {
+            let bytes = line.write().expect("memory suffices");
+            let (last, content) = bytes.split_last().expect("not empty");
+            assert!(*last == b'\n' && !content.contains(&b'\n'), "one line: {line:?}");
+            assert_eq!(LogLine::read(content), Some(line));
+            for at in 0..content.len() {
+                let mut damaged = content.to_vec();
+                damaged[at] ^= 1;
+                assert_eq!(LogLine::read(&damaged), None, "byte {at}");
+                assert_eq!(LogLine::read(&content[..at]), None, "the first {at} bytes");
+            }
+        }
+    }
+
+    #[test]
+    fn a_line_with_a_checksum_is_read_strictly() {
+        for json in [
+            r#"{"how":"begin"}"#,
+            r#"{"how":"end","path":"/a"}"#,
+            r#"{"how":"end","path":"cafe\u0301"}"#,
+            r#"{"how":"rename-dir","path":"a"}"#,
+            r#"{"how":"own","id":"1"}"#,
+            r#"{"how":"own","id":"+0000000000000000000000000000001"}"#,
+            r#"{"how":"ledger","id":"1"}"#,
+            r#"{"how":"later"}"#,
+            r#"{"how":"end","path":"a","size":1}"#,
+            "",
+        ] {
+            let line = format!("{:08x} {json}", crc32fast::hash(json.as_bytes()));
+            assert_eq!(LogLine::read(line.as_bytes()), None, "{json}");
+        }
+    }
+}

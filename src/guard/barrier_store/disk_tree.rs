@@ -255,3 +255,246 @@ impl<D: Disk> FolderTree for DiskTree<'_, D> {
 
 /// The directory of the guard in the folder.
 pub(super) const CONTROL_DIR: &str = ".latchfs";
+
+#[cfg(test)]
+mod tests {
+    use super::super::super::linux_disk::LinuxDisk;
+    use super::super::test_disk::{TestDisk, TestFolder};
+    use super::*;
+    use rustix::fs::{Mode, OFlags};
+    use std::collections::BTreeMap;
+    use std::fs;
+    use std::os::unix::ffi::OsStrExt;
+    use std::os::unix::fs::symlink;
+
+    fn path(text: &str) -> FolderPath {
+        FolderPath::parse(text).expect("valid")
+    }
+
+    /// Returns the files of a folder, and the number of the names that were passed over.
+    fn walked<D: Disk>(tree: &mut DiskTree<'_, D>) -> (BTreeMap<String, FoundFile>, u64) {
+        let mut files = BTreeMap::new();
+        tree.walk(&mut |path, found| {
+            let twice = files.insert(path.as_str().to_owned(), found);
+            assert_eq!(twice, None, "{path}");
+        })
+        .expect("readable");
+        (files, tree.skipped().count())
+    }
+
+    fn names<D: Disk>(tree: &mut DiskTree<'_, D>) -> Vec<String> {
+        walked(tree).0.into_keys().collect()
+    }
+
+    #[test]
+    fn a_walk_visits_the_regular_files_below_the_folder() {
+        let test = TestFolder::new();
+        for file in ["a", "d/b", "d/e/c", ".latchfs/folder", ".latchfs/markers/x", "d/.latchfs/y"] {
+            test.put(file, b"12345");
+        }
+        fs::create_dir(test.path("empty")).expect("a directory");
+        symlink("a", test.path("link")).expect("a symlink");
+        symlink("/etc", test.path("outside")).expect("a symlink");
+        test.make_fifo("fifo");
+        let folder = test.folder();
+        let mut tree = DiskTree::new(&LinuxDisk, &folder);
+        let (files, skipped) = walked(&mut tree);
+        let found: Vec<_> = files.keys().map(String::as_str).collect();
+        assert_eq!((found, skipped), (vec!["a", "d/.latchfs/y", "d/b", "d/e/c"], 0));
+        for (name, found) in &files {
+            assert_eq!((found.stamp.size, found.is_downloaded), (5, true));
+            assert_eq!(tree.look(&path(name)).expect("readable"), Some(*found));
+            let digest = tree.digest(&path(name), found).expect("readable");
+            assert_eq!(digest, Some(ContentDigest::of(b"12345")), "{name}");
+        }
+        for absent in ["link", "outside", "outside/passwd", "fifo", "d", "a/b", "no"] {
+            assert_eq!(tree.look(&path(absent)).expect("readable"), None, "{absent}");
+            let found = &files["a"];
+            assert_eq!(tree.digest(&path(absent), found).expect("readable"), None, "{absent}");
+        }
+    }
+
+    #[test]
+    fn a_walk_crosses_no_mount_point() {
+        let test = TestFolder::new();
+        test.put("mounted/a", b"");
+        test.put("file", b"");
+        test.put("b", b"");
+        let folder = test.folder();
+        let disk = TestDisk { mounted: vec!["mounted", "file"], ..TestDisk::default() };
+        let mut tree = DiskTree::new(&disk, &folder);
+        assert_eq!(names(&mut tree), ["b"]);
+        assert_eq!(tree.look(&path("file")).expect("readable"), None);
+        let because = SkippedBecause::MountPoint;
+        let mut shown = tree.skipped().shown().to_vec();
+        shown.sort_by(|one, other| one.0.cmp(&other.0));
+        assert_eq!(shown, [("file".to_owned(), because), ("mounted".to_owned(), because)]);
+        // A mount point of this machine.
+        let flags = OFlags::PATH | OFlags::DIRECTORY;
+        let root = rustix::fs::open("/", flags, Mode::empty()).expect("there is a root");
+        let mut tree = DiskTree::new(&LinuxDisk, &root);
+        assert!(LinuxDisk.attributes(Place::new(&root, "proc")).expect("there").is_mount_point);
+        assert_eq!(tree.look(&path("proc/version")).expect("no error"), None);
+    }
+
+    #[test]
+    fn names_that_no_path_can_have_are_passed_over_and_counted() {
+        let test = TestFolder::new();
+        test.put("a", b"");
+        for number in 0..SKIPPED_SHOWN_MAX + 5 {
+            let name = [b"\xff", number.to_string().as_bytes()].concat();
+            fs::write(test.path("").join(OsStr::from_bytes(&name)), b"").expect("written");
+        }
+        let part = "x".repeat(200);
+        let mut dir = test.folder();
+        for _ in 0..25 {
+            rustix::fs::mkdirat(&dir, &part, Mode::RWXU).expect("made");
+            let flags = OFlags::PATH | OFlags::DIRECTORY;
+            dir = rustix::fs::openat(&dir, &part, flags, Mode::empty()).expect("made");
+        }
+        let folder = test.folder();
+        let mut tree = DiskTree::new(&LinuxDisk, &folder);
+        assert_eq!(names(&mut tree), ["a"]);
+        assert_eq!(tree.skipped().count(), SKIPPED_SHOWN_MAX as u64 + 6);
+        assert_eq!(tree.skipped().shown().len(), SKIPPED_SHOWN_MAX);
+        let texts = [
+            (SkippedBecause::NotUtf8, "its name is no valid UTF-8"),
+            (SkippedBecause::Path(FolderPathError::TooLong), "a path has more than 4096 bytes"),
+        ];
+        for (because, text) in texts {
+            assert_eq!(because.to_string(), text);
+        }
+        assert_eq!(names(&mut tree), ["a"]);
+        assert_eq!(tree.skipped().count(), SKIPPED_SHOWN_MAX as u64 + 6, "counted anew");
+    }
+
+    #[test]
+    fn names_that_differ_by_normalization_are_one_path() {
+        let (composed, other) = ("caf\u{e9}", "cafe\u{301}");
+        let test = TestFolder::new();
+        test.put(&format!("{other}/{other}.txt"), b"1");
+        test.put("\u{212a}", b"kelvin");
+        let folder = test.folder();
+        let mut tree = DiskTree::new(&LinuxDisk, &folder);
+        let wanted = format!("{composed}/{composed}.txt");
+        let (files, skipped) = walked(&mut tree);
+        assert_eq!(
+            (files.keys().map(String::as_str).collect::<Vec<_>>(), skipped),
+            (vec!["K", &wanted], 0)
+        );
+        for (name, content) in [(&*wanted, "1"), ("K", "kelvin")] {
+            let found = tree.look(&path(name)).expect("readable").expect("there");
+            let digest = tree.digest(&path(name), &found).expect("readable");
+            assert_eq!(digest, Some(ContentDigest::of(content.as_bytes())));
+        }
+        // The name in form C counts, and the other one is named.
+        test.put(&format!("{other}/{composed}.txt"), b"22");
+        let (files, skipped) = walked(&mut tree);
+        assert_eq!((files.len(), files[&wanted].stamp.size, skipped), (2, 2, 1));
+        let found = tree.look(&path(&wanted)).expect("readable");
+        assert_eq!(found, Some(files[&wanted]));
+        let shown = tree.skipped().shown();
+        assert_eq!(shown, [(format!("{other}/{other}.txt"), SkippedBecause::Normalization)]);
+        test.put(&format!("{composed}/only-here"), b"");
+        assert_eq!(names(&mut tree), ["K", &format!("{composed}/only-here")]);
+    }
+
+    #[test]
+    fn a_file_that_changes_while_it_is_read_has_no_digest() {
+        let test = TestFolder::new();
+        let content = vec![7; 300_000];
+        test.put("a", &content);
+        let (folder, target) = (test.folder(), test.path("a"));
+        type Change = fn(&std::path::Path);
+        let changes: [Change; 4] = [
+            |path| {
+                let file = fs::OpenOptions::new().append(true).open(path).expect("there");
+                std::io::Write::write_all(&mut &file, b"x").expect("written");
+            },
+            |path| {
+                let file = fs::OpenOptions::new().write(true).open(path).expect("there");
+                file.set_len(10).expect("shortened");
+            },
+            |path| fs::remove_file(path).expect("removed"),
+            |path| {
+                // The same size, and a time that is set back.
+                let before = fs::metadata(path).and_then(|found| found.modified()).expect("there");
+                // The clock of the file system may stand still for some milliseconds.
+                let probe = path.with_extension("probe");
+                while fs::metadata(&probe).and_then(|found| found.modified()).ok() <= Some(before) {
+                    fs::write(&probe, b"").expect("written");
+                }
+                fs::write(path, vec![8; 300_000]).expect("written");
+                let file = fs::OpenOptions::new().write(true).open(path).expect("there");
+                file.set_modified(before).expect("set");
+            },
+        ];
+        for (number, change) in changes.into_iter().enumerate() {
+            let disk = TestDisk::default();
+            test.put("a", &content);
+            let mut tree = DiskTree::new(&disk, &folder);
+            let found = tree.look(&path("a")).expect("readable").expect("there");
+            let whole = tree.digest(&path("a"), &found).expect("readable");
+            assert_eq!(whole, Some(ContentDigest::of(&content)));
+            let (mut reads, target) = (0, target.clone());
+            *disk.on_read.lock() = Some(Box::new(move || {
+                reads += 1;
+                if reads == 2 {
+                    change(&target);
+                }
+            }));
+            assert_eq!(tree.digest(&path("a"), &found).expect("readable"), None, "{number}");
+            *disk.on_read.lock() = None;
+            assert_eq!(tree.digest(&path("a"), &found).expect("readable"), None, "{number}");
+        }
+    }
+
+    #[test]
+    fn a_placeholder_is_not_read() {
+        let test = TestFolder::new();
+        test.put("d/a", b"1");
+        let folder = test.folder();
+        let disk = TestDisk { placeholders: vec!["a"], ..TestDisk::default() };
+        let mut tree = DiskTree::new(&disk, &folder);
+        let (files, _) = walked(&mut tree);
+        assert!(!files["d/a"].is_downloaded);
+        let error = tree.digest(&path("d/a"), &files["d/a"]).expect_err("it is elsewhere");
+        assert_eq!(error.to_string(), "d/a is not downloaded");
+        assert_eq!(disk.count("open_to_read"), 0);
+    }
+
+    #[test]
+    fn a_directory_that_can_not_be_read_fails_the_walk() {
+        let test = TestFolder::new();
+        test.put("d/a", b"1");
+        let folder = test.folder();
+        let counted = TestDisk::default();
+        names(&mut DiskTree::new(&counted, &folder));
+        let steps = counted.steps.lock().clone();
+        for (step, name) in steps.into_iter().enumerate() {
+            let fault = super::super::test_disk::Fault::Errno(libc::EIO);
+            let disk = TestDisk::failing(step, fault);
+            let walk = DiskTree::new(&disk, &folder).walk(&mut |_, _| {});
+            let error = walk.expect_err(name).to_string();
+            assert!(error.ends_with(": input/output error"), "{name}: {error}");
+        }
+    }
+
+    #[test]
+    fn the_digest_of_the_ignore_file_has_a_bound() {
+        let test = TestFolder::new();
+        let folder = test.folder();
+        let mut tree = DiskTree::new(&LinuxDisk, &folder);
+        assert_eq!(tree.ignore_digest().expect("readable"), None);
+        let most = vec![b'#'; IGNORE_BYTES_MAX];
+        test.put(".latchfs/ignore", &most);
+        let digest = tree.ignore_digest().expect("readable");
+        assert_eq!(digest, Some(ContentDigest::of(&most)));
+        TestFolder::make_sparse(&test.path(".latchfs/ignore"), IGNORE_BYTES_MAX as u64 + 1);
+        let error = tree.ignore_digest().expect_err("too large").to_string();
+        assert_eq!(error, ".latchfs/ignore: it has more than 65536 bytes");
+        fs::remove_file(test.path(".latchfs/ignore")).expect("there");
+        symlink("/etc/passwd", test.path(".latchfs/ignore")).expect("a symlink");
+        assert_eq!(tree.ignore_digest().expect("readable"), None);
+    }
+}

@@ -70,3 +70,55 @@ pub(crate) fn read_ignore_rules<D: Disk>(
     let rules = rules.map_err(|error| IgnoreFileError::Rules(SYNCTHING_FILE, error))?;
     Ok(rules.with_local(local))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::super::barrier::folder_path::FolderPath;
+    use super::super::super::barrier::ignored::IgnoredBecause;
+    use super::super::super::linux_disk::LinuxDisk;
+    use super::super::test_disk::TestFolder;
+    use super::*;
+
+    fn read(test: &TestFolder) -> Result<IgnoreRules, IgnoreFileError> {
+        let local = PathPatterns::parse(&["*.swp".to_owned()]).expect("valid");
+        read_ignore_rules(&LinuxDisk, &test.folder(), local)
+    }
+
+    #[test]
+    fn both_files_are_read() {
+        let test = TestFolder::new();
+        test.put(".latchfs/ignore", b"build/\n\xff\n");
+        test.put(".stignore", b"// comment\nphone\n");
+        let rules = read(&test).expect("short files");
+        for (path, because) in [
+            ("build/a", Some(IgnoredBecause::Pattern(1))),
+            ("phone", Some(IgnoredBecause::SyncthingPattern(2))),
+            ("a.swp", Some(IgnoredBecause::Local)),
+            ("a", None),
+        ] {
+            let path = FolderPath::parse(path).expect("valid");
+            assert_eq!(rules.ignored(&path), because, "{path}");
+        }
+    }
+
+    #[test]
+    fn a_file_that_is_none_is_refused_with_a_sentence() {
+        let test = TestFolder::new();
+        read(&test).expect("there are none");
+        test.make_fifo(".stignore");
+        read(&test).expect("a FIFO is none");
+        for path in [".latchfs/ignore", ".stignore"] {
+            let test = TestFolder::new();
+            TestFolder::make_sparse(&test.path(path), IGNORE_BYTES_MAX as u64 + 1);
+            let error = read(&test).expect_err("too large").to_string();
+            let said = format!(
+                "'{path}' in the folder can't be used: it has more than 65536 bytes; shorten or \
+                 remove it"
+            );
+            assert_eq!(error, said);
+            test.put(path, "x\n".repeat(1_001).as_bytes());
+            let error = read(&test).expect_err("too many patterns").to_string();
+            assert!(error.contains("more than 1000 patterns"), "{error}");
+        }
+    }
+}

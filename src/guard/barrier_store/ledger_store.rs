@@ -346,3 +346,387 @@ fn new_changes<D: Disk>(
     give_name(disk, temporary, Place::new(dir, CHANGES), IfThere::Replace)?;
     Ok((file, first.len() as u64))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::super::barrier::folder_path::FolderPath;
+    use super::super::super::barrier::handover::HandoverId;
+    use super::super::super::barrier::tree::FileStamp;
+    use super::super::change_record::tests::records;
+    use super::super::test_disk::{Fault, TestDisk, TestFolder};
+    use super::*;
+    use crate::random::random;
+    use std::fs;
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+
+    const BOOT: u128 = 7;
+
+    type Opened = (LedgerStore<TestDisk>, LoadedLedger);
+
+    fn open_with(test: &TestFolder, disk: TestDisk, boot: u128) -> io::Result<Opened> {
+        LedgerStore::open(Arc::new(disk), test.state(), boot)
+    }
+
+    fn open(test: &TestFolder) -> Opened {
+        open_with(test, TestDisk::default(), BOOT).expect("readable")
+    }
+
+    /// Opens files of this boot with which nothing is wrong.
+    fn reopen(test: &TestFolder) -> (LedgerStore<TestDisk>, Ledger) {
+        let (store, loaded) = open(test);
+        let (problem, boot, dropped) = (loaded.problem, loaded.is_other_boot, loaded.dropped_bytes);
+        assert_eq!((problem, boot, dropped), (None, false, 0));
+        (store, loaded.ledger)
+    }
+
+    /// Numbers of which the same seed gives the same (xorshift).
+    struct Numbers(u64);
+
+    impl Numbers {
+        /// Returns numbers whose seed is printed.
+        fn new() -> Self {
+            let seed = random() | 1;
+            println!("seed {seed}");
+            Self(seed)
+        }
+
+        fn below(&mut self, end: usize) -> usize {
+            self.0 ^= self.0 << 13;
+            self.0 ^= self.0 >> 7;
+            self.0 ^= self.0 << 17;
+            (self.0 >> 11) as usize % end
+        }
+
+        fn stamp(&mut self) -> Option<FileStamp> {
+            let [size, mtime, inode] = [3, 1_000, 5].map(|end| self.below(end) as u64);
+            let stamp = FileStamp { size, mtime: i128::from(mtime) - 500, inode };
+            (self.below(4) > 0).then_some(stamp)
+        }
+
+        fn path(&mut self) -> FolderPath {
+            let names = ["a", "b", "d", "d/a", "d/b", "d/e/a", "\n", "caf\u{e9}"];
+            FolderPath::parse(names[self.below(names.len())]).expect("valid")
+        }
+
+        fn record(&mut self) -> ChangeRecord {
+            let (path, before, after) = (self.path(), self.stamp(), self.stamp());
+            match self.below(12) {
+                0..3 => ChangeRecord::Begin { path, before, after },
+                3..7 => ChangeRecord::End { path, after },
+                7 => ChangeRecord::Accept { path, found: after },
+                8 => ChangeRecord::RenamedDir { from: path, to: self.path() },
+                9 => ChangeRecord::RemovedDir { path },
+                10 => ChangeRecord::AcceptWhole,
+                _ => ChangeRecord::Own(HandoverId(self.below(1_000) as u128)),
+            }
+        }
+    }
+
+    #[test]
+    fn changes_survive_the_end_of_the_process() {
+        let mut numbers = Numbers::new();
+        let test = TestFolder::new();
+        let (mut store, mut ledger) = reopen(&test);
+        for _ in 0..3_000 {
+            match numbers.below(40) {
+                0 => store.save(&ledger).expect("there is space"),
+                1 => {
+                    // Nothing is written at the end of a process that is killed.
+                    std::mem::forget(store);
+                    let loaded;
+                    (store, loaded) = reopen(&test);
+                    assert_eq!(loaded, ledger);
+                }
+                2 => {
+                    let listed = ledger.log().number();
+                    ledger.log_mut().forget_to(listed);
+                    store.save(&ledger).expect("there is space");
+                }
+                _ => {
+                    let record = numbers.record();
+                    store.record(&mut ledger, &record).expect("there is space");
+                }
+            }
+        }
+        assert_eq!(reopen(&test).1, ledger);
+        let names = fs::read_dir(test.state_path("")).expect("there");
+        let mut names: Vec<_> = names.map(|name| name.expect("readable").file_name()).collect();
+        names.sort();
+        assert_eq!(names, [CHANGES, LEDGER]);
+    }
+
+    #[test]
+    fn a_torn_end_is_dropped_and_the_log_goes_on() {
+        let test = TestFolder::new();
+        let (mut store, mut ledger) = reopen(&test);
+        let (mut ends, mut ledgers) = (vec![store.length], vec![ledger.clone()]);
+        for record in records() {
+            store.record(&mut ledger, &record).expect("there is space");
+            ends.push(store.length);
+            ledgers.push(ledger.clone());
+        }
+        let path = test.state_path(CHANGES);
+        let whole = fs::read(&path).expect("there");
+        assert_eq!(whole.len() as u64, store.length);
+        for length in ends[0]..whole.len() as u64 {
+            fs::write(&path, &whole[..length as usize]).expect("written");
+            let lines = ends.iter().rposition(|end| *end <= length).expect("the first line");
+            let (mut store, loaded) = open(&test);
+            let mut ledger = loaded.ledger;
+            assert_eq!((loaded.problem, loaded.dropped_bytes), (None, length - ends[lines]));
+            assert_eq!(ledger, ledgers[lines], "the first {length} bytes");
+            store.record(&mut ledger, &records()[0]).expect("there is space");
+            assert_eq!(reopen(&test).1, ledger);
+        }
+    }
+
+    #[test]
+    fn random_bytes_in_the_log_are_dropped() {
+        let mut numbers = Numbers::new();
+        for _ in 0..300 {
+            let test = TestFolder::new();
+            let (mut store, mut ledger) = reopen(&test);
+            let first = store.length as usize;
+            let mut ledgers = vec![(store.length, ledger.clone())];
+            for _ in 0..numbers.below(20) {
+                store.record(&mut ledger, &numbers.record()).expect("there is space");
+                ledgers.push((store.length, ledger.clone()));
+            }
+            let path = test.state_path(CHANGES);
+            let mut bytes = fs::read(&path).expect("there");
+            let start = first + numbers.below(bytes.len() - first + 1);
+            for at in start..bytes.len() + numbers.below(300) {
+                let byte = [0, b'\n', b'{', numbers.below(256) as u8][numbers.below(4)];
+                if at < bytes.len() { bytes[at] = byte } else { bytes.push(byte) }
+            }
+            fs::write(&path, &bytes).expect("written");
+            let (_, loaded) = open(&test);
+            let known = ledgers.iter().position(|(_, known)| *known == loaded.ledger);
+            let kept = ledgers.iter().filter(|(end, _)| *end <= start as u64).count();
+            assert!(known.is_some_and(|at| at + 1 >= kept), "{kept} lines were not damaged");
+            assert_eq!(loaded.problem, None);
+            assert_eq!(reopen(&test).1, loaded.ledger);
+        }
+        for _ in 0..2_000 {
+            let test: Vec<u8> = (0..numbers.below(200))
+                .map(|_| [b' ', b'\n', b'"', numbers.below(256) as u8][numbers.below(4)])
+                .collect();
+            let bytes = [&header(1, NO_LEDGER)[..numbers.below(118)], &test].concat();
+            if let Some(read) = read_changes(&bytes) {
+                assert!(read.length <= bytes.len() as u64 && read.lines.is_empty());
+            }
+        }
+    }
+
+    /// Makes changes, and saves the ledger in between.
+    fn work(store: &mut LedgerStore<TestDisk>, ledger: &mut Ledger) -> io::Result<()> {
+        for record in records() {
+            store.record(ledger, &record)?;
+        }
+        store.sync()?;
+        store.save(ledger)?;
+        store.record(ledger, &records()[0])
+    }
+
+    #[test]
+    fn a_kill_at_each_step_loses_no_change() {
+        for step in 0.. {
+            let test = TestFolder::new();
+            let mut ledger = Ledger::default();
+            let disk = TestDisk::failing(step, Fault::Kill);
+            let worked = catch_unwind(AssertUnwindSafe(|| {
+                let (mut store, loaded) = open_with(&test, disk, BOOT).expect("no error");
+                ledger = loaded.ledger;
+                work(&mut store, &mut ledger).expect("no error");
+            }));
+            let (mut store, loaded) = open(&test);
+            assert_eq!((loaded.problem, loaded.is_other_boot), (None, false), "step {step}");
+            assert_eq!(loaded.ledger, ledger, "step {step}");
+            work(&mut store, &mut ledger).expect("the next start");
+            assert_eq!(reopen(&test).1, ledger, "step {step}");
+            if worked.is_ok() {
+                assert!(step > 30, "{step} steps");
+                break;
+            }
+        }
+    }
+
+    #[test]
+    fn an_error_at_each_step_is_returned_and_loses_no_change() {
+        for fault in [Fault::Errno, Fault::Lasting] {
+            for step in 0.. {
+                let test = TestFolder::new();
+                let disk = TestDisk::failing(step, fault(libc::ENOSPC));
+                let disk = Arc::new(disk);
+                let mut ledger = Ledger::default();
+                let opened = LedgerStore::open(Arc::clone(&disk), test.state(), BOOT);
+                let worked = match opened {
+                    Ok((mut store, _)) => {
+                        let worked = work(&mut store, &mut ledger);
+                        if worked.is_err() && matches!(fault(0), Fault::Errno(_)) {
+                            // There is space again.
+                            work(&mut store, &mut ledger).expect("the fault is over");
+                        }
+                        worked
+                    }
+                    Err(error) => Err(error),
+                };
+                let is_over = disk.steps.lock().len() <= step;
+                assert_eq!(worked.is_ok(), is_over, "step {step}: {worked:?}");
+                let (_, loaded) = open(&test);
+                assert_eq!((loaded.problem, loaded.ledger), (None, ledger), "step {step}");
+                if is_over {
+                    break;
+                }
+            }
+        }
+    }
+
+    /// Returns files with a saved ledger and changes after it.
+    fn filled() -> (TestFolder, Ledger) {
+        let test = TestFolder::new();
+        let (mut store, mut ledger) = reopen(&test);
+        store.record(&mut ledger, &ChangeRecord::Own(HandoverId(5))).expect("there is space");
+        store.save(&ledger).expect("there is space");
+        for record in records() {
+            store.record(&mut ledger, &record).expect("there is space");
+        }
+        (test, ledger)
+    }
+
+    #[test]
+    fn a_damaged_ledger_is_told_and_only_the_changed_paths_are_kept() {
+        type Damage = fn(&TestFolder);
+        let damage: [(Damage, StoreProblem); 6] = [
+            (
+                |test| fs::remove_file(test.state_path(LEDGER)).expect("there"),
+                StoreProblem::Missing,
+            ),
+            (
+                |test| {
+                    let path = test.state_path(LEDGER);
+                    let mut bytes = fs::read(&path).expect("there");
+                    bytes[20] ^= 1;
+                    fs::write(path, bytes).expect("written");
+                },
+                StoreProblem::Ledger(LedgerError::Damaged),
+            ),
+            (
+                |test| fs::write(test.state_path(LEDGER), b"").expect("written"),
+                StoreProblem::Ledger(LedgerError::Version),
+            ),
+            (
+                |test| TestFolder::make_sparse(&test.state_path(LEDGER), LEDGER_BYTES_MAX + 1),
+                StoreProblem::Ledger(LedgerError::TooLarge),
+            ),
+            (
+                |test| {
+                    let mut older = Ledger::default();
+                    older.record_own(HandoverId(9));
+                    fs::write(test.state_path(LEDGER), older.save()).expect("written");
+                },
+                StoreProblem::Changes,
+            ),
+            (
+                |test| fs::remove_file(test.state_path(CHANGES)).expect("there"),
+                StoreProblem::Changes,
+            ),
+        ];
+        for (damage, wanted) in damage {
+            let (test, whole) = filled();
+            damage(&test);
+            let mut kept = Ledger::default();
+            if test.state_path(CHANGES).exists() {
+                let is_own = |record: &ChangeRecord| matches!(record, ChangeRecord::Own(_));
+                records().iter().filter(|it| !is_own(it)).for_each(|it| it.apply(&mut kept));
+                assert_eq!(kept.log(), whole.log());
+            }
+            let (_, loaded) = open(&test);
+            assert_eq!(loaded.problem, Some(wanted));
+            assert_eq!(loaded.ledger, kept, "{wanted:?}");
+            assert!(!loaded.ledger.is_own(HandoverId(5)) && !loaded.ledger.is_own(HandoverId(9)));
+            let is_damaged = matches!(wanted, StoreProblem::Ledger(_));
+            assert_eq!(test.state_path(DAMAGED).exists(), is_damaged);
+            let said = wanted.to_string();
+            assert!(said.ends_with("compared with its markers as on a new machine"), "{said}");
+            let (mut store, loaded) = open(&test);
+            assert_eq!((loaded.problem, &loaded.ledger), (None, &kept), "it is told once");
+            work(&mut store, &mut kept).expect("there is space");
+            assert_eq!(open(&test).1.ledger, kept);
+        }
+    }
+
+    #[test]
+    fn a_kill_while_a_damaged_ledger_is_replaced_loses_no_changed_path() {
+        for step in 0.. {
+            let (test, whole) = filled();
+            fs::write(test.state_path(LEDGER), b"damaged").expect("written");
+            let disk = TestDisk::failing(step, Fault::Kill);
+            let opened = catch_unwind(AssertUnwindSafe(|| open_with(&test, disk, BOOT).map(drop)));
+            let (_, loaded) = open(&test);
+            assert_eq!(loaded.ledger.log(), whole.log(), "step {step}");
+            assert!(!loaded.ledger.is_own(HandoverId(5)));
+            if opened.is_ok() {
+                break;
+            }
+        }
+    }
+
+    #[test]
+    fn a_damaged_beginning_of_the_log_is_told() {
+        let (test, _) = filled();
+        let path = test.state_path(CHANGES);
+        let mut bytes = fs::read(&path).expect("there");
+        bytes[30] ^= 1;
+        fs::write(&path, &bytes[..]).expect("written");
+        let (_, loaded) = open(&test);
+        assert_eq!((loaded.problem, loaded.ledger.log().is_empty()), (None, false), "another boot");
+        assert!(loaded.is_other_boot);
+        bytes[3] ^= 1;
+        fs::write(&path, &bytes[..]).expect("written");
+        let (_, loaded) = open(&test);
+        assert_eq!(loaded.problem, Some(StoreProblem::Changes));
+        assert_eq!((loaded.ledger, loaded.is_other_boot), (Ledger::default(), true));
+    }
+
+    #[test]
+    fn another_boot_is_told_until_the_folder_was_compared() {
+        let (test, ledger) = filled();
+        let other = || open_with(&test, TestDisk::default(), BOOT + 1).expect("readable");
+        assert!(!open(&test).1.is_other_boot);
+        let (mut store, loaded) = other();
+        assert!(loaded.is_other_boot && loaded.problem.is_none());
+        assert_eq!(loaded.ledger, ledger);
+        store.save(&ledger).expect("there is space");
+        let (mut store, loaded) = other();
+        assert!(loaded.is_other_boot, "the folder was not compared");
+        store.compared();
+        store.save(&ledger).expect("there is space");
+        assert!(!other().1.is_other_boot);
+        assert!(open(&test).1.is_other_boot);
+    }
+
+    #[test]
+    fn the_change_log_has_a_bound() {
+        let test = TestFolder::new();
+        let (mut store, mut ledger) = reopen(&test);
+        let record = &records()[0];
+        let line = LogLine::Change(record.clone()).write().expect("memory suffices");
+        store.length = CHANGES_BYTES_MAX - line.len() as u64;
+        store.append(record).expect("the last one");
+        let error = store.append(record).expect_err("it is full").to_string();
+        assert!(error.contains("268435456 bytes"), "{error}");
+        TestFolder::make_sparse(&test.state_path(CHANGES), CHANGES_BYTES_MAX + 1);
+        let (mut store, loaded) = open(&test);
+        assert_eq!(loaded.problem, Some(StoreProblem::Changes));
+        assert_eq!(loaded.dropped_bytes, CHANGES_BYTES_MAX + 1);
+        // A long log is folded into the ledger.
+        store.fold_at = store.length + 2 * line.len() as u64;
+        for _ in 0..3 {
+            store.record(&mut ledger, record).expect("there is space");
+        }
+        assert_eq!(fs::read(test.state_path(CHANGES)).expect("there").len() as u64, store.length);
+        assert!(store.length < store.fold_at - FOLD_BYTES + line.len() as u64);
+        assert_eq!(open(&test).1.ledger, ledger);
+    }
+}

@@ -47,9 +47,8 @@ struct Seen {
 }
 
 impl Seen {
-    /// Returns what a look now proves about later ones.
-    fn now(look: Look) -> Self {
-        let now = Wall::now();
+    /// Returns what a look at this time proves about later ones.
+    fn at(look: Look, now: Wall) -> Self {
         let now = i128::from(now.secs) * 1_000_000_000 + i128::from(now.nanos);
         Self { look, is_proof: look.changed.max(look.modified) + CLOCK_STEP_NANOS < now }
     }
@@ -162,48 +161,35 @@ impl MarkerDir {
         folder: &D::Dir,
         wanted: Option<MarkerLink>,
     ) -> io::Result<()> {
+        self.refresh_at(disk, folder, wanted, Wall::now())
+    }
+
+    fn refresh_at<D: Disk>(
+        &mut self,
+        disk: &D,
+        folder: &D::Dir,
+        wanted: Option<MarkerLink>,
+        now: Wall,
+    ) -> io::Result<()> {
         let dirs = OpenDirs::open(disk, folder)?;
         let looks = dirs.looks(disk)?;
         let is_same = self.dirs.iter().zip(&looks).all(|(seen, look)| match (seen, look) {
             (Some(seen), Some(look)) => seen.is_still(look),
             _ => false,
         });
+        if !is_same {
+            // An error below leaves the list to be made again.
+            self.dirs = [None, None];
+        }
+        let mut refresh = Refresh { to: self, disk, dirs, now, budget: REFRESH_BYTES_MAX };
         let names =
-            if is_same { self.known.keys().cloned().collect() } else { self.list(disk, &dirs)? };
-        self.dirs = looks.map(|look| look.map(Seen::now));
-        let mut budget = REFRESH_BYTES_MAX;
-        self.read_chain(disk, &dirs, wanted, &mut budget)?;
+            if is_same { refresh.to.known.keys().cloned().collect() } else { refresh.list()? };
+        refresh.read_chain(wanted)?;
         for name in &names {
-            self.read_one(disk, &dirs, name, &mut budget)?;
+            refresh.read_one(name)?;
         }
+        self.dirs = looks.map(|look| look.map(|look| Seen::at(look, now)));
         Ok(())
-    }
-
-    /// Lists the directories, and forgets the files that are gone. Returns the names of markers.
-    fn list<D: Disk>(&mut self, disk: &D, dirs: &OpenDirs<D>) -> io::Result<BTreeSet<String>> {
-        let (mut names, mut misnamed, mut is_cut) = (BTreeSet::new(), BTreeSet::new(), false);
-        for (dir, prefix) in [(&dirs.control, ""), (&dirs.markers, "markers/")] {
-            let Some(dir) = dir else { continue };
-            disk.visit_entries(dir, &mut |entry| {
-                let name = format!("{prefix}{}", entry.name.to_string_lossy());
-                let is_marker = MarkerName::parse_file_name(&name).is_some();
-                let is_ours = !prefix.is_empty() || name.starts_with("checkpoint-");
-                if is_marker {
-                    names.insert(name);
-                } else if is_ours && misnamed.len() < UNREAD_SHOWN_MAX {
-                    let last = entry.name.to_string_lossy();
-                    let is_temporary = is_sync_temporary(&last);
-                    misnamed.extend((!is_temporary).then_some(name));
-                }
-                is_cut = names.len() > MARKER_NAMES_MAX;
-                if is_cut { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
-            })?;
-        }
-        (self.misnamed, self.is_cut) = (misnamed, is_cut);
-        let gone: Vec<_> =
-            self.known.keys().filter(|name| !names.contains(*name)).cloned().collect();
-        gone.iter().for_each(|name| self.forget(name));
-        Ok(names)
     }
 
     fn forget(&mut self, name: &str) {
@@ -212,53 +198,99 @@ impl MarkerDir {
         }
     }
 
+    fn add(&mut self, name: &str, bytes: &[u8]) -> Result<MarkerLink, NotRead> {
+        self.files.add(name, bytes).map_err(|error| match error {
+            NotAdded::Full => NotRead::NoRoom,
+            error => NotRead::Because(error.to_string()),
+        })
+    }
+}
+
+/// A refresh of the markers.
+struct Refresh<'a, D: Disk> {
+    to: &'a mut MarkerDir,
+    disk: &'a D,
+    dirs: OpenDirs<D>,
+    now: Wall,
+    /// The number of bytes that may still be read.
+    budget: u64,
+}
+
+impl<D: Disk> Refresh<'_, D> {
+    /// Lists the directories, and forgets the files that are gone. Returns the names of markers.
+    fn list(&mut self) -> io::Result<BTreeSet<String>> {
+        let (mut names, mut misnamed, mut is_cut) = (BTreeSet::new(), BTreeSet::new(), false);
+        for (dir, prefix) in [(&self.dirs.control, ""), (&self.dirs.markers, "markers/")] {
+            let Some(dir) = dir else { continue };
+            self.disk.visit_entries(dir, &mut |entry| {
+                let last = entry.name.to_string_lossy();
+                let name = format!("{prefix}{last}");
+                let is_ours = !prefix.is_empty() || name.starts_with("checkpoint-");
+                if MarkerName::parse_file_name(&name).is_some() {
+                    is_cut = names.len() == MARKER_NAMES_MAX;
+                    if is_cut {
+                        return ControlFlow::Break(());
+                    }
+                    names.insert(name);
+                } else if is_ours && misnamed.len() < UNREAD_SHOWN_MAX && !is_sync_temporary(&last)
+                {
+                    misnamed.insert(name);
+                }
+                ControlFlow::Continue(())
+            })?;
+        }
+        (self.to.misnamed, self.to.is_cut) = (misnamed, is_cut);
+        let is_gone = |name: &&String| !names.contains(*name);
+        let gone: Vec<_> = self.to.known.keys().filter(is_gone).cloned().collect();
+        gone.iter().for_each(|name| self.to.forget(name));
+        Ok(names)
+    }
+
     /// Reads a marker and those before it, as far as they are here.
-    fn read_chain<D: Disk>(
-        &mut self,
-        disk: &D,
-        dirs: &OpenDirs<D>,
-        wanted: Option<MarkerLink>,
-        budget: &mut u64,
-    ) -> io::Result<()> {
+    fn read_chain(&mut self, wanted: Option<MarkerLink>) -> io::Result<()> {
         let mut next = wanted;
         let mut read = BTreeSet::new();
         while let Some(link) = next.filter(|link| read.insert(*link)) {
             let name = link.file_name();
-            self.read_one(disk, dirs, &name, budget)?;
-            let known = self.known.get(&name).map(|known| &known.read);
-            if read.len() == 1 && matches!(known, Some(Err(NotRead::NoRoom))) {
-                // Other files have taken the room.
-                self.files.clear();
-                self.known.clear();
-                self.read_one(disk, dirs, &name, budget)?;
+            self.read_one(&name)?;
+            let known = self.to.known.get(&name).map(|known| &known.read);
+            if matches!(known, Some(Err(NotRead::NoRoom))) && !self.has_only(&read) {
+                // Other files have taken the room: it is given back, and the chain read anew.
+                self.to.files.clear();
+                self.to.known.clear();
+                self.budget = REFRESH_BYTES_MAX;
+                (next, read) = (wanted, BTreeSet::new());
+                continue;
             }
-            next = self.files.get(&link).and_then(|marker| marker.previous);
+            next = self.to.files.get(&link).and_then(|marker| marker.previous);
         }
         Ok(())
     }
 
+    /// Whether no other files than these markers were read.
+    fn has_only(&self, links: &BTreeSet<MarkerLink>) -> bool {
+        self.to.known.values().all(|known| match &known.read {
+            Ok(link) => links.contains(link),
+            Err(_) => true,
+        })
+    }
+
     /// Reads a file unless it is known as it is.
-    fn read_one<D: Disk>(
-        &mut self,
-        disk: &D,
-        dirs: &OpenDirs<D>,
-        name: &str,
-        budget: &mut u64,
-    ) -> io::Result<()> {
-        let Some(at) = dirs.place(name) else { return Ok(()) };
-        let Some(look) = if_there(disk.look(at))? else {
-            self.forget(name);
+    fn read_one(&mut self, name: &str) -> io::Result<()> {
+        let Some(at) = self.dirs.place(name) else { return Ok(()) };
+        let Some(look) = if_there(self.disk.look(at))? else {
+            self.to.forget(name);
             return Ok(());
         };
-        let has_room = look.size <= *budget && self.files.has_room_for(look.size);
-        if let Some(known) = self.known.get(name)
+        let has_room = look.size <= self.budget && self.to.files.has_room_for(look.size);
+        if let Some(known) = self.to.known.get(name)
             && known.seen.is_still(&look)
             && !(has_room && matches!(known.read, Err(NotRead::NoRoom)))
         {
             return Ok(());
         }
-        self.forget(name);
-        let mut seen = Seen::now(look);
+        self.to.forget(name);
+        let mut seen = Seen::at(look, self.now);
         let read = if !look.is_file {
             Err(NotRead::Because("it is no regular file".to_owned()))
         } else if look.size > MARKER_BYTES_MAX {
@@ -266,9 +298,9 @@ impl MarkerDir {
         } else if !has_room {
             Err(NotRead::NoRoom)
         } else {
-            *budget -= look.size;
-            match read_at_most(disk, at, look.size) {
-                Ok(Some((bytes, _))) => self.add(name, &bytes),
+            self.budget -= look.size;
+            match read_at_most(self.disk, at, look.size) {
+                Ok(Some((bytes, _))) => self.to.add(name, &bytes),
                 Ok(None) => return Ok(()),
                 Err(error) => {
                     // The next attempt may succeed.
@@ -277,14 +309,251 @@ impl MarkerDir {
                 }
             }
         };
-        self.known.insert(name.to_owned(), KnownFile { seen, read });
+        self.to.known.insert(name.to_owned(), KnownFile { seen, read });
         Ok(())
     }
+}
 
-    fn add(&mut self, name: &str, bytes: &[u8]) -> Result<MarkerLink, NotRead> {
-        self.files.add(name, bytes).map_err(|error| match error {
-            NotAdded::Full => NotRead::NoRoom,
-            error => NotRead::Because(error.to_string()),
-        })
+#[cfg(test)]
+mod tests {
+    use super::super::super::barrier::content_digest::ContentDigest;
+    use super::super::super::barrier::marker::Marker;
+    use super::super::super::barrier::marker_files::MARKERS_MAX;
+    use super::super::super::barrier::test_markers::TestMarkers;
+    use super::super::super::linux_disk::LinuxDisk;
+    use super::super::test_disk::{Fault, TestDisk, TestFolder};
+    use super::*;
+    use std::fs;
+    use std::os::unix::fs::symlink;
+
+    /// Returns a time long after every test.
+    fn later() -> Wall {
+        Wall { secs: Wall::now().secs + 60, nanos: 0 }
+    }
+
+    fn put(test: &TestFolder, marker: &Marker) -> MarkerLink {
+        let bytes = marker.write().expect("memory suffices");
+        let link = MarkerLink { name: marker.name, digest: ContentDigest::of(&bytes) };
+        test.put(&format!(".latchfs/{}", link.file_name()), &bytes);
+        link
+    }
+
+    fn marker(token: u64, previous: Option<MarkerLink>) -> Marker {
+        TestMarkers::made(token, 1, previous, &[])
+    }
+
+    fn checkpoint(token: u64) -> Marker {
+        let mut marker = marker(token, None);
+        marker.name.kind = super::super::super::barrier::marker_name::MarkerKind::Checkpoint;
+        marker
+    }
+
+    /// Returns the name of a file that a marker could have.
+    fn name(number: usize) -> String {
+        format!(".latchfs/markers/0000000000000007-{number}-1-00000000.json")
+    }
+
+    fn unread(dir: &MarkerDir) -> Vec<(String, String)> {
+        dir.unread().into_iter().map(|unread| (unread.file_name, unread.why)).collect()
+    }
+
+    #[test]
+    fn markers_and_checkpoints_are_read() {
+        let test = TestFolder::new();
+        let mut dir = MarkerDir::new("f");
+        let first = put(&test, &checkpoint(1));
+        let second = put(&test, &marker(2, Some(first)));
+        for file in ["folder", "ignore", "README", "folder.12.tmp", "markers/.syncthing.x.tmp"] {
+            test.put(&format!(".latchfs/{file}"), b"x");
+        }
+        dir.refresh(&LinuxDisk, &test.folder(), None).expect("readable");
+        assert!(dir.files().get(&first).is_some() && dir.files().get(&second).is_some());
+        assert_eq!(unread(&dir), []);
+        // What is gone is forgotten, and what comes is read.
+        fs::remove_file(test.path(".latchfs").join(second.file_name())).expect("there");
+        let third = put(&test, &marker(3, Some(first)));
+        dir.refresh(&LinuxDisk, &test.folder(), None).expect("readable");
+        let there = [first, second, third].map(|link| dir.files().get(&link).is_some());
+        assert_eq!(there, [true, false, true]);
+        fs::remove_dir_all(test.path(".latchfs")).expect("there");
+        dir.refresh(&LinuxDisk, &test.folder(), Some(first)).expect("readable");
+        assert!(dir.files().get(&first).is_none());
+    }
+
+    #[test]
+    fn hostile_files_are_named_and_keep_no_marker_from_being_read() {
+        let test = TestFolder::new();
+        let good = put(&test, &marker(1, None));
+        let mut other = marker(2, None);
+        other.folder = "another".to_owned();
+        let other = put(&test, &other);
+        let damaged = put(&test, &marker(3, None));
+        let path = test.path(".latchfs").join(damaged.file_name());
+        let text = fs::read_to_string(&path).expect("written").replace("laptop3", "laptop4");
+        fs::write(&path, text).expect("written");
+        symlink("/etc/passwd", test.path(&name(1))).expect("a symlink");
+        test.make_fifo(&name(2));
+        fs::create_dir(test.path(&name(3))).expect("a directory");
+        TestFolder::make_sparse(&test.path(&name(4)), MARKER_BYTES_MAX + 1);
+        test.put(&name(5), b"{");
+        test.put(".latchfs/markers/x.sync-conflict-1.json", b"");
+        test.put(".latchfs/checkpoint-1.json", b"");
+        let mut dir = MarkerDir::new("f");
+        dir.refresh(&LinuxDisk, &test.folder(), Some(other)).expect("readable");
+        assert!(dir.files().get(&good).is_some());
+        let whys: BTreeMap<_, _> = unread(&dir).into_iter().collect();
+        let why = |name: &str| whys[name.strip_prefix(".latchfs/").unwrap_or(name)].as_str();
+        assert_eq!(whys.len(), 9, "{whys:?}");
+        assert!(why(&other.file_name()).contains("another folder"));
+        assert!(why(&damaged.file_name()).contains("not that of its content"));
+        (1..=3).for_each(|at| assert_eq!(why(&name(at)), "it is no regular file"));
+        assert!(why(&name(4)).contains("more than 268435456 bytes"));
+        assert!(why(&name(5)).contains("no marker"));
+        assert_eq!(why("checkpoint-1.json"), "its name is not that of a marker");
+    }
+
+    #[test]
+    fn no_symlink_leads_to_markers() {
+        for link in [".latchfs", ".latchfs/markers"] {
+            let (test, elsewhere) = (TestFolder::new(), TestFolder::new());
+            let there = put(&elsewhere, &marker(1, None));
+            fs::remove_dir_all(test.path(link)).expect("there");
+            symlink(elsewhere.path(link), test.path(link)).expect("a symlink");
+            let mut dir = MarkerDir::new("f");
+            dir.refresh(&LinuxDisk, &test.folder(), Some(there)).expect("no error");
+            assert!(dir.files().get(&there).is_none(), "{link}");
+        }
+    }
+
+    #[test]
+    fn what_has_not_changed_is_not_read_again() {
+        let test = TestFolder::new();
+        let first = put(&test, &marker(1, None));
+        test.put(&name(1), b"{");
+        let disk = TestDisk::default();
+        let mut dir = MarkerDir::new("f");
+        let folder = test.folder();
+        dir.refresh(&disk, &folder, None).expect("readable");
+        dir.refresh(&disk, &folder, None).expect("readable");
+        let counts = |disk: &TestDisk| (disk.count("visit_entries"), disk.count("open_to_read"));
+        assert_eq!(counts(&disk), (4, 4), "a look at a new file proves nothing");
+        dir.refresh_at(&disk, &folder, Some(first), later()).expect("readable");
+        let before = counts(&disk);
+        dir.refresh_at(&disk, &folder, Some(first), later()).expect("readable");
+        assert_eq!(counts(&disk), before, "nothing was changed");
+        // A file that is changed under its name is read again, alone.
+        let bytes = fs::read(test.path(".latchfs").join(first.file_name())).expect("there");
+        test.put(&name(1), b"{}");
+        dir.refresh_at(&disk, &folder, None, later()).expect("readable");
+        assert_eq!(counts(&disk), (before.0, before.1 + 1));
+        test.put(&format!(".latchfs/{}", first.file_name()), &bytes[1..]);
+        dir.refresh_at(&disk, &folder, None, later()).expect("readable");
+        assert!(dir.files().get(&first).is_none());
+        test.put(&format!(".latchfs/{}", first.file_name()), &bytes);
+        dir.refresh_at(&disk, &folder, None, later()).expect("readable");
+        assert!(dir.files().get(&first).is_some());
+        assert_eq!(counts(&disk), (before.0, before.1 + 3));
+        let second = put(&test, &marker(2, None));
+        dir.refresh_at(&disk, &folder, None, later()).expect("readable");
+        assert!(dir.files().get(&second).is_some());
+        assert_eq!(counts(&disk), (before.0 + 2, before.1 + 4));
+    }
+
+    #[test]
+    fn a_file_that_could_not_be_read_is_read_again() {
+        let test = TestFolder::new();
+        let link = put(&test, &marker(1, None));
+        let path = test.path(".latchfs").join(link.file_name());
+        let (folder, mut dir) = (test.folder(), MarkerDir::new("f"));
+        let counted = TestDisk::default();
+        MarkerDir::new("f").refresh(&counted, &folder, None).expect("readable");
+        let read = counted.steps.lock().iter().position(|step| *step == "read").expect("it reads");
+        let disk = TestDisk::failing(read, Fault::Errno(libc::EIO));
+        dir.refresh_at(&disk, &folder, None, later()).expect("only a marker fails");
+        assert_eq!(unread(&dir), [(link.file_name(), "input/output error".to_owned())]);
+        let (disk, bytes) = (TestDisk::default(), fs::read(&path).expect("there"));
+        let grown = [&bytes[..], b" "].concat();
+        let target = path.clone();
+        *disk.on_read.lock() = Some(Box::new(move || {
+            fs::write(&target, &grown).expect("written");
+        }));
+        dir.refresh_at(&disk, &folder, None, later()).expect("only a marker fails");
+        fs::write(&path, &bytes).expect("written");
+        let changed = "it was changed while it was read".to_owned();
+        assert_eq!(unread(&dir), [(link.file_name(), changed)]);
+        *disk.on_read.lock() = None;
+        dir.refresh_at(&disk, &folder, None, later()).expect("readable");
+        assert_eq!((unread(&dir), dir.files().get(&link).is_some()), (vec![], true));
+        // An error of a directory is one of the refresh, and the next one lists it again.
+        let steps = counted.steps.lock().clone();
+        for (step, name) in steps.iter().enumerate().filter(|(_, name)| **name == "visit_entries") {
+            let disk = TestDisk::failing(step, Fault::Errno(libc::EIO));
+            let mut dir = MarkerDir::new("f");
+            dir.refresh_at(&disk, &folder, None, later()).expect_err(name);
+            dir.refresh_at(&LinuxDisk, &folder, None, later()).expect("readable");
+            assert!(dir.files().get(&link).is_some());
+        }
+    }
+
+    #[test]
+    fn the_marker_that_is_wanted_has_room() {
+        let test = TestFolder::new();
+        for token in 0..MARKERS_MAX as u64 {
+            put(&test, &marker(1_000_000 + token, None));
+        }
+        let (folder, mut dir) = (test.folder(), MarkerDir::new("f"));
+        dir.refresh_at(&LinuxDisk, &folder, None, later()).expect("readable");
+        let first = put(&test, &checkpoint(1));
+        let second = put(&test, &marker(9_999_999, Some(first)));
+        dir.refresh_at(&LinuxDisk, &folder, None, later()).expect("readable");
+        assert!(dir.files().get(&second).is_none());
+        assert!(unread(&dir).iter().any(|(_, why)| why.contains("more than 4096 markers")));
+        for _ in 0..2 {
+            dir.refresh_at(&LinuxDisk, &folder, Some(second), later()).expect("readable");
+            assert!(dir.files().get(&second).is_some() && dir.files().get(&first).is_some());
+        }
+        // Room that becomes free is used.
+        let others = fs::read_dir(test.path(".latchfs/markers")).expect("there");
+        for other in others.take(100) {
+            fs::remove_file(other.expect("readable").path()).expect("there");
+        }
+        dir.refresh_at(&LinuxDisk, &folder, None, later()).expect("readable");
+        assert_eq!(unread(&dir), []);
+    }
+
+    #[test]
+    fn the_files_that_are_looked_at_have_a_bound() {
+        let test = TestFolder::new();
+        for number in 0..100_000 {
+            fs::File::create(test.path(&name(number))).expect("made");
+        }
+        let wanted = put(&test, &marker(1, None));
+        let disk = TestDisk::default();
+        let (folder, mut dir) = (test.folder(), MarkerDir::new("f"));
+        for _ in 0..2 {
+            dir.refresh_at(&disk, &folder, Some(wanted), later()).expect("readable");
+            assert!(dir.files().get(&wanted).is_some());
+            assert!(dir.known.len() <= MARKER_NAMES_MAX + 1);
+            let unread = unread(&dir);
+            assert_eq!(unread.len(), UNREAD_SHOWN_MAX);
+            assert!(unread[0].1.contains("more than 16384 files"), "{unread:?}");
+        }
+        assert!(disk.count("open_to_read") <= MARKER_NAMES_MAX + 1);
+    }
+
+    #[test]
+    fn a_refresh_reads_so_many_bytes() {
+        let test = TestFolder::new();
+        for number in 0..5 {
+            TestFolder::make_sparse(&test.path(&name(number)), MARKER_BYTES_MAX);
+        }
+        let disk = TestDisk::default();
+        let (folder, mut dir) = (test.folder(), MarkerDir::new("f"));
+        dir.refresh_at(&disk, &folder, None, later()).expect("readable");
+        assert_eq!(disk.count("open_to_read"), 4);
+        let no_room = NotAdded::Full.to_string();
+        assert_eq!(unread(&dir).iter().filter(|(_, why)| *why == no_room).count(), 1);
+        dir.refresh_at(&disk, &folder, None, later()).expect("readable");
+        assert_eq!(disk.count("open_to_read"), 5);
     }
 }

@@ -103,3 +103,170 @@ impl<'a, D: Disk> MarkerWriter<'a, D> {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::super::barrier::test_markers::{TestMarkers, is};
+    use super::super::super::linux_disk::LinuxDisk;
+    use super::super::marker_dir::MarkerDir;
+    use super::super::test_disk::{Fault, TestDisk, TestFolder};
+    use super::*;
+    use std::fs;
+    use std::os::unix::fs::{MetadataExt, symlink};
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+
+    fn marker(kind: MarkerKind) -> Marker {
+        let mut marker = TestMarkers::made(1, 1, None, &[is("a", b"1"), is("b", b"2")]);
+        marker.name.kind = kind;
+        marker
+    }
+
+    const KINDS: [MarkerKind; 2] = [MarkerKind::Marker, MarkerKind::Checkpoint];
+
+    fn write<D: Disk<Dir = std::os::fd::OwnedFd>>(
+        disk: &D,
+        test: &TestFolder,
+        marker: &Marker,
+    ) -> io::Result<MarkerLink> {
+        MarkerWriter::new(disk, &test.folder(), &test.state()).write(marker)
+    }
+
+    /// Returns the markers that are there, each of which must be whole.
+    fn read(test: &TestFolder) -> MarkerDir {
+        let mut dir = MarkerDir::new("f");
+        dir.refresh(&LinuxDisk, &test.folder(), None).expect("readable");
+        assert_eq!(dir.unread(), []);
+        dir
+    }
+
+    /// Returns the number of the files in `.latchfs`.
+    fn count(test: &TestFolder) -> usize {
+        let in_dir = |path: &str| {
+            let Ok(entries) = fs::read_dir(test.path(path)) else { return 0 };
+            entries.filter(|entry| entry.as_ref().is_ok_and(|it| it.path().is_file())).count()
+        };
+        in_dir(".latchfs") + in_dir(".latchfs/markers")
+    }
+
+    #[test]
+    fn a_marker_is_written_after_the_files_that_it_names() {
+        for kind in KINDS {
+            let (test, disk) = (TestFolder::new(), TestDisk::default());
+            fs::remove_dir(test.path(".latchfs/markers")).expect("empty");
+            let marker = marker(kind);
+            let link = write(&disk, &test, &marker).expect("there is space");
+            assert_eq!(read(&test).files().get(&link), Some(&marker));
+            let path = test.path(".latchfs").join(link.file_name());
+            let mode = |path: &std::path::Path| fs::metadata(path).expect("there").mode() & 0o777;
+            assert_eq!((mode(&path), count(&test)), (0o644, 1));
+            if kind == MarkerKind::Marker {
+                assert_eq!(mode(&test.path(".latchfs/markers")), 0o755);
+            }
+            assert!(fs::read_dir(test.state_path("")).expect("there").next().is_none());
+            let steps = disk.steps.lock().clone();
+            let at = |name| steps.iter().rposition(|step| *step == name).expect(name);
+            let order = ["sync_file_system", "write", "sync_file", "link", "rename", "sync_dir"];
+            assert!(order.map(at).is_sorted(), "{steps:?}");
+            // A second attempt finds the marker and changes nothing.
+            assert_eq!(write(&disk, &test, &marker).expect("the same"), link);
+            assert_eq!(count(&test), 1);
+            assert!(fs::read_dir(test.state_path("")).expect("there").next().is_none());
+        }
+    }
+
+    #[test]
+    fn a_kill_at_each_step_leaves_no_marker_or_a_whole_one() {
+        for kind in KINDS {
+            for step in 0.. {
+                let test = TestFolder::new();
+                fs::remove_dir(test.path(".latchfs/markers")).expect("empty");
+                let disk = TestDisk::failing(step, Fault::Kill);
+                let written = catch_unwind(AssertUnwindSafe(|| write(&disk, &test, &marker(kind))));
+                let there = count(&test);
+                read(&test);
+                let link = write(&LinuxDisk, &test, &marker(kind)).expect("the next start");
+                assert!(read(&test).files().get(&link).is_some());
+                assert_eq!(count(&test), 1, "step {step}");
+                assert!(fs::read_dir(test.state_path("")).expect("there").next().is_none());
+                if let Ok(written) = written {
+                    assert_eq!((written.expect("no fault"), there), (link, 1));
+                    assert!(step >= 10, "{step} steps");
+                    break;
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn an_error_at_each_step_is_returned_and_leaves_no_torn_marker() {
+        for kind in KINDS {
+            for fault in [Fault::Errno, Fault::Lasting] {
+                for errno in [libc::ENOSPC, libc::EIO] {
+                    for step in 0.. {
+                        let test = TestFolder::new();
+                        fs::remove_dir(test.path(".latchfs/markers")).expect("empty");
+                        let disk = TestDisk::failing(step, fault(errno));
+                        let written = write(&disk, &test, &marker(kind));
+                        let is_over = disk.steps.lock().len() <= step;
+                        assert_eq!(written.is_ok(), is_over, "step {step}: {written:?}");
+                        read(&test);
+                        let link = write(&LinuxDisk, &test, &marker(kind)).expect("space again");
+                        assert!(read(&test).files().get(&link).is_some());
+                        assert_eq!(count(&test), 1, "step {step}");
+                        if is_over {
+                            break;
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn another_file_under_the_name_of_a_marker_stays() {
+        for kind in KINDS {
+            let test = TestFolder::new();
+            let link = write(&LinuxDisk, &test, &marker(kind)).expect("there is space");
+            let path = format!(".latchfs/{}", link.file_name());
+            test.put(&path, b"of another program");
+            let error = write(&LinuxDisk, &test, &marker(kind)).expect_err("it is another");
+            assert!(error.to_string().contains("another file has the name"), "{error}");
+            assert_eq!(fs::read(test.path(&path)).expect("there"), b"of another program");
+            assert!(fs::read_dir(test.state_path("")).expect("there").next().is_none());
+        }
+    }
+
+    #[test]
+    fn no_symlink_leads_a_marker_out_of_the_folder() {
+        for link in [".latchfs", ".latchfs/markers"] {
+            let (test, elsewhere) = (TestFolder::new(), TestFolder::new());
+            let written = write(&LinuxDisk, &elsewhere, &marker(KINDS[0])).expect("there");
+            fs::remove_dir_all(test.path(link)).expect("there");
+            symlink(elsewhere.path(link), test.path(link)).expect("a symlink");
+            let other = TestMarkers::made(2, 1, None, &[]);
+            write(&LinuxDisk, &test, &other).expect_err("a symlink is in the way");
+            let (folder, state) = (test.folder(), test.state());
+            let writer = MarkerWriter::new(&LinuxDisk, &folder, &state);
+            let _ = writer.remove(&[written]);
+            assert!(read(&elsewhere).files().get(&written).is_some(), "{link}");
+            assert_eq!(count(&elsewhere), 1);
+        }
+    }
+
+    #[test]
+    fn markers_are_removed() {
+        let test = TestFolder::new();
+        let links = KINDS.map(|kind| write(&LinuxDisk, &test, &marker(kind)).expect("written"));
+        let stays = write(&LinuxDisk, &test, &TestMarkers::made(2, 1, None, &[])).expect("written");
+        let (folder, state) = (test.folder(), test.state());
+        let writer = MarkerWriter::new(&LinuxDisk, &folder, &state);
+        for _ in 0..2 {
+            writer.remove(&links).expect("those that are gone are no error");
+            assert_eq!(count(&test), 1);
+            assert!(read(&test).files().get(&stays).is_some());
+        }
+        let fault = TestDisk { fault: Some((2, Fault::Lasting(libc::EIO))), ..TestDisk::default() };
+        let writer = MarkerWriter::new(&fault, &folder, &state);
+        writer.remove(&[stays]).expect_err("the disk fails");
+    }
+}
