@@ -12,7 +12,7 @@ use serde::de::{Error as _, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
 use std::borrow::Cow;
 use std::fmt;
-use std::io::{self, Read};
+use std::io;
 use std::marker::PhantomData;
 
 /// The version of markers that this version of latchfs writes.
@@ -475,6 +475,9 @@ mod tests {
 
     #[test]
     fn markers_have_bounds() {
+        let bytes = vec![0; MARKER_BYTES_MAX as usize + 1];
+        assert_eq!(Marker::read(&bytes), Err(MarkerError::TooLarge));
+        assert_ne!(Marker::read(&bytes[1..]), Err(MarkerError::TooLarge));
         let long = "x".repeat(MARKER_TEXT_BYTES_MAX);
         let text = BYTES.replace("laptop1", &long);
         assert!(Marker::read(text.as_bytes()).is_ok());
