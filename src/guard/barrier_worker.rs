@@ -36,9 +36,9 @@ pub(super) enum Job {
 pub(super) enum JobDone {
     Late(Result<Late, String>),
     /// With the change time before which the folder was compared.
-    Looked(TenureId, i128, Result<Arrival, String>),
+    Looked(TenureId, Option<i128>, Result<Arrival, String>),
     Marked(TenureId, bool, Result<bool, String>),
-    Accepting(TenureId, i128, Result<Result<(Accepted, Handover), Arrival>, String>),
+    Accepting(TenureId, Option<i128>, Result<Result<(Accepted, Handover), Arrival>, String>),
 }
 
 /// The thread, and the way to it.
@@ -66,8 +66,9 @@ impl BarrierWorker {
 
 /// Returns the change time before which no change is made from now on. Without one, all that came
 /// since the tenure began counts as foreign, and is kept.
-fn since<D: Disk>(guard: &FolderGuard<D>) -> i128 {
-    guard.change_time().unwrap_or(i128::MIN)
+fn since<D: Disk>(guard: &FolderGuard<D>) -> Option<i128> {
+    let time = guard.change_time();
+    time.inspect_err(|error| log::warn!("no file can be made: {}", said(error))).ok()
 }
 
 fn run<D: Disk>(

@@ -14,7 +14,7 @@ use super::barrier::marker_name::{MarkerKind, MarkerLink};
 use super::barrier::marking::{Listing, MarkerHead, TenureMarking};
 use super::barrier::missing::NotArrived;
 use super::barrier::ready::Decision;
-use super::barrier::tree::FolderTree as _;
+use super::barrier::tree::{FileStamp, FolderTree as _};
 use super::barrier_store::change_record::ChangeRecord;
 use super::barrier_store::disk_tree::{DiskTree, SkippedBecause, SkippedNames};
 use super::barrier_store::ignore_files::read_ignore_rules;
@@ -40,12 +40,30 @@ pub(crate) enum Arrival {
     /// Everything is here.
     Ready,
     /// The folder was made before there were markers, and this is its first tenure since then: the
-    /// folder is as it stands, and a checkpoint says so to the others.
-    First,
+    /// folder is as these files stand, and a checkpoint says so to the others.
+    First(Vec<(FolderPath, FileStamp)>),
     /// It is known what should be here, and some of it is not.
-    NotArrived(Box<NotArrived>),
+    NotArrived(Box<MissingFiles>),
     /// It is not known what should be here.
     Unsure(Unsure),
+}
+
+/// What has not arrived, and whose it is.
+#[derive(Debug)]
+pub(crate) struct MissingFiles {
+    /// The client that left it.
+    pub(crate) client: String,
+    /// The fencing token of its tenure.
+    pub(crate) token: u64,
+    /// What is missing.
+    pub(crate) missing: NotArrived,
+}
+
+impl Arrival {
+    fn not_arrived(previous: &PreviousTenure, missing: NotArrived) -> Self {
+        let (client, token) = (previous.client.clone(), previous.token.as_u64());
+        Self::NotArrived(Box::new(MissingFiles { client, token, missing }))
+    }
 }
 
 /// The next step of a tenure in which nobody changes the folder.
@@ -145,7 +163,14 @@ impl<D: Disk> FolderBarrier<D> {
             && markers.files().is_empty()
             && self.first_marked.lock().is_some()
         {
-            return Ok(Arrival::First);
+            let mut files = Vec::new();
+            let walked = self.tree().walk(&mut |path, found| {
+                if rules.ignored(&path).is_none() {
+                    files.push((path, found.stamp));
+                }
+            });
+            walked.map_err(|error| failed("the folder can't be read", &error))?;
+            return Ok(Arrival::First(files));
         }
         let mut notes = notes_of_markers(markers);
         let (markers, ledger, rules) = (markers.files(), &ledger, &*rules);
@@ -165,27 +190,30 @@ impl<D: Disk> FolderBarrier<D> {
                 }
                 Ok(Arrival::Ready)
             }
-            Decision::NotArrived(missing) => Ok(Arrival::NotArrived(Box::new(missing))),
+            Decision::NotArrived(missing) => Ok(Arrival::not_arrived(previous, missing)),
             Decision::Unsure(why) => Ok(Arrival::Unsure(why)),
         }
     }
 
-    /// Begins a tenure that is ready.
+    /// Begins a tenure that is ready. `first`: the files of a folder that never had a marker.
     pub(crate) fn begin_tenure(
         &self,
         gate: &Gate,
         tenure: TenureId,
         previous: &PreviousTenure,
-        is_first: bool,
+        first: Option<Vec<(FolderPath, FileStamp)>>,
     ) -> Result<(), String> {
         let mut state = self.state.lock();
         let is_dirty = match previous.handover {
             Remembered::Handover(handover) => state.ledger.is_unfinished(&handover),
             Remembered::Nothing | Remembered::Damaged(_) => false,
         };
-        if is_first {
-            let recorded = state.record(&ChangeRecord::AcceptWhole);
-            recorded.map_err(|error| failed("the change log can't be written", &error))?;
+        if let Some(files) = first {
+            state.ledger.log_mut().accept_whole();
+            for (path, stamp) in files {
+                state.ledger.log_mut().accept(&path, Some(stamp));
+            }
+            state.save()?;
         }
         state.marking = Some(TenureMarking::new(tenure, is_dirty));
         // Files are changed in place by other open files now.
@@ -323,11 +351,16 @@ impl<D: Disk> FolderBarrier<D> {
             marking.marked(began, boot_now());
             state.save()?;
             drop(state);
-            let first_marked = self.first_marked.lock().take();
-            first_marked.into_iter().for_each(|call| call());
+            self.has_marked();
             return Ok(true);
         }
         Ok(false)
+    }
+
+    /// Takes note of a marker on the disk: no tenure begins without markers any more.
+    pub(super) fn has_marked(&self) {
+        let first_marked = self.first_marked.lock().take();
+        first_marked.into_iter().for_each(|call| call());
     }
 
     /// Returns the list of a marker, and the marker; `None` if a file was changed meanwhile.
@@ -407,7 +440,7 @@ impl<D: Disk> FolderBarrier<D> {
         let accepted = match accepted {
             Ok(accepted) => accepted,
             Err(Decision::NotArrived(missing)) => {
-                return Ok(Err(Arrival::NotArrived(Box::new(missing))));
+                return Ok(Err(Arrival::not_arrived(previous, missing)));
             }
             Err(Decision::Unsure(why)) => return Ok(Err(Arrival::Unsure(why))),
             Err(Decision::Ready(_)) => return Ok(Err(Arrival::Ready)),

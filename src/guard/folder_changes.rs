@@ -235,7 +235,7 @@ impl<D: Disk> FolderBarrier<D> {
 
 impl<D: Disk> BarrierState<D> {
     /// Makes a change in the change log and in the ledger.
-    pub(super) fn record(&mut self, change: &ChangeRecord) -> io::Result<()> {
+    fn record(&mut self, change: &ChangeRecord) -> io::Result<()> {
         self.store.record(&mut self.ledger, change)
     }
 

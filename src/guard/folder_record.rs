@@ -285,4 +285,16 @@ mod tests {
         }
         fs::remove_dir_all(&dir).expect("it is there");
     }
+
+    #[test]
+    fn the_version_says_whether_there_are_markers() {
+        let server = || Some("http://127.0.0.1:1".to_owned());
+        let copies = FolderRecord::new(server(), 7, false);
+        assert!(copies.v == 2 && copies.has_copies() && copies.with_markers().is_none());
+        for other in [FolderRecord::new(None, 7, false), FolderRecord::new(server(), 7, true)] {
+            assert!(other.v == 1 && !other.has_copies() && other.with_markers().is_none());
+        }
+        let older = FolderRecord { v: 1, ..copies.clone() };
+        assert_eq!(older.with_markers(), Some(copies));
+    }
 }

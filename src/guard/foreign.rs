@@ -90,6 +90,14 @@ mod tests {
     }
 
     #[test]
+    fn what_was_compared_is_not_foreign() {
+        let own = OwnVersions::new(100);
+        assert!(own.is_foreign(&look(1, 150, 150)), "it came while the tenure waited");
+        own.compared(200);
+        assert!(!own.is_foreign(&look(1, 150, 150)) && own.is_foreign(&look(1, 200, 200)));
+    }
+
+    #[test]
     fn the_versions_of_a_tenure_have_a_bound() {
         let own = OwnVersions::new(0);
         own.0.lock().max = 3;

@@ -79,6 +79,8 @@ impl<D: Disk> FolderBarrier<D> {
         let BarrierState { ledger, .. } = &mut *state;
         ledger.ended_late(listing, link, late);
         state.save()?;
+        drop(state);
+        self.has_marked();
         Ok(Late::Marked)
     }
 

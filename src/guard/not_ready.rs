@@ -1,7 +1,6 @@
 //! The sentences that say why a folder is not ready, and the next step.
 
-use super::barrier::missing::NotArrived;
-use super::folder_barrier::Arrival;
+use super::folder_barrier::{Arrival, MissingFiles};
 use std::fmt;
 
 /// How many of the missing paths a sentence names.
@@ -21,17 +20,22 @@ impl fmt::Display for Bytes {
     }
 }
 
-fn say_missing(missing: &NotArrived, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+fn say_missing(it: &MissingFiles, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    let MissingFiles { client, token, missing } = it;
     if let Some(marker) = &missing.marker {
-        let token = marker.name.tenure.token.as_u64();
-        return write!(f, "the marker of tenure {token} has not arrived yet");
+        let of = marker.name.tenure.token.as_u64();
+        return if of == *token {
+            write!(f, "the marker of {client}'s tenure {of} has not arrived yet")
+        } else {
+            write!(f, "the marker of tenure {of} has not arrived yet")
+        };
     }
     if missing.count == 0 {
         return f.write_str("'.latchfs/ignore' is not the one of the last marker yet");
     }
     write!(
         f,
-        "{} of {} files have not arrived, {}",
+        "{} of {} files of {client}'s tenure {token} have not arrived, {}",
         missing.count,
         missing.of,
         Bytes(missing.bytes)
@@ -47,7 +51,7 @@ fn say_missing(missing: &NotArrived, f: &mut fmt::Formatter<'_>) -> fmt::Result 
 impl fmt::Display for Arrival {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Ready | Self::First => f.write_str("everything is here"),
+            Self::Ready | Self::First(_) => f.write_str("everything is here"),
             Self::NotArrived(missing) => say_missing(missing, f),
             Self::Unsure(why) => write!(
                 f,
@@ -56,5 +60,42 @@ impl fmt::Display for Arrival {
                  accept --reason WHY'"
             ),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::barrier::arrival_target::Unsure;
+    use super::super::barrier::folder_path::FolderPath;
+    use super::super::barrier::missing::{MissingBecause, MissingPath, NotArrived};
+    use super::*;
+
+    #[test]
+    fn a_sentence_names_what_is_missing_and_the_next_step() {
+        let path = |name: &str| MissingPath {
+            path: FolderPath::parse(name).expect("valid"),
+            because: MissingBecause::NotHere,
+            bytes: 1,
+        };
+        let paths = ["a", "b", "c", "d"].map(path).to_vec();
+        let missing =
+            NotArrived { paths, count: 4, bytes: 12_345_678, of: 41, ..NotArrived::default() };
+        let of = |missing| {
+            let (client, token) = ("laptop1".to_owned(), 17);
+            Arrival::NotArrived(Box::new(MissingFiles { client, token, missing })).to_string()
+        };
+        assert_eq!(
+            of(missing),
+            "4 of 41 files of laptop1's tenure 17 have not arrived, 12 MB: 'a' is not here yet, 'b' is not here yet, 'c' is \
+             not here yet"
+        );
+        let unsure = Arrival::Unsure(Unsure::NoHandover).to_string();
+        assert!(unsure.contains("does not know the folder"), "{unsure}");
+        assert!(unsure.contains("'latchfs guard accept --reason WHY'"), "{unsure}");
+        let ignore = NotArrived { is_other_ignore: true, ..NotArrived::default() };
+        let ignore = of(ignore);
+        assert!(ignore.contains("'.latchfs/ignore'"), "{ignore}");
+        let sizes = [999, 1_999, 1_999_999, 1_999_999_999].map(|size| Bytes(size).to_string());
+        assert_eq!(sizes, ["999 bytes", "1 KB", "1 MB", "1 GB"]);
     }
 }

@@ -4,8 +4,10 @@
 //! word.
 
 use super::barrier::acceptance::Accepted;
+use super::barrier::folder_path::FolderPath;
 use super::barrier::handover::{Handover, PreviousTenure};
 use super::barrier::missing::MissingPath;
+use super::barrier::tree::FileStamp;
 use super::barrier_worker::{Job, JobDone};
 use super::disk::Disk;
 use super::folder_barrier::Arrival;
@@ -28,19 +30,19 @@ impl Arrival {
     /// Returns the number of paths and bytes that are missing.
     fn missing(&self) -> Option<(u64, u64)> {
         match self {
-            Self::NotArrived(missing) => Some((missing.count, missing.bytes)),
-            Self::Ready | Self::First | Self::Unsure(_) => None,
+            Self::NotArrived(it) => Some((it.missing.count, it.missing.bytes)),
+            Self::Ready | Self::First(_) | Self::Unsure(_) => None,
         }
     }
 
     /// Returns the paths that are missing, each with its reason.
     fn paths(&self) -> Vec<String> {
         match self {
-            Self::NotArrived(missing) => {
+            Self::NotArrived(it) => {
                 let line = |it: &MissingPath| format!("'{}' {}", it.path, it.because);
-                missing.paths.iter().map(line).collect()
+                it.missing.paths.iter().map(line).collect()
             }
-            Self::Ready | Self::First | Self::Unsure(_) => Vec::new(),
+            Self::Ready | Self::First(_) | Self::Unsure(_) => Vec::new(),
         }
     }
 }
@@ -173,8 +175,8 @@ impl<D: Disk> Tenures<D> {
             JobDone::Looked(tenure, since, result) => {
                 self.looked(since);
                 match result {
-                    Ok(Arrival::Ready) => self.become_ready(tenure, false, wishes),
-                    Ok(Arrival::First) => self.become_ready(tenure, true, wishes),
+                    Ok(Arrival::Ready) => self.become_ready(tenure, None, wishes),
+                    Ok(Arrival::First(files)) => self.become_ready(tenure, Some(files), wishes),
                     Ok(arrival) => {
                         let missing = arrival.paths();
                         self.state.lock().missing = missing;
@@ -201,7 +203,7 @@ impl<D: Disk> Tenures<D> {
         }
     }
 
-    fn looked(&self, since: i128) {
+    fn looked(&self, since: Option<i128>) {
         let mut steps = self.steps.lock();
         (steps.is_looking, steps.compared) = (false, since);
     }
@@ -242,12 +244,18 @@ impl<D: Disk> Tenures<D> {
     }
 
     /// Opens the gate of an arriving tenure: everything is here.
-    fn become_ready(&self, tenure: TenureId, is_first: bool, wishes: &mut VecDeque<Wish>) {
+    fn become_ready(
+        &self,
+        tenure: TenureId,
+        first: Option<Vec<(FolderPath, FileStamp)>>,
+        wishes: &mut VecDeque<Wish>,
+    ) {
         let GuardState::Arriving(arriving, owner) = self.state() else { return };
         let Some(barrier) = self.guard.barrier().filter(|_| arriving == tenure) else { return };
         let arrival = self.steps.lock().arrival.take();
         let Some(ArrivingTenure { previous: Some(previous), kept, .. }) = arrival else { return };
-        match barrier.begin_tenure(self.guard.gate(), tenure, &previous, is_first) {
+        let is_first = first.is_some();
+        match barrier.begin_tenure(self.guard.gate(), tenure, &previous, first) {
             Ok(()) => {
                 self.open((tenure, owner), kept, wishes);
                 if is_first {

@@ -55,8 +55,8 @@ impl<D: Disk> Tenures<D> {
         kept: usize,
         wishes: &mut VecDeque<Wish>,
     ) {
-        if self.worker.is_some() {
-            self.guard.compared(self.steps.lock().compared);
+        if let Some(since) = self.steps.lock().compared.take() {
+            self.guard.compared(since);
         }
         self.guard.open(tenure, owner);
         let mut state = self.state.lock();

@@ -75,7 +75,7 @@ pub(super) struct WaitingChange {
 pub(super) struct Steps {
     pub(super) arrival: Option<ArrivingTenure>,
     /// The change time before which the folder was last compared.
-    pub(super) compared: i128,
+    pub(super) compared: Option<i128>,
     /// Whether the folder is being compared.
     pub(super) is_looking: bool,
     /// Whether a marker is being written.
