@@ -1,7 +1,7 @@
 //! Modes, owners, ACLs and names of files that programs make in a view, compared with the same
 //! programs in a plain directory.
 
-use crate::harness::{Guard, Scratch, Server, latchfs, python, shell};
+use crate::harness::{Guard, Scratch, Server, python, shell};
 use std::fs;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 
