@@ -369,7 +369,7 @@ mod tests {
         dir.refresh(&LinuxDisk, &test.folder(), None).expect("readable");
         assert!(dir.files().get(&first).is_some() && dir.files().get(&second).is_some());
         assert_eq!(unread(&dir), []);
-        // What is gone is forgotten, and what comes is read.
+        // A marker that is gone is forgotten, and one that comes is read.
         fs::remove_file(test.path(".latchfs").join(second.file_name())).expect("there");
         let third = put(&test, &marker(3, Some(first)));
         dir.refresh(&LinuxDisk, &test.folder(), None).expect("readable");
