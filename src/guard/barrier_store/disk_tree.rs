@@ -403,13 +403,14 @@ mod tests {
         assert_eq!(names(&mut tree), ["K", &format!("{composed}/only-here")]);
     }
 
+    type Change = fn(&std::path::Path);
+
     #[test]
     fn a_file_that_changes_while_it_is_read_has_no_digest() {
         let test = TestFolder::new();
         let content = vec![7; 300_000];
         test.put("a", &content);
         let (folder, target) = (test.folder(), test.path("a"));
-        type Change = fn(&std::path::Path);
         let changes: [Change; 4] = [
             |path| {
                 let file = fs::OpenOptions::new().append(true).open(path).expect("there");
