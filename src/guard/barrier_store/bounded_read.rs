@@ -11,15 +11,8 @@ const BLOCK_BYTES: usize = 128 * 1_024;
 /// Whether an error says that no file that counts has the path: nothing, a symlink or a mount point
 /// on the way, another kind of file, or a name that the file system can't have.
 pub(super) fn is_absent(error: &io::Error) -> bool {
-    let absent = [
-        libc::ENOENT,
-        libc::ENOTDIR,
-        libc::ELOOP,
-        libc::EXDEV,
-        libc::ENXIO,
-        libc::ENAMETOOLONG,
-        libc::ESTALE,
-    ];
+    let absent =
+        [libc::ENOENT, libc::ENOTDIR, libc::ELOOP, libc::EXDEV, libc::ENXIO, libc::ENAMETOOLONG];
     error.raw_os_error().is_some_and(|errno| absent.contains(&errno))
 }
 

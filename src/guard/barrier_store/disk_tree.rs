@@ -190,7 +190,7 @@ fn joined(parent: &OsStr, name: &OsStr) -> OsString {
     path
 }
 
-/// Returns an error that names the path, unless the file is gone by now.
+/// Returns an error that names the path.
 fn at_path(path: &OsStr, error: &io::Error) -> io::Error {
     let said = crate::os_error::said(error);
     io::Error::new(error.kind(), format!("{}: {said}", path.to_string_lossy()))
@@ -209,10 +209,14 @@ impl<D: Disk> FolderTree for DiskTree<'_, D> {
             let opened = open_dir_at(self.disk, self.folder, &path);
             let Some(dir) = opened.map_err(|error| at_path(&path, &error))? else { continue };
             match walk.visit_dir(&dir, &path) {
-                // The directory was removed while it was read.
-                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                // The directory was removed meanwhile.
+                Err(error) if error.kind() == io::ErrorKind::NotFound && !path.is_empty() => {}
                 visited => visited.map_err(|error| at_path(&path, &error))?,
             }
+        }
+        // A folder that was removed must not look like one whose files were.
+        if self.disk.look(Place::new(self.folder, "."))?.links == 0 {
+            return Err(io::Error::new(io::ErrorKind::NotFound, "the folder was removed"));
         }
         Ok(())
     }
@@ -259,7 +263,7 @@ pub(super) const CONTROL_DIR: &str = ".latchfs";
 #[cfg(test)]
 mod tests {
     use super::super::super::linux_disk::LinuxDisk;
-    use super::super::test_disk::{TestDisk, TestFolder};
+    use super::super::test_disk::{Fault, TestDisk, TestFolder};
     use super::*;
     use rustix::fs::{Mode, OFlags};
     use std::collections::BTreeMap;
@@ -399,17 +403,18 @@ mod tests {
         assert_eq!(names(&mut tree), ["K", &format!("{composed}/only-here")]);
     }
 
+    type Change = fn(&std::path::Path);
+
     #[test]
     fn a_file_that_changes_while_it_is_read_has_no_digest() {
         let test = TestFolder::new();
         let content = vec![7; 300_000];
         test.put("a", &content);
         let (folder, target) = (test.folder(), test.path("a"));
-        type Change = fn(&std::path::Path);
         let changes: [Change; 4] = [
             |path| {
                 let file = fs::OpenOptions::new().append(true).open(path).expect("there");
-                std::io::Write::write_all(&mut &file, b"x").expect("written");
+                io::Write::write_all(&mut &file, b"x").expect("written");
             },
             |path| {
                 let file = fs::OpenOptions::new().write(true).open(path).expect("there");
@@ -472,11 +477,37 @@ mod tests {
         names(&mut DiskTree::new(&counted, &folder));
         let steps = counted.steps.lock().clone();
         for (step, name) in steps.into_iter().enumerate() {
-            let fault = super::super::test_disk::Fault::Errno(libc::EIO);
-            let disk = TestDisk::failing(step, fault);
+            let disk = TestDisk::failing(step, Fault::Errno(libc::EIO));
             let walk = DiskTree::new(&disk, &folder).walk(&mut |_, _| {});
             let error = walk.expect_err(name).to_string();
-            assert!(error.ends_with(": input/output error"), "{name}: {error}");
+            assert!(error.to_lowercase().contains("input/output error"), "{name}: {error}");
+        }
+    }
+
+    #[test]
+    fn a_folder_that_is_gone_fails_the_walk() {
+        let test = TestFolder::new();
+        let folder = test.folder();
+        fs::remove_dir_all(test.path("")).expect("there");
+        let walk = DiskTree::new(&LinuxDisk, &folder).walk(&mut |_, _| {});
+        let error = walk.expect_err("it is not an empty one").to_string();
+        assert_eq!(error, "the folder was removed");
+    }
+
+    #[test]
+    fn a_directory_that_is_removed_meanwhile_is_passed_over() {
+        let test = TestFolder::new();
+        test.put("a", b"");
+        test.put("d/b", b"");
+        let folder = test.folder();
+        let counted = TestDisk::default();
+        names(&mut DiskTree::new(&counted, &folder));
+        let steps = counted.steps.lock().clone();
+        let last = steps.len() - 1;
+        for (step, name) in steps.into_iter().enumerate().take(last).skip(1) {
+            let gone = TestDisk::failing(step, Fault::Errno(libc::ENOENT));
+            let walk = DiskTree::new(&gone, &folder).walk(&mut |_, _| {});
+            walk.expect(name);
         }
     }
 

@@ -34,7 +34,7 @@ const CHANGES_TEMPORARY: &str = "changes.tmp";
 /// The name of a ledger that was damaged, for a person who wants to look at it.
 const DAMAGED: &str = "ledger.damaged";
 
-/// What was wrong with the files. The ledger is empty then, so that the folder is compared with its
+/// A fault of the files. The ledger is empty then, so that the folder is compared with its
 /// markers as on a new machine; the paths of the change log are kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum StoreProblem {
@@ -57,12 +57,12 @@ impl fmt::Display for StoreProblem {
     }
 }
 
-/// What was read.
+/// The ledger as it was read.
 #[derive(Debug)]
 pub(crate) struct LoadedLedger {
     /// The ledger, with the changes of the log.
     pub(crate) ledger: Ledger,
-    /// What was wrong.
+    /// The fault of the files.
     pub(crate) problem: Option<StoreProblem>,
     /// Whether the machine was started since: changes of the log may be missing.
     pub(crate) is_other_boot: bool,
@@ -177,7 +177,7 @@ fn read_own<D: Disk>(
     Ok(read_at_most(disk, at, bytes_max)?.map(|(bytes, _)| OwnFile::Read(bytes)))
 }
 
-/// Returns the ledger with the changes of the log, and what was wrong.
+/// Returns the ledger with the changes of the log, and the fault of the files.
 fn load(
     ledger: Option<&OwnFile>,
     changes: Option<&LoadedChanges>,
@@ -501,7 +501,7 @@ mod tests {
             }
             fs::write(&path, &bytes).expect("written");
             let (_, loaded) = open(&test);
-            let known = ledgers.iter().position(|(_, known)| *known == loaded.ledger);
+            let known = ledgers.iter().rposition(|(_, known)| *known == loaded.ledger);
             let kept = ledgers.iter().filter(|(end, _)| *end <= start as u64).count();
             assert!(known.is_some_and(|at| at + 1 >= kept), "{kept} lines were not damaged");
             assert_eq!(loaded.problem, None);
@@ -511,7 +511,7 @@ mod tests {
             let test: Vec<u8> = (0..numbers.below(200))
                 .map(|_| [b' ', b'\n', b'"', numbers.below(256) as u8][numbers.below(4)])
                 .collect();
-            let bytes = [&header(1, NO_LEDGER)[..numbers.below(118)], &test].concat();
+            let bytes = [&header(1, NO_LEDGER)[..numbers.below(117)], &test].concat();
             if let Some(read) = read_changes(&bytes) {
                 assert!(read.length <= bytes.len() as u64 && read.lines.is_empty());
             }

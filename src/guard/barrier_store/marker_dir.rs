@@ -242,7 +242,9 @@ impl<D: Disk> Refresh<'_, D> {
         (self.to.misnamed, self.to.is_cut) = (misnamed, is_cut);
         let is_gone = |name: &&String| !names.contains(*name);
         let gone: Vec<_> = self.to.known.keys().filter(is_gone).cloned().collect();
-        gone.iter().for_each(|name| self.to.forget(name));
+        for name in &gone {
+            self.to.forget(name);
+        }
         Ok(names)
     }
 
@@ -369,7 +371,7 @@ mod tests {
         dir.refresh(&LinuxDisk, &test.folder(), None).expect("readable");
         assert!(dir.files().get(&first).is_some() && dir.files().get(&second).is_some());
         assert_eq!(unread(&dir), []);
-        // What is gone is forgotten, and what comes is read.
+        // A marker that is gone is forgotten, and one that comes is read.
         fs::remove_file(test.path(".latchfs").join(second.file_name())).expect("there");
         let third = put(&test, &marker(3, Some(first)));
         dir.refresh(&LinuxDisk, &test.folder(), None).expect("readable");
@@ -389,8 +391,8 @@ mod tests {
         let other = put(&test, &other);
         let damaged = put(&test, &marker(3, None));
         let path = test.path(".latchfs").join(damaged.file_name());
-        let text = fs::read_to_string(&path).expect("written").replace("laptop3", "laptop4");
-        fs::write(&path, text).expect("written");
+        let content = fs::read_to_string(&path).expect("written").replace("laptop3", "laptop4");
+        fs::write(&path, content).expect("written");
         symlink("/etc/passwd", test.path(&name(1))).expect("a symlink");
         test.make_fifo(&name(2));
         fs::create_dir(test.path(&name(3))).expect("a directory");
@@ -406,7 +408,9 @@ mod tests {
         assert_eq!(whys.len(), 9, "{whys:?}");
         assert!(why(&other.file_name()).contains("another folder"));
         assert!(why(&damaged.file_name()).contains("not that of its content"));
-        (1..=3).for_each(|at| assert_eq!(why(&name(at)), "it is no regular file"));
+        for at in 1..=3 {
+            assert_eq!(why(&name(at)), "it is no regular file");
+        }
         assert!(why(&name(4)).contains("more than 268435456 bytes"));
         assert!(why(&name(5)).contains("no marker"));
         assert_eq!(why("checkpoint-1.json"), "its name is not that of a marker");

@@ -46,8 +46,8 @@ impl<'a, D: Disk> MarkerWriter<'a, D> {
         let at = Place::new(&control, MARKERS);
         match self.disk.open_dir(at) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                // The sync of the file system before the marker is written covers the new name.
                 self.disk.make_readable_dir(at)?;
-                self.disk.sync_dir(&control)?;
                 self.disk.open_dir(at)
             }
             opened => opened,
@@ -190,7 +190,7 @@ mod tests {
                 assert!(fs::read_dir(test.state_path("")).expect("there").next().is_none());
                 if let Ok(written) = written {
                     assert_eq!((written.expect("no fault"), there), (link, 1));
-                    assert!(step >= 10, "{step} steps");
+                    assert!(step >= 9, "{step} steps");
                     break;
                 }
             }

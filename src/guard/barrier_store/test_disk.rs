@@ -13,7 +13,7 @@ use std::panic::resume_unwind;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// What happens at a step. A write is made half before it happens.
+/// A fault at a step. Half of a write is made before it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Fault {
     /// The step fails with this error.
