@@ -38,8 +38,11 @@ pub(super) enum JobDone {
     /// With the change time before which the folder was compared.
     Looked(TenureId, Option<i128>, Result<Arrival, String>),
     Marked(TenureId, bool, Result<bool, String>),
-    Accepting(TenureId, Option<i128>, Result<Result<(Accepted, Handover), Arrival>, String>),
+    Accepting(TenureId, Option<i128>, Accepting),
 }
+
+/// The acceptance with its handover, or why it can't be made.
+type Accepting = Result<Result<Box<(Accepted, Handover)>, Arrival>, String>;
 
 /// The thread, and the way to it.
 pub(super) struct BarrierWorker(Sender<Job>);
@@ -100,6 +103,7 @@ fn run<D: Disk>(
             Job::Accept(previous, tenure, paths, reason) => {
                 let since = since(guard);
                 let accepted = barrier.begin_acceptance(&previous, tenure.engine, (&paths, reason));
+                let accepted = accepted.map(|accepted| accepted.map(Box::new));
                 done(JobDone::Accepting(tenure, since, accepted));
             }
             Job::CleanUp => barrier.remove_old_markers(),

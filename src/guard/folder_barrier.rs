@@ -360,7 +360,9 @@ impl<D: Disk> FolderBarrier<D> {
     /// Takes note of a marker on the disk: no tenure begins without markers any more.
     pub(super) fn has_marked(&self) {
         let first_marked = self.first_marked.lock().take();
-        first_marked.into_iter().for_each(|call| call());
+        if let Some(call) = first_marked {
+            call();
+        }
     }
 
     /// Returns the list of a marker, and the marker; `None` if a file was changed meanwhile.

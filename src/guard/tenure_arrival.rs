@@ -196,7 +196,7 @@ impl<D: Disk> Tenures<D> {
                 };
                 if self.arriving() == Some(tenure) {
                     let handover = accepted.1;
-                    self.hand_over(&handover, Sent::Acceptance(Box::new(accepted)));
+                    self.hand_over(&handover, Sent::Acceptance(accepted));
                 }
             }
             JobDone::Marked(tenure, is_last, result) => self.marked(tenure, is_last, result),

@@ -55,16 +55,18 @@ impl<D: Disk> Tenures<D> {
 
     fn answer_changes(&self, answer: &Result<(), Denied>) {
         let changes = std::mem::take(&mut self.steps.lock().changes);
-        changes.into_iter().for_each(|change| (change.then)(answer.clone()));
+        for change in changes {
+            (change.then)(answer.clone());
+        }
     }
 
     /// Sends a handover.
     pub(super) fn hand_over(&self, handover: &Handover, sent: Sent) {
         self.steps.lock().sent = Some(sent);
-        let (send, id) = (self.sender(), handover.id);
+        let (messages, id) = (self.sender(), handover.id);
         self.lock.hand_over(handover, move |answer| {
             // The send fails only after the thread has ended.
-            let _ = send.send(Message::HandedOver(id, answer));
+            let _ = messages.send(Message::HandedOver(id, answer));
         });
     }
 

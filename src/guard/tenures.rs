@@ -118,8 +118,8 @@ impl<D: Disk> Tenures<D> {
             not_ready: None,
             missing: Vec::new(),
         };
-        let worked = send.clone();
-        let done = move |done| worked.send(Message::Worked(done)).unwrap_or_default();
+        let results = send.clone();
+        let done = move |done| results.send(Message::Worked(done)).unwrap_or_default();
         let worker = BarrierWorker::start(Arc::clone(&guard), done)?;
         let has_late = guard.barrier().is_some_and(|barrier| barrier.may_have_late_changes());
         let steps = Steps { late_at: has_late.then_some(Time::ZERO), ..Steps::default() };
@@ -274,12 +274,12 @@ impl<D: Disk> Tenures<D> {
         if matches!(self.state(), GuardState::Holding(..) | GuardState::Arriving(..)) {
             next = next.min(self.lock.surely_until());
         }
-        if let GuardState::Holding(..) = self.state() {
-            if let Some(after) = self.policy.give_after {
-                let idle_since = self.guard.gate().last_change();
-                // A file that is open for writing keeps the lock; the guard looks again then.
-                next = next.min((idle_since + after).max(now + Span::from_millis(100)));
-            }
+        if let GuardState::Holding(..) = self.state()
+            && let Some(after) = self.policy.give_after
+        {
+            let idle_since = self.guard.gate().last_change();
+            // A file that is open for writing keeps the lock; the guard looks again then.
+            next = next.min((idle_since + after).max(now + Span::from_millis(100)));
         }
         (next != Time::NEVER).then(|| next.since(now) + Span::from_millis(1))
     }

@@ -1,16 +1,21 @@
 //! Changes wait until the lock service has a handover that announces them: a machine that takes the
 //! folder over then knows that the last markers do not name everything.
 
+use super::super::disk::Look;
+use super::super::linux_disk::{look_in, stat};
 use super::super::staged_file::SaveState;
 use super::super::wish::Denied;
-use super::folder_view::{FolderView, MayWait};
+use super::folder_view::{FolderView, MayWait, errno};
 use super::kernel_wait::KernelWait;
 use super::open_file::OpenFile;
 use crate::fuse::kernel::file_system::Done;
 use crate::fuse::kernel::user_shares::Pool;
 use crate::fuse::kernel::values::{Errno, Requester};
+use crate::os_error::said;
 use crate::time::Span;
+use std::os::fd::AsFd;
 use std::path::Path;
+use std::sync::atomic::Ordering;
 
 /// How long a change waits at most until it is announced.
 const ANNOUNCE_PATIENCE: Span = Span::from_secs(10);
@@ -46,7 +51,7 @@ impl FolderView {
 
     /// Whether a change of an open file has to be announced first. `publishes`: the change is that
     /// the file appears in the folder. New content of one that is not there yet is no change.
-    fn is_unannounced(&self, open: &OpenFile, publishes: bool) -> bool {
+    pub(super) fn is_unannounced(&self, open: &OpenFile, publishes: bool) -> bool {
         if open.tenure.is_none() || !self.guard.gate().must_announce() {
             return false;
         }
@@ -69,21 +74,10 @@ impl FolderView {
         self.announce(who, &path, MayWait::Long).await
     }
 
-    /// Calls `then` once the publish of a file, of which no program waits for the end, is announced
-    /// or can't be.
-    pub(super) fn announce_release(
-        &self,
-        open: &OpenFile,
-        then: impl FnOnce(&Self) + Send + 'static,
-    ) {
-        let own = self.own.upgrade().filter(|_| self.is_unannounced(open, true));
-        match own {
-            None => then(self),
-            Some(own) => {
-                let then = move |_| then(&own);
-                self.tenures.announced(ANNOUNCE_PATIENCE, Box::new(then));
-            }
-        }
+    /// Calls `then` once a change is announced, or can't be. No program waits for it.
+    pub(super) fn after_announcement(&self, then: impl FnOnce(&Self) + Send + 'static) {
+        let Some(own) = self.own.upgrade() else { return then(self) };
+        self.tenures.announced(ANNOUNCE_PATIENCE, Box::new(move |_| then(&own)));
     }
 
     /// Fails if a change is not announced. The caller has passed the gate.
@@ -101,11 +95,11 @@ impl FolderView {
         let (Some(barrier), Some(file)) = (self.guard.barrier(), open.file()) else {
             return Ok(());
         };
-        if open.logged.load(std::sync::atomic::Ordering::Acquire) == barrier.epoch() {
+        if open.logged.load(Ordering::Acquire) == barrier.epoch() {
             return Ok(());
         }
         let epoch = self.log_in_place_of(who, path, file)?;
-        open.logged.store(epoch, std::sync::atomic::Ordering::Release);
+        open.logged.store(epoch, Ordering::Release);
         Ok(())
     }
 
@@ -115,27 +109,27 @@ impl FolderView {
         &self,
         who: Requester,
         path: &Path,
-        file: &impl std::os::fd::AsFd,
+        file: &impl AsFd,
     ) -> Done<u64> {
         let Some(barrier) = self.guard.barrier() else { return Ok(0) };
         self.check_announced(who, path)?;
-        let found = super::super::linux_disk::stat(file.as_fd());
+        let found = stat(file.as_fd());
         let logged = found.and_then(|found| {
-            let found = super::super::linux_disk::look_in(&found);
+            let found = look_in(&found);
             barrier.begin_in_place(path.as_os_str(), &found)
         });
         logged.map_err(|error| {
             self.say(
                 who,
                 path,
-                super::folder_view::errno(&error),
-                &format!("the change can't be logged: {}", crate::os_error::said(&error)),
+                errno(&error),
+                &format!("the change can't be logged: {}", said(&error)),
             )
         })
     }
 
     /// Logs how changes in place have left a file.
-    pub(super) fn log_left(&self, open: &OpenFile, found: &super::super::disk::Look) {
+    pub(super) fn log_left(&self, open: &OpenFile, found: &Look) {
         if let Some(barrier) = self.guard.barrier()
             && let Ok(path) = self.nodes.path(open.ino)
         {

@@ -129,11 +129,17 @@ impl FolderView {
             drop(open);
             return self.nodes.closed(ino);
         };
-        self.announce_release(&open.clone(), move |view| {
-            drop(open);
+        let is_unannounced = self.is_unannounced(&open, true);
+        drop(open);
+        let end = move |view: &Self| {
             view.release_saving(ino, &saving);
             view.nodes.closed(ino);
-        });
+        };
+        if is_unannounced {
+            self.after_announcement(end);
+        } else {
+            end(self);
+        }
     }
 
     fn release_saving(&self, ino: u64, saving: &Arc<Saving>) {
