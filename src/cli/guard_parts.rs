@@ -20,7 +20,7 @@ use std::sync::Arc;
 const LOCAL_DEFAULT: [&str; 7] =
     ["*-shm", ".*.swp", ".~lock.*#", ".DS_Store", "Thumbs.db", "desktop.ini", ".Trash-*"];
 
-/// What the parts are made from.
+/// The things from which the parts are made.
 pub(super) struct PartsRequest<'a> {
     pub(super) record: &'a FolderRecord,
     pub(super) place: &'a StatePlace,
@@ -28,7 +28,7 @@ pub(super) struct PartsRequest<'a> {
     /// The files that belong to this machine.
     pub(super) local: PathPatterns,
     pub(super) limits: SpaceLimits,
-    /// What to do after the first marker, if the folder may have none yet.
+    /// The call after the first marker, if the folder may have none yet.
     pub(super) first_marked: Option<FirstMarked>,
 }
 

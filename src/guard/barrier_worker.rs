@@ -91,7 +91,8 @@ fn run<D: Disk>(
             }
             Job::Look(previous, tenure) => {
                 let (engine, since) = (tenure.engine, since(guard));
-                // Before the folder is compared: afterwards the changes are no longer this tenure's.
+                // Before the folder is compared: afterwards the changes are no longer this
+                // tenure's.
                 let looked = barrier.late(&previous, engine, &keep);
                 let looked = looked.and_then(|_| barrier.look(&previous, engine));
                 done(JobDone::Looked(tenure, since, looked));

@@ -1,6 +1,7 @@
 //! The steps of the sync barrier in one folder: whether everything is here, the announcement of
-//! changes, and the markers. What a handover tells, and what a marker builds on, is in the ledger's
-//! file before it is sent or written, so that this machine knows its own words after it was killed.
+//! changes, and the markers. The id of a handover is in the ledger's files before it is sent, and so
+//! is the last marker before a handover or the next marker names it: a machine knows its own words
+//! after it was killed.
 
 use super::barrier::acceptance::Accepted;
 use super::barrier::arrival_target::{Barrier, Unsure};
@@ -48,14 +49,14 @@ pub(crate) enum Arrival {
     Unsure(Unsure),
 }
 
-/// What has not arrived, and whose it is.
+/// The files that have not arrived, and the tenure that left them.
 #[derive(Debug)]
 pub(crate) struct MissingFiles {
     /// The client that left it.
     pub(crate) client: String,
     /// The fencing token of its tenure.
     pub(crate) token: u64,
-    /// What is missing.
+    /// The list of the files.
     pub(crate) missing: NotArrived,
 }
 
@@ -255,8 +256,8 @@ impl<D: Disk> FolderBarrier<D> {
         }
     }
 
-    /// Returns the next step if nobody changes the folder until then. `last_change` is when the last
-    /// change passed the gate.
+    /// Returns the next step if nobody changes the folder until then. `last_change` is when the
+    /// last change passed the gate.
     pub(crate) fn next_mark(&self, last_change: Time, settle: Span) -> NextMark {
         let mut state = self.state.lock();
         let BarrierState { ledger, marking, .. } = &mut *state;

@@ -48,11 +48,11 @@ pub(crate) struct FolderBarrier<D: Disk> {
     pub(super) names: MarkerNames,
     pub(super) local: PathPatterns,
     pub(super) state: Mutex<BarrierState<D>>,
-    /// What is read of the folder again and again until it is ready. One thread uses it.
+    /// The results of reading the folder again and again until it is ready. One thread uses them.
     pub(super) looking: Mutex<Looking>,
     /// The number of the list of the next marker: a change in place is logged once for each.
     epoch: AtomicU64,
-    /// What to do once the first marker of a folder is written that never had one. As long as it is
+    /// The call after the first marker of a folder that never had one. As long as it is
     /// there, the first tenure may begin without markers.
     pub(super) first_marked: Mutex<Option<FirstMarked>>,
 }
@@ -60,7 +60,7 @@ pub(crate) struct FolderBarrier<D: Disk> {
 /// A call after the first marker of a folder.
 pub(crate) type FirstMarked = Box<dyn FnOnce() + Send>;
 
-/// What the barrier knows.
+/// The knowledge of the barrier.
 pub(super) struct BarrierState<D: Disk> {
     pub(super) ledger: Ledger,
     pub(super) store: LedgerStore<D>,
@@ -70,7 +70,7 @@ pub(super) struct BarrierState<D: Disk> {
     pub(super) announced: Option<HandoverId>,
     /// The files that are changed in place, and whose versions the log does not know yet.
     pub(super) in_place: BTreeMap<FolderPath, u64>,
-    /// What was wrong with files of the folder when it was last compared, for `guard status`.
+    /// Sentences about files of the folder when it was last compared, for `guard status`.
     pub(super) notes: Vec<String>,
     /// The rules by which paths were ignored when they were last read.
     pub(super) rules: Option<Arc<IgnoreRules>>,
@@ -194,8 +194,8 @@ impl<D: Disk> FolderBarrier<D> {
         state.end(path, after);
     }
 
-    /// Logs that a file is about to be changed in place, under each of its names. Returns the number
-    /// of the list that names the change.
+    /// Logs that a file is about to be changed in place, under each of its names. Returns the
+    /// number of the list that names the change.
     pub(crate) fn begin_in_place(&self, path: &OsStr, found: &Look) -> io::Result<u64> {
         let mut state = self.state.lock();
         let epoch = self.epoch();

@@ -182,8 +182,8 @@ impl<D: Disk> FolderGuard<D> {
         &self.dirs.folder
     }
 
-    /// Begins a tenure right after its grant: removes the stages of all other tenures, and makes its
-    /// own. Returns the number of files of other tenures that were put aside.
+    /// Begins a tenure right after its grant: removes the stages of all other tenures, and makes
+    /// its own. Returns the number of files of other tenures that were put aside.
     pub(crate) fn begin(&self, tenure: TenureId) -> Result<usize, FenceError> {
         let is_held = || self.clock.now() < self.clock.surely_until();
         let FolderDirs { folder, stages, .. } = &self.dirs;

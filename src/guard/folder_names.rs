@@ -27,8 +27,8 @@ impl<D: Disk> FolderGuard<D> {
         self.stage.read().as_ref().is_some_and(|stage| stage.own.is_foreign(found))
     }
 
-    /// Returns a time before which no change is made from now on, as the folder's file system counts
-    /// the times of changes.
+    /// Returns a time before which no change is made from now on, as the folder's file system
+    /// counts the times of changes.
     pub(super) fn change_time(&self) -> io::Result<i128> {
         let file = self.disk.unnamed_file(self.lost.dir(), 0o600)?;
         Ok(self.disk.look_file(&file)?.changed)

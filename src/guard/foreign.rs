@@ -25,8 +25,8 @@ impl OwnVersions {
         Self(Mutex::new(Memory { since, left: HashMap::new(), max: VERSIONS_MAX }))
     }
 
-    /// Says that everything was compared that was changed before the change time `since`: what stands
-    /// in the folder is what should be there.
+    /// Says that everything was compared that was changed before the change time `since`: what
+    /// stands in the folder is what should be there.
     pub(super) fn compared(&self, since: i128) {
         self.0.lock().since = since;
     }

@@ -11,7 +11,7 @@ use super::folder_changes::{BarrierState, FolderBarrier};
 /// Copies a file of the folder to the lost files.
 pub(crate) type KeepCopy<'a> = &'a dyn Fn(&FolderPath) -> Result<(), String>;
 
-/// What became of the changes that no marker names.
+/// The fate of the changes that no marker names.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Late {
     /// There are none.
@@ -84,9 +84,9 @@ impl<D: Disk> FolderBarrier<D> {
         Ok(Late::Marked)
     }
 
-    /// Looks for a last marker of the tenure that this machine has written, and that its ledger does
-    /// not know since the guard was killed in between. The late marker builds on it: of two that do
-    /// not, nobody could tell which one is the last.
+    /// Looks for a last marker of the tenure that this machine has written, and that its ledger
+    /// does not know since the guard was killed in between. The late marker builds on it: of two
+    /// that do not, nobody could tell which one is the last.
     fn find_unrecorded(&self, late: &LateMarker) -> Result<(), String> {
         let mut looking = self.looking.lock();
         self.read_markers(&mut looking, None)?;

@@ -19,9 +19,9 @@
 //!   `late_changes` those after a tenure that ended without a word.
 //! - `folder_guard` joins these parts for one folder, `folder_names` renames and removes files.
 //! - `folder_lock` is the folder's lock in the lock service, `lock_handovers` what it remembers.
-//! - `tenures` asks for tenures, `tenure_bounds` begins and ends them; `tenure_arrival` waits until the folder is ready,
-//!   `tenure_handovers` tells the lock service of changes and of markers, and `barrier_worker` makes
-//!   the steps that may take long.
+//! - `tenures` asks for tenures, `tenure_bounds` begins and ends them; `tenure_arrival` waits until
+//!   the folder is ready, `tenure_handovers` tells the lock service of changes and of markers, and
+//!   `barrier_worker` makes the steps that may take long.
 //! - `fuzz` gives `tests/fuzz` access to the readers of `barrier`.
 
 pub(crate) mod tenure;

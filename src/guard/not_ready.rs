@@ -86,8 +86,8 @@ mod tests {
         };
         assert_eq!(
             of(missing),
-            "4 of 41 files of laptop1's tenure 17 have not arrived, 12 MB: 'a' is not here yet, 'b' is not here yet, 'c' is \
-             not here yet"
+            "4 of 41 files of laptop1's tenure 17 have not arrived, 12 MB: 'a' is not \
+             here yet, 'b' is not here yet, 'c' is not here yet"
         );
         let unsure = Arrival::Unsure(Unsure::NoHandover).to_string();
         assert!(unsure.contains("does not know the folder"), "{unsure}");

@@ -1,7 +1,7 @@
 //! A tenure that arrives: the guard holds the lock, and its gate stays closed until everything is
 //! here that the last tenure left. Such a tenure changes nothing, and leaves no trace when it ends.
-//! While the guard holds no lock, it looks after the changes of its own tenures that ended without a
-//! word.
+//! While the guard holds no lock, it looks after the changes of its own tenures that ended without
+//! a word.
 
 use super::barrier::acceptance::Accepted;
 use super::barrier::folder_path::FolderPath;

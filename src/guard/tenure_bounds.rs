@@ -1,5 +1,5 @@
-//! Begins and ends tenures: the steps right after a grant, the opening of the gate, and what becomes
-//! of unpublished files when the lock is lost or given up.
+//! Begins and ends tenures: the steps right after a grant, the opening of the gate, and what
+//! becomes of unpublished files when the lock is lost or given up.
 
 use super::barrier::handover::PreviousTenure;
 use super::disk::Disk;
@@ -14,8 +14,8 @@ use crate::time::Wall;
 use std::collections::VecDeque;
 
 impl<D: Disk> Tenures<D> {
-    /// Begins a tenure after its grant, for the owner that has waited longest. Where there is a sync
-    /// barrier, the gate stays closed until everything is here.
+    /// Begins a tenure after its grant, for the owner that has waited longest. Where there is a
+    /// sync barrier, the gate stays closed until everything is here.
     pub(super) fn begin(
         &self,
         tenure: TenureId,

@@ -1,4 +1,4 @@
-//! What a ready tenure tells: the lock service that changes follow, before the first one is made,
+//! A ready tenure tells the lock service that changes follow, before the first one is made,
 //! and that a marker names them, once nothing has changed for a while.
 
 use super::barrier::handover::{Handover, HandoverId};
@@ -260,7 +260,8 @@ impl<D: Disk> Tenures<D> {
         self.ended(tenure, TenureEnd::Given, aside);
     }
 
-    /// Forgets what was under way in a tenure that ends, and looks later after what it has not told.
+    /// Forgets what was under way in a tenure that ends, and looks later after what it has not
+    /// told.
     pub(super) fn forget_steps(&self) {
         let Some(barrier) = self.guard.barrier() else { return };
         let is_untold = barrier.end_tenure();

@@ -1,4 +1,4 @@
-//! What the thread of the tenures remembers between its messages about the sync barrier.
+//! The memory of the thread of the tenures between its messages about the sync barrier.
 
 use super::barrier::acceptance::Accepted;
 use super::barrier::handover::{Handover, HandoverId, PreviousTenure};
@@ -21,7 +21,7 @@ const LOOK_AGAIN_MOST: Span = Span::from_secs(5);
 /// A tenure that waits until everything is here.
 pub(super) struct ArrivingTenure {
     pub(super) tenure: TenureId,
-    /// What the lock service remembers of the last tenure, once it is known.
+    /// The last tenure as the lock service remembers it, once that is known.
     pub(super) previous: Option<PreviousTenure>,
     /// The number of files of other tenures that were put aside.
     pub(super) kept: usize,

@@ -38,7 +38,7 @@ pub(super) enum Message {
     News(LockNews),
     Wish(Wish),
     Give(Then),
-    /// What the lock service remembers of the last tenure; with the tenure that asks for it.
+    /// The last tenure as the lock service remembers it; with the tenure that asks for it.
     Previous(Option<TenureId>, Result<PreviousTenure, String>),
     /// The answer to a handover.
     HandedOver(HandoverId, Result<(), String>),

@@ -18,7 +18,7 @@ pub(crate) type OnHeld = Box<dyn FnOnce(Result<(), Denied>) + Send>;
 /// Tells whether a program still waits for a tenure: a signal may have ended its wait.
 pub(crate) type IsWanted = Box<dyn Fn() -> bool + Send>;
 
-/// Who wishes for a tenure.
+/// The origin of a wish for a tenure.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum WishOf {
     /// A program that changes the folder.

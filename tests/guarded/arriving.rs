@@ -297,8 +297,8 @@ fn an_accepted_folder_goes_on_and_the_other_machine_puts_its_versions_aside() {
     assert_eq!(fs::read_to_string(one.path("a")).expect("there"), "of m2");
 }
 
-/// A marker names each file that was changed, whichever way: in place, by a rename of its directory,
-/// under each of its names.
+/// A marker names each file that was changed, whichever way: in place, by a rename of its
+/// directory, under each of its names.
 #[test]
 fn a_marker_names_each_changed_path() {
     let machines = Machines::new();
@@ -368,7 +368,7 @@ fn a_quiet_tenure_accepts_no_first_change_without_its_server() {
     assert!(!machines.first.folder().join("a").exists());
     machines.server.signal(libc::SIGCONT);
     eventually("the server answers", || fs::write(one.path("a"), "x").ok());
-    // What was announced goes on without the server.
+    // A tenure whose changes are announced goes on without the server.
     machines.server.signal(libc::SIGSTOP);
     fs::write(one.path("b"), "y").expect("announced");
     machines.server.signal(libc::SIGCONT);

@@ -87,8 +87,8 @@ pub(super) struct ControlHandle {
     pub(super) text: Mutex<Option<Arc<[u8]>>>,
     /// The request as far as it was written.
     pub(super) request: Mutex<Vec<u8>>,
-    /// A request that the next read carries out, since it may wait: during a write, the kernel keeps
-    /// all other requests from the file.
+    /// A request that the next read carries out, since it may wait: during a write, the kernel
+    /// keeps all other requests from the file.
     pub(super) waiting: Mutex<Option<Vec<u8>>>,
     /// The position of a reader of the events.
     position: Mutex<EventPosition>,

@@ -220,8 +220,8 @@ impl FolderView {
         }
     }
 
-    /// Lets a change by path pass the gate, once it is announced. Takes the lock first if the policy
-    /// says so.
+    /// Lets a change by path pass the gate, once it is announced. Takes the lock first if the
+    /// policy says so.
     pub(super) async fn pass(
         &self,
         who: Requester,
@@ -239,8 +239,8 @@ impl FolderView {
         Ok(pass)
     }
 
-    /// Lets something pass the gate that is no change of the folder yet. Takes the lock first if the
-    /// policy says so.
+    /// Lets something pass the gate that is no change of the folder yet. Takes the lock first if
+    /// the policy says so.
     pub(super) async fn pass_unannounced(
         &self,
         who: Requester,
