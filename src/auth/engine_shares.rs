@@ -312,17 +312,11 @@ mod tests {
     }
 
     fn acquire(lock: &str, client: &str) -> Acquire {
-        Acquire {
-            name: LockName::parse(lock).expect("valid"),
-            client: ClientId::parse(client).expect("valid"),
-            mode: Mode::Exclusive,
-            hold: Ownership::Client,
-            term: LeaseTerms::Own(TTL_DEFAULT, GRACE_DEFAULT),
-            line: QueuePolicy::Skip,
-            patch: Patch::default(),
-            takes_over: None,
-            remember: false,
-        }
+        Acquire::new(
+            LockName::parse(lock).expect("valid"),
+            ClientId::parse(client).expect("valid"),
+            LeaseTerms::Own(TTL_DEFAULT, GRACE_DEFAULT),
+        )
     }
 
     fn open(client: &str) -> Op {

@@ -426,8 +426,8 @@ mod tests {
     use super::*;
     use crate::engine::lease_terms::{GRACE_DEFAULT, TTL_DEFAULT};
     use crate::engine::{
-        Acquire, EndSession, IfExists, LeaseKey, Leave, LeaveReason, Mode, Move, OpenSession,
-        Patch, QueuePolicy, Release, SessionEnd, Steal, StealReason,
+        Acquire, EndSession, IfExists, LeaseKey, Leave, LeaveReason, Move, OpenSession, Patch,
+        Release, SessionEnd, Steal, StealReason,
     };
 
     fn name(text: &str) -> LockName {
@@ -451,17 +451,7 @@ mod tests {
     }
 
     fn acquire(lock: &str, who: &str, term: LeaseTerms) -> Op {
-        Op::Acquire(Acquire {
-            name: name(lock),
-            client: client(who),
-            mode: Mode::Exclusive,
-            hold: Ownership::Client,
-            term,
-            line: QueuePolicy::Skip,
-            patch: Patch::default(),
-            takes_over: None,
-            remember: false,
-        })
+        Op::Acquire(Acquire::new(name(lock), client(who), term))
     }
 
     #[test]

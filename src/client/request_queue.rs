@@ -421,8 +421,7 @@ impl RequestQueue {
 mod tests {
     use super::*;
     use crate::engine::{
-        Acquire, ClientId, LeaseTerms, Lifetime, Mode, OpenId, Patch, QueuePolicy, Refusal,
-        SessionId, Tenure,
+        Acquire, ClientId, LeaseTerms, Lifetime, OpenId, Refusal, SessionId, Tenure,
     };
 
     fn asked(ask: BatchItem) -> QueuedRequest {
@@ -454,15 +453,12 @@ mod tests {
     fn acquire() -> QueuedRequest {
         let hold = Ownership::OpenFile(OpenId { session: SessionId::named(1), number: 3 });
         let ask = Acquire {
-            name: LockName::parse("build").expect("valid"),
-            client: ClientId::parse("a").expect("valid"),
-            mode: Mode::Exclusive,
             hold,
-            term: LeaseTerms::Session(SessionId::named(1)),
-            line: QueuePolicy::Skip,
-            patch: Patch::default(),
-            takes_over: None,
-            remember: false,
+            ..Acquire::new(
+                LockName::parse("build").expect("valid"),
+                ClientId::parse("a").expect("valid"),
+                LeaseTerms::Session(SessionId::named(1)),
+            )
         };
         asked(BatchItem::Submit(Op::Acquire(ask).into()))
     }

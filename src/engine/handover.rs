@@ -1,4 +1,4 @@
-//! Handovers: what the engine remembers of the name of a lock beyond the tenure.
+//! Handovers: texts that the engine remembers for the name of a lock beyond the tenure.
 //!
 //! An acquire asks that the name be remembered. From then on the engine counts the grants of the
 //! name, and keeps the last handover that a tenure has set, with the client and the token of that
@@ -23,7 +23,8 @@ pub struct Handover {
     pub counter: u64,
 }
 
-/// What the engine remembers of the name of a lock.
+/// The record that the engine keeps for a remembered name: the number of its grants, and its last
+/// handover.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Previous {
     /// The number of grants of the name since it is remembered, the current one included.
@@ -62,8 +63,9 @@ pub enum HandoverEnd {
     Stolen,
     /// The session of the lease was ended.
     Session,
-    /// The engine was restored from a backup: the tenure may have set other handovers since that
-    /// backup, and later tenures may have set some.
+    /// The engine was restored from a backup, or from files whose last records a power failure may
+    /// have taken: the tenure may have set other handovers since, and later tenures may have set
+    /// some.
     Unknown,
 }
 
@@ -88,6 +90,6 @@ pub struct RememberedName {
     pub name: LockName,
     /// The client that has asked for the name to be remembered, to which the name is charged.
     pub owner: ClientId,
-    /// What is remembered of the name.
+    /// The number of grants of the name, and its last handover.
     pub previous: Previous,
 }

@@ -1,4 +1,4 @@
-//! What may be remembered, handed over and forgotten.
+//! Remembers and forgets names, and sets handovers.
 
 use super::command::{Acquire, Answer, Forget, LeaseKey, Outcome};
 use super::event::{Event, EventKind};
@@ -63,6 +63,17 @@ impl Engine {
                 previous: Previous { seq: previous.seq, last: previous.last.as_ref().map(unknown) },
             })
             .collect()
+    }
+
+    /// Records that nobody knows how the tenures ended that have set the handovers: the records of
+    /// later handovers may be lost. A tenure that still runs may set another one. The end of that
+    /// one is known.
+    pub fn forget_ends(&mut self) {
+        for memory in self.books.remembered.0.values_mut() {
+            if let Some(last) = &mut Arc::make_mut(&mut memory.previous).last {
+                last.end = HandoverEnd::Unknown;
+            }
+        }
     }
 
     /// Remembers a name of the engine that this one replaces, unless this engine remembers it

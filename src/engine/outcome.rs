@@ -113,7 +113,7 @@ pub struct Tenure {
     /// How often an acquire was answered with this lease: see
     /// [`Lease::acquisition`](super::lease::Lease::acquisition).
     pub acquisition: u32,
-    /// What was remembered of the name when the lock was granted or acquired again. `None` if the
-    /// name is not remembered, and for a renewal.
+    /// The last handover of the name and the number of its grants, as of the moment when the lock
+    /// was granted or acquired again. `None` if the name is not remembered, and for a renewal.
     pub previous: Option<Arc<Previous>>,
 }

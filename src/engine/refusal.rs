@@ -116,7 +116,8 @@ pub struct Conflict {
     pub way: Way,
     /// The number of waiters in the queue of the lock.
     pub waiting: usize,
-    /// What is remembered of the name beyond the tenure; `None` if the name is not remembered.
+    /// The last handover of the name and the number of its grants; `None` if the name is not
+    /// remembered.
     pub previous: Option<Arc<Previous>>,
 }
 

@@ -11,7 +11,7 @@ use std::sync::Arc;
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct RememberedNames(pub(super) BTreeMap<LockName, Memory>);
 
-/// What is remembered of one name.
+/// The record of one remembered name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Memory {
     /// The client to which the name is charged.

@@ -25,17 +25,7 @@ pub(super) fn own(secs: u64, grace: u64) -> LeaseTerms {
 }
 
 pub(super) fn ask(lock: &str, who: &str) -> Acquire {
-    Acquire {
-        name: name(lock),
-        client: client(who),
-        mode: Mode::Exclusive,
-        hold: Ownership::Client,
-        term: own(30, 5),
-        line: QueuePolicy::Skip,
-        patch: Patch::default(),
-        takes_over: None,
-        remember: false,
-    }
+    Acquire::new(name(lock), client(who), own(30, 5))
 }
 
 pub(super) fn key(lock: &str, who: &str, token: Option<Token>) -> LeaseKey {

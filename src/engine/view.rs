@@ -22,7 +22,8 @@ pub struct LockView {
     pub waiters: Vec<WaiterView>,
     /// Whether a lock below this name is held or waited for.
     pub has_below: bool,
-    /// What is remembered of the name beyond the tenure; `None` if the name is not remembered.
+    /// The last handover of the name and the number of its grants; `None` if the name is not
+    /// remembered.
     pub previous: Option<Arc<Previous>>,
 }
 

@@ -4,18 +4,25 @@
 use super::disk::{Disk, IfThere, Place};
 use super::fence::{Fence, FenceError};
 use super::folder_changes::{FolderBarrier, stamp_of_file};
+use super::foreign::OwnVersions;
 use super::gate::{Closed, Gate, OpenTenure, Pass};
 use super::lost_files::{LostDescription, LostFiles, LostReason};
 use super::space::{NoSpace, Space, SpaceLimits};
 use super::stage::{PublishError, Stage};
 use super::staged_file::{SaveState, StagedFile};
 use super::tenure::{Owner, TenureClock, TenureId};
+use crate::time::{Span, Time};
 use parking_lot::{Mutex, RwLock};
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
+
+/// A tenure that begins less than this after the last one may find files of that one with a change
+/// time that is not earlier than its own beginning: file systems count time in ticks, some in
+/// seconds.
+const SAME_CHANGE_TIME: Span = Span::from_secs(2);
 
 /// The directories of a guarded folder.
 pub(crate) struct FolderDirs<D: Disk> {
@@ -61,6 +68,8 @@ pub(crate) struct FolderGuard<D: Disk> {
     gate: Gate,
     clock: Arc<dyn TenureClock>,
     pub(super) stage: RwLock<Option<Arc<Stage<D>>>>,
+    /// The versions of files that the last tenure has left in the folder, and when it ended.
+    last_own: Mutex<Option<(Arc<OwnVersions>, Time)>>,
     /// The files that are not published yet, in the order in which they were opened.
     unpublished: Mutex<BTreeMap<u64, Weak<StagedFile<D>>>>,
     next: AtomicU64,
@@ -94,6 +103,7 @@ impl<D: Disk> FolderGuard<D> {
             gate: Gate::new(Arc::clone(&clock)),
             clock,
             stage: RwLock::new(None),
+            last_own: Mutex::new(None),
             unpublished: Mutex::default(),
             next: AtomicU64::new(1),
             foreign: Mutex::default(),
@@ -191,6 +201,11 @@ impl<D: Disk> FolderGuard<D> {
             Fence { disk: &*self.disk, folder, stages, lost: &self.lost, is_held: &is_held };
         let fenced = fence.erect()?;
         let stage = Stage::begin(&*self.disk, stages, tenure, self.is_carried)?;
+        if let Some((last, end)) = self.last_own.lock().take()
+            && self.clock.now().since(end) < SAME_CHANGE_TIME
+        {
+            stage.own.inherit(&last);
+        }
         for renewed in &fenced.renewed {
             stage.own.record(renewed, false);
         }
@@ -211,7 +226,9 @@ impl<D: Disk> FolderGuard<D> {
     /// left to the fence of the next tenure.
     pub(crate) fn lose(&self) -> PutAside {
         let _ = self.gate.close();
-        *self.stage.write() = None;
+        if let Some(stage) = self.stage.write().take() {
+            *self.last_own.lock() = Some((Arc::clone(&stage.own), self.clock.now()));
+        }
         self.put_aside_all()
     }
 
@@ -220,10 +237,11 @@ impl<D: Disk> FolderGuard<D> {
     pub(crate) fn give_up(&self) -> PutAside {
         let _ = self.gate.close();
         let aside = self.put_aside_all();
-        if let Some(stage) = self.stage.write().take()
-            && let Err(error) = stage.end(&*self.disk, &self.dirs.stages)
-        {
-            log::debug!("the stage of tenure {} stays: {error}", stage.tenure);
+        if let Some(stage) = self.stage.write().take() {
+            *self.last_own.lock() = Some((Arc::clone(&stage.own), self.clock.now()));
+            if let Err(error) = stage.end(&*self.disk, &self.dirs.stages) {
+                log::debug!("the stage of tenure {} stays: {error}", stage.tenure);
+            }
         }
         aside
     }

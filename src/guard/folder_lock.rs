@@ -5,8 +5,8 @@ use super::barrier::handover::PreviousTenure;
 use super::tenure::{TenureClock, TenureId};
 use crate::engine::{
     Acquire, ClientId, Command, EndSession, EventKind, Grace, Handover, LeaseKey, LeaseTerms,
-    LockName, Mode, Op, OpenId, OpenSession, Outcome, Ownership, Patch, QueuePolicy, Reason,
-    Refusal, RefusalKind, Release, SessionEnd, SessionId, Token,
+    LockName, Op, OpenId, OpenSession, Outcome, Ownership, QueuePolicy, Reason, Refusal,
+    RefusalKind, Release, SessionEnd, SessionId, Token,
 };
 use crate::service::event_log::EventWatch;
 use crate::service::queue_waits::{Entered, PlaceGuard, QueueWaits, WaitEnd};
@@ -260,15 +260,14 @@ impl FolderLock {
             patience => QueuePolicy::Join(Some(patience)),
         };
         let ask = Acquire {
-            name: self.identity.name.clone(),
-            client: self.identity.client.clone(),
-            mode: Mode::Exclusive,
             hold: Ownership::OpenFile(open),
-            term: LeaseTerms::Session(session),
             line,
-            patch: Patch::default(),
-            takes_over: None,
             remember: self.identity.remembers,
+            ..Acquire::new(
+                self.identity.name.clone(),
+                self.identity.client.clone(),
+                LeaseTerms::Session(session),
+            )
         };
         let at_end = send.clone();
         self.waits.enter(

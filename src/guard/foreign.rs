@@ -31,6 +31,12 @@ impl OwnVersions {
         self.0.lock().since = since;
     }
 
+    /// Takes over the versions of this guard's last tenure, which ended shortly before this one
+    /// began: files that it changed may have a change time that is not earlier than `since`.
+    pub(super) fn inherit(&self, last: &Self) {
+        self.0.lock().left.clone_from(&last.0.lock().left);
+    }
+
     /// Whether a file with one name is a foreign version.
     pub(super) fn is_foreign(&self, found: &Look) -> bool {
         let memory = self.0.lock();
@@ -95,6 +101,17 @@ mod tests {
         assert!(own.is_foreign(&look(1, 150, 150)), "it came while the tenure waited");
         own.compared(200);
         assert!(!own.is_foreign(&look(1, 150, 150)) && own.is_foreign(&look(1, 200, 200)));
+    }
+
+    #[test]
+    fn a_tenure_knows_the_versions_of_the_last_one() {
+        let last = OwnVersions::new(100);
+        last.record(&look(1, 99, 199), false);
+        let next = OwnVersions::new(200);
+        assert!(next.is_foreign(&look(1, 99, 200)));
+        next.inherit(&last);
+        assert!(!next.is_foreign(&look(1, 99, 200)));
+        assert!(next.is_foreign(&look(1, 98, 200)) && next.is_foreign(&look(2, 99, 200)));
     }
 
     #[test]

@@ -16,6 +16,7 @@ use std::ffi::{OsStr, OsString};
 use std::io;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// The directory of a stage with the files that are about to be published.
@@ -53,7 +54,7 @@ pub(crate) struct Stage<D: Disk> {
     /// The tenure to which the stage belongs.
     pub(crate) tenure: TenureId,
     /// The versions of files that the tenure has left in the folder.
-    pub(super) own: OwnVersions,
+    pub(super) own: Arc<OwnVersions>,
     /// Whether a sync tool carries the folder, and tells a new version by its size and time.
     is_carried: bool,
     removed: RemovedFiles,
@@ -143,7 +144,7 @@ impl<D: Disk> Stage<D> {
         let dir = disk.make_dir(Place::new(stages, &name))?;
         let files = disk.make_dir(Place::new(&dir, FILES))?;
         let in_place = disk.make_dir(Place::new(&dir, IN_PLACE))?;
-        let own = OwnVersions::new(disk.look(Place::new(stages, &name))?.changed);
+        let own = Arc::new(OwnVersions::new(disk.look(Place::new(stages, &name))?.changed));
         let (next, changed) = (AtomicU64::new(1), Mutex::default());
         let removed = RemovedFiles { known: Mutex::default(), max: REMOVED_MAX };
         Ok(Self { tenure, own, is_carried, removed, files, in_place, next, changed })

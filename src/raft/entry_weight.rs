@@ -114,8 +114,8 @@ mod tests {
     use crate::engine::codec::Codec;
     use crate::engine::lease_terms::{GRACE_DEFAULT, TTL_DEFAULT};
     use crate::engine::{
-        Acquire, Annotate, ClientId, Forget, Handover, IfExists, LeaseTerms, LockName, Mode, Move,
-        Ownership, QueuePolicy, Release, Reset, Steal, StealReason,
+        Acquire, Annotate, ClientId, Forget, Handover, IfExists, LeaseTerms, LockName, Move,
+        Release, Reset, Steal, StealReason,
     };
     use crate::raft::types::{Commands, LogId};
     use crate::time::Time;
@@ -134,17 +134,7 @@ mod tests {
         };
         let term = LeaseTerms::Own(TTL_DEFAULT, GRACE_DEFAULT);
         let reason = || StealReason::parse(&"r".repeat(1_000)).expect("a reason");
-        let acquire = Acquire {
-            name: name("a"),
-            client: client(),
-            mode: Mode::Exclusive,
-            hold: Ownership::Client,
-            term,
-            line: QueuePolicy::Skip,
-            patch: patch.clone(),
-            takes_over: None,
-            remember: false,
-        };
+        let acquire = Acquire { patch: patch.clone(), ..Acquire::new(name("a"), client(), term) };
         let steal = Steal {
             name: name("s"),
             client: client(),

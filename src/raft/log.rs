@@ -57,7 +57,7 @@ pub(super) struct LogStore {
     pub(super) newest_format: Arc<AtomicU8>,
     /// The format that the log is to have at most: that of `--format-max`, or [`FORMAT_BASE`],
     /// which the previous release of latchfs can read.
-    kept: u8,
+    pub(super) kept: u8,
 }
 
 /// raft-log's type configuration.

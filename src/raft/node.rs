@@ -251,7 +251,8 @@ async fn begin(parts: NodeParts) -> Result<NodeTasks, DataError> {
     let (cluster, node) = (Some(identity.cluster), identity.node);
     let identified = |tls| RpcIdentity { cluster, node, tls, formats: Arc::clone(&formats) };
     let caller = tls.map(|tls| Arc::new(identified(tls)));
-    let (removed, gauges, files) = (Arc::<AtomicBool>::default(), Gauges::of(&log), log.clone());
+    let (removed, files) = (Arc::<AtomicBool>::default(), log.clone());
+    let gauges = Gauges::of(&log, &machine);
     let network = Network {
         caller: caller.clone(),
         replica: Arc::clone(&replica),
@@ -284,13 +285,13 @@ async fn begin(parts: NodeParts) -> Result<NodeTasks, DataError> {
         raft.runtime_config().tick(true);
         if known.voter_ids().eq([identity.node]) {
             // The only voter calls an election at once, without waiting for the timeout.
-            let elected = raft.trigger().elect(false).await;
-            elected.map_err(|error| stopped(error.to_string()))?;
+            raft.trigger().elect(false).await.map_err(|error| stopped(error.to_string()))?;
         }
     }
     replica.go_live();
     if formats.own() < FORMAT_VERSION {
-        tokio::spawn(downgrade::keep_readable(raft.clone(), files));
+        let (replica, gauges) = (Arc::clone(&replica), gauges.clone());
+        tokio::spawn(downgrade::keep_readable(raft.clone(), files, replica, gauges));
     }
     Ok(NodeComponents {
         raft,

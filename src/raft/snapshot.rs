@@ -5,7 +5,7 @@ use super::data_dir_error::DataError;
 use super::entry_codec::{put_meta, take_meta};
 use super::types::{ClusterId, Meta, Snapshot};
 use crate::engine::Engine;
-use crate::engine::codec::{self, Codec, Decoder, Malformed};
+use crate::engine::codec::{self, Codec, Decoder, FORMAT_BASE, Malformed};
 use crate::storage::atomic_file::{Durable, replace};
 use std::fs;
 use std::io;
@@ -34,6 +34,11 @@ pub(crate) fn to_bytes(cluster: Option<ClusterId>, engine: &Engine) -> Arc<[u8]>
     cluster.put(&mut out);
     out.extend_from_slice(&codec::encode_engine(engine));
     out.into()
+}
+
+/// Returns the format of the encoded state in a snapshot.
+pub(super) fn format_of(snapshot: &Snapshot) -> u8 {
+    snapshot.snapshot.first().copied().unwrap_or(FORMAT_BASE)
 }
 
 /// Decodes a state that [`to_bytes`] encoded.

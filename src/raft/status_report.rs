@@ -10,9 +10,9 @@ use super::node_address::NodeAddress;
 use super::replica::Replica;
 use super::rpc::messages::{RpcRequest, RpcResponse};
 use super::rpc::rpc_client::RpcIdentity;
-use super::state_machine::Raft;
+use super::state_machine::{Raft, StateMachine};
 use super::types::{ClusterId, LogId, NodeId, TypeConfig};
-use crate::engine::codec::{self, FORMAT_BASE, WITH_HANDOVERS};
+use crate::engine::codec;
 use crate::service::cluster_status::{
     Behind, ClusterReport, Member, MemberStatus, Outlook, Standing,
 };
@@ -33,14 +33,17 @@ pub(super) struct Gauges {
     pub(super) elections: Arc<ElectionCounter>,
     /// The newest format of the entries in the log files.
     pub(super) newest_format: Arc<AtomicU8>,
+    /// The format of the state in the snapshot file.
+    pub(super) snapshot_format: Arc<AtomicU8>,
 }
 
 impl Gauges {
-    /// Returns the measurements of the node that uses this log.
-    pub(super) fn of(log: &LogStore) -> Self {
+    /// Returns the measurements of the node that uses this log and this state machine.
+    pub(super) fn of(log: &LogStore, machine: &StateMachine) -> Self {
         let elections = Arc::new(ElectionCounter::since(log.vote().as_ref()));
         let newest_format = Arc::clone(&log.newest_format);
-        Self { syncs: Arc::clone(&log.syncs), elections, newest_format }
+        let snapshot_format = machine.snapshot_format();
+        Self { syncs: Arc::clone(&log.syncs), elections, newest_format, snapshot_format }
     }
 }
 
@@ -134,10 +137,11 @@ impl Reporter {
         };
         let elections = self.gauges.elections.seen();
         let learners = nodes.len().saturating_sub(voters);
-        // Remembered names are in every snapshot.
-        let has_names = self.replica.look().engine.remembered() > 0;
-        let of_state = if has_names { WITH_HANDOVERS } else { FORMAT_BASE };
-        let log_format = self.gauges.newest_format.load(Ordering::Relaxed).max(of_state);
+        // The next snapshot has the state: remembered names, and answers that tell of them.
+        let of_state = codec::state_format(&self.replica.look().engine);
+        let of_files = [&self.gauges.newest_format, &self.gauges.snapshot_format];
+        let of_files = of_files.map(|format| format.load(Ordering::Relaxed));
+        let log_format = of_files.into_iter().fold(of_state, u8::max);
         Outlook { voters, learners, elections, behind, log_format }
     }
 

@@ -12,9 +12,8 @@ use super::{DataError, RaftNode};
 use crate::engine::codec::FORMAT_VERSION;
 use crate::engine::model::sound;
 use crate::engine::{
-    Acquire, Answer, ClientId, Command, Engine, Grace, LeaseKey, LeaseTerms, LockName, Mode, Op,
-    OpenSession, Outcome, Ownership, Patch, Phase, QueuePolicy, Release, Steal, StealReason, Ttl,
-    codec,
+    Acquire, Answer, ClientId, Command, Engine, Grace, LeaseKey, LeaseTerms, LockName, Op,
+    OpenSession, Outcome, Patch, Phase, Release, Steal, StealReason, Ttl, codec,
 };
 use crate::service::audit::Audit;
 use crate::service::{BackendStatus, LockService, Locks, Retry, Unavailable};
@@ -103,21 +102,8 @@ fn client(text: &str) -> ClientId {
 
 fn acquire_for(lock: &str, who: &str, secs: u64) -> Command {
     let ttl = Ttl::new(Span::from_secs(secs)).expect("valid");
-    let (hold, line, patch) = (Ownership::Client, QueuePolicy::Skip, Patch::default());
     let term = LeaseTerms::Own(ttl, Grace::NONE);
-    let (name, client, mode) = (name(lock), client(who), Mode::Exclusive);
-    Op::Acquire(Acquire {
-        name,
-        client,
-        mode,
-        hold,
-        term,
-        line,
-        patch,
-        takes_over: None,
-        remember: false,
-    })
-    .into()
+    Op::Acquire(Acquire::new(name(lock), client(who), term)).into()
 }
 
 fn acquire(lock: &str, who: &str) -> Command {

@@ -89,7 +89,7 @@ pub(crate) fn format_of(payload: &Payload) -> u8 {
     }
 }
 
-/// What a cluster takes over from a lost one that it replaces.
+/// The part of the state of a lost cluster that the cluster takes over which replaces it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Heritage {
     /// The limits of the lost cluster, the first token and queue ticket of the new one, and for how

@@ -465,7 +465,7 @@ mod tests {
     use crate::engine::name::CLIENT_BYTES_MAX;
     use crate::engine::{
         AcknowledgedKeys, Acquire, ClientId, Engine, Grace, LeaseKey, LeaseTerms, LockName, Mode,
-        OpenId, Ownership, Patch, QueuePolicy, Release, Rules, SessionId, Ttl,
+        OpenId, Ownership, QueuePolicy, Release, Rules, SessionId, Ttl,
     };
     use std::sync::mpsc::channel;
 
@@ -553,15 +553,12 @@ mod tests {
         let acquire = |name: usize, number: usize, line| {
             let client = format!("{number:0>CLIENT_BYTES_MAX$}");
             Op::Acquire(Acquire {
-                name: LockName::parse(&format!("lock{name:02}")).expect("valid"),
-                client: ClientId::parse(&client).expect("valid"),
-                mode: Mode::Exclusive,
-                hold: Ownership::Client,
-                term: LeaseTerms::Own(TTL_DEFAULT, Grace::NONE),
                 line,
-                patch: Patch::default(),
-                takes_over: None,
-                remember: false,
+                ..Acquire::new(
+                    LockName::parse(&format!("lock{name:02}")).expect("valid"),
+                    ClientId::parse(&client).expect("valid"),
+                    LeaseTerms::Own(TTL_DEFAULT, Grace::NONE),
+                )
             })
         };
         for name in 0..locks {

@@ -262,9 +262,7 @@ mod tests {
     use super::super::test_backends::{forward_status_to_engine, forward_to_engine};
     use super::*;
     use crate::engine::lease_terms::{GRACE_DEFAULT, TTL_DEFAULT};
-    use crate::engine::{
-        Acquire, LeaseTerms, Mode, Ownership, Patch, QueuePolicy, Refusal, Rules, Tenure,
-    };
+    use crate::engine::{Acquire, LeaseTerms, Refusal, Rules, Tenure};
     use std::sync::atomic::{AtomicBool, Ordering};
     use std::sync::mpsc::channel;
 
@@ -277,17 +275,11 @@ mod tests {
     }
 
     fn acquire(lock: &str, who: &str) -> Op {
-        Op::Acquire(Acquire {
-            name: name(lock),
-            client: client(who),
-            mode: Mode::Exclusive,
-            hold: Ownership::Client,
-            term: LeaseTerms::Own(TTL_DEFAULT, GRACE_DEFAULT),
-            line: QueuePolicy::Skip,
-            patch: Patch::default(),
-            takes_over: None,
-            remember: false,
-        })
+        Op::Acquire(Acquire::new(
+            name(lock),
+            client(who),
+            LeaseTerms::Own(TTL_DEFAULT, GRACE_DEFAULT),
+        ))
     }
 
     fn release(lock: &str, who: &str) -> Op {

@@ -405,8 +405,8 @@ mod tests {
     use super::*;
     use crate::engine::lease_terms::{GRACE_DEFAULT, TTL_DEFAULT, Ttl};
     use crate::engine::{
-        ClientId, EndSession, Grace, LeaseTerms, Mode, OpenId, OpenSession, Patch, QueuePolicy,
-        Rules, SessionEnd,
+        ClientId, EndSession, Grace, LeaseTerms, OpenId, OpenSession, QueuePolicy, Rules,
+        SessionEnd,
     };
     use std::sync::mpsc::{Receiver, channel};
     use std::thread;
@@ -422,15 +422,13 @@ mod tests {
 
     fn ask(who: &str, line: QueuePolicy) -> Acquire {
         Acquire {
-            name: LockName::parse("build").expect("valid"),
-            client: client(who),
-            mode: Mode::Exclusive,
             hold: Ownership::Exclusive(None),
-            term: LeaseTerms::Own(TTL_DEFAULT, GRACE_DEFAULT),
             line,
-            patch: Patch::default(),
-            takes_over: None,
-            remember: false,
+            ..Acquire::new(
+                LockName::parse("build").expect("valid"),
+                client(who),
+                LeaseTerms::Own(TTL_DEFAULT, GRACE_DEFAULT),
+            )
         }
     }
 

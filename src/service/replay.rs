@@ -14,6 +14,9 @@ const COMMAND: u8 = 2;
 /// The tag of a journal record that describes a start of the daemon. The start may have raised the
 /// next token, so a replay without the record would yield other tokens for the commands after it.
 const START: u8 = 1;
+/// The tag of a journal record that describes a start of the daemon. After that start nobody knows
+/// how the tenures ended that have set handovers.
+const ENDS_UNKNOWN: u8 = 3;
 
 /// The state of a backend at its start, as restored from the files.
 pub(super) struct Restored {
@@ -51,6 +54,11 @@ pub(super) fn restore(recovered: Recovered, rules: Rules) -> Result<Restored, St
     // tokens that clients hold. So the next token is raised above all that may have been issued.
     let floor = if clean { 0 } else { tokens_reserved };
     let mut start_records = vec![start_record(timeline, floor, &rules)];
+    // A later handover of the same tenure or of another one may be among the missing records. Its
+    // client had been told that it was set.
+    if !clean && !same_boot && replay.engine.remembered() > 0 {
+        start_records.insert(0, vec![ENDS_UNKNOWN]);
+    }
     let at = timeline.now().max(replay.engine.clock());
     // Sessions without a ttl belonged to the daemon's old process and end with it. Their leases
     // enter grace, so that a client process that still runs can be rebound to its lease.
@@ -137,6 +145,10 @@ impl JournalReplay {
                 self.engine.raise_tokens(u64::from_le_bytes(*floor));
                 self.engine.set_rules(rules);
                 self.anchor = Some(anchor);
+                Ok(())
+            }
+            [ENDS_UNKNOWN] => {
+                self.engine.forget_ends();
                 Ok(())
             }
             _ => Err(unreadable(Malformed)),

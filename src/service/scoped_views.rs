@@ -164,7 +164,7 @@ mod tests {
     use super::super::local::Local;
     use super::*;
     use crate::engine::lease_terms::{GRACE_DEFAULT, TTL_DEFAULT};
-    use crate::engine::{Acquire, ClientId, LeaseTerms, Op, Ownership, Patch, QueuePolicy, Rules};
+    use crate::engine::{Acquire, ClientId, LeaseTerms, Op, Rules};
     use proptest::prelude::*;
     use std::collections::BTreeSet;
     use std::sync::Arc;
@@ -177,17 +177,11 @@ mod tests {
     fn holding(names: &BTreeSet<String>) -> Locks {
         let locks = Locks::new(Arc::new(Local::in_memory(Rules::default()).expect("started")));
         for text in names {
-            let acquire = Op::Acquire(Acquire {
-                name: name(text),
-                client: ClientId::parse("a").expect("valid"),
-                mode: Mode::Exclusive,
-                hold: Ownership::Client,
-                term: LeaseTerms::Own(TTL_DEFAULT, GRACE_DEFAULT),
-                line: QueuePolicy::Skip,
-                patch: Patch::default(),
-                takes_over: None,
-                remember: false,
-            });
+            let acquire = Op::Acquire(Acquire::new(
+                name(text),
+                ClientId::parse("a").expect("valid"),
+                LeaseTerms::Own(TTL_DEFAULT, GRACE_DEFAULT),
+            ));
             locks.submit(acquire, |answer| assert!(matches!(answer, Ok(Ok(_)))));
         }
         locks

@@ -4,11 +4,12 @@
 use super::local::Local;
 use super::*;
 use crate::engine::{
-    Acquire, Answer, ClientId, Command, Digest, EventKind, Grace, IdempotencyKey, LeaseKey,
-    LeaseTerms, LockName, LockView, Mode, Op, OpenSession, Outcome, Ownership, Patch, Phase,
-    QueuePolicy, Release, RequestId, Reset, ResetScope, Rules, Steal, StealReason, Tenure, Ttl,
-    lease_terms,
+    Acquire, Annotate, Answer, ClientId, Command, Digest, EventKind, Grace, Handover, HandoverEnd,
+    IdempotencyKey, LeaseKey, LeaseTerms, LockName, LockView, Op, OpenSession, Outcome, Ownership,
+    Patch, Phase, QueuePolicy, Release, RequestId, Reset, ResetScope, Rules, Steal, StealReason,
+    Tenure, Ttl, lease_terms,
 };
+use crate::storage::tests::restart_machine;
 use crate::time::{Span, Time};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -53,17 +54,7 @@ fn client(text: &str) -> ClientId {
 fn ask(lock: &str, who: &str, ttl: Span, grace: Span) -> Acquire {
     let term = LeaseTerms::Own(Ttl::new(ttl).expect("valid"), Grace::new(grace).expect("valid"));
     let (hold, line, patch) = (Ownership::Client, QueuePolicy::Skip, Patch::default());
-    Acquire {
-        name: name(lock),
-        client: client(who),
-        mode: Mode::Exclusive,
-        hold,
-        term,
-        line,
-        patch,
-        takes_over: None,
-        remember: false,
-    }
+    Acquire { hold, line, patch, ..Acquire::new(name(lock), client(who), term) }
 }
 
 fn long(lock: &str, who: &str) -> Acquire {
@@ -113,6 +104,55 @@ fn a_restart_after_a_kill_restores_the_leases() {
     assert_eq!(view(&locks, "gone").phase(), Phase::Free);
     let next = granted(&locks, long("other", "a"));
     assert!(next.token.as_u64() > before.token.as_u64() + 1, "the unused block is skipped");
+}
+
+/// A power failure may take the last records of the journal, and with them later handovers. A
+/// handover that is not the last one must not pass for it: a guard would take an old `clean` for
+/// the state of a folder that was changed since.
+#[test]
+fn nobody_knows_after_a_power_failure_how_a_tenure_ended() {
+    let scratch = ServiceScratch::new("power-failure");
+    let ends = |locks: &Locks, lock: &str| {
+        let previous = view(locks, lock).previous.expect("it is remembered");
+        previous.last.as_ref().map(|last| last.end)
+    };
+    let hand_over = |locks: &Locks, lock: &str, token, counter| {
+        let key = LeaseKey { name: name(lock), client: client("a"), token: Some(token) };
+        let handover = Some(Handover { text: "clean".into(), counter });
+        let annotate = Annotate { key, patch: Patch::default(), handover };
+        does(locks, Op::Annotate(annotate)).expect("available").expect("it is held");
+    };
+    let (first, locks) = open(&scratch.state());
+    let remembering = |lock: &str| Acquire { remember: true, ..long(lock, "a") };
+    let over = granted(&locks, remembering("over")).token;
+    hand_over(&locks, "over", over, 1);
+    release(&locks, "over", "a");
+    let held = granted(&locks, remembering("held")).token;
+    hand_over(&locks, "held", held, 1);
+    drop((first, locks));
+
+    let (second, locks) = open(&scratch.state());
+    let both = [ends(&locks, "over"), ends(&locks, "held")];
+    assert_eq!(both, [Some(HandoverEnd::Released), Some(HandoverEnd::Open)], "only a kill");
+    drop((second, locks));
+
+    restart_machine(&scratch.state());
+    for start in ["the first start", "another start"] {
+        let (local, locks) = open(&scratch.state());
+        let both = [ends(&locks, "over"), ends(&locks, "held")];
+        assert_eq!(both, [Some(HandoverEnd::Unknown); 2], "{start}");
+        drop((local, locks));
+    }
+    let (local, locks) = open(&scratch.state());
+    release(&locks, "held", "a");
+    assert_eq!(ends(&locks, "held"), Some(HandoverEnd::Unknown), "the tenure may have set another");
+    let next = granted(&locks, long("over", "a")).token;
+    hand_over(&locks, "over", next, 1);
+    local.close().expect("closed");
+    drop((local, locks));
+    restart_machine(&scratch.state());
+    let (_local, locks) = open(&scratch.state());
+    assert_eq!(ends(&locks, "over"), Some(HandoverEnd::Open), "a clean end loses nothing");
 }
 
 #[test]

@@ -272,7 +272,7 @@ impl SimClient {
             ),
         };
         let (name, client, patch) = (name(lock), self.id(), self.marked());
-        Acquire { name, client, mode, hold, term, line, patch, takes_over: None, remember: false }
+        Acquire { mode, hold, line, patch, ..Acquire::new(name, client, term) }
     }
 
     /// Returns an acquire in the name of the client rather than of an open file. If the client
@@ -283,7 +283,7 @@ impl SimClient {
         let (hold, mode, term) =
             (Ownership::Client, Mode::Exclusive, LeaseTerms::Own(ttl, Grace::NONE));
         let (name, client, patch) = (name(lock), self.id(), self.marked());
-        Acquire { name, client, mode, hold, term, line, patch, takes_over: None, remember: false }
+        Acquire { mode, hold, line, patch, ..Acquire::new(name, client, term) }
     }
 
     /// Returns the details of the lease for the next request: the field `holder_id` is the number

@@ -37,19 +37,8 @@ impl SimClient {
             (self.held[at].mode, self.held[at].from) = (mode, now());
         }
         let (name, client) = (name(lock), self.id());
-        let (term, line, patch) =
-            (LeaseTerms::Session(session), QueuePolicy::Skip, Patch::default());
-        let ask = Acquire {
-            name,
-            client,
-            mode,
-            hold,
-            term,
-            line,
-            patch,
-            takes_over: None,
-            remember: false,
-        };
+        let ask =
+            Acquire { mode, hold, ..Acquire::new(name, client, LeaseTerms::Session(session)) };
         let came = self.ask(Op::Acquire(ask)).await;
         let Some(Ok(Outcome::Renewed(tenure))) = &came.answer else {
             return self.mode_unknown(lock, token, mode, &came).await;

@@ -2,13 +2,14 @@
 //! some of its tenures, sends late copies of them, and ends its tenures in every way.
 
 use super::client::{PATIENCE, RequestResult, SimClient};
-use super::handover_history::{SentHandover, ToldPrevious};
+use super::client_leases::less;
+use super::handover_history::{EndKind, EndRequest, SentHandover, ToldPrevious};
 use super::node_messages::NodeRequest;
 use super::sim_types::{SimTypeConfig, now, sleep};
 use super::world::World;
 use crate::engine::{
-    Acquire, Annotate, Answer, Grace, Handover, HandoverEnd, LeaseKey, LeaseTerms, LockName, Mode,
-    Op, Outcome, Ownership, Patch, QueuePolicy, Release, Steal, StealReason, Tenure, Ttl,
+    Acquire, Annotate, Answer, Grace, Handover, LeaseKey, LeaseTerms, Lifetime, LockName, Mode, Op,
+    Outcome, Ownership, Patch, QueuePolicy, Release, Steal, StealReason, Tenure, Ttl,
 };
 use crate::time::Time;
 use openraft::type_config::TypeConfigExt;
@@ -93,6 +94,9 @@ impl HandoverClient {
             patch: Patch::default(),
         };
         let came = self.client.ask(Op::Steal(steal)).await;
+        let by = came.answer.as_ref().and_then(|answer| answer.as_ref().ok()?.tenure());
+        let by = by.map(|tenure| tenure.token.as_u64());
+        self.note_end(EndKind::Steal { name, by }, &came);
         match &came.answer {
             Some(Ok(Outcome::Stolen(tenure))) if tenure.previous.is_some() => {
                 Some(self.begun(name, &came, tenure, false))
@@ -117,8 +121,13 @@ impl HandoverClient {
         let token = tenure.token.as_u64();
         let last = tenure.previous.as_ref().and_then(|previous| previous.last.clone());
         let (asked, answered) = (came.from, came.to);
+        let (session, lasts_until) = match tenure.life {
+            Lifetime::Own { ttl, .. } => (None, asked + less(ttl.span())),
+            Lifetime::Session(id) => (Some(id), self.client.session_secured()),
+        };
         self.client.world.record.handovers(|history| {
-            history.told.push(ToldPrevious { name, token, asked, answered, last });
+            let told = ToldPrevious { name, token, asked, answered, session, lasts_until, last };
+            history.told.push(told);
         });
         let client = self.client.id();
         let key = LeaseKey { name: named(name), client, token: Some(tenure.token) };
@@ -145,8 +154,10 @@ impl HandoverClient {
         match dice.below(10) {
             0..6 => self.release(tenure).await,
             6 | 7 if tenure.is_of_session => {
-                let ended = self.client.end_session().await;
-                self.note_end(tenure.token, HandoverEnd::Session, ended.as_ref());
+                let Some(session) = self.client.session.as_ref().map(|own| own.id) else { return };
+                if let Some(ended) = self.client.end_session().await {
+                    self.note_end(EndKind::EndSession(session), &ended);
+                }
             }
             // Left to expire, or to be stolen.
             _ => {}
@@ -161,7 +172,7 @@ impl HandoverClient {
         if let Some(handover) = &handover {
             self.note_set(handover, &came);
         }
-        self.note_end(tenure.token, HandoverEnd::Released, Some(&came));
+        self.note_end(EndKind::Release(tenure.token), &came);
     }
 
     /// Returns the next handover of a tenure, and records it as sent.
@@ -187,9 +198,11 @@ impl HandoverClient {
         }
     }
 
-    fn note_end(&self, token: u64, end: HandoverEnd, came: Option<&RequestResult>) {
-        let Some(came) = came.filter(|came| is_done(came.answer.as_ref())) else { return };
-        self.client.world.record.handovers(|history| history.ends.insert(token, (end, came.to)));
+    /// Records a request that ends tenures.
+    fn note_end(&self, kind: EndKind, came: &RequestResult) {
+        let done = is_done(came.answer.as_ref()).then_some(came.to);
+        let request = EndRequest { kind, sent: came.from, done };
+        self.client.world.record.handovers(|history| history.ends.push(request));
     }
 
     /// Sends an earlier request once more, as a request of its own that arrives late.
@@ -209,7 +222,8 @@ impl HandoverClient {
 
 fn is_done(answer: Option<&Answer>) -> bool {
     let done = |outcome: &Outcome| {
-        matches!(outcome, Outcome::Annotated | Outcome::Released | Outcome::SessionEnded)
+        use Outcome::{Annotated, Released, SessionEnded, Stolen};
+        matches!(outcome, Annotated | Released | SessionEnded | Stolen(_))
     };
     answer.is_some_and(|answer| answer.as_ref().is_ok_and(done))
 }

@@ -1,9 +1,10 @@
 //! The history of handovers: which client set which one, and what each grant told of the last one;
 //! and its check.
 
-use super::client_history::{Token, Who};
+use super::client_history::{ObservedReset, Token, Who};
+use super::promises::UNKNOWN_FOR;
 use super::violation::{Promise, Violation};
-use crate::engine::{HandoverEnd, LastHandover};
+use crate::engine::{HandoverEnd, LastHandover, SessionId};
 use crate::time::Time;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -21,6 +22,26 @@ pub(super) struct SentHandover {
     pub(super) told: Option<Time>,
 }
 
+/// A request that ends tenures.
+#[derive(Debug, Clone)]
+pub(super) struct EndRequest {
+    pub(super) kind: EndKind,
+    pub(super) sent: Time,
+    /// When the client learned that the request was carried out. `None`: the outcome is unknown.
+    pub(super) done: Option<Time>,
+}
+
+/// The tenures that a request ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum EndKind {
+    /// A release of the tenure with this token.
+    Release(Token),
+    /// The end of a session, and of all tenures that depend on it.
+    EndSession(SessionId),
+    /// A steal of the name with this number, which got the token `by` if that is known.
+    Steal { name: usize, by: Option<Token> },
+}
+
 /// The last handover, as a grant told of it.
 #[derive(Debug)]
 pub(super) struct ToldPrevious {
@@ -29,6 +50,10 @@ pub(super) struct ToldPrevious {
     pub(super) token: Token,
     pub(super) asked: Time,
     pub(super) answered: Time,
+    /// The session on which the tenure of the grant depends.
+    pub(super) session: Option<SessionId>,
+    /// The earliest time at which that tenure may expire.
+    pub(super) lasts_until: Time,
     pub(super) last: Option<LastHandover>,
 }
 
@@ -46,16 +71,36 @@ pub(super) struct Restore {
 pub(super) struct HandoverHistory {
     /// The handovers by their text.
     pub(super) sent: BTreeMap<Arc<str>, SentHandover>,
-    /// The tenures of which a client knows how they ended, and since when.
-    pub(super) ends: BTreeMap<Token, (HandoverEnd, Time)>,
+    /// All requests that end tenures.
+    pub(super) ends: Vec<EndRequest>,
     pub(super) told: Vec<ToldPrevious>,
     pub(super) restore: Option<Restore>,
 }
 
+impl EndRequest {
+    /// Returns how the tenure of a grant ended if the request has ended it; `None` if the request
+    /// does not concern that tenure.
+    fn end_of(&self, tenure: &ToldPrevious) -> Option<HandoverEnd> {
+        match self.kind {
+            EndKind::Release(token) => (token == tenure.token).then_some(HandoverEnd::Released),
+            EndKind::EndSession(id) => (tenure.session == Some(id)).then_some(HandoverEnd::Session),
+            EndKind::Steal { name, by } => {
+                let is_later = by.is_none_or(|by| by > tenure.token);
+                (name == tenure.name && is_later).then_some(HandoverEnd::Stolen)
+            }
+        }
+    }
+
+    /// Whether the request may have taken effect between two times.
+    fn may_act(&self, from: Time, to: Time) -> bool {
+        self.sent < to && from < self.done.unwrap_or(self.sent + UNKNOWN_FOR)
+    }
+}
+
 impl HandoverHistory {
     /// Returns every grant that told another handover than the last one that was set before.
-    pub(super) fn check(&self) -> Vec<Violation> {
-        let wrong = self.told.iter().filter_map(|told| self.wrong(told));
+    pub(super) fn check(&self, resets: &[ObservedReset]) -> Vec<Violation> {
+        let wrong = self.told.iter().filter_map(|told| self.wrong(told, resets));
         wrong.map(|what| Violation::new(Promise::HandoversAreKept, what)).collect()
     }
 
@@ -69,7 +114,7 @@ impl HandoverHistory {
         sent.name == told.name && is_known && is_restored
     }
 
-    fn wrong(&self, told: &ToldPrevious) -> Option<String> {
+    fn wrong(&self, told: &ToldPrevious, resets: &[ObservedReset]) -> Option<String> {
         let ToldPrevious { name, token, last, .. } = told;
         let of = format!("the grant of name {name} under token {token}");
         let before = self.sent.values().filter(|sent| self.counts(sent, told));
@@ -96,22 +141,60 @@ impl HandoverHistory {
         {
             return Some(format!("{of} tells a handover older than the last one: {last:?}"));
         }
-        self.wrong_end(told, last).map(|why| format!("{of} tells that {why}: {last:?}"))
+        let why = self.wrong_end(told, (seen, last.end), resets)?;
+        Some(format!("{of} tells that {why}: {last:?}"))
     }
 
-    /// Returns what is wrong with the end of the tenure that has set a handover.
-    fn wrong_end(&self, told: &ToldPrevious, last: &LastHandover) -> Option<&'static str> {
-        let token = last.token.as_u64();
-        let is_lost = self.restore.is_some_and(|restore| token < restore.tokens_from);
-        match last.end {
-            HandoverEnd::Unknown if is_lost => None,
-            _ if is_lost => Some("it knows how a tenure of the lost cluster ended"),
-            HandoverEnd::Unknown => Some("it does not know how a tenure ended"),
-            HandoverEnd::Open if token != told.token => Some("a tenure before it still runs"),
-            end => {
-                let known = self.ends.get(&token).filter(|(_, at)| *at < told.asked);
-                known.filter(|(known, _)| *known != end).map(|_| "a tenure ended otherwise")
+    /// Returns what is wrong with the end of the tenure that has set the handover `seen`.
+    fn wrong_end(
+        &self,
+        told: &ToldPrevious,
+        (seen, end): (&SentHandover, HandoverEnd),
+        resets: &[ObservedReset],
+    ) -> Option<&'static str> {
+        let is_lost = self.restore.is_some_and(|restore| seen.token < restore.tokens_from);
+        match end {
+            HandoverEnd::Unknown if is_lost => return None,
+            _ if is_lost => return Some("it knows how a tenure of the lost cluster ended"),
+            HandoverEnd::Unknown => return Some("it does not know how a tenure ended"),
+            HandoverEnd::Open => return Some("a tenure before it still runs"),
+            _ => {}
+        }
+        let Some(tenure) = self.told.iter().find(|grant| grant.token == seen.token) else {
+            return Some("it knows a tenure that no client had");
+        };
+        let requests =
+            self.ends.iter().filter_map(|request| Some((request, request.end_of(tenure)?)));
+        // The first request by which the client itself has ended the tenure and that it knows to be
+        // carried out.
+        let own = requests.clone().filter(|(_, end)| *end != HandoverEnd::Stolen);
+        let known =
+            own.filter_map(|(request, end)| Some((request.done?, end))).min_by_key(|of| of.0);
+        let known = known.filter(|(at, _)| *at < told.asked);
+        // The tenure ended after it had set the handover and before the grant was answered, and at
+        // the latest when its client knew that it had ended it.
+        let (from, by) = (seen.sent, known.map_or(told.answered, |(at, _)| at));
+        let resets = resets.iter().filter(|reset| reset.means(&seen.who));
+        let is_reset = resets.filter(|reset| reset.from < by && from < reset.by()).count() > 0;
+        let is_requested = requests.clone().any(|(of, how)| how == end && of.may_act(from, by));
+        let is_explained = match end {
+            HandoverEnd::Expired => tenure.lasts_until < by,
+            HandoverEnd::Stolen => is_requested || is_reset,
+            _ => is_requested,
+        };
+        // A release that was carried out has ended the tenure. The end of a session may have found
+        // the tenure stolen, and has not found it expired.
+        let is_possible = match known {
+            Some((_, HandoverEnd::Session)) => {
+                matches!(end, HandoverEnd::Session | HandoverEnd::Stolen)
             }
+            Some((_, known)) => known == end,
+            None => true,
+        };
+        match (is_possible, is_explained) {
+            (false, _) => Some("a tenure ended otherwise"),
+            (true, false) => Some("a tenure ended as no request explains"),
+            (true, true) => None,
         }
     }
 }

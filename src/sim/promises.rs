@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// How long a request with an unknown outcome may still take effect, counted from the time at which
 /// it was sent.
-const UNKNOWN_FOR: Span = Span::from_secs(10);
+pub(super) const UNKNOWN_FOR: Span = Span::from_secs(10);
 
 /// Returns every violation of a promise that a history shows.
 pub fn check(history: &History) -> Vec<Violation> {
@@ -28,12 +28,12 @@ pub fn check(history: &History) -> Vec<Violation> {
 
 impl ObservedReset {
     /// Whether the reset ends the leases and queue places of the client `who`.
-    fn means(&self, who: &Who) -> bool {
+    pub(super) fn means(&self, who: &Who) -> bool {
         !self.kept.contains(who)
     }
 
     /// The latest time at which the reset may take effect.
-    fn by(&self) -> Time {
+    pub(super) fn by(&self) -> Time {
         self.to.unwrap_or(Time::NEVER)
     }
 }

@@ -100,8 +100,8 @@ pub fn run(options: &SimOptions) -> SimReport {
         simulate(options, &world, first, &folders).await;
         let Ok(Some((backup_at, heritage))) = backup.await else { return report(&world) };
         world.nodes().into_iter().for_each(|id| world.crash(id));
-        let known = world.record.handovers(std::mem::take);
         let before = report(&world);
+        let known = world.record.handovers(std::mem::take);
         // Another cluster, whose clients go on from what those of the lost one know.
         let world = World::new(&dice, options.nodes, Record::new(options.trace));
         let tokens_from = heritage.baseline.tokens_from;
@@ -125,7 +125,7 @@ fn report(world: &World) -> SimReport {
     let history = world.record.history(std::mem::take);
     world.record.violations(promises::check(&history));
     let (found, told) =
-        world.record.handovers(|history| (history.check(), history.told.len() as u64));
+        world.record.handovers(|seen| (seen.check(&history.resets), seen.told.len() as u64));
     world.record.violations(found);
     let Trace { digest, lines, count, violations, entries, commands, parts } = world.record.close();
     let (trace, lines, handovers) = (lines, count, told);

@@ -33,7 +33,7 @@ mod state_dir;
 pub mod fuzz;
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 pub use compaction::Sealed;
 pub use journal::{RECORD_BYTES_MAX, Records};

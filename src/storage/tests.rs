@@ -82,15 +82,25 @@ impl StateScratch {
 
     /// Makes all files look as if they were written before the last start of the machine.
     fn restart_machine(&self) {
-        for name in self.names() {
-            let path = self.file(&name);
-            let mut bytes = fs::read(&path).expect("it can be read");
-            if name != "clean" && bytes.len() >= 64 && bytes[0] != 0 {
-                bytes[16..32].copy_from_slice(&[7; 16]);
-                let sum = crc32fast::hash(&bytes[..60]);
-                bytes[60..64].copy_from_slice(&sum.to_le_bytes());
-                fs::write(&path, bytes).expect("it can be written");
-            }
+        restart_machine(&self.state());
+    }
+}
+
+/// Makes all files of a state directory look as if they were written before the last start of the
+/// machine.
+pub(crate) fn restart_machine(state: &Path) {
+    for entry in fs::read_dir(state).expect("it is there") {
+        let path = entry.expect("it can be read").path();
+        let name = path.file_name().and_then(|name| name.to_str()).expect("ASCII");
+        if matches!(name, "README" | "lock" | "tokens" | "clean") || path.is_dir() {
+            continue;
+        }
+        let mut bytes = fs::read(&path).expect("it can be read");
+        if bytes.len() >= 64 && bytes[0] != 0 {
+            bytes[16..32].copy_from_slice(&[7; 16]);
+            let sum = crc32fast::hash(&bytes[..60]);
+            bytes[60..64].copy_from_slice(&sum.to_le_bytes());
+            fs::write(&path, bytes).expect("it can be written");
         }
     }
 }

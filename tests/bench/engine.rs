@@ -48,18 +48,7 @@ pub(crate) fn acquire(number: usize, term: LeaseTerms, note: Option<&str>) -> Co
     };
     let (name, client) = (name(number), client(number));
     let (mode, hold, line) = (Mode::Exclusive, Ownership::Exclusive(None), QueuePolicy::Skip);
-    Op::Acquire(Acquire {
-        name,
-        client,
-        mode,
-        hold,
-        term,
-        line,
-        patch,
-        takes_over: None,
-        remember: false,
-    })
-    .into()
+    Op::Acquire(Acquire { mode, hold, line, patch, ..Acquire::new(name, client, term) }).into()
 }
 
 pub(crate) fn release(number: usize) -> Command {

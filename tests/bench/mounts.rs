@@ -14,16 +14,24 @@ const MOUNT_PATIENCE: Span = Span::from_secs(10);
 /// Timeout for a daemon to end after its mount is unmounted.
 const END_PATIENCE: Span = Span::from_secs(5);
 
+/// The name of the shown directory beside its mount point.
+const FOLDER: &str = "folder";
+
 /// A mounted directory, and the daemon that serves it.
 pub(crate) struct Mount {
     dir: PathBuf,
     daemon: Option<Child>,
-    _scratch: Scratch,
+    scratch: Scratch,
 }
 
 impl Mount {
     pub(crate) fn dir(&self) -> &Path {
         &self.dir
+    }
+
+    /// Returns the directory that a guard, bindfs or the overlay shows.
+    pub(crate) fn folder(&self) -> PathBuf {
+        self.scratch.path().join(FOLDER)
     }
 
     /// Mounts latchfs, with a state directory of its own.
@@ -65,7 +73,7 @@ impl Mount {
             let error = io::Error::last_os_error();
             return Err(format!("can't mount a tmpfs ({error}); run the benchmark as root"));
         }
-        Ok(Self { dir, daemon: None, _scratch: scratch })
+        Ok(Self { dir, daemon: None, scratch })
     }
 
     /// Shows a new guarded folder, with the lock held by this machine.
@@ -114,14 +122,14 @@ impl Mount {
         if result != 0 {
             return Err(format!("can't mount an overlay: {}", io::Error::last_os_error()));
         }
-        Ok(Self { dir, daemon: None, _scratch: scratch })
+        Ok(Self { dir, daemon: None, scratch })
     }
 
     /// Returns a directory of the disk itself.
     pub(crate) fn native() -> Result<Self, String> {
         let scratch = Scratch::new()?;
         let dir = folder(&scratch)?;
-        Ok(Self { dir, daemon: None, _scratch: scratch })
+        Ok(Self { dir, daemon: None, scratch })
     }
 
     /// Returns the process id of the daemon that serves the mount.
@@ -132,7 +140,7 @@ impl Mount {
     fn start(scratch: Scratch, dir: PathBuf, command: &mut Command) -> Result<Self, String> {
         let daemon = command.stdin(Stdio::null()).stdout(Stdio::null()).spawn();
         let daemon = daemon.map_err(|error| format!("can't start {command:?}: {error}"))?;
-        let mut mount = Self { dir, daemon: Some(daemon), _scratch: scratch };
+        let mut mount = Self { dir, daemon: Some(daemon), scratch };
         let mut ended = None;
         let settled = poll(MOUNT_PATIENCE, || {
             ended = mount.daemon.as_mut().and_then(|daemon| daemon.try_wait().ok().flatten());
@@ -159,7 +167,7 @@ fn mount_point(scratch: &Scratch) -> Result<PathBuf, String> {
 }
 
 fn folder(scratch: &Scratch) -> Result<PathBuf, String> {
-    let dir = scratch.path().join("folder");
+    let dir = scratch.path().join(FOLDER);
     fs::create_dir(&dir).map_err(|error| format!("{}: {error}", dir.display()))?;
     Ok(dir)
 }

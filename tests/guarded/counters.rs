@@ -61,6 +61,11 @@ impl Acknowledged {
         *self.0.lock().expect("no panic").entry((counter, value)).or_default() += 1;
     }
 
+    /// Returns the number of acknowledged increments.
+    fn total(&self) -> usize {
+        self.0.lock().expect("no panic").values().sum::<u32>() as usize
+    }
+
     /// Returns the number of acknowledged increments, and how many of them were lost.
     fn count(&self, dir: &Path) -> (u32, u32) {
         let values = self.0.lock().expect("no panic");
@@ -132,10 +137,13 @@ fn no_acknowledged_increment_is_lost() {
                 }
             });
         }
-        let pauses = rounds(4, 360);
-        for stopped in 0..pauses {
+        let (wanted, pauses_min, pauses_max) =
+            (rounds(300, 100_000), rounds(4, 100), rounds(60, 2_000));
+        let mut pauses = 0;
+        while pauses < pauses_min || told.total() < wanted && pauses < pauses_max {
             // Each pause is longer than the lease, and hits each client in turn.
-            let guard = &guards[stopped % CLIENTS];
+            let guard = &guards[pauses % CLIENTS];
+            pauses += 1;
             guard.signal(libc::SIGSTOP);
             pause(Duration::from_secs(5));
             guard.signal(libc::SIGCONT);
@@ -147,7 +155,8 @@ fn no_acknowledged_increment_is_lost() {
     let tenures = tenures.into_inner();
     println!("{all} increments acknowledged in {tenures} tenures, {lost} lost");
     assert_eq!(lost, 0, "of {all}");
-    assert!(tenures > 50 && all > 300, "{tenures} tenures, {all} increments");
+    let wanted = (rounds(50, 500) as u64, rounds(300, 100_000) as u32);
+    assert!(tenures >= wanted.0 && all >= wanted.1, "{tenures} tenures, {all} increments");
 }
 
 /// The same counters without a guard: increments are lost.

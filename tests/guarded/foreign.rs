@@ -177,3 +177,26 @@ for turn in range(3):
     shell(&guard.view, "rm db; rm -f db-*").ok();
     assert!(lost(&guard).is_empty(), "{:?}", lost(&guard));
 }
+
+/// Tenures that follow each other within one tick of the file system's clock.
+const SHORT_TENURES: &str = "
+for number in range(300):
+    with open('a', 'w') as file: file.write(str(number))
+    os.rename('a', 'b')
+    os.rename('b', 'a')
+    with open('.latchfs/ctl', 'r+b', buffering=0) as ctl:
+        ctl.write(b'{\"do\": \"give\"}\\n')
+        ctl.seek(0)
+        ctl.read()
+";
+
+#[test]
+fn the_version_of_the_last_tenure_is_no_foreign_one() {
+    let scratch = Scratch::new();
+    scratch.init(&["--alone"]);
+    let guard = Guard::start(&scratch, "view", &[]);
+    let program = format!("import os\n{SHORT_TENURES}");
+    run(Command::new("python3").args(["-c", &program]).current_dir(&guard.view)).ok();
+    assert_eq!(lost(&guard), Vec::<Value>::new());
+    guard.end();
+}

@@ -340,3 +340,176 @@ except PermissionError: print('denied')
     assert_eq!(python(4_001, &guard.view, open).ok(), "denied\n");
     assert_eq!(python(4_001, &guard.view, EXCHANGES).ok(), "nothing\n");
 }
+
+/// A user makes a file, and renames a file of root onto its name past the view at that moment.
+const CREATES: &str = "
+import os, time
+end = time.monotonic() + 3
+child = os.fork()
+while time.monotonic() < end:
+    try:
+        if child == 0:
+            os.rename('../folder/dir/secret', '../folder/dir/mine')
+            os.rename('../folder/dir/mine', '../folder/dir/secret')
+        else:
+            fd = os.open('dir/mine', os.O_RDWR | os.O_CREAT, 0o600)
+            assert b's' not in os.pread(fd, 100, 0), 'the file of root'
+            os.close(fd)
+    except OSError: pass
+if child: print('nothing')
+";
+
+#[test]
+fn a_user_who_makes_a_file_does_not_open_one_that_only_root_may_read() {
+    let (scratch, guard) = alone(&[]);
+    let dir = scratch.folder().join("dir");
+    fs::create_dir(&dir).expect("made");
+    for path in [&scratch.0, &scratch.folder(), &dir] {
+        fs::set_permissions(path, fs::Permissions::from_mode(0o755)).expect("ours");
+    }
+    fs::write(dir.join("secret"), "sss").expect("written");
+    fs::set_permissions(dir.join("secret"), fs::Permissions::from_mode(0o600)).expect("ours");
+    chown(&dir, Some(4_001), Some(4_001)).expect("given");
+    assert_eq!(python(4_001, &guard.view, CREATES).ok(), "nothing\n");
+}
+
+/// A sync tool replaces a file that a program reads, and another program opens the name before the
+/// kernel looks it up again by itself.
+const REPLACED_PAST_THE_VIEW: &str = "
+import os
+def put(name, byte, size):
+    with open('../folder/new', 'wb') as new: new.write(byte * size)
+    os.rename('../folder/new', '../folder/' + name)
+for size in [100, 131072]:
+    for flags in [os.O_APPEND, os.O_TRUNC, 0]:
+        name = f'file{size}-{flags}'
+        put(name, b'a', size)
+        reader = os.open(name, os.O_RDONLY)
+        assert os.read(reader, 1) == b'a'
+        put(name, b'b', size)
+        with open(name, 'rb') as other: assert other.read(1) == b'b', name
+        put(name, b'c', size)
+        writer = os.open(name, os.O_WRONLY | flags)
+        os.write(writer, b'ours'); os.close(writer)
+        with open('../folder/' + name, 'rb') as real: found = real.read()
+        assert b'ours' in found, (name, 'the write is lost')
+        again = os.open(f'/proc/self/fd/{reader}', os.O_RDONLY)
+        assert os.read(again, size * 2) == os.pread(reader, size * 2, 0) == b'a' * size, name
+print('kept')
+";
+
+#[test]
+fn a_program_opens_the_version_that_has_the_name() {
+    let (_scratch, guard) = alone(&[]);
+    assert_eq!(program(&guard.view, REPLACED_PAST_THE_VIEW, &[]).ok(), "kept\n");
+}
+
+/// An open fails that has begun a new version. Nobody sees that version, and nobody adds to it.
+const NOT_TRUNCATED: &str = "
+import errno, os, time
+for then in ['append', 'rename']:
+    with open(then, 'wb') as file: file.write(b'x' * 131072)
+    reader = os.open(then, os.O_RDONLY)
+    assert os.read(reader, 1) == b'x'
+    try:
+        os.open(f'/proc/self/fd/{reader}', os.O_WRONLY | os.O_TRUNC)
+        raise AssertionError('it is opened')
+    except OSError as error: assert error.errno == errno.ESTALE, error
+    # The kernel looks the name up again.
+    time.sleep(1.2)
+    assert os.stat(then).st_size == 131072, then
+    if then == 'append':
+        with open(then, 'ab') as file: file.write(b'x')
+    else: os.rename(then, then + '.bak')
+    name = 'append' if then == 'append' else 'rename.bak'
+    with open('../folder/' + name, 'rb') as file: assert len(file.read()) >= 131072, then
+print('whole')
+";
+
+#[test]
+fn an_open_that_fails_truncates_nothing() {
+    let (_scratch, guard) = alone(&[]);
+    assert_eq!(program(&guard.view, NOT_TRUNCATED, &[]).ok(), "whole\n");
+}
+
+/// A file is replaced again and again while programs open it. The argument is the length in
+/// seconds.
+const REPLACED_ALWAYS: &str = "
+import os, sys, time
+SIZE = 100000
+def save(byte):
+    with open('new', 'wb') as new: new.write(bytes([byte]) * SIZE)
+    os.rename('new', 'file')
+def read():
+    with open('file', 'rb') as file: data = file.read()
+    assert len(set(data)) == 1 and len(data) == SIZE, (set(data), len(data))
+def change(): os.close(os.open('file', os.O_RDWR))
+save(1)
+end, children = time.monotonic() + float(sys.argv[1]), []
+for work in [read, read, change, change]:
+    pid = os.fork()
+    if pid == 0:
+        try:
+            while time.monotonic() < end: work()
+        except BaseException as error:
+            print(work.__name__, repr(error), flush=True)
+            os._exit(1)
+        os._exit(0)
+    children.append(pid)
+byte = 1
+while time.monotonic() < end:
+    byte = byte % 200 + 1
+    save(byte)
+assert not sum(os.waitpid(pid, 0)[1] for pid in children), 'a program failed'
+";
+
+#[test]
+fn a_file_that_is_always_replaced_can_be_opened() {
+    let (_scratch, guard) = alone(&[]);
+    let told = program(&guard.view, REPLACED_ALWAYS, &[&rounds(5, 300).to_string()]);
+    assert_eq!(told.code, 0, "{told:?}");
+}
+
+/// A reader asks for the size of a file that grows through another node.
+const SIZES: &str = "
+import os, time
+with open('file', 'wb') as file: file.write(b'x' * 131072)
+reader, path = os.open('file', os.O_RDONLY), os.open('file', os.O_PATH)
+assert os.read(reader, 1) == b'x'
+writer = os.open('file', os.O_WRONLY | os.O_APPEND)
+time.sleep(0.1)
+for count in range(1, 100):
+    assert os.fstat(reader).st_size == 131072 + 10 * (count - 1)
+    os.write(writer, b'y' * 10)
+    assert os.fstat(reader).st_size == os.lseek(reader, 0, os.SEEK_END) == 131072 + 10 * count
+os.close(writer); os.close(reader)
+time.sleep(0.1)
+# A program that has the older node without an open file opens it.
+again = os.open(f'/proc/self/fd/{path}', os.O_RDONLY)
+assert len(os.pread(again, 200000, 0)) == 131072 + 990
+print('seen')
+";
+
+#[test]
+fn a_reader_sees_the_size_of_a_file_that_another_program_changes() {
+    let (_scratch, guard) = alone(&[]);
+    assert_eq!(program(&guard.view, SIZES, &[]).ok(), "seen\n");
+}
+
+/// `O_RDONLY | O_TRUNC` empties files that are changed in place.
+const EMPTIED: &str = "
+import os
+open('a.log', 'w').write('text'); open('.a.swp', 'w').write('text'); open('b', 'w').write('text')
+os.link('b', 'c')
+for name in ['a.log', '.a.swp', 'b']:
+    os.chmod(name, 0o644)
+    os.close(os.open(name, os.O_RDONLY | os.O_TRUNC))
+    assert os.stat(name).st_size == 0, name
+print('empty')
+";
+
+#[test]
+fn a_reader_empties_a_file_that_is_changed_in_place() {
+    let (_scratch, guard) = alone(&[]);
+    assert_eq!(program(&guard.view, EMPTIED, &[]).ok(), "empty\n");
+}

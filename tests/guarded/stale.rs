@@ -341,3 +341,44 @@ fn a_file_with_several_names_is_not_changed_in_place_on_shared_storage() {
     refused("exec 3> e; echo 1 >&3; sync e; ln e f; echo 2 | cat >&3");
     guard.end();
 }
+
+/// Programs change files that they have removed, such as temporary ones.
+#[test]
+fn a_change_of_a_removed_file_keeps_the_tenure() {
+    let (scratch, _server, [m1, _m2]) = two_guards();
+    fs::write(scratch.folder().join("a"), "text").expect("written past the view");
+    m1.take_here();
+    let token = m1.status()["tenure"]["token"].clone();
+    let file = File::options().read(true).write(true).open(m1.path("a")).expect("opened");
+    fs::remove_file(m1.path("a")).expect("removed");
+    file.write_all_at(b"more", 4).expect("written without a name");
+    let mut all = [0; 8];
+    file.read_exact_at(&mut all, 0).expect("read");
+    assert_eq!(&all, b"textmore");
+    close(file).expect("the tenure goes on");
+    assert_eq!(m1.status()["tenure"]["token"], token);
+}
+
+/// A reader has a file open that another machine replaces. A program that opens the name soon after
+/// changes the version of the other machine.
+#[test]
+fn a_program_changes_the_version_of_the_last_tenure() {
+    let (_scratch, _server, [m1, m2]) = two_guards();
+    for round in 0..rounds(3, 30) {
+        let name = format!("counter{round}");
+        fs::write(m1.path(&name), "one ").expect("the lock is free");
+        let mut reader = File::open(m1.path(&name)).expect("opened");
+        m1.ask("give", &[]).ok();
+        m2.take_here();
+        reader.read_exact(&mut [0; 4]).expect("read");
+        assert_eq!(fs::metadata(m1.path(&name)).expect("there").len(), 4);
+        fs::write(m2.path(&name), "one two ").expect("held");
+        m2.request_here("{\"do\": \"give\"}");
+        m1.take_here();
+        let mut file = File::options().append(true).open(m1.path(&name)).expect("opened");
+        io::Write::write_all(&mut file, b"three").expect("held");
+        close(file).expect("held");
+        let all = fs::read_to_string(m2.path(&name)).expect("there");
+        assert_eq!(all, "one two three");
+    }
+}

@@ -91,15 +91,12 @@ pub(crate) fn serves_the_victim(server: &Server) {
 
 pub(crate) fn acquire(lock: &str, note: &str) -> Op {
     Op::Acquire(Acquire {
-        name: LockName::parse(lock).expect("a name"),
-        client: ClientId::parse("eve").expect("a client"),
-        mode: Mode::Exclusive,
-        hold: Ownership::Client,
-        term: LeaseTerms::Own(TTL_DEFAULT, GRACE_DEFAULT),
-        line: QueuePolicy::Skip,
         patch: Patch { note: Some(note.into()), ..Patch::default() },
-        takes_over: None,
-        remember: false,
+        ..Acquire::new(
+            LockName::parse(lock).expect("a name"),
+            ClientId::parse("eve").expect("a client"),
+            LeaseTerms::Own(TTL_DEFAULT, GRACE_DEFAULT),
+        )
     })
 }
 

@@ -171,17 +171,11 @@ fn listings_of_300_000_locks_delay_nobody() {
 fn make_locks(socket: &Path, count: usize) {
     let client = ClientId::parse("laptop1:root").expect("a client");
     let lock = |number: usize| {
-        let acquire = Acquire {
-            name: LockName::parse(&format!("many/{number}")).expect("a name"),
-            client: client.clone(),
-            mode: Mode::Exclusive,
-            hold: Ownership::Client,
-            term: LeaseTerms::Own(Ttl::parse("10m").expect("a ttl"), GRACE_DEFAULT),
-            line: QueuePolicy::Skip,
-            patch: Patch::default(),
-            takes_over: None,
-            remember: false,
-        };
+        let acquire = Acquire::new(
+            LockName::parse(&format!("many/{number}")).expect("a name"),
+            client.clone(),
+            LeaseTerms::Own(Ttl::parse("10m").expect("a ttl"), GRACE_DEFAULT),
+        );
         BatchItem::Submit(Submission::from(Op::Acquire(acquire)))
     };
     let mut stream = eventually("the socket is there", || UnixStream::connect(socket).ok());

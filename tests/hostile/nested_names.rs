@@ -85,15 +85,12 @@ impl Drop for Mounted {
 /// Returns an encoded batch with a single command, by which Alice acquires `name`.
 fn batch(name: &str, line: QueuePolicy) -> Vec<u8> {
     let ask = Acquire {
-        name: LockName::parse(name).expect("valid"),
-        client: ClientId::parse(&format!("box:{ALICE}")).expect("valid"),
-        mode: Mode::Exclusive,
-        hold: Ownership::Client,
-        term: LeaseTerms::Own(TTL_DEFAULT, GRACE_DEFAULT),
         line,
-        patch: Patch::default(),
-        takes_over: None,
-        remember: false,
+        ..Acquire::new(
+            LockName::parse(name).expect("valid"),
+            ClientId::parse(&format!("box:{ALICE}")).expect("valid"),
+            LeaseTerms::Own(TTL_DEFAULT, GRACE_DEFAULT),
+        )
     };
     let asks = vec![BatchItem::Submit(Op::Acquire(ask).into())];
     encode_batch(PROTOCOL, &RequestBatch::repeatable(0, asks))
@@ -315,17 +312,11 @@ fn lock_above_is_respected_from_the_moment_it_is_taken_at_a_server() {
 fn is_older(ask: impl FnOnce(&Locks, Op, Option<ParentCheck>, Sender<u64>)) -> bool {
     let locks = Locks::new(Arc::new(Local::in_memory(Rules::default()).expect("started")));
     let acquire = |name: &str, client: &str| {
-        Op::Acquire(Acquire {
-            name: LockName::parse(name).expect("valid"),
-            client: ClientId::parse(client).expect("valid"),
-            mode: Mode::Exclusive,
-            hold: Ownership::Client,
-            term: LeaseTerms::Own(TTL_DEFAULT, GRACE_DEFAULT),
-            line: QueuePolicy::Skip,
-            patch: Patch::default(),
-            takes_over: None,
-            remember: false,
-        })
+        Op::Acquire(Acquire::new(
+            LockName::parse(name).expect("valid"),
+            ClientId::parse(client).expect("valid"),
+            LeaseTerms::Own(TTL_DEFAULT, GRACE_DEFAULT),
+        ))
     };
     let (hers, his) = (acquire("backup/x", "alice"), acquire("backup", "bob"));
     let (others, (send, bobs)) = (locks.clone(), channel());

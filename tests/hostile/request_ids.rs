@@ -116,17 +116,7 @@ pub(crate) fn keyed(key: &str, op: Op) -> BatchItem {
 }
 
 fn acquire(lock: &str, who: &str) -> Op {
-    Op::Acquire(Acquire {
-        name: name(lock),
-        client: client(who),
-        mode: Mode::Exclusive,
-        hold: Ownership::Client,
-        term: LeaseTerms::Own(TTL_DEFAULT, GRACE_DEFAULT),
-        line: QueuePolicy::Skip,
-        patch: Patch::default(),
-        takes_over: None,
-        remember: false,
-    })
+    Op::Acquire(Acquire::new(name(lock), client(who), LeaseTerms::Own(TTL_DEFAULT, GRACE_DEFAULT)))
 }
 
 fn release(lock: &str, who: &str) -> Op {

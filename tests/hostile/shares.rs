@@ -166,15 +166,13 @@ fn fill(server: &Server, scratch: &Scratch, op: impl Fn(usize) -> Op) -> (usize,
 
 fn acquire(lock: &str, client: &str, line: QueuePolicy, mode: Mode) -> Op {
     Op::Acquire(Acquire {
-        name: LockName::parse(lock).expect("a name"),
-        client: ClientId::parse(client).expect("a client"),
         mode,
-        hold: Ownership::Client,
-        term: LeaseTerms::Own(Ttl::parse("1h").expect("a ttl"), GRACE_DEFAULT),
         line,
-        patch: Patch::default(),
-        takes_over: None,
-        remember: false,
+        ..Acquire::new(
+            LockName::parse(lock).expect("a name"),
+            ClientId::parse(client).expect("a client"),
+            LeaseTerms::Own(Ttl::parse("1h").expect("a ttl"), GRACE_DEFAULT),
+        )
     })
 }
 

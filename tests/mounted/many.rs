@@ -2,8 +2,7 @@
 
 use crate::harness::*;
 use latchfs::engine::{
-    Acquire, ClientId, Grace, LeaseKey, LeaseTerms, LockName, Mode, Op, Ownership, Patch,
-    QueuePolicy, Release, Rules, Ttl,
+    Acquire, ClientId, Grace, LeaseKey, LeaseTerms, LockName, Op, Release, Rules, Ttl,
 };
 use latchfs::service::Locks;
 use latchfs::service::local::Local;
@@ -40,17 +39,7 @@ fn root() -> ClientId {
 fn acquire(name: LockName) -> Op {
     let ttl = Ttl::new(Span::from_secs(24 * 3_600)).expect("within bounds");
     let grace = Grace::new(Span::ZERO).expect("within bounds");
-    Op::Acquire(Acquire {
-        name,
-        client: root(),
-        mode: Mode::Exclusive,
-        hold: Ownership::Client,
-        term: LeaseTerms::Own(ttl, grace),
-        line: QueuePolicy::Skip,
-        patch: Patch::default(),
-        takes_over: None,
-        remember: false,
-    })
+    Op::Acquire(Acquire::new(name, root(), LeaseTerms::Own(ttl, grace)))
 }
 
 fn release(name: LockName) -> Op {

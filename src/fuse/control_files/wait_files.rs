@@ -8,8 +8,8 @@
 
 use crate::control::WAITERS_SHOWN_MAX;
 use crate::engine::{
-    Acquire, FileType, Firm, LeaseKey, LockName, Mode, Op, Ownership, Patch, QueuePolicy,
-    RefusalKind, Release, Renew, Tenure,
+    Acquire, FileType, Firm, LeaseKey, LockName, Op, Ownership, Patch, QueuePolicy, RefusalKind,
+    Release, Renew, Tenure,
 };
 use crate::fuse::credentials::{Caller, Callers};
 use crate::fuse::errno::Act;
@@ -233,18 +233,13 @@ impl WaitFiles {
             ..Patch::default()
         };
         Acquire {
-            name: name.clone(),
-            client: caller.client.clone(),
-            mode: Mode::Exclusive,
             // The lease is exclusive within the client, and no open file owns it: another request
             // of the same client can't share the lease, so two readers of one client wait for each
             // other.
             hold: Ownership::Exclusive(None),
-            term: self.bindings.term(process),
             line: QueuePolicy::Join(None),
             patch,
-            takes_over: None,
-            remember: false,
+            ..Acquire::new(name.clone(), caller.client.clone(), self.bindings.term(process))
         }
     }
 

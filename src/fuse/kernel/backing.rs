@@ -25,17 +25,13 @@ impl BackingFile {
 pub(crate) struct BackingOpener<'a>(Option<&'a ReplyOpen>);
 
 impl<'a> BackingOpener<'a> {
-    /// For opens whose reply can't name a backing file.
+    /// For opens that no kernel has asked for.
+    #[cfg(test)]
     pub(crate) const NONE: BackingOpener<'static> = BackingOpener(None);
 
     /// Returns the opener for the reply to one request.
     pub(super) const fn of(reply: &'a ReplyOpen) -> Self {
         Self(Some(reply))
-    }
-
-    /// Whether the reply can name a backing file.
-    pub(crate) const fn is_possible(self) -> bool {
-        self.0.is_some()
     }
 
     /// Makes a file the backing file of a file of the mount. Returns the file with the error if the

@@ -30,7 +30,12 @@ impl<T> Default for Handles<T> {
 impl<T> Handles<T> {
     /// Records an open file or directory under the handle `number`.
     pub(crate) fn insert(&self, number: u64, opened: T) {
-        self.0.lock().insert(number, Arc::new(opened));
+        self.insert_shared(number, Arc::new(opened));
+    }
+
+    /// Records an open file or directory to which the caller has another reference.
+    pub(crate) fn insert_shared(&self, number: u64, opened: Arc<T>) {
+        self.0.lock().insert(number, opened);
     }
 
     /// Returns the open file or directory with the handle `number`.

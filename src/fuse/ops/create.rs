@@ -1,8 +1,8 @@
 //! The file operations that take a lock by creating a directory or symlink: `mkdir` and `ln -s`.
 
 use crate::engine::{
-    Acquire, FileAttrs, FileType, LeaseKey, LockName, Mode, Op, Outcome, Ownership, Patch,
-    QueuePolicy, ReadMode, Tenure, TextPatch,
+    Acquire, FileAttrs, FileType, LeaseKey, LockName, Op, Outcome, Ownership, Patch, ReadMode,
+    Tenure, TextPatch,
 };
 use crate::fuse::credentials::{Caller, Callers};
 use crate::fuse::errno::Act;
@@ -90,12 +90,7 @@ impl Creation {
     pub(crate) fn acquire(&self, caller: &Caller, new: &NewLock) -> (Op, Option<ProcessHandle>) {
         let process = self.bindings.by_default(caller);
         let op = Op::Acquire(Acquire {
-            name: new.name.clone(),
-            client: caller.client.clone(),
-            mode: Mode::Exclusive,
             hold: new.hold,
-            term: self.bindings.term(process.as_ref()),
-            line: QueuePolicy::Skip,
             patch: Patch {
                 holder_id: Some(self.callers.holder_id(caller)),
                 text: new.text.clone().map(TextPatch::Set),
@@ -103,8 +98,11 @@ impl Creation {
                 process: process.as_ref().map(|handle| Some(handle.process)),
                 ..Patch::default()
             },
-            takes_over: None,
-            remember: false,
+            ..Acquire::new(
+                new.name.clone(),
+                caller.client.clone(),
+                self.bindings.term(process.as_ref()),
+            )
         });
         (op, process)
     }

@@ -3,8 +3,7 @@
 
 use crate::engine::{
     Acquire, Annotate, Details, FileAttrs, FileType, Firm, LeaseKey, LeaseTerms, Lifetime,
-    LockName, LockView, Mode, Op, Outcome, Ownership, Patch, QueuePolicy, ReadMode, Release, Renew,
-    TextPatch, Token,
+    LockName, LockView, Op, Outcome, Ownership, Patch, ReadMode, Release, Renew, TextPatch, Token,
 };
 use crate::fuse::credentials::Caller;
 use crate::fuse::errno::Act;
@@ -96,18 +95,12 @@ impl Links {
             Lifetime::Session(session) => LeaseTerms::Session(session),
         };
         let op = Op::Acquire(Acquire {
-            name: name.clone(),
-            client: caller.client.clone(),
-            mode: Mode::Exclusive,
             hold: Ownership::Exclusive(None),
-            term,
-            line: QueuePolicy::Skip,
             patch: Patch {
                 process: Some(process.as_ref().map(|handle| handle.process)),
                 ..patch_like(details, looks)
             },
-            takes_over: None,
-            remember: false,
+            ..Acquire::new(name.clone(), caller.client.clone(), term)
         });
         let check = self.parents.check_of(caller, &op);
         let service = &self.nodes.locks;

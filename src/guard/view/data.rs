@@ -2,6 +2,7 @@
 
 use super::super::folder_guard::SaveError;
 use super::super::gate::{Closed, Pass};
+use super::super::linux_disk::stat;
 use super::super::staged_file::SaveState;
 use super::close_rule::Saving;
 use super::folder_view::{FolderView, errno};
@@ -11,6 +12,7 @@ use crate::fuse::kernel::values::{Errno, ReadBytes, ReadRequest, Requester, Writ
 use rustix::fs::{FallocateFlags, SeekFrom};
 use std::fs::File;
 use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Arc;
@@ -145,7 +147,8 @@ impl FolderView {
                 SaveState::Unpublished | SaveState::Published => {}
             }
         }
-        self.name_in_place(pass, who, (open.ino, &path))?;
+        let Some(file) = open.file() else { return Err(Errno::EBADF) };
+        self.name_in_place(pass, who, (open.ino, &path), file.as_fd())?;
         self.log_in_place(who, open, &path)
     }
 
@@ -155,9 +158,18 @@ impl FolderView {
         pass: &Pass<'_>,
         who: Requester,
         (ino, path): (u64, &Path),
+        file: BorrowedFd<'_>,
     ) -> Done<()> {
         if self.nodes.is_changed(ino, pass.tenure()) {
             return Ok(());
+        }
+        if self.guard.is_shared_storage() && path.as_os_str().is_empty() {
+            let found = stat(file).map_err(|error| errno(&error))?;
+            return match found.stx_nlink {
+                // The file is not in the folder any more: nobody reads a late write to it.
+                0 => Ok(()),
+                _ => Err(self.unsaved(who, path, &SaveError::Linked)),
+            };
         }
         match self.guard.name_in_place(pass, path.as_os_str()) {
             Ok(()) => {

@@ -18,6 +18,7 @@ use super::nodes::Nodes;
 use super::open_file::OpenFile;
 use super::passthrough::Passthrough;
 use super::refused_changes::RefusedChanges;
+use super::second_opens::SecondOpens;
 use crate::fuse::kernel::file_system::Done;
 use crate::fuse::kernel::handles::{HandleNumbers, Handles};
 use crate::fuse::kernel::interrupts::InterruptWatcher;
@@ -50,6 +51,7 @@ pub(crate) struct FolderView {
     pub(super) numbers: HandleNumbers,
     pub(super) files: Handles<OpenFile>,
     pub(super) passthrough: Passthrough,
+    pub(super) second_opens: SecondOpens,
     pub(super) dirs: Handles<OpenDir>,
     pub(super) refused: RefusedChanges,
     pub(super) control: ControlFiles,
@@ -89,6 +91,8 @@ pub(super) enum Located {
     Saving(Arc<Saving>),
     /// A file without a name that a program has open.
     Open(Arc<OpenFile>),
+    /// A file that has lost its name since a lookup found it, opened with `O_PATH`.
+    Kept(OwnedFd),
 }
 
 /// A located file, with its attributes and, unless the file has no name, its path.
@@ -104,7 +108,7 @@ impl LocatedFile {
     /// Returns a descriptor of the file.
     pub(super) fn as_fd(&self) -> BorrowedFd<'_> {
         match &self.located {
-            Located::Path(fd) => fd.as_fd(),
+            Located::Path(fd) | Located::Kept(fd) => fd.as_fd(),
             Located::Saving(saving) => saving.staged.file.as_fd(),
             Located::Open(open) => match open.file() {
                 Some(file) => file.as_fd(),
@@ -202,7 +206,7 @@ impl FolderView {
         match located.located {
             Located::Path(fd) => Ok((fd, located.path)),
             Located::Saving(_) => Err(Errno::ENOTDIR),
-            Located::Open(_) => Err(Errno::ENOENT),
+            Located::Open(_) | Located::Kept(_) => Err(Errno::ENOENT),
         }
     }
 

@@ -5,13 +5,14 @@ use super::attributes::{CACHED_FOR, ROOT, attributes};
 use super::control_files::{CONTROL_DIR, is_control};
 use super::folder_view::{FolderView, errno};
 use super::local_files::Spot;
+use super::second_opens::Needs;
 use crate::fuse::kernel::file_system::{Done, NameIn};
 use crate::fuse::kernel::values::{
     Errno, FileSystemStats, NodeAttr, NodeEntry, ReadBytes, Requester,
 };
-use rustix::fs::Statx;
+use rustix::fs::{Mode, OFlags, Statx};
 use std::ffi::OsStr;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::time::Duration;
 use unicode_normalization::UnicodeNormalization as _;
@@ -57,6 +58,46 @@ impl FolderView {
         Ok(self.entry(ino, &found))
     }
 
+    /// Makes the kernel ask for the attributes of a node, which change through another one.
+    pub(super) fn forget_attributes(&self, ino: u64) {
+        if let Some(invalidator) = self.invalidator.get() {
+            invalidator.forget_node(ino);
+        }
+    }
+
+    /// Looks a name up for a program that opens it for the second time.
+    pub(super) fn look_up_again(
+        &self,
+        who: Requester,
+        at: NameIn<'_>,
+        needs: Needs,
+    ) -> Done<NodeEntry> {
+        if needs == Needs::NewVersion {
+            self.nodes.show_saving(at.parent, at.name);
+        }
+        let staged = self.nodes.saving_at(at.parent, at.name);
+        if staged.is_some() || self.control.look_up(at).is_some() {
+            let entry = self.look_up(at)?;
+            if let Some((ino, saving)) = staged {
+                let file = saving.staged.file.try_clone().map_err(|error| errno(&error))?;
+                self.second_opens.keep(who, ino, OwnedFd::from(file));
+            }
+            return Ok(entry);
+        }
+        let spot = self.spot(at, false)?;
+        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let file = rustix::fs::openat(&spot.dir, at.name, flags, Mode::empty());
+        let file = file.map_err(|error| Errno::from_i32(error.raw_os_error()))?;
+        let found = stat(file.as_fd()).map_err(|error| errno(&error))?;
+        let ino = self.nodes.found(at.parent, at.name, id_in(&found), spot.is_local);
+        let (older, ino) = (ino, self.nodes.for_second_open(ino, needs));
+        if ino != older {
+            self.forget_attributes(older);
+        }
+        self.second_opens.keep(who, ino, file);
+        Ok(self.entry(ino, &found))
+    }
+
     pub(super) fn attributes_of(&self, ino: u64) -> Done<NodeAttr> {
         if let Some(attr) = self.control.attributes_of(ino) {
             return attr;
@@ -71,6 +112,9 @@ impl FolderView {
         let mut attr = self.attr(ino, &located.found);
         if !located.path.as_os_str().is_empty() {
             attr.attr.nlink = attr.attr.nlink.max(1);
+        }
+        if self.nodes.has_newer(ino) {
+            attr.ttl = Duration::ZERO;
         }
         Ok(attr)
     }

@@ -12,6 +12,7 @@ mod node_files;
 mod new_files;
 mod local_dir;
 mod nodes;
+mod second_opens;
 mod newer_nodes;
 mod dir_reading;
 mod folder_view;

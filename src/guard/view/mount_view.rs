@@ -16,6 +16,7 @@ use super::local_dir::LocalFiles;
 use super::nodes::Nodes;
 use super::passthrough::Passthrough;
 use super::refused_changes::RefusedChanges;
+use super::second_opens::SecondOpens;
 use crate::fuse::kernel::handles::{HandleNumbers, Handles};
 use crate::fuse::kernel::interrupts::InterruptWatcher;
 use crate::fuse::kernel::invalidation::StaleName;
@@ -101,6 +102,7 @@ pub(crate) fn mount(parts: ViewParts, dir: &Path, users: Users) -> Result<Mounte
         numbers: HandleNumbers::default(),
         files: Handles::default(),
         passthrough: Passthrough::default(),
+        second_opens: SecondOpens::default(),
         dirs: Handles::default(),
         refused: RefusedChanges::default(),
         control: ControlFiles::default(),

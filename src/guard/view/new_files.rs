@@ -17,6 +17,8 @@ pub(super) fn access_of(flags: i32) -> OFlags {
     let access = match flags & libc::O_ACCMODE {
         libc::O_WRONLY => OFlags::WRONLY,
         libc::O_RDWR => OFlags::RDWR,
+        // The guard truncates it.
+        _ if flags & libc::O_TRUNC != 0 => OFlags::RDWR,
         _ => OFlags::RDONLY,
     };
     access | OFlags::NONBLOCK | OFlags::NOCTTY
@@ -78,5 +80,9 @@ pub(super) fn create_in(dir: &OwnedFd, name: &OsStr, mode: u32, flags: i32) -> D
     let access = access_of(flags) | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW;
     let mode = Mode::from_raw_mode(mode & 0o7777);
     let file = rustix::fs::openat(dir, name, access | OFlags::CLOEXEC, mode);
-    file.map(File::from).map_err(|error| Errno::from_i32(error.raw_os_error()))
+    file.map(File::from).map_err(|error| match error {
+        // It was made past the view meanwhile: the kernel looks once more.
+        rustix::io::Errno::EXIST if flags & libc::O_EXCL == 0 => Errno::ESTALE,
+        error => Errno::from_i32(error.raw_os_error()),
+    })
 }

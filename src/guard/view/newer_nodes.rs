@@ -5,9 +5,11 @@
 use super::super::disk::FileId;
 use super::close_rule::Saving;
 use super::node_files::{NextSource, NodeFiles};
-use super::nodes::{Node, NodeReads, NodeTable, Nodes};
+use super::nodes::{AwaitedSave, Node, NodeName, NodeReads, NodeTable, Nodes};
 use super::open_file::OpenFile;
-use crate::time::{Span, Time, boot_now};
+use super::second_opens::Needs;
+use crate::time::{Span, boot_now};
+use std::ffi::OsStr;
 use std::sync::Arc;
 
 /// How long a save waits for the second open of the program that has begun it. The open follows
@@ -15,13 +17,11 @@ use std::sync::Arc;
 const AWAITED_FOR: Span = Span::from_secs(10);
 
 impl NodeTable {
-    /// Gives the file of a node that programs read by a backing file a second node, which is read
-    /// by requests.
-    fn add_newer(&mut self, ino: u64) {
-        let Some(node) = self.nodes.get(&ino) else { return };
-        if node.open.backing().is_none() || self.by_file.get(&node.file) != Some(&ino) {
-            return;
-        }
+    /// Gives the file of a node a newer node, which is read by requests. Programs keep the older
+    /// one that have it open.
+    fn add_beside(&mut self, ino: u64) -> Option<u64> {
+        let node = self.nodes.get(&ino)?;
+        let is_backed = node.open.backing().is_some();
         let newer = self.add(Node {
             file: node.file,
             place: node.place.clone(),
@@ -31,29 +31,45 @@ impl NodeTable {
             changed_in: node.changed_in,
             is_local: node.is_local,
             removed_dir: None,
+            last_place: None,
             reads: NodeReads::RequestsOnly,
             published: node.published,
         });
-        if let Some(node) = self.nodes.get_mut(&ino) {
+        if let Some(node) = self.nodes.get_mut(&ino).filter(|_| is_backed) {
             node.reads = NodeReads::BackingOnly(newer);
+        }
+        Some(newer)
+    }
+
+    /// Whether a staged file is not shown, because its program does not have it open yet.
+    pub(super) fn is_hidden(&self, ino: u64) -> bool {
+        self.awaited.iter().any(|one| one.ino == ino && one.is_hidden)
+    }
+
+    fn drop_awaited(&mut self, is_over: impl Fn(&AwaitedSave) -> bool) {
+        let over: Vec<_> = self.awaited.extract_if(.., |one| is_over(one)).collect();
+        for AwaitedSave { ino, .. } in over {
+            if let Some(node) = self.nodes.get_mut(&ino) {
+                node.saving = None;
+            }
+            self.staged.retain(|_, staged| *staged != ino);
+            self.drop_if_unused(ino);
         }
     }
 
     /// Drops the saves that their programs have not opened: the names stand for the old versions
     /// again.
     pub(super) fn drop_unopened(&mut self) {
-        if self.awaited.is_empty() {
-            return;
+        if !self.awaited.is_empty() {
+            let now = boot_now();
+            self.drop_awaited(|one| now.since(one.since) > AWAITED_FOR);
         }
-        let now = boot_now();
-        let is_over = |(_, since): &mut (u64, Time)| now.since(*since) > AWAITED_FOR;
-        let over: Vec<_> = self.awaited.extract_if(.., is_over).collect();
-        for (ino, _) in over {
-            if let Some(node) = self.nodes.get_mut(&ino) {
-                node.saving = None;
-            }
-            self.staged.retain(|_, staged| *staged != ino);
-            self.drop_if_unused(ino);
+    }
+
+    /// Drops the save under a name that nobody has seen, when the name is removed or renamed.
+    pub(super) fn drop_hidden(&mut self, name: &NodeName) {
+        if let Some(ino) = self.staged.get(name).copied().filter(|_| !self.awaited.is_empty()) {
+            self.drop_awaited(|one| one.ino == ino && one.is_hidden);
         }
     }
 }
@@ -76,11 +92,45 @@ impl Nodes {
             changed_in: None,
             is_local: false,
             removed_dir: None,
+            last_place: None,
             reads: NodeReads::Any,
             published: None,
         });
         table.staged.insert(place, beside);
-        table.awaited.push((beside, boot_now()));
+        table.awaited.push(AwaitedSave { ino: beside, since: boot_now(), is_hidden: true });
+    }
+
+    /// Shows the save under a name from now on, since its program is about to open it.
+    pub(super) fn show_saving(&self, parent: u64, name: &OsStr) {
+        let mut table = self.0.lock();
+        let Some(ino) = table.staged.get(&(parent, name.to_owned())).copied() else { return };
+        if let Some(awaited) = table.awaited.iter_mut().find(|one| one.ino == ino) {
+            awaited.is_hidden = false;
+        }
+    }
+
+    /// Returns the node that a second open of the node `ino` needs, which was just looked up. No
+    /// reader makes it unfit meanwhile: other programs read it by requests.
+    pub(super) fn for_second_open(&self, ino: u64, needs: Needs) -> u64 {
+        let mut table = self.0.lock();
+        let Some(node) = table.nodes.get_mut(&ino).filter(|_| needs != Needs::Content) else {
+            return ino;
+        };
+        let is_backed = node.open.backing().is_some();
+        let is_taken = needs == Needs::NewVersion && !node.open.is_empty();
+        if !is_backed && !is_taken {
+            if node.reads == NodeReads::Any {
+                node.reads = NodeReads::RequestsOnly;
+            }
+            return ino;
+        }
+        let Some(newer) = table.add_beside(ino) else { return ino };
+        for (ino, lookups) in [(ino, -1), (newer, 1)] {
+            if let Some(node) = table.nodes.get_mut(&ino) {
+                node.lookups = node.lookups.saturating_add_signed(lookups);
+            }
+        }
+        newer
     }
 
     /// Adds an open file to its node. Returns false if the content of the node's other open files
@@ -88,18 +138,31 @@ impl Nodes {
     pub(super) fn opened(&self, ino: u64, open: &Arc<OpenFile>) -> bool {
         let mut table = self.0.lock();
         if open.tenure.is_some() {
-            table.awaited.retain(|(awaited, _)| *awaited != ino);
+            table.awaited.retain(|awaited| awaited.ino != ino);
         }
         let Some(node) = table.nodes.get_mut(&ino) else { return true };
-        let is_left = node.open.is_empty() && matches!(node.reads, NodeReads::BackingOnly(_));
-        let is_saved = open.backing().is_some() && node.saving.is_some();
-        if !is_left && !is_saved && node.open.add(open) {
+        let is_left = open.backing().is_none()
+            && node.open.is_empty()
+            && matches!(node.reads, NodeReads::BackingOnly(_));
+        // A program saves it, or has looked it up for its second open, which is to be answered.
+        let needs_requests = node.saving.is_some() || node.reads == NodeReads::RequestsOnly;
+        let is_unfit = open.backing().is_some() && needs_requests;
+        if !is_left && !is_unfit && node.open.add(open) {
             return true;
         }
-        if open.backing().is_none() {
-            table.add_newer(ino);
+        let is_backed = node.open.backing().is_some();
+        let (file, is_by_requests) = (node.file, open.backing().is_none());
+        if is_backed && is_by_requests && table.by_file.get(&file) == Some(&ino) {
+            table.add_beside(ino);
         }
         false
+    }
+
+    /// Whether programs may change the file of a node through a newer one, of which the kernel does
+    /// not know that both are the same file.
+    pub(super) fn has_newer(&self, ino: u64) -> bool {
+        let table = self.0.lock();
+        table.nodes.get(&ino).is_some_and(|n| matches!(n.reads, NodeReads::BackingOnly(_)))
     }
 
     /// Returns where the content of the next open file of a node may come from.
@@ -112,7 +175,7 @@ impl Nodes {
         let is_free = node.open.is_empty()
             && node.saving.is_none()
             && node.changed_in.is_none()
-            && node.reads == NodeReads::Any;
+            && node.reads != NodeReads::RequestsOnly;
         if is_free { NextSource::Any } else { NextSource::Requests }
     }
 }

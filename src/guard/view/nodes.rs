@@ -31,6 +31,8 @@ pub(super) struct Node {
     /// The directory and the name under which the file was last seen; `None` after the file was
     /// removed.
     pub(super) place: Option<NodeName>,
+    /// The name that the file had before it was removed.
+    pub(super) last_place: Option<NodeName>,
     /// The number of lookups that the kernel has not taken back.
     pub(super) lookups: u64,
     /// The save of a file that is not published yet.
@@ -61,6 +63,15 @@ pub(super) enum NodeReads {
     BackingOnly(u64),
 }
 
+/// A save that its program does not have open yet.
+pub(super) struct AwaitedSave {
+    pub(super) ino: u64,
+    pub(super) since: Time,
+    /// Whether no lookup has found it yet. Other programs see the version before until then: the
+    /// program may not come back.
+    pub(super) is_hidden: bool,
+}
+
 #[derive(Default)]
 pub(super) struct NodeTable {
     pub(super) nodes: HashMap<u64, Node>,
@@ -68,7 +79,7 @@ pub(super) struct NodeTable {
     /// The names of files that are not published yet.
     pub(super) staged: HashMap<NodeName, u64>,
     /// Saves that the programs which have begun them do not have open yet.
-    pub(super) awaited: Vec<(u64, Time)>,
+    pub(super) awaited: Vec<AwaitedSave>,
     pub(super) next: u64,
 }
 
@@ -141,6 +152,7 @@ impl Nodes {
             changed_in: None,
             is_local: false,
             removed_dir: None,
+            last_place: None,
             reads: NodeReads::Any,
             published: None,
         };
@@ -199,6 +211,7 @@ impl Nodes {
             changed_in: None,
             is_local,
             removed_dir: None,
+            last_place: None,
             reads: NodeReads::Any,
             published: None,
         })
@@ -223,6 +236,7 @@ impl Nodes {
             changed_in: None,
             is_local: false,
             removed_dir: None,
+            last_place: None,
             reads: NodeReads::Any,
             published: None,
         };
@@ -246,6 +260,9 @@ impl Nodes {
         }
         table.drop_unopened();
         let ino = *table.staged.get(&(parent, name.to_owned()))?;
+        if table.is_hidden(ino) {
+            return None;
+        }
         Some((ino, table.nodes.get(&ino)?.saving.clone()?))
     }
 
@@ -253,7 +270,8 @@ impl Nodes {
     pub(super) fn savings_in(&self, parent: u64) -> Vec<(OsString, u64)> {
         let mut table = self.0.lock();
         table.drop_unopened();
-        let names = table.staged.iter().filter(|((dir, _), _)| *dir == parent);
+        let is_shown = |dir, ino| dir == parent && !table.is_hidden(ino);
+        let names = table.staged.iter().filter(|((dir, _), ino)| is_shown(*dir, **ino));
         names.map(|((_, name), ino)| (name.clone(), *ino)).collect()
     }
 
@@ -341,10 +359,12 @@ impl Nodes {
     pub(super) fn renamed(&self, ino: u64, from: (u64, &OsStr), to: (u64, &OsStr)) {
         let mut table = self.0.lock();
         let (from, to) = ((from.0, from.1.to_owned()), (to.0, to.1.to_owned()));
+        table.drop_hidden(&from);
+        table.drop_hidden(&to);
         if let Some(other) = table.staged.remove(&to).filter(|other| *other != ino)
             && let Some(node) = table.nodes.get_mut(&other)
         {
-            node.place = None;
+            node.last_place = node.place.take();
         }
         if table.staged.get(&from) == Some(&ino) {
             table.staged.remove(&from);
@@ -359,14 +379,33 @@ impl Nodes {
     pub(super) fn removed(&self, ino: u64, from: (u64, &OsStr)) {
         let mut table = self.0.lock();
         let from = (from.0, from.1.to_owned());
+        table.drop_hidden(&from);
         if table.staged.get(&from) == Some(&ino) {
             table.staged.remove(&from);
         }
         if let Some(node) = table.nodes.get_mut(&ino)
             && node.place.as_ref() == Some(&from)
         {
-            node.place = None;
+            node.last_place = node.place.take();
         }
+    }
+
+    /// Records that the name of a node leads to another file, which was put there past the view.
+    /// Returns whether the node had a name.
+    pub(super) fn leave_place(&self, ino: u64) -> bool {
+        let mut table = self.0.lock();
+        let Some(node) = table.nodes.get_mut(&ino).filter(|node| node.place.is_some()) else {
+            return false;
+        };
+        node.last_place = node.place.take();
+        true
+    }
+
+    /// Returns the directory and the name under which a node was last seen.
+    pub(super) fn last_place(&self, ino: u64) -> Option<NodeName> {
+        let table = self.0.lock();
+        let node = table.nodes.get(&ino)?;
+        node.place.clone().or_else(|| node.last_place.clone())
     }
 
     /// Records that a directory with the attributes `found` was removed. A new directory may get

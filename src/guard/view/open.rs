@@ -9,6 +9,7 @@ use super::folder_view::{FolderView, Located, LocatedFile, MayWait, errno, stale
 use super::local_files::Spot;
 use super::new_files::{access_of, copy_attributes, create_in, give_to_caller, mode_in};
 use super::open_file::{Content, OpenFile};
+use super::second_opens::FoundFile;
 use crate::fuse::kernel::backing::BackingOpener;
 use crate::fuse::kernel::file_system::{Done, NameIn};
 use crate::fuse::kernel::user_shares::{Pool, Share};
@@ -32,7 +33,7 @@ impl FolderView {
         who: Requester,
         ino: u64,
         flags: i32,
-        opener: BackingOpener<'_>,
+        (opener, found): (BackingOpener<'_>, Option<FoundFile>),
     ) -> Done<Opened> {
         if let Some(opened) = self.open_control(who, ino, flags) {
             return opened;
@@ -40,7 +41,7 @@ impl FolderView {
         let path = self.nodes.path(ino).unwrap_or_default();
         let share = self.share(Pool::FolderFiles, who, &path)?;
         if !writes(flags) {
-            return self.open_for_reading(ino, (flags, share), opener);
+            return self.open_for_reading(ino, (flags, share), (opener, found));
         }
         if self.nodes.is_local(ino) {
             return self.open_local(ino, flags, share);
@@ -52,7 +53,7 @@ impl FolderView {
             self.pass_unannounced(who, &path, MayWait::Long).await?
         };
         self.check_space(who, &path)?;
-        let located = self.locate(ino)?;
+        let located = self.locate_to_open(ino, found)?;
         if let Located::Saving(saving) = &located.located {
             return self.open_saving(&pass, ino, saving, (flags, share));
         }
@@ -76,7 +77,7 @@ impl FolderView {
                 let base = self.base(located.is_local);
                 open_below(base, &located.path, access).map_err(|error| stale(&error))
             }
-            Located::Saving(_) | Located::Open(_) => {
+            Located::Saving(_) | Located::Open(_) | Located::Kept(_) => {
                 let path = super::super::linux_disk::path_of(located.as_fd());
                 rustix::fs::open(path, access | OFlags::CLOEXEC, Mode::empty())
                     .map_err(|error| Errno::from_i32(error.raw_os_error()))
@@ -121,7 +122,7 @@ impl FolderView {
         }
         let file = self.reopen(located, flags)?;
         if flags & libc::O_TRUNC != 0 {
-            self.name_in_place(pass, who, (ino, &located.path))?;
+            self.name_in_place(pass, who, (ino, &located.path), file.as_fd())?;
             self.log_in_place_of(who, &located.path, &file)?;
             file.set_len(0).map_err(|error| errno(&error))?;
         }
@@ -232,15 +233,9 @@ impl FolderView {
         let exists = self.nodes.saving_at(at.parent, at.name).is_some()
             || stat_at(dir.as_fd(), at.name).is_ok();
         if exists {
-            // The kernel did not know the name: another program has made it meanwhile.
-            drop((pass, share));
-            if is_exclusive {
-                return Err(Errno::EEXIST);
-            }
-            let entry = self.look_up(at)?;
-            let ino = entry.attr.ino.0;
-            let opened = self.open_file(who, ino, flags, BackingOpener::NONE).await?;
-            return Ok((entry, opened));
+            // Another program has made it past the view after the kernel looked for the name. The
+            // kernel looks once more then, and checks whether the program may open the file.
+            return Err(if is_exclusive { Errno::EEXIST } else { Errno::ESTALE });
         }
         let Some(pass) = pass else {
             return self.create_local((who, share), at, &spot, (mode, flags));

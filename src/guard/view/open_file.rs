@@ -38,14 +38,14 @@ pub(super) struct OpenFile {
     /// The number of the list in which a marker names these changes; 0 if they are not logged.
     pub(super) logged: AtomicU64,
     /// The part of this file in the open files of its user.
-    pub(super) _share: Share,
+    pub(super) share: Share,
 }
 
 impl OpenFile {
     /// Returns an open file whose content no program has changed by it yet.
     pub(super) fn new(ino: u64, content: Content, tenure: Option<TenureId>, share: Share) -> Self {
         let (has_changed, logged) = (AtomicBool::new(false), AtomicU64::new(0));
-        Self { ino, content, tenure, has_changed, logged, _share: share }
+        Self { ino, content, tenure, has_changed, logged, share }
     }
 
     /// Returns the file of the operating system, unless this is a control file.

@@ -3,6 +3,7 @@
 use super::attributes::CACHED_FOR;
 use super::folder_view::FolderView;
 use super::open_file::Content;
+use super::second_opens::Needs;
 use crate::fuse::kernel::backing::BackingOpener;
 use crate::fuse::kernel::file_system::{Done, FileSystem, NameIn, Unsupported};
 use crate::fuse::kernel::invalidation::Invalidator;
@@ -23,8 +24,11 @@ impl FileSystem for FolderView {
         let _ = self.invalidator.set(invalidator);
     }
 
-    async fn lookup(&self, _who: Requester, at: NameIn<'_>) -> Done<NodeEntry> {
-        self.look_up(at)
+    async fn lookup(&self, who: Requester, at: NameIn<'_>) -> Done<NodeEntry> {
+        match self.second_opens.needs(who, at) {
+            None => self.look_up(at),
+            Some(needs) => self.look_up_again(who, at, needs),
+        }
     }
 
     fn forget(&self, ino: u64, count: u64) {
@@ -100,7 +104,20 @@ impl FileSystem for FolderView {
         flags: i32,
         backing: BackingOpener<'_>,
     ) -> Done<Opened> {
-        self.open_file(who, ino, flags, backing).await
+        let second = self.second_opens.take(who);
+        let is_first = second.is_none();
+        let opened = if is_first && self.second_opens.is_reserved(ino, who) {
+            Err(Errno::ESTALE)
+        } else {
+            self.open_file(who, ino, flags, (backing, second.and_then(|one| one.found))).await
+        };
+        if is_first
+            && matches!(opened, Err(Errno::ESTALE))
+            && let Some(place) = self.nodes.last_place(ino)
+        {
+            self.second_opens.expect(who, place, Needs::of(flags));
+        }
+        opened
     }
 
     async fn read(&self, who: Requester, asked: ReadRequest) -> Done<ReadBytes> {

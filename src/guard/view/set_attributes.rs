@@ -112,8 +112,8 @@ impl FolderView {
                 }
                 changed.map_err(|error| errno(&error))
             }
-            Located::Path(_) | Located::Open(_) => {
-                self.name_in_place(&pass, who, (ino, &located.path))?;
+            Located::Path(_) | Located::Open(_) | Located::Kept(_) => {
+                self.name_in_place(&pass, who, (ino, &located.path), located.as_fd())?;
                 self.log_in_place_of(who, &located.path, &located.as_fd())?;
                 let file = reopen(located.as_fd(), OFlags::WRONLY | OFlags::NONBLOCK);
                 let changed = file.and_then(|file| file.set_len(size));

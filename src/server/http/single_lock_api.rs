@@ -9,8 +9,7 @@ use super::problem::{HandlerResult, Problem};
 use super::request_context::RequestContext;
 use super::response::json;
 use crate::engine::{
-    Acquire, LeaseKey, LeaseTerms, Lifetime, LockName, Mode, Op, Outcome, Ownership, Patch, Phase,
-    QueuePolicy, Release,
+    Acquire, LeaseKey, LeaseTerms, Lifetime, LockName, Op, Outcome, Phase, Release,
 };
 use crate::status::status_of;
 use crate::time::Time;
@@ -46,17 +45,7 @@ pub(super) async fn acquire(mut call: RequestContext) -> HandlerResult {
     let options = RequestOptions::read(&mut call).await?;
     let client = options.client(&call)?;
     let term = LeaseTerms::Own(options.ttl.unwrap_or(call.app.ttl), call.app.grace);
-    let ask = Acquire {
-        name: default_lock(),
-        client: client.clone(),
-        mode: Mode::Exclusive,
-        hold: Ownership::Client,
-        term,
-        line: QueuePolicy::Skip,
-        patch: Patch::default(),
-        takes_over: None,
-        remember: false,
-    };
+    let ask = Acquire::new(default_lock(), client.clone(), term);
     let outcome = call.decide(Op::Acquire(ask), None).await;
     let outcome = outcome.map_err(|problem| in_seeds_words(&call, problem))?;
     let (Outcome::Granted(tenure) | Outcome::Renewed(tenure)) = outcome else {

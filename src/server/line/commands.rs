@@ -9,7 +9,7 @@ use crate::auth::permissions::{AccessRequest, Operation};
 use crate::auth::{Authenticator, EngineShares, Grant};
 use crate::engine::{
     Acquire, Answer, Command, Engine, Firm, Grace, LeaseKey, LeaseTerms, LockName, Mode, Op,
-    Ownership, Patch, Phase, QueuePolicy, Reason, RefusalKind, Release, Renew, Ttl,
+    Ownership, Patch, Phase, Reason, RefusalKind, Release, Renew, Ttl,
 };
 use crate::metrics::MetricsPage;
 use crate::server::audit_trail::AuditedCaller;
@@ -127,18 +127,8 @@ impl LineService {
                 let (mode, patch) = (Mode::Exclusive, Patch::default());
                 // In the line protocol, LOCK fails for a held lock, even if the same client holds
                 // it.
-                let (hold, line) = (Ownership::Exclusive(None), QueuePolicy::Skip);
-                let ask = Acquire {
-                    name,
-                    client,
-                    mode,
-                    hold,
-                    term,
-                    line,
-                    patch,
-                    takes_over: None,
-                    remember: false,
-                };
+                let hold = Ownership::Exclusive(None);
+                let ask = Acquire { mode, hold, patch, ..Acquire::new(name, client, term) };
                 self.decide(caller, Op::Acquire(ask), shows_token).await
             }
             LineRequest::Renew(name, client, ttl, token) => {

@@ -191,17 +191,7 @@ fn ask_of(sites: &Sites, ask: &str, site: Site, case: &Case) -> BatchItem {
 }
 
 fn acquire(name: LockName, client: ClientId, line: QueuePolicy) -> Acquire {
-    Acquire {
-        name,
-        client,
-        mode: Mode::Exclusive,
-        hold: Ownership::Client,
-        term: LeaseTerms::Own(TTL_DEFAULT, GRACE_DEFAULT),
-        line,
-        patch: Patch::default(),
-        takes_over: None,
-        remember: false,
-    }
+    Acquire { line, ..Acquire::new(name, client, LeaseTerms::Own(TTL_DEFAULT, GRACE_DEFAULT)) }
 }
 
 /// Makes the client wait for a lock that another client holds. Returns the ticket, which identifies

@@ -42,31 +42,17 @@ fn is_denied(sites: &Sites, who: &Who, request: &str, client: &str, lock: &str, 
         "acquire" => {
             let hold = Ownership::Client;
             Op::Acquire(Acquire {
-                name,
-                client,
                 mode,
                 hold,
-                term: on_session,
                 line,
                 patch,
-                takes_over: None,
-                remember: false,
+                ..Acquire::new(name, client, on_session)
             })
         }
         "open-file" => {
             let hold = Ownership::OpenFile(OpenId { session, number: 1 });
             let term = LeaseTerms::Own(Ttl::parse("10s").expect("a ttl"), GRACE_DEFAULT);
-            Op::Acquire(Acquire {
-                name,
-                client,
-                mode,
-                hold,
-                term,
-                line,
-                patch,
-                takes_over: None,
-                remember: false,
-            })
+            Op::Acquire(Acquire { mode, hold, line, patch, ..Acquire::new(name, client, term) })
         }
         "renew" => {
             let (term, firm) = (Some(on_session), Firm::Keep);

@@ -167,15 +167,12 @@ impl<R> Table<R> {
         asking.ask.name = name.clone();
         let ask = &asking.ask;
         let acquire = Acquire {
-            name,
-            client,
             mode: ask.mode,
             hold: Ownership::OpenFile(OpenId { session: self.session, number: asking.number }),
-            term: LeaseTerms::Session(self.session),
             line,
             patch,
             takes_over: ask.takes_over,
-            remember: false,
+            ..Acquire::new(name, client, LeaseTerms::Session(self.session))
         };
         self.next_cookie += 1;
         let (cookie, ino) = (self.next_cookie, ask.ino);

@@ -310,17 +310,7 @@ impl Rig {
         let (hold, term) = (Ownership::Exclusive(None), LeaseTerms::Session(self.table.session()));
         let (line, mode, patch) = (QueuePolicy::Skip, Exclusive, Patch::default());
         let mut key = LeaseKey { name: name.clone(), client: client.clone(), token: None };
-        let new = Acquire {
-            name,
-            client,
-            mode,
-            hold,
-            term,
-            line,
-            patch,
-            takes_over: None,
-            remember: false,
-        };
+        let new = Acquire { mode, hold, line, patch, ..Acquire::new(name, client, term) };
         let answer = self.apply(Op::Acquire(new), &mut Vec::new());
         let Ok(Outcome::Granted(tenure)) = answer else { panic!("not granted: {answer:?}") };
         key.token = Some(tenure.token);
@@ -367,17 +357,8 @@ fn shared_lease_that_is_taken_over_waits_for_the_other_holders() {
         let mut rig = Rig::new();
         let written = rig.write();
         let term = LeaseTerms::Session(rig.table.session());
-        let share = |client: ClientId| Acquire {
-            name: name(FILE),
-            client,
-            mode: Shared,
-            hold: Ownership::Client,
-            term,
-            line: QueuePolicy::Skip,
-            patch: Patch::default(),
-            takes_over: None,
-            remember: false,
-        };
+        let share =
+            |client: ClientId| Acquire { mode: Shared, ..Acquire::new(name(FILE), client, term) };
         let other = ClientId::parse("host:you").expect("valid");
         rig.apply(Op::Acquire(share(written.client.clone())), &mut Vec::new()).expect("its own");
         rig.apply(Op::Acquire(share(other.clone())), &mut Vec::new()).expect("it is shared");
