@@ -1,7 +1,7 @@
 //! The steps of the sync barrier in one folder: whether everything is here, the announcement of
-//! changes, and the markers. The id of a handover is in the ledger's files before it is sent, and so
-//! is the last marker before a handover or the next marker names it: a machine knows its own words
-//! after it was killed.
+//! changes, and the markers. The id of a handover is in the ledger's files before it is sent. The
+//! last marker is there before a handover or the next marker names it. So a machine knows its own
+//! words after it was killed.
 
 use super::barrier::acceptance::Accepted;
 use super::barrier::arrival_target::{Barrier, Unsure};

@@ -7,7 +7,6 @@ use super::super::barrier::tree::{FileStamp, FolderTree, FoundFile};
 use super::super::disk::{Attributes, Disk, Look, Place};
 use super::bounded_read::{digest_of, if_there, read_at_most};
 use super::disk_names::{find, is_composed, open_dir_at};
-use super::ignore_files::IGNORE_FILE;
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
 use std::fmt;
@@ -259,6 +258,8 @@ impl<D: Disk> FolderTree for DiskTree<'_, D> {
 
 /// The directory of the guard in the folder.
 pub(super) const CONTROL_DIR: &str = ".latchfs";
+/// The file in that directory with the patterns of ignored paths.
+pub(super) const IGNORE_FILE: &str = "ignore";
 
 #[cfg(test)]
 mod tests {

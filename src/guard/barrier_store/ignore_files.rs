@@ -6,13 +6,11 @@ use super::super::disk::{Disk, Place};
 use super::super::write_policy::PathPatterns;
 use super::bounded_read::read_at_most;
 use super::disk_names::open_dir_at;
-use super::disk_tree::CONTROL_DIR;
+use super::disk_tree::{CONTROL_DIR, IGNORE_FILE};
 use std::ffi::OsStr;
 use std::fmt;
 use std::io;
 
-/// The name of the file in `.latchfs`.
-pub(super) const IGNORE_FILE: &str = "ignore";
 /// The name of Syncthing's file in the folder.
 const SYNCTHING_FILE: &str = ".stignore";
 
