@@ -1,0 +1,242 @@
+//! A run of many turns by several machines, with faults.
+
+use crate::access::Access;
+use crate::harness::Scratch;
+use crate::ledger::{Ledger, Work, logs_in, run_turn};
+use crate::random::Random;
+use crate::support::look;
+use crate::sync_tool::SyncTool;
+use crate::toy_sync::{files_in, is_conflict_copy};
+use latchfs::time::boot_now;
+use sha2::{Digest as _, Sha256};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// The number of polls until all folders have the same content.
+const LOOKS_MAX: usize = 30_000;
+/// The number of polls for which all folders must have the same content. Another version may still
+/// be on its way to a machine that has sent none yet.
+const SAME_LOOKS: usize = 10;
+/// One of so many turns begins with a machine that gives up, and one with a guard that is killed.
+const GIVEN_UP: usize = 6;
+const KILLED: usize = 8;
+/// One of so many turns begins a time in which a machine is offline, and how many turns it lasts.
+const OFFLINE: usize = 8;
+const OFFLINE_TURNS: usize = 4;
+
+/// What a run consists of.
+pub(crate) struct Course {
+    pub(crate) name: &'static str,
+    pub(crate) machines: usize,
+    pub(crate) turns: usize,
+    pub(crate) seed: u64,
+    /// The number of kills of a sync tool in the middle of a transfer.
+    pub(crate) tool_kills: usize,
+}
+
+/// The result of a run.
+pub(crate) struct Tally {
+    pub(crate) ledger: Ledger,
+    pub(crate) lost: usize,
+    pub(crate) conflict_copies: usize,
+    pub(crate) faults: Faults,
+}
+
+/// How often each fault took place.
+#[derive(Debug, Default, Clone, Copy)]
+pub(crate) struct Faults {
+    pub(crate) offline: usize,
+    pub(crate) given_up: usize,
+    pub(crate) killed: usize,
+    pub(crate) tool_killed: usize,
+}
+
+/// A scratch folder for each machine.
+pub(crate) fn machines(count: usize) -> Vec<Scratch> {
+    (0..count).map(|_| Scratch::new()).collect()
+}
+
+pub(crate) fn folders_of(machines: &[Scratch]) -> Vec<PathBuf> {
+    machines.iter().map(Scratch::folder).collect()
+}
+
+/// Returns a digest of all names and contents of a folder.
+fn digest(folder: &Path) -> [u8; 32] {
+    let mut digest = Sha256::new();
+    for path in files_in(folder) {
+        digest.update(path.to_string_lossy().as_bytes());
+        digest.update([0]);
+        digest.update(Sha256::digest(fs::read(folder.join(&path)).unwrap_or_default()));
+    }
+    digest.finalize().into()
+}
+
+/// Waits until all folders have the same files with the same content. What a sync tool says about
+/// itself would not do.
+pub(crate) fn wait_until_same(folders: &[PathBuf]) {
+    let mut same = 0;
+    look(LOOKS_MAX, "the same files in all folders", || {
+        let digests: Vec<_> = folders.iter().map(|folder| digest(folder)).collect();
+        same = if digests.iter().all(|one| *one == digests[0]) { same + 1 } else { 0 };
+        (same == SAME_LOOKS).then_some(())
+    });
+}
+
+/// A run that is under way.
+struct Run<'a> {
+    course: &'a Course,
+    folders: Vec<PathBuf>,
+    tool: &'a mut dyn SyncTool,
+    access: &'a mut dyn Access,
+    random: Random,
+    ledger: Ledger,
+    faults: Faults,
+    /// The machine that is offline, and the turns for which it stays so.
+    offline: Option<(usize, usize)>,
+    last: usize,
+}
+
+impl Run<'_> {
+    /// Returns a machine that is not offline.
+    fn draw_machine(&mut self) -> usize {
+        match self.offline {
+            Some((offline, _)) => self.random.below_except(self.course.machines, offline),
+            None => self.random.below(self.course.machines),
+        }
+    }
+
+    /// Begins or ends a time in which a machine is offline. The machine of the last turn is never
+    /// the one: its files could not reach the others.
+    fn change_network(&mut self) {
+        if let Some((machine, turns)) = self.offline {
+            self.offline = (turns > 0).then(|| (machine, turns - 1));
+            if turns == 0 {
+                self.tool.resume(machine);
+            }
+        } else if self.course.machines > 2 && self.random.one_in(OFFLINE) {
+            let machine = self.random.below_except(self.course.machines, self.last);
+            self.tool.stop(machine);
+            self.offline = Some((machine, OFFLINE_TURNS));
+            self.faults.offline += 1;
+        }
+    }
+
+    /// Has a machine begin a turn that does not come to its work. The files cannot arrive at one
+    /// that is offline.
+    fn disturb(&mut self) {
+        let drawn = self.random.below_except(self.course.machines, self.last);
+        let machine = self.offline.map_or(drawn, |(offline, _)| offline);
+        if self.random.one_in(GIVEN_UP) {
+            self.faults.given_up += usize::from(self.access.give_up_while_arriving(machine));
+        }
+        if self.random.one_in(KILLED) {
+            self.faults.killed += usize::from(self.access.kill_while_arriving(machine));
+        }
+    }
+
+    fn turn(&mut self, number: usize, machine: usize, work: Work) {
+        let name = format!("t{number}-m{machine}");
+        let dir = self.access.take(machine);
+        let printed = run_turn(&dir, work, &name, self.random.next());
+        self.access.give(machine);
+        self.tool.changed(machine);
+        self.ledger.enter(&name, &printed);
+        self.last = machine;
+    }
+
+    /// Has a machine change a large file, and kills the tool of another one that receives it.
+    fn kill_tool(&mut self, number: usize) {
+        let machine = self.draw_machine();
+        let receiver = match self.offline {
+            Some(_) => (0..self.course.machines)
+                .find(|at| *at != machine && self.offline.is_none_or(|(off, _)| off != *at)),
+            None => Some(self.random.below_except(self.course.machines, machine)),
+        };
+        let receiver = receiver.expect("three machines, of which one is offline");
+        if !self.tool.slow_down(receiver) {
+            return self.turn(number, machine, Work::ChangeLargeFile);
+        }
+        self.turn(number, machine, Work::ChangeLargeFile);
+        let is_hit = self.tool.kill_while_receiving(receiver, "blob");
+        self.faults.tool_killed += usize::from(is_hit);
+    }
+
+    fn go(&mut self) {
+        let kill_every = self.course.turns / (self.course.tool_kills + 1);
+        for number in 1..=self.course.turns {
+            self.change_network();
+            self.disturb();
+            if self.course.tool_kills > 0 && number % kill_every == 0 {
+                self.kill_tool(number);
+            } else {
+                let machine = self.draw_machine();
+                self.turn(number, machine, Work::Change);
+            }
+        }
+        if let Some((machine, _)) = self.offline.take() {
+            self.tool.resume(machine);
+        }
+    }
+
+    /// Returns the number of lost increments: of those that some machine misses once all folders
+    /// are the same.
+    fn lost(&mut self) -> usize {
+        wait_until_same(&self.folders);
+        let mut most = 0;
+        for machine in 0..self.course.machines {
+            let dir = self.access.take(machine);
+            let printed = run_turn(&dir, Work::Check, "check", 0);
+            self.access.give(machine);
+            self.tool.changed(machine);
+            most = most.max(self.ledger.lost(&logs_in(&printed)));
+        }
+        most
+    }
+}
+
+/// Makes the files of the turns in a folder.
+pub(crate) fn make_files(folder: &Path) {
+    run_turn(folder, Work::Make, "start", 0);
+}
+
+/// Takes all turns, and prints a line of results.
+pub(crate) fn run(
+    course: &Course,
+    folders: &[PathBuf],
+    tool: &mut dyn SyncTool,
+    access: &mut dyn Access,
+) -> Tally {
+    println!("{}: seed {}", course.name, course.seed);
+    let began = boot_now();
+    let mut run = Run {
+        course,
+        folders: folders.to_vec(),
+        tool,
+        access,
+        random: Random::new(course.seed),
+        ledger: Ledger::default(),
+        faults: Faults::default(),
+        offline: None,
+        last: 0,
+    };
+    run.go();
+    let of_turns = boot_now().since(began).as_millis() / 1_000;
+    let lost = run.lost();
+    let copies = files_in(&folders[0]).into_iter().filter(|path| is_conflict_copy(path)).count();
+    let tally = Tally { lost, conflict_copies: copies, faults: run.faults, ledger: run.ledger };
+    let seconds = boot_now().since(began).as_millis() / 1_000;
+    let Faults { offline, given_up, killed, tool_killed } = tally.faults;
+    println!(
+        "{}: {} turns of {} machines, {} increments: {lost} lost, {} starts torn, {} old, \
+         {copies} conflict copies, {} failures; {offline} times offline, {given_up} given up and \
+         {killed} killed while arriving, {tool_killed} tools killed; {of_turns} s of turns, {seconds} s in all",
+        course.name,
+        tally.ledger.turns,
+        course.machines,
+        tally.ledger.increments(),
+        tally.ledger.torn,
+        tally.ledger.old,
+        tally.ledger.failed.len(),
+    );
+    tally
+}
