@@ -1,8 +1,9 @@
 //! How a machine gets the right to change its copy of the folder.
 
-use crate::harness::{Server, latchfs};
+use crate::harness::Server;
 use crate::support::run;
 use std::path::PathBuf;
+use std::process::Command;
 
 /// A lock of the folder, which one machine holds at a time.
 pub(crate) trait Access {
@@ -37,22 +38,21 @@ impl LockOnly {
         Self { server, folders: folders.to_vec() }
     }
 
-    fn request(&self, command: &str, machine: usize, options: &[&str]) {
-        let client = format!("m{machine}");
-        let mut request = latchfs();
-        request.args([command, LOCK, "--server", &self.server.url, "--client", &client]);
-        run(request.args(options)).ok();
+    fn request(&self, method: &str, machine: usize, options: &str) {
+        let url = format!("{}/locks/{LOCK}?client=m{machine}{options}", self.server.url);
+        run(Command::new("curl").args(["--silent", "--show-error", "--fail", "-X", method, &url]))
+            .ok();
     }
 }
 
 impl Access for LockOnly {
     fn take(&mut self, machine: usize) -> PathBuf {
-        self.request("wait", machine, &["--ttl", "10m"]);
+        self.request("POST", machine, "&ttl=10m");
         self.folders[machine].clone()
     }
 
     fn give(&mut self, machine: usize) {
-        self.request("release", machine, &[]);
+        self.request("DELETE", machine, "");
     }
 
     fn give_up_while_arriving(&mut self, _machine: usize) -> bool {

@@ -6,9 +6,10 @@ use crate::ledger::{Ledger, Work, logs_in, run_turn};
 use crate::random::Random;
 use crate::support::look;
 use crate::sync_tool::SyncTool;
-use crate::toy_sync::{files_in, is_conflict_copy};
+use crate::toy_sync::{Stat, files_in, is_conflict_copy};
 use latchfs::time::boot_now;
 use sha2::{Digest as _, Sha256};
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -60,23 +61,36 @@ pub(crate) fn folders_of(machines: &[Scratch]) -> Vec<PathBuf> {
     machines.iter().map(Scratch::folder).collect()
 }
 
-/// Returns a digest of all names and contents of a folder.
-fn digest(folder: &Path) -> [u8; 32] {
-    let mut digest = Sha256::new();
-    for path in files_in(folder) {
-        digest.update(path.to_string_lossy().as_bytes());
-        digest.update([0]);
-        digest.update(Sha256::digest(fs::read(folder.join(&path)).unwrap_or_default()));
+/// The digests of a folder's files, each computed again only when the file has changed.
+#[derive(Default)]
+struct FolderDigests(BTreeMap<PathBuf, (Option<Stat>, [u8; 32])>);
+
+impl FolderDigests {
+    /// Returns the digest of each file.
+    fn of(&mut self, folder: &Path) -> BTreeMap<PathBuf, [u8; 32]> {
+        let mut current = BTreeMap::new();
+        for path in files_in(folder) {
+            let real = folder.join(&path);
+            let stat = Stat::at(&real);
+            let digest = match self.0.get(&path) {
+                Some((known, digest)) if *known == stat => *digest,
+                _ => Sha256::digest(fs::read(&real).unwrap_or_default()).into(),
+            };
+            current.insert(path, (stat, digest));
+        }
+        self.0 = current;
+        self.0.iter().map(|(path, (_, digest))| (path.clone(), *digest)).collect()
     }
-    digest.finalize().into()
 }
 
 /// Waits until all folders have the same files with the same content. What a sync tool says about
 /// itself would not do.
 pub(crate) fn wait_until_same(folders: &[PathBuf]) {
+    let mut known: Vec<_> = folders.iter().map(|_| FolderDigests::default()).collect();
     let mut same = 0;
     look(LOOKS_MAX, "the same files in all folders", || {
-        let digests: Vec<_> = folders.iter().map(|folder| digest(folder)).collect();
+        let digests = known.iter_mut().zip(folders).map(|(known, folder)| known.of(folder));
+        let digests: Vec<_> = digests.collect();
         same = if digests.iter().all(|one| *one == digests[0]) { same + 1 } else { 0 };
         (same == SAME_LOOKS).then_some(())
     });

@@ -11,9 +11,11 @@ use crate::toy_sync::{Delays, ToySync};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// The time that sync services take for a path.
-const DELAYS: Delays =
-    Delays { shortest: Duration::from_millis(50), longest: Duration::from_secs(8) };
+/// Returns the time that sync services take for a path; in the short form half of it.
+fn delays() -> Delays {
+    let longest = Duration::from_secs(rounds(4, 8) as u64);
+    Delays { shortest: Duration::from_millis(50), longest }
+}
 
 fn run_lock_only(
     course: &Course,
@@ -33,12 +35,13 @@ fn a_lock_alone_loses_updates_with_a_toy_sync_tool() {
     let course = Course {
         name: "lock only, toy sync tool",
         machines: 3,
-        turns: rounds(60, 2_000),
+        turns: rounds(40, 2_000),
         seed: seed(),
         tool_kills: 0,
     };
-    let tally =
-        run_lock_only(&course, |folders, _| Box::new(ToySync::start(folders, course.seed, DELAYS)));
+    let tally = run_lock_only(&course, |folders, _| {
+        Box::new(ToySync::start(folders, course.seed, delays()))
+    });
     let increments = tally.ledger.increments();
     assert!(tally.lost * 5 > increments, "{} lost of {increments}", tally.lost);
     assert!(tally.ledger.torn > 0 && tally.conflict_copies > 0 && tally.faults.offline > 0);

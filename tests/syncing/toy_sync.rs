@@ -84,7 +84,7 @@ impl Version {
 
 /// The attributes by which the tool tells whether a file changed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Stat {
+pub(crate) struct Stat {
     inode: u64,
     size: u64,
     modified: (i64, i64),
@@ -96,7 +96,7 @@ impl Stat {
         Self { inode: attributes.ino(), size: attributes.size(), modified }
     }
 
-    fn at(path: &Path) -> Option<Self> {
+    pub(crate) fn at(path: &Path) -> Option<Self> {
         let attributes = fs::symlink_metadata(path).ok()?;
         attributes.is_file().then(|| Self::of(&attributes))
     }

@@ -73,7 +73,7 @@ def pair_is_whole():
 
 
 def pair_text(name):
-    return name + '\n' + filler(name, 500 + len(name) * 3000).hex()
+    return name + '\n' + filler(name, 500 + len(name) * 300).hex()
 
 
 def swap_is_whole():
