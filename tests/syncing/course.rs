@@ -21,8 +21,8 @@ const SAME_LOOKS: usize = 10;
 /// One of so many turns begins with a machine that gives up, and one with a guard that is killed.
 const GIVEN_UP: usize = 6;
 const KILLED: usize = 8;
-/// One of so many turns begins a time in which a machine is offline, and how many turns it lasts.
-const OFFLINE: usize = 8;
+/// Every so many turns a machine goes offline, and for how many turns it stays so.
+const OFFLINE_EVERY: usize = 12;
 const OFFLINE_TURNS: usize = 4;
 
 /// What a run consists of.
@@ -121,13 +121,13 @@ impl Run<'_> {
 
     /// Begins or ends a time in which a machine is offline. The machine of the last turn is never
     /// the one: its files could not reach the others.
-    fn change_network(&mut self) {
+    fn change_network(&mut self, number: usize) {
         if let Some((machine, turns)) = self.offline {
             self.offline = (turns > 0).then(|| (machine, turns - 1));
             if turns == 0 {
                 self.tool.resume(machine);
             }
-        } else if self.course.machines > 2 && self.random.one_in(OFFLINE) {
+        } else if self.course.machines > 2 && number % OFFLINE_EVERY == 5 {
             let machine = self.random.below_except(self.course.machines, self.last);
             self.tool.stop(machine);
             self.offline = Some((machine, OFFLINE_TURNS));
@@ -135,15 +135,16 @@ impl Run<'_> {
         }
     }
 
-    /// Has a machine begin a turn that does not come to its work. The files cannot arrive at one
-    /// that is offline.
+    /// Has a machine begin a turn that does not come to its work. One that is offline does so in
+    /// each of these ways: the files of the last turn can't have arrived there.
     fn disturb(&mut self) {
         let drawn = self.random.below_except(self.course.machines, self.last);
-        let machine = self.offline.map_or(drawn, |(offline, _)| offline);
-        if self.random.one_in(GIVEN_UP) {
+        let (machine, turns) = self.offline.unwrap_or((drawn, 0));
+        let (gives_up, is_killed) = (self.random.one_in(GIVEN_UP), self.random.one_in(KILLED));
+        if gives_up || turns == OFFLINE_TURNS - 1 {
             self.faults.given_up += usize::from(self.access.give_up_while_arriving(machine));
         }
-        if self.random.one_in(KILLED) {
+        if is_killed || turns == OFFLINE_TURNS - 2 {
             self.faults.killed += usize::from(self.access.kill_while_arriving(machine));
         }
     }
@@ -178,7 +179,7 @@ impl Run<'_> {
     fn go(&mut self) {
         let kill_every = self.course.turns / (self.course.tool_kills + 1);
         for number in 1..=self.course.turns {
-            self.change_network();
+            self.change_network(number);
             self.disturb();
             if self.course.tool_kills > 0 && number % kill_every == 0 {
                 self.kill_tool(number);
