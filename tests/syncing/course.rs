@@ -25,7 +25,7 @@ const KILLED: usize = 8;
 const OFFLINE_EVERY: usize = 12;
 const OFFLINE_TURNS: usize = 4;
 
-/// What a run consists of.
+/// The settings of a run.
 pub(crate) struct Course {
     pub(crate) name: &'static str,
     pub(crate) machines: usize,
@@ -83,8 +83,8 @@ impl FolderDigests {
     }
 }
 
-/// Waits until all folders have the same files with the same content. What a sync tool says about
-/// itself would not do.
+/// Waits until all folders have the same files with the same content. A sync tool's own word about
+/// its state would not do.
 pub(crate) fn wait_until_same(folders: &[PathBuf]) {
     let mut known: Vec<_> = folders.iter().map(|_| FolderDigests::default()).collect();
     let mut same = 0;
@@ -244,7 +244,8 @@ pub(crate) fn run(
     println!(
         "{}: {} turns of {} machines, {} increments: {lost} lost, {} starts torn, {} old, \
          {copies} conflict copies, {} failures; {offline} times offline, {given_up} given up and \
-         {killed} killed while arriving, {tool_killed} tools killed; {of_turns} s of turns, {seconds} s in all",
+         {killed} killed while arriving, {tool_killed} tools killed; {of_turns} s of \
+         turns, {seconds} s in all",
         course.name,
         tally.ledger.turns,
         course.machines,

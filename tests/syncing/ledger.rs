@@ -1,4 +1,4 @@
-//! What the turns were told: each acknowledged increment, and what each turn found at its start.
+//! The ledger of all turns: each acknowledged increment, and what each turn found at its start.
 
 use crate::support::run_within;
 use std::collections::{BTreeMap, BTreeSet};
@@ -11,7 +11,7 @@ const TURN: &str = include_str!("turn.py");
 /// How long a turn may take.
 const TURN_LIMIT: Duration = Duration::from_secs(120);
 
-/// What a turn does.
+/// The work of a turn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Work {
     /// Makes all files.
@@ -56,7 +56,7 @@ pub(crate) struct Ledger {
     pub(crate) torn: usize,
     /// The increments that failed, with the reason.
     pub(crate) failed: Vec<String>,
-    /// What each turn found that it should not have found, for a test that fails.
+    /// The versions that each turn should not have found, for a test that fails.
     pub(crate) findings: Vec<String>,
 }
 

@@ -1,4 +1,4 @@
-//! What the turns ask of a sync tool.
+//! The interface of a sync tool that the turns use.
 
 use crate::toy_sync::ToySync;
 

@@ -170,12 +170,9 @@ impl Instance {
         let mut stream = TcpStream::connect(("127.0.0.1", self.api))?;
         stream.set_read_timeout(Some(ANSWER_LIMIT))?;
         // An answer in HTTP/1.0 ends with the connection, and has no chunks.
-        write!(
-            stream,
-            "{method} {path} HTTP/1.0\r\nHost: 127.0.0.1\r\nX-API-Key: {}\r\nContent-Length: {}\r\n\r\n{body}",
-            self.key,
-            body.len()
-        )?;
+        write!(stream, "{method} {path} HTTP/1.0\r\nHost: 127.0.0.1\r\n")?;
+        write!(stream, "X-API-Key: {}\r\nContent-Length: {}\r\n\r\n", self.key, body.len())?;
+        stream.write_all(body.as_bytes())?;
         let mut answer = String::new();
         stream.read_to_string(&mut answer)?;
         let (head, body) = answer.split_once("\r\n\r\n").unwrap_or((&answer, ""));

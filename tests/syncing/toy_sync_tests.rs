@@ -252,7 +252,7 @@ fn a_stopped_machine_sends_and_receives_nothing() {
     assert_eq!(trial.all(1).len(), 2);
 }
 
-/// What a machine has received reaches a third one also while the machine that made it is stopped.
+/// A version reaches a third machine also while the machine that made it is stopped.
 #[test]
 fn a_machine_passes_on_what_it_has_received() {
     let mut trial = Trial::new(3, 8);
