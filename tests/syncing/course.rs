@@ -181,7 +181,7 @@ impl Run<'_> {
         for number in 1..=self.course.turns {
             self.change_network(number);
             self.disturb();
-            if self.course.tool_kills > 0 && number % kill_every == 0 {
+            if number % kill_every == 0 && number / kill_every <= self.course.tool_kills {
                 self.kill_tool(number);
             } else {
                 let machine = self.draw_machine();
