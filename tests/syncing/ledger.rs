@@ -62,7 +62,7 @@ pub(crate) struct Ledger {
 
 impl Ledger {
     /// Enters what a turn printed.
-    pub(crate) fn enter(&mut self, turn: &str, printed: &str) {
+    pub(crate) fn enter(&mut self, name: &str, printed: &str) {
         let (mut torn, mut old, mut current) = (vec![], vec![], 0);
         let mut done = vec![];
         for line in printed.lines() {
@@ -73,7 +73,7 @@ impl Ledger {
                 ["found", path, _] => old.push(path),
                 ["done", path] => done.push(path),
                 ["has", ..] => {}
-                _ => self.failed.push(format!("{turn}: {line}")),
+                _ => self.failed.push(format!("{name}: {line}")),
             }
         }
         self.turns += 1;
@@ -83,10 +83,10 @@ impl Ledger {
             self.old += 1;
         }
         if !torn.is_empty() || !old.is_empty() {
-            self.findings.push(format!("{turn}: torn {torn:?}, old {old:?}"));
+            self.findings.push(format!("{name}: torn {torn:?}, old {old:?}"));
         }
         for path in done {
-            self.acknowledged.entry(path.to_owned()).or_default().push(turn.to_owned());
+            self.acknowledged.entry(path.to_owned()).or_default().push(name.to_owned());
         }
     }
 

@@ -113,13 +113,12 @@ impl Instance {
             between(defaults, "<folder id=\"\"", "</folder>")
         );
         let others: Vec<_> = all.iter().filter(|(id, _)| *id != self.id).collect();
-        let mut parts = String::new();
+        let (mut parts, mut members) = (String::new(), String::new());
         for (id, port) in &others {
             let other = device.replace("id=\"\"", &format!("id=\"{id}\""));
             parts += &with_element(&other, "address", &format!("tcp://127.0.0.1:{port}"));
+            members.extend(["<device id=\"", id, "\"></device>"]);
         }
-        let members: String =
-            others.iter().map(|(id, _)| format!("<device id=\"{id}\"></device>")).collect();
         let path_shown = self.folder.display().to_string();
         parts += &folder
             .replacen("id=\"\"", "id=\"shared\"", 1)
