@@ -383,7 +383,9 @@ fn a_folder_of_an_older_version_gets_a_checkpoint() {
     let mut older: serde_json::Value = serde_json::from_str(&text).expect("JSON");
     older["v"] = 1.into();
     older["id"] = "0123456789abcdef0123456789abcdef".into();
-    markers(&machines.first).iter().for_each(|path| fs::remove_file(path).expect("removed"));
+    for path in markers(&machines.first) {
+        fs::remove_file(path).expect("removed");
+    }
     fs::write(&record, older.to_string()).expect("written");
     machines.carry_all();
     let (one, two) = (machines.start(1, &[]), machines.start(2, &[]));
