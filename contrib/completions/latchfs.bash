@@ -118,6 +118,9 @@ _latchfs() {
             latchfs__subcmd__cluster,transfer)
                 cmd="latchfs__subcmd__cluster__subcmd__transfer"
                 ;;
+            latchfs__subcmd__guard,accept)
+                cmd="latchfs__subcmd__guard__subcmd__accept"
+                ;;
             latchfs__subcmd__guard,give)
                 cmd="latchfs__subcmd__guard__subcmd__give"
                 ;;
@@ -781,7 +784,7 @@ _latchfs() {
             return 0
             ;;
         latchfs__subcmd__guard)
-            opts="-h --server --dir --state --token-file --plain-token --ca --cert --key --client --stage --on-write --give-after --owner --in-place --never-ask --local --max-stage --max-lost --sync-saves --on-lost --ttl --shared-storage --allow-other --no-allow-other --background --detached --help init take give wait status lost"
+            opts="-h --server --dir --state --token-file --plain-token --ca --cert --key --client --stage --on-write --give-after --owner --in-place --never-ask --local --max-stage --max-lost --settle --sync-saves --on-lost --ttl --shared-storage --allow-other --no-allow-other --background --detached --help init take accept give wait status lost"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -855,11 +858,49 @@ _latchfs() {
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
+                --settle)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
                 --on-lost)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
                 --ttl)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        latchfs__subcmd__guard__subcmd__accept)
+            opts="-h --reason --token-file --plain-token --ca --cert --key --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --reason)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --token-file)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --ca)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --cert)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --key)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
@@ -901,7 +942,7 @@ _latchfs() {
             return 0
             ;;
         latchfs__subcmd__guard__subcmd__init)
-            opts="-h --server --dir --alone --new-id --shared-storage --token-file --plain-token --ca --cert --key --help"
+            opts="-h --server --dir --alone --new-id --shared-storage --client --stage --token-file --plain-token --ca --cert --key --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -912,6 +953,14 @@ _latchfs() {
                     return 0
                     ;;
                 --dir)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --client)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --stage)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;

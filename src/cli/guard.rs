@@ -5,27 +5,24 @@ use super::background;
 use super::environment::{absolute, default_state_dir, host};
 use super::exit::{CliError, CliResult};
 use super::guard_decider::{self, DeciderArgs};
+use super::guard_init;
+use super::guard_parts::{self, PartsRequest, resolved_folder, unavailable};
 use super::guard_requests;
 use super::mount::refused;
 use super::output;
-use super::server_options::ServerKeyArgs;
 use super::signals::{self, Hangup};
 use crate::client::Terms;
 use crate::engine::lease_terms::{GRACE_OF_FOLDER, TTL_DEFAULT};
-use crate::engine::{ClientId, LockName, Ttl};
+use crate::engine::{ClientId, Ttl};
 use crate::fuse::kernel::mount_error::MountError;
 use crate::fuse::kernel::mount_users::Users;
 use crate::fuse::kernel::own_user::is_root;
-use crate::fuse::kernel::{mountinfo, session};
-use crate::guard::folder_guard::FolderGuard;
-use crate::guard::folder_lock::FolderLock;
+use crate::fuse::kernel::session;
 use crate::guard::folder_record::FolderRecord;
-use crate::guard::linux_disk::LinuxDisk;
 use crate::guard::space::SpaceLimits;
 use crate::guard::state_place::StatePlace;
 use crate::guard::view::mount_view::{self, ViewParts};
-use crate::guard::write_policy::{OnWrite, OwnerKind, PathPatterns, WritePolicy};
-use crate::os_error::said;
+use crate::guard::write_policy::{OnWrite, OwnerKind, WritePolicy};
 use crate::time::Span;
 use clap::{Subcommand, ValueEnum};
 use std::path::{Path, PathBuf};
@@ -34,9 +31,6 @@ use std::sync::mpsc;
 
 /// The default of `--in-place`: files to which programs append.
 const IN_PLACE_DEFAULT: [&str; 2] = ["*.log", "nohup.out"];
-/// The default of `--local`: what editors, databases and desktops keep for themselves.
-const LOCAL_DEFAULT: [&str; 7] =
-    ["*-shm", ".*.swp", ".~lock.*#", ".DS_Store", "Thumbs.db", "desktop.ini", ".Trash-*"];
 /// The default of `--never-ask`: `git status` refreshes its index when it can.
 const NEVER_ASK_DEFAULT: [&str; 1] = [".git/index.lock"];
 /// The default of `--on-write wait`.
@@ -55,43 +49,19 @@ pub(super) struct GuardArgs {
 #[derive(Debug, Subcommand)]
 enum GuardCommand {
     /// Make a folder a guarded one: once, on one machine
-    Init(InitArgs),
+    Init(guard_init::InitArgs),
     /// Take the folder's lock, and wait for it
     Take(guard_requests::TakeArgs),
+    /// Take the folder's lock, and go on without what has not arrived
+    Accept(guard_requests::AcceptArgs),
     /// Give the folder's lock up
     Give(guard_requests::ViewArg),
-    /// Wait until this machine holds the folder's lock
+    /// Wait until this machine holds the folder's lock and everything is here
     Wait(guard_requests::ViewArg),
     /// Show the state of a guard
     Status(guard_requests::StatusArgs),
     /// List, restore or drop what was kept out of the folder
     Lost(guard_requests::LostArgs),
-}
-
-/// The arguments of `latchfs guard init`.
-#[derive(Debug, clap::Args)]
-#[command(group = clap::ArgGroup::new("decider").required(true))]
-struct InitArgs {
-    /// The folder to guard
-    #[arg(value_name = "FOLDER")]
-    folder: PathBuf,
-    /// The server that decides who may change the folder, or the nodes of a cluster (URL,URL)
-    #[arg(long, value_name = "URL", group = "decider")]
-    server: Option<String>,
-    /// A mount on the server that decides who may change the folder
-    #[arg(long, value_name = "MOUNT", group = "decider")]
-    dir: Option<PathBuf>,
-    /// Only guards of this machine change the folder
-    #[arg(long, group = "decider")]
-    alone: bool,
-    /// The folder is a copy: give it an id of its own
-    #[arg(long)]
-    new_id: bool,
-    /// Several machines change the same storage, not copies of it
-    #[arg(long, conflicts_with = "alone")]
-    shared_storage: bool,
-    #[command(flatten)]
-    key: ServerKeyArgs,
 }
 
 /// The arguments of `latchfs guard FOLDER VIEW`.
@@ -140,6 +110,9 @@ pub(super) struct ViewArgs {
     /// How much the lost files may hold; beyond it changes fail with ENOSPC
     #[arg(long, value_name = "SIZE", default_value = "10G", value_parser = size)]
     max_lost: u64,
+    /// How long nothing must change before other machines are told of the changes
+    #[arg(long, value_name = "DURATION", default_value = "2s", value_parser = Ttl::parse)]
+    settle: Ttl,
     /// Write each file to the disk before it appears in the folder
     #[arg(long)]
     sync_saves: bool,
@@ -221,65 +194,15 @@ fn give_after(text: &str) -> Result<GiveAfter, String> {
 
 pub(super) fn run(args: &GuardArgs) -> CliResult {
     match &args.command {
-        Some(GuardCommand::Init(args)) => init(args),
+        Some(GuardCommand::Init(args)) => guard_init::init(args),
         Some(GuardCommand::Take(args)) => guard_requests::take(args),
+        Some(GuardCommand::Accept(args)) => guard_requests::accept(args),
         Some(GuardCommand::Give(args)) => guard_requests::give(args),
         Some(GuardCommand::Wait(args)) => guard_requests::wait(args),
         Some(GuardCommand::Status(args)) => guard_requests::status(args),
         Some(GuardCommand::Lost(args)) => guard_requests::lost(args),
         None => view(&args.view),
     }
-}
-
-fn unavailable(error: &impl ToString) -> CliError {
-    CliError::unavailable(error.to_string())
-}
-
-fn init(args: &InitArgs) -> CliResult {
-    let folder = resolved_folder(&args.folder)?;
-    let server = match &args.dir {
-        Some(mount) => Some(guard_decider::server_of_mount(mount)?),
-        None => args.server.clone(),
-    };
-    let engine = match &server {
-        None => 0,
-        Some(url) => guard_decider::engine_of(&args.key.access(url)?)?,
-    };
-    let record = FolderRecord::new(server, engine, args.shared_storage);
-    record.write(&folder, args.new_id).map_err(|error| unavailable(&error))?;
-    let shown = folder.display();
-    output::line(&format!(
-        "latchfs: {shown} is guarded (id {}, lock {})",
-        record.id,
-        record.lock()
-    ))?;
-    output::line(&format!("latchfs: show it with 'latchfs guard {shown} VIEW'"))
-}
-
-/// Returns the real path of a folder that can be guarded.
-fn resolved_folder(folder: &Path) -> CliResult<PathBuf> {
-    let shown = folder.display();
-    let real = std::fs::canonicalize(folder).map_err(|error| {
-        CliError::unavailable(format!(
-            "{shown} can't be guarded: {}; make the folder first, or name another one",
-            said(&error)
-        ))
-    })?;
-    if !real.is_dir() {
-        return Err(CliError::usage(format!("{shown} is no directory; name the folder to guard")));
-    }
-    if real == Path::new("/") {
-        return Err(CliError::usage("/ can't be guarded; name a folder with files of your own"));
-    }
-    let mounts = mountinfo::ours_and_views()
-        .map_err(|error| CliError::system("the mounts can't be read", &error))?;
-    if let Some(mount) = mounts.iter().find(|mount| real.starts_with(&mount.dir)) {
-        return Err(CliError::usage(format!(
-            "{shown} lies in {}, which latchfs mounted itself; name the real folder",
-            mount.dir.display()
-        )));
-    }
-    Ok(real)
 }
 
 fn view(args: &ViewArgs) -> CliResult {
@@ -345,25 +268,21 @@ fn serve(
     let locks = decider.locks();
     let served = guard_decider::check_engine(record, &locks).and_then(|()| {
         let is_carried = record.server.is_some();
-        let name = LockName::parse(&record.lock()).map_err(|error| unavailable(&error))?;
-        let engine = record.server.is_some().then(|| record.engine_id());
-        let session = place.host.join("session");
-        let lock = FolderLock::new(locks, engine, name, client.clone(), session);
-        lock.end_previous();
-        let dirs = place.dirs().map_err(|error| unavailable(&error))?;
-        let guard = FolderGuard::new(
-            Arc::new(LinuxDisk),
-            dirs,
-            Arc::clone(&lock) as _,
-            args.shared_storage,
-        )
-        .and_then(|guard| guard.carried(is_carried).limit(limits(args)))
-        .map_err(|error| unavailable(&error))?;
+        let policy = policy(args)?;
+        let wanted = PartsRequest {
+            record,
+            place: &place,
+            client: &client,
+            local: policy.local.clone(),
+            limits: limits(args),
+            first_marked: guard_parts::write_with_markers(record, folder),
+        };
+        let (lock, guard) = guard_parts::folder_parts(locks, wanted)?;
         let parts = ViewParts {
-            guard: Arc::new(guard),
+            guard,
             lock,
             local: place.local().map_err(|error| unavailable(&error))?,
-            policy: Arc::new(policy(args)?),
+            policy: Arc::new(policy),
             folder: folder.to_owned(),
             on_lost: args.on_lost.clone(),
             is_carried,
@@ -418,11 +337,6 @@ fn limits(args: &ViewArgs) -> SpaceLimits {
 }
 
 fn policy(args: &ViewArgs) -> CliResult<WritePolicy> {
-    let patterns = |texts: &[String], default: &[&str]| {
-        let default: Vec<_> = default.iter().map(|text| (*text).to_owned()).collect();
-        let texts = if texts.is_empty() { &default[..] } else { texts };
-        PathPatterns::parse(texts).map_err(CliError::usage)
-    };
     Ok(WritePolicy {
         on_write: args.on_write,
         give_after: args.give_after.0,
@@ -431,9 +345,10 @@ fn policy(args: &ViewArgs) -> CliResult<WritePolicy> {
             OwnerArg::User => OwnerKind::User,
             OwnerArg::Session => OwnerKind::Session,
         },
-        in_place: patterns(&args.in_place, &IN_PLACE_DEFAULT)?,
-        never_ask: patterns(&args.never_ask, &NEVER_ASK_DEFAULT)?,
-        local: patterns(&args.local, &LOCAL_DEFAULT)?,
+        in_place: guard_parts::patterns(&args.in_place, &IN_PLACE_DEFAULT)?,
+        settle: args.settle.span(),
+        never_ask: guard_parts::patterns(&args.never_ask, &NEVER_ASK_DEFAULT)?,
+        local: guard_parts::local_patterns(&args.local)?,
         sync_saves: args.sync_saves,
     })
 }

@@ -37,6 +37,17 @@ pub(super) struct TakeArgs {
     try_once: bool,
 }
 
+/// The arguments of `latchfs guard accept`.
+#[derive(Debug, clap::Args)]
+pub(super) struct AcceptArgs {
+    /// The view, to accept the whole folder as it stands, or files in it
+    #[arg(value_name = "VIEW|PATH")]
+    paths: Vec<PathBuf>,
+    /// Why you go on without what has not arrived; other machines are told
+    #[arg(long, value_name = "WHY")]
+    reason: String,
+}
+
 /// The arguments of `latchfs guard status`.
 #[derive(Debug, clap::Args)]
 pub(super) struct StatusArgs {
@@ -185,6 +196,23 @@ pub(super) fn take(args: &TakeArgs) -> CliResult {
     output::line(&format!("latchfs: holding (token {})", status["tenure"]["token"]))
 }
 
+pub(super) fn accept(args: &AcceptArgs) -> CliResult {
+    let view = ViewArg { view: args.paths.first().cloned() };
+    let mount = view.mount()?;
+    let mut paths = Vec::new();
+    for given in &args.paths {
+        let path = absolute(given)?;
+        // After the view itself, a path may be one in the folder.
+        let inside = path.strip_prefix(&mount.dir).unwrap_or(given);
+        if !inside.as_os_str().is_empty() {
+            paths.push(inside.to_string_lossy().into_owned());
+        }
+    }
+    let request = json!({"do": "accept", "paths": paths, "reason": args.reason});
+    let status = view.ask(&request, Waits::UntilStopped)?;
+    output::line(&format!("latchfs: holding (token {})", status["tenure"]["token"]))
+}
+
 pub(super) fn give(args: &ViewArg) -> CliResult {
     args.ask(&json!({"do": "give"}), Waits::UntilStopped)?;
     output::line("latchfs: given up")
@@ -208,6 +236,12 @@ pub(super) fn status(args: &StatusArgs) -> CliResult {
     if let Some(token) = status["tenure"]["token"].as_u64() {
         let since = text(&status["tenure"]["since"]);
         output::line(&format!("token    {token}, since {since}"))?;
+    }
+    if let Some(why) = status["not_ready"].as_str() {
+        output::line(&format!("missing  {}", output::harmless(why)))?;
+    }
+    for note in status["notes"].as_array().into_iter().flatten() {
+        output::line(&format!("note     {}", text(note)))?;
     }
     if status["wanted_by"].is_string() {
         output::line(&format!("wanted   by {}", text(&status["wanted_by"])))?;

@@ -45,6 +45,8 @@ mod view_daemon;
 mod guard_requests;
 #[cfg(target_os = "linux")]
 mod guard_decider;
+mod guard_parts;
+mod guard_init;
 #[cfg(target_os = "linux")]
 mod guard;
 mod sim;

@@ -3,6 +3,7 @@
 
 use std::ffi::{OsStr, OsString};
 use std::io;
+use std::ops::ControlFlow;
 
 /// The identity of a file on its file system. An inode number is used again after its file is gone;
 /// the time of the file's birth tells the two apart.
@@ -35,6 +36,19 @@ pub(crate) struct Look {
     pub(crate) modified: i128,
     /// When the file was last changed in any way, in nanoseconds since 1970.
     pub(crate) changed: i128,
+}
+
+/// A look at a file of the folder, for the comparison with the versions that should be there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Attributes {
+    /// The identity, the type, the size and the times.
+    pub(crate) look: Look,
+    /// The mode bits.
+    pub(crate) mode: u32,
+    /// Whether another file system, or another part of this one, is mounted on the name.
+    pub(crate) is_mount_point: bool,
+    /// Whether the content is on this disk, and not a placeholder of the sync tool.
+    pub(crate) is_downloaded: bool,
 }
 
 /// An entry of a directory.
@@ -89,6 +103,8 @@ pub(crate) trait Disk: Send + Sync + 'static {
 
     /// Makes a directory, and opens it.
     fn make_dir(&self, at: Place<'_, Self::Dir>) -> io::Result<Self::Dir>;
+    /// Makes a directory that other users may read, unless there is one.
+    fn make_readable_dir(&self, at: Place<'_, Self::Dir>) -> io::Result<()>;
     /// Opens a directory.
     fn open_dir(&self, at: Place<'_, Self::Dir>) -> io::Result<Self::Dir>;
     /// Returns another handle of a directory.
@@ -97,12 +113,26 @@ pub(crate) trait Disk: Send + Sync + 'static {
     fn remove_dir(&self, at: Place<'_, Self::Dir>) -> io::Result<()>;
     /// Returns the entries of a directory.
     fn entries(&self, dir: &Self::Dir) -> io::Result<Vec<DiskEntry>>;
+    /// Calls `visit` for each entry of a directory until it breaks. No more memory is taken for a
+    /// directory with many entries.
+    fn visit_entries(
+        &self,
+        dir: &Self::Dir,
+        visit: &mut dyn FnMut(DiskEntry) -> ControlFlow<()>,
+    ) -> io::Result<()>;
     /// Returns the identity of the file that has a name now.
     fn id_of(&self, at: Place<'_, Self::Dir>) -> io::Result<FileId>;
     /// Looks at the file that has a name now.
     fn look(&self, at: Place<'_, Self::Dir>) -> io::Result<Look>;
     /// Looks at an open file.
     fn look_file(&self, file: &Self::File) -> io::Result<Look>;
+    /// Returns the attributes of the file that has a name now.
+    fn attributes(&self, at: Place<'_, Self::Dir>) -> io::Result<Attributes>;
+    /// Opens an existing regular file for reading, without a wait and without a symlink or mount
+    /// point on the way. Fails with ENXIO if another kind of file has the name.
+    fn open_to_read(&self, at: Place<'_, Self::Dir>) -> io::Result<Self::File>;
+    /// Reads bytes of an open file. Returns fewer than were asked for at the end of the file only.
+    fn read(&self, file: &Self::File, offset: u64, bytes: &mut [u8]) -> io::Result<usize>;
     /// Opens an existing regular file for reading and writing. Fails with ENXIO if another kind of
     /// file has the name.
     fn open_file(&self, at: Place<'_, Self::Dir>) -> io::Result<Self::File>;
@@ -141,4 +171,6 @@ pub(crate) trait Disk: Send + Sync + 'static {
     fn sync_file(&self, file: &Self::File) -> io::Result<()>;
     /// Writes the names in a directory to the storage (fsync of the directory).
     fn sync_dir(&self, dir: &Self::Dir) -> io::Result<()>;
+    /// Writes all files and names of the file system of a directory to the storage (syncfs).
+    fn sync_file_system(&self, dir: &Self::Dir) -> io::Result<()>;
 }

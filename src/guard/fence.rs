@@ -63,7 +63,7 @@ fn unless_gone(done: io::Result<()>) -> io::Result<()> {
 
 /// Whether an error says that a path of the folder leads to no regular file of the folder any more:
 /// anybody who may write there may have exchanged its directories and files for others.
-fn leads_to_no_file(error: &io::Error) -> bool {
+pub(super) fn leads_to_no_file(error: &io::Error) -> bool {
     let codes = [
         libc::ENOENT,
         libc::ENOTDIR,

@@ -3,6 +3,7 @@
 
 use super::disk::{Disk, IfThere, Place};
 use super::fence::{Fence, FenceError};
+use super::folder_changes::{FolderBarrier, stamp_of_file};
 use super::foreign::OwnVersions;
 use super::gate::{Closed, Gate, OpenTenure, Pass};
 use super::lost_files::{LostDescription, LostFiles, LostReason};
@@ -38,6 +39,8 @@ pub(crate) struct FolderDirs<D: Disk> {
 pub(crate) enum SaveError {
     /// The gate is closed for the program.
     Closed(Closed),
+    /// The lock service has no handover yet that announces changes.
+    Unannounced,
     /// Another file has got the name since the program asked for a new one.
     Exists,
     /// The file has several names, and machines share the storage: the fence of a later tenure
@@ -80,6 +83,8 @@ pub(crate) struct FolderGuard<D: Disk> {
     pub(super) is_shared_storage: bool,
     /// Whether a sync tool may carry the folder.
     is_carried: bool,
+    /// The sync barrier, if other machines have copies of the folder.
+    barrier: Option<Arc<FolderBarrier<D>>>,
 }
 
 impl<D: Disk> FolderGuard<D> {
@@ -108,6 +113,7 @@ impl<D: Disk> FolderGuard<D> {
             dirs,
             is_shared_storage,
             is_carried: false,
+            barrier: None,
         })
     }
 
@@ -122,6 +128,17 @@ impl<D: Disk> FolderGuard<D> {
     pub(crate) fn carried(mut self, is_carried: bool) -> Self {
         self.is_carried = is_carried;
         self
+    }
+
+    /// Says that other machines have copies of the folder: changes are logged and announced.
+    pub(crate) fn with_barrier(mut self, barrier: Option<Arc<FolderBarrier<D>>>) -> Self {
+        self.barrier = barrier;
+        self
+    }
+
+    /// Returns the sync barrier, if there is one.
+    pub(crate) const fn barrier(&self) -> Option<&Arc<FolderBarrier<D>>> {
+        self.barrier.as_ref()
     }
 
     /// Whether several machines guard the same storage.
@@ -175,9 +192,9 @@ impl<D: Disk> FolderGuard<D> {
         &self.dirs.folder
     }
 
-    /// Begins a tenure right after its grant: removes the stages of all other tenures, makes its
-    /// own, and opens the gate. Returns the number of files of other tenures that were put aside.
-    pub(crate) fn begin(&self, tenure: TenureId, owner: Owner) -> Result<usize, FenceError> {
+    /// Begins a tenure right after its grant: removes the stages of all other tenures, and makes
+    /// its own. Returns the number of files of other tenures that were put aside.
+    pub(crate) fn begin(&self, tenure: TenureId) -> Result<usize, FenceError> {
         let is_held = || self.clock.now() < self.clock.surely_until();
         let FolderDirs { folder, stages, .. } = &self.dirs;
         let fence =
@@ -197,8 +214,12 @@ impl<D: Disk> FolderGuard<D> {
         }
         *self.stage.write() = Some(Arc::new(stage));
         self.is_fenced.store(false, Ordering::Release);
-        self.gate.open(OpenTenure { id: tenure, owner });
         Ok(fenced.kept)
+    }
+
+    /// Opens the gate for a tenure that has begun and is ready.
+    pub(crate) fn open(&self, tenure: TenureId, owner: Owner) {
+        self.gate.open(OpenTenure { id: tenure, owner });
     }
 
     /// Closes the gate after the lock was lost, and puts the unpublished files aside. The stage is
@@ -274,6 +295,9 @@ impl<D: Disk> FolderGuard<D> {
         }
         let passed = self.gate.enter(Some(staged.tenure), is_of);
         let pass = passed.map_err(SaveError::Closed)?;
+        if self.gate.must_announce() {
+            return Err(SaveError::Unannounced);
+        }
         let if_there = if staged.is_exclusive() { IfThere::Fail } else { IfThere::Replace };
         let published = staged.change(|save, path| match *save {
             SaveState::Published => Ok(false),
@@ -302,10 +326,12 @@ impl<D: Disk> FolderGuard<D> {
         let Some(stage) = self.stage.read().clone() else {
             return Err(SaveError::Closed(Closed::TenureOver));
         };
+        self.log_publish(&staged.file, to, path)?;
         match stage.publish(&*self.disk, &staged.file, to, path, if_there) {
             Ok(displaced) => {
                 *save = SaveState::Published;
                 staged.give_space();
+                self.log_published(&staged.file, path);
                 if let Some(name) = displaced {
                     self.keep_foreign(&stage, &name, path);
                 }
@@ -341,6 +367,27 @@ impl<D: Disk> FolderGuard<D> {
         }
     }
 
+    /// Logs that a file is about to be published.
+    fn log_publish(
+        &self,
+        file: &D::File,
+        to: Place<'_, D::Dir>,
+        path: &OsStr,
+    ) -> Result<(), SaveError> {
+        let Some(barrier) = &self.barrier else { return Ok(()) };
+        let after = self.disk.look_file(file).map_err(SaveError::Disk)?;
+        let before = self.disk.look(to).ok().as_ref().and_then(stamp_of_file);
+        barrier.begin_change(path, before, stamp_of_file(&after)).map_err(SaveError::Disk)
+    }
+
+    fn log_published(&self, file: &D::File, path: &OsStr) {
+        if let Some(barrier) = &self.barrier
+            && let Ok(found) = self.disk.look_file(file)
+        {
+            barrier.end_change(path, stamp_of_file(&found));
+        }
+    }
+
     /// Publishes a copy of an open file, for example of a lost one.
     pub(crate) fn publish_copy(
         &self,
@@ -356,6 +403,10 @@ impl<D: Disk> FolderGuard<D> {
         let copy = self.disk.unnamed_file(to.dir, 0o600).map_err(PublishError::Disk)?;
         self.disk.copy(file, &copy).map_err(PublishError::Disk)?;
         self.disk.sync_file(&copy).map_err(PublishError::Disk)?;
+        self.log_publish(&copy, to, path).map_err(|error| match error {
+            SaveError::Disk(error) => PublishError::Disk(error),
+            _ => PublishError::Disk(io::Error::other("the change can't be logged")),
+        })?;
         let published = stage.publish(&*self.disk, &copy, to, path, if_there);
         let displaced = published.map_err(|error| match error {
             PublishError::Stays { name, error } => {
@@ -365,6 +416,7 @@ impl<D: Disk> FolderGuard<D> {
             }
             error => error,
         })?;
+        self.log_published(&copy, path);
         if let Some(name) = displaced {
             self.keep_foreign(&stage, &name, path);
         }

@@ -1,11 +1,12 @@
 //! The lock of a folder in the lock service. The guard holds it by its session and by a number of
 //! its own, so that no acquire, touch or release of another program of the same client reaches it.
 
+use super::barrier::handover::PreviousTenure;
 use super::tenure::{TenureClock, TenureId};
 use crate::engine::{
-    Acquire, ClientId, Command, EndSession, EventKind, Grace, LeaseKey, LeaseTerms, LockName, Op,
-    OpenId, OpenSession, Outcome, Ownership, QueuePolicy, Reason, Refusal, RefusalKind, Release,
-    SessionEnd, SessionId, Token,
+    Acquire, ClientId, Command, EndSession, EventKind, Grace, Handover, LeaseKey, LeaseTerms,
+    LockName, Op, OpenId, OpenSession, Outcome, Ownership, QueuePolicy, Reason, Refusal,
+    RefusalKind, Release, SessionEnd, SessionId, Token,
 };
 use crate::service::event_log::EventWatch;
 use crate::service::queue_waits::{Entered, PlaceGuard, QueueWaits, WaitEnd};
@@ -26,8 +27,9 @@ const END_PATIENCE: Duration = Duration::from_secs(5);
 /// The answer to a request for the folder's lock.
 #[derive(Debug)]
 pub(crate) enum TakeAnswer {
-    /// The guard holds the lock in this tenure.
-    Granted(TenureId),
+    /// The guard holds the lock in this tenure. With it comes what the lock service remembers of
+    /// the last one, unless the grant ended a wait in the queue.
+    Granted(TenureId, Option<PreviousTenure>),
     /// Another client holds the lock. The sentence says which, and since when.
     Held {
         /// The client that holds the lock.
@@ -79,14 +81,24 @@ pub(crate) fn another_engine(recorded: u64, found: u64) -> String {
     )
 }
 
-/// The lock of a folder.
-pub(crate) struct FolderLock {
-    locks: Locks,
+/// The names under which a guard holds the lock of its folder.
+#[derive(Debug, Clone)]
+pub(crate) struct LockIdentity {
     /// The engine that decides about the lock, as the folder's record says; `None` if it is an
     /// engine of this process.
-    engine: Option<u64>,
-    name: LockName,
-    client: ClientId,
+    pub(crate) engine: Option<u64>,
+    /// The name of the lock.
+    pub(crate) name: LockName,
+    /// The client as which the guard holds the lock.
+    pub(crate) client: ClientId,
+    /// Whether the lock service remembers the handovers of the folder.
+    pub(crate) remembers: bool,
+}
+
+/// The lock of a folder.
+pub(crate) struct FolderLock {
+    pub(super) locks: Locks,
+    pub(super) identity: LockIdentity,
     waits: Arc<QueueWaits>,
     /// The file that records the session, so that a restarted guard can end it.
     record: PathBuf,
@@ -113,24 +125,18 @@ struct LockState {
 struct HeldLock {
     open: OpenId,
     token: Token,
+    /// The number of the last handover of the tenure.
+    counter: u64,
 }
 
 impl FolderLock {
-    /// Returns the lock `name`, which is not held yet. The file `record` names the session that
-    /// keeps it alive.
-    pub(crate) fn new(
-        locks: Locks,
-        engine: Option<u64>,
-        name: LockName,
-        client: ClientId,
-        record: PathBuf,
-    ) -> Arc<Self> {
+    /// Returns a lock that is not held yet. The file `record` names the session that keeps it
+    /// alive.
+    pub(crate) fn new(locks: Locks, identity: LockIdentity, record: PathBuf) -> Arc<Self> {
         Arc::new(Self {
             waits: QueueWaits::new(locks.clone()),
             locks,
-            engine,
-            name,
-            client,
+            identity,
             record,
             state: Mutex::default(),
             session: AtomicU64::new(0),
@@ -151,7 +157,17 @@ impl FolderLock {
 
     /// Returns the name of the lock.
     pub(crate) const fn name(&self) -> &LockName {
-        &self.name
+        &self.identity.name
+    }
+
+    /// Returns the id of the engine that decides about the lock.
+    pub(crate) fn engine_id(&self) -> u64 {
+        self.locks.engine_id()
+    }
+
+    /// Returns the client as which this guard holds the lock.
+    pub(crate) const fn client(&self) -> &ClientId {
+        &self.identity.client
     }
 
     /// Ends the session of an earlier guard of this folder on this machine, which was killed. A
@@ -206,7 +222,7 @@ impl FolderLock {
             }
             for (_, event) in &batch.events {
                 match &event.what {
-                    EventKind::Ended { name, token, .. } if *name == self.name => {
+                    EventKind::Ended { name, token, .. } if *name == self.identity.name => {
                         news.push(LockNews::Ended(*token));
                     }
                     EventKind::SessionOver { session, .. } => {
@@ -214,7 +230,7 @@ impl FolderLock {
                         news.extend(lost.map(|held| LockNews::Ended(held.token)));
                     }
                     EventKind::Joined { name, client, .. }
-                        if *name == self.name && *client != self.client =>
+                        if *name == self.identity.name && *client != self.identity.client =>
                     {
                         news.push(LockNews::Wanted(client.to_string()));
                     }
@@ -246,7 +262,12 @@ impl FolderLock {
         let ask = Acquire {
             hold: Ownership::OpenFile(open),
             line,
-            ..Acquire::new(self.name.clone(), self.client.clone(), LeaseTerms::Session(session))
+            remember: self.identity.remembers,
+            ..Acquire::new(
+                self.identity.name.clone(),
+                self.identity.client.clone(),
+                LeaseTerms::Session(session),
+            )
         };
         let at_end = send.clone();
         self.waits.enter(
@@ -262,7 +283,7 @@ impl FolderLock {
     pub(crate) fn accept(&self, message: LockMessage) -> TakeAnswer {
         match message {
             LockMessage::WaitEnded(open, WaitEnd::Granted(grant)) => {
-                self.granted(open, grant.token)
+                self.granted(open, grant.token, None)
             }
             LockMessage::WaitEnded(open, end @ (WaitEnd::Left(_) | WaitEnd::Unknown)) => {
                 self.leave();
@@ -292,7 +313,7 @@ impl FolderLock {
     /// Releases a lock that may have been granted although no answer arrived. Otherwise this guard
     /// would keep everybody from the lock, itself included, as long as its session lasts.
     fn give_back_unknown(&self, open: OpenId) {
-        let (name, client) = (self.name.clone(), self.client.clone());
+        let (name, client) = (self.identity.name.clone(), self.identity.client.clone());
         let key = LeaseKey { name, client, token: None };
         self.locks.give_back(Op::Release(Release::of_open_file(open, key)));
     }
@@ -308,33 +329,37 @@ impl FolderLock {
             Some(held) => {
                 drop(state);
                 place.claim();
-                TakeAnswer::Granted(TenureId { engine: self.locks.engine_id(), token: held.token })
+                let engine = self.locks.engine_id();
+                TakeAnswer::Granted(TenureId { engine, token: held.token }, None)
             }
         }
     }
 
     fn decided(&self, open: OpenId, outcome: &Outcome) -> TakeAnswer {
         match outcome {
-            Outcome::Granted(tenure) | Outcome::Renewed(tenure) => self.granted(open, tenure.token),
+            Outcome::Granted(tenure) | Outcome::Renewed(tenure) => {
+                let previous = self.previous_tenure(tenure.previous.as_deref());
+                self.granted(open, tenure.token, Some(previous))
+            }
             other => TakeAnswer::Failed(format!("the lock service answered {other:?}")),
         }
     }
 
-    fn granted(&self, open: OpenId, token: Token) -> TakeAnswer {
+    fn granted(&self, open: OpenId, token: Token, previous: Option<PreviousTenure>) -> TakeAnswer {
         let mut state = self.state.lock();
-        state.held = Some(HeldLock { open, token });
+        state.held = Some(HeldLock { open, token, counter: 0 });
         let place = state.place.take();
         drop(state);
         if let Some(place) = place {
             place.claim();
         }
         let found = self.locks.engine_id();
-        if let Some(recorded) = self.engine.filter(|recorded| *recorded != found) {
+        if let Some(recorded) = self.identity.engine.filter(|recorded| *recorded != found) {
             self.release(|| {});
             return TakeAnswer::Failed(another_engine(recorded, found));
         }
         self.session.store(open.session.as_u64(), Ordering::Release);
-        TakeAnswer::Granted(TenureId { engine: found, token })
+        TakeAnswer::Granted(TenureId { engine: found, token }, previous)
     }
 
     /// Whether this guard waits in the queue.
@@ -354,13 +379,32 @@ impl FolderLock {
         self.state.lock().held = None;
     }
 
+    /// Returns the token of the tenure and the counter of its next handover.
+    pub(super) fn next_handover(&self) -> Option<(Token, u64)> {
+        let mut state = self.state.lock();
+        let held = state.held.as_mut()?;
+        held.counter += 1;
+        Some((held.token, held.counter))
+    }
+
     /// Releases the lock, and calls `then` when that is decided or got no answer in time.
     pub(crate) fn release(&self, then: impl FnOnce() + Send + 'static) {
+        self.release_with(None, then);
+    }
+
+    /// Releases the lock, and leaves a handover, if there is one, in the same step.
+    pub(super) fn release_with(
+        &self,
+        text: Option<Arc<str>>,
+        then: impl FnOnce() + Send + 'static,
+    ) {
         self.session.store(0, Ordering::Release);
-        let Some(HeldLock { open, token }) = self.state.lock().held.take() else { return then() };
-        let (name, client) = (self.name.clone(), self.client.clone());
+        let held = self.state.lock().held.take();
+        let Some(HeldLock { open, token, counter }) = held else { return then() };
+        let (name, client) = (self.identity.name.clone(), self.identity.client.clone());
         let key = LeaseKey { name, client, token: Some(token) };
-        let release = Release::of_open_file(open, key);
+        let handover = text.map(|text| Handover { text, counter: counter + 1 });
+        let release = Release { handover, ..Release::of_open_file(open, key) };
         self.locks.give_back_and_tell(Op::Release(release), then);
     }
 
@@ -388,7 +432,7 @@ impl FolderLock {
     fn open_session(&self) -> Result<SessionId, Unavailable> {
         let (send, answer) = std::sync::mpsc::channel();
         let op = Op::OpenSession(OpenSession {
-            client: self.client.clone(),
+            client: self.identity.client.clone(),
             ttl: None,
             grace: Grace::NONE,
         });

@@ -2,6 +2,8 @@
 //! name by one of them, or by a publish, is moved to the lost files.
 
 use super::disk::{Disk, IfThere, Look, Place};
+use super::fence::leads_to_no_file;
+use super::folder_changes::stamp_of_file;
 use super::folder_guard::FolderGuard;
 use super::gate::Pass;
 use super::lost_files::{LostDescription, LostReason};
@@ -23,6 +25,21 @@ impl<D: Disk> FolderGuard<D> {
     /// Whether a file of the folder was changed past the view in this tenure.
     pub(crate) fn is_foreign(&self, found: &Look) -> bool {
         self.stage.read().as_ref().is_some_and(|stage| stage.own.is_foreign(found))
+    }
+
+    /// Returns a time before which no change is made from now on, as the folder's file system
+    /// counts the times of changes.
+    pub(super) fn change_time(&self) -> io::Result<i128> {
+        let file = self.disk.unnamed_file(self.lost.dir(), 0o600)?;
+        Ok(self.disk.look_file(&file)?.changed)
+    }
+
+    /// Says that the folder was compared with what should be there: what was changed before `since`
+    /// is not foreign.
+    pub(super) fn compared(&self, since: i128) {
+        if let Some(stage) = &*self.stage.read() {
+            stage.own.compared(since);
+        }
     }
 
     /// Records the version of a file that a program of the view has left.
@@ -78,6 +95,7 @@ impl<D: Disk> FolderGuard<D> {
         let is_own = moved.is_file && !stage.own.is_foreign(&moved);
         let is_foreign =
             !moved.is_dir && there.as_ref().is_some_and(|there| stage.own.is_foreign(there));
+        self.log_rename((path, &moved), (new_path, there.as_ref()))?;
         if self.is_shared_storage || is_foreign {
             let renamed =
                 stage.rename(&*self.disk, (from, path), (to, new_path), (if_there, !moved.is_dir));
@@ -87,9 +105,72 @@ impl<D: Disk> FolderGuard<D> {
         } else {
             self.disk.rename(from, to, if_there)?;
         }
+        self.log_renamed((path, None), (new_path, &moved));
         if is_own {
             stage.own.record(&moved, false);
         }
+        Ok(())
+    }
+
+    /// Logs that a file or directory is about to be renamed. `there` is the file that it replaces,
+    /// or with which it is exchanged.
+    pub(crate) fn log_rename(
+        &self,
+        (path, moved): (&OsStr, &Look),
+        (new_path, there): (&OsStr, Option<&Look>),
+    ) -> io::Result<()> {
+        let Some(barrier) = self.barrier() else { return Ok(()) };
+        if moved.is_dir {
+            barrier.renamed_dir(path, new_path)?;
+        }
+        let (stamp, before) = (stamp_of_file(moved), there.and_then(stamp_of_file));
+        if stamp.is_some() || before.is_some() {
+            barrier.begin_change(path, stamp, None)?;
+            barrier.begin_change(new_path, before, stamp)?;
+        }
+        Ok(())
+    }
+
+    /// Logs that a file was renamed. `back` is the file that has the old name now.
+    pub(crate) fn log_renamed(
+        &self,
+        (path, back): (&OsStr, Option<&Look>),
+        (new_path, moved): (&OsStr, &Look),
+    ) {
+        let Some(barrier) = self.barrier() else { return };
+        let (stamp, back) = (stamp_of_file(moved), back.and_then(stamp_of_file));
+        if stamp.is_some() || back.is_some() {
+            barrier.end_change(path, back);
+            barrier.end_change(new_path, stamp);
+        }
+    }
+
+    /// Logs that a new file is about to get a name, or has got it.
+    pub(crate) fn log_made(&self, path: &OsStr, made: Option<&Look>) -> io::Result<()> {
+        let Some(barrier) = self.barrier() else { return Ok(()) };
+        match made {
+            None => barrier.begin_change(path, None, None),
+            Some(made) => {
+                barrier.end_change(path, stamp_of_file(made));
+                Ok(())
+            }
+        }
+    }
+
+    /// Copies a file of the folder to the lost files.
+    pub(super) fn keep_copy(&self, path: &OsStr, reason: LostReason) -> io::Result<()> {
+        let parent = self.disk.open_parent(self.folder(), path);
+        let opened = parent.and_then(|(dir, name)| self.disk.open_to_read(Place::new(&dir, &name)));
+        let file = match opened {
+            Err(error) if leads_to_no_file(&error) => return Ok(()),
+            file => file?,
+        };
+        let found = self.disk.look_file(&file)?;
+        let copy = self.disk.unnamed_file(self.lost.dir(), 0o600)?;
+        self.disk.copy(&file, &copy)?;
+        let about = LostDescription::now(path, found.uid, None, reason);
+        self.lost.keep_file(&*self.disk, &copy, &about)?;
+        self.space.add_lost(found.size);
         Ok(())
     }
 
@@ -112,12 +193,18 @@ impl<D: Disk> FolderGuard<D> {
         let Some(stage) = self.stage_of(pass) else { return Err(stale()) };
         let found = self.disk.look(at)?;
         stage.note_removed(path, &found);
+        if let (Some(barrier), true) = (self.barrier(), found.is_file) {
+            barrier.begin_change(path, stamp_of_file(&found), None)?;
+        }
         if stage.own.is_foreign(&found) {
             let displaced = stage.displace(&*self.disk, at, path);
             let name = displaced.map_err(|error| self.rename_error(error))?;
             self.keep_foreign(&stage, &name, path);
         } else {
             self.disk.remove_file(at)?;
+        }
+        if let (Some(barrier), true) = (self.barrier(), found.is_file) {
+            barrier.end_change(path, None);
         }
         stage.own.forget(&found);
         Ok(())

@@ -12,8 +12,11 @@ use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
-/// The version of the record that this version of latchfs writes.
+/// The version of the record of a folder without markers.
 const VERSION: u32 = 1;
+/// The version of the record of a folder with markers: a guard that does not know them would change
+/// the folder without a word to the others.
+const VERSION_MARKED: u32 = 2;
 /// The maximum size of the record in bytes. A sync tool may have put any file there.
 const RECORD_BYTES_MAX: u64 = 64 * 1_024;
 /// The directory of the guard in a guarded folder.
@@ -134,13 +137,28 @@ fn write_new(dir: &OwnedFd, name: &str, text: &[u8]) -> io::Result<()> {
 impl FolderRecord {
     /// Returns the record of a new guarded folder.
     pub(crate) fn new(server: Option<String>, engine: u64, is_shared: bool) -> Self {
+        let is_marked = server.is_some() && !is_shared;
         Self {
-            v: VERSION,
+            v: if is_marked { VERSION_MARKED } else { VERSION },
             id: random_id(),
             server,
             engine: format!("{engine:016x}"),
             storage: is_shared.then(random_id),
         }
+    }
+
+    /// Whether machines have copies of the folder, which a sync tool carries. Where they share one
+    /// storage, each sees the files of the others at once, and there is no sync barrier; nor is
+    /// there one where only this machine changes the folder.
+    pub(crate) fn has_copies(&self) -> bool {
+        self.server.is_some() && self.storage.is_none()
+    }
+
+    /// Returns the record of a folder that was made before there were markers, as it is once the
+    /// first one is written; `None` for another folder.
+    pub(crate) fn with_markers(&self) -> Option<Self> {
+        let is_older = self.has_copies() && self.v < VERSION_MARKED;
+        is_older.then(|| Self { v: VERSION_MARKED, ..self.clone() })
     }
 
     /// Returns the name of the folder's lock.
@@ -175,8 +193,9 @@ impl FolderRecord {
         opened.take(RECORD_BYTES_MAX).read_to_end(&mut text).map_err(failed)?;
         let record: Self = serde_json::from_slice(&text)
             .map_err(|error| RecordError::Damaged(path.clone(), error.to_string()))?;
-        if record.v != VERSION {
-            let why = format!("it has version {}, and this latchfs knows {VERSION}", record.v);
+        if ![VERSION, VERSION_MARKED].contains(&record.v) {
+            let why =
+                format!("it has version {}, and this latchfs knows {VERSION_MARKED}", record.v);
             return Err(RecordError::Damaged(path, why));
         }
         let storage = record.storage.as_deref().unwrap_or_default();
@@ -192,8 +211,9 @@ impl FolderRecord {
         Ok(record)
     }
 
-    /// Writes the record of a folder that has none, or replaces it with `replace`.
-    pub(crate) fn write(&self, folder: &Path, replace: bool) -> Result<(), RecordError> {
+    /// Makes the directory of the record in a folder that has none, or may get another one with
+    /// `replace`.
+    pub(crate) fn make_dir(folder: &Path, replace: bool) -> Result<OwnedFd, RecordError> {
         let dir = folder.join(DIR);
         let path = dir.join("folder");
         let failed = |error| RecordError::Io(path.clone(), error);
@@ -206,10 +226,17 @@ impl FolderRecord {
             Err(error) => return Err(RecordError::Io(dir, error.into())),
         }
         let opened = open_below(root.as_fd(), Path::new(DIR), OFlags::RDONLY | OFlags::DIRECTORY);
-        let opened = match opened {
-            Err(error) if is_symlink(&error) => return Err(RecordError::Symlink(dir)),
-            opened => opened.map_err(failed)?,
-        };
+        match opened {
+            Err(error) if is_symlink(&error) => Err(RecordError::Symlink(dir)),
+            opened => opened.map_err(failed),
+        }
+    }
+
+    /// Writes the record of a folder that has none, or replaces it with `replace`.
+    pub(crate) fn write(&self, folder: &Path, replace: bool) -> Result<(), RecordError> {
+        let path = folder.join(DIR).join("folder");
+        let failed = |error| RecordError::Io(path.clone(), error);
+        let opened = Self::make_dir(folder, replace)?;
         let mut text = serde_json::to_vec_pretty(self).map_err(|error| failed(error.into()))?;
         text.push(b'\n');
         match write_new(&opened, "README", README.as_bytes()) {
@@ -257,5 +284,17 @@ mod tests {
             assert!(wrong.contains("is no record"), "{text}: {wrong}");
         }
         fs::remove_dir_all(&dir).expect("it is there");
+    }
+
+    #[test]
+    fn the_version_says_whether_there_are_markers() {
+        let server = || Some("http://127.0.0.1:1".to_owned());
+        let copies = FolderRecord::new(server(), 7, false);
+        assert!(copies.v == 2 && copies.has_copies() && copies.with_markers().is_none());
+        for other in [FolderRecord::new(None, 7, false), FolderRecord::new(server(), 7, true)] {
+            assert!(other.v == 1 && !other.has_copies() && other.with_markers().is_none());
+        }
+        let older = FolderRecord { v: 1, ..copies.clone() };
+        assert_eq!(older.with_markers(), Some(copies));
     }
 }

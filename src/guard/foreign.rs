@@ -25,6 +25,12 @@ impl OwnVersions {
         Self(Mutex::new(Memory { since, left: HashMap::new(), max: VERSIONS_MAX }))
     }
 
+    /// Says that everything was compared that was changed before the change time `since`: what
+    /// stands in the folder is what should be there.
+    pub(super) fn compared(&self, since: i128) {
+        self.0.lock().since = since;
+    }
+
     /// Takes over the versions of this guard's last tenure, which ended shortly before this one
     /// began: files that it changed may have a change time that is not earlier than `since`.
     pub(super) fn inherit(&self, last: &Self) {
@@ -87,6 +93,14 @@ mod tests {
         assert!(own.is_foreign(&look(1, 99, 300)));
         own.record(&look(3, 50, 50), true);
         assert!(own.is_foreign(&look(4, 60, 60)), "the wall clock was set back");
+    }
+
+    #[test]
+    fn what_was_compared_is_not_foreign() {
+        let own = OwnVersions::new(100);
+        assert!(own.is_foreign(&look(1, 150, 150)), "it came while the tenure waited");
+        own.compared(200);
+        assert!(!own.is_foreign(&look(1, 150, 150)) && own.is_foreign(&look(1, 200, 200)));
     }
 
     #[test]

@@ -5,7 +5,7 @@ use super::tenure::{Owner, TenureClock, TenureId};
 use crate::time::{Span, Time};
 use parking_lot::{RwLock, RwLockReadGuard};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// How long before its deadline a tenure lets no change begin any more: time for the system call
 /// that makes the change.
@@ -39,6 +39,8 @@ pub(crate) struct Gate {
     clock: Arc<dyn TenureClock>,
     /// The boot time at which the last change passed, in nanoseconds.
     last_change: AtomicU64,
+    /// Whether a change must wait until the lock service has a handover that announces it.
+    must_announce: AtomicBool,
 }
 
 /// The permission for one change. While it lives the tenure can't be given up.
@@ -58,7 +60,12 @@ impl Pass<'_> {
 impl Gate {
     /// Returns a closed gate.
     pub(crate) fn new(clock: Arc<dyn TenureClock>) -> Self {
-        Self { open: RwLock::new(None), clock, last_change: AtomicU64::new(0) }
+        Self {
+            open: RwLock::new(None),
+            clock,
+            last_change: AtomicU64::new(0),
+            must_announce: AtomicBool::new(false),
+        }
     }
 
     /// Lets a change pass. `tenure` is the tenure in which the program opened the file that it
@@ -86,6 +93,24 @@ impl Gate {
         }
         self.last_change.store(now.as_nanos(), Ordering::Relaxed);
         Ok(Pass { tenure: open, _shared: shared })
+    }
+
+    /// Whether a change must wait until the lock service has a handover that announces it. The
+    /// answer stays the same for as long as the caller has a pass, unless it becomes false.
+    pub(crate) fn must_announce(&self) -> bool {
+        self.must_announce.load(Ordering::Acquire)
+    }
+
+    /// Says whether a change must be announced first. Where that becomes true, the gate is closed
+    /// meanwhile by [`Gate::exclusively`].
+    pub(crate) fn set_must_announce(&self, must: bool) {
+        self.must_announce.store(must, Ordering::Release);
+    }
+
+    /// Makes a call while no change is under way.
+    pub(crate) fn exclusively<T>(&self, call: impl FnOnce() -> T) -> T {
+        let _open = self.open.write();
+        call()
     }
 
     /// Returns the tenure for which the gate is open.

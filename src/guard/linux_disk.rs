@@ -1,14 +1,15 @@
 //! The real disk: the file operations of a guard as Linux system calls.
 
-use super::disk::{Disk, DiskEntry, FileId, IfThere, Look, Place};
+use super::disk::{Attributes, Disk, DiskEntry, FileId, IfThere, Look, Place};
 use rustix::fs::{
     AtFlags, CWD, Dir as DirStream, FileType, Mode, OFlags, RenameFlags, ResolveFlags, Statx,
-    StatxFlags, Timespec, Timestamps, XattrFlags,
+    StatxAttributes, StatxFlags, Timespec, Timestamps, XattrFlags,
 };
 use rustix::io::Errno;
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io;
+use std::ops::ControlFlow;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
@@ -97,16 +98,38 @@ pub(crate) fn look_in(found: &Statx) -> Look {
 
 /// Returns the entries of a directory with their types, without `.` and `..`.
 pub(crate) fn list(dir: BorrowedFd<'_>) -> io::Result<Vec<(OsString, u64, FileType)>> {
-    let opened = reopen(dir, OFlags::RDONLY | OFlags::DIRECTORY)?;
     let mut found = Vec::new();
+    each_entry(dir, |name, inode, kind| {
+        found.push((name.to_owned(), inode, kind));
+        ControlFlow::Continue(())
+    })?;
+    Ok(found)
+}
+
+/// Calls `visit` for each entry of a directory, without `.` and `..`, until it breaks.
+fn each_entry(
+    dir: BorrowedFd<'_>,
+    mut visit: impl FnMut(&OsStr, u64, FileType) -> ControlFlow<()>,
+) -> io::Result<()> {
+    let opened = reopen(dir, OFlags::RDONLY | OFlags::DIRECTORY)?;
     for entry in DirStream::new(opened)? {
         let entry = entry?;
         let name = OsStr::from_bytes(entry.file_name().to_bytes());
-        if name != "." && name != ".." {
-            found.push((name.to_owned(), entry.ino(), entry.file_type()));
+        if name != "." && name != ".." && visit(name, entry.ino(), entry.file_type()).is_break() {
+            break;
         }
     }
-    Ok(found)
+    Ok(())
+}
+
+/// Opens an existing regular file. Fails with ENXIO if another kind of file has the name.
+fn open_regular(at: Place<'_, OwnedFd>, flags: OFlags) -> io::Result<File> {
+    let found = open_below(at.dir.as_fd(), Path::new(at.name), OFlags::PATH)?;
+    let mode = u32::from(stat(found.as_fd())?.stx_mode);
+    match FileType::from_raw_mode(mode) {
+        FileType::RegularFile => reopen(found.as_fd(), flags | OFlags::NONBLOCK),
+        _ => Err(Errno::NXIO.into()),
+    }
 }
 
 /// Gives the mode, the ACL and the other extended attributes of one file to another, which was made
@@ -180,6 +203,13 @@ impl Disk for LinuxDisk {
         self.open_dir(at)
     }
 
+    fn make_readable_dir(&self, at: Place<'_, OwnedFd>) -> io::Result<()> {
+        match rustix::fs::mkdirat(at.dir, at.name, Mode::from_raw_mode(0o755)) {
+            Ok(()) | Err(Errno::EXIST) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+
     fn open_dir(&self, at: Place<'_, OwnedFd>) -> io::Result<OwnedFd> {
         let flags = OFlags::PATH | OFlags::DIRECTORY;
         open_below(at.dir.as_fd(), Path::new(at.name), flags)
@@ -198,6 +228,16 @@ impl Disk for LinuxDisk {
         Ok(list(dir.as_fd())?.into_iter().map(entry).collect())
     }
 
+    fn visit_entries(
+        &self,
+        dir: &OwnedFd,
+        visit: &mut dyn FnMut(DiskEntry) -> ControlFlow<()>,
+    ) -> io::Result<()> {
+        each_entry(dir.as_fd(), |name, _, kind| {
+            visit(DiskEntry { name: name.to_owned(), is_dir: kind == FileType::Directory })
+        })
+    }
+
     fn id_of(&self, at: Place<'_, OwnedFd>) -> io::Result<FileId> {
         Ok(id_in(&stat_at(at.dir.as_fd(), at.name)?))
     }
@@ -210,13 +250,36 @@ impl Disk for LinuxDisk {
         Ok(look_in(&stat(file.as_fd())?))
     }
 
-    fn open_file(&self, at: Place<'_, OwnedFd>) -> io::Result<File> {
-        let found = open_below(at.dir.as_fd(), Path::new(at.name), OFlags::PATH)?;
-        let mode = u32::from(stat(found.as_fd())?.stx_mode);
-        match FileType::from_raw_mode(mode) {
-            FileType::RegularFile => reopen(found.as_fd(), OFlags::RDWR | OFlags::NONBLOCK),
-            _ => Err(Errno::NXIO.into()),
+    fn attributes(&self, at: Place<'_, OwnedFd>) -> io::Result<Attributes> {
+        let found = stat_at(at.dir.as_fd(), at.name)?;
+        Ok(Attributes {
+            look: look_in(&found),
+            mode: u32::from(found.stx_mode) & 0o7777,
+            is_mount_point: found.stx_attributes.contains(StatxAttributes::MOUNT_ROOT),
+            // No file system of Linux says that a content is elsewhere.
+            is_downloaded: true,
+        })
+    }
+
+    fn open_to_read(&self, at: Place<'_, OwnedFd>) -> io::Result<File> {
+        open_regular(at, OFlags::RDONLY)
+    }
+
+    fn read(&self, file: &File, offset: u64, bytes: &mut [u8]) -> io::Result<usize> {
+        let mut length = 0;
+        while length < bytes.len() {
+            match file.read_at(&mut bytes[length..], offset + length as u64) {
+                Ok(0) => break,
+                Ok(count) => length += count,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
         }
+        Ok(length)
+    }
+
+    fn open_file(&self, at: Place<'_, OwnedFd>) -> io::Result<File> {
+        open_regular(at, OFlags::RDWR)
     }
 
     fn unnamed_file(&self, near: &OwnedFd, mode: u32) -> io::Result<File> {
@@ -332,5 +395,9 @@ impl Disk for LinuxDisk {
 
     fn sync_dir(&self, dir: &OwnedFd) -> io::Result<()> {
         reopen(dir.as_fd(), OFlags::RDONLY | OFlags::DIRECTORY)?.sync_all()
+    }
+    fn sync_file_system(&self, dir: &OwnedFd) -> io::Result<()> {
+        let opened = reopen(dir.as_fd(), OFlags::RDONLY | OFlags::DIRECTORY)?;
+        Ok(rustix::fs::syncfs(opened)?)
     }
 }

@@ -31,6 +31,9 @@ pub(crate) enum LostReason {
     NoDirectory,
     /// A version that came from elsewhere was about to be replaced.
     Foreign,
+    /// The tenure ended before other machines knew of the version, and their version may win. The
+    /// file also stays in the folder.
+    Untold,
 }
 
 impl LostReason {
@@ -43,6 +46,10 @@ impl LostReason {
             Self::Interrupted => "the guard was stopped while it published the file",
             Self::NoDirectory => "the directory of the file was removed before it was closed",
             Self::Foreign => "the version came from outside the view, and a save replaced it",
+            Self::Untold => {
+                "the lock was lost before other machines knew of the version, and theirs may \
+                 replace it"
+            }
         }
     }
 }

@@ -13,8 +13,15 @@
 //! - `lost_files` keeps what must not reach the folder.
 //! - `fence` removes the stages of other tenures.
 //! - `staged_file` is a file that is being saved.
+//! - `barrier` decides whether everything that other machines have published is here, and
+//!   `barrier_store` reads and writes its files.
+//! - `folder_changes` logs the changes of one folder for it, `folder_barrier` takes its steps, and
+//!   `late_changes` those after a tenure that ended without a word.
 //! - `folder_guard` joins these parts for one folder, `folder_names` renames and removes files.
-//! - `barrier` decides whether everything that other machines have published is here.
+//! - `folder_lock` is the folder's lock in the lock service, `lock_handovers` what it remembers.
+//! - `tenures` asks for tenures, `tenure_bounds` begins and ends them; `tenure_arrival` waits until
+//!   the folder is ready, `tenure_handovers` tells the lock service of changes and of markers, and
+//!   `barrier_worker` makes the steps that may take long.
 //! - `fuzz` gives `tests/fuzz` access to the readers of `barrier`.
 
 pub(crate) mod tenure;
@@ -27,16 +34,27 @@ pub(crate) mod stage;
 pub(crate) mod lost_files;
 pub(crate) mod fence;
 pub(crate) mod staged_file;
+pub(crate) mod write_policy;
+pub(crate) mod barrier;
+pub(crate) mod barrier_store;
+pub(crate) mod folder_changes;
+pub(crate) mod folder_barrier;
+pub(crate) mod not_ready;
+pub(crate) mod late_changes;
 pub(crate) mod folder_guard;
 pub(crate) mod folder_names;
 pub(crate) mod folder_record;
 pub(crate) mod state_place;
 pub(crate) mod folder_lock;
-pub(crate) mod write_policy;
-#[cfg_attr(not(test), expect(dead_code, reason = "the guard is connected to it by a later commit"))]
-pub(crate) mod barrier;
+pub(crate) mod lock_handovers;
 pub(crate) mod tenure_news;
+pub(crate) mod wish;
+pub(crate) mod barrier_worker;
+pub(crate) mod tenure_steps;
 pub(crate) mod tenures;
+pub(crate) mod tenure_bounds;
+pub(crate) mod tenure_arrival;
+pub(crate) mod tenure_handovers;
 pub(crate) mod view;
 pub mod fuzz;
 

@@ -1,6 +1,7 @@
 //! The state directory of a guarded folder: its stages, its lost files, and the files of this
 //! machine. It lies on the file system of the folder, since a file is published by a rename.
 
+use super::folder_changes::BarrierDirs;
 use super::folder_guard::FolderDirs;
 use super::folder_record::FolderRecord;
 use super::linux_disk::{LinuxDisk, stat};
@@ -209,6 +210,13 @@ impl StatePlace {
     /// Returns the directory of the local files.
     pub(crate) fn local(&self) -> Result<OwnedFd, PlaceError> {
         open_dir(&self.host.join("local"))
+    }
+
+    /// Returns the directories that the sync barrier uses.
+    pub(crate) fn barrier_dirs(&self) -> Result<BarrierDirs<LinuxDisk>, PlaceError> {
+        let folder = self.folder.try_clone();
+        let folder = folder.map_err(|error| PlaceError::Io(self.path.clone(), error))?;
+        Ok(BarrierDirs { folder, state: open_dir(&self.host)? })
     }
 
     /// Returns the directories that the guard uses.

@@ -33,6 +33,8 @@ impl TenureEnd {
 pub(crate) enum TenureNews {
     /// A tenure began. The number counts the files of other tenures that were put aside.
     Began(TenureId, usize),
+    /// The guard holds the lock, and the folder is not ready, for this reason.
+    NotReady(TenureId, String),
     /// A tenure ended.
     Ended(TenureId, TenureEnd, PutAside),
     /// Another client waits for the lock.

@@ -2,12 +2,15 @@
 //! change the folder, begins the tenure after the grant, and ends it when the lock is lost or given
 //! up. One thread makes all these steps.
 
+use super::barrier::handover::{HandoverId, PreviousTenure};
+use super::barrier_worker::{BarrierWorker, JobDone};
 use super::disk::Disk;
-use super::fence::FenceError;
-use super::folder_guard::{FolderGuard, PutAside};
+use super::folder_guard::FolderGuard;
 use super::folder_lock::{FolderLock, LockMessage, LockNews, TakeAnswer, unanswered};
 use super::tenure::{Owner, TenureClock, TenureId};
 use super::tenure_news::{OnNews, TenureEnd, TenureNews};
+use super::tenure_steps::{Steps, Then, WaitingChange};
+use super::wish::{Denied, IsWanted, OnHeld, Wish, WishOf};
 use super::write_policy::WritePolicy;
 use crate::time::{Span, Time, Wall, boot_now};
 use parking_lot::Mutex;
@@ -17,44 +20,32 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 
-/// Why a program does not get a tenure now.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Denied {
-    /// The reason as a sentence without a full stop.
-    pub(crate) sentence: String,
-}
-
-/// A callback for the answer to a wish for a tenure.
-pub(crate) type OnHeld = Box<dyn FnOnce(Result<(), Denied>) + Send>;
-
-/// Tells whether a program still waits for a tenure: a signal may have ended its wait.
-pub(crate) type IsWanted = Box<dyn Fn() -> bool + Send>;
-
 /// How long a program waits for the answer of the lock service, even if it does not want to wait
 /// for the lock.
 const ANSWER_PATIENCE: Span = Span::from_secs(1);
+
+/// How long the end of a guard waits for the release of the lock.
+const RELEASE_PATIENCE: Span = Span::from_secs(5);
+/// How long it waits if a marker is written before.
+const MARKER_PATIENCE: Span = Span::from_secs(60);
 
 /// The delay before a lock service that could not be reached is asked again for programs that
 /// wait.
 const ASK_AGAIN: Span = Span::from_secs(1);
 
-/// A program's wish for a tenure.
-struct Wish {
-    owner: Owner,
-    /// When the program no longer waits for a lock that is held.
-    waits_until: Time,
-    /// When the program is refused if there was no answer.
-    until: Time,
-    /// Whether the program still waits.
-    is_wanted: IsWanted,
-    then: OnHeld,
-}
-
-enum Message {
+pub(super) enum Message {
     Lock(LockMessage),
     News(LockNews),
     Wish(Wish),
-    Give(Box<dyn FnOnce() + Send>),
+    Give(Then),
+    /// The last tenure as the lock service remembers it; with the tenure that asks for it.
+    Previous(Option<TenureId>, Result<PreviousTenure, String>),
+    /// The answer to a handover.
+    HandedOver(HandoverId, Result<(), String>),
+    /// A change waits until it is announced.
+    Announce(WaitingChange),
+    /// The thread of the barrier has made a step.
+    Worked(JobDone),
     Look,
     /// Asks for a sign that the thread works.
     Ping(Sender<()>),
@@ -68,33 +59,45 @@ pub(crate) enum GuardState {
     Reading,
     /// The guard has requested the lock.
     Asking,
+    /// The guard holds the lock, and waits until everything is here.
+    Arriving(TenureId, Owner),
     /// The guard holds the lock, since this time.
     Holding(TenureId, Owner, Wall),
+    /// The gate has closed for good, and the last marker is being written.
+    Yielding(TenureId),
 }
 
-struct TenureState {
-    state: GuardState,
+pub(super) struct TenureState {
+    pub(super) state: GuardState,
     /// The holder that refused the last request for the lock.
-    other_holder: Option<String>,
+    pub(super) other_holder: Option<String>,
     /// The clients that wait for the lock.
-    wanted_by: Option<String>,
+    pub(super) wanted_by: Option<String>,
     /// The end of the last tenure.
-    last_end: Option<(TenureId, TenureEnd)>,
+    pub(super) last_end: Option<(TenureId, TenureEnd)>,
     /// When the guard asks again a lock service that could not be reached.
-    ask_again: Time,
+    pub(super) ask_again: Time,
+    /// Why the folder is not ready, as a sentence without a full stop.
+    pub(super) not_ready: Option<String>,
+    /// The paths that are missing, each with its reason.
+    pub(super) missing: Vec<String>,
 }
 
 /// The tenures of one guard.
 pub(crate) struct Tenures<D: Disk> {
-    guard: Arc<FolderGuard<D>>,
-    lock: Arc<FolderLock>,
-    policy: Arc<WritePolicy>,
-    state: Mutex<TenureState>,
+    pub(super) guard: Arc<FolderGuard<D>>,
+    pub(super) lock: Arc<FolderLock>,
+    pub(super) policy: Arc<WritePolicy>,
+    pub(super) state: Mutex<TenureState>,
     send: Mutex<Sender<Message>>,
     waiting: AtomicUsize,
     /// The number of open files through which programs may change the folder.
     writers: AtomicUsize,
-    on_news: OnNews,
+    pub(super) on_news: OnNews,
+    /// The thread of the sync barrier, if there is one.
+    pub(super) worker: Option<BarrierWorker>,
+    /// The steps of the sync barrier. The thread of the tenures alone uses them.
+    pub(super) steps: Mutex<Steps>,
 }
 
 impl<D: Disk> Tenures<D> {
@@ -112,7 +115,14 @@ impl<D: Disk> Tenures<D> {
             wanted_by: None,
             last_end: None,
             ask_again: Time::ZERO,
+            not_ready: None,
+            missing: Vec::new(),
         };
+        let results = send.clone();
+        let done = move |done| results.send(Message::Worked(done)).unwrap_or_default();
+        let worker = BarrierWorker::start(Arc::clone(&guard), done)?;
+        let has_late = guard.barrier().is_some_and(|barrier| barrier.may_have_late_changes());
+        let steps = Steps { late_at: has_late.then_some(Time::ZERO), ..Steps::default() };
         let tenures = Arc::new(Self {
             guard,
             lock,
@@ -122,6 +132,8 @@ impl<D: Disk> Tenures<D> {
             waiting: AtomicUsize::new(0),
             writers: AtomicUsize::new(0),
             on_news,
+            worker,
+            steps: Mutex::new(steps),
         });
         tenures.lock.follow(move |news| drop(send.send(Message::News(news))));
         let own = Arc::clone(&tenures);
@@ -149,6 +161,17 @@ impl<D: Disk> Tenures<D> {
         self.state.lock().last_end
     }
 
+    /// Returns why the folder is not ready, while the guard holds the lock.
+    pub(crate) fn not_ready(&self) -> Option<String> {
+        self.state.lock().not_ready.clone()
+    }
+
+    /// Returns the paths that are missing while the folder is not ready, each with its reason.
+    pub(crate) fn missing(&self) -> Vec<String> {
+        let state = self.state.lock();
+        if state.not_ready.is_some() { state.missing.clone() } else { Vec::new() }
+    }
+
     /// Returns the lock.
     pub(crate) const fn lock(&self) -> &Arc<FolderLock> {
         &self.lock
@@ -168,18 +191,28 @@ impl<D: Disk> Tenures<D> {
         }
     }
 
-    fn send(&self, message: Message) {
+    pub(super) fn send(&self, message: Message) {
         // The send fails only after the thread has ended, when the view is gone.
         let _ = self.send.lock().send(message);
     }
 
+    pub(super) fn sender(&self) -> Sender<Message> {
+        self.send.lock().clone()
+    }
+
     /// Requests a tenure for `owner`, waits for it for at most `patience`, and then calls `then`.
     /// The thread asks `is_wanted` whenever it looks at its state.
-    pub(crate) fn hold(&self, owner: Owner, patience: Span, is_wanted: IsWanted, then: OnHeld) {
+    pub(crate) fn hold(
+        &self,
+        (owner, of): (Owner, WishOf),
+        patience: Span,
+        is_wanted: IsWanted,
+        then: OnHeld,
+    ) {
         self.waiting.fetch_add(1, Ordering::Relaxed);
         let now = boot_now();
         let (waits_until, until) = (now + patience, now + patience.max(ANSWER_PATIENCE));
-        self.send(Message::Wish(Wish { owner, waits_until, until, is_wanted, then }));
+        self.send(Message::Wish(Wish { owner, of, waits_until, until, is_wanted, then }));
     }
 
     /// Gives the lock up, and calls `then` when that is done.
@@ -205,8 +238,10 @@ impl<D: Disk> Tenures<D> {
         let (send, done) = channel();
         self.give(move || send.send(()).unwrap_or_default());
         // The release is repeated by the lock service's client for as long as needed; a server that
-        // does not answer must not keep the view from being unmounted.
-        let _ = done.recv_timeout(std::time::Duration::from_secs(5));
+        // does not answer must not keep the view from being unmounted. The last marker may take
+        // longer; without it the next start of the guard writes a late one.
+        let patience = if self.worker.is_some() { MARKER_PATIENCE } else { RELEASE_PATIENCE };
+        let _ = done.recv_timeout(patience.as_duration());
         self.send(Message::Stop);
         self.lock.close();
     }
@@ -235,13 +270,16 @@ impl<D: Disk> Tenures<D> {
         if !wishes.is_empty() && self.state() == GuardState::Reading {
             next = next.min(self.ask_again());
         }
-        if let GuardState::Holding(..) = self.state() {
+        next = next.min(self.next_step(now));
+        if matches!(self.state(), GuardState::Holding(..) | GuardState::Arriving(..)) {
             next = next.min(self.lock.surely_until());
-            if let Some(after) = self.policy.give_after {
-                let idle_since = self.guard.gate().last_change();
-                // A file that is open for writing keeps the lock; the guard looks again then.
-                next = next.min((idle_since + after).max(now + Span::from_millis(100)));
-            }
+        }
+        if let GuardState::Holding(..) = self.state()
+            && let Some(after) = self.policy.give_after
+        {
+            let idle_since = self.guard.gate().last_change();
+            // A file that is open for writing keeps the lock; the guard looks again then.
+            next = next.min((idle_since + after).max(now + Span::from_millis(100)));
         }
         (next != Time::NEVER).then(|| next.since(now) + Span::from_millis(1))
     }
@@ -253,17 +291,24 @@ impl<D: Disk> Tenures<D> {
                 self.answered(answer, wishes);
             }
             Message::News(LockNews::Wanted(client)) => {
-                if matches!(self.state(), GuardState::Holding(..)) {
+                if matches!(self.state(), GuardState::Holding(..) | GuardState::Arriving(..)) {
                     self.state.lock().wanted_by = Some(client.clone());
                     (self.on_news)(&TenureNews::Wanted(client));
                 }
             }
             Message::News(LockNews::Ended(token)) => match self.state() {
-                GuardState::Holding(tenure, ..) if tenure.token == token => {
+                GuardState::Holding(tenure, ..) | GuardState::Arriving(tenure, _)
+                    if tenure.token == token =>
+                {
                     self.lose(tenure, TenureEnd::Taken);
                 }
+                GuardState::Yielding(tenure) if tenure.token == token => self.lock.forget(),
                 _ => {}
             },
+            Message::Previous(tenure, answer) => self.previous_known(tenure, answer),
+            Message::HandedOver(id, answer) => self.handed_over(id, answer, wishes),
+            Message::Announce(change) => self.announce_change(change),
+            Message::Worked(done) => self.worked(done, wishes),
             Message::Wish(wish) => self.wish(wish, wishes),
             Message::Give(then) => self.give_now(then),
             // The send fails if nobody waits for the sign any more.
@@ -274,12 +319,16 @@ impl<D: Disk> Tenures<D> {
 
     /// Looks at everything that has a deadline.
     fn tick(&self, wishes: &mut VecDeque<Wish>) {
-        if let GuardState::Holding(tenure, ..) = self.state() {
+        let state = self.state();
+        if let GuardState::Holding(tenure, ..) | GuardState::Arriving(tenure, _) = state {
+            let is_holding = matches!(state, GuardState::Holding(..));
             if self.guard.is_fenced() {
                 self.lose(tenure, TenureEnd::Fenced);
             } else if self.guard.gate().is_past_deadline() {
                 self.lose(tenure, TenureEnd::Deadline);
-            } else if self.policy.give_after.is_some_and(|after| self.is_idle_for(after)) {
+            } else if is_holding
+                && self.policy.give_after.is_some_and(|after| self.is_idle_for(after))
+            {
                 self.give_now(Box::new(|| {}));
             }
         }
@@ -295,6 +344,7 @@ impl<D: Disk> Tenures<D> {
             let Some(wish) = wishes.remove(at) else { break };
             self.answer(wish, Err(Denied { sentence: sentence.clone() }));
         }
+        self.step(wishes, now);
         if wishes.is_empty() && self.state() == GuardState::Asking {
             self.lock.leave();
             self.state.lock().state = GuardState::Reading;
@@ -308,10 +358,12 @@ impl<D: Disk> Tenures<D> {
         self.state.lock().ask_again
     }
 
-    fn current_or_last(&self) -> Option<TenureId> {
+    pub(super) fn current_or_last(&self) -> Option<TenureId> {
         match self.state() {
-            GuardState::Holding(tenure, ..) => Some(tenure),
-            _ => self.last_end().map(|(tenure, _)| tenure),
+            GuardState::Holding(tenure, ..)
+            | GuardState::Arriving(tenure, _)
+            | GuardState::Yielding(tenure) => Some(tenure),
+            GuardState::Reading | GuardState::Asking => self.last_end().map(|(tenure, _)| tenure),
         }
     }
 
@@ -321,6 +373,10 @@ impl<D: Disk> Tenures<D> {
     }
 
     fn why_not(&self) -> String {
+        if let GuardState::Arriving(..) = self.state() {
+            let not_ready = self.not_ready();
+            return not_ready.unwrap_or_else(|| "the folder is being compared".to_owned());
+        }
         match self.other_holder() {
             Some(holder) => format!("{holder} holds the lock of this folder"),
             None => self.lock.trouble().unwrap_or_else(|| {
@@ -334,7 +390,7 @@ impl<D: Disk> Tenures<D> {
         (wish.then)(answer);
     }
 
-    fn wish(&self, wish: Wish, wishes: &mut VecDeque<Wish>) {
+    pub(super) fn wish(&self, wish: Wish, wishes: &mut VecDeque<Wish>) {
         let state = self.state();
         if let GuardState::Holding(_, owner, _) = state {
             let answer = if owner == wish.owner {
@@ -348,11 +404,16 @@ impl<D: Disk> Tenures<D> {
             return self.answer(wish, answer);
         }
         wishes.push_back(wish);
-        if state == GuardState::Asking && self.lock.is_in_line() {
-            self.deny_impatient(wishes, &self.why_not());
-        }
-        if state != GuardState::Asking {
-            self.ask(wishes);
+        match state {
+            GuardState::Asking if self.lock.is_in_line() => {
+                self.deny_impatient(wishes, &self.why_not());
+            }
+            GuardState::Arriving(..) if self.not_ready().is_some() => {
+                self.deny_impatient(wishes, &self.why_not());
+            }
+            GuardState::Reading => self.ask(wishes),
+            // The wish is granted or refused with those that wait already, or after the yield.
+            _ => {}
         }
     }
 
@@ -361,7 +422,7 @@ impl<D: Disk> Tenures<D> {
         let last = wishes.iter().map(|wish| wish.waits_until).max().unwrap_or(Time::ZERO);
         let patience = last.since(boot_now());
         self.state.lock().state = GuardState::Asking;
-        let send = self.send.lock().clone();
+        let send = self.sender();
         let asked =
             self.lock.take(patience, move |message| drop(send.send(Message::Lock(message))));
         if let Err(why) = asked {
@@ -371,7 +432,7 @@ impl<D: Disk> Tenures<D> {
 
     fn answered(&self, answer: TakeAnswer, wishes: &mut VecDeque<Wish>) {
         match answer {
-            TakeAnswer::Granted(tenure) => self.begin(tenure, wishes),
+            TakeAnswer::Granted(tenure, previous) => self.begin(tenure, previous, wishes),
             TakeAnswer::Waits => self.deny_impatient(wishes, &self.why_not()),
             TakeAnswer::Held { holder, token } => {
                 let sentence =
@@ -399,7 +460,7 @@ impl<D: Disk> Tenures<D> {
     }
 
     /// Refuses the wishes of programs that do not wait for a lock that is held.
-    fn deny_impatient(&self, wishes: &mut VecDeque<Wish>, sentence: &str) {
+    pub(super) fn deny_impatient(&self, wishes: &mut VecDeque<Wish>, sentence: &str) {
         let now = boot_now();
         let all = wishes.drain(..);
         let (patient, mut others): (VecDeque<_>, _) = all.partition(|w| w.waits_until > now);
@@ -407,72 +468,9 @@ impl<D: Disk> Tenures<D> {
         *wishes = patient;
     }
 
-    fn deny_all(&self, wishes: &mut VecDeque<Wish>, sentence: &str) {
+    pub(super) fn deny_all(&self, wishes: &mut VecDeque<Wish>, sentence: &str) {
         for wish in wishes.drain(..) {
             self.answer(wish, Err(Denied { sentence: sentence.to_owned() }));
         }
-    }
-
-    /// Begins a tenure after its grant, for the owner that has waited longest.
-    fn begin(&self, tenure: TenureId, wishes: &mut VecDeque<Wish>) {
-        if matches!(self.state(), GuardState::Holding(held, ..) if held == tenure) {
-            return;
-        }
-        let Some(owner) = wishes.front().map(|wish| wish.owner) else {
-            self.state.lock().state = GuardState::Reading;
-            return self.lock.release(|| {});
-        };
-        match self.guard.begin(tenure, owner) {
-            Ok(kept) => {
-                let mut state = self.state.lock();
-                state.state = GuardState::Holding(tenure, owner, Wall::now());
-                (state.other_holder, state.wanted_by) = (None, None);
-                drop(state);
-                (self.on_news)(&TenureNews::Began(tenure, kept));
-                for wish in std::mem::take(wishes) {
-                    self.wish(wish, wishes);
-                }
-            }
-            Err(error) => {
-                let why = match error {
-                    FenceError::Late => "the lease ended before the stages of other tenures were \
-                                         removed"
-                        .to_owned(),
-                    FenceError::Disk(error) => {
-                        format!("the stages of other tenures can't be removed: {error}")
-                    }
-                };
-                self.lock.release(|| {});
-                self.state.lock().state = GuardState::Reading;
-                self.deny_all(wishes, &why);
-            }
-        }
-    }
-
-    fn lose(&self, tenure: TenureId, end: TenureEnd) {
-        let aside = self.guard.lose();
-        if end == TenureEnd::Taken {
-            self.lock.forget();
-        } else {
-            // The lock service may still count this guard as the holder.
-            self.lock.release(|| {});
-        }
-        self.ended(tenure, end, aside);
-    }
-
-    fn give_now(&self, then: Box<dyn FnOnce() + Send>) {
-        let GuardState::Holding(tenure, ..) = self.state() else { return then() };
-        let aside = self.guard.give_up();
-        self.lock.release(then);
-        self.ended(tenure, TenureEnd::Given, aside);
-    }
-
-    fn ended(&self, tenure: TenureId, end: TenureEnd, aside: PutAside) {
-        let mut state = self.state.lock();
-        state.state = GuardState::Reading;
-        state.last_end = Some((tenure, end));
-        state.wanted_by = None;
-        drop(state);
-        (self.on_news)(&TenureNews::Ended(tenure, end, aside));
     }
 }

@@ -87,6 +87,8 @@ pub(crate) struct WritePolicy {
     pub(crate) never_ask: PathPatterns,
     /// The files that belong to this machine, and never reach the folder.
     pub(crate) local: PathPatterns,
+    /// How long nothing must change before a marker names the changes.
+    pub(crate) settle: Span,
     /// Whether the content of a file is on the disk before the file appears in the folder.
     pub(crate) sync_saves: bool,
 }

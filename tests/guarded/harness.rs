@@ -56,7 +56,12 @@ impl Scratch {
 
     /// Runs `latchfs guard init` on the folder.
     pub(crate) fn init(&self, options: &[&str]) {
-        run(latchfs().args(["guard", "init"]).arg(self.folder()).args(options)).ok();
+        let mut command = latchfs();
+        command.args(["guard", "init"]).arg(self.folder()).args(options);
+        if options.contains(&"--server") {
+            command.arg("--stage").arg(self.0.join("state"));
+        }
+        run(&mut command).ok();
     }
 }
 

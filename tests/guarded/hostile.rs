@@ -67,12 +67,12 @@ fn a_hostile_record_is_refused() {
     fs::File::create(&record).expect("made").set_len(1 << 40).expect("sparse");
     says("not a small regular file");
     let id = id_of_text(&text);
-    let version = text.replace("\"v\": 1", "\"v\": 2");
+    let version = text.replace("\"v\": 1", "\"v\": 9");
     let long = text.replace(&id, &format!("../../{id}"));
     let up = text.replace(&id, "../../../../../../../../../../etc");
     let not_ascii = text.replace(&id, &"\u{e9}".repeat(16));
     for (hostile, wanted) in [
-        (&*version, "version 2"),
+        (&*version, "version 9"),
         (&*long, "no hexadecimal"),
         (&*up, "no hexadecimal"),
         (&*not_ascii, "no hexadecimal"),

@@ -5,6 +5,7 @@
 mod support;
 
 mod abuse;
+mod arriving;
 mod counters;
 mod databases;
 mod disks;

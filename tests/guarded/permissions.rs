@@ -1,8 +1,7 @@
 //! Modes, owners, ACLs and names of files that programs make in a view, compared with the same
 //! programs in a plain directory.
 
-use crate::harness::{Guard, Scratch, Server, latchfs, python, shell};
-use crate::support::run;
+use crate::harness::{Guard, Scratch, Server, python, shell};
 use std::fs;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 
@@ -107,7 +106,7 @@ fn new_files_of_a_user_are_as_in_a_plain_directory() {
 fn a_copy_with_size_and_time_of_the_version_before_gets_a_time_of_its_own() {
     let scratch = Scratch::new();
     let server = Server::start(&scratch);
-    run(latchfs().args(["guard", "init", "--server", &server.url]).arg(scratch.folder())).ok();
+    scratch.init(&["--server", &server.url]);
     let guard = Guard::start(&scratch, "view", &["--client", "m1"]);
     let script = "
         echo old > a; touch -d @1000.5 a; mkdir t; echo new > t/a; touch -d @1000.5 t/a
@@ -126,7 +125,7 @@ fn a_copy_with_size_and_time_of_the_version_before_gets_a_time_of_its_own() {
 fn names_that_differ_by_normalization_alone_are_refused() {
     let scratch = Scratch::new();
     let server = Server::start(&scratch);
-    run(latchfs().args(["guard", "init", "--server", &server.url]).arg(scratch.folder())).ok();
+    scratch.init(&["--server", &server.url]);
     let guard = Guard::start(&scratch, "view", &["--client", "m1"]);
     let (composed, decomposed) = ("caf\u{e9}", "cafe\u{301}");
     fs::write(guard.path(composed), "1").expect("the only one");

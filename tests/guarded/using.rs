@@ -279,7 +279,9 @@ fn a_mount_on_a_server_decides_about_the_lock() {
     let locks = mount("locks", &["--server", &server.url]);
     let own = mount("own", &["--state", "none", "--grant-at-once"]);
     let init = |mount: &std::path::Path| {
-        run(latchfs().args(["guard", "init", "--dir"]).arg(mount).arg(scratch.folder()))
+        let mut init = latchfs();
+        init.args(["guard", "init", "--dir"]).arg(mount).arg(scratch.folder());
+        run(init.arg("--stage").arg(scratch.0.join("state")))
     };
     let why = init(&own).exits(64);
     assert!(why.contains("has its own engine") && why.contains("--server URL"), "{why}");

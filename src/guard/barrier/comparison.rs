@@ -210,6 +210,7 @@ impl<'a> Comparing<'a, '_> {
             Some(_) => MissingBecause::NotYetDeleted,
             None => self.unknown_content(found),
         };
+        self.missing.of += 1;
         self.add_missing(path, 0, because);
         Ok(())
     }

@@ -6,7 +6,7 @@ use super::content_digest::ContentDigest;
 use super::folder_path::FolderPath;
 use super::handover::{HandoverId, MarkerCounts};
 use super::marker::Acceptance;
-use super::marker_name::{MarkerLink, MarkerName};
+use super::marker_name::{MarkerKind, MarkerLink, MarkerName};
 use super::tree::FileStamp;
 use std::collections::{BTreeMap, VecDeque};
 
@@ -82,6 +82,25 @@ impl Ledger {
             self.own.pop_front();
         }
         self.own.push_back(id);
+    }
+
+    /// Whether this machine wrote any handover.
+    pub(crate) fn has_own(&self) -> bool {
+        !self.own.is_empty()
+    }
+
+    /// Records that a marker has ended the tenure of an own handover.
+    pub(crate) fn end(&mut self, id: HandoverId) {
+        self.closed = Some(id);
+    }
+
+    /// Records a marker of this machine that is on the disk, and on which the next one builds. The
+    /// log still has the changes that it names.
+    pub(crate) fn build_on(&mut self, link: MarkerLink) {
+        self.verified = Some(link);
+        if link.name.kind == MarkerKind::Checkpoint {
+            (self.checkpoint, self.counts) = (Some(link), MarkerCounts::default());
+        }
     }
 
     /// Returns what the ledger knows of a path.

@@ -43,7 +43,8 @@ impl fmt::Display for NotAdded {
 #[derive(Debug, Clone, Default)]
 pub(crate) struct MarkerFiles {
     folder: String,
-    markers: BTreeMap<MarkerLink, Marker>,
+    /// The markers, each with the size of its file.
+    markers: BTreeMap<MarkerLink, (Marker, u64)>,
     bytes: u64,
 }
 
@@ -68,20 +69,40 @@ impl MarkerFiles {
             return Err(NotAdded::OtherFolder);
         }
         let link = stored.link;
-        self.bytes += bytes.len() as u64;
-        self.markers.insert(link, stored.marker);
+        let size = bytes.len() as u64;
+        if self.markers.insert(link, (stored.marker, size)).is_none() {
+            self.bytes += size;
+        }
         Ok(link)
+    }
+
+    /// Whether no marker is here.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.markers.is_empty()
     }
 
     /// Returns a marker.
     pub(crate) fn get(&self, link: &MarkerLink) -> Option<&Marker> {
-        self.markers.get(link)
+        self.markers.get(link).map(|(marker, _)| marker)
+    }
+
+    /// Removes a marker whose file is no longer here.
+    pub(crate) fn remove(&mut self, link: &MarkerLink) -> Option<Marker> {
+        let (marker, size) = self.markers.remove(link)?;
+        self.bytes -= size;
+        Some(marker)
+    }
+
+    /// Removes all markers.
+    pub(crate) fn clear(&mut self) {
+        self.markers.clear();
+        self.bytes = 0;
     }
 
     /// Returns the markers with which a tenure ended after its gate had closed, and whose numbers
     /// are at least `number`.
     pub(crate) fn last_of(&self, tenure: TenureId, number: u64) -> Vec<MarkerLink> {
-        let is_last = |(link, marker): &(&MarkerLink, &Marker)| {
+        let is_last = |(link, (marker, _)): &(&MarkerLink, &(Marker, u64))| {
             link.name.tenure == tenure && link.name.number >= number && marker.is_last
         };
         self.markers.iter().filter(is_last).map(|(link, _)| *link).collect()
@@ -90,7 +111,7 @@ impl MarkerFiles {
     /// Returns the client that wrote the markers of a tenure, if one of them is here.
     pub(crate) fn holder_of(&self, tenure: TenureId) -> Option<String> {
         let of_tenure = self.markers.iter().find(|(link, _)| link.name.tenure == tenure);
-        of_tenure.map(|(_, marker)| marker.holder.clone())
+        of_tenure.map(|(_, (marker, _))| marker.holder.clone())
     }
 
     /// Returns the versions of a path with this size that markers name, and their tenures.
@@ -99,20 +120,12 @@ impl MarkerFiles {
         path: &'a FolderPath,
         size: u64,
     ) -> impl Iterator<Item = (ContentDigest, TenureId)> + 'a {
-        self.markers.iter().filter_map(move |(link, marker)| match marker.state_of(path)? {
+        self.markers.iter().filter_map(move |(link, (marker, _))| match marker.state_of(path)? {
             PathState::File { size: named, digest, .. } if named == size => {
                 Some((digest, link.name.tenure))
             }
             _ => None,
         })
-    }
-}
-
-#[cfg(test)]
-impl MarkerFiles {
-    /// Removes a marker, as a sync tool does.
-    pub(super) fn remove(&mut self, link: &MarkerLink) -> Option<Marker> {
-        self.markers.remove(link)
     }
 }
 
@@ -136,6 +149,23 @@ mod tests {
         assert!(error.to_string().contains("4096 markers"), "{error}");
         assert!(MarkerFiles::new("f").has_room_for(MARKERS_BYTES_MAX));
         assert!(!MarkerFiles::new("f").has_room_for(MARKERS_BYTES_MAX + 1));
+    }
+
+    #[test]
+    fn a_removed_marker_leaves_room() {
+        let mut markers = TestMarkers::default();
+        let link = markers.marker(1, None, &[is("a", b"one")]);
+        let again = TestMarkers::made(1, 1, None, &[is("a", b"one")]);
+        assert_eq!((markers.put(&again), markers.files.markers.len()), (link, 1));
+        assert!(!markers.files.has_room_for(MARKERS_BYTES_MAX));
+        assert_eq!(markers.files.remove(&link), Some(again));
+        assert_eq!(markers.files.remove(&link), None);
+        assert!(markers.files.has_room_for(MARKERS_BYTES_MAX));
+        markers.marker(1, None, &[]);
+        markers.files.clear();
+        assert!(
+            markers.files.has_room_for(MARKERS_BYTES_MAX) && markers.files.get(&link).is_none()
+        );
     }
 
     #[test]

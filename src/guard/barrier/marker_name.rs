@@ -50,6 +50,19 @@ impl MarkerName {
         (name.to_string() == text).then_some(name)
     }
 
+    /// Parses the name of a marker's file in `.latchfs`. Returns the name of the marker, and the
+    /// first digits of the digest.
+    pub(crate) fn parse_file_name(file_name: &str) -> Option<(Self, &str)> {
+        let text = file_name.strip_suffix(".json")?;
+        let (name, digits) = text.strip_prefix("markers/").unwrap_or(text).rsplit_once('-')?;
+        let name = Self::parse(name)?;
+        let is_digit = |byte: u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte);
+        let is_valid = digits.len() == 8
+            && digits.bytes().all(is_digit)
+            && text.starts_with("markers/") == (name.kind == MarkerKind::Marker);
+        is_valid.then_some((name, digits))
+    }
+
     /// Returns the name of the file in `.latchfs` whose content has this digest.
     pub(crate) fn file_name(&self, digest: &ContentDigest) -> String {
         let dir = match self.kind {
@@ -106,6 +119,19 @@ mod tests {
         assert_eq!(whole.file_name(&digest), "checkpoint-000000000000000e-17-3-e3b0c442.json");
         for name in [name, whole] {
             assert_eq!(MarkerName::parse(&name.to_string()), Some(name));
+            let file = name.file_name(&digest);
+            assert_eq!(MarkerName::parse_file_name(&file), Some((name, "e3b0c442")));
+        }
+        for wrong in [
+            "000000000000000e-17-3-e3b0c442.json",
+            "markers/checkpoint-000000000000000e-17-3-e3b0c442.json",
+            "markers/000000000000000e-17-3-E3b0c442.json",
+            "markers/000000000000000e-17-3-e3b0c44.json",
+            "markers/000000000000000e-17-3.json",
+            "markers/000000000000000e-17-3-e3b0c442",
+            "markers/markers/000000000000000e-17-3-e3b0c442.json",
+        ] {
+            assert_eq!(MarkerName::parse_file_name(wrong), None, "{wrong}");
         }
         for wrong in [
             "e-17-3",

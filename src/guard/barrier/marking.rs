@@ -263,16 +263,43 @@ impl TenureMarking {
         self.last_change = Some(now);
     }
 
-    /// Whether the tenure should write a marker by itself: nothing has changed for `settle`.
-    pub(crate) fn is_marker_due(&self, ledger: &Ledger, now: Time, settle: Span) -> bool {
-        let pause = |(at, took): (Time, Span)| {
+    /// Records when a change passed the gate at the latest.
+    pub(crate) fn changed_at_least(&mut self, at: Time) {
+        self.last_change = self.last_change.max(Some(at));
+    }
+
+    /// Whether the tenure is the one with this number.
+    pub(crate) fn is_of(&self, tenure: TenureId) -> bool {
+        self.tenure == tenure
+    }
+
+    /// Whether the lock service may have a handover of this tenure that is not clean.
+    pub(crate) fn is_unclean(&self) -> bool {
+        self.is_dirty || self.is_unanswered
+    }
+
+    /// Returns when nothing has changed for `settle`.
+    pub(crate) fn quiet_at(&self, settle: Span) -> Time {
+        self.last_change.map_or(Time::ZERO, |change| change + settle)
+    }
+
+    /// Returns when the tenure should write a marker by itself if nothing changes until then.
+    pub(crate) fn marker_due(&self, ledger: &Ledger, settle: Span) -> Option<Time> {
+        let after_pause = |(at, took): (Time, Span)| {
             let nanos = took.as_nanos().saturating_mul(MARKER_PAUSE_FACTOR);
-            now.since(at) >= Span::from_nanos(nanos).max(MARKER_PAUSE)
+            at + Span::from_nanos(nanos).max(MARKER_PAUSE)
         };
-        self.is_dirty
-            && !ledger.log.is_empty()
-            && self.last_change.is_none_or(|change| now.since(change) >= settle)
-            && self.last_marker.is_none_or(pause)
+        let is_needed = self.is_dirty && !ledger.log.is_empty();
+        is_needed.then(|| {
+            let after = self.last_marker.map_or(Time::ZERO, after_pause);
+            self.quiet_at(settle).max(after)
+        })
+    }
+
+    /// Whether the tenure should write a marker by itself: nothing has changed for `settle`.
+    #[cfg(test)]
+    pub(crate) fn is_marker_due(&self, ledger: &Ledger, now: Time, settle: Span) -> bool {
+        self.marker_due(ledger, settle).is_some_and(|at| at <= now)
     }
 
     /// Records that a marker of the tenure is on the disk. It took from `began` to `now`.
@@ -286,7 +313,7 @@ impl TenureMarking {
     /// meanwhile. From this call on, a change must be announced, whether the handover is answered
     /// or not.
     pub(crate) fn clean(&mut self, ledger: &mut Ledger, id: HandoverId) -> Option<Handover> {
-        if !ledger.log.is_empty() || !(self.is_dirty || self.is_unanswered) {
+        if !ledger.log.is_empty() || !self.is_unclean() {
             return None;
         }
         let marker = Some(ledger.verified?);

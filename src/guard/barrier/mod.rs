@@ -41,7 +41,7 @@ pub(crate) mod checkpoint;
 pub(crate) mod marking;
 pub(crate) mod late;
 #[cfg(test)]
-mod test_markers;
+pub(in crate::guard) mod test_markers;
 #[cfg(test)]
 mod test_tree;
 #[cfg(test)]

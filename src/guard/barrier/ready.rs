@@ -27,6 +27,13 @@ pub(crate) struct Arrived {
     pub(crate) strays: Vec<FolderPath>,
 }
 
+impl Arrived {
+    /// Whether the ledger learns anything.
+    pub(crate) fn is_news(&self) -> bool {
+        self.top.is_some() || !self.updates.is_empty()
+    }
+}
+
 /// Whether programs may write.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Decision {

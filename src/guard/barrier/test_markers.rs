@@ -12,7 +12,7 @@ pub(super) const ENGINE: u64 = 7;
 
 /// The markers of a folder.
 #[derive(Debug)]
-pub(super) struct TestMarkers {
+pub(in crate::guard) struct TestMarkers {
     pub(super) files: MarkerFiles,
 }
 
@@ -29,7 +29,7 @@ impl TenureId {
 }
 
 /// A change after which a file has this content.
-pub(super) fn is(name: &str, content: &[u8]) -> Change {
+pub(in crate::guard) fn is(name: &str, content: &[u8]) -> Change {
     let (size, digest) = (content.len() as u64, ContentDigest::of(content));
     let state = PathState::File { size, digest, mode: 0o644 };
     Change { path: path(name), state, is_foreign: false }
@@ -41,7 +41,7 @@ pub(super) fn gone(name: &str) -> Change {
 }
 
 impl TestMarkers {
-    pub(super) fn made(
+    pub(in crate::guard) fn made(
         token: u64,
         number: u64,
         previous: Option<MarkerLink>,

@@ -90,8 +90,9 @@ impl GuardRun<'_> {
 
     fn begin(&self, tenure: u8) -> Result<(), Lost> {
         let id = tenure_id(self.setup, tenure);
-        match self.guard.begin(id, Owner::Host) {
+        match self.guard.begin(id) {
             Ok(_) => {
+                self.guard.open(id, Owner::Host);
                 self.disk.tell(Told::Opened);
                 return Ok(());
             }

@@ -2,7 +2,7 @@
 //! first steps get the answers of a recorded history, and at the first step without an answer the
 //! run unwinds and hands over the operation that it is about to do.
 
-use super::super::disk::{Disk, DiskEntry, FileId, IfThere, Look, Place};
+use super::super::disk::{Attributes, Disk, DiskEntry, FileId, IfThere, Look, Place};
 use super::super::tenure::TenureClock;
 use super::Setup;
 use super::guard_program::run_guard;
@@ -12,6 +12,7 @@ use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
 use std::io;
+use std::ops::ControlFlow;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 
@@ -208,6 +209,28 @@ impl Disk for ReplayDisk {
     }
     fn look_file(&self, file: &Inode) -> io::Result<Look> {
         self.looked(Step::LookFile(*file))
+    }
+    fn make_readable_dir(&self, _place: Place<'_, Inode>) -> io::Result<()> {
+        unreachable!("the guards of the model have no barrier")
+    }
+    fn attributes(&self, _place: Place<'_, Inode>) -> io::Result<Attributes> {
+        unreachable!("the guards of the model have no barrier")
+    }
+    fn open_to_read(&self, _place: Place<'_, Inode>) -> io::Result<Inode> {
+        unreachable!("the guards of the model have no barrier")
+    }
+    fn read(&self, _file: &Inode, _offset: u64, _bytes: &mut [u8]) -> io::Result<usize> {
+        unreachable!("the guards of the model have no barrier")
+    }
+    fn visit_entries(
+        &self,
+        _dir: &Inode,
+        _visit: &mut dyn FnMut(DiskEntry) -> ControlFlow<()>,
+    ) -> io::Result<()> {
+        unreachable!("the guards of the model have no barrier")
+    }
+    fn sync_file_system(&self, _dir: &Inode) -> io::Result<()> {
+        unreachable!("the guards of the model have no barrier")
     }
     fn exchange(&self, one: Place<'_, Inode>, other: Place<'_, Inode>) -> io::Result<()> {
         self.done(Step::Exchange(at(one), at(other)))

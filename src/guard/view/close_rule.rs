@@ -200,21 +200,29 @@ impl Saving {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::os::fd::AsRawFd;
+    use std::io::{BufRead as _, BufReader, Write as _};
     use std::os::unix::fs::MetadataExt;
+    use std::process::{Command, Stdio};
 
+    /// The process is one of its own, since the other tests of this one have many open files.
     #[test]
     fn a_writable_descriptor_of_a_process_is_found() {
         let path = std::env::temp_dir().join(format!("latchfs-close-{}", std::process::id()));
-        let file = fs::File::create(&path).expect("a file");
-        let ino = file.metadata().expect("it is open").ino();
-        let own = std::process::id();
-        assert!(may_write(own, ino), "descriptor {}", file.as_raw_fd());
-        drop(file);
-        let reader = fs::File::open(&path).expect("it is there");
-        assert!(!may_write(own, ino));
+        let ino = fs::File::create(&path).and_then(|file| file.metadata()).expect("a file").ino();
+        let script = "exec 8>> \"$0\"; echo; read _; exec 8>&- 9< \"$0\"; echo; read _";
+        let mut shell = Command::new("sh");
+        shell.args(["-c", script]).arg(&path).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut shell = shell.spawn().expect("there is a shell");
+        let mut told = BufReader::new(shell.stdout.take().expect("piped")).lines();
+        let mut input = shell.stdin.take().expect("piped");
+        told.next().expect("it writes").expect("a line");
+        assert!(may_write(shell.id(), ino), "it may write");
+        input.write_all(b"\n").expect("it reads");
+        told.next().expect("it writes").expect("a line");
+        assert!(!may_write(shell.id(), ino), "it may read only");
         assert!(!may_write(u32::MAX - 1, ino), "there is no such process");
-        drop(reader);
+        drop(input);
+        shell.wait().expect("our child");
         fs::remove_file(&path).expect("it is there");
     }
 

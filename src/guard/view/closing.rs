@@ -125,11 +125,21 @@ impl FolderView {
             self.note_written(&open);
         }
         let saving = open.saving().filter(|_| open.tenure.is_some()).cloned();
+        let Some(saving) = saving else {
+            drop(open);
+            return self.nodes.closed(ino);
+        };
+        let is_unannounced = self.is_unannounced(&open, true);
         drop(open);
-        if let Some(saving) = saving {
-            self.release_saving(ino, &saving);
+        let end = move |view: &Self| {
+            view.release_saving(ino, &saving);
+            view.nodes.closed(ino);
+        };
+        if is_unannounced {
+            self.after_announcement(end);
+        } else {
+            end(self);
         }
-        self.nodes.closed(ino);
     }
 
     fn release_saving(&self, ino: u64, saving: &Arc<Saving>) {

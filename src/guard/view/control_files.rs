@@ -35,14 +35,17 @@ pub(super) enum ControlFile {
     Why,
     /// The events of the guard, as they happen, as lines of JSON.
     Events,
-    /// A read returns when this machine holds the lock.
+    /// A read returns when this machine holds the lock and everything is here.
     Ready,
+    /// Why the folder is not ready, and the paths that are missing.
+    Missing,
     /// Takes a request as JSON, and gives the answer.
     Control,
 }
 
 impl ControlFile {
-    const ALL: [Self; 5] = [Self::Status, Self::Why, Self::Events, Self::Ready, Self::Control];
+    const ALL: [Self; 6] =
+        [Self::Status, Self::Why, Self::Events, Self::Ready, Self::Missing, Self::Control];
 
     const fn name(self) -> &'static str {
         match self {
@@ -50,6 +53,7 @@ impl ControlFile {
             Self::Why => "why",
             Self::Events => "events",
             Self::Ready => "ready",
+            Self::Missing => "missing",
             Self::Control => "ctl",
         }
     }
@@ -83,6 +87,9 @@ pub(super) struct ControlHandle {
     pub(super) text: Mutex<Option<Arc<[u8]>>>,
     /// The request as far as it was written.
     pub(super) request: Mutex<Vec<u8>>,
+    /// A request that the next read carries out, since it may wait: during a write, the kernel
+    /// keeps all other requests from the file.
+    pub(super) waiting: Mutex<Option<Vec<u8>>>,
     /// The position of a reader of the events.
     position: Mutex<EventPosition>,
 }
@@ -213,6 +220,7 @@ impl ControlFiles {
             who,
             text: Mutex::default(),
             request: Mutex::default(),
+            waiting: Mutex::default(),
             position: Mutex::new(position),
         }
     }

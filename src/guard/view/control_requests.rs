@@ -48,6 +48,11 @@ impl FolderView {
         if handle.file == ControlFile::Events {
             return self.next_event(handle, who, asked.size).await;
         }
+        let waiting = handle.waiting.lock().take();
+        if let Some(request) = waiting {
+            let answer = self.control_request(handle.who, &request).await;
+            *handle.text.lock() = Some(format!("{answer}\n").into_bytes().into());
+        }
         let known = handle.text.lock().clone();
         let text = if let Some(text) = known {
             text
@@ -106,6 +111,11 @@ impl FolderView {
                 self.after_events(who, is_held).await?;
                 Ok(b"ready\n".to_vec())
             }
+            ControlFile::Missing => {
+                let why = self.tenures.not_ready();
+                let lines = why.into_iter().chain(self.tenures.missing());
+                Ok(lines.map(|line| line + "\n").collect::<String>().into_bytes())
+            }
             ControlFile::Control | ControlFile::Events => Ok(Vec::new()),
         }
     }
@@ -121,6 +131,11 @@ impl FolderView {
             data.ends_with(b"\n").then(|| std::mem::take(&mut *request))
         };
         if let Some(request) = complete {
+            if Self::may_wait(&request) {
+                *handle.text.lock() = None;
+                *handle.waiting.lock() = Some(request);
+                return Ok(data.len() as u32);
+            }
             let answer = self.control_request(handle.who, &request).await;
             *handle.text.lock() = Some(format!("{answer}\n").into_bytes().into());
         }

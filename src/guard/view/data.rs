@@ -148,7 +148,8 @@ impl FolderView {
             }
         }
         let Some(file) = open.file() else { return Err(Errno::EBADF) };
-        self.name_in_place(pass, who, (open.ino, &path), file.as_fd())
+        self.name_in_place(pass, who, (open.ino, &path), file.as_fd())?;
+        self.log_in_place(who, open, &path)
     }
 
     /// Records that this tenure changes a file in place, so that the next one knows it.
@@ -177,7 +178,7 @@ impl FolderView {
             }
             Err(error @ SaveError::Linked) => Err(self.unsaved(who, path, &error)),
             Err(SaveError::Disk(error)) => Err(errno(&error)),
-            Err(SaveError::Closed(_) | SaveError::Exists) => {
+            Err(SaveError::Closed(_) | SaveError::Unannounced | SaveError::Exists) => {
                 self.tenures.look();
                 Err(Errno::ESTALE)
             }

@@ -7,6 +7,7 @@ use super::super::gate::{Closed, Pass};
 use super::super::linux_disk::{LinuxDisk, id_in, open_below, stat};
 use super::super::tenure::{Owner, TenureId};
 use super::super::tenures::Tenures;
+use super::super::wish::{Denied, WishOf};
 use super::super::write_policy::{OnWrite, WritePolicy};
 use super::close_rule::Saving;
 use super::control_files::ControlFiles;
@@ -224,8 +225,28 @@ impl FolderView {
         }
     }
 
-    /// Lets a change by path pass the gate. Takes the lock first if the policy says so.
+    /// Lets a change by path pass the gate, once it is announced. Takes the lock first if the
+    /// policy says so.
     pub(super) async fn pass(
+        &self,
+        who: Requester,
+        path: &Path,
+        may_wait: MayWait,
+    ) -> Done<Pass<'_>> {
+        let pass = self.pass_unannounced(who, path, may_wait).await?;
+        if !self.guard.gate().must_announce() {
+            return Ok(pass);
+        }
+        drop(pass);
+        self.announce(who, path, may_wait).await?;
+        let pass = self.pass_unannounced(who, path, may_wait).await?;
+        self.check_announced(who, path)?;
+        Ok(pass)
+    }
+
+    /// Lets something pass the gate that is no change of the folder yet. Takes the lock first if
+    /// the policy says so.
+    pub(super) async fn pass_unannounced(
         &self,
         who: Requester,
         path: &Path,
@@ -280,7 +301,7 @@ impl FolderView {
                 (OnWrite::Wait(patience), MayWait::Briefly) => patience.min(DIRECTORY_PATIENCE),
             };
         let owner = self.policy.owner.of(who.uid, || session_of(who.pid));
-        match self.wait_for_tenure(who, owner, patience).await {
+        match self.wait_for_tenure(who, (owner, WishOf::Program), patience).await {
             None => Err(Errno::EINTR),
             Some(Ok(())) => Ok(()),
             Some(Err(sentence)) => Err(self.say(
@@ -305,7 +326,7 @@ impl FolderView {
     pub(super) async fn wait_for_tenure(
         &self,
         who: Requester,
-        owner: Owner,
+        owner: (Owner, WishOf),
         patience: Span,
     ) -> Option<Result<(), String>> {
         let (wait, held) = KernelWait::new();
@@ -317,7 +338,7 @@ impl FolderView {
         }
         let waiting = wait.clone();
         let is_wanted = Box::new(move || waiting.is_open());
-        let then = Box::new(move |answer: Result<(), super::super::tenures::Denied>| {
+        let then = Box::new(move |answer: Result<(), Denied>| {
             wait.keep(answer.map_err(|denied| denied.sentence));
         });
         self.tenures.hold(owner, patience, is_wanted, then);
@@ -386,6 +407,7 @@ impl FolderView {
                 }
                 errno
             }
+            SaveError::Unannounced => self.unannounced(who, path),
             SaveError::Exists => self.say(
                 who,
                 path,

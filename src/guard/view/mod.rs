@@ -18,6 +18,7 @@ mod dir_reading;
 mod folder_view;
 mod local_files;
 mod own_versions;
+mod announcing;
 mod lookup;
 mod reading;
 mod open;

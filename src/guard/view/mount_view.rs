@@ -1,11 +1,14 @@
 //! Mounts the view of a folder, and answers the requests of `latchfs guard`.
 
+use super::super::barrier::folder_path::FolderPath;
+use super::super::barrier::marker::MARKER_TEXT_BYTES_MAX;
 use super::super::folder_guard::FolderGuard;
 use super::super::folder_lock::FolderLock;
 use super::super::linux_disk::LinuxDisk;
 use super::super::tenure::Owner;
 use super::super::tenure_news::{TenureEnd, TenureNews};
 use super::super::tenures::{GuardState, Tenures};
+use super::super::wish::WishOf;
 use super::super::write_policy::WritePolicy;
 use super::control_files::ControlFiles;
 use super::folder_view::FolderView;
@@ -122,6 +125,8 @@ const EVENT_FILES_MAX: usize = 10;
 /// The maximum length of a path in an event, in characters: the kernel passes at most 128 KiB to
 /// the command of `--on-lost`.
 const EVENT_PATH_CHARS_MAX: usize = 512;
+/// How long `guard accept` waits for the lock, and until the folder was compared.
+const ACCEPT_PATIENCE: Span = Span::from_secs(60);
 /// The longest wait of a `take`, in milliseconds: a day.
 const TAKE_WAIT_MS_MAX: u64 = 24 * 3_600 * 1_000;
 
@@ -140,6 +145,9 @@ impl FolderView {
             TenureNews::Began(tenure, kept) => {
                 json!({"at": at, "event": "held", "token": tenure.token.as_u64(),
                     "put_aside": kept})
+            }
+            TenureNews::NotReady(tenure, why) => {
+                json!({"at": at, "event": "arriving", "token": tenure.token.as_u64(), "why": why})
             }
             TenureNews::Ended(tenure, end, aside) => {
                 let event = if *end == TenureEnd::Given { "given" } else { "lost" };
@@ -188,6 +196,10 @@ impl FolderView {
         let (state, tenure) = match self.tenures.state() {
             GuardState::Reading => ("reading", Value::Null),
             GuardState::Asking => ("asking", Value::Null),
+            GuardState::Arriving(tenure, owner) => {
+                ("arriving", json!({"token": tenure.token.as_u64(), "owner": owner_json(owner)}))
+            }
+            GuardState::Yielding(tenure) => ("yielding", json!({"token": tenure.token.as_u64()})),
             GuardState::Holding(tenure, owner, since) => (
                 "holding",
                 json!({"token": tenure.token.as_u64(), "owner": owner_json(owner),
@@ -199,6 +211,12 @@ impl FolderView {
                 format!("{holder} holds the lock; wait with 'latchfs guard take'")
             }
             ("reading", None) => "a change takes the lock, or run 'latchfs guard take'".to_owned(),
+            ("arriving", _) => {
+                "wait with 'latchfs guard wait', or go on with the folder as it stands by 'latchfs \
+                 guard accept --reason WHY'"
+                    .to_owned()
+            }
+            ("yielding", _) => "the last marker is being written".to_owned(),
             ("holding", _) => "programs may write; 'latchfs guard give' gives the lock up".into(),
             _ => "the lock service has been asked".to_owned(),
         };
@@ -215,6 +233,8 @@ impl FolderView {
             "wanted_by": self.tenures.wanted_by(),
             "last_tenure": last,
             "waiting": self.tenures.waiting(),
+            "not_ready": self.tenures.not_ready(),
+            "notes": self.guard.barrier().map(|barrier| barrier.notes()).unwrap_or_default(),
             "trouble": self.tenures.lock().trouble(),
             "nodes": self.nodes.count(),
             "staged_bytes": self.guard.space_used().0,
@@ -222,6 +242,12 @@ impl FolderView {
             "pid": std::process::id(),
             "next": next,
         })
+    }
+
+    /// Whether a request may wait for the lock.
+    pub(super) fn may_wait(request: &[u8]) -> bool {
+        let asked = serde_json::from_slice::<Value>(request).unwrap_or_default();
+        matches!(asked["do"].as_str(), Some("take" | "accept"))
     }
 
     /// Carries out a request of `latchfs guard`. Returns the answer as JSON.
@@ -254,21 +280,47 @@ impl FolderView {
                 let patience = Span::from_millis(patience);
                 let session = || crate::holder_id::session_of(who.pid);
                 let owner = self.policy.owner.of(who.uid, session);
-                match self.wait_for_tenure(who, owner, patience).await {
+                match self.wait_for_tenure(who, (owner, WishOf::Person), patience).await {
                     Some(Ok(())) => self.status(),
                     Some(Err(why)) => refused(why),
                     None => refused("the wait was interrupted".to_owned()),
                 }
             }
+            Some("accept") => match acceptance(&asked) {
+                Ok(acceptance) => {
+                    let session = || crate::holder_id::session_of(who.pid);
+                    let owner = self.policy.owner.of(who.uid, session);
+                    match self.wait_for_tenure(who, (owner, acceptance), ACCEPT_PATIENCE).await {
+                        Some(Ok(())) => self.status(),
+                        Some(Err(why)) => refused(why),
+                        None => refused("the wait was interrupted".to_owned()),
+                    }
+                }
+                Err(why) => refused(why),
+            },
             Some("give") => {
                 let (promise, given) = crate::fuse::kernel::pending::pending();
                 self.tenures.give(move || promise.keep(()));
                 given.await;
                 self.status()
             }
-            _ => refused("the guard knows take, give, status, lost, restore and drop".to_owned()),
+            _ => refused(
+                "the guard knows take, give, accept, status, lost, restore and drop".to_owned(),
+            ),
         }
     }
+}
+
+/// Returns the wish of a request to go on without what has not arrived.
+fn acceptance(asked: &Value) -> Result<WishOf, String> {
+    let reason = asked["reason"].as_str().unwrap_or_default().to_owned();
+    if reason.is_empty() || reason.len() > MARKER_TEXT_BYTES_MAX {
+        return Err(format!("name a reason of at most {MARKER_TEXT_BYTES_MAX} bytes"));
+    }
+    let paths = asked["paths"].as_array().into_iter().flatten();
+    let path = |path: &Value| FolderPath::parse(path.as_str().unwrap_or_default());
+    let paths = paths.map(path).collect::<Result<_, _>>().map_err(|error| error.to_string())?;
+    Ok(WishOf::Acceptance { paths, reason })
 }
 
 /// Returns a path as an event shows it.

@@ -47,7 +47,7 @@ impl FolderView {
         &self,
         who: Requester,
         at: NameIn<'_>,
-        mode: NewMode,
+        (mode, kind): (NewMode, FileType),
         make: impl FnOnce(&OwnedFd, &OsStr, Mode) -> rustix::io::Result<()>,
     ) -> Done<NodeEntry> {
         self.check_name(who, at)?;
@@ -59,6 +59,14 @@ impl FolderView {
         }
         let dir = spot.dir;
         let permissions = Mode::from_raw_mode(mode_in(&dir, mode) & 0o7777);
+        // Markers name regular files only.
+        let is_logged = kind == FileType::RegularFile && !spot.is_local;
+        let log = |made| {
+            let logged =
+                if is_logged { self.guard.log_made(spot.path.as_os_str(), made) } else { Ok(()) };
+            logged.map_err(|error| errno(&error))
+        };
+        log(None)?;
         let make = || Ok(make(&dir, at.name, permissions)?);
         as_caller(who, make).map_err(|error| errno(&error))?;
         let opened = rustix::fs::openat(
@@ -69,6 +77,7 @@ impl FolderView {
         );
         let opened = opened.map_err(os)?;
         let found = stat(opened.as_fd()).map_err(|error| errno(&error))?;
+        log(Some(&look_in(&found)))?;
         if !spot.is_local {
             self.guard.record_own(&look_in(&found));
         }
@@ -83,7 +92,7 @@ impl FolderView {
         mode: NewMode,
     ) -> Done<NodeEntry> {
         let make = |dir: &OwnedFd, name: &OsStr, mode| rustix::fs::mkdirat(dir, name, mode);
-        self.make(who, at, mode, make).await
+        self.make(who, at, (mode, FileType::Directory), make).await
     }
 
     pub(super) async fn make_symlink(
@@ -94,7 +103,7 @@ impl FolderView {
     ) -> Done<NodeEntry> {
         let mode = NewMode { mode: 0o777, umask: 0 };
         let make = |dir: &OwnedFd, name: &OsStr, _| rustix::fs::symlinkat(target, dir, name);
-        self.make(who, at, mode, make).await
+        self.make(who, at, (mode, FileType::Symlink), make).await
     }
 
     pub(super) async fn make_node(
@@ -109,7 +118,7 @@ impl FolderView {
         let make = |dir: &OwnedFd, name: &OsStr, permissions| {
             rustix::fs::mknodat(dir, name, kind, permissions, device)
         };
-        self.make(who, at, mode, make).await
+        self.make(who, at, (mode, kind), make).await
     }
 
     pub(super) async fn remove_file(&self, who: Requester, at: NameIn<'_>) -> Done<()> {
@@ -218,13 +227,31 @@ impl FolderView {
         } else {
             let is_own = [Some(&moved), replaced.as_ref()]
                 .map(|found| found.map(look_in).filter(|look| !self.guard.is_foreign(look)));
-            rename(who, (&old.dir, from.name), (&new.dir, to.name), flags)?;
+            self.exchange(who, ((from, &old), (to, &new)), (&moved, replaced.as_ref()), flags)?;
             is_own.iter().flatten().for_each(|look| self.guard.record_own(look));
         }
         if is_dir(&moved) || replaced.as_ref().is_some_and(is_dir) {
             self.rename_local_of(&old.path, &new.path, flags);
         }
         self.note_rename((from, to), &moved, replaced.as_ref(), flags);
+        Ok(())
+    }
+
+    /// Exchanges two names, or renames one with another flag, and logs that.
+    fn exchange(
+        &self,
+        who: Requester,
+        ((from, old), (to, new)): ((NameIn<'_>, &Spot), (NameIn<'_>, &Spot)),
+        (moved, there): (&Statx, Option<&Statx>),
+        flags: DiskFlags,
+    ) -> Done<()> {
+        let (moved, there) = (look_in(moved), there.map(look_in));
+        let (path, new_path) = (old.path.as_os_str(), new.path.as_os_str());
+        let logged = self.guard.log_rename((path, &moved), (new_path, there.as_ref()));
+        logged.map_err(|error| errno(&error))?;
+        rename(who, (&old.dir, from.name), (&new.dir, to.name), flags)?;
+        let back = there.filter(|_| flags.contains(DiskFlags::EXCHANGE));
+        self.guard.log_renamed((path, back.as_ref()), (new_path, &moved));
         Ok(())
     }
 
@@ -282,9 +309,9 @@ impl FolderView {
         let there = stat_at(dir.as_fd(), to.name).ok();
         if flags.contains(DiskFlags::EXCHANGE) {
             self.publish(who, ino, &saving, false)?;
-            let old = self.directory(from.parent)?.0;
-            rename(who, (&old, from.name), (&dir, to.name), flags)?;
+            let (old, new) = (self.spot(from, false)?, self.spot(to, true)?);
             let moved = stat(saving.staged.file.as_fd()).map_err(|error| errno(&error))?;
+            self.exchange(who, ((from, &old), (to, &new)), (&moved, there.as_ref()), flags)?;
             self.note_rename((from, to), &moved, there.as_ref(), flags);
             return Ok(());
         }
@@ -337,7 +364,15 @@ impl FolderView {
         }
         let dir = &spot.dir;
         let from = path_of(located.as_fd());
+        let log = |made| {
+            let is_logged = !spot.is_local;
+            let path = spot.path.as_os_str();
+            let logged = if is_logged { self.guard.log_made(path, made) } else { Ok(()) };
+            logged.map_err(|error| errno(&error))
+        };
+        log(None)?;
         rustix::fs::linkat(CWD, from, dir, to.name, AtFlags::SYMLINK_FOLLOW).map_err(os)?;
+        log(Some(&look_in(&located.found)))?;
         self.note_change(&located.found, located.as_fd());
         let found = stat_at(dir.as_fd(), to.name).map_err(|error| errno(&error))?;
         let ino = self.nodes.found(to.parent, to.name, id_in(&found), spot.is_local);

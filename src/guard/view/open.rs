@@ -3,7 +3,7 @@
 use super::super::disk::FileId;
 use super::super::folder_guard::SaveError;
 use super::super::gate::Pass;
-use super::super::linux_disk::{id_in, open_below, stat, stat_at};
+use super::super::linux_disk::{id_in, look_in, open_below, stat, stat_at};
 use super::close_rule::Saving;
 use super::folder_view::{FolderView, Located, LocatedFile, MayWait, errno, stale};
 use super::local_files::Spot;
@@ -46,7 +46,12 @@ impl FolderView {
         if self.nodes.is_local(ino) {
             return self.open_local(ino, flags, share);
         }
-        let pass = self.pass(who, &path, MayWait::Long).await?;
+        // An open that truncates a file in place changes it; another one changes nothing yet.
+        let pass = if flags & libc::O_TRUNC != 0 {
+            self.pass(who, &path, MayWait::Long).await?
+        } else {
+            self.pass_unannounced(who, &path, MayWait::Long).await?
+        };
         self.check_space(who, &path)?;
         let located = self.locate_to_open(ino, found)?;
         if let Located::Saving(saving) = &located.located {
@@ -118,6 +123,7 @@ impl FolderView {
         let file = self.reopen(located, flags)?;
         if flags & libc::O_TRUNC != 0 {
             self.name_in_place(pass, who, (ino, &located.path), file.as_fd())?;
+            self.log_in_place_of(who, &located.path, &file)?;
             file.set_len(0).map_err(|error| errno(&error))?;
         }
         let content = Content::InPlace(file);
@@ -236,7 +242,7 @@ impl FolderView {
         };
         self.check_space(who, path)?;
         if self.policy.in_place.matches(path) {
-            return self.create_in_place(&pass, (who, share), (at, dir), (mode, flags));
+            return self.create_in_place(&pass, (who, share), (at, &spot), (mode, flags));
         }
         let wanted = (who.uid, path.as_os_str(), is_exclusive);
         let staged = self.guard.stage_file(&pass, dir, mode, wanted);
@@ -255,12 +261,15 @@ impl FolderView {
         &self,
         pass: &Pass<'_>,
         (who, share): (Requester, Share),
-        (at, dir): (NameIn<'_>, &OwnedFd),
+        (at, Spot { dir, path, .. }): (NameIn<'_>, &Spot),
         (mode, flags): (u32, i32),
     ) -> Done<(NodeEntry, Opened)> {
+        let log = |made| self.guard.log_made(path.as_os_str(), made).map_err(|error| errno(&error));
+        log(None)?;
         let file = create_in(dir, at.name, mode, flags)?;
         give_to_caller(&file, OsStr::new(""), who, dir).map_err(|error| errno(&error))?;
         let found = stat(file.as_fd()).map_err(|error| errno(&error))?;
+        log(Some(&look_in(&found)))?;
         let ino = self.nodes.found(at.parent, at.name, id_in(&found), false);
         let content = Content::InPlace(file);
         let opened = self.opened_for_writing(pass, ino, content, share)?;

@@ -8,7 +8,7 @@ use crate::fuse::kernel::user_shares::Share;
 use crate::fuse::kernel::values::OpenedFlags;
 use std::fs::File;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 
 /// The content behind an open file.
 pub(super) enum Content {
@@ -35,6 +35,8 @@ pub(super) struct OpenFile {
     pub(super) tenure: Option<TenureId>,
     /// Whether a program has changed the content by this open file in place.
     pub(super) has_changed: AtomicBool,
+    /// The number of the list in which a marker names these changes; 0 if they are not logged.
+    pub(super) logged: AtomicU64,
     /// The part of this file in the open files of its user.
     pub(super) share: Share,
 }
@@ -42,7 +44,8 @@ pub(super) struct OpenFile {
 impl OpenFile {
     /// Returns an open file whose content no program has changed by it yet.
     pub(super) fn new(ino: u64, content: Content, tenure: Option<TenureId>, share: Share) -> Self {
-        Self { ino, content, tenure, has_changed: AtomicBool::new(false), share }
+        let (has_changed, logged) = (AtomicBool::new(false), AtomicU64::new(0));
+        Self { ino, content, tenure, has_changed, logged, share }
     }
 
     /// Returns the file of the operating system, unless this is a control file.

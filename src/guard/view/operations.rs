@@ -136,12 +136,14 @@ impl FileSystem for FolderView {
         match &open.content {
             Content::Control(handle) => self.write_control(handle, data).await,
             Content::InPlace(_) | Content::Backed(_) | Content::Saving(_) | Content::Local(_) => {
+                self.announce_open(who, &open, false).await?;
                 self.write_file(who, asked, data)
             }
         }
     }
 
     async fn flush(&self, who: Requester, ino: u64, fh: u64, _owner: u64) -> Done<()> {
+        self.announce_open(who, &*self.open_of(fh)?, true).await?;
         if self.policy.sync_saves {
             return self.slowly(move |view| view.flush_file(who, ino, fh)).await;
         }
@@ -153,6 +155,7 @@ impl FileSystem for FolderView {
     }
 
     async fn fsync(&self, who: Requester, ino: u64, fh: u64, data_only: bool) -> Done<()> {
+        self.announce_open(who, &*self.open_of(fh)?, true).await?;
         self.slowly(move |view| view.sync_file(who, ino, fh, data_only)).await
     }
 
@@ -215,6 +218,7 @@ impl FileSystem for FolderView {
         length: u64,
         mode: i32,
     ) -> Done<()> {
+        self.announce_open(who, &*self.open_of(fh)?, false).await?;
         self.slowly(move |view| view.allocate(who, fh, (offset, length), mode)).await
     }
 
@@ -229,6 +233,7 @@ impl FileSystem for FolderView {
         to: (u64, u64),
         length: u64,
     ) -> Done<u32> {
+        self.announce_open(who, &*self.open_of(to.0)?, false).await?;
         self.slowly(move |view| view.copy_range(who, from, to, length)).await
     }
 

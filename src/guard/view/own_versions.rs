@@ -29,7 +29,9 @@ impl FolderView {
             && let Some(file) = open.file()
             && let Ok(found) = stat(file.as_fd())
         {
-            self.guard.record_own(&look_in(&found));
+            let found = look_in(&found);
+            self.guard.record_own(&found);
+            self.log_left(open, &found);
         }
     }
 

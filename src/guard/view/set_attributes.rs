@@ -78,6 +78,7 @@ impl FolderView {
     /// Changes the size of a file by its open file, or by its path.
     async fn set_size(&self, who: Requester, ino: u64, fh: Option<u64>, size: u64) -> Done<()> {
         if let Some(open) = fh.and_then(|fh| self.files.get(fh)).filter(|o| o.tenure.is_some()) {
+            self.announce_open(who, &open, false).await?;
             if let (0, Some(fh), Some(tenure)) = (size, fh, open.tenure) {
                 let pass = self.pass_open(who, &open, tenure, false)?;
                 if self.replace_truncated(&pass, who, fh, &open)? {
@@ -113,6 +114,7 @@ impl FolderView {
             }
             Located::Path(_) | Located::Open(_) | Located::Kept(_) => {
                 self.name_in_place(&pass, who, (ino, &located.path), located.as_fd())?;
+                self.log_in_place_of(who, &located.path, &located.as_fd())?;
                 let file = reopen(located.as_fd(), OFlags::WRONLY | OFlags::NONBLOCK);
                 let changed = file.and_then(|file| file.set_len(size));
                 self.note_change(&located.found, located.as_fd());

@@ -1,0 +1,148 @@
+//! `latchfs guard init`: makes a folder a guarded one. If several machines have copies of it, the
+//! first checkpoint names all files as they stand on this one.
+
+use super::environment::{absolute, default_state_dir, host};
+use super::exit::{CliError, CliResult};
+use super::guard_decider::{self, Decider};
+use super::guard_parts::{
+    PartsRequest, folder_parts, local_patterns, resolved_folder, unavailable,
+};
+use super::output;
+use super::server_options::{self, ServerKeyArgs};
+use crate::client::Terms;
+use crate::engine::ClientId;
+use crate::engine::lease_terms::{GRACE_OF_FOLDER, TTL_DEFAULT};
+use crate::guard::folder_record::FolderRecord;
+use crate::guard::space::SpaceLimits;
+use crate::guard::state_place::StatePlace;
+use crate::guard::tenure::Owner;
+use crate::guard::tenures::Tenures;
+use crate::guard::wish::WishOf;
+use crate::guard::write_policy::{OnWrite, OwnerKind, PathPatterns, WritePolicy};
+use crate::time::Span;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, mpsc};
+
+/// How long `guard init` waits for the lock of the folder, which nobody else knows yet.
+const LOCK_PATIENCE: Span = Span::from_secs(30);
+
+/// The arguments of `latchfs guard init`.
+#[derive(Debug, clap::Args)]
+#[command(group = clap::ArgGroup::new("decider").required(true))]
+pub(super) struct InitArgs {
+    /// The folder to guard
+    #[arg(value_name = "FOLDER")]
+    folder: PathBuf,
+    /// The server that decides who may change the folder, or the nodes of a cluster (URL,URL)
+    #[arg(long, value_name = "URL", group = "decider")]
+    server: Option<String>,
+    /// A mount on the server that decides who may change the folder
+    #[arg(long, value_name = "MOUNT", group = "decider")]
+    dir: Option<PathBuf>,
+    /// Only guards of this machine change the folder
+    #[arg(long, group = "decider")]
+    alone: bool,
+    /// The folder is a copy: give it an id of its own
+    #[arg(long)]
+    new_id: bool,
+    /// Several machines change the same storage, not copies of it
+    #[arg(long, conflicts_with = "alone")]
+    shared_storage: bool,
+    /// How this machine is named to the server [default: the host's name]
+    #[arg(long, value_name = "CLIENT", value_parser = ClientId::parse)]
+    client: Option<ClientId>,
+    /// Where the guard is going to keep its state, on the folder's file system [default: latchfs in
+    /// the state directory]
+    #[arg(long, value_name = "DIR", conflicts_with = "alone")]
+    stage: Option<PathBuf>,
+    #[command(flatten)]
+    key: ServerKeyArgs,
+}
+
+pub(super) fn init(args: &InitArgs) -> CliResult {
+    let folder = resolved_folder(&args.folder)?;
+    let server = match &args.dir {
+        Some(mount) => Some(guard_decider::server_of_mount(mount)?),
+        None => args.server.clone(),
+    };
+    let engine = match &server {
+        None => 0,
+        Some(url) => guard_decider::engine_of(&args.key.access(url)?)?,
+    };
+    let record = FolderRecord::new(server, engine, args.shared_storage);
+    FolderRecord::make_dir(&folder, args.new_id).map_err(|error| unavailable(&error))?;
+    if let Some(url) = record.server.as_ref().filter(|_| record.has_copies()) {
+        write_checkpoint(args, url, &folder, &record)?;
+    }
+    // Only now other machines guard the folder: until here nobody knows what should be in it.
+    record.write(&folder, args.new_id).map_err(|error| unavailable(&error))?;
+    let shown = folder.display();
+    output::line(&format!(
+        "latchfs: {shown} is guarded (id {}, lock {})",
+        record.id,
+        record.lock()
+    ))?;
+    output::line(&format!("latchfs: show it with 'latchfs guard {shown} VIEW'"))
+}
+
+/// Takes the lock, writes a checkpoint of the whole folder, and hands over.
+fn write_checkpoint(args: &InitArgs, url: &str, folder: &Path, record: &FolderRecord) -> CliResult {
+    let client = args.client.clone().map_or_else(host, Ok)?;
+    let state = match &args.stage {
+        Some(dir) => absolute(dir)?,
+        None => default_state_dir()?,
+    };
+    let place = StatePlace::open(folder, record, &state, client.as_str());
+    let place = place.map_err(|error| unavailable(&error))?;
+    let terms = Terms { client: client.clone(), ttl: TTL_DEFAULT, grace: GRACE_OF_FOLDER };
+    let decider = Decider::Server(server_options::connect(&args.key.access(url)?, Some(terms))?);
+    let wanted = PartsRequest {
+        record,
+        place: &place,
+        client: &client,
+        local: local_patterns(&[])?,
+        limits: SpaceLimits::NONE,
+        first_marked: Some(Box::new(|| {})),
+    };
+    let written = folder_parts(decider.locks(), wanted).and_then(|(lock, guard)| {
+        let tenures =
+            Tenures::start(Arc::clone(&guard), lock, Arc::new(policy()), Box::new(|_| {}));
+        let tenures = tenures.map_err(|error| unavailable(&error))?;
+        let (send, held) = mpsc::channel();
+        let then = Box::new(move |answer| send.send(answer).unwrap_or_default());
+        tenures.hold((Owner::Host, WishOf::Person), LOCK_PATIENCE, Box::new(|| true), then);
+        let done = match held.recv() {
+            Ok(Ok(())) => Ok(()),
+            Ok(Err(denied)) => Err(CliError::unavailable(denied.sentence)),
+            Err(closed) => Err(unavailable(&closed)),
+        };
+        let (send, given) = mpsc::channel();
+        tenures.give(move || send.send(()).unwrap_or_default());
+        let given = given.recv().map_err(|closed| unavailable(&closed));
+        tenures.stop();
+        done.and(given)?;
+        if guard.barrier().is_some_and(|barrier| barrier.is_marked()) {
+            return Ok(());
+        }
+        Err(CliError::unavailable(
+            "the first checkpoint of the folder was not written, because files were changed \
+             meanwhile or could not be read; run 'latchfs guard init' again",
+        ))
+    });
+    written.and(decider.close())
+}
+
+/// Returns the options of the guard that writes the checkpoint: no program writes through it.
+fn policy() -> WritePolicy {
+    let none = PathPatterns::default;
+    WritePolicy {
+        on_write: OnWrite::Refuse,
+        give_after: None,
+        owner: OwnerKind::Host,
+        in_place: none(),
+        never_ask: none(),
+        local: none(),
+        settle: Span::from_secs(3_600),
+        sync_saves: false,
+    }
+}

@@ -1,0 +1,107 @@
+//! The changes of a tenure that ended without a marker: the guard that made them tells the others
+//! what it left, or puts its versions aside if they went on without them.
+
+use super::barrier::folder_path::FolderPath;
+use super::barrier::handover::{HandoverEnd, PreviousTenure, Remembered};
+use super::barrier::late::{LateMarker, LateStep, copied_before, late_step};
+use super::barrier::marker_name::MarkerKind;
+use super::disk::Disk;
+use super::folder_changes::{BarrierState, FolderBarrier};
+
+/// Copies a file of the folder to the lost files.
+pub(crate) type KeepCopy<'a> = &'a dyn Fn(&FolderPath) -> Result<(), String>;
+
+/// The fate of the changes that no marker names.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Late {
+    /// There are none.
+    Nothing,
+    /// It is not known yet what to do with them.
+    Unknown,
+    /// A late marker names them.
+    Marked,
+    /// The files were put aside: other machines have gone on without them.
+    PutAside(usize),
+}
+
+impl<D: Disk> FolderBarrier<D> {
+    /// Whether changes of an ended tenure may have to be told.
+    pub(crate) fn may_have_late_changes(&self) -> bool {
+        let state = self.state.lock();
+        state.marking.is_none() && (!state.ledger.log().is_empty() || state.ledger.has_own())
+    }
+
+    /// Tells the others what an ended tenure of this machine left, or puts it aside. This machine
+    /// has no tenure that is ready.
+    pub(crate) fn late(
+        &self,
+        previous: &PreviousTenure,
+        engine: u64,
+        keep: KeepCopy<'_>,
+    ) -> Result<Late, String> {
+        let (step, is_open) = {
+            let state = self.state.lock();
+            let is_own = matches!(previous.handover,
+                Remembered::Handover(handover) if state.ledger.is_unfinished(&handover));
+            let is_open = is_own && previous.end == HandoverEnd::Open;
+            (late_step(previous, engine, &state.ledger), is_open)
+        };
+        match step {
+            LateStep::Nothing if is_open => Ok(Late::Unknown),
+            LateStep::Nothing => Ok(Late::Nothing),
+            LateStep::Wait => Ok(Late::Unknown),
+            LateStep::Write(late) => self.write_late(&late, keep),
+            LateStep::PutAside(paths) => {
+                for path in &paths {
+                    keep(path)?;
+                }
+                let mut state = self.state.lock();
+                state.ledger.put_aside();
+                state.save()?;
+                Ok(Late::PutAside(paths.len()))
+            }
+        }
+    }
+
+    fn write_late(&self, late: &LateMarker, keep: KeepCopy<'_>) -> Result<Late, String> {
+        let rules = self.rules()?;
+        self.find_unrecorded(late)?;
+        let ledger = self.state.lock().ledger.clone();
+        let listed =
+            self.list(&ledger, (MarkerKind::Marker, &rules), (late.tenure, late.number, true))?;
+        // A program changes the folder past the view: the list is made again later.
+        let Some((listing, marker)) = listed else { return Ok(Late::Unknown) };
+        for path in copied_before(&listing) {
+            keep(path)?;
+        }
+        let link = self.write_marker(&marker)?;
+        let mut state = self.state.lock();
+        let BarrierState { ledger, .. } = &mut *state;
+        ledger.ended_late(listing, link, late);
+        state.save()?;
+        drop(state);
+        self.has_marked();
+        Ok(Late::Marked)
+    }
+
+    /// Looks for a last marker of the tenure that this machine has written, and that its ledger
+    /// does not know since the guard was killed in between. The late marker builds on it: of two
+    /// that do not, nobody could tell which one is the last.
+    fn find_unrecorded(&self, late: &LateMarker) -> Result<(), String> {
+        let mut looking = self.looking.lock();
+        self.read_markers(&mut looking, None)?;
+        let files = looking.markers.files();
+        let mut state = self.state.lock();
+        let verified = state.ledger.verified();
+        let own = files.last_of(late.tenure, late.number).into_iter().find(|link| {
+            let marker = files.get(link);
+            marker.is_some_and(|marker| {
+                marker.previous == verified && marker.holder == self.names.holder
+            })
+        });
+        if let Some(link) = own {
+            state.ledger.build_on(link);
+        }
+        Ok(())
+    }
+}

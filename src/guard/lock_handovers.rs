@@ -1,0 +1,98 @@
+//! The handovers of a folder in the lock service: what it remembers of the last tenure, and the
+//! messages of this one.
+
+use super::barrier::handover::{Handover, HandoverEnd, PreviousTenure, Remembered};
+use super::folder_lock::FolderLock;
+use crate::engine::{self, Annotate, LeaseKey, Op, Outcome, Patch, Previous, Token};
+use std::sync::Arc;
+
+const fn end_of(end: engine::HandoverEnd) -> HandoverEnd {
+    match end {
+        engine::HandoverEnd::Open => HandoverEnd::Open,
+        engine::HandoverEnd::Released => HandoverEnd::Released,
+        engine::HandoverEnd::Expired => HandoverEnd::Expired,
+        engine::HandoverEnd::Stolen => HandoverEnd::Stolen,
+        engine::HandoverEnd::Session => HandoverEnd::Session,
+        engine::HandoverEnd::Unknown => HandoverEnd::Unknown,
+    }
+}
+
+impl FolderLock {
+    /// Returns what the lock service remembers of the last tenure, as the barrier reads it.
+    pub(super) fn previous_tenure(&self, known: Option<&Previous>) -> PreviousTenure {
+        let seq = known.map_or(0, |known| known.seq);
+        let Some(last) = known.and_then(|known| known.last.as_ref()) else {
+            return PreviousTenure {
+                seq,
+                token: Token::named(0),
+                client: String::new(),
+                at: 0,
+                end: HandoverEnd::Unknown,
+                handover: Remembered::Nothing,
+            };
+        };
+        let at = last.at.map_or(0, |at| {
+            let wall = self.locks.wall(at);
+            u64::try_from(wall.secs).unwrap_or(0) * 1_000 + u64::from(wall.nanos / 1_000_000)
+        });
+        PreviousTenure {
+            seq,
+            token: last.token,
+            client: last.client.to_string(),
+            at,
+            end: end_of(last.end),
+            handover: Remembered::read(Some(&last.handover.text)),
+        }
+    }
+
+    /// Asks what the lock service remembers of the last tenure. Calls `then` with the answer, or
+    /// with a sentence that says why there is none. `then` must not block.
+    pub(crate) fn ask_previous(
+        self: &Arc<Self>,
+        then: impl FnOnce(Result<PreviousTenure, String>) + Send + 'static,
+    ) {
+        let own = Arc::clone(self);
+        self.locks.view(self.name(), move |view| {
+            then(match view {
+                Ok(view) => Ok(own.previous_tenure(view.previous.as_deref())),
+                Err(why) => Err(why.to_string()),
+            });
+        });
+    }
+
+    /// Sends a handover of the current tenure. Calls `then` when the lock service has it, or with a
+    /// sentence that says why that is not certain. `then` must not block.
+    pub(crate) fn hand_over(
+        &self,
+        handover: &Handover,
+        then: impl FnOnce(Result<(), String>) + Send + 'static,
+    ) {
+        let Some((token, counter)) = self.next_handover() else {
+            return then(Err("the lock is not held any more".to_owned()));
+        };
+        let (name, client) = (self.name().clone(), self.client().clone());
+        let key = LeaseKey { name, client, token: Some(token) };
+        let handover = engine::Handover { text: handover.to_string().into(), counter };
+        let ask = Annotate { key, patch: Patch::default(), handover: Some(handover) };
+        self.locks.submit(Op::Annotate(ask), move |answer| {
+            then(match answer {
+                Ok(Ok(outcome)) => match outcome.first() {
+                    Outcome::Annotated => Ok(()),
+                    other => Err(format!("the lock service answered {other:?}")),
+                },
+                Ok(Err(refusal)) => Err(refusal.to_string()),
+                Err(why) => Err(why.to_string()),
+            });
+        });
+    }
+
+    /// Releases the lock with a handover. Calls `then` when that is decided or got no answer in
+    /// time.
+    pub(crate) fn release_handing_over(
+        &self,
+        handover: &Handover,
+        then: impl FnOnce() + Send + 'static,
+    ) {
+        self.release_with(Some(handover.to_string().into()), then);
+    }
+}

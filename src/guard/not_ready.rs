@@ -1,0 +1,101 @@
+//! The sentences that say why a folder is not ready, and the next step.
+
+use super::folder_barrier::{Arrival, MissingFiles};
+use std::fmt;
+
+/// How many of the missing paths a sentence names.
+const NAMED_MOST: usize = 3;
+
+/// A number of bytes, as people read it.
+struct Bytes(u64);
+
+impl fmt::Display for Bytes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            bytes @ 0..1_000 => write!(f, "{bytes} bytes"),
+            bytes @ 1_000..1_000_000 => write!(f, "{} KB", bytes / 1_000),
+            bytes @ 1_000_000..1_000_000_000 => write!(f, "{} MB", bytes / 1_000_000),
+            bytes => write!(f, "{} GB", bytes / 1_000_000_000),
+        }
+    }
+}
+
+fn say_missing(it: &MissingFiles, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    let MissingFiles { client, token, missing } = it;
+    if let Some(marker) = &missing.marker {
+        let of = marker.name.tenure.token.as_u64();
+        return if of == *token {
+            write!(f, "the marker of {client}'s tenure {of} has not arrived yet")
+        } else {
+            write!(f, "the marker of tenure {of} has not arrived yet")
+        };
+    }
+    if missing.count == 0 {
+        return f.write_str("'.latchfs/ignore' is not the one of the last marker yet");
+    }
+    write!(
+        f,
+        "{} of {} files of {client}'s tenure {token} have not arrived, {}",
+        missing.count,
+        missing.of,
+        Bytes(missing.bytes)
+    )?;
+    for (number, path) in missing.paths.iter().take(NAMED_MOST).enumerate() {
+        f.write_str(if number == 0 { ": " } else { ", " })?;
+        write!(f, "'{}' {}", path.path, path.because)?;
+    }
+    Ok(())
+}
+
+/// Writes a sentence without a full stop.
+impl fmt::Display for Arrival {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Ready | Self::First(_) => f.write_str("everything is here"),
+            Self::NotArrived(missing) => say_missing(missing, f),
+            Self::Unsure(why) => write!(
+                f,
+                "nobody can say whether everything is here: {why}; wait until that machine is back \
+                 and its files are here, or go on with the folder as it stands by 'latchfs guard \
+                 accept --reason WHY'"
+            ),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::barrier::arrival_target::Unsure;
+    use super::super::barrier::folder_path::FolderPath;
+    use super::super::barrier::missing::{MissingBecause, MissingPath, NotArrived};
+    use super::*;
+
+    #[test]
+    fn a_sentence_names_what_is_missing_and_the_next_step() {
+        let path = |name: &str| MissingPath {
+            path: FolderPath::parse(name).expect("valid"),
+            because: MissingBecause::NotHere,
+            bytes: 1,
+        };
+        let paths = ["a", "b", "c", "d"].map(path).to_vec();
+        let missing =
+            NotArrived { paths, count: 4, bytes: 12_345_678, of: 41, ..NotArrived::default() };
+        let of = |missing| {
+            let (client, token) = ("laptop1".to_owned(), 17);
+            Arrival::NotArrived(Box::new(MissingFiles { client, token, missing })).to_string()
+        };
+        assert_eq!(
+            of(missing),
+            "4 of 41 files of laptop1's tenure 17 have not arrived, 12 MB: 'a' is not \
+             here yet, 'b' is not here yet, 'c' is not here yet"
+        );
+        let unsure = Arrival::Unsure(Unsure::NoHandover).to_string();
+        assert!(unsure.contains("does not know the folder"), "{unsure}");
+        assert!(unsure.contains("'latchfs guard accept --reason WHY'"), "{unsure}");
+        let ignore = NotArrived { is_other_ignore: true, ..NotArrived::default() };
+        let ignore = of(ignore);
+        assert!(ignore.contains("'.latchfs/ignore'"), "{ignore}");
+        let sizes = [999, 1_999, 1_999_999, 1_999_999_999].map(|size| Bytes(size).to_string());
+        assert_eq!(sizes, ["999 bytes", "1 KB", "1 MB", "1 GB"]);
+    }
+}

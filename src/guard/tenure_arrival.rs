@@ -1,0 +1,319 @@
+//! A tenure that arrives: the guard holds the lock, and its gate stays closed until everything is
+//! here that the last tenure left. Such a tenure changes nothing, and leaves no trace when it ends.
+//! While the guard holds no lock, it looks after the changes of its own tenures that ended without
+//! a word.
+
+use super::barrier::acceptance::Accepted;
+use super::barrier::folder_path::FolderPath;
+use super::barrier::handover::{Handover, PreviousTenure};
+use super::barrier::missing::MissingPath;
+use super::barrier::tree::FileStamp;
+use super::barrier_worker::{Job, JobDone};
+use super::disk::Disk;
+use super::folder_barrier::Arrival;
+use super::late_changes::Late;
+use super::tenure::{Owner, TenureId};
+use super::tenure_news::TenureNews;
+use super::tenure_steps::{ArrivingTenure, Sent, Steps};
+use super::tenures::{GuardState, Message, Tenures};
+use super::wish::{Wish, WishOf};
+use crate::time::{Span, Time, boot_now};
+use std::collections::VecDeque;
+
+/// The delay before the guard asks for the lock again that it has given to another machine because
+/// the folder was not ready, or looks again after changes about which nothing is known yet.
+const AGAIN: Span = Span::from_secs(1);
+/// The delay before it looks again after changes that nobody can name now.
+const LATE_AGAIN: Span = Span::from_secs(5);
+
+impl Arrival {
+    /// Returns the number of paths and bytes that are missing.
+    fn missing(&self) -> Option<(u64, u64)> {
+        match self {
+            Self::NotArrived(it) => Some((it.missing.count, it.missing.bytes)),
+            Self::Ready | Self::First(_) | Self::Unsure(_) => None,
+        }
+    }
+
+    /// Returns the paths that are missing, each with its reason.
+    fn paths(&self) -> Vec<String> {
+        match self {
+            Self::NotArrived(it) => {
+                let line = |it: &MissingPath| format!("'{}' {}", it.path, it.because);
+                it.missing.paths.iter().map(line).collect()
+            }
+            Self::Ready | Self::First(_) | Self::Unsure(_) => Vec::new(),
+        }
+    }
+}
+
+impl<D: Disk> Tenures<D> {
+    /// Begins to wait until the folder is ready for a tenure.
+    pub(super) fn arrive(
+        &self,
+        (tenure, owner): (TenureId, Owner),
+        previous: Option<PreviousTenure>,
+        kept: usize,
+    ) {
+        let mut state = self.state.lock();
+        state.state = GuardState::Arriving(tenure, owner);
+        (state.other_holder, state.wanted_by, state.not_ready) = (None, None, None);
+        drop(state);
+        let is_known = previous.is_some();
+        self.steps.lock().arrival = Some(ArrivingTenure::new(tenure, previous, kept));
+        if !is_known {
+            self.ask_previous(Some(tenure));
+        }
+    }
+
+    fn ask_previous(&self, tenure: Option<TenureId>) {
+        let send = self.sender();
+        self.lock.ask_previous(move |answer| {
+            // The send fails only after the thread has ended.
+            let _ = send.send(Message::Previous(tenure, answer));
+        });
+    }
+
+    /// Takes note of what the lock service remembers of the last tenure.
+    pub(super) fn previous_known(
+        &self,
+        tenure: Option<TenureId>,
+        answer: Result<PreviousTenure, String>,
+    ) {
+        let mut steps = self.steps.lock();
+        let Some(tenure) = tenure else {
+            match answer {
+                Ok(previous) if self.has_no_tenure() => {
+                    let engine = self.lock.engine_id();
+                    self.work(Job::Late(previous, engine));
+                }
+                _ => steps.late_later(LATE_AGAIN),
+            }
+            return;
+        };
+        let Some(arrival) = steps.arrival.as_mut().filter(|it| it.tenure == tenure) else { return };
+        match answer {
+            Ok(previous) => arrival.previous = Some(previous),
+            Err(why) => {
+                arrival.wait(boot_now(), None);
+                self.state.lock().not_ready = Some(why);
+            }
+        }
+    }
+
+    fn has_no_tenure(&self) -> bool {
+        matches!(self.state(), GuardState::Reading | GuardState::Asking)
+    }
+
+    pub(super) fn work(&self, job: Job) {
+        if let Some(worker) = &self.worker {
+            worker.begin(job);
+        }
+    }
+
+    /// Makes the next step while the folder is not ready, or no tenure is there.
+    pub(super) fn step_arrival(&self, wishes: &mut VecDeque<Wish>, now: Time) {
+        if let GuardState::Arriving(tenure, _) = self.state() {
+            let is_persons = wishes.iter().any(|wish| wish.of != WishOf::Program);
+            let wanted = self.state.lock().wanted_by.is_some();
+            if wishes.is_empty() || wanted && !is_persons {
+                self.give_now(Box::new(|| {}));
+                if wanted {
+                    self.state.lock().ask_again = now + AGAIN;
+                }
+                return;
+            }
+            return self.look_at_folder(tenure, wishes, now);
+        }
+        let mut steps = self.steps.lock();
+        let is_due = steps.late_at.is_some_and(|at| at <= now) && !steps.is_late_asked;
+        if is_due && self.has_no_tenure() {
+            steps.is_late_asked = true;
+            drop(steps);
+            self.ask_previous(None);
+        }
+    }
+
+    /// Compares the folder, or accepts it as it stands, if it is time for that.
+    fn look_at_folder(&self, tenure: TenureId, wishes: &mut VecDeque<Wish>, now: Time) {
+        let mut steps = self.steps.lock();
+        let Steps { arrival: Some(arrival), is_looking, sent, .. } = &mut *steps else {
+            return;
+        };
+        if *is_looking || sent.is_some() {
+            return;
+        }
+        // The first comparison may find that nothing must be accepted.
+        let was_compared = arrival.next_look > Time::ZERO && arrival.previous.is_some();
+        let is_acceptance = |wish: &&mut Wish| matches!(wish.of, WishOf::Acceptance { .. });
+        let accept = wishes.iter_mut().find(is_acceptance).filter(|_| was_compared);
+        let is_due = arrival.next_look <= now || accept.is_some();
+        let Some(previous) = arrival.previous.clone() else {
+            if is_due && self.state.lock().not_ready.is_some() {
+                arrival.wait(now, None);
+                self.ask_previous(Some(tenure));
+            }
+            return;
+        };
+        if !is_due {
+            return;
+        }
+        *is_looking = true;
+        let accept = accept.map(|wish| std::mem::replace(&mut wish.of, WishOf::Accepting));
+        self.work(match accept {
+            Some(WishOf::Acceptance { paths, reason }) => {
+                Job::Accept(previous, tenure, paths, reason)
+            }
+            _ => Job::Look(previous, tenure),
+        });
+    }
+
+    /// Takes note of a step that the thread of the barrier has made.
+    pub(super) fn worked(&self, done: JobDone, wishes: &mut VecDeque<Wish>) {
+        match done {
+            JobDone::Late(result) => self.looked_after_late(&result),
+            JobDone::Looked(tenure, since, result) => {
+                self.looked(since);
+                match result {
+                    Ok(Arrival::Ready) => self.become_ready(tenure, None, wishes),
+                    Ok(Arrival::First(files)) => self.become_ready(tenure, Some(files), wishes),
+                    Ok(arrival) => {
+                        let missing = arrival.paths();
+                        self.state.lock().missing = missing;
+                        self.stay_closed(tenure, &arrival.to_string(), arrival.missing(), wishes);
+                    }
+                    Err(why) => self.stay_closed(tenure, &why, None, wishes),
+                }
+            }
+            JobDone::Accepting(tenure, since, result) => {
+                self.looked(since);
+                let accepted = match result {
+                    Ok(Ok(accepted)) => accepted,
+                    Ok(Err(arrival)) => {
+                        return self.refuse_acceptance(&arrival.to_string(), wishes);
+                    }
+                    Err(why) => return self.refuse_acceptance(&why, wishes),
+                };
+                if self.arriving() == Some(tenure) {
+                    let handover = accepted.1;
+                    self.hand_over(&handover, Sent::Acceptance(accepted));
+                }
+            }
+            JobDone::Marked(tenure, is_last, result) => self.marked(tenure, is_last, result),
+        }
+    }
+
+    fn looked(&self, since: Option<i128>) {
+        let mut steps = self.steps.lock();
+        (steps.is_looking, steps.compared) = (false, since);
+    }
+
+    fn arriving(&self) -> Option<TenureId> {
+        match self.state() {
+            GuardState::Arriving(tenure, _) => Some(tenure),
+            _ => None,
+        }
+    }
+
+    pub(super) fn refuse_acceptance(&self, why: &str, wishes: &mut VecDeque<Wish>) {
+        let all = std::mem::take(wishes);
+        let (mut accepting, others) = all.into_iter().partition(|w| w.of == WishOf::Accepting);
+        *wishes = others;
+        self.deny_all(&mut accepting, why);
+    }
+
+    /// Keeps the gate of an arriving tenure closed, and refuses the programs that do not wait.
+    fn stay_closed(
+        &self,
+        tenure: TenureId,
+        sentence: &str,
+        missing: Option<(u64, u64)>,
+        wishes: &mut VecDeque<Wish>,
+    ) {
+        if self.arriving() != Some(tenure) {
+            return;
+        }
+        if let Some(arrival) = &mut self.steps.lock().arrival {
+            arrival.wait(boot_now(), missing);
+        }
+        let before = self.state.lock().not_ready.replace(sentence.to_owned());
+        if before.as_deref() != Some(sentence) {
+            (self.on_news)(&TenureNews::NotReady(tenure, sentence.to_owned()));
+        }
+        self.deny_impatient(wishes, sentence);
+    }
+
+    /// Opens the gate of an arriving tenure: everything is here.
+    fn become_ready(
+        &self,
+        tenure: TenureId,
+        first: Option<Vec<(FolderPath, FileStamp)>>,
+        wishes: &mut VecDeque<Wish>,
+    ) {
+        let GuardState::Arriving(arriving, owner) = self.state() else { return };
+        let Some(barrier) = self.guard.barrier().filter(|_| arriving == tenure) else { return };
+        let arrival = self.steps.lock().arrival.take();
+        let Some(ArrivingTenure { previous: Some(previous), kept, .. }) = arrival else { return };
+        let is_first = first.is_some();
+        match barrier.begin_tenure(self.guard.gate(), tenure, &previous, first) {
+            Ok(()) => {
+                self.open((tenure, owner), kept, wishes);
+                if is_first {
+                    self.announce();
+                }
+            }
+            Err(why) => {
+                self.deny_all(wishes, &why);
+                self.give_now(Box::new(|| {}));
+            }
+        }
+    }
+
+    /// Opens the gate of a tenure whose acceptance the lock service has.
+    pub(super) fn accepted(&self, accepted: (Accepted, Handover), wishes: &mut VecDeque<Wish>) {
+        let GuardState::Arriving(tenure, owner) = self.state() else { return };
+        let Some(barrier) = self.guard.barrier() else { return };
+        let kept = self.steps.lock().arrival.take().map_or(0, |arrival| arrival.kept);
+        let (accepted, handover) = accepted;
+        match barrier.accept(self.guard.gate(), tenure, (accepted, &handover)) {
+            Ok(()) => self.open((tenure, owner), kept, wishes),
+            Err(why) => {
+                self.deny_all(wishes, &why);
+                self.give_now(Box::new(|| {}));
+            }
+        }
+    }
+
+    fn looked_after_late(&self, result: &Result<Late, String>) {
+        let mut steps = self.steps.lock();
+        match result {
+            Ok(Late::Nothing) => steps.no_late(),
+            Ok(Late::Marked) => {
+                log::info!("a late marker names what an ended tenure of this machine has left");
+                steps.no_late();
+            }
+            Ok(Late::PutAside(count)) => {
+                log::warn!(
+                    "{count} files were copied to the lost files: other machines have gone on \
+                     without them"
+                );
+                steps.no_late();
+            }
+            Ok(Late::Unknown) => steps.late_later(AGAIN),
+            Err(why) => {
+                log::warn!("what an ended tenure has left can't be told yet: {why}");
+                steps.late_later(LATE_AGAIN);
+            }
+        }
+    }
+}
+
+impl Steps {
+    fn no_late(&mut self) {
+        (self.late_at, self.is_late_asked) = (None, false);
+    }
+
+    fn late_later(&mut self, after: Span) {
+        (self.late_at, self.is_late_asked) = (Some(boot_now() + after), false);
+    }
+}

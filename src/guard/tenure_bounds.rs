@@ -1,0 +1,108 @@
+//! Begins and ends tenures: the steps right after a grant, the opening of the gate, and what
+//! becomes of unpublished files when the lock is lost or given up.
+
+use super::barrier::handover::PreviousTenure;
+use super::disk::Disk;
+use super::fence::FenceError;
+use super::folder_guard::PutAside;
+use super::tenure::{Owner, TenureId};
+use super::tenure_news::{TenureEnd, TenureNews};
+use super::tenure_steps::Then;
+use super::tenures::{GuardState, Tenures};
+use super::wish::Wish;
+use crate::time::Wall;
+use std::collections::VecDeque;
+
+impl<D: Disk> Tenures<D> {
+    /// Begins a tenure after its grant, for the owner that has waited longest. Where there is a
+    /// sync barrier, the gate stays closed until everything is here.
+    pub(super) fn begin(
+        &self,
+        tenure: TenureId,
+        previous: Option<PreviousTenure>,
+        wishes: &mut VecDeque<Wish>,
+    ) {
+        if self.current_or_last() == Some(tenure) && self.state() != GuardState::Asking {
+            return;
+        }
+        let Some(owner) = wishes.front().map(|wish| wish.owner) else {
+            self.state.lock().state = GuardState::Reading;
+            return self.lock.release(|| {});
+        };
+        match self.guard.begin(tenure) {
+            Ok(kept) if self.worker.is_some() => self.arrive((tenure, owner), previous, kept),
+            Ok(kept) => self.open((tenure, owner), kept, wishes),
+            Err(error) => {
+                let why = match error {
+                    FenceError::Late => "the lease ended before the stages of other tenures were \
+                                         removed"
+                        .to_owned(),
+                    FenceError::Disk(error) => {
+                        format!("the stages of other tenures can't be removed: {error}")
+                    }
+                };
+                self.lock.release(|| {});
+                self.state.lock().state = GuardState::Reading;
+                self.deny_all(wishes, &why);
+            }
+        }
+    }
+
+    /// Opens the gate for a tenure that is ready.
+    pub(super) fn open(
+        &self,
+        (tenure, owner): (TenureId, Owner),
+        kept: usize,
+        wishes: &mut VecDeque<Wish>,
+    ) {
+        if let Some(since) = self.steps.lock().compared.take() {
+            self.guard.compared(since);
+        }
+        self.guard.open(tenure, owner);
+        let mut state = self.state.lock();
+        state.state = GuardState::Holding(tenure, owner, Wall::now());
+        (state.other_holder, state.wanted_by, state.not_ready) = (None, None, None);
+        drop(state);
+        (self.on_news)(&TenureNews::Began(tenure, kept));
+        for wish in std::mem::take(wishes) {
+            self.wish(wish, wishes);
+        }
+    }
+
+    pub(super) fn lose(&self, tenure: TenureId, end: TenureEnd) {
+        let aside = self.guard.lose();
+        if end == TenureEnd::Taken {
+            self.lock.forget();
+        } else {
+            // The lock service may still count this guard as the holder.
+            self.lock.release(|| {});
+        }
+        self.forget_steps();
+        self.ended(tenure, end, aside);
+    }
+
+    pub(super) fn give_now(&self, then: Then) {
+        let (tenure, is_ready) = match self.state() {
+            GuardState::Holding(tenure, ..) => (tenure, true),
+            GuardState::Arriving(tenure, _) => (tenure, false),
+            GuardState::Yielding(_) => return self.wait_for_yield(then),
+            GuardState::Reading | GuardState::Asking => return then(),
+        };
+        let aside = self.guard.give_up();
+        if is_ready && self.worker.is_some() {
+            return self.yield_marked(tenure, aside, then);
+        }
+        self.lock.release(then);
+        self.forget_steps();
+        self.ended(tenure, TenureEnd::Given, aside);
+    }
+
+    pub(super) fn ended(&self, tenure: TenureId, end: TenureEnd, aside: PutAside) {
+        let mut state = self.state.lock();
+        state.state = GuardState::Reading;
+        state.last_end = Some((tenure, end));
+        (state.wanted_by, state.not_ready) = (None, None);
+        drop(state);
+        (self.on_news)(&TenureNews::Ended(tenure, end, aside));
+    }
+}

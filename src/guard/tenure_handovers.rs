@@ -1,0 +1,277 @@
+//! A ready tenure tells the lock service that changes follow, before the first one is made,
+//! and that a marker names them, once nothing has changed for a while.
+
+use super::barrier::handover::{Handover, HandoverId};
+use super::barrier_worker::Job;
+use super::disk::Disk;
+use super::folder_barrier::NextMark;
+use super::folder_guard::PutAside;
+use super::tenure::TenureId;
+use super::tenure_news::TenureEnd;
+use super::tenure_steps::{ArrivingTenure, OnAnnounced, Sent, Then, WaitingChange};
+use super::tenures::{GuardState, Message, Tenures};
+use super::wish::{Denied, Wish};
+use crate::time::{Span, Time, boot_now};
+use std::collections::VecDeque;
+
+/// The delay before a marker is tried again that could not be written, or a handover sent again
+/// that was not answered.
+const TELL_AGAIN: Span = Span::from_secs(5);
+
+impl<D: Disk> Tenures<D> {
+    /// Waits until the lock service has a handover that announces changes, and calls `then`.
+    pub(crate) fn announced(&self, patience: Span, then: OnAnnounced) {
+        let until = boot_now() + patience;
+        self.send(Message::Announce(WaitingChange { until, then }));
+    }
+
+    /// Takes note of a change that waits until it is announced.
+    pub(super) fn announce_change(&self, change: WaitingChange) {
+        if !matches!(self.state(), GuardState::Holding(..)) {
+            let sentence = "this machine does not hold the lock of the folder any more".to_owned();
+            return (change.then)(Err(Denied { sentence }));
+        }
+        if !self.guard.gate().must_announce() {
+            return (change.then)(Ok(()));
+        }
+        let mut steps = self.steps.lock();
+        steps.changes.push(change);
+        let is_sent = matches!(steps.sent, Some(Sent::Announcement(_)));
+        drop(steps);
+        if !is_sent {
+            self.announce();
+        }
+    }
+
+    /// Sends the handover that announces changes.
+    pub(super) fn announce(&self) {
+        let Some(barrier) = self.guard.barrier() else { return };
+        match barrier.announce() {
+            Ok(Some(handover)) => self.hand_over(&handover, Sent::Announcement(handover.id)),
+            Ok(None) => self.answer_changes(&Ok(())),
+            Err(sentence) => self.answer_changes(&Err(Denied { sentence })),
+        }
+    }
+
+    fn answer_changes(&self, answer: &Result<(), Denied>) {
+        let changes = std::mem::take(&mut self.steps.lock().changes);
+        for change in changes {
+            (change.then)(answer.clone());
+        }
+    }
+
+    /// Sends a handover.
+    pub(super) fn hand_over(&self, handover: &Handover, sent: Sent) {
+        self.steps.lock().sent = Some(sent);
+        let (messages, id) = (self.sender(), handover.id);
+        self.lock.hand_over(handover, move |answer| {
+            // The send fails only after the thread has ended.
+            let _ = messages.send(Message::HandedOver(id, answer));
+        });
+    }
+
+    /// Takes note of the answer to a handover. Only that to the last one counts.
+    pub(super) fn handed_over(
+        &self,
+        id: HandoverId,
+        answer: Result<(), String>,
+        wishes: &mut VecDeque<Wish>,
+    ) {
+        let sent = self.steps.lock().sent.take_if(|sent| sent.id() == id);
+        let (Some(sent), Some(barrier)) = (sent, self.guard.barrier()) else { return };
+        match (sent, answer) {
+            (Sent::Announcement(id), Ok(())) => {
+                barrier.announced(self.guard.gate(), id);
+                self.answer_changes(&Ok(()));
+            }
+            (Sent::Announcement(_), Err(why)) => {
+                let sentence = format!("the first change must be announced, and was not: {why}");
+                self.answer_changes(&Err(Denied { sentence }));
+            }
+            (Sent::Clean(_), Ok(())) => {
+                barrier.cleaned();
+                self.work(Job::CleanUp);
+            }
+            (Sent::Clean(_), Err(why)) => {
+                log::debug!("the lock service does not know the last marker yet: {why}");
+                self.steps.lock().tell_after = boot_now() + TELL_AGAIN;
+            }
+            (Sent::Acceptance(accepted), Ok(())) => self.accepted(*accepted, wishes),
+            (Sent::Acceptance(_), Err(why)) => self.refuse_acceptance(&why, wishes),
+        }
+    }
+
+    /// Makes the next step of the sync barrier, if there is one.
+    pub(super) fn step(&self, wishes: &mut VecDeque<Wish>, now: Time) {
+        if self.worker.is_none() {
+            return;
+        }
+        self.step_arrival(wishes, now);
+        let late: Vec<_> = {
+            let changes = &mut self.steps.lock().changes;
+            let (late, waiting) = std::mem::take(changes).into_iter().partition(|c| c.until <= now);
+            *changes = waiting;
+            late
+        };
+        for change in late {
+            let trouble = self.lock.trouble();
+            let sentence = trouble.unwrap_or_else(|| {
+                "the lock service has not answered the announcement of the change".to_owned()
+            });
+            (change.then)(Err(Denied { sentence }));
+        }
+        let GuardState::Holding(tenure, ..) = self.state() else { return };
+        let mut steps = self.steps.lock();
+        if steps.is_marking || steps.sent.is_some() || steps.tell_after > now {
+            return;
+        }
+        match self.next_mark() {
+            NextMark::Marker => {
+                steps.is_marking = true;
+                self.work(Job::Mark(tenure, false));
+            }
+            NextMark::Clean => {
+                drop(steps);
+                self.clean();
+            }
+            NextMark::Later(_) | NextMark::Nothing => {}
+        }
+    }
+
+    fn next_mark(&self) -> NextMark {
+        let last_change = self.guard.gate().last_change();
+        let barrier = self.guard.barrier();
+        barrier.map_or(NextMark::Nothing, |it| it.next_mark(last_change, self.policy.settle))
+    }
+
+    /// Returns when the next step is due; `Time::NEVER` if a message comes before.
+    pub(super) fn next_step(&self, now: Time) -> Time {
+        if self.worker.is_none() {
+            return Time::NEVER;
+        }
+        let state = self.state();
+        let steps = self.steps.lock();
+        let mut next = steps.changes.iter().map(|it| it.until).min().unwrap_or(Time::NEVER);
+        match state {
+            GuardState::Arriving(..) if !steps.is_looking && steps.sent.is_none() => {
+                let arrival = steps.arrival.as_ref();
+                let is_asked =
+                    |it: &&ArrivingTenure| it.previous.is_some() || it.next_look > Time::ZERO;
+                next = next.min(arrival.filter(is_asked).map_or(Time::NEVER, |it| it.next_look));
+            }
+            GuardState::Reading | GuardState::Asking if !steps.is_late_asked => {
+                next = next.min(steps.late_at.unwrap_or(Time::NEVER));
+            }
+            GuardState::Holding(..) if !steps.is_marking && steps.sent.is_none() => {
+                next = next.min(match self.next_mark() {
+                    NextMark::Nothing => Time::NEVER,
+                    NextMark::Later(at) => at,
+                    NextMark::Marker | NextMark::Clean => steps.tell_after.max(now),
+                });
+            }
+            _ => {}
+        }
+        next
+    }
+
+    /// Tells the lock service that a marker names everything.
+    fn clean(&self) {
+        let Some(barrier) = self.guard.barrier() else { return };
+        match barrier.clean(self.guard.gate()) {
+            Ok(Some(handover)) => self.hand_over(&handover, Sent::Clean(handover.id)),
+            Ok(None) => {}
+            Err(why) => {
+                log::warn!("{why}");
+                self.steps.lock().tell_after = boot_now() + TELL_AGAIN;
+            }
+        }
+    }
+
+    /// Takes note of the end of an attempt to write a marker.
+    pub(super) fn marked(&self, tenure: TenureId, is_last: bool, result: Result<bool, String>) {
+        self.steps.lock().is_marking = false;
+        let is_written = result.unwrap_or_else(|why| {
+            log::warn!("no marker was written: {why}");
+            false
+        });
+        match self.state() {
+            GuardState::Holding(held, ..) if held == tenure && is_written => self.clean(),
+            GuardState::Holding(..) if !is_written => {
+                self.steps.lock().tell_after = boot_now() + TELL_AGAIN;
+            }
+            GuardState::Yielding(held) if held == tenure && is_last => self.finish_yield(tenure),
+            GuardState::Yielding(held) => self.mark_last(held),
+            _ => {}
+        }
+    }
+
+    /// Gives up a tenure whose gate has closed for good: first the last marker, then the lock.
+    pub(super) fn yield_marked(&self, tenure: TenureId, aside: PutAside, then: Then) {
+        let Some(barrier) = self.guard.barrier() else { return then() };
+        let mut steps = self.steps.lock();
+        steps.yielding = Some((aside, vec![then]));
+        if let Some(Sent::Announcement(id)) = steps.sent.take() {
+            // The lock service may have it.
+            barrier.announced(self.guard.gate(), id);
+        }
+        let is_marking = steps.is_marking;
+        drop(steps);
+        let sentence = "the lock was given up".to_owned();
+        self.answer_changes(&Err(Denied { sentence }));
+        if !is_marking && !barrier.needs_marker() {
+            return self.finish_yield(tenure);
+        }
+        self.state.lock().state = GuardState::Yielding(tenure);
+        if !is_marking {
+            self.mark_last(tenure);
+        }
+    }
+
+    fn mark_last(&self, tenure: TenureId) {
+        self.steps.lock().is_marking = true;
+        self.work(Job::Mark(tenure, true));
+    }
+
+    /// Calls `then` when the yield that is under way is over.
+    pub(super) fn wait_for_yield(&self, then: Then) {
+        match &mut self.steps.lock().yielding {
+            Some((_, all)) => all.push(then),
+            None => then(),
+        }
+    }
+
+    /// Releases the lock, with a handover if a marker names everything.
+    fn finish_yield(&self, tenure: TenureId) {
+        let Some(barrier) = self.guard.barrier() else { return };
+        let Some((aside, all)) = self.steps.lock().yielding.take() else { return };
+        let then = move || all.into_iter().for_each(|then| then());
+        match barrier.clean(self.guard.gate()) {
+            Ok(Some(handover)) => {
+                barrier.cleaned();
+                self.lock.release_handing_over(&handover, then);
+            }
+            Ok(None) => self.lock.release(then),
+            Err(why) => {
+                log::warn!("{why}");
+                self.lock.release(then);
+            }
+        }
+        self.forget_steps();
+        self.ended(tenure, TenureEnd::Given, aside);
+    }
+
+    /// Forgets what was under way in a tenure that ends, and looks later after what it has not
+    /// told.
+    pub(super) fn forget_steps(&self) {
+        let Some(barrier) = self.guard.barrier() else { return };
+        let is_untold = barrier.end_tenure();
+        let mut steps = self.steps.lock();
+        (steps.arrival, steps.sent) = (None, None);
+        if is_untold {
+            (steps.late_at, steps.is_late_asked) = (Some(boot_now()), false);
+        }
+        drop(steps);
+        let sentence = "the tenure is over".to_owned();
+        self.answer_changes(&Err(Denied { sentence }));
+    }
+}

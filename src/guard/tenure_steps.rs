@@ -1,0 +1,94 @@
+//! The memory of the thread of the tenures between its messages about the sync barrier.
+
+use super::barrier::acceptance::Accepted;
+use super::barrier::handover::{Handover, HandoverId, PreviousTenure};
+use super::folder_guard::PutAside;
+use super::tenure::TenureId;
+use super::wish::Denied;
+use crate::time::{Span, Time};
+
+/// A callback for the end of a request.
+pub(super) type Then = Box<dyn FnOnce() + Send>;
+
+/// A callback for the answer to a program that waits until its change is announced.
+pub(crate) type OnAnnounced = Box<dyn FnOnce(Result<(), Denied>) + Send>;
+
+/// The first delay before the folder of an arriving tenure is compared again.
+const LOOK_AGAIN: Span = Span::from_millis(200);
+/// The last one, after it was doubled again and again.
+const LOOK_AGAIN_MOST: Span = Span::from_secs(5);
+
+/// A tenure that waits until everything is here.
+pub(super) struct ArrivingTenure {
+    pub(super) tenure: TenureId,
+    /// The last tenure as the lock service remembers it, once that is known.
+    pub(super) previous: Option<PreviousTenure>,
+    /// The number of files of other tenures that were put aside.
+    pub(super) kept: usize,
+    /// When the folder is compared again.
+    pub(super) next_look: Time,
+    delay: Span,
+    /// How much was missing when the folder was last compared.
+    missing: Option<(u64, u64)>,
+}
+
+impl ArrivingTenure {
+    pub(super) fn new(tenure: TenureId, previous: Option<PreviousTenure>, kept: usize) -> Self {
+        let (delay, next_look) = (LOOK_AGAIN, Time::ZERO);
+        Self { tenure, previous, kept, next_look, delay, missing: None }
+    }
+
+    /// Sets when to look again: soon, as long as files arrive.
+    pub(super) fn wait(&mut self, now: Time, missing: Option<(u64, u64)>) {
+        if missing != self.missing {
+            (self.missing, self.delay) = (missing, LOOK_AGAIN);
+        }
+        self.next_look = now + self.delay;
+        self.delay = (self.delay + self.delay).min(LOOK_AGAIN_MOST);
+    }
+}
+
+/// A handover that was sent, and not answered yet.
+pub(super) enum Sent {
+    Announcement(HandoverId),
+    Clean(HandoverId),
+    Acceptance(Box<(Accepted, Handover)>),
+}
+
+impl Sent {
+    pub(super) fn id(&self) -> HandoverId {
+        match self {
+            Self::Announcement(id) | Self::Clean(id) => *id,
+            Self::Acceptance(accepted) => accepted.1.id,
+        }
+    }
+}
+
+/// A change that waits until it is announced.
+pub(super) struct WaitingChange {
+    pub(super) until: Time,
+    pub(super) then: OnAnnounced,
+}
+
+/// The state of the steps.
+#[derive(Default)]
+pub(super) struct Steps {
+    pub(super) arrival: Option<ArrivingTenure>,
+    /// The change time before which the folder was last compared.
+    pub(super) compared: Option<i128>,
+    /// Whether the folder is being compared.
+    pub(super) is_looking: bool,
+    /// Whether a marker is being written.
+    pub(super) is_marking: bool,
+    pub(super) sent: Option<Sent>,
+    pub(super) changes: Vec<WaitingChange>,
+    /// Before this time nothing is told again that could not be told.
+    pub(super) tell_after: Time,
+    /// The effect of the end of a tenure whose last marker is being written, and the requests that
+    /// wait for it.
+    pub(super) yielding: Option<(PutAside, Vec<Then>)>,
+    /// When to look after changes of an ended tenure; `None` if there are none.
+    pub(super) late_at: Option<Time>,
+    /// Whether the lock service, or the thread of the barrier, was asked about them.
+    pub(super) is_late_asked: bool,
+}

@@ -1,0 +1,51 @@
+//! The wishes of programs that wait for a tenure.
+
+use super::barrier::folder_path::FolderPath;
+use super::tenure::Owner;
+use crate::time::Time;
+use std::collections::BTreeSet;
+
+/// Why a program does not get a tenure now.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Denied {
+    /// The reason as a sentence without a full stop.
+    pub(crate) sentence: String,
+}
+
+/// A callback for the answer to a wish for a tenure.
+pub(crate) type OnHeld = Box<dyn FnOnce(Result<(), Denied>) + Send>;
+
+/// Tells whether a program still waits for a tenure: a signal may have ended its wait.
+pub(crate) type IsWanted = Box<dyn Fn() -> bool + Send>;
+
+/// The origin of a wish for a tenure.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum WishOf {
+    /// A program that changes the folder.
+    Program,
+    /// A person, by `latchfs guard take`. The guard gives a tenure that a person waits for to no
+    /// other machine before it is ready.
+    Person,
+    /// A person who goes on without what has not arrived, by `latchfs guard accept`.
+    Acceptance {
+        /// The paths that the person accepts as they stand; none for the whole folder.
+        paths: BTreeSet<FolderPath>,
+        /// The reason, for the other machines.
+        reason: String,
+    },
+    /// The same, once the guard has begun to accept the paths.
+    Accepting,
+}
+
+/// A program's wish for a tenure.
+pub(super) struct Wish {
+    pub(super) owner: Owner,
+    pub(super) of: WishOf,
+    /// When the program no longer waits for a lock that is held.
+    pub(super) waits_until: Time,
+    /// When the program is refused if there was no answer.
+    pub(super) until: Time,
+    /// Whether the program still waits.
+    pub(super) is_wanted: IsWanted,
+    pub(super) then: OnHeld,
+}

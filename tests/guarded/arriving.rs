@@ -1,0 +1,399 @@
+//! The sync barrier between two machines with copies of one folder: the test itself is the sync
+//! tool, and carries a file when it wants to.
+
+use crate::harness::{Guard, Scratch, Server, eventually, latchfs};
+use crate::support::run;
+use std::fs;
+use std::path::PathBuf;
+use std::process::Command;
+
+/// Two machines that have copies of one folder, and the server that decides about its lock.
+struct Machines {
+    first: Scratch,
+    second: Scratch,
+    server: Server,
+}
+
+impl Machines {
+    /// Returns machines with the same files.
+    fn new() -> Self {
+        let (first, second) = (Scratch::new(), Scratch::new());
+        let server = Server::start(&first);
+        fs::write(first.folder().join("old"), "old").expect("a folder");
+        // So many that a marker of a few files becomes no checkpoint.
+        (0..60).for_each(|n| fs::write(first.folder().join(format!("pad{n}")), "").expect("made"));
+        first.init(&["--server", &server.url, "--client", "m1"]);
+        let machines = Self { first, second, server };
+        machines.carry_all();
+        machines
+    }
+
+    fn start(&self, number: usize, options: &[&str]) -> Guard {
+        let (scratch, client) = match number {
+            1 => (&self.first, "m1"),
+            _ => (&self.second, "m2"),
+        };
+        let ttl = if options.contains(&"--ttl") { &[][..] } else { &["--ttl", "2s"] };
+        let options = [&["--client", client, "--settle", "1s"], ttl, options].concat();
+        Guard::start(scratch, "view", &options)
+    }
+
+    /// Carries one path from the first machine to the second.
+    fn carry(&self, path: &str) {
+        let (from, to) = (self.first.folder().join(path), self.second.folder().join(path));
+        if from.exists() {
+            fs::create_dir_all(to.parent().expect("below the folder")).expect("made");
+            run(Command::new("cp").arg("-a").arg(from).arg(to)).ok();
+        } else {
+            fs::remove_file(to).expect("gone elsewhere");
+        }
+    }
+
+    /// Carries everything, and removes what is gone.
+    fn carry_all(&self) {
+        let from = format!("{}/", self.first.folder().display());
+        run(Command::new("rsync").args(["-a", "--delete", &from]).arg(self.second.folder())).ok();
+    }
+
+    /// Carries everything from the second machine to the first, and removes what is gone.
+    fn carry_back(&self) {
+        let from = format!("{}/", self.second.folder().display());
+        run(Command::new("rsync").args(["-a", "--delete", &from]).arg(self.first.folder())).ok();
+    }
+
+    /// Carries the markers, and no file.
+    fn carry_markers(&self) {
+        let from = format!("{}/.latchfs/", self.first.folder().display());
+        run(Command::new("rsync").args(["-a", &from]).arg(self.second.folder().join(".latchfs")))
+            .ok();
+    }
+}
+
+/// Begins to take the lock, which goes on in the background.
+fn begin_take(guard: &Guard) -> std::thread::JoinHandle<String> {
+    let view = guard.view.clone();
+    std::thread::spawn(move || {
+        let taken = run(latchfs().args(["guard", "take"]).arg(view));
+        format!("{}{}", taken.out, taken.err)
+    })
+}
+
+fn state(guard: &Guard) -> String {
+    guard.status()["state"].as_str().expect("a state").to_owned()
+}
+
+fn not_ready(guard: &Guard, part: &str) {
+    eventually(part, || {
+        let status = guard.status();
+        let why = status["not_ready"].as_str()?.to_owned();
+        why.contains(part).then_some(())
+    });
+}
+
+fn markers(scratch: &Scratch) -> Vec<PathBuf> {
+    let control = scratch.folder().join(".latchfs");
+    let all = [control.clone(), control.join("markers")]
+        .into_iter()
+        .filter_map(|dir| fs::read_dir(dir).ok());
+    let files = all.flat_map(|entries| entries.flatten().map(|entry| entry.path()));
+    files.filter(|path| path.extension().is_some_and(|end| end == "json")).collect()
+}
+
+#[test]
+fn a_folder_is_ready_when_the_last_file_has_arrived() {
+    let machines = Machines::new();
+    assert_eq!(markers(&machines.first).len(), 1, "the first checkpoint");
+    let (one, two) = (machines.start(1, &[]), machines.start(2, &[]));
+    fs::write(one.path("a"), "of m1").expect("ready");
+    fs::create_dir(one.path("dir")).expect("ready");
+    fs::write(one.path("dir/b"), "of m1 as well").expect("ready");
+    fs::remove_file(one.path("old")).expect("ready");
+    one.ask("give", &[]).ok();
+    let refused = fs::write(two.path("c"), "too early").expect_err("nothing has arrived");
+    assert_eq!(refused.raw_os_error(), Some(libc::EROFS));
+    assert!(two.why().contains("the marker of m1's tenure"), "{}", two.why());
+    let taking = begin_take(&two);
+    not_ready(&two, "the marker of m1's tenure");
+    machines.carry_markers();
+    not_ready(&two, "3 of 63 files of m1's tenure");
+    assert!(two.status()["not_ready"].to_string().contains("18 bytes"));
+    machines.carry("a");
+    not_ready(&two, "2 of 63 files of m1");
+    machines.carry("old");
+    not_ready(&two, "'dir/b' is not here yet");
+    assert_eq!(state(&two), "arriving");
+    assert!(!two.path("c").exists());
+    fs::create_dir_all(machines.second.folder().join("dir")).expect("made");
+    fs::write(machines.second.folder().join("dir/b"), "of another one").expect("written");
+    not_ready(&two, "1 of 62 files");
+    machines.carry("dir/b");
+    assert!(taking.join().expect("taken").contains("holding"));
+    fs::write(two.path("c"), "of m2").expect("ready");
+    two.end();
+}
+
+/// The data may arrive before the marker that names them: the folder is not ready before that.
+#[test]
+fn data_that_arrive_before_their_marker_make_nothing_ready() {
+    let machines = Machines::new();
+    let (one, two) = (machines.start(1, &[]), machines.start(2, &[]));
+    fs::write(one.path("a"), "of m1").expect("ready");
+    one.ask("give", &[]).ok();
+    machines.carry("a");
+    let taking = begin_take(&two);
+    not_ready(&two, "the marker of m1's tenure");
+    // An older marker with the same content is not the one that the handover names.
+    let [marker] = &markers(&machines.first)[1..] else { panic!("one marker after the first") };
+    let to = machines.second.folder().join(".latchfs/markers");
+    fs::create_dir_all(&to).expect("made");
+    let to = to.join(marker.file_name().expect("a name"));
+    let text = fs::read_to_string(marker).expect("readable");
+    fs::write(&to, text.replace("of m1", "of m2").replace("\"m1\"", "\"m9\"")).expect("written");
+    eventually("the other file is named", || {
+        let notes = two.status()["notes"].to_string();
+        notes.contains("is not read").then_some(())
+    });
+    not_ready(&two, "the marker of m1's tenure");
+    fs::copy(marker, &to).expect("carried");
+    assert!(taking.join().expect("taken").contains("holding"));
+}
+
+/// A guard that is killed has not said what it changed. When it comes back it says so, and then the
+/// others wait for its files and no longer for a person.
+#[test]
+fn a_killed_holder_leaves_the_others_unsure_until_its_late_marker() {
+    let machines = Machines::new();
+    let (one, two) = (machines.start(1, &[]), machines.start(2, &[]));
+    fs::write(one.path("a"), "of m1").expect("ready");
+    one.kill();
+    let taking = begin_take(&two);
+    not_ready(&two, "m1 (token");
+    machines.carry("a");
+    machines.carry_markers();
+    not_ready(&two, "has not said what it changed");
+    let one = machines.start(1, &[]);
+    let late = eventually("the late marker", || {
+        let all = markers(&machines.first);
+        all.iter().find_map(|path| {
+            let text = fs::read_to_string(path).ok()?;
+            text.contains("\"path\":\"a\"").then_some(text)
+        })
+    });
+    assert!(late.contains("\"last\":true") && !late.contains("foreign"), "{late}");
+    assert!(one.ask("lost", &[]).ok().contains(" a\n"), "its content is kept as well");
+    assert_eq!(state(&two), "arriving");
+    machines.carry_markers();
+    assert!(taking.join().expect("taken").contains("holding"));
+    assert_eq!(fs::read_to_string(two.path("a")).expect("there"), "of m1");
+}
+
+/// After nothing has changed for a while, a marker names everything: the machine may vanish, and
+/// the others are ready once its files are there.
+#[test]
+fn a_machine_that_vanishes_after_a_quiet_while_leaves_nobody_unsure() {
+    let machines = Machines::new();
+    let (one, two) = (machines.start(1, &[]), machines.start(2, &[]));
+    fs::write(one.path("a"), "of m1").expect("ready");
+    eventually("the marker", || (markers(&machines.first).len() == 2).then_some(()));
+    // The handover follows the marker.
+    let id = fs::read_dir(machines.first.0.join("state")).expect("there").flatten().next();
+    let changes = id.expect("one folder").path().join("m1/changes");
+    eventually("the handover", || {
+        let own = fs::read_to_string(&changes).ok()?;
+        own.contains("\"own\"").then_some(())
+    });
+    let server = machines.server.url.clone();
+    eventually("a clean handover", || {
+        let shown =
+            run(latchfs().args(["status", "--json", "--server", &server, &lock_name(&one)]));
+        shown.ok().contains(" clean ").then_some(())
+    });
+    one.kill();
+    machines.carry_all();
+    assert!(begin_take(&two).join().expect("taken").contains("holding"));
+    let one = machines.start(1, &[]);
+    assert!(one.ask("lost", &[]).ok().is_empty());
+}
+
+fn lock_name(guard: &Guard) -> String {
+    guard.status()["lock"].as_str().expect("a name").to_owned()
+}
+
+/// An arriving tenure yields to another machine at once, and leaves no trace: the machine before it
+/// is ready again although nothing was carried.
+#[test]
+fn an_arriving_tenure_gives_way_without_a_trace() {
+    let machines = Machines::new();
+    let (one, two) = (machines.start(1, &[]), machines.start(2, &["--on-write", "wait=30s"]));
+    fs::write(one.path("a"), "of m1").expect("ready");
+    one.ask("give", &[]).ok();
+    let files = markers(&machines.first);
+    let path = two.path("old");
+    let saving = std::thread::spawn(move || fs::write(path, "of m2"));
+    eventually("m2 arrives", || (state(&two) == "arriving").then_some(()));
+    one.ask("take", &[]).ok();
+    assert_eq!(markers(&machines.first), files);
+    assert_eq!(markers(&machines.second).len(), 1, "the first checkpoint");
+    fs::write(one.path("a"), "again").expect("ready");
+    one.ask("give", &[]).ok();
+    machines.carry_all();
+    saving.join().expect("no panic").expect("ready once all is there");
+    assert_eq!(fs::read_to_string(machines.second.folder().join("old")).expect("there"), "of m2");
+}
+
+/// A guard may be killed while it waits, and one that holds the lock may be ended and started: each
+/// goes on where it was.
+#[test]
+fn a_restart_in_the_middle_loses_nothing() {
+    let machines = Machines::new();
+    let (one, two) = (machines.start(1, &[]), machines.start(2, &[]));
+    fs::write(one.path("a"), "of m1").expect("ready");
+    one.end();
+    let one = machines.start(1, &[]);
+    fs::write(one.path("b"), "of m1").expect("its own handover");
+    one.end();
+    let taking = begin_take(&two);
+    not_ready(&two, "the marker of m1's tenure");
+    two.kill();
+    drop(taking.join());
+    let two = machines.start(2, &[]);
+    machines.carry_markers();
+    machines.carry("a");
+    let taking = begin_take(&two);
+    not_ready(&two, "'b' is not here yet");
+    machines.carry("b");
+    assert!(taking.join().expect("taken").contains("holding"));
+    let one = machines.start(1, &[]);
+    assert!(one.ask("lost", &[]).ok().is_empty());
+}
+
+/// A person may go on without what has not arrived. The machine that comes back then puts its own
+/// versions aside.
+#[test]
+fn an_accepted_folder_goes_on_and_the_other_machine_puts_its_versions_aside() {
+    let machines = Machines::new();
+    let (one, two) = (machines.start(1, &[]), machines.start(2, &[]));
+    fs::write(one.path("a"), "of m1").expect("ready");
+    one.kill();
+    assert!(two.ask("accept", &[]).fails().contains("--reason"));
+    two.ask("accept", &["--reason", "the first laptop was stolen"]).ok();
+    fs::write(two.path("a"), "of m2").expect("accepted");
+    two.ask("give", &[]).ok();
+    let texts = markers(&machines.second).into_iter().filter_map(|path| {
+        let text = fs::read_to_string(path).ok()?;
+        let is_told = text.contains("the first laptop was stolen");
+        is_told.then_some(text)
+    });
+    assert_eq!(texts.count(), 1, "the reason is told once");
+    let one = machines.start(1, &[]);
+    let lost = eventually("m1 puts its version aside", || {
+        let lost = one.ask("lost", &["--json"]).ok();
+        lost.contains("\"a\"").then_some(lost)
+    });
+    assert!(lost.contains("theirs may replace it"), "{lost}");
+    fs::write(one.path("x"), "early").expect_err("the files of m2 are not here");
+    machines.carry_back();
+    fs::write(one.path("x"), "of m1").expect("all is here");
+    assert_eq!(fs::read_to_string(one.path("a")).expect("there"), "of m2");
+}
+
+/// A marker names each file that was changed, whichever way: in place, by a rename of its
+/// directory, under each of its names.
+#[test]
+fn a_marker_names_each_changed_path() {
+    let machines = Machines::new();
+    let one = machines.start(1, &[]);
+    let path = |name: &str| one.path(name);
+    fs::create_dir(path("dir")).expect("ready");
+    for name in ["dir/x", "dir/y", "linked", "log.log", "kept", "cut"] {
+        fs::write(path(name), "before").expect("ready");
+    }
+    fs::hard_link(path("linked"), path("other name")).expect("linked");
+    one.ask("give", &[]).ok();
+    let before = markers(&machines.first);
+    fs::rename(path("dir"), path("moved")).expect("renamed");
+    let append = |name: &str| {
+        let mut file = fs::File::options().append(true).open(path(name)).expect("ready");
+        std::io::Write::write_all(&mut file, b" and after").expect("written");
+    };
+    append("linked");
+    append("log.log");
+    fs::File::options().write(true).open(path("cut")).expect("ready").set_len(3).expect("cut");
+    fs::rename(path("old"), path("kept")).expect("replaced");
+    one.ask("give", &[]).ok();
+    let new: Vec<_> =
+        markers(&machines.first).into_iter().filter(|path| !before.contains(path)).collect();
+    let [marker] = &new[..] else { panic!("one marker: {new:?}") };
+    let marker: serde_json::Value =
+        serde_json::from_str(&fs::read_to_string(marker).expect("there")).expect("JSON");
+    let named = |change: &serde_json::Value| {
+        assert_eq!(change["foreign"], serde_json::Value::Null, "{change}");
+        let is_gone = change["type"] == "gone";
+        format!(
+            "{}{}",
+            change["path"].as_str().expect("a path"),
+            if is_gone { " gone" } else { "" }
+        )
+    };
+    let named: Vec<_> = marker["changes"].as_array().expect("a list").iter().map(named).collect();
+    let wanted = [
+        "cut",
+        "dir/x gone",
+        "dir/y gone",
+        "kept",
+        "linked",
+        "log.log",
+        "moved/x",
+        "moved/y",
+        "old gone",
+        "other name",
+    ];
+    assert_eq!(named, wanted);
+}
+
+/// The first change after a quiet while waits until the lock service knows of it.
+#[test]
+fn a_quiet_tenure_accepts_no_first_change_without_its_server() {
+    let machines = Machines::new();
+    let one = machines.start(1, &["--ttl", "30s"]);
+    one.ask("take", &[]).ok();
+    machines.server.signal(libc::SIGSTOP);
+    let refused = fs::write(one.path("a"), "x").expect_err("nobody knows of it");
+    assert_eq!(refused.raw_os_error(), Some(libc::EROFS));
+    assert!(
+        one.why().contains("announce") || one.why().contains("does not answer"),
+        "{}",
+        one.why()
+    );
+    assert!(!machines.first.folder().join("a").exists());
+    machines.server.signal(libc::SIGCONT);
+    eventually("the server answers", || fs::write(one.path("a"), "x").ok());
+    // A tenure whose changes are announced goes on without the server.
+    machines.server.signal(libc::SIGSTOP);
+    fs::write(one.path("b"), "y").expect("announced");
+    machines.server.signal(libc::SIGCONT);
+}
+
+/// A folder that was made before there were markers gets its checkpoint in the first tenure.
+#[test]
+fn a_folder_of_an_older_version_gets_a_checkpoint() {
+    let machines = Machines::new();
+    let record = machines.first.folder().join(".latchfs/folder");
+    let text = fs::read_to_string(&record).expect("there");
+    let mut older: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+    older["v"] = 1.into();
+    older["id"] = "0123456789abcdef0123456789abcdef".into();
+    for path in markers(&machines.first) {
+        fs::remove_file(path).expect("removed");
+    }
+    fs::write(&record, older.to_string()).expect("written");
+    machines.carry_all();
+    let (one, two) = (machines.start(1, &[]), machines.start(2, &[]));
+    fs::write(one.path("a"), "of m1").expect("the first tenure is ready as it stands");
+    one.ask("give", &[]).ok();
+    assert_eq!(markers(&machines.first).len(), 1);
+    assert!(fs::read_to_string(&record).expect("there").contains("\"v\": 2"));
+    fs::write(two.path("b"), "of m2").expect_err("nothing has arrived");
+    machines.carry_all();
+    fs::write(two.path("b"), "of m2").expect("all is here");
+}

@@ -1,0 +1,18 @@
+//! Folders that a sync tool copies between machines, which take turns under a lock. A lock alone
+//! does not protect such folders.
+
+mod access;
+mod barrier;
+mod course;
+mod guarded;
+#[path = "../guarded/harness.rs"]
+#[allow(dead_code)] // a part of it is used
+mod harness;
+mod ledger;
+mod lock_only;
+mod random;
+#[path = "../support/mod.rs"]
+mod support;
+mod sync_tool;
+mod syncthing;
+mod toy_sync;
