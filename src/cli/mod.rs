@@ -45,7 +45,9 @@ mod view_daemon;
 mod guard_requests;
 #[cfg(target_os = "linux")]
 mod guard_decider;
+#[cfg(target_os = "linux")]
 mod guard_parts;
+#[cfg(target_os = "linux")]
 mod guard_init;
 #[cfg(target_os = "linux")]
 mod guard;
