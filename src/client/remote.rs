@@ -48,12 +48,9 @@ impl Remote {
     ) -> io::Result<Self> {
         let hub = Arc::new(ClientState::new(server, SessionState::new(terms)));
         let (keeper, keeping) = SessionKeepAlive::start(&hub)?;
-        let threads = vec![
-            request_pipeline::start(&hub)?,
-            event_stream::start(&hub, &keeper, since)?,
-            keeping,
-        ];
-        let threads = Mutex::new(threads);
+        // Nobody waits for the thread of the events: it ends at the next heartbeat after the close.
+        drop(event_stream::start(&hub, &keeper, since)?);
+        let threads = Mutex::new(vec![request_pipeline::start(&hub)?, keeping]);
         Ok(Self { hub, keeper, threads })
     }
 

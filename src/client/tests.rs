@@ -25,6 +25,8 @@ use std::sync::{Arc, mpsc};
 /// Simulated faults of the network and of the server.
 #[derive(Default)]
 pub(super) struct ServerFaults {
+    /// Whether no event and no heartbeat arrives.
+    is_silent: AtomicBool,
     /// Whether the network is partitioned.
     pub(super) cut: AtomicBool,
     /// The number of following batches that arrive at the server, but whose answers are lost.
@@ -145,6 +147,9 @@ impl ServerConnection for NearLine {
 
 impl FrameStream for NearStream {
     fn read(&mut self, bytes: &mut Vec<u8>, _: Span) -> Result<(), TransportError> {
+        while self.weather.is_silent.load(Ordering::Acquire) {
+            std::thread::sleep(Span::from_millis(5).as_duration());
+        }
         if self.weather.cut.load(Ordering::Acquire) {
             return Err(gone());
         }
@@ -486,6 +491,24 @@ fn closing_a_client_releases_its_leases_at_once() {
     door.close();
     assert!(world.holders("build").is_empty());
     assert_eq!(world.local.about().sessions, 0);
+}
+
+/// The next heartbeat of the event stream may be half a second away.
+#[test]
+fn closing_a_client_does_not_wait_for_the_next_heartbeat() {
+    let world = world();
+    let door = world.door("a", "24h");
+    world.weather.is_silent.store(true, Ordering::Release);
+    let (send, closed) = std::sync::mpsc::channel();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            door.close();
+            send.send(()).expect("the test waits");
+        });
+        let in_time = closed.recv_timeout(Span::from_secs(10).as_duration());
+        world.weather.is_silent.store(false, Ordering::Release);
+        assert!(in_time.is_ok(), "it waits");
+    });
 }
 
 /// Waits until a lock is free at the server.
