@@ -499,7 +499,7 @@ fn closing_a_client_does_not_wait_for_the_next_heartbeat() {
     let world = world();
     let door = world.door("a", "24h");
     world.weather.is_silent.store(true, Ordering::Release);
-    let (send, closed) = std::sync::mpsc::channel();
+    let (send, closed) = mpsc::channel();
     std::thread::scope(|scope| {
         scope.spawn(|| {
             door.close();
