@@ -148,7 +148,8 @@ impl ServerConnection for NearLine {
 impl FrameStream for NearStream {
     fn read(&mut self, bytes: &mut Vec<u8>, _: Span) -> Result<(), TransportError> {
         while self.weather.is_silent.load(Ordering::Acquire) {
-            std::thread::sleep(Span::from_millis(5).as_duration());
+            let (woken, called) = &*self.woken;
+            called.wait_for(&mut woken.lock(), Span::from_millis(20).as_duration());
         }
         if self.weather.cut.load(Ordering::Acquire) {
             return Err(gone());

@@ -11,8 +11,8 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// How long a second open is expected. It follows at once, unless its program is killed, or waits for
-/// a processor on a busy machine.
+/// How long a second open is expected. It follows at once, unless its program is killed, or has to
+/// wait for a processor on a busy machine.
 const EXPECTED_FOR: Span = Span::from_secs(10);
 /// The maximum number of files that are kept for one of them.
 const FOUND_MAX: usize = 4;
