@@ -82,6 +82,7 @@ documents! {
     security: "contrib/doc/security.md",
     seeds: "contrib/doc/seeds.md",
     several_machines: "contrib/doc/several-machines.md",
+    sync: "contrib/doc/sync.md",
 }
 
 /// A command in a document, and the output that it should print.
