@@ -459,7 +459,9 @@ impl ClientState {
 
     /// Returns the state of the connection to the server, for troubleshooting.
     pub(super) fn far(&self) -> RemoteStatus {
-        let trouble = self.last_trouble().map(|trouble| trouble.to_string());
+        // The last error matters only as long as there is no connection.
+        let is_away = self.contact() != Contact::Connected;
+        let trouble = self.last_trouble().filter(|_| is_away).map(|trouble| trouble.to_string());
         let heard = *self.heard.lock();
         RemoteStatus { server: Arc::clone(&self.name), heard, trouble }
     }

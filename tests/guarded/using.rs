@@ -339,6 +339,8 @@ fn a_dead_server_is_named_in_the_refusal() {
 #[test]
 fn who_waits_for_the_lock_gets_it_when_the_server_is_back() {
     let scratch = Scratch::new();
+    // A program that creates a file waits for a second only, since its directory is locked.
+    fs::write(scratch.folder().join("a"), "0").expect("written");
     let server = Server::start(&scratch);
     scratch.init(&["--server", &server.url]);
     let guard = Guard::start(&scratch, "view", &["--on-write", "wait=5m"]);
@@ -356,5 +358,6 @@ fn who_waits_for_the_lock_gets_it_when_the_server_is_back() {
     let _server = Server::start_at(&address, &["--data", &data]);
     assert!(take.wait().expect("it ends").success());
     writer.join().expect("no panic").expect("written");
+    assert_eq!(fs::read_to_string(guard.path("a")).expect("readable"), "1");
     guard.end();
 }

@@ -6,7 +6,7 @@ use crate::fuse::mount_config::{Content, HoldBy, MountConfig, Owner, Users};
 use crate::fuse::open_files::OpenFiles;
 use crate::fuse::process::bindings::ProcessBindings;
 use crate::metrics::MetricsPage;
-use crate::service::{Contact, RemoteStatus};
+use crate::service::RemoteStatus;
 use serde_json::{Value, json};
 use std::sync::Arc;
 
@@ -80,9 +80,7 @@ impl MountPages {
                 "url": &*server,
                 "round_trip_us": heard.map(|heard| heard.round_trip.as_nanos() / 1_000),
                 "wall_ahead_ms": heard.map(|heard| heard.wall_ahead_ms),
-                // The last connection error is shown only while the mount has no connection to its
-                // server.
-                "trouble": trouble.filter(|_| about.contact != Contact::Connected),
+                "trouble": trouble,
             });
         }
         page
